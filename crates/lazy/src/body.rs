@@ -1,8 +1,8 @@
-//! Recording a function as the body of an op: what `scan` and `cond` do.
+//! Recording a function as the body of an op, for `scan` and `cond`.
 //!
-//! The function runs once, on placeholders. What a branch records, and what in a step depends on the
-//! placeholders, becomes the body's graph. What does not is computed once, outside, and handed in
-//! (*captured*), but for numbers and views, which cost nothing where they are.
+//! The function runs once, on placeholders. The body's graph consists of everything that a branch records, or of the
+//! part of a step that depends on the placeholders. Everything else is computed once, outside, and passed in
+//! (*captured*), except numbers and views, which cost nothing inside.
 
 use crate::grad::edge::Edge;
 use crate::grad::is_grad_enabled;
@@ -23,13 +23,13 @@ thread_local! {
 
 /// A function being recorded as a body.
 pub struct Trace {
-    /// Nodes with smaller numbers were there before.
+    /// Nodes with smaller serial numbers existed before.
     start: u64,
-    /// Where the gradients of operands go, by what tells these apart.
+    /// The edges of operands, by their keys.
     edges: HashMap<Key, Edge>,
-    /// The number of the step, and how many there are.
+    /// The number of the step, and the number of steps.
     step: Option<(Handle, Dim)>,
-    /// Whether gradients are recorded around the function.
+    /// True if gradients are recorded around the function.
     grad: bool,
 }
 
@@ -43,25 +43,25 @@ impl Drop for Ended {
     }
 }
 
-/// Whether this thread is recording a body.
+/// True if this thread is recording a body.
 #[inline]
 pub fn is_tracing() -> bool {
     TRACES.with_borrow(|t| !t.is_empty())
 }
 
-/// Whether what is recorded now must be cut off from gradients within the body being recorded.
+/// True if operations that are recorded now must be cut off from gradients within the body being recorded.
 #[inline]
 pub fn detaches() -> bool {
     TRACES.with_borrow(|t| t.last().is_some_and(|t| t.grad)) && !is_grad_enabled()
 }
 
-/// Whether gradients may be asked for through what is recorded in a body.
+/// True if gradients may be needed through operations that are recorded in a body.
 #[inline]
 pub fn may_flow() -> bool {
     TRACES.with_borrow(|t| t.last().is_some_and(|t| t.grad)) && is_grad_enabled()
 }
 
-/// Remembers where the gradients of operands go.
+/// Remembers the edges of operands.
 pub fn saw<T: AsRef<Handle>>(inputs: &[T]) {
     TRACES.with_borrow_mut(|traces| {
         if let Some(trace) = traces.last_mut() {
@@ -78,8 +78,8 @@ impl Trace {
     }
 }
 
-/// The key of `count` random numbers, of which each step of the loops being recorded gets its own, from
-/// `base`, which gives one for any count.
+/// The key of `count` random numbers. Each step of the loops being recorded gets a key of its own, derived from
+/// `base`, which returns a key for any count.
 pub fn random_key<B: Builder<Value = Handle>>(
     b: &mut B,
     count: &Dim,
@@ -87,7 +87,7 @@ pub fn random_key<B: Builder<Value = Handle>>(
 ) -> Result<Handle, OpError> {
     let steps: Vec<(Handle, Dim)> =
         TRACES.with_borrow(|traces| traces.iter().filter_map(|t| t.step.clone()).collect());
-    // Inner steps are neighbours.
+    // Inner steps are adjacent.
     let mut counts = vec![count.clone()];
     for (_, trips) in steps.iter().rev() {
         counts.push(&counts[counts.len() - 1] * trips);
@@ -105,14 +105,14 @@ pub fn random_key<B: Builder<Value = Handle>>(
     Ok(key)
 }
 
-/// What a function recorded.
+/// The operations that a function recorded.
 pub struct Traced {
     inputs: Vec<Handle>,
     trace: Trace,
 }
 
-/// Runs `f` on placeholders for values of these facts, behind the number of the step in a loop of
-/// `trips` steps.
+/// Runs `f` on placeholders for values of these facts. In a loop of `trips` steps, the traced inputs begin with the
+/// number of the step.
 pub fn trace<T>(
     facts: &[(Fact, Option<Device>)],
     trips: Option<&Dim>,
@@ -150,14 +150,14 @@ pub fn trace<T>(
 /// Values that bodies take from outside.
 #[derive(Default)]
 pub struct Captured {
-    /// They, in the order of the inputs behind a body's own.
+    /// The values, in the order of the inputs behind a body's own.
     pub values: Vec<Handle>,
     known: HashMap<Key, usize>,
 }
 
 impl Traced {
-    /// The graph of the outputs. Inputs behind the function's own are those captured so far, and
-    /// more; see [`Captured::complete`].
+    /// The graph of the outputs. The inputs behind the function's own are those captured so far, and further ones;
+    /// see [`Captured::complete`].
     pub fn graph<H: AsRef<Handle>>(
         &mut self,
         outputs: &[H],
@@ -186,7 +186,7 @@ impl Traced {
 }
 
 impl Captured {
-    /// Gives a body with `own` inputs an input for everything captured.
+    /// Adds inputs to a body with `own` inputs, so that it has one for every captured value.
     pub fn complete(&self, graph: &mut Graph, own: usize) {
         for (i, t) in self
             .values
@@ -222,7 +222,7 @@ fn add_input(
 struct Body<'a> {
     trace: &'a Trace,
     inputs: &'a [Handle],
-    /// Whether nodes depend on the inputs.
+    /// For each node, whether it depends on the inputs.
     depends: HashMap<Key, bool>,
     map: HashMap<Key, Value>,
     graph: Graph,
@@ -230,7 +230,8 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// The operands of a node that is in the body if it depends on its inputs, or costs nothing.
+    /// The operands of a node that may be in the body: an unrealised one recorded in it, or a number.
+    /// `None` for other nodes.
     fn operands(&self, node: &Arc<Node>) -> Option<Vec<Operand>> {
         let new = node.serial >= self.trace.start;
         let number = matches!(node.op, Op::Full(_));
@@ -260,7 +261,7 @@ impl Body<'_> {
         self.depends[&Key::whole(&operand.node)]
     }
 
-    /// Whether a node becomes one of the body. All of a branch's do: it may not run.
+    /// True if a node becomes one of the body. In a branch, all of its nodes do: it may not run.
     fn belongs(&mut self, operand: &Operand) -> bool {
         let op = &operand.node.op;
         let free = op.is_view()

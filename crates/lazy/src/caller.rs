@@ -1,4 +1,4 @@
-//! Whose line an operation is, where a library records it for the user.
+//! The user's lines of operations that a library records.
 
 use kiln_base::{Loc, Scoped};
 use std::cell::Cell;
@@ -15,9 +15,9 @@ thread_local! {
     static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
 }
 
-/// Runs `f`. Operations that source files under the folder `library` record in it count as recorded
-/// at the line that called this function; if that lies in the library too, at the line of the call
-/// around it.
+/// Runs `f`. Operations that source files under the folder `library` record in it count as recorded at the line that
+/// called this function. If that line is in the library too, they count as recorded at the line of the enclosing
+/// call.
 ///
 /// `#[track_caller]` does this for direct calls, but its trace ends at a `dyn` call, such as that of
 /// a layer in a container.
@@ -37,7 +37,7 @@ pub fn user_line(loc: &'static Location<'static>) -> &'static Location<'static> 
     }
 }
 
-/// The user's place for that of an error.
+/// Replaces the place of an error by the user's.
 pub(crate) fn user_loc(loc: Loc) -> Loc {
     match CALLER.get() {
         Some(c) if loc.file().starts_with(c.library) => Loc::from(c.loc),

@@ -1,4 +1,4 @@
-//! Cells: what holds a tensor and is assigned others.
+//! Cells: they hold a tensor and are assigned others.
 
 use crate::grad::edge::Leaf;
 use crate::node::{About, Handle, Node, Recording};
@@ -9,35 +9,36 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Holds a tensor, and which run is about to give it another one.
+/// Holds a tensor, and whether a run is about to assign it another one.
 pub struct Cell {
-    /// A number that no other cell has.
+    /// A unique number among cells.
     pub id: u64,
-    /// What plans take its value for.
+    /// The role of its value in plans.
     pub role: Role,
-    /// Keeps the gradient.
+    /// The leaf that keeps its gradient.
     pub leaf: Arc<Leaf>,
-    /// What messages say of its values.
+    /// Information about its values for messages.
     about: Arc<About>,
     requires_grad: AtomicBool,
-    /// Has ever required gradients.
+    /// True if it has ever required gradients.
     parameter: AtomicBool,
-    /// Sees each value that a run gives it.
+    /// A function that sees each value that a run gives it.
     watcher: OnceLock<Watcher>,
     state: Mutex<CellState>,
     released: Condvar,
 }
 
-/// Sees the values that runs give a cell, while the cell is taken: it may read them, and no cell.
+/// A function that sees the values that runs give a cell, while the cell is taken. It may read those values, but no
+/// cell.
 pub type Watcher = Box<dyn Fn(&Handle) + Send + Sync>;
 
-/// What a cell holds.
+/// The contents of a cell.
 pub struct CellState {
-    /// What the cell holds: a snapshot for readers.
+    /// The current value: a snapshot for readers.
     pub current: Handle,
     /// The last computed value, a leaf.
     pub realized: Option<Handle>,
-    /// Whether a run is about to commit; readers and writers wait.
+    /// True if a run is about to commit; readers and writers wait.
     busy: bool,
 }
 
@@ -50,7 +51,7 @@ impl Assigned for Cell {
 }
 
 impl Cell {
-    /// A cell that holds nothing yet but will a value like this one.
+    /// A cell without a computed value, which will hold values with the type of this one.
     pub fn new(value: &Handle, role: Role) -> Arc<Cell> {
         let leaf = Leaf::new(value.fact().clone(), value.device());
         Arc::new(Cell {
@@ -73,33 +74,33 @@ impl Cell {
         })
     }
 
-    /// Dtype and shape of what it holds.
+    /// Dtype and shape of its value.
     pub fn fact(&self) -> Fact {
         self.leaf.fact()
     }
 
-    /// Whether it has ever required gradients.
+    /// True if it has ever required gradients.
     pub fn is_parameter(&self) -> bool {
         self.parameter.load(Ordering::Relaxed)
     }
 
-    /// Whether its values require gradients.
+    /// True if its values require gradients.
     pub fn requires_grad(&self) -> bool {
         self.requires_grad.load(Ordering::Relaxed)
     }
 
-    /// Says whether they do.
+    /// Sets whether its values require gradients.
     pub fn set_requires_grad(&self, requires_grad: bool) {
         self.requires_grad.store(requires_grad, Ordering::Relaxed);
         self.parameter.fetch_or(requires_grad, Ordering::Relaxed);
     }
 
-    /// Has a watcher see each value that a run gives it, unless it has one.
+    /// Sets the watcher of the values that runs give it, unless it has one.
     pub fn watch(&self, watcher: Watcher) {
         self.watcher.get_or_init(|| watcher);
     }
 
-    /// Who sees its values.
+    /// The watcher of its values.
     pub fn watcher(&self) -> Option<&Watcher> {
         self.watcher.get()
     }
@@ -117,7 +118,7 @@ impl Cell {
         state
     }
 
-    /// What the cell holds, for the run that has locked it.
+    /// The current value, for the run that has locked the cell.
     pub fn now(&self) -> Handle {
         self.lock().current.clone()
     }
@@ -128,7 +129,7 @@ impl Cell {
         Busy(Arc::new(Taken(self.clone())))
     }
 
-    /// The same for who may not wait, if the cell is free.
+    /// Takes the cell if it is free, for callers that may not wait.
     pub fn try_acquire(self: &Arc<Cell>) -> Option<Busy> {
         let was_busy = std::mem::replace(&mut self.lock().busy, true);
         (!was_busy).then(|| Busy(Arc::new(Taken(self.clone()))))
@@ -136,7 +137,7 @@ impl Cell {
 
     /// Makes the cell hold a value, now if it is computed, else once it is.
     pub fn hold(self: &Arc<Cell>, value: &Handle, loc: &'static Location<'static>) {
-        // Asked for first: where there is none, or no longer, the value is there.
+        // Taken before the value is read: without a recording, the value is already computed.
         let recording = value.recording();
         self.hold_in(self.idle(), value, recording, loc);
     }
@@ -151,8 +152,8 @@ impl Cell {
         if let Some(buffer) = value.node.ready(value.output) {
             return state.set(self.leaf(buffer, loc));
         }
-        // A run that could not commit the last value may have computed it: what fails from here on
-        // returns to that.
+        // A run that could not commit the last value may have computed it. A failure from here on returns to that
+        // value.
         if let Some(buffer) = state.uncommitted() {
             state.set(self.leaf(buffer, loc));
         }
@@ -171,7 +172,7 @@ impl Cell {
         Handle::from_node(node)
     }
 
-    /// Takes back that the cell was given the leaf `new`, whose run failed; `old` is its last computed value.
+    /// Reverts the cell from the leaf `new`, whose run failed, to `old`, its last computed value.
     pub fn roll_back(&self, new: &Weak<Node>, old: Option<Handle>) {
         let is_new = |t: &Handle| std::ptr::eq(Arc::as_ptr(&t.node), new.as_ptr());
         let mut state = self.lock();
@@ -187,14 +188,14 @@ impl Cell {
 }
 
 impl CellState {
-    /// What the cell holds, if that is computed and not its last committed value.
+    /// The current value, if it is computed and not the last committed one.
     fn uncommitted(&self) -> Option<Buffer> {
         let (current, committed) = (&self.current.node, self.realized.as_ref());
         let is_new = committed.is_none_or(|leaf| !Arc::ptr_eq(&leaf.node, current));
         current.ready(self.current.output).filter(|_| is_new)
     }
 
-    /// The node of the computed value, if nobody but the cell holds it.
+    /// The node of the computed value, if only the cell holds it.
     pub fn sole_leaf(&self) -> Option<Arc<Node>> {
         let node = &self.realized.as_ref()?.node;
         // `current` and `realized` are the two handles of the cell itself.
@@ -218,7 +219,7 @@ impl CellState {
     }
 }
 
-/// A cell that a run is about to commit to; free again when the last copy is dropped.
+/// A cell that a run is about to commit to. It is free again when the last copy is dropped.
 #[derive(Clone)]
 pub struct Busy(Arc<Taken>);
 
@@ -249,7 +250,8 @@ impl Drop for Taken {
     }
 }
 
-/// A copy of what a cell holds, in another dtype: whoever assigns the cell assigns it, so that it always fits.
+/// A copy of a cell's value in another dtype. Every assignment to the cell assigns the copy too, so that it always
+/// matches.
 pub struct Narrow {
     pub(crate) of: Weak<Cell>,
     pub(crate) cell: Arc<Cell>,

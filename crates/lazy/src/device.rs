@@ -1,4 +1,4 @@
-//! Where tensors live.
+//! The devices of tensors.
 
 use crate::{Error, ErrorKind, Result};
 use kiln_runtime::memory::{self, MemoryStats};
@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where a tensor's values live and are computed.
+/// The device on which a tensor's values live and are computed.
 ///
 /// Operands of an operation must be on one device. Numbers (rank 0) from the CPU may join any, and so may
 /// tensors that depend on no data, such as zeros or random numbers, until they are computed.
@@ -27,11 +27,10 @@ pub enum Device {
 pub struct Gpu(u32);
 
 impl Device {
-    /// The NVIDIA GPU of this number. There is no falling back to another device.
+    /// The NVIDIA GPU with this number. There is no fallback to another device.
     ///
     /// # Errors
-    /// If there is no driver (with the places where it was looked for), no such device, or it can't be
-    /// opened.
+    /// If there is no driver (with the places that were searched), no such device, or it can't be opened.
     #[track_caller]
     pub fn cuda(ordinal: u32) -> Result<Device> {
         match cuda::Device::get(ordinal) {
@@ -40,7 +39,7 @@ impl Device {
         }
     }
 
-    /// How many NVIDIA GPUs there are; `CUDA_VISIBLE_DEVICES` restricts them. None without a driver.
+    /// The number of NVIDIA GPUs, as restricted by `CUDA_VISIBLE_DEVICES`; 0 without a driver.
     pub fn cuda_count() -> u32 {
         cuda::count().unwrap_or(0)
     }
@@ -63,13 +62,13 @@ impl Device {
         self.gpu().map(|gpu| gpu.capability())
     }
 
-    /// What this process holds of the device's memory.
+    /// The device's memory that this process holds.
     pub fn memory(self) -> MemoryStats {
         self.gpu().map_or_else(memory::stats, |gpu| gpu.memory())
     }
 
-    /// Limits the bytes that this process may hold of the device's memory. What goes beyond is an error
-    /// ([`ErrorKind::Memory`]) after which the program can go on.
+    /// Limits the bytes that this process may hold of the device's memory. To exceed the limit is an error
+    /// ([`ErrorKind::Memory`]) after which the program can continue.
     pub fn set_memory_limit(self, limit: Option<usize>) {
         match self.gpu() {
             Some(gpu) => gpu.set_limit(limit),
@@ -98,7 +97,7 @@ impl Device {
     pub fn gpu(self) -> Option<Arc<cuda::Device>> {
         match self {
             Device::Cpu => None,
-            // Opened when the value was made.
+            // Opened when the value was created.
             Device::Cuda(Gpu(ordinal)) => cuda::Device::get(ordinal).ok(),
         }
     }
@@ -139,14 +138,14 @@ impl fmt::Display for Device {
 pub struct Home(AtomicU32);
 
 impl Home {
-    /// At first this one.
+    /// A home that is initially this device.
     pub fn new(device: Device) -> Home {
         let home = Home(AtomicU32::new(0));
         home.set(device);
         home
     }
 
-    /// The device now.
+    /// The current device.
     pub fn get(&self) -> Device {
         match self.0.load(Ordering::Relaxed) {
             0 => Device::Cpu,
@@ -154,19 +153,19 @@ impl Home {
         }
     }
 
-    /// Another device.
+    /// Sets the device.
     pub fn set(&self, device: Device) {
         let n = device.ordinal().map_or(0, |ordinal| ordinal + 1);
         self.0.store(n, Ordering::Relaxed);
     }
 }
 
-/// Sets how many threads run kernels, for the whole process. Results never depend on it.
+/// Sets the number of threads that run kernels, for the whole process. Results never depend on it.
 pub fn set_threads(threads: usize) {
     kiln_runtime::pool::Pool::global().set_threads(threads);
 }
 
-/// How many threads run kernels.
+/// The number of threads that run kernels.
 pub fn threads() -> usize {
     kiln_runtime::pool::Pool::global().threads()
 }

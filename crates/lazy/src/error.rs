@@ -1,4 +1,4 @@
-//! What can go wrong, with the user's source line.
+//! Errors with the user's source line.
 
 use crate::caller::user_loc;
 use crate::label::Label;
@@ -27,11 +27,11 @@ struct Inner {
 /// A line below the code frame.
 #[derive(Clone)]
 pub struct Note {
-    /// What it says.
+    /// The text.
     pub text: String,
     /// The name of the cell that the line is about.
     pub of: Option<Arc<Label>>,
-    /// Said where there is no name.
+    /// The text to add where there is no name.
     pub from: String,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// What kind of thing went wrong.
+/// The kind of an error.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -62,16 +62,16 @@ pub enum ErrorKind {
     Op,
     /// Values were wrong when the program ran: an index out of range, an integer division by zero.
     Data,
-    /// An operation made a NaN or an infinity, where these are looked for; see
+    /// An operation produced a NaN or an infinity, where these are looked for; see
     /// [`detect_anomaly`](crate::run::anomaly::detect_anomaly).
     Anomaly,
-    /// A value was asked for while recording inside `compile`.
+    /// A value was read while recording inside `compile`.
     ReadWhileCompiling,
     /// A `Var` can't take a value.
     Assign,
-    /// Data does not fit what was asked for: a length, a dtype, a shape.
+    /// Data does not fit the request: a length, a dtype, a shape.
     Value,
-    /// The program needs something this build can't do.
+    /// The program needs something that this build does not support.
     Unsupported,
     /// Not enough memory.
     Memory,
@@ -134,13 +134,13 @@ impl Error {
         Error::with_notes(e.kind, &e.op, e.message.clone(), e.loc.clone(), notes)
     }
 
-    /// This error with other words.
+    /// This error with another message.
     pub fn with_message(self, message: &str) -> Error {
         let e = &self.0;
         Error::with_notes(e.kind, &e.op, message, e.loc.clone(), e.notes.clone())
     }
 
-    /// This error at a place, unless it has one.
+    /// This error with a place, unless it has one.
     pub fn or_at(self, loc: Loc) -> Error {
         let e = &self.0;
         if e.loc.is_known() {
@@ -149,7 +149,7 @@ impl Error {
         Error::with_notes(e.kind, &e.op, e.message.clone(), loc, e.notes.clone())
     }
 
-    /// What kind of thing went wrong.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -159,7 +159,7 @@ impl Error {
         &self.0.op
     }
 
-    /// What is wrong, without the code frame.
+    /// The message, without the code frame.
     pub fn message(&self) -> &str {
         &self.0.message
     }

@@ -35,7 +35,7 @@ pub fn draw(
     Ok(())
 }
 
-/// How many characters to underline: the name that is called.
+/// The number of characters to underline: those of the called name.
 fn width(line: &str, column: usize) -> usize {
     line.chars()
         .skip(column)

@@ -1,8 +1,8 @@
-//! What the user calls things.
+//! The user's names of things.
 
 use std::sync::{Arc, Mutex};
 
-/// What the user calls a cell, such as `fc.weight`, once that is known.
+/// The user's name of a cell, such as `fc.weight`, once it is known.
 #[derive(Default)]
 pub struct Label(Mutex<Option<Arc<str>>>);
 
@@ -12,13 +12,13 @@ impl Label {
         self.0.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Says the name.
+    /// Sets the name.
     pub fn set(&self, name: &str) {
         *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(name.into());
     }
 }
 
-/// What messages call a part of a structure: `argument 1.weight`, `the argument`.
+/// The name in messages of a part of a structure: `argument 1.weight`, `the argument`.
 pub fn called(what: &str, path: &str) -> String {
     match path {
         "" => format!("the {what}"),

@@ -1,12 +1,11 @@
-//! The recorder: what is recorded, held, differentiated and run, without PyTorch's surface.
+//! The recorder: values are recorded, held, differentiated and computed here, without PyTorch's surface.
 //!
-//! Operations become [`node`]s, in what belongs together ([`recording`]); a [`Handle`] is one of their
-//! outputs, and a [`cell`] holds one and is assigned others. [`recorder`] records, at the user's line
-//! ([`caller`]) and within what is being recorded around it ([`scope`] for `compile`, [`body`] for loops
-//! and branches, [`repeated`] for what is recorded once and called often). All that is recorded is walked
-//! over by [`mod@postorder`]. [`grad`] is the graph of gradients and the backward pass, [`run`] computes values,
-//! of what is read and of compiled functions, and commits what was assigned. Nothing here knows names of dims, strides, promotion or printing: the crate
-//! `tensor` is that surface.
+//! Operations become [`node`]s, grouped into [`recording`]s. A [`Handle`] is one of their outputs, and a [`cell`]
+//! holds one and is assigned others. [`recorder`] records, at the user's line ([`caller`]) and within an enclosing
+//! recording ([`scope`] for `compile`, [`body`] for loops and branches, [`repeated`] for functions that are recorded
+//! once and called often). Recorded graphs are traversed by [`mod@postorder`]. [`grad`] is the graph of gradients and
+//! the backward pass. [`run`] computes values, for reads and for compiled functions, and commits assignments. Nothing
+//! here knows names of dims, strides, promotion or printing: the crate `tensor` is that surface.
 
 pub mod body;
 pub mod caller;
@@ -51,7 +50,7 @@ mod testing {
         Handle::leaf(buffer, Role::Data, None, Location::caller(), "vector")
     }
 
-    /// `x` by a row with a number.
+    /// Applies a pointwise row to `x` and a number.
     #[track_caller]
     pub fn with(x: &Handle, row: Pw, number: f64) -> Handle {
         let mut b = Recorder::new(Location::caller(), row.name(), None);
@@ -60,7 +59,7 @@ mod testing {
         b.pointwise(row, &[x.clone(), number]).unwrap()
     }
 
-    /// The numbers, computed if need be.
+    /// The numbers, computed if necessary.
     #[track_caller]
     pub fn values(x: &Handle) -> crate::Result<Vec<f32>> {
         Ok(read::read(x, Location::caller())?.to_vec().unwrap())

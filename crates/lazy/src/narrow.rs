@@ -1,4 +1,4 @@
-//! What copies of cells in narrower dtypes hold: casts of the cells.
+//! The values of copies of cells in narrower dtypes: casts of the cells.
 
 use crate::cell::{Cell, Narrow};
 use crate::recorder::Recorder;
@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 impl Narrow {
-    /// A copy of what `of` holds now, which is cast when either is read.
+    /// A copy of the current value of `of`, which is cast when either is read.
     ///
     /// # Errors
     /// If the cast can't be recorded.
@@ -26,7 +26,7 @@ impl Narrow {
         Ok(Narrow::new(of, cell))
     }
 
-    /// Gives the copy what the cell holds now, behind a run that assigned the cell alone.
+    /// Gives the copy the cell's current value, after a run that assigned only the cell.
     ///
     /// # Errors
     /// If the cast can't be recorded.
@@ -41,7 +41,7 @@ impl Narrow {
         Ok(())
     }
 
-    /// Whether a value is what the cell holds now, and no older one: then the copy stands for it.
+    /// True if a value is the cell's current one: then the copy may be read in its place.
     pub fn stands_for(&self, value: &Handle, loc: &'static Location<'static>) -> bool {
         self.of.upgrade().is_some_and(|of| {
             let recorded = scope::get(&of, loc);

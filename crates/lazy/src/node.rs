@@ -15,56 +15,56 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
-/// Which unrealised nodes belong together.
+/// A set of unrealised nodes that belong together.
 pub type Recording = recording::Recording<Cell>;
 
-/// A handle to one output of a recorded operation: a tensor without what PyTorch's surface knows of it.
+/// A handle to one output of a recorded operation: a tensor without the attributes of PyTorch's surface.
 ///
 /// Cloning is cheap and shares the node. A handle whose operation was invalid carries that first error;
 /// every read returns it.
 pub struct Handle {
     /// The operation.
     pub node: Arc<Node>,
-    /// Which of its outputs.
+    /// The index of the output.
     pub output: u32,
-    /// Where the gradient goes.
+    /// The edge along which its gradient flows.
     pub edge: Edge,
 }
 
-/// A recorded operation, immutable but for being realised.
+/// A recorded operation, immutable except that it is realised.
 pub struct Node {
-    /// For leaves an [`Op::Input`] whose index means nothing.
+    /// The operation. For leaves, an [`Op::Input`] whose index is unused.
     pub op: Op,
-    /// What stands for many ops that were recorded as one, in place of the op; see [`crate::repeated`].
+    /// The graph of many ops that were recorded as one, in place of `op`; see [`crate::repeated`].
     pub body: Option<Arc<Graph>>,
     /// Hash of the op without its sizes, or of the body.
     pub hash: u64,
     /// Dtypes and shapes of the outputs.
     pub facts: Facts,
-    /// `None` where it depends on no data, so that it may be computed anywhere.
+    /// The device; `None` if it depends on no data, so that it may be computed anywhere.
     pub device: Option<Device>,
     /// The user's line.
     pub loc: &'static Location<'static>,
-    /// Why it is invalid.
+    /// The reason why it is invalid.
     pub error: Option<Error>,
-    /// The function that the user called, where it isn't the op's own name.
+    /// The function that the user called, which may differ from the op's name.
     pub called: &'static str,
-    /// What errors say of it beside the line.
+    /// Further information for errors, in addition to the line.
     pub about: Option<Arc<About>>,
-    /// Where `backward` was called, for what it recorded.
+    /// The line where `backward` was called, for operations that it recorded.
     pub backward: Option<&'static Location<'static>>,
-    /// Later nodes have larger ones.
+    /// The serial number. Later nodes have larger ones.
     pub serial: u64,
-    /// Tensor handles, as opposed to operands of other nodes.
+    /// The number of tensor handles, as opposed to operands of other nodes.
     pub handles: AtomicUsize,
-    /// Recorded derivatives that may ask for a value.
+    /// The number of recorded derivatives that may need a value.
     pub saved: AtomicUsize,
-    /// True if somebody was told that its values can't be computed.
+    /// True if the caller was already told that its values can't be computed.
     pub told: AtomicBool,
     state: Mutex<State>,
 }
 
-/// What an operation is computed from.
+/// The operands of an operation.
 pub type Operands = SmallVec<[Operand; 2]>;
 
 /// An operand: one output of a node, which it keeps alive without being a handle.
@@ -72,25 +72,25 @@ pub type Operands = SmallVec<[Operand; 2]>;
 pub struct Operand {
     /// The node.
     pub node: Arc<Node>,
-    /// Which of its outputs.
+    /// The index of the output.
     pub output: u32,
 }
 
 impl Operand {
-    /// What tells it apart from others.
+    /// The key of the output.
     #[inline]
     pub fn key(&self) -> Key {
         Key::of(&self.node, self.output)
     }
 }
 
-/// What errors say of a node beside its line.
+/// Further information for errors of a node, in addition to its line.
 #[derive(Clone, Default)]
 pub struct About {
-    /// What the data must be, in place of the range of an index.
+    /// The requirement on the data, shown in place of the range of an index.
     pub requirement: Option<&'static str>,
-    /// The user's argument that holds the indices: its name and place. Not kept alive: labels are freed
-    /// once a loss is computed.
+    /// The user's argument that holds the indices: its name, and its node and output. It is not kept alive: labels
+    /// are freed once a loss is computed.
     pub index: Option<(&'static str, Weak<Node>, u32)>,
     /// A further line, such as the layer it was recorded in.
     pub note: Option<Arc<str>>,
@@ -98,29 +98,29 @@ pub struct About {
     pub label: Option<Arc<Label>>,
 }
 
-/// What is known of a node's values.
+/// The state of a node's values.
 pub enum State {
-    /// To be computed from these operands; outputs that a plan happened to write are kept.
+    /// To be computed from these operands; outputs that a plan wrote anyway are kept.
     Lazy {
         /// The operands.
         inputs: Operands,
-        /// What it belongs to.
+        /// The recording that it belongs to.
         recording: Option<Recording>,
-        /// Values of outputs that are there already.
+        /// The values of outputs that are there already.
         kept: SmallVec<[Option<Buffer>; 1]>,
     },
     /// Computed or given.
     Ready(SmallVec<[Buffer; 1]>),
     /// An input of a program being recorded; see [`crate::scope`] and [`crate::body`].
     Placeholder,
-    /// The memory was given to a newer value; nobody can reach this node any more.
+    /// The memory was given to a newer value; no handle can reach this node any more.
     Donated,
     /// Invalid.
     Poisoned,
 }
 
 impl Node {
-    /// A node that says nothing beside its line.
+    /// A node with no information for errors except its line.
     pub fn new(
         op: Op,
         facts: Facts,
@@ -159,7 +159,7 @@ impl Node {
         self.with_ready(output, |value| value.cloned())
     }
 
-    /// What `f` gives for the realised value of an output.
+    /// Calls `f` with the realised value of an output.
     fn with_ready<R>(&self, output: u32, f: impl FnOnce(Option<&Buffer>) -> R) -> R {
         f(match &*self.state() {
             State::Ready(values) => values.get(output as usize),
@@ -175,7 +175,7 @@ pub fn serial() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A hash of the op without its sizes, the same for the time of the process.
+/// A hash of the op without its sizes, stable within the process.
 pub fn structure_hash(op: &Op) -> u64 {
     static STATE: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
     let mut h = STATE.build_hasher();
@@ -251,7 +251,7 @@ impl Handle {
         }
     }
 
-    /// What tells the value apart from others.
+    /// The key of the value.
     #[inline]
     pub fn key(&self) -> Key {
         Key::of(&self.node, self.output)
@@ -278,7 +278,7 @@ impl Handle {
         self.error().map_or(Ok(()), |e| Err(e.clone()))
     }
 
-    /// Remembers that somebody is told of an error of its run, unless another run may end well.
+    /// Marks that an error of its run is being returned, unless another run may succeed.
     pub fn tell(&self, error: &Error) {
         use ErrorKind::{Anomaly, Data, Op, Unsupported};
         if matches!(error.kind(), Data | Op | Unsupported | Anomaly) {
@@ -321,7 +321,7 @@ impl Handle {
         self.fact().rank()
     }
 
-    /// Where the values live.
+    /// The device of the values.
     #[inline]
     pub fn device(&self) -> Device {
         self.node.device.unwrap_or_default()
@@ -335,7 +335,7 @@ impl Handle {
         }
     }
 
-    /// Whether gradients flow to it.
+    /// True if gradients flow to it.
     #[inline]
     pub fn requires_grad(&self) -> bool {
         self.edge.is_some()
@@ -349,7 +349,7 @@ impl Handle {
         }
     }
 
-    /// Whether the values are in memory, so that reading them runs nothing.
+    /// True if the values are in memory, so that reading them runs nothing.
     #[inline]
     pub fn is_realized(&self) -> bool {
         self.node.with_ready(self.output, |value| value.is_some())
@@ -385,7 +385,7 @@ impl Clone for Handle {
 impl Drop for Handle {
     #[inline]
     fn drop(&mut self) {
-        // Whoever sees that a handle is gone sees the references that were made through it.
+        // A thread that sees that a handle is gone must also see the references that were made through it.
         self.node.handles.fetch_sub(1, Ordering::Release);
     }
 }

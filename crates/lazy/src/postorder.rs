@@ -1,40 +1,40 @@
-//! Walking over what is recorded.
+//! Traversal of recorded graphs.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// What tells outputs of nodes apart, for as long as these are alive.
+/// A key of an output of a node, unique for as long as the node is alive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Key(usize, u32);
 
 impl Hash for Key {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Nodes lie further apart than most have outputs.
+        // The addresses of nodes lie further apart than the number of outputs of most nodes.
         state.write_usize(self.0.wrapping_add(self.1 as usize));
     }
 }
 
 impl Key {
-    /// That of an output.
+    /// The key of an output.
     #[inline]
     pub fn of<T>(node: &Arc<T>, output: u32) -> Key {
         Key(Arc::as_ptr(node) as usize, output)
     }
 
-    /// That of a node as a whole.
+    /// The key of a node as a whole.
     #[inline]
     pub fn whole<T>(node: &Arc<T>) -> Key {
         Key::of(node, u32::MAX)
     }
 }
 
-/// Visits what lies behind an item and then the item: operands before users, the first operand first, without
-/// recursion, since programs are millions of operations deep.
+/// Visits everything behind an item and then the item: operands before users, the first operand first. It does not
+/// recurse, since programs can be millions of operations deep.
 ///
-/// `visit` is asked for an item whether anything is to be visited before it, and adds what to the list that it is
-/// given; where it has said so, it is asked again, with `true`, when that is done, and then has nothing more to say.
-/// It knows itself what it has been asked for before.
+/// `visit` gets an item, and a list to which it adds the items that must be visited before it. If it returns true, it
+/// is called for the item again once those are done, with `true`, and must then return false. It must itself keep
+/// track of the items that it has seen.
 ///
 /// # Errors
 /// The first of `visit`.
@@ -53,11 +53,11 @@ pub fn postorder<T, E>(
     Ok(())
 }
 
-/// What is to be visited, and whether for the last time.
+/// The items to be visited, each with whether it is visited for the last time.
 pub struct First<T>(Vec<(T, bool)>);
 
 impl<T> First<T> {
-    /// Adds what is visited before an item.
+    /// Adds items to visit before the current one.
     #[inline]
     pub fn extend(&mut self, items: impl IntoIterator<Item = T>) {
         self.0.extend(items.into_iter().map(|t| (t, false)));

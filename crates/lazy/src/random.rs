@@ -39,15 +39,15 @@ impl Generator {
         self.offset.store(0, Ordering::SeqCst);
     }
 
-    /// The seed and the first of `count` offsets that nobody else gets.
+    /// The seed and the first of `count` offsets, which are reserved.
     pub fn reserve(&self, count: u64) -> [i64; 2] {
         let offset = self.offset.fetch_add(count, Ordering::SeqCst);
         [self.seed.load(Ordering::SeqCst) as i64, offset as i64]
     }
 }
 
-/// The seed and the first of `count` offsets of the generator that functions use which aren't given
-/// one.
+/// The seed and the first of `count` offsets of the default generator, which functions use unless they are given
+/// another.
 pub fn reserve_default(count: u64) -> [i64; 2] {
     let Some([seed, offset]) = LOCAL.get() else {
         return DEFAULT.reserve(count);
@@ -56,15 +56,15 @@ pub fn reserve_default(count: u64) -> [i64; 2] {
     [seed as i64, offset as i64]
 }
 
-/// Calls `f` with a generator of this seed in place of the default one, on this thread alone: what `f`
-/// draws depends on the seed and on nothing that other threads do.
+/// Calls `f` with a generator of this seed in place of the default one, on this thread alone. The numbers that `f`
+/// draws depend on the seed and on nothing that other threads do.
 pub fn with_seed<R>(seed: u64, f: impl FnOnce() -> R) -> R {
     let _inside = Scoped::new(&LOCAL, Some([seed, 0]));
     f()
 }
 
-/// A seed for random numbers that are made elsewhere, drawn from the generator that functions use
-/// which aren't given one: another one at each call, the same ones after the same [`manual_seed`].
+/// A seed for random numbers that are made elsewhere, drawn from the default generator: a different one at each call,
+/// the same ones after the same [`manual_seed`].
 pub fn draw_seed() -> u64 {
     let [seed, offset] = reserve_default(1);
     // SplitMix64's finaliser (Steele et al., 2014), so that neighbours have nothing in common.
@@ -74,14 +74,13 @@ pub fn draw_seed() -> u64 {
     x ^ (x >> 31)
 }
 
-/// Where the generator stands that functions use which aren't given one: its seed and offset.
+/// The state of the default generator: its seed and offset.
 pub fn get_rng_state() -> [u64; 2] {
     let default = || [&DEFAULT.seed, &DEFAULT.offset].map(|word| word.load(Ordering::SeqCst));
     LOCAL.get().unwrap_or_else(default)
 }
 
-/// Puts the generator that functions use which aren't given one where it stood at a
-/// [`get_rng_state`].
+/// Returns the default generator to the state of an earlier [`get_rng_state`].
 pub fn set_rng_state([seed, offset]: [u64; 2]) {
     if LOCAL.get().is_some() {
         return LOCAL.set(Some([seed, offset]));
@@ -90,12 +89,12 @@ pub fn set_rng_state([seed, offset]: [u64; 2]) {
     DEFAULT.offset.store(offset, Ordering::SeqCst);
 }
 
-/// Seeds the generator that functions use which aren't given one.
+/// Seeds the default generator.
 pub fn manual_seed(seed: u64) {
     DEFAULT.manual_seed(seed);
 }
 
-/// The key of `count` random numbers, which nobody else gets.
+/// The key of `count` random numbers, which are reserved.
 ///
 /// # Errors
 /// If the count is symbolic although nothing is being compiled.

@@ -14,17 +14,17 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, Weak};
 
-/// The lazy [`Builder`]: what it emits carries the location of the user's call.
+/// The lazy [`Builder`]: the operations that it emits carry the location of the user's call.
 pub struct Recorder {
     loc: &'static Location<'static>,
     called: &'static str,
-    /// Where what has no operands is computed; `None` for anywhere.
+    /// The device of operations without operands; `None` for any.
     device: Option<Device>,
-    /// Where `backward` was called, for its recorder.
+    /// The line where `backward` was called, for its recorder.
     backward: Option<&'static Location<'static>>,
-    /// The user's argument that holds the indices of what is recorded.
+    /// The user's argument that holds the indices of the recorded operations.
     index: Option<(&'static str, Weak<Node>, u32)>,
-    /// What the data must be that is being checked.
+    /// The requirement on the data that is being checked.
     requirement: Option<&'static str>,
 }
 
@@ -67,7 +67,7 @@ impl Builder for Recorder {
 }
 
 impl Recorder {
-    /// Records what the user called at a line; what has no operands is computed on `device`.
+    /// Records a function that the user called at a line; operations without operands are computed on `device`.
     #[inline]
     pub fn new(
         loc: &'static Location<'static>,
@@ -92,7 +92,7 @@ impl Recorder {
         }
     }
 
-    /// Records what follows as the user's call of `called` at `loc`.
+    /// Records the following operations as the user's call of `called` at `loc`.
     pub fn at(
         &mut self,
         loc: &'static Location<'static>,
@@ -108,7 +108,7 @@ impl Recorder {
     /// The same value, through which no gradient flows in the body being recorded.
     ///
     /// # Errors
-    /// None; as all that records.
+    /// None; the type is that of every recording function.
     pub fn cut(&mut self, t: &Handle) -> Result<Handle, OpError> {
         if !t.dtype().is_float() {
             return Ok(t.clone());
@@ -122,28 +122,28 @@ impl Recorder {
         Ok(cut)
     }
 
-    /// What the user called, and at which line.
+    /// The function that the user called, and the line.
     #[inline]
     pub fn place(&self) -> (&'static str, &'static Location<'static>) {
         (self.called, self.loc)
     }
 
-    /// Says which argument of the user's holds the indices of what follows, for data errors.
+    /// Sets the user's argument that holds the indices of the following operations, for data errors.
     pub fn indexed_by(&mut self, name: &'static str, t: &Handle) {
         self.index = Some((name, Arc::downgrade(&t.node), t.output));
     }
 
-    /// Says what the data must be that the following checks, for its errors.
+    /// Sets the requirement that the following operations check, for their errors.
     pub fn requires(&mut self, what: Option<&'static str>) {
         self.requirement = what;
     }
 
-    /// What follows is computed on a device.
+    /// Sets the device of the following operations.
     pub fn place_on(&mut self, device: Device) {
         self.device = Some(device);
     }
 
-    /// The operands on one device: numbers are moved, if there are any to move.
+    /// The operands on one device: numbers are moved there. `None` if there are none to move.
     ///
     /// # Errors
     /// If others are on different devices.
@@ -151,8 +151,8 @@ impl Recorder {
         on_device(inputs, common_device(inputs)?)
     }
 
-    /// A tensor of the elements with these bytes. It is data, so that programs that differ in it share a plan;
-    /// what is recorded for other data to come holds it as a constant.
+    /// A tensor of the elements with these bytes. It is data, so that programs that differ only in it share a plan.
+    /// While a function is recorded for other data to come, it is a constant.
     ///
     /// # Errors
     /// If there is no memory for it.
@@ -256,7 +256,7 @@ impl Recorder {
         }
     }
 
-    /// What is kept with the node of an op for messages.
+    /// The information for messages that is kept with the node of an op.
     fn about(&self, op: &Op) -> Option<Arc<About>> {
         if !matches!(op, Op::Gather(_) | Op::Scatter(_)) {
             return None;
@@ -272,7 +272,7 @@ impl Recorder {
     }
 }
 
-/// A loop that stacks what its derivative needs, where gradients may be asked for.
+/// A loop that stacks the values that its derivative needs, if gradients may be needed.
 fn with_residuals<T: AsRef<Handle>>(
     op: ops::Loop,
     facts: Facts,
@@ -286,7 +286,7 @@ fn with_residuals<T: AsRef<Handle>>(
     if !wanted.contains(&true) {
         return Ok((op.into(), facts));
     }
-    // A body without derivative is an error once somebody asks for it.
+    // A body without derivative is an error once its gradient is needed.
     let Ok(op) = kiln_autodiff::with_residuals(&op, &wanted) else {
         return Ok((op.into(), facts));
     };
@@ -317,13 +317,13 @@ fn common_device<T: AsRef<Handle>>(inputs: &[T]) -> Result<Option<Device>, OpErr
     Ok(found.and_then(|t| t.node.device))
 }
 
-/// Whether this is a number on the CPU, which goes to any device.
+/// True if this is a number on the CPU, which may be moved to any device.
 #[inline]
 pub fn is_number(t: &Handle) -> bool {
     t.ndim() == 0 && t.device() == Device::Cpu
 }
 
-/// The operands with numbers moved to the device, if there are any.
+/// The operands with numbers moved to the device; `None` if there are none to move.
 fn on_device<T: AsRef<Handle>>(
     inputs: &[T],
     device: Option<Device>,
@@ -344,7 +344,7 @@ fn on_device<T: AsRef<Handle>>(
     moved.collect::<Result<Vec<_>, _>>().map(Some)
 }
 
-/// The recording of an op on these operands: theirs, joined.
+/// The recording of an op on these operands: their recordings, joined.
 pub(crate) fn joined<T: AsRef<Handle>>(inputs: &[T]) -> Recording {
     let mut found: Option<Recording> = None;
     for t in inputs.iter().map(AsRef::as_ref) {

@@ -1,4 +1,4 @@
-//! Which unrealised nodes belong together.
+//! Recordings: sets of unrealised nodes that belong together.
 //!
 //! Every unrealised node belongs to a recording; an op on values of two recordings joins them. A
 //! recording knows the cells that were assigned a value of it, so that realising any of its values
@@ -17,16 +17,16 @@ struct Inner<C> {
 enum State<C> {
     Root {
         pending: Vec<Weak<C>>,
-        /// How many recordings were joined into this one: the smaller joins the larger, so that
-        /// chains stay short.
+        /// The number of recordings that were joined into this one. The smaller joins the larger, so that chains stay
+        /// short.
         size: usize,
     },
     Joined(Recording<C>),
 }
 
-/// What is assigned values of a recording.
+/// A cell that is assigned values of a recording.
 pub trait Assigned {
-    /// A number of its own.
+    /// A unique number.
     fn id(&self) -> u64;
 }
 
@@ -53,7 +53,7 @@ impl<C: Assigned> Recording<C> {
         }))
     }
 
-    /// The representative; shortens the path on the way.
+    /// The representative; compresses the path on the way.
     pub fn root(&self) -> Recording<C> {
         let mut at = self.clone();
         loop {
@@ -75,7 +75,7 @@ impl<C: Assigned> Recording<C> {
         at
     }
 
-    /// Makes two recordings one.
+    /// Joins two recordings.
     pub fn join(&self, other: &Recording<C>) {
         if self.is(other) {
             return;
@@ -119,12 +119,12 @@ impl<C: Assigned> Recording<C> {
         }
     }
 
-    /// Whether both are the same object.
+    /// True if both are the same object.
     pub fn is(&self, other: &Recording<C>) -> bool {
         self.address() == other.address()
     }
 
-    /// What no other object has at the same time.
+    /// An address that no other live recording has.
     pub fn address(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
     }

@@ -1,4 +1,4 @@
-//! Recording a function once that is called for many values alike.
+//! Records a function once, and calls it for many operands of the same kinds.
 
 use crate::body::{self, Captured, trace};
 use crate::grad::is_grad_enabled;
@@ -14,8 +14,7 @@ use std::hash::BuildHasher;
 use std::panic::Location;
 use std::sync::{Arc, LazyLock};
 
-/// What a function recorded, by the kinds of the operands that it was called for; `None` where a call can't be
-/// one operation.
+/// The recordings of a function, by the kinds of its operands; `None` where a call can't be one operation.
 #[derive(Default)]
 pub struct Repeated {
     known: HashMap<Kinds, Option<Recorded>>,
@@ -31,8 +30,8 @@ struct Recorded {
 }
 
 impl Repeated {
-    /// What `f` gives for these operands. It must do nothing but record operations on them and on numbers that
-    /// never change, for operands of the same kinds the same ones.
+    /// The results of `f` for these operands. It must only record operations on them and on numbers that never
+    /// change, and the same ones for operands of the same kinds.
     pub fn call<T: AsRef<Handle> + From<Handle>>(
         &mut self,
         operands: &[T],
@@ -57,19 +56,19 @@ impl Repeated {
         }
     }
 
-    /// How many kinds of calls are one operation each.
+    /// The number of kinds of calls that are one operation each.
     pub fn kinds(&self) -> usize {
         self.known.values().flatten().count()
     }
 
-    /// Forgets what was recorded.
+    /// Forgets all recordings.
     pub fn forget(&mut self) {
         self.known.clear();
     }
 }
 
 impl Recorded {
-    /// What `f` records for operands of these kinds, if that can be one operation.
+    /// Records `f` for operands of these kinds, if a call can be one operation.
     fn of<T: AsRef<Handle> + From<Handle>>(
         kinds: &[(Fact, Option<Device>)],
         loc: &'static Location<'static>,

@@ -1,4 +1,4 @@
-//! Recording a function for `compile`: what it touches while it runs once.
+//! Recording a function for `compile`: the cells, random keys and gradients that it touches while it runs once.
 
 use crate::cell::Cell;
 use crate::grad::edge::Leaf;
@@ -15,14 +15,14 @@ thread_local! {
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// What a function being compiled has touched.
+/// The cells, random keys and gradients that a function being compiled has touched.
 #[derive(Default)]
 pub struct Scope {
     /// The cells it read or assigned.
     pub cells: Vec<ScopeCell>,
     /// Their positions, by the cells' ids.
     known: HashMap<u64, usize>,
-    /// Each use of a generator, and how many numbers it draws.
+    /// For each use of a generator, its key and the number of random numbers that it draws.
     pub keys: Vec<(Handle, Dim)>,
     /// Gradients of leaves, by their ids.
     grads: HashMap<u64, Option<Handle>>,
@@ -32,15 +32,15 @@ pub struct Scope {
 pub struct ScopeCell {
     /// The cell.
     pub cell: Arc<Cell>,
-    /// What stands for its value at the beginning of a run.
+    /// The placeholder for its value at the beginning of a run.
     pub placeholder: Handle,
-    /// What it holds by now.
+    /// Its current value.
     pub current: Handle,
-    /// Whether it was assigned.
+    /// True if it was assigned.
     pub written: bool,
 }
 
-/// Whether this thread is recording a function for `compile`.
+/// True if this thread is recording a function for `compile`.
 pub fn is_recording() -> bool {
     SCOPE.with_borrow(Option::is_some)
 }
@@ -62,7 +62,7 @@ pub fn assign(cell: &Arc<Cell>, value: &Handle) {
 }
 
 impl Leaf {
-    /// The gradient. While recording, that of the recording, which starts empty.
+    /// The gradient. While recording, the one of the recording, which is empty at first.
     pub fn grad(&self) -> Option<Handle> {
         let recorded = SCOPE.with_borrow(|s| {
             let grads = s.as_ref().map(|s| &s.grads);
@@ -71,7 +71,7 @@ impl Leaf {
         recorded.unwrap_or_else(|| self.kept())
     }
 
-    /// Replaces the gradient; while recording, that of the recording.
+    /// Replaces the gradient; while recording, the one of the recording.
     pub fn set_grad(&self, grad: Option<Handle>) {
         let outside = SCOPE.with_borrow_mut(|s| match s {
             Some(s) => {
@@ -86,7 +86,7 @@ impl Leaf {
     }
 }
 
-/// Whether a cell was assigned by the function being recorded.
+/// True if a cell was assigned by the function being recorded.
 pub fn is_written(cell: &Cell) -> bool {
     SCOPE.with_borrow(|s| {
         let found = s
@@ -96,7 +96,7 @@ pub fn is_written(cell: &Cell) -> bool {
     })
 }
 
-/// The key of `count` random numbers that each run reserves anew, while recording.
+/// The key of `count` random numbers, while recording. Each run reserves new ones.
 pub fn random_key(count: &Dim) -> Option<Handle> {
     SCOPE.with_borrow_mut(|s| {
         let s = s.as_mut()?;
@@ -173,7 +173,7 @@ impl Recording {
         Ok(Recording)
     }
 
-    /// What was touched.
+    /// Ends the recording; returns everything that was touched.
     pub fn finish(self) -> Scope {
         SCOPE.take().unwrap_or_default()
     }

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 
 thread_local! {
-    /// Those of the function that this thread is recording for `compile`, in order.
+    /// The names of the symbols of the function that this thread is recording for `compile`, in order.
     static NAMES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Names the symbols of the function that is being recorded; of none with an empty list.
+/// Sets the names of the symbols of the function that is being recorded; an empty list clears them.
 pub fn set(names: Vec<String>) {
     NAMES.set(names);
 }

@@ -1,4 +1,4 @@
-//! What works, but not as somebody would want it to: said once, on standard error or where the program asks.
+//! Warnings: each is given once, on standard error or to a hook of the program.
 
 use crate::caller::user_line;
 use hashbrown::HashMap;
@@ -12,7 +12,7 @@ pub type WarningHook = Arc<dyn Fn(&str) + Send + Sync>;
 #[derive(Default)]
 struct State {
     hook: Option<WarningHook>,
-    /// How many plans were compiled for what is read at a line.
+    /// For each line, the number of plans that were compiled for values read there.
     compiled: Option<HashMap<(&'static str, u32, u32), u64>>,
 }
 
@@ -21,18 +21,17 @@ static STATE: Mutex<State> = Mutex::new(State {
     compiled: None,
 });
 
-/// A line that has compiled so many plans is warned of.
+/// The number of plans of one line at which a warning is given.
 const MANY: u64 = 20;
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Has warnings given to `hook` instead of being written to standard error, each once. `None` writes them
-/// again.
+/// Passes warnings to `hook` instead of writing them to standard error, each once. `None` writes them again.
 ///
-/// There are two: a line that reads values has compiled many plans, with what differed the last time; and a scaler
-/// of gradients has skipped many steps in a row.
+/// There are two warnings. A line that reads values has compiled many plans; the text says what differed the last
+/// time. A scaler of gradients has skipped many steps in a row.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -43,7 +42,7 @@ pub fn set_warning_hook(hook: Option<WarningHook>) {
     state().hook = hook;
 }
 
-/// Says a warning.
+/// Gives a warning.
 pub fn warn(text: &str) {
     let hook = state().hook.clone();
     match hook {
@@ -52,7 +51,7 @@ pub fn warn(text: &str) {
     }
 }
 
-/// Counts the plans compiled for what is read at a line.
+/// Counts the plans compiled for values read at a line.
 pub fn compiled(loc: &'static Location<'static>, reason: &Reason) {
     let loc = user_line(loc);
     let mut state = state();

@@ -1,4 +1,4 @@
-//! Computing forward values again behind a backward pass: what `checkpoint` does.
+//! Rematerialises forward values in the backward pass, for `checkpoint`.
 
 use super::edge::{CustomRule, Edge, GradNode, Leaf};
 use crate::node::{Handle, Node, Operand, State, serial};
@@ -13,8 +13,8 @@ use std::convert::Infallible;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Runs `f` on `given`; the gradients of what it gives are computed from `given` alone, once `f`'s
-/// operations are recorded again.
+/// Runs `f` on `given`. The gradients of its results are computed from `given` alone: they record `f`'s operations
+/// again.
 pub fn again<T>(
     given: &[Handle],
     loc: &'static Location<'static>,
@@ -90,11 +90,11 @@ pub fn again<T>(
     (result, outputs.collect())
 }
 
-/// Where the gradient of a value goes.
+/// The destination of the gradient of a value.
 #[derive(Copy, Clone)]
 enum Source {
     None,
-    /// Out of the region: index into [`Region::frontier`].
+    /// Out of the region: an index into [`Region::frontier`].
     Outer(usize),
     /// To an output of an entry.
     Entry(usize, u32),
@@ -106,17 +106,17 @@ enum Known {
     Entry(usize),
 }
 
-/// What a function recorded, as gradients see it. It holds operations but none of their values.
+/// The gradient graph of the operations that a function recorded. It holds operations but none of their values.
 struct Region {
-    /// Nodes with smaller numbers were there before.
+    /// Nodes with smaller serial numbers existed before.
     start: u64,
-    /// What the function was given.
+    /// The function's operands.
     given: Vec<Handle>,
     /// Operands before users.
     entries: Vec<Entry>,
-    /// By what edges lead to; entries stand for all their outputs.
+    /// The known destinations, by the keys of edges; the key of an entry is that of its whole node.
     known: HashMap<Key, Known>,
-    /// What gradients leave to, with their edges.
+    /// The values outside that gradients flow to, with their edges.
     frontier: Vec<Handle>,
     loc: &'static Location<'static>,
 }
@@ -131,7 +131,7 @@ struct Entry {
 }
 
 impl Region {
-    /// Where the gradient of a tensor goes; adds what lies behind.
+    /// The destination of the gradient of a tensor; adds everything behind it.
     fn add(&mut self, t: &Handle) -> Source {
         let visited = postorder(
             (t.operand(), t.edge.clone()),
@@ -173,7 +173,7 @@ impl Region {
         self.source(&t.edge).unwrap_or(Source::None)
     }
 
-    /// The edge of a value that is no entry's.
+    /// The edge of a value that belongs to no entry.
     fn edge(&self, source: Source) -> Edge {
         match source {
             Source::Outer(at) => self.frontier[at].edge.clone(),
@@ -251,18 +251,18 @@ impl Region {
     }
 }
 
-/// Recording the region once more.
+/// Records the region once more.
 struct Again<'a> {
     region: &'a Region,
-    /// By the values of the first recording.
+    /// The new values, by the keys of the first recording's values.
     map: HashMap<Key, Handle>,
     /// The entries of nodes.
     entries: HashMap<Key, &'a Entry>,
 }
 
 impl<'a> Again<'a> {
-    /// Begins behind a barrier of what the function was given and the gradients of its results, so that
-    /// no value is computed before these are, and none is taken for one of the first time.
+    /// Begins with a barrier of the function's operands and the gradients of its results. So no value is computed
+    /// before these are, and none is taken for one of the first recording.
     fn new<'t>(
         region: &'a Region,
         b: &mut Recorder,
@@ -317,7 +317,7 @@ impl<'a> Again<'a> {
     }
 }
 
-/// Shows hooks the gradients, and records derivatives at the user's lines.
+/// Passes gradients to hooks, and records derivatives at the user's lines.
 struct Watch<'a>(&'a Region);
 
 impl Watch<'_> {

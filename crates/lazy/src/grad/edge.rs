@@ -1,4 +1,4 @@
-//! The graph of gradients: where the gradient of a tensor goes.
+//! The graph of gradients: the edges along which the gradients of tensors flow.
 
 use super::hook::Hooks;
 use super::is_grad_enabled;
@@ -16,7 +16,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Where the gradient of a tensor goes.
+/// The destination of a tensor's gradient.
 #[derive(Clone, Default)]
 pub enum Edge {
     /// Nowhere: it is data, or detached.
@@ -29,13 +29,13 @@ pub enum Edge {
 }
 
 impl Edge {
-    /// Whether it goes anywhere.
+    /// True if it has a destination.
     #[inline]
     pub fn is_some(&self) -> bool {
         !matches!(self, Edge::None)
     }
 
-    /// What tells it apart from others, if it goes anywhere.
+    /// The key of the destination, if there is one.
     pub fn key(&self) -> Option<Key> {
         match self {
             Edge::None => None,
@@ -47,20 +47,20 @@ impl Edge {
 
 /// A tensor or parameter that keeps its gradient.
 pub struct Leaf {
-    /// A number that no other leaf has.
+    /// A unique number among leaves.
     pub id: u64,
-    /// Dtype and shape, which are those of a cell too, whose dtype can change.
+    /// Dtype and shape. Those of a cell's leaf are also the cell's, whose dtype can change.
     fact: Mutex<Fact>,
-    /// Where its values are.
+    /// The device of its values.
     pub device: Home,
     grad: Mutex<Option<Handle>>,
     /// The copy of the cell's value in a narrower dtype, if it has one.
     narrow: Mutex<Option<Arc<Narrow>>>,
-    /// The cell, where a copy is to be kept from the first cast on.
+    /// The cell, if a copy is to be kept from the first cast on.
     keeps_casts: OnceLock<Weak<Cell>>,
-    /// Who sees its gradient.
+    /// The hooks on its gradient.
     pub hooks: Arc<Hooks<Handle>>,
-    /// What the user calls it.
+    /// The user's name for it.
     pub label: Arc<Label>,
 }
 
@@ -90,7 +90,7 @@ impl Leaf {
         self.lock_fact().dtype
     }
 
-    /// Another element type, for values and gradient.
+    /// Sets the element type of values and gradient.
     pub fn set_dtype(&self, dtype: DType) {
         self.lock_fact().dtype = dtype;
     }
@@ -103,7 +103,7 @@ impl Leaf {
             .clone()
     }
 
-    /// Another copy, or none.
+    /// Replaces the copy, or removes it.
     pub fn set_narrow(&self, narrow: Option<Narrow>) {
         let mut held = self.narrow.lock().unwrap_or_else(|e| e.into_inner());
         let old = std::mem::replace(&mut *held, narrow.map(Arc::new));
@@ -111,18 +111,18 @@ impl Leaf {
         drop(old); // not under the lock
     }
 
-    /// The copy that there is now: that of another thread, or else this one.
+    /// The current copy: that of another thread, if there is one, or else this one.
     pub fn narrow_or(&self, narrow: Narrow) -> Arc<Narrow> {
         let mut held = self.narrow.lock().unwrap_or_else(|e| e.into_inner());
         held.get_or_insert_with(|| Arc::new(narrow)).clone()
     }
 
-    /// Says that a copy of what this cell, whose leaf it is, holds is to be kept from the first cast on.
+    /// Makes the leaf of `cell` keep a copy of the cell's value from the first cast on.
     pub fn keep_casts(&self, cell: &Arc<Cell>) {
         self.keeps_casts.get_or_init(|| Arc::downgrade(cell));
     }
 
-    /// The cell, if a copy of what it holds is to be kept from the first cast on.
+    /// The cell, if a copy of its value is to be kept from the first cast on.
     pub fn keeps_casts(&self) -> Option<Arc<Cell>> {
         self.keeps_casts.get()?.upgrade()
     }
@@ -131,7 +131,7 @@ impl Leaf {
         self.fact.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The gradient that it keeps; see [`Leaf::grad`] for that within a recording.
+    /// The gradient that it keeps; see [`Leaf::grad`] for the one within a recording.
     pub fn kept(&self) -> Option<Handle> {
         self.lock().clone()
     }
@@ -147,16 +147,16 @@ impl Leaf {
     }
 }
 
-/// Something for some of the outputs, which are few.
+/// One item for each of some outputs, which are few.
 type PerOutput<T> = Mutex<SmallVec<[(u32, Arc<T>); 1]>>;
 
-/// A recorded operation, as gradients see it.
+/// A recorded operation in the graph of gradients.
 pub struct GradNode {
-    /// Larger than those of earlier nodes.
+    /// The serial number, larger than those of earlier nodes.
     pub serial: u64,
     /// Dtypes and shapes of the outputs.
     pub facts: Facts,
-    /// Where they are.
+    /// The device of the outputs.
     pub device: Option<Device>,
     /// The user's line.
     pub loc: &'static Location<'static>,
@@ -171,14 +171,14 @@ pub struct GradNode {
     retained: PerOutput<Leaf>,
 }
 
-/// What a derivative needs; a backward pass releases it.
+/// The data that a derivative needs; a backward pass releases it.
 #[derive(Clone)]
 pub struct Saved {
     /// The node whose values are the outputs.
     pub held: Held,
     /// A user's function; the derivative of the node's op where `None`.
     pub custom: Option<Arc<CustomRule>>,
-    /// The operands, and where their gradients go.
+    /// The operands, and the destinations of their gradients.
     pub inputs: SmallVec<[(Operand, Edge); 2]>,
 }
 
@@ -187,7 +187,7 @@ pub type CustomRule = dyn Fn(&[Handle], &[Handle], &[Option<Handle>], &[bool]) -
     + Send
     + Sync;
 
-/// A node whose values a backward pass may ask for; reads keep those that a plan writes anyway.
+/// A node whose values a backward pass may need; reads keep those that a plan writes anyway.
 pub struct Held(Arc<Node>);
 
 impl Held {
@@ -216,7 +216,7 @@ impl Drop for Held {
 }
 
 impl GradNode {
-    /// The gradient side of an operation on `inputs`; `None` if nothing flows through it.
+    /// The gradient node of an operation on `inputs`; `None` if no gradient flows through it.
     pub fn of_op<T: AsRef<Handle>>(node: &Arc<Node>, inputs: &[T]) -> Option<Arc<GradNode>> {
         let flows = is_grad_enabled()
             && inputs.iter().any(|t| t.as_ref().edge.is_some())
@@ -224,7 +224,7 @@ impl GradNode {
         flows.then(|| GradNode::new(node, None, inputs))
     }
 
-    /// The gradient side of a node whose gradients its op's derivative or `custom` passes to `inputs`.
+    /// The gradient node of a node, which passes gradients to `inputs` by its op's derivative or by `custom`.
     pub fn new<T: AsRef<Handle>>(
         node: &Arc<Node>,
         custom: Option<Arc<CustomRule>>,
@@ -233,7 +233,7 @@ impl GradNode {
         GradNode::called_at(node, custom, inputs, (node.called, node.loc))
     }
 
-    /// [`GradNode::new`] of what the user called at a line.
+    /// [`GradNode::new`] for a function that the user called at a line.
     pub fn called_at<T: AsRef<Handle>>(
         node: &Arc<Node>,
         custom: Option<Arc<CustomRule>>,
@@ -266,7 +266,7 @@ impl GradNode {
         new
     }
 
-    /// Remembers an operation on an output. What can't be differentiated any more makes that one so.
+    /// Remembers an operation on an output. If this node is released already, the operation is released too.
     fn add_user(&self, user: &Arc<GradNode>) {
         if self.lock().is_none() {
             return user.release();
@@ -278,14 +278,13 @@ impl GradNode {
         users.push(Arc::downgrade(user));
     }
 
-    /// What the derivative needs; `None` once released.
+    /// The data that the derivative needs; `None` once released.
     pub fn saved(&self) -> Option<Saved> {
         self.lock().clone()
     }
 
-    /// Lets go of everything the derivative needs, and of what later operations on its outputs
-    /// need: a pass through those would end here. So a running sum of losses keeps nothing of the
-    /// steps behind it.
+    /// Releases everything that the derivative needs, and everything that later operations on its outputs need: a
+    /// pass through those would end here. So a running sum of losses keeps nothing of earlier steps.
     pub fn release(&self) {
         let mut stack = self.release_one();
         while let Some(user) = stack.pop() {
@@ -295,7 +294,7 @@ impl GradNode {
         }
     }
 
-    /// Releases this operation; gives its users.
+    /// Releases this operation alone; returns its users.
     fn release_one(&self) -> SmallVec<[Weak<GradNode>; 1]> {
         let saved = self.lock().take();
         drop(saved); // not under the lock
@@ -313,14 +312,14 @@ impl GradNode {
         new
     }
 
-    /// Whether nobody wants to see gradients of this operation.
+    /// True if no hook and no leaf observes the gradients of this operation.
     pub fn is_unobserved(&self) -> bool {
         let hooks = self.hooks.lock().unwrap_or_else(|e| e.into_inner());
         let retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
         hooks.is_empty() && retained.is_empty()
     }
 
-    /// The leaf that keeps the gradient of an output, if one does (made where `make` is set).
+    /// The leaf that keeps the gradient of an output, if there is one; `make` creates it.
     pub fn retained(&self, output: u32, make: bool) -> Option<Arc<Leaf>> {
         let mut retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, found)) = retained.iter().find(|(o, _)| *o == output) {

@@ -12,7 +12,7 @@ use kiln_ir::{Fact, OpError};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Shows hooks the gradients as they become complete, and records derivatives at the user's lines.
+/// Passes complete gradients to hooks, and records derivatives at the user's lines.
 struct Watch<'a> {
     walk: &'a Walk,
 }
@@ -36,19 +36,19 @@ impl Observer<Recorder> for Watch<'_> {
     }
 }
 
-/// What a backward pass keeps.
+/// The values that a backward pass keeps.
 #[derive(Copy, Clone)]
 pub struct Keep {
-    /// What the derivatives need, for another pass.
+    /// The values that the derivatives need, for another pass.
     pub graph: bool,
     /// The gradients' own history, to differentiate them.
     pub create: bool,
 }
 
-/// A leaf, where leaves were asked for, and the gradient found.
+/// A leaf, where leaves were requested, and the gradient found.
 pub type Found = (Option<Arc<Leaf>>, Option<Handle>);
 
-/// The gradients of `targets` (all leaves where `None`) and the leaves themselves.
+/// Computes the gradients of `targets` (all leaves if `None`); returns them with the leaves.
 pub fn run(
     outputs: &[(&Handle, Handle)],
     targets: Option<&[&Handle]>,
@@ -111,10 +111,10 @@ pub fn run(
 }
 
 impl GradNode {
-    /// The complete gradient of an output, once hooks have seen it and a leaf keeps it.
+    /// Passes the complete gradient of an output to the hooks, and to the leaf that retains it.
     ///
     /// # Errors
-    /// If a hook gave something else than a gradient.
+    /// If the result of a hook is not a gradient for the output.
     pub fn observe(&self, output: u32, g: Handle) -> Result<Handle, OpError> {
         if self.is_unobserved() {
             return Ok(g);
@@ -128,7 +128,7 @@ impl GradNode {
     }
 }
 
-/// What a hook gave, if it is a gradient of this fact.
+/// Checks that the result of a hook is a gradient with this fact.
 pub fn fitting(g: Handle, fact: &Fact) -> Result<Handle, OpError> {
     if let Some(e) = g.error() {
         return Err(OpError(format!(

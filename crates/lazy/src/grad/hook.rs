@@ -1,4 +1,4 @@
-//! Functions that see gradients on their way.
+//! Functions that are called with gradients.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -35,7 +35,7 @@ impl<T: 'static> Hooks<T> {
         })
     }
 
-    /// The gradient after every hook has seen it.
+    /// Passes a gradient through every hook.
     pub fn apply(&self, mut g: T) -> T {
         let hooks: Vec<Arc<Function<T>>> = self.lock().iter().map(|(_, f)| f.clone()).collect();
         for hook in hooks {
@@ -55,7 +55,7 @@ impl<T: 'static> Hooks<T> {
 pub struct HookHandle(Box<dyn Fn() + Send + Sync>);
 
 impl HookHandle {
-    /// The handle of a hook that `remove` removes, for what has hooks of its own, such as modules.
+    /// The handle of a hook that `remove` removes, for types with hooks of their own, such as modules.
     pub fn new(remove: impl Fn() + Send + Sync + 'static) -> HookHandle {
         HookHandle(Box::new(remove))
     }

@@ -1,8 +1,8 @@
 //! Gradients of recorded values.
 //!
-//! A handle knows where its gradient goes: nowhere, to the operation that made it, or to a leaf that keeps
-//! it ([`edge`]). A backward pass walks that graph ([`walk`]) and records derivatives ([`engine`]); what
-//! one will need can be told before ([`needs`]).
+//! Each handle has an edge for its gradient ([`edge`]): to nowhere, to the operation that computed it, or to a leaf
+//! that keeps the gradient. A backward pass traverses that graph ([`walk`]) and records derivatives ([`engine`]). The
+//! values that it will need can be determined before ([`needs`]).
 
 pub mod again;
 pub mod edge;

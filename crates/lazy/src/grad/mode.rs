@@ -1,4 +1,4 @@
-//! Whether operations are recorded for gradients, per thread.
+//! The per-thread mode in which operations are recorded for gradients.
 
 use kiln_base::Scoped;
 use std::cell::Cell;
@@ -7,14 +7,14 @@ thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Whether operations on this thread are recorded for gradients.
+/// True if operations on this thread are recorded for gradients.
 #[inline]
 pub fn is_grad_enabled() -> bool {
     ENABLED.get()
 }
 
-/// Runs `f` without recording for gradients: what it computes from parameters is like data. Beside
-/// this, `eval` is about the behaviour of dropout and batch norm; usually both are wanted.
+/// Runs `f` without recording for gradients: values that it computes from parameters are like data. This differs from
+/// `eval`, which is about the behaviour of dropout and batch norm; usually both are wanted.
 pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     let _guard = set_grad_enabled(false);
     f()

@@ -1,4 +1,4 @@
-//! What a backward pass will need, so that a read before it can keep that.
+//! The values that a backward pass will need, so that an earlier read can keep them.
 
 use super::walk::{Entry, Walk};
 use crate::node::{Handle, Node, Operand};
@@ -13,14 +13,13 @@ use std::sync::Arc;
 pub struct Needed {
     /// The value.
     pub value: Operand,
-    /// Whether a derivative compares it, with what was chosen from it: then it must be the same to the bit, which
-    /// it need not be where another program computes it again.
+    /// True if a derivative compares it with a value that was chosen from it. It must then be the same bit for bit,
+    /// which is not guaranteed if another program computes it again.
     pub compared: bool,
 }
 
-/// The values that the gradients of `losses` are computed from, as far as they are not computed yet.
-/// Derivatives are only walked through: nothing is recorded, and hooks and the derivatives of users'
-/// functions don't run.
+/// The values that the gradients of `losses` are computed from, as far as they are not computed yet. The derivatives
+/// are only traversed: nothing is recorded, and neither hooks nor the derivatives of users' functions run.
 pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed> {
     let walk = Walk::of_pending(losses, loc);
     let seed = |t: &&Handle| Some((walk.place(&t.edge)?, Value::computed(t.fact().clone())));
@@ -30,7 +29,7 @@ pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed
     }
     let mut b = Probe::default();
     let users = RefCell::new(Vec::new());
-    // A user's function may need all it was given and all it gave.
+    // A user's function may need all its operands and all its results.
     let opaque = |x: &[Value], y: &[Value], _: &[Option<Value>], _: &[bool]| {
         let all = x.iter().chain(y);
         users
@@ -42,7 +41,7 @@ pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed
     let steps = walk.steps_of(|_| &opaque, |node, output, _| Value::of(node, output));
     let leaf = |(i, e): (usize, &Entry)| (!matches!(e, Entry::Node(..))).then_some((i, 0));
     let leaves: Vec<Place> = walk.entries.iter().enumerate().filter_map(leaf).collect();
-    // An op without derivative is the backward pass's to report.
+    // The backward pass itself reports an op without derivative.
     let _ = kiln_autodiff::backward(&mut b, &steps, seeds, &leaves, &mut ());
     drop(steps);
     b.needed.extend(users.into_inner());
@@ -77,7 +76,7 @@ impl Value {
     }
 }
 
-/// Notes the values of the forward pass that ops are emitted on.
+/// Collects the values of the forward pass that ops are emitted on.
 #[derive(Default)]
 struct Probe {
     needed: Vec<Needed>,

@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 /// The part of the gradient graph behind some tensors, operands before users.
 pub struct Walk {
-    /// What it comes to.
+    /// The leaves and operations that it reaches.
     pub entries: Vec<Entry>,
     known: HashMap<Key, usize>,
 }
 
-/// What gradients come to.
+/// A leaf or operation that gradients reach.
 pub enum Entry {
     /// A leaf.
     Leaf(Arc<Leaf>),
-    /// An operation, and what its derivative needs.
+    /// An operation, and the data that its derivative needs.
     Node(Arc<GradNode>, Saved),
-    /// An operation behind which the walk does not go on.
+    /// An operation behind which the walk does not continue.
     End,
 }
 
@@ -40,8 +40,8 @@ impl Walk {
         Ok(walk)
     }
 
-    /// The part behind some tensors whose values are not computed yet; what was differentiated already is
-    /// left out.
+    /// The part behind some tensors whose values are not computed yet. Operations that were differentiated already
+    /// are left out.
     pub fn of_pending(tensors: &[&Handle], loc: &'static Location<'static>) -> Walk {
         let mut walk = Walk {
             entries: Vec::new(),
@@ -63,7 +63,7 @@ impl Walk {
         loc: &'static Location<'static>,
         ends: impl Fn(&Saved) -> bool,
     ) -> Result<()> {
-        // What the nodes need whose operands are being added.
+        // The saved data of the nodes whose operands are being added.
         let mut open: Vec<Saved> = Vec::new();
         postorder(edge.clone(), |edge, is_last, first| {
             if !is_last && self.place(edge).is_some() {
@@ -98,7 +98,7 @@ impl Walk {
         })
     }
 
-    /// Where an edge leads to.
+    /// The place that an edge leads to.
     pub fn place(&self, edge: &Edge) -> Option<Place> {
         match edge {
             Edge::None => None,
@@ -122,7 +122,7 @@ impl Walk {
         )
     }
 
-    /// The steps over other values: `custom` stands for a user's derivative, and `value` makes an output
+    /// The steps over other values: `custom` replaces a user's derivative, and `value` gives the value for an output
     /// of a node, whose gradient flows along the edge.
     pub fn steps_of<'a, V>(
         &'a self,

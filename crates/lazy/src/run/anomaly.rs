@@ -1,8 +1,8 @@
-//! Naming the operation that made the first NaN or infinity.
+//! Finds the operation that produced the first NaN or infinity.
 //!
-//! What is asked for is computed once more before the run itself, as it was recorded: no rewrites, one
-//! operation a kernel. What each reads and writes is looked at, so the operation that is named is the
-//! user's, whatever the optimised program would have made of it.
+//! The requested values are computed once more before the run itself, as recorded: no rewrites, one operation per
+//! kernel. The operands and results of each kernel are checked, so the operation that is named is the user's, however
+//! the optimised program would have changed it.
 
 use super::errors;
 use super::gather::Gather;
@@ -19,18 +19,18 @@ thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether runs of this thread look for NaNs and infinities.
+/// True if runs of this thread look for NaNs and infinities.
 pub fn is_anomaly_enabled() -> bool {
     ENABLED.get()
 }
 
-/// Runs `f`; reads and runs of compiled functions in it look for operations that make a NaN of
-/// operands without one, or an infinity of finite operands, forward and backward. The first that was
-/// recorded is returned as an error of kind [`ErrorKind::Anomaly`] at the user's line; for a derivative
-/// that is the line of the operation it is of, and a note gives the line of `backward`.
+/// Runs `f`. Reads and runs of compiled functions in it look for operations that produce a NaN from operands without
+/// one, or an infinity from finite operands, forward and backward. The first one recorded is returned as an error of
+/// kind [`ErrorKind::Anomaly`] at the user's line. For a derivative, that is the line of the operation that it
+/// belongs to, and a note gives the line of `backward`.
 ///
-/// Infinities that the program states (a mask's `-inf`) are left alone, and so is what was already
-/// there in data and parameters. Every run takes several times as long, and compiles each time.
+/// Infinities that are constants of the program (a mask's `-inf`) are ignored, and so are those already present in
+/// data and parameters. Every run takes several times as long, and compiles each time.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, detect_anomaly};
@@ -52,7 +52,7 @@ pub fn set_detect_anomaly(enabled: bool) -> Scoped<Cell<bool>> {
     Scoped::new(&ENABLED, enabled)
 }
 
-/// Looks for anomalies in what `gather` holds, as a graph whose locations are positions in it.
+/// Looks for anomalies in the program of `gather`, given as a graph whose locations are positions in it.
 pub fn check(
     gather: &Gather,
     graph: Graph,

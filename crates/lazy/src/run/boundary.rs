@@ -1,4 +1,4 @@
-//! Bounding what a thread holds unrealised.
+//! Bounds the number of unrealised nodes that a thread holds.
 
 use super::read::{OnFailure, realize_with};
 use crate::node::{Node, State};
@@ -10,7 +10,7 @@ use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// A thread that holds this many unrealised nodes realises what it holds.
+/// The number of unrealised nodes at which a thread realises them.
 const LIMIT: usize = 1 << 13;
 
 thread_local! {
@@ -19,11 +19,11 @@ thread_local! {
 
 struct Recorded {
     nodes: Vec<Weak<Node>>,
-    /// When to look next.
+    /// The number of nodes at which to count again.
     limit: usize,
 }
 
-/// Notes a newly recorded node; realises what this thread holds when that has become much.
+/// Registers a newly recorded node; realises the tensors that this thread holds once there are too many.
 pub fn recorded(node: &Arc<Node>) {
     if scope::is_recording() || body::is_tracing() {
         return;
@@ -44,8 +44,8 @@ pub fn recorded(node: &Arc<Node>) {
     }
 }
 
-/// Realises every unrealised tensor that this thread has recorded and somebody still holds. Inside
-/// `compile` there is nothing to realise.
+/// Realises every unrealised tensor that this thread has recorded and that is still held. Inside `compile` there is
+/// nothing to realise.
 ///
 /// # Errors
 /// The first error of a run, once: a tensor whose error was returned, here or by reading it, is left out
@@ -61,16 +61,16 @@ pub fn realize_all() -> Result<()> {
     }
 }
 
-/// Realises tensors in one program with all that [`realize_all`] realises.
+/// Realises tensors in one program together with those that [`realize_all`] realises.
 ///
 /// # Errors
-/// Those of `first` alone; cells that were to be assigned one of them then keep their values. Any other
-/// tensor returns its error when it is read.
+/// Those of `first` alone; cells that were to be assigned one of these then keep their values. Any other tensor
+/// returns its error when it is read.
 pub fn realize_first(first: &[&Handle], loc: &'static Location<'static>) -> Result<()> {
     realize_held(first, loc).0
 }
 
-/// The result of `first`, and which other tensor that this thread holds fails first.
+/// The result of `first`, and the first other tensor that this thread holds and that fails, with its error.
 fn realize_held(
     first: &[&Handle],
     loc: &'static Location<'static>,
@@ -81,7 +81,7 @@ fn realize_held(
     let mut nodes = RECORDED.with_borrow_mut(|r| std::mem::take(&mut r.nodes));
     let mut held: Vec<Handle> = Vec::new();
     let apart: HashSet<Key> = first.iter().map(|t| t.key()).collect();
-    // What nobody holds is kept for derivatives alone.
+    // Nodes without handles are kept for derivatives alone.
     nodes.retain(|n| match n.upgrade().filter(|n| is_held(n) && is_lazy(n)) {
         Some(n) => {
             let told = n.told.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The plans of what is read lazily, kept from one read to the next.
+//! The plans of lazy reads, kept from one read to the next.
 
 use super::errors::{compile_error, forbid_while_compiling};
 use super::gather::Gather;
@@ -7,10 +7,9 @@ use kiln_compiler::{Cache, CacheStats, Options};
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The plans of what is read lazily, by device and by how programs were compiled; those used last at the
-/// end.
+/// The plans of lazy reads, by device and by the options of compilation; the most recently used last.
 static CACHES: Mutex<Vec<(Options, Arc<Cache>)>> = Mutex::new(Vec::new());
-/// So many caches are kept: a program uses few devices and settings.
+/// The number of caches that are kept: a program uses few devices and settings.
 const CACHES_KEPT: usize = 16;
 
 fn caches() -> MutexGuard<'static, Vec<(Options, Arc<Cache>)>> {
@@ -40,7 +39,7 @@ pub fn cache(device: Device) -> Arc<Cache> {
     cache
 }
 
-/// What the plan caches of all devices and settings have done so far in this process.
+/// The counters of the plan caches of all devices and settings in this process.
 pub fn cache_stats() -> CacheStats {
     let mut sum = CacheStats::default();
     for stats in caches().iter().map(|(_, cache)| cache.stats()) {
@@ -56,10 +55,10 @@ pub fn cache_stats() -> CacheStats {
     sum
 }
 
-/// What the compiler did, or would do, for these tensors: passes, groups, kernels, memory.
+/// Describes the compilation of these tensors, which it does if necessary: passes, groups, kernels, memory.
 ///
 /// # Errors
-/// The first invalid operation, or what the engine can't run.
+/// The first invalid operation, or one that the engine can't run.
 pub fn explain<T: AsRef<Handle>>(values: &[T], loc: &'static Location<'static>) -> Result<String> {
     forbid_while_compiling(loc)?;
     let (gather, outputs) = Gather::of(values)?;

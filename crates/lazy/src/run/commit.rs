@@ -1,28 +1,27 @@
-//! Committing: the one way in which a run gives cells new values, be it of what is read lazily or of a
-//! compiled function.
+//! Commits: the one way in which a run gives cells new values, both for lazy reads and for compiled functions.
 //!
-//! A run [`take`]s the cells that it commits to, so that they are *busy*. [`Running`] is the run itself: it
-//! marks old values whose memory it may write over as *donated*, and [`Running::finish`] gives all cells
-//! their new values. A run that ends in any other way, an error or a panic, has its old values back when
-//! [`Running`] is dropped. These hold at all times:
+//! A run [`take`]s the cells that it commits to, so that they are *busy*. [`Running`] is the run itself: it marks old
+//! values whose memory it may write over as *donated*, and [`Running::finish`] gives all cells their new values. If a
+//! run ends in any other way, by an error or a panic, its old values are restored when [`Running`] is dropped. The
+//! following invariants hold at all times:
 //!
-//! 1. Cells are taken in the order of their ids, and who waits for a cell has taken only cells with
-//!    smaller ids. A compiled run that has its cells and finds a pending value in one computes it first,
-//!    and commits on the way to what further cells it gets without waiting.
-//! 2. A run with donated values waits for nothing but its own kernels. Whoever needs such a value sleeps
-//!    until the run has ended ([`Turns`]), and holds none himself. With 1, every wait ends.
-//! 3. A value is donated only if nobody else can reach it, or only through values that the run computes:
-//!    once it has ended, nobody needs the old value.
+//! 1. Cells are taken in the order of their ids, and a thread that waits for a cell has taken only cells with
+//!    smaller ids. A compiled run that has its cells and finds a pending value in one computes it first. On the
+//!    way it commits to those further cells that it gets without waiting.
+//! 2. A run with donated values waits for nothing but its own kernels. A thread that needs such a value sleeps
+//!    until the run has ended ([`Turns`]), and has no donated values itself. With 1, every wait ends.
+//! 3. A value is donated only if nothing else can reach it, or only through values that the run computes: once
+//!    it has ended, the old value is not needed any more.
 //! 4. From the mark on, the memory of a donated value is in the inputs of the run alone, and it is written
 //!    over only by steps behind all those that can fail.
-//! 5. Cells are given their values while all of them are taken, all or none. Where an error is known only
-//!    later, [`outcome`](super::outcome) takes back what was given, and nobody has seen it.
+//! 5. Cells are given their values while all of them are taken, all or none. If an error becomes known only
+//!    later, [`outcome`](super::outcome) takes these values back, and nobody has seen them.
 //!
-//! For 3 a lazy run counts the references to all nodes that depend on an old value and compares them with
-//! the operands of its own program. A node lets go of its operands when its values are there, so counts
-//! are taken, and values given to nodes, under the lock of [`Turns`]; otherwise operands that another run
-//! released in between would hide as many references of a third thread. References that are made meanwhile
-//! start from a reference that was counted.
+//! For 3, a lazy run counts the references to all nodes that depend on an old value and compares them with the
+//! operands of its own program. A node releases its operands when its values are there. So references are counted,
+//! and values given to nodes, under the lock of [`Turns`]: otherwise, operands that another run released in between
+//! would hide the same number of references of a third thread. References that are made meanwhile start from a
+//! reference that was counted.
 
 use super::gather::Gather;
 use super::outcome::Storing;
@@ -41,25 +40,25 @@ static ENDED: Condvar = Condvar::new();
 /// Held while references are counted and while nodes are given their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turns {
-    /// Runs that have donated values now.
+    /// The number of runs that have donated values now.
     taken: usize,
-    /// Runs that had.
+    /// The number of runs that had donated values and have ended.
     ended: u64,
 }
 
-/// Nobody gives values to nodes until the guard is dropped.
+/// Locks the turns: no values are given to nodes until the guard is dropped.
 pub fn still() -> MutexGuard<'static, Turns> {
     TURNS.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What there is to wait for; to be asked before a program is gathered.
+/// The current turns, to be taken before a program is gathered; see [`Turns::wait`].
 pub fn now() -> Turns {
     still().clone()
 }
 
 impl Turns {
-    /// Waits until one of the runs of that moment has ended. Gives whether there was any: otherwise nobody
-    /// is going to give a donated value back.
+    /// Waits until one of the runs of that moment has ended. Returns false if there was none: then no donated value
+    /// is going to be restored.
     pub fn wait(&self) -> bool {
         let mut turns = still();
         // A run may also have begun and not ended since.
@@ -71,8 +70,8 @@ impl Turns {
     }
 }
 
-/// Takes cells, each once. Who has taken some before, `held`, does not wait for the others, and gets those
-/// that are free.
+/// Takes cells, each once. A caller that has already taken cells, `held`, does not wait for the others, and gets
+/// those that are free.
 pub fn take(mut cells: Vec<Arc<Cell>>, held: &[Busy]) -> Vec<Busy> {
     cells.sort_by_key(|c| c.id);
     cells.dedup_by_key(|c| c.id);
@@ -89,7 +88,7 @@ pub type Inputs = SmallVec<[Buffer; 4]>;
 
 /// An old value whose memory a run may write over.
 pub struct Donor {
-    /// Which input it is.
+    /// The index of the input.
     pub input: usize,
     /// The leaf that holds it.
     pub leaf: Arc<Node>,
@@ -99,9 +98,9 @@ pub struct Donor {
 pub struct Running {
     inputs: Inputs,
     donors: SmallVec<[Donor; 4]>,
-    /// By input, whether its memory may be written over.
+    /// For each input, whether its memory may be written over.
     donate: SmallVec<[bool; 8]>,
-    /// Whether old values are still whole.
+    /// True while the old values are intact.
     is_whole: bool,
 }
 
@@ -125,7 +124,7 @@ impl Running {
         }
     }
 
-    /// What `run` gives for the inputs, of which it may write over those that its second argument says.
+    /// Runs `run` on the inputs; it may write over those that its second argument marks.
     pub fn run(
         &mut self,
         run: impl FnOnce(&mut [Buffer], &[bool]) -> Result<Vec<Buffer>, RunError>,
@@ -135,13 +134,13 @@ impl Running {
         Ok(values)
     }
 
-    /// The inputs; those whose memory was taken are without elements.
+    /// The inputs; those whose memory was taken have no elements.
     pub fn inputs(&self) -> &[Buffer] {
         &self.inputs
     }
 
-    /// Ends the run: gives each cell its value. Functions and lines of what may still fail are those of
-    /// `gather`.
+    /// Ends the run: gives each cell its value. `gather` gives the functions and lines of operations that may still
+    /// fail.
     pub fn finish<'a>(
         self,
         values: &[Buffer],
@@ -164,11 +163,11 @@ impl Running {
     }
 }
 
-/// What a cell is given.
+/// A value that a cell is given.
 pub struct Given<'a> {
     /// The cell.
     pub cell: &'a Busy,
-    /// Where its value is among those of the run.
+    /// The position of the value among those of the run.
     pub position: usize,
     /// The input that holds the old value, if one does.
     pub old: Option<usize>,

@@ -1,9 +1,8 @@
-//! Compiled functions: what was recorded once and runs any number of times.
+//! Compiled functions: they are recorded once and run any number of times.
 //!
-//! A run takes values of arguments, cells and random numbers, and gives results and the next values of cells,
-//! which it commits as lazy reads do ([`commit`]). What the plan's inputs and outputs are, its [`Signature`] says;
-//! here are only the cells and tensors that are behind that. What the arguments are in the user's types is the
-//! business of who calls it.
+//! A run takes values of arguments, cells and random numbers. It returns results and the next values of cells, which
+//! it commits as lazy reads do ([`commit`]). The [`Signature`] describes the plan's inputs and outputs; this module
+//! has only the cells and tensors behind them. The caller maps the arguments to the user's types.
 
 mod record;
 mod small;
@@ -27,36 +26,36 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
-/// What errors of a run are of.
+/// The name of the op in errors of a run.
 const RUN: &str = "Compiled::run";
 
-/// What a compiled function is given.
+/// An argument of a compiled function.
 pub struct Argument {
     /// Its path among the arguments.
     pub path: String,
     /// Dtype and shape; a size is a number or a symbol.
     pub fact: Fact,
-    /// Where it is.
+    /// Its device.
     pub device: Device,
 }
 
-/// What was compiled, apart from the types of what it takes and gives: what every compiled function holds.
+/// A compiled function without the types of its arguments and results.
 pub struct Program {
     executable: Executable,
-    /// What the plan's inputs and outputs are. The arguments are the first inputs, in their order.
+    /// The plan's inputs and outputs. The arguments are the first inputs, in their order.
     signature: Signature,
-    /// The values of what it captured.
+    /// The values of the captured tensors.
     captured: Vec<Buffer>,
     /// The cells of its states.
     cells: Vec<Arc<Cell>>,
     explain: Explain,
     stages: Arc<Stages>,
     options: Options,
-    /// Where it runs, and its arguments are.
+    /// The device of the program and its arguments.
     device: Device,
-    /// For messages: the recorded ops.
+    /// The recorded ops, for messages.
     gather: Arc<Gather>,
-    /// What the program was asked for.
+    /// The outputs of the program.
     asked: Vec<Output>,
     /// The same function for symbols that are 0 or 1, which no plan with symbols takes.
     small: Mutex<Vec<(Small, Arc<Program>)>>,
@@ -67,7 +66,7 @@ impl Program {
     /// Runs the function. Runs that write the same cell wait for each other.
     ///
     /// # Errors
-    /// If the arguments are others than it takes, or what goes wrong in the run; cells then keep their values.
+    /// If the arguments do not match, or the run fails; cells then keep their values.
     pub fn run_at(
         &self,
         arguments: &[&Handle],
@@ -85,8 +84,8 @@ impl Program {
             anomaly::check(&self.gather, graph, self.options.gpu, &inputs, loc)?;
         }
         read::realize_at(arguments, loc)?;
-        // Everything but the cells that are written is read before those are locked: a run that waits
-        // for a cell holds none.
+        // Everything except the cells that are written is read before those are locked: a run that waits for a cell
+        // holds none.
         let keys = self.keys(arguments, |n| random::reserve_default(n as u64), loc)?;
         let mut inputs = self.known(arguments, &keys, |s| s.output.is_none(), loc)?;
         let cells = self.take_written(loc)?;
@@ -123,7 +122,7 @@ impl Program {
         Ok(self.signature.results.iter().map(result).collect())
     }
 
-    /// What a run was given for a placeholder.
+    /// The value of a placeholder in a run.
     fn given(&self, node: &Arc<Node>, inputs: &[Buffer]) -> Option<Buffer> {
         let placeholders = self.gather.entries.iter().filter(|e| e.is_input);
         let at = placeholders
@@ -159,8 +158,8 @@ impl Program {
         self.states_agree().or_else(wrong)
     }
 
-    /// Renews the narrow copies of cells that got theirs after the function was compiled, which assigns the cells
-    /// alone.
+    /// Renews the narrow copies of cells that got these after the function was compiled: the function assigns only
+    /// the cells.
     fn renew_copies(&self, loc: &'static Location<'static>) -> Result<()> {
         for (cell, _) in self.written() {
             let Some(narrow) = cell.leaf.narrow() else {
@@ -175,7 +174,7 @@ impl Program {
         Ok(())
     }
 
-    /// Says which cell was cast since the function was compiled.
+    /// Checks that no cell was cast since the function was compiled; the error names one.
     fn states_agree(&self) -> Result<(), String> {
         for (state, cell) in self.signature.states.iter().zip(&self.cells) {
             let read = state.input.map(|i| self.plan().inputs[i as usize].dtype);
@@ -212,7 +211,7 @@ impl Program {
         symbols.map(|s| s.name.clone()).collect()
     }
 
-    /// Says which two arguments give one symbol different sizes.
+    /// Checks that no two arguments give one symbol different sizes; the error names them.
     fn sizes_agree(&self, arguments: &[&Handle]) -> Result<(), String> {
         for (t, (named, takes)) in arguments.iter().zip(self.takes()) {
             for (axis, size) in takes.shape.iter().enumerate() {
@@ -252,13 +251,13 @@ impl Program {
             return Ok(Vec::new());
         }
         let cells = commit::take(written, &[]);
-        // Computed while the cells are taken: nobody can assign them anything new meanwhile.
+        // Computed while the cells are taken: no new value can be assigned to them meanwhile.
         let held: Vec<Handle> = cells.iter().map(|b| b.state().current.clone()).collect();
         read::realize_holding(&held.iter().collect::<Vec<_>>(), &cells, loc)?;
         Ok(cells)
     }
 
-    /// The old values of the cells that nobody else holds.
+    /// The old values of the cells that nothing else holds.
     fn donors(&self, cells: &[Busy]) -> SmallVec<[Donor; 4]> {
         let donor = |(cell, state): (&Arc<Cell>, &State)| {
             let input = state.input? as usize;
@@ -268,7 +267,7 @@ impl Program {
         self.written().filter_map(donor).collect()
     }
 
-    /// The inputs, without the values of states that are not asked for.
+    /// The inputs, without the values of states that `asks` rejects.
     fn known(
         &self,
         arguments: &[&Handle],
@@ -315,7 +314,7 @@ impl Program {
         inputs.map(|i| i.ok_or_else(missing)).collect()
     }
 
-    /// A computed value, where the program runs.
+    /// A computed value, on the program's device.
     fn value(&self, t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
         let buffer = self.device.bring(read::value(t, loc)?);
         buffer.map_err(|e| errors::run_error(e, &self.gather, loc))
@@ -341,8 +340,8 @@ impl Program {
         keys.ok_or_else(|| Error::new(ErrorKind::Value, RUN, text, loc))
     }
 
-    /// The inputs of a run that changes nothing: values of cells as they are, random numbers as the
-    /// next run draws them.
+    /// The inputs of a run that changes nothing: the current values of cells, and the random numbers that the next
+    /// run draws.
     fn inputs(
         &self,
         op: &'static str,
@@ -361,7 +360,7 @@ impl Program {
         self.whole(self.known(arguments, &keys, |_| true, loc)?, loc)
     }
 
-    /// What the compiler did and why.
+    /// A report of the compiler's decisions and their reasons.
     pub fn explain(&self) -> &Explain {
         &self.explain
     }
@@ -371,8 +370,8 @@ impl Program {
         self.executable.plan()
     }
 
-    /// What the plan's inputs and outputs are: arguments and results by their paths, states by the names of their
-    /// cells, captured tensors by those of the cells that they were read from.
+    /// The plan's inputs and outputs: arguments and results by their paths, states by the names of their cells,
+    /// captured tensors by those of the cells that they were read from.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
@@ -391,7 +390,7 @@ impl Program {
         &self.cells
     }
 
-    /// The program with all that is to be known of it but values: what leaves the process.
+    /// The program with everything except values, to be saved outside the process.
     pub fn entry(&self) -> Entry {
         Entry {
             signature: self.signature.clone(),
@@ -409,12 +408,12 @@ impl Program {
         &self.stages.recorded
     }
 
-    /// The executable, for its figures.
+    /// The executable, for its statistics.
     pub fn executable(&self) -> &Executable {
         &self.executable
     }
 
-    /// Where `compile` was called.
+    /// The line where `compile` was called.
     pub fn loc(&self) -> Loc {
         Loc::from(self.loc)
     }

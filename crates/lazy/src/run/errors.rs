@@ -1,4 +1,4 @@
-//! What goes wrong in a run, as the user is told of it.
+//! Conversion of errors of a run to errors for the user.
 
 use super::gather::Gather;
 use super::outcome;
@@ -10,15 +10,15 @@ use kiln_runtime::{Buffer, Error as RunError, fork};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Errs in a process that was forked where it can't go on.
+/// Fails in a process that was forked where it can't continue.
 pub fn check_process(op: &str, loc: &'static Location<'static>) -> Result<()> {
     fork::check().map_err(|e| Error::new(ErrorKind::Unsupported, op, e.to_string(), loc))
 }
 
-/// Errs while a function is being recorded, where nothing can be read.
+/// Fails while a function is being recorded, where nothing can be read.
 ///
 /// # Errors
-/// If one is.
+/// If a function is being recorded.
 pub fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
     if scope::is_recording() {
         return Err(Error::new(
@@ -32,7 +32,7 @@ pub fn forbid_while_compiling(loc: &'static Location<'static>) -> Result<()> {
     Ok(())
 }
 
-/// What the compiler refused, at the line of the op it can't do.
+/// Converts an error of the compiler, at the line of the op that it rejects.
 pub fn compile_error(e: CompileError, gather: &Gather, loc: &'static Location<'static>) -> Error {
     match e {
         CompileError::Unsupported { at, message } => {
@@ -50,12 +50,12 @@ pub fn compile_error(e: CompileError, gather: &Gather, loc: &'static Location<'s
     }
 }
 
-/// What went wrong in a run, at the line of the op for data errors.
+/// Converts an error of a run; data errors are at the line of the op.
 pub fn run_error(e: RunError, gather: &Gather, loc: &'static Location<'static>) -> Error {
     run_error_with(e, gather, loc, &|_| None)
 }
 
-/// [`run_error`] of a run in which placeholders had values.
+/// [`run_error`] for a run in which placeholders had values.
 pub fn run_error_with(
     e: RunError,
     gather: &Gather,

@@ -1,4 +1,4 @@
-//! From handles to a flat recording: what a set of values needs, operands before users.
+//! From handles to a flat recording: everything that a set of values needs, operands before users.
 
 use crate::node::{About, Handle, Node, Operand, State, input_op, structure_hash};
 use crate::postorder::{Key, postorder};
@@ -15,42 +15,42 @@ use std::sync::Arc;
 /// A flat program over shared nodes.
 #[derive(Default)]
 pub struct Gather {
-    /// Its ops.
+    /// Its ops, operands before users.
     pub entries: Vec<Entry>,
     operands: Vec<Value>,
     /// The inputs, in order.
     pub inputs: Vec<Source>,
-    /// Where values are.
+    /// The positions of values.
     known: HashMap<Key, Value>,
 }
 
 /// One op of the program.
 pub struct Entry {
-    /// What was recorded.
+    /// The recorded node.
     pub node: Arc<Node>,
-    /// Set for values that are inputs although their node has another op.
+    /// The op and its hash for a value that is an input although its node has another op.
     leaf: Option<Box<(Op, u64)>>,
-    /// Where its operands stand.
+    /// The range of its operands.
     pub inputs: Range<usize>,
-    /// Whether its value is given.
+    /// True if its value is given.
     pub is_input: bool,
 }
 
-/// Where an input's value comes from.
+/// The source of an input's value.
 pub struct Source {
-    /// Which output of the entry's node.
+    /// The entry of the input.
     pub entry: usize,
-    /// See there.
+    /// The output of the entry's node.
     pub output: u32,
     /// `None` for placeholders of a program being compiled.
     pub buffer: Option<Buffer>,
 }
 
-/// Why a value can't be had.
+/// The reason why a value is not available.
 pub enum Missing {
     /// A run of another thread is writing over its memory.
     Donated,
-    /// For good.
+    /// It is lost for good.
     Error(Error),
 }
 
@@ -69,7 +69,7 @@ impl From<Missing> for Error {
 }
 
 impl Gather {
-    /// A program that gives these values.
+    /// A program that computes these values.
     ///
     /// # Errors
     /// The error that one of them carries.
@@ -79,7 +79,7 @@ impl Gather {
         Ok((gather, outputs))
     }
 
-    /// Adds what gives these values.
+    /// Adds the program of these values; returns them as outputs.
     ///
     /// # Errors
     /// The error that one of them carries.
@@ -177,13 +177,13 @@ impl Gather {
         Ok(())
     }
 
-    /// Where the program runs: where its values are, if any of them is on a device.
+    /// The device of the program: that of its values, if any of them is on a device.
     pub fn device(&self) -> Device {
         let placed = self.entries.iter().find_map(|e| e.node.device);
         placed.unwrap_or_default()
     }
 
-    /// The program as the compiler takes it.
+    /// The program in the form that the compiler takes.
     pub fn recording(&self, outputs: Vec<Output>) -> Recording<'_> {
         Recording {
             nodes: self.entries.iter().map(Entry::recorded).collect(),
@@ -192,7 +192,7 @@ impl Gather {
         }
     }
 
-    /// Makes an input one that plans prepare for.
+    /// Makes an input a parameter, for which plans have *prepare* steps.
     pub fn make_parameter(&mut self, input: usize) {
         let source = &self.inputs[input];
         let (entry, output) = (source.entry, source.output);
@@ -200,7 +200,7 @@ impl Gather {
         self.entries[entry].leaf = Some(hashed(input_op(fact, Role::Parameter)));
     }
 
-    /// [`Gather::make_parameter`] for the inputs that are these values.
+    /// [`Gather::make_parameter`] for the inputs with these values.
     pub fn make_parameters(&mut self, values: &[Handle]) {
         for value in values {
             let Some(found) = self.find(&value.operand()) else {
@@ -213,7 +213,7 @@ impl Gather {
         }
     }
 
-    /// The recorded ops alone, for messages.
+    /// The program without input values, for messages.
     pub fn without_values(mut self) -> Gather {
         self.inputs.clear();
         self.known.clear();
@@ -225,8 +225,8 @@ impl Gather {
         &self.operands[entry.inputs.clone()]
     }
 
-    /// The line of the user's call that recorded an entry; behind the entries stand the nodes in their
-    /// bodies.
+    /// The line of the user's call that recorded an entry. The positions behind the entries are those of the nodes in
+    /// their bodies.
     pub fn loc(&self, entry: usize) -> Loc {
         match self.entries.get(entry) {
             Some(e) => Loc::from(e.node.loc),
@@ -246,14 +246,14 @@ impl Gather {
         called.unwrap_or_else(|| inner.map_or("run", |n| n.op.name()).into())
     }
 
-    /// When an entry was recorded: later ones have larger numbers.
+    /// The serial number of an entry: later ones have larger numbers.
     pub fn serial(&self, entry: usize) -> u64 {
         let inner = || Some(self.inner(entry)?.0);
         let entry = self.entries.get(entry).or_else(inner);
         entry.map_or(u64::MAX, |e| e.node.serial)
     }
 
-    /// How many nodes there are, in bodies too.
+    /// The number of nodes, including those in bodies.
     pub fn positions(&self) -> usize {
         let mut count = self.entries.len();
         for e in &self.entries {
@@ -262,7 +262,7 @@ impl Gather {
         count
     }
 
-    /// What a data error of an entry says beside its line.
+    /// Further information for a data error of an entry, in addition to its line.
     pub fn about(&self, entry: usize) -> Option<About> {
         if let Some(e) = self.entries.get(entry) {
             return e.node.about.as_deref().cloned();
@@ -275,7 +275,7 @@ impl Gather {
         })
     }
 
-    /// The node of a body that stands at `entry` in [`Recording::locs`], and whose body it is.
+    /// The node of a body at position `entry` in [`Recording::locs`], and the entry that the body belongs to.
     fn inner(&self, entry: usize) -> Option<(&Entry, &kiln_ir::Node)> {
         let mut at = self.entries.len();
         let mut found = None;
@@ -292,7 +292,7 @@ impl Gather {
 }
 
 impl Entry {
-    /// The op as the compiler takes it.
+    /// The op in the form that the compiler takes.
     fn recorded(&self) -> Recorded<'_> {
         let (op, body, hash) = match &self.leaf {
             Some(leaf) => (&leaf.0, None, leaf.1),

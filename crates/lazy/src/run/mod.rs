@@ -1,11 +1,11 @@
-//! Runs: from recorded values to computed ones, and what cells hold afterwards.
+//! Runs: from recorded values to computed ones, and to new values of cells.
 //!
-//! [`read`] computes lazy values: what they need is gathered ([`gather`]), what is computed besides is
-//! decided ([`wanted`]), a plan is found or compiled ([`cached`]), run, and its results are committed
-//! ([`commit`]). [`compiled`] functions are recorded once and run the same way. What went wrong is told at the user's line ([`errors`],
-//! [`place`]), also where it is known only later ([`outcome`]). [`boundary`] bounds how much a thread holds
-//! unrealised, [`transfer`] moves values between devices, [`mod@reference`] evaluates without an engine;
-//! [`anomaly`] and [`profiler`] look on.
+//! [`read`] computes lazy values. Their program is gathered ([`gather`]), further values to compute are chosen
+//! ([`wanted`]), a plan is found or compiled ([`cached`]) and run, and its results are committed ([`commit`]).
+//! [`compiled`] functions are recorded once and run the same way. Errors are reported at the user's line ([`errors`],
+//! [`place`]), even if they are known only later ([`outcome`]). [`boundary`] bounds the number of unrealised nodes of
+//! a thread, [`transfer`] moves values between devices, [`mod@reference`] evaluates without an engine. [`anomaly`]
+//! and [`profiler`] observe runs.
 
 pub mod anomaly;
 pub mod boundary;

@@ -1,9 +1,9 @@
-//! Runs that a GPU was given and that may still turn out to have had a data error.
+//! Runs that were submitted to a GPU and may still turn out to have had a data error.
 //!
-//! Their values are stored as if all went well. Whoever depends on one calls [`settle`] first, which waits
-//! and in case of an error takes the stored state of cells back, once, and gives the error at the user's
-//! line. So a step that depends on a failed one gives that one's error, and cells hold what they held
-//! before it.
+//! Their values are stored as if there were no error. Code that depends on one calls [`settle`] first, which waits.
+//! In case of an error, [`settle`] takes the stored values of cells back, once, and returns the error at the user's
+//! line. So a step that depends on a failed one returns that one's error, and cells hold their values from before the
+//! failed step.
 
 use super::gather::Gather;
 use crate::cell::{Busy, Cell};
@@ -18,13 +18,13 @@ use std::borrow::Cow;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, Weak};
 
-/// What is kept of a run until it is known how it ended.
+/// The data of a run that is kept until its outcome is known.
 struct Blame {
     sites: Vec<Suspect>,
     cells: Mutex<Vec<Stored>>,
 }
 
-/// What may have had a data error.
+/// An operation that may have had a data error.
 struct Suspect {
     node: u32,
     /// The function that the user called.
@@ -44,17 +44,17 @@ struct Stored {
     old: Option<Handle>,
 }
 
-/// Gives cells the values of a run, and keeps what is needed to take them back if it may still fail.
+/// Gives cells the values of a run, and keeps the data to take them back if it may still fail.
 pub struct Storing<'a> {
     values: &'a [Buffer],
     outcome: Option<&'a Arc<Outcome>>,
     cells: Vec<Stored>,
-    /// Cells whose values somebody sees, with the values.
+    /// Cells with watchers, with their new values.
     watched: Vec<(Arc<Cell>, Handle)>,
 }
 
 impl<'a> Storing<'a> {
-    /// Of a run that gave these values.
+    /// Begins to store these values of a run.
     pub fn new(values: &'a [Buffer]) -> Storing<'a> {
         Storing {
             values,
@@ -64,9 +64,9 @@ impl<'a> Storing<'a> {
         }
     }
 
-    /// Gives a cell the value at this position. It is taken back with the others if the run fails, so
-    /// whoever depends on it waits too. `left` is what the run has left of the old value's buffer, if
-    /// that was donated: all, or nothing.
+    /// Gives a cell the value at this position. It is taken back with the others if the run fails, so everything that
+    /// depends on it waits too. If the old value's buffer was donated, `left` is that buffer after the run: whole, or
+    /// empty if the run took its memory.
     pub fn give(
         &mut self,
         busy: &Busy,
@@ -81,7 +81,7 @@ impl<'a> Storing<'a> {
         let new = cell.leaf(value.clone(), loc);
         let mut state = busy.state();
         if self.outcome.is_some() {
-            // Memory that the run took still holds the old value if it fails.
+            // Memory that the run took still holds the old value if the run fails.
             let given = left.map(|left| if left.is_empty() { &value } else { left });
             let given = given.map(|b| cell.leaf(b.clone().after_failure(), loc));
             self.cells.push(Stored {
@@ -96,7 +96,7 @@ impl<'a> Storing<'a> {
         state.set(new);
     }
 
-    /// All values are given; the functions and lines of the sites are those of `gather`.
+    /// Ends the storing; `gather` gives the functions and lines of the sites.
     pub fn finish(self, sites: &[Site], gather: &Gather) {
         let watched = self.watched;
         if let Some(outcome) = self.outcome {
@@ -130,7 +130,7 @@ fn suspects(sites: &[Site], gather: &Gather) -> Vec<Suspect> {
 }
 
 impl Blame {
-    /// Cells return to their last computed values.
+    /// Returns the cells to their last computed values.
     fn roll_back(&self) {
         let cells = std::mem::take(&mut *self.cells.lock().unwrap_or_else(|e| e.into_inner()));
         for stored in cells {
@@ -189,7 +189,7 @@ fn wait(outcome: &Arc<Outcome>) -> Result<()> {
         })
 }
 
-/// Waits for every run of a device and gives the first data error of which nobody was told yet.
+/// Waits for every run of a device and returns the first data error that has not been reported yet.
 ///
 /// # Errors
 /// That error.
@@ -203,8 +203,8 @@ impl Device {
     /// Waits until everything that was given to the device is done.
     ///
     /// # Errors
-    /// If the device failed, or a program had a data error (such as an index out of range) that no read
-    /// has told of: that error, at the line of the operation.
+    /// If the device failed, or a program had a data error (such as an index out of range) that no read has reported:
+    /// that error, at the line of the operation.
     #[track_caller]
     pub fn synchronize(self) -> Result<()> {
         let done = self.gpu().map_or(Ok(()), |gpu| gpu.synchronize());

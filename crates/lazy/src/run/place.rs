@@ -1,4 +1,4 @@
-//! Which element of the user's argument a data error is about.
+//! Finds the element of the user's argument that caused a data error.
 
 use super::gather::Gather;
 use super::reference::{array, evaluate_reference};
@@ -18,7 +18,7 @@ impl About {
         })
     }
 
-    /// The error of a run with what is known: `given` are values of placeholders.
+    /// The error of a run, completed with everything known; `given` returns the values of placeholders.
     pub fn complete(
         &self,
         error: Error,
@@ -43,7 +43,7 @@ impl About {
     }
 }
 
-/// `target[1, 5] is 99`: the first element that was found to be wrong.
+/// `target[1, 5] is 99`: the first wrong element.
 fn place(
     name: &str,
     argument: &Operand,
@@ -55,7 +55,7 @@ fn place(
     let shape: Vec<usize> = values.shape().iter().map(|d| *d as usize).collect();
     let array = array(&values).ok()?;
     let elements = array.ints()?;
-    // A negative index may have been counted from the end before it was looked at.
+    // A negative index may have been counted from the end before it was checked.
     let at = elements.iter().position(|e| *e == index);
     let at = at.or_else(|| {
         elements
@@ -76,9 +76,9 @@ fn place(
     })
 }
 
-/// The integers of an argument: known ones, or those that little work gives.
+/// The integers of an argument: known ones, or those that take little work to compute.
 fn values(argument: &Operand, given: &dyn Fn(&Arc<Node>) -> Option<Buffer>) -> Option<Buffer> {
-    /// An error is worth as much work as this many elements.
+    /// The maximum number of elements that are computed for an error.
     const MOST: i64 = 1 << 20;
     if let Some(known) = argument
         .node

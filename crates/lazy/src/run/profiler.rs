@@ -1,4 +1,4 @@
-//! Where the time of a program goes: the kernels that ran, with their cost and the user's lines.
+//! The time of a program: the kernels that ran, with their cost and the user's lines.
 //!
 //! ```
 //! use kiln_tensor::{DType, Tensor, profiler};
@@ -26,9 +26,8 @@ thread_local! {
     static COLLECTOR: RefCell<Option<Profile>> = const { RefCell::new(None) };
 }
 
-/// Runs `f` and gives what it returned, and the kernels that reads and runs of compiled functions in it
-/// launched on this thread. Kernels that prepare parameters are left out: they run when one has
-/// changed.
+/// Runs `f` and returns its result, and the kernels that reads and runs of compiled functions in it launched on this
+/// thread. Kernels that prepare parameters are left out: they run only when a parameter has changed.
 pub fn profile<T>(f: impl FnOnce() -> T) -> (T, Profile) {
     let inside = Scoped::new(&COLLECTOR, Some(Profile::default()));
     let value = f();
@@ -53,40 +52,40 @@ pub struct Profile {
     numbers: Vec<NumberEvent>,
 }
 
-/// A number that a run gave, such as a new scale of losses.
+/// A number that a run reported, such as a new scale of losses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NumberEvent {
-    /// What it is called.
+    /// The name of the number.
     pub name: String,
-    /// When it was given, since the profile's start.
+    /// The time of the report, since the profile's start.
     pub at: Duration,
     /// The number.
     pub value: f64,
 }
 
-/// One kernel's execution; kernels that start together are one.
+/// One kernel's execution; kernels that start together count as one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelEvent {
     /// The kernel's name.
     pub name: String,
-    /// What it computes, with the user's lines.
+    /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
-    /// When it started, since the profile's start.
+    /// The time of its start, since the profile's start.
     pub start: Duration,
-    /// How long it took.
+    /// Its duration.
     pub time: Duration,
-    /// Arithmetic operations, as estimated by the compiler.
+    /// The number of arithmetic operations, as estimated by the compiler.
     pub flops: f64,
-    /// Bytes of the buffers it touches, each counted once.
+    /// The number of bytes of the buffers that it touches, each counted once.
     pub bytes: f64,
 }
 
 /// One run of a program: of a read, or of a compiled function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunEvent {
-    /// When it started, since the profile's start.
+    /// The time of its start, since the profile's start.
     pub start: Duration,
-    /// How long it took for this thread.
+    /// Its duration for this thread.
     pub time: Duration,
     /// The user's line.
     pub loc: Loc,
@@ -104,7 +103,7 @@ impl Default for Profile {
     }
 }
 
-/// Whether this thread is profiled.
+/// True if this thread is profiled.
 pub fn is_profiling() -> bool {
     COLLECTOR.with_borrow(Option::is_some)
 }
@@ -122,7 +121,7 @@ pub fn note_number(name: &str, value: f64) {
     });
 }
 
-/// Runs an executable by `run`; its kernels go to the profile of this thread, if there is one.
+/// Runs an executable by `run`, and adds its kernels to the profile of this thread, if there is one.
 pub fn watched<T>(
     executable: &Executable,
     explain: &Explain,
@@ -204,22 +203,22 @@ impl Profile {
         &self.runs
     }
 
-    /// The numbers that runs gave, in order: the scales of a `GradScaler`, one a step.
+    /// The numbers that runs reported, in order: the scales of a `GradScaler`, one per step.
     pub fn numbers(&self) -> &[NumberEvent] {
         &self.numbers
     }
 
-    /// How long the profiled function took.
+    /// The duration of the profiled function.
     pub fn wall_time(&self) -> Duration {
         self.wall
     }
 
-    /// The kernels' time together.
+    /// The total time of the kernels.
     pub fn total_time(&self) -> Duration {
         self.events.iter().map(|e| e.time).sum()
     }
 
-    /// Kernels that do the same at the same lines as one, the longest first.
+    /// Combines kernels that compute the same at the same lines, the longest first.
     pub fn key_averages(&self) -> KeyAverages {
         let mut rows: Vec<KeyAverage> = Vec::new();
         let mut place = std::collections::BTreeMap::new();
@@ -256,8 +255,8 @@ impl Profile {
         }
     }
 
-    /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: a track of runs,
-    /// one of kernels, and one of each kind of numbers.
+    /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: a track of runs, one of kernels,
+    /// and one for each kind of number.
     pub fn to_chrome_trace(&self) -> String {
         let mut out = String::from("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
         let thread = |id: u32, name: &str| {
@@ -303,7 +302,7 @@ impl Profile {
         out
     }
 
-    /// Writes [`Profile::to_chrome_trace`] to a file, which is replaced whole.
+    /// Writes [`Profile::to_chrome_trace`] to a file; an existing file is replaced as a whole.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -318,7 +317,7 @@ impl Profile {
         })
     }
 
-    /// Adds what a profile inside this one saw.
+    /// Adds the events of a profile inside this one.
     fn take_in(&mut self, inner: &Profile) {
         let later = inner.start.saturating_duration_since(self.start);
         self.events.extend(inner.events.iter().map(|e| KernelEvent {
@@ -337,14 +336,14 @@ impl Profile {
     }
 }
 
-/// Kernels by what they do; see [`Profile::key_averages`].
+/// Kernels combined by their ops; see [`Profile::key_averages`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyAverages {
-    /// The longest in all first.
+    /// The rows, the longest total time first.
     pub rows: Vec<KeyAverage>,
     /// The [numbers](Profile::numbers) by their names, each in order.
     pub numbers: Vec<(String, Vec<f64>)>,
-    /// What the processor can do at most: operations, and bytes, a second.
+    /// The processor's peaks: operations and bytes per second.
     peaks: Option<[f64; 2]>,
 }
 
@@ -353,24 +352,24 @@ pub struct KeyAverages {
 pub struct KeyAverage {
     /// The kernel's name.
     pub name: String,
-    /// What it computes, with the user's lines.
+    /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
-    /// How often it ran.
+    /// The number of executions.
     pub count: usize,
-    /// The time of all executions together.
+    /// The total time of all executions.
     pub total: Duration,
-    /// Arithmetic operations of all executions together.
+    /// The number of arithmetic operations of all executions.
     pub flops: f64,
-    /// Bytes of all executions together.
+    /// The number of bytes of all executions.
     pub bytes: f64,
 }
 
 impl KeyAverages {
-    /// The same with what each kernel reached of the peak: the part of its time that the processor would take at least,
-    /// by its operations at the peak of f32 or by its bytes at that of a copy, whichever is longer. It is more than
-    /// all where operands come from the caches, or an algorithm needs fewer operations than the plain sum that is
-    /// counted. Both peaks are measured here, once, with all of Kiln's threads, which takes half a second; they
-    /// say nothing of kernels on a GPU.
+    /// Adds to each kernel the part of the peak that it reached: the least time that the processor needs, divided by
+    /// its time. The least time follows from its operations at the f32 peak or from its bytes at the peak of a copy,
+    /// whichever is longer. The part exceeds 100 % if operands come from the caches, or if an algorithm needs fewer
+    /// operations than the plain sum that is counted. Both peaks are measured here, once, with all of Kiln's threads,
+    /// which takes half a second. They do not apply to kernels on a GPU.
     pub fn of_peak(mut self) -> KeyAverages {
         static PEAKS: OnceLock<[f64; 2]> = OnceLock::new();
         let measured = PEAKS.get_or_init(|| {
@@ -382,16 +381,16 @@ impl KeyAverages {
         self
     }
 
-    /// The part of the peak that a kernel reached, once [`KeyAverages::of_peak`] has measured that.
+    /// The part of the peak that a kernel reached, once [`KeyAverages::of_peak`] has measured the peak.
     pub fn share_of_peak(&self, row: &KeyAverage) -> Option<f64> {
         let [operations, bandwidth] = self.peaks?;
         let least = (row.flops / operations).max(row.bytes / bandwidth);
         Some(least / row.total.as_secs_f64().max(1e-12))
     }
 
-    /// A table of at most `row_limit` rows: share of the time, time in all and of one execution, GB/s, GFLOP/s, what
-    /// was reached of the peak where that [was measured](KeyAverages::of_peak), and the user's line of the last op. Below
-    /// it stands how the numbers that runs gave went.
+    /// A table of at most `row_limit` rows: share of the time, total time and time per execution, GB/s, GFLOP/s, the
+    /// part of the peak where that [was measured](KeyAverages::of_peak), and the user's line of the last op. Below it
+    /// are the numbers that runs reported.
     pub fn table(&self, row_limit: usize) -> String {
         let total: Duration = self.rows.iter().map(|r| r.total).sum();
         let head = self
@@ -436,7 +435,7 @@ impl fmt::Display for KeyAverages {
     }
 }
 
-/// Numbers in a row, of which equal ones are one: `65536 (3 times), 32768`.
+/// Formats a sequence of numbers, with equal neighbours combined: `65536 (3 times), 32768`.
 fn course(values: &[f64]) -> String {
     let part = |equal: &[f64]| match equal.len() {
         1 => equal[0].to_string(),
@@ -454,7 +453,7 @@ fn time(t: Duration) -> String {
     }
 }
 
-/// A string of JSON.
+/// Formats a JSON string.
 fn json(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Reading: compile what a value needs, run it, keep what it gave, commit what it assigned.
+//! Reads: compiles the program of a value, runs it, keeps the results and commits the assignments.
 
 use super::cached::cache;
 use super::commit::{self, Donor, Given, Inputs, Running};
@@ -24,7 +24,7 @@ pub fn realize_at(tensors: &[&Handle], loc: &'static Location<'static>) -> Resul
     realize_with(tensors, OnFailure::RollBack, &[], loc)
 }
 
-/// The same for a run that has taken cells.
+/// [`realize_at`] for a run that has taken cells.
 pub fn realize_holding(
     tensors: &[&Handle],
     held: &[Busy],
@@ -33,16 +33,16 @@ pub fn realize_holding(
     realize_with(tensors, OnFailure::RollBack, held, loc)
 }
 
-/// What becomes of pending assignments when the run that would commit them fails.
+/// The fate of pending assignments when the run that would commit them fails.
 #[derive(Copy, Clone, PartialEq)]
 pub enum OnFailure {
     /// Cells return to their last computed values.
     RollBack,
-    /// They stay pending: nobody asked for the values that failed.
+    /// They stay pending: the values that failed were not requested.
     Keep,
 }
 
-/// [`realize_at`] in all its forms.
+/// [`realize_at`] with all options.
 ///
 /// # Errors
 /// As [`realize_at`].
@@ -75,7 +75,7 @@ pub fn realize_with(
     done
 }
 
-/// Computes the values of those that are on a device.
+/// Computes the values of the tensors on a device.
 fn realize_on(
     device: Device,
     tensors: &[&Handle],
@@ -94,14 +94,14 @@ fn realize_on(
         if targets.is_empty() {
             return Ok(());
         }
-        // What has one element may be a loss, whose gradients are asked for next. Derivatives may read
-        // cells, so whoever has taken some leaves that alone.
+        // A value with one element may be a loss whose gradients are needed next. Derivatives may read cells, so a
+        // caller that has taken some skips this.
         let losses = targets.iter().filter(|t| t.fact().numel().is(1));
         let losses = losses.filter(|_| held.is_empty());
         let saved = needed(&losses.collect::<Vec<_>>(), loc);
         let turns = commit::now();
         let mut pending = Pending::lock(&targets, device, held);
-        // Another thread may have computed some meanwhile.
+        // Another thread may have computed some of them meanwhile.
         if lazy().is_empty() {
             return Ok(());
         }
@@ -117,8 +117,8 @@ fn realize_on(
                 run.wanted.keep_held();
                 return run.run(loc);
             }
-            // Another thread is writing over a value that this one needs, and computes what depends
-            // on it in the same run.
+            // Another thread is writing over a value that this one needs, and computes the values that depend on it
+            // in the same run.
             Err(Missing::Donated) if turns.wait() => {}
             Err(e @ Missing::Donated) => return Err(e.into()),
             Err(Missing::Error(e)) => return Err(e),
@@ -126,8 +126,9 @@ fn realize_on(
     }
 }
 
-/// Computes the random numbers that cells start from, with whatever else cells start from, before anything reads them:
-/// the program that does then has them as parameters, as every later one has. Gives the values.
+/// Computes the random initial values of cells, together with the other initial values, before anything reads them.
+/// The program that reads them then has them as parameters, as every later program does. Returns the values of
+/// parameters.
 fn initialise(
     device: Device,
     pending: &mut Pending,
@@ -159,8 +160,8 @@ fn initialise(
     Ok(parameters)
 }
 
-/// True for a value that is made of random numbers, false for one of constants; `None` for what is made of other values
-/// or takes a product.
+/// True for a value computed from random numbers, false for one computed from constants; `None` for one that depends
+/// on other values or takes a product.
 fn drawn(value: &Handle) -> Option<bool> {
     let mut is_random = false;
     let mut seen: HashSet<*const Node> = HashSet::new();
@@ -182,7 +183,7 @@ fn drawn(value: &Handle) -> Option<bool> {
     Some(is_random)
 }
 
-/// The values of a tensor on the host, computed if need be.
+/// The values of a tensor on the host, computed if necessary.
 pub fn read(t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
     let buffer = value(t, loc)?;
     if buffer.gpu().is_none() {
@@ -192,7 +193,7 @@ pub fn read(t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
     host.map_err(|e| Error::new(ErrorKind::Device, "read", e.to_string(), Loc::from(loc)))
 }
 
-/// The values of a tensor where they are, computed if need be.
+/// The values of a tensor on its device, computed if necessary.
 pub fn value(t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
     t.check()?;
     forbid_while_compiling(loc)?;
@@ -209,7 +210,7 @@ pub fn value(t: &Handle, loc: &'static Location<'static>) -> Result<Buffer> {
 }
 
 impl Handle {
-    /// Waits for what may still be wrong with a computed value.
+    /// Waits until it is known that the run of a computed value had no error.
     pub fn settled(&self) -> Result<()> {
         let found = self.node.ready(self.output);
         found.map_or(Ok(()), |found| outcome::settle(&found))
@@ -223,16 +224,16 @@ struct Pending {
 }
 
 impl Pending {
-    /// Takes the cells that were assigned a value of the recordings of these tensors. Who has taken some
-    /// before, `held`, does not wait for the others: those that are not free stay pending.
+    /// Takes the cells that were assigned a value of the recordings of these tensors. A caller that has already taken
+    /// cells, `held`, does not wait for the others: those that are not free stay pending.
     fn lock(targets: &[Handle], device: Device, held: &[Busy]) -> Pending {
         let mut known: HashSet<usize> = HashSet::new();
         let mut roots: Vec<Recording> = targets.iter().filter_map(Handle::recording).collect();
         roots.retain(|root| known.insert(root.address()));
         let mut cells: Vec<_> = roots.iter().flat_map(Recording::pending).collect();
-        // Those of other devices wait until something there is read.
+        // Cells on other devices wait until a value there is read.
         cells.retain(|c| c.leaf.device.get() == device);
-        // Cells that were assigned something else since are left alone. Recordings may have been joined.
+        // Cells that were assigned something else since are skipped. Recordings may have been joined.
         let joined: HashSet<usize> = roots.iter().map(|r| r.root().address()).collect();
         let belongs = |t: &Handle| t.recording().is_some_and(|r| joined.contains(&r.address()));
         let mut stale = Vec::new();
@@ -244,7 +245,7 @@ impl Pending {
                 false => stale.push(busy),
             }
         }
-        // They stay taken until they are forgotten, so that what they are assigned next is not.
+        // They stay taken until they are forgotten, so that their next assignments are not forgotten too.
         let cells = stale.iter().map(|b| b.cell().id).collect();
         for root in &roots {
             root.committed(&cells);
@@ -261,7 +262,7 @@ impl Pending {
         self.cells.clear();
     }
 
-    /// Cells return to their last computed values.
+    /// Returns the cells to their last computed values.
     fn roll_back(&mut self) {
         for (busy, _) in &self.cells {
             busy.state().roll_back();
@@ -270,7 +271,7 @@ impl Pending {
     }
 }
 
-/// One program run for its values.
+/// One program that is run for its values.
 struct Run {
     device: Device,
     wanted: Wanted,
@@ -308,7 +309,7 @@ impl Run {
 
     fn execute(&mut self, loc: &'static Location<'static>) -> Result<()> {
         let gather = &self.wanted.gather;
-        // Values of an earlier run that failed: nothing is computed from them.
+        // Values of an earlier run that failed: nothing may be computed from them.
         let mut given = gather.inputs.iter().filter_map(|s| s.buffer.as_ref());
         given.try_for_each(outcome::settle)?;
         let recording = gather.recording(self.wanted.outputs.clone());
@@ -340,7 +341,7 @@ impl Run {
         Ok(())
     }
 
-    /// The error of the first operation that makes a NaN or an infinity, if one does.
+    /// Fails with the error of the first operation that produces a NaN or an infinity, if there is one.
     fn look_for_anomalies(
         &self,
         graph: Result<kiln_ir::Graph, kiln_ir::OpError>,
@@ -367,7 +368,7 @@ impl Run {
         )
     }
 
-    /// The inputs of the plan: what was computed before, then numbers and sizes. They are taken out of the
+    /// The inputs of the plan: values computed before, then numbers and sizes. The values are moved out of the
     /// program.
     fn inputs(&mut self, fit: &Fit, numbers: &[(Scalar, DType)]) -> Result<Inputs, RunError> {
         let missing = || RunError::Internal("an input has no value".to_string());
@@ -398,7 +399,7 @@ impl Run {
         self.wanted.donors.iter().flatten().map(donor).collect()
     }
 
-    /// Data that belongs to no device follows the program; numbers and random keys go with the run.
+    /// Data without a device is moved to the program's device; numbers and random keys are passed with the run.
     fn bring(&self, found: &Found, inputs: &mut [Buffer]) -> Result<(), RunError> {
         let roles = found.executable.plan().inputs.iter().map(|i| i.role);
         inputs.iter_mut().zip(roles).try_for_each(|(buffer, role)| {
@@ -416,7 +417,7 @@ impl Run {
     /// Gives every value to its node, and the assigned ones to their cells.
     fn store(&mut self, found: &Found, values: &[Buffer], running: Running) {
         let gather = &self.wanted.gather;
-        // Dropping operands may drop long chains: once the lock is free.
+        // Dropping operands may drop long chains, so it waits until the lock is free.
         let mut released = Vec::new();
         let still = commit::still();
         for (output, position) in self.wanted.outputs.iter().zip(&found.outputs) {
@@ -442,8 +443,8 @@ impl Run {
     }
 }
 
-/// Makes a value of a node available; a node whose values all are there lets go of its operands, which are
-/// in the state that is given back.
+/// Makes a value of a node available. Once all of a node's values are there, its operands are released: they are in
+/// the state that is returned.
 fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<State> {
     let mut state = node.state();
     let State::Lazy { kept, .. } = &mut *state else {
@@ -480,8 +481,8 @@ mod tests {
         v.hold(&first, loc);
         let get = || v.idle().current.clone();
         let (m, other) = (with(&get(), Pw::Mul, 2.0), with(&get(), Pw::Mul, 3.0));
-        // What one thread is about to compute, another makes the cell's next value depend on. One reference
-        // to the old value goes and one is left, outside of this run.
+        // One thread is about to compute a value; another makes the cell's next value depend on it. One reference to
+        // the old value goes and one is left, outside of this run.
         let mut early = gathered(&m);
         v.hold(&with(&m, Pw::Add, 1.0), loc);
         let mut late = gathered(&get());

@@ -1,4 +1,4 @@
-//! The reference evaluation of tensors, to check engines against.
+//! Reference evaluation of tensors, to check engines against.
 
 use super::gather::Gather;
 use crate::{Device, Error, ErrorKind, Handle, Result};
@@ -7,11 +7,11 @@ use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_runtime::{Buffer, Error as RunError};
 use std::panic::Location;
 
-/// Values by the reference evaluation: slow, simple, in f64 and rounded to each dtype. Nothing is realised or
-/// committed.
+/// Computes values by the reference evaluation: slow, simple, in f64 and rounded to each dtype. Nothing is realised
+/// or committed.
 ///
 /// # Errors
-/// The first invalid operation, or what went wrong in the evaluation.
+/// The first invalid operation, or an error of the evaluation.
 pub fn evaluate_reference<T: AsRef<Handle>>(
     values: &[T],
     loc: &'static Location<'static>,

@@ -11,7 +11,7 @@ use kiln_runtime::Error as RunError;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A value on another device, computed where it is and copied. Gradients flow back.
+/// A value on another device, computed on its own device and copied. Gradients flow back.
 ///
 /// # Errors
 /// If it can't be computed, the device fails, or inside `scan` and `cond` the gradient would be lost.
@@ -29,7 +29,7 @@ pub fn to(x: &Handle, device: Device, loc: &'static Location<'static>) -> Result
         let back = x.device();
         let rule: Arc<CustomRule> = Arc::new(move |_, _, cotangents, _| {
             let moved = cotangents.iter().map(|g| match g {
-                // What depends on no data is computed anywhere.
+                // A value that depends on no data can be computed anywhere.
                 Some(g) if g.node.device.is_some() => to(g, back, loc).map(Some),
                 g => Ok(g.clone()),
             });

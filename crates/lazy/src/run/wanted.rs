@@ -1,5 +1,5 @@
-//! What a lazy read computes: the values asked for, those that cells were assigned, and what is kept
-//! besides.
+//! The values that a lazy read computes: those that were requested, those that cells were assigned, and others that
+//! are kept.
 
 use super::commit;
 use super::errors::leaked;
@@ -21,21 +21,21 @@ pub fn is_product(op: &Op) -> bool {
     )
 }
 
-/// What a read computes.
+/// The program of a read and its outputs.
 pub struct Wanted {
-    /// What it is made of.
+    /// The program.
     pub gather: Gather,
-    /// What it is asked for.
+    /// Its outputs.
     pub outputs: Vec<Output>,
-    /// The values among them.
+    /// The values among the outputs.
     asked: HashSet<Value>,
-    /// For each assignment the input that holds its old value, if the run may write over that.
+    /// For each assignment, the input that holds the cell's old value, if the run may write over it.
     pub donors: Vec<Option<usize>>,
 }
 
 impl Wanted {
-    /// Gathers what gives the assigned values, which come first among the outputs, and the targets.
-    /// `saved` is what a later backward pass needs.
+    /// Gathers the program for the assigned values, which come first among the outputs, and for the targets. `saved`
+    /// are the values that a later backward pass needs.
     pub fn gathered(
         assigned: &[(Busy, Handle)],
         targets: &[Handle],
@@ -63,8 +63,8 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Asks for what is costly behind these values, and for those that are compared: from that, a backward pass
-    /// computes the rest again.
+    /// Requests the costly values behind these, and those that are compared. A backward pass computes the rest from
+    /// them again.
     fn keep_costly(&mut self, saved: Vec<Needed>) {
         let entries = &self.gather.entries;
         let mut is_read = vec![false; entries.len()];
@@ -99,14 +99,14 @@ impl Wanted {
         }
     }
 
-    /// Asks for a value once.
+    /// Requests a value, once.
     fn ask(&mut self, value: Value, target: Target) {
         if self.asked.insert(value) {
             self.outputs.push(Output { value, target });
         }
     }
 
-    /// Asks for what cells were assigned.
+    /// Requests the values that cells were assigned.
     fn assignments(&mut self, cells: &[(Busy, Handle)], values: &[Value]) {
         let inputs = self.gather.inputs.iter().enumerate();
         let inputs: HashMap<usize, usize> = inputs.map(|(i, s)| (s.entry, i)).collect();
@@ -124,10 +124,10 @@ impl Wanted {
         }
     }
 
-    /// Held intermediates come along: where the old value of a cell may be overwritten those that
-    /// depend on it must, the others if the plan writes them anyway.
+    /// Keeps intermediates that are still held. Those that depend on an old value of a cell that may be overwritten
+    /// must be kept; the others are kept if the plan writes them anyway.
     pub fn keep_held(&mut self) {
-        // References are counted while no other run lets go of operands; see [`commit`].
+        // References are counted while no other run releases operands; see [`commit`].
         let still = self.donors.iter().any(Option::is_some).then(commit::still);
         let mut from_donor = vec![false; self.gather.entries.len()];
         for input in self.donors.iter().flatten() {
@@ -136,7 +136,7 @@ impl Wanted {
         let mut edges = vec![0usize; self.gather.entries.len()];
         let mut held = Vec::new();
         for (i, entry) in self.gather.entries.iter().enumerate() {
-            // One that another run computed meanwhile has let go of its operands.
+            // A node that another run computed meanwhile has released its operands.
             let is_lazy = still.is_none() || matches!(*entry.node.state(), State::Lazy { .. });
             for v in self.gather.operands(entry) {
                 edges[v.node.index()] += is_lazy as usize;
@@ -161,12 +161,12 @@ impl Wanted {
         }
     }
 
-    /// Writes over no old value that somebody else may still need. `edges` counts the operands that refer
-    /// to each entry.
+    /// Removes the donors whose old values may still be needed elsewhere. `edges` counts the operands that refer to
+    /// each entry.
     fn keep_reachable(&mut self, from_donor: &[bool], edges: &[usize]) {
         let entries = &self.gather.entries;
-        // Whatever depends on an old value and is not computed now, in all its outputs, must be out of
-        // everybody's reach: referenced by nothing but this program.
+        // A node that depends on an old value, and whose outputs are not all computed now, must be unreachable:
+        // referenced by nothing but this program.
         let reachable = (0..entries.len()).any(|i| {
             let (entry, node) = (&entries[i], kiln_ir::NodeId(i as u32));
             let outputs = 0..entry.node.facts.len() as u32;

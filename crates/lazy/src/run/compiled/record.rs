@@ -1,4 +1,4 @@
-//! Compiling what a function recorded.
+//! Compiles the operations that a function recorded.
 
 use super::{Argument, Program};
 use crate::cell::Cell;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 pub struct Compiling {
     takes: Vec<Argument>,
     names: Vec<String>,
-    /// What stands for the arguments.
+    /// The placeholders of the arguments.
     pub arguments: Vec<Handle>,
     recording: Recording,
     loc: &'static Location<'static>,
@@ -31,7 +31,7 @@ impl Compiling {
     /// Begins to record a function of these arguments, whose symbols have these names.
     ///
     /// # Errors
-    /// If this thread is recording a function already, or can't run any.
+    /// If this thread is already recording a function, or can't run one.
     pub fn start(
         takes: Vec<Argument>,
         names: Vec<String>,
@@ -70,8 +70,8 @@ impl Compiling {
     }
 }
 
-/// What was recorded as a graph whose symbols have these names, with other dims `by` in their place, if any are
-/// given.
+/// The recorded program as a graph whose symbols have these names. If `by` is not empty, its dims replace the
+/// recorded symbols.
 pub(super) fn graph(
     gather: &Gather,
     asked: &[Output],
@@ -112,7 +112,7 @@ pub(super) fn compiled(
     Ok(compiled)
 }
 
-/// What a function recorded.
+/// The recording of a function.
 struct Recorded {
     takes: Vec<Argument>,
     names: Vec<String>,
@@ -164,7 +164,7 @@ impl Recorded {
         })
     }
 
-    /// Where the program runs: one device for all of it.
+    /// The device of the program: one for all of it.
     fn device(&self, gather: &Gather) -> Result<Device> {
         let device = gather.device();
         let elsewhere = |d: Option<Device>| d.filter(|d| *d != device);
@@ -177,8 +177,8 @@ impl Recorded {
         Err(Error::new(ErrorKind::Op, "compile", message, gather.loc(i)))
     }
 
-    /// What the plan's inputs and outputs are, and what is behind captured tensors, which become parameters, and
-    /// behind states.
+    /// Describes the plan's inputs and outputs. Also returns the values of captured tensors, which become parameters,
+    /// and the cells of states.
     fn bind(
         &self,
         gather: &mut Gather,
@@ -244,7 +244,7 @@ impl Recorded {
     }
 }
 
-/// The label, if there is one, else the number; and a further number if that name is taken.
+/// The label, if there is one, else `number`; with a suffix if that name is taken.
 fn unique(taken: &mut HashSet<String>, label: Option<Arc<str>>, number: String) -> String {
     let wanted = label.map_or(number, |label| label.to_string());
     let (mut name, mut more) = (wanted.clone(), 0);

@@ -1,7 +1,7 @@
 //! Compiled functions whose symbolic sizes are 0 or 1.
 //!
-//! A symbol is at least 2, so that shapes broadcast in one way. A smaller size takes the place of its symbol in
-//! what was recorded, and the plan for that is compiled when it is first asked for.
+//! A symbol is at least 2, so that shapes broadcast in one way only. A smaller size replaces its symbol in the
+//! recorded graph, and the plan for that is compiled on first use.
 
 use super::{Program, RUN, record};
 use crate::{Error, Handle, Result};
@@ -10,11 +10,11 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
-/// The symbols with values less than 2, and these.
+/// The symbols with values less than 2, and these values.
 pub(super) type Small = SmallVec<[(usize, i64); 1]>;
 
 impl Program {
-    /// The function for arguments of which symbolic sizes are 0 or 1.
+    /// The function for arguments some of whose symbolic sizes are 0 or 1; `None` if none are.
     pub(super) fn for_small(
         &self,
         arguments: &[&Handle],
@@ -26,7 +26,7 @@ impl Program {
         self.for_sizes(small, loc)
     }
 
-    /// The function for symbols, by number, that are 0 or 1; `None` where these are none.
+    /// The function for symbols, by number, that are 0 or 1; `None` if there are none.
     ///
     /// # Errors
     /// If the function can't be compiled for them.

@@ -1,4 +1,4 @@
-//! Checking a compiled function against the reference.
+//! Checks of a compiled function against the reference.
 
 use super::Program;
 use crate::run::errors;
@@ -10,11 +10,11 @@ use kiln_runtime::{Buffer, Error as RunError};
 use std::panic::Location;
 
 impl Program {
-    /// Runs every kernel of the plan and compares what it writes with the reference evaluation of the same
-    /// values. Commits nothing.
+    /// Runs every kernel of the plan and compares its results with the reference evaluation of the same values.
+    /// Commits nothing.
     ///
     /// # Errors
-    /// If the arguments are others than it takes, or what goes wrong in the run.
+    /// If the arguments do not match, or the run fails.
     pub fn verify_at(
         &self,
         arguments: &[&Handle],
@@ -50,7 +50,7 @@ impl Program {
         };
         let mut failed = None;
         let mut found = Ok(Bisection::WrongBefore);
-        // Values that cancelled to less than what they were made of need the wider tolerance.
+        // Values that cancelled to less than their operands need the wider tolerance.
         for least in [0.0, largest] {
             let oracle = oracle(least)?;
             found = kiln_compiler::bisect(graph, &self.options, |c| {
@@ -71,7 +71,7 @@ impl Program {
     }
 }
 
-/// Whether a compiled program gives what the reference does.
+/// True if a compiled program gives the same results as the reference.
 fn agrees(c: &Compilation, inputs: &[Buffer], oracle: &Oracle) -> Result<bool, RunError> {
     let values = c.executable.run_shared(inputs)?;
     for (i, at) in c.outputs.iter().enumerate() {
