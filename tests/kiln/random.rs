@@ -42,6 +42,28 @@ fn numbers_are_philox_of_seed_offset_and_index() {
 }
 
 #[test]
+fn numbers_like_a_tensor_have_its_shape_and_dtype() {
+    let _guard = SEED.lock().unwrap_or_else(|e| e.into_inner());
+    manual_seed(3);
+    let x = Tensor::zeros([2, 50], DType::F64);
+    let (normal, whole) = (x.randn_like(), x.randint_like(-2, 3));
+    for y in [&normal, &whole] {
+        assert_eq!((y.dims(), y.dtype()), (x.dims(), DType::F64));
+    }
+    let normal = normal.to_vec::<f64>().unwrap();
+    assert!(normal.iter().any(|n| *n < -0.5) && normal.iter().any(|n| *n > 0.5));
+    let mut whole = whole.to_vec::<f64>().unwrap();
+    whole.sort_by(f64::total_cmp);
+    whole.dedup();
+    assert_eq!(whole, [-2.0, -1.0, 0.0, 1.0, 2.0]);
+    let counts = Tensor::zeros([4], DType::U8);
+    assert_eq!(counts.randint_like(0, 9).dtype(), DType::U8);
+    assert_eq!(counts.randn_like().dtype(), DType::F32);
+    let e = counts.randint_like(5, 5).to_vec::<u8>().unwrap_err();
+    assert!(e.to_string().contains("no integer in 5..5"), "{e}");
+}
+
+#[test]
 fn moments_are_right() {
     let _guard = SEED.lock().unwrap_or_else(|e| e.into_inner());
     manual_seed(1);

@@ -68,23 +68,7 @@ impl Tensor {
         let (low, high) = (low.into().0, high.into().0);
         let loc = Location::caller();
         compose("randint", &[], |b| {
-            if low >= high {
-                return Err(OpError(format!("there is no integer in {low}..{high}")));
-            }
-            let count = high
-                .checked_sub(low)
-                .ok_or_else(|| OpError(format!("{low}..{high} holds more than 2^63 integers")))?;
-            let bits = numbers(
-                b,
-                RandomKind::Bits,
-                DType::I64,
-                &dims(shape, DType::I64)?,
-                loc,
-            )?;
-            let range = b.scalar_like(count, &bits)?;
-            let within = b.pointwise(Pw::Remainder, &[bits, range])?;
-            let low = b.scalar_like(low, &within)?;
-            b.pointwise(Pw::Add, &[within, low])
+            integers(b, [low, high], &dims(shape, DType::I64)?, loc)
         })
     }
 
@@ -97,4 +81,45 @@ impl Tensor {
             numbers(b, RandomKind::Uniform, dtype, self.dims(), loc)
         })
     }
+
+    /// Numbers of the standard normal distribution, of this tensor's shape and dtype (f32 for integers).
+    #[track_caller]
+    pub fn randn_like(&self) -> Tensor {
+        let loc = Location::caller();
+        compose("randn_like", &[self], |b| {
+            let dtype = crate::promote::to_float(self.dtype());
+            numbers(b, RandomKind::Normal, dtype, self.dims(), loc)
+        })
+    }
+
+    /// Integers in `low..high` of this tensor's shape and dtype.
+    #[track_caller]
+    pub fn randint_like(&self, low: impl Into<Int>, high: impl Into<Int>) -> Tensor {
+        let (low, high) = (low.into().0, high.into().0);
+        let loc = Location::caller();
+        compose("randint_like", &[self], |b| {
+            let all = integers(b, [low, high], self.dims(), loc)?;
+            b.cast(&all, self.dtype())
+        })
+    }
+}
+
+/// Integers of a range, as i64.
+fn integers(
+    b: &mut Recorder,
+    [low, high]: [i64; 2],
+    shape: &[Dim],
+    loc: &'static Location<'static>,
+) -> Result<Tensor, OpError> {
+    if low >= high {
+        return Err(OpError(format!("there is no integer in {low}..{high}")));
+    }
+    let count = high
+        .checked_sub(low)
+        .ok_or_else(|| OpError(format!("{low}..{high} holds more than 2^63 integers")))?;
+    let bits = numbers(b, RandomKind::Bits, DType::I64, shape, loc)?;
+    let range = b.scalar_like(count, &bits)?;
+    let within = b.pointwise(Pw::Remainder, &[bits, range])?;
+    let low = b.scalar_like(low, &within)?;
+    b.pointwise(Pw::Add, &[within, low])
 }

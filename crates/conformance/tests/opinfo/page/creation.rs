@@ -52,6 +52,8 @@ rows! {
     "torch.randint" = { Tensor::randint(0, 10, [2, 3]) };
     "torch.randperm" = { Tensor::randperm(10) };
     "torch.rand_like" = { x.rand_like() };
+    "torch.randn_like" = { x.randn_like() };
+    "torch.randint_like" = { x.randint_like(0, 10) };
     "torch.bernoulli" = { x.bernoulli() };
     "torch.bernoulli(p=)" = { x.bernoulli_with(p) };
     "torch.multinomial" = { x.multinomial(3) };
