@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// state.insert("module.body.weight", Tensor::from([1.0f32]));
 /// state.insert("module.head.weight", Tensor::from([2.0f32]));
 ///
-/// Strips the prefix of a data-parallel wrapper, and takes the body alone.
+/// // Strips the prefix of a data-parallel wrapper, and takes the body alone.
 /// let body = state.strip_prefix("module.").part("body.");
 /// assert_eq!(body.names().collect::<Vec<_>>(), ["weight"]);
 /// ```
