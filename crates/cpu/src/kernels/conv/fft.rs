@@ -16,10 +16,8 @@ use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::compiled;
 use kiln_plan::FftTile;
-use transform::{Back, Forth, Multiply, Parts, Products, Tile, Turns};
+use transform::{Back, Forth, LANES, Multiply, Parts, Products, Tile, Turns};
 
-/// Frequencies that are worked on together.
-const LANES: usize = 16;
 /// Elements of a block: real and imaginary parts.
 const BLOCK: i64 = 2 * LANES as i64;
 /// Elements of transforms that are computed before they are multiplied.

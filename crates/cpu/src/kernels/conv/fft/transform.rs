@@ -4,11 +4,13 @@
 //! both are columns. Transforms forth leave frequencies in bit-reversed order and those back begin from it, since
 //! the order does not matter to a product of two.
 
-use super::LANES;
 use kiln_kernel::simd::vector::Vector;
 use kiln_kernel::simd::{Isa, Kernel};
 use kiln_plan::FftTile;
 use std::f64::consts::TAU;
+
+/// Frequencies that are computed together.
+pub(super) const LANES: usize = 16;
 
 /// The numbers of a direction's transforms: cos and sin of the angles that a number is turned by.
 pub(super) struct Turns {
