@@ -538,7 +538,7 @@ fn machine_code_is_dumped_where_the_environment_asks_for_it() {
     let files = std::fs::read_dir(folder.join("code")).unwrap();
     let files: Vec<_> = files.map(|e| e.unwrap().path()).collect();
     let of = |part: &str| files.iter().find(|f| f.to_string_lossy().contains(part));
-    let code = std::fs::read(of("F32").expect("register tiles")).unwrap();
+    let code = std::fs::read(of("Vfmadd231ps").expect("register tiles")).unwrap();
     match cfg!(feature = "disassembly") {
         true => assert!(String::from_utf8(code).unwrap().contains("vfmadd231ps")),
         false => assert!(code.len() > 100),

@@ -662,7 +662,7 @@ fn what_the_store_says_of_a_gpu_is_used() {
         }
         let text = tuned.explain().to_string();
         assert!(
-            text.contains("tile 32x32") && text.contains("threads a row"),
+            text.contains("fma tile=") && text.contains("threads a row"),
             "{text}"
         );
         if way > 0 {
