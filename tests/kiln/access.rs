@@ -20,6 +20,21 @@ fn rust_values_become_tensors() {
         &[3, 2],
     );
     check(Tensor::from([[[1i32; 4]; 3]; 2]), DType::I32, &[2, 3, 4]);
+    check(
+        Tensor::from(vec![[1u8, 2], [3, 4], [5, 6]]),
+        DType::U8,
+        &[3, 2],
+    );
+    check(Tensor::from(vec![vec![1.0f32; 5]; 2]), DType::F32, &[2, 5]);
+    check(Tensor::from(Vec::<Vec<f64>>::new()), DType::F64, &[0, 0]);
+    let rows = Tensor::from(vec![vec![1i64, 2], vec![3, 4]]);
+    assert_eq!(rows.to_vec::<i64>().unwrap(), [1, 2, 3, 4]);
+    let ragged = Tensor::from(vec![vec![1i64, 2], vec![3]]);
+    let e = ragged.to_vec::<i64>().unwrap_err().to_string();
+    assert!(
+        e.contains("row 0 has 2 elements, but row 1 has 1") && e.contains("access.rs"),
+        "{e}"
+    );
     check(Tensor::from([[0.0f32; 0]; 2]), DType::F32, &[2, 0]);
     let x = Tensor::from([[1i64, 2], [3, 4]]);
     assert_eq!(x.to_vec::<i64>().unwrap(), [1, 2, 3, 4]);

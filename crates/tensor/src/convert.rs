@@ -1,6 +1,6 @@
 //! Conversions from Rust values to tensors and back.
 
-use crate::{Error, Result, Tensor};
+use crate::{Element, Error, ErrorKind, Result, Tensor};
 use half::{bf16, f16};
 use std::panic::Location;
 
@@ -52,6 +52,21 @@ macro_rules! conversions {
                 Tensor::data(values, &shape, Location::caller(), "from")
             }
         }
+        impl<const N: usize> From<Vec<[$t; N]>> for Tensor {
+            /// A matrix of these rows.
+            #[track_caller]
+            fn from(rows: Vec<[$t; N]>) -> Tensor {
+                let shape = [rows.len() as i64, N as i64];
+                Tensor::data(rows.as_flattened(), &shape, Location::caller(), "from")
+            }
+        }
+        impl From<Vec<Vec<$t>>> for Tensor {
+            /// A matrix of these rows. Rows of unequal lengths make an error.
+            #[track_caller]
+            fn from(rows: Vec<Vec<$t>>) -> Tensor {
+                matrix(&rows, Location::caller())
+            }
+        }
         impl TryFrom<&Tensor> for Vec<$t> {
             type Error = Error;
             /// The elements in row-major order; see [`Tensor::to_vec`].
@@ -71,3 +86,15 @@ macro_rules! conversions {
     )*};
 }
 conversions!(bool u8 i8 i16 i32 i64 u16 u32 u64 f16 bf16 f32 f64);
+
+/// A matrix of rows, which are to be of one length.
+fn matrix<T: Element>(rows: &[Vec<T>], loc: &'static Location<'static>) -> Tensor {
+    let columns = rows.first().map_or(0, Vec::len);
+    if let Some(at) = rows.iter().position(|row| row.len() != columns) {
+        let len = rows[at].len();
+        let message = format!("row 0 has {columns} elements, but row {at} has {len}");
+        return Tensor::poisoned(Error::new(ErrorKind::Value, "from", message, loc), loc);
+    }
+    let shape = [rows.len() as i64, columns as i64];
+    Tensor::data(&rows.concat(), &shape, loc, "from")
+}
