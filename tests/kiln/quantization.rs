@@ -1,7 +1,8 @@
 //! Networks whose layers multiply bytes.
 
 use kiln::nn::{
-    BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module, ReLU, Sequential, module, sequential,
+    BatchNorm2d, Conv2d, Forward, Kernel, Linear, LinearOptions, Module, ReLU, Sequential, module,
+    sequential,
 };
 use kiln::{
     Calibration, DType, Result, Tensor, compile, no_grad, quantize_dynamic, reduce_range, with_seed,
@@ -155,7 +156,7 @@ fn linear_layers_scale_bytes_as_they_run() -> Result<()> {
             assert!(found.is_right(), "{found}");
         }
         // Zeros are zeros, and halves come back as halves.
-        let net = Linear::no_bias(8, 3)?;
+        let net = Linear::with(8, 3, LinearOptions::new().bias(false))?;
         let zeros = Tensor::zeros([2, 8], DType::F32);
         let y = quantize_dynamic(|| net.call(&zeros));
         assert_eq!(y.to_vec::<f32>()?, [0.0; 6]);

@@ -4,7 +4,10 @@
 use crate::text::{self, Activation};
 use crate::{BertConfig, BertInputs, BertModel};
 use kiln::formats::Pretrained;
-use kiln::nn::{Dropout, Forward, Hooks, LayerNorm, Linear, LoadReport, Module, StateDict, module};
+use kiln::nn::{
+    Dropout, Forward, Hooks, LayerNorm, Linear, LinearOptions, LoadReport, Module, StateDict,
+    module,
+};
 use kiln::{Error, Result, Tensor, Var, default_dtype};
 use std::path::Path;
 
@@ -124,7 +127,11 @@ impl BertForMaskedLM {
         let bert = BertModel::with_pooling(config, false)?;
         let config = bert.config();
         let bias = Var::parameter(Tensor::zeros([config.vocab_size], default_dtype()))?;
-        let mut decoder = Linear::no_bias(config.hidden_size, config.vocab_size)?;
+        let mut decoder = Linear::with(
+            config.hidden_size,
+            config.vocab_size,
+            LinearOptions::new().bias(false),
+        )?;
         decoder.bias = Some(bias.clone());
         let predictions = BertLMPredictionHead {
             bias,

@@ -3,8 +3,8 @@
 use crate::text::{self, Activation};
 use kiln::formats::Pretrained;
 use kiln::nn::{
-    Dropout, Embedding, Forward, Hooks, LayerNorm, Linear, LoadReport, Mode, Module, ModuleList,
-    Norm, StateDict, init, module,
+    Dropout, Embedding, Forward, Hooks, LayerNorm, Linear, LinearOptions, LoadReport, Mode, Module,
+    ModuleList, Norm, StateDict, init, module,
 };
 use kiln::{Attention, Error, Result, Tensor, Var, default_dtype};
 use serde::{Deserialize, Serialize};
@@ -333,7 +333,11 @@ impl GPT2LMHeadModel {
     pub fn new(config: GPT2Config) -> Result<GPT2LMHeadModel> {
         let transformer = GPT2Model::new(config)?;
         let config = transformer.config();
-        let mut lm_head = Linear::no_bias(config.n_embd, config.vocab_size)?;
+        let mut lm_head = Linear::with(
+            config.n_embd,
+            config.vocab_size,
+            LinearOptions::new().bias(false),
+        )?;
         match config.tie_word_embeddings {
             true => lm_head.weight = transformer.wte.weight.clone(),
             false => text::draw(&lm_head, config.initializer_range)?,

@@ -1,7 +1,7 @@
 //! A softmax over many classes, few of which are frequent.
 
 use crate::layer::{self, SOURCE, fact, invalid, looking_up, wrong};
-use crate::{Forward, Hooks, Linear, Module, ModuleList, Sequential};
+use crate::{Forward, Hooks, Linear, LinearOptions, Module, ModuleList, Sequential};
 use kiln_tensor::{DType, Int, IntList, Result, Tensor, cat, on_behalf_of_caller, options, where_};
 
 options! {
@@ -82,8 +82,8 @@ impl AdaptiveLogSoftmaxWithLoss {
         let cluster = |(i, cut): (i32, &[i64])| {
             let hidden = (features as f64 / how.div_value.powi(i)).floor() as i64;
             let (down, up) = (
-                Linear::no_bias(features, hidden)?,
-                Linear::no_bias(hidden, cut[1] - cut[0])?,
+                Linear::with(features, hidden, LinearOptions::new().bias(false))?,
+                Linear::with(hidden, cut[1] - cut[0], LinearOptions::new().bias(false))?,
             );
             Ok(Sequential::new().add(down).add(up))
         };

@@ -3,7 +3,7 @@
 use crate::layer::{self, fact, invalid, wrong};
 use crate::{
     BatchNorm, BatchNormNd, ConvNd, ConvTransposeNd, Copies, Forward, Hooks, InstanceNorm,
-    InstanceNormNd, Kernel, Linear, Members, Mode, Module, TransposedKernel, tree,
+    InstanceNormNd, Kernel, Linear, LinearOptions, Members, Mode, Module, TransposedKernel, tree,
 };
 use kiln_tensor::{DType, Int, Result, Tensor, Var, is_recording};
 use std::fmt;
@@ -173,25 +173,21 @@ impl Lazy<Linear> {
     /// If the size is negative, or inside `compile`.
     #[track_caller]
     pub fn new(out_features: impl Into<Int>) -> Result<LazyLinear> {
-        LazyLinear::described(out_features.into(), true)
+        LazyLinear::with(out_features, LinearOptions::new())
     }
 
-    /// Makes a layer without a bias.
+    /// Makes a layer.
     ///
     /// # Errors
     /// As [`LazyLinear::new`].
     #[track_caller]
-    pub fn no_bias(out_features: impl Into<Int>) -> Result<LazyLinear> {
-        LazyLinear::described(out_features.into(), false)
-    }
-
-    #[track_caller]
-    fn described(out: Int, bias: bool) -> Result<LazyLinear> {
+    pub fn with(out_features: impl Into<Int>, how: LinearOptions) -> Result<LazyLinear> {
+        let out = out_features.into();
         layer::sizes("LazyLinear", [out])?;
         Lazy::of(
             "Linear",
             |dims| dims.wrapping_sub(1),
-            move |features| Linear::made([features.into(), out], bias),
+            move |features| Linear::made([features.into(), out], how.bias),
         )
     }
 }

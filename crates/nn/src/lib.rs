@@ -84,7 +84,7 @@ pub use lazy::{
     LazyConvTranspose1d, LazyConvTranspose2d, LazyConvTranspose3d, LazyInstanceNorm1d,
     LazyInstanceNorm2d, LazyInstanceNorm3d, LazyLinear,
 };
-pub use linear::{Bilinear, Identity, Linear};
+pub use linear::{Bilinear, Identity, Linear, LinearOptions};
 pub use loss::{
     BCELoss, BCEWithLogitsLoss, CTCLoss, CosineEmbeddingLoss, CrossEntropyLoss, GaussianNLLLoss,
     HingeEmbeddingLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, MarginRankingLoss,

@@ -3,7 +3,15 @@
 use crate::layer::{self, invalid};
 use crate::print::python;
 use crate::{Forward, Hooks, Module, init};
-use kiln_tensor::{Int, Result, Tensor, Var, einsum};
+use kiln_tensor::{Int, Result, Tensor, Var, einsum, options};
+
+options! {
+    /// The options of linear and bilinear layers.
+    LinearOptions () {
+        /// True if there is a bias (default yes).
+        bias: bool = true,
+    }
+}
 
 /// `x · weightᵀ + bias` on the last dim (`torch.nn.Linear`): `[.., in_features]` to
 /// `[.., out_features]`. Both start uniform within ±1/√in_features.
@@ -26,16 +34,20 @@ impl Linear {
     /// If a size is negative, or inside `compile`: make layers before.
     #[track_caller]
     pub fn new(in_features: impl Into<Int>, out_features: impl Into<Int>) -> Result<Linear> {
-        Linear::made([in_features.into(), out_features.into()], true)
+        Linear::with(in_features, out_features, LinearOptions::new())
     }
 
-    /// Makes a layer without a bias.
+    /// Makes a layer.
     ///
     /// # Errors
     /// As [`Linear::new`].
     #[track_caller]
-    pub fn no_bias(in_features: impl Into<Int>, out_features: impl Into<Int>) -> Result<Linear> {
-        Linear::made([in_features.into(), out_features.into()], false)
+    pub fn with(
+        in_features: impl Into<Int>,
+        out_features: impl Into<Int>,
+        how: LinearOptions,
+    ) -> Result<Linear> {
+        Linear::made([in_features.into(), out_features.into()], how.bias)
     }
 
     #[track_caller]
@@ -104,20 +116,21 @@ impl Bilinear {
     /// If `in1_features` is 0.
     #[track_caller]
     pub fn new(in1: impl Into<Int>, in2: impl Into<Int>, out: impl Into<Int>) -> Result<Bilinear> {
-        Bilinear::made([in1.into(), in2.into(), out.into()], true)
+        Bilinear::with(in1, in2, out, LinearOptions::new())
     }
 
-    /// Makes a layer without a bias.
+    /// Makes a layer.
     ///
     /// # Errors
     /// As [`Bilinear::new`].
     #[track_caller]
-    pub fn no_bias(
+    pub fn with(
         in1: impl Into<Int>,
         in2: impl Into<Int>,
         out: impl Into<Int>,
+        how: LinearOptions,
     ) -> Result<Bilinear> {
-        Bilinear::made([in1.into(), in2.into(), out.into()], false)
+        Bilinear::made([in1.into(), in2.into(), out.into()], how.bias)
     }
 
     #[track_caller]

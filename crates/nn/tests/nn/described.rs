@@ -22,7 +22,7 @@ module!(
 
 module!(struct Tower(width: usize, levels: usize, deep: bool) {
     first: Linear = Linear::new(width, width),
-    rest: ModuleList<Linear> = (0..levels).map(|_| Linear::no_bias(width, width)).collect::<Result<_>>(),
+    rest: ModuleList<Linear> = (0..levels).map(|_| Linear::with(width, width, LinearOptions::new().bias(false))).collect::<Result<_>>(),
     last: Option<Linear> = deep.then(|| Linear::new(width, 1)),
 });
 

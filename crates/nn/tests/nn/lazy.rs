@@ -42,7 +42,7 @@ fn each_becomes_the_layer_of_its_input() {
         "Linear(in_features=3, out_features=2, bias=True)",
     );
     becomes(
-        LazyLinear::no_bias(2),
+        LazyLinear::with(2, LinearOptions::new().bias(false)),
         &[3],
         "Linear(in_features=3, out_features=2, bias=False)",
     );

@@ -102,11 +102,12 @@ fn next_number(f: &dyn Fn() -> bool) -> Vec<f64> {
 fn a_layer_draws_what_it_has_and_no_more() {
     // A layer without parameters does not advance the generator.
     let after = |made: fn() -> Result<usize>| next_number(&|| made().unwrap() > 0);
-    let alone = after(|| Ok(Linear::no_bias(4, 3)?.num_parameters()));
+    let alone =
+        after(|| Ok(Linear::with(4, 3, LinearOptions::new().bias(false))?.num_parameters()));
     let beside_others = after(|| {
         Dropout::new(0.5)?;
         MaxPool2d::new(3)?;
-        Ok(Linear::no_bias(4, 3)?.num_parameters())
+        Ok(Linear::with(4, 3, LinearOptions::new().bias(false))?.num_parameters())
     });
     assert_eq!(alone, beside_others);
     let biased = after(|| Ok(Linear::new(4, 3)?.num_parameters()));
@@ -216,7 +217,7 @@ fn tied() -> Result<Tied> {
     let shared = Arc::new(Linear::new(2, 2)?);
     let mut m = Tied {
         encoder: Linear::new(3, 3)?,
-        decoder: Linear::no_bias(3, 3)?,
+        decoder: Linear::with(3, 3, LinearOptions::new().bias(false))?,
         first: shared.clone(),
         second: shared,
         boxed: Box::new(sequential![Linear::new(1, 2), Dropout::new(0.5)]?),

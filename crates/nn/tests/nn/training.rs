@@ -125,8 +125,8 @@ fn a_frozen_part_does_not_move() {
 
 #[test]
 fn a_shared_parameter_gets_the_sum_of_its_gradients() {
-    let a = f64_module(|| Linear::no_bias(2, 2));
-    let mut b = f64_module(|| Linear::no_bias(2, 2));
+    let a = f64_module(|| Linear::with(2, 2, LinearOptions::new().bias(false)));
+    let mut b = f64_module(|| Linear::with(2, 2, LinearOptions::new().bias(false)));
     b.weight = a.weight.clone();
     let model = sequential![a, b].unwrap();
     let x = random([3, 2]);

@@ -2,8 +2,8 @@
 
 use crate::support::names;
 use kiln_nn::{
-    BatchNorm, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Forward, Identity, Kernel, Linear, Mode,
-    Module, ModuleList, ReLU, Sequential, sequential,
+    BatchNorm, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Forward, Identity, Kernel, Linear,
+    LinearOptions, Mode, Module, ModuleList, ReLU, Sequential, sequential,
 };
 use kiln_tensor::{DType, Result, Tensor, Var, no_grad};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn everything() -> Result<Everything<BatchNorm1d>> {
         scratch: parameter(&[8.0]),
         inner: BatchNorm1d::new(3)?,
         absent: None,
-        present: Some(Linear::no_bias(2, 1)?),
+        present: Some(Linear::with(2, 1, LinearOptions::new().bias(false))?),
         blocks: vec![Sequential::new().add(Linear::new(1, 2)?)],
         list: ModuleList(vec![Box::new(ReLU::new()), Box::new(Linear::new(1, 1)?)]),
         boxed: Box::new(Dropout::new(0.1).unwrap()),
