@@ -3,31 +3,22 @@
 use crate::fault::Fault;
 use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
 use half::{bf16, f16};
-use kiln_tensor::{Element, Error, Result, Tensor};
+use kiln_tensor::{Element, Error, Result, Tensor, options};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::panic::Location;
 use std::path::Path;
 
-/// Options for reading a CSV file.
-#[derive(Clone, Debug)]
-pub struct CsvOptions {
-    /// The separator of fields: by default a comma.
-    pub delimiter: u8,
-    /// True if the first line names the columns, as it does by default. Without names, columns are called `0`, `1`, …
-    pub has_headers: bool,
-    /// True if blanks around fields are dropped; by default they are kept.
-    pub trim: bool,
-}
-
-impl Default for CsvOptions {
-    fn default() -> CsvOptions {
-        CsvOptions {
-            delimiter: b',',
-            has_headers: true,
-            trim: false,
-        }
+options! {
+    /// Options for reading a CSV file.
+    CsvOptions () {
+        /// The separator of fields (default a comma).
+        delimiter: u8 = b',',
+        /// True if the first line names the columns (default yes). Without names, columns are called `0`, `1`, …
+        has_headers: bool = true,
+        /// True if blanks around fields are dropped (default no: they are kept).
+        trim: bool = false,
     }
 }
 

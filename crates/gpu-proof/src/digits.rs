@@ -18,10 +18,7 @@ const APART: i64 = 3;
 
 /// Images `[n, 1, 8, 8]` with pixels in 0..=1, and labels `[n]`.
 fn digits() -> std::result::Result<(Tensor, Tensor), Failed> {
-    let options = CsvOptions {
-        has_headers: false,
-        ..CsvOptions::default()
-    };
+    let options = CsvOptions::new().has_headers(false);
     let table = CsvTable::from_reader(DIGITS.as_bytes(), &options)?;
     let all = table.tensor::<f32>(table.headers().to_vec())?;
     let images = all.narrow(1, 0, 64) / 16.0;

@@ -31,11 +31,10 @@ fn options_change_how_a_file_is_read() -> Result<()> {
     let folder = Folder::new("csv");
     let path = folder.0.join("x.csv");
     std::fs::write(&path, "1; 2\n3 ;4\n").unwrap();
-    let options = CsvOptions {
-        delimiter: b';',
-        has_headers: false,
-        trim: true,
-    };
+    let options = CsvOptions::new()
+        .delimiter(b';')
+        .has_headers(false)
+        .trim(true);
     let t = CsvTable::read_with(&path, &options)?;
     assert_eq!(t.headers(), ["0", "1"]);
     assert_eq!(t.tensor::<i32>(["0", "1"])?.to_vec::<i32>()?, [1, 2, 3, 4]);

@@ -21,10 +21,11 @@ fn watch(model: &Sequential) -> (Arc<Mutex<Vec<String>>>, Vec<kiln_tensor::HookH
     let parameters = model.named_parameters().into_iter();
     let hooks = parameters.map(|(name, parameter)| {
         let seen = seen.clone();
-        parameter.register_hook(move |g| {
+        let hook = parameter.register_hook(move |g| {
             seen.lock().unwrap().push(name.clone());
             (name == "head.weight").then(|| g * 2.0)
-        })
+        });
+        hook.unwrap()
     });
     let hooks = hooks.collect();
     (seen, hooks)

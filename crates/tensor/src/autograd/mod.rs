@@ -344,10 +344,13 @@ impl Var {
     /// Calls `f` with the gradient of this cell whenever a backward pass has computed it. A returned gradient
     /// replaces it. The gradient is recorded, not computed, so the operations of `f` become part of the step. Inside
     /// `compile`, `f` runs once, while recording; its operations run each time.
+    ///
+    /// # Errors
+    /// None: the type is that of [`Tensor::register_hook`].
     pub fn register_hook(
         &self,
         f: impl Fn(&Tensor) -> Option<Tensor> + Send + Sync + 'static,
-    ) -> HookHandle {
-        self.cell.leaf.hooks.add(seen(f))
+    ) -> Result<HookHandle> {
+        Ok(self.cell.leaf.hooks.add(seen(f)))
     }
 }
