@@ -1,10 +1,10 @@
 //! Index maps: affine expressions over the axes of an iteration space.
 //!
 //! A map gives, for each dim of a value, its index as an [`Affine`] expression over a [`Space`]'s axes.
-//! Reshapes are pulled through by writing the flat index of each run of dims with equal products and
-//! taking it apart again by division with remainder; where a coefficient does not divide, an axis of
-//! extent `E` may be split into `(E/t, t)`. Expressions name axes by stable ids, so a split only
-//! records how the old axis is written in terms of the two new ones.
+//! Reshapes are pulled through in two steps. The flat index of each run of dims with equal products is written out, and
+//! then taken apart by division with remainder. Where a coefficient does not divide, an axis of extent `E` may be split
+//! into `(E/t, t)`. Expressions name axes by stable ids, so a split only records the old axis in terms of the two new
+//! ones.
 
 use kiln_base::{Dim, Sym, contiguous_strides, numel};
 use kiln_plan::Described;
@@ -20,7 +20,7 @@ pub(crate) struct Affine {
     pub terms: SmallVec<[(Ax, Dim); 2]>,
 }
 
-/// One expression a dim.
+/// One expression per dim.
 pub(crate) type Map = SmallVec<[Affine; 4]>;
 
 impl Affine {
@@ -99,7 +99,7 @@ pub(crate) fn flatten(map: &[Affine], shape: &[Dim]) -> Affine {
     flat
 }
 
-/// The index into the memory of `[batch, channels, spatial..]`, of which the channels may come last.
+/// Returns the index into the memory of `[batch, channels, spatial..]`, where the channels may come last.
 pub(crate) fn stored(map: &[Affine], shape: &[Dim], channels_last: bool) -> Affine {
     if !channels_last {
         return flatten(map, shape);
@@ -125,16 +125,16 @@ pub(crate) struct Space {
     table: Vec<Axis>,
     pub axes: Vec<Ax>,
     pub inner: Vec<Ax>,
-    /// The parallel axes that are walked in order all the same, since what is stored is combined over them.
+    /// The parallel axes that are nevertheless walked in order, since stored values are combined over them.
     pub ordered: Vec<Ax>,
 }
 
-/// A size to decide by: symbols count as 64.
+/// Returns an estimate of a size for decisions: symbols count as 64.
 pub(crate) fn estimate(d: &Dim) -> i64 {
     d.eval_checked(&values(d.max_symbol())).unwrap_or(i64::MAX)
 }
 
-/// The values of symbols to decide by, for the sizes of a kernel.
+/// Returns values of the symbols in the sizes of a kernel, for decisions.
 pub(crate) fn typical(kernel: &dyn Described) -> SmallVec<[i64; 8]> {
     let mut last = None;
     kernel.own_dims(&mut |d| {
@@ -149,7 +149,7 @@ fn values(last: Option<Sym>) -> SmallVec<[i64; 8]> {
 }
 
 impl Space {
-    /// Adds an axis that stands in no list yet.
+    /// Adds an axis that is in no list yet.
     pub fn add(&mut self, extent: Dim) -> Ax {
         self.table.push(Axis {
             extent,
@@ -158,14 +158,14 @@ impl Space {
         self.table.len() as Ax - 1
     }
 
-    /// A space whose parallel axes are the dims of a shape, and the identity map over it.
+    /// Returns a space whose parallel axes are the dims of a shape, and the identity map over it.
     pub fn over(shape: &[Dim]) -> (Space, Map) {
         let mut space = Space::default();
         let map = space.append(shape, false);
         (space, map)
     }
 
-    /// Adds an axis for each dim but those of extent 1; the map that indexes the dims by them.
+    /// Adds an axis for each dim except those of extent 1. Returns the map that indexes the dims by them.
     pub fn append(&mut self, shape: &[Dim], inner: bool) -> Map {
         let mut map = Map::new();
         for d in shape {
@@ -192,7 +192,7 @@ impl Space {
         list.iter().map(|a| self.extent(*a).clone()).collect()
     }
 
-    /// The expression with every axis that was split written in terms of its parts.
+    /// Returns the expression with every split axis written in terms of its parts.
     pub fn resolve(&self, e: &Affine) -> Affine {
         if e.terms
             .iter()
@@ -221,7 +221,7 @@ impl Space {
         map.iter().map(|e| self.resolve(e)).collect()
     }
 
-    /// Splits an axis into (E/t, t).
+    /// Splits an axis into (E/t, t). True if it could.
     pub fn split(&mut self, a: Ax, t: &Dim) -> bool {
         let Ok(rest) = self.extent(a).div_exact(t) else {
             return false;
@@ -244,8 +244,8 @@ impl Space {
         false
     }
 
-    /// The smallest and largest value of an expression, without its symbols being known to be small:
-    /// coefficients count as positive or negative by their value at typical sizes.
+    /// Returns the smallest and largest value of an expression. Its symbols need not be small: coefficients count as
+    /// positive or negative by their value at typical sizes.
     fn range(&self, e: &Affine) -> (Dim, Dim) {
         let (mut low, mut high) = (e.offset.clone(), e.offset.clone());
         for (a, c) in &e.terms {
@@ -259,7 +259,7 @@ impl Space {
         (low, high)
     }
 
-    /// Whether `0 <= e` and `e < extent` are known to hold.
+    /// Returns two flags: true if `0 <= e`, and true if `e < extent`, are known to hold.
     pub fn sides(&self, e: &Affine, extent: &Dim) -> (bool, bool) {
         let (low, high) = self.range(e);
         let room = (&(extent - &Dim::ONE) - &high).as_const();
@@ -269,7 +269,7 @@ impl Space {
         )
     }
 
-    /// Quotient and remainder of an expression by a positive number, where both are affine.
+    /// Returns the quotient and remainder of an expression by a positive number, where both are affine.
     fn divide(&mut self, e: &Affine, by: &Dim, may_split: bool) -> Option<(Affine, Affine)> {
         loop {
             let e = self.resolve(e);
@@ -303,7 +303,7 @@ impl Space {
         }
     }
 
-    /// A flat index taken apart into indices of `dims`.
+    /// Takes a flat index apart into indices of `dims`.
     pub fn unflatten(&mut self, flat: &Affine, dims: &[Dim], may_split: bool) -> Option<Map> {
         let mut map: Map = SmallVec::from_elem(Affine::zero(), dims.len());
         let mut rest = flat.clone();
@@ -323,8 +323,8 @@ impl Space {
         Some(self.resolve_map(&map))
     }
 
-    /// The map into `from` of the element that `map` names in `to`, where both shapes hold the same
-    /// elements in row-major order. `None` where that is not affine.
+    /// Returns the map into `from` of the element that `map` names in `to`, where both shapes hold the same elements in
+    /// row-major order. `None` if that is not affine.
     pub fn through_reshape(
         &mut self,
         map: &[Affine],
@@ -352,7 +352,7 @@ impl Space {
         Some(self.resolve_map(&out))
     }
 
-    /// Whether a flat index names every element of `numel` exactly once, over the axes it uses.
+    /// True if a flat index names every element of `numel` exactly once, over the axes that it uses.
     pub fn is_bijection(&self, flat: &Affine, numel: &Dim) -> bool {
         if !flat.offset.is(0) || numel.is(0) {
             return false;
@@ -384,14 +384,14 @@ impl Space {
         self.axes = sorted;
     }
 
-    /// Number of points of the whole space, to decide by.
+    /// Returns the number of points of the whole space, for decisions.
     pub fn points(&self) -> i64 {
         let all = self.axes.iter().chain(&self.inner);
         all.fold(1i64, |n, a| n.saturating_mul(estimate(self.extent(*a))))
     }
 }
 
-/// How many leading dims of two shapes hold equally many elements, as few as possible.
+/// Returns the smallest numbers of leading dims of two shapes that hold equally many elements.
 fn segment(a: &[Dim], b: &[Dim]) -> Option<(usize, usize)> {
     let mut products: SmallVec<[Dim; 4]> = SmallVec::new();
     let mut p = Dim::ONE;

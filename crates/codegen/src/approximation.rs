@@ -1,31 +1,31 @@
-//! Ways that give up some precision.
+//! Candidates that give up some precision.
 
 use kiln_plan::Algorithm;
 use kiln_plan::schedule::{self, Multiply};
 use std::fmt;
 
-/// What a way to compute some work gives up against the others, which differ in the order of sums alone. A
-/// way's name begins with it, as in `tf32 tile=64x64x16 part=32x32 ..` or `fast math: ..`.
+/// The precision that a candidate gives up against the others, which differ only in the order of sums. The name of such
+/// a candidate begins with it, as in `tf32 tile=64x64x16 part=32x32 ..` or `fast math: ..`.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Approximation {
     /// Products of f32 by tensor cores, of operands rounded to TF32.
     ///
-    /// That has 11 significant bits, so a number is off by 2⁻¹¹ of itself at most and a product of two by
-    /// 2⁻¹⁰ + 2⁻²². Exponents are those of f32, so infinities stay, NaN stays NaN, and numbers from
-    /// (1 − 2⁻¹²) · 2¹²⁸ on become infinite.
+    /// TF32 has 11 significant bits. A number is off by at most 2⁻¹¹ of itself, and a product of two by 2⁻¹⁰ + 2⁻²².
+    /// Exponents are those of f32: infinities and NaN stay, and numbers from (1 − 2⁻¹²) · 2¹²⁸ on become infinite.
     Tf32,
-    /// Products of f32 by tensor cores, each of three products of TF32 numbers: x is its high part `h`, which is x
-    /// rounded to TF32, and its low part `l`, which is x − h rounded to TF32, and x · y is h · h′ + h · l′ + l · h′.
+    /// Products of f32 by tensor cores, each as three products of TF32 numbers. Each operand x has a high part `h`,
+    /// which is x rounded to TF32, and a low part `l`, which is x − h rounded to TF32. The product x · y is h · h′ + h
+    /// · l′ + l · h′.
     ///
-    /// What `h + l` leaves of x and of y is 2⁻²² of them at most, and so is l · l′: 3 · 2⁻²² of the product in all.
-    /// Tensor cores truncate where they add (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA
-    /// tensor cores", 2021). Eight products are two sums of five numbers, each of which, and the sum, loses 2⁻²³
-    /// of the eight's absolute values at most: 6 · 2⁻²² in all; those with low parts lose 2⁻¹⁰ of that. So a
-    /// product is off by less than 2⁻¹⁸ of itself. Sums of eight are then added as f32, which is within the bound
-    /// of a plain sum. An infinite operand gives NaN: its low part is one.
+    /// The part of x and of y outside `h + l` is at most 2⁻²² of them, and so is l · l′: 3 · 2⁻²² of the product in
+    /// all. Tensor cores truncate in additions (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA
+    /// tensor cores", 2021). Eight products are two sums of five numbers. Each number and each sum loses at most 2⁻²³
+    /// of the eight's absolute values: 6 · 2⁻²² in all; those with low parts lose 2⁻¹⁰ of that. So a product is off by
+    /// less than 2⁻¹⁸ of itself. Sums of eight are then added as f32, which is within the bound of a plain sum. An
+    /// infinite operand gives NaN, because its low part is NaN.
     Tf32x3,
-    /// Functions of f32 in the forms that CUDA calls intrinsic; the sum of their errors, each as a part of its
-    /// result, or for logarithms of 1 where that is more.
+    /// Functions of f32 as CUDA's intrinsics. The value is the sum of their errors, each relative to its result; for
+    /// logarithms, relative to 1 where that is more.
     ///
     /// | function | error at most | source |
     /// |---|---|---|
@@ -36,15 +36,15 @@ pub enum Approximation {
     /// | `tanh` | 2⁻¹¹ | `tanh.approx.f32` |
     ///
     /// The sources are tables of the CUDA C++ Programming Guide and of the PTX manual. NaN, infinities and zeros give
-    /// what they do otherwise. `sin`, `cos`, `tan` and `pow` are not among them: their intrinsic forms have no bound
-    /// for large arguments.
+    /// the same results as without fast math. `sin`, `cos`, `tan` and `pow` are excluded: their intrinsics have no
+    /// bound for large arguments.
     FastMath(f64),
     /// A convolution by an algorithm with a larger bound.
     Algorithm(Algorithm),
 }
 
 impl Approximation {
-    /// What an instruction gives up.
+    /// Returns the precision that an instruction gives up.
     pub(crate) fn of(multiply: Multiply) -> Option<Approximation> {
         match multiply {
             Multiply::Fma | Multiply::Mma => None,
@@ -53,7 +53,8 @@ impl Approximation {
         }
     }
 
-    /// What the name of a way or of an algorithm says that it gives up. The error of fast math it does not say.
+    /// Returns the precision that a candidate's or an algorithm's name says it gives up. A name does not contain the
+    /// error of fast math.
     pub fn named(name: &str) -> Option<Approximation> {
         if let Ok(schedule) = name.parse::<schedule::Gpu>() {
             return Approximation::of(schedule.multiply);
@@ -67,8 +68,8 @@ impl Approximation {
         }
     }
 
-    /// By how much a product of two numbers may be off, as a part of it, beside the rounding of f32; for
-    /// [`Approximation::FastMath`] a function's result.
+    /// Returns the relative error bound of a product of two numbers, apart from the rounding of f32; for
+    /// [`Approximation::FastMath`], that of a function's result.
     pub fn error(self) -> f64 {
         match self {
             Approximation::Tf32 => f64::powi(2.0, -10) + f64::powi(2.0, -22),
@@ -78,8 +79,8 @@ impl Approximation {
         }
     }
 
-    /// By how much the bound of a sum's rounding exceeds that of a plain sum. Tensor cores truncate each of five
-    /// numbers, and their sum, where they add four products: twice the rounding of six additions.
+    /// Returns the factor by which the bound of a sum's rounding exceeds that of a plain sum. Where tensor cores add
+    /// four products, they truncate each of five numbers and their sum: twice the rounding of six additions.
     pub fn growth(self) -> f64 {
         match self {
             Approximation::Tf32 => 3.0,

@@ -1,4 +1,4 @@
-//! Groups as tasks over buffers.
+//! Lowering of groups to tasks over buffers.
 
 mod control;
 mod order;
@@ -17,21 +17,21 @@ use kiln_base::{DType, numel};
 use kiln_ir::NodeId;
 use kiln_plan::{self as plan, Matrix};
 
-/// Ops in front of a product that are asked how large its bytes are.
+/// The number of ops before a product that are searched for the bound of its bytes.
 const DEPTH: u32 = 12;
 
-/// What a program's runs have in common, so that what is packed of it serves all of them.
+/// The data that the runs of a program have in common, so that packed panels of it serve all of them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
-    /// Parameters, and what is made of them alone.
+    /// Parameters, and values computed from them alone.
     Parameters,
-    /// The inputs from this number on, over the steps of a loop.
+    /// The inputs from this index on, over the steps of a loop.
     Inputs(u32),
     /// Nothing: a side of a branch.
     Nothing,
 }
 
-/// The program of a grouped flow.
+/// Assembles the program of a grouped flow.
 ///
 /// # Errors
 /// If a group can't be expressed; that would be a bug.
@@ -174,14 +174,14 @@ impl Assembler<'_> {
     }
 
     fn buffer(&self, mut n: Nid) -> BufId {
-        // What lies behind a barrier lies where it lay before.
+        // A value after a barrier or reshape lies in the buffer of its input.
         while self.buffer[n].is_none() && matches!(self.flow.nodes[n].op, Op::After | Op::Reshape) {
             n = self.flow.nodes[n].inputs[0];
         }
         self.buffer[n].expect("buffers are written before they are read")
     }
 
-    /// An anchor that writes its result itself.
+    /// Makes the work of an anchor that writes its result itself.
     fn alone(&self, group: &Group, anchor: &Anchor) -> Result<Parts, LowerError> {
         let (mut nodes, made) = self.operands(group, anchor)?;
         let out = nodes.len() as u16;
@@ -210,7 +210,7 @@ impl Assembler<'_> {
         Ok((work, nodes, sites))
     }
 
-    /// Some work without anything behind its body.
+    /// Makes work with no epilogue after its body.
     fn work(&self, body: Body, args: Vec<Arg>, made: Vec<Made>, nodes: &[Nid]) -> Work {
         let mut work = Work {
             body,
@@ -242,7 +242,7 @@ impl Assembler<'_> {
             }
             Keeps::Nothing => false,
         };
-        // What is computed once keeps nothing from run to run.
+        // Work whose results are all kept is computed once, so none of its arguments is kept from run to run.
         let mut results = (nodes.iter().enumerate()).filter(|(at, _)| written(*at));
         let runs = !results.all(|(_, n)| kept(*n));
         let arg = |(at, n): (usize, &Nid)| {
@@ -257,13 +257,13 @@ impl Assembler<'_> {
         nodes.iter().enumerate().map(arg).collect()
     }
 
-    /// How many of these nodes lie where another does.
+    /// Returns the number of these nodes that lie in the same buffer as `n`.
     fn readers(&self, nodes: &[Nid], n: Nid) -> usize {
         let same = |x: &&Nid| self.buffer(**x) == self.buffer(n);
         nodes.iter().filter(same).count()
     }
 
-    /// What an anchor reads: its operands, or what these are made of, and what makes them.
+    /// Returns the nodes that an anchor reads (its operands, or the inputs of their prologues), and the prologues.
     fn operands(
         &self,
         group: &Group,
@@ -287,7 +287,7 @@ impl Assembler<'_> {
         Ok((nodes, made))
     }
 
-    /// What makes an operand, of the arguments of the work.
+    /// Returns the prologue of an operand, in terms of the arguments of the work.
     fn before(&self, Emitted { builder, args }: Emitted, nodes: &[Nid]) -> kir::Kernel {
         let mut kernel = builder.kernel;
         let place = |of: &ArgOf| match of {
@@ -307,7 +307,7 @@ impl Assembler<'_> {
         kernel
     }
 
-    /// A group that Kernel IR says everything about, but for its anchor.
+    /// Makes the work of a group that Kernel IR describes fully, except for its anchor.
     fn fused(&self, group: &Group) -> Result<Parts, LowerError> {
         let (operands, made) = match &group.anchor {
             Some(anchor) => self.operands(group, anchor)?,
@@ -337,18 +337,18 @@ impl Assembler<'_> {
         Ok((work, nodes, builder.sites))
     }
 
-    /// The dtypes of the elements that a product multiplies.
+    /// Returns the dtypes of the elements that a product multiplies.
     fn multiplied(&self, anchor: &Anchor) -> [DType; 2] {
         [0, 1].map(|i| self.flow.nodes[anchor.operands[i].held].dtype)
     }
 
-    /// Whether a product's first operand are bytes of which none is above 127.
+    /// True if a product's first operand is of bytes, none of which is above 127.
     fn has_seven_bits(&self, anchor: &Anchor) -> bool {
         let operand = anchor.operands[0].held;
         self.flow.nodes[operand].dtype == DType::U8 && self.flow.is_at_most(operand, 127.0, DEPTH)
     }
 
-    /// What an anchor computes of these nodes, with its result in argument `out`.
+    /// Returns the body of an anchor's computation on these nodes, with its result in argument `out`.
     fn body(&self, anchor: &Anchor, nodes: &[Nid], out: u16) -> Body {
         let node = &self.flow.nodes[anchor.node];
         let shape = &node.shape;
@@ -414,13 +414,13 @@ impl Assembler<'_> {
     }
 }
 
-/// Some work, the nodes that are its arguments, and what can go wrong.
+/// Some work, the nodes that are its arguments, and its error sites.
 type Parts = (Work, Vec<Nid>, Vec<plan::Site>);
 
-/// What makes an operand of a product, and which.
+/// The index of an operand of a product, and its prologue.
 type Made = (usize, Emitted);
 
-/// The nodes among the arguments of a kernel.
+/// Returns the nodes among the arguments of a kernel.
 fn buffers(args: &[ArgOf]) -> impl Iterator<Item = Nid> {
     args.iter().filter_map(|a| match a {
         ArgOf::Buffer(n) => Some(*n),
@@ -428,7 +428,7 @@ fn buffers(args: &[ArgOf]) -> impl Iterator<Item = Nid> {
     })
 }
 
-/// An operand whose last two axes are a matrix's.
+/// Returns an operand as a matrix of its last two axes.
 fn matrix(operand: &Operand, arg: u16) -> Matrix {
     let Operand {
         held: _,

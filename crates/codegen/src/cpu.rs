@@ -1,4 +1,4 @@
-//! Work as kernels of the CPU engine: tile programs, and descriptions with tile programs before and behind them.
+//! Lowering of work to kernels of the CPU engine: tile programs, and descriptions with prologues and epilogues.
 
 use crate::affine::{estimate, typical};
 use crate::approximation::Approximation;
@@ -16,7 +16,7 @@ use kiln_plan::{Algorithm, Conv, Decision, Epilogue, Kernel, MatMul, Prologue};
 /// The CPU engine.
 pub(crate) struct Cpu;
 
-/// A size that stands for every large one.
+/// A size that represents every large one.
 const LARGE: i64 = 1 << 20;
 
 impl Engine for Cpu {
@@ -31,12 +31,12 @@ impl Engine for Cpu {
             longest_row: 1 << 20,
             fewest_rows: 8,
             few_points: 1 << 16,
-            // A thread keeps them.
+            // One thread's accumulators hold the columns.
             most_columns: 1 << 16,
             held_rows: HeldRows {
                 longest: None,
                 least: 64,
-                // One thread computes these.
+                // A single thread computes these.
                 few: Few::InAll(1 << 18),
             },
         }
@@ -76,14 +76,14 @@ impl Engine for Cpu {
     }
 }
 
-/// Whether a convolution is sums of products by default: because it is to be exact, or because AMX multiplies its operands
-/// many times faster than f32, which filters and images would be transformed in.
+/// True if a convolution must be computed as sums of products by default. Either it is to be exact, or AMX multiplies
+/// its operands many times faster than f32, the dtype that filters and images would be transformed in.
 pub(crate) fn only_sums(exact: bool, conv: &Conv, machine: &Machine) -> bool {
     let has_tiles = |level| Instruction::of(conv.dtypes, false, level, true).has_tiles();
     exact || conv.is_of_halves() && matches!(machine, Machine::Cpu(cpu) if has_tiles(cpu.level))
 }
 
-/// Other ways to run the program of a kernel.
+/// Returns other schedules of the program of a kernel.
 fn cuts(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Way> {
     let bytes = |written: bool| {
         let args = work.args.iter().filter(move |a| a.written || !written);
@@ -100,7 +100,7 @@ fn cuts(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Way> {
     variants.into_iter().map(way).collect()
 }
 
-/// The algorithms that are legal whatever values symbols have, and differ.
+/// Returns the distinct algorithms that are legal for all values of the symbols.
 fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
     let values = typical(&**kernel);
     let mut legal = kernel.algorithms(&values);
@@ -114,7 +114,7 @@ fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
     legal
 }
 
-/// A kernel of the CPU engine as a way to compute some work.
+/// Returns a kernel of the CPU engine as a candidate for some work.
 fn way(kernel: Kernel, work: &Work) -> Way {
     let decision = kernel.decision();
     let by = decision.and_then(Decision::one);
@@ -132,8 +132,8 @@ fn way(kernel: Kernel, work: &Work) -> Way {
     }
 }
 
-/// The kernel of the CPU engine that computes some work by default, exactly or not (see [`Options::exact`]); of a loop
-/// or branch without its bodies.
+/// Returns the kernel of the CPU engine that computes some work by default, exactly or not (see [`Options::exact`]). A
+/// loop or branch comes without its bodies.
 pub fn kernel(work: &Work, exact: bool) -> Kernel {
     let mut kernel = undecided(work);
     kernel.decide(kernel.by_default(work.packs(), exact));
@@ -183,7 +183,7 @@ mod tests {
     };
     use kiln_plan::{Algorithm, Kernel};
 
-    /// Whether of convolutions with filters of 3×3, one behind the other, any is transformed.
+    /// True if any of several chained convolutions with filters of 3×3 is transformed.
     fn transforms(dtype: DType, level: Features) -> bool {
         let mut graph = Graph::default();
         let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
@@ -212,7 +212,7 @@ mod tests {
         (program.launches.iter()).any(|l| by(l) == Some(Algorithm::Winograd2))
     }
 
-    /// Whether a convolution of bytes, which something makes of an input, knows that none is above 127.
+    /// True if a convolution of bytes, which `make` computes from an input, knows that none is above 127.
     fn has_seven_bits(
         of: DType,
         make: impl FnOnce(&mut GraphBuilder<'_>, Value) -> Result<Value, OpError>,

@@ -1,9 +1,9 @@
-//! A group as a kernel.
+//! Lowering of a group to a kernel.
 //!
-//! Each root is pulled through the index maps of its operands down to loads. A value is emitted once
-//! for each index map it is needed at. Under the predicate of a border or a concatenation the loads
-//! carry that predicate as bounds, so that no address outside a buffer is formed; what could report a
-//! data error there (indices, divisors) is replaced by a harmless number.
+//! Each root is pulled through the index maps of its operands down to loads. A value is emitted once for each index map
+//! at which it is needed. Under the predicate of padding or a concatenation, the loads carry that predicate as bounds,
+//! so that no address outside a buffer is formed. Values that could report a data error there (indices, divisors) are
+//! replaced by a harmless number.
 
 use crate::LowerError;
 use crate::affine::{Affine, Map, Space, flatten};
@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 type Predicate = (Affine, Dim);
 type Predicates = SmallVec<[Predicate; 2]>;
 
-/// What an argument of the kernel is.
+/// The origin of an argument of the kernel.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ArgOf {
     /// The buffer of a node.
@@ -33,11 +33,11 @@ pub(crate) enum ArgOf {
 /// A kernel of a group.
 pub(crate) struct Emitted {
     pub builder: KernelBuilder,
-    /// What each argument is; [`ArgOf::Raw`] comes last.
+    /// The origin of each argument; [`ArgOf::Raw`] comes last.
     pub args: Vec<ArgOf>,
 }
 
-/// The kernel of a group; for a library kernel its epilogue, whose first arguments are `operands`.
+/// Emits the kernel of a group, or the epilogue of a library kernel, whose first arguments are `operands`.
 ///
 /// # Errors
 /// If a value that the group should load is not among its loads; that would be a bug.
@@ -67,7 +67,7 @@ pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitt
     Ok(e.finish(name(flow, nodes.collect())))
 }
 
-/// The kernel of a group that makes an operand of `product`, which is its raw argument.
+/// Emits the prologue that computes an operand of `product`, which is the raw argument.
 ///
 /// # Errors
 /// As [`emit`].
@@ -154,7 +154,7 @@ impl<'a> Emitter<'a> {
         raw
     }
 
-    /// Makes an argument the last one.
+    /// Moves an argument to the end.
     fn move_to_end(&mut self, at: u16) {
         let last = self.args.len() as u16 - 1;
         let raw = self.args.remove(at as usize);
@@ -199,7 +199,7 @@ impl<'a> Emitter<'a> {
         self.k.index(e.offset.clone(), strides)
     }
 
-    /// Whether all predicates hold, as a bool value; `None` where there are none.
+    /// Returns a bool value that is true if all predicates hold; `None` if there are none.
     fn mask(&mut self, predicates: &[Predicate]) -> Option<Val> {
         let mut all: Option<Val> = None;
         for (e, extent) in predicates {
@@ -224,7 +224,7 @@ impl<'a> Emitter<'a> {
         all
     }
 
-    /// Adds a predicate unless it always holds.
+    /// Adds a predicate unless it always holds. True if it was added.
     fn require(&self, predicates: &mut Predicates, e: Affine, extent: &Dim) -> bool {
         let e = self.space.resolve(&e);
         let p = (e, extent.clone());
@@ -246,15 +246,16 @@ impl<'a> Emitter<'a> {
         self.k.def(Expr::Load { access }, dtype)
     }
 
-    /// The value as what reads it sees it: where it is stored, too, it is rounded to its dtype, as it is for
-    /// those that load it, so that whatever is computed from it is the same in all kernels.
+    /// Emits the value as its readers see it. If it is also stored, it is rounded to its dtype, as it is for kernels
+    /// that load it. So everything computed from it is the same in all kernels.
     fn value(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {
         let val = self.unrounded(v, map, predicates)?;
         let stored = self.group.roots.iter().any(|(root, _)| *root == v);
         Ok(if stored { self.rounded(val) } else { val })
     }
 
-    /// A half in the precision of its dtype, which kernels compute in f32; other numbers as they are.
+    /// Rounds an f16 or bf16, which kernels compute in f32, to the precision of its dtype; other numbers stay as they
+    /// are.
     fn rounded(&mut self, val: Val) -> Val {
         let dtype = self.k.dtype(val);
         let loaded = |access: u16| self.raw != Some(self.k.kernel.accesses[access as usize].arg);
@@ -271,7 +272,8 @@ impl<'a> Emitter<'a> {
         self.k.convert(wide, dtype)
     }
 
-    /// What a half was rounded to for who reads it beside the store, which then needs not round again.
+    /// Returns the f16 or bf16 before rounding, if a reader besides the store has rounded it, so that the store need
+    /// not round again.
     fn rounded_before(&self, val: Val) -> Option<Val> {
         let half = self.k.dtype(val);
         if !half.is_half() {
@@ -375,7 +377,8 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// What a reduction over axes that are walked in order combines, and where.
+    /// Returns the operand that a reduction over axes walked in order combines, the map at which it is read, and the
+    /// reduction.
     fn combined(&self, v: Nid, map: &Map) -> Option<(Nid, Map, Reduction)> {
         let node = self.node(v);
         let Op::Reduce(op, _) = node.op else {
@@ -429,7 +432,7 @@ impl<'a> Emitter<'a> {
         let fill = fill.cast(node.dtype);
         match self.k.expr(a) {
             Expr::Const(c) if *c == fill => return Ok(a),
-            // A load under these predicates only, and no border of its own.
+            // A load under these predicates only, without padding of its own.
             Expr::Load { access }
                 if self.k.kernel.accesses[*access as usize].bounds.len() == all =>
             {
@@ -568,7 +571,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// A readable name: the ops of these nodes, operands first.
+/// Returns a readable name: the ops of these nodes, operands first.
 fn name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
     const MOST: usize = 6;
     nodes.sort();

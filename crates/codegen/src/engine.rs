@@ -1,4 +1,4 @@
-//! What computes work: the CPU engine's kernels, and CUDA C++.
+//! Dispatch of work to engines: the CPU engine's kernels, and CUDA C++.
 
 use crate::cpu::Cpu;
 use crate::cuda::Cuda;
@@ -9,7 +9,7 @@ use crate::work::{Body, Engine, Printed, Way, Work};
 use kiln_base::{Machine, custom};
 use kiln_plan::{Custom, Kernel};
 
-/// The engine for the machine of the options.
+/// Returns the engine for the machine of the options.
 fn of(options: &Options) -> Box<dyn Engine + '_> {
     match &options.machine {
         Machine::Cpu(_) => Box::new(Cpu),
@@ -17,18 +17,18 @@ fn of(options: &Options) -> Box<dyn Engine + '_> {
     }
 }
 
-/// How much work the machine of the options shares out.
+/// Returns the limits of dividing work on the machine of the options.
 pub(crate) fn limits(options: &Options) -> Limits {
     of(options).limits()
 }
 
-/// The ways to compute some work as the options say.
+/// Returns the candidates for some work according to the options.
 ///
 /// # Errors
-/// What is not supported.
+/// Lists what is not supported.
 pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
     match &work.body {
-        // Their bodies have ways of their own.
+        // Their bodies have candidates of their own.
         Body::Loop(l, _) => Ok(Way::only(Printed::one(Kernel::Loop(l.clone()), work))),
         Body::If(i, _) => Ok(Way::only(Printed::one(Kernel::If(i.clone()), work))),
         Body::Library(Kernel::Custom(custom)) => custom_ways(custom, work, options),
@@ -36,8 +36,8 @@ pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
     }
 }
 
-/// The kernels of a user's operator. On a GPU what it brings along is looked for by name when sizes are known, and
-/// which sizes kernels can compute only the operator knows.
+/// Returns the kernels of a user's operator. On a GPU, the code that it brings is looked up by name once sizes are
+/// known. Only the operator knows the sizes that its kernels can compute.
 fn custom_ways(custom: &Custom, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
     let kernels = custom::find(&custom.name)?;
     let gpu = options.machine.gpu().is_some();

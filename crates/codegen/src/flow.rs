@@ -1,8 +1,8 @@
-//! The graph in the few ops that fusion distinguishes.
+//! The graph in the few ops that matter to fusion.
 //!
-//! Every view becomes one affine [`View`], windows included; matrix products and convolutions that
-//! have no library kernel become products of views under a reduction; composites are refused. Each
-//! node remembers the value of the graph it stands for.
+//! Every view becomes one affine [`View`], windows included. Matrix products and convolutions that have no library
+//! kernel become products of views under a reduction. Composites are refused. Each node remembers the value of the
+//! graph that it represents.
 
 use crate::affine::{Affine, flatten, stored};
 use crate::{Hint, LowerError};
@@ -13,7 +13,7 @@ use kiln_plan::Conv;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A concatenation of more values than this is done in steps, whose results are in memory.
+/// The most values of one concatenation. Concatenations of more are done in steps, whose results are in memory.
 pub(crate) const WIDE: usize = 32;
 
 mod build;
@@ -27,16 +27,16 @@ pub(crate) use ops::{Call, Library, scores};
 /// A node: an index into [`Flow::nodes`].
 pub(crate) type Nid = usize;
 
-/// When a cast to a dtype of fewer bits rounds.
+/// The place where a cast to a dtype of fewer bits rounds.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
-    /// Where it stands.
+    /// At the cast.
     Here,
     /// Where the value is stored or compared; see [`kiln_ir::ops::Cast::is_step`].
     Stored,
 }
 
-/// What a node does.
+/// The operation of a node.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Input(u32),
@@ -61,13 +61,13 @@ pub(crate) enum Op {
     /// Operands are those of the node, and the result is the node.
     Conv(Box<Conv>),
     Attention(kiln_ir::ops::Attention),
-    /// What a kernel of its own computes, by name.
+    /// An op that a kernel of its own computes, by name.
     Library(&'static str, Arc<dyn Library>),
     /// A loop or branch, whose outputs are its [`Op::Part`]s.
     Control(Arc<kiln_ir::Op>),
     /// An output of the operand.
     Part,
-    /// The first operand, where it lies, once all operands are computed.
+    /// The first operand, in its own memory, once all operands are computed.
     After,
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum Op {
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub index: Vec<DimIndex>,
-    /// The operand dims whose index may fall outside, and what the view holds there.
+    /// The operand dims whose index may fall outside, and the value of the view there.
     pub fill: Option<(SmallVec<[usize; 4]>, Scalar)>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct DimIndex {
 }
 
 impl Node {
-    /// Notes what a hint says of it.
+    /// Applies a hint to the node.
     fn follow(&mut self, hint: Hint) {
         match (hint, &self.op) {
             (Hint::Apart, _) => self.apart = true,
@@ -104,17 +104,17 @@ pub(crate) struct Node {
     pub inputs: SmallVec<[Nid; 3]>,
     pub dtype: DType,
     pub shape: SmallVec<[Dim; 4]>,
-    /// The value of the graph that this is, or is on the way to.
+    /// The value of the graph that this is, or is a step towards.
     pub source: Value,
-    /// Whether this is a step on the way to `source`, not `source` itself.
+    /// True if this is a step towards `source`, not `source` itself.
     pub helper: bool,
-    /// Whether it depends on parameters and constants only.
+    /// True if it depends on parameters and constants only.
     pub parameter_only: bool,
-    /// Whether it lies in memory as `[batch, spatial.., channels]`, where it is stored.
+    /// True if it is stored in memory as `[batch, spatial.., channels]`, if it is stored.
     pub channels_last: bool,
-    /// Whether a launch of its own computes it, whatever could.
+    /// True if it must be computed by a launch of its own, even where it could be fused.
     pub apart: bool,
-    /// What a convolution was measured to take, as [`Hint::Images`](crate::Hint::Images) says.
+    /// The measured choice for a convolution, as [`Hint::Images`](crate::Hint::Images) describes.
     pub measured: Option<(u32, u32)>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Node {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct FlowOutput {
     pub node: Nid,
-    /// Whether the value must be in memory.
+    /// True if the value must be in memory.
     pub required: bool,
 }
 
@@ -138,8 +138,8 @@ impl Flow {
         kiln_base::numel(&self.nodes[n].shape)
     }
 
-    /// Whether no number of a value is above a limit that is not negative, as so many ops in front of it show; of floats
-    /// NaN aside, which casts make 0.
+    /// True if the ops before a value, at most `depth` of them, prove that none of its numbers is above a limit that is
+    /// not negative. NaN of floats is an exception, which casts turn into 0.
     pub fn is_at_most(&self, n: Nid, limit: f64, depth: u32) -> bool {
         let Some(depth) = depth.checked_sub(1) else {
             return false;
@@ -151,7 +151,7 @@ impl Flow {
             Op::Pw(Pw::Minimum) => node.inputs.iter().any(is),
             Op::Pw(Pw::Clip | Pw::Clamp) => is(&node.inputs[2]),
             Op::Pw(Pw::Maximum) | Op::Concat(_) => node.inputs.iter().all(is),
-            // Floats become the nearest number that there is, others wrap around.
+            // Casts of floats saturate, others wrap around.
             Op::Cast(_) => self.nodes[node.inputs[0]].dtype.is_float() && is(&node.inputs[0]),
             Op::View(view) => {
                 let fill = view.fill.as_ref();
@@ -166,12 +166,12 @@ impl Flow {
 }
 
 impl Node {
-    /// Where an element lies in the value's memory.
+    /// Returns the offset of an element in the value's memory.
     pub fn address(&self, map: &[Affine]) -> Affine {
         stored(map, &self.shape, self.channels_last)
     }
 
-    /// Where an element lies in what the node's library kernel writes.
+    /// Returns the offset of an element in the raw result of the node's library kernel.
     pub fn raw_address(&self, map: &[Affine]) -> Affine {
         match &self.op {
             Op::Conv(c) => stored(map, &self.shape, c.writes_channels_last()),
@@ -179,12 +179,12 @@ impl Node {
         }
     }
 
-    /// Whether the value lies in memory without a launch.
+    /// True if the value lies in memory without a launch.
     pub fn is_leaf(&self) -> bool {
         matches!(self.op, Op::Input(_) | Op::Data(_) | Op::After)
     }
 
-    /// Whether it only says where or which number, so that it is computed where it is read.
+    /// True if it only describes an index or a number, so that it is rematerialised where it is read.
     pub fn is_index_map(&self) -> bool {
         matches!(
             self.op,
@@ -198,22 +198,22 @@ impl Node {
         )
     }
 
-    /// Whether a library kernel computes it.
+    /// True if a library kernel computes it.
     pub fn has_library(&self) -> bool {
         self.is_product() || self.is_alone()
     }
 
-    /// Whether its library kernel takes work on the result.
+    /// True if its library kernel accepts an epilogue.
     pub fn is_product(&self) -> bool {
         matches!(self.op, Op::MatMul | Op::Conv(_) | Op::Attention(_))
     }
 
-    /// Whether its library kernel takes no work on the result.
+    /// True if its library kernel accepts no epilogue.
     pub fn is_alone(&self) -> bool {
         matches!(self.op, Op::Library(..) | Op::Control(_))
     }
 
-    /// The name that kernels are called by.
+    /// Returns the name that its kernels are called by.
     pub fn name(&self) -> &'static str {
         match &self.op {
             Op::Input(_) => "input",

@@ -1,22 +1,21 @@
-//! Which images hold the channels of a position side by side in memory (NHWC).
+//! The choice of memory layout: the images whose channels come last in memory (NHWC).
 //!
-//! In the graph an image is `[batch, channels, spatial..]`, whatever its layout: views are index maps, and a
-//! kernel reads and writes through strides what lies in either layout. So a layout is an attribute of what is
-//! stored, no kernel is added for one, and it is chosen once it is known which kernels there are.
+//! In the graph an image is `[batch, channels, spatial..]`, whatever its layout. Views are index maps, and a kernel
+//! reads and writes either layout through strides. So a layout is an attribute of stored values, and no kernel is added
+//! for one. It is chosen once the kernels are known.
 //!
-//! Each launch gets one of two labels, channels first or last. It walks over its values, and stores them,
-//! in that order; a convolution also reads its image in it. The labels are those of least cost:
+//! Each launch gets one of two labels, channels first or last. It walks over its values, and stores them, in that
+//! order; a convolution also reads its image in it. The labels are chosen for the least cost:
 //!
-//! * a convolution costs what its kernel takes in that layout, by measurement if it was measured, else by
+//! * a convolution costs the time of its kernel in that layout, by measurement if it was measured, else by
 //!   a formula of the engine ([`cpu`], [`gpu`]);
-//! * a launch that reads or writes an image of the other layout steps through memory;
-//! * a convolution with channels last reads an image with channels first too, at a cost, and the other way round,
+//! * a launch that reads or writes an image of the other layout strides through memory;
+//! * a convolution with channels last also reads an image with channels first, at a cost, and the other way round,
 //!   which it can't on a GPU.
 //!
-//! Costs of two labels each: the labels of least cost are a minimum cut between the launches with channels
-//! first and those with channels last. A value keeps channels first if it is a result, is read by a
-//! reshape, or by a library kernel that is no convolution.
-//! On a GPU filters lie as images do ([`filters`]).
+//! Each cost depends on at most two labels. So the labels of least cost are a minimum cut between the launches with
+//! channels first and those with channels last. A value keeps channels first if it is a result, or is read by a reshape
+//! or by a library kernel that is not a convolution. On a GPU, filters have the layout of images ([`filters`]).
 
 use crate::affine::estimate;
 use crate::cpu::only_sums;
@@ -35,7 +34,7 @@ mod cpu;
 mod filters;
 mod gpu;
 
-/// A cost of what is wrong, above that of all that is only against what was asked for.
+/// A cost of the impossible, above the sum of all costs of what merely contradicts the options.
 const IMPOSSIBLE: u64 = NEVER << 6;
 
 /// Chooses layouts and writes them into the flow and the groups' spaces.
@@ -63,7 +62,7 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
             let inputs = &flow.nodes[anchor.node].inputs;
             let held = anchor.operands.iter().zip(inputs);
             let either = |n: Nid| last[g] && !differs(flow, n);
-            // What is held may be no image: a list of numbers, behind a reshape.
+            // The value in memory may not be an image: for example a list of numbers that is reshaped.
             let held = held.map(|(o, n)| flow.nodes[o.held].channels_last || either(*n));
             let held: Vec<bool> = held.collect();
             if let Op::Conv(spec) = &mut flow.nodes[anchor.node].op {
@@ -88,8 +87,8 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
     report
 }
 
-/// Puts a group's axes into the order in which it writes: that of its convolution's result, else of the first
-/// value with channels last.
+/// Sorts a group's axes into the order in which it writes: that of its convolution's result, else of the first value
+/// with channels last.
 fn sort_axes(flow: &Flow, group: &mut Group) {
     let flat = match &group.anchor {
         Some(anchor) => {
@@ -112,7 +111,7 @@ fn sort_axes(flow: &Flow, group: &mut Group) {
     }
 }
 
-/// The convolution of a launch.
+/// Returns the convolution of a launch, unless it depends on parameters only.
 fn image_conv(flow: &Flow, group: &Group) -> Option<Conv> {
     let node = &flow.nodes[group.anchor.as_ref()?.node];
     let Op::Conv(spec) = &node.op else {
@@ -121,7 +120,7 @@ fn image_conv(flow: &Flow, group: &Group) -> Option<Conv> {
     (!group.parameter_only).then(|| (**spec).clone())
 }
 
-/// Which convolutions read filters, as operand 1.
+/// For each launch, true if it is a convolution that reads filters, as operand 1.
 fn reads_filters(convs: &[Option<Conv>]) -> Vec<bool> {
     let reads = |c: &Conv| c.role != ConvRole::Weight;
     convs
@@ -130,21 +129,21 @@ fn reads_filters(convs: &[Option<Conv>]) -> Vec<bool> {
         .collect()
 }
 
-/// The launches, and what labels cost.
+/// The launches, and the costs of labels.
 struct Network {
     machine: Machine,
-    /// Whether sums are to be sums of products.
+    /// True if convolutions must be computed as sums of products.
     exact: bool,
     /// The launch that stores a value.
     storer: HashMap<Nid, usize>,
     /// The values that may have channels last.
     free: HashSet<Nid>,
     convs: Vec<Option<Conv>>,
-    /// What a launch costs with channels first, and last.
+    /// The costs of a launch with channels first, and last.
     own: Vec<(u64, u64)>,
-    /// What launches read of images that others write.
+    /// The images that one launch reads and another writes.
     pairs: Vec<Pair>,
-    /// Values that keep channels first, and who reads them.
+    /// The values that keep channels first, each with a reader.
     pinned: Vec<(Nid, usize)>,
 }
 
@@ -153,7 +152,7 @@ struct Pair {
     value: Nid,
     writer: usize,
     reader: usize,
-    /// What it costs if the writer has channels first and the reader has channels last...
+    /// The cost if the writer has channels first and the reader has channels last...
     turn: u64,
     /// ...and the other way round.
     back: u64,
@@ -179,7 +178,7 @@ impl Network {
         for (g, group) in groups.iter().enumerate() {
             network.own[g] = network.own_cost(flow, group, g, options.layout, &filters);
             let conv = network.convs[g].clone().zip(group.anchor.as_ref());
-            // Around filters nothing is an image.
+            // In a gradient of filters, no operand counts as an image.
             let around = !matches!(&conv, Some((c, _)) if c.role == ConvRole::Weight);
             for n in read(group).filter(|_| around) {
                 network.read(flow, group, g, n);
@@ -195,7 +194,7 @@ impl Network {
         network
     }
 
-    /// What a launch costs beside what it reads.
+    /// Returns the costs of a launch with channels first, and last, without those of reads.
     fn own_cost(
         &self,
         flow: &Flow,
@@ -237,24 +236,24 @@ impl Network {
         match layout {
             _ if writes_filters && layout == Layout::Auto => (first, last),
             _ if writes_filters => (NEVER, last),
-            // A result that nothing follows is written by the convolution itself, in its own layout.
+            // A result without an epilogue is written by the convolution itself, in its own layout.
             _ if alone => (first, IMPOSSIBLE),
             Layout::ChannelsLast => (NEVER, last),
             _ => (first, last + pinned),
         }
     }
 
-    /// Whether the weights of a launch's convolution depend on parameters alone.
+    /// True if the weights of a launch's convolution depend on parameters only.
     fn packs(&self, flow: &Flow, group: &Group) -> bool {
         let anchor = group.anchor.as_ref();
         anchor.is_some_and(|a| flow.nodes[a.operands[1].held].parameter_only)
     }
 
-    /// What a convolution with channels last costs for weights that are no parameters, in every run.
+    /// Returns the extra cost per run of a convolution with channels last for weights that are not parameters.
     fn weights(&self, flow: &Flow, group: &Group, filters: &filters::Filters) -> u64 {
         let weights = group.anchor.iter().map(|a| a.operands[1].held);
         let cost = |w: Nid| match self.machine {
-            // They are laid into panels.
+            // They are packed into panels.
             Machine::Cpu(_) if flow.nodes[w].parameter_only => 0,
             Machine::Cpu(_) => elements(flow, w) * cpu::PACKED,
             Machine::Gpu(_) if filters.are_copied(flow, w) => {
@@ -265,7 +264,7 @@ impl Network {
         weights.map(cost).sum()
     }
 
-    /// What an element of a value costs that is read or written in the other order.
+    /// Returns the cost of an element of a value that is read or written in the other order.
     fn strided(&self, flow: &Flow, n: Nid) -> u64 {
         match self.machine {
             Machine::Cpu(_) => cpu::STRIDED,
@@ -273,9 +272,9 @@ impl Network {
         }
     }
 
-    /// What a launch costs for a value that it reads through strides.
+    /// Adds the cost of a launch for a value that it reads through strides.
     fn read(&mut self, flow: &Flow, group: &Group, g: usize, n: Nid) {
-        // Where whole images are reduced, rows and columns of positions and channels are walked equally well.
+        // If whole images are reduced, both orders walk rows and columns of positions and channels equally well.
         if differs(flow, n) && group.roots.iter().any(|(r, _)| differs(flow, *r)) {
             let points = group.space.points().clamp(0, 1 << 32) as u64;
             let cost = points.max(elements(flow, n)) * self.strided(flow, n);
@@ -283,7 +282,7 @@ impl Network {
         }
     }
 
-    /// What a convolution costs for its image.
+    /// Adds the cost of a convolution for its image.
     fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, operand: usize, n: Nid) {
         let (turn, back) = match self.machine {
             Machine::Cpu(_) => (elements(flow, n) * cpu::TURNED, cpu::returned(conv)),
@@ -292,7 +291,7 @@ impl Network {
         self.differ(n, g, turn, back);
     }
 
-    /// Adds what it costs if a reader has channels last and the value first, and the other way round.
+    /// Adds the costs if a reader has channels last and the value first, and the other way round.
     fn differ(&mut self, n: Nid, reader: usize, turn: u64, back: u64) {
         match self.storer.get(&n).filter(|_| self.free.contains(&n)) {
             Some(g) if *g != reader => self.pairs.push(Pair {
@@ -310,7 +309,7 @@ impl Network {
         }
     }
 
-    /// For each launch whether it has channels last, at the least cost.
+    /// For each launch, true if it has channels last, at the least cost.
     fn labels(&self) -> Vec<bool> {
         let mut graph: DiGraph<(), u64> = DiGraph::new();
         let nodes: Vec<NodeIndex> = self.own.iter().map(|_| graph.add_node(())).collect();
@@ -325,7 +324,7 @@ impl Network {
             graph.add_edge(reader, writer, p.back);
         }
         let (_, flows) = dinics(&graph, first, last);
-        // What can't be reached any more has channels last; on a tie, first.
+        // The launches that can still reach `last` have channels last; on a tie, first.
         let mut reached = vec![false; graph.node_count()];
         let mut stack = vec![last];
         reached[last.index()] = true;
@@ -347,12 +346,12 @@ impl Network {
         nodes.iter().map(|n| reached[n.index()]).collect()
     }
 
-    /// The labels with as many channels last as possible.
+    /// Returns the labels with as many channels last as possible.
     fn most(&self) -> Vec<bool> {
         self.own.iter().map(|own| own.1 < NEVER).collect()
     }
 
-    /// Reads of images in a launch of the other layout.
+    /// Returns the reads of images in a launch of the other layout.
     fn conversions(&self, flow: &Flow, groups: &[Group], last: &[bool]) -> Vec<Conversion> {
         let conversion = |value: Nid, reader: usize, kept: bool| {
             let anchor = groups[reader].anchor.as_ref();
@@ -374,7 +373,7 @@ impl Network {
         pairs.chain(pinned).collect()
     }
 
-    /// What labels cost.
+    /// Returns the cost of labels.
     fn cost(&self, last: &[bool]) -> u64 {
         let own = self.own.iter().zip(last);
         let own = own.map(|((f, l), last)| if *last { *l } else { *f });
@@ -390,7 +389,7 @@ impl Network {
     }
 }
 
-/// The values that may have channels last.
+/// Returns the values that may have channels last.
 fn free(flow: &Flow, groups: &[Group], convs: &[Option<Conv>]) -> HashSet<Nid> {
     let mut pinned = pinned(flow);
     for (group, conv) in groups.iter().zip(convs) {
@@ -411,8 +410,8 @@ fn free(flow: &Flow, groups: &[Group], convs: &[Option<Conv>]) -> HashSet<Nid> {
         .collect()
 }
 
-/// The values that keep channels first whatever the launches are: results, and what a reshape reads. One that adds axes
-/// of 1 to what is then reduced, as poolings do, reads any layout.
+/// Returns the values that keep channels first whatever the launches are: results, and operands of reshapes. A reshape
+/// that only adds axes of 1 to an operand of a reduction, as poolings do, accepts any layout.
 fn pinned(flow: &Flow) -> HashSet<Nid> {
     let mut pinned: HashSet<Nid> = flow.outputs.iter().map(|o| o.node).collect();
     let mut read: HashSet<Nid> = pinned.clone();
@@ -435,13 +434,14 @@ fn pinned(flow: &Flow) -> HashSet<Nid> {
     pinned
 }
 
-/// Whether a value lies in memory otherwise with channels last.
+/// True if a value has another memory layout with channels last.
 fn differs(flow: &Flow, n: Nid) -> bool {
     let shape = &flow.nodes[n].shape;
     shape.len() >= 3 && !shape[1].is(1) && shape[2..].iter().any(|d| !d.is(1))
 }
 
-/// What it costs to put channels side by side that several values have: each is walked over for itself.
+/// Returns the cost of concatenating the channels of several values with channels last: each value is walked
+/// separately.
 fn joined(flow: &Flow, group: &Group) -> u64 {
     let joined = group.members.iter().filter_map(|m| {
         let node = &flow.nodes[*m];
@@ -456,7 +456,7 @@ fn joined(flow: &Flow, group: &Group) -> u64 {
     joined.sum()
 }
 
-/// What a launch reads through strides.
+/// Returns the values that a launch reads through strides.
 fn read(group: &Group) -> impl Iterator<Item = Nid> {
     let held = |n: &Nid| {
         group
@@ -476,7 +476,7 @@ fn elements(flow: &Flow, n: Nid) -> u64 {
 mod tests {
     use super::*;
 
-    /// Numbers that look random.
+    /// Returns pseudo-random numbers.
     fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         move |below| {

@@ -1,11 +1,10 @@
 //! Graph → fused groups → Kernel IR → tile programs and library kernels.
 //!
-//! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers, and tasks over them. The stages
-//! are, in order: `flow` (the op set cut down to what index maps and reductions express), `fuse`
-//! (which nodes share a task), `layout` (how images lie in memory), `emit` (groups as [`kir`]) and
-//! `engine`: the ways to compute each task's [`Work`], in kernels of the CPU engine (`cpu`, with Kernel IR
-//! printed as tile programs by `tile`) or in CUDA C++ (`cuda`). By the ways that are chosen a program is a
-//! [`Sequence`] of kernel launches.
+//! [`lower`] turns a decomposed [`Graph`] into a [`Program`]: buffers, and tasks over them. The stages are, in order:
+//! `flow` (the graph in ops that index maps and reductions express), `fuse` (the nodes that share a task), `layout`
+//! (the memory layout of images), `emit` (groups as [`kir`]) and `engine`. The latter makes the candidates for each
+//! task's [`Work`], in kernels of the CPU engine (`cpu`, with Kernel IR emitted as tile programs by `tile`) or in CUDA
+//! C++ (`cuda`). With chosen candidates, a program is a [`Sequence`] of kernel launches.
 
 mod affine;
 mod approximation;
@@ -25,7 +24,7 @@ mod sequence;
 mod tile;
 mod work;
 
-// Tests of what only this crate sees run programs as its other tests do.
+// Unit tests of this crate's internals run programs as its other tests do.
 #[cfg(test)]
 extern crate self as kiln_codegen;
 #[cfg(test)]
@@ -63,7 +62,7 @@ pub fn lower(graph: &Graph, options: &Options) -> Result<Program, LowerError> {
     lower_with(graph, options, &Hints::default())
 }
 
-/// Lowers a graph, some nodes of it otherwise than by the rules.
+/// Lowers a graph, with hints for nodes that deviate from the rules.
 ///
 /// # Errors
 /// As [`lower`].
@@ -89,8 +88,8 @@ fn lowered(
     assemble::assemble(&flow, &groups, options, layout, keeps)
 }
 
-/// About the most bytes of temporaries that are alive at one step of what [`lower`] gives, for typical
-/// values of symbols; not more than its plan needs. No kernel is made for it.
+/// Returns an estimate of the peak bytes of live temporaries of the program that [`lower`] returns, for typical values
+/// of symbols. It is not more than the program's plan needs. No kernel is made for it.
 ///
 /// # Errors
 /// As for [`lower`].

@@ -1,4 +1,4 @@
-//! What lowering gives: buffers and tasks.
+//! The results of lowering: buffers and tasks.
 
 use crate::work::{Way, Work};
 use hashbrown::HashMap;
@@ -8,38 +8,38 @@ use kiln_plan::{self as plan, schedule};
 use std::fmt;
 use std::sync::Arc;
 
-/// A cost of what is not possible.
+/// A cost of the impossible.
 pub(crate) const NEVER: u64 = 1 << 50;
 
 /// A buffer of a [`Program`]: an index into [`Program::buffers`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufId(pub u32);
 
-/// How to lower.
+/// The options of lowering.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What programs are lowered for: on a CPU tile programs and the engine's own kernels, on a GPU CUDA C++.
+    /// The target machine: tile programs and the engine's own kernels on a CPU, CUDA C++ on a GPU.
     pub machine: Machine,
-    /// Whether to fuse. Without it every op is its own kernel (for differential tests).
+    /// True if ops are fused. Otherwise every op is its own kernel (for differential tests).
     pub fuse: bool,
     /// The most operations one kernel may hold.
     pub max_ops: usize,
     /// The most buffers one kernel may touch; small ones count less.
     pub max_buffers: usize,
-    /// How images lie in memory.
+    /// The memory layout of images.
     pub layout: Layout,
-    /// Whether sums of products are computed as such, unless a way is asked for that isn't.
+    /// True if sums of products must be computed as such, unless another candidate is requested.
     pub exact: bool,
-    /// Whether tasks have every way to compute them, for a tuner to choose.
+    /// True if tasks get all candidates, for a tuner to choose from.
     pub ways: bool,
-    /// One more schedule of contractions among these ways on a GPU, where it is legal.
+    /// One more schedule of contractions among these candidates on a GPU, where it is legal.
     pub schedule: Option<schedule::Gpu>,
 }
 
-/// How the images of convolutions lie in memory between kernels. Results always have channels first (NCHW).
+/// The memory layout of the images of convolutions between kernels. Results always have channels first (NCHW).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// As costs least over the whole program.
+    /// The layouts of least cost over the whole program.
     #[default]
     Auto,
     /// Channels first (NCHW), everywhere.
@@ -63,28 +63,28 @@ impl Default for Options {
     }
 }
 
-/// How a node is lowered, against the rules.
+/// An override of the rules for lowering a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Hint {
-    /// A reduction in about so many parts, which a second launch puts together; with 1 in one launch.
+    /// A reduction in about this many parts, which a second launch combines; with 1 in one launch.
     Parts(i64),
-    /// The value in a launch of its own: what reads it does not compute it.
+    /// The value in a launch of its own: its readers do not compute it.
     Apart,
-    /// A convolution takes so long with channels first, and last, in thousandths of what the model says of
+    /// The measured times of a convolution with channels first, and last, in thousandths of the model's estimate for
     /// channels first.
     Images(u32, u32),
 }
 
-/// Nodes that are lowered otherwise than by the rules.
+/// The hints for nodes that deviate from the rules.
 pub type Hints = HashMap<NodeId, Hint>;
 
-/// Why a graph can't be lowered.
+/// The reason why a graph can't be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{node} can't be lowered: {text}")]
 pub struct LowerError {
     /// The node that can't be lowered.
     pub node: NodeId,
-    /// What is wrong with it.
+    /// A description of the problem.
     pub text: String,
 }
 
@@ -100,32 +100,32 @@ impl LowerError {
 /// A graph as a list of tasks over buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// What it was lowered for.
+    /// The target machine.
     pub machine: Machine,
-    /// Every buffer: inputs by input index, then constants, then what tasks write, in order.
+    /// Every buffer: inputs by input index, then constants, then buffers that tasks write, in order.
     pub buffers: Vec<BufferInfo>,
     /// The tasks, in an order in which they can run.
     pub tasks: Vec<Task>,
     /// The buffer of each graph output. `None` only for [`kiln_ir::Target::Kept`] values that the
     /// program does not write to memory.
     pub outputs: Vec<Option<BufId>>,
-    /// How images lie in memory, and why.
+    /// The memory layout of images, and the reasons.
     pub layout: LayoutReport,
 }
 
-/// How the images of a program's convolutions lie in memory, and why. Costs are in thousandths of a
+/// The memory layout of the images of a program's convolutions, and the reasons. Costs are in thousandths of a
 /// multiply-add of a matrix product.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutReport {
-    /// Convolutions that could have channels last.
+    /// The number of convolutions that could have channels last.
     pub convolutions: usize,
-    /// Those that have.
+    /// The number of those that do.
     pub channels_last: usize,
     /// Reads of images in a launch of the other layout.
     pub conversions: Vec<Conversion>,
-    /// What the chosen layouts cost by the model.
+    /// The cost of the chosen layouts by the model.
     pub cost: u64,
-    /// What channels first cost everywhere...
+    /// The cost of channels first everywhere...
     pub first_cost: u64,
     /// ...and channels last wherever possible.
     pub last_cost: u64,
@@ -138,12 +138,12 @@ pub struct Conversion {
     pub value: Value,
     /// A value that the reader writes.
     pub reader: Value,
-    /// Whether the reader has channels last, and the image channels first.
+    /// True if the reader has channels last, and the image channels first.
     pub channels_last: bool,
-    /// Whether the image keeps channels first whoever writes it: an input or a result of the program, or
-    /// what a reshape or a library kernel that is no convolution reads.
+    /// True if the image keeps channels first whoever writes it: an input or a result of the program, or a value read
+    /// by a reshape or by a library kernel that is not a convolution.
     pub kept: bool,
-    /// Whether the reader copies the image into its layout; else it steps through memory.
+    /// True if the reader copies the image into its layout; else it strides through memory.
     pub copied: bool,
     /// The image's bytes.
     pub bytes: Dim,
@@ -181,16 +181,15 @@ pub struct BufferInfo {
     pub dtype: DType,
     /// Shape.
     pub shape: Vec<Dim>,
-    /// Where its contents come from.
+    /// The origin of its contents.
     pub origin: Origin,
-    /// Whether it depends on parameters and constants only.
+    /// True if it depends on parameters and constants only.
     pub parameter_only: bool,
-    /// Whether it lies in memory as `[batch, spatial.., channels]`, where the shape is
-    /// `[batch, channels, spatial..]`.
+    /// True if its memory layout is `[batch, spatial.., channels]`, where the shape is `[batch, channels, spatial..]`.
     pub channels_last: bool,
 }
 
-/// Where a buffer's contents come from.
+/// The origin of a buffer's contents.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
     /// The caller: the input of this index.
@@ -204,14 +203,14 @@ pub enum Origin {
     Derived(Value),
 }
 
-/// Some work of a program, and what it is computed by.
+/// Some work of a program, and its candidates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// What is computed.
+    /// The work.
     pub work: Work,
-    /// The ways to compute it, the default first; others only where [`Options::ways`] asks for them.
+    /// The candidates, the default first; others only if [`Options::ways`] requests them.
     pub ways: Vec<Way>,
-    /// Which of the ways it is computed by.
+    /// The index of the chosen candidate.
     pub chosen: usize,
     /// The buffer of each of the work's arguments.
     pub args: Vec<BufId>,
@@ -219,17 +218,17 @@ pub struct Task {
     pub sites: Vec<plan::Site>,
     /// The graph nodes computed here, ascending.
     pub nodes: Vec<NodeId>,
-    /// For values that cross the border of the task: why they were not fused.
+    /// The reasons why values that cross the border of the task were not fused.
     pub why_not: Vec<String>,
 }
 
 impl Task {
-    /// The way that it is computed by.
+    /// Returns the chosen candidate.
     pub fn way(&self) -> &Way {
         &self.ways[self.chosen]
     }
 
-    /// The buffers that it writes.
+    /// Returns the buffers that it writes.
     pub fn written(&self) -> impl Iterator<Item = BufId> {
         let args = self.args.iter().zip(&self.work.args);
         args.filter(|(_, a)| a.written).map(|(b, _)| *b)
@@ -239,9 +238,9 @@ impl Task {
 /// An estimate of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Arithmetic operations.
+    /// The arithmetic operations.
     pub flops: Dim,
-    /// Bytes of the buffers touched, each counted once.
+    /// The bytes of the buffers touched, each counted once.
     pub bytes: Dim,
 }
 

@@ -1,35 +1,35 @@
-//! How work is cut among threads, as data.
+//! The division of work among threads, as data.
 
 use kiln_plan::tile::Cut;
 use kiln_plan::{Decision, schedule};
 use std::fmt;
 
-/// What tells a way to compute some work from the others, on either engine. Its text is its name in explanations
-/// and in the tuner's store.
+/// The property that distinguishes a candidate for some work from the others, on either engine. Its text is its name in
+/// explanations and in the tuner's store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Schedule {
-    /// As the engine decides by itself, or the only one.
+    /// The engine's own choice, or the only one.
     Default,
-    /// A tile program that is cut otherwise.
+    /// A tile program that is cut differently.
     Cut(Cut),
     /// A tile program that walks the other axes.
     Turned,
-    /// An algorithm of the CPU engine, or several between which sizes decide, or one of a family of kernels.
+    /// An algorithm of the CPU engine, or several that sizes choose from, or one of a family of kernels.
     Algorithm(Decision),
     /// A further kernel of a user's operator.
     Custom(String),
-    /// So many neighbouring elements a thread.
+    /// This many neighbouring elements per thread.
     Elements(u32),
     /// Rows that threads share.
     Rows {
-        /// Threads of a row.
+        /// The number of threads of a row.
         threads: u32,
-        /// Whether later walks read values again that they could have kept.
+        /// True if later walks read values again that they could have kept.
         again: bool,
     },
     /// Tiles of a contraction's result on a GPU.
     Gpu(schedule::Gpu),
-    /// A thread an element of a result, with all of its sum.
+    /// A thread per element of the result, which computes its whole sum.
     Sums,
 }
 

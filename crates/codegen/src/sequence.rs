@@ -1,4 +1,4 @@
-//! The kernels of a program, once it is chosen how its tasks are computed.
+//! The kernels of a program, once the candidates of its tasks are chosen.
 
 use crate::program::{BufId, BufferInfo, Cost, Origin, Program, Task};
 use crate::work::{Slot, Step};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A program as a list of kernel launches over buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sequence {
-    /// What it was lowered for.
+    /// The target machine.
     pub machine: Machine,
     /// The buffers of the program, then memory that only the launches of one task use.
     pub buffers: Vec<BufferInfo>,
@@ -27,7 +27,7 @@ pub struct Launch {
     pub kernel: Arc<Kernel>,
     /// The buffer of each kernel argument.
     pub args: Vec<BufId>,
-    /// Which of `args` are written.
+    /// For each of `args`, true if it is written.
     pub written: Vec<bool>,
     /// The programs that a loop or branch runs; their plans are still missing in `kernel`.
     pub bodies: Vec<Sequence>,
@@ -35,17 +35,17 @@ pub struct Launch {
     pub sites: Vec<Site>,
     /// The graph nodes computed here, ascending.
     pub nodes: Vec<NodeId>,
-    /// Pairs (read argument, written argument) that may share memory: every element is read before
-    /// it is written, at the same address, with the same dtype and size.
+    /// Pairs (read argument, written argument) that may alias: every element is read before it is written, at the same
+    /// address, with the same dtype and size.
     pub in_place: Vec<(usize, usize)>,
-    /// What the launch costs; where a task has several launches, the last costs what all do.
+    /// The cost of the launch; if a task has several launches, the last has the cost of all.
     pub cost: Cost,
     /// The program's tasks that it computes, or of which it computes a part.
     pub tasks: Vec<usize>,
 }
 
 impl Program {
-    /// The launches by the ways that are chosen.
+    /// Returns the launches of the chosen candidates.
     pub fn sequence(&self) -> Sequence {
         let mut sequence = Sequence {
             machine: self.machine,
@@ -109,7 +109,7 @@ impl Sequence {
 }
 
 impl Task {
-    /// Which of its arguments a step writes.
+    /// For each of its arguments, true if a step writes it.
     fn written_by(&self, step: &Step) -> Vec<bool> {
         if let Kernel::Cuda(kernel) = &*step.kernel {
             return kernel.args.iter().map(|a| a.written).collect();

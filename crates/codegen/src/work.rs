@@ -1,4 +1,4 @@
-//! Work: what is to be computed, whatever computes it, and the ways to do so.
+//! Work: a computation independent of its engine, and the candidates for it.
 
 use crate::approximation::Approximation;
 use crate::kir;
@@ -10,31 +10,31 @@ use kiln_plan::contraction::Contraction;
 use kiln_plan::{Attention, Conv, ConvRole, Described, If, Kernel, Loop, MatMul, Reach, Reads};
 use std::sync::Arc;
 
-/// What is to be computed of some arguments: a body, which may read operands that pointwise work in front of it
-/// makes, and whose result may pass through work behind it before it is stored.
+/// A computation on some arguments: a body, whose operands pointwise prologues may compute, and whose result may pass
+/// through an epilogue before it is stored.
 ///
-/// The arguments of the kernels before and behind are those of the work, and one more: the operand that is made,
+/// The arguments of the prologues and the epilogue are those of the work, and one more: the operand that is computed,
 /// or the body's result. Neither is in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// What is computed.
+    /// The body of the computation.
     pub body: Body,
-    /// What makes the operands of a product or a convolution, one for each.
+    /// The prologues of the operands of a product or a convolution, one for each.
     pub before: [Option<Box<kir::Kernel>>; 2],
-    /// What happens to the result.
+    /// The epilogue.
     pub behind: Option<kir::Kernel>,
-    /// What it reads and writes.
+    /// The arguments that it reads and writes.
     pub args: Vec<Arg>,
-    /// Pairs (read argument, written argument) that may share memory: every element is read before it is written,
-    /// at the same address, with the same dtype and size.
+    /// Pairs (read argument, written argument) that may alias: every element is read before it is written, at the same
+    /// address, with the same dtype and size.
     pub in_place: Vec<(usize, usize)>,
 }
 
-/// The heart of some work. Descriptions say nothing of how they are computed: their algorithm is open, and what is
-/// before and behind them is the [`Work`]'s.
+/// The main part of some work. Descriptions say nothing about their computation: their algorithm is open, and their
+/// prologues and epilogues are in the [`Work`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// What a kernel says.
+    /// A kernel of Kernel IR.
     Fused(kir::Kernel),
     /// A batched matrix product.
     MatMul(MatMul),
@@ -42,7 +42,7 @@ pub enum Body {
     Conv(Conv),
     /// Attention.
     Attention(Box<Attention>),
-    /// A kernel from memory to memory, which nothing is before or behind: a scan, a sort, a scatter, a user's operator.
+    /// A kernel from memory to memory, without prologue or epilogue: a scan, a sort, a scatter, a user's operator.
     Library(Kernel),
     /// A program run a number of times.
     Loop(Loop, Box<Program>),
@@ -53,49 +53,49 @@ pub enum Body {
 /// An argument of some work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arg {
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
-    /// Elements.
+    /// The number of elements.
     pub len: Dim,
-    /// Whether it is written, or read.
+    /// True if it is written, false if it is read.
     pub written: bool,
-    /// Whether it is read in runs and depends on parameters and constants alone: what is made of it is kept.
+    /// True if it is read in runs and depends on parameters and constants only: values packed from it are kept.
     pub fixed: bool,
 }
 
-/// A way to compute some work.
+/// A candidate: a way to compute some work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Way {
-    /// How it is cut among threads.
+    /// The division among threads.
     pub schedule: Schedule,
-    /// What it gives up; the default gives up nothing.
+    /// The precision that it gives up; the default gives up none.
     pub approximation: Option<Approximation>,
-    /// What it costs by a model, in a unit that the ways of some work share.
+    /// Its cost by a model, in a unit that the candidates for some work share.
     pub predicted: Option<f64>,
     /// Its kernels.
     pub printed: Printed,
 }
 
-/// What computes work.
+/// An engine that computes work.
 pub(crate) trait Engine {
-    /// How much work its machine shares out.
+    /// Returns the limits of dividing work on its machine.
     fn limits(&self) -> Limits;
 
-    /// The ways to compute some work: the default, and where the options ask for ways every other.
+    /// Returns the candidates for some work: the default, and every other if the options request them.
     ///
     /// # Errors
-    /// What is not supported.
+    /// Lists what is not supported.
     fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String>;
 }
 
 /// Kernels that compute some work.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Printed {
-    /// What runs, in order.
+    /// The kernel calls, in order.
     pub steps: Vec<Step>,
     /// Memory that only these steps use: dtype and shape.
     pub scratch: Vec<(DType, Vec<Dim>)>,
-    /// Pairs (read argument, written argument) of the work that may share memory.
+    /// Pairs (read argument, written argument) of the work that may alias.
     pub in_place: Vec<(usize, usize)>,
 }
 
@@ -106,11 +106,11 @@ pub struct Step {
     pub kernel: Arc<Kernel>,
     /// One for each of the kernel's arguments.
     pub args: Vec<Slot>,
-    /// For each of the kernel's sites its position among the work's.
+    /// For each of the kernel's sites, its position among the work's.
     pub sites: Vec<usize>,
 }
 
-/// What a kernel argument is.
+/// The origin of a kernel argument.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// An argument of the work.
@@ -120,7 +120,7 @@ pub enum Slot {
 }
 
 impl Work {
-    /// Its Kernel IR, in the order in which it runs: what makes operands, then the body or what is behind it.
+    /// Returns its Kernel IR, in the order in which it runs: prologues, then the body or the epilogue.
     pub fn kernels(&self) -> impl Iterator<Item = &kir::Kernel> {
         let own = match &self.body {
             Body::Fused(kernel) => Some(kernel),
@@ -129,7 +129,7 @@ impl Work {
         self.before.iter().flatten().map(|k| &**k).chain(own)
     }
 
-    /// Its Kernel IR on a machine as text, if it has any: what it contracts, and what is fused.
+    /// Returns its Kernel IR on a machine as text, if it has any: its contraction, and the fused kernels.
     pub fn kir_text(&self, machine: &Machine) -> Option<String> {
         let contraction = self.body.contraction(machine).map(|c| c.to_string());
         let kernels = self.kernels().map(|k| k.to_string());
@@ -137,12 +137,12 @@ impl Work {
         (!all.is_empty()).then(|| all.join("\n"))
     }
 
-    /// What makes operands, one for each that may be made.
+    /// Returns the prologues, one for each operand that may have one.
     pub fn made(&self) -> [Option<&kir::Kernel>; 2] {
         self.before.each_ref().map(Option::as_deref)
     }
 
-    /// A readable name.
+    /// Returns a readable name.
     pub fn name(&self) -> &str {
         let own = match &self.body {
             Body::Fused(kernel) => Some(&kernel.name[..]),
@@ -151,14 +151,14 @@ impl Work {
         self.fused_name().or(own).unwrap_or_default()
     }
 
-    /// The name of what is fused into it: of what is behind it, or else of what makes an operand.
+    /// Returns the name of the kernel that is fused into it: of the epilogue, or else of a prologue.
     pub(crate) fn fused_name(&self) -> Option<&str> {
         let before = self.before.iter().flatten().map(|k| &**k);
         let named = self.behind.iter().chain(before).next();
         named.map(|k| &k.name[..])
     }
 
-    /// Whether the weights of a convolution, or the right matrix of a product, can be packed once for all runs.
+    /// True if the weights of a convolution, or the right matrix of a product, can be packed once for all runs.
     pub fn packs(&self) -> bool {
         let weights = match &self.body {
             Body::MatMul(m) => m.rhs.arg,
@@ -168,7 +168,7 @@ impl Work {
         self.args.get(usize::from(weights)).is_some_and(|a| a.fixed)
     }
 
-    /// How many places in it can report a data error, but for those in the programs that it runs.
+    /// Returns the number of its data-error sites, without those in the programs that it runs.
     pub fn sites(&self) -> usize {
         match &self.body {
             Body::Fused(kernel) => kernel.sites as usize,
@@ -177,7 +177,7 @@ impl Work {
         }
     }
 
-    /// What it costs.
+    /// Returns its cost.
     pub fn cost(&self) -> Cost {
         let kernels = self.kernels().map(kir::flops);
         let arg = |a: &Arg| &a.len * &Dim::from(a.dtype.size());
@@ -187,7 +187,7 @@ impl Work {
         }
     }
 
-    /// Which elements of its arguments it touches.
+    /// Returns its footprints in its arguments.
     pub fn reaches(&self) -> Vec<Reach> {
         let here = |r: &Reach| usize::from(r.arg) < self.args.len();
         let kernels = self.kernels().flat_map(kir::reaches);
@@ -196,7 +196,7 @@ impl Work {
         all.filter(here).collect()
     }
 
-    /// The programs that it runs.
+    /// Returns the programs that it runs.
     pub fn bodies(&self) -> &[Program] {
         match &self.body {
             Body::Loop(_, body) => std::slice::from_ref(body),
@@ -205,7 +205,7 @@ impl Work {
         }
     }
 
-    /// The programs that it runs, to change.
+    /// Returns the programs that it runs, mutably.
     pub fn bodies_mut(&mut self) -> &mut [Program] {
         match &mut self.body {
             Body::Loop(_, body) => std::slice::from_mut(body),
@@ -216,7 +216,7 @@ impl Work {
 }
 
 impl Body {
-    /// The contraction that it is, if it is one.
+    /// Returns the contraction that it is, if it is one.
     fn contraction(&self, machine: &Machine) -> Option<Contraction> {
         match self {
             Body::MatMul(m) => Some(m.into()),
@@ -225,7 +225,7 @@ impl Body {
         }
     }
 
-    /// What describes it, but for Kernel IR.
+    /// Returns the description of the body, unless it is Kernel IR.
     fn described(&self) -> Option<&dyn Described> {
         Some(match self {
             Body::Fused(_) => return None,
@@ -238,7 +238,7 @@ impl Body {
         })
     }
 
-    /// Arithmetic operations of a run, but for those of Kernel IR.
+    /// Returns the arithmetic operations of a run, without those of Kernel IR.
     fn flops(&self) -> Dim {
         let product = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
         let twice = |dims: &[&Dim]| &product(dims) * &Dim::Const(2);
@@ -268,7 +268,7 @@ impl Body {
         }
     }
 
-    /// Whether it is a kernel of its own that reads each element of its first operand before it writes there.
+    /// True if it is a kernel of its own that reads each element of its first operand before it writes there.
     pub(crate) fn reads_first(&self) -> bool {
         let Body::Library(kernel) = self else {
             return false;
@@ -284,10 +284,10 @@ impl Body {
 }
 
 impl Way {
-    /// What tells it from the other ways of some work, such as `fast: 4 elements a thread`.
+    /// Returns the name that distinguishes it from the other candidates, such as `fast: 4 elements a thread`.
     pub fn name(&self) -> String {
         match (self.approximation, &self.schedule) {
-            // Their text says it.
+            // Their text contains the approximation.
             (None | Some(Approximation::Algorithm(_)), _) | (_, Schedule::Gpu(_)) => {
                 self.schedule.to_string()
             }
@@ -295,7 +295,7 @@ impl Way {
         }
     }
 
-    /// The only one.
+    /// Returns the only candidate.
     pub(crate) fn only(printed: Printed) -> Vec<Way> {
         vec![Way {
             schedule: Schedule::Default,
@@ -307,7 +307,7 @@ impl Way {
 }
 
 impl Printed {
-    /// One kernel, which takes what the work takes.
+    /// Returns one kernel, which takes the arguments of the work.
     pub fn one(kernel: Kernel, work: &Work) -> Printed {
         Printed {
             steps: vec![Step {

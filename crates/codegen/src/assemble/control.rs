@@ -9,7 +9,7 @@ use kiln_ir::Op as IrOp;
 use kiln_plan::{self as plan, Plan};
 
 impl Assembler<'_> {
-    /// A loop or branch. Its bodies become plans when memory is planned.
+    /// Makes the work of a loop or branch. Its bodies become plans when memory is planned.
     pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<Parts, LowerError> {
         let node = &self.flow.nodes[anchor.node];
         let mut nodes: Vec<Nid> = Vec::new();

@@ -1,4 +1,4 @@
-//! In which order groups run.
+//! The order in which groups run.
 
 use crate::affine::estimate;
 use crate::flow::{Flow, Nid, Op};
@@ -6,17 +6,17 @@ use crate::fuse::Group;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// An order in which groups can run, and the most bytes of temporaries that are alive in it, if every operand that
-/// dies is written over by a result of its size.
+/// An order in which groups can run, and its peak: the most bytes of live temporaries, if every operand that dies is
+/// overwritten by a result of its size.
 pub(crate) struct Order {
     pub groups: Vec<usize>,
     pub peak: i64,
 }
 
-/// An order in which groups can run. Among those that can, one that frees more temporary memory than it
-/// takes comes first (a weight's gradient as soon as the activation that it needs has no other reader);
-/// then the one that comes first in the program. If an order that always goes on with what takes least
-/// needs clearly less memory, it is that one.
+/// Chooses an order in which groups can run. Among those that are ready, a group that frees more temporary memory than
+/// it takes comes first (a weight's gradient as soon as the activation that it needs has no other reader). Then comes
+/// the first in the program. A second order always continues with the group that takes least memory; it is chosen if it
+/// needs clearly less memory.
 pub(crate) fn order(flow: &Flow, groups: &[Group]) -> Order {
     let needs = Needs::new(flow, groups);
     let program = freeing_first(Scheduler::new(&needs));
@@ -57,7 +57,7 @@ fn freeing_first(mut s: Scheduler) -> Vec<usize> {
 }
 
 fn least_first(mut s: Scheduler) -> Vec<usize> {
-    // A group is there once more whenever it takes less than before, so what is found first is right.
+    // A group is pushed again whenever it takes less than before, so its first entry in the heap is right.
     let mut ready: BinaryHeap<Reverse<(i64, Nid, usize)>> = BinaryHeap::new();
     let entry = |s: &Scheduler, g: usize| Reverse((s.takes(g), s.key(g), g));
     ready.extend(s.ready().map(|g| entry(&s, g)));
@@ -74,7 +74,7 @@ fn least_first(mut s: Scheduler) -> Vec<usize> {
     out
 }
 
-/// What groups need of each other, whatever the order.
+/// The dependences between groups, whatever the order.
 struct Needs {
     /// The bytes of each temporary of the run...
     bytes: Vec<i64>,
@@ -83,18 +83,18 @@ struct Needs {
     groups: Vec<Need>,
 }
 
-/// What a group needs, and who needs it.
+/// The dependences of a group, and its users.
 #[derive(Default)]
 struct Need {
-    /// What comes first in the program.
+    /// The group's position in the program: smaller comes first.
     key: Nid,
     /// The temporaries that it reads...
     reads: Vec<usize>,
     /// ...and writes.
     writes: Vec<usize>,
-    /// How many groups it waits for.
+    /// The number of groups that it waits for.
     waits: usize,
-    /// Which wait for it.
+    /// The groups that wait for it.
     users: Vec<usize>,
 }
 
@@ -150,9 +150,9 @@ impl Needs {
 struct Scheduler<'a> {
     needs: &'a Needs,
     has_run: Vec<bool>,
-    /// How many readers of each temporary have not run.
+    /// The number of readers of each temporary that have not run.
     left: Vec<usize>,
-    /// How many groups each group still waits for.
+    /// The number of groups that each group still waits for.
     waiting: Vec<usize>,
 }
 
@@ -175,8 +175,8 @@ impl Scheduler<'_> {
         (0..self.waiting.len()).filter(|g| self.waiting[*g] == 0)
     }
 
-    /// Notes that a group has run; gives those that became the last readers of something, and those that
-    /// can run now.
+    /// Notes that a group has run. Returns the groups that became the last readers of a temporary, and those that can
+    /// run now.
     fn run(&mut self, g: usize) -> (Vec<usize>, Vec<usize>) {
         self.has_run[g] = true;
         let need = &self.needs.groups[g];
@@ -198,28 +198,28 @@ impl Scheduler<'_> {
         (last, ready)
     }
 
-    /// The temporaries of which a group that has not run is the last reader.
+    /// Returns the bytes of each temporary whose last reader is this group, which has not run.
     fn frees(&self, g: usize) -> impl Iterator<Item = i64> {
         let freed = self.needs.groups[g].reads.iter();
         let freed = freed.filter(|t| self.left[**t] == 1);
         freed.map(|t| self.needs.bytes[*t])
     }
 
-    /// The temporaries that a group writes and another reads.
+    /// Returns the bytes of each temporary that a group writes and another reads.
     fn writes(&self, g: usize) -> impl Iterator<Item = i64> {
         let written = self.needs.groups[g].writes.iter();
         let read = written.filter(|t| self.left[**t] > 0);
         read.map(|t| self.needs.bytes[*t])
     }
 
-    /// The bytes of temporary memory that running a group takes more than it frees.
+    /// Returns the bytes of temporary memory that running a group takes more than it frees.
     fn takes(&self, g: usize) -> i64 {
         let freed = self.frees(g).fold(0, i64::saturating_add);
         let taken = self.writes(g).fold(0, i64::saturating_add);
         taken.saturating_sub(freed)
     }
 
-    /// The most bytes of temporaries that are alive if groups run in this order.
+    /// Returns the peak of live temporaries in bytes, if groups run in this order.
     fn peak(mut self, order: &[usize]) -> i64 {
         let (mut alive, mut most) = (0i64, 0i64);
         for &g in order {

@@ -1,9 +1,9 @@
-//! Kernels side by side in one launch.
+//! Concurrent kernels in one launch.
 //!
-//! A GPU starts one kernel behind another at a cost, and the last blocks of each leave most of it idle. So
-//! kernels that do not depend on each other, none of which fills the GPU for long, are one launch whose
-//! blocks are shared out, some to each kernel, whose code stays as it is: the gradients of queries and of
-//! keys, or the updates of all biases. Which of them, the compiler decides.
+//! Each kernel launch on a GPU has a cost, and the last blocks of each leave most of the GPU idle. So independent
+//! kernels, none of which fills the GPU for long, become one launch. Its blocks are divided among the kernels, whose
+//! code stays as it is: for example, the gradients of queries and of keys, or the updates of all biases. The compiler
+//! chooses the kernels of a launch.
 
 use super::parts;
 use crate::Cost;
@@ -20,18 +20,17 @@ const MOST: usize = 16;
 const MOST_PRODUCTS: usize = 4;
 /// The most pointers of a launch.
 const MOST_ARGS: usize = 256;
-/// The turns of a GPU's threads, with as many registers each as a thread may have, that a kernel takes at most. More
-/// keep it busy without others.
+/// The most work of a kernel in one launch, in waves of the GPU's threads with the most registers per thread. A kernel
+/// with more keeps the GPU busy alone.
 const TURNS: i64 = 2;
 
-/// Whether a launch may share one with others: it is for a GPU, its size is known and small, and it can't
-/// fail.
+/// True if a launch may share one with others: it is for a GPU, its size is known and small, and it can't fail.
 pub fn shares_a_launch(sequence: &Sequence, launch: &Launch) -> bool {
     part(sequence, launch).is_some()
 }
 
-/// Whether launches that each [share one](shares_a_launch) can be a single one: their blocks have as many
-/// threads, and beside products, which take many registers, is only what a block a multiprocessor does.
+/// True if launches that each [share one](shares_a_launch) can be merged: their blocks have equally many threads, and
+/// next to products, which take many registers, every other kernel has at most one block per multiprocessor.
 pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
     let Machine::Gpu(gpu) = &sequence.machine else {
         return false;
@@ -49,7 +48,7 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
         && parts.iter().map(|k| k.args.len()).sum::<usize>() <= MOST_ARGS
 }
 
-/// The sequence with the launches of each group as one, in the order of the groups.
+/// Returns the sequence with the launches of each group merged into one, in the order of the groups.
 ///
 /// # Panics
 /// If a group of several does not [fit](fit_in_a_launch).
@@ -64,7 +63,7 @@ pub fn side_by_side(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
     }
 }
 
-/// The kernel of a launch that may be a part of another.
+/// Returns the kernel of a launch if it may be a part of another.
 fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
     let (Kernel::Cuda(kernel), Machine::Gpu(gpu)) = (&*launch.kernel, &sequence.machine) else {
         return None;
@@ -78,7 +77,7 @@ fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
     (row && known && plain && short()).then_some(kernel)
 }
 
-/// The launches of a set as one.
+/// Merges the launches of a set into one.
 fn together(sequence: &Sequence, set: &[usize]) -> Launch {
     let mut set = set.to_vec();
     // Equal kernels are one function.
@@ -91,7 +90,7 @@ fn together(sequence: &Sequence, set: &[usize]) -> Launch {
     let mut in_place = Vec::new();
     let mut first = 0;
     for l in &launches {
-        // What another of them reads as well must not be written over.
+        // An argument that another of them also reads must not be overwritten.
         let alone = |r: usize| args.iter().filter(|b| **b == l.args[r]).count() == 1;
         let pairs = l.in_place.iter().filter(|(r, _)| alone(*r));
         in_place.extend(pairs.map(|(r, w)| (first + r, first + w)));

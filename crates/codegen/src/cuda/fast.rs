@@ -5,12 +5,12 @@ use crate::kir::{Expr, Kernel};
 use kiln_base::Compute;
 use kiln_base::prim::{Binary, Reduction, Unary};
 
-/// The error of `exp` over all its normal results.
+/// The error bound of `exp` over all its normal results.
 const EXP: f64 = 1.0 / 65536.0;
 /// A unit in the last place.
 const UNIT: f64 = f32::EPSILON as f64;
 
-/// A primitive on one value, with the bound of its error, if it has such a form.
+/// Returns the fast form of a primitive on one value, with its error bound, if it has one.
 pub(super) fn unary(op: Unary, x: &str) -> Option<(String, f64)> {
     Some(match op {
         Unary::Exp => (format!("__expf({x})"), EXP),
@@ -23,14 +23,14 @@ pub(super) fn unary(op: Unary, x: &str) -> Option<(String, f64)> {
     })
 }
 
-/// A primitive on two values, likewise.
+/// Returns the fast form of a primitive on two values, likewise.
 pub(super) fn binary(op: Binary, a: &str, b: &str) -> Option<(String, f64)> {
     (op == Binary::Div).then(|| (format!("kiln_fast_div({a}, {b})"), 2.0 * UNIT))
 }
 
-/// What a kernel gives up with fast math. It may not where it has none of these functions, where results are
-/// integers or masks, which would be others, or where it compares what such a function gave: with what was
-/// chosen from the same values by another kernel, which may compute them otherwise.
+/// Returns the precision that a kernel gives up with fast math. `None` in three cases. The kernel may have none of
+/// these functions. Its results may be integers or masks, which would change. Or it compares results of such a
+/// function: another kernel, which may compute them differently, may have chosen the value to compare with.
 pub(super) fn approximation(kernel: &Kernel) -> Option<Approximation> {
     if kernel.args.iter().any(|a| a.written && !a.dtype.is_float()) {
         return None;
@@ -61,7 +61,7 @@ pub(super) fn approximation(kernel: &Kernel) -> Option<Approximation> {
     (!errors.is_empty()).then(|| Approximation::FastMath(errors.iter().sum()))
 }
 
-/// Whether an operation compares its operands.
+/// True if an operation compares its operands.
 fn compares(expr: &Expr) -> bool {
     match expr {
         Expr::Binary { op, .. } => op.gives_mask(),

@@ -1,16 +1,16 @@
-//! Work that is printed for a GPU.
+//! Work to emit for a GPU.
 
 use crate::work::Work;
 use kiln_base::Gpu;
 use kiln_plan::schedule;
 use std::ops::Deref;
 
-/// Work that is printed for a GPU.
+/// Work to emit for a GPU.
 #[derive(Copy, Clone)]
 pub(super) struct Job<'a> {
     pub work: &'a Work,
     pub gpu: &'a Gpu,
-    /// A schedule of contractions to print too, where it is legal.
+    /// A schedule of contractions to emit too, where it is legal.
     pub schedule: Option<schedule::Gpu>,
 }
 

@@ -1,4 +1,4 @@
-//! Work printed in CUDA C++: often as one kernel, or as several with memory between them (partial results of a
+//! Emission of work as CUDA C++: often as one kernel, or as several with memory between them (partial results of a
 //! split reduction, passes of a sort).
 
 use crate::Approximation;
@@ -29,7 +29,7 @@ mod walk;
 
 pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
 
-/// CUDA C++ for a GPU.
+/// The emitter of CUDA C++ for a GPU.
 pub(crate) struct Cuda<'a>(pub &'a Gpu);
 
 impl Engine for Cuda<'_> {
@@ -49,7 +49,7 @@ impl Engine for Cuda<'_> {
             most_columns: 1 << 13,
             held_rows: HeldRows {
                 longest: Some(128),
-                // Blocks of 16 rows that keep it busy, since their sums are not shared out.
+                // Blocks of 16 rows that keep it busy, since their sums are not split.
                 least: 16 * busy,
                 few: Few::ARow(1 << 14),
             },
@@ -75,7 +75,7 @@ impl Engine for Cuda<'_> {
     }
 }
 
-/// Says of kernels what they touch: of the work's arguments what the work does, of memory between them all of it.
+/// Sets the footprints of kernels: for the work's arguments those of the work, for memory between kernels all of it.
 fn reach(printed: &mut Printed, work: &[Reach]) {
     let Printed { steps, scratch, .. } = printed;
     for Step { kernel, args, .. } in steps {
@@ -93,7 +93,7 @@ fn reach(printed: &mut Printed, work: &[Reach]) {
     }
 }
 
-/// The ways of a kernel that the Kernel IR says everything about.
+/// Returns the candidates of a kernel that Kernel IR describes fully.
 fn fused(job: Job, kernel: &kir::Kernel, all: bool) -> Vec<Way> {
     let fast = fast::approximation(kernel).filter(|_| all);
     let by = |approximation| fused_by(job, kernel, all, approximation);
@@ -102,7 +102,7 @@ fn fused(job: Job, kernel: &kir::Kernel, all: bool) -> Vec<Way> {
     ways
 }
 
-/// Those that give up nothing, or those with fast math.
+/// Returns the candidates that give up nothing, or those with fast math.
 fn fused_by(
     job: Job,
     kernel: &kir::Kernel,
@@ -139,7 +139,7 @@ fn fused_by(
     }
 }
 
-/// A step that takes what the work takes.
+/// Makes a step with the arguments of the work.
 fn whole(kernel: CudaKernel) -> Step {
     Step {
         args: (0..kernel.args.len()).map(Slot::Arg).collect(),

@@ -1,14 +1,14 @@
-//! The text of a kernel whose blocks are shared out among the kernels that it is made of.
+//! The text of a kernel whose blocks are divided among the kernels that it is made of.
 //!
-//! Each of these is a function that is told which of its own blocks it is, in a namespace with what stood in front of
-//! it. Their shared memory is one union, since a block runs one of them.
+//! Each of these is a function that takes the index of its own block, in a namespace with the text from before it.
+//! Their shared memory is one union, since a block runs only one of them.
 
 use kiln_base::Dim;
 use kiln_plan::Reach;
 use kiln_plan::cuda::{Beside, Blocks, CudaKernel, Pointer, Text};
 use std::fmt::Write;
 
-/// Kernels of equal blocks, known grids along x, no numbers and no sites as one. Equal ones are neighbours.
+/// Merges kernels of equal blocks, known grids along x, no numbers and no sites into one. Equal ones are neighbours.
 pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
     let (mut scope, mut room) = (String::new(), String::new());
     let mut body = "    const unsigned at = blockIdx.x;\n".to_string();
@@ -55,7 +55,7 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
     kernel.named()
 }
 
-/// What kernels touch of the arguments of all, which follow each other.
+/// Returns the footprints of kernels whose arguments follow each other.
 fn reaches(kernels: &[&CudaKernel]) -> Vec<Reach> {
     let mut all = Vec::new();
     let mut first = 0;
@@ -69,7 +69,7 @@ fn reaches(kernels: &[&CudaKernel]) -> Vec<Reach> {
     all
 }
 
-/// A kernel as a function.
+/// Emits a kernel as a function.
 fn function(kernel: &CudaKernel, number: usize) -> String {
     let Text {
         scope,
@@ -87,8 +87,8 @@ fn function(kernel: &CudaKernel, number: usize) -> String {
     )
 }
 
-/// The call of a function for the blocks of `times` kernels, of `blocks` each, that lie between `begin` and
-/// `end` and whose arguments follow each other.
+/// Emits the call of a function for the blocks of `times` kernels, of `blocks` each. The blocks lie between `begin` and
+/// `end`, and the kernels' arguments follow each other.
 fn call(
     kernel: &CudaKernel,
     number: usize,

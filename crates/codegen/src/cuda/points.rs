@@ -1,4 +1,4 @@
-//! Kernels without reductions: a thread a point, or a vector of them.
+//! Kernels without reductions: a thread for each point, or for each vector of points.
 
 use super::job::Job;
 use super::source::{Index, Source};
@@ -10,14 +10,14 @@ use crate::tile::Step;
 use kiln_base::numel;
 use kiln_plan::cuda::{Blocks, CudaKernel};
 
-/// Threads of a block.
+/// The number of threads of a block.
 const THREADS: u32 = 256;
 
-/// The most values that the text of a thread defines if it takes more than fill 16 bytes.
+/// The most values that the text of a thread defines if its points exceed 16 bytes.
 const LONGEST: usize = 256;
 
-/// The points that a thread takes: the default, and with `all` each other number of them, up to
-/// two vectors of 16 bytes.
+/// Returns the vectors of points that a thread takes: the default, and with `all` each other width, up to two vectors
+/// of 16 bytes.
 pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<Vector> {
     let default = match kernel.axes.len() {
         0 => Vector::scalar(kernel),
@@ -36,7 +36,7 @@ pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<Vector> {
     shapes
 }
 
-/// The kernel, with fast math if so.
+/// Emits the kernel, with fast math if `fast`.
 pub(super) fn print(job: Job, kernel: &Kernel, vector: &Vector, fast: bool) -> CudaKernel {
     let index = Values::index_type(kernel);
     let mut source = Source::new(job.gpu, &kernel.name, &kernel.args, kernel.sites, index);

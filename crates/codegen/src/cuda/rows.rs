@@ -1,5 +1,5 @@
 //! Kernels with reductions: some threads of a block share the inner points of a row. Where stores combine rows, these
-//! threads walk over the rows in order, and each keeps what it has of its points in registers.
+//! threads walk over the rows in order, and each keeps the accumulators of its points in registers.
 
 use super::job::Job;
 use super::rows_shape::{Order, Shape};
@@ -12,7 +12,7 @@ use kiln_base::{Dim, numel};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel};
 
-/// The kernel, with fast math if so, and the pairs of arguments that may share memory.
+/// Emits the kernel, with fast math if `fast`, and returns the pairs of arguments that may alias.
 pub(super) fn print(
     job: Job,
     kernel: &Kernel,
@@ -49,20 +49,20 @@ pub(super) fn print(
     )
 }
 
-/// The axes whose points different threads take.
+/// Returns the axes whose points are divided among threads.
 fn parallel(kernel: &Kernel) -> &[Dim] {
     &kernel.axes[..kernel.axes.len() - kernel.serial]
 }
 
-/// Prints what is done with row number `row` of a library kernel's result by those threads of its block that are
-/// its `lane`s. The raw result at inner point `i` is the C expression `raw`.
+/// Emits the epilogue of row number `row` of a library kernel's result, for the threads of its block that are its
+/// `lane`s. The raw result at inner point `i` is the C expression `raw`.
 pub(super) fn behind(kernel: &Kernel, shape: &Shape, raw: &str, source: &mut Source) {
     let (mut rows, plans) = Rows::new(kernel, shape, source);
     rows.values.replace(kernel.args.len() - 1, raw);
     rows.row(&plans);
 }
 
-/// The pairs of arguments among `in_place` that may share memory.
+/// Returns the pairs of arguments among `in_place` that may alias.
 pub(super) fn may_share(
     kernel: &Kernel,
     in_place: &[(usize, usize)],
@@ -77,14 +77,14 @@ pub(super) fn may_share(
 struct Rows<'a> {
     kernel: &'a Kernel,
     shape: &'a Shape,
-    /// For each value whether it is kept for later walks.
+    /// For each value, true if it is kept for later walks.
     keeps: Vec<bool>,
     values: Values<'a>,
     source: &'a mut Source,
 }
 
 impl<'a> Rows<'a> {
-    /// Nothing yet, and what it is to print.
+    /// Makes an emitter with no text yet, and returns the plans to emit.
     fn new(kernel: &'a Kernel, shape: &'a Shape, source: &'a mut Source) -> (Rows<'a>, Vec<Plan>) {
         let (plans, slots) = tile::plan(kernel, &shape.keep);
         let rows = Rows {
@@ -101,7 +101,7 @@ impl<'a> Rows<'a> {
         self.source.line(text);
     }
 
-    /// Declares where the warps of a row leave what they have accumulated.
+    /// Declares the shared memory in which the warps of a row leave their accumulators.
     fn shared(&mut self) {
         let Shape { lanes, rows, .. } = *self.shape;
         let places = match self.shape.order {
@@ -119,7 +119,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Says which row and lane a thread is.
+    /// Declares the row and lane of a thread.
     fn begin(&mut self) {
         let Shape { rows, lanes, .. } = *self.shape;
         let index = self.source.index;
@@ -162,7 +162,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// What is done with the rows of part number `part`, in order.
+    /// Emits the work on the rows of part number `part`, in order.
     fn in_order(&mut self, plans: &[Plan]) {
         let kernel = self.kernel;
         let serial = numel(&kernel.axes[parallel(kernel).len()..]);
@@ -212,14 +212,14 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// How often a thread goes on to its next points of a row.
+    /// Returns the number of trips of a thread over its points of a row.
     fn trips(&self) -> u32 {
         self.shape
             .trips
             .expect("points of rows in order have places")
     }
 
-    /// What is done with a row.
+    /// Emits the work on a row.
     fn row(&mut self, plans: &[Plan]) {
         let Rows { values, source, .. } = self;
         values.decompose(source, "row");
@@ -243,7 +243,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// What has one value a row.
+    /// Emits the values that are the same for a whole row, and their stores.
     fn by_row(&mut self, plan: &Plan) {
         for d in &plan.defs {
             if let Step::Compute(v) = d {
@@ -273,7 +273,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// A walk over the inner points, and the reductions that it ends.
+    /// Emits a walk over the inner points, and the reductions that it ends.
     fn inside(&mut self, plan: &Plan) {
         let reductions: Vec<Val> = (plan.defs.iter())
             .filter_map(|d| match d {
@@ -304,7 +304,7 @@ impl<'a> Rows<'a> {
         self.finish(&reductions);
     }
 
-    /// Opens a walk of each thread over its inner points, and says how many braces close it.
+    /// Opens a walk of each thread over its inner points, and returns the number of braces that close it.
     fn points(&mut self, unroll: bool) -> usize {
         let width = self.shape.vector.width;
         let lanes = self.shape.lanes;
@@ -349,7 +349,7 @@ impl<'a> Rows<'a> {
         closing
     }
 
-    /// The C type that a reduction accumulates in, and what it begins with.
+    /// Returns the C type of a reduction's accumulator, its initial value, and the function that combines.
     fn accumulates(&self, v: Val) -> (String, String, String) {
         match &self.kernel.body[v.index()].expr {
             Expr::Reduce { op, .. } => {
@@ -382,7 +382,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Combines what the lanes have accumulated, for every lane.
+    /// Combines the accumulators of the lanes, for every lane.
     fn finish(&mut self, reductions: &[Val]) {
         let Shape { lanes, rows, .. } = *self.shape;
         let width = self.shape.vector.width;
@@ -441,7 +441,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Reads what the others have left in shared memory.
+    /// Reads the accumulators that the other lanes have left in shared memory.
     fn gather(&mut self, v: Val) {
         let Shape { lanes, rows, .. } = *self.shape;
         let (_, _, by) = self.accumulates(v);
@@ -465,13 +465,13 @@ impl<'a> Rows<'a> {
 }
 
 impl Shape {
-    /// Whether threads beyond the last row stay, because others wait for them.
+    /// True if threads beyond the last row stay, because others wait for them.
     fn pads(&self) -> bool {
         self.order == Order::RowsFirst && self.lanes > 1
     }
 
-    /// Whether a result may lie over what a row reads at the same addresses: the thread that writes must
-    /// be the only one that reads.
+    /// True if a result may overwrite the values that a row reads at the same addresses: the thread that writes must be
+    /// the only one that reads.
     fn may_share(&self, kernel: &Kernel, written: usize) -> bool {
         let outer = kernel.axes.len();
         let inside = |s: &&Store| kernel.accesses[s.access as usize].arg as usize == written;

@@ -1,4 +1,4 @@
-//! How the threads of a block share rows and inner points.
+//! The division of rows and inner points among the threads of a block.
 
 use super::vector::Vector;
 use crate::affine::estimate;
@@ -7,7 +7,7 @@ use crate::schedule::Schedule;
 use crate::tile::{Keep, dear};
 use kiln_base::{Gpu, numel};
 
-/// Which of its two coordinates a thread's number counts first.
+/// The coordinate of a thread that varies fastest with its number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// The lane: neighbouring threads read neighbouring inner points.
@@ -22,25 +22,25 @@ pub(super) struct Shape {
     pub rows: u32,
     /// A power of 2.
     pub lanes: u32,
-    /// Inner points that a thread takes at once.
+    /// The inner points that a thread takes at once.
     pub vector: Vector,
-    /// How often a thread goes on to its next points, where that is known and small.
+    /// The number of trips of a thread over its points, where that is known and small.
     pub trips: Option<u32>,
-    /// What is kept in registers between walks.
+    /// The values that are kept in registers between walks.
     pub keep: Keep,
 }
 
 /// The most trips of an unrolled walk.
 const MOST_TRIPS: i64 = 8;
-/// The most points of each row of which a thread has the sums over rows.
+/// The most points of each row whose sums over rows a thread keeps.
 const MOST_SUMS: u32 = 16;
-/// Threads of a block of short rows.
+/// The number of threads of a block of short rows.
 const THREADS: u32 = 256;
-/// Rows of a block whose neighbouring threads read neighbouring rows.
+/// The number of rows of a block whose neighbouring threads read neighbouring rows.
 const COLUMNS: u32 = 32;
 
-/// The shapes of a kernel, each as data too: the default, and with `all` others. They differ in the threads of a
-/// row, and in whether values are kept for later walks.
+/// Returns the shapes of a kernel, each also as data: the default, and with `all` others. They differ in the number of
+/// threads of a row, and in whether values are kept for later walks.
 pub(super) fn shapes(kernel: &Kernel, gpu: &Gpu, all: bool) -> Vec<(Schedule, Shape)> {
     let default = Shape::of(kernel, gpu);
     let (order, vector, lanes) = (default.order, default.vector.clone(), default.lanes);
@@ -90,7 +90,7 @@ impl Shape {
         Shape::new(kernel, order, vector, lanes)
     }
 
-    /// That of a block of so many threads that has the points of its rows in shared memory.
+    /// Returns the shape of a block of `threads` threads that has the points of its rows in shared memory.
     pub fn of_block(kernel: &Kernel, threads: u32) -> Shape {
         let points = estimate(&numel(&kernel.inner));
         let lanes = power(points).clamp(2, 32) as u32;
@@ -105,10 +105,10 @@ impl Shape {
         }
     }
 
-    /// A shape of so many lanes.
+    /// Returns a shape with `lanes` lanes.
     fn new(kernel: &Kernel, order: Order, vector: Vector, lanes: u32) -> Shape {
         let rows = match order {
-            // A block of more than a warp a row has no second row: its threads wait for each other.
+            // A block with more than a warp per row has only one row: its threads wait for each other.
             Order::InnerFirst if lanes > 32 => 1,
             Order::InnerFirst => THREADS / lanes,
             Order::RowsFirst if lanes == 1 => THREADS,
@@ -127,20 +127,20 @@ impl Shape {
     }
 }
 
-/// Steps of a row that one thread would take.
+/// Returns the number of steps of a row that one thread alone would take.
 fn steps(kernel: &Kernel, vector: &Vector) -> i64 {
     let length = estimate(&numel(&kernel.inner)).max(1);
     (length + i64::from(vector.width) - 1) / i64::from(vector.width)
 }
 
-/// The most lanes of blocks whose neighbouring threads read neighbouring rows, by what they leave in shared
-/// memory.
+/// Returns the most lanes of blocks whose neighbouring threads read neighbouring rows, by the shared memory that they
+/// take.
 fn most_row_lanes(kernel: &Kernel, gpu: &Gpu) -> u32 {
     let room = gpu.shared / (COLUMNS * shared_bytes(kernel).max(1));
     (power(i64::from(room) + 1) as u32 / 2).clamp(1, 32)
 }
 
-/// Numbers of lanes beside the default: a quarter and a sixteenth, four and sixteen times as many.
+/// Returns other numbers of lanes than the default: a quarter and a sixteenth, four and sixteen times as many.
 fn other_lanes(
     kernel: &Kernel,
     gpu: &Gpu,
@@ -156,7 +156,7 @@ fn other_lanes(
     all.into_iter().filter(|l| (1..=most).contains(l)).collect()
 }
 
-/// Neighbouring threads take what more accesses have side by side.
+/// Chooses the coordinate of neighbouring threads by the direction in which more accesses are contiguous.
 fn order(kernel: &Kernel) -> Order {
     let outer = kernel.axes.len();
     if outer == 0 || kernel.serial > 0 {
@@ -176,7 +176,7 @@ fn order(kernel: &Kernel) -> Order {
     }
 }
 
-/// Lanes of a row whose threads go `steps` steps in all.
+/// Returns the number of lanes of a row whose threads go `steps` steps in all.
 fn inner_lanes(kernel: &Kernel, gpu: &Gpu, rows: i64, steps: i64) -> u32 {
     if numel(&kernel.inner).as_const().is_none() {
         return 128;
@@ -191,12 +191,12 @@ fn inner_lanes(kernel: &Kernel, gpu: &Gpu, rows: i64, steps: i64) -> u32 {
     lanes as u32
 }
 
-/// The smallest power of 2 that is not below `n`.
+/// Returns the smallest power of 2 that is not below `n`.
 fn power(n: i64) -> i64 {
     (n.max(1) as u64).next_power_of_two() as i64
 }
 
-/// Bytes that a lane leaves in shared memory.
+/// Returns the bytes that a lane leaves in shared memory.
 fn shared_bytes(kernel: &Kernel) -> u32 {
     let bytes = kernel.body.iter().map(|def| match def.expr {
         Expr::Reduce { .. } => def.dtype.compute().size(),
@@ -206,7 +206,7 @@ fn shared_bytes(kernel: &Kernel) -> u32 {
     bytes.sum::<usize>() as u32
 }
 
-/// The trips of a thread over the inner points, if an unrolled loop is not too long.
+/// Returns the trips of a thread over the inner points, if an unrolled loop is not too long.
 fn trips(kernel: &Kernel, lanes: u32, width: u32) -> Option<u32> {
     let points = numel(&kernel.inner).as_const()?;
     let each = i64::from(lanes * width);
@@ -216,7 +216,7 @@ fn trips(kernel: &Kernel, lanes: u32, width: u32) -> Option<u32> {
     (few || kernel.serial > 0).then_some(trips as u32)
 }
 
-/// Loads and costly values are kept, as far as the registers go.
+/// Selects the values to keep: loads and costly values, as far as the registers go.
 fn keep(kernel: &Kernel, vector: &Vector, trips: Option<u32>, threads: u32) -> Keep {
     let varies = kernel.varies_inside();
     let mut dear = dear(kernel);

@@ -1,4 +1,4 @@
-//! The text of a CUDA kernel while it is written.
+//! The text of a CUDA kernel during emission.
 
 use kiln_base::{Compute, Dim, Gpu, Scalar};
 use kiln_plan::cstyle::Dialect;
@@ -16,7 +16,7 @@ pub(super) enum Index {
 }
 
 impl Index {
-    /// The C type.
+    /// Returns the C type.
     pub fn name(self) -> &'static str {
         match self {
             Index::Int => "int",
@@ -25,15 +25,15 @@ impl Index {
     }
 }
 
-/// The text of a kernel: its lines, and the parameters that they turn out to need.
+/// The text of a kernel: its lines, and the parameters that they need.
 ///
-/// Arguments are called `arg0`, `arg1`, …; numbers that are known only at run time are parameters `s0`,
-/// `s1`, … (see [`Source::dim`]); sites are `site0`, …; then `errors` and `guarded`.
+/// Arguments are named `arg0`, `arg1`, …; numbers that are known only at run time are parameters `s0`, `s1`, … (see
+/// [`Source::dim`]); sites are `site0`, …; then `errors` and `guarded`.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Threads of a multiprocessor that have registers enough.
+    /// The number of threads of a multiprocessor that have enough registers.
     resident: u32,
-    /// The blocks that one is to hold, where that is known.
+    /// The number of blocks that a multiprocessor is to hold, where that is known.
     held: Option<u32>,
     name: String,
     args: Vec<Pointer>,
@@ -41,7 +41,7 @@ pub(super) struct Source {
     sites: u32,
     /// The type of indices.
     pub index: Index,
-    /// What it may share a launch with.
+    /// The kernels that it may share a launch with.
     pub beside: Beside,
     scope: String,
     shared: Option<String>,
@@ -51,7 +51,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// A kernel for a GPU, without a body. `sites` is the number of data-error sites that it names.
+    /// Makes a kernel for a GPU, without a body. `sites` is the number of data-error sites that it names.
     pub fn new(gpu: &Gpu, name: &str, args: &[Arg], sites: u32, index: Index) -> Source {
         let alone = |a: &Arg| Pointer {
             dtype: a.dtype,
@@ -75,14 +75,13 @@ impl Source {
         }
     }
 
-    /// Notes that two arguments may share memory.
+    /// Notes that two arguments may alias.
     pub fn share(&mut self, a: usize, b: usize) {
         self.args[a].alone = false;
         self.args[b].alone = false;
     }
 
-    /// Adds a line to the body. One that ends in `{` indents those after it, up to one that begins with
-    /// `}`.
+    /// Adds a line to the body. A line that ends in `{` indents those after it, up to one that begins with `}`.
     pub fn line(&mut self, text: impl AsRef<str>) {
         let text = text.as_ref();
         if text.starts_with('}') {
@@ -98,7 +97,7 @@ impl Source {
         }
     }
 
-    /// The lines that something adds, as text of their own.
+    /// Returns the lines that `print` adds, as text of their own.
     pub fn apart(&mut self, print: impl FnOnce(&mut Source)) -> String {
         let body = std::mem::take(&mut self.body);
         print(self);
@@ -119,18 +118,18 @@ impl Source {
         self.shared = Some(class.into());
     }
 
-    /// The same in so many bytes of dynamic shared memory, which may be more.
+    /// Gives a block the same in at least `bytes` bytes of dynamic shared memory.
     pub fn dynamic_shared(&mut self, class: &str, bytes: u32) {
         self.shared(class);
         self.dynamic = bytes;
     }
 
-    /// Lets threads have the registers with which a multiprocessor holds so many blocks.
+    /// Bounds the registers of threads so that a multiprocessor holds `blocks` blocks.
     pub fn hold(&mut self, blocks: u32) {
         self.held = Some(blocks);
     }
 
-    /// A number as a C expression: a literal, or a parameter.
+    /// Returns a number as a C expression: a literal, or a parameter.
     pub fn dim(&mut self, d: &Dim) -> String {
         match d {
             Dim::Const(c) => {
@@ -149,7 +148,7 @@ impl Source {
         }
     }
 
-    /// The affine expression `offset + Σ stride · index`, where `indices` are C expressions.
+    /// Returns the affine expression `offset + Σ stride · index`, where `indices` are C expressions.
     pub fn affine(&mut self, offset: &Dim, strides: &[Dim], indices: &[String]) -> String {
         let mut terms = Vec::new();
         for (stride, index) in strides.iter().zip(indices) {
@@ -166,8 +165,8 @@ impl Source {
         terms.join(" + ")
     }
 
-    /// The kernel, called with a grid of blocks of threads. Registers of a thread are bounded by the threads that a
-    /// multiprocessor is to hold; without a bound the compiler aims at more, and spills.
+    /// Returns the kernel, called with a grid of blocks of threads. The registers of a thread are bounded by the number
+    /// of threads that a multiprocessor is to hold. Without a bound the compiler aims at more threads, and spills.
     pub fn finish(self, grid: [Blocks; 3], block: [u32; 3]) -> CudaKernel {
         let threads: u32 = block.iter().product();
         let most = self.resident / threads;

@@ -1,4 +1,4 @@
-//! The values of a Kernel IR kernel as C statements, whatever runs around them.
+//! The values of a Kernel IR kernel as C statements, for any loop around them.
 
 use super::fast;
 use super::source::{Index, Source};
@@ -8,8 +8,8 @@ use kiln_base::{Compute, Dim};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
 
-/// Prints values and stores of a kernel. The caller says what the index of each axis is
-/// ([`Values::indices`]), in which order and scope values are defined, and which loads don't read memory.
+/// An emitter of the values and stores of a kernel. The caller sets the index of each axis ([`Values::indices`]), the
+/// order and scope in which values are defined, and the loads that don't read memory.
 ///
 /// A point of an epilogue, whose raw result is the C expression `acc`:
 /// ```text
@@ -22,16 +22,16 @@ pub(super) struct Values<'a> {
     kernel: &'a Kernel,
     /// A C expression for the index of each of `axes`, then of each of `inner`.
     pub indices: Vec<String>,
-    /// Whether functions of f32 are printed in cheaper forms.
+    /// True if functions of f32 are emitted in cheaper forms.
     pub fast: bool,
-    /// The C expression that each value is to be used by, where it has one.
+    /// The C expression of each value, where it has one.
     names: Vec<Option<String>>,
-    /// For each argument, the expression that stands for a load of it.
+    /// For each argument, the expression that replaces a load of it.
     replaced: Vec<Option<String>>,
 }
 
 impl<'a> Values<'a> {
-    /// No value is defined yet, and every index is 0.
+    /// Makes an emitter in which no value is defined yet, and every index is 0.
     pub fn new(kernel: &'a Kernel) -> Values<'a> {
         Values {
             kernel,
@@ -42,7 +42,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Whether the kernel's addresses and numbers of points fit into an `int`.
+    /// Returns `Int` if the kernel's addresses and numbers of points fit into an `int`.
     pub fn index_type(kernel: &Kernel) -> Index {
         match fits_int(kernel) {
             true => Index::Int,
@@ -50,7 +50,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Makes loads of an argument be an expression of its dtype's compute type.
+    /// Replaces loads of an argument by an expression of its dtype's compute type.
     pub fn replace(&mut self, arg: usize, expression: impl Into<String>) {
         self.replaced[arg] = Some(expression.into());
     }
@@ -70,7 +70,7 @@ impl<'a> Values<'a> {
         self.indices[outer..].clone_from_slice(&names);
     }
 
-    /// Whether anything depends on the index of an axis.
+    /// True if anything depends on the index of an axis.
     fn uses(&self, axis: usize) -> bool {
         let k = self.kernel;
         let moves = |s: &[Dim]| !s[axis].is(0);
@@ -97,7 +97,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The C expression of a value: a name or a literal.
+    /// Returns the C expression of a value: a name or a literal.
     ///
     /// # Panics
     /// If the value has not been defined.
@@ -111,7 +111,7 @@ impl<'a> Values<'a> {
         name.expect("values are defined before they are used")
     }
 
-    /// Makes a value be a C expression: a name, or something in parentheses.
+    /// Sets the C expression of a value: a name, or an expression in parentheses.
     pub fn set(&mut self, v: Val, name: impl Into<String>) {
         self.names[v.index()] = Some(name.into());
     }
@@ -119,7 +119,7 @@ impl<'a> Values<'a> {
     /// Declares a value as a constant by its definition. It may be declared again in another scope.
     ///
     /// # Panics
-    /// If it is a reduction: these are the caller's, see [`Values::set`].
+    /// If it is a reduction: the caller emits these, see [`Values::set`].
     pub fn define(&mut self, source: &mut Source, v: Val) {
         let def = &self.kernel.body[v.index()];
         if same(self.kernel, v) != v || matches!(def.expr, Expr::Const(_)) {
@@ -131,8 +131,8 @@ impl<'a> Values<'a> {
         self.set(v, v.to_string());
     }
 
-    /// Declares a value that the caller has read itself where the bounds of its access hold: `raw` is
-    /// what memory holds.
+    /// Declares a value that the caller has read itself where the bounds of its access hold: `raw` is the element in
+    /// memory.
     pub fn define_loaded(&mut self, source: &mut Source, v: Val, access: u16, raw: &str) {
         let dtype = self.kernel.body[v.index()].dtype;
         let compute = CudaCpp::ctype(dtype.compute());
@@ -141,7 +141,7 @@ impl<'a> Values<'a> {
         self.set(v, v.to_string());
     }
 
-    /// The definition of a value as a C expression.
+    /// Returns the definition of a value as a C expression.
     fn expression(&self, source: &mut Source, v: Val) -> String {
         let def = &self.kernel.body[v.index()];
         let compute_of = |v: Val| self.kernel.body[v.index()].dtype.compute();
@@ -179,7 +179,7 @@ impl<'a> Values<'a> {
                 let [mask, a, b] = [mask, a, b].map(|v| self.name(*v));
                 format!("{mask} ? {a} : {b}")
             }
-            // Halves are in f32 until they are stored.
+            // f16 and bf16 are in f32 until they are stored.
             Expr::Convert { a, from } if *from == def.dtype => self.name(*a),
             Expr::Convert { a, from } => CudaCpp::convert(&self.name(*a), *from, def.dtype),
             Expr::Random {
@@ -197,7 +197,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// A load as an expression of the compute type.
+    /// Returns a load as an expression of the compute type.
     fn load(&self, source: &mut Source, v: Val, access: u16) -> String {
         let arg = self.kernel.accesses[access as usize].arg as usize;
         if let Some(text) = &self.replaced[arg] {
@@ -209,7 +209,7 @@ impl<'a> Values<'a> {
         self.or_fill(source, access, value)
     }
 
-    /// A loaded value, or the fill value of its access outside the bounds.
+    /// Returns a loaded value, or the fill value of its access outside the bounds.
     fn or_fill(&self, source: &mut Source, access: u16, value: String) -> String {
         let a = &self.kernel.accesses[access as usize];
         let compute = self.kernel.args[a.arg as usize].dtype.compute();
@@ -219,7 +219,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The element offset that a load reads at, data-dependent parts and their checks among it.
+    /// Returns the element offset that a load reads at, including data-dependent parts and their checks.
     pub fn load_address(&self, source: &mut Source, v: Val) -> String {
         let (access, dynamic): (u16, &[Dynamic]) = match &self.kernel.body[v.index()].expr {
             Expr::Load { access } => (*access, &[]),
@@ -237,13 +237,13 @@ impl<'a> Values<'a> {
         address
     }
 
-    /// The element offset of an access at the point.
+    /// Returns the element offset of an access at the point.
     pub fn address(&self, source: &mut Source, access: u16) -> String {
         let a = &self.kernel.accesses[access as usize];
         source.affine(&a.offset, &a.strides, &self.indices)
     }
 
-    /// Whether the bounds of an access hold, where it has any.
+    /// Returns a condition that the bounds of an access hold, if it has any.
     pub fn inside(&self, source: &mut Source, access: u16) -> Option<String> {
         let a = &self.kernel.accesses[access as usize];
         let unsigned = match source.index {
@@ -321,7 +321,7 @@ fn decomposed(
     names
 }
 
-/// Whether every number of points, and every part of an affine expression at any point, is small.
+/// True if every number of points, and every part of an affine expression at any point, is small.
 fn fits_int(kernel: &Kernel) -> bool {
     const LIMIT: i64 = 1 << 30;
     let reach = |offset: &Dim, strides: &[Dim]| -> Option<i64> {

@@ -1,4 +1,4 @@
-//! Neighbouring points of a thread: which accesses read or write several at once.
+//! Neighbouring points of a thread, and the accesses that read or write several at once.
 
 use crate::kir::{Access, Dynamic, Expr, Kernel};
 use kiln_base::Dim;
@@ -10,13 +10,13 @@ pub(super) struct Vector {
     pub axis: usize,
     /// The number of points; the extent of the axis is a multiple of it.
     pub width: u32,
-    /// For each access, whether it is one vector.
+    /// For each access, true if it is one vector.
     pub whole: Vec<bool>,
-    /// For each value, whether it depends on the axis.
+    /// For each value, true if it depends on the axis.
     pub varies: Vec<bool>,
 }
 
-/// How an access moves along the axis.
+/// The movement of an access along the axis.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Way {
     /// Not at all.
@@ -30,7 +30,7 @@ enum Way {
 }
 
 impl Vector {
-    /// One point.
+    /// Returns a vector of one point.
     pub fn scalar(kernel: &Kernel) -> Vector {
         let axes = kernel.axes.len() + kernel.inner.len();
         Vector {
@@ -41,7 +41,7 @@ impl Vector {
         }
     }
 
-    /// As many points along an axis as fill 16 bytes, as far as the extents and strides allow it.
+    /// Returns a vector of as many points along an axis as fill 16 bytes, as far as the extents and strides allow.
     pub fn along(kernel: &Kernel, axis: usize) -> Vector {
         let size = |a: &Access| kernel.args[a.arg as usize].dtype.size() as u32;
         let moving = kernel.accesses.iter().filter(|a| !a.strides[axis].is(0));
@@ -58,7 +58,7 @@ impl Vector {
         Vector::scalar(kernel)
     }
 
-    /// So many points along an axis, where extents and strides allow it.
+    /// Returns a vector of `width` points along an axis, if extents and strides allow it.
     pub fn of_width(kernel: &Kernel, axis: usize, width: u32) -> Option<Vector> {
         let outer = kernel.axes.len();
         let extent = match axis.checked_sub(outer) {
@@ -113,7 +113,7 @@ fn way(kernel: &Kernel, a: &Access, axis: usize, width: u32) -> Way {
     if whole { Way::Whole } else { Way::Near }
 }
 
-/// For each value, whether it depends on the index of an axis.
+/// For each value, true if it depends on the index of an axis.
 fn varies_along(kernel: &Kernel, axis: usize) -> Vec<bool> {
     let moves = |strides: &[Dim]| !strides[axis].is(0);
     let access = |a: u16| {

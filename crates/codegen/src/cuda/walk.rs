@@ -8,21 +8,21 @@ use crate::tile::{Step, same};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
 
-/// What a step does.
+/// The work of a step.
 pub(super) struct Walk<'a> {
     pub kernel: &'a Kernel,
     pub vector: &'a Vector,
     /// Values to define, ascending.
     pub defs: &'a [Step],
     pub stores: &'a [Store],
-    /// For each value whether it is kept for later steps.
+    /// For each value, true if it is kept for later steps.
     pub keeps: &'a [bool],
-    /// Whether stores happen only where `live` is true.
+    /// True if stores happen only where `live` is true.
     pub live: bool,
 }
 
 impl Walk<'_> {
-    /// Prints the step. The indices of the first point are those of `values`.
+    /// Emits the step. The indices of the first point are those of `values`.
     pub fn print(&self, source: &mut Source, values: &mut Values) {
         let (still, moving): (Vec<Step>, Vec<Step>) =
             self.defs.iter().partition(|d| !self.moves(val(d)));
@@ -88,7 +88,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Performs a store, or combines what it stores at point `k` of this trip with that of the rows before.
+    /// Emits a store, or combines its value at point `k` of this trip with that of the rows before.
     fn store(&self, source: &mut Source, values: &Values, s: &Store, k: &str) {
         let Some(op) = s.combine else {
             return values.store(source, s);
@@ -102,13 +102,13 @@ impl Walk<'_> {
         self.vector.whole[access as usize]
     }
 
-    /// Whether a value is written for each point of the vector.
+    /// True if a value is written for each point of the vector.
     fn moves(&self, v: Val) -> bool {
         let reduction = self.kernel.body[v.index()].expr.is_reduction();
         self.vector.width > 1 && (reduction || self.vector.varies[v.index()])
     }
 
-    /// The access of a load that is one vector.
+    /// Returns the access of a load that is one vector.
     fn vector_load(&self, d: &Step) -> Option<u16> {
         let Step::Compute(v) = d else { return None };
         match &self.kernel.body[v.index()].expr {
@@ -175,7 +175,7 @@ impl Walk<'_> {
     }
 }
 
-/// The array of what a store has combined so far.
+/// Returns the name of the array in which a store accumulates.
 pub(super) fn sum(kernel: &Kernel, s: &Store) -> String {
     format!("sum{}", kernel.accesses[s.access as usize].arg)
 }
@@ -192,7 +192,7 @@ fn val(d: &Step) -> Val {
     v
 }
 
-/// The prelude's way to combine two values.
+/// Returns the prelude's function that combines two values.
 pub(super) fn combine(op: kiln_base::prim::Reduction) -> &'static str {
     use kiln_base::prim::Reduction::*;
     match op {
@@ -203,7 +203,7 @@ pub(super) fn combine(op: kiln_base::prim::Reduction) -> &'static str {
     }
 }
 
-/// The prelude's way to choose of two places.
+/// Returns the prelude's function that chooses one of two places.
 pub(super) fn first(op: kiln_base::prim::Reduction) -> &'static str {
     match op {
         kiln_base::prim::Reduction::Min => "kiln_first<false>",

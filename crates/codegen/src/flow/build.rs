@@ -1,4 +1,4 @@
-//! From the op graph.
+//! Construction of a flow from the op graph.
 
 use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, Rounding, View, WIDE};
 use crate::limits::TwoSteps;
@@ -10,17 +10,17 @@ use kiln_ir::{Graph, NodeId, Op as IrOp, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The first of two steps.
+/// The first of the two steps of a reduction.
 #[derive(Copy, Clone)]
 enum Cut {
-    /// Rows along the last axis, of a reduction of everything: a kernel that reduces the rows of the same
-    /// value has these in passing.
+    /// Rows along the last axis, in a reduction of everything. A kernel that reduces the rows of the same value
+    /// computes these in passing.
     Rows,
-    /// So many chunks of some axes that lie side by side.
+    /// A number of chunks of some contiguous axes.
     Chunks(Run, i64),
 }
 
-/// Reduced axes that lie side by side: the first, how many they are, and their elements.
+/// Contiguous reduced axes: the first, their number, and their elements.
 #[derive(Copy, Clone)]
 struct Run {
     first: usize,
@@ -28,11 +28,11 @@ struct Run {
     extent: i64,
 }
 
-/// The least elements of rows, and the number of rows from which on they are too many for the second step.
+/// The fewest elements of a row, and the number of rows that is too many for the second step.
 const ROW: i64 = 256;
 const MOST_ROWS: i64 = 1 << 13;
 
-/// The graph in few ops.
+/// Lowers the graph to few ops.
 ///
 /// # Errors
 /// On composites and ops without a kernel.
@@ -66,7 +66,7 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
             _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),
         });
         if let (Some(hint), Some([n])) = (b.hint, of_node.last().map(|n| &n[..])) {
-            // A convolution may be behind the cast of its result.
+            // A convolution may come before the cast of its result.
             let node = &b.flow.nodes[*n];
             let cast = matches!((hint, &node.op), (Hint::Images(..), Op::Cast(_)));
             let at = if cast { node.inputs[0] } else { *n };
@@ -77,16 +77,16 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
     Ok(b.flow)
 }
 
-/// Appends nodes.
+/// A builder that appends nodes.
 pub(super) struct FlowBuilder {
     pub(super) flow: Flow,
     at: Value,
     two_steps: Option<TwoSteps>,
-    /// How the current node is lowered, against the rules.
+    /// The hint that overrides the rules for lowering the current node.
     hint: Option<Hint>,
-    /// Of the CPU, if it is one.
+    /// The feature level of the CPU; none on a GPU.
     pub(super) level: Option<Features>,
-    /// Values that library kernels read in another dtype.
+    /// Values cast to another dtype for library kernels.
     pub(super) casts: HashMap<(Nid, DType), Nid>,
 }
 
@@ -95,7 +95,7 @@ impl FlowBuilder {
         self.level.is_none()
     }
 
-    /// Appends a node on the way to the current value.
+    /// Appends a helper node, a step towards the current value.
     pub(super) fn helper(
         &mut self,
         op: Op,
@@ -122,8 +122,8 @@ impl FlowBuilder {
         self.flow.nodes.len() - 1
     }
 
-    /// A concatenation of many values in steps, so that its kernels, which look at each of their parts for
-    /// every element, have few.
+    /// Appends a concatenation of many values in steps. Its kernels, which examine each of their parts for every
+    /// element, then have few parts.
     pub(super) fn wide_concat(&mut self, axis: usize, parts: &[Nid], shape: &[Dim]) -> Nid {
         let dtype = self.dtype(parts[0]);
         let mut parts = parts.to_vec();
@@ -143,7 +143,7 @@ impl FlowBuilder {
         parts[0]
     }
 
-    /// A loop or branch, and its outputs.
+    /// Appends a loop or branch, and its outputs.
     fn control(&mut self, node: &kiln_ir::Node, inputs: &[Nid]) -> SmallVec<[Nid; 1]> {
         let call = self.helper(
             Op::Control(Arc::new(node.op.clone())),
@@ -162,7 +162,7 @@ impl FlowBuilder {
             .collect()
     }
 
-    /// What a barrier gives. One of a single operand orders nothing.
+    /// Appends the results of a barrier. A barrier of a single operand orders nothing.
     fn barrier(&mut self, inputs: &[Nid]) -> SmallVec<[Nid; 1]> {
         if let [one] = inputs {
             return SmallVec::from_iter([*one]);
@@ -180,8 +180,8 @@ impl FlowBuilder {
         outputs
     }
 
-    /// A reduction; one with few results and many elements runs in two steps that depend on the shape only,
-    /// so that threads can share the work.
+    /// Appends a reduction. One with few results and many elements runs in two steps that depend only on the shape, so
+    /// that threads can share the work.
     pub(super) fn reduce(&mut self, kind: Reduction, axes: &[usize], x: Nid) -> Nid {
         let (dtype, shape) = {
             let x = &self.flow.nodes[x];
@@ -243,8 +243,8 @@ impl FlowBuilder {
         whole
     }
 
-    /// The outputs, each with a buffer of its own: inputs, constants and values that already are an
-    /// output are copied.
+    /// Adds the outputs, each with a buffer of its own: inputs, constants and values that already are an output are
+    /// copied.
     fn outputs(&mut self, graph: &Graph, of_node: &[SmallVec<[Nid; 1]>]) {
         let mut taken = vec![false; self.flow.nodes.len()];
         for o in &graph.outputs {
@@ -277,7 +277,7 @@ impl FlowBuilder {
     }
 }
 
-/// The view whose dim d is the operand's dim `perm[d]`.
+/// Returns the view whose dim d is the operand's dim `perm[d]`.
 pub(super) fn permute(perm: &[usize]) -> View {
     let mut index = vec![DimIndex::zero(); perm.len()];
     for (to, from) in perm.iter().enumerate() {
@@ -286,7 +286,7 @@ pub(super) fn permute(perm: &[usize]) -> View {
     View { index, fill: None }
 }
 
-/// The view that stretches dims of size 1 and adds dims in front.
+/// Returns the view that stretches dims of size 1 and adds leading dims.
 pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> View {
     let extra = to.len() - from.len();
     let index = from
@@ -304,7 +304,7 @@ pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> View {
 }
 
 impl TwoSteps {
-    /// How a long reduction is cut.
+    /// Returns the first of the two steps of a long reduction; `None` if one step is enough.
     fn cut(self, shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<Cut> {
         let results = kiln_base::numel(kept).as_const()?;
         let elements = axes
@@ -340,7 +340,7 @@ impl TwoSteps {
     }
 }
 
-/// The runs of neighbours among `axes` whose extents are known.
+/// Returns the runs of neighbours among `axes` whose extents are known.
 fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = Run> + 'a {
     let begins = |i: usize| i == 0 || axes[i - 1] + 1 != axes[i];
     let begins = (0..axes.len()).filter(move |i| begins(*i));
@@ -358,7 +358,8 @@ fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = Run> + 
     })
 }
 
-/// Axes cut into about so many chunks; none where one is asked for, or no axes have as many equal ones.
+/// Cuts axes into about `parts` chunks; none if `parts` is below 2, or no axes divide into equal chunks near that
+/// number.
 fn about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<Cut> {
     if parts < 2 {
         return None;

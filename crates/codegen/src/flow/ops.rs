@@ -1,5 +1,5 @@
-//! What each op becomes. Those that a kernel of their own computes, of operands in memory, say here what is
-//! theirs: scans, sorts, scatters, users' operators.
+//! The lowering of each op. Ops with a kernel of their own, which reads operands in memory, define it here: scans,
+//! sorts, scatters, users' operators.
 
 use super::build::{FlowBuilder, broadcast, permute};
 use super::{DimIndex, Nid, Op, Result, Rounding, View, WIDE};
@@ -68,7 +68,7 @@ impl FlowBuilder {
         Ok(n)
     }
 
-    /// Ops that are one node.
+    /// Returns the op of a node that lowers to exactly one.
     fn plain(&self, op: &IrOp, inputs: &[Nid], shape: &[Dim]) -> Op {
         let operand = |i: usize| &self.flow.nodes[inputs[i]];
         match op {
@@ -138,28 +138,28 @@ impl FlowBuilder {
     }
 }
 
-/// What all that goes on from here knows of such an op.
+/// The interface of an op with a kernel of its own to the later stages.
 pub(crate) trait Library: Debug + Send + Sync {
-    /// Whether the kernel reads an operand through strides, or wants it contiguous.
+    /// True if the kernel reads an operand through strides; false if it needs it contiguous.
     fn is_strided(&self, operand: usize) -> bool {
         let _ = operand;
         false
     }
 
-    /// Its kernel.
+    /// Returns its kernel.
     fn kernel(&self, call: &Call) -> Kernel;
 
-    /// What can go wrong, and in what.
+    /// Returns the value in which a data error can occur, and its kind.
     fn site(&self) -> Option<(&str, SiteKind)> {
         None
     }
 }
 
-/// What such a kernel is called with.
+/// The arguments of such a kernel's call.
 pub(crate) struct Call {
     /// The operands, ...
     pub operands: Vec<Array>,
-    /// ... and where the elements lie of those that are strided.
+    /// ... and the layout of those that are strided.
     pub strided: Vec<Strided>,
     /// The contiguous result.
     pub out: Array,
@@ -221,7 +221,7 @@ impl Library for ops::Scatter {
     }
 }
 
-/// Reads matrices wherever they lie.
+/// Reads matrices through any strides.
 impl Library for ops::AttentionGrad {
     fn is_strided(&self, _operand: usize) -> bool {
         true
@@ -241,7 +241,7 @@ impl Library for ops::AttentionGrad {
     }
 }
 
-/// The scores of attention, whose mask and random key are among these operands.
+/// Returns the scores of attention, whose mask and random key are among these operands.
 pub(crate) fn scores(of: &ops::Attention, call: &Call, others: &[usize]) -> plan::Scores {
     let (query, key) = (&call.operands[0].shape, &call.operands[1].shape);
     let batch = query.len() - 2;

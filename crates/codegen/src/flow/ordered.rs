@@ -1,4 +1,4 @@
-//! Nodes of ops that a kernel of their own computes.
+//! Nodes of ops with a kernel of their own.
 
 use super::build::{FlowBuilder, broadcast, permute};
 use super::ops::Library;
@@ -9,7 +9,7 @@ use kiln_ir::{OpDef, ops};
 use std::sync::Arc;
 
 impl FlowBuilder {
-    /// A node that an op's own kernel computes.
+    /// Appends a node that an op's own kernel computes.
     pub(super) fn own_kernel(
         &mut self,
         op: &(impl Library + OpDef + 'static),
@@ -26,7 +26,7 @@ impl FlowBuilder {
         self.own_kernel(scan, &[x], dtype, shape)
     }
 
-    /// The kernel sorts contiguous lanes, so another axis than the last is moved there and back.
+    /// Appends a sort. The kernel sorts contiguous lanes, so an axis other than the last is moved there and back.
     pub(super) fn arg_sort(&mut self, sort: &ops::ArgSort, x: Nid, result: &[Dim]) -> Nid {
         let (dtype, mut shape) = (self.dtype(x), self.shape(x));
         let (axis, last) = (sort.axis, shape.len() - 1);
@@ -52,7 +52,7 @@ impl FlowBuilder {
     pub(super) fn scatter(&mut self, scatter: &ops::Scatter, inputs: &[Nid]) -> Nid {
         let (x, index, mut src) = (inputs[0], inputs[1], inputs[2]);
         let (dtype, shape) = (self.dtype(x), self.shape(x));
-        // One number for all is read from one place.
+        // A single scalar for all elements is read from one place.
         if matches!(self.flow.nodes[src].op, Op::Scalar(_)) {
             let number = self.flow.nodes[src].op.clone();
             let one = self.helper(number, &[], dtype, []);

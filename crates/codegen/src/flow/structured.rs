@@ -1,12 +1,11 @@
 //! Matrix products, convolutions and pooling.
 //!
-//! Products and convolutions of floats, and of whole numbers with a sign or of bytes, keep a node for the library
-//! kernel. A GPU multiplies halves (f16 and bf16), and so does the CPU in convolutions, where one matrix is multiplied
-//! with many, and in batches of matrices if it multiplies pairs; also where both operands were cast to f32 first, as
-//! they are for a bias: they are summed in f32 all the same. Likewise, on the CPU, u8, i8 and i16, which are summed in
-//! i32. What else there is of these becomes a product of f32 or i32 between casts. Other integers, and pooling, become a
-//! reduction over a window view or a product of two views. Beside images of halves the weights of a convolution may be
-//! f32.
+//! Products and convolutions of floats, of signed integers, or of bytes keep a node for the library kernel. A GPU
+//! multiplies f16 and bf16. So does the CPU in convolutions, where one matrix is multiplied with many, and in batches
+//! of matrices if it multiplies pairs. This also holds if both operands were cast to f32 first, as they are for a bias:
+//! they are summed in f32 all the same. Likewise, the CPU multiplies u8, i8 and i16, which are summed in i32. Other
+//! products of these become a product of f32 or i32 between casts. Other integers, and pooling, become a reduction over
+//! a window view or a product of two views. With f16 or bf16 images, the weights of a convolution may be f32.
 
 use super::build::FlowBuilder;
 use super::{DimIndex, Nid, Op, Result, Rounding, View};
@@ -17,12 +16,12 @@ use kiln_ir::{NodeId, Pw, ops};
 use kiln_plan::{Conv, ConvRole, Images};
 use smallvec::SmallVec;
 
-/// Rows and columns below which copying a batch of right matrices, so that numbers share words, takes longer than it
-/// saves: by measurements on a Zen 5.
+/// The numbers of rows and columns below which copying a batch of right matrices, so that numbers share words, takes
+/// longer than it saves, as measured on a Zen 5.
 const FEW_ROWS: i64 = 32;
 const FEW_COLUMNS: i64 = 8;
 
-/// The dtype in which library kernels compute products of a dtype; none where there are no such kernels.
+/// Returns the dtype in which library kernels compute products of a dtype; none if there are no such kernels.
 fn library_dtype(dtype: DType, on_gpu: bool) -> Option<DType> {
     match dtype {
         DType::F16 | DType::BF16 if !on_gpu => Some(DType::F32),
@@ -41,7 +40,7 @@ impl FlowBuilder {
         self.flow.nodes[n].shape.clone()
     }
 
-    /// The node of a library kernel of these operands, between casts where it computes in another dtype.
+    /// Appends the node of a library kernel of these operands, between casts if it computes in another dtype.
     fn library(&mut self, mut op: Op, operands: &[Nid], wide: DType, shape: &[Dim]) -> Nid {
         let dtype = self.dtype(operands[0]);
         let operands: SmallVec<[Nid; 3]> = match self.narrow(&op, operands, wide) {
@@ -63,7 +62,7 @@ impl FlowBuilder {
         }
     }
 
-    /// A value in another dtype, for all that read it so.
+    /// Returns a value cast to another dtype, shared by all of its readers.
     fn read_as(&mut self, n: Nid, dtype: DType) -> Nid {
         if self.dtype(n) == dtype {
             return n;
@@ -77,8 +76,8 @@ impl FlowBuilder {
         cast
     }
 
-    /// Operands that have fewer bits than their sums, or had before they were cast to the dtype of these, as they were,
-    /// where an engine multiplies them.
+    /// Returns the operands in a dtype of fewer bits than their sums, if an engine multiplies that dtype. They may have
+    /// been cast to the dtype of sums; the result is from before the cast.
     fn narrow(&mut self, op: &Op, operands: &[Nid], sums: DType) -> Option<[Nid; 2]> {
         let [a, b] = [operands[0], operands[1]].map(|n| self.narrow_dtype(n, sums));
         let has_weights = matches!(op, Op::Conv(c) if c.role != ConvRole::Weight);
@@ -94,8 +93,9 @@ impl FlowBuilder {
         fits.then(|| [(operands[0], a), (operands[1], b)].map(|(n, d)| self.read_as_narrow(n, d)))
     }
 
-    /// Whether an engine multiplies a batch of matrices of a dtype that has fewer bits than their sums. A CPU does where
-    /// several numbers share a word, and copies right matrices for that: so not for few rows or columns of each.
+    /// True if an engine multiplies a batch of matrices of a dtype that has fewer bits than their sums. A CPU does if
+    /// several numbers share a word. It copies right matrices for that, so it does not if either matrix has few rows or
+    /// columns.
     fn multiplies_batches(&self, operands: &[Nid], dtype: DType) -> bool {
         let Some(level) = self.level else {
             return true;
@@ -107,13 +107,14 @@ impl FlowBuilder {
         share_words && !few(&left[rank - 2], FEW_ROWS) && !few(&right[rank - 1], FEW_COLUMNS)
     }
 
-    /// Which dtype of fewer bits a value has, or had before it, or what it is a view of, was cast to that of sums.
+    /// Returns the dtype of fewer bits that a value has, or from which it, or the value that it is a view of, was cast
+    /// to that of sums.
     fn narrow_dtype(&self, n: Nid, sums: DType) -> Option<DType> {
         use DType::{BF16, F16, F32, I8, I16, I32, U8};
         let node = &self.flow.nodes[n];
         let is_narrow = |d: DType| match sums {
             F32 => d.is_half(),
-            // What is narrow on a GPU are halves alone, whose results are halves.
+            // On a GPU, the only narrow dtypes are f16 and bf16, whose results have the same dtype.
             F16 | BF16 => d == sums,
             I32 => !self.on_gpu() && matches!(d, U8 | I8 | I16),
             _ => false,
@@ -130,7 +131,7 @@ impl FlowBuilder {
         }
     }
 
-    /// What [`FlowBuilder::narrow_dtype`] finds, without the cast.
+    /// Returns the value that [`FlowBuilder::narrow_dtype`] finds, without the cast.
     fn read_as_narrow(&mut self, n: Nid, narrow: DType) -> Nid {
         if self.dtype(n) == narrow {
             return n;

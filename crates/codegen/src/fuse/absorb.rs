@@ -1,9 +1,9 @@
-//! Prologues: pointwise work of which only a matrix product or convolution reads the result, a part of its launch.
+//! Prologues: pointwise work whose result only a matrix product or convolution reads becomes a part of its launch.
 //!
-//! The product has what it needs of the operand made block by block, so the operand is never in memory. A group
-//! stays a launch where it would be computed often ([`MOST_OPS`], [`MOST_AGAIN`]), keep more alive than its
-//! result, or report data errors. What rounds an input to f16 or bf16, as mixed precision does with a batch, is a part of
-//! every product and convolution that reads it, on the CPU: it is hardly more work than reading it.
+//! The product has the operand computed block by block, so the operand is never in memory. A group stays a launch if it
+//! would be rematerialised often ([`MOST_OPS`], [`MOST_AGAIN`]), keep more memory alive than its result, or report data
+//! errors. On the CPU, a group that rounds an input to f16 or bf16, as mixed precision does with a batch, becomes a
+//! part of every product and convolution that reads it: that is hardly more work than reading the input.
 
 use super::fuser::{Anchor, Before, Group};
 use crate::Options;
@@ -12,19 +12,19 @@ use crate::flow::{Flow, Nid, Op};
 use kiln_base::{DType, Dim, Machine, numel};
 use kiln_plan::{Conv, ConvRole, Images};
 
-/// The most primitives for an element, which each thread that reads it computes.
+/// The most primitives per element, which each thread that reads it computes.
 const MOST_OPS: usize = 32;
-/// The most that the blocks of a GPU that read an element compute for it: about what passing it through memory,
-/// there and back, takes.
+/// The most work per element that the blocks of a GPU that read it compute: about the cost of writing it to memory and
+/// reading it back.
 const MOST_AGAIN: i64 = 64;
-/// Rows or columns of such a block, of a large product.
+/// The rows or columns of a block of a large product.
 const BLOCK: i64 = 64;
-/// What it costs to read an element of f16 or bf16 alone, where eight are copied at once from memory.
+/// The cost of reading an element of f16 or bf16 alone, relative to one of eight that are copied from memory at once.
 const ALONE: i64 = 8;
-/// What all blocks compute in less time than it takes to start a kernel.
+/// The amount of work that all blocks compute in less time than it takes to start a kernel.
 const LITTLE: i64 = 1 << 22;
 
-/// Makes groups part of the products and convolutions that alone read them.
+/// Makes groups prologues of the products and convolutions that are their only readers.
 pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<Group> {
     if !options.fuse {
         return groups;
@@ -41,7 +41,7 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     let into: Vec<_> = all
         .map(|g| hosts(flow, &groups, g, &readers, &stored, options.machine))
         .collect();
-    // A product's other operand may be made by a group that is none itself.
+    // The group of a product's other operand may itself not be a product.
     let mut taken: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
     for (g, into) in into.into_iter().enumerate() {
         let Some(mut group) = taken[g].take() else {
@@ -71,7 +71,7 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
     renumbered(taken)
 }
 
-/// The groups that are left.
+/// Returns the remaining groups, renumbered.
 fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
     let mut number = Vec::with_capacity(groups.len());
     let mut next = 0;
@@ -89,8 +89,9 @@ fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
     left
 }
 
-/// The products and convolutions that can make the value of `group`, and as which operand. Else why not, of pointwise
-/// work for a product or convolution. `stored` says which values must be in memory.
+/// Returns the products and convolutions that can compute the value of `group`, each with the operand that it is.
+/// Otherwise, for pointwise work read by a product or convolution, returns the reason. `stored` is true for values that
+/// must be in memory.
 fn hosts(
     flow: &Flow,
     groups: &[Group],
@@ -145,15 +146,15 @@ fn hosts(
 
 const OTHERS: &str = "beside the product that could make it, others need what its launch writes";
 
-/// The product or convolution of a group of which `v` is an operand.
+/// Returns the product or convolution of a group if `v` is an operand of it.
 fn product<'a>(flow: &Flow, group: &'a Group, v: Nid) -> Option<&'a Anchor> {
     let anchor = group.anchor.as_ref()?;
     let held = anchor.operands.iter().any(|o| o.held == v);
     (held && flow.nodes[anchor.node].is_product()).then_some(anchor)
 }
 
-/// As which operand the product or convolution of `reader` can make the value of `group`, or why it can't;
-/// `everywhere` if all that read it would.
+/// Returns the operand of the product or convolution of `reader` for which it can compute the value of `group`, or the
+/// reason why it can't. `everywhere` is true if all readers would.
 fn side(
     flow: &Flow,
     group: &Group,
@@ -195,7 +196,7 @@ fn side(
     }
 }
 
-/// Whether a group does nothing but round an input to f16 or bf16.
+/// True if a group only rounds an input to f16 or bf16.
 fn rounds_input(flow: &Flow, group: &Group) -> bool {
     let moves = |m: &Nid| matches!(flow.nodes[*m].op, Op::Cast(_) | Op::Reshape | Op::View(_));
     let mut loaded = group.loaded.iter().map(|v| &flow.nodes[*v]);
@@ -204,15 +205,15 @@ fn rounds_input(flow: &Flow, group: &Group) -> bool {
     input && group.loaded.len() == 1 && to.is_half() && group.members.iter().all(moves)
 }
 
-/// Whether a convolution, or gradient of weights, of halves has all its images made first where it does not read them
-/// a part at a time, which it is time for where they only are rounded. Not where it could transform them.
+/// True if a convolution, or gradient of weights, of f16 or bf16 has all its images computed first, unless it reads
+/// them in parts. If they only are rounded, there is time for that. False if it could transform them.
 fn is_copied(spec: &Conv) -> bool {
     let reads = matches!(spec.role, ConvRole::Result | ConvRole::Weight);
     reads && spec.is_of_halves() && !(spec.role == ConvRole::Result && spec.may_be_transformed())
 }
 
-/// Whether an operand is matrices, not vectors, whose rows or columns lie side by side, one for each of the batch.
-/// A right matrix of halves is packed from memory, or from what is made `everywhere` anew.
+/// True if an operand is matrices, not vectors, with contiguous rows or columns, one for each of the batch. A right
+/// matrix of f16 or bf16 is packed from memory, or from a value that is rematerialised `everywhere`.
 fn has_lines(flow: &Flow, product: &Group, side: usize, everywhere: bool) -> bool {
     let Some(anchor) = &product.anchor else {
         return false;
@@ -222,7 +223,7 @@ fn has_lines(flow: &Flow, product: &Group, side: usize, everywhere: bool) -> boo
     let strides = &anchor.operands[side].strides;
     let each = strides[..batch].iter().zip(&shape[..batch]);
     let each = each.into_iter().all(|(s, extent)| !s.is(0) || extent.is(1));
-    // Where a product reduces its rows, each thread would make the whole right matrix.
+    // If a product reduces its rows, each thread would compute the whole right matrix.
     let whole = side == 1 && !product.space.inner.is_empty();
     let narrow = flow.nodes[anchor.operands[side].held].dtype.size() < 4;
     let packed = side == 1 && narrow && !everywhere;
@@ -232,11 +233,11 @@ fn has_lines(flow: &Flow, product: &Group, side: usize, everywhere: bool) -> boo
         && shape[batch..].iter().all(|d| !d.is(1))
 }
 
-/// Whether a convolution multiplies so much that it has time to make its images, also where blocks that lie side by
-/// side make the same rows. Where it could transform them instead (Winograd's algorithms, Fourier's) they
-/// stay in memory, so that this can be tried.
+/// True if a convolution multiplies so much that it has time to compute its images, even if neighbouring blocks compute
+/// the same rows. If it could transform them instead (Winograd's algorithms, Fourier's), they stay in memory, so that
+/// this can be tried.
 fn has_time(group: &Group, spec: &Conv) -> bool {
-    // Each row is made for all rows of the filter, so these don't count.
+    // Each row is computed for all rows of the filter, so these don't count.
     let steps = estimate(&numel(spec.stride.get(1..).unwrap_or_default()));
     let taps = spec.kernel.iter().skip(1).map(estimate);
     let products = taps.fold(estimate(&spec.out_channels), i64::saturating_mul);
@@ -247,7 +248,7 @@ fn has_time(group: &Group, spec: &Conv) -> bool {
         && (group.ops as i64).saturating_mul(steps) <= products
 }
 
-/// Whether the blocks of a GPU compute little more than it saves to keep the operand out of memory.
+/// True if the blocks of a GPU compute little more than is saved by keeping the operand out of memory.
 fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> bool {
     let Some(anchor) = &product.anchor else {
         return false;
@@ -256,7 +257,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
     let readers = match &node.op {
         Op::MatMul => blocks(&node.shape, &anchor.operands[side].strides, side),
         Op::Conv(spec) if side == 0 && spec.role == ConvRole::Result => {
-            // Where its images could be transformed they stay in memory, so that this can be tried.
+            // If its images could be transformed, they stay in memory, so that this can be tried.
             if spec.dtype() == DType::F32 && spec.is_3_by_3() {
                 return false;
             }
@@ -282,7 +283,7 @@ fn in_blocks(extent: i64) -> i64 {
     (extent + BLOCK - 1) / BLOCK
 }
 
-/// The blocks of a product of this shape that read an element of an operand.
+/// Returns the number of blocks of a product of this shape that read an element of an operand.
 fn blocks(shape: &[Dim], strides: &[Dim], side: usize) -> i64 {
     let batch = shape.len() - 2;
     let again = strides.iter().zip(&shape[..batch]);
@@ -291,7 +292,7 @@ fn blocks(shape: &[Dim], strides: &[Dim], side: usize) -> i64 {
     again.saturating_mul(in_blocks(estimate(&shape[batch + 1 - side])))
 }
 
-/// How many taps of a convolution's filter meet an element of an image.
+/// Returns the number of taps of a convolution's filter that meet an element of an image.
 fn taps(spec: &Conv) -> i64 {
     let kernel = spec.kernel.iter().map(estimate);
     let along = kernel
@@ -300,7 +301,8 @@ fn taps(spec: &Conv) -> i64 {
     along.fold(1, |n, taps| n.saturating_mul(taps))
 }
 
-/// Whether the temporaries that a group reads take no more than what it gives, or hardly: a factor for each channel.
+/// True if the temporaries that a group reads take no more memory than its result, or hardly more, such as a factor for
+/// each channel.
 fn keeps_less(flow: &Flow, group: &Group) -> bool {
     let bytes = |v: Nid| {
         let size = flow.nodes[v].dtype.size() as i64;
@@ -312,7 +314,7 @@ fn keeps_less(flow: &Flow, group: &Group) -> bool {
     read <= given.saturating_add(given / 16)
 }
 
-/// Whether computing a node more than once changes nothing: it reports no data error.
+/// True if a node can be rematerialised without effect: it reports no data error.
 fn is_safe(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
     match &node.op {

@@ -1,5 +1,5 @@
-//! Seeded bugs: groups that are wrong in a way that a bug of fusion would make them. Each is caught: by what
-//! holds for every program, or because results differ.
+//! Seeded bugs: groups made wrong in ways that a bug of fusion could. Each is caught, either by an invariant of every
+//! program, or because results differ.
 
 use super::{Group, absorb, group};
 use crate::affine::{Affine, Map};
@@ -12,7 +12,7 @@ use kiln_ir::eval::{Array, symbol_values};
 use kiln_ir::fuzz::{Config, random_inputs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Changes groups, or leaves them alone where it does not apply.
+/// A change of groups; false, with the groups left alone, if it does not apply.
 type Bug = fn(&Flow, &mut [Group]) -> bool;
 
 const BUGS: &[(&str, Bug)] = &[
@@ -156,7 +156,7 @@ fn change_operand(groups: &mut [Group], change: impl Fn(&mut Vec<Dim>) -> bool) 
     operands.any(|o| change(&mut o.strides))
 }
 
-/// Lowers a graph with a change of its groups; nothing where the change does not apply.
+/// Lowers a graph with a change of its groups; `None` if the change does not apply.
 fn lower_changed(graph: &Graph, bug: Bug) -> Option<Result<Program, crate::LowerError>> {
     let options = Options::default();
     let mut flow = flow::build(graph, &options, &Hints::default()).expect("a graph that lowers");
@@ -174,7 +174,7 @@ fn lower_changed(graph: &Graph, bug: Bug) -> Option<Result<Program, crate::Lower
     })
 }
 
-/// Whether a program gives what the right one gives.
+/// True if a program gives the right results.
 fn is_right(graph: &Graph, program: &Program, inputs: &[Array], right: &[Option<Array>]) -> bool {
     let symbols = symbol_values(graph, inputs).expect("symbols of inputs");
     checked(graph, program);
@@ -220,7 +220,7 @@ fn wrong_groups_are_caught() {
                 Some(Err(_)) => Some(false),
                 Some(Ok(program)) => Some(is_right(&graph, &program, &inputs, &right)),
             }));
-            // A panic is what these suites fail with.
+            // A panic is how these suites fail.
             let Some(right) = passes.unwrap_or(Some(false)) else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! What nodes cost.
+//! The costs of nodes.
 
 use crate::affine::estimate;
 use crate::flow::{Flow, Nid, Op};
@@ -6,14 +6,14 @@ use kiln_base::DType;
 use kiln_base::prim::{Binary, ScalarBuilder, Unary};
 use kiln_ir::Pw;
 
-/// A value of at most this cost is computed again by every group that reads it.
+/// The highest cost of a value that every group that reads it rematerialises.
 pub(super) const CHEAP: u32 = 3;
 /// The cost of a primitive that is much dearer than a load.
 const EXPENSIVE: u32 = 8;
-/// A value of at least this cost is not computed again for each element that it is broadcast to.
+/// The lowest cost of a value that is not rematerialised for each element that it is broadcast to.
 pub(super) const DEAR: u32 = 6;
 
-/// What is known of each node before grouping.
+/// The properties of each node before grouping.
 pub(super) struct NodeFacts {
     /// Primitives to compute an element from the nearest stored, reduced or loaded values.
     pub cost: Vec<u32>,
@@ -54,15 +54,15 @@ impl NodeFacts {
     }
 }
 
-/// Whether a cast costs what a load or a store does: from f16 or bf16 to f32, or [`is_result`]. So what was narrow in
-/// memory stays narrow, and is widened by all that read it.
+/// True if a cast costs as much as a load or a store: from f16 or bf16 to f32, or [`is_result`]. So a value that was
+/// narrow in memory stays narrow, and all its readers widen it.
 fn is_part_of_memory(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
     let widens = node.dtype == DType::F32 && flow.nodes[node.inputs[0]].dtype.is_half();
     widens || is_result(flow, v)
 }
 
-/// Whether a node rounds the sums of a product or convolution of halves to what its result is.
+/// True if a node rounds the sums of a product or convolution of f16 or bf16 to the dtype of its result.
 pub(super) fn is_result(flow: &Flow, v: Nid) -> bool {
     let node = &flow.nodes[v];
     let rounds = matches!(node.op, Op::Cast(_)) && node.dtype.is_half();
@@ -72,7 +72,7 @@ pub(super) fn is_result(flow: &Flow, v: Nid) -> bool {
     }
 }
 
-/// The primitives of one node.
+/// Returns the number of primitives of one node.
 pub(super) fn own_cost(op: &Op) -> u32 {
     match op {
         Op::Pw(pw) => pointwise_cost(*pw),

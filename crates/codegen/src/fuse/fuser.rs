@@ -1,4 +1,4 @@
-//! Groups in the making: what nodes are wanted as, and by whom.
+//! Groups under construction: the demands on nodes, and the groups that have them.
 
 use super::cost::{CHEAP, NodeFacts, is_result};
 use crate::Options;
@@ -9,26 +9,26 @@ use hashbrown::{HashMap, HashSet};
 use kiln_base::Dim;
 use smallvec::SmallVec;
 
-/// A launch in the making.
+/// A launch under construction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Group {
     pub space: Space,
-    /// What it stores, and under which map.
+    /// The values that it stores, each with its map.
     pub roots: Vec<(Nid, Map)>,
-    /// What it reads from memory.
+    /// The values that it reads from memory.
     pub loaded: HashSet<Nid>,
-    /// The library kernel whose result the rest works on.
+    /// The library kernel whose result the rest of the group reads.
     pub anchor: Option<Anchor>,
-    /// What makes operands of the library kernel.
+    /// The prologues of operands of the library kernel.
     pub before: Vec<Before>,
     /// For each reduction in it, the index of the reduced dims over the inner axes, or over those walked in order.
     pub reduced: HashMap<Nid, Map>,
     /// The nodes it computes, users before operands.
     pub members: Vec<Nid>,
     pub parameter_only: bool,
-    /// Groups that must run before it; while groups are made, some more than once.
+    /// The groups that must run before it; during construction, some occur more than once.
     pub deps: Vec<usize>,
-    /// Why values that cross its border were not fused.
+    /// The reasons why values that cross its border were not fused.
     pub why_not: Vec<String>,
     pub(super) ops: usize,
     pub(super) pending: HashSet<Nid>,
@@ -36,7 +36,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// A launch that makes `copy` of a value, behind the groups `deps`.
+    /// Makes a launch that writes `copy`, a copy of a value, after the groups `deps`.
     pub fn copying(flow: &Flow, value: Nid, copy: Nid, deps: Vec<usize>) -> Group {
         let node = &flow.nodes[copy];
         let (space, map) = Space::over(&node.shape);
@@ -68,18 +68,18 @@ pub(crate) struct Operand {
     pub held: Nid,
     /// In elements, for operands that are read through strides.
     pub offset: Dim,
-    /// One an axis (of a matrix product: `[batch.., row, column]`); none where it is read as a whole.
+    /// One per axis (of a matrix product: `[batch.., row, column]`); none if it is read as a whole.
     pub strides: Vec<Dim>,
 }
 
-/// What a group wants of a node: its value under a map, or that it is in memory.
+/// The demand of a group on a node: its value under a map, or its presence in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Demand {
     pub(super) group: usize,
     pub(super) map: Option<Map>,
 }
 
-/// What one group wants of a node.
+/// All demands of one group on a node.
 #[derive(Clone, Debug)]
 pub(super) struct Use {
     pub(super) group: usize,
@@ -87,26 +87,26 @@ pub(super) struct Use {
     pub(super) in_memory: bool,
 }
 
-/// What makes an operand of a product.
+/// The prologue of an operand of a product.
 #[derive(Clone, Debug)]
 pub(crate) struct Before {
-    /// Which operand.
+    /// The operand's position.
     pub side: usize,
-    /// The group whose only value it is.
+    /// The group whose only value is the operand.
     pub group: Group,
 }
 
-/// What became of a group that was merged into another.
+/// The fate of a group that was merged into another.
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
     pub into: usize,
-    /// The space that it had, and what the axes are called in the other's.
+    /// The space that it had, and the names of its axes in the other's.
     pub(super) space: Space,
     pub(super) names: Names,
 }
 
 impl Merged {
-    /// A map over the space that the group had, over the other's.
+    /// Returns a map over the other's space, from a map over the space that the group had.
     pub fn map(&self, map: &Map) -> Map {
         renamed(&self.space, &self.names, map)
     }
@@ -131,7 +131,7 @@ impl<'a> Fuser<'a> {
         &self.flow.nodes[v]
     }
 
-    /// The group that a merged group is part of now.
+    /// Returns the group that a merged group is part of now.
     pub(super) fn find(&self, mut g: usize) -> usize {
         while let Some(merged) = &self.groups[g].merged {
             g = merged.into;
@@ -139,7 +139,7 @@ impl<'a> Fuser<'a> {
         g
     }
 
-    /// The group that a demand's is part of now, and the map over its space.
+    /// Returns the group that a demand's is part of now, and the map over its space.
     pub(super) fn current(&self, demand: Demand) -> (usize, Option<Map>) {
         let Demand { group, mut map } = demand;
         let mut g = group;
@@ -150,7 +150,7 @@ impl<'a> Fuser<'a> {
         (g, map.map(|m| self.groups[g].space.resolve_map(&m)))
     }
 
-    /// The demands on a node, by group, with resolved maps and without repetition.
+    /// Returns the demands on a node, by group, with resolved maps and without repetition.
     pub(super) fn uses(&mut self, v: Nid) -> Vec<Use> {
         let mut uses: Vec<Use> = Vec::new();
         let mut known: HashMap<usize, usize> = HashMap::new();
@@ -184,7 +184,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// The extents that a reduction runs over.
+    /// Returns the extents that a reduction runs over.
     pub(super) fn reduced_dims(&self, v: Nid) -> Vec<Dim> {
         let node = self.node(v);
         let shape = &self.node(node.inputs[0]).shape;
@@ -195,7 +195,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Leaves a demand.
+    /// Adds a demand.
     pub(super) fn demand(&mut self, v: Nid, group: usize, map: Option<Map>) {
         if self.facts.sources[v] > 0 {
             self.groups[group].pending.insert(v);
@@ -204,7 +204,7 @@ impl<'a> Fuser<'a> {
         self.demands[v].push(demand);
     }
 
-    /// Whether group `a` needs, directly or not, that group `b` has run.
+    /// True if group `a` depends on group `b`, directly or not.
     pub(super) fn depends(&self, a: usize, b: usize) -> bool {
         let (a, b) = (self.find(a), self.find(b));
         let mut seen = HashSet::new();
@@ -222,13 +222,13 @@ impl<'a> Fuser<'a> {
         false
     }
 
-    /// The flat index of a value under a map, over the space as it is now.
+    /// Returns the flat index of a value under a map, over the space as it is now.
     pub(super) fn flat(&self, v: Nid, g: usize, map: &[Affine]) -> Affine {
         let map = self.groups[g].space.resolve_map(map);
         flatten(&map, &self.node(v).shape)
     }
 
-    /// Drops merged groups and renumbers.
+    /// Drops merged groups and renumbers the rest.
     pub(super) fn finish(mut self) -> Vec<Group> {
         let mut number = vec![usize::MAX; self.groups.len()];
         let live: Vec<usize> = (0..self.groups.len())
@@ -255,8 +255,8 @@ impl<'a> Fuser<'a> {
 }
 
 impl Fuser<'_> {
-    /// Whether every group that reads the value may compute it. Not the result of a product of halves, of which the sums
-    /// would be stored, twice as wide.
+    /// True if every group that reads the value may compute it. The result of a product of f16 or bf16 is excluded: its
+    /// sums would be stored, which are twice as wide.
     pub(super) fn is_cheap(&self, v: Nid) -> bool {
         matches!(self.node(v).op, Op::Pw(_) | Op::Cast(_))
             && self.facts.cost[v] <= CHEAP
@@ -264,7 +264,7 @@ impl Fuser<'_> {
     }
 }
 
-/// What axes of one space are called in another.
+/// The names of one space's axes in another.
 pub(super) type Names = SmallVec<[(Ax, Ax); 4]>;
 
 pub(super) fn renamed(space: &Space, names: &[(Ax, Ax)], map: &Map) -> Map {

@@ -1,4 +1,4 @@
-//! Which node may be computed by a group that reads it.
+//! The decision whether a node may be computed by a group that reads it.
 
 use super::cost::{DEAR, own_cost};
 use super::fuser::{Anchor, Fuser, Group, Use};
@@ -11,14 +11,14 @@ use kiln_base::{Dim, numel};
 pub(super) const MAX_ROOTS: usize = 6;
 /// A buffer of at most this many elements stays in the first-level cache.
 const FEW: i64 = 1024;
-/// How many such buffers weigh as much as a larger one.
+/// The number of such buffers that weigh as much as a larger one.
 pub(super) const LARGE: usize = 4;
 
-/// The most elements of a row of a product that a group reduces: some rows are a block that stays in the second-level
-/// cache.
+/// The longest row of a product that a group may reduce, in elements: a block of some such rows stays in the
+/// second-level cache.
 const LONGEST_ROW: i64 = 4096;
 
-/// How a node joins a group.
+/// The way in which a node joins a group.
 pub(super) enum Join {
     /// As one more expression.
     Inline,
@@ -29,15 +29,15 @@ pub(super) enum Join {
         /// The group's space with these inner axes.
         space: Box<Space>,
     },
-    /// As the library kernel whose result the group works on.
+    /// As the library kernel whose result the group reads.
     Anchor {
         /// The group's space, its axes in the order of the result.
         space: Box<Space>,
     },
 }
 
-/// Whether enough rows run in parallel: a row that a reduction keeps to itself is not too long and there
-/// are enough of them, unless the whole space is so small that it is done at once.
+/// True if enough rows run in parallel: the row of a reduction is not too long and there are enough rows. A space that
+/// is so small that it is done at once is exempt.
 pub(super) fn keeps_parallel(space: &Space, limits: &Limits) -> bool {
     let parallel = space.axes.iter().filter(|a| !space.ordered.contains(a));
     let points = |n: i64, a: &Ax| n.saturating_mul(estimate(space.extent(*a)));
@@ -46,7 +46,7 @@ pub(super) fn keeps_parallel(space: &Space, limits: &Limits) -> bool {
 }
 
 impl Fuser<'_> {
-    /// Whether the group of `u` may compute `v`, and how; else why not.
+    /// Returns the way in which the group of `u` may compute `v`, or the reason why it may not.
     pub(super) fn can_join(&self, v: Nid, u: &Use) -> Result<Join, String> {
         let node = self.node(v);
         let facts = &self.facts;
@@ -80,7 +80,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// Which node of a group reads a value from memory.
+    /// Describes the node of a group that reads a value from memory.
     fn reader(&self, v: Nid, group: usize) -> String {
         let group = &self.groups[group];
         let held = |a: &&Anchor| a.operands.iter().any(|o| o.held == v);
@@ -93,7 +93,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// What the buffers of a group weigh, [`LARGE`] each.
+    /// Returns the weight of the buffers of a group, [`LARGE`] each.
     pub(super) fn touched(&self, group: &Group) -> usize {
         let roots = group.roots.iter().map(|(v, _)| v);
         self.load(group.pending.iter().chain(&group.loaded).chain(roots))
@@ -153,7 +153,7 @@ impl Fuser<'_> {
         ))
     }
 
-    /// Whether a value is stored with fewer bits than a product that lies behind pointwise work.
+    /// True if a value is stored with fewer bits than a product from which it follows by pointwise work.
     fn narrows_product(&self, v: Nid) -> bool {
         let (node, numel) = (self.node(v), self.facts.numel[v]);
         let is_wide = |p: Nid| {
@@ -165,7 +165,7 @@ impl Fuser<'_> {
         matches!(node.op, Op::Cast(_)) && self.leads_to(v, is_wide)
     }
 
-    /// Whether a reduction over `extent` elements lies behind pointwise work.
+    /// True if pointwise work leads from a reduction over `extent` elements to this value.
     fn leads_to_reduction(&self, v: Nid, extent: &Dim) -> bool {
         let reduces = |v: Nid| {
             let is_one = matches!(self.node(v).op, Op::Reduce(..));
@@ -174,7 +174,7 @@ impl Fuser<'_> {
         self.leads_to(v, reduces)
     }
 
-    /// Whether such a node lies behind pointwise work.
+    /// True if pointwise work leads from a node that satisfies `is_one` to this value.
     fn leads_to(&self, v: Nid, is_one: impl Fn(Nid) -> bool) -> bool {
         const MOST: usize = 48;
         let mut front = vec![v];
@@ -284,8 +284,8 @@ impl Fuser<'_> {
         })
     }
 
-    /// Whether a group that reduces may work on the rows of product `v`, over which the axes of `sorted` behind
-    /// the first `rows` then run. A block of the product holds whole rows.
+    /// Checks that a group that reduces may work on the rows of product `v`. The axes of `sorted` after the first
+    /// `rows` then run over these rows. A block of the product must hold whole rows.
     fn can_reduce_rows(&self, v: Nid, sorted: &Space, rows: usize) -> Result<(), String> {
         let node = self.node(v);
         let columns = &node.shape[node.shape.len() - 1];
@@ -314,8 +314,8 @@ impl Fuser<'_> {
         }
     }
 
-    /// Makes the axes that a group does not need for `v` its inner ones, if a reduction over these is
-    /// on the way to `v` and will join: the group then stores `v` once a row.
+    /// Makes the axes that a group does not need for `v` its inner ones, if a reduction over these is on the way to `v`
+    /// and will join. The group then stores `v` once per row.
     pub(super) fn commit_rows(&mut self, v: Nid, u: &Use) {
         let group = &self.groups[u.group];
         let [map] = &u.maps[..] else { return };
@@ -341,8 +341,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// Whether the group of `u` may store `v`: it visits every element exactly once, once a row or
-    /// once a point.
+    /// True if the group of `u` may store `v`: it visits every element exactly once, once per row or once per point.
     pub(super) fn can_store(&self, v: Nid, u: &Use) -> bool {
         let group = &self.groups[u.group];
         let [map] = &u.maps[..] else {
@@ -383,7 +382,7 @@ impl Fuser<'_> {
     }
 }
 
-/// The index of `dims` over the inner axes, where both hold the same points in the same order.
+/// Returns the index of `dims` over the inner axes, if both hold the same points in the same order.
 fn match_inner(space: &mut Space, dims: &[Dim]) -> Option<Map> {
     let extents = space.extents(&space.inner);
     if numel(&extents) != numel(dims) {
@@ -393,7 +392,7 @@ fn match_inner(space: &mut Space, dims: &[Dim]) -> Option<Map> {
     space.through_reshape(&map, dims, &extents, true)
 }
 
-/// Whether an index moves along every axis of both lists.
+/// True if an index moves along every axis of both lists.
 pub(super) fn covers(flat: &Affine, axes: &[Ax], inner: &[Ax]) -> bool {
     axes.iter()
         .chain(inner)

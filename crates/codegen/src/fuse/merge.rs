@@ -6,7 +6,7 @@ use super::turn::keeps_columns;
 use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
 
-/// How many groups that read one value are looked at.
+/// The most groups reading one value that are considered for merging.
 const MAX_READERS: usize = 8;
 
 impl Fuser<'_> {
@@ -44,7 +44,7 @@ impl Fuser<'_> {
         if self.touched(ga) + self.touched(gb) > (self.options.max_buffers + 1) * LARGE {
             return None;
         }
-        // The group whose space stays is the one with the stronger wishes.
+        // The group whose space stays is the one with stronger requirements.
         let wishes = |g: &Group| g.anchor.is_some() || !g.space.inner.is_empty();
         let (keep, gone) = if wishes(gb) && !wishes(ga) {
             (b, a)
@@ -91,8 +91,8 @@ impl Fuser<'_> {
         })
     }
 
-    /// Turns one of two groups, of which one reduces rows and one columns, so that the rest of its space is as the
-    /// other's. What is shared is renamed for the first.
+    /// Transposes one of two groups, of which one reduces rows and one columns, so that the rest of its space is as the
+    /// other's. Shared axes are renamed for the first.
     fn turn_one(
         &self,
         keep: &Use,
@@ -115,9 +115,9 @@ impl Fuser<'_> {
         Some(())
     }
 
-    /// How the axes of `gone` are called in `keep`, if both visit every element of `v` once and in
-    /// corresponding axes; or else every row of which `v` has one element, and of something else all elements.
-    /// Where both reduce, their axes are split to correspond: the spaces of both.
+    /// Returns the names of `gone`'s axes in `keep`, and both spaces. Both groups must visit every element of `v` once,
+    /// in corresponding axes. Otherwise both visit every row in which `v` has one element, and all elements of another
+    /// value. If both reduce, their axes are split to correspond.
     fn renaming(&self, v: Nid, keep: &Use, gone: &Use) -> Option<(Names, [Space; 2])> {
         let numel = self.flow.numel(v);
         let [sk, sg] = [keep, gone].map(|u| &self.groups[u.group].space);
@@ -149,7 +149,7 @@ impl Fuser<'_> {
         Some((rename, [sk, sg]))
     }
 
-    /// Whether two groups that reduce will both read something that has an element for each of their points.
+    /// True if two groups that reduce will both read a value that has an element for each of their points.
     fn share(&self, a: &Use, b: &Use) -> bool {
         let [a, b] = [a, b].map(|u| &self.groups[u.group]);
         let points = a.space.points();
@@ -168,7 +168,7 @@ impl Fuser<'_> {
             .iter()
             .filter_map(|n| Some((*n, rename_map(old.reduced.get(n)?))))
             .collect();
-        // What it demands is renamed when it is looked at.
+        // Its demands are renamed when they are read.
         self.groups[gone].merged = Some(Box::new(Merged {
             into: keep,
             space: old.space,
@@ -188,7 +188,7 @@ impl Fuser<'_> {
     }
 }
 
-/// Splits the axes of an index where another one walks the same elements in more axes.
+/// Splits the axes of an index if another one walks the same elements in more axes.
 fn split_as(space: &mut Space, mut flat: Affine, other: &Space, by: &Affine) -> Affine {
     for (b, c) in &by.terms {
         let same = flat.terms.iter().find(|t| t.1 == *c);
@@ -200,7 +200,7 @@ fn split_as(space: &mut Space, mut flat: Affine, other: &Space, by: &Affine) -> 
     flat
 }
 
-/// The axes that an index does not move along.
+/// Returns the axes that an index does not move along.
 fn free(flat: &Affine, space: &Space) -> Vec<Ax> {
     let all = space.axes.iter().chain(&space.inner).copied();
     all.filter(|a| flat.coefficient(*a).is(0)).collect()

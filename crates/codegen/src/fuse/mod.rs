@@ -1,10 +1,9 @@
-//! Which nodes share a launch.
+//! Fusion: the choice of nodes that share a launch.
 //!
-//! One walk over the nodes, users before operands. A *group* is what becomes a launch: an iteration
-//! space, the values it stores (*roots*, each with the map from space to element), and the values it
-//! loads. When the walk reaches a node, all its users are placed, and each group that needs it has
-//! left a *demand*: the map under which it reads the node, or none where it needs it in memory. The
-//! node then
+//! There is one walk over the nodes, users before operands. A *group* becomes a launch: an iteration space, the values
+//! that it stores (*roots*, each with the map from space to element), and the values that it loads. When the walk
+//! reaches a node, all its users are placed. Each group that needs the node has left a *demand*: the map under which it
+//! reads the node, or none if it needs it in memory. The node then
 //!
 //! * is computed in place by every group that reads it, if it is an index map ([`Node::is_index_map`]),
 //! * joins the one group that reads it, if [`Fuser::can_join`] allows it,
@@ -12,9 +11,8 @@
 //! * else is stored: by a group that reads it at a bijective map as one more output, where that makes
 //!   no cycle, or by a group of its own.
 //!
-//! Groups that read the same value over the same space are merged. Values that depend on parameters
-//! only are not computed by groups that depend on data, unless they would be larger than what they
-//! are made of.
+//! Groups that read the same value over the same space are merged. Values that depend on parameters only are not
+//! computed by groups that depend on data, unless they would be larger than the values that they are computed from.
 
 use crate::affine::{Map, Space};
 use crate::flow::{Flow, Nid, Op, WIDE};
@@ -37,7 +35,7 @@ pub(crate) use absorb::absorb;
 pub(crate) use fuser::{Anchor, Group, Operand};
 pub(crate) use propagate::{behind_reshapes, storage, through_reduction, through_view};
 
-/// The groups, in no particular order; see [`Group::deps`].
+/// Returns the groups, in no particular order; see [`Group::deps`].
 pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {
     let n = flow.nodes.len();
     let facts = cost::NodeFacts::of(flow);
@@ -172,8 +170,8 @@ impl<'a> Fuser<'a> {
                 && self.can_store(v, u)
                 && others.all(|o| !self.depends(u.group, o.group))
         };
-        // A group that walks over all that a reduction needs can have the result in passing; a smaller one
-        // would be one more walk.
+        // A group that walks over all that a reduction needs computes the result in passing; in a smaller one it would
+        // take one more walk.
         let points = |i: &usize| self.groups[uses[*i].group].space.points();
         let host = (0..uses.len()).rev().filter(can_host).max_by_key(points);
         let own = match host {
@@ -215,7 +213,7 @@ impl<'a> Fuser<'a> {
         self.load_from(v, own, &readers);
     }
 
-    /// A loop or branch runs where one of its outputs is needed, and writes all of them.
+    /// Places a loop or branch, if one of its outputs is needed. It then writes all of them.
     fn place_control(&mut self, v: Nid) {
         let Some(own) = self.control.get(&v).copied() else {
             return;
@@ -231,7 +229,7 @@ impl<'a> Fuser<'a> {
         self.set_anchor(v, own, &[]);
     }
 
-    /// Makes a group that reads what lies behind a barrier wait for everything before it.
+    /// Makes a group that reads a value after a barrier wait for everything before it.
     fn await_all(&mut self, v: Nid, g: usize) {
         for &i in &self.node(v).inputs {
             let held = self.whole(i).held;
@@ -239,7 +237,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// A group that stores `v`.
+    /// Makes a group that stores `v`.
     fn new_group(&mut self, v: Nid) -> usize {
         let node = self.node(v);
         let (mut space, map) = Space::over(&node.shape);

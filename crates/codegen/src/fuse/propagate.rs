@@ -1,11 +1,11 @@
-//! What computing a node at a map asks of its operands.
+//! The demands of computing a node at a map on its operands.
 
 use super::fuser::{Anchor, Fuser, Operand};
 use crate::affine::{Affine, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Op, View};
 use kiln_base::Dim;
 
-/// The operand's map under a view.
+/// Returns the operand's map under a view.
 pub(crate) fn through_view(view: &View, map: &[Affine]) -> Map {
     view.index
         .iter()
@@ -19,7 +19,7 @@ pub(crate) fn through_view(view: &View, map: &[Affine]) -> Map {
         .collect()
 }
 
-/// A reduction's operand map: its own map for the kept dims, `inner` for the reduced ones.
+/// Returns a reduction's operand map: its own map for the kept dims, `inner` for the reduced ones.
 pub(crate) fn through_reduction(op: &Op, rank: usize, map: &[Affine], inner: &[Affine]) -> Map {
     let is_reduced = |a: usize| match op {
         Op::Reduce(_, axes) => axes.contains(&a),
@@ -39,8 +39,8 @@ pub(crate) fn through_reduction(op: &Op, rank: usize, map: &[Affine], inner: &[A
         .collect()
 }
 
-/// The value in memory behind the views of `v`, and the flat index into it. The walk stops at the
-/// first value that is in `stop`, or that is no plain view.
+/// Returns the value in memory of which `v` is a view, and the flat index into it. The walk stops at the first value
+/// that is in `stop`, or that is no plain view.
 pub(crate) fn storage(
     flow: &Flow,
     space: &mut Space,
@@ -76,7 +76,7 @@ pub(crate) fn storage(
     }
 }
 
-/// The value behind the reshapes of `v`, which all lie in memory alike.
+/// Returns the value of which `v` is a reshape; all values of a chain of reshapes have the same layout in memory.
 pub(crate) fn behind_reshapes(
     flow: &Flow,
     mut v: Nid,
@@ -90,7 +90,7 @@ pub(crate) fn behind_reshapes(
 }
 
 impl<'a> Fuser<'a> {
-    /// Leaves demands on the operands of `v`, computed by group `g` at `map`.
+    /// Adds demands on the operands of `v`, computed by group `g` at `map`.
     pub(super) fn propagate(&mut self, v: Nid, g: usize, map: &[Affine], inner: Option<&Map>) {
         let node = self.node(v);
         match &node.op {
@@ -150,7 +150,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Where walks behind views stop: without fusion, at every node that the graph names.
+    /// Returns the condition at which walks through views stop: without fusion, at every node that the graph names.
     fn stop(&self) -> Box<dyn Fn(Nid) -> bool + 'a> {
         let fuse = self.options.fuse;
         let flow = self.flow;
@@ -182,7 +182,7 @@ impl<'a> Fuser<'a> {
         });
     }
 
-    /// A contiguous operand.
+    /// Returns a contiguous operand.
     pub(super) fn whole(&self, n: Nid) -> Operand {
         let stop = self.stop();
         let (held, _) = behind_reshapes(self.flow, n, Affine::zero(), &*stop);
@@ -193,13 +193,13 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// An operand that is read through strides.
+    /// Returns an operand that is read through strides.
     fn strided(&self, n: Nid) -> Operand {
         let (mut space, map) = Space::over(&self.node(n).shape);
         self.behind_views(&mut space, n, &map)
     }
 
-    /// The memory behind the views of `n`, with a stride for each entry of `map`, which are axes.
+    /// Returns the memory of which `n` is a view, with a stride for each entry of `map`, which are axes.
     fn behind_views(&self, space: &mut Space, n: Nid, map: &[Affine]) -> Operand {
         let stop = self.stop();
         let (held, flat) = storage(self.flow, space, n, map, &*stop);
@@ -214,7 +214,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// The operands of a matrix product as strided matrices in memory.
+    /// Returns the operands of a matrix product as strided matrices in memory.
     fn matrices(&self, v: Nid) -> Vec<Operand> {
         let node = self.node(v);
         let mut space = Space::default();

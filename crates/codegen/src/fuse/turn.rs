@@ -1,8 +1,8 @@
 //! Reductions over rows and over columns in one launch.
 //!
-//! A group that reduces columns runs over these, and for each of them over the rows. Turned, it runs over the rows,
-//! walks some of them in order ([`Space::ordered`]), and combines what they have for each column as it goes; the
-//! columns have become its inner axes, which reductions of the rows can run over.
+//! A group that reduces columns runs over these, and for each of them over the rows. After the transposition, it runs
+//! over the rows. It walks some of them in order ([`Space::ordered`]), and accumulates their values for each column.
+//! The columns have become its inner axes, which reductions of the rows can run over.
 
 use super::fuser::{Fuser, Group};
 use super::join::{covers, keeps_parallel};
@@ -12,8 +12,8 @@ use crate::limits::Limits;
 use kiln_base::{DType, Dim, numel};
 
 impl Fuser<'_> {
-    /// A group's `space` turned so that `columns`, of its axes, become the inner ones. It must do nothing with
-    /// what it reduces but store it.
+    /// Returns a group's `space` transposed so that `columns`, of its axes, become the inner ones. The group must only
+    /// store its reductions, and not read them.
     pub(super) fn turned(&self, group: &Group, space: &Space, columns: &[Ax]) -> Option<Space> {
         let Space { axes, inner, .. } = space;
         let first = !inner.is_empty() && space.ordered.is_empty();
@@ -53,7 +53,7 @@ impl Fuser<'_> {
     }
 }
 
-/// Whether a number for each column can be kept.
+/// True if an accumulator for each column can be kept.
 pub(super) fn keeps_columns(space: &Space, limits: &Limits) -> bool {
     let columns = numel(&space.extents(&space.inner)).as_const();
     columns.is_some_and(|n| n <= limits.most_columns)

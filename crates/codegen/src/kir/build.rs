@@ -1,4 +1,4 @@
-//! Building kernels: equal definitions are one value, equal accesses one access.
+//! Construction of kernels: equal definitions are one value, equal accesses one access.
 
 use super::{Access, Arg, Def, Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
@@ -6,7 +6,7 @@ use kiln_base::prim::{Binary, Reduction, ScalarBuilder, Unary};
 use kiln_base::{DType, Dim, Scalar};
 use kiln_plan::{Site, SiteKind};
 
-/// A kernel being built.
+/// A kernel under construction.
 #[derive(Default)]
 pub(crate) struct KernelBuilder {
     pub kernel: Kernel,
@@ -42,7 +42,7 @@ impl KernelBuilder {
         v
     }
 
-    /// The value of an expression that is there already.
+    /// Returns the value of an expression that exists already.
     pub fn find(&self, expr: Expr, dtype: DType) -> Option<Val> {
         self.known.get(&Def { expr, dtype }).copied()
     }
@@ -74,7 +74,7 @@ impl KernelBuilder {
         self.def(Expr::Select { mask, a, b }, dtype)
     }
 
-    /// A cast; nothing where the value already is what the cast makes of it.
+    /// Casts a value, unless the cast has no effect.
     pub fn convert(&mut self, a: Val, to: DType) -> Val {
         let from = self.dtype(a);
         if from == to {
@@ -167,7 +167,7 @@ impl KernelBuilder {
     }
 }
 
-/// The dtype of an arithmetic result before it wraps: i32 for narrower integers.
+/// Returns the dtype of an arithmetic result before it wraps: i32 for narrower integers.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::U8 | DType::I8 | DType::I16 => DType::I32,
@@ -175,19 +175,19 @@ pub(crate) fn wide(dtype: DType) -> DType {
     }
 }
 
-/// Whether a result may leave the range of a narrow integer dtype.
+/// True if a result may leave the range of a narrow integer dtype.
 fn wraps(op: Binary) -> bool {
     use Binary::*;
     matches!(op, Add | Sub | Mul | Div | FloorDiv | Pow | Gcd | Lcm | Shl)
 }
 
-/// Writes the expression of one pointwise node.
+/// A builder of the expression of one pointwise node.
 pub(crate) struct PointwiseBuilder<'a> {
     pub kernel: &'a mut KernelBuilder,
-    /// Node and name, for sites.
+    /// The node and name, for sites.
     pub node: u32,
     pub op: &'a str,
-    /// Where the result is needed at all; elsewhere divisors count as 1.
+    /// The points where the result is needed at all; elsewhere divisors count as 1.
     pub mask: Option<Val>,
 }
 

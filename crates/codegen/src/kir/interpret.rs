@@ -1,4 +1,4 @@
-//! Running a kernel point by point: the meaning of the Kernel IR, in plain loops. Only tests use it.
+//! An interpreter that runs a kernel point by point: the meaning of Kernel IR, in plain loops. Only tests use it.
 
 use super::{Access, Dynamic, Expr, Kernel, Store, Val};
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
@@ -11,7 +11,7 @@ use kiln_plan::SiteKind;
 pub struct DataError {
     /// The kernel's site.
     pub site: u32,
-    /// What went wrong.
+    /// The kind of the error.
     pub kind: SiteKind,
 }
 
@@ -37,7 +37,7 @@ impl Num {
         }
     }
 
-    /// Rounds or wraps to what a register of this type holds.
+    /// Rounds or wraps to a value that a register of this type holds.
     fn settle(self, compute: Compute) -> Num {
         match (self, compute) {
             (Num::F(x), Compute::F32) => Num::F(x as f32 as f64),
@@ -60,11 +60,10 @@ fn number(s: Scalar, compute: Compute) -> Num {
 /// [`kiln_ir::eval::Array`] holds them; written ones are updated.
 ///
 /// # Errors
-/// The first data error. The kernel has then run to its end all the same.
+/// Returns the first data error. The kernel has nevertheless run to its end.
 ///
 /// # Panics
-/// If an access leaves its buffer, or the arguments are not those that the kernel takes: the kernel
-/// is wrong then.
+/// If an access leaves its buffer, or the arguments are not those that the kernel takes. The kernel is wrong then.
 pub fn interpret(
     kernel: &Kernel,
     args: &mut [Data],
@@ -111,7 +110,7 @@ fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
     }
 }
 
-/// For each reduction and each store, the values that must be computed at every inner point for it.
+/// Returns, for each reduction and each store, the values that must be computed at every inner point for it.
 fn subtrees(kernel: &Kernel, varies: &[bool]) -> Vec<Vec<Val>> {
     let roots = kernel.body.iter().map(|def| match &def.expr {
         Expr::Reduce { a, .. } | Expr::ArgReduce { a, .. } => Some(*a),
@@ -235,7 +234,7 @@ impl Run<'_> {
         Num::I(best_at)
     }
 
-    /// The address of an access, if its bounds allow it.
+    /// Returns the address of an access, if its bounds allow it.
     fn address(&self, access: &Access, at: &[i64]) -> Option<i64> {
         let line = |offset: &Dim, strides: &[Dim]| {
             let steps = strides.iter().zip(at);
@@ -336,7 +335,7 @@ impl Run<'_> {
                 true => value(a),
                 false => value(b),
             },
-            // Halves are in f32 until they are stored.
+            // f16 and bf16 are in f32 until they are stored.
             Expr::Convert { a, from } if *from == def.dtype => value(a),
             Expr::Convert { a, from } => convert(value(a), *from, def.dtype),
             Expr::Random {
@@ -386,7 +385,7 @@ fn unary(op: Unary, a: Num, dtype: DType) -> Num {
     }
 }
 
-/// `None` on an integer division by zero.
+/// Evaluates a primitive; `None` on an integer division by zero.
 fn binary(op: Binary, a: Num, b: Num) -> Option<Num> {
     Some(match (a, b) {
         (Num::F(a), Num::F(b)) if op.gives_mask() => Num::I(op.eval_f64(a, b) as i64),

@@ -1,14 +1,13 @@
-//! The Kernel IR: one kernel as SSA values over an iteration space.
+//! Kernel IR: one kernel as SSA values over an iteration space.
 //!
-//! A kernel runs over `axes` (parallel) times `inner` (what its reductions run over; often empty).
-//! A value is evaluated at every point it depends on: one that depends on an inner axis *varies
-//! inside* and has a value for each inner point; every other value, and every reduction, has one for
-//! each point of `axes`. How the space is cut into tiles, what is kept and what is computed twice is
-//! not said here; the printers decide that.
+//! A kernel runs over `axes` (parallel) times `inner` (the axes of its reductions; often empty). A value is evaluated
+//! at every point that it depends on. One that depends on an inner axis *varies inside* and has a value for each inner
+//! point. Every other value, and every reduction, has one for each point of `axes`. Kernel IR does not describe how the
+//! space is cut into tiles, which values are kept and which are rematerialised; emission decides that.
 //!
-//! Every value has a logical dtype, and is computed in that dtype's [`Compute`](kiln_base::Compute)
-//! type: narrow integers are wrapped by explicit [`Expr::Convert`]s, f16 and bf16 values are f32 and
-//! unrounded until they are stored.
+//! Every value has a logical dtype, and is computed in that dtype's [`Compute`](kiln_base::Compute) type. Narrow
+//! integers are wrapped by explicit [`Expr::Convert`]s. f16 and bf16 values are f32 and unrounded until they are
+//! stored.
 
 use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
 use kiln_base::{DType, Dim, Scalar};
@@ -30,7 +29,7 @@ pub use kiln_plan::tile::{Access, Arg, Bound};
 pub struct Val(pub u32);
 
 impl Val {
-    /// Position in the body.
+    /// Returns the position in the body.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -43,27 +42,27 @@ pub struct Kernel {
     pub name: String,
     /// Extents of the parallel axes, outermost first.
     pub axes: Vec<Dim>,
-    /// How many of the last parallel axes are walked in order, because stores combine over them. Their extents are
-    /// positive numbers.
+    /// The number of trailing parallel axes that are walked in order, because stores combine over them. Their extents
+    /// are positive numbers.
     pub serial: usize,
     /// Extents of the axes that reductions run over, outermost first.
     pub inner: Vec<Dim>,
-    /// The buffers it is called with.
+    /// The buffers that it is called with.
     pub args: Vec<Arg>,
-    /// How memory is read and written; values and stores name these by position.
+    /// The accesses to memory; values and stores name these by position.
     pub accesses: Vec<Access>,
     /// The values; operands come before their users.
     pub body: Vec<Def>,
-    /// What is written.
+    /// The stores.
     pub stores: Vec<Store>,
-    /// How many data-error sites the values name.
+    /// The number of data-error sites that the values name.
     pub sites: u32,
 }
 
 /// The definition of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Def {
-    /// What it is.
+    /// The expression.
     pub expr: Expr,
     /// The logical dtype.
     pub dtype: DType,
@@ -72,11 +71,11 @@ pub struct Def {
 /// A write of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// Where to.
+    /// The access to write.
     pub access: u16,
-    /// What.
+    /// The value to write.
     pub value: Val,
-    /// How the values of all points of the serial axes are combined, if they are.
+    /// The reduction that combines the values of all points of the serial axes, if they are combined.
     pub combine: Option<Reduction>,
 }
 
@@ -89,19 +88,19 @@ pub struct Dynamic {
     pub stride: Dim,
     /// The exclusive upper bound.
     pub extent: Dim,
-    /// The site that an index out of range reports.
+    /// The site at which an index out of range is reported.
     pub site: u32,
 }
 
-/// What a value is.
+/// The expression of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Expr {
-    /// Memory.
+    /// A load from memory.
     Load {
-        /// Where from.
+        /// The access to read.
         access: u16,
     },
-    /// Memory at a data-dependent address.
+    /// A load from memory at a data-dependent address.
     LoadAt {
         /// The static part of the address.
         access: u16,
@@ -110,7 +109,7 @@ pub enum Expr {
     },
     /// The i64 number `offset + Σ stride · index`.
     Index {
-        /// Value at index zero.
+        /// The value at index zero.
         offset: Dim,
         /// One stride for each of `axes`, then one for each of `inner`.
         strides: Vec<Dim>,
@@ -121,35 +120,35 @@ pub enum Expr {
     Unary(Unary, Val),
     /// A primitive on two values of one dtype.
     Binary {
-        /// Which.
+        /// The primitive.
         op: Binary,
         /// Left operand.
         a: Val,
         /// Right operand.
         b: Val,
-        /// The site that an integer division by zero reports; unused otherwise.
+        /// The site at which an integer division by zero is reported; unused otherwise.
         site: u32,
     },
     /// `mask ? a : b`.
     Select {
-        /// A bool.
+        /// The condition, a bool.
         mask: Val,
-        /// Where it is true.
+        /// The value where the condition is true.
         a: Val,
-        /// Where it is false.
+        /// The value where it is false.
         b: Val,
     },
-    /// A cast of a value of dtype `from` to the definition's dtype. One of halves to what they are says that a number of
-    /// f32 stands for one, which is not rounded yet.
+    /// A cast of a value of dtype `from` to the definition's dtype. A cast of f16 or bf16 to the same dtype marks an
+    /// f32 that represents such a number, and is not rounded yet.
     Convert {
         /// Operand.
         a: Val,
-        /// The dtype the operand stands for.
+        /// The dtype that the operand represents.
         from: DType,
     },
     /// The random number at position `offset + index`.
     Random {
-        /// What is made of its words.
+        /// The kind of number made from its random words.
         kind: RandomKind,
         /// An i64.
         seed: Val,
@@ -158,9 +157,9 @@ pub enum Expr {
         /// An i64: the logical index of the element.
         index: Val,
     },
-    /// All inner points of a value combined.
+    /// A reduction of a value over all inner points.
     Reduce {
-        /// How.
+        /// The reduction.
         op: Reduction,
         /// Operand.
         a: Val,
@@ -175,7 +174,7 @@ pub enum Expr {
 }
 
 impl Expr {
-    /// The operands, in order.
+    /// Calls `f` with the operands, in order.
     pub fn operands(&self, mut f: impl FnMut(Val)) {
         match self {
             Expr::Load { .. } | Expr::Index { .. } | Expr::Const(_) => {}
@@ -241,12 +240,12 @@ impl Expr {
         }
     }
 
-    /// Whether this combines all inner points.
+    /// True if this combines all inner points.
     pub fn is_reduction(&self) -> bool {
         matches!(self, Expr::Reduce { .. } | Expr::ArgReduce { .. })
     }
 
-    /// Whether evaluating it costs much more than a load or an addition.
+    /// True if evaluation costs much more than a load or an addition.
     pub fn is_expensive(&self) -> bool {
         match self {
             Expr::Unary(op, _) => op.is_expensive(),
@@ -258,7 +257,7 @@ impl Expr {
 }
 
 impl Kernel {
-    /// The argument that a value is loaded from, if it is.
+    /// Returns the argument that a value is loaded from, if it is.
     pub(crate) fn loaded(&self, v: Val) -> Option<usize> {
         match self.body[v.index()].expr {
             Expr::Load { access } | Expr::LoadAt { access, .. } => {
@@ -268,7 +267,7 @@ impl Kernel {
         }
     }
 
-    /// For each value, whether it varies inside.
+    /// For each value, true if it varies inside.
     pub fn varies_inside(&self) -> Vec<bool> {
         let outer = self.axes.len();
         let moves = |strides: &[Dim]| strides[outer..].iter().any(|s| !s.is(0));
@@ -292,7 +291,7 @@ impl Kernel {
     }
 }
 
-/// Arithmetic operations of a run, each value counted at every point it is evaluated at.
+/// Returns the arithmetic operations of a run, each value counted at every point at which it is evaluated.
 pub(crate) fn flops(kernel: &Kernel) -> Dim {
     let rows = kiln_base::numel(&kernel.axes);
     let points = &rows * &kiln_base::numel(&kernel.inner);
@@ -309,8 +308,8 @@ pub(crate) fn flops(kernel: &Kernel) -> Dim {
     &(&rows * &Dim::Const(by_row)) + &(&points * &Dim::Const(inside))
 }
 
-/// Which elements of its arguments a kernel touches: those of each load and store, and of a load at a data-dependent
-/// address all that its parts may name.
+/// Returns the footprints of a kernel in its arguments: the elements of each load and store, and for a load at a
+/// data-dependent address all that its parts may name.
 pub(crate) fn reaches(kernel: &Kernel) -> Vec<Reach> {
     let (axes, inner) = (&kernel.axes, &kernel.inner);
     let reach = |access: u16, dynamic: &[Dynamic]| {
@@ -323,7 +322,7 @@ pub(crate) fn reaches(kernel: &Kernel) -> Vec<Reach> {
         } = &kernel.accesses[access as usize];
         let moves = |s: &[Dim]| s[axes.len()..].iter().any(|s| !s.is(0));
         let inside = moves(strides) || bounds.iter().any(|b| moves(&b.strides));
-        // What has one value a row is there for rows without points too.
+        // A value with one element per row exists for rows without points too.
         let inner = inner.iter().map(|n| if inside { n } else { &Dim::ONE });
         let extents = axes.iter().chain(inner).cloned();
         let further = |b: &Bound| Bound {

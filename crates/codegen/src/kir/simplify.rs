@@ -1,11 +1,11 @@
-//! Dropping what is not used and joining axes that are walked as one.
+//! Removal of unused parts, and joining of axes that are walked as one.
 
 use super::{Access, Expr, Kernel, Val};
 use kiln_base::Dim;
 
 impl Kernel {
-    /// Drops values, accesses and axes that do nothing. Neighbouring axes become one where every
-    /// access walks them with one stride.
+    /// Drops values, accesses and axes that do nothing. Neighbouring axes become one if every access walks them with
+    /// one stride.
     pub(crate) fn simplify(&mut self) {
         self.drop_dead();
         self.join_axes();
@@ -54,7 +54,7 @@ impl Kernel {
         self.accesses = accesses;
     }
 
-    /// Every list of strides.
+    /// Calls `f` with every list of strides.
     fn strides_mut(&mut self, mut f: impl FnMut(&mut Vec<Dim>)) {
         for a in &mut self.accesses {
             f(&mut a.strides);

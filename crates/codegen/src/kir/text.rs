@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! `a` counts the parallel axes, of which the last may be walked `in order[..]`, and `i` the inner ones. An access ends in its conditions and what it
-//! gives elsewhere: `if 0 <= a0 - 1 < 6 else 0`.
+//! `a` counts the parallel axes, of which the last may be walked `in order[..]`, and `i` the inner ones. An access ends
+//! in its conditions and its value elsewhere: `if 0 <= a0 - 1 < 6 else 0`.
 
 use super::{Access, Expr, Kernel, Val};
 use kiln_base::Dim;

@@ -5,9 +5,9 @@
 //! 3. a load has its argument's dtype, and its argument is not written;
 //! 4. a store writes a written argument, with a value of that argument's compute type, and no written
 //!    argument is left out or stored twice;
-//! 5. operands of a primitive have the compute type that it takes, and its result the one it gives;
+//! 5. operands of a primitive have the compute type that it takes, and its result the one that it returns;
 //! 6. masks are bool values, indices i64 values;
-//! 7. a reduction of nothing nested: the operand of a reduction needs no other reduction at the same
+//! 7. reductions are not nested: the operand of a reduction needs no other reduction at the same
 //!    inner point (it may use finished ones), so no reduction varies inside;
 //! 8. constants are values of their dtype;
 //! 9. a store without inner strides stores a value that does not vary inside;
@@ -19,7 +19,7 @@ use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType, Dim, Kind};
 
 impl Kernel {
-    /// Everything that is wrong with the kernel; empty if it is sound.
+    /// Returns everything that is wrong with the kernel; empty if it is sound.
     pub fn verify(&self) -> Vec<String> {
         let mut v = Verifier {
             kernel: self,

@@ -1,19 +1,20 @@
-//! What layouts cost on the CPU, in thousandths of a multiply-add of a matrix product.
+//! The costs of layouts on the CPU, in thousandths of a multiply-add of a matrix product.
 
 use crate::affine::{estimate, typical};
 use kiln_base::numel;
 use kiln_plan::{Algorithm, Conv, ConvRole, Images};
 
-/// What it costs to step through memory...
+/// The cost of striding through memory...
 pub(super) const STRIDED: u64 = 60_000;
-/// ...to copy an element to where the channels lie side by side...
+/// ...of copying an element to a layout with channels last...
 pub(super) const TURNED: u64 = 20_000;
-/// ...to start to walk over a run of elements...
+/// ...of starting to walk over a run of elements...
 pub(super) const RUN: u64 = 3_000_000;
-/// ...and to lay a weight into its panel.
+/// ...and of packing a weight into its panel.
 pub(super) const PACKED: u64 = 30_000;
 
-/// What a convolution costs with channels first, and last, by its usual algorithms. Its weights may be `transformed`.
+/// Returns the costs of a convolution with channels first, and last, by its usual algorithms. Its weights may be
+/// `transformed`.
 pub(super) fn conv_cost(c: &Conv, transformed: bool) -> [u64; 2] {
     let values = typical(c);
     [false, true].map(|last| {
@@ -27,8 +28,8 @@ pub(super) fn conv_cost(c: &Conv, transformed: bool) -> [u64; 2] {
     })
 }
 
-/// What it costs beside a convolution with channels first that what it reads has channels last. A gradient of weights
-/// reads each image as it lies.
+/// Returns the extra cost of a convolution with channels first whose image has channels last. A gradient of weights
+/// reads each image in its own layout, at no cost.
 pub(super) fn returned(c: &Conv) -> u64 {
     let written = match c.role {
         ConvRole::Result => [&c.out_channels, &numel(&c.output)],

@@ -1,8 +1,8 @@
-//! Filters of convolutions with channels last on a GPU, which lie as `[out, kernel.., in]`.
+//! Filters of convolutions with channels last on a GPU, which are stored as `[out, kernel.., in]`.
 //!
-//! So a sum runs over neighbours of both its operands, and 16 bytes are copied at a time. A launch that makes
-//! filters (casts them, folds a norm into them) writes them so. Others are copied: once, in *prepare*, if they
-//! depend on parameters alone, else in each run, as the costs count.
+//! So a sum runs over neighbours of both its operands, and 16 bytes are copied at a time. A launch that computes
+//! filters (casts them, folds a norm into them) writes them in this layout. Others are copied: once, in *prepare*, if
+//! they depend on parameters only, else in each run, which the costs include.
 
 use super::{differs, sort_axes};
 use crate::flow::{Flow, Nid, Node, Op};
@@ -10,14 +10,14 @@ use crate::fuse::Group;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-/// What makes filters that can lie so.
+/// The launches whose filters can be stored in this layout.
 pub(super) struct Filters {
-    /// The launch that makes them.
+    /// The launch that computes them.
     makers: HashMap<Nid, usize>,
 }
 
 impl Filters {
-    /// Those of a program, of which the `convolutions` may have channels last.
+    /// Returns those of a program, in which the `convolutions` may have channels last.
     pub fn of(flow: &Flow, groups: &[Group], convolutions: &[bool]) -> Filters {
         let mut pinned = super::pinned(flow);
         for (group, conv) in groups.iter().zip(convolutions) {
@@ -38,13 +38,13 @@ impl Filters {
         }
     }
 
-    /// Whether they have to be copied in each run.
+    /// True if they have to be copied in each run.
     pub fn are_copied(&self, flow: &Flow, n: Nid) -> bool {
         differs(flow, n) && !flow.nodes[n].parameter_only && !self.makers.contains_key(&n)
     }
 }
 
-/// Makes the filters of these convolutions lie so.
+/// Stores the filters of these convolutions in this layout.
 pub(super) fn turn(flow: &mut Flow, groups: &mut Vec<Group>, convolutions: &[bool]) {
     let filters = Filters::of(flow, groups, convolutions);
     let mut copies: HashMap<Nid, (Nid, usize)> = HashMap::new();
@@ -70,7 +70,7 @@ pub(super) fn turn(flow: &mut Flow, groups: &mut Vec<Group>, convolutions: &[boo
     }
 }
 
-/// A copy of filters, and the launch that makes it.
+/// Makes a copy of filters, and returns the launch that computes it.
 fn copy(flow: &mut Flow, groups: &mut Vec<Group>, n: Nid) -> (Nid, usize) {
     let copy = Node {
         op: Op::Copy,

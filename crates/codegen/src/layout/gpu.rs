@@ -1,35 +1,36 @@
-//! What layouts cost on a GPU, in thousandths of a fused multiply-add, as on the CPU.
+//! The costs of layouts on a GPU, in thousandths of a fused multiply-add, as on the CPU.
 //!
-//! Nothing is measured: costs follow from instructions, of which a lane issues as many as multiply-adds, and
-//! from what passes through memory, in sectors of 32 bytes. The multiply-adds of a convolution are as many in
-//! either layout and are left out, and so is what both read and write in whole sectors. What differs:
+//! Nothing is measured. Costs follow from instructions, of which a lane issues as many as multiply-adds, and from
+//! memory traffic, in sectors of 32 bytes. A convolution has equally many multiply-adds in either layout, so these are
+//! left out, and so are whole sectors that both read and write. The differences are:
 //!
-//! * to find an element of a window takes [`FIND`] instructions, and brings one element, or 16 bytes where
-//!   tensor cores multiply and neighbours in the sum lie side by side at aligned addresses: with channels last
-//!   if the channels of a group are a multiple of eight, with channels first if one tap falls on every
-//!   position and an image's positions are;
-//! * with channels last the channels of a group are a run of their own, of which the last sector is partly empty;
-//! * who walks over an image in the other order uses one element of each sector.
+//! * Finding an element of a window takes [`FIND`] instructions, and loads one element. It loads 16 bytes if tensor
+//! cores
+//!   multiply and neighbours in the sum are contiguous at aligned addresses. With channels last, that holds if the
+//!   channels of a group are a multiple of eight. With channels first, it holds if one tap falls on every position, and
+//!   the positions of an image are a multiple of eight.
+//! * With channels last, the channels of a group are a run of their own, whose last sector is partly empty.
+//! * A launch that walks over an image in the other order uses one element of each sector.
 
 use crate::affine::estimate;
 use kiln_base::{Dim, numel};
 use kiln_plan::{Conv, ConvRole};
 
-/// Multiply-adds in the time in which a sector passes through memory.
+/// The number of multiply-adds in the time of a sector's memory transfer.
 const SECTOR: u64 = 256;
 const SECTOR_BYTES: u64 = 32;
-/// Instructions that find an element of a window: divisions by extents, and comparisons with them.
+/// The instructions that find an element of a window: divisions by extents, and comparisons with them.
 const FIND: u64 = 24;
-/// Those that find an element of a matrix.
+/// The instructions that find an element of a matrix.
 const STEP: u64 = 4;
-/// Rows or columns that a block computes: for each such part an image is read once more.
+/// The rows or columns that a block computes: an image is read once more for each such part.
 const BLOCK: u64 = 64;
-/// The most that a sum counts, so that costs stay below those of what is not possible.
+/// The highest count of loads, so that costs stay below those of the impossible.
 const MOST: u64 = 1 << 38;
-/// What takes as long as to start a kernel.
+/// The cost of starting a kernel, in multiply-adds.
 const START: u64 = 1 << 22;
 
-/// What a convolution costs with channels first, and last.
+/// Returns the costs of a convolution with channels first, and last.
 pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
     if is_each(c) {
         return [0; 2];
@@ -60,8 +61,8 @@ pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
     [sum(0), sum(1) + gaps(cin, inputs) + gaps(cout, positions)].map(thousandths)
 }
 
-/// What it costs a convolution with channels last that image number `operand` has channels first: it is read
-/// element by element, by a filter a channel through strides.
+/// Returns the extra cost of a convolution with channels last if image number `operand` has channels first. The image
+/// is then read element by element; a depthwise convolution reads it through strides.
 pub(super) fn turned(c: &Conv, operand: usize) -> u64 {
     if is_each(c) {
         let image = product(&c.input).saturating_mul(size(&c.groups) * size(&c.batch));
@@ -71,18 +72,18 @@ pub(super) fn turned(c: &Conv, operand: usize) -> u64 {
     thousandths(if copied { loads / 8 * 7 * find } else { 0 })
 }
 
-/// What an element costs that is read or written in the other order.
+/// Returns the cost of an element that is read or written in the other order.
 pub(super) fn strided(bytes: usize) -> u64 {
     (SECTOR_BYTES - bytes as u64) * SECTOR * 1000 / SECTOR_BYTES
 }
 
-/// What it costs to copy the filters of a convolution in each run.
+/// Returns the cost of copying the filters of a convolution in each run.
 pub(super) fn filters(elements: u64, bytes: usize) -> u64 {
     thousandths(START) + elements * strided(bytes)
 }
 
-/// How often elements of an image are read, which is an operand, how many instructions that takes with channels
-/// last, and whether eight are copied at a time there.
+/// Returns the number of reads of elements of an image, which is an operand, the instructions per read with channels
+/// last, and true if eight are copied at a time there.
 fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
     let (positions, taps) = (product(&c.output), product(&c.kernel));
@@ -108,7 +109,7 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     )
 }
 
-/// Whether each channel has a filter of its own; neighbouring lanes then have neighbouring elements.
+/// True if the convolution is depthwise; neighbouring lanes then have neighbouring elements.
 fn is_each(c: &Conv) -> bool {
     c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1)
 }

@@ -1,4 +1,4 @@
-//! Instructions.
+//! Emission of instructions.
 
 use super::regs::Allocator;
 use super::stages::{Plan, Step, keep, plan, same};
@@ -9,7 +9,7 @@ use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType, Scalar};
 use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule, Stage, TileProgram, Turn};
 
-/// A use of a value: where it stands, counting every instruction of every stage.
+/// The uses of values, counted over every instruction of every stage.
 struct Uses {
     /// For each stage and value, the number of uses there.
     counts: HashMap<(usize, Val), u32>,
@@ -17,13 +17,13 @@ struct Uses {
     last_stage: Vec<usize>,
 }
 
-/// The tile program of a kernel, cut in this way.
+/// Emits the tile program of a kernel with this schedule.
 pub(super) fn print(kernel: &Kernel, schedule: Schedule) -> TileProgram {
     let (plans, slots) = plan(kernel, &keep(kernel, schedule));
     program(kernel, schedule, &plans, &slots)
 }
 
-/// The program of a kernel whose stages are planned.
+/// Emits the program of a kernel whose stages are planned.
 fn program(
     kernel: &Kernel,
     schedule: Schedule,
@@ -98,7 +98,7 @@ struct Printer<'a> {
     slots: &'a [Option<u16>],
     uses: Uses,
     regs: Allocator,
-    /// Where each value is, if anywhere.
+    /// The register of each value, if it is in one.
     at: Vec<Option<Reg>>,
     constants: Vec<(Reg, Scalar)>,
     code: Vec<Inst>,
@@ -107,16 +107,16 @@ struct Printer<'a> {
     sums: Vec<Sum>,
 }
 
-/// What a store that combines has of the serial axes' points so far.
+/// The accumulator of a store that combines over the points of the serial axes.
 struct Sum {
     store: Store,
     op: Reduction,
     slot: u16,
-    /// As which dtype the slot holds it.
+    /// The dtype in which the slot holds it.
     dtype: DType,
 }
 
-/// The most points that an f32 holds the sum of.
+/// The most points whose sum an f32 accumulates.
 const MOST_IN_F32: i64 = 256;
 
 impl Printer<'_> {
@@ -198,7 +198,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Gives each store that combines a slot behind those there are.
+    /// Gives each store that combines a slot after the existing ones.
     fn combine(&mut self, slots: &mut Vec<Compute>) {
         let kernel = self.kernel;
         let serial = &kernel.axes[kernel.axes.len() - kernel.serial..];
@@ -219,7 +219,7 @@ impl Printer<'_> {
         }
     }
 
-    /// The stage that begins sums over serial points.
+    /// Emits the stage that initialises the accumulators over serial points.
     fn clear(&mut self) -> Option<Stage> {
         for at in 0..self.sums.len() {
             let Sum {
@@ -232,7 +232,7 @@ impl Printer<'_> {
         (!self.sums.is_empty()).then(|| self.end(true, Turn::First))
     }
 
-    /// Adds what a point has to a sum.
+    /// Emits the addition of a point's value to an accumulator.
     fn add(&mut self, at: usize, src: Reg) {
         let Sum {
             op, slot, dtype, ..
@@ -254,7 +254,7 @@ impl Printer<'_> {
         self.regs.give_back(sum);
     }
 
-    /// A number as one of another dtype, in a register for what comes next.
+    /// Converts a number to another dtype, in a register for the next instruction.
     fn converted(&mut self, a: Reg, from: DType, to: DType) -> Reg {
         if from.compute() == to.compute() {
             return a;
@@ -265,7 +265,7 @@ impl Printer<'_> {
         dst
     }
 
-    /// The stage that writes sums over serial points.
+    /// Emits the stage that stores the accumulators over serial points.
     fn write(&mut self) -> Option<Stage> {
         for at in 0..self.sums.len() {
             let Sum { slot, dtype, .. } = self.sums[at];
@@ -280,7 +280,7 @@ impl Printer<'_> {
         (!self.sums.is_empty()).then(|| self.end(true, Turn::Last))
     }
 
-    /// One use of a value is done.
+    /// Notes that one use of a value is done.
     fn used(&mut self, v: Val, local: &mut HashMap<Val, u32>) {
         if let Some(left) = local.get_mut(&v) {
             *left -= 1;
@@ -302,7 +302,7 @@ impl Printer<'_> {
         }
     }
 
-    /// The register that holds a value.
+    /// Returns the register that holds a value.
     fn reg(&mut self, v: Val) -> Reg {
         let v = same(self.kernel, v);
         let def = &self.kernel.body[v.index()];
@@ -312,7 +312,7 @@ impl Printer<'_> {
         self.at[v.index()].expect("values are defined before they are used")
     }
 
-    /// The register that holds a number.
+    /// Returns the register that holds a number.
     fn constant(&mut self, c: Scalar, compute: Compute) -> Reg {
         let mut known = self.constants.iter();
         let known = known.find(|(r, s)| *s == c && self.regs.types[r.0 as usize] == compute);
@@ -324,7 +324,7 @@ impl Printer<'_> {
         reg
     }
 
-    /// Prints the definition of a value; the values whose use is done with it.
+    /// Emits the definition of a value. Returns the values that it has used.
     fn compute(&mut self, v: Val) -> Vec<Val> {
         let def = self.kernel.body[v.index()].clone();
         let mut operands = Vec::new();

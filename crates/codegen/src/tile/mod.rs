@@ -1,9 +1,9 @@
-//! Kernel IR printed as tile programs.
+//! Emission of Kernel IR as tile programs.
 //!
-//! A kernel becomes alternating stages: stage `2p` computes what has one value a row and stage `2p + 1`
-//! walks the inner points for the reductions of depth `p` (how many reductions lie below them) and for
-//! the stores of that depth. What a later walk needs of an earlier one is computed again, or kept in a
-//! row slot where that holds something costly and the slot stays small.
+//! A kernel becomes alternating stages. Stage `2p` computes the values with one element per row. Stage `2p + 1` walks
+//! the inner points for the reductions of depth `p` (the number of reductions that they depend on) and for the stores
+//! of that depth. Values of an earlier walk that a later one needs are rematerialised, or kept in a row slot if they
+//! are costly and the slot stays small.
 
 use crate::kir::Kernel;
 use kiln_plan::tile::TileProgram;
@@ -18,12 +18,12 @@ pub(crate) use stages::{Keep, Plan, Step, dear, in_place, in_place_behind, may_s
 pub use text::tile_text;
 pub(crate) use variants::variants;
 
-/// The tile program of a kernel.
+/// Emits the tile program of a kernel.
 pub(crate) fn print(kernel: &Kernel) -> TileProgram {
     inst::print(kernel, stages::schedule(kernel))
 }
 
-/// The tile program of what is behind a product, of whose rows a block holds all.
+/// Emits the tile program of an epilogue of a product, whose blocks hold whole rows.
 pub(crate) fn print_epilogue(kernel: &Kernel) -> TileProgram {
     inst::print(kernel, stages::schedule_behind(kernel))
 }

@@ -1,20 +1,20 @@
-//! Registers, reused once what they hold is no longer needed. An instruction's result never shares a
+//! Allocation of registers, which are reused once their values are dead. An instruction's result never shares a
 //! register with its operands.
 
 use kiln_base::Compute;
 use kiln_plan::tile::Reg;
 
-/// Gives out registers.
+/// An allocator of registers.
 #[derive(Default)]
 pub(super) struct Allocator {
     /// The type of each register.
     pub types: Vec<Compute>,
-    /// Registers that hold nothing, the latest last.
+    /// The free registers, the latest last.
     free: Vec<Reg>,
 }
 
 impl Allocator {
-    /// A register of this type that holds nothing.
+    /// Returns a free register of this type.
     pub fn take(&mut self, compute: Compute) -> Reg {
         let types = &self.types;
         match self
@@ -27,7 +27,7 @@ impl Allocator {
         }
     }
 
-    /// A register that no value had before.
+    /// Returns a register that no value had before.
     pub fn reserve(&mut self, compute: Compute) -> Reg {
         self.types.push(compute);
         Reg(self.types.len() as u16 - 1)

@@ -1,11 +1,11 @@
-//! The stages of a kernel, and what follows from them.
+//! The stages of a kernel, and their consequences.
 
 use crate::affine::estimate;
 use crate::kir::{Access, Expr, Kernel, Store, Val};
 use kiln_base::{DType, Dim};
 use kiln_plan::tile::{Schedule, TILE};
 
-/// What runs in one stage, before registers are chosen.
+/// The work of one stage, before registers are allocated.
 pub(crate) struct Plan {
     pub over_inner: bool,
     /// Values to define, ascending.
@@ -13,7 +13,7 @@ pub(crate) struct Plan {
     pub stores: Vec<Store>,
 }
 
-/// How a stage comes by a value.
+/// The source of a value in a stage.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// By its definition; it is then kept in a slot, if one is named.
@@ -22,11 +22,11 @@ pub(crate) enum Step {
     Kept(Val),
 }
 
-/// Which values may be kept from one walk over the inner points for a later one.
+/// The values that may be kept from one walk over the inner points for a later one.
 pub(crate) struct Keep {
-    /// For each value, whether it is worth it.
+    /// For each value, true if it is worth keeping.
     pub dear: Vec<bool>,
-    /// How many at most.
+    /// The most values to keep.
     pub most: u16,
 }
 
@@ -46,19 +46,19 @@ pub(super) fn keep(kernel: &Kernel, schedule: Schedule) -> Keep {
     }
 }
 
-/// Pairs (read argument, written argument) of a kernel that may share memory, as it is walked by default.
+/// Returns the pairs (read argument, written argument) of a kernel that may alias, with its default schedule.
 pub(crate) fn in_place(kernel: &Kernel) -> Vec<(usize, usize)> {
     in_place_as(kernel, schedule(kernel))
 }
 
-/// Those of what is behind a product.
+/// Returns the same pairs for an epilogue of a product.
 pub(crate) fn in_place_behind(kernel: &Kernel) -> Vec<(usize, usize)> {
     in_place_as(kernel, schedule_behind(kernel))
 }
 
 pub(super) fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, usize)> {
     match kernel.inner.is_empty() {
-        // There is but one stage.
+        // There is only one stage.
         true => (kernel.stores.iter())
             .flat_map(|s| in_its_place(kernel, s))
             .collect(),
@@ -66,14 +66,14 @@ pub(super) fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, us
     }
 }
 
-/// The longest row that is walked a lane a row whatever lies side by side: each row that is walked by itself has some
-/// 50 ns of work of its own.
+/// The longest row that is walked with a lane per row, whatever is contiguous: each row that is walked by itself has an
+/// overhead of some 50 ns.
 const SHORT_ROW: i64 = 32;
-/// The same of rows that are walked once.
+/// The same for rows that are walked once.
 const SHORT_SUM: i64 = 96;
 
-/// Whether tiles are cut from the inner axes or the parallel ones: whichever is contiguous in more
-/// accesses, unless it is short.
+/// Chooses the axes that tiles are cut from, inner or parallel: those that are contiguous in more accesses, unless they
+/// are short.
 pub(super) fn schedule(kernel: &Kernel) -> Schedule {
     let (Some(_), outer) = (kernel.inner.last(), kernel.axes.len()) else {
         return Schedule::Lanes;
@@ -98,7 +98,7 @@ pub(super) fn schedule(kernel: &Kernel) -> Schedule {
         .map(|s| &kernel.accesses[usize::from(s.access)]);
     let once = depths(kernel).iter().all(|d| *d <= 1) && !stores.any(inside);
     let short = if once { SHORT_SUM } else { SHORT_ROW };
-    // Of a size that is open nothing is known.
+    // The inner size must be known.
     let is_known = kernel.inner.iter().all(|d| d.as_const().is_some());
     if is_known && row <= short && rows >= 4 {
         Schedule::Lanes
@@ -111,7 +111,7 @@ pub(super) fn schedule(kernel: &Kernel) -> Schedule {
     }
 }
 
-/// How many reductions lie below each value.
+/// Returns the depth of each value: the longest chain of reductions in its computation.
 fn depths(kernel: &Kernel) -> Vec<usize> {
     let mut depth: Vec<usize> = Vec::with_capacity(kernel.body.len());
     for def in &kernel.body {
@@ -122,7 +122,7 @@ fn depths(kernel: &Kernel) -> Vec<usize> {
     depth
 }
 
-/// The stages, and the slot of each value that is kept.
+/// Returns the stages, and the slot of each value that is kept.
 pub(crate) fn plan(kernel: &Kernel, keep: &Keep) -> (Vec<Plan>, Vec<Option<u16>>) {
     let varies = kernel.varies_inside();
     let depth = depths(kernel);
@@ -201,7 +201,7 @@ fn stores_of(kernel: &Kernel, wanted: impl Fn(&Store) -> bool) -> Vec<Store> {
         .collect()
 }
 
-/// Whether a slot for every inner point (of a tile of rows, with lanes) stays small.
+/// True if a slot for every inner point (of a tile of rows, with lanes) stays small.
 fn can_keep(kernel: &Kernel, schedule: Schedule) -> bool {
     let row = kernel
         .inner
@@ -213,7 +213,7 @@ fn can_keep(kernel: &Kernel, schedule: Schedule) -> bool {
     }
 }
 
-/// Whether computing a value that varies inside takes something costly.
+/// For each value, true if it varies inside and is costly to compute.
 pub(crate) fn dear(kernel: &Kernel) -> Vec<bool> {
     let varies = kernel.varies_inside();
     let mut dear: Vec<bool> = Vec::with_capacity(kernel.body.len());
@@ -227,8 +227,8 @@ pub(crate) fn dear(kernel: &Kernel) -> Vec<bool> {
     dear
 }
 
-/// Pairs of a read and a written argument of one dtype where every load is at the address of the
-/// store and in its stage or before.
+/// Returns the pairs of a read and a written argument of one dtype for which every load is at the address of the store,
+/// and in its stage or before.
 pub(crate) fn may_share(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, plan) in plans.iter().enumerate() {
@@ -242,7 +242,8 @@ pub(crate) fn may_share(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> 
     pairs
 }
 
-/// The read arguments of a store's dtype that are loaded at its address only, each with the argument that it writes.
+/// Returns the read arguments of a store's dtype that are loaded only at its address, each with the argument that it
+/// writes.
 fn in_its_place(kernel: &Kernel, store: &Store) -> impl Iterator<Item = (usize, usize)> {
     let to = &kernel.accesses[store.access as usize];
     let written = usize::from(to.arg);
@@ -264,7 +265,7 @@ fn in_its_place(kernel: &Kernel, store: &Store) -> impl Iterator<Item = (usize, 
     pairs.map(move |(read, _)| (read, written))
 }
 
-/// Whether a cast leaves every value of `from` as it is, given the type that kernels compute it in.
+/// True if a cast leaves every value of `from` as it is, given the type in which kernels compute it.
 pub(crate) fn is_no_op(from: DType, to: DType) -> bool {
     if from == to {
         return true;
@@ -279,7 +280,7 @@ pub(crate) fn is_no_op(from: DType, to: DType) -> bool {
     }
 }
 
-/// The value that a value is the same as, casts that change nothing aside.
+/// Returns the value that a value equals, ignoring casts without effect.
 pub(crate) fn same(kernel: &Kernel, mut v: Val) -> Val {
     loop {
         let def = &kernel.body[v.index()];
@@ -290,7 +291,7 @@ pub(crate) fn same(kernel: &Kernel, mut v: Val) -> Val {
     }
 }
 
-/// How what is behind a product is walked, of whose rows a block holds all.
+/// Returns the schedule of an epilogue of a product, whose blocks hold whole rows.
 pub(super) fn schedule_behind(kernel: &Kernel) -> Schedule {
     match kernel.inner.is_empty() {
         true => Schedule::Lanes,

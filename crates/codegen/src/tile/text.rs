@@ -4,10 +4,10 @@ use kiln_base::Dim;
 use kiln_plan::tile::{Access, Inst, Reg, TileProgram, Turn};
 use std::fmt::Write;
 
-/// A tile program as readable text, for `explain` and for tests.
+/// Returns a tile program as readable text, for `explain` and for tests.
 ///
-/// `a` counts the parallel axes and `i` the inner ones; a register prints as its type's first letter
-/// and its number.
+/// `a` counts the parallel axes and `i` the inner ones. A register is written as its type's first letter and its
+/// number.
 pub fn tile_text(p: &TileProgram) -> String {
     let mut out = String::new();
     let list = |dims: &[Dim]| {

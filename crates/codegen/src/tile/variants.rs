@@ -1,4 +1,4 @@
-//! Other ways to run the program of a kernel, for a tuner to try.
+//! Other schedules of the program of a kernel, for a tuner to try.
 
 use super::inst::print;
 use super::stages::in_place_as;
@@ -6,15 +6,15 @@ use crate::Schedule;
 use crate::kir::Kernel;
 use kiln_plan::tile::{self, Cut, TileProgram};
 
-/// A kernel that touches fewer bytes has no variants: little can be won.
+/// The fewest bytes that a kernel with variants touches: below, little can be gained.
 const LEAST_BYTES: i64 = 1 << 18;
-/// Up to so many bytes one thread may be as fast as all are.
+/// The most bytes for which one thread may be as fast as all are.
 const FEW_BYTES: i64 = 1 << 21;
-/// From so many bytes of a result on, the second-level cache is too small to hold it for whoever reads it.
+/// The bytes of a result from which on the second-level cache is too small to hold it for its readers.
 const LARGE_RESULT: i64 = 8 << 20;
 
-/// Other ways to run the program of a kernel. The kernel touches so many bytes, and its
-/// largest result has so many; pairs of arguments in `in_place` may share memory in all of them.
+/// Returns other schedules of the program of a kernel. The kernel touches `bytes` bytes, and its largest result has
+/// `result` bytes. Pairs of arguments in `in_place` may alias in all of them.
 pub(crate) fn variants(
     kernel: &Kernel,
     program: &TileProgram,

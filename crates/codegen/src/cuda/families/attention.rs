@@ -1,6 +1,6 @@
-//! Attention: softmax(query · keyᵀ · scale + mask) · value. A block keeps some rows of the result and walks the
-//! keys, so that scores never reach memory. Values wider than a block's columns are cut into strips, each of
-//! which computes the scores again.
+//! Attention: softmax(query · keyᵀ · scale + mask) · value. A block keeps some rows of the result and walks the keys,
+//! so that scores never reach memory. Values wider than a block's columns are cut into strips, each of which computes
+//! the scores again.
 
 use super::call::{Call, Store, elements, few, line_of_blocks, lines};
 use super::gemm_tile::{depth, tile_constants, tile_text};
@@ -45,8 +45,8 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
     }
 }
 
-/// Extents of a block's tile of scores, of the part of a thread (or of a warp of tensor cores), its columns
-/// of the result, and its threads.
+/// The extents of a block's tile of scores, of the part of a thread (or of a warp of tensor cores), its columns of the
+/// result, and its number of threads.
 pub(super) struct Tile {
     pub m: i64,
     n: i64,
@@ -56,7 +56,7 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// The tile of a result of so many rows and columns.
+    /// Returns the tile of a result with `rows` rows and `columns` columns.
     pub fn of(dtype: DType, rows: &Dim, columns: &Dim) -> Tile {
         let short = rows.as_const().is_some_and(|l| l <= 32);
         let (m, n, part, threads) = match dtype {
@@ -77,19 +77,19 @@ impl Tile {
         }
     }
 
-    /// The blocks of a result of so many rows and columns in each matrix.
+    /// Returns the grid for a result with `rows` rows and `columns` columns in each matrix.
     pub fn grid(&self, scores: &Scores, rows: &Dim, columns: &Dim) -> [Blocks; 3] {
         let points = &up(rows, self.m) * &up(columns, self.columns);
         let each = (self.m * self.columns) as u32;
         line_of_blocks(&points * &numel(&scores.batch), each)
     }
 
-    /// The blocks of so many rows in each matrix.
+    /// Returns the grid for `rows` rows in each matrix.
     pub fn grid_of_rows(&self, scores: &Scores, rows: &Dim) -> [Blocks; 3] {
         line_of_blocks(&up(rows, self.m) * &numel(&scores.batch), self.m as u32)
     }
 
-    /// What stands in front of a kernel that computes scores as products of operands.
+    /// Returns the text before a kernel that computes scores as products of operands.
     pub fn scores(&self, scores: &Scores, index: Index, operands: [&Operand; 2]) -> String {
         let mask = match &scores.mask {
             None => ("NONE", DType::F32),
@@ -134,7 +134,7 @@ impl Tile {
         text + include_str!("attention_scores.cu")
     }
 
-    /// What stands behind that in a kernel that multiplies what becomes of the scores by an operand.
+    /// Returns the text after that of the scores, in a kernel that multiplies the softmax by an operand.
     pub fn sums(&self, dtype: DType, value: &Operand) -> String {
         let text = format!(
             "constexpr int BV = {};\nconstexpr bool V_ALONG_K = {}, V_VECTOR = {}, V_WHOLE = {};\n",
@@ -147,7 +147,7 @@ impl Tile {
     }
 }
 
-/// A multiple that is at least so many, or more where they are not known.
+/// Rounds up to a multiple of `each`; an unknown size gets an upper bound instead.
 fn up(d: &Dim, each: i64) -> Dim {
     match d.as_const() {
         Some(n) => Dim::Const((n + each - 1) / each * each),
@@ -155,7 +155,7 @@ fn up(d: &Dim, each: i64) -> Dim {
     }
 }
 
-/// The operands' C++.
+/// The C++ of the operands.
 struct Operands {
     query: Operand,
     key: Operand,
@@ -184,7 +184,7 @@ impl Operands {
     }
 }
 
-/// Adds what a kernel is called with that computes scores, and other operands of their dtype.
+/// Adds the arguments of a kernel that computes scores, and other operands of their dtype.
 pub(super) fn reads(call: &mut Call, scores: &Scores, others: &[&Matrix]) {
     let own = [&scores.query, &scores.key];
     for x in own.iter().chain(others) {
@@ -233,7 +233,7 @@ pub(super) fn sizes(source: &mut Source, scores: &Scores, columns: &Dim) {
     }
 }
 
-/// A block's work, up to where element `raw` of the result goes to `at`.
+/// Emits a block's work, up to where element `raw` of the result is stored at `at`.
 fn block(source: &mut Source, call: &Call, a: &Attention, operands: &Operands) {
     sizes(source, &a.scores, &a.columns);
     let scores = declare(source, call, &a.scores);
@@ -259,7 +259,7 @@ const Index at = (batch * length + i) * columns + c;",
     lines(source, &text);
 }
 
-/// The type of indices: 32 bits where everything is known to be small.
+/// Returns the type of indices: 32 bits where everything is known to be small.
 fn index(a: &Attention, store: &Store) -> Index {
     let epilogue = match store {
         Store::Epilogue(kir) => Values::index_type(kir),
@@ -274,7 +274,7 @@ fn index(a: &Attention, store: &Store) -> Index {
     }
 }
 
-/// How far the elements reach that scores are computed of, and other numbers that must fit.
+/// Returns the ends of the footprints of the operands of scores, and other numbers that must fit.
 pub(super) fn reaches(scores: &Scores) -> Vec<Dim> {
     let Scores {
         batch,
@@ -293,7 +293,7 @@ pub(super) fn reaches(scores: &Scores) -> Vec<Dim> {
     all
 }
 
-/// How far the elements of a matrix of these extents reach.
+/// Returns the end of the footprint of a matrix of these extents.
 pub(super) fn reach(batch: &[Dim], x: &Matrix, rows: &Dim, columns: &Dim) -> Dim {
     let ends = batch.iter().chain([rows, columns]);
     let strides = x.batch_strides.iter().chain([&x.row, &x.col]);
@@ -303,7 +303,7 @@ pub(super) fn reach(batch: &[Dim], x: &Matrix, rows: &Dim, columns: &Dim) -> Dim
         })
 }
 
-/// Declares `{name}_at`, where the matrix of number `batch` begins.
+/// Declares `{name}_at`, the offset of matrix number `batch`.
 pub(super) fn place(source: &mut Source, batch: &[Dim], x: &Matrix, name: &str) -> String {
     let mut text = format!("Index {name}_at = {};\n", source.dim(&x.offset));
     if !batch.is_empty() {
@@ -320,8 +320,7 @@ pub(super) fn place(source: &mut Source, batch: &[Dim], x: &Matrix, name: &str) 
     text
 }
 
-/// An operand, given its name and that of the number of its lines, and the strides from line to line and
-/// along k.
+/// Returns an operand, given its name, the name of its number of lines, and the strides from line to line and along k.
 pub(super) fn strided(
     source: &mut Source,
     call: &Call,

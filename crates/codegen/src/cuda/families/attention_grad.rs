@@ -1,6 +1,6 @@
-//! The gradients of attention: scores are computed again and never reach memory. A first kernel walks each row of
-//! scores and keeps three numbers of it; then one kernel a gradient computes it, rows of it a block, in an order that
-//! does not depend on which block comes first.
+//! The gradients of attention: scores are rematerialised and never reach memory. A first kernel walks each row of
+//! scores and stores three numbers per row. Then one kernel per gradient computes it, some rows in each block, in an
+//! order that does not depend on the order of blocks.
 
 use super::attention::{Tile, declare, reaches, reads, sizes};
 use super::attention::{reach, strided};
@@ -13,7 +13,7 @@ use kiln_base::{DType, Dim, numel};
 use kiln_plan::cuda::Beside;
 use kiln_plan::{AttentionGrad, Matrix};
 
-/// Three numbers of each row of scores.
+/// The three numbers of each row of scores.
 const ROWS: Slot = Slot::Scratch(0);
 
 pub(super) fn print(work: Job, a: &AttentionGrad) -> Printed {
@@ -27,7 +27,7 @@ pub(super) fn print(work: Job, a: &AttentionGrad) -> Printed {
     }
 }
 
-/// What is computed in, and kept.
+/// Returns the dtype of computation and of the numbers of rows.
 fn kept(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,
@@ -35,7 +35,7 @@ fn kept(dtype: DType) -> DType {
     }
 }
 
-/// Which gradient.
+/// A choice of the gradient to compute.
 #[derive(Copy, Clone, PartialEq)]
 enum Of {
     Query,
@@ -48,13 +48,12 @@ struct Grad<'a> {
     a: &'a AttentionGrad,
 }
 
-/// An operand as lines of a product: what it is called, the matrix, its number of lines, and whether its rows are the
-/// lines.
+/// An operand as lines of a product: its name, the matrix, its number of lines, and true if its rows are the lines.
 type Lines<'a> = (&'a str, &'a Matrix, &'a str, bool);
 
 impl Grad<'_> {
-    /// The operands: query and key, whose products are scores, the gradient of the result and the value, whose products
-    /// are the gradients of the weights.
+    /// Returns the operands: query and key, whose products are scores; the gradient of the result and the value, whose
+    /// products are the gradients of the weights.
     fn operands(&self) -> [Lines<'_>; 4] {
         let AttentionGrad {
             scores,
@@ -70,7 +69,7 @@ impl Grad<'_> {
         ]
     }
 
-    /// The kernel of the numbers of rows.
+    /// Emits the kernel that computes the numbers of rows.
     fn rows(&self) -> Step {
         let a = self.a;
         let (dtype, index) = (a.scores.dtype, self.index());
@@ -96,7 +95,7 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
         call.step(source.finish(grid, [tile.threads, 1, 1]))
     }
 
-    /// The kernel of a gradient.
+    /// Emits the kernel of a gradient.
     fn gradient(&self, of: Of) -> Step {
         let a = self.a;
         let (dtype, index) = (a.scores.dtype, self.index());
@@ -161,7 +160,7 @@ if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} +
         call.step(source.finish(grid, [tile.threads, 1, 1]))
     }
 
-    /// Begins a block's work: which rows and columns of which matrix it has, and the operands.
+    /// Begins a block's work: its matrix, rows and columns, and the operands.
     fn begin(
         &self,
         source: &mut Source,
@@ -193,7 +192,7 @@ if (batch >= batches) return;
         lines(source, &text);
     }
 
-    /// The type of indices: 32 bits where everything is known to be small.
+    /// Returns the type of indices: 32 bits where everything is known to be small.
     fn index(&self) -> Index {
         let a = self.a;
         let batch = &a.scores.batch;
@@ -222,8 +221,8 @@ fn operand(
     strided(source, call, &a.scores.batch, x, [name, lines], strides)
 }
 
-/// How both products read their operands, lines of queries and of keys: in a way that serves the scores, by eights
-/// where all of them can.
+/// Returns the common layout with which both products read their operands, lines of queries and of keys. It serves the
+/// scores, and reads eights where all operands can.
 fn both([q, k, g, v]: &[Operand; 4]) -> [Operand; 2] {
     [[q, g], [k, v]].map(|[x, y]| Operand {
         text: String::new(),

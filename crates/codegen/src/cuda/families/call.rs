@@ -1,4 +1,4 @@
-//! What kernels of all families are made with: what they are called with, and where their results go.
+//! The calls of kernels of all families: their arguments, and the stores of their results.
 
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
@@ -14,7 +14,7 @@ use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel};
 use kiln_plan::tile::Arg;
 
-/// What a kernel is called with.
+/// The arguments of a kernel's call.
 pub(super) struct Call<'a> {
     pub work: Job<'a>,
     pub args: Vec<(Slot, Arg)>,
@@ -22,7 +22,7 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Nothing yet.
+    /// Makes a call without arguments.
     pub fn new(work: Job<'a>) -> Call<'a> {
         let (args, sites) = (Vec::new(), Vec::new());
         Call { work, args, sites }
@@ -34,7 +34,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The name of a pointer in the kernel.
+    /// Returns the name of a pointer in the kernel.
     ///
     /// # Panics
     /// If it was not pushed.
@@ -42,7 +42,7 @@ impl<'a> Call<'a> {
         format!("arg{}", self.place(slot))
     }
 
-    /// Which argument of the kernel it is.
+    /// Returns the position of a slot among the arguments of the kernel.
     ///
     /// # Panics
     /// If it was not pushed.
@@ -51,7 +51,7 @@ impl<'a> Call<'a> {
         at.expect("kernels are called with what they name")
     }
 
-    /// An empty kernel.
+    /// Returns an empty kernel.
     pub fn source(&self, name: &str, index: Index) -> Source {
         let args: Vec<Arg> = self.args.iter().map(|a| a.1).collect();
         let mut source = Source::new(self.work.gpu, name, &args, self.sites.len() as u32, index);
@@ -73,9 +73,9 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What happens to the elements of a product.
+/// The destination of the elements of a product.
 pub(super) enum Store<'a> {
-    /// They are the result, or an intermediate one.
+    /// They are the result, or an intermediate result.
     Plain(Slot, DType),
     /// They pass through an epilogue, whose arguments are the work's.
     Epilogue(&'a kir::Kernel),
@@ -89,7 +89,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Adds what it is called with, in an order that its text relies on.
+    /// Adds its arguments, in an order that its text relies on.
     pub fn push(&self, call: &mut Call) {
         match self {
             Store::Plain(out, dtype) => call.push(*out, *dtype, true),
@@ -102,7 +102,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// The elements that a thread stores as one vector, of runs of so many that lie side by side.
+    /// Returns the number of elements that a thread stores as one vector, in contiguous runs of `run` elements.
     pub fn width(&self, run: &Dim) -> u32 {
         let divides = |w: &u32| run.div_exact(&Dim::from(i64::from(*w))).is_ok();
         match self {
@@ -120,7 +120,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Stores the element `raw` at place `at` of the result, or a vector of so many.
+    /// Stores the element `raw` at place `at` of the result, or a vector of `width` elements.
     pub fn print(&self, source: &mut Source, call: &Call, width: u32) {
         match self {
             Store::Plain(out, dtype) if width > 1 => {
@@ -149,7 +149,7 @@ kiln_store({out} + at, all);"
                 }
                 let vector = Vector::of_width(kir, kir.axes.len() - 1, width);
                 let mut vector = vector.expect("it is the width that was said to be legal");
-                // What is made lies in shared memory.
+                // The raw element lies in shared memory.
                 for (whole, access) in vector.whole.iter_mut().zip(&kir.accesses) {
                     *whole &= usize::from(access.arg) != made;
                 }
@@ -173,18 +173,18 @@ pub(super) fn lines(source: &mut Source, text: &str) {
     text.lines().for_each(|l| source.line(l));
 }
 
-/// A block for `each` points.
+/// Returns a grid with a block for each `each` points.
 pub(super) fn line_of_blocks(points: Dim, each: u32) -> [Blocks; 3] {
     [Blocks { points, each }, Blocks::one(), Blocks::one()]
 }
 
-/// Whether so many elements can be numbered in 32 bits.
+/// True if `elements` elements can be numbered in 32 bits.
 pub(super) fn few(elements: &Dim) -> bool {
     elements.as_const().is_some_and(|n| n < 1 << 30)
 }
 
-/// The types of elements in memory, in registers and of their indices, and how elements get from one to
-/// the other.
+/// Returns the types of elements in memory and in registers, the type of their indices, and the conversions between
+/// memory and registers.
 pub(super) fn elements(dtype: DType, index: Index) -> String {
     format!(
         "typedef {} Elem;\ntypedef {} Acc;\ntypedef {} Index;\ntypedef unsigned {} UIndex;\n\

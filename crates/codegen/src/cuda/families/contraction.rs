@@ -1,8 +1,8 @@
 //! Matrix products, convolutions and their gradients: contractions, as tiles or as plain sums.
 //!
-//! Rows of the tiles of a convolution are channels and columns positions, or, where channels lie side by side, the other
-//! way round; in a gradient of weights rows are output channels and columns input channels and taps. The gradient of
-//! images is a batch of products, one for each phase of the stride ([`kiln_plan::contraction`]).
+//! In the tiles of a convolution, rows are channels and columns positions; with channels last, the other way round. In
+//! a gradient of weights, rows are output channels, and columns input channels and taps. The gradient of images is a
+//! batch of products, one for each phase of the stride ([`kiln_plan::contraction`]).
 
 use super::call::Store;
 use super::gemm::Gemm;
@@ -14,7 +14,7 @@ use kiln_plan::{Conv, ConvRole, MatMul};
 /// Rows or columns of a product that fill a good part of a tile.
 const MANY: i64 = 32;
 
-/// The ways of a matrix product.
+/// Returns the candidates of a matrix product.
 pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Way> {
     let own = || format!("matmul_{}", m.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);
@@ -25,7 +25,7 @@ pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Way> {
     Gemm::new(work, &name, m.dtype(), m.into(), operands, store).print(all)
 }
 
-/// The ways of a convolution, or of a gradient of one.
+/// Returns the candidates of a convolution, or of a gradient of one.
 pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Way> {
     let own = || format!("{}_{}", c.role.name(), c.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);

@@ -1,5 +1,6 @@
 //! Contractions by tiles: a block computes a tile of the result, whose elements then pass through the epilogue. Where
-//! the result has few tiles and sums are long, blocks share a sum, and a second kernel adds their parts in order.
+//! the result has few tiles and sums are long, several blocks share a sum, and a second kernel adds their parts in
+//! order.
 
 use super::call::{Call, Store, few, line_of_blocks, lines};
 use super::gemm_tile::{schedules, tile_constants, tile_text};
@@ -28,16 +29,16 @@ pub(super) struct Gemm<'a> {
     /// The memory of operands, or the prologues that make them.
     pub operands: [(Slot, Option<&'a kir::Kernel>); 2],
     pub store: Store<'a>,
-    /// Rows, columns, terms and products.
+    /// The numbers of rows, columns, terms and products.
     m: Dim,
     n: Dim,
     k: Dim,
     batches: Dim,
-    /// Elements of the result.
+    /// The number of elements of the result.
     total: Dim,
-    /// Instructions that find an element of either operand.
+    /// The number of instructions that find an element of either operand.
     finding: [f64; 2],
-    /// True if an element takes many, so that threads load few each.
+    /// True if an element takes many instructions, so that each thread loads few.
     costly: bool,
 }
 
@@ -45,17 +46,17 @@ pub(super) struct Gemm<'a> {
 const PARTS: Slot = Slot::Scratch(0);
 /// The fewest products that may be a block's part of a sum.
 const LEAST_SHARE: i64 = 128;
-/// An extent that is not known.
+/// The assumed size of an unknown extent.
 const UNKNOWN: i64 = 1024;
 /// The most candidates of an instruction, ...
 const CANDIDATES: usize = 6;
-/// ...which take at most so many times the cycles of the best.
+/// ...which take at most this many times the cycles of the best.
 const HOPELESS: f64 = 2.5;
-/// Bytes of static shared memory that an epilogue may take beside the tile.
+/// The bytes of static shared memory that an epilogue may take in addition to the tile.
 const OTHERS: u32 = 4 << 10;
-/// Bytes of operands that are no small part of L2.
+/// The bytes of operands that are no small part of L2.
 const LARGE: i64 = 8 << 20;
-/// Registers of a thread in which a costly operand leaves sums enough room.
+/// The registers of a thread in which a costly operand leaves enough room for accumulators.
 const FEW_SUMS: u16 = 64;
 
 /// The most rows or columns with which tensor cores gain nothing.
@@ -63,10 +64,10 @@ const FEW: i64 = 8;
 /// The most products in a sum that is not worth rounding its operands for.
 const SHORT: i64 = 31;
 
-/// A schedule with what follows from it.
+/// A schedule with the values derived from it.
 struct Shape {
     schedule: Gpu,
-    /// Terms of a part of a sum.
+    /// The number of terms in a part of a sum.
     chunk: i64,
     index: Index,
     /// The dtype of sums.
@@ -104,9 +105,9 @@ impl Gemm<'_> {
         }
     }
 
-    /// The default, and with `all` every other way.
+    /// Returns the default, and with `all` every other candidate.
     pub fn print(self, all: bool) -> Vec<Way> {
-        // Candidates are measured within a bound of rounding, which whole numbers don't have.
+        // Candidates are measured within a bound of rounding, which integers don't have.
         let all = all && self.dtype.is_float();
         let exact = Multiply::exact(self.dtype);
         let mut chosen = self.candidates(exact);
@@ -128,7 +129,7 @@ impl Gemm<'_> {
         chosen.iter().map(way).collect()
     }
 
-    /// The kernels of a way.
+    /// Emits the kernels of a candidate.
     fn kernels(&self, schedule: &Gpu) -> Printed {
         let (parts, shape) = (i64::from(schedule.parts), self.shape(schedule));
         let mut steps = vec![self.product(&shape)];
@@ -150,7 +151,7 @@ impl Gemm<'_> {
         }
     }
 
-    /// The epilogue, if it works on whole rows of the result.
+    /// Returns the epilogue, if it works on whole rows of the result.
     fn rows(&self) -> Option<&kir::Kernel> {
         match &self.store {
             Store::Epilogue(kir) => Some(*kir).filter(|kir| !kir.inner.is_empty()),
@@ -158,7 +159,7 @@ impl Gemm<'_> {
         }
     }
 
-    /// The kernel of the best schedule of whole sums, and its cycles.
+    /// Returns the kernel of the best schedule with whole sums, and its cycles.
     pub fn whole(&self) -> (Step, Option<f64>) {
         let mut all = self.candidates(Multiply::exact(self.dtype)).into_iter();
         let schedule = all.find(|s| s.parts == 1).unwrap_or(self.smallest());
@@ -179,14 +180,14 @@ impl Gemm<'_> {
         }
     }
 
-    /// Terms of a part of a sum: whole stages.
+    /// Returns the number of terms in a part of a sum: whole stages.
     fn chunk(&self, schedule: &Gpu) -> i64 {
         let (parts, depth) = (i64::from(schedule.parts), i64::from(schedule.tile[2]));
         let k = self.k.as_const().unwrap_or(0);
         ceil(ceil(k, parts), depth) * depth
     }
 
-    /// The kernel that multiplies. It stores the result, or parts of its sums.
+    /// Emits the kernel that multiplies. It stores the result, or parts of its sums.
     fn product(&self, shape: &Shape) -> Step {
         let Gpu { tile, parts, .. } = shape.schedule;
         let mut call = Call::new(self.work);
@@ -250,7 +251,7 @@ impl Gemm<'_> {
         call.step(source.finish(grid, [threads, 1, 1]))
     }
 
-    /// The text in front of the kernel that multiplies.
+    /// Returns the text before the kernel that multiplies.
     fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
         let mut text = self.types(shape);
         text += &tile_constants(&shape.schedule, self.dtype, [a, b]);
@@ -277,7 +278,7 @@ impl Gemm<'_> {
         )
     }
 
-    /// A block's work, up to where its tile lies in shared memory.
+    /// Emits a block's work, up to where its tile lies in shared memory.
     fn block(&self, source: &mut Source, shape: &Shape, operands: [&Operand; 2]) {
         let sizes = [
             ("m", &self.m),
@@ -319,7 +320,8 @@ multiply(shared, a, b, i0, j0, first, end);",
         lines(source, &text);
     }
 
-    /// Opens a loop in which so many elements of the result, of which the first is `raw`, go to `at` and behind it.
+    /// Opens a loop in which `width` elements of the result, the first of which is `raw`, go to `at` and the places
+    /// after it.
     fn each_element(&self, source: &mut Source, width: u32) {
         let raw = match width {
             1 => "Acc raw = shared.out[e / BN][e % BN];".into(),
@@ -352,7 +354,7 @@ if (i >= m || j >= n) continue;
         self.contraction.skips && bounded
     }
 
-    /// The elements that are stored as one vector.
+    /// Returns the number of elements that are stored as one vector.
     fn width(&self, store: &Store) -> u32 {
         match run(&self.contraction) {
             Some(run) if !self.sums_inside() => store.width(&run),
@@ -360,7 +362,7 @@ if (i >= m || j >= n) continue;
         }
     }
 
-    /// The kernel that adds the parts of sums and stores the result.
+    /// Emits the kernel that adds the parts of sums and stores the result.
     fn sum(&self, shape: &Shape) -> Step {
         let mut call = Call::new(self.work);
         self.store.push(&mut call);
@@ -382,7 +384,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         call.step(source.finish(grid, [256, 1, 1]))
     }
 
-    /// The type of indices: 32 bits where everything is known to be small.
+    /// Returns the type of indices: 32 bits where everything is known to be small.
     fn index(&self, total: &Dim) -> Index {
         let epilogue = match self.store {
             Store::Epilogue(kir) => Values::index_type(kir),
@@ -397,13 +399,13 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         }
     }
 
-    /// The length of the rows that a block has to hold.
+    /// Returns the length of the rows that a block has to hold.
     fn columns(&self) -> Option<i64> {
         self.rows().and_then(|_| self.n.as_const())
     }
 
-    /// The instructions that round operands. Where sums are short, or rows or columns few, tensor cores gain nothing, and
-    /// only of long sums is the bound of the split numbers' error near that of a plain sum.
+    /// Returns the instructions that round operands. Where sums are short, or rows or columns few, tensor cores gain
+    /// nothing. Only for long sums is the error bound of the split numbers near that of a plain sum.
     fn rounded(&self) -> Vec<Multiply> {
         let above = |d: &Dim, n: i64| d.as_const().is_none_or(|size| size > n);
         let matrices = above(&self.m, FEW) && above(&self.n, FEW);
@@ -415,7 +417,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         all
     }
 
-    /// The schedules by an instruction that are legal, of the least cycles first; one at least.
+    /// Returns the legal schedules of an instruction, fewest cycles first; one at least.
     fn candidates(&self, multiply: Multiply) -> Vec<Gpu> {
         let [m, n, k] = self.sizes();
         let bytes = (m + n)
@@ -429,7 +431,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         if let Some(best) = all.first().copied() {
             let most = HOPELESS * self.cycles(&best);
             all.retain(|s| self.cycles(s) <= most);
-            // Of the best one: fewer stages, so that more blocks are there at once; another order of tiles.
+            // Of the best one: fewer stages, so that more blocks are resident; another order of tiles.
             let fewer = Gpu {
                 stages: best.stages.saturating_sub(1).max(1),
                 ..best
@@ -448,7 +450,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         }
     }
 
-    /// A schedule that is legal on every machine.
+    /// Returns a schedule that is legal on every machine.
     fn smallest(&self) -> Gpu {
         let multiply = Multiply::exact(self.dtype);
         let columns = self.columns().unwrap_or(0);
@@ -458,7 +460,8 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         least.expect("rows that a block holds fit into a tile")
     }
 
-    /// The schedule, and the same with sums in parts, where whole ones leave multiprocessors without a block.
+    /// Returns the schedule, and also variants with sums in parts, where whole sums leave multiprocessors without a
+    /// block.
     fn with_parts(&self, schedule: Gpu) -> Vec<Gpu> {
         let mut all = vec![schedule];
         let known = [&self.m, &self.n, &self.k, &self.batches].map(Dim::as_const);

@@ -5,7 +5,7 @@ use kiln_base::DType;
 use kiln_plan::schedule::{Gpu, Multiply, beside, ceil};
 use std::fmt::Write;
 
-/// Rows and columns of a tile and of the part of a thread, ...
+/// Rows and columns of a tile, and of the part of a thread, ...
 const BY_THREADS: &[[u16; 4]] = &[
     [128, 128, 8, 8],
     [128, 64, 8, 4],
@@ -42,12 +42,12 @@ const BY_WARPS: &[[u16; 4]] = &[
     [128, 32, 32, 32],
 ];
 
-/// Stages, where sums are that long.
+/// The number of stages, where sums are long enough.
 const STAGES: u8 = 4;
-/// Tiles below each other that are walked first, where operands are no small part of L2.
+/// The number of tiles below each other that are walked first, where operands are no small part of L2.
 const RASTER: u8 = 8;
 
-/// The terms that pass through shared memory at a time.
+/// Returns the number of terms that pass through shared memory at a time.
 pub(super) fn depth(multiply: Multiply) -> u16 {
     match multiply {
         Multiply::Fma => 8,
@@ -56,7 +56,7 @@ pub(super) fn depth(multiply: Multiply) -> u16 {
     }
 }
 
-/// The schedules of whole sums, for sums of so many terms where that is known.
+/// Returns the schedules of whole sums, of `terms` terms where that is known.
 pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> Vec<Gpu> {
     let (shapes, depth) = match multiply {
         Multiply::Fma => (BY_THREADS, depth(multiply)),
@@ -78,7 +78,7 @@ pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> 
     shapes.iter().map(schedule).collect()
 }
 
-/// The constants in front of [`tile_text`]: the sizes of a schedule, and how the two operands are best read.
+/// Returns the constants before [`tile_text`]: the sizes of a schedule, and the access mode of the two operands.
 pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]) -> String {
     let ([m, n, k], [rows, columns]) = (schedule.tile, schedule.part);
     let multiply = schedule.multiply;
@@ -109,7 +109,7 @@ pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]
     text
 }
 
-/// The product of a block's tile.
+/// Returns the text of the product of a block's tile.
 pub(super) fn tile_text(multiply: Multiply) -> &'static str {
     match multiply {
         Multiply::Fma => concat!(include_str!("multiply_add.cu"), include_str!("gemm_fma.cu")),

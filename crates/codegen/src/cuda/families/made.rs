@@ -1,4 +1,4 @@
-//! Operands of products that prologues make while they are read.
+//! Operands of products that their prologues compute while they are read.
 
 use super::call::Call;
 use crate::cuda::source::Source;
@@ -9,13 +9,13 @@ use kiln_base::DType;
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
 
-/// The class of such operands, behind the type of elements.
+/// The class of such operands, placed after the type of elements.
 pub(super) const CLASS: &str = include_str!("made.cu");
 
-/// More values than this take a thread long.
+/// The number of values above which a prologue takes a thread long.
 const LONG: usize = 16;
 
-/// Adds what a kernel is called with that reads operands of a dtype, or makes them.
+/// Adds the arguments of a kernel that reads operands of a dtype, or computes them by prologues.
 pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dtype: DType) {
     for (slot, made) in operands {
         match made {
@@ -31,13 +31,13 @@ pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dty
     }
 }
 
-/// Whether an element takes many instructions, so that threads should make few each.
+/// True if an element takes many instructions, so that each thread should compute few.
 pub(super) fn is_costly(prologue: &Kernel) -> bool {
     let expensive = prologue.body.iter().any(|d| d.expr.is_expensive());
     expensive || prologue.body.len() > LONG
 }
 
-/// Declares `make_{name}`, which gives an element of the operand, as memory would hold it, by its position.
+/// Declares `make_{name}`, which returns an element of the operand, as memory would hold it, by its position.
 pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name: &str) -> String {
     let kernel = called(prologue, call);
     source.apart(|source| {
@@ -54,7 +54,7 @@ pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name
     })
 }
 
-/// The prologue, whose arguments are those of the kernel that is called.
+/// Returns the prologue in terms of the arguments of the kernel that is called.
 fn called(prologue: &Kernel, call: &Call) -> Kernel {
     let mut kernel = prologue.clone();
     let made = kernel.args.len() - 1;

@@ -1,5 +1,5 @@
-//! Library kernels in CUDA C++: one file a family. What a family does the same way for every shape and
-//! dtype stands in `.cu` files, behind the types and numbers that a kernel is printed with.
+//! Library kernels in CUDA C++: one file per family. The code that a family shares between all shapes and dtypes is in
+//! `.cu` files, which follow the emitted types and numbers.
 
 use super::job::Job;
 use crate::work::{Body, Way};
@@ -19,10 +19,10 @@ mod sort;
 mod sums;
 mod winograd;
 
-/// The ways of work that is not fused alone: the default, and with `all` every other.
+/// Returns the candidates of work that is not fused alone: the default, and with `all` every other.
 ///
 /// # Errors
-/// What is not supported.
+/// Lists what is not supported.
 pub(super) fn print(work: Job, all: bool) -> Result<Vec<Way>, String> {
     match &work.body {
         Body::MatMul(m) => Ok(contraction::product(work, m, all)),

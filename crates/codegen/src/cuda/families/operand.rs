@@ -10,19 +10,19 @@ use kiln_plan::contraction::{Access, BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use std::fmt::Write;
 use std::ops::Range;
 
-/// An operand's C++: a class that gives lines, and how it is best read.
+/// The C++ of an operand: a class that returns lines, and the access mode for reading it.
 pub(super) struct Operand {
     /// Declarations and, last, the operand's object, named `a` or `b`.
     pub text: String,
-    /// True if neighbours along k lie side by side, and not neighbouring lines.
+    /// True if neighbours along k are contiguous, and not neighbouring lines.
     pub along_k: bool,
-    /// True if eight neighbours lie side by side at an aligned address...
+    /// True if eight neighbours are contiguous at an aligned address...
     pub vector: bool,
     /// ...and all or none of them exist.
     pub whole: bool,
 }
 
-/// True if a number is a multiple of the elements that are copied at once.
+/// True if a number is a multiple of the number of elements that are copied at once.
 pub(super) fn eights(d: &Dim) -> bool {
     d.as_const().is_some_and(|n| n % 8 == 0)
 }
@@ -58,7 +58,7 @@ pub(super) fn split(
     (text, names)
 }
 
-/// An affine function of the loops of some kinds, whose indices have these names.
+/// Returns an affine function of the loops of some kinds, whose indices have these names.
 pub(super) fn affine(
     source: &mut Source,
     offset: &Dim,
@@ -74,8 +74,8 @@ pub(super) fn affine(
     source.affine(offset, &strides, &names)
 }
 
-/// The operand of a contraction that is called `a` or `b`, which may be made by a prologue; its text stands behind the
-/// numbers `batch`, `m`, `n` and `k`.
+/// Returns the operand `a` or `b` of a contraction, which a prologue may compute. Its text comes after the numbers
+/// `batch`, `m`, `n` and `k`.
 pub(super) fn operand(
     source: &mut Source,
     call: &Call,
@@ -125,8 +125,8 @@ pub(super) fn operand(
     }
 }
 
-/// Instructions of a thread that bring an element of an operand to shared memory, about, by the machine code of
-/// kernels.
+/// Returns an estimate, from the machine code of kernels, of the instructions of a thread that bring an element of an
+/// operand to shared memory.
 pub(super) fn finding(c: &Contraction, side: usize, made: Option<&kir::Kernel>) -> f64 {
     let lines = [ROWS, COLUMNS][side];
     let c = &c.seen_by(&c.operands[side]);
@@ -140,12 +140,12 @@ pub(super) fn finding(c: &Contraction, side: usize, made: Option<&kir::Kernel>) 
     }
 }
 
-/// True if lines and terms of the result, as which an operand is seen, are at even distances.
+/// True if lines and terms of the result, in whose place an operand is seen, are at even distances.
 fn is_plain(c: &Contraction, lines: usize) -> bool {
     c.result.bounds.is_empty() && c.range(lines).len() <= 1 && c.range(TERMS).len() <= 1
 }
 
-/// An operand whose lines and terms are several loops, or of which some elements lie outside.
+/// Returns the text of an operand whose lines and terms are several loops, or some of whose elements lie outside.
 fn gathered(
     source: &mut Source,
     c: &Contraction,
@@ -196,7 +196,7 @@ fn gathered(
     text
 }
 
-/// The fields `along_k`, `vector` and `whole` of an [`Operand`].
+/// Returns the fields `along_k`, `vector` and `whole` of an [`Operand`].
 fn read(c: &Contraction, x: &Access, lines: usize) -> (bool, bool, bool) {
     let eight = |kind: usize| {
         let Some(last) = c.range(kind).last() else {
@@ -229,8 +229,8 @@ fn read(c: &Contraction, x: &Access, lines: usize) -> (bool, bool, bool) {
     (run(TERMS) > run(lines), false, false)
 }
 
-/// Declares `at`, the place in the result of row `i` and column `j` of product `batch`; goes on to the next one where
-/// it has none.
+/// Declares `at`, the place in the result of row `i` and column `j` of product `batch`. Continues with the next one if
+/// it has no place.
 pub(super) fn result(source: &mut Source, c: &Contraction) -> String {
     let c = &c.seen_by(&c.result);
     let mut text = String::new();
@@ -253,7 +253,7 @@ pub(super) fn result(source: &mut Source, c: &Contraction) -> String {
     text + &format!("Index at = {at};")
 }
 
-/// The length of the runs in which neighbouring columns lie side by side in the result.
+/// Returns the length of the runs of columns that are contiguous in the result.
 pub(super) fn run(c: &Contraction) -> Option<Dim> {
     let c = c.seen_by(&c.result);
     let last = c.range(COLUMNS).last()?;

@@ -1,6 +1,5 @@
-//! Running results along an axis. Where there are few long lanes, blocks share a lane: one kernel finds
-//! what each chunk of it combines to, and a second scans each chunk behind what the chunks before it
-//! combine to.
+//! Scans: running results along an axis. Where there are few long lanes, blocks share a lane. One kernel reduces each
+//! chunk of the lane, and a second scans each chunk, beginning with the reduction of the chunks before it.
 
 use super::call::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::job::Job;
@@ -14,7 +13,7 @@ use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{Beside, CudaCpp};
 use std::fmt::Write;
 
-/// How a block is shaped.
+/// The shape of a block.
 struct Block {
     columns: i64,
     runs: i64,
@@ -54,7 +53,7 @@ pub(super) fn print(work: Job, s: &Scan) -> Printed {
     }
 }
 
-/// Into how many chunks lanes are cut for so many blocks to share, and the length of one.
+/// Returns the number of chunks of a lane, so that `busy` blocks share the work, and the length of a chunk.
 fn chunks(s: &Scan, block: &Block, busy: i64) -> (i64, i64) {
     let [Some(outer), Some(len), Some(inner)] = [&s.outer, &s.len, &s.inner].map(Dim::as_const)
     else {
@@ -72,7 +71,7 @@ fn chunks(s: &Scan, block: &Block, busy: i64) -> (i64, i64) {
     ((len + chunk - 1) / chunk, chunk)
 }
 
-/// The dtype that a lane is accumulated in.
+/// Returns the dtype that a lane is accumulated in.
 fn accumulator(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
@@ -82,7 +81,7 @@ fn accumulator(dtype: DType) -> DType {
     }
 }
 
-/// The kernel that stores results, or what chunks combine to.
+/// Emits the kernel that stores results, or the reductions of chunks.
 fn kernel(work: Job, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: bool) -> Step {
     let mut call = Call::new(work);
     call.push(Slot::Arg(s.x as usize), s.dtype, false);

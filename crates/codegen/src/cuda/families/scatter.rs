@@ -1,9 +1,9 @@
-//! Scattering. A thread owns part of a lane of the result: it copies that part of x and then walks the
-//! lane's source elements in order, so the result is that of one thread. Where lanes are few, several
-//! threads share a lane, and each walks its whole source for what falls into its part.
+//! Scattering. A thread owns part of a lane of the result. It copies that part of x and then walks the lane's source
+//! elements in order, so the result is that of one thread. Where lanes are few, several threads share a lane, and each
+//! walks its whole source for the elements of its part.
 //!
-//! Where all lanes share one long index, as in the gradient of an embedding, the index is sorted first.
-//! A thread then owns one element of the result, and finds what goes there side by side and in order.
+//! Where all lanes share one long index, as in the gradient of an embedding, the index is sorted first. A thread then
+//! owns one element of the result, and finds its source elements contiguous and in order.
 
 use super::call::{Call, elements, few, line_of_blocks, lines};
 use super::sort::Sort;
@@ -14,12 +14,12 @@ use kiln_base::prim::ScatterKind;
 use kiln_base::{DType, Dim, contiguous_strides, numel};
 use kiln_plan::Scatter;
 
-/// Threads of a block.
+/// The number of threads of a block.
 const THREADS: i64 = 128;
 /// The most threads that share a lane.
 const PARTS: i64 = 1024;
 
-/// The fewest indices that are worth sorting.
+/// The smallest number of indices that is worth sorting.
 const LONG: i64 = 2048;
 
 pub(super) fn print(work: Job, s: &Scatter) -> Printed {
@@ -32,7 +32,7 @@ pub(super) fn print(work: Job, s: &Scatter) -> Printed {
     }
 }
 
-/// The type of indices into all that is read and written.
+/// Returns the type of indices into all memory that is read and written.
 fn index_type(s: &Scatter) -> Index {
     let reach = [&s.index, &s.src].map(|o| {
         let steps = o.strides.iter().zip(&s.index_shape);
@@ -44,7 +44,7 @@ fn index_type(s: &Scatter) -> Index {
     }
 }
 
-/// What stands in front of a kernel that combines.
+/// Returns the text before a kernel that combines.
 fn combining(s: &Scatter) -> String {
     let combine = match s.kind {
         ScatterKind::Set => "b",
@@ -59,7 +59,7 @@ fn combining(s: &Scatter) -> String {
     )
 }
 
-/// Each element of the result finds its source elements in the sorted index.
+/// Emits kernels in which each element of the result finds its source elements in the sorted index.
 fn sorted(work: Job, s: &Scatter) -> Printed {
     let axis = s.axis as usize;
     let sort = Sort {
@@ -141,7 +141,7 @@ for (; low < {count} && records[low].key == key; low++) value = combine(value, {
     }
 }
 
-/// Each part of a lane walks the lane's source.
+/// Emits a kernel in which each part of a lane walks the lane's source.
 fn walked(work: Job, s: &Scatter) -> Printed {
     let axis = s.axis as usize;
     let [x, index, src, out] = [s.x, s.index.arg, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));

@@ -1,6 +1,6 @@
-//! Sorting. A block sorts a few short lanes, or a part of a long one, in shared memory. The sorted parts
-//! are merged, several at once and all where their number is not known: each record finds its place by
-//! binary search in the other parts.
+//! Sorting. A block sorts a few short lanes, or a part of a long one, in shared memory. The sorted parts are then
+//! merged, several at once, or all at once if their number is not known. Each record finds its place by binary search
+//! in the other parts.
 
 use super::call::{Call, few, line_of_blocks, lines};
 use crate::cuda::job::Job;
@@ -10,11 +10,11 @@ use kiln_base::{DType, Dim};
 use kiln_plan::ArgSort;
 use kiln_plan::cuda::Beside;
 
-/// Records that a block sorts at most.
+/// The most records that a block sorts.
 const WIDTH: i64 = 1024;
-/// Threads of a block at least.
+/// The fewest threads of a block.
 const THREADS: i64 = 64;
-/// Runs that are merged at once.
+/// The number of runs that are merged at once.
 const WAYS: i64 = 16;
 
 pub(super) fn print(work: Job, s: &ArgSort) -> Printed {
@@ -51,12 +51,12 @@ pub(super) struct Sort<'a> {
     pub place: Option<(Dim, Dim)>,
     /// The bound of elements that are indices; others are reported.
     pub bound: Option<Dim>,
-    /// Where indices go; where to none, sorted records stay in the last scratch memory.
+    /// The destination of the indices; if none, sorted records stay in the last scratch memory.
     pub out: Option<Slot>,
 }
 
 impl Sort<'_> {
-    /// The kernels and their scratch memory.
+    /// Emits the kernels, and returns their scratch memory.
     pub fn print(&self) -> (Vec<Step>, Vec<(DType, Vec<Dim>)>) {
         let mut steps = Vec::new();
         let out = |last: bool, pass: usize| match self.out {
@@ -83,12 +83,12 @@ impl Sort<'_> {
         (steps, vec![self.scratch(); scratch])
     }
 
-    /// A record is two words where one does not hold a key and an index.
+    /// True if a record is two words, because one does not hold a key and an index.
     fn is_wide(&self) -> bool {
         self.dtype.size() == 8
     }
 
-    /// Records in memory.
+    /// Returns the dtype and shape of records in memory.
     fn scratch(&self) -> (DType, Vec<Dim>) {
         let words = if self.is_wide() { 2 } else { 1 };
         (
@@ -97,7 +97,7 @@ impl Sort<'_> {
         )
     }
 
-    /// A kernel that names these records, and the sizes of the sort.
+    /// Begins a kernel that names these records, and the sizes of the sort.
     fn source(&self, call: &Call, name: &str, width: i64) -> Source {
         let s = self;
         let words = &(&s.lanes * &s.len) * &Dim::Const(2);
@@ -121,7 +121,7 @@ impl Sort<'_> {
         source
     }
 
-    /// Sorts lanes, or the parts of lanes that are merged later.
+    /// Emits a kernel that sorts lanes, or the parts of lanes that are merged later.
     fn parts(&self, to: Slot) -> Step {
         let s = self;
         let mut width = 2;
@@ -198,7 +198,7 @@ const Index at = part % parts * WIDTH + e % WIDTH;",
         call.step(source.finish(grid, [(width * together / 2) as u32, 1, 1]))
     }
 
-    /// The pass of this number, which merges sorted runs, `span` records together.
+    /// Emits the pass of this number, which merges sorted runs, `span` records together.
     fn merge(&self, pass: usize, run: i64, span: &Dim, to: Slot) -> Step {
         let s = self;
         let from = Slot::Scratch(pass - 1);
@@ -227,7 +227,7 @@ const Index place = merged_place(records, len, {run}, {span}, at);",
 }
 
 impl Sort<'_> {
-    /// The statement that puts a record at its place in a lane.
+    /// Returns the statement that puts a record at its place in a lane.
     fn store(&self, call: &Call, to: Slot, place: &str, record: &str) -> String {
         let pointer = call.pointer(to);
         match self.out == Some(to) {
@@ -237,7 +237,7 @@ impl Sort<'_> {
     }
 }
 
-/// The key of an element `x` as a C expression, and its bits.
+/// Returns the key of an element `x` as a C expression, and its bits.
 fn key(dtype: DType) -> (String, u32) {
     let bits = 8 * dtype.size() as u32;
     let text = match dtype {

@@ -1,4 +1,4 @@
-//! Contractions of which operands share little: a thread for each element of the result, with all of its sum.
+//! Contractions whose operands share little: a thread for each element of the result, which computes its whole sum.
 //! Neighbouring threads have neighbouring elements.
 
 use super::call::{Call, Store, elements, few, line_of_blocks, lines};
@@ -107,7 +107,7 @@ if (thread >= {total}) return;
     }
 }
 
-/// Functions that give the elements of operands, and their text.
+/// Returns functions that return the elements of operands, and their text.
 fn pointers(
     source: &mut Source,
     call: &Call,
@@ -127,7 +127,7 @@ fn pointers(
     (names, text)
 }
 
-/// The loops of the result's elements, those of the largest steps first.
+/// Returns the loops of the result's elements, those of the largest steps first.
 fn order(c: &Contraction) -> Vec<usize> {
     let terms = c.range(TERMS);
     let mut order: Vec<usize> = Vec::new();

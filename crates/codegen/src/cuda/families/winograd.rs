@@ -1,5 +1,6 @@
-//! Winograd's convolutions in four kernels: inputs and weights are transformed, multiplied as one matrix product for
-//! each of the a × a elements of a transformed tile, and the results of the tiles computed from these.
+//! Winograd's convolutions in four kernels. Inputs and weights are transformed. They are multiplied as one matrix
+//! product for each of the a × a elements of a transformed tile. The results of the tiles are computed from these
+//! products.
 
 use super::call::{Call, Store, few, line_of_blocks, lines};
 use super::gemm::Gemm;
@@ -19,10 +20,10 @@ const WEIGHTS: Slot = Slot::Scratch(1);
 /// ...and their products `[groups, a · a, out, tiles]`.
 const PRODUCTS: Slot = Slot::Scratch(2);
 
-/// Threads of a block that transforms.
+/// The number of threads of a block that transforms.
 const THREADS: u32 = 128;
 
-/// The ways by Winograd's algorithms, where these can compute the convolution and its sizes are known.
+/// Returns the candidates by Winograd's algorithms, if they can compute the convolution and its sizes are known.
 pub(super) fn ways(work: Job, c: &Conv, name: &str) -> Vec<Way> {
     let is_known = !c.algorithms(&[]).is_empty();
     let is_plain = c.prologue.is_none() && c.images == Images::ChannelsFirst;
@@ -48,14 +49,14 @@ struct Winograd<'a> {
     work: Job<'a>,
     c: &'a Conv,
     name: &'a str,
-    /// Results of a tile along an axis.
+    /// The number of results of a tile along an axis.
     m: i64,
-    /// Elements of a transformed tile.
+    /// The number of elements of a transformed tile.
     elements: i64,
     groups: i64,
     ins: i64,
     outs: i64,
-    /// Tiles along both axes of an image, and those of all images.
+    /// The number of tiles along both axes of an image, and that of all images.
     tiled: [i64; 2],
     tiles: i64,
     index: Index,
@@ -101,7 +102,7 @@ impl<'a> Winograd<'a> {
         Some(winograd)
     }
 
-    /// Elements of [`INPUTS`], [`WEIGHTS`] and [`PRODUCTS`].
+    /// Returns the numbers of elements of [`INPUTS`], [`WEIGHTS`] and [`PRODUCTS`].
     fn sizes(&self) -> [i64; 3] {
         let each = self.groups * self.elements;
         [
@@ -115,7 +116,7 @@ impl<'a> Winograd<'a> {
         Store::of(self.work, self.c.out, DType::F32)
     }
 
-    /// The kernels, and their time by the model of products.
+    /// Emits the kernels, and returns their time by the model of products.
     fn print(&self) -> (Printed, Option<f64>) {
         let (product, time) = self.product();
         let sizes = self.sizes();
@@ -129,7 +130,7 @@ impl<'a> Winograd<'a> {
         (printed, time.map(|time| time + passed))
     }
 
-    /// A kernel with a thread for each number `at` below `points`.
+    /// Begins a kernel with a thread for each number `at` below `points`.
     fn begin(&self, call: &Call, name: &str, points: i64) -> Source {
         let mut source = call.source(name, self.index);
         let (index, m) = (self.index.name(), self.m);
@@ -151,7 +152,7 @@ impl<'a> Winograd<'a> {
         call.step(source.finish(grid, [THREADS, 1, 1]))
     }
 
-    /// Declares what the number of a tile and, in front of it, a channel says.
+    /// Declares the coordinates in the number of a thread: a tile and, above it, a channel.
     fn place(&self, source: &mut Source, channels: i64) {
         let (tiles, [down, across]) = (self.tiles, self.tiled);
         let text = format!(
@@ -268,7 +269,7 @@ const Index at = (image * {} + channel) * {} + (row + i) * {columns} + column + 
     }
 }
 
-/// Contiguous matrices, one behind another.
+/// Returns contiguous matrices, one after another.
 fn matrix([rows, columns]: [i64; 2]) -> Matrix {
     Matrix {
         arg: 0,
