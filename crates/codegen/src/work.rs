@@ -277,7 +277,7 @@ impl Body {
         contract.is_ok_and(|c| c.args.first().is_some_and(|x| x.reads == Reads::First))
     }
 
-    /// Whether it is the result of a convolution, and not a gradient.
+    /// True if it is the result of a convolution, and not a gradient.
     pub fn is_conv(&self) -> bool {
         matches!(self, Body::Conv(c) if c.role == ConvRole::Result)
     }

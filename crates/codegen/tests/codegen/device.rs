@@ -10,7 +10,7 @@ use kiln_runtime::cuda::{Code, Nvrtc};
 use std::collections::HashSet;
 use std::sync::{Arc, Once};
 
-/// The compiler; `None`, with a line that says so, where there is none.
+/// Returns the compiler; `None`, with a line that says so, if there is none.
 pub fn nvrtc() -> Option<&'static Nvrtc> {
     static SKIPPED: Once = Once::new();
     match Nvrtc::get() {
@@ -22,7 +22,7 @@ pub fn nvrtc() -> Option<&'static Nvrtc> {
     }
 }
 
-/// The kernels of launches as one translation unit.
+/// Returns the kernels of launches as one translation unit.
 pub fn unit(sequence: &Sequence) -> String {
     let mut text = String::from(PRELUDE);
     let mut seen = HashSet::new();
@@ -58,8 +58,7 @@ pub fn compile(sequence: &Sequence) -> Compiled {
 }
 
 impl Compiled {
-    /// Runs a launch, with results in place wherever that is said to be possible. The state of its error
-    /// record.
+    /// Runs a launch, with results in place wherever that is legal. Returns the state of its error record.
     pub fn run(
         &self,
         launch: &Launch,

@@ -7,7 +7,7 @@ use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::{Config, random_inputs};
 
-/// How many programs.
+/// Returns the number of programs.
 fn count() -> u64 {
     let set = std::env::var("KILN_FUZZ").ok();
     set.and_then(|n| n.parse().ok()).unwrap_or(300)
@@ -21,7 +21,7 @@ pub fn config() -> Config {
     }
 }
 
-/// The relative rounding error of a dtype.
+/// Returns the relative rounding error of a dtype.
 fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 1.0 / 1024.0,
@@ -31,15 +31,15 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// The coarsest float dtype in a graph.
+/// Returns the rounding error of the coarsest float dtype in a graph.
 pub fn coarsest(graph: &Graph) -> f64 {
     let facts = graph.iter().flat_map(|(_, n)| &n.facts);
     let floats = facts.filter(|f| f.dtype.is_float());
     floats.map(|f| epsilon(f.dtype)).fold(0.0, f64::max)
 }
 
-/// Where `got` is wrong. The reference in f64 and rounded to every node's dtype (before and after
-/// decomposition) bound how far rounding alone takes the result.
+/// Describes an error in `got`. The reference in f64, and rounded to every node's dtype (before and after
+/// decomposition), bounds the error that rounding alone causes.
 pub fn difference(
     got: &Array,
     rounded: &Array,
@@ -89,7 +89,7 @@ fn check(seed: u64) -> Result<(), String> {
     agrees(&graph, &inputs)
 }
 
-/// Whether the interpreters of both levels, fused and not, in either layout, agree with the reference.
+/// Checks that the interpreters of both levels, fused and not, in either layout, agree with the reference.
 pub fn agrees(graph: &Graph, inputs: &[Array]) -> Result<(), String> {
     let symbols = symbol_values(graph, inputs).unwrap();
     let rounded = evaluate(graph, inputs, &symbols, Mode::Rounded);
@@ -161,7 +161,7 @@ fn random_programs() {
     );
 }
 
-/// The random programs reach what the printer and the fusion rules can do.
+/// The random programs reach all features of emission and all fusion rules.
 #[test]
 fn random_programs_cover_the_rules() {
     use kiln_plan::Kernel;

@@ -7,18 +7,18 @@ use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Role, Target, Value, ops};
 use kiln_plan::{Conv, ConvRole, Images, Kernel, MatMul};
 
-/// What runs the kernels.
+/// The engine that runs the kernels.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Engine {
     /// Kernel IR, point by point.
     Points,
-    /// Tile programs, with results in place wherever that is said to be possible.
+    /// Tile programs, with results in place wherever that is legal.
     Tiles,
-    /// CUDA C++ on an emulated device, with results in place wherever that is said to be possible.
+    /// CUDA C++ on an emulated device, with results in place wherever that is legal.
     Device,
 }
 
-/// The graph with composites decomposed.
+/// Returns the graph with composites decomposed.
 pub fn decomposed(graph: &Graph) -> Graph {
     without(graph, |op| {
         matches!(
@@ -28,7 +28,7 @@ pub fn decomposed(graph: &Graph) -> Graph {
     })
 }
 
-/// The graph with those composites decomposed that have no CUDA kernel.
+/// Returns the graph with those composites decomposed that have no CUDA kernel.
 pub fn decomposed_for_cuda(graph: &Graph) -> Graph {
     without(graph, |op| {
         matches!(op, Op::Softmax(_) | Op::BatchNorm(_) | Op::AttentionGrad(_))
@@ -72,14 +72,14 @@ fn expanded(graph: &Graph, composite: fn(&Op) -> bool) -> Graph {
     out
 }
 
-/// Lowers, and checks what holds for every program.
+/// Lowers, and checks the invariants of every program.
 pub fn lowered(graph: &Graph, options: &Options) -> Program {
     let program = lower(graph, options).unwrap_or_else(|e| panic!("{e}\n{graph}"));
     checked(graph, &program);
     program
 }
 
-/// Asserts what holds for every program of a graph.
+/// Asserts the invariants of every program of a graph.
 pub fn checked(graph: &Graph, program: &Program) {
     let mut written = vec![false; program.buffers.len()];
     for (i, b) in program.buffers.iter().enumerate() {
@@ -111,7 +111,7 @@ pub fn checked(graph: &Graph, program: &Program) {
     assert_eq!(all, outputs.len(), "two outputs share a buffer");
 }
 
-/// The outputs of a program; `None` on a data error.
+/// Returns the outputs of a program; `None` on a data error.
 pub fn run(
     program: &Program,
     inputs: &[Array],
@@ -124,7 +124,7 @@ pub fn run(
     run_sequence(&program.tasks, &sequence, inputs, symbols, engine, device)
 }
 
-/// The outputs of launches whose kernels are compiled for the device; `None` on a data error.
+/// Returns the outputs of launches whose kernels are compiled for the device; `None` on a data error.
 pub fn run_compiled(
     sequence: &Sequence,
     inputs: &[Array],
@@ -345,7 +345,7 @@ fn points(kernel: &kir::Kernel, memory: &mut [Data], args: &[usize], symbols: &[
     ok
 }
 
-/// What Kernel IR says of the result.
+/// Returns the Kernel IR of the result.
 fn behind(work: &Work) -> &kir::Kernel {
     work.kernels().last().expect("fused work has a kernel")
 }
@@ -366,7 +366,7 @@ pub fn each_point(extents: &[i64], mut f: impl FnMut(&[i64])) {
     }
 }
 
-/// The kernel with operands in memory, behind its arguments, for those that prologues make.
+/// Returns the kernel with operands in memory, after its arguments, in place of those that prologues compute.
 fn with_operands(
     (launch, work): (&Launch, &Work),
     memory: &mut Vec<Data>,
@@ -466,7 +466,7 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Data {
     }
 }
 
-/// The sums of a convolution or of a gradient of one.
+/// Returns the sums of a convolution or of a gradient of one.
 fn convolved<T: Copy>(
     c: &Conv,
     (a, b): (&[T], &[T]),
@@ -477,7 +477,7 @@ fn convolved<T: Copy>(
     let e = |d: &Dim| d.eval(symbols);
     let channels = |each: &Dim| (e(&c.groups) * e(each)) as usize;
     let a = &match c.images {
-        // What turns channels to the end turns positions back.
+        // Moving channels to the end and moving positions back is the same transposition.
         Images::ChannelsLast => turned(a, e(&c.batch), a.len() / channels(&c.in_channels).max(1)),
         _ => a.to_vec(),
     };
@@ -515,7 +515,7 @@ fn convolved<T: Copy>(
                 x = x * input[a] + i;
                 w = w * kernel[a] + tap[1 + a];
             }
-            // Zeros in the padding are numbers like any other.
+            // Zeros in the padding take part in the sums.
             let (x, w) = (x as usize, w as usize);
             match c.role {
                 ConvRole::Result => {
@@ -539,7 +539,7 @@ fn convolved<T: Copy>(
     sums
 }
 
-/// `batch` matrices with `rows` rows together, each transposed.
+/// Transposes each of `batch` matrices, which have `rows` rows together.
 fn turned<T: Copy>(x: &[T], batch: i64, rows: usize) -> Vec<T> {
     let matrix = (x.len() / batch.max(1) as usize).max(1);
     let rows = rows / batch.max(1) as usize;

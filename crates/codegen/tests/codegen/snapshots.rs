@@ -1,4 +1,4 @@
-//! What is fused, and the kernels of it.
+//! Snapshots of fusion, and of the kernels.
 
 use crate::run::{decomposed, lowered};
 use kiln_codegen::{Layout, Options, Program, tile_text};
@@ -12,7 +12,7 @@ fn program(text: &str) -> Program {
     lowered(&decomposed(&graph), &Options::default())
 }
 
-/// Launches, one a line.
+/// Returns the launches, one per line.
 fn launches(p: &Program) -> String {
     let mut out = String::new();
     for l in &p.sequence().launches {
@@ -52,7 +52,7 @@ fn launches(p: &Program) -> String {
     out
 }
 
-/// Launches, Kernel IR and tile programs.
+/// Returns the launches, Kernel IR and tile programs.
 fn everything(p: &Program) -> String {
     let mut out = launches(p);
     for l in &p.sequence().launches {
@@ -327,8 +327,8 @@ fn composites_are_refused() {
     );
 }
 
-/// Sorting and scattering end groups; views of indices are read where they lie, and another axis than
-/// the last is moved for sorting only.
+/// Sorting and scattering end groups. Views of indices are read in place. For sorting only, an axis other than the last
+/// is moved.
 #[test]
 fn ordered() {
     let p = program(
@@ -354,7 +354,7 @@ fn ordered() {
     insta::assert_snapshot!(text);
 }
 
-/// What makes images is a part of the convolution that alone reads them, in either layout.
+/// A prologue of images is a part of the convolution that is its only reader, in either layout.
 #[test]
 fn what_makes_images() {
     let graph = Graph::parse(

@@ -6,7 +6,7 @@ use kiln_codegen::{Options, lower};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, ops};
 use std::time::{Duration, Instant};
 
-/// A stack of layers of a transformer's shape, without attention.
+/// Returns a stack of layers in the shape of a transformer, without attention.
 fn stack(layers: usize) -> Graph {
     let mut g = Graph::default();
     let mut b = GraphBuilder::new(&mut g, Loc::UNKNOWN);
@@ -40,7 +40,7 @@ fn a_thousand_nodes_lower_quickly() {
     let graph = stack(56);
     assert!(graph.len() >= 1000, "{}", graph.len());
     let program = lowered(&graph, &Options::default());
-    // The first normalisation, and products with what is between them.
+    // The first normalisation, and products with the work between them.
     assert_eq!(program.tasks.len(), 1 + 56);
     let best = (0..5)
         .map(|_| {
@@ -49,7 +49,7 @@ fn a_thousand_nodes_lower_quickly() {
             start.elapsed()
         })
         .min();
-    // A bound that only quadratic work would miss on a slow machine.
+    // A generous bound that only quadratic work exceeds on a slow machine.
     assert!(best < Some(Duration::from_millis(100)), "{best:?}");
     if std::env::var("KILN_SHOW").is_ok() {
         println!("{best:?} for {} nodes", graph.len());

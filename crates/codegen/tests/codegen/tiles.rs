@@ -1,5 +1,5 @@
-//! Runs tile programs as `kiln_plan::tile` defines them, in tiles of a few elements and with poisoned
-//! registers, so that what a real engine may do shows up.
+//! Runs tile programs as `kiln_plan::tile` defines them. Tiles have few elements and registers are poisoned, to expose
+//! what a real engine may do.
 
 use crate::run::each_point;
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
@@ -7,7 +7,7 @@ use kiln_base::{Compute, DType, Dim, Scalar, float_to_int, round_float, wrap_int
 use kiln_ir::eval::Data;
 use kiln_plan::tile::{Access, Arg, Inst, Schedule, Stage, TileProgram, Turn};
 
-/// Elements of a tile.
+/// The number of elements of a tile.
 const T: i64 = 5;
 
 #[derive(Copy, Clone, Debug)]
@@ -58,13 +58,13 @@ struct Machine<'a> {
     args: Vec<usize>,
     symbols: &'a [i64],
     regs: Vec<Vec<Num>>,
-    /// By register and lane: what is accumulated, and where the extreme was.
+    /// By register and lane: the accumulator, and the place of the extreme.
     acc: Vec<Vec<Option<(Num, i64)>>>,
     slots: Vec<Vec<Vec<Num>>>,
     errors: u32,
 }
 
-/// Whether there was no data error.
+/// True if there was no data error.
 pub fn run(
     p: &TileProgram,
     memory: &mut [Data],
@@ -72,7 +72,7 @@ pub fn run(
     in_place: &[(usize, usize)],
     symbols: &[i64],
 ) -> bool {
-    // In place: the result is written over a copy of what is read.
+    // In place: the result overwrites a copy of the operand.
     let mut storage: Vec<Data> = args.iter().map(|a| memory[*a].clone()).collect();
     let mut at: Vec<usize> = (0..args.len()).collect();
     let mut taken = Vec::new();
@@ -120,11 +120,11 @@ fn points(extents: &[i64]) -> Vec<Point> {
 /// One tile of a stage.
 struct Tile {
     points: Vec<Point>,
-    /// Which part of a row slot it is.
+    /// The index of its part of a row slot.
     slot: usize,
     /// The linear inner index of its first element, and the step to the next.
     inner: (i64, i64),
-    /// Whether results are spread over the register.
+    /// True if results are spread over the register.
     spread: bool,
 }
 
@@ -215,7 +215,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Accumulators are not readable while they grow.
+    /// Accumulators are not readable during accumulation.
     fn begin(&mut self, stage: &Stage) {
         for inst in &stage.code {
             if let Inst::Reduce { acc, .. } | Inst::ArgReduce { acc, .. } = inst {

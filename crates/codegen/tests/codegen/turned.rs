@@ -11,7 +11,7 @@ use kiln_ir::Graph;
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 
-/// A graph with a matrix `%0` and another `%1` of so many rows and columns.
+/// Returns a graph with matrices `%0` and `%1` of these numbers of rows and columns.
 fn parsed(dtype: DType, [rows, columns]: [usize; 2], text: &str) -> Graph {
     let text = text.replace("M,N", &format!("{rows}, {columns}"));
     let text = text.replace("[M]", &format!("[{rows}]"));
@@ -32,7 +32,7 @@ const SUMS: &str = "
     %3: f32[N] = reduce(kind: Sum, axes: [0]) %0
     return %2, %3";
 
-/// The other reductions, each of its own values.
+/// The other reductions, each of different values.
 const OTHERS: &str = "
     %2: f32[M] = reduce(kind: Max, axes: [1]) %0
     %3: f32[M,N] = mul %0, %1
@@ -71,7 +71,7 @@ fn turned(program: &Program) -> usize {
     kernels.filter(|k| k.serial > 0).count()
 }
 
-/// Sizes of which rows are walked in order: all of them, or each thread a part.
+/// Sizes with rows that are walked in order: all of them, or a part by each thread.
 const SIZES: [[usize; 2]; 8] = [
     [3, 5],
     [2, 2],
@@ -101,7 +101,7 @@ fn are_one_kernel() {
         for [rows, columns] in SIZES {
             let (graph, _) = graph(DType::F32, [rows, columns], text);
             let program = lowered(&decomposed(&graph), &Options::default());
-            // The parts of each long sum are put together by a kernel of their own.
+            // A separate kernel combines the parts of each long sum.
             let cut = (rows * columns >= 1 << 17) as usize;
             let count = 1 + cut * text.matches("axes: [0]").count();
             assert_eq!(
@@ -113,7 +113,7 @@ fn are_one_kernel() {
     }
 }
 
-/// Where sums of columns are read on the way.
+/// If sums of columns are read in between, the reductions stay separate.
 #[test]
 fn stay_apart() {
     let text = "

@@ -1,4 +1,4 @@
-//! Ways that give up some precision stay within the bounds that they state, and give up nothing else.
+//! Candidates that give up some precision stay within their stated bounds, and give up nothing else.
 
 use super::families::{Case, finite};
 use super::library::samples;
@@ -25,7 +25,7 @@ fn approximate(graph: &Graph) -> Vec<Approximate> {
         .collect()
 }
 
-/// The first result of each approximate way of a graph.
+/// Returns the first result of each approximate candidate of a graph.
 fn results(graph: &Graph, inputs: &[Array]) -> Vec<(String, Approximation, Vec<f64>)> {
     let ways = approximate(graph);
     assert!(!ways.is_empty(), "no way gives anything up:\n{graph}");
@@ -48,7 +48,7 @@ fn absolute(x: &Array) -> Array {
     Array::new(x.dtype(), x.shape(), Data::Float(data)).unwrap()
 }
 
-/// Checks all ways of a sum of `terms` products of two inputs.
+/// Checks all candidates of a sum of `terms` products of two inputs.
 #[track_caller]
 fn sums(graph: &Graph, inputs: &[Array], terms: usize) {
     let right = exact(graph, inputs);
@@ -67,7 +67,7 @@ fn sums(graph: &Graph, inputs: &[Array], terms: usize) {
             );
             most = most.max(off / size.max(1e-30));
         }
-        // The rounding is there, and of the split numbers it is not.
+        // TF32 must round; the split numbers must not.
         match approximation {
             Approximation::Tf32 => assert!(most > 2e-5 / (terms as f64).sqrt(), "{name}: {most:e}"),
             _ => assert!(most < 1e-6, "{name}: {most:e}"),
@@ -127,7 +127,7 @@ fn products() {
     }
 }
 
-/// Operands that are made are rounded like others.
+/// Operands that prologues compute are rounded like others.
 #[test]
 fn products_of_what_is_made() {
     if device::nvrtc().is_none() {
@@ -148,7 +148,7 @@ fn products_of_what_is_made() {
     }
 }
 
-/// Small operands, and vectors, have nothing to gain.
+/// Small operands, and vectors, gain nothing from tensor cores.
 #[test]
 fn where_nothing_is_gained_nothing_is_given_up() {
     let mut rng = Rng::new(52);
@@ -171,7 +171,7 @@ fn where_nothing_is_gained_nothing_is_given_up() {
         ));
         assert!(approximate(&graph).is_empty(), "{dtype}");
     }
-    // How long sums are must be known for the bound of split numbers.
+    // The bound of split numbers needs the length of sums.
     let graph = parsed(
         "symbols s0 >= 2 \"k\"
          %0: f32[64, s0] = input(index: 0, role: Data)
@@ -183,7 +183,7 @@ fn where_nothing_is_gained_nothing_is_given_up() {
     assert!(!ways.is_empty() && ways.iter().all(|w| w.1 == Approximation::Tf32));
 }
 
-/// Sums that cancel but for a rest far below their terms.
+/// Sums that cancel except for a rest far below their terms.
 #[test]
 fn products_that_cancel() {
     if device::nvrtc().is_none() {
@@ -214,7 +214,7 @@ fn products_that_cancel() {
     }
 }
 
-/// NaN stays NaN, and what has none and no infinity stays finite. An infinity stays one in TF32 alone.
+/// NaN stays NaN, and results without NaN and infinities stay finite. Only TF32 keeps infinities.
 #[test]
 fn what_is_not_a_number() {
     if device::nvrtc().is_none() {
@@ -228,13 +228,13 @@ fn what_is_not_a_number() {
     a[4 * k + 7] = f64::NEG_INFINITY;
     a[4 * k + 8] = f64::INFINITY;
     a[5 * k] = f64::NAN;
-    // Rounding makes an infinity of the largest number, and of 1 in 2048 less it does not.
+    // Rounding turns the largest number into an infinity, but not one that is smaller by 1 in 2048.
     (a[6 * k], a[7 * k]) = (
         f64::from(f32::MAX),
         f64::from(f32::MAX) * (1.0 - 1.0 / 2048.0),
     );
     (1..k).for_each(|p| (a[6 * k + p], a[7 * k + p]) = (0.0, 0.0));
-    // And what is below the smallest normal number is near 0.
+    // And numbers below the smallest normal number are near 0.
     (0..k).for_each(|p| a[8 * k + p] = 1e-40);
     let a = Array::from_f64(DType::F32, &[m, k], &a).unwrap();
     let (graph, inputs) = product_of(a, b, [false; 2]);
@@ -277,7 +277,7 @@ fn convolutions() {
     }
 }
 
-/// A convolution of 3 × 3 without steps, and how it is written.
+/// A convolution of 3 × 3 with a stride of 1, in plain numbers.
 struct Plain {
     batch: usize,
     groups: usize,
@@ -304,7 +304,7 @@ impl Plain {
         case
     }
 
-    /// Its results by Winograd's algorithms.
+    /// Returns its results by Winograd's algorithms.
     fn results(case: &Case) -> Vec<(Algorithm, Vec<f64>)> {
         let ways = results(&case.graph, &case.inputs).into_iter();
         let winograd = ways.filter_map(|(_, approximation, got)| match approximation {
@@ -315,7 +315,7 @@ impl Plain {
     }
 }
 
-/// Winograd's algorithms on maps of any size, with their documented bound; what is behind them is applied.
+/// Winograd's algorithms on maps of any size, with their documented bound; epilogues are applied.
 #[test]
 fn winograd() {
     if device::nvrtc().is_none() {
@@ -365,7 +365,7 @@ fn winograd() {
             }
         }
     }
-    // Steps, other filters and other dtypes are not Winograd's.
+    // Winograd's algorithms are not for strides, other filters and other dtypes.
     for (dtype, stride, kernel) in [("f32", 2, 3), ("f32", 1, 5), ("f64", 1, 3)] {
         let output = (16 - kernel) / stride + 1;
         let graph = parsed(&format!(
@@ -380,7 +380,7 @@ fn winograd() {
     }
 }
 
-/// What is no number stays within the tiles that read it, and is lost nowhere.
+/// NaN stays within the tiles that read it, and is not lost.
 #[test]
 fn winograd_of_nan() {
     if device::nvrtc().is_none() {
@@ -456,7 +456,8 @@ fn machine_code() {
     }
 }
 
-/// Instructions of 16 bytes in the machine code of a cubin whose opcode, the low 12 bits, is that of HMMA.
+/// Counts the instructions in the machine code of a cubin (16 bytes each) whose opcode, the low 12 bits, is that of
+/// HMMA.
 fn tensor_core_instructions(cubin: &[u8]) -> usize {
     const HMMA: u16 = 0x23c;
     let number = |at: usize| u64::from_le_bytes(cubin[at..at + 8].try_into().unwrap()) as usize;
@@ -473,7 +474,7 @@ fn tensor_core_instructions(cubin: &[u8]) -> usize {
     instructions.filter(|word| opcode(word) == HMMA).count()
 }
 
-/// Each function in its cheaper form over its range, and what becomes of numbers that are none.
+/// Each function in its cheaper form over its range, and at special numbers.
 #[test]
 fn functions() {
     if device::nvrtc().is_none() {
@@ -558,7 +559,7 @@ fn functions() {
     }
 }
 
-/// Rows and points with such functions among others; which need none have no such way.
+/// Rows and points with such functions among others. Kernels without them have no such candidate.
 #[test]
 fn fused_kernels() {
     if device::nvrtc().is_none() {

@@ -8,11 +8,11 @@ use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Value, ops};
 
-/// What hides keys.
+/// The masks that hide keys.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Mask {
     None,
-    /// One for all batches.
+    /// One mask for all batches.
     Keeps,
     Adds,
     Causal,
@@ -29,7 +29,7 @@ struct Sizes {
     columns: usize,
 }
 
-/// `[2, 3, rows, columns]` as projections of heads lie in memory: `[2, rows, 3, columns]`, permuted.
+/// `[2, 3, rows, columns]` in the memory layout of projected heads: `[2, rows, 3, columns]`, permuted.
 fn heads(case: &mut Case, x: Array) -> Value {
     let x = case.input(x);
     case.builder().permute(&x, &[0, 2, 1, 3]).unwrap()
@@ -54,7 +54,7 @@ fn mask(case: &mut Case, kind: Mask, dtype: DType, s: Sizes, rng: &mut Rng) -> O
     Some(case.builder().broadcast_to(&x, &whole).unwrap())
 }
 
-/// The op, with dropout in some cases.
+/// Returns the op, with dropout in some cases.
 fn op(case: &mut Case, kind: Mask, operands: &mut Vec<Value>, rng: &mut Rng) -> ops::Attention {
     let drops = rng.chance(0.4);
     if drops {
@@ -86,7 +86,7 @@ fn attention(dtype: DType, kind: Mask, s: Sizes, rng: &mut Rng) {
 }
 
 impl Sizes {
-    /// Around the sizes of tiles.
+    /// Returns random sizes near those of tiles.
     fn odd(rng: &mut Rng) -> Sizes {
         Sizes {
             length: rng.one([0, 1, 2, 31, 33, 65]),
@@ -107,7 +107,7 @@ fn any_size_and_mask() {
         let s = Sizes::odd(&mut rng);
         attention(FLOATS[i % 4], MASKS[i / 4 % 4], s, &mut rng);
     }
-    // Copied by eights, and in strips.
+    // Sizes that are copied by eights, and in strips.
     let s = Sizes {
         length: 40,
         keys: 72,
@@ -119,7 +119,7 @@ fn any_size_and_mask() {
     }
 }
 
-/// The gradients, where heads of the query share keys and values: these are one along the second dim.
+/// Checks the gradients, where heads of the query share keys and values: these have extent 1 along the second dim.
 fn gradients(dtype: DType, kind: Mask, s: Sizes, grouped: bool, rng: &mut Rng) {
     let mut case = Case::default();
     let mut operand = |case: &mut Case, rows: usize, columns: usize, shared: bool| {
@@ -149,7 +149,7 @@ fn gradients_of_any_size_and_mask() {
         let s = Sizes::odd(&mut rng);
         gradients(FLOATS[i % 4], MASKS[i / 4 % 4], s, i % 3 == 0, &mut rng);
     }
-    // Copied by eights, and in strips.
+    // Sizes that are copied by eights, and in strips.
     let s = Sizes {
         length: 40,
         keys: 72,
@@ -236,7 +236,7 @@ fn scores_stay_on_chip() {
     assert_eq!(sequence.buffers.len(), 4);
 }
 
-/// Beside the operands and the result there are three numbers a row.
+/// In addition to the operands and the result there are three numbers per row.
 #[test]
 fn scores_of_gradients_stay_on_chip() {
     let mut case = Case::default();

@@ -1,4 +1,4 @@
-//! Kernels side by side in one launch compute what they compute alone, and fit the architectures.
+//! Concurrent kernels in one launch compute the same as alone, and fit the architectures.
 
 use super::families::finite;
 use super::{check_as, lowered, parsed};
@@ -11,8 +11,8 @@ use kiln_ir::{Graph, Op};
 use kiln_plan::Kernel;
 use kiln_runtime::cuda::Code;
 
-/// Makes one launch of all that fit: each joins the first that it can, behind all that write what it touches
-/// or touch what it writes.
+/// Merges launches that fit together. Each joins the first group that it can, after all launches that write its
+/// arguments or touch its results.
 fn merged(sequence: Sequence) -> Sequence {
     let launches = &sequence.launches;
     let touches = |of: &Launch, other: &Launch| {
@@ -36,8 +36,8 @@ fn merged(sequence: Sequence) -> Sequence {
     side_by_side(&sequence, &groups)
 }
 
-/// What does not depend on each other: products of several shapes, two of which are alike, a convolution's
-/// weight gradient, reductions along and across, and pointwise work on results.
+/// Returns independent work: products of several shapes, two of which are alike, a convolution's weight gradient,
+/// reductions along and across, and pointwise work on results.
 fn independent(dtype: &str, [m, k, n]: [usize; 3]) -> Graph {
     parsed(&format!(
         "%0: {dtype}[{m}, {k}] = input(index: 0, role: Data)
@@ -108,7 +108,7 @@ fn parts_compute_what_they_compute_alone() {
     }
 }
 
-/// Products whose operands are made and whose rows are reduced, side by side.
+/// Products with prologues and reduced rows, concurrently.
 #[test]
 fn products_that_take_others_in_share_a_launch() {
     if device::nvrtc().is_none() {
@@ -139,7 +139,7 @@ fn products_that_take_others_in_share_a_launch() {
     }
 }
 
-/// What is one kernel keeps to the registers and the shared memory of the largest of its parts.
+/// A merged kernel keeps to the registers and the shared memory of the largest of its parts.
 #[test]
 fn machine_code_of_parts() {
     let Some(nvrtc) = device::nvrtc() else {
@@ -195,7 +195,7 @@ fn what_differs_too_much_stays_apart() {
         fit_in_a_launch(programs[0], &launches)
     };
     assert!(fit(&[&few, &some]));
-    // It fills a GPU for long.
+    // It keeps a GPU full for long.
     assert!(!fit(&[&few, &many]));
     // Blocks of 128 and of 256 threads.
     assert!(!fit(&[&few, &pointwise(10)]));

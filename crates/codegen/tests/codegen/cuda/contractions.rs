@@ -1,4 +1,4 @@
-//! Random contractions by random schedules equal the reference. `KILN_FUZZ` says how many.
+//! Random contractions by random schedules equal the reference. `KILN_FUZZ` sets their number.
 
 use super::Expected;
 use super::families::{Case, FLOATS, cases, epilogue, finite};
@@ -12,15 +12,15 @@ use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Op, Pw, Value, ops};
 use kiln_plan::schedule::{self, Multiply};
 
-/// Cases that are compiled together.
+/// The number of cases that are compiled together.
 const TOGETHER: usize = 12;
 
-/// A power of two from one to another.
+/// Returns a power of two from `from` to `to`.
 fn power(rng: &mut Rng, from: u16, to: u16) -> u16 {
     from << rng.below((to / from).ilog2() as usize + 1)
 }
 
-/// A schedule that is legal for operands of a dtype.
+/// Returns a random schedule that is legal for operands of a dtype.
 fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
     let multiply = Multiply::exact(dtype);
     let by_tensor_cores = multiply.is_by_tensor_cores();
@@ -45,7 +45,7 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
     }
 }
 
-/// A small number, often 1 or odd.
+/// Returns a small number, often 1 or odd.
 fn small(rng: &mut Rng, most: usize) -> usize {
     match rng.below(4) {
         0 => 1,
@@ -53,7 +53,7 @@ fn small(rng: &mut Rng, most: usize) -> usize {
     }
 }
 
-/// An operand, as it is or made by work in front of it.
+/// Returns an operand, plain or computed by a prologue.
 fn operand(case: &mut Case, x: Array, rng: &mut Rng) -> Value {
     let dtype = x.dtype();
     let shape = x.shape().to_vec();
@@ -68,7 +68,7 @@ fn operand(case: &mut Case, x: Array, rng: &mut Rng) -> Value {
     }
 }
 
-/// A matrix product or convolution of random sizes, with what is around it.
+/// Returns a matrix product or convolution of random sizes, with its prologues and epilogue.
 fn contraction(dtype: DType, rng: &mut Rng) -> Case {
     let mut case = Case::default();
     let y = match rng.below(5) {
@@ -82,7 +82,7 @@ fn contraction(dtype: DType, rng: &mut Rng) -> Case {
 
 fn product(case: &mut Case, dtype: DType, rng: &mut Rng) -> Value {
     let batch: Vec<usize> = (0..rng.below(3)).map(|_| small(rng, 3)).collect();
-    // Often such as are copied by eights.
+    // Often sizes that are copied by eights.
     let mut size = |most: usize| match rng.below(3) {
         0 => 8 * (1 + rng.below(most / 8)),
         _ => small(rng, most),
@@ -169,7 +169,7 @@ fn convolution(case: &mut Case, dtype: DType, role: usize, rng: &mut Rng) -> Val
     case.op(op, &[first, second])
 }
 
-/// The case's program by a schedule; by its default where that is not legal for what it is made of.
+/// Returns the case's program by a schedule, or by its default if the schedule is not legal for its operands.
 fn scheduled(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, bool) {
     let options = Options {
         machine: Machine::Gpu(Gpu::H100),

@@ -9,10 +9,10 @@ use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, Value, ops};
 
-/// Elements of an input: not a whole number of vectors.
+/// The number of elements of an input: not a multiple of the vector width.
 const SIZE: usize = 61;
 
-/// Numbers of a dtype: small ones of both signs, and among floats special ones.
+/// Returns numbers of a dtype: small ones of both signs, and among floats special ones.
 pub fn values(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let count = shape.iter().product::<usize>();
     let data = if dtype.is_float() {
@@ -41,7 +41,7 @@ fn settled(dtype: DType, shape: &[usize], data: Data) -> Array {
     Array::from_bytes(dtype, shape, &array.to_bytes()).unwrap()
 }
 
-/// Every row of the pointwise table that takes a dtype, each on inputs of its own.
+/// Returns every row of the pointwise table that takes a dtype, each on inputs of its own.
 pub fn every_row(dtype: DType) -> (Graph, Vec<Array>, Vec<Pw>) {
     let mut rng = Rng::new(1);
     let mut graph = Graph::default();
@@ -101,7 +101,7 @@ fn every_primitive() {
                     return false;
                 }
                 let rounding = (r - e).abs().max((p - e).abs());
-                // Of rows that subtract, the error is one of their terms.
+                // In rows that subtract, the error is relative to their terms.
                 let limit = 4.0 * rounding + units(dtype) * e.abs().max(0.1);
                 !got.dtype().is_float() || (g - e).is_nan() || (g - e).abs() > limit
             };
@@ -114,7 +114,7 @@ fn every_primitive() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A few units in the last place.
+/// Returns a few units in the last place.
 fn units(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 8.0 / 1024.0,

@@ -12,13 +12,13 @@ use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Op, Pw, Role, SymbolInfo,
 
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
-/// How many random cases of a family.
+/// Returns the number of random cases of a family.
 pub fn cases() -> usize {
     let set = std::env::var("KILN_FUZZ").ok();
     set.and_then(|n| n.parse().ok()).unwrap_or(16)
 }
 
-/// A graph in the making, and what its inputs are.
+/// A graph under construction, and the values of its inputs.
 #[derive(Default)]
 pub struct Case {
     pub graph: Graph,
@@ -31,7 +31,7 @@ impl Case {
         self.shaped(x, shape)
     }
 
-    /// An input whose shape may be symbolic.
+    /// Adds an input whose shape may be symbolic.
     pub fn shaped(&mut self, x: Array, shape: Vec<Dim>) -> Value {
         let fact = Fact::new(x.dtype(), shape);
         self.inputs.push(x);
@@ -52,7 +52,7 @@ impl Case {
         self.builder().op(op, inputs).unwrap()
     }
 
-    /// Whether computing this reports a data error.
+    /// True if computing this reports a data error.
     fn fails(mut self, y: Value) -> bool {
         self.graph.add_output(y);
         let program = lowered(&self.graph, true).unwrap();
@@ -60,7 +60,7 @@ impl Case {
         run(&program, &self.inputs, &symbols, Engine::Device).is_none()
     }
 
-    /// Checks what was computed, and that the kernel is the family's.
+    /// Checks the results, and that the kernel is the family's.
     pub fn check(mut self, results: &[Value], what: &str) {
         results.iter().for_each(|r| self.graph.add_output(*r));
         match check(&self.graph, &self.inputs, false) {
@@ -70,7 +70,7 @@ impl Case {
     }
 }
 
-/// Finite numbers around 0, of which sums don't cancel badly.
+/// Returns finite numbers around 0, whose sums don't cancel badly.
 pub fn finite(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let count: usize = shape.iter().product();
     let data: Vec<f64> = (0..count).map(|_| rng.unit() * 2.0 - 1.0).collect();
@@ -78,7 +78,7 @@ pub fn finite(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     Array::from_bytes(dtype, shape, &array.to_bytes()).unwrap()
 }
 
-/// What follows a product: nothing, a bias and an activation, or several results.
+/// Appends an epilogue to a product: nothing, a bias and an activation, or several results.
 pub fn epilogue(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
     let shape = case.graph.fact(y).shape.to_vec();
     let dtype = case.graph.fact(y).dtype;
@@ -107,7 +107,7 @@ pub fn epilogue(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
     }
 }
 
-/// A product of operands that may be transposed, and of which the left may be one for all batches.
+/// Checks a product of operands that may be transposed. All batches may share the left one.
 fn product(dtype: DType, batch: &[usize], size: [usize; 3], rng: &mut Rng) {
     let [m, k, n] = size;
     let mut case = Case::default();
@@ -160,7 +160,7 @@ fn matrix_products() {
     product(DType::F16, &[], [40, 64, 48], &mut rng); // copied by eights
 }
 
-/// Numbers whose products and sums wrap around.
+/// Returns integers whose products and sums wrap around.
 fn whole(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let size = shape.iter().product::<usize>() * dtype.size();
     let bytes: Vec<u8> = (0..size).map(|_| rng.below(256) as u8).collect();
@@ -207,7 +207,7 @@ fn matrix_products_of_symbolic_sizes() {
     }
 }
 
-/// The same with a few infinities and NaN among them.
+/// Returns the same with a few infinities and NaN among them.
 pub fn wild(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     let mut data = finite(dtype, shape, rng).to_f64();
     for x in &mut data {
@@ -218,7 +218,7 @@ pub fn wild(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
     Array::from_f64(dtype, shape, &data).unwrap()
 }
 
-/// A convolution, or one of its gradients, of random shapes and of these numbers.
+/// Checks a convolution, or one of its gradients, of random shapes, with these numbers.
 fn convolution(
     dtype: DType,
     role: usize,
@@ -282,7 +282,7 @@ fn convolutions_and_their_gradients() {
     }
 }
 
-/// What the zeros of a padding make of them, and that there are no others.
+/// Infinities meet the zeros of the padding, and no other zeros.
 #[test]
 fn convolutions_of_infinities() {
     if device::nvrtc().is_none() {
@@ -294,7 +294,7 @@ fn convolutions_of_infinities() {
     }
 }
 
-/// Few places, so that blocks share the sums, in sizes that are known when it runs.
+/// Few positions, so that blocks share the sums, with sizes that are known only at run time.
 #[test]
 fn gradients_of_strided_convolutions() {
     if device::nvrtc().is_none() {
@@ -308,7 +308,7 @@ fn gradients_of_strided_convolutions() {
         let mut case = Case::default();
         let w = case.input(wild(dtype, &[outs, ins, 2, 3], &mut rng));
         let y = wild(dtype, &[batch, outs, height / 2, 3], &mut rng);
-        // An even number of rows, that of y's doubled.
+        // An even number of rows: twice that of y.
         let rows = if symbolic {
             case.symbol()
         } else {
@@ -496,7 +496,7 @@ fn scans_and_sorts_of_symbolic_sizes() {
     }
 }
 
-/// x, an index in its bounds, and a source of random shapes.
+/// Returns x, an index in its bounds, and a source of random shapes.
 fn scattered(kind: ScatterKind, dtype: DType, rng: &mut Rng) -> (Case, ops::Scatter, Vec<usize>) {
     let rank = 1 + rng.below(3);
     let axis = rng.below(rank);

@@ -1,4 +1,4 @@
-//! Products of which a block holds whole rows, and what reduces these there.
+//! Products whose blocks hold whole rows, and epilogues that reduce these.
 
 use super::families::{Case, FLOATS, cases, epilogue, finite, wild};
 use super::made::{Activated, Dequantized, Nothing, Together, Turned, operand};
@@ -12,7 +12,7 @@ use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Graph, GraphBuilder, Pw, Value, ops};
 
-/// The launches of a program, each with whether it reduces.
+/// For each launch of a program, true if it reduces.
 fn launches(graph: &Graph) -> Vec<bool> {
     let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
     let tasks = program.tasks.iter();
@@ -20,17 +20,17 @@ fn launches(graph: &Graph) -> Vec<bool> {
     reduces.collect()
 }
 
-/// What is computed of a product's rows.
+/// An epilogue of a product that works on rows.
 #[derive(Copy, Clone, Debug)]
 enum Behind {
     Softmax,
-    /// The place of the largest probability, beside all of them.
+    /// The place of the largest probability, and all probabilities.
     Argmax,
     /// Residual and norm, which has two reductions after each other.
     Norm,
-    /// Minus the logarithm of the probability of a class that is given by its number.
+    /// Minus the logarithm of the probability of a class, given its index.
     Entropy,
-    /// The largest and the sum of a masked row: numbers alone.
+    /// The largest and the sum of a masked row: only numbers.
     Numbers,
 }
 use Behind::*;
@@ -121,7 +121,7 @@ fn rows_are_reduced_by_every_way() {
             if *k > 0 {
                 assert_eq!(launches(&whole), [true], "{text}\n{whole}");
             }
-            // Short rows, and few of them, leave one way.
+            // Short rows, and few of them, leave one candidate.
             match every(&ways::lowered(&decomposed_for_cuda(&whole))).is_empty() {
                 true => case.check(&results, &text),
                 false => several += case.check_ways(&results, &text).len(),
@@ -131,7 +131,7 @@ fn rows_are_reduced_by_every_way() {
     assert!(several > 40, "{several}");
 }
 
-/// Any of what may be in front of both operands, and behind the product.
+/// Any prologues of both operands, with any epilogue.
 #[test]
 fn random_products_take_in_what_is_around_them() {
     if device::nvrtc().is_none() {
@@ -153,7 +153,7 @@ fn random_products_take_in_what_is_around_them() {
         let y = case.op(ops::MatMul {}, &[lhs, rhs]);
         let results = match rng.one([Softmax, Argmax, Norm, Entropy, Numbers]) {
             _ if rng.chance(0.3) => epilogue(&mut case, y, &mut rng),
-            // Of numbers of few bits several are about the largest.
+            // With few bits, several numbers are near the largest.
             Argmax if dtype.size() == 2 => behind(&mut case, y, Softmax, &mut rng),
             what => behind(&mut case, y, what, &mut rng),
         };
@@ -170,7 +170,7 @@ fn random_products_take_in_what_is_around_them() {
     );
 }
 
-/// An operand is made, and the rows of the result are reduced, in one kernel.
+/// A prologue computes an operand, and the rows of the result are reduced, in one kernel.
 #[test]
 fn rows_of_infinities_behind_made_operands() {
     if device::nvrtc().is_none() {
@@ -213,7 +213,7 @@ fn rows_of_symbolic_sizes_are_reduced() {
     }
 }
 
-/// Long rows, few rows of long sums, and columns are reduced behind the product.
+/// Long rows, few rows of long sums, and columns are reduced by a launch after the product.
 #[test]
 fn what_no_block_holds_is_reduced_apart() {
     let product = |[m, k, n]: [usize; 3], axis: usize| {

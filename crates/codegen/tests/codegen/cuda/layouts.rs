@@ -1,4 +1,5 @@
-//! Convolutions with channels last: the same results, 16 bytes copied at a time, and where they are chosen.
+//! Convolutions with channels last: the same results, 16 bytes copied at a time, and the cases in which they are
+//! chosen.
 
 use super::families::{Case, FLOATS, cases, finite, wild};
 use super::ways::{every, together};
@@ -34,7 +35,7 @@ struct Conv {
 }
 
 impl Conv {
-    /// A random one.
+    /// Returns a random one.
     fn of(image: &[usize], outs: usize, rng: &mut Rng) -> Conv {
         let axes = image.len() - 2;
         let divides = |n: &usize| image[1].is_multiple_of(*n) && outs.is_multiple_of(*n);
@@ -89,7 +90,7 @@ impl Case {
         self.builder().input(fact, Role::Parameter)
     }
 
-    /// A bias for each channel, perhaps a residual, and an activation.
+    /// Adds a bias for each channel, perhaps a residual, and an activation.
     fn activated(&mut self, y: Value, shape: &[usize], rng: &mut Rng) -> Value {
         let dtype = self.graph.fact(y).dtype;
         let mut bias = vec![1; shape.len() - 1];
@@ -109,8 +110,9 @@ impl Case {
     }
 }
 
-/// Two convolutions: the first reads an image with channels first, the second what the first wrote; with
-/// `gradients` those of both too, of what lies in either layout. Gives the layouts and the printed kernels.
+/// Checks two convolutions: the first reads an image with channels first, the second the result of the first. With
+/// `gradients`, also checks the gradients of both, of values in either layout. Returns the layouts and the emitted
+/// kernels.
 fn chain(
     dtype: DType,
     axes: usize,
@@ -127,7 +129,7 @@ fn chain(
     let mut y = case.input(numbers(dtype, &shape, rng));
     let mut what = format!("{dtype} {shape:?}");
     if rng.chance(0.3) {
-        // Work that the first convolution may do itself.
+        // A prologue that the first convolution may take.
         y = case.builder().pointwise(Pw::Tanh, &[y]).unwrap();
         what += " tanh";
     }
@@ -141,7 +143,7 @@ fn chain(
         what += &format!(" -> {:?} {:?}", conv.conv, conv.kernel);
         let (x, input) = (y, std::mem::replace(&mut shape, conv.result(batch)));
         y = case.op(conv.conv.clone(), &[x, w]);
-        // Behind the second always, since a result has channels first.
+        // Always after the second, since a result has channels first.
         if i == 1 || gradients || rng.chance(0.5) {
             y = case.activated(y, &shape, rng);
         }
@@ -225,7 +227,7 @@ fn gradients_are_right() {
     assert!(images.iter().all(|n| *n > 0), "{images:?}");
 }
 
-/// What the zeros of a padding make of them, and that there are no others.
+/// Infinities meet the zeros of the padding, and no other zeros.
 #[test]
 fn convolutions_of_infinities() {
     if device::nvrtc().is_none() {
@@ -243,7 +245,7 @@ fn convolutions_of_infinities() {
     }
 }
 
-/// A block of a residual network: of `channels` channels, a fourth of which the 3x3 convolution has.
+/// Returns a block of a residual network: of `channels` channels, a fourth of which the 3x3 convolution has.
 fn block(dtype: &str, channels: usize, size: usize) -> Graph {
     let c = channels / 4;
     let whole = format!("{dtype}[8, {channels}, {size}, {size}]");
@@ -272,7 +274,7 @@ fn block(dtype: &str, channels: usize, size: usize) -> Graph {
     ))
 }
 
-/// Tensor cores copy 16 bytes at a time, so they have channels last where channels are multiples of eight.
+/// Tensor cores copy 16 bytes at a time, so channels come last if they are multiples of eight.
 #[test]
 fn halves_have_channels_last() {
     let last = |dtype: &str, channels: usize, layout: Layout| {
@@ -295,8 +297,8 @@ fn halves_have_channels_last() {
     }
 }
 
-/// A result has channels first: on a GPU, even where the other is asked for, what it reads too. On the CPU a convolution
-/// reads one layout and writes the other.
+/// A result has channels first. On a GPU, its operands have too, even if the other layout is requested. On the CPU a
+/// convolution reads one layout and writes the other.
 #[test]
 fn what_a_result_reads_has_channels_first_on_a_gpu() {
     let conv = "conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1)";
@@ -319,7 +321,7 @@ fn what_a_result_reads_has_channels_first_on_a_gpu() {
     }
 }
 
-/// Filters lie as images do: copied in *prepare*, so that a run has as many kernels.
+/// Filters have the layout of images: they are copied in *prepare*, so that a run has equally many kernels.
 #[test]
 fn filters_are_copied_once() {
     let graph = block("f16", 64, 14);
@@ -332,11 +334,11 @@ fn filters_are_copied_once() {
         (before, program.launches.len() - before)
     };
     let (before, run) = count(Layout::ChannelsFirst);
-    // Those of one tap lie so already.
+    // Filters of one tap have this layout already.
     assert_eq!(count(Layout::ChannelsLast), (before + 2, run));
 }
 
-/// Registers suffice on both architectures by every way, and images of f16 are copied 16 bytes at a time.
+/// Registers suffice on both architectures by every candidate, and images of f16 are copied 16 bytes at a time.
 #[test]
 fn machine_code() {
     let Some(nvrtc) = device::nvrtc() else { return };

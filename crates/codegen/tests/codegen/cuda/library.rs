@@ -1,4 +1,4 @@
-//! The text of library kernels, and what becomes of it on real architectures.
+//! The text of library kernels, and their machine code on real architectures.
 
 use super::{check, lowered, parsed, sources};
 use crate::device;
@@ -7,7 +7,7 @@ use kiln_ir::fuzz::random_inputs;
 use kiln_plan::Kernel;
 use kiln_runtime::cuda::Code;
 
-/// One program of each family and of each way to read memory.
+/// Returns one program for each family and each way to read memory.
 pub fn samples() -> Vec<(&'static str, Graph)> {
     let attention = |dtype: &str| {
         parsed(&format!(
@@ -101,7 +101,7 @@ fn sources_are_as_reviewed() {
     }
 }
 
-/// Registers suffice on both architectures, and tensor cores do what they are for.
+/// Registers suffice on both architectures, and tensor cores are used where they should be.
 #[test]
 fn machine_code() {
     let Some(nvrtc) = device::nvrtc() else {
@@ -120,7 +120,7 @@ fn machine_code() {
                 let Kernel::Cuda(kernel) = &*launch.kernel else {
                     unreachable!("everything runs as CUDA kernels")
                 };
-                // A multiprocessor holds two blocks at least.
+                // A multiprocessor holds at least two blocks.
                 let threads: u32 = kernel.block.iter().product();
                 let fits = 2 * threads * r.registers <= 65536 && 2 * r.shared <= 160 << 10;
                 assert!(fits && r.spilled == 0 && r.stack == 0, "{name}: {r:?}");
@@ -137,7 +137,7 @@ fn machine_code() {
     }
 }
 
-/// Halves are multiplied by tensor cores also where a bias is added before the result is rounded, through views too.
+/// Tensor cores multiply f16 and bf16 even if a bias is added before the result is rounded, and through views.
 #[test]
 fn halves_with_a_bias() {
     let Some(nvrtc) = device::nvrtc() else {

@@ -1,4 +1,4 @@
-//! Products and convolutions whose operands are made while they are read, by every way to compute them.
+//! Products and convolutions whose operands are computed by prologues while they are read, by every candidate.
 
 use super::families::{Case, FLOATS, epilogue, finite, wild};
 use super::{lowered, parsed};
@@ -9,14 +9,14 @@ use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Graph, Pw, Value, ops};
 
-/// How many operands a program makes while they are read.
+/// Returns the number of operands that prologues compute in a program.
 fn made(graph: &Graph) -> usize {
     let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
     let made = program.tasks.iter().flat_map(|t| t.work.made());
     made.flatten().count()
 }
 
-/// What may stand in front of a product.
+/// The prologues of a product.
 #[derive(Copy, Clone, Debug)]
 pub enum Front {
     Nothing,
@@ -24,9 +24,9 @@ pub enum Front {
     Activated,
     /// Small integers, shifted and scaled by row.
     Dequantized,
-    /// A cast, behind which rows and columns change places.
+    /// A cast, whose result is transposed.
     Turned,
-    /// Two arrays side by side.
+    /// A concatenation of two arrays.
     Together,
 }
 pub use Front::*;
@@ -37,7 +37,7 @@ fn bytes(shape: &[usize], rng: &mut Rng) -> Array {
     Array::from_f64(DType::U8, shape, &data).unwrap()
 }
 
-/// An operand of this shape.
+/// Returns an operand of this shape.
 pub fn operand(
     case: &mut Case,
     dtype: DType,
@@ -137,8 +137,8 @@ fn operands_are_made_by_every_way() {
     }
 }
 
-/// What is not finite passes through, and nothing else becomes so: what lies outside is 0, whatever would be
-/// made there.
+/// Infinities and NaN pass through, and no other number becomes one. Elements outside are 0, whatever a prologue would
+/// compute there.
 #[test]
 fn infinities_are_made() {
     if device::nvrtc().is_none() {
@@ -188,8 +188,8 @@ fn operands_of_symbolic_sizes_are_made() {
     }
 }
 
-/// A convolution of images that are made, with as many operands made as are expected. What lies in the padding
-/// is 0 and not what would be made of 0.
+/// Checks a convolution of images with a prologue, with the expected number of prologues. Elements in the padding are
+/// 0, and not the prologue's result of 0.
 fn convolution(
     dtype: DType,
     [batch, groups, ins, outs]: [usize; 4],
@@ -220,7 +220,7 @@ fn convolution(
     };
     let y = case.op(conv, &[x, w]);
     let what = format!("{dtype} {groups} groups of {ins} to {outs}, {kernel} by {stride}");
-    // Without what it is read by, a symbol can't be known.
+    // Without its readers, a symbol can't be known.
     if stride == 1 {
         case.graph.symbols.clear();
     }
@@ -238,7 +238,7 @@ fn images_are_made_by_every_way() {
     }
     let mut rng = Rng::new(64);
     for dtype in FLOATS {
-        // Of few taps, Winograd's algorithms may transform images of f32.
+        // With few taps, Winograd's algorithms may transform images of f32.
         let few = usize::from(dtype != DType::F32);
         convolution(dtype, [2, 1, 5, 33], [3, 1, 1], few, &mut rng);
         convolution(dtype, [2, 2, 3, 40], [3, 2, 1], 1, &mut rng);
@@ -247,7 +247,7 @@ fn images_are_made_by_every_way() {
     }
 }
 
-/// Where many blocks would make an element, and where something else reads it, it is in memory.
+/// An element is in memory if many blocks would compute it, or if it has other readers.
 #[test]
 fn what_many_read_is_in_memory() {
     let product = |n: usize, dtype: &str, then: &str| {

@@ -24,7 +24,7 @@ mod schedules;
 mod sources;
 mod ways;
 
-/// Lowered for the device; `None` where a kernel has no printer.
+/// Lowers for the device; `None` if a kernel has no emission.
 pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {
     let options = Options {
         fuse,
@@ -54,12 +54,12 @@ pub fn sources(sequence: &Sequence) -> String {
     text
 }
 
-/// Runs a graph fused, with `both` also unfused, and compares with the reference.
+/// Runs a graph fused, with `both` also unfused, and compares the results with the reference.
 pub fn check(graph: &Graph, inputs: &[Array], both: bool) -> Result<bool, String> {
     check_as(graph, inputs, both, |sequence| sequence)
 }
 
-/// [`check`] of what is made of the launches.
+/// Runs [`check`] with the launches transformed by `made`.
 pub fn check_as(
     graph: &Graph,
     inputs: &[Array],
@@ -86,7 +86,7 @@ pub fn check_as(
     Ok(true)
 }
 
-/// What a graph's results must be.
+/// The expected results of a graph.
 struct Expected {
     /// The graph that is lowered.
     lowered: Graph,
@@ -113,7 +113,7 @@ impl Expected {
         })
     }
 
-    /// The text says which output is wrong and where.
+    /// Compares results. The error text contains the output that is wrong, and the place.
     fn compare(&self, got: &[Option<Array>]) -> Result<(), String> {
         for (o, g) in got.iter().enumerate() {
             let Some(g) = g else { continue };

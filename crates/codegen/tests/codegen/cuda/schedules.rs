@@ -1,4 +1,4 @@
-//! Programs whose shapes reach every way to share out the work.
+//! Programs whose shapes reach every way to divide the work.
 
 use super::{check, lowered, parsed};
 use crate::device;
@@ -21,7 +21,7 @@ fn agrees(text: &str) {
     }
 }
 
-/// Softmax over the last or the first axis.
+/// Returns softmax over the last or the first axis.
 fn softmax(dtype: &str, rows: &str, len: &str, axis: usize) -> String {
     format!(
         "%0: {dtype}[{rows}, {len}] = input(index: 0, role: Data)
@@ -32,7 +32,7 @@ fn softmax(dtype: &str, rows: &str, len: &str, axis: usize) -> String {
 
 #[test]
 fn rows_of_all_lengths() {
-    // A thread, part of a warp, a warp, several warps and a whole block a row; vectors and none; kept in
+    // A row for a thread, part of a warp, a warp, several warps or a whole block; with vectors and without; kept in
     // registers and read again.
     for (rows, len) in [
         (3, 1),

@@ -1,4 +1,4 @@
-//! The text of kernels, and what becomes of it on real architectures.
+//! The text of kernels, and their machine code on real architectures.
 
 use super::elements::every_row;
 use super::{lowered, parsed, sources};
@@ -86,8 +86,7 @@ fn symbolic() {
     insta::assert_snapshot!(printed(SYMBOLIC));
 }
 
-/// Machine code of two architectures holds every value in registers.
-/// What is multiplied is made while it is read, and the rows of the result are reduced where they are.
+/// A product with a prologue, whose epilogue reduces rows, is one kernel.
 #[test]
 fn around_a_product() {
     insta::assert_snapshot!(printed(
@@ -104,7 +103,7 @@ fn around_a_product() {
     ));
 }
 
-/// An image that is made while it is read.
+/// An image with a prologue.
 #[test]
 fn in_front_of_a_convolution() {
     insta::assert_snapshot!(printed(

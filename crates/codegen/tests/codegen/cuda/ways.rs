@@ -1,4 +1,4 @@
-//! Every way to compute a launch gives what the reference gives, and spills no register.
+//! Every candidate for a launch gives the reference's results, and spills no register.
 
 use super::families::{Case, FLOATS, epilogue, finite};
 use super::library::samples;
@@ -13,7 +13,7 @@ use kiln_ir::fuzz::{Rng, random_inputs};
 use kiln_ir::{Builder, Graph, Op, ops};
 use kiln_runtime::cuda::Code;
 
-/// Lowered with all ways.
+/// Lowers with all candidates.
 pub fn lowered(graph: &Graph) -> Program {
     lowered_for(Gpu::H100, graph)
 }
@@ -27,14 +27,15 @@ fn lowered_for(gpu: Gpu, graph: &Graph) -> Program {
     lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
 }
 
-/// The program by each way of each task that gives nothing up in place of the default, with the way's name.
+/// Returns the program by each candidate of each task that gives up no precision, in place of the default, with the
+/// candidate's name.
 fn all(program: &Program) -> Vec<(String, Sequence)> {
     let all = every(program).into_iter();
     let exact = all.filter(|(_, approximation, _)| approximation.is_none());
     exact.map(|(name, _, sequence)| (name, sequence)).collect()
 }
 
-/// The program by each way of each task that has several, with its name and what it gives up.
+/// Returns the program by each candidate of each task that has several, with its name and the precision it gives up.
 pub fn every(program: &Program) -> Vec<(String, Option<Approximation>, Sequence)> {
     let mut all = Vec::new();
     for (t, task) in program.tasks.iter().enumerate() {
@@ -48,7 +49,7 @@ pub fn every(program: &Program) -> Vec<(String, Option<Approximation>, Sequence)
     all
 }
 
-/// Kernels of several sequences as one unit.
+/// Returns the kernels of several sequences as one unit.
 pub fn together<'a>(sequences: impl IntoIterator<Item = &'a Sequence>) -> Sequence {
     let mut sequences = sequences.into_iter();
     let mut unit = sequences.next().expect("there is one").clone();
@@ -58,7 +59,7 @@ pub fn together<'a>(sequences: impl IntoIterator<Item = &'a Sequence>) -> Sequen
     unit
 }
 
-/// Checks every way; gives their names.
+/// Checks every candidate; returns their names.
 #[track_caller]
 fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
     let expected = Expected::of(graph, inputs).unwrap();
@@ -77,7 +78,7 @@ fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
 }
 
 impl Case {
-    /// Checks all ways to compute what was computed; gives their names.
+    /// Checks all candidates for the results; returns their names.
     #[track_caller]
     pub fn check_ways(mut self, results: &[kiln_ir::Value], what: &str) -> Vec<String> {
         results.iter().for_each(|r| self.graph.add_output(*r));
@@ -85,7 +86,7 @@ impl Case {
     }
 }
 
-/// A product, of which the right side may be transposed, with what follows it.
+/// Checks a product with its epilogue; the right side may be transposed.
 fn product(dtype: DType, [m, k, n]: [usize; 3], transposed: bool, rng: &mut Rng) -> Vec<String> {
     let mut case = Case::default();
     let a = case.input(finite(dtype, &[m, k], rng));
@@ -206,8 +207,9 @@ fn products_of_symbolic_sizes() {
     }
 }
 
-/// A convolution of 3 × 3 with a border of zeros, or the gradient of its images or weights; its operands' shapes, and
-/// how many products it sums. Sizes are images, groups, and a group's channels before and behind.
+/// Returns a convolution of 3 × 3 with zero padding, or the gradient of its images or weights, the shapes of its
+/// operands, and the number of products in a sum. The sizes are images, groups, and a group's input and output
+/// channels.
 pub fn convolution(
     role: usize,
     [batch, groups, ins, outs]: [usize; 4],
@@ -339,7 +341,7 @@ fn points() {
             "{dtype}: {names:?}"
         );
     }
-    // No vector, no choice.
+    // Without vectors there is no choice.
     let graph = parsed(
         "%0: f32[7, 13] = input(index: 0, role: Data)
          %1: f32[7, 13] = relu %0
@@ -348,7 +350,7 @@ fn points() {
     assert!(all(&lowered(&graph)).is_empty());
 }
 
-/// Registers suffice on both architectures. Ways that give something up have a test of their own.
+/// Registers suffice on both architectures. Candidates that give up precision have a test of their own.
 #[test]
 fn machine_code() {
     let Some(nvrtc) = device::nvrtc() else {
@@ -370,7 +372,7 @@ fn machine_code() {
         ))
     };
     let more = ["f32", "f64", "bf16"].map(|dtype| ("vector", vector(dtype)));
-    // One operand takes long to make, the other is small integers.
+    // One operand is costly to compute, the other is small integers.
     let made = |dtype: &str| {
         parsed(&format!(
             "%0: {dtype}[512, 320] = input(index: 0, role: Data)
