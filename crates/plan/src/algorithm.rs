@@ -1,41 +1,41 @@
-//! The ways in which the CPU engine computes a matrix product or a convolution.
+//! The algorithms by which the CPU engine computes a matrix product or a convolution.
 //!
-//! All ways of one kernel read and write the same arguments. They differ in time, in scratch memory and,
-//! where [`Algorithm::error_growth`] is above 1, in the bound of their rounding error.
+//! All algorithms of one kernel read and write the same arguments. They differ in time, in scratch memory and, where
+//! [`Algorithm::error_growth`] is above 1, in the bound of their rounding error.
 
 use crate::FftTile;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a [`MatMul`](crate::MatMul) or a [`Conv`](crate::Conv) is computed on the CPU. Whatever it is, results do not depend on the
-/// number of threads: how work is cut follows from the algorithm and the sizes.
+/// An algorithm for a [`MatMul`](crate::MatMul) or a [`Conv`](crate::Conv) on the CPU. Results never depend on the
+/// number of threads: the division of work follows from the algorithm and the sizes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Algorithm {
-    /// A product in blocks, which copy what is read often or lies apart.
+    /// A product in blocks, which pack operands that are read often or are not contiguous.
     Panels,
     /// A product with a vector: one walk over the matrix, nothing is packed.
     Vector,
     /// A product of few rows, or a small one, in register tiles: nothing is packed.
     Small,
-    /// A product whose right matrix, which the whole batch shares, is packed into panels of columns: once, if
-    /// it depends on parameters alone.
+    /// A product whose right matrix, which the whole batch shares, is packed into panels of columns: once, if it
+    /// depends on parameters only.
     Packed,
     /// A convolution, or a gradient of one, as sums in register tiles, whose vectors run over channels.
     Direct,
-    /// Winograd's F(2×2, 3×3): 16 products a tile of 2×2 results instead of 36. On the CPU, where the result has
+    /// Winograd's F(2×2, 3×3): 16 products instead of 36 per tile of 2×2 results. On the CPU, only if the result has
     /// channels last.
     Winograd2,
-    /// Winograd's F(4×4, 3×3): 36 products a tile of 4×4 results instead of 144, likewise.
+    /// Winograd's F(4×4, 3×3): 36 products instead of 144 per tile of 4×4 results, likewise.
     Winograd4,
     /// A convolution of many taps as products of Fourier transforms; see [`FftTile`].
     Fft,
-    /// A product of few results with long sums: parts of the sums on their own, which are added in their order.
+    /// A product of few results with long sums: parts of the sums are computed separately, and then added in order.
     Parts,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 9] = [
         Algorithm::Panels,
         Algorithm::Vector,
@@ -48,26 +48,25 @@ impl Algorithm {
         Algorithm::Parts,
     ];
 
-    /// Multiply-adds up to which [`Algorithm::Small`] is legal, as a power of two...
+    /// The largest number of multiply-adds for which [`Algorithm::Small`] is legal, as a power of two...
     pub const SMALL: u32 = 21;
 
-    /// ...and rows of the result up to which it is, whatever the other sizes.
+    /// ...and the number of result rows up to which it is legal, whatever the other sizes.
     pub const FEW: i64 = 32;
 
-    /// Terms of a sum from which on [`Algorithm::Parts`] is legal...
+    /// The number of terms of a sum from which on [`Algorithm::Parts`] is legal...
     pub const LONG: i64 = 4096;
 
-    /// ...for so many results of the whole batch at most.
+    /// ...for at most this many results of the whole batch.
     pub const FEW_RESULTS: i64 = 1 << 16;
 
-    /// By how much the bound of the error exceeds that of a plain sum.
+    /// Returns the factor by which the error bound exceeds that of a plain sum.
     ///
-    /// A plain sum of k products of numbers up to a and b is off by at most γ(k) · k · a · b, where
-    /// γ(k) = k · u / (1 − k · u) and u is half the distance of 1 to the next number. Other algorithms
-    /// multiply sums of inputs with sums of weights, which are larger and cancel: for Winograd's the
-    /// factor is the largest row of (|A| (|G| 1 ∘ |B| 1) / 3)², with the matrices of [`Winograd`](crate::Winograd). Their sums have k + 28 terms
-    /// at most. For transforms see [`FftTile::error_growth`]. All of these also carry NaN and infinities to the
-    /// other results of a tile.
+    /// A plain sum of k products of numbers up to a and b is off by at most γ(k) · k · a · b, where γ(k) = k · u / (1 −
+    /// k · u) and u is half the distance of 1 to the next number. Other algorithms multiply sums of inputs with sums of
+    /// weights, which are larger and cancel. For Winograd's, the factor is the largest row of (|A| (|G| 1 ∘ |B| 1) /
+    /// 3)², with the matrices of [`Winograd`](crate::Winograd). Their sums have at most k + 28 terms. For transforms
+    /// see [`FftTile::error_growth`]. All of these also carry NaN and infinities to the other results of a tile.
     pub fn error_growth(self) -> f64 {
         match self {
             Algorithm::Winograd2 => 64.0 / 9.0,
@@ -77,8 +76,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it only sums products, so that nothing is lost against the other such algorithms but the
-    /// order of the sums.
+    /// True if it only sums products: compared with other such algorithms, only the order of the sums differs.
     pub fn only_sums(self) -> bool {
         self.error_growth() == 1.0
     }
@@ -109,7 +107,7 @@ pub struct UnknownAlgorithm(pub String);
 impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
-    /// Reads what `Display` writes.
+    /// Parses the text that `Display` writes.
     fn from_str(text: &str) -> Result<Algorithm, UnknownAlgorithm> {
         let found = Algorithm::ALL.into_iter().find(|a| a.to_string() == text);
         found.ok_or_else(|| UnknownAlgorithm(text.into()))

@@ -1,9 +1,9 @@
-//! Plans and entries as bytes.
+//! Serialisation of plans and entries as bytes.
 
 use crate::{Entry, Plan};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Why bytes are not a plan or an entry of this version.
+/// The reason why bytes are not a plan or an entry of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes are something else.
@@ -15,7 +15,7 @@ pub enum DecodeError {
         /// The format of the bytes.
         found: u32,
     },
-    /// Cut off or changed.
+    /// Truncated or changed.
     #[error("what was written is damaged: {0}")]
     Damaged(String),
 }
@@ -24,12 +24,12 @@ pub enum DecodeError {
 pub const FORMAT: u32 = 26;
 
 impl Plan {
-    /// The plan as bytes: a header with format and checksum, then the contents.
+    /// Returns the plan as bytes: a header with format and checksum, then the contents.
     pub fn to_bytes(&self) -> Vec<u8> {
         encoded(PLAN, self)
     }
 
-    /// Reads what [`Plan::to_bytes`] wrote.
+    /// Reads bytes that [`Plan::to_bytes`] wrote.
     ///
     /// # Errors
     /// If the bytes are not a plan, are of another format, or are damaged.
@@ -39,16 +39,16 @@ impl Plan {
 }
 
 impl Entry {
-    /// The entry as bytes, like [`Plan::to_bytes`].
+    /// Returns the entry as bytes, like [`Plan::to_bytes`].
     pub fn to_bytes(&self) -> Vec<u8> {
         encoded(ENTRY, self)
     }
 
-    /// Reads what [`Entry::to_bytes`] wrote. The plan is checked where it is made ready to run.
+    /// Reads bytes that [`Entry::to_bytes`] wrote. The plan is checked when it is made ready to run.
     ///
     /// # Errors
-    /// If the bytes are not an entry, are of another format, or are damaged, or if the signature is none of the
-    /// plan ([`Signature::check`](crate::Signature::check)).
+    /// If the bytes are not an entry, are of another format, or are damaged, or if the signature does not fit the plan
+    /// ([`Signature::check`](crate::Signature::check)).
     pub fn from_bytes(bytes: &[u8]) -> Result<Entry, DecodeError> {
         let entry: Entry = decoded(ENTRY, bytes)?;
         let checked = entry.signature.check(&entry.plan);
@@ -57,7 +57,7 @@ impl Entry {
     }
 }
 
-/// What bytes begin with, and what messages call them.
+/// The first bytes, and the name in messages.
 type Header = (&'static [u8; 8], &'static str);
 
 const PLAN: Header = (b"kilnplan", "plan");
@@ -95,7 +95,7 @@ fn decoded<T: DeserializeOwned>((magic, called): Header, bytes: &[u8]) -> Result
 }
 
 #[cfg(test)]
-/// The bytes with the checksum that they should have.
+/// Returns the bytes with a corrected checksum.
 pub(crate) fn mended(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = checksum(&bytes[20..]);
     bytes[12..20].copy_from_slice(&sum.to_le_bytes());

@@ -1,51 +1,51 @@
-//! What a kernel does with its arguments, whatever computes it.
+//! The contract of a kernel: its use of its arguments, independent of its implementation.
 //!
-//! Each kind of kernel says it once, in [`Described`]: whoever checks a plan, orders its steps, or decides what may
-//! share memory reads the [`Contract`] and nothing else.
+//! Each kind of kernel declares it once, in [`Described`]. Code that checks a plan, orders its steps, or decides what
+//! may alias reads only the [`Contract`].
 
 use crate::tile::{Inst, TileProgram};
 use crate::{Epilogue, Plan, Prologue, Reach};
 use kiln_base::{DType, Dim};
 
-/// What a kernel does with its arguments.
+/// A kernel's use of its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contract {
-    /// One an argument of the steps that call it.
+    /// The uses of the arguments, one per argument of the steps that call it.
     pub args: Vec<ArgUse>,
-    /// How many places in it can report a data error.
+    /// The number of data-error sites.
     pub sites: u32,
 }
 
-/// What a kernel does with an argument.
+/// A kernel's use of an argument.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ArgUse {
     /// Its element type.
     pub dtype: DType,
-    /// When it is read.
+    /// The time at which it is read.
     pub reads: Reads,
-    /// Whether it is written.
+    /// True if it is written.
     pub writes: bool,
 }
 
-/// When a kernel reads an argument.
+/// The time at which a kernel reads an argument.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reads {
-    /// Not at all, or only what it wrote there itself.
+    /// Not at all, or only elements that it wrote there itself.
     Never,
-    /// Each element before anything is written at its place: a result may lie in its memory.
+    /// Each element before anything is written in its place: a result may alias it.
     First,
     /// Also after parts of a result are written.
     Throughout,
 }
 
 impl ArgUse {
-    /// Whether it is read at all.
+    /// True if it is read at all.
     pub fn is_read(&self) -> bool {
         self.reads != Reads::Never
     }
 }
 
-/// Why a kernel is none.
+/// The reason why a kernel is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Contradiction(pub String);
@@ -56,69 +56,69 @@ macro_rules! contradiction {
 }
 pub(crate) use contradiction;
 
-/// Is called with each size; false ends the walk.
+/// A callback for each size; false ends the walk.
 pub(crate) type Visit<'a> = dyn FnMut(&Dim) -> bool + 'a;
 
-/// What every kind of kernel says of itself.
+/// The description of a kernel, which every kind of kernel provides.
 pub trait Described {
-    /// A readable name.
+    /// Returns a readable name.
     fn name(&self) -> &str;
 
-    /// What it does with its arguments.
+    /// Returns its use of its arguments.
     ///
     /// # Errors
     /// If it contradicts itself.
     fn contract(&self) -> Result<Contract, Contradiction>;
 
-    /// Whether something holds for every size in it but those of its programs and bodies. Nothing is left out:
+    /// True if `holds` is true for every size in it, except those of its programs and bodies. Nothing is left out:
     /// patterns there name every field.
     fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool;
 
-    /// The extents whose product is the number of elements of the one result that it writes whole, if it does.
+    /// Returns the extents whose product is the number of elements of its only result, if it writes that completely.
     fn results(&self) -> Option<Vec<&Dim>> {
         None
     }
 
-    /// Arithmetic operations of a run, as an estimate, of a kernel that nothing is fused with.
+    /// Returns an estimate of the arithmetic operations of a run, of a kernel without fused work.
     fn operations(&self) -> Dim {
         let results = self.results().into_iter().flatten();
         results.fold(Dim::ONE, |n, d| &n * d)
     }
 
-    /// Which elements of its arguments it touches, but for those of its programs and bodies.
+    /// Returns its footprints in its arguments, without those of its programs and bodies.
     fn reaches(&self) -> Vec<Reach> {
         Vec::new()
     }
 
-    /// Whether it runs on the CPU in parts, so that steps of it can start together with others.
+    /// True if it runs on the CPU in parts, so that its steps can start together with others.
     fn in_parts(&self) -> bool {
         false
     }
 
-    /// What makes its operands, one for each that it may be made for.
+    /// Returns the prologues of its operands, one for each operand that may have one.
     fn prologues(&self) -> &[Option<Box<Prologue>>] {
         &[]
     }
 
-    /// The tile program that works on its result; a fused group is nothing else.
+    /// Returns its epilogue as a tile program; a fused group is only a tile program.
     fn program(&self) -> Option<&TileProgram> {
         None
     }
 
-    /// The programs that it runs.
+    /// Returns the programs that it runs.
     fn bodies(&self) -> &[Plan] {
         &[]
     }
 }
 
-/// A contract in the making.
+/// A contract under construction.
 pub(crate) struct Draft<'a> {
     name: &'a str,
     args: Vec<Option<ArgUse>>,
 }
 
 impl<'a> Draft<'a> {
-    /// Of a kernel of this name.
+    /// Makes the draft of a kernel of this name.
     pub fn new(name: &'a str) -> Draft<'a> {
         let args = Vec::new();
         Draft { name, args }
@@ -152,7 +152,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// No kernel writes an argument for two results.
+    /// Adds a written argument. No kernel writes an argument for two results.
     pub fn writes(&mut self, at: u16, dtype: DType) -> Result<(), Contradiction> {
         let name = self.name;
         let arg = self.arg(at, dtype)?;
@@ -162,8 +162,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// What a program does with the arguments of its step. `raw` is the dtype of one more, a part of a product,
-    /// and whether the program writes that.
+    /// Adds a program's use of the arguments of its step. `raw` is the dtype of one more argument, a part of a product,
+    /// and true if the program writes that.
     pub fn program(
         &mut self,
         p: &TileProgram,
@@ -202,7 +202,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// What a product or the like does with its result: it is written, or passes through more work.
+    /// Adds the result of a product or a similar kernel: it is written, or passes through an epilogue.
     pub fn result(
         &mut self,
         out: u16,
@@ -215,7 +215,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// An operand, or what makes it.
+    /// Adds an operand, or its prologue.
     pub fn operand(
         &mut self,
         arg: u16,
@@ -234,17 +234,17 @@ impl<'a> Draft<'a> {
         self.program(program, Some((dtype, true)), Reads::Throughout)
     }
 
-    /// The contract of a kernel that reads nothing of what it writes.
+    /// Returns the contract of a kernel that does not read arguments that it writes.
     pub fn finish(self, sites: u32) -> Result<Contract, Contradiction> {
         self.no_argument(|a| a.writes && a.is_read())?;
         self.finish_reading_back(sites)
     }
 
-    /// The contract of a kernel that may read what it wrote itself.
+    /// Returns the contract of a kernel that may read elements that it wrote itself.
     pub fn finish_reading_back(self, sites: u32) -> Result<Contract, Contradiction> {
         self.no_argument(|a| a.writes && a.reads == Reads::Throughout)?;
         let name = self.name;
-        // Else calls that differ in nothing but these would be linked again and again, at every depth.
+        // Otherwise, calls that differ only in unused arguments would be linked repeatedly, at every depth.
         let unused = || contradiction!("{name} has an argument that it does not use");
         let args = self.args.into_iter().map(|a| a.ok_or_else(unused));
         Ok(Contract {

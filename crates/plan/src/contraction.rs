@@ -1,13 +1,13 @@
 //! Contractions: `result[b, m, n] = Σ_k left[b, m, k] · right[b, n, k]`.
 //!
 //! Matrix products, convolutions and the gradients of these are contractions. Each of b, m, n and k stands for some
-//! loops, over whose indices operands and result are accessed by affine maps with bounds; what lies outside of its
-//! bounds is 0, or left out of the sum.
+//! loops. Operands and result are accessed by affine maps of their indices, with bounds. Elements outside the bounds
+//! are 0, or left out of the sum.
 //!
 //! The gradient of a convolution's images reads a tap t of the filter for an image position x and a result position y
-//! where `x + padding = y · stride + t · dilation`. With `g = gcd(stride, dilation)` and `hop = stride / g`, all of these
-//! are `t = r + u · hop`, `x = q · stride + r · dilation - padding` and `y = q - u · dilation / g`: affine in q, u and
-//! r < hop. Positions that no tap meets are those `e` behind these, for 0 < e < g.
+//! where `x + padding = y · stride + t · dilation`. With `g = gcd(stride, dilation)` and `hop = stride / g`, all of
+//! these are `t = r + u · hop`, `x = q · stride + r · dilation - padding` and `y = q - u · dilation / g`: affine in q,
+//! u and r < hop. Positions that no tap meets are offset from these by `e`, for 0 < e < g.
 
 #[cfg(test)]
 mod tests;
@@ -26,25 +26,25 @@ pub struct Contraction {
     pub operands: [Access; 2],
     /// The result, whose elements are written once each.
     pub result: Access,
-    /// True if terms of which an operand lies outside are left out, so that an infinite factor there makes no NaN.
+    /// True if terms with an operand outside its bounds are left out, so that an infinite factor there makes no NaN.
     pub skips: bool,
 }
 
-/// The loops of a contraction.
+/// The loops over the batch.
 pub const BATCH: usize = 0;
-/// Rows of the result.
+/// The loops over rows of the result.
 pub const ROWS: usize = 1;
-/// Columns of the result.
+/// The loops over columns of the result.
 pub const COLUMNS: usize = 2;
-/// Terms of a sum.
+/// The loops over terms of a sum.
 pub const TERMS: usize = 3;
 
 /// An affine map into an array: the element at `offset + Σ stride · index`, where all bounds hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Which argument.
+    /// The index of the argument.
     pub arg: u16,
-    /// Elements of the array.
+    /// The number of elements of the array.
     pub len: Dim,
     /// The element at index zero.
     pub offset: Dim,
@@ -54,7 +54,7 @@ pub struct Access {
     pub bounds: Vec<Bound>,
 }
 
-/// How the filters of a convolution lie.
+/// The memory layout of a convolution's filters.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Filters {
     /// `[groups · out, in, kernel..]`.
@@ -113,7 +113,7 @@ impl From<&MatMul> for Contraction {
     }
 }
 
-/// The strides of a contiguous array.
+/// Returns the strides of a contiguous array.
 fn contiguous(extents: &[&Dim]) -> Vec<Dim> {
     let mut strides = vec![Dim::ONE; extents.len()];
     for i in (1..extents.len()).rev() {
@@ -126,7 +126,7 @@ fn product(extents: &[&Dim]) -> Dim {
     extents.iter().fold(Dim::ONE, |n, d| &n * *d)
 }
 
-/// A contraction in the making: loops have names.
+/// A contraction under construction: loops have names.
 #[derive(Default)]
 struct Draft {
     loops: [Vec<(Dim, usize)>; 4],
@@ -140,7 +140,7 @@ struct Affine {
     steps: Vec<(usize, Dim)>,
 }
 
-/// A coordinate of an array, its extent there, and whether it may lie outside.
+/// A coordinate of an array, and its extent, outside of which it may lie.
 type Coordinate = (Affine, Dim);
 
 impl Affine {
@@ -157,14 +157,14 @@ impl Affine {
 }
 
 impl Draft {
-    /// A further loop, within those of its kind.
+    /// Adds a loop, inside those of its kind.
     fn add(&mut self, kind: usize, extent: Dim) -> usize {
         self.loops[kind].push((extent, self.count));
         self.count += 1;
         self.count - 1
     }
 
-    /// The function's stride for each loop.
+    /// Returns the function's stride for each loop.
     fn strides(&self, f: &Affine) -> Vec<Dim> {
         let all = self.loops.iter().flatten();
         let stride = |(_, name): &(Dim, usize)| {
@@ -174,8 +174,8 @@ impl Draft {
         all.map(stride).collect()
     }
 
-    /// An array of these coordinates, the outermost first. Each is a condition; those that always hold are left out
-    /// later.
+    /// Returns the access to an array of these coordinates, the outermost first. Each is a condition; those that always
+    /// hold are removed later.
     fn access(&self, arg: u16, coordinates: Vec<Coordinate>) -> Access {
         let extents: Vec<&Dim> = coordinates.iter().map(|c| &c.1).collect();
         let mut whole = Affine::of([], Dim::ZERO);
@@ -206,7 +206,7 @@ impl Draft {
 }
 
 impl Conv {
-    /// Returns how filters that are read lie on a GPU, or on a CPU.
+    /// Returns the layout of filters that are read, on a GPU or on a CPU.
     pub fn filters(&self, on_gpu: bool) -> Filters {
         match on_gpu && self.images != Images::ChannelsFirst {
             true => Filters::ChannelsLast,
@@ -214,18 +214,18 @@ impl Conv {
         }
     }
 
-    /// Returns the contraction that it is, with filters that are read lying so. Its columns lie side by side in the
-    /// result: positions, or channels where these come last.
+    /// Returns the contraction that it is, with filters that are read in this layout. Its columns are contiguous in the
+    /// result: positions, or channels if these come last.
     ///
     /// # Panics
-    /// If a step is no number: those of plans are.
+    /// If a stride or dilation is not a number. Those of plans are.
     pub fn contraction(&self, filters: Filters) -> Contraction {
         let [x_last, y_last] = self.images.last();
         let is_last = self.images != Images::ChannelsFirst;
         let mut draft = Draft::default();
         let group = draft.add(BATCH, self.groups.clone());
         let steps: Vec<Steps> = (0..self.kernel.len()).map(|i| Steps::of(self, i)).collect();
-        // Images' and filters' coordinates of each axis.
+        // The coordinates of images and filters along each axis.
         let (image, ins, outs);
         let (mut x_axes, mut y_axes, mut taps): (Vec<_>, Vec<_>, Vec<_>) = Default::default();
         let positions = match self.role {
@@ -238,7 +238,7 @@ impl Conv {
             _ if is_last => COLUMNS,
             _ => ROWS,
         };
-        // Of terms and columns of filters, channels are the innermost where they lie side by side.
+        // Among terms and columns of filters, channels are the innermost loop if they are contiguous.
         let tap_kind = if self.role == ConvRole::Weight {
             COLUMNS
         } else {
@@ -384,7 +384,7 @@ impl Conv {
     }
 }
 
-/// How positions and taps of an axis meet; see the [module](self).
+/// The correspondence of positions and taps along an axis; see the [module](self).
 struct Steps {
     stride: i64,
     dilation: i64,
@@ -392,7 +392,7 @@ struct Steps {
     /// `gcd(stride, dilation)`, and `stride` in these.
     unit: i64,
     hop: i64,
-    /// The values of q, of which so many lie in front of 0, and of u.
+    /// The number of values of q, of which `first` are below 0, and that of u.
     places: Dim,
     first: Dim,
     turns: Dim,
@@ -406,7 +406,7 @@ impl Steps {
         let hop = stride / unit;
         let ceil = |d: Dim, by: i64| (&d + &Dim::Const(by - 1)).div_floor(by);
         let padding = c.padding[i].clone();
-        // For all r and e, the first q is in front of the first position, or within a step behind it.
+        // For all r and e, the first q is before the first position, or within a step after it.
         let farthest = Dim::Const((hop - 1) * dilation + unit - stride);
         let first = ceil(&farthest - &padding, stride);
         let last = ceil(&c.input[i] + &padding, stride);
@@ -447,7 +447,7 @@ impl Contraction {
         before..before + self.loops[kind].len()
     }
 
-    /// Returns the loops as one access alone needs them: neighbours that are one to it are one.
+    /// Returns the loops as only one access needs them: neighbours that are one loop to it are merged.
     #[must_use]
     pub fn seen_by(&self, access: &Access) -> Contraction {
         let all = || access.clone();
@@ -465,8 +465,8 @@ impl Contraction {
         [left, right, &mut self.result]
     }
 
-    /// The same without bounds that always hold, loops of one iteration, and neighbouring loops that are one to all
-    /// accesses.
+    /// Returns the same without bounds that always hold, without loops of one iteration, and with neighbouring loops
+    /// merged that are one to all accesses.
     fn simplified(mut self) -> Contraction {
         let extents: Vec<Dim> = self.extents().cloned().collect();
         for access in self.accesses() {
@@ -491,8 +491,8 @@ impl Contraction {
         self
     }
 
-    /// Returns the same as more products of even rows and columns, where nothing is bounded, sums have one loop, and
-    /// enough rows or columns are left.
+    /// Returns the same as a batch of products of equally many rows and columns each. This needs unbounded accesses,
+    /// sums of one loop, and enough remaining rows or columns.
     #[must_use]
     pub fn batched(mut self, enough: impl Fn(&Dim) -> bool) -> Contraction {
         let bounded = self.accesses().iter().any(|a| !a.bounds.is_empty());
@@ -527,7 +527,7 @@ impl Contraction {
         }
     }
 
-    /// Whether a loop of this extent and the one around it are one to all accesses.
+    /// True if a loop of this extent and the one around it are one to all accesses.
     fn is_one(&self, at: usize, extent: &Dim) -> bool {
         let one = |strides: &[Dim]| strides[at - 1] == &strides[at] * extent;
         let accesses = self.operands.iter().chain([&self.result]);
@@ -536,10 +536,11 @@ impl Contraction {
             .all(|strides| one(strides))
     }
 
-    /// Checks that accesses fit the loops and, where sizes are known and nothing is bounded, lie within their arrays.
+    /// Checks that accesses fit the loops. If sizes are known and nothing is bounded, also checks that they lie within
+    /// their arrays.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The reason, as text.
     pub fn verify(&self) -> Result<(), String> {
         let count = self.extents().count();
         let extents: Option<Vec<i64>> = self.extents().map(Dim::as_const).collect();
@@ -571,8 +572,8 @@ impl Contraction {
         Ok(())
     }
 
-    /// Returns the result's array, with zeros where nothing is written, of operands that lie in arrays, summed in f64
-    /// by the loops as they are.
+    /// Returns the result's array, with zeros in elements that are not written. The operands are arrays, and sums are
+    /// in f64, in the order of the loops.
     ///
     /// # Panics
     /// If the arrays are not of the accesses' lengths.
@@ -667,7 +668,7 @@ impl Access {
     }
 }
 
-/// Whether a condition holds for all indices: by numbers, or since it is one loop's own range.
+/// True if a condition holds for all indices: by numbers, or since it is one loop's own range.
 fn always_holds(b: &Bound, extents: &[Dim]) -> bool {
     let moving: Vec<(&Dim, &Dim)> = b
         .strides

@@ -1,13 +1,13 @@
-//! Scalars in languages of C's kin: types, literals, loads and stores, primitives, casts and random numbers.
+//! Scalars in C-like languages: types, literals, loads and stores, primitives, casts and random numbers.
 //!
-//! A [`Dialect`] says where a language differs from C99; the text is the same for all of them, in its provided methods.
-//! Operands are names, literals or in parentheses, so that no precedence needs care. What C has no function for is a
-//! `kiln_` function, which the dialect defines in a prelude of its own.
+//! A [`Dialect`] defines the differences of a language from C99; the text is the same for all of them, in its provided
+//! methods. Operands are names, literals or in parentheses, so precedence never matters. Where C has no function, the
+//! text calls a `kiln_` function, which the dialect defines in a prelude of its own.
 
 use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Scalar};
 
-/// A language of C's kin.
+/// A C-like language.
 pub trait Dialect {
     /// The error of a function that the language lacks.
     type Missing;
@@ -19,7 +19,7 @@ pub trait Dialect {
     const MASK: &'static str;
     /// The masks false and true.
     const TRUTH: [&'static str; 2];
-    /// The operators that are and, or and exclusive or of masks.
+    /// The operators for and, or and exclusive or of masks.
     const LOGIC: [&'static str; 3];
     /// The suffix of literals of 64 bits.
     const LONG: &'static str;
@@ -28,13 +28,13 @@ pub trait Dialect {
     /// Infinity, as a float.
     const INFINITY: &'static str;
 
-    /// The name of a prelude's function on values of a compute type, such as `kiln_max`.
+    /// Returns the name of a prelude's function on values of a compute type, such as `kiln_max`.
     fn function(name: &str, compute: Compute) -> String;
 
-    /// The arguments by which the prelude's function reports a divisor of 0.
+    /// Returns the arguments by which the prelude's function reports a divisor of 0.
     fn failure(site: u32) -> String;
 
-    /// A primitive on floats that is not a function or operator of C, by its name; none if it is.
+    /// Returns a primitive on floats that is not a function or operator of C, by its name; none if it is.
     ///
     /// # Errors
     /// If the language lacks it.
@@ -44,7 +44,7 @@ pub trait Dialect {
         compute: Compute,
     ) -> Result<Option<String>, Self::Missing>;
 
-    /// The name of a function of C's library.
+    /// Returns the name of a function of C's library.
     fn library(name: &str, compute: Compute) -> String {
         match compute {
             Compute::F32 => format!("{name}f"),
@@ -52,7 +52,7 @@ pub trait Dialect {
         }
     }
 
-    /// The type of an element in memory; f16 and bf16 are their bits.
+    /// Returns the type of an element in memory; f16 and bf16 are their bits.
     fn memory(dtype: DType) -> &'static str {
         let width = dtype.size().ilog2() as usize;
         match dtype {
@@ -63,7 +63,7 @@ pub trait Dialect {
         }
     }
 
-    /// The type of a compute type.
+    /// Returns the C type of a compute type.
     fn ctype(compute: Compute) -> &'static str {
         match compute {
             Compute::Mask => Self::MASK,
@@ -71,7 +71,7 @@ pub trait Dialect {
         }
     }
 
-    /// A number in a compute type, to the bit.
+    /// Returns a number in a compute type, exact to the bit.
     fn number(x: Scalar, compute: Compute) -> String {
         let float = |x: f64, cast: &str, finite: String| match x {
             x if x.is_nan() => format!("{cast}{}", Self::NAN),
@@ -95,7 +95,7 @@ pub trait Dialect {
         }
     }
 
-    /// A number in a compute type as an operand.
+    /// Returns a number in a compute type as an operand.
     fn literal(x: Scalar, compute: Compute) -> String {
         let text = Self::number(x, compute);
         match text.starts_with('-') {
@@ -104,7 +104,7 @@ pub trait Dialect {
         }
     }
 
-    /// An element of memory as a value of the dtype's compute type.
+    /// Returns an element of memory as a value of the dtype's compute type.
     fn loaded(x: &str, dtype: DType) -> String {
         match dtype {
             DType::Bool => format!("({x} != 0)"),
@@ -114,7 +114,7 @@ pub trait Dialect {
         }
     }
 
-    /// A value of the dtype's compute type, as memory holds it: floats round and integers wrap.
+    /// Converts a value of the dtype's compute type to its form in memory: floats round and integers wrap.
     fn stored(x: &str, dtype: DType) -> String {
         match dtype {
             DType::F16 | DType::BF16 => format!("{}({x})", Self::rounding(dtype, Compute::F32)),
@@ -123,12 +123,12 @@ pub trait Dialect {
         }
     }
 
-    /// The name of the prelude's function that rounds a float to the bits of an f16 or bf16.
+    /// Returns the name of the prelude's function that rounds a float to the bits of an f16 or bf16.
     fn rounding(to: DType, from: Compute) -> String {
         Self::function(&format!("to_{}", to.name()), from)
     }
 
-    /// A primitive on one value.
+    /// Returns a primitive on one value.
     ///
     /// # Errors
     /// If the language has no function for it.
@@ -170,7 +170,7 @@ pub trait Dialect {
         })
     }
 
-    /// A primitive on two values of one compute type. `site` is what an integer division by zero reports.
+    /// Returns a primitive on two values of one compute type. An integer division by zero is reported at `site`.
     ///
     /// # Errors
     /// If the language has no function for it.
@@ -227,7 +227,7 @@ pub trait Dialect {
         })
     }
 
-    /// A cast of a value that stands for dtype `from`.
+    /// Casts a value that represents dtype `from`.
     fn convert(x: &str, from: DType, to: DType) -> String {
         let ty = Self::ctype(to.compute());
         let unsigned = match from {
@@ -248,7 +248,7 @@ pub trait Dialect {
             (_, to) if to.is_int() => format!("({ty})({}){x}", Self::memory(to)),
             (Compute::F32, DType::F16 | DType::BF16) => Self::loaded(&Self::stored(x, to), to),
             (_, DType::F16 | DType::BF16) => {
-                // Integers of up to 16 bits are numbers of f32.
+                // Integers of up to 16 bits are exact in f32.
                 let exact = match from.size() {
                     ..=2 => Compute::F32,
                     _ => Compute::F64,
@@ -260,7 +260,7 @@ pub trait Dialect {
         }
     }
 
-    /// The random number of a stream at `offset + index`.
+    /// Returns the random number of a stream at `offset + index`.
     fn random(kind: RandomKind, [seed, offset, index]: [&str; 3], compute: Compute) -> String {
         let name = match kind {
             RandomKind::Bits => "random_bits".into(),
@@ -271,7 +271,7 @@ pub trait Dialect {
         format!("kiln_{name}(kiln_random({add}({offset}, {index}), {seed}, {numbers}u))")
     }
 
-    /// The element of a reduction that changes nothing.
+    /// Returns the neutral element of a reduction.
     fn identity(op: Reduction, compute: Compute) -> String {
         Self::literal(op.identity(compute.dtype()), compute)
     }
@@ -281,7 +281,7 @@ pub trait Dialect {
 mod tests {
     use super::*;
 
-    /// Some of OpenCL C, whose functions are overloaded.
+    /// A part of OpenCL C, whose functions are overloaded.
     struct OpenCl;
 
     impl Dialect for OpenCl {

@@ -1,18 +1,18 @@
 //! Kernels in CUDA C++.
 //!
-//! A [`CudaKernel`] is text in parts, without headers: what it may lean on is [`PRELUDE`], in front of which it is
-//! compiled. Several kernels share a translation unit, so what stands at file scope is in a namespace of the kernel's
+//! A [`CudaKernel`] is text in parts, without headers. It may use [`PRELUDE`], which comes before it in the compiled
+//! text. Several kernels share a translation unit, so declarations at file scope are in a namespace of the kernel's
 //! own.
 //!
-//! # How a kernel is called
+//! # The call of a kernel
 //! The parameters of `extern "C" __global__ void entry(..)` are, in order:
 //!
-//! 1. `arg0`, `arg1`, …: one pointer an argument (`const T*` unless it is written), in the order of `args`; bool is
+//! 1. `arg0`, `arg1`, …: one pointer per argument (`const T*` unless it is written), in the order of `args`; bool is
 //!    `unsigned char` and f16 and bf16 are `unsigned short`;
 //! 2. `s0`, `s1`, …: one `long long` for each of `scalars`, the value of that [`Dim`] under the run's binding;
-//! 3. `site0`, `site1`, …: one `unsigned` a site, the plan's number of the site;
+//! 3. `site0`, `site1`, …: one `unsigned` per site, the plan's number of the site;
 //! 4. `kiln_errors* errors`, the run's [`ErrorRecord`];
-//! 5. `int guarded`: whether this step writes memory that an error must leave untouched. A kernel begins with
+//! 5. `int guarded`: true if this step writes memory that an error must leave untouched. A kernel begins with
 //!    `if (guarded && errors->state) return;`.
 
 mod dialect;
@@ -25,60 +25,61 @@ use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What every kernel's source may use.
+/// The source text that every kernel may use.
 pub const PRELUDE: &str = concat!(
     include_str!("cuda/prelude.cu"),
     include_str!("cuda/special.cu")
 );
 
-/// A kernel in CUDA C++; see the [module](self) for how it is called.
+/// A kernel in CUDA C++; see the [module](self) for its call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaKernel {
     /// A readable name, such as `mul_add_relu`.
     pub name: String,
     /// The name of the function: `name` and a hash of the text, so that equal names mean equal code.
     pub entry: String,
-    /// What it does.
+    /// The text of the kernel.
     pub text: Text,
-    /// The pointers it is called with.
+    /// The pointers that it is called with.
     pub args: Vec<Pointer>,
-    /// The numbers it is called with.
+    /// The numbers that it is called with.
     pub scalars: Vec<Dim>,
-    /// How many data-error sites the text names.
+    /// The number of data-error sites that the text names.
     pub sites: u32,
-    /// Which elements of its arguments it touches, by what it was printed from.
+    /// Its footprints in its arguments, derived from the work that it was emitted from.
     pub reaches: Vec<Reach>,
-    /// Blocks along x, y and z. A grid without blocks is not launched.
+    /// The blocks along x, y and z. A grid without blocks is not launched.
     pub grid: [Blocks; 3],
-    /// Threads of a block along x, y and z.
+    /// The threads of a block along x, y and z.
     pub block: [u32; 3],
-    /// The blocks that a multiprocessor has registers for at least, which bounds those of a thread.
+    /// The least number of blocks that a multiprocessor has registers for, which bounds those of a thread.
     pub resident: u32,
-    /// Bytes of dynamic shared memory of a block.
+    /// The bytes of dynamic shared memory of a block.
     pub shared: u32,
 }
 
-/// The text of a kernel, but for the head of its function, which follows from how it is called.
+/// The text of a kernel, without the head of its function, which follows from its call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Text {
-    /// What stands at file scope, in a namespace that the body uses.
+    /// The declarations at file scope, in a namespace that the body uses.
     pub scope: String,
-    /// The class of its shared memory, all of which is one object called `shared`: static, unless the kernel has bytes
+    /// The class of its shared memory, all of which is one object named `shared`: static, unless the kernel has bytes
     /// of dynamic shared memory.
     pub shared: Option<String>,
-    /// The lines of the function, behind the guard.
+    /// The lines of the function, after the guard.
     pub body: String,
-    /// What it may share a launch with.
+    /// The kernels that it may share a launch with.
     pub beside: Beside,
 }
 
-/// What a kernel may share a launch with, whose blocks all get the registers of the largest.
+/// The kernels that a kernel may share a launch with. All blocks of a launch get as many registers as the largest
+/// needs.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Beside {
     /// Anything.
     #[default]
     Anything,
-    /// A few like it, and little else: it takes many registers and long to compile.
+    /// A few like it, and little else: it takes many registers and is slow to compile.
     Few,
     /// Nothing.
     Nothing,
@@ -87,16 +88,16 @@ pub enum Beside {
 /// A pointer that a kernel is called with.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointer {
-    /// What it points to.
+    /// The dtype of the elements.
     pub dtype: DType,
-    /// Whether the kernel writes there.
+    /// True if the kernel writes there.
     pub written: bool,
-    /// Whether what is written there is read and written through no other pointer (`__restrict__`).
+    /// True if elements written there are not accessed through another pointer (`__restrict__`).
     pub alone: bool,
 }
 
 impl Pointer {
-    /// The parameter of a function.
+    /// Returns the parameter of a function.
     pub fn parameter(&self, name: &str) -> String {
         let constant = if self.written { "" } else { "const " };
         let restrict = if self.alone { " __restrict__" } else { "" };
@@ -105,7 +106,7 @@ impl Pointer {
 }
 
 impl CudaKernel {
-    /// The kernel with an entry by its name and text.
+    /// Returns the kernel with an entry derived from its name and text.
     #[must_use]
     pub fn named(mut self) -> CudaKernel {
         let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
@@ -116,7 +117,7 @@ impl CudaKernel {
         self
     }
 
-    /// The text behind the prelude.
+    /// Returns the text after the prelude.
     pub fn source(&self) -> String {
         let (entry, text) = (&self.entry, &self.text);
         let threads: u32 = self.block.iter().product();
@@ -156,7 +157,7 @@ impl Described for CudaKernel {
         &self.name
     }
 
-    /// What its text does is the compiler's word.
+    /// The contract trusts the compiler for the effects of the text.
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
         for (at, arg) in self.args.iter().enumerate() {
@@ -192,7 +193,7 @@ impl Described for CudaKernel {
     }
 }
 
-/// The C type of a dtype in memory.
+/// Returns the C type of a dtype in memory.
 pub fn memory(dtype: DType) -> &'static str {
     CudaCpp::memory(dtype)
 }
@@ -200,14 +201,14 @@ pub fn memory(dtype: DType) -> &'static str {
 /// A number of blocks: ⌈points / each⌉.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocks {
-    /// What is shared out.
+    /// The points that are divided among blocks.
     pub points: Dim,
-    /// How much of it a block takes; at least 1.
+    /// The number of points of a block; at least 1.
     pub each: u32,
 }
 
 impl Blocks {
-    /// One block.
+    /// Returns one block.
     pub fn one() -> Blocks {
         Blocks {
             points: Dim::Const(1),
@@ -215,7 +216,7 @@ impl Blocks {
         }
     }
 
-    /// The number of blocks under a binding.
+    /// Returns the number of blocks under a binding.
     pub fn count(&self, values: &[i64]) -> i64 {
         let each = i64::from(self.each.max(1));
         (self.points.eval(values) + each - 1) / each

@@ -1,18 +1,18 @@
-//! How deep programs lie in each other. Whoever reads one, checks it or runs it calls itself for its bodies, so
-//! that bytes must not decide how deep that goes.
+//! The nesting depth of programs. Code that reads, checks or runs a program calls itself for its bodies, so the depth
+//! must not depend on untrusted bytes.
 
 use kiln_base::Scoped;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::cell::Cell;
 
-/// The most bodies of loops and branches in each other.
+/// The deepest nesting of the bodies of loops and branches.
 pub const MAX_DEPTH: usize = 64;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Reads what holds bodies.
+/// Reads a value that contains bodies.
 pub(crate) fn read<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     let depth = DEPTH.get() + 1;
     let _inside = Scoped::new(&DEPTH, depth);

@@ -1,19 +1,19 @@
-//! Every size that a plan is made with.
+//! Traversal of all sizes in a plan.
 
 use crate::contract::Visit;
 use crate::{Kernel, Plan};
 use kiln_base::Dim;
 
 impl Plan {
-    /// Whether something holds for every size in the plan, those of its kernels and their bodies among them.
+    /// True if `holds` is true for every size in the plan, including those of its kernels and their bodies.
     pub fn all_dims(&self, mut holds: impl FnMut(&Dim) -> bool) -> bool {
         plan(self, &mut holds)
     }
 }
 
 impl Kernel {
-    /// Whether something holds for every size in the kernel, in its programs and bodies: extents, strides,
-    /// offsets and numbers that it is called with.
+    /// True if `holds` is true for every size in the kernel, in its programs and bodies: extents, strides, offsets and
+    /// numbers that it is called with.
     pub fn all_dims(&self, mut holds: impl FnMut(&Dim) -> bool) -> bool {
         kernel(self, &mut holds)
     }

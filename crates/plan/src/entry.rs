@@ -1,11 +1,11 @@
-//! Programs that say what they take, keep and give.
+//! Programs with a description of their arguments, states and results.
 //!
-//! A [`Plan`] numbers its inputs and outputs: recordings of one structure share it, whatever is behind the numbers.
-//! A [`Signature`] says that, and an [`Entry`], which is both, is what leaves the process. A run of one
+//! A [`Plan`] numbers its inputs and outputs: recordings of one structure share it, whatever the numbers refer to. A
+//! [`Signature`] describes that. An [`Entry`] is both, and is what leaves the process. A run of an entry
 //!
-//! 1. gives the plan the arguments, the captured tensors, what each state holds, and a key for each draw
+//! 1. passes the plan the arguments, the captured tensors, the contents of each state, and a key for each draw
 //!    ([`Signature::keys`]);
-//! 2. takes the results from the plan's outputs, and from there what each state holds from then on.
+//! 2. takes the results, and the new contents of each state, from the plan's outputs.
 
 use crate::contract::contradiction;
 use crate::{Contradiction, Plan};
@@ -15,62 +15,62 @@ use serde::{Deserialize, Serialize};
 /// A program with its signature.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What the inputs and outputs are.
+    /// The meaning of the inputs and outputs.
     pub signature: Signature,
     /// The program. Dtypes and shapes are those of its inputs and outputs.
     pub plan: Plan,
 }
 
-/// What the inputs and outputs of a plan are, each of them once.
+/// The meaning of the inputs and outputs of a plan, each of them once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// The inputs that each run is given, in the function's order.
+    /// The inputs that are passed in each run, in the function's order.
     pub arguments: Vec<Named>,
-    /// The inputs that are tensors which the function captured: the same in every run.
+    /// The inputs that are tensors captured by the function: the same in every run.
     pub captured: Vec<Named>,
-    /// What is kept from run to run.
+    /// The values kept from run to run.
     pub states: Vec<State>,
     /// The uses of the generator of random numbers, in the order in which they draw.
     pub draws: Vec<Draw>,
-    /// The outputs that each run gives, in the function's order.
+    /// The outputs that each run returns, in the function's order.
     pub results: Vec<Named>,
 }
 
-/// An input or output with its name, which no other of its list has.
+/// An input or output with its name, which is unique in its list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// Of an argument or result its path in what the function takes or gives, such as `1.weight`, which is empty
-    /// where that is one tensor.
+    /// The name. Of an argument or result, its path in the function's arguments or results, such as `1.weight`; empty
+    /// if that is a single tensor.
     pub name: String,
-    /// Which of the plan's inputs or outputs it is.
+    /// The index among the plan's inputs or outputs.
     pub at: u32,
 }
 
-/// What is kept from run to run: a parameter, a running statistic, a moment.
+/// A value kept from run to run: a parameter, a running statistic, a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Its name, such as `fc.weight`, which no other state has.
+    /// Its name, such as `fc.weight`, unique among the states.
     pub name: String,
-    /// The input that is what it holds before a run; `None` if the run does not depend on that.
+    /// The input with its value before a run; `None` if the run does not depend on that.
     pub input: Option<u32>,
-    /// The output that is what it holds after a run; `None` if that is what it held before. Where the input is
-    /// the output's donor, its memory may be donated.
+    /// The output with its value after a run; `None` if the value is unchanged. If the input is the output's donor, its
+    /// memory may be donated.
     pub output: Option<u32>,
 }
 
 /// A use of the generator of random numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Draw {
-    /// How many numbers it draws.
+    /// The number of random numbers that it draws.
     pub count: Dim,
-    /// The input that is its key; `None` if no kernel reads the numbers, which are drawn all the same.
+    /// The input that is its key; `None` if no kernel reads the numbers, which are still drawn.
     pub input: Option<u32>,
 }
 
 impl Signature {
-    /// The key of each draw, a seed and the first of its offsets, for these values of the plan's symbols. `reserve`
-    /// is asked for as many offsets as all of them take, if there are any draws: the seed, and the first offset.
-    /// `None` where an i64 does not hold how many they are.
+    /// Returns the key of each draw, a seed and its first offset, for these values of the plan's symbols. If there are
+    /// any draws, `reserve` is called with the number of offsets that all of them take. It returns the seed, and the
+    /// first offset. `None` if that number overflows an i64.
     pub fn keys(
         &self,
         symbols: &[i64],
@@ -90,12 +90,12 @@ impl Signature {
         Some(firsts.into_iter().map(key).collect())
     }
 
-    /// Whether it is a signature of this plan.
+    /// Checks that it is a signature of this plan.
     ///
     /// # Errors
-    /// If two of a list have one name, if an input or output of the plan is nothing or two things, if a state would
-    /// hold another dtype or shape after a run than before, or if the inputs that are keys of random numbers are not
-    /// those of its draws.
+    /// If names in a list are equal, if an input or output of the plan has no meaning or two, if a state would have
+    /// another dtype or shape after a run than before, or if the inputs that are keys of random numbers are not those
+    /// of its draws.
     pub fn check(&self, plan: &Plan) -> Result<(), Contradiction> {
         self.names_differ()?;
         let (mut inputs, mut outputs) = (places(&self.arguments), places(&self.results));
@@ -139,7 +139,7 @@ impl Signature {
 }
 
 impl State {
-    /// Whether it is the same thing before and after a run; its input and output are there.
+    /// Checks that it is the same before and after a run. Its input and output exist.
     fn check(&self, plan: &Plan) -> Result<(), Contradiction> {
         let name = &self.name;
         let before = self.input.map(|i| &plan.inputs[i as usize]);
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Of `[n]` and two weights, with a key and numbers that nothing reads.
+    /// Returns an entry of `[n]` and two weights, with a key and numbers that nothing reads.
     fn entry() -> Entry {
         let n = Plan::symbol(0);
         let mut plan = Plan::default();

@@ -1,16 +1,16 @@
-//! How a convolution is cut into tiles for [`Algorithm::Fft`](super::Algorithm::Fft).
+//! The division of a convolution into tiles for [`Algorithm::Fft`](super::Algorithm::Fft).
 
-/// A tile whose circular convolution gives some results of the convolution.
+/// A tile whose circular convolution computes some results of the convolution.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FftTile {
-    /// Inputs of a tile, down and across: powers of two; 1 down where the kernel has one row.
+    /// The inputs of a tile, down and across: powers of two; 1 down if the kernel has one row.
     pub inputs: [i64; 2],
-    /// Results of a tile.
+    /// The results of a tile.
     pub results: [i64; 2],
-    /// Tiles of an image.
+    /// The tiles of an image.
     pub count: [i64; 2],
-    /// The matrix that a tile is while it is transformed, along its columns and then along its rows: the
-    /// tile itself, or, where that is one row, the matrix whose rows stand behind each other there.
+    /// The shape of a tile as a matrix during the transform, along its columns and then along its rows: the tile
+    /// itself, or, if that is one row, the matrix whose concatenated rows it is.
     pub matrix: [i64; 2],
 }
 
@@ -18,11 +18,11 @@ pub struct FftTile {
 const SIDES: std::ops::RangeInclusive<u32> = 4..=7;
 
 impl FftTile {
-    /// What the error bound is at most, as a part of that of a plain sum: that of the transforms and of a plain sum
-    /// over channels.
+    /// The largest error bound, relative to that of a plain sum: that of the transforms and of a plain sum over
+    /// channels.
     pub const GROWTH: f64 = 8.0;
 
-    /// The tile that costs least for the results and the taps of an image, down and across, and input and output
+    /// Returns the cheapest tile for the results and the taps of an image, down and across, and input and output
     /// channels. `None` if the error of every tile may be too large, as for few taps.
     pub fn new(outputs: [i64; 2], kernel: [i64; 2], channels: [i64; 2]) -> Option<FftTile> {
         let sides = || SIDES.map(|side| 1i64 << side);
@@ -46,25 +46,25 @@ impl FftTile {
         tiles.min_by(|a, b| a.cost(channels).total_cmp(&b.cost(channels)))
     }
 
-    /// Numbers of a tile.
+    /// Returns the number of elements of a tile.
     pub fn size(&self) -> i64 {
         self.matrix[0] * self.matrix[1]
     }
 
-    /// By how much the bound of the error exceeds that of a plain sum.
+    /// Returns the factor by which the error bound exceeds that of a plain sum.
     ///
-    /// In arithmetic of unit roundoff u, a transform of T numbers is off by at most log₂ T · η of its norm, where
-    /// η = (1 + 4√2) · u (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 24.2). Two
-    /// transforms and one back of inputs up to a, two tiles at once, and K weights up to b give results that are
-    /// off by 3 · log₂ T · η · √(2 T K) · a · b; a plain sum by at most u · K² · a · b.
+    /// In arithmetic of unit roundoff u, a transform of T numbers is off by at most log₂ T · η of its norm, where η =
+    /// (1 + 4√2) · u (Higham, "Accuracy and Stability of Numerical Algorithms", theorem 24.2). Two transforms and one
+    /// inverse of inputs up to a, two tiles at once, and K weights up to b give results that are off by 3 · log₂ T · η
+    /// · √(2 T K) · a · b; a plain sum is off by at most u · K² · a · b.
     pub fn error_growth(&self, kernel: [i64; 2]) -> f64 {
         let (taps, len) = ((kernel[0] * kernel[1]) as f64, self.size() as f64);
         let eta = 1.0 + 4.0 * 2f64.sqrt();
         3.0 * len.log2() * eta * (2.0 * len / taps).sqrt() / taps
     }
 
-    /// The cost of an image in multiply-adds: a stage of a transform costs as much as four a number, and two
-    /// tiles are transformed at once.
+    /// Returns the cost of an image in multiply-adds. A stage of a transform costs four multiply-adds per number, and
+    /// two tiles are transformed at once.
     pub fn cost(&self, [inputs, outputs]: [i64; 2]) -> f64 {
         let (len, inputs, outputs) = (self.size() as f64, inputs as f64, outputs as f64);
         let tile = len * (2.0 * len.log2() * (inputs + outputs) + 2.0 * inputs * outputs);

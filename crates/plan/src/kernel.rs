@@ -1,4 +1,4 @@
-//! What a step runs: each kind in a file of its own.
+//! The kernels that steps run: each kind in a file of its own.
 
 mod attention;
 mod control;
@@ -22,7 +22,7 @@ use kiln_base::DType;
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 
-/// The dtype of sums of products: i32 of whole numbers that have fewer bits, which wrap around.
+/// Returns the dtype of sums of products: i32 for narrower integers, which wrap around.
 fn sums(of: DType) -> DType {
     match of {
         DType::F16 | DType::BF16 => DType::F32,
@@ -31,13 +31,13 @@ fn sums(of: DType) -> DType {
     }
 }
 
-/// Whether operands are of one dtype, or bytes of which one has a sign.
+/// True if operands are of one dtype, or bytes of which one is signed.
 fn match_up([a, b]: [DType; 2]) -> bool {
     let is_byte = |d: DType| matches!(d, DType::U8 | DType::I8);
     a == b || is_byte(a) && is_byte(b)
 }
 
-/// What a step runs.
+/// A kernel, which a step runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Kernel {
     /// A fused group.
@@ -46,7 +46,7 @@ pub enum Kernel {
     MatMul(MatMul),
     /// A convolution.
     Conv(Conv),
-    /// Running results along an axis.
+    /// A scan: running results along an axis.
     Scan(Scan),
     /// The order of the elements of lanes.
     ArgSort(ArgSort),
@@ -88,13 +88,13 @@ impl Deref for Kernel {
 }
 
 impl Kernel {
-    /// Its tile programs, in the order in which they run: those that make operands, then that of the result.
+    /// Returns its tile programs, in the order in which they run: prologues, then the epilogue.
     pub fn programs(&self) -> impl Iterator<Item = &TileProgram> {
         let made = self.prologues().iter().flatten().map(|p| &p.program);
         made.chain(self.program())
     }
 
-    /// The programs that it runs, to change.
+    /// Returns the programs that it runs, mutably.
     pub fn bodies_mut(&mut self) -> &mut [Plan] {
         match self {
             Kernel::Loop(l) => std::slice::from_mut(&mut l.body),
@@ -104,13 +104,13 @@ impl Kernel {
     }
 }
 
-/// Work on the result of a matrix product or convolution while it is hot in the cache.
+/// An epilogue: work on the result of a matrix product or convolution while it is hot in the cache.
 ///
-/// Its program is a [`Schedule::Lanes`] program without `inner` whose
-/// linear iteration space is that of the product's row-major result (`[batch.., m, n]`, or
-/// `[n, c, spatial..]`); or, of a matrix product, a [`Schedule::Rows`] program
-/// whose axes are its rows and whose `inner` are the n elements of one. Its arguments are the step's, followed
-/// by one more: the raw result, an array over that whole space of which only the part being worked on exists.
+/// Its program is a [`Schedule::Lanes`] program without `inner` whose linear iteration space is that of the product's
+/// row-major result (`[batch.., m, n]`, or `[n, c, spatial..]`). Alternatively, for a matrix product, it is a
+/// [`Schedule::Rows`] program whose axes are the product's rows and whose `inner` are the n elements of one. Its
+/// arguments are the step's, followed by the raw result: an array over that whole space, only the current part of which
+/// exists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Epilogue {
     /// The program; the raw result is its last argument.
@@ -118,17 +118,18 @@ pub struct Epilogue {
 }
 
 impl Epilogue {
-    /// Whether it works on whole rows of the result.
+    /// True if it works on whole rows of the result.
     pub fn over_rows(&self) -> bool {
         self.program.schedule == Schedule::Rows
     }
 }
 
-/// Pointwise work that makes an operand of a matrix product or convolution, a part at a time, so that it need not be in memory.
+/// A prologue: pointwise work that computes an operand of a matrix product or convolution in parts, so that it need not
+/// be in memory.
 ///
-/// Its program is a [`Schedule::Lanes`] program without `inner` and data errors over the operand's row-major
-/// linear space. Its arguments are the step's, followed by one more, which it writes: the operand, an array over
-/// that whole space of which only the part being worked on exists.
+/// Its program is a [`Schedule::Lanes`] program without `inner` and data errors over the operand's row-major linear
+/// space. Its arguments are the step's, followed by the operand, which it writes: an array over that whole space, only
+/// the current part of which exists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prologue {
     /// The program; the operand is its last argument.

@@ -1,9 +1,9 @@
-//! The serialisable program: what the compiler produces and the runtime runs.
+//! The serialisable program, which the compiler produces and the runtime runs.
 //!
-//! A [`Plan`] is data: buffers, kernels, and two lists of [`Step`]s. The *prepare* steps depend only on
-//! parameters and run again only when one of those changes; the *run* steps run every time. Sizes
-//! may be symbolic; binding the inputs' shapes gives every symbol a value. A plan does not say what its inputs and
-//! outputs are to anybody; with a [`Signature`], which does, it is an [`Entry`].
+//! A [`Plan`] is data: buffers, kernels, and two lists of [`Step`]s. The *prepare* steps depend only on parameters and
+//! run again only when one of those changes; the *run* steps run every time. Sizes may be symbolic; binding the inputs'
+//! shapes gives every symbol a value. A plan does not contain the meaning of its inputs and outputs for a caller. A
+//! [`Signature`] does, and both together are an [`Entry`].
 
 mod algorithm;
 mod bytes;
@@ -50,11 +50,11 @@ pub struct BufferId(pub u32);
 pub struct Plan {
     /// The symbols that sizes use.
     pub symbols: Vec<Symbol>,
-    /// What the caller gives, in order.
+    /// The inputs, which the caller passes, in order.
     pub inputs: Vec<Input>,
-    /// What the caller gets, in order.
+    /// The outputs, which are returned to the caller, in order.
     pub outputs: Vec<Output>,
-    /// Data baked into the plan.
+    /// The data embedded in the plan.
     pub constants: Vec<Constant>,
     /// Every buffer.
     pub buffers: Vec<Buffer>,
@@ -64,23 +64,23 @@ pub struct Plan {
     pub prepare: Vec<Step>,
     /// The other steps, in order.
     pub run: Vec<Step>,
-    /// Index into `run`: the steps from here on write into donated inputs and run only if no step
-    /// before them reported a data error.
+    /// An index into `run`: the steps from here on write into donated inputs, and run only if no step before them
+    /// reported a data error.
     pub commit: u32,
-    /// Places that can report a data error.
+    /// The places that can report a data error.
     pub sites: Vec<Site>,
-    /// What must hold of the values of symbols, beside the smallest value of each.
+    /// The conditions on the values of symbols, in addition to the smallest value of each.
     pub needs: Vec<Need>,
 }
 
 impl Plan {
-    /// The bytes of a buffer under a binding.
+    /// Returns the bytes of a buffer under a binding.
     pub fn buffer_bytes(&self, id: BufferId, values: &[i64]) -> usize {
         let b = &self.buffers[id.0 as usize];
         b.len.eval(values) as usize * b.dtype.size()
     }
 
-    /// The dim of the symbol at `index`.
+    /// Returns the dim of the symbol at `index`.
     pub fn symbol(index: usize) -> Dim {
         Dim::symbol(Sym(index as u32))
     }
@@ -93,20 +93,20 @@ pub struct Symbol {
     pub name: String,
     /// The smallest legal value; at least 2.
     pub min: i64,
-    /// Which input.
+    /// The input's index.
     pub input: u32,
-    /// Which of its dims; that dim is exactly this symbol.
+    /// The index of its dim; that dim is exactly this symbol.
     pub axis: u32,
 }
 
 /// An input: a contiguous row-major tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
-    /// Shape; must match at every run once symbols have their values.
+    /// The shape; must match at every run once symbols have their values.
     pub shape: Vec<Dim>,
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// Its buffer.
     pub buffer: BufferId,
@@ -115,24 +115,23 @@ pub struct Input {
 /// An output: a contiguous row-major tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
-    /// Shape.
+    /// The shape.
     pub shape: Vec<Dim>,
     /// Its buffer.
     pub buffer: BufferId,
-    /// The input whose memory it may take over where the caller gives that memory up. Every step
-    /// that reads the input comes before the step that writes this output, or is that step and
-    /// reads each element before writing it.
+    /// The input whose memory it may take over if the caller gives that up. Every step that reads the input comes
+    /// before the step that writes this output, or is that step and reads each element before writing it.
     pub donor: Option<u32>,
 }
 
-/// Data baked into a plan.
+/// Data embedded in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constant {
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
-    /// Little-endian elements.
+    /// The elements, little-endian.
     pub bytes: Vec<u8>,
     /// Its buffer.
     pub buffer: BufferId,
@@ -141,15 +140,15 @@ pub struct Constant {
 /// A buffer of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
-    /// Number of elements.
+    /// The number of elements.
     pub len: Dim,
-    /// Where its memory comes from.
+    /// The origin of its memory.
     pub place: Place,
 }
 
-/// Where a buffer's memory comes from.
+/// The origin of a buffer's memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Place {
     /// The caller.
@@ -169,22 +168,22 @@ pub enum Place {
 /// One kernel call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Index into [`Plan::kernels`].
+    /// An index into [`Plan::kernels`].
     pub kernel: u32,
     /// The buffer of each kernel argument.
     pub args: Vec<BufferId>,
     /// The plan's site for each of the kernel's.
     pub sites: Vec<u32>,
-    /// Whether it starts together with the step before it. Such steps are tile kernels that report no
-    /// data error, and none touches what another writes.
+    /// True if it starts together with the step before it. Such steps are tile kernels that report no data error, and
+    /// none touches memory that another writes.
     pub joined: bool,
-    /// One bool or i32: if that is not 0 when the step is about to run, the step writes nothing. It reports no data
-    /// error, and writes outputs with a donor alone, which then hold what that held.
+    /// One bool or i32: if that is not 0 when the step is about to run, the step writes nothing. Such a step reports no
+    /// data error. It writes only outputs with a donor, which then keep the donor's contents.
     pub guard: Option<BufferId>,
 }
 
 impl Step {
-    /// Every buffer that it touches: its arguments, then its guard.
+    /// Returns every buffer that it touches: its arguments, then its guard.
     pub fn touched(&self) -> impl Iterator<Item = BufferId> {
         self.args.iter().copied().chain(self.guard)
     }
@@ -195,13 +194,13 @@ impl Step {
 pub struct Site {
     /// The op, such as `gather`.
     pub op: String,
-    /// What goes wrong there.
+    /// The kind of error.
     pub kind: SiteKind,
     /// The graph node, by which the caller finds the user's source line.
     pub node: u32,
 }
 
-/// A number that must not be negative when symbols have values.
+/// A number that must not be negative for the values of symbols.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// The number.
@@ -212,7 +211,7 @@ pub struct Need {
     pub node: u32,
 }
 
-/// What goes wrong at a [`Site`].
+/// The kind of error at a [`Site`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SiteKind {
     /// An index outside `0..bound`.

@@ -1,10 +1,10 @@
-//! What can be told of a plan's parts without comparing or encoding the whole.
+//! Properties of a plan's parts that need no comparison or encoding of the whole.
 
 use crate::{Kernel, Plan};
 use std::hash::{DefaultHasher, Hasher};
 
 impl Kernel {
-    /// A number that is the same for equal kernels, and hardly for others.
+    /// Returns a number that is the same for equal kernels, and rarely for others.
     pub fn fingerprint(&self) -> u64 {
         let bytes = postcard::to_allocvec(self)
             .expect("kernels hold only plain data, which always encodes");
@@ -15,7 +15,7 @@ impl Kernel {
 }
 
 impl Plan {
-    /// About how many bytes [`Plan::to_bytes`] gives, without encoding anything.
+    /// Estimates the number of bytes that [`Plan::to_bytes`] returns, without encoding anything.
     pub fn estimated_len(&self) -> usize {
         let steps = self.prepare.iter().chain(&self.run);
         let steps = steps.map(|s| 6 + 3 * s.args.len() + 3 * s.sites.len());

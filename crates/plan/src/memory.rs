@@ -9,22 +9,22 @@ pub use plan::{Temporaries, planned};
 /// A buffer that lives from the step that writes it to the last step that reads it, both inclusive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Bytes.
+    /// The size in bytes.
     pub size: usize,
-    /// First step.
+    /// The first step.
     pub first: usize,
-    /// Last step.
+    /// The last step.
     pub last: usize,
 }
 
-/// Where each block lies.
+/// The places of blocks in the arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Byte offset of each block, a multiple of [`ALIGN`].
+    /// The byte offset of each block, a multiple of [`ALIGN`].
     pub offsets: Vec<usize>,
-    /// Bytes the arena needs.
+    /// The bytes that the arena needs.
     pub peak: usize,
-    /// The most bytes that are alive at one step: no layout can need less.
+    /// The most bytes that are live at one step: no layout can need less.
     pub lower_bound: usize,
 }
 
@@ -35,14 +35,12 @@ fn aligned(size: usize) -> usize {
     size.next_multiple_of(ALIGN)
 }
 
-/// Lays out blocks so that no two that are alive together overlap. The same blocks in another order get
-/// the same peak.
+/// Places blocks so that no two that are live together overlap. The same blocks in another order get the same peak.
 ///
-/// Greedy orders are tried first, then a bounded local search that begins at the best of them (see
-/// `search`); no more once a layout needs no more than the lower bound. How much is tried is counted, not
-/// timed, so a layout depends on the blocks alone.
+/// Greedy orders are tried first, then a bounded local search from the best of them (see `search`). The search stops
+/// once a layout needs only the lower bound. Its effort is counted, not timed, so a layout depends only on the blocks.
 pub fn solve(blocks: &[Block]) -> Layout {
-    // Blocks that differ in nothing else keep their order: which of them lies where changes nothing.
+    // Blocks that differ in nothing else keep their order: exchanging them changes nothing.
     let mut sorted: Vec<usize> = (0..blocks.len()).filter(|i| blocks[*i].size > 0).collect();
     sorted.sort_by_key(|&i| (blocks[i].first, blocks[i].last, blocks[i].size, i));
     let canonical = sorted.iter().map(|&i| Block {
@@ -94,7 +92,7 @@ mod tests {
             (self.0 >> 33) as usize % n
         }
 
-        /// Blocks of which each begins at one of `steps` and lives for less than `life`.
+        /// Returns blocks that each begin at one of `steps` and live for less than `life`.
         fn blocks(&mut self, n: usize, steps: usize, life: usize) -> Vec<Block> {
             let block = |_| {
                 let first = self.below(steps);
@@ -106,7 +104,7 @@ mod tests {
         }
     }
 
-    /// The first pair of blocks that are alive together and overlap, or that is placed wrong.
+    /// Describes the first pair of blocks that are live together and overlap, or the first block that is placed wrong.
     fn fault(blocks: &[Block], layout: &Layout) -> Option<String> {
         if layout.peak < layout.lower_bound {
             return Some("the peak is below the bound".into());
@@ -127,10 +125,10 @@ mod tests {
         None
     }
 
-    /// A layout, broken on purpose.
+    /// A layout with a deliberate error.
     type Bug = fn(&[Block]) -> Layout;
 
-    /// The layout of other blocks, with the right bound.
+    /// Returns the layout of other blocks, with the right bound.
     fn of_others(blocks: &[Block], change: fn(&Block) -> Block) -> Layout {
         let others: Vec<Block> = blocks.iter().map(change).collect();
         Layout {
@@ -225,7 +223,7 @@ mod tests {
         }
     }
 
-    /// The least peak of all orders of placing blocks into the lowest gap, which is the least there is.
+    /// Returns the least peak of all orders of placing blocks into the lowest gap, which is the optimum.
     fn least(blocks: &[Block], placed: &mut Vec<(usize, usize)>, most: usize) -> usize {
         if placed.len() == blocks.len() {
             let end = |(i, at): &(usize, usize)| at + blocks[*i].size;
@@ -273,7 +271,7 @@ mod tests {
         }
     }
 
-    /// What a step of training looks like: one value a layer lives until its gradient, others for a step.
+    /// Blocks like those of a training step: one value per layer lives until its gradient, others for a step.
     #[test]
     fn ten_thousand_blocks_take_little_time() {
         let mut random = Random(3);

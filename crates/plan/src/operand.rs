@@ -1,4 +1,4 @@
-//! How kernels that are not programs find what they read.
+//! Operands of kernels that are not programs.
 
 use crate::contract::Visit;
 use kiln_base::{DType, Dim};
@@ -7,41 +7,41 @@ use serde::{Deserialize, Serialize};
 /// A matrix operand: element (batch.., i, j) at `offset + Σ batch_strides · b + row·i + col·j`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Matrix {
-    /// Which argument.
+    /// The argument's index.
     pub arg: u16,
-    /// In elements.
+    /// The offset in elements.
     pub offset: Dim,
-    /// One stride a batch dim.
+    /// The strides, one per batch dim.
     pub batch_strides: Vec<Dim>,
-    /// Stride of the first matrix index.
+    /// The stride of the first matrix index.
     pub row: Dim,
-    /// Stride of the second matrix index.
+    /// The stride of the second matrix index.
     pub col: Dim,
 }
 
 /// A contiguous row-major tensor in an argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Array {
-    /// Which argument.
+    /// The argument's index.
     pub arg: u16,
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
-    /// Shape.
+    /// The shape.
     pub shape: Vec<Dim>,
 }
 
 /// An operand whose element i is at `offset + Σ strides · i`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strided {
-    /// Which argument.
+    /// The argument's index.
     pub arg: u16,
-    /// In elements.
+    /// The offset in elements.
     pub offset: Dim,
-    /// One an axis.
+    /// The strides, one per axis.
     pub strides: Vec<Dim>,
 }
 
-/// The last two axes are the matrix's, those in front of them its batch.
+/// The last two axes are the matrix's, those before them its batch.
 impl From<Strided> for Matrix {
     fn from(mut x: Strided) -> Matrix {
         let col = x.strides.pop().unwrap_or(Dim::ZERO);
@@ -57,7 +57,7 @@ impl From<Strided> for Matrix {
 }
 
 impl Matrix {
-    /// Whether something holds for every size in it.
+    /// True if `holds` is true for every size in it.
     pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
         let Matrix {
             arg: _,
@@ -71,7 +71,7 @@ impl Matrix {
 }
 
 impl Strided {
-    /// Whether something holds for every size in it.
+    /// True if `holds` is true for every size in it.
     pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
         let Strided {
             arg: _,

@@ -1,4 +1,4 @@
-//! Which elements kernels touch.
+//! Footprints: the elements that kernels touch.
 
 use crate::contract::Visit;
 use crate::tile::Bound;
@@ -6,24 +6,25 @@ use crate::{Matrix, Strided};
 use kiln_base::{Dim, numel};
 use serde::{Deserialize, Serialize};
 
-/// Elements of an argument that a kernel touches: `offset + Σ strides · index` for every index of a box that is
-/// within all bounds. Whoever binds a plan proves that they lie within the argument, whatever the kernel's code is.
+/// A footprint: the elements of an argument that a kernel touches. They are `offset + Σ strides · index` for every
+/// index of a box that is within all bounds. Binding a plan proves that they lie within the argument, whatever the
+/// kernel's code is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Which argument.
+    /// The argument's index.
     pub arg: u16,
     /// The extents of the box.
     pub extents: Vec<Dim>,
     /// The element at index zero.
     pub offset: Dim,
-    /// One stride an axis of the box.
+    /// The strides, one per axis of the box.
     pub strides: Vec<Dim>,
-    /// Conditions that must all hold, else nothing is touched.
+    /// The conditions that must all hold, or else nothing is touched.
     pub bounds: Vec<Bound>,
 }
 
 impl Reach {
-    /// The first elements of an argument, as many as these extents multiply to.
+    /// Returns the first elements of an argument, as many as the product of these extents.
     pub fn whole<'a>(arg: u16, extents: impl IntoIterator<Item = &'a Dim>) -> Reach {
         let extents: Vec<Dim> = extents.into_iter().cloned().collect();
         Reach {
@@ -35,7 +36,7 @@ impl Reach {
         }
     }
 
-    /// Whether something holds for every size in it.
+    /// True if `holds` is true for every size in it.
     pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
         let Reach {
             arg: _,
@@ -50,7 +51,7 @@ impl Reach {
 }
 
 impl Matrix {
-    /// The elements of a batch of matrices of so many rows and columns.
+    /// Returns the footprint of a batch of matrices with `rows` rows and `columns` columns.
     pub fn reach(&self, batch: &[Dim], rows: &Dim, columns: &Dim) -> Reach {
         let strides = self.batch_strides.iter().chain([&self.row, &self.col]);
         Reach {
@@ -64,7 +65,7 @@ impl Matrix {
 }
 
 impl Strided {
-    /// The elements of a box of these extents.
+    /// Returns the footprint of a box of these extents.
     pub fn reach(&self, extents: &[Dim]) -> Reach {
         Reach {
             arg: self.arg,

@@ -13,40 +13,40 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The schedule of a contraction on the CPU: an algorithm, and the sizes by which it cuts. A size that is not given
-/// follows from the shapes and the machine.
+/// The schedule of a contraction on the CPU: an algorithm, and the sizes of its blocks and tiles. Sizes that are not
+/// given follow from the shapes and the machine.
 ///
-/// Its text is the algorithm's name and the sizes that are given, such as `packed tile=6x2 block=48x128`. Results depend
-/// on the algorithm and on `terms` and `parts` alone, since an element is summed in order whatever the tile or block.
+/// Its text is the algorithm's name and the given sizes, such as `packed tile=6x2 block=48x128`. Results depend only on
+/// the algorithm, `terms` and `parts`, since an element is summed in order whatever the tile or block.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cpu {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Rows and vectors of columns of a register tile, at most (MR, NR in vectors); panels are packed this wide.
+    /// The most rows, and vectors of columns, of a register tile (MR, NR in vectors); panels are packed this wide.
     pub tile: Option<[u8; 2]>,
-    /// Rows and columns of a block, which one thread computes at a time (MC, NC), in elements. Blocks are rounded to
-    /// whole tiles, lines or rows where the algorithm wants these.
+    /// The rows and columns of a block, which one thread computes at a time (MC, NC), in elements. Blocks are rounded
+    /// to whole tiles, lines or rows if the algorithm needs these.
     pub block: Option<[u32; 2]>,
-    /// Terms that are summed at a time (KC).
+    /// The number of terms that are summed at a time (KC).
     pub terms: Option<u32>,
-    /// Parts of sums that are computed on their own, and then added in order (split-K).
+    /// The number of parts of sums that are computed separately, and then added in order (split-K).
     pub parts: Option<u16>,
 }
 
-/// Rows, and words of a row, of a register of AMX.
+/// The rows, and words of a row, of a register of AMX.
 pub const TILE: u32 = 16;
 
-/// The most vectors of columns of a tile of AMX. Four registers hold sums: as many products are on their way at a time,
-/// and what a left operand is multiplied with is read less often than it is multiplied.
+/// The most vectors of columns of a tile of AMX. Four registers hold accumulators. So four products are in flight at a
+/// time, and right operands are read less often than they are multiplied.
 pub const TILE_VECTORS: i64 = 4;
 
-/// Vectors of columns of a register tile, unless a schedule says otherwise.
+/// The vectors of columns of a register tile, unless a schedule sets them.
 pub const VECTORS: i64 = 2;
 
 /// The most vectors of columns of a register tile.
 pub const MOST_VECTORS: i64 = 8;
 
-/// Returns the lanes of a vector of sums of a dtype.
+/// Returns the lanes of a vector of accumulators of a dtype.
 #[inline]
 pub fn lanes(level: Features, dtype: DType) -> u16 {
     let bytes = match level.width() {
@@ -56,9 +56,9 @@ pub fn lanes(level: Features, dtype: DType) -> u16 {
     bytes / dtype.size() as u16
 }
 
-/// Returns the most rows of a register tile of so many vectors, or 0 if there are no registers for one: sums, a vector
-/// of each column and a term of the left operand are in registers, a product that is still to be added, what else the
-/// instruction keeps, and with VEX the mask of the last vector.
+/// Returns the most rows of a register tile of `vectors` vectors, or 0 if there are no registers for one. The registers
+/// hold the accumulators, a vector of each column and a term of the left operand. They also hold a product that is
+/// still to be added, the instruction's other values, and with VEX the mask of the last vector.
 #[inline]
 pub fn most_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {
@@ -70,7 +70,7 @@ pub fn most_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
     registers.saturating_sub(used) / vectors.max(1)
 }
 
-/// Returns the vectors of columns of a register tile and panel, unless a schedule says otherwise.
+/// Returns the vectors of columns of a register tile and panel, unless a schedule sets them.
 #[inline]
 fn usual_vectors(by: Instruction) -> i64 {
     match by.has_tiles() {
@@ -79,7 +79,7 @@ fn usual_vectors(by: Instruction) -> i64 {
     }
 }
 
-/// Returns the columns of a panel of such a right operand that has so many, unless a schedule says otherwise: whole
+/// Returns the columns of a panel of a right operand with `columns` columns, unless a schedule sets them: whole
 /// vectors.
 #[inline]
 pub fn panel_columns(level: Features, by: Instruction, columns: i64) -> i64 {
@@ -114,13 +114,13 @@ impl Cpu {
         }
     }
 
-    /// Returns the columns of a panel of the right operand, which has so many in all: whole vectors.
+    /// Returns the columns of a panel of the right operand, which has `columns` columns: whole vectors.
     #[inline]
     pub fn panel_columns(&self, level: Features, by: Instruction, columns: i64) -> i64 {
         whole(level, by, columns, self.vectors(by))
     }
 
-    /// Returns the rows of a register tile, of which the registers hold so many.
+    /// Returns the rows of a register tile; the registers hold at most `most`.
     #[inline]
     pub fn rows(&self, most: u8) -> u8 {
         self.tile.map_or(most, |[rows, _]| rows.min(most))
@@ -139,7 +139,7 @@ impl Cpu {
     /// Checks that the machine has registers for its tile, and that no size is 0.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The reason, as text.
     pub fn check(&self, level: Features, by: Instruction) -> Result<(), String> {
         if let Some([rows, vectors]) = self.tile {
             let widest = match by.has_tiles() {
@@ -166,8 +166,9 @@ impl Cpu {
         }
     }
 
-    /// Returns by how much its register tile takes longer than the multiply-adds alone, by counting instructions: two
-    /// multiply-adds a cycle, of which each waits four cycles for the one before in the same sum, and two loads.
+    /// Returns the factor by which its register tile takes longer than the multiply-adds alone, by counting
+    /// instructions: two multiply-adds per cycle, each of which waits four cycles for the previous one in the same sum,
+    /// and two loads.
     pub fn tile_cost(&self, level: Features, by: Instruction) -> f64 {
         let vectors = self.vectors(by) as f64;
         if by.has_tiles() {
@@ -199,7 +200,7 @@ impl fmt::Display for Cpu {
     }
 }
 
-/// A text that is no schedule.
+/// A text that is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no schedule {0:?} (one is `packed tile=6x2 block=48x128 terms=512 parts=1`)")]
 pub struct UnknownSchedule(pub String);
@@ -207,7 +208,7 @@ pub struct UnknownSchedule(pub String);
 impl FromStr for Cpu {
     type Err = UnknownSchedule;
 
-    /// Reads what `Display` writes.
+    /// Parses the text that `Display` writes.
     fn from_str(text: &str) -> Result<Cpu, UnknownSchedule> {
         let parsed = || {
             let mut words = text.split(' ');
@@ -287,7 +288,7 @@ mod tests {
             let by = Instruction::of([dtype; 2], false, level, true);
             of(rows, vectors).check(level, by).is_ok()
         };
-        // 16 registers: 6 x 2 sums, two columns, one term and the mask of the last vector.
+        // 16 registers: 6 x 2 accumulators, two columns, one term and the mask of the last vector.
         assert!(fits(Features::AVX2, DType::F32, 6, 2));
         assert!(!fits(Features::AVX2, DType::F32, 7, 2));
         assert!(fits(Features::AVX512, DType::F32, 14, 2));

@@ -1,31 +1,31 @@
-//! Tile programs: the portable CPU dialect of the Kernel IR.
+//! Tile programs: the portable CPU dialect of Kernel IR.
 //!
 //! A tile program is a list of vector instructions that run over tiles of up to [`TILE`] elements, so
 //! that intermediate values stay in the first-level cache. Every register holds one tile of a
 //! [`Compute`] type.
 //!
-//! The iteration space is `axes` (parallel) times `inner` (what reductions run over; often empty),
-//! both linearised row-major. [`Schedule`] says which of the two is cut into tiles:
+//! The iteration space is `axes` (parallel) times `inner` (the axes of reductions; often empty), both linearised
+//! row-major. [`Schedule`] selects which of the two is cut into tiles:
 //!
 //! * [`Schedule::Lanes`]: a tile is a range of the linear `axes` space. Stages with `over_inner` run
 //!   once for each point of `inner`, in order, and their reductions accumulate lane by lane.
 //! * [`Schedule::Rows`]: for each point of `axes`, stages with `over_inner` run over the tiles of the
 //!   linear `inner` space and their reductions combine across lanes; the other stages run with one
-//!   element. Whatever a stage outside `inner`, or a reduction, writes is spread over the whole
+//!   element. The result of a stage outside `inner`, or of a reduction, is broadcast to the whole
 //!   register, so later stages read it like any other tile.
 //!
-//! Constants are spread over their registers before the first tile.
+//! Constants are broadcast to their registers before the first tile.
 //!
-//! The points of the last `serial` parallel axes of rows run in order on one thread, and its slots live as long:
-//! a stage for the first of them can clear a slot, one for each add to it, and one for the last write it. So a
-//! kernel of rows can have sums over columns too.
+//! The points of the last `serial` parallel axes of rows run in order on one thread, and its slots live as long. A
+//! stage for the first of them can clear a slot, one for each can add to it, and one for the last can write it. So a
+//! kernel of rows can also have sums over columns.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads, Visit};
 use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar};
 use serde::{Deserialize, Serialize};
 
-/// Elements of a tile register.
+/// The number of elements of a tile register.
 pub const TILE: usize = 512;
 
 /// A register of a tile program.
@@ -37,46 +37,46 @@ pub struct Reg(pub u16);
 pub struct TileProgram {
     /// A readable name, such as `mul_add_relu`.
     pub name: String,
-    /// Extents of the parallel axes, outermost first.
+    /// The extents of the parallel axes, outermost first.
     pub axes: Vec<Dim>,
-    /// Extents of the axes that reductions run over, outermost first.
+    /// The extents of the axes that reductions run over, outermost first.
     pub inner: Vec<Dim>,
-    /// How many of the last parallel axes run in order on one thread; only with [`Schedule::Rows`].
+    /// The number of trailing parallel axes that run in order on one thread; only with [`Schedule::Rows`].
     pub serial: u16,
-    /// What is cut into tiles.
+    /// The axes that are cut into tiles.
     pub schedule: Schedule,
-    /// How the work is cut up.
+    /// The division of the work.
     pub cut: Cut,
-    /// The buffers the kernel is called with.
+    /// The buffers that the kernel is called with.
     pub args: Vec<Arg>,
-    /// How memory is read and written; instructions name these by position.
+    /// The accesses to memory; instructions name these by position.
     pub accesses: Vec<Access>,
     /// The type of each register.
     pub registers: Vec<Compute>,
-    /// Registers that hold the same value in every lane for the whole run.
+    /// The registers that hold the same value in every lane for the whole run.
     pub constants: Vec<(Reg, Scalar)>,
-    /// Types of the row slots: scratch memory that keeps a value of every `inner` point between the
-    /// stages of one row (or one tile of rows).
+    /// The types of the row slots: scratch memory that keeps a value of every `inner` point between the stages of one
+    /// row (or one tile of rows).
     pub slots: Vec<Compute>,
-    /// What runs, in order.
+    /// The stages, in order.
     pub stages: Vec<Stage>,
-    /// How many data-error sites the instructions name; the step maps them to the plan's.
+    /// The number of data-error sites that the instructions name; the step maps them to the plan's.
     pub sites: u32,
 }
 
-/// How the work of a program is cut up; what is not said follows from the sizes. None of it changes results,
-/// but for the order in which a row is summed.
+/// The division of a program's work; fields that are not set follow from the sizes. None of it changes results, except
+/// for the order in which a row is summed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cut {
-    /// Elements of a tile, up to [`TILE`].
+    /// The number of elements of a tile, up to [`TILE`].
     pub tile: Option<u16>,
-    /// Whether results that are written in order bypass the cache.
+    /// True if results that are written in order bypass the cache.
     pub stream: Option<bool>,
-    /// Parts that each thread has of the parallel axes; with 0 one thread does everything.
+    /// The number of parts of the parallel axes per thread; with 0 one thread does everything.
     pub parts: Option<u8>,
 }
 
-/// Which part of the iteration space is cut into tiles; see the [module](self).
+/// The part of the iteration space that is cut into tiles; see the [module](self).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Schedule {
     /// Tiles of the parallel axes.
@@ -88,39 +88,39 @@ pub enum Schedule {
 /// A kernel argument.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arg {
-    /// Element type in memory.
+    /// The element type in memory.
     pub dtype: DType,
-    /// Whether the kernel writes it.
+    /// True if the kernel writes it.
     pub written: bool,
 }
 
 /// An affine index map into one argument: the element at `offset + Σ stride · index`, in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Access {
-    /// Which argument.
+    /// The argument's index.
     pub arg: u16,
-    /// Element offset at index zero. May be negative where `bounds` exclude that index.
+    /// The element offset at index zero. May be negative if `bounds` exclude that index.
     pub offset: Dim,
-    /// One stride for each of `axes`, then one for each of `inner`.
+    /// The strides: one for each of `axes`, then one for each of `inner`.
     pub strides: Vec<Dim>,
-    /// Conditions that must all hold, else a load gives `fill` and a store does nothing.
+    /// The conditions that must all hold, or else a load returns `fill` and a store does nothing.
     pub bounds: Vec<Bound>,
-    /// What an excluded load gives.
+    /// The result of an excluded load.
     pub fill: Scalar,
 }
 
 /// The condition `0 <= offset + Σ stride · index < extent`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bound {
-    /// Value at index zero.
+    /// The value at index zero.
     pub offset: Dim,
-    /// One stride for each of `axes`, then one for each of `inner`.
+    /// The strides: one for each of `axes`, then one for each of `inner`.
     pub strides: Vec<Dim>,
     /// The exclusive upper bound.
     pub extent: Dim,
 }
 
-/// Points of the serial axes.
+/// A selection of points of the serial axes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Turn {
     /// All of them.
@@ -132,24 +132,24 @@ pub enum Turn {
     Last,
 }
 
-/// A run of instructions.
+/// A stage: a sequence of instructions with one loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
-    /// Whether it runs for every point of `inner`.
+    /// True if it runs for every point of `inner`.
     pub over_inner: bool,
-    /// For which points of the serial axes it runs.
+    /// The points of the serial axes for which it runs.
     pub turn: Turn,
     /// The instructions, in order.
     pub code: Vec<Inst>,
 }
 
-/// A data-dependent part of an address: adds `index · stride`, where `0 <= index < extent` or the
+/// A data-dependent part of an address, `index · stride`, which is added. If `0 <= index < extent` does not hold, the
 /// site reports an error (and the load reads index 0).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dynamic {
     /// An i64 register.
     pub index: Reg,
-    /// In elements.
+    /// The stride in elements.
     pub stride: Dim,
     /// The exclusive upper bound.
     pub extent: Dim,
@@ -162,127 +162,125 @@ pub struct Dynamic {
 pub enum Inst {
     /// Reads memory, converting from the argument's dtype to the register's type.
     Load {
-        /// Register of the argument dtype's [`Compute`] type.
+        /// The result, in a register of the argument dtype's [`Compute`] type.
         dst: Reg,
-        /// Where from.
+        /// The access to read.
         access: u16,
     },
     /// Reads memory at a data-dependent address.
     LoadAt {
-        /// Register of the argument dtype's [`Compute`] type.
+        /// The result, in a register of the argument dtype's [`Compute`] type.
         dst: Reg,
         /// The static part of the address.
         access: u16,
         /// The data-dependent parts.
         dynamic: Vec<Dynamic>,
     },
-    /// The number `offset + Σ stride · index`, as i64.
+    /// Computes the number `offset + Σ stride · index`, as i64.
     Index {
-        /// An i64 register.
+        /// The result, an i64 register.
         dst: Reg,
-        /// Value at index zero.
+        /// The value at index zero.
         offset: Dim,
-        /// One stride for each of `axes`, then one for each of `inner`.
+        /// The strides: one for each of `axes`, then one for each of `inner`.
         strides: Vec<Dim>,
     },
-    /// A primitive on one operand.
+    /// Applies a primitive to one operand.
     Unary {
-        /// Which.
+        /// The primitive.
         op: Unary,
-        /// Result.
+        /// The result.
         dst: Reg,
-        /// Operand.
+        /// The operand.
         a: Reg,
     },
-    /// A primitive on two operands.
+    /// Applies a primitive to two operands.
     Binary {
-        /// Which.
+        /// The primitive.
         op: Binary,
-        /// Result.
+        /// The result.
         dst: Reg,
-        /// Left operand.
+        /// The left operand.
         a: Reg,
-        /// Right operand.
+        /// The right operand.
         b: Reg,
-        /// The kernel-local site that an integer division by zero reports; unused otherwise.
+        /// The kernel-local site at which an integer division by zero is reported; unused otherwise.
         site: u32,
     },
     /// `mask ? a : b`.
     Select {
-        /// Result.
+        /// The result.
         dst: Reg,
         /// A mask register.
         mask: Reg,
-        /// Where the mask is 1.
+        /// The value where the mask is 1.
         a: Reg,
-        /// Where the mask is 0.
+        /// The value where the mask is 0.
         b: Reg,
     },
-    /// Converts between compute types by the rules of casts, as a value of dtype `from` to dtype
-    /// `to` (whose compute types are those of the registers): floats round to `to`, integers wrap
-    /// into it, float to integer truncates and saturates. With one compute type on both sides it
-    /// rounds or wraps in place.
+    /// Converts between compute types by the rules of casts, as a value of dtype `from` to dtype `to` (whose compute
+    /// types are those of the registers): floats round to `to`, integers wrap into it, float to integer truncates and
+    /// saturates. With one compute type on both sides it rounds or wraps in place.
     Convert {
-        /// Result, of `to`'s compute type.
+        /// The result, of `to`'s compute type.
         dst: Reg,
-        /// Operand, of `from`'s compute type.
+        /// The operand, of `from`'s compute type.
         a: Reg,
-        /// The dtype the operand stands for.
+        /// The dtype that the operand represents.
         from: DType,
         /// The dtype of the result.
         to: DType,
     },
-    /// Random numbers: those at position `offset + index` of the stream of `seed`.
+    /// Computes random numbers: those at position `offset + index` of the stream of `seed`.
     Random {
-        /// Result: i64 for bits, f32 or f64 otherwise.
+        /// The result: i64 for bits, f32 or f64 otherwise.
         dst: Reg,
-        /// What is made of their words.
+        /// The kind of number made from the random words.
         kind: RandomKind,
-        /// i64 register.
+        /// The seed, an i64 register.
         seed: Reg,
-        /// i64 register.
+        /// The offset, an i64 register.
         offset: Reg,
-        /// i64 register: the logical index of the element.
+        /// The logical index of the element, an i64 register.
         index: Reg,
     },
-    /// Accumulates `a` into `acc` over the inner points of this stage; `acc` is readable from the
-    /// next stage on. The reduction of nothing is the identity (for integers `Max` and `Min`, that
-    /// of the register's type).
+    /// Accumulates `a` into `acc` over the inner points of this stage; `acc` is readable from the next stage on. The
+    /// reduction of no elements is the identity (for integers `Max` and `Min`, that of the register's type).
     Reduce {
-        /// How to combine.
+        /// The reduction.
         op: Reduction,
-        /// Result.
+        /// The accumulator and result.
         acc: Reg,
-        /// Operand.
+        /// The operand.
         a: Reg,
     },
-    /// The linear `inner` index of the first largest (`Max`) or smallest (`Min`) element of `a`; NaN
-    /// counts as larger and smaller than everything.
+    /// Finds the linear `inner` index of the first largest (`Max`) or smallest (`Min`) element of `a`; NaN counts as
+    /// larger and smaller than everything.
     ArgReduce {
         /// `Max` or `Min`.
         op: Reduction,
-        /// Result, an i64 register.
+        /// The result, an i64 register.
         acc: Reg,
-        /// Operand.
+        /// The operand.
         a: Reg,
     },
     /// Keeps a value for later stages.
     Keep {
-        /// Which row slot.
+        /// The index of the row slot.
         slot: u16,
         /// The value.
         src: Reg,
     },
     /// Reads a kept value.
     Kept {
-        /// Result.
+        /// The result.
         dst: Reg,
-        /// Which row slot.
+        /// The index of the row slot.
         slot: u16,
     },
     /// Writes memory, converting from the register's type to the argument's dtype.
     Store {
-        /// Where to.
+        /// The access to write.
         access: u16,
         /// The value.
         src: Reg,
@@ -314,7 +312,7 @@ impl Described for TileProgram {
 }
 
 impl TileProgram {
-    /// Whether something holds for every size in it.
+    /// True if `holds` is true for every size in it.
     pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
         let TileProgram {
             name: _,
@@ -352,7 +350,7 @@ impl Access {
 }
 
 impl Bound {
-    /// Whether something holds for every size in it.
+    /// True if `holds` is true for every size in it.
     pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
         let Bound {
             offset,
@@ -364,7 +362,7 @@ impl Bound {
 }
 
 impl Inst {
-    /// The registers that it reads, and the one that it writes.
+    /// Returns the registers that it reads, and the one that it writes.
     pub fn operands(&self) -> (Vec<Reg>, Option<Reg>) {
         match self {
             Inst::Load { dst, .. } | Inst::Index { dst, .. } | Inst::Kept { dst, .. } => {

@@ -6,15 +6,15 @@ use crate::Algorithm;
 pub type Rows = [&'static [f64]];
 
 /// Winograd's convolution F(m×m, 3×3), with the matrices of Lavin and Gray, "Fast Algorithms for Convolutional Neural
-/// Networks" (arXiv:1509.09308), section 4: from a square of m + 2 inputs a side come m × m results,
-/// `Y = A [(G g Gᵀ) ∘ (B d Bᵀ)] Aᵀ`.
+/// Networks" (arXiv:1509.09308), section 4. A square of m + 2 inputs per side gives m × m results, `Y = A [(G g Gᵀ) ∘
+/// (B d Bᵀ)] Aᵀ`.
 #[derive(Debug)]
 pub struct Winograd {
-    /// B, of m + 2 rows: what a square of inputs is multiplied with.
+    /// B, of m + 2 rows: the matrix that a square of inputs is multiplied by.
     pub inputs: &'static Rows,
-    /// G, of m + 2 rows: a filter.
+    /// G, of m + 2 rows: the matrix for a filter.
     pub weights: &'static Rows,
-    /// A, of m rows: products of both.
+    /// A, of m rows: the matrix for products of both.
     pub results: &'static Rows,
 }
 
@@ -57,7 +57,7 @@ static FOUR: Winograd = Winograd {
 };
 
 impl Winograd {
-    /// That of an algorithm, if it is one of these.
+    /// Returns the matrices of an algorithm, if it is one of these.
     pub fn of(algorithm: Algorithm) -> Option<&'static Winograd> {
         match algorithm {
             Algorithm::Winograd2 => Some(&TWO),
@@ -66,12 +66,12 @@ impl Winograd {
         }
     }
 
-    /// Inputs of a side of a tile.
+    /// Returns the number of inputs per side of a tile.
     pub fn side(&self) -> i64 {
         self.inputs.len() as i64
     }
 
-    /// Results of a side of a tile.
+    /// Returns the number of results per side of a tile.
     pub fn step(&self) -> i64 {
         self.results.len() as i64
     }
@@ -81,7 +81,7 @@ impl Winograd {
 mod tests {
     use super::*;
 
-    /// The largest row of (|A| (|G| 1 ∘ |B| 1) / 3)².
+    /// Returns the largest row of (|A| (|G| 1 ∘ |B| 1) / 3)².
     fn growth(w: &Winograd) -> f64 {
         let sum = |row: &[f64]| row.iter().map(|v| v.abs()).sum::<f64>();
         let row = |row: &&[f64]| {

@@ -1,9 +1,9 @@
-//! Contractions compute what products and convolutions are defined as.
+//! Contractions compute the definitions of products and convolutions.
 
 use super::*;
 use kiln_base::DType;
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -80,7 +80,7 @@ impl Sizes {
         self.axes.iter().map(|a| a[i]).product()
     }
 
-    /// Elements of x, w and y.
+    /// Returns the numbers of elements of x, w and y.
     fn lens(&self) -> [i64; 3] {
         let Sizes {
             batch,
@@ -96,7 +96,7 @@ impl Sizes {
         ]
     }
 
-    /// Calls with the places in x, w and y of each product, for images and filters that have channels last or not.
+    /// Calls `f` with the places in x, w and y of each product, for images and filters with channels last or not.
     fn products(&self, [x_last, y_last, w_last]: [bool; 3], mut f: impl FnMut([usize; 3])) {
         let Sizes {
             batch,
@@ -265,7 +265,7 @@ fn what_one_loop_can_walk_is_one_loop() {
          arg0[m0*3136 + m1*224 + m2*16 + k0*224 + k1*16 + k2 - 240; 0 <= m1 + k0 - 1 < 14; \
          0 <= m2 + k1 - 1 < 14] * arg1[n*144 + k0*48 + k1*16 + k2]"
     );
-    // Two phases an axis, of which none reads outside but at the edges.
+    // Two phases per axis, none of which reads outside except at the edges.
     assert_eq!(
         text(&sizes(2, 2, 0), ConvRole::Input, Images::ChannelsLast),
         "for b0 < 2 b1 < 2 m0 < 56 m1 < 7 n < 16 k < 24\n  result[b0*224 + b1*16 + m0*448 + m1*32 + n] += \

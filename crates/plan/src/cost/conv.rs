@@ -1,4 +1,4 @@
-//! Convolutions and their gradients.
+//! The algorithms and costs of convolutions and their gradients.
 
 use super::decision::{Decision, Guard};
 use super::geometry::{Axis, Geometry};
@@ -7,14 +7,14 @@ use crate::schedule::Cpu;
 use crate::{Algorithm, Contradiction, Conv, ConvRole, FftTile, Images, Winograd};
 use kiln_base::{DType, Dim, numel};
 
-/// Lanes of a vector.
+/// The number of lanes of a vector.
 const LANES: f64 = super::geometry::LANES as f64;
 
 impl Conv {
-    /// Its spatial axes.
+    /// Returns its spatial axes.
     ///
     /// # Errors
-    /// If their sizes have no values, or such as no convolution has.
+    /// If its sizes have no values, or values that no convolution can have.
     pub fn geometry(&self, values: &[i64]) -> Result<Geometry, Contradiction> {
         let rank = self.input.len();
         let lists = [
@@ -45,7 +45,7 @@ impl Conv {
         Ok(Geometry { axes })
     }
 
-    /// Every algorithm that can compute it where symbols have these values.
+    /// Returns every algorithm that can compute it if symbols have these values.
     pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
         let one = [
             &self.batch,
@@ -67,13 +67,13 @@ impl Conv {
         legal
     }
 
-    /// Whether its filters are those of Winograd's algorithms: 3×3, and nothing steps.
+    /// True if its filters suit Winograd's algorithms: 3×3, with a stride and dilation of 1.
     pub fn is_3_by_3(&self) -> bool {
         let is = |dims: &[Dim], n: i64| dims.len() == 2 && dims.iter().all(|d| d.is(n));
         is(&self.kernel, 3) && is(&self.stride, 1) && is(&self.dilation, 1)
     }
 
-    /// Whether the CPU can compute it by Winograd's algorithms, whatever its sizes.
+    /// True if the CPU can compute it by Winograd's algorithms, whatever its sizes.
     fn may_use_winograd(&self) -> bool {
         (self.role, self.sums()) == (ConvRole::Result, DType::F32)
             && self.images == Images::ChannelsLast
@@ -81,8 +81,8 @@ impl Conv {
             && self.is_3_by_3()
     }
 
-    /// The tiles of [`Algorithm::Fft`], where that can compute it: results in f32 without steps, of one or two
-    /// spatial axes, and of taps enough.
+    /// Returns the tiles of [`Algorithm::Fft`], if that can compute it: results in f32 with a stride and dilation of 1,
+    /// of one or two spatial axes, and with enough taps.
     pub fn fft_tile(&self, values: &[i64]) -> Option<FftTile> {
         let g = self.geometry(values).ok()?;
         let plain = self.role == ConvRole::Result
@@ -108,8 +108,8 @@ impl Conv {
 
     /// See [`Kernel::by_default`](crate::Kernel::by_default).
     ///
-    /// In register tiles. Where x and y have channels last, weights may be `transformed` where they are packed anyway,
-    /// if that pays.
+    /// The default is register tiles. If x and y have channels last, weights may be `transformed` if they are packed
+    /// anyway and that pays.
     pub fn by_default(&self, transformed: bool) -> Decision {
         let mut table = vec![(Algorithm::Direct, vec![])];
         if transformed && self.may_use_winograd() {
@@ -118,12 +118,12 @@ impl Conv {
         Decision::of(table, &|by, values| self.pays(by, values))
     }
 
-    /// Whether transforms pay; none where its sizes have no values.
+    /// True if transforms pay; none if its sizes have no values.
     fn pays(&self, by: Algorithm, values: &[i64]) -> Option<bool> {
         Some(self.cost(by, values)? < self.cost(Algorithm::Direct, values)?)
     }
 
-    /// Whether a result has nothing to sum, or nothing to sum it for.
+    /// True if a result has nothing to sum, or there are no results.
     fn is_empty(&self, values: &[i64]) -> Option<bool> {
         let mut sizes = (self.output.iter()).chain(&self.kernel).chain([
             &self.batch,
@@ -134,14 +134,14 @@ impl Conv {
         sizes.try_fold(false, |any, d| Some(any | (d.eval_checked(values)? == 0)))
     }
 
-    /// The schedule that it names where symbols have these values: where there is nothing to sum, nothing is
+    /// Returns the schedule that it names if symbols have these values. If there is nothing to sum, nothing is
     /// transformed.
     pub fn schedule(&self, values: &[i64]) -> Option<Cpu> {
         self.at(&self.algorithm, values)
     }
 
-    /// The algorithm that it is computed by, if not told otherwise, where symbols have these values; `transformed` as
-    /// for [`Conv::by_default`].
+    /// Returns the algorithm that it is computed by, by default, if symbols have these values; `transformed` as for
+    /// [`Conv::by_default`].
     pub fn usual(&self, transformed: bool, values: &[i64]) -> Option<Algorithm> {
         let schedule = self.at(&self.by_default(transformed), values)?;
         Some(schedule.algorithm)
@@ -156,8 +156,8 @@ impl Conv {
         })
     }
 
-    /// Whether an algorithm may transform its images, at some sizes: filters are larger than one tap, and nothing
-    /// steps.
+    /// True if an algorithm may transform its images, at some sizes: filters are larger than one tap, and stride and
+    /// dilation are 1.
     pub fn may_be_transformed(&self) -> bool {
         let steps = self.stride.iter().chain(&self.dilation);
         !self.kernel.iter().all(|k| k.is(1)) && steps.into_iter().all(|n| n.is(1))
@@ -165,8 +165,8 @@ impl Conv {
 
     /// See [`Kernel::cost`](crate::Kernel::cost); the numbers are fitted to measurements.
     ///
-    /// Channels fill vectors; what is padded is copied, and what has channels first is turned over. Or tiles are
-    /// transformed, and each transformed filter is read.
+    /// Channels fill vectors. Padded images are copied, and images with channels first are transposed. Alternatively,
+    /// tiles are transformed, and each transformed filter is read.
     pub fn cost(&self, by: Algorithm, values: &[i64]) -> Option<f64> {
         const START: f64 = 20.0;
         const COPY: f64 = 6.0;
@@ -188,7 +188,7 @@ impl Conv {
             .sum();
         let group = match by {
             Algorithm::Direct if (cin, cout) == (1.0, 1.0) => {
-                // Channels fill vectors; beside sums there are calls of tiles.
+                // Channels fill vectors; in addition to sums there are calls of tiles.
                 let each = outputs * whole(groups) * (taps * 1.6 + 4.0);
                 return Some(batch * (each + groups * turned));
             }

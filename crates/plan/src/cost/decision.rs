@@ -7,36 +7,36 @@ use kiln_base::Dim;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How the CPU computes a product or a convolution: by the first of these whose guards hold where symbols have
-/// their values. The last has none. Of known sizes there is one; kernels that are computed in one way, and those
-/// that a GPU's are printed from, name none.
+/// The choice of the schedule of a product or a convolution on the CPU: the first of these whose guards hold for the
+/// values of the symbols. The last one has no guards. With known sizes there is only one. Kernels with a single
+/// algorithm, and those from which a GPU's are emitted, name none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision(Vec<Guarded>);
 
-/// A schedule, and when it is taken.
+/// A schedule, and the condition for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Guarded {
     by: Cpu,
     when: Vec<Guard>,
 }
 
-/// What must hold of sizes.
+/// A condition on sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Guard {
-    /// A size lies between these, both counted.
+    /// A size is between these, both included.
     Within(Dim, i64, i64),
     /// Transforms of a convolution cost less than its sums.
     Pays,
 }
 
 impl Guard {
-    /// Whether it holds; none where that depends on symbols without values. `pays` knows of the geometry.
+    /// True if it holds; none if that depends on symbols without values. `pays` knows the geometry.
     fn holds(&self, by: Algorithm, values: &[i64], pays: &Pays<'_>) -> Option<bool> {
         let Guard::Within(size, least, most) = self else {
             return pays(by, values);
         };
         let value = size.eval_checked(values);
-        // Of symbols without values only a lower bound is known.
+        // For symbols without values, only a lower bound is known.
         let bound = || match size.at_least()? {
             at if at > *most => Some(false),
             at if at >= *least && *most == i64::MAX => Some(true),
@@ -46,7 +46,7 @@ impl Guard {
     }
 }
 
-/// Whether an algorithm of a convolution pays, where sizes have these values; none where they have none.
+/// True if an algorithm of a convolution pays, for these values of sizes; none if they have no values.
 pub(crate) type Pays<'a> = dyn Fn(Algorithm, &[i64]) -> Option<bool> + 'a;
 
 impl<S: Into<Cpu>> From<S> for Decision {
@@ -57,7 +57,8 @@ impl<S: Into<Cpu>> From<S> for Decision {
 }
 
 impl Decision {
-    /// Those of a table, without what is known not to hold, or to hold always.
+    /// Builds the decision of a table, without guards that are known to hold always, and without entries that are known
+    /// never to hold.
     pub(crate) fn of(table: Vec<(Algorithm, Vec<Guard>)>, pays: &Pays<'_>) -> Decision {
         let mut list = Vec::new();
         for (by, mut when) in table {
@@ -77,7 +78,7 @@ impl Decision {
         Decision(list)
     }
 
-    /// The schedule where symbols have these values.
+    /// Returns the schedule for these values of symbols.
     pub(crate) fn at(&self, values: &[i64], pays: &Pays<'_>) -> Option<Cpu> {
         let holds = |c: &&Guarded| {
             let by = c.by.algorithm;
@@ -87,12 +88,12 @@ impl Decision {
         self.0.iter().find(holds).map(|c| c.by)
     }
 
-    /// Every algorithm that it names, the first choice first.
+    /// Returns every algorithm that it names, the first choice first.
     pub fn names(&self) -> impl Iterator<Item = Algorithm> {
         self.0.iter().map(|c| c.by.algorithm)
     }
 
-    /// The schedule, where it is one for all sizes.
+    /// Returns the schedule, if it is the same for all sizes.
     pub fn one(&self) -> Option<Cpu> {
         match &self.0[..] {
             [one] => Some(one.by),
@@ -100,7 +101,7 @@ impl Decision {
         }
     }
 
-    /// Whether something holds for every size in it.
+    /// True if `holds` is true for every size in it.
     pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
         let guards = self.0.iter().flat_map(|c| &c.when);
         let mut sizes = guards.filter_map(|g| match g {

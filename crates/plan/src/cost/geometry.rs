@@ -1,4 +1,4 @@
-//! Where the taps of a convolution read.
+//! The geometry of convolutions: the positions that taps read.
 
 /// The most lanes of a vector.
 pub const LANES: i64 = 16;
@@ -6,22 +6,22 @@ pub const LANES: i64 = 16;
 /// One spatial axis.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// Extent of the images.
+    /// The extent of the images.
     pub input: i64,
-    /// Extent of the result.
+    /// The extent of the result.
     pub output: i64,
-    /// Extent of the filters.
+    /// The extent of the filters.
     pub kernel: i64,
-    /// Steps of the filter; positive.
+    /// The steps of the filter; positive.
     pub stride: i64,
-    /// Zeros in front.
+    /// The zeros before the image.
     pub padding: i64,
-    /// Steps within the filter; positive.
+    /// The steps within the filter; positive.
     pub dilation: i64,
 }
 
 impl Axis {
-    /// An axis that is not there.
+    /// An absent axis.
     pub const ONE: Axis = Axis {
         input: 1,
         output: 1,
@@ -31,18 +31,18 @@ impl Axis {
         dilation: 1,
     };
 
-    /// How many inputs lie between the first tap and the last, both counted.
+    /// Returns the number of inputs from the first tap to the last, both included.
     pub fn span(&self) -> i64 {
         (self.kernel - 1) * self.dilation + 1
     }
 
-    /// Where tap `k` of output `o` reads.
+    /// Returns the input position that tap `k` of output `o` reads.
     #[inline(always)]
     pub fn source(&self, o: i64, k: i64) -> i64 {
         o * self.stride + k * self.dilation - self.padding
     }
 
-    /// The outputs within `from..to` that read inside the input at `offset` from their first place.
+    /// Returns the outputs within `from..to` that read inside the input at `offset` from their first position.
     #[inline(always)]
     pub fn inside(&self, offset: i64, from: i64, to: i64) -> (i64, i64) {
         let shift = offset - self.padding;
@@ -52,7 +52,7 @@ impl Axis {
     }
 }
 
-/// Three spatial axes, the first ones of extent 1 where there are fewer.
+/// Three spatial axes; the first have extent 1 if there are fewer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Depth, height and width.
@@ -60,29 +60,29 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Positions of an image.
+    /// Returns the number of positions of an image.
     pub fn inputs(&self) -> i64 {
         self.axes.iter().map(|a| a.input).product()
     }
 
-    /// Positions of the result.
+    /// Returns the number of positions of the result.
     pub fn outputs(&self) -> i64 {
         self.axes.iter().map(|a| a.output).product()
     }
 
-    /// Taps of a filter.
+    /// Returns the number of taps of a filter.
     pub fn kernels(&self) -> i64 {
         self.axes.iter().map(|a| a.kernel).product()
     }
 
-    /// Whether each position of the result reads its own of the input, and nothing else.
+    /// True if each position of the result reads only the same position of the input.
     pub fn is_pointwise(&self) -> bool {
         let plain =
             |a: &Axis| a.kernel == 1 && a.stride == 1 && a.padding == 0 && a.input == a.output;
         self.axes.iter().all(plain)
     }
 
-    /// Whether padding adds little to copies of whole rows.
+    /// True if padding adds little to copies of whole rows.
     pub fn is_near(&self) -> bool {
         let near = |a: &Axis| {
             let [input, output, stride, kernel, dilation] =
@@ -92,15 +92,15 @@ impl Geometry {
         self.axes.iter().all(near)
     }
 
-    /// The outputs' row that output `at` is in: depth and row.
+    /// Returns the row of output `at`: depth and row.
     pub fn row_of(&self, at: i64) -> (i64, i64) {
         let row = at / self.axes[2].output.max(1);
         let height = self.axes[1].output.max(1);
         (row / height, row % height)
     }
 
-    /// From where to where in its channel, in whole rows, the outputs `from..to` read: a part of one plane, or
-    /// planes.
+    /// Returns the footprint of the outputs `from..to` in their channel, as a range of whole rows: a part of one plane,
+    /// or planes.
     pub fn reach(&self, from: i64, to: i64) -> (i64, i64) {
         let [depth, height, _] = &self.axes;
         let (first, last) = (self.row_of(from), self.row_of((to - 1).max(from)));
@@ -112,7 +112,7 @@ impl Geometry {
         self.rows_between(ends(depth, (first.0, last.0)), ends(height, rows))
     }
 
-    /// From where to where in its channel planes and rows of each lie, of which some may be padding.
+    /// Returns the range in their channel of these planes, and these rows of each, some of which may be padding.
     pub fn rows_between(&self, planes: (i64, i64), rows: (i64, i64)) -> (i64, i64) {
         let [depth, height, width] = &self.axes;
         let within = |(from, to): (i64, i64), a: &Axis| {
@@ -127,7 +127,7 @@ impl Geometry {
         (row(z, y), row(deep - 1, high))
     }
 
-    /// The offset of the input row that output row (d, h) reads at taps (kd, kh), if there is one.
+    /// Returns the offset of the input row that output row (d, h) reads at taps (kd, kh), if there is one.
     #[inline(always)]
     pub fn row(&self, (d, h): (i64, i64), (kd, kh): (i64, i64)) -> Option<i64> {
         let [depth, height, width] = &self.axes;

@@ -1,9 +1,9 @@
-//! How the CPU may compute products and convolutions, what that costs, and how it does by default.
+//! The legal algorithms of products and convolutions on the CPU, their costs, and the defaults.
 //!
-//! A kernel's legal algorithms follow from exact facts ([`Kernel::algorithms`]). Which of them is taken without
-//! tuning is a table with guards ([`Kernel::by_default`]), which a compiler settles as far as sizes are known and
-//! writes into the plan as its [`Decision`]; for known sizes and for symbols it is the same table, so a program is
-//! computed alike whichever it was compiled for. What it costs is counted in multiply-adds ([`Kernel::cost`]).
+//! A kernel's legal algorithms follow from exact facts ([`Kernel::algorithms`]). The default without tuning is a table
+//! with guards ([`Kernel::by_default`]). A compiler evaluates it as far as sizes are known, and writes it into the plan
+//! as its [`Decision`]. The table is the same for known sizes and for symbols, so a program is computed alike in both
+//! cases. Costs are counted in multiply-adds ([`Kernel::cost`]).
 
 mod conv;
 mod decision;
@@ -19,11 +19,11 @@ pub use product::{Behind, block, whole_rows};
 use crate::schedule::Cpu;
 use crate::{Algorithm, ConvRole, Kernel, Winograd};
 
-/// Multiply-adds that take as long as packing or gathering an element does.
+/// The multiply-adds that take as long as packing or gathering an element.
 const MOVE: f64 = 8.0;
 
 impl Kernel {
-    /// How it is computed, where there are several ways.
+    /// Returns the decision, if there are several algorithms.
     pub fn decision(&self) -> Option<&Decision> {
         let decision = match self {
             Kernel::MatMul(m) => &m.algorithm,
@@ -33,7 +33,7 @@ impl Kernel {
         decision.names().next().map(|_| decision)
     }
 
-    /// Says how it is computed, where there are several ways.
+    /// Sets the decision, if there are several algorithms.
     pub fn decide(&mut self, decision: impl Into<Decision>) {
         match self {
             Kernel::MatMul(m) => m.algorithm = decision.into(),
@@ -42,14 +42,14 @@ impl Kernel {
         }
     }
 
-    /// The kernel, computed so.
+    /// Returns the kernel with this decision.
     pub fn by(mut self, decision: impl Into<Decision>) -> Kernel {
         self.decide(decision);
         self
     }
 
-    /// Every algorithm that can compute it where symbols have these values; none for a kernel that has
-    /// no choice, or whose sizes have no value.
+    /// Returns every algorithm that can compute it if symbols have these values; none for a kernel without a choice, or
+    /// whose sizes have no values.
     pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
         match self {
             Kernel::MatMul(m) => m.algorithms(values),
@@ -58,9 +58,9 @@ impl Kernel {
         }
     }
 
-    /// How it is computed unless a tuner knows better, as far as sizes are known. `packs` says whether its weights,
-    /// or its right matrix, depend on parameters alone and are packed once for all runs, `exact` whether sums are to
-    /// be sums of products.
+    /// Returns the default decision without tuning, as far as sizes are known. `packs` is true if its weights, or its
+    /// right matrix, depend on parameters only and are packed once for all runs. `exact` is true if sums must be
+    /// computed as sums of products.
     pub fn by_default(&self, packs: bool, exact: bool) -> Decision {
         match self {
             Kernel::MatMul(m) => m.by_default(packs),
@@ -69,7 +69,7 @@ impl Kernel {
         }
     }
 
-    /// The schedule that it names where symbols have these values.
+    /// Returns the schedule that it names if symbols have these values.
     pub fn schedule(&self, values: &[i64]) -> Option<Cpu> {
         match self {
             Kernel::MatMul(m) => m.schedule(values),
@@ -78,12 +78,12 @@ impl Kernel {
         }
     }
 
-    /// The algorithm of its schedule.
+    /// Returns the algorithm of its schedule.
     pub fn computed_by(&self, values: &[i64]) -> Option<Algorithm> {
         Some(self.schedule(values)?.algorithm)
     }
 
-    /// What an algorithm costs in multiply-adds. `packs` as for [`Kernel::by_default`].
+    /// Returns the cost of an algorithm in multiply-adds. `packs` as for [`Kernel::by_default`].
     pub fn cost(&self, by: Algorithm, values: &[i64], packs: bool) -> Option<f64> {
         match self {
             Kernel::MatMul(m) => m.cost(by, values, packs),
@@ -92,7 +92,7 @@ impl Kernel {
         }
     }
 
-    /// Whether what its weights are packed into depends on symbols.
+    /// True if the packed form of its weights depends on symbols.
     pub fn packs_by_symbols(&self) -> bool {
         match self {
             Kernel::MatMul(m) => {
@@ -101,8 +101,8 @@ impl Kernel {
             Kernel::Conv(c) => {
                 let is_known = |d: &kiln_base::Dim| d.as_const().is_some();
                 let one = c.algorithm.one().is_some();
-                // Weights are transformed or not as the images' sizes want it; of a gradient of images there are as
-                // many parts as the filter takes steps within them.
+                // The images' sizes decide if weights are transformed. In a gradient of images, the number of parts
+                // depends on the filter's steps within them.
                 let by_sizes = |a| a == Algorithm::Fft || !one && Winograd::of(a).is_some();
                 let axes = || c.input.iter().chain(&c.output);
                 let steps = c.role == ConvRole::Input && !axes().all(is_known);

@@ -1,4 +1,4 @@
-//! Matrix products.
+//! The algorithms, blocks and costs of matrix products.
 
 use super::MOVE;
 use super::decision::{Decision, Guard};
@@ -6,29 +6,29 @@ use crate::schedule::Cpu;
 use crate::{Algorithm, Epilogue, MatMul};
 use kiln_base::Dim;
 
-/// Columns of a right matrix that is packed once: fewer would leave most of a panel empty.
+/// The fewest columns of a right matrix that is packed once: fewer would leave most of a panel empty.
 const PACKED_COLUMNS: i64 = 8;
-/// Rows of a register tile, at most.
+/// The most rows of a register tile.
 const ROWS: i64 = 8;
-/// Multiply-adds of a block, unless a schedule says another...
+/// The multiply-adds of a block, unless a schedule sets another number...
 const BLOCK_WORK: i64 = 1 << 25;
 /// ...or blocks hold whole rows...
 const ROWS_WORK: i64 = 1 << 27;
-/// Multiply-adds of blocks that a tuner tries.
+/// The multiply-adds of blocks that a tuner tries.
 const OTHER_WORK: [i64; 4] = [1 << 21, 1 << 23, 1 << 25, 1 << 27];
-/// ...and its elements, where an epilogue wants them hot...
+/// ...and its elements, where an epilogue needs them hot in the cache...
 const BLOCK_ELEMENTS: i64 = 1 << 17;
 /// ...but not below this many rows or columns.
 const BLOCK_SIDE: i64 = 192;
-/// How many times as much work a block of whole rows is, and how many of these there are at least, where there
-/// are so many rows.
+/// The factor by which a block of whole rows has more work, and the least number of these blocks, if there are enough
+/// rows.
 const PACKS_ALL: i64 = 4;
 const LEAST_BLOCKS: i64 = 8;
 
-/// What is behind a product.
+/// The epilogue of a product.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// Nothing.
+    /// None.
     Nothing,
     /// Work on each element.
     Elements,
@@ -45,7 +45,7 @@ pub fn block(batch: &[i64], sizes: (i64, i64, i64), behind: Behind) -> (i64, i64
     block_of(batch, sizes, behind, most)
 }
 
-/// The rows and columns of a block of at most `most` multiply-adds.
+/// Returns the rows and columns of a block of at most `most` multiply-adds.
 fn block_of(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64) -> (i64, i64) {
     let (mut rows, mut cols) = (m.max(1), n.max(1));
     if behind == Behind::Rows {
@@ -58,7 +58,7 @@ fn block_of(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64
         let elements = rows.saturating_mul(cols);
         elements.saturating_mul(k.max(1)) > most || hot && elements > BLOCK_ELEMENTS
     };
-    // Halves are rounded up to whole register tiles of the kernels behind.
+    // Halved sizes are rounded up to whole register tiles of the kernels called.
     let half = |x: i64| (x / 2 + 47) / 48 * 48;
     while large(rows, cols) {
         if rows >= 2 * BLOCK_SIDE && (rows >= cols || hot) {
@@ -74,8 +74,8 @@ fn block_of(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64
     (rows, cols)
 }
 
-/// How many of `m` whole rows a block holds, if that is to be about so many: whole register tiles of `tile` rows, few
-/// enough to stay hot, and blocks enough for threads to share.
+/// Returns the number of whole rows of `m` in a block, given about the `wanted` number: whole register tiles of `tile`
+/// rows, few enough to stay hot, and enough blocks for threads to share.
 pub fn whole_rows(batch: &[i64], (m, n): (i64, i64), wanted: i64, tile: i64) -> i64 {
     let ceil = |a: i64, b: i64| (a + b - 1) / b;
     let hot = BLOCK_ELEMENTS / n.max(1);
@@ -92,7 +92,7 @@ struct Sizes {
 }
 
 impl MatMul {
-    /// Its extents, where they have values.
+    /// Returns its extents, if they have values.
     fn sizes(&self, values: &[i64]) -> Option<Sizes> {
         let size = |d: &Dim| d.eval_checked(values);
         Some(Sizes {
@@ -103,7 +103,7 @@ impl MatMul {
         })
     }
 
-    /// Every algorithm that can compute it where symbols have these values.
+    /// Returns every algorithm that can compute it if symbols have these values.
     pub fn algorithms(&self, values: &[i64]) -> Vec<Algorithm> {
         let Some(Sizes { batch, m, k, n }) = self.sizes(values) else {
             return Vec::new();
@@ -130,13 +130,13 @@ impl MatMul {
         legal
     }
 
-    /// Whether it is of floats, its operands are in memory and nothing behind it wants whole rows.
+    /// True if it is of floats, its operands are in memory and its epilogue does not need whole rows.
     fn walks(&self) -> bool {
         let in_memory = self.prologues.iter().all(Option::is_none);
         self.sums().is_float() && in_memory && self.behind() != Behind::Rows
     }
 
-    /// What is behind it.
+    /// Returns the kind of its epilogue.
     pub fn behind(&self) -> Behind {
         match &self.epilogue {
             None => Behind::Nothing,
@@ -145,18 +145,18 @@ impl MatMul {
         }
     }
 
-    /// Whether all products of the batch have one right matrix, which is in memory.
+    /// True if all products of the batch have the same right matrix, which is in memory.
     fn shares_right(&self) -> bool {
         self.prologues[1].is_none() && self.shares_matrix()
     }
 
-    /// Whether all products of the batch have one right matrix.
+    /// True if all products of the batch have the same right matrix.
     fn shares_matrix(&self) -> bool {
         let mut strides = self.rhs.batch_strides.iter().zip(&self.batch);
         strides.all(|(stride, extent)| stride.is(0) || extent.is(1))
     }
 
-    /// Whether the right matrix is packed alike whatever values symbols have.
+    /// True if the right matrix is packed alike for all values of symbols.
     pub(super) fn packs_alike(&self) -> bool {
         let rhs = [
             &self.k,
@@ -195,7 +195,7 @@ impl MatMul {
         Decision::of(table, &|_, _| None)
     }
 
-    /// The schedule that it names where symbols have these values.
+    /// Returns the schedule that it names if symbols have these values.
     pub fn schedule(&self, values: &[i64]) -> Option<Cpu> {
         self.algorithm.at(values, &|_, _| None)
     }
@@ -225,7 +225,7 @@ impl MatMul {
         let (work, lhs, rhs) = (m * k * n, m * k, k * n);
         Some(match by {
             Algorithm::Panels | Algorithm::Parts => work + MOVE * (lhs + rhs),
-            // Memory is what it waits for, and nothing is used twice.
+            // It waits for memory, and nothing is used twice.
             Algorithm::Vector => 4.0 * work,
             Algorithm::Packed if !packs => work + MOVE * rhs,
             Algorithm::Small | Algorithm::Packed => work,

@@ -1,25 +1,25 @@
-//! Schedules that a tuner tries beside the ones that follow from sizes.
+//! Schedules that a tuner tries in addition to those that follow from sizes.
 
 use super::Behind;
 use crate::schedule::{Cpu, lanes, most_rows};
 use crate::{Algorithm, Conv, ConvRole, Kernel, MatMul};
 use kiln_base::{DType, Features, Instruction, numel};
 
-/// Vectors of columns of register tiles.
+/// The numbers of vectors of columns of register tiles.
 const VECTORS: [u8; 4] = [1, 2, 3, 4];
-/// Rows and columns of blocks.
+/// The rows and columns of blocks.
 const BLOCKS: [[i64; 2]; 5] = [[32, 1024], [128, 128], [128, 1024], [512, 128], [1024, 64]];
-/// Terms that are summed at a time.
+/// The numbers of terms that are summed at a time.
 const TERMS: [u32; 4] = [64, 128, 512, 1024];
-/// The cost from which on a schedule is not tried, as a multiple of the algorithm's.
+/// The relative cost from which on a schedule is not tried, as a multiple of the algorithm's.
 const DEAR: f64 = 1.5;
-/// Parts of sums.
+/// The numbers of parts of sums.
 const PARTS: [u16; 5] = [1, 2, 4, 8, 16];
 
 impl Kernel {
-    /// Schedules of an algorithm with sizes of their own, each unlike the others, where symbols have these values: tiles
-    /// that fit the registers, and blocks, terms and parts that fit the sizes. Beside each is its cost as a multiple of
-    /// the algorithm's; what costs far more is left out. None for a kernel that has no choice.
+    /// Returns distinct schedules of an algorithm with explicit sizes, if symbols have these values: tiles that fit the
+    /// registers, and blocks, terms and parts that fit the sizes. Each comes with its cost as a multiple of the
+    /// algorithm's; much dearer ones are left out. None for a kernel without a choice.
     pub fn schedules(&self, by: Algorithm, level: Features, values: &[i64]) -> Vec<(Cpu, f64)> {
         let (found, sums) = match self {
             Kernel::MatMul(m) => (m.schedules(by, level, values), m.sums()),
@@ -115,9 +115,9 @@ impl Conv {
     }
 }
 
-/// The largest register tile of each width, for operands of these dtypes and so many columns.
+/// Returns the largest register tile of each width, for operands of these dtypes and `columns` columns.
 fn tiles(plain: Cpu, level: Features, operands: [DType; 2], columns: i64) -> Vec<Cpu> {
-    // Whatever instruction multiplies these: the one that takes the most registers.
+    // Any of these instructions may multiply them: the limit is the one that takes the most registers.
     let kinds = [[false; 2], [false, true], [true; 2]];
     let by =
         kinds.map(|[seven_bits, grouped]| Instruction::of(operands, seven_bits, level, grouped));
@@ -143,7 +143,7 @@ fn block(plain: Cpu, block: [u32; 2]) -> Cpu {
     }
 }
 
-/// Blocks that differ where there are so many rows and columns in all. Their names are the same for many sizes.
+/// Returns the blocks that differ for `all` rows and columns. Their names are the same for many sizes.
 fn blocks(plain: Cpu, all: [i64; 2]) -> Vec<Cpu> {
     let within = |sizes: [i64; 2]| [0, 1].map(|i| sizes[i].min(all[i]));
     let differs = |(i, sizes): &(usize, [i64; 2])| {

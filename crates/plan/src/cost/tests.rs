@@ -1,7 +1,7 @@
 use crate::{Algorithm, Conv, ConvRole, Images, Kernel, MatMul, Matrix};
 use kiln_base::{DType, Dim, Sym};
 
-/// A product of f32, whose matrices lie row by row.
+/// Returns a product of f32, whose matrices are row-major.
 fn product([m, k, n]: [Dim; 3]) -> Kernel {
     let matrix = |arg, row: &Dim| Matrix {
         arg,
@@ -26,8 +26,8 @@ fn product([m, k, n]: [Dim; 3]) -> Kernel {
     })
 }
 
-/// A convolution of images of this height and width, of which a filter sees `kernel` rows and columns and as much
-/// border as keeps the size, and its gradients.
+/// Returns a convolution, or a gradient of one, of images of this height and width. A filter has `kernel` rows and
+/// columns; with a stride of 1, padding keeps the size.
 fn conv(
     role: ConvRole,
     [batch, cin, cout, height, width]: [Dim; 5],
@@ -58,7 +58,7 @@ fn conv(
     })
 }
 
-/// Numbers that look random, of these.
+/// Returns pseudo-random choices from a list.
 fn picks(seed: u64) -> impl FnMut(&[i64]) -> i64 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move |from| {
@@ -69,8 +69,8 @@ fn picks(seed: u64) -> impl FnMut(&[i64]) -> i64 {
     }
 }
 
-/// What a kernel of `N` sizes is computed by for these, whichever of them were known when that was decided: where
-/// nothing is packed, and where weights are.
+/// Returns the algorithms for these sizes of a kernel of `N` sizes, without packed weights and with them. Checks that
+/// they do not depend on the sizes that were known when the algorithm was decided.
 fn alike<const N: usize>(sizes: [i64; N], kernel: impl Fn([Dim; N]) -> Kernel) -> [Algorithm; 2] {
     let decided = |packs, open: usize| {
         let dim = |i: usize| match open >> i & 1 {
@@ -164,7 +164,7 @@ fn tiles_are_transformed_where_weights_are_packed_and_that_pays() {
         assert_eq!(of(true, false), "winograd_2");
         assert_eq!([of(false, false), of(true, true)], ["direct"; 2]);
     }
-    // Most of a tile lies outside of the image, filters step, or are of another size.
+    // Most of a tile lies outside of the image, or filters have a stride or another size.
     for (sizes, filter) in [
         (image(256, 1), [3, 1]),
         (image(64, 56), [3, 2]),
@@ -182,7 +182,7 @@ fn tiles_are_transformed_where_weights_are_packed_and_that_pays() {
         let known = known.clone().by(known.by_default(true, false));
         assert_eq!(kernel.computed_by(&[n]), known.computed_by(&[]), "{n}");
     }
-    // Nothing is transformed where there is nothing to sum.
+    // If there is nothing to sum, nothing is transformed.
     let none = last([0, 64, 64, 9, 9].map(Dim::from), [3, 1]);
     let none = none.clone().by(none.by_default(true, false));
     assert_eq!(none.computed_by(&[]), Some(Algorithm::Direct));

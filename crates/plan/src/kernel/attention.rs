@@ -6,47 +6,47 @@ use crate::{Epilogue, Matrix, Reach};
 use kiln_base::{DType, Dim, numel};
 use serde::{Deserialize, Serialize};
 
-/// Scores of queries and keys: `scale · Σ_x query[b, i, x] · key[b, j, x]` under a mask, in a matrix of `length` rows
-/// and a column a key that is never whole in memory. f16 and bf16 compute in f32.
+/// Scores of queries and keys: `scale · Σ_x query[b, i, x] · key[b, j, x]` under a mask. They form a matrix of `length`
+/// rows and a column per key that is never completely in memory. f16 and bf16 compute in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Of the operands and results of attention: a float.
+    /// The dtype of the operands and results of attention: a float.
     pub dtype: DType,
-    /// What scores are multiplied by.
+    /// The factor of the scores.
     pub scale: f64,
-    /// Whether row i sees keys 0 to i only. A row that sees none, here or by the mask, has weights of zero.
+    /// True if row i sees only keys 0 to i. A row that sees none, here or by the mask, has weights of zero.
     pub causal: bool,
-    /// Batch extents.
+    /// The batch extents.
     pub batch: Vec<Dim>,
-    /// Rows of the query and of the result.
+    /// The number of rows of the query and of the result.
     pub length: Dim,
-    /// Rows of the key and of the value.
+    /// The number of rows of the key and of the value.
     pub keys: Dim,
-    /// Columns of the query and of the key.
+    /// The number of columns of the query and of the key.
     pub width: Dim,
-    /// Rows that ask.
+    /// The matrix of queries.
     pub query: Matrix,
-    /// Rows that are asked.
+    /// The matrix of keys.
     pub key: Matrix,
-    /// A matrix of `length` rows and a column a key, and its dtype: bool (which keys take part) or
-    /// `dtype` (added to the scores).
+    /// A matrix of `length` rows and a column per key, and its dtype: bool (true for keys that take part) or `dtype`
+    /// (added to the scores).
     pub mask: Option<(Matrix, DType)>,
-    /// What drops some of the weights.
+    /// The dropout of weights.
     pub dropout: Option<Dropout>,
 }
 
-/// Weights are dropped: number i of a matrix of scores, counted through all batches, is multiplied by zero where the
-/// i-th uniform number of f32 behind an offset is less than `p`, and else by 1 / (1 − p).
+/// Dropout of weights. Element i of a matrix of scores, counted through all batches, is multiplied by zero if the i-th
+/// uniform number of f32 from an offset is less than `p`, and otherwise by 1 / (1 − p).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dropout {
     /// The probability.
     pub p: f64,
-    /// Seed and offset, i64: a matrix of one row and two columns.
+    /// The seed and offset, i64: a matrix of one row and two columns.
     pub key: Matrix,
 }
 
 impl Dropout {
-    /// What is kept is multiplied by this.
+    /// Returns the factor of the kept weights.
     pub fn scale(&self) -> f64 {
         match self.p < 1.0 {
             true => 1.0 / (1.0 - self.p),
@@ -59,26 +59,26 @@ impl Dropout {
 /// scores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
-    /// What the weights are of.
+    /// The scores from which weights are computed.
     pub scores: Scores,
-    /// Columns of the value and of the result.
+    /// The number of columns of the value and of the result.
     pub columns: Dim,
-    /// What the weights are for.
+    /// The values that are weighted.
     pub value: Matrix,
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
-    /// Work on the result.
+    /// The epilogue.
     pub epilogue: Option<Epilogue>,
 }
 
-/// The gradients of query, key and value of [`Attention`] for one of its result, one behind the other, each row-major.
+/// The gradients of query, key and value of [`Attention`] for one of its result, one after another, each row-major.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionGrad {
-    /// What the weights are of.
+    /// The scores from which weights are computed.
     pub scores: Scores,
-    /// Columns of the value and of the result.
+    /// The number of columns of the value and of the result.
     pub columns: Dim,
-    /// What the weights are for.
+    /// The values that are weighted.
     pub value: Matrix,
     /// The gradient of the result.
     pub gradient: Matrix,
@@ -123,7 +123,7 @@ impl Scores {
                 .all(|m| m.all_dims(holds))
     }
 
-    /// With those of a matrix of so many columns and a row a key.
+    /// Returns its footprints, and that of a matrix with `columns` columns and a row per key.
     fn reaches(&self, value: &Matrix, columns: &Dim) -> Vec<Reach> {
         let Scores {
             batch,
@@ -192,7 +192,7 @@ impl Described for Attention {
 }
 
 impl AttentionGrad {
-    /// Elements of the three results.
+    /// Returns the numbers of elements of the three results.
     pub fn lengths(&self) -> [Dim; 3] {
         let Scores {
             batch,

@@ -7,27 +7,28 @@ use serde::{Deserialize, Serialize};
 
 /// A program run for each step 0, 1, …, or from the last step to the first.
 ///
-/// The body is a plan without symbols of its own (sizes use those of the plan around it), parameters
-/// and *prepare*; a donor says what an output begins with, and gives no memory. Its inputs are the rank-0 i64 number of the step, the carried values, one
-/// slice of each scanned argument, and what all steps get alike. Its outputs are the next carried
-/// values, then one slice of each stacked argument. The kernel's sites are the body's.
+/// The body is a plan without symbols of its own (sizes use those of the plan around it), parameters and *prepare*. A
+/// donor in it only defines the initial contents of an output; its memory is not donated. Its inputs are the rank-0 i64
+/// number of the step, the carried values, one slice of each scanned argument, and the inputs that are the same for all
+/// steps. Its outputs are the next carried values, then one slice of each stacked argument. The kernel's sites are the
+/// body's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Loop {
-    /// How many steps.
+    /// The number of steps.
     pub trips: Dim,
-    /// Whether the last step comes first.
+    /// True if the last step comes first.
     pub reverse: bool,
     /// The arguments of the first carried values.
     pub first: Vec<u16>,
-    /// Those that are read slice by slice.
+    /// The arguments that are read slice by slice.
     pub scanned: Vec<u16>,
-    /// Those that every step reads.
+    /// The arguments that every step reads as a whole.
     pub alike: Vec<u16>,
     /// The arguments of the carried values after the last step.
     pub last: Vec<u16>,
-    /// Those that are written slice by slice.
+    /// The arguments that are written slice by slice.
     pub stacked: Vec<u16>,
-    /// One step.
+    /// The program of one step.
     #[serde(deserialize_with = "depth::read")]
     pub body: Box<Plan>,
 }
@@ -42,12 +43,13 @@ pub struct If {
     pub inputs: Vec<u16>,
     /// The arguments of the outputs of both.
     pub outputs: Vec<u16>,
-    /// Where the condition is true, and where it is not.
+    /// The programs for a true and for a false condition.
     #[serde(deserialize_with = "depth::read")]
     pub branches: Box<[Plan; 2]>,
 }
 
-/// Adds what bodies do with these arguments, which are the inputs behind the first `own` and the outputs of each.
+/// Adds the uses of these arguments by bodies. They are the inputs after the first `own`, and the outputs, of each
+/// body.
 fn bodies(
     draft: &mut Draft,
     bodies: &[Plan],

@@ -7,8 +7,8 @@ use crate::{Decision, Epilogue, Prologue, Reach};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
-/// Which of the three tensors of a convolution y = x * w a kernel computes from the other two. Each
-/// function is linear in both its operands, and the derivative of the others.
+/// The tensor of a convolution y = x * w that a kernel computes from the other two. Each function is linear in both its
+/// operands, and is a derivative of the others.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConvRole {
     /// y from x and w.
@@ -20,7 +20,7 @@ pub enum ConvRole {
 }
 
 impl ConvRole {
-    /// The name that kernels are called by.
+    /// Returns the name that kernels are called by.
     pub fn name(self) -> &'static str {
         match self {
             ConvRole::Result => "conv",
@@ -30,7 +30,7 @@ impl ConvRole {
     }
 }
 
-/// How the images of a convolution lie in memory.
+/// The memory layout of the images of a convolution.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Images {
     /// `[batch, channels, spatial..]`.
@@ -45,7 +45,7 @@ pub enum Images {
 }
 
 impl Images {
-    /// Whether x and y have channels last.
+    /// For x and y, true if they have channels last.
     pub fn last(self) -> [bool; 2] {
         match self {
             Images::ChannelsFirst => [false, false],
@@ -55,7 +55,7 @@ impl Images {
         }
     }
 
-    /// How they lie where x and y have channels last, or not.
+    /// Returns the layout in which x and y have channels last, or not.
     pub fn of(last: [bool; 2]) -> Images {
         match last {
             [false, false] => Images::ChannelsFirst,
@@ -66,81 +66,81 @@ impl Images {
     }
 }
 
-/// A convolution (cross-correlation) or one of its two gradients, over contiguous
-/// x `[batch, groups · in, input..]`, w `[groups · out, in, kernel..]` and
-/// y `[batch, groups · out, output..]`; x and y may lie in memory otherwise.
+/// A convolution (cross-correlation) or one of its two gradients, over contiguous x `[batch, groups · in, input..]`, w
+/// `[groups · out, in, kernel..]` and y `[batch, groups · out, output..]`; x and y may have another memory layout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conv {
-    /// Of the operands: f32, f64, i32 or i64, or what is summed in f32 (f16 and bf16) or in i32 (u8, i8 and i16).
-    /// The two are one, but bytes with a sign meet bytes without, and weights of f32 images of halves.
+    /// The dtypes of the operands: f32, f64, i32 or i64, or dtypes that are summed in f32 (f16 and bf16) or in i32 (u8,
+    /// i8 and i16). Both are the same, with two exceptions: signed bytes may meet unsigned ones, and f32 weights f16 or
+    /// bf16 images.
     pub dtypes: [DType; 2],
-    /// Whether no byte of the first operand is above 127, so that the sum of two products has 16 bits.
+    /// True if no byte of the first operand is above 127, so that the sum of two products fits 16 bits.
     pub seven_bits: bool,
-    /// What is computed.
+    /// The role of the result.
     pub role: ConvRole,
-    /// Batch size.
+    /// The batch size.
     pub batch: Dim,
-    /// Channel groups.
+    /// The number of channel groups.
     pub groups: Dim,
-    /// Input channels of a group.
+    /// The number of input channels of a group.
     pub in_channels: Dim,
-    /// Output channels of a group.
+    /// The number of output channels of a group.
     pub out_channels: Dim,
-    /// Input extents, one a spatial axis; the vectors below have the same length.
+    /// The input extents, one per spatial axis; the vectors below have the same length.
     pub input: Vec<Dim>,
-    /// Output extents.
+    /// The output extents.
     pub output: Vec<Dim>,
-    /// Filter extents.
+    /// The filter extents.
     pub kernel: Vec<Dim>,
-    /// Steps of the filter.
+    /// The steps of the filter.
     pub stride: Vec<Dim>,
-    /// Zeros in front of each axis.
+    /// The zeros before each axis.
     pub padding: Vec<Dim>,
-    /// Steps within the filter.
+    /// The steps within the filter.
     pub dilation: Vec<Dim>,
-    /// The arguments of the operands, in the order in which the role names them.
+    /// The arguments of the operands, in the order in which the role's description names them.
     pub operands: [u16; 2],
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
-    /// Work that makes x as it lies, for the result, or of halves also for the gradient of the weights; its operand is
-    /// then unused.
+    /// The prologue that computes x in its layout, for the result, or in f16 and bf16 also for the gradient of the
+    /// weights. Its operand is then unused.
     pub prologue: Option<Box<Prologue>>,
-    /// Work on the result.
+    /// The epilogue.
     pub epilogue: Option<Epilogue>,
-    /// How the CPU computes it.
+    /// The algorithm on the CPU.
     pub algorithm: Decision,
-    /// How x and y lie in memory. On a GPU a w that is read then lies as `[groups · out, kernel.., in]`. An epilogue's
-    /// linear space is that of what is written, as it lies.
+    /// The memory layout of x and y. With channels last on a GPU, a w that is read is stored as `[groups · out,
+    /// kernel.., in]`. An epilogue's linear space is that of the written array, in its layout.
     pub images: Images,
 }
 
 impl Conv {
-    /// The dtype of its first operand.
+    /// Returns the dtype of its first operand.
     pub fn dtype(&self) -> DType {
         self.dtypes[0]
     }
 
-    /// The dtype of its sums.
+    /// Returns the dtype of its sums.
     pub fn sums(&self) -> DType {
         sums(self.dtype())
     }
 
-    /// Whether its first operand is f16 or bf16.
+    /// True if its first operand is f16 or bf16.
     pub fn is_of_halves(&self) -> bool {
         self.dtype().is_half()
     }
 
-    /// Whether its first operand has fewer bits than its sums.
+    /// True if its first operand has fewer bits than its sums.
     pub fn is_narrow(&self) -> bool {
         self.sums() != self.dtype()
     }
 
-    /// Whether its weights are f32 beside images of halves.
+    /// True if its weights are f32, and its images f16 or bf16.
     fn has_wide_weights(&self) -> bool {
         self.is_of_halves() && self.dtypes[1] == DType::F32 && self.role != ConvRole::Weight
     }
 
-    /// Which operands are images.
+    /// Returns the operands that are images.
     pub fn image_operands(&self) -> &'static [usize] {
         match self.role {
             ConvRole::Weight => &[0, 1],
@@ -148,7 +148,7 @@ impl Conv {
         }
     }
 
-    /// Whether the result has channels last.
+    /// True if the result has channels last.
     pub fn writes_channels_last(&self) -> bool {
         let [x, y] = self.images.last();
         match self.role {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Custom {
     /// The name that it is registered under.
     pub name: String,
-    /// The name of the kernel, where it is another than the operator's own.
+    /// The name of the kernel, if it is not the operator's own.
     pub kernel: Option<String>,
     /// The operands, in order.
     pub operands: Vec<Array>,

@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 /// `out[b, i, j] = Σ_k lhs[b, i, k] · rhs[b, k, j]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatMul {
-    /// Of the operands: f32, f64, i32 or i64, or what is summed in f32 (f16 and bf16) or in i32 (u8, i8 and i16).
-    /// The two are one, but bytes with a sign meet bytes without.
+    /// The dtypes of the operands: f32, f64, i32 or i64, or dtypes that are summed in f32 (f16 and bf16) or in i32 (u8,
+    /// i8 and i16). Both are the same, except that signed bytes may meet unsigned ones.
     pub dtypes: [DType; 2],
-    /// Whether no byte of the left matrix is above 127, so that the sum of two products has 16 bits.
+    /// True if no byte of the left matrix is above 127, so that the sum of two products fits 16 bits.
     pub seven_bits: bool,
-    /// Batch extents.
+    /// The batch extents.
     pub batch: Vec<Dim>,
-    /// Rows of the result.
+    /// The number of rows of the result.
     pub m: Dim,
-    /// Length of the sums.
+    /// The length of the sums.
     pub k: Dim,
-    /// Columns of the result.
+    /// The number of columns of the result.
     pub n: Dim,
     /// The left matrix.
     pub lhs: Matrix,
@@ -29,32 +29,32 @@ pub struct MatMul {
     pub rhs: Matrix,
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
-    /// Work that makes the left and the right matrix, whose `arg` is then unused; the elements of its rows, or of
-    /// its columns, lie side by side.
+    /// The prologues that compute the left and the right matrix, whose `arg` is then unused; the elements of its rows,
+    /// or of its columns, are contiguous.
     pub prologues: [Option<Box<Prologue>>; 2],
-    /// Work on the result.
+    /// The epilogue.
     pub epilogue: Option<Epilogue>,
-    /// How the CPU computes it.
+    /// The algorithm on the CPU.
     pub algorithm: Decision,
 }
 
 impl MatMul {
-    /// The dtype of its first operand, and of the second but for bytes.
+    /// Returns the dtype of its first operand, which is also that of the second except for bytes.
     pub fn dtype(&self) -> DType {
         self.dtypes[0]
     }
 
-    /// The dtype of its sums.
+    /// Returns the dtype of its sums.
     pub fn sums(&self) -> DType {
         sums(self.dtype())
     }
 
-    /// Whether its operands are f16 or bf16.
+    /// True if its operands are f16 or bf16.
     pub fn is_of_halves(&self) -> bool {
         self.dtype().is_half()
     }
 
-    /// Whether its operands have fewer bits than its sums.
+    /// True if its operands have fewer bits than its sums.
     pub fn is_narrow(&self) -> bool {
         self.sums() != self.dtype()
     }

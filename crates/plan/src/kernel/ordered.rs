@@ -6,21 +6,21 @@ use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, numel};
 use serde::{Deserialize, Serialize};
 
-/// `out[o, i, j] = x[o, 0, j] ∘ … ∘ x[o, i, j]`, or from the end; all of one dtype. f16 and bf16
-/// accumulate in f32. The result may lie in the operand's memory.
+/// A scan: `out[o, i, j] = x[o, 0, j] ∘ … ∘ x[o, i, j]`, or from the end; all of one dtype. f16 and bf16 accumulate in
+/// f32. The result may alias the operand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scan {
-    /// Any that computes but bool.
+    /// The dtype: any that computes except bool.
     pub dtype: DType,
-    /// How elements combine.
+    /// The operation that combines elements.
     pub kind: ScanKind,
-    /// Whether the last element comes first.
+    /// True if the last element comes first.
     pub reverse: bool,
-    /// Extent in front of the axis.
+    /// The extent before the axis.
     pub outer: Dim,
-    /// Extent of the axis.
+    /// The extent of the axis.
     pub len: Dim,
-    /// Extent behind the axis.
+    /// The extent after the axis.
     pub inner: Dim,
     /// The argument of the contiguous operand.
     pub x: u16,
@@ -28,19 +28,19 @@ pub struct Scan {
     pub out: u16,
 }
 
-/// The i64 indices that sort each lane of contiguous `[lanes, len]`, stable, of which the first `kept`
-/// are given. NaN is the largest, −0 is 0.
+/// The i64 indices of a stable sort of each lane of contiguous `[lanes, len]`; the first `kept` are returned. NaN is
+/// the largest, −0 is 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ArgSort {
-    /// Any that computes.
+    /// The dtype: any that computes.
     pub dtype: DType,
-    /// Whether the largest element comes first.
+    /// True if the largest element comes first.
     pub descending: bool,
-    /// Number of lanes.
+    /// The number of lanes.
     pub lanes: Dim,
-    /// Elements of a lane.
+    /// The number of elements of a lane.
     pub len: Dim,
-    /// Indices given of a lane.
+    /// The number of indices returned per lane.
     pub kept: Dim,
     /// The argument of the operand.
     pub x: u16,
@@ -48,21 +48,20 @@ pub struct ArgSort {
     pub out: u16,
 }
 
-/// A copy of x in which `x[.., index[.., i, ..], ..]` is combined with `src[.., i, ..]`, ascending in
-/// i. An index outside the axis is a data error at the kernel's one site. The result may lie in the
-/// memory of x.
+/// A copy of x in which `x[.., index[.., i, ..], ..]` is combined with `src[.., i, ..]`, ascending in i. An index
+/// outside the axis is a data error at the kernel's only site. The result may alias x.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scatter {
-    /// Of x, the source and the result; any for [`ScatterKind::Set`], else one that computes, and
-    /// for sums and products neither bool, f16 nor bf16.
+    /// The dtype of x, the source and the result: any for [`ScatterKind::Set`], else one that computes, and for sums
+    /// and products neither bool, f16 nor bf16.
     pub dtype: DType,
-    /// How elements combine.
+    /// The operation that combines elements.
     pub kind: ScatterKind,
     /// The indexed axis.
     pub axis: u16,
-    /// Extents of x and the result.
+    /// The extents of x and the result.
     pub shape: Vec<Dim>,
-    /// Extents of the index and the source.
+    /// The extents of the index and the source.
     pub index_shape: Vec<Dim>,
     /// The argument of contiguous x.
     pub x: u16,

@@ -1,8 +1,8 @@
-//! Placing blocks one after the other.
+//! Placement of blocks one after the other.
 
 use super::Block;
 
-/// Which of the gaps that a block fits into it takes.
+/// The choice among the gaps that a block fits into.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// The lowest.
@@ -11,8 +11,8 @@ pub(super) enum Fit {
     Best,
 }
 
-/// The lowest gap in program order: blocks are placed when they come alive, among those that are.
-/// `blocks` are sorted by their first step. Linear in the blocks that are alive together.
+/// Places blocks into the lowest gap in program order: each when it becomes live, among the live ones. `blocks` are
+/// sorted by their first step. The time is linear in the number of blocks that are live together.
 pub(super) fn in_program_order(blocks: &[Block]) -> (Vec<usize>, usize) {
     let mut offsets = vec![0; blocks.len()];
     let mut alive: Vec<usize> = Vec::new(); // by ascending offset
@@ -34,7 +34,7 @@ pub(super) fn in_program_order(blocks: &[Block]) -> (Vec<usize>, usize) {
     (offsets, peak)
 }
 
-/// How many pairs of blocks are alive together. `blocks` are sorted by their first step.
+/// Returns the number of pairs of blocks that are live together. `blocks` are sorted by their first step.
 pub(super) fn pairs(blocks: &[Block]) -> usize {
     let mut ends: Vec<usize> = blocks.iter().map(|b| b.last).collect();
     ends.sort();
@@ -48,22 +48,22 @@ pub(super) fn pairs(blocks: &[Block]) -> usize {
     pairs
 }
 
-/// Blocks and which of them are alive together.
+/// A placer of blocks, which knows the blocks that are live together.
 pub(super) struct Placer<'a> {
     blocks: &'a [Block],
-    /// The others that are alive with each, as a part of `list`.
+    /// The other blocks that are live with each, as a part of `list`.
     from: Vec<usize>,
     list: Vec<u32>,
     placed: Vec<bool>,
-    /// Scratch: offset and end of what is in the way of a block.
+    /// Scratch: the offset and end of each placed block that is live with a block.
     taken: Vec<(usize, usize)>,
     pub offsets: Vec<usize>,
-    /// Pairs of blocks looked at.
+    /// The number of pairs of blocks visited.
     pub work: usize,
 }
 
 impl<'a> Placer<'a> {
-    /// `blocks` are sorted by their first step.
+    /// Makes a placer. `blocks` are sorted by their first step.
     pub fn new(blocks: &'a [Block]) -> Placer<'a> {
         let mut alive: Vec<u32> = Vec::new();
         let mut beside: Vec<(u32, u32)> = Vec::new();
@@ -99,12 +99,12 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// The others that are alive with a block.
+    /// Returns the other blocks that are live with a block.
     pub fn beside(&self, i: usize) -> &[u32] {
         &self.list[self.from[i]..self.from[i + 1]]
     }
 
-    /// Places all blocks in this order. Gives the peak, or nothing as soon as it is above `most`.
+    /// Places all blocks in this order. Returns the peak, or `None` as soon as it is above `most`.
     pub fn place(&mut self, order: &[u32], fit: Fit, most: usize) -> Option<usize> {
         self.placed.fill(false);
         let mut peak = 0;
@@ -121,7 +121,7 @@ impl<'a> Placer<'a> {
         Some(peak)
     }
 
-    /// Where a block goes among those that are placed.
+    /// Returns the offset of a block among those that are placed.
     fn gap(&mut self, i: usize, fit: Fit) -> usize {
         let beside = &self.list[self.from[i]..self.from[i + 1]];
         self.work += beside.len() + 1;

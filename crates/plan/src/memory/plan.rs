@@ -6,19 +6,19 @@ use crate::{Kernel, Place, Plan, Step};
 /// The temporaries of one part of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Temporaries {
-    /// In the order of their first use, then scratch memory. Steps that start together are one.
+    /// The blocks in the order of their first use, then scratch memory. Steps that start together are one.
     pub blocks: Vec<Block>,
     /// For each buffer that is the root of temporaries, its block.
     pub of: Vec<Option<usize>>,
-    /// For each step the block of its scratch memory.
+    /// For each step, the block of its scratch memory.
     pub scratch: Vec<Option<usize>>,
-    /// When each step runs.
+    /// The time of each step.
     pub times: Vec<usize>,
 }
 
 impl Temporaries {
-    /// What `steps` need. `bytes` are the sizes of all buffers, `root` is for each buffer the one whose
-    /// memory it is, and `scratch` the bytes that a step needs beside its arguments.
+    /// Returns the temporaries of `steps`. `bytes` are the sizes of all buffers. `root` is for each buffer the one
+    /// whose memory it uses. `scratch` returns the bytes that a step needs in addition to its arguments.
     pub fn new(
         plan: &Plan,
         steps: &[Step],
@@ -65,7 +65,7 @@ impl Temporaries {
     }
 }
 
-/// Bytes of all buffers of a plan with these symbol values; `None` where one has no size.
+/// Returns the bytes of all buffers of a plan with these symbol values; `None` if one has no size.
 fn sizes(plan: &Plan, values: &[i64]) -> Option<Vec<usize>> {
     let bytes = |b: &crate::Buffer| {
         let len = usize::try_from(b.len.eval_checked(values)?).ok()?;
@@ -74,7 +74,7 @@ fn sizes(plan: &Plan, values: &[i64]) -> Option<Vec<usize>> {
     plan.buffers.iter().map(bytes).collect()
 }
 
-/// For each buffer of a checked plan the one whose memory it is.
+/// Returns for each buffer of a checked plan the one whose memory it uses.
 fn roots(plan: &Plan) -> Vec<usize> {
     let follow = |mut at: usize| {
         while let Place::InPlace(next) = plan.buffers[at].place {
@@ -85,8 +85,8 @@ fn roots(plan: &Plan) -> Vec<usize> {
     (0..plan.buffers.len()).map(follow).collect()
 }
 
-/// The temporaries of a checked plan's run and where they lie, with these symbol values, as the runtime
-/// plans them on the CPU; `None` where a buffer has no size.
+/// Returns the temporaries of a checked plan's run and their layout, with these symbol values, as the runtime plans
+/// them on the CPU; `None` if a buffer has no size.
 pub fn planned(plan: &Plan, values: &[i64]) -> Option<(Temporaries, Layout)> {
     let bytes = sizes(plan, values)?;
     let scratch: Option<Vec<usize>> = (plan.run.iter())
@@ -98,8 +98,8 @@ pub fn planned(plan: &Plan, values: &[i64]) -> Option<(Temporaries, Layout)> {
     Some((found, layout))
 }
 
-/// What a loop or branch needs beside its arguments: a loop the number of its step, the second buffers of
-/// what it carries, and its body's arena; a branch the larger arena.
+/// Returns the bytes that a loop or branch needs in addition to its arguments: for a loop the number of its step, the
+/// second buffers of the carried values, and its body's arena; for a branch the larger arena.
 fn scratch(plan: &Plan, step: &Step, bytes: &[usize], values: &[i64]) -> Option<usize> {
     let peak = |body: &Plan| Some(planned(body, values)?.1.peak);
     Some(match &*plan.kernels[step.kernel as usize] {

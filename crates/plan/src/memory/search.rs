@@ -1,25 +1,24 @@
-//! Which order of placing blocks needs the least memory.
+//! The search for an order of placing blocks that needs little memory.
 //!
-//! No order is best for all programs: large blocks first leaves no holes that only large ones fill, long
-//! lives first keeps what stays out of the way of what comes and goes, and what is alive when memory is
-//! scarcest must fit without a hole. So each of these is tried. What then still sticks out above the lower
-//! bound is moved in front of something that is in its way, again and again: changes that make nothing
-//! worse are kept.
+//! No order is best for all programs. Large blocks first leaves no holes that only large ones fill. Long lives first
+//! keeps permanent blocks out of the way of short-lived ones. Blocks that are live when memory is scarcest must fit
+//! without a hole. So each of these orders is tried. Then a block that exceeds the lower bound is repeatedly moved
+//! before one that is in its way. Changes that make nothing worse are kept.
 
 use super::Block;
 use super::place::{Fit, Placer, in_program_order, pairs};
 use std::cmp::Reverse;
 
-/// The most pairs of blocks that are alive together for which orders are tried.
+/// The most pairs of blocks that are live together for which orders are tried.
 const MOST_PAIRS: usize = 1 << 22;
-/// The most pairs that are looked at in all.
+/// The most pairs that are visited in all.
 const MOST_WORK: usize = 1 << 23;
 /// The most changes that are tried in the local search.
 const MOST_CHANGES: usize = 600;
-/// The local search begins again behind so many changes in a row that did not help.
+/// The number of consecutive changes without success after which the local search restarts.
 const PATIENCE: usize = 150;
 
-/// The offsets of the best layout found, and its peak. `blocks` are sorted by their first step.
+/// Returns the offsets of the best layout found, and its peak. `blocks` are sorted by their first step.
 pub(super) fn best(blocks: &[Block], lower_bound: usize) -> (Vec<usize>, usize) {
     let (offsets, peak) = in_program_order(blocks);
     if peak == lower_bound || pairs(blocks) > MOST_PAIRS {
@@ -40,7 +39,7 @@ struct Search<'a> {
     blocks: &'a [Block],
     placer: Placer<'a>,
     lower_bound: usize,
-    /// Of the best layout so far.
+    /// The offsets of the best layout so far.
     offsets: Vec<usize>,
     peak: usize,
 }
@@ -82,7 +81,7 @@ impl Search<'_> {
         }
     }
 
-    /// Moves what sticks out in front of what is in its way, until that has not helped for a while.
+    /// Moves blocks that exceed the bound before those in their way, until that has not helped for a while.
     fn improve(
         &mut self,
         mut order: Vec<u32>,
@@ -109,13 +108,13 @@ impl Search<'_> {
         }
     }
 
-    /// The order with a block that sticks out moved in front of one that is in its way, or to the front.
+    /// Returns the order with a block that exceeds the bound moved before one that is in its way, or to the front.
     fn change(&self, order: &[u32], offsets: &[usize], random: &mut Random) -> Vec<u32> {
         let mut rank = vec![0; order.len()];
         for (at, i) in order.iter().enumerate() {
             rank[*i as usize] = at;
         }
-        // What lies below a block while that is alive, and was placed before it.
+        // The blocks below a block while that is live, and placed before it.
         let in_the_way = |i: u32| -> Vec<u32> {
             let i = i as usize;
             let lower = |j: &usize| offsets[*j] < offsets[i] && rank[*j] < rank[i];
@@ -127,7 +126,7 @@ impl Search<'_> {
         let sticking: Vec<u32> = sticking.copied().collect();
         let mut moved = sticking[random.below(sticking.len())];
         let mut below = in_the_way(moved);
-        // One level further down: what is in the way of what is in the way.
+        // One level further down: a block in the way of one that is in the way.
         if random.below(2) == 0 && !below.is_empty() {
             let other = below[random.below(below.len())];
             let further = in_the_way(other);
@@ -145,7 +144,7 @@ impl Search<'_> {
     }
 }
 
-/// The orders that are tried, each of all blocks.
+/// Returns the orders that are tried, each of all blocks.
 fn orders(blocks: &[Block]) -> Vec<Vec<u32>> {
     let life = |i: u32| {
         let b = &blocks[i as usize];
@@ -169,8 +168,7 @@ fn orders(blocks: &[Block]) -> Vec<Vec<u32>> {
     ]
 }
 
-/// For each block the most bytes that are alive at one of its steps. `blocks` are sorted by their first
-/// step.
+/// Returns for each block the most bytes that are live at one of its steps. `blocks` are sorted by their first step.
 fn pressure(blocks: &[Block]) -> Vec<usize> {
     // There may be many more steps than blocks; memory is scarcest where a block begins.
     let mut starts: Vec<usize> = blocks.iter().map(|b| b.first).collect();
@@ -187,11 +185,11 @@ fn pressure(blocks: &[Block]) -> Vec<usize> {
     blocks.iter().map(most).collect()
 }
 
-/// Numbers that look random and are the same every time (Vigna's xorshift64*).
+/// Reproducible pseudo-random numbers (Vigna's xorshift64*).
 struct Random(u64);
 
 impl Random {
-    /// A number below `n`.
+    /// Returns a number below `n`.
     fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -25,7 +25,7 @@ impl Multiply {
         Multiply::Tf32x3,
     ];
 
-    /// Returns the one that loses nothing of a dtype's numbers.
+    /// Returns the instruction that represents a dtype's numbers exactly.
     pub fn exact(dtype: DType) -> Multiply {
         match dtype.is_half() {
             true => Multiply::Mma,
@@ -38,7 +38,7 @@ impl Multiply {
         self != Multiply::Fma
     }
 
-    /// Returns the multiply-adds of a multiprocessor in a cycle, about.
+    /// Returns the approximate number of multiply-adds of a multiprocessor per cycle.
     fn rate(self, dtype: DType) -> f64 {
         match (self, dtype) {
             (Multiply::Mma, _) => 1024.0,
@@ -68,19 +68,19 @@ impl fmt::Display for Multiply {
 pub struct Gpu {
     /// The instruction.
     pub multiply: Multiply,
-    /// Rows and columns of a block's tile, and the terms of a stage.
+    /// The rows and columns of a block's tile, and the terms of a stage.
     pub tile: [u16; 3],
-    /// Rows and columns of a warp's part of the tile; by [`Multiply::Fma`], of a thread's.
+    /// The rows and columns of a warp's part of the tile; with [`Multiply::Fma`], of a thread's.
     pub part: [u16; 2],
-    /// Stages in shared memory; 1 where a thread's registers hold the next one.
+    /// The stages in shared memory; 1 if a thread's registers hold the next one.
     pub stages: u8,
-    /// Tiles, one below the other, that are walked before those in the next columns.
+    /// The number of tiles, one below the other, that are walked before those in the next columns.
     pub raster: u8,
-    /// Parts of sums, which a second kernel adds in order.
+    /// The number of parts of sums, which a second kernel adds in order.
     pub parts: u16,
 }
 
-/// Columns of a block's result in shared memory beside its own, so that rows begin in different banks.
+/// Returns the padding of rows of a block's result in shared memory, in columns, so that rows begin in different banks.
 pub const fn beside(multiply: Multiply) -> u16 {
     match multiply {
         Multiply::Fma => 4,
@@ -88,20 +88,20 @@ pub const fn beside(multiply: Multiply) -> u16 {
     }
 }
 
-/// Bytes of L2 and of memory that a multiprocessor gets in a cycle, about.
+/// The approximate bytes of L2 and of memory that a multiprocessor gets per cycle.
 const L2: f64 = 28.0;
 const MEMORY: f64 = 16.0;
-/// Cycles of a stage that no other work hides: barrier, reads of shared memory and the chain of products...
+/// The cycles of a stage that no other work hides: barrier, reads of shared memory and the chain of products...
 const STAGE: f64 = 120.0;
-/// ...and where the next stage has not come before.
+/// ...and if the next stage has not arrived before.
 const UNHIDDEN: f64 = 400.0;
-/// Instructions of threads that a multiprocessor issues in a cycle.
+/// The instructions of threads that a multiprocessor issues per cycle.
 const SLOTS: f64 = 128.0;
-/// Instructions of threads for a product by tensor cores: 32 for 2048, and as many beside them.
+/// The instructions of threads per product by tensor cores: 32 for 2048, and as many others.
 const INSTRUCTIONS: f64 = 1.0 / 32.0;
-/// Cycles until a block's first stage is there.
+/// The cycles until a block's first stage has arrived.
 const FILL: f64 = 800.0;
-/// Cycles of a further kernel.
+/// The cycles of a further kernel.
 const LAUNCH: f64 = 3000.0;
 
 /// Returns ⌈n / by⌉.
@@ -109,13 +109,13 @@ pub fn ceil(n: i64, by: i64) -> i64 {
     (n + by - 1) / by
 }
 
-/// Returns the cycles in which so many bytes pass through a machine's memory, about.
+/// Returns the approximate cycles of moving `bytes` bytes through a machine's memory.
 pub fn passing(machine: &Machine, bytes: i64) -> f64 {
     bytes as f64 / (MEMORY * f64::from(machine.processors.max(1)))
 }
 
 impl Gpu {
-    /// Returns the threads of a block.
+    /// Returns the number of threads of a block.
     pub fn threads(&self) -> u32 {
         let ([m, n, _], [rows, columns]) = (self.tile, self.part);
         let parts = u32::from(m / rows.max(1)) * u32::from(n / columns.max(1));
@@ -136,7 +136,7 @@ impl Gpu {
         (stages * size).max(m * (n + beside) * size.max(4))
     }
 
-    /// Returns the registers of a thread, about.
+    /// Returns the approximate number of registers of a thread.
     pub fn registers(&self, dtype: DType) -> u32 {
         let [rows, columns] = self.part.map(u32::from);
         let words = (dtype.size() as u32).div_ceil(4);
@@ -152,10 +152,10 @@ impl Gpu {
         sums + 2 * operands + 40
     }
 
-    /// Returns the blocks that a multiprocessor holds at once.
+    /// Returns the number of blocks that a multiprocessor holds at once.
     pub fn resident(&self, machine: &Machine, dtype: DType) -> u32 {
         let (threads, registers) = (self.threads().max(1), self.registers(dtype));
-        // A block's system memory is beside its own.
+        // The system reserves shared memory in addition to a block's own.
         let by_shared = machine.processor_shared / (self.shared(dtype) + 1024);
         let by_registers = machine.registers / (threads * registers.next_multiple_of(8));
         by_shared.min(by_registers).min(machine.threads / threads)
@@ -164,7 +164,7 @@ impl Gpu {
     /// Checks that a machine has the memory and the registers for it.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The reason, as text.
     pub fn check(&self, machine: &Machine, dtype: DType) -> Result<(), String> {
         let ([m, n, k], [rows, columns]) = (self.tile, self.part);
         let sizes = [m, n, k, rows, columns];
@@ -184,7 +184,8 @@ impl Gpu {
             ));
         }
         let (threads, size) = (self.threads(), dtype.size() as u32);
-        // Each thread brings as much of a stage, by tensor cores in pieces of 16 bytes, and keeps to its lines or terms.
+        // All threads load equal parts of a stage, with tensor cores in pieces of 16 bytes. Each keeps to its lines or
+        // terms.
         let pieces =
             u32::from(m.min(n)) * u32::from(k) * if by_tensor_cores { size } else { 16 } / 16;
         let near = !by_tensor_cores || threads * 16 / size >= u32::from(m.max(n).max(k));
@@ -210,7 +211,7 @@ impl Gpu {
         }
     }
 
-    /// Returns the cycles that a machine takes, about.
+    /// Returns the approximate cycles that a machine takes.
     pub fn cycles(&self, machine: &Machine, work: &Work) -> f64 {
         let Work {
             dtype,
@@ -230,7 +231,7 @@ impl Gpu {
         let read = (part_rows + part_columns) / (part_rows * part_columns);
         let found = (rows as f64 * finding[0] + columns as f64 * finding[1]) * terms as f64 / SLOTS;
         let (read, issued) = match self.multiply.is_by_tensor_cores() {
-            // Warps read their operands from shared memory, 128 bytes a cycle.
+            // Warps read their operands from shared memory, 128 bytes per cycle.
             true => (
                 all * read * size / 128.0,
                 all * INSTRUCTIONS / SLOTS + found,
@@ -264,7 +265,7 @@ pub struct Work {
     pub batches: i64,
     /// ...and their rows, columns and terms.
     pub sizes: [i64; 3],
-    /// Instructions of a thread that bring an element of either operand to shared memory.
+    /// The instructions of a thread that bring an element of either operand to shared memory.
     pub finding: [f64; 2],
 }
 
@@ -282,7 +283,7 @@ impl fmt::Display for Gpu {
 impl FromStr for Gpu {
     type Err = super::UnknownSchedule;
 
-    /// Reads what `Display` writes.
+    /// Parses the text that `Display` writes.
     fn from_str(text: &str) -> Result<Gpu, super::UnknownSchedule> {
         let parsed = || {
             let mut words = text.split(' ');
@@ -346,7 +347,7 @@ mod tests {
     fn blocks_must_fit_into_a_machine() {
         let machine = Machine::H100;
         assert_eq!(LARGE.threads(), 128);
-        // Four stages of 16 KiB, or 128 rows of 136 sums.
+        // Four stages of 16 KiB, or 128 rows of 136 accumulators.
         assert_eq!(LARGE.shared(DType::BF16), 128 * 136 * 4);
         assert_eq!(LARGE.check(&machine, DType::BF16), Ok(()));
         assert_eq!(LARGE.resident(&machine, DType::BF16), 2);
