@@ -90,7 +90,7 @@ impl Affine {
     }
 }
 
-/// The flat row-major index of a map into a shape.
+/// Returns the flat row-major index of a map into a shape.
 pub(crate) fn flatten(map: &[Affine], shape: &[Dim]) -> Affine {
     let mut flat = Affine::zero();
     for (index, stride) in map.iter().zip(contiguous_strides(shape)) {
@@ -221,7 +221,7 @@ impl Space {
         map.iter().map(|e| self.resolve(e)).collect()
     }
 
-    /// Splits an axis into (E/t, t). True if it could.
+    /// Splits an axis into (E/t, t). True if `t` divides its extent `E` and both parts differ from 1.
     pub fn split(&mut self, a: Ax, t: &Dim) -> bool {
         let Ok(rest) = self.extent(a).div_exact(t) else {
             return false;

@@ -272,8 +272,8 @@ impl<'a> Emitter<'a> {
         self.k.convert(wide, dtype)
     }
 
-    /// Returns the f16 or bf16 before rounding, if a reader besides the store has rounded it, so that the store need
-    /// not round again.
+    /// Returns the rounded f16 or bf16 if a reader besides the store has rounded it already, so that the store need not
+    /// round again.
     fn rounded_before(&self, val: Val) -> Option<Val> {
         let half = self.k.dtype(val);
         if !half.is_half() {

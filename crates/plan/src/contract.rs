@@ -100,7 +100,7 @@ pub trait Described {
         &[]
     }
 
-    /// Returns its epilogue as a tile program; a fused group is only a tile program.
+    /// Returns the tile program of its epilogue, or of the fused group that it is.
     fn program(&self) -> Option<&TileProgram> {
         None
     }

@@ -491,8 +491,8 @@ impl Contraction {
         self
     }
 
-    /// Returns the same as a batch of products of equally many rows and columns each. This needs unbounded accesses,
-    /// sums of one loop, and enough remaining rows or columns.
+    /// Returns the same as a batch of more products, whose rows and columns are evenly spaced. This needs unbounded
+    /// accesses, sums of one loop, and enough remaining rows or columns.
     #[must_use]
     pub fn batched(mut self, enough: impl Fn(&Dim) -> bool) -> Contraction {
         let bounded = self.accesses().iter().any(|a| !a.bounds.is_empty());

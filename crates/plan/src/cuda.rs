@@ -157,7 +157,7 @@ impl Described for CudaKernel {
         &self.name
     }
 
-    /// The contract trusts the compiler for the effects of the text.
+    /// Returns the contract as the compiler declared it; it is not checked against the text.
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
         for (at, arg) in self.args.iter().enumerate() {

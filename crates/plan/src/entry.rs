@@ -69,8 +69,8 @@ pub struct Draw {
 
 impl Signature {
     /// Returns the key of each draw, a seed and its first offset, for these values of the plan's symbols. If there are
-    /// any draws, `reserve` is called with the number of offsets that all of them take. It returns the seed, and the
-    /// first offset. `None` if that number overflows an i64.
+    /// any draws, `reserve` is called with the number of offsets that all of them take; it returns the seed, and the
+    /// first offset. The result is `None` if an i64 does not hold that number.
     pub fn keys(
         &self,
         symbols: &[i64],

@@ -88,7 +88,7 @@ impl Deref for Kernel {
 }
 
 impl Kernel {
-    /// Returns its tile programs, in the order in which they run: prologues, then the epilogue.
+    /// Returns its tile programs, in the order in which they run: prologues, then the epilogue or the fused group.
     pub fn programs(&self) -> impl Iterator<Item = &TileProgram> {
         let made = self.prologues().iter().flatten().map(|p| &p.program);
         made.chain(self.program())

@@ -170,7 +170,7 @@ impl Scheduler<'_> {
         self.needs.groups[g].key
     }
 
-    /// The groups that wait for no other.
+    /// Returns the groups that wait for no other.
     fn ready(&self) -> impl Iterator<Item = usize> {
         (0..self.waiting.len()).filter(|g| self.waiting[*g] == 0)
     }

@@ -150,7 +150,7 @@ impl FlowBuilder {
         view
     }
 
-    /// `Σ a · b` over the trailing `over` dims of two views of one shape.
+    /// Appends `Σ a · b` over the trailing `over` dims of two views of one shape.
     fn sum_of_products(&mut self, a: Nid, b: Nid, shape: &[Dim], over: usize) -> Nid {
         let dtype = self.dtype(a);
         let product = self.helper(Op::Pw(Pw::Mul), &[a, b], dtype, shape.iter().cloned());
@@ -190,7 +190,7 @@ impl FlowBuilder {
         self.sum_of_products(a, b, &shape, 1)
     }
 
-    /// A library convolution or gradient of one: its operands are two of x, w and y, in this order, its
+    /// Appends a library convolution or gradient of one: its operands are two of x, w and y, in this order, and its
     /// result is the third.
     pub(super) fn library_conv(
         &mut self,
@@ -231,8 +231,7 @@ impl FlowBuilder {
         self.library(Op::Conv(Box::new(spec)), &operands, wide, result)
     }
 
-    /// A gradient of a convolution, which only a library kernel computes; other dtypes are taken apart
-    /// before.
+    /// Appends a gradient of a convolution, which only a library kernel computes; other dtypes are decomposed before.
     pub(super) fn conv_gradient(
         &mut self,
         id: NodeId,
@@ -260,7 +259,8 @@ impl FlowBuilder {
         let sw = self.shape(w);
         let groups = Dim::from(conv.groups);
         let out = group_of(&sw[0], conv);
-        // Vectors run over the channels of a group: one alone would leave them empty. A CPU has tiles for that, of i32.
+        // Vectors run over the channels of a group, so a single channel would leave them nearly empty. For i32, a CPU
+        // has tiles for that.
         let each = dtype.is_int() && out.is(1) && (self.on_gpu() || dtype == DType::I64);
         if let Some(wide) = library_dtype(dtype, self.on_gpu()).filter(|_| !each) {
             return self.library_conv(conv, ConvRole::Result, [x, w], wide, result);
@@ -341,14 +341,14 @@ impl FlowBuilder {
     }
 }
 
-/// The part of `channels` that belongs to one group.
+/// Returns the part of `channels` that belongs to one group.
 fn group_of(channels: &Dim, conv: &ops::Conv) -> Dim {
     channels
         .div_exact(&Dim::from(conv.groups))
         .expect("inference checked that groups divide the output channels")
 }
 
-/// `stride · position + dilation · tap − padding`.
+/// Returns `stride · position + dilation · tap − padding`.
 fn window_index(
     position: usize,
     tap: usize,

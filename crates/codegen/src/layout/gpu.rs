@@ -4,11 +4,10 @@
 //! memory traffic, in sectors of 32 bytes. A convolution has equally many multiply-adds in either layout, so these are
 //! left out, and so are whole sectors that both read and write. The differences are:
 //!
-//! * Finding an element of a window takes [`FIND`] instructions, and loads one element. It loads 16 bytes if tensor
-//! cores
-//!   multiply and neighbours in the sum are contiguous at aligned addresses. With channels last, that holds if the
-//!   channels of a group are a multiple of eight. With channels first, it holds if one tap falls on every position, and
-//!   the positions of an image are a multiple of eight.
+//! * Finding an element of a window takes [`FIND`] instructions, and loads one element. It loads 16 bytes if
+//!   tensor cores multiply and neighbours in the sum are contiguous at aligned addresses. With channels last, that
+//!   holds if the channels of a group are a multiple of eight. With channels first, it holds if one tap falls on
+//!   every position, and the positions of an image are a multiple of eight.
 //! * With channels last, the channels of a group are a run of their own, whose last sector is partly empty.
 //! * A launch that walks over an image in the other order uses one element of each sector.
 

@@ -487,7 +487,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         all
     }
 
-    /// True if a schedule is legal, and threads have registers for what it takes to find and hold elements.
+    /// True if a schedule is legal, and threads have enough registers to find and hold elements.
     fn allows(&self, schedule: &Gpu) -> bool {
         let ([m, n, depth], [rows, columns]) = (schedule.tile, schedule.part);
         let holds = self.columns().is_none_or(|columns| columns <= n.into());
@@ -502,12 +502,12 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
     }
 
-    /// Rows, columns and terms; of what is not known a guess.
+    /// Returns the rows, columns and terms; unknown sizes are guessed.
     fn sizes(&self) -> [i64; 3] {
         [&self.m, &self.n, &self.k].map(|d| d.as_const().unwrap_or(UNKNOWN))
     }
 
-    /// True if a schedule that somebody gives can be followed.
+    /// True if a schedule from outside is legal.
     fn is_legal(&self, schedule: &Gpu) -> bool {
         let multiplies = schedule.multiply == Multiply::exact(self.dtype)
             || self.rounded().contains(&schedule.multiply);
@@ -525,7 +525,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         schedule.cycles(self.work.gpu, &work)
     }
 
-    /// The cycles of a schedule, where sizes are known.
+    /// Returns the cycles of a schedule, if sizes are known.
     fn predicted(&self, schedule: &Gpu) -> Option<f64> {
         let all = [&self.m, &self.n, &self.k, &self.batches];
         let known = all.into_iter().all(|d| d.as_const().is_some());
@@ -533,7 +533,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
     }
 }
 
-/// Opens a loop in which some threads have row number `row` of the result, and prints what they do with it.
+/// Opens a loop in which some threads have row number `row` of the result, and emits its epilogue.
 fn each_row(source: &mut Source, kernel: &kir::Kernel, threads: u32) {
     let shape = rows_shape::Shape::of_block(kernel, threads);
     let (lanes, rows) = (shape.lanes, shape.rows);

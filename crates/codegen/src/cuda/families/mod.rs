@@ -19,7 +19,7 @@ mod sort;
 mod sums;
 mod winograd;
 
-/// Returns the candidates of work that is not fused alone: the default, and with `all` every other.
+/// Returns the candidates of work with a library kernel: the default, and with `all` every other.
 ///
 /// # Errors
 /// Lists what is not supported.
