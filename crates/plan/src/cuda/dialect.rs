@@ -1,4 +1,4 @@
-//! Scalars in CUDA C++. What CUDA lacks is in the prelude, overloaded by type.
+//! Scalars in CUDA C++. Functions that CUDA lacks are in the prelude, overloaded by type.
 
 use crate::cstyle::Dialect;
 use kiln_base::Compute;

@@ -12,7 +12,7 @@ use kiln_plan::cuda::CudaCpp;
 /// The class of such operands, placed after the type of elements.
 pub(super) const CLASS: &str = include_str!("made.cu");
 
-/// The number of values above which a prologue takes a thread long.
+/// The number of values above which a prologue is slow for a thread.
 const LONG: usize = 16;
 
 /// Adds the arguments of a kernel that reads operands of a dtype, or computes them by prologues.
