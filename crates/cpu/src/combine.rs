@@ -1,7 +1,7 @@
-//! How scans and scatters combine two elements, at compile time.
+//! The combining operations of scans and scatters, chosen at compile time.
 
-/// Evaluates `$wide` with `$T` for the dtypes whose loops are compiled for every level, `$narrow` for
-/// the others that compute.
+/// Evaluates `$wide` with `$T` for the dtypes whose loops are compiled for every level, and `$narrow` for the other
+/// dtypes that compute.
 macro_rules! with_number {
     ($dtype:expr, $T:ident => $wide:expr, $narrow:expr) => {{
         use kiln_kernel::simd::convert as c;
@@ -64,11 +64,11 @@ macro_rules! integer {
 }
 integer!(u8 i32 i64);
 
-/// A way to combine.
+/// An associative operation on two elements.
 pub(crate) trait Combine {
-    /// Whether regrouping changes rounding at most.
+    /// True if regrouping changes at most the rounding.
     const REGROUPS: bool;
-    /// What changes nothing.
+    /// Returns the identity element.
     fn identity<T: Number>() -> T;
     fn combine<T: Number>(a: T, b: T) -> T;
 }

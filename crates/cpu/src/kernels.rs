@@ -1,4 +1,5 @@
-//! Kernels of a plan, checked, and linked for known sizes: the one room that tells their kinds apart, a file each.
+//! The checked kernels of a plan, linked for known sizes. This module alone dispatches on their kinds; each kind has a
+//! file.
 
 mod attention;
 pub(crate) mod conv;
@@ -27,7 +28,7 @@ use sort::ArgSort;
 use std::any::Any;
 use std::sync::Arc;
 
-/// Errs unless there is code for a kernel of these dtypes on the CPU.
+/// Returns an error unless the CPU has code for a kernel of these dtypes.
 pub fn supported(kernel: &Kernel) -> Result<()> {
     let (dtype, computes) = match kernel {
         Kernel::MatMul(m) => (m.dtype(), MatMul::computes(m)),
@@ -46,10 +47,10 @@ pub fn supported(kernel: &Kernel) -> Result<()> {
     }
 }
 
-/// Links a kernel of the CPU for known sizes; `None` if it is a GPU's, or has programs that the executor runs.
+/// Links a kernel of the CPU for known sizes. Returns `None` if it is a GPU's, or has programs that the executor runs.
 ///
 /// # Errors
-/// [`Error::Plan`](kiln_kernel::error::Error::Plan) if it is not what its contract says.
+/// [`Error::Plan`](kiln_kernel::error::Error::Plan) if it contradicts its contract.
 pub fn link(kernel: &Kernel, sizes: Sizes<'_>, level: Features) -> Result<Option<Arc<dyn Work>>> {
     let Sizes { values, lens } = sizes;
     Ok(Some(match kernel {
@@ -77,10 +78,10 @@ pub fn link(kernel: &Kernel, sizes: Sizes<'_>, level: Features) -> Result<Option
     }))
 }
 
-/// Runs work at the same time.
+/// Runs a group of works concurrently.
 ///
 /// # Safety
-/// As [`Work::run`] for each; none touches what another writes.
+/// As [`Work::run`] for each; no work touches memory that another writes.
 pub unsafe fn run_together(group: &[(&dyn Work, &Call<'_>)], failures: &Failures) {
     let mut launches: Vec<Launch> = Vec::new();
     let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();

@@ -1,8 +1,8 @@
-//! The CPU engine: library kernels (products, convolutions, attention, scans, sorts, scatters) and tile programs, whose
-//! stages are machine code where the level has an emitter, else loops. Results have the same bits on every machine of a
-//! level, whatever the number of threads.
+//! The CPU engine: library kernels (products, convolutions, attention, scans, sorts, scatters) and tile programs. The
+//! stages of tile programs are machine code where the level has an emitter, and otherwise loops. Results are bitwise
+//! identical on every machine of a level, whatever the number of threads.
 //!
-//! [`link`] makes [`Work`](kiln_kernel::work::Work) of a plan's kernel; begin there.
+//! [`link`] makes the [`Work`](kiln_kernel::work::Work) of a plan's kernel; start reading there.
 
 #![cfg_attr(
     not(all(target_arch = "x86_64", not(portable), unix)),

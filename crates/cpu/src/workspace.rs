@@ -1,4 +1,4 @@
-//! How much memory kernels take beside their arguments.
+//! The memory that kernels take beside their arguments.
 
 use crate::kernels::conv::Conv;
 use crate::kernels::matmul::MatMul;
@@ -8,7 +8,7 @@ use kiln_kernel::simd::Features;
 use kiln_plan::schedule::Cpu;
 use kiln_plan::{self as plan, Decision, Kernel};
 
-/// A kernel without what happens to its result, linked to arguments of any size.
+/// A kernel without its epilogue, linked to arguments of any size.
 enum Alone {
     MatMul(MatMul),
     Conv(Conv),
@@ -16,7 +16,7 @@ enum Alone {
 
 fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
     let (lens, level) = ([i64::MAX; 3], Features::current()?);
-    // What it is computed by as a whole.
+    // The schedule of the whole kernel.
     let algorithm = kernel
         .schedule(values)
         .map_or_else(Decision::default, Decision::from);
@@ -49,10 +49,10 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
     })
 }
 
-/// Bytes that a matrix product or convolution takes beside its arguments, by its algorithm, on so many threads
-/// and where symbols have these values: copies of operands and what lies between its steps, but neither what
-/// an epilogue keeps hot nor the few hundred kilobytes that a thread copies parts of matrices into. None for other
-/// kernels.
+/// Returns the number of bytes that a matrix product or convolution takes beside its arguments, by its algorithm, on
+/// `threads` threads, with these values of symbols. It counts copies of operands and intermediate results. It does not
+/// count memory that an epilogue keeps hot, or the few hundred kilobytes that a thread copies parts of matrices into.
+/// Returns `None` for other kernels.
 ///
 /// # Errors
 /// If the kernel's sizes or its algorithm are impossible.
@@ -70,8 +70,8 @@ pub fn workspace(kernel: &Kernel, values: &[i64], threads: usize) -> Result<Opti
     Ok(Some(elements as usize))
 }
 
-/// Returns the schedule of a matrix product or convolution, without what happens to its result, with all the sizes that
-/// it is computed by where symbols have these values. None for other kernels.
+/// Returns the schedule of a matrix product or convolution, without its epilogue, with all the sizes that it is
+/// computed by for these values of symbols. Returns `None` for other kernels.
 ///
 /// # Errors
 /// If the kernel's sizes or its schedule are impossible.
@@ -83,7 +83,8 @@ pub fn schedule(kernel: &Kernel, values: &[i64]) -> Result<Option<Cpu>> {
     })
 }
 
-/// The elements of a full tile of a tile program where symbols have these values. None for other kernels.
+/// Returns the number of elements of a full tile of a tile program for these values of symbols, or `None` for other
+/// kernels.
 ///
 /// # Errors
 /// If the program is contradictory.

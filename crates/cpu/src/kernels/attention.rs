@@ -1,5 +1,5 @@
-//! Attention: scores, their softmax and the weighted sum of the values, a block of rows and keys at a time, so that
-//! no more scores exist than fit into a cache.
+//! Attention: scores, their softmax and the weighted sum of the values, for a block of rows and keys at a time, so that
+//! the scores present at once fit into a cache.
 
 mod dropout;
 mod gradient;
@@ -44,13 +44,13 @@ impl kiln_kernel::work::Work for Attention {
     }
 }
 
-/// What is computed at once.
+/// The sizes of a block.
 const BLOCK: Block = Block {
     keys: 512,
     rows: 256,
 };
 
-/// What a thread keeps from block to block: scores, sums, and halves as f32.
+/// The buffers that a thread keeps between blocks: scores, accumulators, and f16 or bf16 operands widened to f32.
 #[derive(Default)]
 struct Scratch {
     scores: Option<Storage>,
@@ -58,25 +58,25 @@ struct Scratch {
     query: Option<Storage>,
     key: Option<Storage>,
     value: Option<Storage>,
-    /// Panels of keys and values, and what is kept for all blocks of rows of a matrix.
+    /// Panels of keys and values, and the operands kept for all blocks of rows of a matrix.
     panels: [Option<Storage>; 2],
     holds: Option<Held>,
 }
 
-/// Keys and values of a matrix.
+/// The keys and values of a matrix.
 #[derive(Clone, Copy)]
 struct Held {
-    /// Where they begin in the operands, which matrices may share.
+    /// The start of the keys and of the values in the operands; matrices may alias them.
     of: [*const u8; 2],
     /// The keys as columns, and the values.
     keys: Right<f32>,
     values: Right<f32>,
-    /// Values that are not finite are in front of this row.
+    /// The end of the rows that contain values which are not finite.
     wild: i64,
 }
 
 impl Attention {
-    /// Whether there is code for it.
+    /// True if there is code for it.
     pub(crate) fn computes(p: &plan::Attention) -> bool {
         Scores::computes(&p.scores)
     }
@@ -132,7 +132,7 @@ impl Attention {
         );
     }
 
-    /// Rows from `first` of matrix `b`.
+    /// Computes the rows from `first` of matrix `b`.
     unsafe fn block(
         &self,
         args: &[*mut u8],
@@ -174,8 +174,8 @@ impl Attention {
         Ok(())
     }
 
-    /// Keys and values of matrix `b`, read as they are to be. Where more than one block of rows reads them they are
-    /// packed.
+    /// Returns the keys and values of matrix `b` as micro-kernels read them. They are packed where more than one block
+    /// of rows reads them.
     unsafe fn hold(&self, args: &[*mut u8], b: i64, scratch: &mut Scratch) -> Result<Held> {
         let s = &self.scores;
         let of = [
@@ -206,7 +206,7 @@ impl Attention {
                 of,
                 keys,
                 values,
-                // All keys are seen otherwise.
+                // Without a causal mask, all keys are seen.
                 wild: match s.causal {
                     true => (0..s.terms.words(s.keys))
                         .rev()
@@ -220,7 +220,7 @@ impl Attention {
         Ok(held)
     }
 
-    /// The weighted sums of values for some rows, of which keys behind `seen` are seen by none.
+    /// Computes the weighted sums of values for some rows, none of which sees a key from `seen` on.
     unsafe fn sum(
         &self,
         args: &[*mut u8],
@@ -263,7 +263,7 @@ impl Attention {
                     break;
                 }
             }
-            // A weight of zero still makes NaN of what is not finite.
+            // A weight of zero times a value that is not finite still makes NaN.
             let all = (rows * s.pitch) as usize;
             if seen < held.wild {
                 std::slice::from_raw_parts_mut(weights, all).fill(0.0);

@@ -1,4 +1,4 @@
-//! Convolutions and their gradients: sums in register tiles; for the result also Winograd's algorithms and Fourier
+//! Convolutions and their gradients, in register tiles. Results may also use Winograd's algorithms or Fourier
 //! transforms.
 
 mod dense;
@@ -28,11 +28,11 @@ use narrow::{Images, Weights};
 
 /// A linked convolution or gradient of one.
 pub(crate) struct Conv {
-    /// Of its sums.
+    /// The dtype of the accumulators.
     dtype: DType,
-    /// Its operands, as register tiles read them.
+    /// The layout of its operands, as micro-kernels read them.
     terms: Terms,
-    /// Whether images are read as they are, with fewer bits than their sums.
+    /// True if images are read as they are, with fewer bits than their accumulators.
     narrow: bool,
     role: ConvRole,
     batch: i64,
@@ -45,13 +45,14 @@ pub(crate) struct Conv {
     schedule: Cpu,
     level: Features,
     how: How,
-    /// What makes the images, a part at a time; or all of them before they are read.
+    /// The prologue that produces the images, a part at a time, or all of them before they are read if `whole`.
     made: Option<Box<Linked>>,
     whole: bool,
     epilogue: Option<Linked>,
 }
 
-/// Whether the images that are read have channels first, and the result, or other operand of a gradient of weights.
+/// Returns whose channels come first (NCHW): the images that are read; and the result, or the other operand of a
+/// gradient of weights.
 fn turned(p: &plan::Conv) -> [bool; 2] {
     let [x, y] = p.images.last().map(|last| !last);
     match p.role {
@@ -60,15 +61,15 @@ fn turned(p: &plan::Conv) -> [bool; 2] {
     }
 }
 
-/// How a convolution is cut.
+/// The blocking of a convolution, by algorithm.
 enum How {
-    /// Not yet.
+    /// Not determined yet.
     Unknown,
-    /// Into register tiles: a result, or a gradient of images, ...
+    /// Register tiles for a result, or a gradient of images.
     Dense(Box<dense::Cut>),
-    /// ...one with a channel a group, ...
+    /// Register tiles for a depthwise one.
     Each(Box<depthwise::Cut>),
-    /// ...or a gradient of weights.
+    /// Register tiles for a gradient of weights.
     Weight(Box<weight::Cut>),
     Winograd(Box<winograd::Cut>),
     Fft(Box<Fft>),
@@ -76,7 +77,7 @@ enum How {
 
 impl Work for Conv {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
+        // SAFETY: linked for arguments of these lengths; the packed weights were packed by this kind of work.
         unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
         Ok(None)
     }
@@ -116,16 +117,16 @@ impl Work for Conv {
     }
 
     unsafe fn pack(&self, call: &Call<'_>) {
-        // SAFETY: the first is the weights, the second has the bytes that `packs` says.
+        // SAFETY: the first argument is the weights, the second has the bytes that `packs` returns.
         unsafe { self.pack(call.args[0], call.args[1], call.parallel, call.failures) }
     }
 }
 
-/// Blocks that there must be at least, so that threads can share them.
+/// The least number of blocks, so that threads can share them.
 const LEAST_BLOCKS: i64 = 8;
 
 impl Conv {
-    /// Whether there is code for it.
+    /// True if there is code for it.
     pub(crate) fn computes(p: &plan::Conv) -> bool {
         match p.sums() {
             DType::F32 | DType::F64 => true,
@@ -169,7 +170,7 @@ impl Conv {
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
         let schedule = chosen(p.schedule(values), &p.algorithms(values))?;
         let algorithm = schedule.algorithm;
-        // A channel a group has tiles of its own, whose terms share no words.
+        // A depthwise convolution has its own tiles, whose terms share no words.
         let each = g.is_near() && g.kernels() > 0 && !(turned(p)[0] && made.is_some());
         let each = (cin, cout) == (1, 1) && (each || p.sums().is_float());
         let grouped = algorithm == Algorithm::Direct && !each;
@@ -198,14 +199,14 @@ impl Conv {
         Ok(conv)
     }
 
-    /// Checks that its schedule can be followed.
+    /// Checks that its schedule is legal.
     fn check(&self) -> Result<()> {
         let s = &self.schedule;
         s.check(self.level, self.terms.instruction())
             .map_err(|e| damaged!("{e}"))?;
         let is_weight = self.role == ConvRole::Weight;
         let is_each = (self.cin, self.cout) == (1, 1);
-        // A channel a group has tiles of one vector.
+        // A depthwise convolution has tiles of one vector.
         let tile = match s.tile {
             Some([_, vectors]) if is_each => vectors == 1 && !is_weight,
             _ => true,
@@ -223,7 +224,7 @@ impl Conv {
         }
     }
 
-    /// The schedule with all the sizes that it is computed by.
+    /// Returns the schedule, completed with all the sizes in use.
     pub(crate) fn resolved(&self) -> Cpu {
         let all = self.schedule;
         let size = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
@@ -256,7 +257,7 @@ impl Conv {
         }
     }
 
-    /// How it is cut by an algorithm.
+    /// Returns its blocking by an algorithm.
     fn cut(
         &self,
         p: &plan::Conv,
@@ -300,11 +301,11 @@ impl Conv {
         Ok(How::Dense(Box::new(cut)))
     }
 
-    /// Runs it, with weights that [`Conv::pack`] packed before, if there are any.
+    /// Runs it, with weights that [`Conv::pack`] packed before, if given.
     ///
     /// # Safety
-    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`]. What is packed are their
-    /// weights.
+    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`]. The packed weights are those of
+    /// `args`.
     pub(crate) unsafe fn run(
         &self,
         args: &[*mut u8],
@@ -358,7 +359,7 @@ impl Conv {
         }
     }
 
-    /// Bytes of the weights once they are packed; none for algorithms that read them as they are.
+    /// Returns the size of the packed weights in bytes, or `None` for algorithms that read them as they are.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
         let elements = match &self.how {
             How::Unknown | How::Weight(_) => return None,
@@ -379,7 +380,7 @@ impl Conv {
         }
     }
 
-    /// Packs the weights, which depend on no other operand.
+    /// Packs the weights; no other operand is read.
     ///
     /// # Safety
     /// `weights` is the operand that it was linked for; `to` has room for [`Conv::packed_bytes`].
@@ -428,22 +429,22 @@ impl Conv {
         }
     }
 
-    /// The work on its result.
+    /// Returns the epilogue.
     pub(crate) fn epilogue(&self) -> Option<&Linked> {
         self.epilogue.as_ref()
     }
 
-    /// The argument of the weights, when they are an operand.
+    /// Returns the argument of the weights, when they are an operand.
     pub(crate) fn weights(&self) -> usize {
         self.operands[1]
     }
 
-    /// The address of an element of the result.
+    /// Returns the address of an element of the result.
     fn result_at<T>(&self, args: &[*mut u8], at: i64) -> *mut T {
         args[self.out].cast::<T>().wrapping_offset(at as isize)
     }
 
-    /// Elements that it takes beside its arguments, on so many threads.
+    /// Returns the number of elements of its workspace, on `threads` threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
         let widened = (0..2).filter(|i| self.brings(*i));
         let widened: i64 = widened.map(|i| self.operand_len(i)).sum();

@@ -11,7 +11,7 @@ pub(super) struct CustomWork(pub Custom);
 
 impl Work for CustomWork {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: linked for arguments of these lengths, of which nobody else touches the result.
+        // SAFETY: linked for arguments of these lengths; nobody else touches the result.
         let done = unsafe { self.run(call.args) };
         done.map_err(|text| {
             let site = call.step_sites.first();
@@ -27,7 +27,7 @@ impl Work for CustomWork {
 }
 
 impl CustomWork {
-    /// Runs the user's kernel on this thread; the text says how it failed.
+    /// Runs the user's kernel on this thread; the text of an error describes the failure.
     ///
     /// # Safety
     /// Each argument is aligned memory of the length that `new` was told, bools are 0 or 1, and

@@ -1,4 +1,4 @@
-//! Batched matrix products: blocks of a size that depends on the shapes alone, spread over the pool.
+//! Batched matrix products, with blocks whose size depends on the shapes alone, spread over the pool.
 
 mod block;
 mod narrow;
@@ -29,9 +29,9 @@ use std::sync::Arc;
 
 /// A linked matrix product.
 pub(crate) struct MatMul {
-    /// Of its sums.
+    /// The dtype of the accumulators.
     dtype: DType,
-    /// Its operands, as register tiles read them.
+    /// The layout of its operands, as micro-kernels read them.
     terms: Terms,
     batch: Vec<i64>,
     m: i64,
@@ -41,20 +41,20 @@ pub(crate) struct MatMul {
     rhs: Operand,
     out: usize,
     behind: Behind,
-    /// Whether its right matrix is packed in *prepare*, where that can be.
+    /// True if B may be packed in *prepare*.
     packable: bool,
-    /// Rows and columns of a block.
+    /// The rows and columns of a block.
     block: (i64, i64),
     schedule: Cpu,
     level: Features,
     pub(crate) epilogue: Option<Linked>,
-    /// The same while sums are in registers, where it can be.
+    /// The same epilogue applied to accumulators in registers, where possible.
     finish: Option<Arc<Finish>>,
 }
 
 impl kiln_kernel::work::Work for MatMul {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: linked for arguments of these lengths; what is packed was packed by this kind of work.
+        // SAFETY: linked for arguments of these lengths; the packed B was packed by this kind of work.
         unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
         Ok(None)
     }
@@ -90,20 +90,19 @@ impl kiln_kernel::work::Work for MatMul {
     }
 
     unsafe fn pack(&self, call: &Call<'_>) {
-        // SAFETY: the first is the weights, the second has the bytes that `packs` says.
+        // SAFETY: the first argument is B, the second has the bytes that `packs` returns.
         unsafe { self.pack(call.args[0], call.args[1], call.parallel) }
     }
 }
 
-/// Elements up to which rows of a left matrix reach where instructions hold all distances.
+/// The most elements that rows of A span if instructions hold all offsets.
 const NEAR: i64 = 1 << 24;
 
-/// The most terms of a sum, which is computed without a pause. Only rows whose elements are one need not be in
-/// memory.
+/// The longest K, which is computed without interruption. Only rows that alias one element can be longer than memory.
 pub(crate) const LONGEST: i64 = 1 << 36;
 
 impl MatMul {
-    /// Whether there is code for it.
+    /// True if there is code for it.
     pub(crate) fn computes(p: &plan::MatMul) -> bool {
         let sums = [DType::F32, DType::F64, DType::I32, DType::I64];
         sums.contains(&p.sums())
@@ -176,7 +175,7 @@ impl MatMul {
         Ok(linked)
     }
 
-    /// Checks that its schedule can be followed.
+    /// Checks that its schedule is legal.
     fn check(&self) -> Result<()> {
         let s = &self.schedule;
         s.check(self.level, self.terms.instruction())
@@ -197,7 +196,7 @@ impl MatMul {
         }
     }
 
-    /// The schedule with all the sizes that it is computed by.
+    /// Returns the schedule, completed with all the sizes in use.
     pub(crate) fn resolved(&self) -> Cpu {
         let mut all = self.schedule;
         let size = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
@@ -224,13 +223,13 @@ impl MatMul {
         all
     }
 
-    /// By what, and in which tiles, numbers of the dtype of sums are multiplied.
+    /// Returns the instruction, level and schedule that multiply elements of the accumulators' dtype.
     fn how(&self) -> (Instruction, Features, Option<&Cpu>) {
         let by = Instruction::of_numbers(self.dtype);
         (by, self.level, Some(&self.schedule))
     }
 
-    /// Elements that it takes beside its arguments, on so many threads.
+    /// Returns the number of elements of its workspace, on `threads` threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
         match self.schedule.algorithm {
             Algorithm::Vector => threads * self.k,
@@ -240,11 +239,10 @@ impl MatMul {
         }
     }
 
-    /// Runs it, with the right matrix that [`MatMul::pack`] packed before, if there is one.
+    /// Runs it, with the B that [`MatMul::pack`] packed before, if given.
     ///
     /// # Safety
-    /// `args` are the buffers it was linked for; see [`tile::Runner::new`]. What is packed is their right
-    /// matrix.
+    /// `args` are the buffers it was linked for; see [`tile::Runner::new`]. The packed matrix is their B.
     pub(crate) unsafe fn run(
         &self,
         args: &[*mut u8],
@@ -290,8 +288,8 @@ impl MatMul {
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
         run_blocks((blocks, cost), launch, |i, args, made, work| unsafe {
-            // What is made of the right matrix is used for all rows, else what is made of the left for all
-            // columns.
+            // A part of B from a prologue is reused for all rows; otherwise a part of A from a prologue is reused for
+            // all columns.
             let (b, i) = (i / (rows * cols), i % (rows * cols));
             let (r, c) = match self.rhs.made {
                 None => (i / cols, i % cols),
@@ -338,7 +336,7 @@ impl MatMul {
     }
 }
 
-/// The schedule that a plan names, if its algorithm is one of the legal ones.
+/// Returns the schedule that a plan names, if its algorithm is legal.
 pub(crate) fn chosen(named: Option<Cpu>, legal: &[Algorithm]) -> Result<Cpu> {
     match named {
         Some(named) if legal.contains(&named.algorithm) => Ok(named),

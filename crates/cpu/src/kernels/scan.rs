@@ -1,11 +1,10 @@
-//! Running results: columns and chunks of lanes, whose number depends on the shape alone, spread over the
-//! pool.
+//! Scans. Columns, and chunks of lanes whose number depends on the shape alone, are spread over the pool.
 //!
-//! A long lane is cut into chunks. What each chunk combines to is found first; combined in order, these
-//! are what the chunks start from.
+//! A long lane is cut into chunks. A first pass finds the total of each chunk; the running totals are the initial
+//! values of the chunks.
 //!
-//! Elements pass through a tile of register elements, so that the loops that move them know the dtype alone, and
-//! the loops that combine them the register type and the kind. Lines that are register elements in memory need none.
+//! Elements pass through a tile of register elements. So the loops that move them depend on the dtype alone, and the
+//! loops that combine them on the register type and the kind. Lines that are register elements in memory need no tile.
 
 use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum};
 use crate::kernels::matmul::{Args, split};
@@ -27,7 +26,7 @@ pub(crate) struct Scan {
     outer: i64,
     len: i64,
     inner: i64,
-    /// Chunks of a lane, and the elements of one.
+    /// The chunks of a lane, and the elements of a chunk.
     chunks: i64,
     chunk: i64,
     x: usize,
@@ -42,17 +41,17 @@ impl Work for Scan {
     }
 }
 
-/// Lanes side by side that one part works on, where the axis is not the last.
+/// The neighbouring lanes that one part processes, where the axis is not the last.
 const COLUMNS: i64 = 512;
-/// Lanes are cut where there are fewer parts than this...
+/// The number of parts below which lanes are cut.
 const PARTS: i64 = 64;
-/// ...into chunks of no fewer elements than this.
+/// The least elements of a chunk.
 const CHUNK: i64 = 1 << 15;
-/// How many of [`split`]'s multiply-adds an element is worth.
+/// The cost of an element, in [`split`]'s multiply-adds.
 const WORK: i64 = 8;
 
 impl Scan {
-    /// Whether there is code for it.
+    /// True if there is code for it.
     pub(crate) fn computes(p: &plan::Scan) -> bool {
         let kind = p.dtype.is_float() || p.kind != ScanKind::LogSumExp;
         p.dtype.computes() && p.dtype != DType::Bool && kind
@@ -122,7 +121,7 @@ impl Scan {
                 _ => (from..to).for_each(|i| part(i, 1, 0, None, true)),
             });
         }
-        // What the columns of each chunk combine to, and then what they start from.
+        // The carries hold the totals of each chunk's columns first, and then their initial values.
         let parts = items * self.chunks;
         let mut carries = vec![0u64; (parts * width) as usize];
         let shared = Carries(carries.as_mut_ptr().cast());
@@ -159,16 +158,16 @@ unsafe impl Sync for Carries {}
 /// Rows of neighbouring columns, in the order of the scan.
 struct Part {
     x: *mut u8,
-    /// `None` if only the end is wanted.
+    /// The result; `None` if only the end is computed.
     out: Option<*mut u8>,
-    /// Where the columns start, and then where they end; the identity where there is none.
+    /// The initial values of the columns, replaced by their final values; the identity if there is none.
     carry: Option<*mut u8>,
-    /// How many such there are, and elements from one to the next.
+    /// The number of lanes, and the elements from one to the next.
     lanes: usize,
     pitch: usize,
     rows: usize,
     width: usize,
-    /// Elements from row to row.
+    /// The elements from row to row.
     step: isize,
 }
 
@@ -183,16 +182,16 @@ impl Part {
         let size = loops.size as isize;
         let is_line = self.step.abs() == 1;
         let most = (TILE / self.width).max(1);
-        // Short lanes lie one behind the other, and share a tile.
+        // Short lanes are contiguous, and share a tile.
         let together = (TILE / (self.rows * self.width)).max(1);
         for lane in (0..self.lanes).step_by(together) {
             let lanes = together.min(self.lanes - lane);
             let carry = self.carry.unwrap_or(own.as_mut_ptr().cast());
             if self.carry.is_none() {
-                // SAFETY: there is room for as many as one part has columns.
+                // SAFETY: there is room for the most columns of a part.
                 unsafe { (loops.begin)(carry, self.width) };
             }
-            // Rows that descend begin in the last lane.
+            // Descending rows start in the last lane.
             let lane = if self.step < 0 {
                 lane + lanes - 1
             } else {
@@ -206,7 +205,7 @@ impl Part {
                 let memory = |x: *mut u8| Moved {
                     memory: place(x),
                     tile,
-                    // A line that ascends is one row.
+                    // An ascending line is one row.
                     rows: if self.step == 1 { 1 } else { all },
                     width: if self.step == 1 { all } else { self.width },
                     step: self.step,
@@ -242,33 +241,33 @@ impl Part {
     }
 }
 
-/// Runs of a tile that are scanned side by side, so that one does not wait for another.
+/// The runs of a tile that are scanned side by side, so that they are independent.
 const RUNS: usize = 8;
-/// Elements of such a run.
+/// The elements of a run.
 const RUN: usize = 128;
-/// Elements that are loaded, scanned and stored together.
+/// The elements that are loaded, scanned and stored together.
 const TILE: usize = RUNS * RUN;
 
 /// The loops of a dtype and a kind.
 #[derive(Copy, Clone)]
 struct Loops {
-    /// Bytes of an element in memory.
+    /// The bytes of an element in memory.
     size: usize,
-    /// Bytes of a register element.
+    /// The bytes of a register element.
     register: usize,
     /// True if elements in memory are register elements.
     direct: bool,
     load: unsafe fn(Moved),
     store: unsafe fn(Moved),
     scan: unsafe fn(Block),
-    /// Fills so many carries with the identity.
+    /// Fills carries with the identity; the number is their count.
     begin: unsafe fn(*mut u8, usize),
-    /// Makes what the columns (of the number given last) of each chunk combine to what they start from.
+    /// Replaces the totals of each chunk's columns by their initial values; the last number is the count of columns.
     join: unsafe fn(*mut u8, usize, usize),
 }
 
 impl Loops {
-    /// The loops of a scan that [`Scan::computes`].
+    /// Returns the loops of a scan for which [`Scan::computes`] is true.
     fn of(dtype: DType, kind: ScanKind, level: Features) -> Loops {
         let blank = with_dtype!(dtype, M => Loops {
             size: size_of::<<M as Mem>::Raw>(),
@@ -309,13 +308,13 @@ impl Loops {
     }
 }
 
-/// Rows of neighbouring elements in memory, and the tile that they lie in one behind the other.
+/// Rows of neighbouring elements in memory, and the tile that holds them contiguously.
 struct Moved {
     memory: *mut u8,
     tile: *mut u8,
     rows: usize,
     width: usize,
-    /// Elements from row to row in memory.
+    /// The elements from row to row in memory.
     step: isize,
 }
 
@@ -348,7 +347,7 @@ unsafe fn store<M: Mem>(m: Moved) {
 }
 
 /// # Safety
-/// There are so many carries.
+/// There are `count` carries.
 unsafe fn begin<C: Number, K: Combine>(carries: *mut u8, count: usize) {
     // SAFETY: the caller's.
     unsafe { std::slice::from_raw_parts_mut(carries.cast::<C>(), count) }.fill(K::identity());
@@ -368,24 +367,24 @@ unsafe fn join<C: Number, K: Combine>(carries: *mut u8, chunks: usize, width: us
     }
 }
 
-/// Lanes of register elements one behind the other, and the carries of their columns.
+/// Contiguous lanes of register elements, and the carries of their columns.
 struct Block {
     from: *const u8,
-    /// The same place; of rows of one element it may be another.
+    /// The destination: the same place, or possibly another for rows of one element.
     to: *mut u8,
-    /// Of the first lane; others begin with the identity.
+    /// The carry of the first lane; other lanes start with the identity.
     carry: *mut u8,
     lanes: usize,
-    /// Rows of a lane.
+    /// The rows of a lane.
     rows: usize,
     width: usize,
-    /// Rows of one element that are neighbours in memory: their combinations may be regrouped.
+    /// True for rows of one element that are neighbours in memory: their combinations may be regrouped.
     is_line: bool,
-    /// Only the carries are wanted; what is written is of no use.
+    /// True if only the carries are used, and the written elements are not.
     end_only: bool,
 }
 
-/// Combines the rows of lanes with those in front of them.
+/// Combines the rows of lanes with the preceding ones.
 struct Running<C, K>(PhantomData<(C, K)>);
 impl<C: Number, K: Combine> Kernel<Block> for Running<C, K> {
     #[inline(always)]

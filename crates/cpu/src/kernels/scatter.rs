@@ -1,8 +1,8 @@
 //! Elements placed by index.
 //!
-//! Threads own disjoint parts of the result, and each walks its part's source elements in ascending
-//! order, so the result is that of one thread. Off the indexed axis a part owns a range of columns or
-//! of what lies outside; where there is one lane, a range of the axis.
+//! Threads own disjoint parts of the result. Each walks its part's source elements in ascending order, so the result is
+//! that of one thread. A part owns a range of columns, or of the axes outside the indexed one. Where there is only one
+//! lane, it owns a range of the indexed axis.
 
 use crate::combine::{Combine, Max, Min, Number, Prod, Sum, with_number};
 use crate::kernels::matmul::{Args, split};
@@ -24,22 +24,22 @@ use std::marker::PhantomData;
 #[derive(Copy, Clone, Debug)]
 struct Axis {
     extent: i64,
-    /// Elements from one to the next in the result, the index and the source.
+    /// The strides in the result, the index and the source, in elements.
     strides: [i64; 3],
 }
 
 /// A linked scatter.
 pub(crate) struct Scatter {
-    /// Bytes of x.
+    /// The bytes of x.
     bytes: usize,
-    /// Off the indexed axis, without `inner`.
+    /// The axes other than the indexed one and `inner`.
     outer: SmallVec<[Axis; 4]>,
     indexed: Axis,
-    /// The last axis behind the indexed one; of extent 1 where there is none.
+    /// The last axis after the indexed one; of extent 1 if there is none.
     inner: Axis,
-    /// Extent of the indexed axis in x.
+    /// The extent of the indexed axis in x.
     bound: i64,
-    /// Offsets of the index and the source.
+    /// The offsets of the index and the source.
     offsets: [i64; 2],
     x: usize,
     index: usize,
@@ -58,17 +58,17 @@ impl Work for Scatter {
     }
 }
 
-/// Indices looked at together.
+/// The number of indices that are checked together.
 const BLOCK: i64 = 512;
-/// Columns that threads share out.
+/// The number of columns in a thread's share.
 const COLUMNS: i64 = 256;
-/// Source elements that make it worth that each thread walks all indices.
+/// The source elements from which on it pays that each thread walks all indices.
 const SHARED: i64 = 1 << 16;
-/// Bytes of x that threads copy.
+/// The bytes of x that a thread copies at a time.
 const COPY: i64 = 1 << 20;
 
 impl Scatter {
-    /// Whether there is code for it.
+    /// True if there is code for it.
     pub(crate) fn computes(p: &plan::Scatter) -> bool {
         let narrow = matches!(p.dtype, DType::Bool | DType::F16 | DType::BF16);
         let adds = matches!(p.kind, ScatterKind::Sum | ScatterKind::Prod);
@@ -191,7 +191,7 @@ impl Scatter {
         });
     }
 
-    /// Brings x to where the result is.
+    /// Copies x to the result, unless they alias.
     fn copy(&self, args: &Args, parallel: bool) {
         if args.0[self.x] == args.0[self.out] || self.bytes == 0 {
             return;
@@ -208,7 +208,7 @@ impl Scatter {
     }
 }
 
-/// Axes without those of extent 1, neighbours that are one run in all operands made one.
+/// Returns the axes without those of extent 1, and with neighbours merged that are contiguous in all operands.
 fn merged(axes: &[Axis]) -> Vec<Axis> {
     let mut out: Vec<Axis> = Vec::new();
     for a in axes.iter().filter(|a| a.extent != 1) {
@@ -225,20 +225,20 @@ fn merged(axes: &[Axis]) -> Vec<Axis> {
     out
 }
 
-/// What lies at one place outside the indexed axis.
+/// The part of a scatter at one place outside the indexed axis.
 struct Part<'a> {
     out: *mut u8,
     index: *const i64,
     src: *const u8,
     indexed: Axis,
-    /// Strides of the columns.
+    /// The strides of the columns.
     inner: [i64; 3],
     columns: i64,
     bound: i64,
-    /// The destinations along the axis that are this part's.
+    /// The destinations along the axis that this part owns.
     range: (i64, i64),
-    /// The number of the first source element, for ordering failures, and how many there are from one
-    /// index to the next.
+    /// The number of the first source element, for ordering failures, and the number of elements from one index to the
+    /// next.
     place: i64,
     pitch: i64,
     failures: &'a Failures,
@@ -254,7 +254,7 @@ impl Part<'_> {
         });
     }
 
-    /// Reports the first of these indices that is outside the axis.
+    /// Reports the first index of the block that is outside the axis.
     #[cold]
     fn find_outside(&self, mut block: std::ops::Range<i64>) {
         // SAFETY: linking proved that the index has these elements.
@@ -267,9 +267,9 @@ impl Part<'_> {
     /// Stores all elements.
     ///
     /// # Safety
-    /// All places exist but for those that indices name, and what is written is this part's own.
+    /// All places exist, except those that indices name, and the places that are written belong to this part alone.
     unsafe fn run(&self, store: Store) {
-        // One index for a row.
+        // A row has one index.
         let is_row = self.inner == [1, 0, 1] && self.columns > 1;
         let (columns, run) = match is_row {
             true => (1, self.columns),
@@ -286,7 +286,7 @@ impl Part<'_> {
         let [step, index_step, src_step] = self.indexed.strides;
         let (first, count) = (self.range.0, (self.range.1 - self.range.0) as u64);
         if columns == 1 && count < self.bound as u64 {
-            // Which are this part's is hard to predict, so they are listed without a branch.
+            // A branch on ownership predicts badly, so this part's indices are listed without one.
             let mut own = [0i64; BLOCK as usize];
             for block in (0..self.indexed.extent).step_by(BLOCK as usize) {
                 if self.failures.cancelled() {
@@ -342,19 +342,19 @@ impl Part<'_> {
     }
 }
 
-/// Destinations and the source elements that go there, in the order that they are stored in.
+/// Destinations and their source elements, in the order of storing.
 struct Pairs {
     store: Store,
     out: *mut u8,
     src: *const u8,
-    /// Elements that go to each destination and those behind it.
+    /// The number of consecutive elements that go to each destination.
     run: usize,
     len: usize,
     places: [(isize, isize); BLOCK as usize],
 }
 
 impl Pairs {
-    /// Stores what is listed.
+    /// Stores the listed elements.
     ///
     /// # Safety
     /// All places exist, and nobody else touches the destinations.
@@ -374,7 +374,7 @@ impl Pairs {
 /// The loop that stores runs of elements from the source to the result.
 type Store = unsafe fn(Listed);
 
-/// [`Pairs`] as the loops take them.
+/// [`Pairs`] in the form that the loops take.
 struct Listed {
     out: *mut u8,
     src: *const u8,
@@ -383,9 +383,9 @@ struct Listed {
     run: usize,
 }
 
-/// Replaces what was there.
+/// Replaces the previous element.
 struct Set<M>(PhantomData<M>);
-/// Combines with what was there.
+/// Combines with the previous element.
 struct With<M, K>(PhantomData<(M, K)>);
 
 impl<M: Mem> Kernel<Listed> for Set<M> {
@@ -413,7 +413,7 @@ where
     }
 }
 
-/// Makes each element of the result what `f` makes of it and the source's.
+/// Replaces each element of the result by `f` of it and the source's element.
 ///
 /// # Safety
 /// All places exist, and nobody else touches those of the result.
@@ -431,7 +431,7 @@ unsafe fn each<T: Copy>(l: Listed, f: impl Fn(T, T) -> T) {
     }
 }
 
-/// The loop for elements of `dtype`. Only sums are worth vectors.
+/// Returns the loop for elements of `dtype`. Only sums are worth vectors.
 fn link(dtype: DType, kind: ScatterKind, level: Features) -> Store {
     fn plain<K: Combine>(dtype: DType) -> Store {
         with_number!(dtype, M => baseline::<With<M, K>, _>(), baseline::<With<M, K>, _>())

@@ -1,9 +1,9 @@
 //! The order of elements.
 //!
-//! Elements become unsigned keys of the same order (reversed for a descending one), and each is packed
-//! with its index into one number. No two of these are equal, so whatever sorts them gives the stable
-//! order, on any number of threads. Short lanes go through the standard library's sort, long ones
-//! through a radix sort; where only a few of the first are wanted, one pass collects candidates.
+//! Elements become unsigned keys of the same order (reversed for a descending sort). Each key is packed with its index
+//! into one number. These numbers are unique, so any sorting algorithm gives the stable order, on any number of
+//! threads. Short lanes use the standard library's sort, long ones a radix sort. Where only the first few are needed,
+//! one pass collects candidates.
 
 use crate::kernels::matmul::{Args, split};
 use kiln_base::DType;
@@ -39,19 +39,19 @@ impl Work for ArgSort {
     }
 }
 
-/// Lanes of fewer elements are not sorted by radix.
+/// The least elements of a lane that is sorted by radix.
 const RADIX_LEN: usize = 512;
-/// The most of the first elements that are found without sorting the lane.
+/// The most first elements that are found without sorting the lane.
 const FEW: usize = 1024;
-/// Lanes of fewer elements are not shared between threads.
+/// The least elements of a lane that threads share.
 const SHARED_LEN: usize = 1 << 17;
-/// Keys made at once.
+/// The number of keys that are made at once.
 const BLOCK: usize = 256;
 /// The most bits of a digit.
 const DIGIT: u32 = 11;
 
 impl ArgSort {
-    /// Whether there is code for it.
+    /// True if there is code for it.
     pub(crate) fn computes(p: &plan::ArgSort) -> bool {
         p.dtype.computes()
     }
@@ -88,7 +88,7 @@ impl ArgSort {
         if self.lanes == 0 || self.kept == 0 {
             return;
         }
-        // SAFETY: `args` are those it was linked for, and a key and a position fit the word that is chosen.
+        // SAFETY: `args` are those it was linked for; a key and an index fit the chosen word.
         unsafe {
             if key_bits(self.dtype) <= 32 && self.len <= 1 << 32 {
                 self.run_packed::<u64>(args, parallel, failures)
@@ -148,14 +148,14 @@ impl ArgSort {
     }
 }
 
-/// Number of a dtype's bits.
+/// Returns the number of a dtype's bits.
 fn key_bits(dtype: DType) -> u32 {
     8 * dtype.size() as u32
 }
 
 // ---- keys ----
 
-/// What keys are made from: `count` elements from `x` on.
+/// The source of keys: `count` elements from `x` on.
 struct Keys {
     x: *const u8,
     count: usize,
@@ -164,7 +164,7 @@ struct Keys {
     flip: u64,
 }
 
-/// An unsigned number of the order that elements have.
+/// An element that has an unsigned key of the same order.
 trait Key: Mem {
     fn key(x: Self::Raw) -> u64;
 }
@@ -199,7 +199,7 @@ macro_rules! keys {
         }
     )*};
 }
-// The literal is the magnitude of infinity; what is beyond it is NaN.
+// The literal is the magnitude of infinity; larger magnitudes are NaN.
 keys!(float
     F16: u16, x => x, 0x7c00;
     BF16: u16, x => x, 0x7f80;
@@ -293,7 +293,7 @@ impl Packed for u128 {
 
 /// Memory for the lanes of one thread.
 struct Scratch<R> {
-    /// Two halves.
+    /// Two buffers, each of the size of a lane.
     records: Option<Storage>,
     found: Vec<R>,
     counts: Vec<usize>,
@@ -302,7 +302,7 @@ struct Scratch<R> {
 /// A list that threads write different parts of.
 #[derive(Copy, Clone)]
 struct Shared<T>(*mut T);
-// SAFETY: who writes promises that nobody else touches the element.
+// SAFETY: each writer promises that nobody else touches the element.
 unsafe impl<T> Sync for Shared<T> {}
 impl<T> Shared<T> {
     /// # Safety
@@ -314,7 +314,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// The edges of part `p` of `len` elements.
+/// Returns the bounds of part `p` of `len` elements.
 fn edges(len: usize, parts: usize, p: usize) -> (usize, usize) {
     let edge = |p: usize| (len as u128 * p as u128 / parts as u128) as usize;
     (edge(p), edge(p + 1))
@@ -329,7 +329,7 @@ impl<R: Packed> Scratch<R> {
         }
     }
 
-    /// The `kept` first of a lane, in order.
+    /// Returns the first `kept` of a lane, in order.
     fn first(&mut self, lane: &Lane, len: usize, kept: usize, parts: usize) -> &[R] {
         self.found.clear();
         let found = std::sync::Mutex::new(&mut self.found);
@@ -338,7 +338,7 @@ impl<R: Packed> Scratch<R> {
             let mut best = Vec::with_capacity(4 * kept + BLOCK);
             let mut limit = R::MAX;
             lane.blocks(from, to, |first, keys| {
-                // Of equal keys an earlier one is already there.
+                // If keys are equal, an earlier one is already present.
                 let least = keys.iter().fold(u64::MAX, |a, k| a.min(*k));
                 if best.len() >= kept && least > limit.key() {
                     return;
@@ -366,7 +366,7 @@ impl<R: Packed> Scratch<R> {
         &self.found
     }
 
-    /// The whole lane in order.
+    /// Returns the whole lane in order.
     fn sorted(&mut self, lane: &Lane, len: usize, bits: u32, parts: usize) -> Result<&[R]> {
         let bytes = len.checked_mul(2 * size_of::<R>());
         let bytes = bytes.ok_or_else(|| Error::Internal("a lane of too many bytes".into()))?;
@@ -402,12 +402,12 @@ impl<R: Packed> Scratch<R> {
                 std::mem::swap(&mut from, &mut to);
             }
         }
-        // SAFETY: as above, for the half that was written last.
+        // SAFETY: as above, for the buffer that was written last.
         Ok(unsafe { std::slice::from_raw_parts(from.0, len) })
     }
 
-    /// Moves records by one digit of their keys, keeping their order otherwise. Does nothing, and
-    /// says so, where all have the same.
+    /// Moves records by one digit of their keys, otherwise keeping their order. Returns false, without moving anything,
+    /// if all have the same digit.
     fn pass(
         &mut self,
         from: Shared<R>,
@@ -418,7 +418,7 @@ impl<R: Packed> Scratch<R> {
         parts: usize,
     ) -> bool {
         let buckets = 1usize << width;
-        // SAFETY: the half holds `len` records that nobody changes here.
+        // SAFETY: the buffer holds `len` records that nobody changes here.
         let records = unsafe { std::slice::from_raw_parts(from.0, len) };
         let digit = |r: R| (r.key() >> shift) as usize & (buckets - 1);
         self.counts.clear();

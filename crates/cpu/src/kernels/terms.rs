@@ -1,8 +1,9 @@
-//! Operands that have fewer bits than their sums, as register tiles read them: several terms in a word of 32 bits where
-//! an instruction multiplies these, else each as what is summed.
+//! The layout of operands with fewer bits than their accumulators, as micro-kernels read them. Where an instruction
+//! multiplies several terms, a word of 32 bits holds several; otherwise each term is widened to the accumulators'
+//! dtype.
 //!
-//! The instruction that multiplies four bytes takes a left operand without a sign. One with a sign has 128 added, which
-//! flips a bit, padding included; sums begin with what that adds to them, taken away: `Σ (x + 128) · w − 128 · Σ w`.
+//! The instruction that multiplies four bytes takes an unsigned A. A signed A has 128 added, which flips a bit, padding
+//! included. Accumulators start with the negated contribution of this offset: `Σ (x + 128) · w − 128 · Σ w`.
 
 use kiln_base::{DType, Instruction};
 use kiln_kernel::affine::ceil;
@@ -10,10 +11,10 @@ use kiln_kernel::bugs::bug;
 use kiln_kernel::simd::Features;
 use kiln_kernel::simd::convert::widen;
 
-/// Halves that are widened at a time.
+/// The number of f16 or bf16 that are widened at a time.
 const SOME: usize = 64;
 
-/// What the operands of a product are to register tiles.
+/// The layout of a product's operands for micro-kernels.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Terms {
     operands: [DType; 2],
@@ -22,8 +23,8 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Of operands of these dtypes, of which the first may have bytes of `seven_bits` alone; `grouped` says whether
-    /// several terms may share a word.
+    /// Makes the layout for operands of these dtypes. With `seven_bits`, the first has bytes of seven bits alone.
+    /// `grouped` says that several terms may share a word.
     pub(crate) fn new(
         (operands, seven_bits): ([DType; 2], bool),
         level: Features,
@@ -36,62 +37,62 @@ impl Terms {
         }
     }
 
-    /// What multiplies.
+    /// Returns the instruction that multiplies.
     pub(crate) fn instruction(self) -> Instruction {
         self.by
     }
 
-    /// The dtype of an operand.
+    /// Returns the dtype of an operand.
     pub(crate) fn operand(self, i: usize) -> DType {
         self.operands[i]
     }
 
-    /// Whether operands have fewer bits than their sums.
+    /// True if operands have fewer bits than their accumulators.
     pub(crate) fn are_narrow(self) -> bool {
         self.operands[0].size() < 4
     }
 
-    /// Whether several of them share a word.
+    /// True if several terms share a word.
     pub(crate) fn are_grouped(self) -> bool {
         self.count() > 1
     }
 
-    /// How many share a word.
+    /// Returns the number of terms in a word.
     pub(crate) fn count(self) -> i64 {
         self.by.count()
     }
 
-    /// Bytes of a term as it is multiplied.
+    /// Returns the size of a term in bytes, as it is multiplied.
     pub(crate) fn size(self) -> i64 {
         self.by.terms[0].size() as i64
     }
 
-    /// Words of so many terms, in the last of which zeros may be behind these.
+    /// Returns the number of words that hold `terms` terms; the last one may be padded with zeros.
     pub(crate) fn words(self, terms: i64) -> i64 {
         ceil(terms, self.count())
     }
 
-    /// Whether an operand's elements are not what is multiplied, but made into that.
+    /// True if an operand's elements are converted before they are multiplied.
     pub(crate) fn converts(self, i: usize) -> bool {
         self.operands[i] != self.by.terms[i]
     }
 
-    /// Whether 128 is added to the left operand.
+    /// True if 128 is added to A.
     pub(crate) fn is_flipped(self) -> bool {
         (self.operands[0], self.by.terms[0]) == (DType::I8, DType::U8)
     }
 
-    /// What a term of the right operand adds to the number that a sum begins with.
+    /// Returns the contribution of a term of B to the initial value of an accumulator.
     pub(crate) fn start(self, term: i32) -> i32 {
         bug("what was added to the left is left in sums", -128, |_| 0) * term
     }
 
-    /// A byte of what is 0 on the left.
+    /// Returns the byte that represents zeros in A.
     pub(crate) fn padding(self) -> u8 {
         if self.is_flipped() { 0x80 } else { 0 }
     }
 
-    /// What register tiles multiply, for people, unless that are numbers.
+    /// Returns a readable description of the grouped terms; empty if terms are single elements.
     pub(crate) fn shown(self) -> String {
         match self.count() {
             4 => ", of four bytes each".into(),
@@ -100,7 +101,7 @@ impl Terms {
         }
     }
 
-    /// Makes elements of an operand, so many elements apart, into terms that lie side by side.
+    /// Converts elements of an operand, `apart` elements apart, into contiguous terms.
     ///
     /// # Safety
     /// The elements exist, and there is room.
@@ -119,8 +120,8 @@ impl Terms {
     }
 }
 
-/// Makes elements of a dtype, so many elements apart, into those of another that has as many bits or more, which come
-/// to lie side by side. Bytes that lose their sign have 128 added.
+/// Converts elements of a dtype, `apart` elements apart, into contiguous elements of another dtype with as many bits or
+/// more. Bytes that lose their sign have 128 added.
 ///
 /// # Safety
 /// The elements exist, and there is room.
@@ -132,7 +133,7 @@ pub(crate) unsafe fn convert(
     to: *mut u8,
 ) {
     use DType::{F32, I8, I16, I32, U8};
-    // SAFETY: the caller's; the dtypes say what elements are.
+    // SAFETY: the caller's; the dtypes are those of the elements.
     unsafe {
         match (from_dtype, to_dtype) {
             (same, to_dtype) if same == to_dtype && apart == 1 => {
@@ -205,11 +206,11 @@ unsafe fn each<A: Copy, B>(
     }
 }
 
-/// Puts one more term into each of some words, so many bits from their end, where there are zeros; the first term sets
-/// a word.
+/// Puts one more term into each of some words, `bits` bits from their end, where there are zeros; the first term sets a
+/// word.
 ///
 /// # Safety
-/// There are so many terms, and words.
+/// There are `count` terms, and words.
 pub(crate) unsafe fn put<E: Copy>(
     from: *const E,
     bits: i64,

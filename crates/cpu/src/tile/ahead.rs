@@ -1,17 +1,17 @@
-//! What printed code asks for before it is wanted, so that memory works while it computes.
+//! Software prefetches of emitted code, which overlap memory accesses with computation.
 
 use super::inst::stage_cost;
 use super::walk::{Shape, Walk};
 use kiln_kernel::bound::Bound;
 use kiln_plan::tile::{Schedule, Turn};
 
-/// A load from an argument of at least this many bytes fetches ahead.
+/// The least bytes of an argument whose loads are prefetched.
 const FETCH_BYTES: i64 = 4 << 20;
-/// The longest row that is fetched while the one before it is worked on: a few must fit the cache.
+/// The most bytes of a row that is prefetched while the previous row is processed; a few must fit the cache.
 const FETCH_ROW: i64 = 128 << 10;
 
-/// The costliest of the stages over the lanes of a row, where there are several: rows are read from memory by the first
-/// stage, so this one asks for the next row.
+/// Returns the costliest stage over the lanes of a row, if there are several. The first stage reads the rows from
+/// memory, so this one prefetches the next row.
 pub(super) fn costliest(bound: &Bound) -> Option<usize> {
     let stages = &bound.program.stages;
     let mut inner: Vec<usize> = (0..stages.len())
@@ -27,7 +27,7 @@ pub(super) fn costliest(bound: &Bound) -> Option<usize> {
     Some(inner[0])
 }
 
-/// How far ahead the next row of a walk is fetched.
+/// Returns the distance at which a walk prefetches its next row.
 pub(super) fn distance(bound: &Bound, walk: &Walk) -> Option<u32> {
     let arg = bound.program.args[walk.arg];
     let size = arg.dtype.size() as i64;
@@ -37,7 +37,7 @@ pub(super) fn distance(bound: &Bound, walk: &Walk) -> Option<u32> {
         .then(|| u32::try_from(step).ok())?
 }
 
-/// Whether a walk reads a large argument line by line.
+/// True if a walk reads a large argument line by line.
 fn is_fetched(bound: &Bound, walk: &Walk) -> bool {
     let arg = bound.program.args[walk.arg];
     let bytes = bound.lens[walk.arg].saturating_mul(arg.dtype.size() as i64);

@@ -1,5 +1,5 @@
-//! Transposes block by block: where neighbours in memory belong to different rows of the result, some rows are computed
-//! at once, some columns of each, so that every line of memory is read once.
+//! Transposes by blocks. Where neighbours in memory belong to different rows of the result, some rows are computed at
+//! once, some columns of each. So every cache line is read once.
 
 use super::code::{Call, Op};
 use super::load::{at, is_direct};
@@ -15,13 +15,12 @@ use kiln_kernel::sums::Lane;
 use kiln_plan::tile::{Access, Bound, Inst, Schedule, TileProgram};
 use std::marker::PhantomData;
 
-/// Rows of a block: so many elements of 4 bytes are a line of memory.
+/// The rows of a block: this many elements of 4 bytes fill a cache line.
 const ROWS: i64 = 16;
-/// Columns of a block, the most that there are enough of: rows of the result in memory are that long.
+/// The candidates for the columns of a block, the largest that fits; rows of the result in memory have this length.
 const COLUMNS: [i64; 3] = [32, 16, 8];
 
-/// The program as one over blocks, and programs for what these leave, if it reads something across rows; otherwise
-/// nothing.
+/// Returns the program over blocks, and programs for the rest, if it reads anything across rows; otherwise nothing.
 ///
 /// # Errors
 /// If its sizes have no values.
@@ -58,8 +57,8 @@ pub(crate) fn blocks(program: &TileProgram, values: &[i64]) -> Result<Vec<TilePr
     Ok(all)
 }
 
-/// The axis along which a load has neighbours, if that is not the last, and the last, which it steps along. Results have
-/// neighbours along the last.
+/// Returns the axis along which a load has neighbours, if that is not the last, and the last axis, along which it has a
+/// stride. Results have neighbours along the last axis.
 fn across(program: &TileProgram, values: &[i64]) -> Result<Option<[usize; 2]>> {
     let Some(last) = program.axes.len().checked_sub(1) else {
         return Ok(None);
@@ -88,7 +87,7 @@ fn across(program: &TileProgram, values: &[i64]) -> Result<Option<[usize; 2]>> {
     Ok(found)
 }
 
-/// Everything of a program that has a stride an axis.
+/// Returns all lists of a program that have a stride per axis.
 fn strides(program: &mut TileProgram) -> impl Iterator<Item = &mut Vec<Dim>> {
     let accesses = program.accesses.iter_mut().flat_map(|a| {
         let Access {
@@ -104,7 +103,7 @@ fn strides(program: &mut TileProgram) -> impl Iterator<Item = &mut Vec<Dim>> {
     }))
 }
 
-/// Makes one axis of neighbours that everything moves along as along one.
+/// Merges neighbouring axes that are contiguous for all accesses.
 fn merge_axes(program: &mut TileProgram, values: &[i64]) -> Result<()> {
     for i in (1..program.axes.len()).rev() {
         let inner = extent(&program.axes[i], values)?;
@@ -122,7 +121,8 @@ fn merge_axes(program: &mut TileProgram, values: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// The program with two axes cut into parts of some indices each, which come last; extents are multiples of these.
+/// Returns the program with two axes cut into parts of some indices each, which come last. Extents are multiples of
+/// these parts.
 fn in_blocks(
     mut program: TileProgram,
     cuts: [(usize, i64); 2],
@@ -145,7 +145,7 @@ fn in_blocks(
     Ok(program)
 }
 
-/// Rows that begin one element apart, from a lane on.
+/// Rows that start one element apart, from a lane on.
 #[derive(Copy, Clone, Default, PartialEq)]
 struct Rows {
     lane: usize,
@@ -156,7 +156,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Whether this row comes next.
+    /// True if this row comes next.
     fn goes_on(&self, row: &Rows) -> bool {
         let next = Rows {
             lane: self.lane + self.count * self.columns,
@@ -197,7 +197,7 @@ unsafe fn turn<I: Isa, T: Lane>(rows: Rows, memory: *const T, lanes: *mut T) {
     }
 }
 
-/// A load of elements that registers keep as they lie, which turns rows of a block over together.
+/// A load of elements whose register type is their memory type, which transposes rows of a block together.
 struct Load<T>(PhantomData<T>);
 impl<T: Lane + Elem> Kernel<Call> for Load<T> {
     #[inline(always)]
@@ -230,7 +230,7 @@ impl<T: Lane + Elem> Kernel<Call> for Load<T> {
     }
 }
 
-/// A load of elements that registers keep as they lie, each looked up.
+/// A load of elements whose register type is their memory type, with a table of places.
 struct Lookup<T>(PhantomData<T>);
 impl<T: Lane + Elem> Kernel<Call> for Lookup<T> {
     #[inline(always)]
@@ -248,7 +248,7 @@ impl<T: Lane + Elem> Kernel<Call> for Lookup<T> {
     }
 }
 
-/// The affine numbers of lanes that are looked up.
+/// The affine numbers of lanes, from a table of places.
 struct Numbers<const LANES: bool>;
 impl<const LANES: bool> Kernel<Call> for Numbers<LANES> {
     #[inline(always)]
@@ -271,7 +271,7 @@ impl<const LANES: bool> Kernel<Call> for Numbers<LANES> {
     }
 }
 
-/// The instruction of a load for which lanes lie apart.
+/// Returns the instruction of a load whose lanes are not contiguous.
 pub(super) fn load(walk: &mut Walk, dtype: DType, level: Features) -> Op {
     walk.look_up();
     match (dtype.size(), is_direct(dtype), walk.places.is_empty()) {
@@ -283,7 +283,7 @@ pub(super) fn load(walk: &mut Walk, dtype: DType, level: Features) -> Op {
     }
 }
 
-/// The instruction of a walk's affine number, or with `LANES` of what the lanes add to it.
+/// Returns the instruction of a walk's affine number, or with `LANES` only the part that the lanes contribute.
 pub(super) fn index<const LANES: bool>(walk: &mut Walk, level: Features) -> Op {
     walk.look_up();
     match walk.places.is_empty() {
@@ -298,7 +298,7 @@ mod tests {
     use kiln_base::{Compute, Scalar};
     use kiln_plan::tile::{Arg, Reg, Stage};
 
-    /// A copy of a matrix, read with these strides.
+    /// Returns a program that copies a matrix, read with these strides.
     fn copy(rows: i64, columns: i64, strides: [i64; 2]) -> TileProgram {
         let access = |arg, strides: [i64; 2]| Access {
             arg,
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(of(32, 64, [1, 32]), [[2, 2, 16, 32]]);
         let rest = vec![vec![2, 1, 16, 16], vec![32, 4], vec![1, 20]];
         assert_eq!(of(33, 20, [1, 33]), rest);
-        // Few rows or columns, and what is read along rows, stays whole.
+        // Programs with few rows or columns, or which read along rows, stay whole.
         assert!(of(15, 64, [1, 15]).is_empty());
         assert!(of(64, 7, [1, 64]).is_empty());
         assert!(of(64, 64, [64, 1]).is_empty());

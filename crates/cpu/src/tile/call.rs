@@ -1,19 +1,19 @@
-//! Calls of printed functions.
+//! Calls of emitted functions.
 
 use super::code::Call;
 
-/// The most operands of a printed function.
+/// The most operands of an emitted function.
 pub(crate) const MAX: usize = 96;
 
-/// The steps of a call: the context's bases of each, or of the first two where all follow evenly, and the addresses of
-/// the operands.
+/// The steps of a call: the context's bases of each step, or of the first two if all have even strides, and the
+/// addresses of the operands.
 #[derive(Default)]
 pub(crate) struct Steps {
     pub count: usize,
     pub given: usize,
     pub bases: Vec<i64>,
     table: Vec<*mut u8>,
-    /// What is copied for an operand, one beside the other, a step a row.
+    /// The transposed copies of operands, a step per row.
     turned: Vec<Vec<u64>>,
 }
 
@@ -35,11 +35,11 @@ mod native {
     /// Bytes of a cache line.
     const LINE: usize = 64;
 
-    /// Calls code over lanes with a row of addresses for each of several steps or runs, or with one row.
+    /// Calls code over lanes, with one row of addresses, or with a row for each of several steps or runs.
     ///
     /// # Safety
-    /// The code is a function over lanes, and of rows if there are several; each address of the table has what its
-    /// operand has for `n` lanes.
+    /// The code is a function over lanes, and of rows if there are several. Each address of the table points to the
+    /// data of its operand for `n` lanes.
     unsafe fn enter(f: &Printed, code: &Code, table: &[*mut u8], n: usize, rows: usize) {
         #[cfg(feature = "testing")]
         if interpret(f, code, table, [n, rows]) {
@@ -47,14 +47,15 @@ mod native {
         }
         let _ = f;
         type Function = unsafe extern "sysv64" fn(*const *mut u8, usize, usize);
-        // SAFETY: that is what such code is a function of; without rows it takes no notice of their number.
+        // SAFETY: this is the signature of emitted code; without rows it ignores their number.
         unsafe {
             let f: Function = std::mem::transmute(code.entry());
             f(table.as_ptr(), n, rows)
         }
     }
 
-    /// Interprets a call, if this thread does so: beside what is declared, the table and the state of the row are there.
+    /// Interprets a call, if this thread does so. The table and the row's state are accessible beside the declared
+    /// memory.
     #[cfg(feature = "testing")]
     fn interpret(f: &Printed, code: &Code, table: &[*mut u8], [n, rows]: [usize; 2]) -> bool {
         let mut beside = vec![(table.as_ptr().cast(), size_of_val(table), false)];
@@ -68,7 +69,7 @@ mod native {
         kiln_kernel::interpreted::call(code.bytes(), &arguments, &beside)
     }
 
-    /// The instruction: `x` is the function.
+    /// Calls an emitted function; `x` is its number.
     ///
     /// # Safety
     /// As for every instruction.
@@ -94,7 +95,7 @@ mod native {
     /// The most addresses of a call over runs.
     const ADDRESSES: usize = 256;
 
-    /// A call over steps.
+    /// Calls an emitted function over steps.
     ///
     /// # Safety
     /// As for every instruction; each step has the program's bases.
@@ -124,7 +125,7 @@ mod native {
     }
 
     impl Printed {
-        /// Copies what a walk has for the lanes of steps with these bases, a step a row.
+        /// Copies the elements of a walk for the lanes of steps with these bases, a step per row.
         ///
         /// # Safety
         /// As for every instruction; the operand is a [`Place::Turned`] of the walk, and there is room.
@@ -151,7 +152,7 @@ mod native {
                 let memory = (*ctx.args.add(walk.arg)).cast::<T>();
                 let (apart, lanes) = (walk.lanes[0].stride, ctx.n as i64);
                 let mut step = 0;
-                // Steps of which each reads the elements behind those of the one before it are turned over as a matrix.
+                // Steps that each read the elements after those of the previous one are transposed as a matrix.
                 while step < bases.len() {
                     let next = (step + 1..bases.len()).find(|s| bases[*s] != bases[s - 1] + 1);
                     let end = next.unwrap_or(bases.len());
@@ -169,7 +170,7 @@ mod native {
             }
         }
 
-        /// Copies what lies apart from lane to lane, for all steps.
+        /// Copies operands whose lanes are not contiguous, for all steps.
         ///
         /// # Safety
         /// As [`steps`].
@@ -212,11 +213,11 @@ mod native {
             }
         }
 
-        /// Runs over the lanes of a tile, run by run where walks are visited so, with a row of addresses for each step
-        /// (`many`), or one. `bases` gives those of a step.
+        /// Runs over the lanes of a tile, run by run where walks are visited in runs. The table has a row of addresses
+        /// for each step (`many`), or one. `bases` gives the bases of a step.
         ///
         /// # Safety
-        /// As for every instruction; the rows have all addresses but those that are visited in runs.
+        /// As for every instruction; the rows have all addresses except those that are visited in runs.
         unsafe fn go(
             &self,
             ctx: &Ctx,
@@ -272,8 +273,8 @@ mod native {
             }
         }
 
-        /// Runs over a run of `n` lanes whose operands `first` has, and over those behind it that lie as evenly, all of
-        /// them among the lanes that are left; gives how many: so many groups of so many runs.
+        /// Runs over a run of `n` lanes whose operands `first` has, and over the following runs with even strides, all
+        /// among the remaining lanes. Returns the number of runs in a group, and the number of groups.
         ///
         /// # Safety
         /// As for every instruction, and for [`Walk::run_at`](crate::tile::walk::Walk::run_at).
@@ -291,7 +292,7 @@ mod native {
                 // SAFETY: walks are the program's.
                 unsafe { &*ctx.walks.add(x as usize) }
             };
-            // Bytes from run to run, and from group to group.
+            // The bytes from run to run, and from group to group.
             let mut by = [(0, 0); MAX];
             let mut table = [MaybeUninit::uninit(); ADDRESSES];
             // SAFETY: the caller's.
@@ -332,8 +333,8 @@ mod native {
             }
         }
 
-        /// Where the operands of the first lane are, but for those that are visited in runs, where the outer axes are as
-        /// these bases say.
+        /// Computes the addresses of the operands at the first lane, except those that are visited in runs, with the
+        /// outer axes at these bases.
         ///
         /// # Safety
         /// As for every instruction; the bases are as many as the program has.
@@ -382,7 +383,7 @@ mod native {
             }
         }
 
-        /// Runs over lanes whose operands the table has.
+        /// Runs over lanes whose operands are in the table.
         ///
         /// # Safety
         /// As for [`enter`].
@@ -427,7 +428,7 @@ mod native {
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 pub(super) use native::{call, steps};
 
-/// Nothing is printed for this machine.
+/// Code is never emitted for this machine.
 #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
 pub(super) unsafe fn call(_: Call) {}
 

@@ -7,7 +7,7 @@ use kiln_kernel::compute::with_compute;
 use kiln_kernel::element::{Elem, cast_one};
 use kiln_kernel::simd::convert::{Mem, with_dtype};
 
-/// The loop that converts a value of dtype `from` to dtype `to`.
+/// Returns the loop that converts a value of dtype `from` to dtype `to`.
 pub(super) fn cast(from: DType, to: DType) -> Op {
     unsafe fn of<S: Elem, D: Mem, const UNSIGNED: bool>(call: Call)
     where

@@ -22,15 +22,15 @@ pub(crate) struct Code {
     pub a: u32,
     pub b: u32,
     pub c: u32,
-    /// A walk, slot, state, site or printed function, as the instruction has it.
+    /// The number of a walk, slot, state, site or emitted function, depending on the instruction.
     pub x: u32,
-    /// True if it calls a printed function, whose number is `x`.
+    /// True if it calls an emitted function, whose number is `x`.
     pub is_call: bool,
 }
 
-/// What instructions see while a program runs.
+/// The state that instructions see while a program runs.
 pub(crate) struct Ctx {
-    /// Where each physical register's elements are.
+    /// The address of each physical register's elements.
     pub homes: *const *mut u8,
     pub args: *const *mut u8,
     pub walks: *const Walk,
@@ -40,7 +40,7 @@ pub(crate) struct Ctx {
     pub printed: *const Printed,
     pub slots: *const *mut u8,
     pub states: *mut [u64; 2],
-    /// Lanes of this tile.
+    /// The number of lanes of this tile.
     pub n: usize,
     /// The first element of this tile in each slot.
     pub slot_at: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Ctx {
 }
 
 impl Ctx {
-    /// A register's elements.
+    /// Returns a register's elements.
     ///
     /// # Safety
     /// `reg` is a register of the program whose elements are `T`.

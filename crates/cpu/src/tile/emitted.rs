@@ -3,21 +3,21 @@
 use kiln_kernel::simd::Features;
 use std::sync::Arc;
 
-/// Where an operand of a printed function is.
+/// The location of an operand of an emitted function.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Place {
     /// A line of consecutive elements, by its walk.
     Line(u32),
-    /// The same, so many elements further on.
+    /// The same line, this many elements further on.
     Ahead(u32, u32),
     /// The element at lane index zero.
     First(u32),
-    /// What a walk has at the lane at hand: the lanes are then visited in runs.
+    /// The element of a walk at the current lane: the lanes are then visited in runs.
     Run(u32),
     /// The elements of a register.
     Register(u32),
-    /// What a walk with one distance between lanes has, copied: for one step into a register, for many into memory of
-    /// the steps'.
+    /// A copy of the elements of a walk with one stride between lanes: for one step in a register, for several in
+    /// memory of the steps.
     Turned(u32, u32),
     Slot(u32),
     State(u32),
@@ -29,34 +29,34 @@ pub(crate) enum Place {
     Zero,
 }
 
-/// An operand of a printed function.
+/// An operand of an emitted function.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Operand {
     pub place: Place,
-    /// Bytes of an element.
+    /// The bytes of an element.
     pub size: usize,
-    /// Bytes to the next lane.
+    /// The bytes to the next lane.
     pub step: usize,
-    /// Whether it is written past the cache.
+    /// True if it is written with non-temporal stores.
     pub streams: bool,
-    /// Whether it is the number that a walk has, and no address.
+    /// True if it is the walk's number, not an address.
     pub number: bool,
 }
 
-/// A function that is machine code, with what it is called with.
+/// An emitted function, with its operands.
 #[derive(Clone)]
 pub(crate) struct Printed {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub code: Arc<kiln_x86::Code>,
-    /// The same without stores past the cache, which need aligned memory.
+    /// The same without non-temporal stores, which need aligned memory.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub plain: Option<Arc<kiln_x86::Code>>,
     #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
     pub none: Arc<std::convert::Infallible>,
     pub level: Features,
     pub operands: Vec<Operand>,
-    /// Whether it is called with a row of addresses for each of several steps, or runs.
+    /// True if it is called with a row of addresses for each of several steps, or runs.
     pub steps: bool,
-    /// Walks that are visited run by run, and which operands they are.
+    /// The walks that are visited run by run, and the operands that each of them is.
     pub runs: Vec<(u32, Vec<usize>)>,
 }

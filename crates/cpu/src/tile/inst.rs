@@ -4,15 +4,15 @@ use kiln_base::Compute;
 use kiln_kernel::bound::Bound;
 use kiln_plan::tile::{Inst, Schedule, TILE};
 
-/// Nanoseconds a point of the parallel axes takes, roughly: a guess that decides only how many
-/// threads share the work, and when they fetch ahead.
+/// Returns a rough estimate of the nanoseconds per point of the parallel axes. It decides only the number of threads
+/// that share the work, and if they prefetch.
 pub(super) fn cost(bound: &Bound) -> f64 {
     (0..bound.program.stages.len())
         .map(|i| stage_cost(bound, i))
         .sum()
 }
 
-/// What one stage has of [`cost`].
+/// Returns the part of [`cost`] that is due to one stage.
 pub(super) fn stage_cost(bound: &Bound, index: usize) -> f64 {
     let program = bound.program;
     let each = |inst: &Inst| match inst {

@@ -1,4 +1,4 @@
-//! Pointwise primitives: which exist for which type, and their loops.
+//! Pointwise primitives: the types that each has, and their loops.
 
 use super::code::{Call, Op};
 use super::lanes::{map1, map2, map3};
@@ -18,7 +18,8 @@ macro_rules! each {
     };
 }
 
-/// The loop of a primitive on one operand; [`unary_result`](kiln_kernel::check::unary_result) says that it exists.
+/// Returns the loop of a primitive on one operand, which exists according to
+/// [`unary_result`](kiln_kernel::check::unary_result).
 pub(super) fn unary(op: Unary, ty: Compute, level: Features) -> Op {
     unsafe fn value<T: Elem, const N: usize>(call: Call) {
         // SAFETY: the call is of this instruction, whose operand's type was checked.
@@ -41,7 +42,7 @@ pub(super) fn unary(op: Unary, ty: Compute, level: Features) -> Op {
             Unary::Neg => value::<T, { Unary::Neg as usize }>,
             Unary::Abs => value::<T, { Unary::Abs as usize }>,
             Unary::Not => value::<T, { Unary::Not as usize }>,
-            // Integers are whole: Floor, Ceil, Round and Trunc.
+            // Floor, Ceil, Round and Trunc, which do nothing to integers.
             _ => value::<T, { Unary::Trunc as usize }>,
         }
     }
@@ -67,8 +68,8 @@ pub(super) fn unary(op: Unary, ty: Compute, level: Features) -> Op {
     })
 }
 
-/// The loop of a primitive on two operands; [`binary_result`](kiln_kernel::check::binary_result) says that it exists. A divisor of 0 is reported at the
-/// site `x` and gives 0.
+/// Returns the loop of a primitive on two operands, which exists according to
+/// [`binary_result`](kiln_kernel::check::binary_result). A divisor of 0 is reported at the site `x` and gives 0.
 pub(super) fn binary(op: Binary, ty: Compute) -> Op {
     unsafe fn value<T: Elem, const N: usize>(call: Call) {
         // SAFETY: the call is of this instruction, whose operands' types were checked.
@@ -93,7 +94,7 @@ pub(super) fn binary(op: Binary, ty: Compute) -> Op {
         compare: Eq Ne Lt Le Gt Ge))
 }
 
-/// The loop of `mask ? a : b`; the mask is operand `a` of the code.
+/// Returns the loop of `mask ? a : b`; the mask is operand `a` of the code.
 pub(super) fn select(ty: Compute) -> Op {
     unsafe fn of<T: Elem>(call: Call) {
         // SAFETY: the call is of this instruction, whose operands' types were checked.
@@ -102,7 +103,7 @@ pub(super) fn select(ty: Compute) -> Op {
     with_compute!(ty, T => of::<T>)
 }
 
-/// The loop that spreads the first element over the tile.
+/// Returns the loop that broadcasts the first element over the tile.
 pub(super) fn spread(ty: Compute) -> Op {
     unsafe fn of<T: Elem>(call: Call) {
         // SAFETY: the call is of this instruction, whose operand's type was checked.

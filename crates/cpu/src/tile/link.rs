@@ -1,4 +1,4 @@
-//! From a checked program to code.
+//! Linking of a checked program to code.
 
 use super::code::{Code, Op};
 use super::emitted::{Place, Printed};
@@ -15,17 +15,17 @@ use kiln_kernel::memory::ALIGN;
 use kiln_kernel::simd::Features;
 use kiln_plan::tile::{Inst, Schedule, TILE};
 
-/// A result of at least this many bytes bypasses the cache.
+/// The least bytes of a result that bypasses the cache.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 const STREAM_BYTES: i64 = 32 << 20;
 
-/// Parts of each thread: the last to end has little left to do, wherever it was interrupted.
+/// The parts per thread: the last thread to end has little left to do, wherever it was interrupted.
 const PARTS: u8 = 4;
 
 /// The least elements of a tile.
 const LEAST_TILE: usize = 64;
 
-/// The most elements that are turned over at once, in the first-level cache.
+/// The most elements that are transposed at once, in the first-level cache.
 const TURNED: usize = 4096;
 
 /// The most working memory of one thread.
@@ -36,19 +36,19 @@ pub(super) struct Linker<'a> {
     pub(super) level: Features,
     /// The types of physical registers.
     types: Vec<Compute>,
-    /// The registers that have a place of their own, by stage.
+    /// The registers that have a fixed place, by stage.
     pub(super) fixed: Vec<HashSet<u16>>,
-    /// The physical registers of those of the program.
+    /// The physical registers of the program's registers.
     globals: HashMap<u16, u32>,
-    /// What code over the lanes of a row reads in each lane.
+    /// The registers that code over the lanes of a row reads in each lane.
     pub(super) spread: HashSet<u16>,
     pub(super) printed: Vec<Printed>,
-    /// Whether anything is printed.
+    /// True if code is emitted.
     prints: bool,
     pub(super) walks: Vec<Walk>,
     walk_of: HashMap<(usize, bool), u32>,
     states: u32,
-    /// Numbers among the `Index` and `LoadAt` instructions of the program, by stage and position.
+    /// The numbers of the program's `Index` and `LoadAt` instructions, by stage and position.
     pub(super) numbers: HashMap<(usize, usize), usize>,
     dynamics: Vec<Vec<BoundDynamic>>,
     pub(super) streams: bool,
@@ -62,7 +62,7 @@ pub(crate) fn link(bound: &Bound, level: Features) -> Result<Linked> {
     link_as(bound, level, true)
 }
 
-/// The same, and whether what has a printed form is printed.
+/// Links as [`link`] does; `prints` says that code is emitted where there is an emitter.
 pub(super) fn link_as(bound: &Bound, level: Features, prints: bool) -> Result<Linked> {
     let program = bound.program;
     let (mut indices, mut gathers) = (program.accesses.len(), 0);
@@ -102,13 +102,13 @@ pub(super) fn link_as(bound: &Bound, level: Features, prints: bool) -> Result<Li
 }
 
 impl Linker<'_> {
-    /// A physical register that is nothing of the program's.
+    /// Returns a new physical register, for none of the program's.
     pub(super) fn fresh(&mut self, ty: Compute) -> u32 {
         self.types.push(ty);
         self.types.len() as u32 - 1
     }
 
-    /// The physical register of one of the program's.
+    /// Returns the physical register of one of the program's.
     pub(super) fn global(&mut self, r: u16) -> u32 {
         if let Some(p) = self.globals.get(&r) {
             return *p;
@@ -142,7 +142,8 @@ impl Linker<'_> {
     }
 
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    /// Whether a store to `arg` should bypass the cache: large, if nothing else is said, and not read here.
+    /// True if a store to `arg` should bypass the cache: if the schedule says so or else it is large, and it is not
+    /// read here.
     pub(super) fn streams(&self, arg: usize) -> bool {
         let program = self.bound.program;
         let bytes = self.bound.lens[arg].saturating_mul(program.args[arg].dtype.size() as i64);
@@ -225,7 +226,7 @@ impl Linker<'_> {
             }
             Inst::LoadAt { access, .. } => {
                 let (x, dtype) = self.moved(*access, over_inner, out)?;
-                // It reaches further than its walk says.
+                // It reads outside the bounds of its walk.
                 self.walks[x as usize].dynamic = true;
                 let mut list = self.bound.dynamics[self.numbers[&(index, i)]].clone();
                 for (d, r) in list.iter_mut().zip(&reads) {
@@ -262,7 +263,7 @@ impl Linker<'_> {
         Ok(())
     }
 
-    /// The walk of an access that is interpreted, and the dtype in memory.
+    /// Returns the walk of an access that is interpreted, and the dtype in memory.
     pub(super) fn moved(
         &mut self,
         access: u16,
@@ -299,7 +300,7 @@ impl Linker<'_> {
         });
     }
 
-    /// Adds what comes before and after the tiles, and gives the code for each tile, and of what may follow it.
+    /// Adds the code before and after the tiles. Returns the code for each tile, and the code that may follow it.
     pub(super) fn reduction(
         &mut self,
         inst: &Inst,
@@ -338,7 +339,7 @@ impl Linker<'_> {
         (code(parts.body, acc), parts.after.map(|f| code(f, acc)))
     }
 
-    /// Spreads what is read over the lanes of a row, and written for the row as a whole.
+    /// Broadcasts the registers that are read over the lanes of a row, and written for the row as a whole.
     fn spread(&self, stages: &mut [Stage]) {
         let program = self.bound.program;
         if program.schedule != Schedule::Rows {
@@ -438,8 +439,8 @@ impl Linker<'_> {
         Ok(linked)
     }
 
-    /// Lanes of a tile: fewer where many registers, or what is turned over, would leave the first-level cache, or the
-    /// slots of a tile of rows the second.
+    /// Returns the number of lanes of a tile. They are reduced if registers or transposed copies would exceed the
+    /// first-level cache, or the slots of a tile of rows the second.
     fn tile(&self, outer_len: i64, slot_bytes: usize) -> usize {
         let live: usize = self.types.iter().map(|t| t.size()).sum();
         if let Some(tile) = self.bound.program.cut.tile {
@@ -465,7 +466,7 @@ impl Linker<'_> {
     }
 }
 
-/// Code without operands.
+/// Returns code without operands.
 pub(super) fn plain(f: Op, dst: u32, x: u32) -> Code {
     Code {
         f,

@@ -10,22 +10,22 @@ use kiln_plan::tile::{Schedule, Turn};
 /// A stage as code.
 pub(crate) struct Stage {
     pub over_inner: bool,
-    /// For which points of the serial axes it runs.
+    /// The points of the serial axes at which it runs.
     pub turn: Turn,
-    /// Before the first tile or step.
+    /// The code before the first tile or step.
     pub begin: Vec<Code>,
     pub body: Vec<Code>,
-    /// After the last.
+    /// The code after the last tile or step.
     pub end: Vec<Code>,
-    /// Every walk of its loads and stores.
+    /// All walks of its loads and stores.
     pub walks: Vec<u32>,
     /// Walks whose base depends on the outer point.
     pub moving: Vec<u32>,
     /// Walks that need the coordinates of the tile's first lane.
     pub general: Vec<u32>,
-    /// Whether a printed function runs over the steps.
+    /// True if an emitted function runs over the steps.
     pub steps: bool,
-    /// Lanes that it runs over at once: more than a tile where nothing of it is kept in registers of the program.
+    /// The lanes that it runs over at once: more than a tile if it keeps no values in the program's registers.
     pub step: usize,
 }
 
@@ -35,45 +35,45 @@ pub(crate) struct Linked {
     pub outer: Vec<i64>,
     pub outer_len: i64,
     pub lane_len: i64,
-    /// Points of the parallel axes.
+    /// The number of points of the parallel axes.
     pub points: i64,
-    /// How many of these one thread runs in order.
+    /// The number of these points that one thread runs in order.
     pub serial: i64,
-    /// Lanes of a full tile.
+    /// The lanes of a full tile.
     pub tile: usize,
-    /// Lanes that all stages run over at once, of tiles of the parallel axes: as a stage's.
+    /// The lanes that all stages run over at once, of tiles of the parallel axes; see [`Stage::step`].
     pub step: usize,
-    /// Functions that are machine code.
+    /// The emitted functions.
     pub printed: Vec<Printed>,
     pub walks: Vec<Walk>,
     pub stages: Vec<Stage>,
     pub dynamics: Vec<Vec<BoundDynamic>>,
     pub constants: Vec<(u32, Compute, u64)>,
-    /// Byte offsets of the registers in the frame.
+    /// The byte offsets of the registers in the frame.
     pub homes: Vec<usize>,
-    /// Byte offsets of the row slots in the frame.
+    /// The byte offsets of the row slots in the frame.
     pub slots: Vec<usize>,
-    /// Bytes of the frame.
+    /// The bytes of the frame.
     pub frame: usize,
     pub bases: usize,
     pub coords: usize,
     pub states: usize,
-    /// Whether some stores bypass the cache.
+    /// True if some stores bypass the cache.
     pub streams: bool,
-    /// Estimated nanoseconds a point of the parallel axes.
+    /// The estimated nanoseconds per point of the parallel axes.
     pub cost: f64,
-    /// Parts of each thread; 0 if one does everything.
+    /// The number of parts per thread; 0 if one thread does everything.
     pub parts: i64,
-    /// Whether parts may run at the same time.
+    /// True if parts may run concurrently.
     pub parallel: bool,
-    /// For each argument, whether all of it is written, and nothing of it read before.
+    /// True for each argument that is written completely, without being read before.
     pub covered: Vec<bool>,
-    /// Programs that together are this one and take less time, if there are any.
+    /// Programs that together are equivalent to this one and take less time, if there are any.
     pub pieces: Vec<Linked>,
 }
 
 impl Linked {
-    /// Finds how many lanes stages run over at once.
+    /// Sets the number of lanes that stages run over at once.
     pub(super) fn set_steps(&mut self) {
         let steps: Vec<usize> = self.stages.iter().map(|s| step(self, s)).collect();
         for (stage, step) in self.stages.iter_mut().zip(&steps) {
@@ -82,17 +82,17 @@ impl Linked {
         self.step = steps.into_iter().min().unwrap_or(self.tile);
     }
 
-    /// Whether the program writes its last argument, a part of a product, at the place it is at.
+    /// True if the program writes its last argument, a part of a product, at the current place.
     pub(crate) fn is_written_in_place(&self, raw: usize) -> bool {
         let touched = self.walks.iter().any(|w| w.reads_memory && w.arg == raw);
         (touched || self.points == 0) && self.reads_in_place(raw)
     }
 
-    /// Whether the program touches its last argument, a part of a product, only at the place it is at.
+    /// True if the program accesses its last argument, a part of a product, only at the current place.
     pub(crate) fn reads_in_place(&self, raw: usize) -> bool {
         let mut walks = self.walks.iter().filter(|w| w.reads_memory && w.arg == raw);
         walks.all(|w| {
-            // A row of one element, or an array of none or one, is no line.
+            // A row of one element, or an array of at most one, does not have the shape of a line.
             let (row, mut reach) = match self.schedule {
                 Schedule::Lanes => (self.points, 0), // there are no outer axes
                 Schedule::Rows => (self.lane_len, self.lane_len),
@@ -111,10 +111,10 @@ impl Linked {
     }
 }
 
-/// Lanes that printed stages run over at once; between them a run may be ended early.
+/// The lanes that emitted stages run over at once; a run can be cancelled between them.
 const STEP: usize = 1 << 15;
 
-/// How many lanes a stage runs over at once.
+/// Returns the number of lanes that a stage runs over at once.
 fn step(program: &Linked, stage: &Stage) -> usize {
     let is_call = |c: &Code| c.is_call;
     let whole = |c: &Code| {

@@ -1,16 +1,16 @@
-//! Which registers need a place of their own in a stage.
+//! The registers that need a fixed place in a stage.
 
 use hashbrown::HashSet;
 use kiln_plan::tile::{Inst, Stage, TileProgram};
 
-/// For each stage, the registers that are more there than names of values within one tile:
-/// accumulators, and what this or a later stage reads before writing it.
+/// Returns, for each stage, the registers that are more than names of values within one tile: accumulators, and
+/// registers that this or a later stage reads before writing them.
 ///
-/// A register that several stages write first is a different value in each, so each may read it where
-/// it lies in memory or write it where it is wanted.
+/// A register that several stages write first is a different value in each. So each stage may read it in place from
+/// memory, or write it directly to its destination.
 pub(super) fn fixed(program: &TileProgram) -> Vec<HashSet<u16>> {
     let mut stages: Vec<HashSet<u16>> = Vec::new();
-    // What the stages after the one at hand read from before them.
+    // The registers that later stages read before they write them.
     let mut wanted: HashSet<u16> = HashSet::new();
     for stage in program.stages.iter().rev() {
         let uses = Uses::of(stage);
@@ -28,7 +28,7 @@ pub(super) fn fixed(program: &TileProgram) -> Vec<HashSet<u16>> {
 
 #[derive(Default)]
 struct Uses {
-    /// Read before they are written.
+    /// The registers that are read before they are written.
     entering: HashSet<u16>,
     written: HashSet<u16>,
     accumulators: HashSet<u16>,
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_register_is_fixed_from_where_a_later_stage_gets_it() {
         let stages = vec![
-            // R0 is only a name here, although it is a row's value afterwards.
+            // Here R0 is only a name, although it is a row's value afterwards.
             (true, vec![load(R[0]), sum(R[1], R[0])]),
             (false, vec![neg(R[0], R[1])]),
             (true, vec![load(R[2]), store(R[2])]),

@@ -7,13 +7,13 @@ use kiln_kernel::compute::with_compute;
 use kiln_kernel::element::{Elem, from_bits};
 use kiln_kernel::simd::convert::{Mem, with_dtype};
 
-/// What the operands of a load or store point at: the context, its code, the walk, and the argument's element zero.
+/// Returns the operands of a load or store: the context, its code, the walk, and the argument's element zero.
 ///
 /// # Safety
 /// As for every instruction; `x` is a walk.
 #[inline(always)]
 pub(super) unsafe fn at<'a, T>((ctx, code): Call) -> (&'a Ctx, &'a Code, &'a Walk, *mut T) {
-    // SAFETY: the context is the program's, which has the walk `x` and the argument that it is over.
+    // SAFETY: the context is the program's, which has the walk `x` and the walk's argument.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);
         let walk = &*ctx.walks.add(code.x as usize);
@@ -21,7 +21,7 @@ pub(super) unsafe fn at<'a, T>((ctx, code): Call) -> (&'a Ctx, &'a Code, &'a Wal
     }
 }
 
-/// The instruction of a load.
+/// Returns the instruction of a load.
 pub(super) fn load(dtype: DType) -> Op {
     unsafe fn of<M: Mem>(call: Call)
     where
@@ -50,7 +50,7 @@ pub(super) fn load(dtype: DType) -> Op {
     with_dtype!(dtype, M => of::<M>)
 }
 
-/// The instruction of a store.
+/// Returns the instruction of a store.
 pub(super) fn store(dtype: DType) -> Op {
     unsafe fn of<M: Mem>(call: Call) {
         // SAFETY: binding proved what the limits allow to be within the argument.
@@ -110,7 +110,7 @@ pub(super) fn load_at(dtype: DType) -> Op {
     with_dtype!(dtype, M => of::<M>)
 }
 
-/// The affine number itself, or with `LANES` what the lanes add to it.
+/// Writes the affine number itself, or with `LANES` only the part that the lanes contribute.
 pub(super) unsafe fn index<const LANES: bool>((ctx, code): Call) {
     // SAFETY: the register's elements are i64, by the checks; an index has a walk, but no argument.
     unsafe {
@@ -130,12 +130,12 @@ pub(super) unsafe fn index<const LANES: bool>((ctx, code): Call) {
     }
 }
 
-/// Whether elements of `dtype` are the same bits in memory and in a register.
+/// True if elements of `dtype` have the same bits in memory and in a register.
 pub(super) fn is_direct(dtype: DType) -> bool {
     with_dtype!(dtype, M => M::DIRECT)
 }
 
-/// The element in memory whose load gives these bits of a register, which are those of an element.
+/// Returns the bytes in memory whose load gives these bits of a register; the bits must be those of an element.
 pub(super) fn in_memory(bits: u64, dtype: DType) -> Vec<u8> {
     fn bytes<M: Mem>(bits: u64) -> Vec<u8>
     where
@@ -149,7 +149,7 @@ pub(super) fn in_memory(bits: u64, dtype: DType) -> Vec<u8> {
     with_dtype!(dtype, M => bytes::<M>(bits))
 }
 
-/// The instruction that writes a register to its place in the row slot `x`, or reads it from there.
+/// Returns the instruction that writes a register to its place in the row slot `x`, or reads it from there.
 pub(super) fn slot(ty: Compute, reads: bool) -> Op {
     unsafe fn of<T: Elem, const READS: bool>((ctx, code): Call) {
         // SAFETY: a slot has room for every inner point of a row or of a tile of rows.

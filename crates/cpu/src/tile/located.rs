@@ -1,4 +1,4 @@
-//! What of a printed body depends on where lanes are.
+//! The parts of an emitted body that depend on the position of lanes.
 
 use super::blocks;
 use super::emitted::Place;
@@ -15,7 +15,7 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_plan::tile::{Dynamic, Inst, Reg};
 
 impl Making {
-    /// The affine numbers of a walk without limits.
+    /// Returns a register with the affine numbers of a walk without limits.
     pub(super) fn number(&mut self, linker: &mut Linker, x: u32, out: &mut Stage) -> Result<Reg> {
         if let Some(r) = self.numbers.get(&x) {
             return Ok(*r);
@@ -28,7 +28,7 @@ impl Making {
         };
         let new = match stride {
             None if self.lane_by_lane => {
-                // The lanes' part is the same at every step.
+                // The contribution of the lanes is the same at every step.
                 let index = blocks::index::<true>(&mut linker.walks[x as usize], linker.level);
                 let lanes = self.before(linker, Compute::I64, (index, x), (out, true))?;
                 let base = self.linear(Place::First(x), 0)?;
@@ -56,7 +56,7 @@ impl Making {
         Ok(new)
     }
 
-    /// The number of a place and those that follow it at this distance, lane by lane.
+    /// Returns a register with the number of a place and the following ones at this stride, lane by lane.
     fn linear(&mut self, place: Place, stride: i64) -> Result<Reg> {
         let new = self.register(Compute::I64)?;
         let n = self.operands.len() as u16;
@@ -70,7 +70,7 @@ impl Making {
         Ok(new)
     }
 
-    /// Data errors are reported: the function is told of the run, and has one step.
+    /// Prepares a function to report data errors: it gets the context and the lane, and has one step.
     pub(super) fn reports(&mut self) {
         if !self.body.operands.iter().any(|(k, _)| *k == Key::Context) {
             self.body.steps = false;
@@ -80,7 +80,7 @@ impl Making {
         }
     }
 
-    /// A load at addresses that depend on data, if it is one that is printed.
+    /// Adds a load at data-dependent addresses, if it can be emitted.
     pub(super) fn load_at(
         &mut self,
         linker: &mut Linker,
@@ -93,7 +93,7 @@ impl Making {
         let dtype = program.args[usize::from(arg)].dtype;
         let over_inner = program.stages[self.stage].over_inner;
         let x = linker.walk(usize::from(access), over_inner)?;
-        // What else is of this walk then knows that it reaches further.
+        // Other instructions on this walk then know that it reads outside its bounds.
         linker.walks[x as usize].dynamic = true;
         let parts = linker.bound.dynamics[linker.numbers[&(self.stage, i)]].clone();
         let walk = &linker.walks[x as usize];
@@ -131,7 +131,7 @@ impl Making {
             let dynamic = [first(lanes, Elements::Anywhere)].into_iter().chain(rest);
             return Ok(Some((access, dynamic.collect())));
         }
-        // The address of the first lane is that of all; in front of the lanes it is checked once.
+        // The first lane's address covers all lanes; it is checked once, before them.
         let access = self.memory(dtype, Kind::Part, place);
         let [start, address] = [self.register(Compute::I64)?, self.register(Compute::I64)?];
         let number = self.body.code.iter().find_map(|inst| match inst {
@@ -156,7 +156,7 @@ impl Making {
     }
 }
 
-/// Whether addresses stay within the argument whatever the data.
+/// True if addresses stay within the argument for any data.
 fn stays(walk: &Walk, parts: &[BoundDynamic]) -> bool {
     let (mut low, mut high) = walk.range;
     for part in parts {

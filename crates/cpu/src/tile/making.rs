@@ -1,4 +1,4 @@
-//! A printed body, while instructions of a stage are added to it.
+//! The construction of an emitted body, instruction by instruction.
 
 use super::ahead;
 use super::blocks;
@@ -16,39 +16,39 @@ use kiln_jit::emission::stage::{Body, Kind};
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
 
-/// A body, while instructions are added to it.
+/// A body under construction.
 pub(super) struct Making {
     pub(super) stage: usize,
-    /// Whether its lanes are those of a row.
+    /// True if its lanes are those of a row.
     along: bool,
-    /// Whether there is one lane.
+    /// True if there is one lane.
     pub(super) one: bool,
-    /// Whether lanes are reduced one by one.
+    /// True if lanes are reduced separately.
     pub(super) lane_by_lane: bool,
     pub body: Body,
     pub operands: Vec<Operand>,
     pub walks: Vec<u32>,
-    /// What instructions of this body made last, by the program's registers.
+    /// The registers that instructions of this body wrote last, by the program's registers.
     made: HashMap<u16, Reg>,
-    /// What it reads from elsewhere.
+    /// The registers that it reads from elsewhere.
     given: HashMap<u16, Reg>,
     /// Loads by their walk.
     loads: HashMap<u32, u16>,
     /// Registers that have the numbers of a walk.
     pub(super) numbers: HashMap<u32, Reg>,
     slots: HashMap<u16, u16>,
-    /// Physical registers that have what the body has in one.
+    /// The physical registers that hold copies of the body's registers.
     homes: HashMap<u16, u32>,
-    /// Reductions, and the operand of each.
+    /// The reductions, and the operand of each.
     pub sums: Vec<(usize, usize)>,
-    /// What runs behind the printed function.
+    /// The instructions that run after the emitted function.
     pub aside: Vec<Aside>,
-    /// Arguments that were stored to, and those of them that are stored to behind the printed function.
+    /// The arguments that were stored to, and those of them that are stored to after the emitted function.
     pub(super) stored: HashSet<u16>,
     late: HashSet<u16>,
 }
 
-/// An instruction behind the printed function, and the physical register that it reads.
+/// An instruction after the emitted function, and the physical register that it reads.
 pub(super) struct Aside {
     pub inst: usize,
     pub from: u32,
@@ -109,7 +109,7 @@ impl Making {
         self.operands.len() - 1
     }
 
-    /// A register that an instruction reads.
+    /// Returns the register for a read of an instruction.
     fn read(&mut self, linker: &mut Linker, r: Reg) -> Result<Reg> {
         if let Some(r) = self.made.get(&r.0).or_else(|| self.given.get(&r.0)) {
             return Ok(*r);
@@ -141,8 +141,8 @@ impl Making {
         Ok(new)
     }
 
-    /// A register that is written in front of the printed function: `once` for all steps of a tile, or at each step, of
-    /// which it then has one a call.
+    /// Returns a register that is written before the emitted function: once for all steps of a tile if `once`, or else
+    /// at each step. In the second case a call has one step.
     pub(super) fn before(
         &mut self,
         linker: &mut Linker,
@@ -162,7 +162,7 @@ impl Making {
         Ok(new)
     }
 
-    /// Leaves an instruction that reads a register for behind the printed function.
+    /// Defers an instruction that reads a register until after the emitted function.
     fn behind(&mut self, linker: &mut Linker, inst: usize, r: Reg) {
         self.body.steps = false;
         let from = self.homes.get(&r.0).copied().unwrap_or_else(|| {
@@ -175,17 +175,17 @@ impl Making {
         self.aside.push(Aside { inst, from });
     }
 
-    /// The stride of a walk's runs, if code over them pays.
+    /// Returns the stride of a walk's runs, if code over them pays.
     pub(super) fn run_stride(&self, walk: &Walk) -> Option<i64> {
         walk.long_runs(least_run(walk, self.along || self.lane_by_lane))
     }
 
-    /// How an access lies, if it is one that is printed.
+    /// Returns the form of an access, if it can be emitted.
     fn kind(&self, walk: &Walk, is_store: bool) -> Option<Kind> {
         kind(walk, is_store, self.one, self.along || self.lane_by_lane)
     }
 
-    /// The place of what a walk has.
+    /// Returns the place of a walk's element.
     pub(super) fn place(walk: &Walk, x: u32) -> Place {
         match walk.shape {
             Shape::Contiguous => Place::Line(x),
@@ -194,7 +194,7 @@ impl Making {
         }
     }
 
-    /// An access of a walk.
+    /// Returns the access of a walk.
     fn access(
         &mut self,
         linker: &mut Linker,
@@ -222,7 +222,7 @@ impl Making {
         n
     }
 
-    /// The access of a walk that is copied for many steps at once.
+    /// Returns the access of a walk that is copied for many steps at once.
     fn turned(&mut self, linker: &mut Linker, x: u32, dtype: DType) -> u16 {
         if let Some(n) = self.loads.get(&x) {
             return *n;
@@ -253,7 +253,7 @@ impl Making {
         n
     }
 
-    /// Adds an instruction; gives whether that can be done.
+    /// Adds an instruction. Returns false if that is not possible.
     pub(super) fn inst(&mut self, linker: &mut Linker, i: usize, out: &mut Stage) -> Result<bool> {
         let program = linker.bound.program;
         let inst = &program.stages[self.stage].code[i];
@@ -283,7 +283,8 @@ impl Making {
                 }
                 let kind = self.kind(&linker.walks[x as usize], is_store);
                 if !is_store {
-                    // What was stored is read back where it is known to be: not in front of all lanes or the function.
+                    // Stored elements are read back only as a line, and not if they are stored after the emitted
+                    // function.
                     let back = self.stored.contains(&arg);
                     if self.late.contains(&arg) || back && kind != Some(Kind::Line) {
                         return Ok(false);
@@ -403,7 +404,7 @@ impl Making {
                     acc: dst,
                     a: from[0],
                 });
-                // It is read by later stages alone.
+                // Only later stages read it.
                 return Ok(true);
             }
             _ => return Ok(false),
@@ -412,7 +413,8 @@ impl Making {
         made(self, dst)
     }
 
-    /// Runs that are alike become rows of one call; what lies elsewhere from row to row is not read in front of all.
+    /// Makes runs with equal strides rows of one call. Elements whose place changes from row to row are not read before
+    /// all rows.
     pub(super) fn rows(&mut self, linker: &Linker) {
         let runs = self
             .operands
@@ -432,7 +434,7 @@ impl Making {
         }
     }
 
-    /// Adds what is fetched for the next row.
+    /// Adds the prefetches of the next row.
     pub(super) fn ahead(&mut self, linker: &mut Linker) -> Result<()> {
         let bound = linker.bound;
         let program = bound.program;
@@ -457,7 +459,7 @@ impl Making {
         Ok(())
     }
 
-    /// Adds what later stages read.
+    /// Adds the registers that later stages read.
     pub(super) fn outputs(&mut self, linker: &mut Linker) {
         let mut fixed: Vec<u16> = linker.fixed[self.stage].iter().copied().collect();
         fixed.sort_unstable();
@@ -466,7 +468,7 @@ impl Making {
                 continue;
             };
             let place = Place::Register(linker.global(r));
-            // A value that has several names is one output for each.
+            // A value with several names is a separate output for each.
             let new = Reg(self.body.registers.len() as u16);
             let ty = self.body.registers[usize::from(out.0)];
             self.body.registers.push(ty);
@@ -483,7 +485,7 @@ impl Making {
     }
 }
 
-/// Whether a reduction is printed; others run behind.
+/// True if a reduction is emitted; others run after the function.
 fn is_printed_sum(linker: &Linker, inst: &Inst) -> bool {
     let ty = |r: &Reg| linker.bound.program.registers[usize::from(r.0)];
     matches!(inst, Inst::Reduce { a, .. } if ty(a) != Compute::Mask)

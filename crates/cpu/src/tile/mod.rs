@@ -1,8 +1,8 @@
 //! The tile-program engine.
 //!
-//! A [`TileProgram`](kiln_plan::tile::TileProgram) goes through [`bind`] (symbols get values,
-//! everything is checked), [`link`] (each stage becomes a printed function, or its instructions become loops) and
-//! [`run`]. After `bind` nothing can reach outside a buffer.
+//! A [`TileProgram`](kiln_plan::tile::TileProgram) goes through [`bind`] (symbols get values, everything is checked),
+//! [`link`] (each stage becomes an emitted function, or its instructions become loops) and [`run`]. After `bind`, no
+//! access can leave its buffer.
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod ahead;

@@ -1,5 +1,5 @@
-//! Programs over a space that falls into pieces, as that of a concatenation does: where a program asks on which side of
-//! a limit an index is, each side becomes a program of its own, which asks nothing and reads what lies there alone.
+//! Programs over a space that splits into pieces, as a concatenation's does. Where a program tests on which side of a
+//! limit an index is, each side becomes a separate program. It needs no test, and reads only the elements of its side.
 
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Binary;
@@ -11,10 +11,10 @@ use kiln_plan::tile::{Access, Bound, Inst, Reg, TileProgram};
 
 /// The most pieces: each is a program with its own code.
 const MOST: usize = 32;
-/// Points that a piece has on average, at least.
+/// The least average number of points of a piece.
 const LEAST_POINTS: i64 = 1 << 10;
 
-/// The pieces of a program, if it is one of plain points whose masks say on which side of limits they are.
+/// Returns the pieces of a pointwise program whose masks test on which side of limits its points are.
 ///
 /// # Errors
 /// If its sizes have no values.
@@ -44,7 +44,7 @@ pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TilePr
             .windows(2)
             .map(|w| piece(program, axis, (w[0], w[1]), (&extents, values)));
         let all: Vec<Option<TileProgram>> = all.collect::<Result<_>>()?;
-        // Each is to have lost a question.
+        // Each piece must have lost a test.
         if let Some(all) = all.into_iter().collect() {
             return Ok(all);
         }
@@ -52,16 +52,16 @@ pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TilePr
     Ok(Vec::new())
 }
 
-/// Whether each point of a program stands for itself.
+/// True if the points of a program are independent.
 pub(super) fn is_plain(program: &TileProgram) -> bool {
     let single = program.inner.is_empty() && program.serial == 0 && program.sites == 0;
     single && matches!(&program.stages[..], [stage] if !stage.over_inner)
 }
 
-/// How a number moves along one axis, if the others add less than one step of it.
+/// The steps of a number along one axis, where the other axes add less than one step.
 struct Steps {
     offset: i64,
-    /// What an index adds.
+    /// The contribution of an index.
     step: i64,
     /// The most that the other axes add.
     most: i64,
@@ -91,28 +91,28 @@ impl Steps {
         Ok(most.map(|most| Steps { offset, step, most }))
     }
 
-    /// Between which indices a limit to numbers below `end` holds.
+    /// Returns the bounds of the indices for which a limit to numbers below `end` holds.
     fn within(&self, end: i64) -> Option<(i64, i64)> {
         let steps = |n: i64| (n.checked_rem(self.step) == Some(0)).then(|| n / self.step);
         let from = steps(self.offset)?.checked_neg()?;
         Some((from, from.checked_add(steps(end)?)?))
     }
 
-    /// The least and the greatest number of `count` indices.
+    /// Returns the least and the greatest number of `count` indices.
     fn range(&self, count: i64) -> Option<(i64, i64)> {
         let far = (count - 1).checked_mul(self.step)?.checked_add(self.most)?;
         Some((self.offset, self.offset.checked_add(far)?))
     }
 }
 
-/// Between which indices of an axis a limit holds, if it asks of no other.
+/// Returns the bounds of an axis's indices for which a limit holds, if it tests no other axis.
 fn along(bound: &Bound, axis: usize, space: (&[i64], &[i64])) -> Result<Option<(i64, i64)>> {
     let steps = Steps::along(axis, &bound.offset, &bound.strides, space)?;
     let end = extent(&bound.extent, space.1)?;
     Ok(steps.and_then(|steps| steps.within(end)))
 }
 
-/// The program for the indices `from..to` of an axis alone.
+/// Returns the program for the indices `from..to` of an axis alone.
 pub(super) fn part(program: &TileProgram, axis: usize, (from, to): (i64, i64)) -> TileProgram {
     let mut part = program.clone();
     part.axes[axis] = Dim::from(to - from);
@@ -141,7 +141,7 @@ pub(super) fn part(program: &TileProgram, axis: usize, (from, to): (i64, i64)) -
     part
 }
 
-/// The program for the indices `from..to` of an axis alone; none where no choice is known there.
+/// Returns the program for the indices `from..to` of an axis alone, or `None` if no choice is decided there.
 fn piece(
     program: &TileProgram,
     axis: usize,
@@ -159,7 +159,7 @@ fn piece(
         }
         *bounds = kept;
     }
-    // What is known of registers: numbers between two, truths, and that one is another.
+    // The known facts about registers: ranges, truth values, and equality with another register.
     let mut ranges: HashMap<Reg, (i64, i64)> = HashMap::new();
     let mut truths: HashMap<Reg, bool> = HashMap::new();
     let mut same: HashMap<Reg, Reg> = HashMap::new();
@@ -225,7 +225,7 @@ fn piece(
     Ok(Some(piece))
 }
 
-/// Whether a comparison of numbers between these holds for all of them, or for none.
+/// Returns true if a comparison holds for all numbers in these ranges, false if for none, and otherwise `None`.
 fn truth(op: Binary, a: (i64, i64), b: (i64, i64)) -> Option<bool> {
     let less = |a: (i64, i64), b: (i64, i64)| match () {
         () if a.1 < b.0 => Some(true),
@@ -241,7 +241,7 @@ fn truth(op: Binary, a: (i64, i64), b: (i64, i64)) -> Option<bool> {
     }
 }
 
-/// Reads registers that are others where these are.
+/// Replaces the registers that an instruction reads by equal ones.
 fn rename(inst: &mut Inst, same: &HashMap<Reg, Reg>) {
     let of = |r: &mut Reg| *r = *same.get(r).unwrap_or(r);
     match inst {
@@ -261,7 +261,7 @@ fn rename(inst: &mut Inst, same: &HashMap<Reg, Reg>) {
     }
 }
 
-/// The instructions that something depends on.
+/// Returns the instructions that have a use.
 fn wanted(code: Vec<Inst>) -> Vec<Inst> {
     let mut live: HashSet<Reg> = HashSet::new();
     let mut kept = Vec::new();
@@ -285,7 +285,7 @@ mod tests {
     use kiln_kernel::simd::Features;
     use kiln_plan::tile::{Arg, Schedule, Stage};
 
-    /// The concatenation of arrays of these extents along the middle of three axes, with 1 added.
+    /// Returns the concatenation of arrays of these extents along the middle of three axes, with 1 added.
     fn concat(outer: i64, parts: &[i64], inner: i64) -> TileProgram {
         let all: i64 = parts.iter().sum();
         let dims = |list: &[i64]| list.iter().map(|n| Dim::from(*n)).collect::<Vec<_>>();
@@ -301,7 +301,7 @@ mod tests {
             bounds,
             fill: Scalar::Float(0.0),
         };
-        // Registers: the parts, an index, a mask and limits for all but the last, what is chosen, one and the sum.
+        // Registers: the parts, an index, a mask and limits for all but the last, the selected value, one, and the sum.
         let mut registers = vec![Compute::F32; parts.len()];
         let (mut accesses, mut code, mut constants) = (vec![], vec![], vec![]);
         let mut add = |ty: Compute| {
@@ -396,7 +396,7 @@ mod tests {
         }
     }
 
-    /// The program with its middle axis as two, and what is chosen in the register of the first part.
+    /// Returns the program with its middle axis split in two, and the selected value in the register of the first part.
     fn shared(mut program: TileProgram, by: i64) -> TileProgram {
         let two = |list: &mut Vec<Dim>| {
             let step = list[1].clone();
@@ -424,7 +424,7 @@ mod tests {
         program
     }
 
-    /// The result of a program on its operands.
+    /// Returns the result of a program on its operands.
     fn run(program: &TileProgram, cut: bool, operands: &[Vec<f32>], len: usize) -> Vec<f32> {
         let lens = operands.iter().map(|x| x.len() as i64).chain([len as i64]);
         let lens: Vec<i64> = lens.collect();

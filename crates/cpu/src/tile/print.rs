@@ -1,4 +1,4 @@
-//! What of a stage is printed, and as what.
+//! The choice of the parts of a stage that are emitted, and of their form.
 
 use super::ahead;
 use super::call::{self, MAX};
@@ -14,13 +14,13 @@ use kiln_kernel::error::Result;
 use kiln_plan::tile::{Inst, Schedule};
 use std::sync::Arc;
 
-/// The form in which an access is printed, if it is; `one` says that there is one lane.
+/// Returns the form in which an access is emitted, if it is; `one` says that there is one lane.
 pub(super) fn kind(walk: &Walk, is_store: bool, one: bool, over_inner: bool) -> Option<Kind> {
     match walk.shape {
         Shape::Contiguous => Some(Kind::Line),
         Shape::Splat if is_store => one.then_some(Kind::Line),
         Shape::Splat => Some(Kind::Splat),
-        // What limits exclude is not to be written.
+        // Elements that limits exclude must not be written.
         Shape::General if is_store && !walk.limits.is_empty() => None,
         Shape::General => match walk.long_runs(least_run(walk, over_inner))? {
             1 => Some(Kind::Line),
@@ -30,8 +30,8 @@ pub(super) fn kind(walk: &Walk, is_store: bool, one: bool, over_inner: bool) -> 
     }
 }
 
-/// The least lanes of a run that code pays for: where several runs are not one call, there are more calls. Limits
-/// cut a run in up to three, each a call.
+/// Returns the smallest number of lanes of a run for which code pays. More calls are needed where several runs can't be
+/// one call. Limits cut a run into up to three calls.
 pub(super) fn least_run(walk: &Walk, over_inner: bool) -> i64 {
     match over_inner {
         true => 32,
@@ -40,9 +40,9 @@ pub(super) fn least_run(walk: &Walk, over_inner: bool) -> i64 {
     }
 }
 
-/// The code of a body. `None` if it can't be printed after all.
+/// Returns the code of a body, or `None` if it can't be emitted after all.
 fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
-    // Printed here and not in the cache's hands: a body may turn out not to be printable.
+    // Emission fails here, not in the cache: a body may turn out not to be emittable.
     let mut failed = false;
     let name = || format!("fused work of {} instructions", body.code.len());
     let code = cache::code(body.key(target), name, || {
@@ -54,10 +54,10 @@ fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
     code.filter(|c| !failed && !c.bytes().is_empty())
 }
 
-/// The code of a body, and where that writes past the cache, the same without that.
+/// The code of a body, and a variant without non-temporal stores if it has such stores.
 type Functions = (Arc<kiln_x86::Code>, Option<Arc<kiln_x86::Code>>);
 
-/// As [`code`], for memory that is aligned and for other.
+/// As [`code`], for aligned memory and for unaligned memory.
 fn functions(target: Target, body: &mut Body) -> Option<Functions> {
     let first = code(target, body)?;
     let streams = body.operands.iter().any(|(_, k)| *k == Kind::Stream);
@@ -73,8 +73,7 @@ fn functions(target: Target, body: &mut Body) -> Option<Functions> {
 }
 
 impl Linker<'_> {
-    /// Makes a stage one printed function, and what of its memory that does not reach before and behind it. Gives whether
-    /// it can be.
+    /// Makes a stage one emitted function, with deferred instructions after it. Returns false if that is not possible.
     pub(super) fn function(&mut self, index: usize, out: &mut Stage) -> Result<bool> {
         let program = self.bound.program;
         let stage = &program.stages[index];
@@ -104,7 +103,7 @@ impl Linker<'_> {
         if operands.len() > MAX {
             return Ok(false);
         }
-        // What stands aside alone has nothing to print.
+        // A stage whose instructions are all deferred has nothing to emit.
         let steps = body.steps;
         let function = match body.code.is_empty() && body.outputs.is_empty() {
             true => None,

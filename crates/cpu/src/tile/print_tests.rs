@@ -1,4 +1,4 @@
-//! What is printed computes the bits that the interpreter does.
+//! Tests that emitted code computes the same bits as the interpreter.
 
 mod located;
 mod programs;
@@ -21,7 +21,7 @@ use programs::{elementwise, random_code};
 use rows::rows;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Random programs of each kind.
+/// The number of random programs of each kind.
 const SEEDS: u64 = 600;
 
 const SIZES: [i64; 14] = [1, 2, 3, 5, 7, 15, 16, 17, 31, 33, 511, 512, 513, 1000];
@@ -48,7 +48,7 @@ const DTYPES: [DType; 13] = [
     DType::F64,
 ];
 
-/// Lanes of runs along the innermost axis.
+/// The lanes of runs along the innermost axis.
 const RUNS: [i64; 8] = [15, 16, 31, 32, 33, 64, 600, 1100];
 
 struct Random(u64);
@@ -70,7 +70,7 @@ impl Random {
     }
 }
 
-/// `n` elements of a dtype as bytes, many of them awkward.
+/// Returns `n` elements of a dtype as bytes, many of them special values.
 fn elements(dtype: DType, n: usize, r: &mut Random) -> Vec<u8> {
     const FLOATS: [f64; 24] = [
         0.0,
@@ -113,7 +113,7 @@ fn elements(dtype: DType, n: usize, r: &mut Random) -> Vec<u8> {
         i64::MAX,
         i32::MIN as i64,
         i32::MAX as i64,
-        // Beside the middle of two numbers of f32, but none of f64.
+        // Close to the midpoint of two f32 numbers, but not of two f64 numbers.
         (1 << 62) + (1 << 38) + 1,
         -(1 << 62) - (1 << 38) - 1,
         (1 << 62) + (3 << 38) - 1,
@@ -143,16 +143,16 @@ fn elements(dtype: DType, n: usize, r: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A program's arguments: their dtypes and lengths.
+/// A program, and the lengths of its arguments.
 struct Case {
     program: TileProgram,
     lens: Vec<i64>,
 }
 
-/// What a run gives: the arguments' bytes, how many functions are printed, and the data error.
+/// The outcome of a run: the arguments' bytes, the number of emitted functions, and the data error.
 type Outcome = (Vec<Vec<u8>>, usize, Option<Failure>);
 
-/// How a program is run: as it is, printed, or printed and interpreted within its memory.
+/// The way to run a program: by loops, by emitted code, or by interpreting emitted code within its memory.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum How {
     Plain,
@@ -160,11 +160,11 @@ enum How {
     Interpreted,
 }
 
-/// Runs at a level.
+/// Runs a program at a level.
 fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
     let linked = link_as(&bound, level, how != How::Plain).unwrap();
-    // In words, so that every element is aligned.
+    // The memory consists of words, so that every element is aligned.
     let mut memory: Vec<Vec<u64>> = args.iter().map(|a| vec![0; a.len() / 8 + 2]).collect();
     for (to, from) in memory.iter_mut().zip(args) {
         // SAFETY: there is room for the bytes.
@@ -186,7 +186,7 @@ fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
         go();
     }
     let bytes = |m: &Vec<u64>, len: usize| {
-        // SAFETY: so many bytes are there.
+        // SAFETY: the memory has these bytes.
         unsafe { std::slice::from_raw_parts(m.as_ptr().cast::<u8>(), len + 8) }.to_vec()
     };
     let results = memory.iter().zip(args).map(|(m, a)| bytes(m, a.len()));
@@ -194,7 +194,7 @@ fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
     (results.collect(), linked.printed.len(), failure)
 }
 
-/// Whether elements are the same, whatever NaN.
+/// True if elements are the same; NaNs are all equal.
 fn same(dtype: DType, a: &[u8], b: &[u8]) -> bool {
     let nan = |x: &[u8]| match dtype {
         DType::F32 => f32::from_le_bytes(x.try_into().unwrap()).is_nan(),
@@ -206,7 +206,7 @@ fn same(dtype: DType, a: &[u8], b: &[u8]) -> bool {
     a == b || nan(a) && nan(b)
 }
 
-/// Compares printed and interpreted results at all levels; gives how many functions were printed.
+/// Compares emitted code with loops at all levels. Returns the number of emitted functions.
 fn compare(case: &Case, what: &str, r: &mut Random) -> usize {
     let args: Vec<Vec<u8>> = (case.program.args.iter().zip(&case.lens))
         .map(|(a, n)| elements(a.dtype, *n as usize, r))
@@ -214,13 +214,13 @@ fn compare(case: &Case, what: &str, r: &mut Random) -> usize {
     compare_of(case, &args, what, r)
 }
 
-/// How many levels with printed code this processor has.
+/// Returns the number of levels with emitted code that this processor supports.
 fn levels() -> usize {
     let levels = [Features::AVX2, Features::AVX512].into_iter();
     levels.filter(|l| l.is_supported()).count()
 }
 
-/// The same of given arguments. Some of the printed code is interpreted too, at levels that are not there as well.
+/// As [`compare`], for given arguments. Some of the emitted code is interpreted too, also at unsupported levels.
 fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usize {
     let mut printed = 0;
     for level in [Features::AVX2, Features::AVX512] {
@@ -247,7 +247,7 @@ fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usiz
     printed
 }
 
-/// Results are the same, and nothing behind them is touched.
+/// Checks that results are the same, and that the memory after them is untouched.
 fn same_bytes(case: &Case, args: &[Vec<u8>], [got, want]: [&[Vec<u8>]; 2], what: &str) {
     for (i, arg) in case.program.args.iter().enumerate() {
         let (size, whole) = (arg.dtype.size(), args[i].len());
@@ -282,7 +282,7 @@ fn line(arg: u16, axes: usize) -> Access {
     }
 }
 
-/// A program over `n` elements: it loads arguments of these dtypes into the first registers, runs the code, and
+/// Returns a program over `n` elements. It loads arguments of these dtypes into the first registers, runs the code, and
 /// stores registers as dtypes.
 fn pointwise(
     n: i64,

@@ -6,13 +6,13 @@ use kiln_base::Compute;
 use kiln_base::prim::{self, RandomKind, random_words};
 use kiln_kernel::simd::math;
 
-/// As [`prim::random_normal_f32`] says, by functions of f32.
+/// Implements [`prim::random_normal_f32`] by functions of f32.
 fn normal_f32(words: [u32; 4]) -> f32 {
     let (u, angle) = prim::random_polar(words);
     (-2.0 * math::log(u)).sqrt() * math::cos(angle)
 }
 
-/// The loop of random numbers: seed, offset and index are operands `a`, `b` and `c`.
+/// Returns the loop of random numbers: seed, offset and index are operands `a`, `b` and `c`.
 pub(super) fn random(kind: RandomKind, ty: Compute) -> Op {
     macro_rules! random {
         ($kind:ident, $R:ty, $f:expr) => {{

@@ -7,7 +7,7 @@ use kiln_kernel::compute::with_compute;
 use kiln_kernel::element::{Elem, Number};
 use kiln_kernel::simd::merged;
 
-/// The element that changes nothing in the reduction of a number.
+/// Returns the identity element of the reduction.
 #[inline(always)]
 fn identity<T: Elem, const OP: usize>() -> T {
     match Reduction::ALL[OP] {
@@ -33,7 +33,7 @@ const PROD: usize = Reduction::Prod as usize;
 const MAX: usize = Reduction::Max as usize;
 const MIN: usize = Reduction::Min as usize;
 
-/// What a function gives for a type and a reduction that are known to the compiler.
+/// Calls a function for a type and a reduction that are known at compile time.
 macro_rules! of {
     ($f:ident, $op:expr, $ty:expr) => {
         with_compute!($ty, T => match $op {
@@ -45,7 +45,7 @@ macro_rules! of {
     };
 }
 
-/// Lanes that one row's reduction runs in.
+/// The number of lane accumulators of a row's reduction.
 const WIDTH: usize = 64;
 
 /// Combines `n` elements: lane accumulators first, then pairwise.
@@ -63,14 +63,14 @@ unsafe fn fold<T: Elem, const OP: usize>(a: *const T, n: usize) -> T {
     merged(acc, combine::<T, OP>)
 }
 
-/// Inner steps after which a lane's f32 sum moves on into an f64.
+/// The inner steps after which a lane's f32 sum is added to an f64.
 pub(super) const FLUSH: i64 = 256;
 
-/// The instructions before the first, at each, and after the last tile or step.
+/// The instructions before the first tile or step, at each, and after the last.
 pub(super) struct Parts {
     pub begin: Vec<Op>,
     pub body: Op,
-    /// After `body`, with an f64 register beside the reduction's own; `begin` clears that one last.
+    /// Runs after `body`, with an f64 register beside the reduction's own; `begin` clears that one last.
     pub after: Option<Op>,
     pub end: Option<Op>,
 }
@@ -86,10 +86,10 @@ impl Parts {
     }
 }
 
-// SAFETY, of all that follows: the types were checked, state `x` and the one after it belong to the reduction and hold
-// any of its kinds, and linking made `b` a register of the type that the reduction wants beside its own.
+// SAFETY, of all that follows: the types were checked. State `x` and the one after it belong to the reduction and can
+// hold a value of its type. Linking made `b` a register of the extra type that the reduction needs.
 
-/// Whether a row's running sum is kept in f64.
+/// True if a row's running sum is in f64.
 const fn is_long<T: Elem, const OP: usize>() -> bool {
     T::IS_F32 && OP == SUM
 }
@@ -133,7 +133,7 @@ unsafe fn row_end<T: Elem, const OP: usize>((ctx, code): Call) {
     }
 }
 
-/// A reduction across the lanes of a row; `x` is its state.
+/// Returns a reduction across the lanes of a row; `x` is its state.
 pub(super) fn rows(op: Reduction, ty: Compute) -> Parts {
     fn parts<T: Elem, const OP: usize>() -> Parts {
         let end = Some(row_end::<T, OP> as Op);
@@ -158,7 +158,7 @@ unsafe fn lane_body<T: Elem, const OP: usize>((ctx, code): Call) {
     }
 }
 
-/// An f32 sum is now and then flushed into the f64 register `b`.
+/// Flushes f32 sums into the f64 register `b`, every [`FLUSH`] steps.
 unsafe fn flush((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
@@ -182,7 +182,7 @@ unsafe fn long_end((ctx, code): Call) {
     }
 }
 
-/// A reduction lane by lane over `steps` inner points.
+/// Returns a reduction lane by lane over `steps` inner points.
 pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> Parts {
     fn parts<T: Elem, const OP: usize>() -> Parts {
         Parts::new(lane_begin::<T, OP>, lane_body::<T, OP>, None)
@@ -198,7 +198,7 @@ pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> Parts {
     of!(parts, op, ty)
 }
 
-/// Whether `x` takes the place of `best`: strictly better, or the first NaN.
+/// True if `x` replaces `best`: it is strictly better, or the first NaN.
 #[inline(always)]
 fn beats<T: Elem, const LARGEST: bool>(x: T, best: T) -> bool {
     let better = if LARGEST { x > best } else { x < best };
@@ -209,7 +209,7 @@ fn worst<T: Elem, const LARGEST: bool>() -> T {
     if LARGEST { T::LEAST } else { T::MOST }
 }
 
-/// Row state `x`: the best so far; state `x + 1`: its index.
+/// Initialises state `x`, the best value so far, and state `x + 1`, its index.
 unsafe fn best_row_begin<T: Elem, const L: bool>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
@@ -241,7 +241,7 @@ unsafe fn best_row_body<T: Elem, const L: bool>((ctx, code): Call) {
     }
 }
 
-/// The index, which is the state after `x`.
+/// Writes the index, which is the state after `x`.
 unsafe fn best_row_end((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
@@ -250,7 +250,7 @@ unsafe fn best_row_end((ctx, code): Call) {
     }
 }
 
-/// The best so far is register `b`.
+/// Initialises the result, and register `b`, the best value so far.
 unsafe fn best_lane_begin<T: Elem, const L: bool>((ctx, code): Call) {
     // SAFETY: see above.
     unsafe {
@@ -277,7 +277,7 @@ unsafe fn best_lane_body<T: Elem, const L: bool>((ctx, code): Call) {
     }
 }
 
-/// An arg-reduction across the lanes of a row; `x` is the first of its two states.
+/// Returns an arg-reduction across the lanes of a row; `x` is the first of its two states.
 pub(super) fn arg_rows(op: Reduction, ty: Compute) -> Parts {
     fn parts<T: Elem, const L: bool>() -> Parts {
         let end = Some(best_row_end as Op);
@@ -289,7 +289,7 @@ pub(super) fn arg_rows(op: Reduction, ty: Compute) -> Parts {
     }
 }
 
-/// An arg-reduction lane by lane; register `b` keeps the best.
+/// Returns an arg-reduction lane by lane; register `b` holds the best value.
 pub(super) fn arg_lanes(op: Reduction, ty: Compute) -> Parts {
     fn parts<T: Elem, const L: bool>() -> Parts {
         Parts::new(best_lane_begin::<T, L>, best_lane_body::<T, L>, None)

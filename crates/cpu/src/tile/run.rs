@@ -18,10 +18,10 @@ pub(crate) struct Runner<'a> {
     program: &'a Linked,
     ctx: Ctx,
     point: Vec<i64>,
-    /// Lanes whose constants are in place.
+    /// The number of lanes whose constants are in place.
     filled: usize,
     steps: Steps,
-    /// The stage that they are all of, if it has no more.
+    /// The stage that `steps` is for, if it covers all steps of that stage.
     stepped: Option<*const Stage>,
     // The context points into these.
     _frame: Storage,
@@ -184,7 +184,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// As [`Runner::lanes_inner`], with many steps a call.
+    /// As [`Runner::lanes_inner`], with many steps per call.
     ///
     /// # Safety
     /// As there.
@@ -195,7 +195,7 @@ impl<'a> Runner<'a> {
             .map(|c| p.printed[c.x as usize].runs.len())
             .sum::<usize>();
         let inner = p.outer.iter().rev().find(|e| **e > 1).copied().unwrap_or(1);
-        // SAFETY: the tile is set, every step is one of the program's, and there are so many bases.
+        // SAFETY: the tile is set, every step is one of the program's, and there are `p.bases` bases.
         unsafe {
             self.ctx.at.outer = 0;
             self.ctx.run(&stage.begin);
@@ -204,7 +204,7 @@ impl<'a> Runner<'a> {
                     return;
                 }
                 let count = FLUSH.min(p.outer_len - first);
-                // Steps along one axis follow evenly.
+                // Steps along one axis have even strides.
                 let even = runs == 0 && first % inner + count <= inner;
                 if self.stepped != Some(stage) {
                     self.set_point(first);
@@ -287,7 +287,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Goes to a point of the outer axes, by its number in order.
+    /// Sets the point of the outer axes, given its linear index.
     fn set_point(&mut self, mut number: i64) {
         for (i, e) in self.point.iter_mut().zip(&self.program.outer).rev() {
             *i = number % e;
@@ -295,7 +295,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Whether the run was ended early.
+    /// True if the run was cancelled.
     fn cancelled(&self) -> bool {
         // SAFETY: the sink outlives the run that this context belongs to.
         unsafe { &*self.ctx.at.failures }.cancelled()
@@ -356,23 +356,23 @@ pub(crate) unsafe fn run_range(
     }
 }
 
-/// Steps of a reduction between two looks at whether the run was ended early.
+/// The number of steps of a reduction between two checks for cancellation.
 const LOOK: i64 = 64;
 
 /// Nanoseconds of work that make it worth waking another thread.
 const PART_NS: f64 = 5_000.0;
 
-/// A program with its arguments, and whether its points may be computed at the same time.
+/// A program with its arguments. `parallel` is true if its points may be computed concurrently.
 pub(crate) struct Launch<'a> {
     pub program: &'a Linked,
     pub args: &'a [*mut u8],
     pub parallel: bool,
 }
-// SAFETY: the pointers are only passed on; what may be done with them is the caller's promise.
+// SAFETY: the pointers are only passed on; the caller promises what may be done with them.
 unsafe impl Sync for Launch<'_> {}
 
 impl<'a> Launch<'a> {
-    /// The launches of its pieces, or itself.
+    /// Returns the launches of its pieces, or itself if it has none.
     fn pieces(&self) -> impl Iterator<Item = Launch<'a>> + use<'a> {
         let (program, args, parallel) = (self.program, self.args, self.parallel);
         let pieces = match parallel {
@@ -388,7 +388,8 @@ impl<'a> Launch<'a> {
         })
     }
 
-    /// How many parts its points are shared out in, and how many points a part is a multiple of.
+    /// Returns the number of parts that its points are divided into, and the unit of points that parts are multiples
+    /// of.
     fn parts(&self, threads: i64) -> (i64, i64) {
         let points = self.program.points;
         let wanted = (self.program.cost * points as f64 / PART_NS) as i64;
@@ -398,7 +399,7 @@ impl<'a> Launch<'a> {
         }
         let unit = match self.program.schedule {
             Schedule::Rows => self.program.serial,
-            // Whole tiles where there are enough of them, else whole cache lines.
+            // Whole tiles where there are enough of them; otherwise whole cache lines.
             Schedule::Lanes if points >= 2 * most * self.program.tile as i64 => {
                 self.program.tile as i64
             }
@@ -432,7 +433,7 @@ pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
     let threads = pool.threads() as i64;
     let busy = launches.iter().flat_map(Launch::pieces);
     let busy = busy.filter(|l| l.program.points > 0);
-    // The first part of each launch among the parts of all.
+    // The first part of each launch, counted over all launches.
     let mut parts = 0;
     type Share<'a> = (i64, Launch<'a>, (i64, i64));
     let mut shared: SmallVec<[Share; 4]> = SmallVec::new();

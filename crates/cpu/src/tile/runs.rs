@@ -1,4 +1,4 @@
-//! Where the lanes of a tile lie, run by run: printed code is called once for each.
+//! The runs of a tile's lanes in memory: emitted code is called once for each.
 
 use super::emitted::Operand;
 use super::fills::{Fills, Line};
@@ -8,11 +8,11 @@ use crate::tile::Ctx;
 use kiln_base::DType;
 use kiln_kernel::bugs::bug;
 
-/// The most lanes of a run that lie in a block of what excluded loads give.
+/// The most lanes of a run of fill values.
 const BLOCK: i64 = 512;
 
 impl Walk {
-    /// The stride of the innermost axis, if that many lanes lie along it.
+    /// Returns the stride of the innermost axis, if at least `least` lanes are along it.
     pub(super) fn long_runs(&self, least: i64) -> Option<i64> {
         let inner = self.lanes.last()?;
         (inner.extent >= least).then_some(inner.stride)
@@ -24,13 +24,13 @@ impl Walk {
         self.limits.iter().any(along)
     }
 
-    /// Whether it has one distance between lanes, and elements that are copied as they are.
+    /// True if it has one stride between lanes, and elements that are copied unchanged.
     pub(super) fn turns(&self, dtype: DType) -> bool {
         let plain = self.lanes.len() == 1 && self.limits.is_empty() && !self.dynamic;
         plain && load::is_direct(dtype) && matches!(dtype.size(), 4 | 8)
     }
 
-    /// Makes the memory that is read in place of what the limits exclude; the innermost stride is 0 or 1.
+    /// Allocates the fill values that are read in place of excluded elements; the innermost stride is 0 or 1.
     pub(super) fn make_fills(&mut self, dtype: DType) {
         let inner = self.lanes[self.lanes.len() - 1];
         if self.limits.is_empty() || self.fills.lanes > 0 {
@@ -53,7 +53,7 @@ impl Walk {
         };
     }
 
-    /// How many elements that memory has.
+    /// Returns the number of fill values.
     fn fill_elements(&self) -> i64 {
         let inner = self.lanes[self.lanes.len() - 1];
         match inner.stride {
@@ -62,13 +62,13 @@ impl Walk {
         }
     }
 
-    /// How many numbers the context keeps of a tile's first lane, and of the lane at hand: its coordinates, address and
-    /// the limits' values.
+    /// Returns the count of numbers that the context keeps: the coordinates of a tile's first lane; and the
+    /// coordinates, address and limits' values of the current lane.
     pub(super) fn numbers(&self) -> usize {
         2 * self.lanes.len() + 1 + self.limits.len()
     }
 
-    /// Goes to the first lane of the tile; what the outer axes add is left to [`Walk::run_at`].
+    /// Goes to the first lane of the tile; [`Walk::run_at`] adds the contribution of the outer axes.
     ///
     /// # Safety
     /// The context's coordinates are set.
@@ -89,8 +89,8 @@ impl Walk {
         }
     }
 
-    /// Where the element of the lane at hand is, or the number that is wanted of it, and for how many lanes from there
-    /// it goes on like this along the innermost axis. Of a store there are no limits.
+    /// Returns the address of the current lane's element, or its number if that is the operand. Also returns the number
+    /// of lanes from there for which this continues along the innermost axis. A store has no limits.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile; the fills are made, and the program's bases are set.
@@ -117,7 +117,7 @@ impl Walk {
         if self.limits.is_empty() {
             return (at, left);
         }
-        // It is not written through, since this is a load.
+        // This is a load, so the fill values are not written.
         let fills = self.fills.lines.as_ptr().cast_mut().cast();
         #[cfg(feature = "testing")]
         kiln_kernel::interpreted::given(fills, self.fill_elements() as usize * operand.size, false);
@@ -138,8 +138,8 @@ impl Walk {
         (fills, excluded.min(self.fills.lanes))
     }
 
-    /// How many runs there are from the lane at hand on, of `n` lanes each, that lie one after the other at an even
-    /// distance, as parts of one run do, and that distance in elements.
+    /// Returns the number of runs from the current lane on, of `n` lanes each, with an even stride between them, as
+    /// parts of one run have; and this stride in elements.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
@@ -153,7 +153,7 @@ impl Walk {
             ([.., outer, _], [.., row, 0]) if inner.extent == n => {
                 (outer.extent - row, outer.stride)
             }
-            // Others have shorter runs.
+            // Otherwise the runs are parts of the current one.
             _ => (left / n, n * inner.stride),
         };
         match self.limits.is_empty() {
@@ -165,8 +165,8 @@ impl Walk {
         }
     }
 
-    /// The number of groups of so many runs of `n` lanes, which are alike, that lie one after the other at an even
-    /// distance from the lane at hand on, and that distance in elements.
+    /// Returns the number of groups of `runs` runs of `n` lanes, with an even stride between them, from the current
+    /// lane on; and this stride in elements.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
@@ -178,7 +178,7 @@ impl Walk {
         let inner = self.lanes[last];
         let left = inner.extent - here.coords[last];
         let (groups, apart) = match (&self.lanes[..], &*here.coords) {
-            // Runs are whole rows, all of a matrix or some, or parts of one.
+            // The runs are whole rows, all or some of a matrix, or parts of a row.
             ([.., next, outer, _], [.., at, 0, 0]) if inner.extent == n && outer.extent == runs => {
                 (next.extent - at, next.stride)
             }
@@ -196,7 +196,7 @@ impl Walk {
         }
     }
 
-    /// Goes on by several runs of so many lanes that are alike, at most to the end of the axis that they lie along.
+    /// Advances by several runs of `n` lanes with an even stride, at most to the end of their axis.
     ///
     /// # Safety
     /// [`Walk::begin_runs`] was called for this tile.
@@ -227,7 +227,7 @@ impl Walk {
     }
 }
 
-/// The numbers of the lane at hand.
+/// The numbers of the current lane.
 struct Here<'a> {
     walk: &'a Walk,
     coords: &'a mut [i64],

@@ -1,4 +1,4 @@
-//! How an access moves through memory within a tile.
+//! The movement of an access through memory within a tile.
 
 use super::fills::Fills;
 use crate::tile::Ctx;
@@ -9,7 +9,7 @@ use kiln_plan::tile::TILE;
 /// The most lane axes (after merging) and the most limits of one access.
 pub(crate) const MAX: usize = 16;
 
-/// Rows of as many elements are visited; those of fewer are looked up.
+/// The least elements of a row that is visited as a run; shorter rows use a table of places.
 const SHORT: i64 = 16;
 
 /// The shape of an access over the lanes of a tile.
@@ -35,18 +35,18 @@ pub(crate) struct Lane {
 pub(crate) struct Split {
     pub offset: i64,
     pub outer: Vec<i64>,
-    /// One a merged lane axis.
+    /// The strides of merged lane axes.
     pub lane: Vec<i64>,
 }
 
 impl Split {
-    /// Whether axis `i`, of extent `e`, goes on where the one before it ends.
+    /// True if axis `i`, of extent `e`, is contiguous with the one before it.
     fn joins(&self, i: usize, e: i64) -> bool {
         self.lane[i].checked_mul(e) == Some(self.lane[i - 1])
     }
 
-    /// The same limit for axes i - 1 and `i`, of extent `e`, as one; none where it is no limit of both: one that counts
-    /// the indices of the first then counts those of the second.
+    /// Returns the limit for axes i - 1 and `i`, of extent `e`, merged. A limit that counts the indices of the first
+    /// then counts those of the second. Returns `None` if the limit can't be expressed for the merged axis.
     fn finer(&self, extent: i64, i: usize, e: i64) -> Option<(Split, i64)> {
         if self.joins(i, e) {
             return Some((self.clone(), extent));
@@ -77,23 +77,24 @@ pub(crate) struct Walk {
     pub address: Split,
     /// Each limit's value and extent.
     pub limits: Vec<(Split, i64)>,
-    /// Where the context keeps the address for lane index zero; the limits' values follow.
+    /// The place in the context of the address for lane index zero; the limits' values follow.
     pub base_at: usize,
-    /// Where the context keeps the lane coordinates of the tile's first element; numbers of the lane at hand follow.
+    /// The place in the context of the lane coordinates of the tile's first element; numbers of the current lane
+    /// follow.
     pub coord_at: usize,
-    /// Elements of the argument.
+    /// The number of elements of the argument.
     pub len: i64,
-    /// Whether this is an access, not the number of an `Index`.
+    /// True if this is an access, not the number of an `Index`.
     pub reads_memory: bool,
     /// The least and the greatest address, without the limits.
     pub range: (i128, i128),
-    /// Whether a data-dependent part comes on top.
+    /// True if a data-dependent part is added.
     pub dynamic: bool,
-    /// Bits of what an excluded load gives, in the register's type.
+    /// The bits of an excluded load's value, in the register's type.
     pub fill: u64,
-    /// The same in memory, where printed code reads it.
+    /// The same in memory, where emitted code reads it.
     pub fills: Fills,
-    /// Where the lanes of a tile lie from the start of the first one's row, if rows are short; see [`Walk::look_up`].
+    /// The places of a tile's lanes, from the start of the first one's row, if rows are short; see [`Walk::look_up`].
     pub places: Vec<i32>,
 }
 
@@ -162,8 +163,8 @@ impl Walk {
         Ok(w)
     }
 
-    /// Whether the two can never touch one element at different points: they move alike, or keep to
-    /// different parts of the memory.
+    /// True if the two can never touch the same element at different points: they move alike, or use different parts of
+    /// memory.
     pub(crate) fn keeps_clear_of(&self, other: &Walk) -> bool {
         let lanes = |w: &Walk| -> Vec<(i64, i64)> {
             w.lanes.iter().map(|l| (l.extent, l.stride)).collect()
@@ -176,7 +177,7 @@ impl Walk {
         !self.dynamic && !other.dynamic && (apart || alike)
     }
 
-    /// Joins neighbouring lane axes that act as one; gives the merged extents.
+    /// Merges neighbouring lane axes that act as one; returns the merged extents.
     fn merge(&mut self, lane: &[i64]) -> Vec<i64> {
         let mut extents = lane.to_vec();
         let mut i = 1;
@@ -201,8 +202,8 @@ impl Walk {
         extents
     }
 
-    /// Where limits leave one index of an axis, the address may move along it as if it joined the next, of this
-    /// extent.
+    /// Frees the stride of an axis of which limits allow one index: the address may then move along it as if it were
+    /// contiguous with the next axis, of extent `next`.
     fn free_stride(&mut self, axis: usize, next: i64) {
         let only = self.limits.iter().find_map(|(limit, extent)| {
             let is_own = |(d, s): (usize, &i64)| *s == i64::from(d == axis);
@@ -225,7 +226,7 @@ impl Walk {
         }
     }
 
-    /// Whether the address or a limit depends on the outer axes.
+    /// True if the address or a limit depends on the outer axes.
     pub(crate) fn moves(&self) -> bool {
         let moves = |s: &Split| s.outer.iter().any(|s| *s != 0);
         moves(&self.address) || self.limits.iter().any(|l| moves(&l.0))
@@ -255,7 +256,7 @@ impl Walk {
     /// `coords` has room for this walk's numbers.
     pub(crate) unsafe fn set_start(&self, coords: *mut i64, mut start: i64) {
         for (d, lane) in self.lanes.iter().enumerate().rev() {
-            // SAFETY: the numbers are one a lane axis, for which there is room.
+            // SAFETY: there is one number per lane axis, and room for them.
             let c = unsafe { &mut *coords.add(self.coord_at + d) };
             if d == 0 {
                 *c = start;
@@ -266,7 +267,7 @@ impl Walk {
         }
     }
 
-    /// Makes the places of lanes in rows so short that visiting them costs more than looking each lane up.
+    /// Makes the table of places of lanes, if rows are so short that visiting them costs more than a look-up per lane.
     pub(super) fn look_up(&mut self) {
         let [outer, inner] = self.lanes[..] else {
             return;
@@ -283,7 +284,8 @@ impl Walk {
         self.places = places.collect::<Option<_>>().unwrap_or_default();
     }
 
-    /// The address where the row of the tile's first lane starts, and the places of the tile's lanes from there.
+    /// Returns the address where the row of the tile's first lane starts, and the places of the tile's lanes from
+    /// there.
     ///
     /// # Safety
     /// The context's bases and coordinates are set, and the walk has places.
@@ -297,8 +299,8 @@ impl Walk {
         }
     }
 
-    /// Visits the tile as runs along the innermost lane axis: first lane, address, stride, number of
-    /// lanes, and the part `low..high` of them that the limits allow.
+    /// Visits the tile as runs along the innermost lane axis. `f` gets the first lane, address, stride, number of
+    /// lanes, and the bounds `low..high` of the lanes that the limits allow.
     ///
     /// # Safety
     /// The context's bases and coordinates are set.
@@ -361,7 +363,7 @@ impl Walk {
         }
     }
 
-    /// The part of a run of `len` lanes where every limit holds, given the limits' first values.
+    /// Returns the part of a run of `len` lanes where every limit holds, given the limits' first values.
     #[inline(always)]
     pub(super) fn allowed(&self, first: impl Iterator<Item = i64>, len: usize) -> (usize, usize) {
         let (mut low, mut high) = (0i64, len as i64);

@@ -18,7 +18,7 @@ impl Work for Linked {
             args,
             parallel,
         };
-        // SAFETY: the program was bound for arguments of these lengths, within which it was proven to stay.
+        // SAFETY: the program was bound for arguments of these lengths, and proven to stay within them.
         unsafe { run_all(&[launch], call.failures) };
         Ok(None)
     }

@@ -1,4 +1,4 @@
-//! Weights that are dropped: which ones follows from where they stand, so that no pass has to store them.
+//! Dropout of weights: the position of a weight decides if it is dropped, so that no pass has to store a mask.
 
 use crate::kernels::matmul::Operand;
 use kiln_base::prim::{RandomKind, philox_lanes};
@@ -15,7 +15,7 @@ pub(super) struct Dropout {
 }
 
 impl Dropout {
-    /// Checks and links it, for arguments of these lengths.
+    /// Checks and links dropout for arguments of these lengths.
     pub(super) fn new(
         p: &plan::Dropout,
         values: &[i64],
@@ -32,7 +32,7 @@ impl Dropout {
         })
     }
 
-    /// Drops some numbers, of which the first is number `first` of all.
+    /// Drops some of `numbers`; `first` is the index of the first of them in the whole stream.
     ///
     /// # Safety
     /// `args` are the buffers that it was linked for.
@@ -53,22 +53,22 @@ impl Dropout {
     }
 }
 
-/// Numbers in a row, and the position in the stream of random numbers of the first of them.
+/// A row of numbers, and the position of its first number in the random stream.
 struct Row {
     start: *mut f32,
     len: usize,
     seed: u64,
     position: u64,
-    /// A number is dropped if the first 24 bits of its word are less.
+    /// A number is dropped if the first 24 bits of its random word are less than this.
     least: u32,
     scale: f32,
 }
 
-/// Uniform numbers of f32 that a block of words makes.
+/// The number of uniform f32 that a block of random words yields.
 const EACH: usize = RandomKind::Uniform.numbers_a_block(false) as usize;
-/// Blocks that are made at once.
+/// The number of blocks generated at once.
 const BLOCKS: usize = 16;
-/// Numbers that are dropped at once.
+/// The number of elements that are processed at once.
 const MANY: usize = EACH * BLOCKS;
 
 struct Drop;
@@ -76,7 +76,7 @@ struct Drop;
 impl Kernel<Row> for Drop {
     #[inline(always)]
     unsafe fn run<I: Isa>(row: Row) {
-        // SAFETY: the row has so many numbers, which nobody else touches.
+        // SAFETY: the row has `len` numbers, which nobody else touches.
         let mut rest = unsafe { std::slice::from_raw_parts_mut(row.start, row.len) };
         let mut block = row.position / EACH as u64;
         let mut from = (row.position % EACH as u64) as usize;
@@ -91,7 +91,7 @@ impl Kernel<Row> for Drop {
     }
 }
 
-/// What numbers from a block on are multiplied by.
+/// Returns the factors of the numbers from a block on.
 #[inline(always)]
 fn factors(block: u64, row: &Row) -> [f32; MANY] {
     let mut c = [[0u32; BLOCKS]; 4];

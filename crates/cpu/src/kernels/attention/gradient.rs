@@ -1,4 +1,4 @@
-//! The gradients of attention, of which the weights are computed again, a block of rows at a time.
+//! The gradients of attention: for a block of rows at a time, with recomputed weights.
 
 use super::scores::{AllSums, BLOCK_ROWS, Block, Scores, Side, apart, is_finite};
 use super::softmax::{LANES, Sums};
@@ -20,54 +20,55 @@ pub(crate) struct AttentionGrad {
     value: Operand,
     gradient: Operand,
     out: usize,
-    /// Where the gradients of query, key and value begin, in elements.
+    /// The start of the gradients of query, key and value, in elements.
     begin: [i64; 3],
-    /// Parts of the rows of a matrix. Each has sums of its own for keys and values, which are added in order.
+    /// The number of parts of a matrix's rows. Each part has its own accumulators for keys and values, which are added
+    /// in order.
     parts: i64,
     means: unsafe fn(Means),
     shares: unsafe fn(Shares),
 }
 
-/// What is computed at once.
+/// The sizes of a block.
 const BLOCK: Block = Block {
     keys: 512,
     rows: 256,
 };
-/// Parts that there are at least in all, so that threads can share them, where there are so many blocks.
+/// The least number of parts in all, so that threads can share them, if there are enough blocks.
 const LEAST_PARTS: i64 = 8;
 
-/// What a thread keeps from part to part.
+/// The buffers that a thread keeps between parts.
 #[derive(Default)]
 struct Scratch {
-    /// Sums of keys and values, unless parts have their own.
+    /// The accumulated gradients of keys and values, unless parts have their own.
     sums: Option<Storage>,
-    /// Operands as they are multiplied.
+    /// The operands as they are multiplied.
     query: Option<Storage>,
     key: Option<Storage>,
     summed_key: Option<Storage>,
     value: Option<Storage>,
     gradient: Option<Storage>,
-    /// Keys and values as columns, and keys, in panels.
+    /// Panels of transposed keys, transposed values, and keys.
     panels: [Option<Storage>; 3],
     block: Kept,
 }
 
-/// What is kept from block to block.
+/// The buffers kept between blocks.
 #[derive(Default)]
 struct Kept {
-    /// Weights and gradients of scores, and the best scores that weights are relative to.
+    /// Weights, gradients of scores, and the running maxima that the weights are relative to.
     weights: Option<Storage>,
     scores: Option<Storage>,
     bests: Option<Storage>,
     /// Gradients of queries.
     queries: Option<Storage>,
-    /// Queries and gradients of rows of the result, turned over.
+    /// Transposed queries and transposed gradients of rows of the result.
     turned: [Option<Storage>; 2],
-    /// Gradients of scores as halves.
+    /// Gradients of scores as bf16.
     halves: Option<Storage>,
 }
 
-/// What all blocks of rows of a matrix multiply: keys and values as columns, and keys.
+/// The operands that all blocks of rows of a matrix multiply: transposed keys and values, and keys.
 struct Held {
     keys: Right<f32>,
     values: Right<f32>,
@@ -92,7 +93,7 @@ impl Work for AttentionGrad {
 }
 
 impl AttentionGrad {
-    /// Whether there is code for it.
+    /// True if there is code for it.
     pub(crate) fn computes(p: &plan::AttentionGrad) -> bool {
         Scores::computes(&p.scores)
     }
@@ -136,13 +137,13 @@ impl AttentionGrad {
         })
     }
 
-    /// Sums of the keys and values of a matrix: for each part of the keys a row for each of their columns, and then of the
-    /// values'.
+    /// Returns the number of accumulated elements of a matrix: for each part of the keys, one row per column of the
+    /// keys, followed by one per column of the values.
     fn sums(&self) -> i64 {
         ceil(self.scores.keys, self.scores.part) * self.part_sums()
     }
 
-    /// Those of a part.
+    /// Returns the number of accumulated elements of a part.
     fn part_sums(&self) -> i64 {
         self.scores.pitch * (self.scores.width + self.columns)
     }
@@ -183,7 +184,7 @@ impl AttentionGrad {
         }
     }
 
-    /// Blocks of rows of matrix `b`, with part `i`'s sums of keys and values.
+    /// Computes blocks of rows of matrix `b`, with part `i`'s accumulators of keys and values.
     unsafe fn part(
         &self,
         args: &[*mut u8],
@@ -199,7 +200,7 @@ impl AttentionGrad {
             1 => room(&mut scratch.sums, own)?,
             _ => all.wrapping_offset((i * own) as isize),
         };
-        // SAFETY: linking proved the operands within their buffers; there is room for what is kept.
+        // SAFETY: linking proved the operands within their buffers; there is room for all that is kept.
         unsafe {
             std::slice::from_raw_parts_mut(sums, own as usize).fill(0.0);
             let key = s.key(args, b, &mut scratch.key)?;
@@ -210,7 +211,8 @@ impl AttentionGrad {
             let rows = (b, 0, s.keys);
             let value = s.side(&self.value, args, rows, columns, &mut scratch.value)?;
             let (words, value_words) = (s.terms.words(s.width), s.terms.words(columns));
-            // A weight of zero still makes NaN of what is not finite; all keys are seen otherwise.
+            // A weight of zero times a value that is not finite still makes NaN. Without a causal mask, all keys are
+            // seen.
             let finite = s.causal
                 && is_finite(key, (0, s.keys), words, s.terms)
                 && is_finite(value, (0, s.keys), value_words, s.terms);
@@ -247,8 +249,8 @@ impl AttentionGrad {
         Ok(())
     }
 
-    /// Some rows of matrix `b`: writes the gradients of their queries, adds those of keys and values. Keys behind `seen`
-    /// are seen by none.
+    /// Processes some rows of matrix `b`: writes the gradients of their queries, and adds those of keys and values. No
+    /// row sees a key from `seen` on.
     unsafe fn block(
         &self,
         args: &[*mut u8],
@@ -305,7 +307,7 @@ impl AttentionGrad {
                 (sums[..rows as usize].iter()).any(|x| !x.part(s.may_be_blind()).is_finite());
             let behind = if wild { s.keys } else { seen };
             std::slice::from_raw_parts_mut(queries, (rows * s.width) as usize).fill(0.0);
-            // What was computed last comes first, which the caches may still hold.
+            // The most recent parts come first, because the caches may still hold them.
             for from in (0..ceil(behind, s.part)).rev().map(|i| i * s.part) {
                 let until = behind.min(from + s.part);
                 let (w, d) = part(from);
@@ -350,13 +352,13 @@ impl AttentionGrad {
         Ok(())
     }
 
-    /// The address of an element of a result.
+    /// Returns the address of an element of a result.
     fn at(&self, args: &[*mut u8], which: usize, element: i64) -> *mut u8 {
         let at = (self.begin[which] + element) * self.scores.dtype.size() as i64;
         args[self.out].wrapping_offset(at as isize)
     }
 
-    /// Writes the sums of the keys and values of matrix `b`.
+    /// Writes the accumulated gradients of the keys and values of matrix `b`.
     unsafe fn write_sums(&self, args: &[*mut u8], b: i64, sums: *const f32) -> Result<()> {
         let s = &self.scores;
         let (mut turned, mut first) = (None, 0);
@@ -380,11 +382,11 @@ impl AttentionGrad {
         Ok(())
     }
 
-    /// Adds what the parts of matrix `b` have, and writes it.
+    /// Adds up the accumulators of all parts of matrix `b`, and writes the sum.
     unsafe fn add_parts(&self, args: &[*mut u8], b: i64) -> Result<()> {
         let own = self.sums();
         let all = args[args.len() - 1].cast::<f32>();
-        // SAFETY: the parts of a matrix lie one behind the other, and are its own.
+        // SAFETY: the parts of a matrix are contiguous, and belong to it alone.
         unsafe {
             let first = all.offset((b * self.parts * own) as isize);
             let sums = std::slice::from_raw_parts_mut(first, own as usize);
@@ -398,8 +400,8 @@ impl AttentionGrad {
     }
 }
 
-/// A part of a row of weights and of their gradients, and the sum of their products in front of it, which is multiplied
-/// by something first.
+/// A part of a row of weights and of their gradients, and the running sum of their products, which is multiplied by a
+/// correction first.
 struct Means {
     weights: *const f32,
     scores: *const f32,
@@ -414,7 +416,7 @@ struct Mean;
 impl Kernel<Means> for Mean {
     #[inline(always)]
     unsafe fn run<I: Isa>(row: Means) {
-        // SAFETY: the row has so many weights and scores.
+        // SAFETY: the row has `len` weights and scores.
         let (weights, scores, mean) = unsafe {
             (
                 std::slice::from_raw_parts(row.weights, row.len),
@@ -435,8 +437,8 @@ impl Kernel<Means> for Mean {
     }
 }
 
-/// A part of a row of weights, which are multiplied by what makes them parts of the row's, and of their gradients, which
-/// become those of the scores.
+/// A part of a row of weights, and of their gradients. The weights are multiplied by their share of the row's
+/// denominator, and the gradients become those of the scores.
 struct Shares {
     weights: *mut f32,
     scores: *mut f32,
@@ -452,7 +454,7 @@ struct Gradients;
 impl Kernel<Shares> for Gradients {
     #[inline(always)]
     unsafe fn run<I: Isa>(row: Shares) {
-        // SAFETY: the row has so many weights and scores, which nobody else touches.
+        // SAFETY: the row has `len` weights and scores, which nobody else touches.
         let (weights, scores) = unsafe {
             (
                 std::slice::from_raw_parts_mut(row.weights, row.len),

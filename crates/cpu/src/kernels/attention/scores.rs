@@ -1,4 +1,4 @@
-//! Weights of some rows of queries for some keys: their scores, a mask, and the softmax.
+//! The weights of some rows of queries for some keys: scores, a mask, and the softmax.
 
 use super::dropout::Dropout;
 use super::softmax::{Pair, Pairs, Row, Softmax, Sums, factor, narrow};
@@ -16,33 +16,34 @@ use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::simd::{Features, compiled};
 use kiln_plan as plan;
 
-/// How far apart lines of so many numbers are: an odd number of cache lines, so that they don't meet in one set.
+/// Returns the pitch of rows of `numbers` numbers: an odd number of cache lines, so that rows do not collide in one
+/// cache set.
 pub(super) fn apart(numbers: i64) -> i64 {
     const LINE: i64 = 16;
     (ceil(numbers, LINE) | 1) * LINE
 }
 
-/// Rows of a block at most, ...
+/// The most rows of a block.
 pub(super) const BLOCK_ROWS: i64 = 256;
-/// ... and where there are fewer blocks than these.
+/// The rows of a block if there are fewer blocks than the second number.
 const FEW: (i64, i64) = (128, 16);
 
-/// Of each row of a block what is known of its scores.
+/// The softmax state of each row of a block.
 pub(super) type AllSums = [Sums; BLOCK_ROWS as usize];
 
-/// How many scores are computed at once: of so many keys and rows at most.
+/// The largest number of keys and rows whose scores are computed at once.
 pub(super) struct Block {
     pub keys: i64,
     pub rows: i64,
 }
 
-/// Linked scores of f32, or of halves that are computed in it.
+/// Linked scores of f32, or of f16 or bf16 that are computed in it.
 pub(super) struct Scores {
     pub dtype: DType,
-    /// Operands as they are multiplied.
+    /// The layout of operands as they are multiplied.
     pub terms: Terms,
     pub scale: f32,
-    /// What scores are multiplied by, without a mask and with one.
+    /// The factors of scores, without a mask and with one.
     factors: [f32; 2],
     pub causal: bool,
     pub batch: Vec<i64>,
@@ -55,9 +56,9 @@ pub(super) struct Scores {
     dropout: Option<Dropout>,
     /// Rows of a block.
     pub rows: i64,
-    /// Keys of a block, at most.
+    /// The most keys of a block.
     pub part: i64,
-    /// How far apart rows of weights are, in numbers.
+    /// The pitch of rows of weights, in numbers.
     pub pitch: i64,
     softmax: unsafe fn(Row),
     narrow: unsafe fn((*const f32, *mut bf16, usize)),
@@ -65,11 +66,11 @@ pub(super) struct Scores {
     pub level: Features,
 }
 
-/// A matrix of f32: where it begins, and how far apart its rows and columns are.
+/// A matrix of f32: its address, and the strides of its rows and columns.
 pub(super) type Side = (*const f32, i64, i64);
 
 impl Scores {
-    /// Whether there is code for it.
+    /// True if there is code for it.
     pub(super) fn computes(p: &plan::Scores) -> bool {
         let mask = p.mask.as_ref().map(|m| m.1);
         let mask = mask.is_none_or(|m| m == p.dtype || m == DType::Bool);
@@ -106,7 +107,7 @@ impl Scores {
         let rows = if blocks < FEW.1 { FEW.0 } else { most };
         let dropout = p.dropout.as_ref();
         let dropout = dropout.map(|p| Dropout::new(p, values, lens, level));
-        // Weights are narrowed to bf16 alone.
+        // Only bf16 has a narrowing of weights.
         let grouped = p.dtype == DType::BF16;
         let terms = Terms::new(([p.dtype; 2], false), level, grouped);
         Ok(Scores {
@@ -136,12 +137,12 @@ impl Scores {
         })
     }
 
-    /// Matrices of the batch.
+    /// Returns the number of matrices in the batch.
     pub(super) fn matrices(&self) -> i64 {
         self.batch.iter().product()
     }
 
-    /// The query of matrix `b`, so many of its rows from one on.
+    /// Returns some rows of the query of matrix `b`; `rows` is the matrix, the first row and their number.
     ///
     /// # Safety
     /// As [`Scores::side`].
@@ -155,7 +156,7 @@ impl Scores {
         unsafe { self.side(&self.query, args, rows, self.width, copy) }
     }
 
-    /// The keys of matrix `b`.
+    /// Returns the keys of matrix `b`.
     ///
     /// # Safety
     /// As [`Scores::side`].
@@ -169,12 +170,13 @@ impl Scores {
         unsafe { self.side(&self.key, args, (b, 0, self.keys), self.width, copy) }
     }
 
-    /// What tells where the keys of matrix `b` begin.
+    /// Returns the address of the keys of matrix `b`, which identifies them.
     pub(super) fn key_start(&self, args: &[*mut u8], b: i64) -> *const u8 {
         self.key.at(args, &self.batch, b, 0, 0)
     }
 
-    /// Some rows of an operand's matrix `b`, which are copied as terms if they are halves. Zeros are behind a row's last.
+    /// Returns some rows of an operand's matrix `b`. Rows of f16 or bf16 are copied as terms, padded with zeros to
+    /// whole words.
     ///
     /// # Safety
     /// `args` are the buffers that it was linked for, the operand is of these scores' dtype and has the rows.
@@ -206,8 +208,8 @@ impl Scores {
         Ok((to, words, 1))
     }
 
-    /// All rows of an operand's matrix `b`, of which as many share a row of words as terms do a word. Zeros are behind the
-    /// last.
+    /// Returns all rows of an operand's matrix `b`, interleaved: a row of words holds as many rows as a word has terms.
+    /// Zeros pad the last row of words.
     ///
     /// # Safety
     /// As [`Scores::side`], of pairs.
@@ -236,7 +238,7 @@ impl Scores {
         Ok((to, columns, 1))
     }
 
-    /// The right matrix of a product with weights: all rows of an operand's matrix `b`.
+    /// Returns B of a product with weights: all rows of an operand's matrix `b`.
     ///
     /// # Safety
     /// As [`Scores::side`].
@@ -257,10 +259,10 @@ impl Scores {
         }
     }
 
-    /// Rows of terms turned over: as many lines as columns, of so many rows.
+    /// Returns the transpose of `rows` rows of terms: one line per column, each of `rows` terms.
     ///
     /// # Safety
-    /// There are so many.
+    /// The rows and columns exist.
     pub(super) unsafe fn turned(
         &self,
         (x, row, col): Side,
@@ -286,7 +288,7 @@ impl Scores {
         Ok((to, pitch, 1))
     }
 
-    /// The left matrix of a product of rows of weights, or of their gradients, for so many keys.
+    /// Returns A of a product: rows of weights, or of their gradients, for `keys` keys.
     ///
     /// # Safety
     /// As [`Scores::narrow`].
@@ -311,8 +313,8 @@ impl Scores {
         Ok((to, pitch, 1))
     }
 
-    /// The right matrix of a product over rows of weights, or of their gradients, for so many keys: where rows are terms
-    /// of a word, they become words, in place.
+    /// Returns B of a product whose K runs over rows of weights, or of their gradients, for `keys` keys. Where a word
+    /// has several terms, rows are packed into words in place.
     ///
     /// # Safety
     /// As [`Scores::narrow`].
@@ -327,13 +329,13 @@ impl Scores {
                 to: line(word).cast(),
                 len: keys as usize,
             };
-            // SAFETY: the caller's; no rows that are still to be read lie where words do.
+            // SAFETY: the caller's; words are not written over rows that are still to be read.
             unsafe { (self.pairs)(pairs) };
         }
         Right::Apart((numbers, self.pitch, 1))
     }
 
-    /// A product of terms.
+    /// Multiplies matrices of terms.
     ///
     /// # Safety
     /// As [`multiply_as`].
@@ -351,10 +353,10 @@ impl Scores {
         unsafe { multiply_as(how, sizes, to, left, right, adds) }
     }
 
-    /// Makes a row of weights for so many keys terms, in place.
+    /// Narrows a row of weights for `keys` keys to terms, in place.
     ///
     /// # Safety
-    /// There are so many weights.
+    /// There are `keys` weights.
     pub(super) unsafe fn narrow(&self, row: *mut f32, keys: i64) {
         if self.terms.are_grouped() {
             // SAFETY: the caller's.
@@ -363,7 +365,7 @@ impl Scores {
     }
 
     /// # Safety
-    /// There are so many numbers, and there is room.
+    /// There are `count` numbers, and there is room.
     unsafe fn narrow_row(&self, numbers: *const f32, count: i64, to: *mut f32) {
         let to = to.cast::<bf16>();
         // SAFETY: the caller's; the machine has the level.
@@ -393,7 +395,7 @@ impl Scores {
         }
     }
 
-    /// Keys that none of the rows in front of this one sees are behind this many.
+    /// Returns the end of the keys that any row before row `until` sees.
     pub(super) fn seen(&self, until: i64) -> i64 {
         match self.causal {
             true => self.keys.min(until),
@@ -401,14 +403,14 @@ impl Scores {
         }
     }
 
-    /// Whether a row may see nothing.
+    /// True if a row may see no key.
     pub(super) fn may_be_blind(&self) -> bool {
         self.causal || self.mask.is_some() || self.keys == 0
     }
 
-    /// The weights of rows from `first` on for some keys, which follow those that are known of in the sums, up to what all
-    /// weights of a row are multiplied by. Those of keys that a row does not see are zero. What follows is done row by
-    /// row, while these are near.
+    /// Computes the weights of rows from `first` on for some keys, without the final factor of their row. These keys
+    /// follow those that the softmax state already covers. Weights of keys that a row does not see are zero. `then` is
+    /// called for each row while its weights are in the cache.
     ///
     /// # Safety
     /// As [`Scores::side`]; the rows are the query's and the keys exist, there is room for the weights.
@@ -444,7 +446,7 @@ impl Scores {
         Ok(())
     }
 
-    /// Drops some of the weights of rows for some keys, or of their gradients.
+    /// Applies dropout to the weights of rows for some keys, or to their gradients.
     ///
     /// # Safety
     /// As [`Scores::weights`].
@@ -470,7 +472,7 @@ impl Scores {
         }
     }
 
-    /// Scales a row's scores from a key on and applies the mask to them, if there is a mask.
+    /// Scales a row's scores from a key on and applies the mask. Returns false, without an effect, if there is no mask.
     unsafe fn masked(
         &self,
         args: &[*mut u8],
@@ -513,7 +515,7 @@ impl Scores {
     }
 }
 
-/// Applies a mask's row, whose elements are so far apart.
+/// Applies a mask's row, whose elements are `apart` elements apart.
 ///
 /// # Safety
 /// There are as many elements as scores.
@@ -534,7 +536,7 @@ unsafe fn apply<T: Copy>(
     }
 }
 
-/// Whether some rows of an operand's matrix are finite, which consists of terms.
+/// True if some rows of an operand's matrix of terms are finite.
 ///
 /// # Safety
 /// The elements exist.

@@ -1,4 +1,5 @@
-//! Scores to weights, some keys at a time (Milakov and Gimelshein, "Online normalizer calculation for softmax").
+//! Online softmax: turns scores into weights, some keys at a time (Milakov and Gimelshein, "Online normalizer
+//! calculation for softmax").
 
 use half::bf16;
 #[cfg(all(target_arch = "x86_64", not(portable)))]
@@ -8,8 +9,8 @@ use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, merged};
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
 
-/// A part of a row of scores: where and how many, what they are multiplied by first, to be powers of 2, and the sums of
-/// its row.
+/// A part of a row of scores: its address and length, the factor that scores are first multiplied by to become
+/// exponents of 2, and the softmax state of the row.
 pub(super) struct Row {
     pub start: *mut f32,
     pub len: usize,
@@ -17,31 +18,31 @@ pub(super) struct Row {
     pub sums: *mut Sums,
 }
 
-/// What is known of a row.
+/// The softmax state of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
-    /// The best of the scores seen, as a power of 2, rounded up to an integer.
+    /// The running max of the scores, as an exponent of 2, rounded up to an integer.
     pub best: f32,
-    /// The sum of their weights.
+    /// The denominator: the sum of the weights.
     total: f32,
-    /// What was summed up with weights of earlier scores is to be multiplied by this.
+    /// The correction that accumulators of earlier weights are to be multiplied by.
     pub fade: f32,
 }
 
 impl Sums {
-    /// Those of no scores.
+    /// The state before any score.
     pub(super) const NONE: Sums = Sums {
         best: f32::NEG_INFINITY,
         total: 0.0,
         fade: 0.0,
     };
 
-    /// What weights relative to an earlier best score are multiplied by.
+    /// Returns the factor that brings weights relative to an earlier running max to the current one.
     pub(super) fn since(&self, best: f32) -> f32 {
         (best - self.base()).exp2()
     }
 
-    /// What scores are relative to. While no key was seen, every weight is 2^-inf.
+    /// Returns the exponent that scores are relative to. While no key was seen, every weight is 2^-inf.
     fn base(&self) -> f32 {
         match self.best == f32::NEG_INFINITY {
             true => 0.0,
@@ -49,8 +50,8 @@ impl Sums {
         }
     }
 
-    /// What all weights of the row are multiplied by in the end; `blind` says that a row may see nothing. No number if
-    /// they are none.
+    /// Returns the final factor of all weights of the row: the reciprocal of the denominator, or NaN if that is NaN. A
+    /// zero denominator gives 1 if `blind` says that a row may see no key, and otherwise infinity.
     pub(super) fn part(&self, blind: bool) -> f32 {
         match blind && self.total == 0.0 {
             true => 1.0,
@@ -59,24 +60,24 @@ impl Sums {
     }
 }
 
-/// What scores are multiplied by, given their scale.
+/// Returns the factor that turns scores into exponents of 2, given their scale.
 pub(super) fn factor(scale: f64) -> f32 {
     (scale * LOG2_E) as f32
 }
 
-/// Makes scores weights, relative to a power of 2 that none of those so far is above; `HALVES` says that they become
-/// halves.
+/// Turns scores into weights relative to a power of 2 that no score so far exceeds. `HALVES` says that the weights
+/// become bf16.
 pub(super) struct Softmax<const HALVES: bool>;
 
-/// Numbers that are worked on at once.
+/// The number of elements that are processed at once.
 pub(super) const LANES: usize = 16;
-/// Vectors that are worked on at once, so that their sums don't wait for each other.
+/// The number of vectors that are processed at once, so that their additions are independent.
 const WIDE: usize = 2;
 
 impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
     #[inline(always)]
     unsafe fn run<I: Isa>(row: Row) {
-        // SAFETY: the row has so many scores and its sums, which nobody else touches.
+        // SAFETY: the row has `len` scores and its state, which nobody else touches.
         let (scores, sums) = unsafe {
             (
                 std::slice::from_raw_parts_mut(row.start, row.len),
@@ -95,7 +96,7 @@ impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
             (scores.iter_mut()).for_each(|s| *s = fma32::<I>(*s, factor, -base));
             (factor, base) = (1.0, 0.0);
         }
-        // SAFETY: the machine has the level; a chunk has so many vectors, and so many fit into what is last.
+        // SAFETY: the machine has the level; a chunk has `WIDE` vectors, and `last` has room for `WIDE` vectors.
         let total = unsafe {
             let powers = Powers::<I::F32>::new(factor, base);
             let mut totals = [I::F32::splat(0.0); WIDE];
@@ -118,10 +119,10 @@ impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
     }
 }
 
-/// Some f32, the bf16 that they become, and how many. These may begin where those do.
+/// The f32 to narrow, the bf16 to write, and their count. The bf16 may overwrite the f32 from the start.
 type Narrowed = (*const f32, *mut bf16, usize);
 
-/// What makes f32 bf16 at a level.
+/// Returns the function that narrows f32 to bf16 at a level.
 pub(super) fn narrow(level: Features) -> unsafe fn(Narrowed) {
     #[cfg(all(target_arch = "x86_64", not(portable)))]
     if level.has(Feature::Avx512Bf16) && is_x86_feature_detected!("avx512bf16") {
@@ -130,10 +131,10 @@ pub(super) fn narrow(level: Features) -> unsafe fn(Narrowed) {
     compiled::<Narrow, _>(level)
 }
 
-/// By the instruction for it, which takes subnormal numbers for zeros.
+/// Narrows by the instruction for it, which flushes subnormal numbers to zero.
 ///
 /// # Safety
-/// There are so many, and nobody else uses them.
+/// There are `len` of both, and nobody else uses them.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn narrow_by_one((from, to, len): Narrowed) {
@@ -153,14 +154,14 @@ unsafe fn narrow_by_one((from, to, len): Narrowed) {
     }
 }
 
-/// The same in other instructions.
+/// Narrows without the instruction for it.
 struct Narrow;
 
 impl Kernel<Narrowed> for Narrow {
     #[inline(always)]
     unsafe fn run<I: Isa>((from, to, len): Narrowed) {
         let all = len / LANES * LANES;
-        // SAFETY: there are so many; no bf16 is written where a number is still to be read.
+        // SAFETY: there are `len` of both; no bf16 is written where a number is still to be read.
         unsafe {
             for i in (0..all).step_by(LANES) {
                 let numbers = from.add(i).cast::<[f32; LANES]>().read();
@@ -171,16 +172,16 @@ impl Kernel<Narrowed> for Narrow {
     }
 }
 
-/// Two rows of so many f32 that become words, which may begin where the first does.
+/// Two rows of `len` f32 that are packed into words. The words may overwrite the first row from the start.
 pub(super) struct Pairs {
     pub rows: [*const f32; 2],
-    /// Bits of the second that are there: all, or none.
+    /// A mask for the bits of the second row: all, or none if it does not exist.
     pub second: u32,
     pub to: *mut u32,
     pub len: usize,
 }
 
-/// Makes pairs of bf16, the first in the lower half.
+/// Packs pairs of bf16 into words, the first in the lower half.
 pub(super) struct Pair;
 
 impl Kernel<Pairs> for Pair {
@@ -197,7 +198,7 @@ impl Kernel<Pairs> for Pair {
             a | b << 16 & second
         };
         let all = len / LANES * LANES;
-        // SAFETY: there are so many; no word is written where a number is still to be read.
+        // SAFETY: rows and words are `len` each; no word is written where a number is still to be read.
         unsafe {
             for i in (0..all).step_by(LANES) {
                 let [a, b] = [a, b].map(|x| x.add(i).cast::<[f32; LANES]>().read());
@@ -208,21 +209,21 @@ impl Kernel<Pairs> for Pair {
     }
 }
 
-/// What is larger, or `b` where either is no number.
+/// Returns the larger number, or `b` if either is NaN.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// The largest of scores.
+/// Returns the largest score.
 #[inline(always)]
 fn best<I: Isa>(scores: &[f32]) -> f32 {
-    /// Vectors that are compared at once, so that comparisons don't wait for each other.
+    /// The number of vectors that are compared at once, so that comparisons are independent.
     const ABREAST: usize = 4;
     let lanes = I::F32::LANES;
     let mut most = [f32::NEG_INFINITY; LANES];
     let mut chunks = scores.chunks_exact(ABREAST * lanes);
-    // SAFETY: the machine has the level; a chunk has so many vectors, and there are no more than 16 lanes.
+    // SAFETY: the machine has the level; a chunk has `ABREAST` vectors, and there are no more than 16 lanes.
     let rest = unsafe {
         let mut wide = [I::F32::splat(f32::NEG_INFINITY); ABREAST];
         for chunk in &mut chunks {
@@ -244,25 +245,25 @@ fn best<I: Isa>(scores: &[f32]) -> f32 {
     merged(most, |a, b| larger(b, a))
 }
 
-/// Adding it rounds to an integer, which then stands in the low bits as the exponent of a power of 2.
+/// Adding this constant rounds to an integer, whose low bits are then the exponent of a power of 2.
 const ROUND: f32 = 12_582_912.0 + 127.0;
-/// Integers up to this can be taken away from it without rounding.
+/// The largest integer that can be subtracted from it without rounding.
 const MOST_BASE: f32 = 1_048_576.0;
-/// Scores are multiplied by at least this where that is done together with the rest.
+/// The least factor that is applied together with the rest of the computation.
 const LEAST_FACTOR: f32 = 1e-20;
 
 /// `2^r` for |r| <= ½, highest coefficient first; minimax.
 #[rustfmt::skip]
 const EXACT: [f32; 6] = [1.330_060_5e-3, 9.669_691e-3, 5.550_558_5e-2, 2.402_228_3e-1, LN_2, 1.0];
-/// The same for halves: within 2^-13.
+/// The same for bf16: within 2^-13.
 const SHORT: [f32; 4] = [5.500_886_6e-2, 2.422_109_7e-1, 6.932_83e-1, 1.0];
 
-/// Powers of 2 of products with a positive factor less an integer.
+/// The powers `2^(x · factor − base)`, with a positive factor and an integer base.
 struct Powers<V> {
     factor: V,
-    /// What rounds products, less the integer.
+    /// The rounding constant, less the base.
     round: V,
-    /// What is less makes zero.
+    /// Lower values give zero.
     least: V,
 }
 
@@ -282,10 +283,10 @@ impl<V: Exponent> Powers<V> {
         }
     }
 
-    /// Makes some vectors of scores weights and adds them to sums.
+    /// Replaces some vectors of scores by weights and adds these to sums.
     ///
     /// # Safety
-    /// As [`Vector::splat`]; they lie there.
+    /// As [`Vector::splat`]; the vectors exist.
     #[inline(always)]
     unsafe fn sum<const HALVES: bool>(&self, scores: *mut f32, mut sums: [V; WIDE]) -> [V; WIDE] {
         // SAFETY: the caller's.
@@ -303,8 +304,9 @@ impl<V: Exponent> Powers<V> {
         sums
     }
 
-    /// `2^(x · factor − base)` where that is up to 2, or no number: zero below 2^-126, and otherwise within 2.4 units in
-    /// the last place, or within 2^-13 for halves. Steps of vectors alternate, as each waits for the one before.
+    /// Returns `2^(x · factor − base)`, where that is at most 2, or NaN for NaN. It is zero below 2^-126, and otherwise
+    /// within 2.4 units in the last place, or within 2^-13 for bf16. The steps of vectors are interleaved, because each
+    /// waits for the one before.
     ///
     /// # Safety
     /// As [`Vector::splat`].
@@ -360,7 +362,7 @@ mod tests {
                 let expected: Vec<bf16> = numbers.iter().map(|x| bf16::from_f32(*x)).collect();
                 let mut apart = vec![bf16::ONE; len + 1];
                 let (from, to) = (numbers.as_mut_ptr(), apart.as_mut_ptr());
-                // SAFETY: there are so many, and one more.
+                // SAFETY: there are `len` numbers, and room for one more.
                 let inside = unsafe {
                     narrow(level)((from, to, len));
                     narrow(level)((from, from.cast(), len));
@@ -377,8 +379,8 @@ mod tests {
         }
     }
 
-    /// Two parts of a row with and without short polynomials, whose weights are within a part of what the best ones of
-    /// either make, for scores of any size.
+    /// Tests two parts of a row, with and without short polynomials, for scores of any size. Weights are within a
+    /// relative error of those made from the maximum of both parts.
     #[test]
     fn weights_are_powers_relative_to_their_sum() {
         let kernels = |level: Features| {
@@ -410,7 +412,7 @@ mod tests {
                     let (mut weights, mut sums) = (scores.clone(), Sums::NONE);
                     let mut bases = [0.0; 2];
                     for (part, base) in weights.chunks_mut(len).zip(&mut bases) {
-                        // SAFETY: there are so many; the machine has the level.
+                        // SAFETY: the part has `len` scores; the machine has the level.
                         unsafe {
                             softmax(Row {
                                 start: part.as_mut_ptr(),
@@ -425,7 +427,7 @@ mod tests {
                     let best = scores.iter().map(exact).fold(f64::NEG_INFINITY, f64::max);
                     let power = |s: &f32| (exact(s) - best).exp2();
                     let total: f64 = scores.iter().map(power).filter(|p| !p.is_nan()).sum();
-                    // Where scores are large, so are the steps between them.
+                    // The spacing of floats grows with the scores.
                     let within = within + (best.abs() + f64::from(size * factor).abs()) * 2e-7;
                     for (i, w) in weights.iter().enumerate() {
                         let part = sums.since(bases[i / len]) * sums.part(false);

@@ -1,9 +1,10 @@
-//! Convolutions in register tiles: results, and gradients of images, with the channels of a position side by side.
+//! Convolutions as implicit GEMM: results, and gradients of images, with the channels of a position side by side.
 //!
-//! Rows of a register tile are positions of the result, side by side in some lines; columns are its channels, whose
-//! weights are packed into panels. What a block of lines reads is copied first, with its padding, unless nothing is
-//! padded and the images lie right: then the taps of a filter's row lie side by side, and are one run of steps. A
-//! gradient of images is a convolution for each step of the filter ([`Phase`]), with the taps turned round.
+//! The M of a register tile runs over neighbouring positions of the result in some lines. Its N runs over output
+//! channels, whose weights are packed into panels. The lines that a block reads are copied first, with their padding.
+//! No copy is made if nothing is padded and the images are in NHWC; then the taps of a filter's row are contiguous, and
+//! form one run of K. A gradient of images is one convolution for each stride offset of the filter ([`Phase`]), with
+//! flipped taps.
 
 mod apart;
 mod copy;
@@ -28,14 +29,14 @@ use kiln_kernel::sums::Lane;
 /// Some channels of some lines of the result, of one image or of several.
 #[derive(Copy, Clone)]
 struct Block {
-    /// The first image, and how many.
+    /// The first image, and the number of images.
     image: i64,
     images: i64,
     group: i64,
-    /// From where to where in depth, height and width.
+    /// The bounds in depth, height and width.
     from: [i64; 3],
     to: [i64; 3],
-    /// The first channel of the group, and how many.
+    /// The first channel of the group, and the number of channels.
     channel: i64,
     channels: i64,
 }
@@ -64,7 +65,7 @@ impl Block {
         }
     }
 
-    /// What it has of one of its images.
+    /// Returns the part of the block in one of its images.
     fn of_image(&self, i: i64) -> Block {
         Block {
             image: self.image + i,
@@ -74,11 +75,12 @@ impl Block {
     }
 }
 
-/// Where results go: of the first position and channel of a block, and the distance of two positions.
+/// The destination of results: the address for the first position and channel of a block, and the stride between
+/// positions.
 type Results<T> = (*mut T, i64);
 
 impl Conv {
-    /// Elements that it takes beside its arguments, on so many threads.
+    /// Returns the number of elements of its workspace, on `threads` threads.
     pub(super) fn dense_workspace(&self, cut: &Cut, threads: i64) -> i64 {
         cut.packed() + threads * (cut.copied() + cut.results())
     }
@@ -107,7 +109,7 @@ impl Conv {
             Ok(found) => found,
             Err(e) => return failures.broken(e),
         };
-        // SAFETY: there is a number behind the panels.
+        // SAFETY: a flag follows the panels.
         let finite = unsafe { *weights.offset(cut.packed() as isize - 1) == T::ZERO };
         let one_by_one = cut.apart || !finite && cut.is_careful(self);
         let weights = [weights.cast_mut().cast::<u8>()];
@@ -152,7 +154,7 @@ impl Conv {
             Some(_) => (work.scratch::<T>(positions * cut.channels)?, cut.channels),
             None => (self.result_at::<T>(args, first), width),
         };
-        // SAFETY: linking checked the buffers' lengths against the geometry; copies have what the block reads.
+        // SAFETY: linking checked the buffers' lengths against the geometry; copies hold all that the block reads.
         unsafe {
             match one_by_one {
                 true => {
@@ -161,7 +163,7 @@ impl Conv {
                 }
                 false => {
                     let source = self.bring::<T>(images, cut, b, scratch, work.failures)?;
-                    // Of many weights, positions pass those that stay in the cache.
+                    // Positions pass over one group of panels at a time, whose weights stay in the cache.
                     let end = b.channel + b.channels;
                     for first in (b.channel..end).step_by(cut.hot as usize) {
                         let columns = (first, end.min(first + cut.hot));
@@ -189,10 +191,10 @@ impl Conv {
         Ok(())
     }
 
-    /// The results of a block and part, in some columns.
+    /// Computes the results of a block and part, in some columns.
     ///
     /// # Safety
-    /// The source has what is read, and there is room for the results.
+    /// The source holds the elements that are read, and there is room for the results.
     unsafe fn part<T: Lane>(
         &self,
         args: &[*mut u8],
@@ -207,7 +209,7 @@ impl Conv {
             [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
         let line = b.to[2] - b.from[2];
         let before = part.before * cut.sums * cut.panel;
-        // Strips go on among lines or positions.
+        // Strips run along lines, or along positions.
         let all = [top..bottom, left..right];
         let [other, along] = if cut.is_down { [1, 0] } else { [0, 1] };
         let beside = all[other].clone().step_by(cut.rows[other] as usize);

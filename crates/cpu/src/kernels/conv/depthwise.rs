@@ -1,10 +1,11 @@
-//! Convolutions with a filter for each channel: results, and gradients of images.
+//! Depthwise convolutions: results, and gradients of images.
 //!
-//! Rows of register tiles are neighbouring positions of the result, columns are channels (`contraction::Each`). A list
-//! names the lines of the images that a row of the result reads, with the weights of each; lines that are padding have
-//! what their taps add, zeros times weights, summed beside the weights. So no image is copied but those that are still
-//! to be turned. A gradient of images is the result for turned filters, of the gradient with zeros where the filter
-//! stepped over positions; weights that are not finite must not meet these (`dense` sums without them).
+//! The M of a register tile runs over neighbouring positions of the result, its N over channels (`contraction::Each`).
+//! A list has the lines of the images that a row of the result reads, with the weights of each. For a line of padding,
+//! the sum of what its taps add, zeros times weights, is stored beside the weights. So only images that have to be
+//! transposed are copied. A gradient of images is a convolution with flipped filters of the gradient, with zeros
+//! inserted for the stride. Weights that are not finite must not meet these zeros; `dense` then accumulates without
+//! them.
 
 use super::images::Laid;
 use super::narrow::{Images, Weights};
@@ -24,32 +25,32 @@ use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::schedule::lanes;
 use std::sync::Arc;
 
-/// Bytes of the lines that a tile reads, which stay in the first-level cache for the next row of the result.
+/// The bytes of the lines that a tile reads, which stay in the first-level cache for the next row of the result.
 const HOT_LINES: i64 = 3 << 13;
-/// Multiply-adds of a block, where there are enough.
+/// The multiply-adds of a block, where there are enough.
 const BLOCK_WORK: i64 = 1 << 16;
-/// What a multiply-add costs that shares no weight between channels.
+/// The cost of a multiply-add that shares no weight between channels.
 const WORK: i64 = 2;
 
-/// Whether tiles of its sums are always printed, so that work on them can be printed behind them.
+/// True if tiles of this convolution are always emitted, so that an epilogue can be emitted with them.
 pub(super) fn is_near(c: &Conv) -> bool {
     let width = &c.geometry.axes[2];
     width.kernel <= 64 && width.stride <= 32 && width.dilation <= 32 && c.groups < 1 << 17
 }
 
-/// How a convolution is cut; it follows from the shapes and the level alone.
+/// The blocking of a convolution; it follows from the shapes and the level alone.
 pub(super) struct Cut {
-    /// The convolution that it is the result of.
+    /// The equivalent convolution with unit stride.
     geometry: Geometry,
-    /// The copies of the images that are read.
+    /// The copies of the images that are read, if images are copied.
     laid: Option<Laid>,
-    /// Whether the result has channels first.
+    /// True if the result has channels first (NCHW).
     returned: bool,
-    /// For a gradient of images: how it is cut where weights are not finite.
+    /// For a gradient of images: the blocking where weights are not finite.
     careful: Option<Box<dense::Cut>>,
-    /// Channels with weights behind them, so that vectors are whole.
+    /// The channels, padded to whole vectors.
     panel: i64,
-    /// Rows of the result and channels of a block.
+    /// The rows of the result and channels of a block.
     lines: i64,
     channels: i64,
     /// Positions of a register tile.
@@ -59,16 +60,16 @@ pub(super) struct Cut {
     finish: Option<Arc<Finish>>,
 }
 
-/// Tiles that follow each other and are alike.
+/// Consecutive tiles that are alike.
 struct Same {
-    /// How many they are.
+    /// The number of tiles.
     count: i64,
-    /// Of the channels of a block, or of those of the last.
+    /// The kernel for the channels of most blocks, and that for the last block.
     kernels: [Kernel; 2],
 }
 
 impl Cut {
-    /// Of images that have channels first, or not, as has the result.
+    /// Makes the blocking for images, and a result, that have channels first or last.
     pub(super) fn new(
         c: &Conv,
         [turned, returned]: [bool; 2],
@@ -92,7 +93,7 @@ impl Cut {
         let [depth, height, width] = &geometry.axes;
         let panel = ceil(c.groups.max(1), lanes) * lanes;
         product(&[panel, geometry.kernels() + depth.kernel * height.kernel])?;
-        // As many channels as have hot lines, but some vectors.
+        // As many channels as have their lines in the first-level cache, but at least two vectors.
         let read = (depth.kernel * height.kernel).saturating_mul(width.input.max(1));
         let vectors = (HOT_LINES / read / (size * lanes)).clamp(2, 64);
         let channels = match c.schedule.block_columns() {
@@ -128,34 +129,34 @@ impl Cut {
         Ok(cut)
     }
 
-    /// Positions and channels of a register tile, and whether the work on the sums is done there.
+    /// Returns the positions and channels of a register tile, and true if the epilogue is applied there.
     pub(super) fn tile(&self, c: &Conv) -> ([i64; 2], bool) {
         let lanes = i64::from(lanes(c.level, c.dtype));
         ([self.rows, lanes], self.finish.is_some())
     }
 
-    /// Positions and channels of a block.
+    /// Returns the positions and channels of a block.
     pub(super) fn block_sizes(&self) -> [i64; 2] {
         let width = self.geometry.axes[2].output;
         [self.lines.saturating_mul(width), self.channels]
     }
 
-    /// True if weights that are not finite are packed once more, in another way.
+    /// True if weights that are not finite are packed a second time, in another layout.
     pub(super) fn is_careful(&self) -> bool {
         self.careful.is_some()
     }
 
-    /// True if weights were finite, which the number behind the packed ones tells.
+    /// True if all weights are finite, according to the flag after the packed weights.
     ///
     /// # Safety
-    /// They were packed.
+    /// The weights were packed.
     pub(super) unsafe fn is_finite(&self, c: &Conv, packed: *const u8) -> bool {
         let last = (self.packed() - 1) * c.dtype.size() as i64;
         // SAFETY: the caller's.
         unsafe { *packed.offset(last as isize) == 0 }
     }
 
-    /// Makes the kernels of the tiles of a row.
+    /// Links the kernels of the tiles of a row.
     fn link(&mut self, c: &Conv, taps: u32) -> Result<()> {
         let size = c.dtype.size() as i64;
         let width = self.geometry.axes[2];
@@ -167,7 +168,8 @@ impl Cut {
         let mut before: Option<(i64, Vec<[u32; 2]>)> = None;
         for at in (0..width.output).step_by(self.rows as usize) {
             let rows = self.rows.min(width.output - at);
-            // Taps that read the line: those of the first and the last row say whether all do.
+            // The range of taps that read within the line. The first and the last row of a tile bound those of all its
+            // rows.
             let inside = |row: i64| {
                 let first = width.source(at + row, 0);
                 let from = (-first).max(0).div_euclid(width.dilation)
@@ -223,15 +225,15 @@ impl Cut {
         Ok(())
     }
 
-    /// Elements of the packed weights: for each line of a filter its taps, and what they add that read padding; and
-    /// one behind them.
+    /// Returns the number of elements of the packed weights. For each line of a filter, these are its taps and what
+    /// they add where they read padding. A flag follows at the end.
     pub(super) fn packed(&self) -> i64 {
         let [depth, height, width] = &self.geometry.axes;
         depth.kernel * height.kernel * (width.kernel + 1) * self.panel + 1
     }
 }
 
-/// The geometry of the convolution that a gradient of images is, of the result's gradient with turned filters.
+/// Returns the geometry of a gradient of images, as a convolution of the result's gradient with flipped filters.
 fn transposed(axes: &[Axis; 3], copied: [i64; 3]) -> Geometry {
     let axis = |i: usize| Axis {
         input: copied[i],
@@ -245,19 +247,19 @@ fn transposed(axes: &[Axis; 3], copied: [i64; 3]) -> Geometry {
     }
 }
 
-/// Rows of the result.
+/// Returns the number of rows of the result.
 fn lines(c: &Conv, g: &Geometry) -> i64 {
     let [depth, height, _] = &g.axes;
     (c.batch.saturating_mul(depth.output)).saturating_mul(height.output)
 }
 
-/// What a thread keeps from block to block.
+/// The buffers that a thread keeps between blocks.
 #[derive(Default)]
 struct Scratch {
     made: Made,
-    /// Results that are still to be turned.
+    /// Results that are still to be transposed.
     results: Option<Storage>,
-    /// The lines that a row of the result reads with their weights, and the weights of those that are padding.
+    /// The lines that a row of the result reads with their weights, and the weights of lines of padding.
     lines: Vec<[usize; 2]>,
     padding: Vec<usize>,
     list: Vec<usize>,
@@ -267,7 +269,7 @@ struct Scratch {
 struct Block<'a, T> {
     x: Images<'a>,
     weights: *const T,
-    /// Among those of all images.
+    /// The first row, among those of all images.
     line: i64,
     lines: i64,
     channel: i64,
@@ -275,12 +277,12 @@ struct Block<'a, T> {
 }
 
 impl Conv {
-    /// Elements that it takes beside its arguments.
+    /// Returns the number of elements of its workspace.
     pub(super) fn each_workspace(&self, cut: &Cut) -> i64 {
         cut.packed() + cut.laid.as_ref().map_or(0, |laid| laid.len(self))
     }
 
-    /// Packs the weights, which depend on no other operand. A number behind them is zero if all are finite.
+    /// Packs the weights; no other operand is read. A flag after them is zero if all are finite.
     ///
     /// # Safety
     /// As [`Conv::pack`].
@@ -289,7 +291,7 @@ impl Conv {
         let lines = all / taps;
         let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * cut.panel) as usize;
         let mut finite = true;
-        // Beside images of fewer bits, whole numbers are multiplied as pairs of i16 whose second is 0.
+        // With images of fewer bits, integers are multiplied as pairs of i16 whose second is 0.
         let kept = if self.narrow { 0xffff } else { u32::MAX };
         for (line, channel) in (0..lines).flat_map(|l| (0..cut.panel).map(move |c| (l, c))) {
             // SAFETY: linking checked the weights' length, and there is room for all lines.
@@ -318,7 +320,7 @@ impl Conv {
             }
         }
         let behind = if finite { 0 } else { u8::MAX };
-        // SAFETY: there is room for it.
+        // SAFETY: there is room for the flag.
         unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
     }
 
@@ -472,7 +474,7 @@ impl Conv {
         Ok(())
     }
 
-    /// The lines that a row of the result reads, from the first tap of its first position on, and their weights.
+    /// Lists the lines that a row of the result reads, from the first tap of its first position on, and their weights.
     fn lines_of<T>(
         &self,
         cut: &Cut,

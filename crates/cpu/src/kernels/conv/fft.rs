@@ -1,9 +1,9 @@
 //! Convolutions of many taps by Fourier transforms, with the tiles of [`FftTile`].
 //!
-//! With the transforms X of a tile of the input and W of the taps, behind which zeros stand, the results are those
-//! of X · W̄ transformed back, for as many places as the taps do not reach around the tile (overlap-save). Taps are
-//! real, so two tiles are the real and the imaginary part of one transform, before as behind the product. At each
-//! frequency that is a product of a matrix of weights, which are transformed once, and one of inputs.
+//! X is the transform of a tile of the input, and W that of the zero-padded taps. The inverse transform of X · W̄ gives
+//! the results, except at places where the taps wrap around the tile (overlap-save). Taps are real, so two tiles are
+//! the real and the imaginary part of one transform, before and after the product. At each frequency, the product
+//! multiplies a matrix of weights, transformed once, by a matrix of inputs.
 
 mod transform;
 
@@ -20,10 +20,10 @@ use transform::{Back, Forth, LANES, Multiply, Parts, Products, Tile, Turns};
 
 /// Elements of a block: real and imaginary parts.
 const BLOCK: i64 = 2 * LANES as i64;
-/// Elements of transforms that are computed before they are multiplied.
+/// The elements of transforms that are computed before they are multiplied.
 const CHUNK: i64 = 1 << 21;
 
-/// What a convolution by transforms knows.
+/// The parameters of a convolution by transforms.
 pub(super) struct Fft {
     tile: FftTile,
     turns: Turns,
@@ -35,12 +35,12 @@ impl Fft {
         Fft { tile, turns }
     }
 
-    /// Elements of a transform: real and imaginary parts.
+    /// Returns the number of elements of a transform: real and imaginary parts.
     pub fn numbers(&self) -> i64 {
         2 * self.tile.size()
     }
 
-    /// A tile without a transform yet, in memory of its own.
+    /// Returns an uninitialised tile in `storage`, without a spectrum.
     fn scratch(&self, storage: &mut Scratch) -> Result<Tile<'_>> {
         let start = room::<f32>(storage, 2 * self.numbers())?;
         let len = self.turns.len();
@@ -58,15 +58,15 @@ impl Fft {
     }
 }
 
-/// Pairs of tiles that go through the steps together.
+/// Pairs of tiles that go through all steps together.
 struct Chunk {
     group: i64,
-    /// The first pair, and how many.
+    /// The first pair, and the number of pairs.
     from: i64,
     pairs: i64,
 }
 
-/// What all steps need.
+/// The context of all steps.
 struct Run<'a> {
     fft: &'a Fft,
     args: Args<'a>,
@@ -77,7 +77,7 @@ struct Run<'a> {
 /// Memory between the steps of a thread's chunks.
 #[derive(Default)]
 struct Rooms {
-    /// The transformed weights, if they were not transformed before, and of which group they are.
+    /// The transformed weights, unless they were transformed in advance, and the group that they belong to.
     weights: Option<Storage>,
     group: Option<i64>,
     inputs: Option<Storage>,
@@ -88,7 +88,7 @@ struct Rooms {
 type Scratch = Option<Storage>;
 
 impl Conv {
-    /// Pairs of tiles of all images, and those of a chunk.
+    /// Returns the number of pairs of tiles of all images, and the number of pairs of a chunk.
     fn pairs(&self, fft: &Fft) -> (i64, i64) {
         let [down, across] = fft.tile.count;
         let all = ceil(self.batch * down * across, 2);
@@ -96,14 +96,15 @@ impl Conv {
         (all, (CHUNK / pair).clamp(1, all))
     }
 
-    /// Chunks of all groups, and whether threads share these instead of the work of each.
+    /// Returns the number of chunks of all groups, and true if threads share chunks instead of the work of each chunk.
     fn chunks(&self, fft: &Fft) -> (i64, bool) {
         let (all, most) = self.pairs(fft);
         let chunks = self.groups * ceil(all, most);
         (chunks, chunks >= LEAST_BLOCKS)
     }
 
-    /// Elements between the steps, and of the transformed weights of a group, on so many threads.
+    /// Returns the number of elements of the workspace on `threads` threads: inputs, results and a group's transformed
+    /// weights.
     pub(super) fn fft_workspace(&self, fft: &Fft, threads: i64) -> i64 {
         let (_, most) = self.pairs(fft);
         let (chunks, shared) = self.chunks(fft);
@@ -112,7 +113,7 @@ impl Conv {
         at_once * (x + y + w) * fft.numbers() + threads * 2 * fft.numbers()
     }
 
-    /// Elements of the transformed weights.
+    /// Returns the number of elements of the transformed weights.
     pub(super) fn fft_packed(&self, fft: &Fft) -> i64 {
         self.groups * self.cout * self.cin * fft.numbers()
     }
@@ -142,7 +143,7 @@ impl Conv {
         }
     }
 
-    /// Where the transformed weights of a group are.
+    /// Returns the address of the transformed weights of a group.
     fn transformed(&self, fft: &Fft, packed: *mut u8, group: i64) -> *mut f32 {
         let at = group * self.cout * self.cin * fft.numbers();
         packed.cast::<f32>().wrapping_offset(at as isize)
@@ -219,7 +220,7 @@ impl Conv {
         Ok(())
     }
 
-    /// The transforms of a group's weights, divided by the number of a tile's numbers.
+    /// Transforms a group's weights, divided by the number of elements of a tile.
     unsafe fn fft_weights(&self, run: &Run<'_>, weights: *const f32, group: i64, to: *mut f32) {
         let fft = run.fft;
         let [_, down, across] = self.geometry.axes.map(|a| a.kernel);
@@ -252,7 +253,7 @@ impl Conv {
         });
     }
 
-    /// The image and the first input, down and across, of a tile.
+    /// Returns the image, and the position of the first input, down and across, of a tile.
     fn tile_at(&self, fft: &Fft, tile: i64) -> (i64, [i64; 2]) {
         let [down, across] = fft.tile.count;
         let results = fft.tile.results;
@@ -263,7 +264,7 @@ impl Conv {
         (tile / across / down, place)
     }
 
-    /// The transforms of the inputs.
+    /// Transforms the inputs.
     unsafe fn fft_inputs(&self, run: &Run<'_>, images: &Shared, chunk: &Chunk, to: *mut f32) {
         let (fft, to) = (run.fft, Shared(to));
         let items = self.cin * chunk.pairs;
@@ -294,7 +295,7 @@ impl Conv {
         });
     }
 
-    /// The inputs of a tile of a channel, zeros where there are none.
+    /// Copies the inputs of a tile of a channel, with zeros outside the image.
     unsafe fn gather_tile(&self, fft: &Fft, x: Option<*const f32>, place: [i64; 2], to: *mut f32) {
         let [_, height, width] = &self.geometry.axes;
         let [rows, len] = fft.tile.inputs;
@@ -304,7 +305,7 @@ impl Conv {
         for row in 0..rows {
             let y = place[0] + row - height.padding;
             let to = to.wrapping_offset((row * len) as isize);
-            // SAFETY: the tile has the row, and the image what lies inside of it.
+            // SAFETY: the tile has the row, and the image has the part inside it.
             unsafe {
                 std::slice::from_raw_parts_mut(to, len as usize).fill(0.0);
                 if let Some(x) = x.filter(|_| (0..height.input).contains(&y)) {
@@ -316,7 +317,7 @@ impl Conv {
         }
     }
 
-    /// The products at all frequencies.
+    /// Computes the products at all frequencies.
     unsafe fn fft_products(
         &self,
         run: &Run<'_>,
@@ -350,7 +351,7 @@ impl Conv {
         );
     }
 
-    /// The results of the chunk's tiles.
+    /// Transforms the results of the chunk's tiles back, and finishes them.
     unsafe fn fft_results(&self, run: &Run<'_>, chunk: &Chunk, from: *mut f32) {
         let (fft, from) = (run.fft, Shared(from));
         let items = self.cout * chunk.pairs;
@@ -383,7 +384,7 @@ impl Conv {
         });
     }
 
-    /// Finishes the results of a tile of a channel.
+    /// Applies the epilogue to the results of a tile of a channel, or stores them.
     unsafe fn finish_tile(
         &self,
         fft: &Fft,
@@ -412,9 +413,9 @@ impl Conv {
     }
 }
 
-/// Memory that threads read, or write parts of.
+/// Memory that threads read, or write disjoint parts of.
 struct Shared(*mut f32);
-// SAFETY: the pointer is only passed on; who writes where is said where it is used.
+// SAFETY: the pointer is only passed on; each use states which thread writes where.
 unsafe impl Sync for Shared {}
 
 impl Shared {

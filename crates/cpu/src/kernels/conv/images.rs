@@ -11,23 +11,23 @@ use kiln_kernel::simd::transpose::{Transpose, Turn};
 use kiln_kernel::sums::Lane;
 use kiln_plan::cost::geometry::Geometry;
 
-/// How copies of images lie, of a channel a group: channels side by side.
+/// The layout of copies of images for a depthwise convolution: channels side by side.
 pub(super) struct Laid {
     /// The extents of an image.
     extents: [i64; 3],
-    /// Whether channels came first.
+    /// True if the images have channels first (NCHW).
     turned: bool,
-    /// The distances of two positions in a copy; there are zeros between.
+    /// The strides of positions in a copy; zeros fill the gaps.
     steps: [i64; 3],
 }
 
 impl Laid {
-    /// Copies of images that have channels first.
+    /// Returns the layout of copies of images that have channels first.
     pub fn turned(extents: [i64; 3]) -> Laid {
         Laid::apart(extents, true, [1; 3])
     }
 
-    /// Copies whose positions are so far apart.
+    /// Returns the layout of copies whose positions have these strides.
     pub fn apart(extents: [i64; 3], turned: bool, steps: [i64; 3]) -> Laid {
         Laid {
             extents,
@@ -36,7 +36,7 @@ impl Laid {
         }
     }
 
-    /// The extents of a copy.
+    /// Returns the extents of a copy.
     pub fn copied(&self) -> [i64; 3] {
         [0, 1, 2].map(|i| match self.extents[i] {
             0 => 0,
@@ -44,7 +44,7 @@ impl Laid {
         })
     }
 
-    /// Elements of all copies.
+    /// Returns the number of elements of all copies.
     pub fn len(&self, c: &Conv) -> i64 {
         let channels = c.batch.saturating_mul(c.groups);
         self.copied()
@@ -54,7 +54,7 @@ impl Laid {
 }
 
 impl Conv {
-    /// Copies of images.
+    /// Copies images to a layout.
     ///
     /// # Safety
     /// The images exist.
@@ -109,8 +109,8 @@ impl Conv {
         Ok(to)
     }
 
-    /// Copies some positions of an image's result to where channels come first, and does what follows. `channel` is
-    /// among those of all images, `position` among the `all` of an image.
+    /// Transposes some positions of an image's result to channels first, and applies the epilogue. `channel` counts the
+    /// channels of all images, `position` the `all` positions of an image.
     ///
     /// # Safety
     /// As [`Conv::run`]; the results are there.
@@ -142,7 +142,8 @@ impl Conv {
         Ok(())
     }
 
-    /// Where the images, of such elements, begin, of which what so many positions read is there.
+    /// Returns the address of the images, of elements T, of which at least the part that some positions read is
+    /// present.
     ///
     /// # Safety
     /// As [`Conv::run`].
@@ -164,7 +165,7 @@ impl Conv {
         let (begin, end) = (position % all, last % all + 1);
         let (from, to) = match first == image {
             true => g.reach(begin, end),
-            // The images between are read whole.
+            // Images between the first and the last are read whole.
             false => (g.reach(begin, all).0, g.reach(0, end).1),
         };
         let channels = self.groups * self.cin;

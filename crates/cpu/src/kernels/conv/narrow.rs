@@ -1,6 +1,6 @@
-//! Operands that have fewer bits than their sums. Register tiles that multiply several terms at once read these, or what
-//! a block's copy makes of them. Halves that are multiplied as f32 become that in a block's copy, or as they are loaded;
-//! where neither is, all of an operand is copied first, as what is multiplied.
+//! Operands that have fewer bits than their accumulators. Micro-kernels that multiply several terms at once read these
+//! operands, or the terms in a block's copy. Operands of f16 or bf16 that are multiplied as f32 are widened in a
+//! block's copy, or as they are loaded. Where neither is possible, the whole operand is widened first.
 
 use super::{Conv, How};
 use crate::kernels::matmul::{Args, split};
@@ -17,14 +17,14 @@ use kiln_kernel::simd::{Features, compiled};
 use kiln_plan::{Algorithm, ConvRole};
 use smallvec::SmallVec;
 
-/// Elements that a part widens.
+/// The elements that a part widens.
 const PART: i64 = 1 << 12;
 
 /// The images that a run reads, or the first operand of a gradient.
 #[derive(Copy, Clone)]
 pub(super) enum Images<'a> {
     Lying(*const u8),
-    /// Made by a program, a part at a time.
+    /// Images from a prologue, a part at a time.
     Made(&'a Linked),
 }
 
@@ -36,13 +36,13 @@ pub(super) enum Weights {
     Packed(*const u8),
 }
 
-// SAFETY: addresses are only passed on; what may be done with them is the callers' promise.
+// SAFETY: addresses are only passed on; the callers promise what may be done with them.
 unsafe impl Sync for Images<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Weights {}
 
 impl Weights {
-    /// The packed weights, which `pack` makes now unless they were packed before: so many elements.
+    /// Returns the packed weights, `len` elements. `pack` packs them now, unless they were packed before.
     pub(super) fn packed<T>(
         self,
         (storage, len): (&mut Option<Storage>, i64),
@@ -60,17 +60,17 @@ impl Weights {
 }
 
 impl Conv {
-    /// Whether an operand is read from a copy, in which elements have more bits.
+    /// True if an operand is read from a widened copy.
     pub(super) fn widens(&self, i: usize) -> bool {
         let weights = i == 1 && self.role != ConvRole::Weight;
         self.terms.operand(i) != self.dtype && (weights || !self.narrow)
     }
 
-    /// Whether images are read as they are, although they have fewer bits than their sums; so are both operands of a
-    /// gradient of weights. Of weights that are packed all are widened to words first.
+    /// True if images are read as they are, although they have fewer bits than their accumulators, as are both operands
+    /// of a gradient of weights. Weights that are packed are all widened to words first.
     pub(super) fn reads_narrow(&self, by: Algorithm, turned: bool) -> bool {
         let one_each = (self.cin, self.cout) == (1, 1);
-        // With VEX no mask is for halves.
+        // VEX has no masks for 16-bit elements.
         let some_lanes = self.level.width() == Features::AVX2 && self.groups % 8 != 0;
         let can = match self.role {
             ConvRole::Result => by != Algorithm::Fft && !(one_each && (turned || some_lanes)),
@@ -80,7 +80,7 @@ impl Conv {
         self.terms.are_grouped() || self.terms.are_narrow() && can
     }
 
-    /// The dtype of the images, as they are read.
+    /// Returns the dtype of the images, as they are read.
     pub(super) fn image_dtype(&self) -> DType {
         match self.narrow {
             true => self.terms.operand(0),
@@ -88,20 +88,20 @@ impl Conv {
         }
     }
 
-    /// Whether an operand is not read where an argument has it: it is widened, or made as a whole.
+    /// True if an operand is not read from its argument, because it is widened, or computed as a whole.
     pub(super) fn brings(&self, i: usize) -> bool {
         self.widens(i) || i == 0 && self.whole
     }
 
-    /// What makes the images a part at a time.
+    /// Returns the prologue that produces the images a part at a time.
     pub(super) fn made_in_parts(&self) -> Option<&Linked> {
         self.made.as_deref().filter(|_| !self.brings(0))
     }
 
-    /// True if packed weights are all that a run reads of them: those that are not finite may be read in another way.
+    /// True if packed weights are all that a run reads of them; weights that are not finite may need another layout.
     ///
     /// # Safety
-    /// They were packed by [`Conv::pack`].
+    /// The weights were packed by [`Conv::pack`].
     unsafe fn can_use(&self, packed: *const u8) -> bool {
         match &self.how {
             // SAFETY: the caller's.
@@ -110,7 +110,7 @@ impl Conv {
         }
     }
 
-    /// Elements of an operand.
+    /// Returns the number of elements of an operand.
     pub(super) fn operand_len(&self, i: usize) -> i64 {
         let g = &self.geometry;
         let images = self.batch * self.groups;
@@ -122,7 +122,7 @@ impl Conv {
         }
     }
 
-    /// The operands as they are read: where they lie, or what was widened of them, or made as a whole.
+    /// Returns the operands as they are read: in place, or as a copy that was widened or computed as a whole.
     ///
     /// # Safety
     /// As [`Conv::run`].
@@ -157,10 +157,10 @@ impl Conv {
         }
     }
 
-    /// Puts the channels of `n` positions that lie side by side into words, as [`Conv::join`] does.
+    /// Packs the channels of `n` contiguous positions into words, as [`Conv::join`] does.
     ///
     /// # Safety
-    /// The channels exist, `apart` elements from one to the next, and there is room for their words.
+    /// The channels exist, with a stride of `apart` elements, and there is room for their words.
     pub(super) unsafe fn turn_terms(&self, from: *const u8, how: (i64, i64), to: (i64, *mut u32)) {
         let flip = u32::from(self.terms.padding());
         // SAFETY: the caller's.
@@ -181,7 +181,7 @@ impl Conv {
         }
     }
 
-    /// The same of elements of a type, of which `put` puts some, as one more term, into words.
+    /// Implements [`Conv::turn_terms`] for elements of a type; `put` puts some of them, as one more term, into words.
     ///
     /// # Safety
     /// As [`Conv::turn_terms`].
@@ -225,7 +225,7 @@ impl Conv {
         }
     }
 
-    /// Puts a position's channels, so many elements apart, one behind the other; zeros fill the last word.
+    /// Packs a position's channels, `apart` elements apart, contiguously; zeros fill the last word.
     ///
     /// # Safety
     /// The channels exist, and there is room for their words.
@@ -240,7 +240,7 @@ impl Conv {
         }
     }
 
-    /// A copy of an operand, as what is multiplied: of weights that are packed, as words of their own.
+    /// Copies an operand with its elements widened to what is multiplied; weights that are packed are widened to words.
     ///
     /// # Safety
     /// The operand exists.
@@ -270,7 +270,7 @@ impl Conv {
     }
 }
 
-/// Puts terms made of elements into words; see [`put`].
+/// Returns a function that puts terms made of elements into words; see [`put`].
 ///
 /// # Safety
 /// As [`put`].
@@ -279,10 +279,10 @@ unsafe fn each<E: Copy>(term: impl Fn(E) -> u32 + Copy) -> impl Fn(*const E, i64
     move |from, bits, words| unsafe { put(from, bits, words, term) }
 }
 
-/// All that a prologue makes.
+/// Computes all elements of a prologue.
 ///
 /// # Safety
-/// See [`Runner::new`] for the arguments; it makes so many elements of so many bytes.
+/// See [`Runner::new`] for the arguments; the prologue has `len` elements of `size` bytes.
 unsafe fn make(
     program: &Linked,
     (args, len, size): (&[*mut u8], i64, usize),
@@ -305,10 +305,10 @@ unsafe fn make(
     Ok(to)
 }
 
-/// Pairs of rows of halves: of row `i * step` and that `apart` rows behind it, for so many `i`.
+/// Interleaves pairs of rows of 16-bit elements: for each `i`, row `i * step` and the row `apart` rows after it.
 ///
 /// # Safety
-/// The rows exist, `pitch` elements from one to the next, and there is room, `to_pitch` from one to the next.
+/// The rows exist, with a stride of `pitch` elements, and there is room, with a stride of `to_pitch`.
 pub(super) unsafe fn join_rows(
     (from, pitch): (*const u16, i64),
     (count, step, apart): (i64, i64, i64),

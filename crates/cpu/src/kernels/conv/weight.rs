@@ -1,9 +1,9 @@
 //! The gradient of a convolution's weights.
 //!
-//! For each tap it is a product of the images, turned over, with the gradient of the result: rows are taps of input
-//! channels, columns output channels, and sums run over positions. With a channel a group all channels are columns of
-//! one group. Channels are cut into ranges, and sums, where that gives too few, into parts: by the shapes alone. What
-//! a range sums up is turned over once, to where filters lie.
+//! For each tap it is a product of the transposed images with the gradient of the result. M runs over taps of input
+//! channels, N over output channels, and K over positions. In a depthwise convolution all channels are columns of one
+//! group. Channels are blocked into ranges. Where that gives too few blocks, K is split into parts. Both follow from
+//! the shapes alone. The sums of a range are transposed once, into the layout of filters.
 
 mod dense;
 mod each;
@@ -19,36 +19,37 @@ use kiln_kernel::simd::compiled;
 use kiln_kernel::simd::transpose::{Transpose, Turn};
 use kiln_kernel::sums::Lane;
 
-/// Sums of a range, at most, unless it is a register tile: they stay in the second-level cache, where they are turned.
+/// The most sums of a range, unless it is one register tile. They stay in the second-level cache, where they are
+/// transposed.
 const SUMS: i64 = 1 << 17;
-/// Columns of a range, at most: where there are fewer, what follows has longer rows.
+/// The most columns of a range; fewer columns give the epilogue longer rows.
 const COLUMNS: i64 = 128;
-/// Elements of all parts, at most.
+/// The most elements of all parts.
 const PARTS: i64 = 1 << 20;
 
-/// How a gradient of weights is cut; it follows from the shapes and the level alone.
+/// The blocking of a gradient of weights; it follows from the shapes and the level alone.
 pub(super) struct Cut {
-    /// Input channels of a group, their taps, and output channels.
+    /// The input channels of a group, their taps, and the output channels.
     groups: i64,
     cin: i64,
     pub(super) taps: i64,
     cout: i64,
-    /// Channels of a range.
+    /// The channels of a range.
     pub(super) channels: i64,
     pub(super) columns: i64,
-    /// Parts of sums, and the blocks of positions that these have together.
+    /// The number of parts of K, and the number of blocks of positions of all parts.
     pub(super) parts: i64,
     blocks: i64,
     by: By,
 }
 
-/// How sums are computed.
+/// The blocking, by kind of convolution.
 enum By {
     Dense(dense::Cut),
     Each(each::Cut),
 }
 
-/// What a range sums up: some blocks of positions, for some channels of a group.
+/// The extent of a range: some blocks of positions, for some channels of a group.
 struct Range {
     blocks: [i64; 2],
     group: i64,
@@ -58,20 +59,20 @@ struct Range {
     columns: i64,
 }
 
-/// Where sums go: rows are taps of a range's channels, `pitch` apart.
+/// The destination of sums: rows are taps of a range's channels, `pitch` apart.
 struct Sums<T> {
     to: *mut T,
     pitch: i64,
 }
 
-/// What a thread keeps from range to range.
+/// The buffers that a thread keeps between ranges.
 #[derive(Default)]
 struct Scratch {
     sums: Option<Storage>,
     images: Option<Storage>,
     gradients: Option<Storage>,
     halves: Option<Storage>,
-    /// Of which block, group and column the copies of gradients are.
+    /// The block, group and column that the copies of gradients are of.
     holds: Option<[i64; 3]>,
     kernels: Kernels,
     list: Vec<usize>,
@@ -79,7 +80,7 @@ struct Scratch {
 }
 
 impl Cut {
-    /// How it is cut for images and a gradient of the result that have channels first, or not.
+    /// Makes the blocking for images, and a gradient of the result, that have channels first or last.
     pub(super) fn new(c: &Conv, turned: [bool; 2]) -> Cut {
         let taps = c.geometry.kernels();
         let (by, blocks, groups, cin, cout, tile) = match (c.cin, c.cout) {
@@ -132,7 +133,7 @@ impl Cut {
         cut
     }
 
-    /// Positions that are summed at a time, where there are several channels a group.
+    /// Returns the number of positions of a block of K, unless the convolution is depthwise.
     pub(super) fn positions(&self) -> Option<u32> {
         let By::Dense(cut) = &self.by else {
             return None;
@@ -140,7 +141,7 @@ impl Cut {
         u32::try_from(cut.positions()).ok()
     }
 
-    /// Taps of channels and columns of a register tile, where there are several channels a group.
+    /// Returns the rows (taps of channels) and columns of a register tile, unless the convolution is depthwise.
     pub(super) fn tile(&self) -> Option<[i64; 2]> {
         let By::Dense(cut) = &self.by else {
             return None;
@@ -149,18 +150,18 @@ impl Cut {
         Some([channels * taps, cut.panel])
     }
 
-    /// The sums of a range.
+    /// Returns the number of sums of a range.
     fn sums(&self) -> i64 {
         (self.channels.saturating_mul(self.taps)).saturating_mul(self.columns)
     }
 
-    /// Ranges of all groups.
+    /// Returns the number of ranges of all groups.
     fn ranges(&self) -> i64 {
         let ranges = ceil(self.cin, self.channels) * ceil(self.cout, self.columns);
         ranges.saturating_mul(self.groups)
     }
 
-    /// Elements that it takes beside its arguments, on so many threads.
+    /// Returns the number of elements of its workspace, on `threads` threads.
     pub(super) fn workspace(&self, c: &Conv, threads: i64) -> i64 {
         let own = match &self.by {
             By::Dense(cut) => threads * cut.copied(c, self),
@@ -173,10 +174,10 @@ impl Cut {
         own + sums * self.sums()
     }
 
-    /// Range number `item`, in this part of its sums.
+    /// Returns range number `item`, in this part of K.
     fn range(&self, item: i64, part: i64) -> Range {
         let (across, down) = (ceil(self.cout, self.columns), ceil(self.cin, self.channels));
-        // Neighbours among ranges are neighbours in a filter.
+        // Neighbouring ranges are neighbours in a filter.
         let (channel, column) = (
             item % down * self.channels,
             item / down % across * self.columns,
@@ -251,7 +252,7 @@ impl Conv {
                     pitch: cut.columns,
                 };
                 let operands = [x.cast_const(), y.cast_const()];
-                // SAFETY: the caller's; there is room for the sums, which are of this range and part alone.
+                // SAFETY: the caller's; there is room for the sums, which belong to this range and part alone.
                 unsafe {
                     if range.blocks[0] == range.blocks[1] {
                         (0..cut.sums()).for_each(|i| *to.to.offset(i as isize) = T::ZERO);
@@ -297,7 +298,7 @@ impl Conv {
         );
     }
 
-    /// Turns the sums of a range over to where filters lie, and does what follows.
+    /// Transposes the sums of a range into the layout of filters, and applies the epilogue.
     ///
     /// # Safety
     /// As [`Conv::run`]; the sums are there.

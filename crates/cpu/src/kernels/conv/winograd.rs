@@ -1,9 +1,9 @@
-//! Winograd's convolutions of images with channels last: tiles of a × a inputs, a = m + 2, give m × m results by a²
-//! products for each pair of channels; see [`Winograd`].
+//! Winograd convolutions of images with channels last (NHWC). Tiles of a × a inputs, a = m + 2, give m × m results by
+//! a² products for each pair of channels; see [`Winograd`].
 //!
-//! A tile is transformed channel by channel, side by side; then each of its a² elements is a row of a matrix of
-//! tiles by input channels, which is multiplied with that of the transformed filters, packed into panels of output
-//! channels. A block, some tiles by some panels, goes through all steps while it is in the second-level cache.
+//! The channels of a tile are transformed side by side. Then each of its a² elements is a row of a matrix of tiles by
+//! input channels. This matrix is multiplied by that of the transformed filters, packed into panels of output channels.
+//! A block, some tiles by some panels, goes through all steps while it is in the second-level cache.
 
 mod cut;
 
@@ -19,10 +19,10 @@ use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use std::ops::Range;
 
-/// What transforming an element of the weights costs, in multiply-adds.
+/// The cost of transforming an element of the weights, in multiply-adds.
 const TRANSFORM_WORK: i64 = 128;
 
-/// What a thread keeps from block to block.
+/// The buffers that a thread keeps between blocks.
 #[derive(Default)]
 struct Scratch {
     copy: Option<Storage>,
@@ -35,7 +35,7 @@ struct Scratch {
 /// Some output channels of some tiles.
 struct Block {
     group: i64,
-    /// Among those of all images.
+    /// The first tile, among those of all images.
     tile: i64,
     tiles: i64,
     panel: i64,
@@ -50,7 +50,7 @@ struct Place {
 }
 
 impl Conv {
-    /// Transforms the weights, which depend on no other operand, into panels.
+    /// Transforms the weights into panels; no other operand is read.
     ///
     /// # Safety
     /// As [`Conv::pack`].
@@ -180,7 +180,7 @@ impl Conv {
         let products = room::<f32>(&mut scratch.products, s.squares * s.products.element)?;
         // SAFETY: linking checked the buffers' lengths against the geometry, and there is room.
         unsafe {
-            // Tiles often come again, for other channels.
+            // Consecutive blocks often have the same tiles, for other channels.
             if scratch.holds != Some((b.group, b.tile)) {
                 for tile in 0..b.tiles {
                     let to = inputs.offset((tile * s.inputs.row) as isize);
@@ -256,7 +256,7 @@ impl Conv {
         unsafe { transform(&cut.transforms[1], copy, to) }
     }
 
-    /// For each element of a block's tiles the products of inputs and weights.
+    /// Multiplies inputs by weights, for each element of a block's tiles.
     ///
     /// # Safety
     /// All of them are there, and there is room for the products.
@@ -337,7 +337,7 @@ impl Conv {
             taps: std::ptr::null(),
             tiles: 1,
         };
-        // SAFETY: the caller's; tiles at the ends write what is there.
+        // SAFETY: the caller's; tiles at the edges write only results that exist.
         unsafe { results.run(&call) };
         if raw {
             let rows = step.min(height - place.row * step);

@@ -1,11 +1,11 @@
-//! How a product is cut into blocks.
+//! The blocking of a product.
 
 use super::MatMul;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::sums::rows_of;
 use kiln_plan::cost::{Behind, block, whole_rows};
 
-/// Elements that are made of an operand for a block.
+/// The most elements of an operand that its prologue computes for a block.
 const MADE_ELEMENTS: i64 = 1 << 18;
 
 /// A block of one product.
@@ -17,20 +17,20 @@ pub(super) struct Block {
     pub(super) cols: i64,
 }
 
-/// Multiply-adds of a block of a small product, ...
+/// The multiply-adds of a block of a small product.
 const SMALL_WORK: i64 = 1 << 18;
-/// ...of whose rows it has a multiple of so many...
+/// The divisor of the rows of such a block.
 const SMALL_ROWS: i64 = 8;
-/// ...and columns that it has at least, where there are so many.
+/// The least columns of such a block, where there are enough.
 const LEAST_COLUMNS: i64 = 96;
 
 impl MatMul {
-    /// How many whole rows a block of register tiles holds, if that is to be about so many.
+    /// Returns the number of whole rows in a block of register tiles that is to have about `wanted` rows.
     pub(super) fn whole_rows(&self, wanted: i64) -> i64 {
         whole_rows(&self.batch, (self.m, self.n), wanted, rows_of(self.level))
     }
 
-    /// The rows and columns of a block that the schedule gives: whole rows where what is behind wants them.
+    /// Returns the rows and columns of a block that the schedule gives: whole rows where the epilogue needs them.
     fn given_block(&self) -> Option<(i64, i64)> {
         let (rows, cols) = (self.schedule.block_rows()?, self.schedule.block_columns()?);
         let cols = match self.behind {
@@ -40,12 +40,12 @@ impl MatMul {
         Some((rows.min(self.m.max(1)), cols))
     }
 
-    /// The rows and columns of a block.
+    /// Returns the rows and columns of a block.
     pub(super) fn cut(&self) -> (i64, i64) {
         let sizes = (self.m, self.k, self.n);
         let usual = || block(&self.batch, sizes, self.behind);
         let (mut rows, mut cols) = self.given_block().unwrap_or_else(usual);
-        // What is made stays in the second-level cache.
+        // An operand from a prologue stays in the second-level cache.
         let made = ceil(MADE_ELEMENTS / self.k.max(1), 48).max(1) * 48;
         if self.lhs.made.is_some() {
             rows = rows.min(made);
@@ -56,8 +56,8 @@ impl MatMul {
         (rows, cols)
     }
 
-    /// Rows and columns of a block: all columns, as long as eight rows of them are no more than its work; then
-    /// as many rows as are.
+    /// Returns the rows and columns of a block of a small product. It has all columns, if eight such rows fit into its
+    /// work, and then as many rows as fit.
     pub(super) fn small_cut(&self) -> (i64, i64) {
         if let Some(given) = self.given_block() {
             return given;
@@ -71,13 +71,14 @@ impl MatMul {
         ((SMALL_WORK / (eight * cols)).max(1) * SMALL_ROWS, cols)
     }
 
-    /// How many blocks of so many rows and columns there are.
+    /// Returns the number of blocks of this size.
     pub(super) fn blocks_of(&self, (rows, cols): (i64, i64)) -> i64 {
         let batch: i64 = self.batch.iter().product();
         batch * ceil(self.m, rows) * ceil(self.n, cols)
     }
 
-    /// Block number `i` of these. Rows change first: columns are read for all of them while they are hot.
+    /// Returns block number `i` of this size. Rows vary fastest, so that columns are reused while they are in the
+    /// cache.
     pub(super) fn block_of(&self, (rows, cols): (i64, i64), i: i64) -> Block {
         let (down, across) = (ceil(self.m, rows), ceil(self.n, cols));
         let (row, col) = (i % down * rows, i / down % across * cols);

@@ -1,5 +1,5 @@
-//! Operands that are copied before register tiles read them: such as have fewer bits than their sums, unless tiles
-//! multiply them as they lie, and rows that would meet in the caches.
+//! Operands that are copied before micro-kernels read them: operands with fewer bits than their accumulators, unless
+//! they are multiplied in place, and rows that would collide in the caches.
 
 use super::packed::READ_ROWS;
 use super::{Args, Made, MatMul, split};
@@ -12,18 +12,18 @@ use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::convert::widen;
 use kiln_kernel::simd::{Isa, Kernel, compiled};
 
-/// Words between rows of a copy.
+/// The padding between rows of a copy, in words.
 const APART: i64 = 16;
-/// Rows that are a multiple of so many bytes apart meet in the same sets of a cache...
+/// A pitch of A's rows that is a multiple of this many bytes makes rows collide in cache sets.
 const MEETS: i64 = 2048;
-/// ...and are copied where there are so many columns to read them for.
+/// The least number of columns for which such rows are copied.
 const OFTEN: i64 = 256;
-/// Columns of a panel, at most.
+/// The most columns of a panel.
 pub(super) const PANEL: usize = 64;
-/// Words of each column that are turned over at once.
+/// The words of each column that are transposed at once.
 const WORDS: usize = 32;
 
-/// The packed panel of halves that a thread has widened last, for the blocks that read it too.
+/// The last packed f16 or bf16 panel that a thread widened, kept for other blocks that read it.
 #[derive(Default)]
 pub(super) struct Wide {
     storage: Option<Storage>,
@@ -31,18 +31,18 @@ pub(super) struct Wide {
 }
 
 impl MatMul {
-    /// Steps of a sum: words of its terms.
+    /// Returns the steps of K: the words of a row's terms.
     pub(super) fn steps(&self) -> i64 {
         self.terms.words(self.k)
     }
 
-    /// Whether register tiles read rows as they are, whose elements are so far apart.
+    /// True if micro-kernels read rows of A in place, with a stride of `col` between their elements.
     fn reads_terms(&self, col: i64) -> bool {
         let whole = self.k % self.terms.count() == 0;
         !self.terms.converts(0) && col == 1 && whole
     }
 
-    /// Whether they read a copy of the left matrix, which is made for all of them.
+    /// True if micro-kernels read a copy of A, which is made for all of them.
     pub(super) fn copies_left(&self) -> bool {
         let size = self.terms.operand(0).size() as i64;
         let meets = (size * self.lhs.row) % MEETS == 0 && self.m > 1 && self.n >= OFTEN;
@@ -50,12 +50,12 @@ impl MatMul {
         self.lhs.made.is_none() && size <= 4 && (other || meets)
     }
 
-    /// Words from row to row of the copy of the left matrix: rows that are far apart must not meet in the caches.
+    /// Returns the pitch of the copy of A, in words; rows that are far apart must not collide in the caches.
     fn pitch(&self) -> i64 {
         self.steps() + APART
     }
 
-    /// Words of the copy of the left matrix.
+    /// Returns the number of words of the copy of A.
     pub(super) fn copied_words(&self) -> i64 {
         match self.copies_left() {
             true => self.batch.iter().product::<i64>() * self.m * self.pitch(),
@@ -63,7 +63,7 @@ impl MatMul {
         }
     }
 
-    /// The address of an element of an operand, in bytes.
+    /// Returns the address of an element of an operand, whatever its size.
     fn element(&self, i: usize, args: &[*mut u8], b: i64, row: i64, column: i64) -> *const u8 {
         let x = [&self.lhs, &self.rhs][i];
         match self.terms.operand(i).size() {
@@ -73,7 +73,7 @@ impl MatMul {
         }
     }
 
-    /// Copies the left matrices as register tiles read them, where they do.
+    /// Copies the matrices of A as micro-kernels read them, if they read a copy.
     ///
     /// # Safety
     /// As [`MatMul::run`].
@@ -104,7 +104,7 @@ impl MatMul {
         Ok(to)
     }
 
-    /// Packs the right matrices.
+    /// Packs the matrices of B.
     ///
     /// # Safety
     /// As [`MatMul::pack`].
@@ -124,10 +124,10 @@ impl MatMul {
         });
     }
 
-    /// The same of what a prologue makes, the columns of a panel at a time.
+    /// Packs the B of a prologue, the columns of a panel at a time.
     ///
     /// # Safety
-    /// As [`MatMul::run`]; `to` has room for what is packed.
+    /// As [`MatMul::run`]; `to` has room for the packed matrices.
     pub(super) unsafe fn pack_made(
         &self,
         args: &[*mut u8],
@@ -164,21 +164,21 @@ impl MatMul {
         });
     }
 
-    /// Panels of all right matrices.
+    /// Returns the number of panels of all matrices of B.
     fn all_panels(&self) -> i64 {
         self.right_matrices() * self.panels_across()
     }
 
-    /// The matrix and the first column of one of them.
+    /// Returns the matrix and the first column of a panel.
     fn panel_at(&self, i: i64) -> (i64, i64) {
         let across = self.panels_across();
         (i / across, i % across * self.panel())
     }
 
-    /// Packs the panel that begins with a column of matrix `b`, whose rows and columns are so many elements apart.
+    /// Packs the panel that starts with a column of matrix `b`; `row` and `col` are the strides of its elements.
     ///
     /// # Safety
-    /// The columns exist; `to` has room for what is packed.
+    /// The columns exist; `to` has room for the packed matrices.
     unsafe fn pack_panel(
         &self,
         (from, [row, col]): (*const u8, [i64; 2]),
@@ -224,10 +224,10 @@ impl MatMul {
         }
     }
 
-    /// A packed panel of halves as f32.
+    /// Returns a packed f16 or bf16 panel, widened to f32.
     ///
     /// # Safety
-    /// The panel exists, and no other begins where this one does.
+    /// The panel exists, and no other panel has its address.
     pub(super) unsafe fn wide_panel(
         &self,
         half: DType,
@@ -252,7 +252,7 @@ impl MatMul {
         Ok(to.cast_const().cast())
     }
 
-    /// Packs columns whose terms lie side by side, and has their sums begin with what these add to them.
+    /// Packs columns with contiguous terms, and adds these terms' contributions to the initial values of accumulators.
     ///
     /// # Safety
     /// As [`MatMul::pack`]; there is room for the words.
@@ -291,7 +291,8 @@ impl MatMul {
         }
     }
 
-    /// Packs the terms of a step of each of some columns, and has their sums begin with what these add to them.
+    /// Packs the terms of one step of K for some columns, and adds their contributions to the initial values of
+    /// accumulators.
     ///
     /// # Safety
     /// As [`MatMul::pack`]; there is room for the words.
@@ -326,10 +327,11 @@ impl MatMul {
         }
     }
 
-    /// Some rows of left matrix number `b` as register tiles read them, and how many bytes rows and steps are apart.
+    /// Returns some rows of A's matrix number `b` as micro-kernels read them, and the strides of rows and steps in
+    /// bytes.
     ///
     /// # Safety
-    /// As [`MatMul::run`]; the rows exist, and `copied` is what [`MatMul::copy_left`] gave.
+    /// As [`MatMul::run`]; the rows exist, and `copied` is the result of [`MatMul::copy_left`].
     pub(super) unsafe fn term_rows(
         &self,
         args: &[*mut u8],
@@ -368,7 +370,7 @@ impl MatMul {
         }
     }
 
-    /// Copies the terms of a sum as register tiles read them.
+    /// Copies the terms of a row as micro-kernels read them.
     ///
     /// # Safety
     /// The terms exist, and there is room for whole words.
@@ -383,7 +385,7 @@ impl MatMul {
     }
 }
 
-/// Rows of terms that share words, with how many columns; and where what they add to sums is added to, if they do.
+/// Rows of terms that share words, and their columns; and the initial values of accumulators to adjust, if any.
 struct Joined<'a> {
     rows: &'a [[u32; PANEL]; 4],
     terms: Terms,
@@ -392,13 +394,13 @@ struct Joined<'a> {
     starts: Option<*mut i32>,
 }
 
-/// Puts terms of the same column into a word, the first in its lowest bits.
+/// Packs terms of the same column into a word, the first in its lowest bits.
 struct Join;
 
 impl Kernel<Joined<'_>> for Join {
     #[inline(always)]
     unsafe fn run<I: Isa>(j: Joined<'_>) {
-        // SAFETY: there are so many columns, and a row has room for more; nobody else uses the words.
+        // SAFETY: there are `columns` words, and a row has at least as many terms; nobody else uses the words.
         unsafe {
             let words = std::slice::from_raw_parts_mut(j.to, j.columns);
             let rows = j.rows.each_ref().map(|row| row.as_ptr());

@@ -1,4 +1,4 @@
-//! What a product multiplies: matrices in memory, or those that prologues make, a part at a time.
+//! The operands of a product: matrices in memory, or computed by prologues, a part at a time.
 
 use super::MatMul;
 use crate::tile;
@@ -14,18 +14,18 @@ use smallvec::SmallVec;
 
 /// A matrix operand with known numbers, in elements.
 pub(crate) struct Operand {
-    /// Unused if it is made.
+    /// The argument; unused if there is a prologue.
     pub(super) arg: usize,
     pub(super) offset: i64,
     batch: Vec<i64>,
     pub(crate) row: i64,
     pub(crate) col: i64,
-    /// What makes it, a part at a time.
+    /// The prologue that computes it, a part at a time.
     pub(super) made: Option<Box<Linked>>,
 }
 
 impl Operand {
-    /// Checks a batch of matrices of so many rows and columns, in a buffer of this length.
+    /// Checks a batch of `rows` by `cols` matrices, in a buffer of length `len`.
     pub(crate) fn new(
         x: &plan::Matrix,
         (batch, rows, cols): (&[i64], i64, i64),
@@ -52,7 +52,7 @@ impl Operand {
         })
     }
 
-    /// Checks matrices that a program makes.
+    /// Checks matrices that a prologue computes.
     pub(super) fn of_prologue(
         x: &plan::Matrix,
         prologue: &Prologue,
@@ -72,13 +72,13 @@ impl Operand {
         })
     }
 
-    /// Whether all matrices of a batch of these extents are one.
+    /// True if all matrices of a batch of these extents are the same.
     pub(super) fn is_one(&self, batch: &[i64]) -> bool {
         let mut strides = self.batch.iter().zip(batch);
         strides.all(|(stride, extent)| *stride == 0 || *extent == 1)
     }
 
-    /// Where element (i, j) of matrix number `b` of a batch of these extents lies.
+    /// Returns the index of element (i, j) of matrix number `b` of a batch of these extents.
     pub(super) fn index(&self, batch: &[i64], mut b: i64, i: i64, j: i64) -> i64 {
         let mut at = self.offset + i * self.row + j * self.col;
         for (stride, extent) in self.batch.iter().zip(batch).rev() {
@@ -88,7 +88,7 @@ impl Operand {
         at
     }
 
-    /// The address of element (i, j) of matrix number `b` of a batch of these extents.
+    /// Returns the address of element (i, j) of matrix number `b` of a batch of these extents.
     pub(crate) fn at<T>(
         &self,
         args: &[*mut u8],
@@ -102,7 +102,7 @@ impl Operand {
     }
 }
 
-/// Links what makes an operand, and says how many elements that has.
+/// Links the prologue of an operand, and returns its number of elements too.
 pub(crate) fn link(
     Prologue { program }: &Prologue,
     values: &[i64],
@@ -121,21 +121,22 @@ pub(crate) fn link(
     Ok((Box::new(linked), len))
 }
 
-/// A part of an operand that a thread has made, which it keeps for the blocks that read it too.
+/// A part of an operand that a thread has computed by a prologue, kept for other blocks that read it.
 #[derive(Default)]
 pub(crate) struct Made {
     storage: Option<Storage>,
-    /// Which part: the number of the matrix, and the first row or column; of images, the first element and how many.
+    /// The identity of the part. For a matrix: its number, and the first row or column. For images: the first element,
+    /// and the number of elements.
     holds: Option<(i64, i64)>,
     args: SmallVec<[*mut u8; 12]>,
 }
 
 impl Made {
-    /// Runs a prologue over lines of its linear space, the first of which begins at `at`: how many, how far apart,
-    /// and of how many elements each. They come to lie one behind the other.
+    /// Runs a prologue over `count` lines of `len` elements of its linear space, `apart` apart. The first line starts
+    /// at `at`. The results are contiguous.
     ///
     /// # Safety
-    /// See [`Runner::new`] for the arguments; the lines exist. `which` names them.
+    /// See [`Runner::new`] for the arguments; the lines exist. `which` identifies them.
     pub(crate) unsafe fn bring<T>(
         &mut self,
         program: &Linked,
@@ -173,7 +174,7 @@ impl Made {
 }
 
 impl MatMul {
-    /// Some rows of left matrix number `b`: where they lie, and how far apart their elements are, down and across.
+    /// Returns some rows of A's matrix number `b`: their address, and the strides down and across.
     ///
     /// # Safety
     /// As [`MatMul::run`]; the rows exist.
@@ -190,7 +191,7 @@ impl MatMul {
         Ok((to, line, along))
     }
 
-    /// Some columns of right matrix number `b`, as [`MatMul::rows`] has rows.
+    /// Returns some columns of B's matrix number `b`, as [`MatMul::rows`] does rows.
     ///
     /// # Safety
     /// As [`MatMul::run`]; the columns exist.
@@ -207,7 +208,7 @@ impl MatMul {
         Ok((to, along, line))
     }
 
-    /// Some `rows` of the left operand, or columns of the right: where they lie, how far apart they are, and their
+    /// Returns some rows of A if `rows`, else columns of B: their address, their stride, and the stride of their
     /// elements.
     ///
     /// # Safety
@@ -229,7 +230,7 @@ impl MatMul {
             return Ok((self.at(x, args, b, i, j), [line, along]));
         };
         let at = x.index(&self.batch, b, i, j);
-        // Whether elements of a line lie side by side, or else lines.
+        // True if the elements of a line are contiguous; otherwise the lines are.
         let whole = (x.col == 1) == rows;
         let parts = match whole {
             true => (count, line, self.k),
@@ -244,7 +245,7 @@ impl MatMul {
         Ok((to, apart))
     }
 
-    /// The address of element (i, j) of an operand's matrix number `b`.
+    /// Returns the address of element (i, j) of an operand's matrix number `b`.
     pub(super) fn at<T>(&self, x: &Operand, args: &[*mut u8], b: i64, i: i64, j: i64) -> *const T {
         x.at(args, &self.batch, b, i, j)
     }

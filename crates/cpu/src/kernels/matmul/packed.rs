@@ -1,5 +1,5 @@
-//! Products whose right matrix is packed: panels of columns, each of which lies in memory in the order in which
-//! register tiles read it. A right matrix that depends on parameters alone is packed in *prepare*.
+//! Products with a packed B: panels of columns, each in the order in which micro-kernels read it. A B that depends on
+//! parameters alone is packed in *prepare*.
 
 use super::narrow::Wide;
 use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
@@ -17,31 +17,31 @@ use kiln_kernel::work::packed_weights;
 use kiln_plan::cost::Behind;
 use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, lanes, most_rows};
 
-/// Multiply-adds of a block.
+/// The multiply-adds of a block.
 const BLOCK_WORK: i64 = 1 << 20;
 /// The most register tiles of a block, one below the other: these and a panel stay in the second-level cache.
 const BLOCK_TILES: i64 = 8;
-/// The same in registers of AMX: as many as a call computes.
+/// The same for AMX: the number of tiles of a call.
 const BLOCK_STRIP: i64 = 16;
-/// Results whose sums all wait for the work on whole rows, at most, where registers of AMX sum: so threads share the
-/// right matrix, which comes from far, and not the rows...
+/// The most results whose accumulators are all kept in memory until an epilogue on whole rows, with AMX. Threads then
+/// divide B among them, which is read from far memory, instead of the rows.
 const WAITING_SUMS: i64 = 1 << 19;
-/// ...in so many blocks, ...
+/// The number of blocks across in this case.
 const WAITING_BLOCKS: i64 = 4;
-/// ...which sum over parts of so many words of the left matrix, that stay in the second-level cache. Tests see that in
+/// The words of A in a block of K in this case, which stay in the second-level cache. Tests lower it to cover this in
 /// small products.
 const NEAR_WORDS: i64 = if cfg!(test) { 1 << 7 } else { 1 << 17 };
-/// Rows that reading an element of the right matrix costs as much as, where there are fewer.
+/// The cost of reading an element of B, as a number of rows, where there are fewer rows.
 pub(super) const READ_ROWS: i64 = 8;
 
 impl MatMul {
-    /// Columns of a panel: whole vectors, as many as a register tile has.
+    /// Returns the number of columns of a panel: whole vectors, as many as a register tile has.
     pub(super) fn panel(&self) -> i64 {
         self.schedule
             .panel_columns(self.level, self.terms.instruction(), self.n)
     }
 
-    /// Rows of a register tile that reads so many panels, at most.
+    /// Returns the largest number of rows of a register tile that reads this many panels.
     fn most_rows(&self, panels: i64) -> u8 {
         let vectors = panels * self.panel() / i64::from(lanes(self.level, self.dtype));
         self.schedule.rows(most_rows(
@@ -51,13 +51,13 @@ impl MatMul {
         ))
     }
 
-    /// Rows of a register tile.
+    /// Returns the number of rows of a register tile.
     pub(super) fn tile_rows(&self) -> i64 {
         even_rows(self.m, self.most_rows(1))
     }
 
-    /// Panels that register tiles read at once: several where rows are so few that sums would wait for each other, unless
-    /// the schedule gives the tile.
+    /// Returns the number of panels that a register tile reads at once. It is more than one if so few rows would make
+    /// accumulators wait for each other, unless the schedule gives the tile.
     pub(super) fn panels_at_once(&self) -> i64 {
         let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
         let by_tiles = self.terms.instruction().has_tiles();
@@ -73,12 +73,12 @@ impl MatMul {
         ceil(self.n, self.panel())
     }
 
-    /// Elements of a right matrix that is packed.
+    /// Returns the number of elements of a packed matrix of B.
     pub(super) fn matrix_elements(&self) -> i64 {
         self.panels_across() * self.panel() * self.panel_rows()
     }
 
-    /// Right matrices that are packed: one, or one of each product of the batch.
+    /// Returns the number of packed matrices of B: one, or one for each product of the batch.
     pub(super) fn right_matrices(&self) -> i64 {
         match self.rhs.is_one(&self.batch) {
             true => 1,
@@ -86,23 +86,23 @@ impl MatMul {
         }
     }
 
-    /// Elements of all of them.
+    /// Returns the number of elements of all packed matrices.
     pub(super) fn packed_elements(&self) -> i64 {
         self.right_matrices() * self.matrix_elements()
     }
 
-    /// Of which halves packed matrices are, if they are not of what is multiplied.
+    /// Returns the 16-bit float dtype of packed matrices, if they are widened later.
     pub(super) fn halves(&self) -> Option<DType> {
         let dtype = self.terms.operand(1);
         (dtype.is_half() && self.terms.converts(1)).then_some(dtype)
     }
 
-    /// Bytes of an element of theirs.
+    /// Returns the size of an element of a packed matrix in bytes.
     fn packed_size(&self) -> i64 {
         self.halves().unwrap_or(self.dtype).size() as i64
     }
 
-    /// Sums that take as much room as they do.
+    /// Returns the number of accumulators that take as much room as the packed matrices.
     pub(super) fn packed_room(&self) -> i64 {
         ceil(
             self.packed_elements() * self.packed_size(),
@@ -110,12 +110,12 @@ impl MatMul {
         )
     }
 
-    /// Rows of a panel: steps, and in front of them what sums begin with.
+    /// Returns the number of rows of a panel: the steps of K, and a first one that accumulators start with, if any.
     pub(super) fn panel_rows(&self) -> i64 {
         self.steps() + i64::from(self.terms.is_flipped())
     }
 
-    /// Results whose sums wait until all are there.
+    /// Returns the number of results whose accumulators are kept in memory until all are complete.
     pub(super) fn waiting_sums(&self) -> i64 {
         let results = self.m * self.n * self.batch.iter().product::<i64>();
         let waits = self.terms.instruction().has_tiles()
@@ -129,19 +129,19 @@ impl MatMul {
         }
     }
 
-    /// Bytes of the right matrix once it is packed; none where it never is. Where another algorithm computes it for
+    /// Returns the size of the packed B in bytes, or `None` if it is never packed. If another algorithm is used for
     /// these sizes, what is packed in *prepare* is for other runs.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
         let bytes = (self.packed_elements() * self.packed_size()) as usize;
         (self.packable && self.rhs.made.is_none() && bytes > 0).then_some(bytes)
     }
 
-    /// The argument that is packed.
+    /// Returns the argument that is packed.
     pub(crate) fn right(&self) -> usize {
         self.rhs.arg
     }
 
-    /// Packs the right matrix.
+    /// Packs B.
     ///
     /// # Safety
     /// `from` is the operand that it was linked for; `to` has room for [`MatMul::packed_bytes`].
@@ -184,7 +184,8 @@ impl MatMul {
         });
     }
 
-    /// The most rows of a block: whole register tiles, of which these and a panel stay in the second-level cache.
+    /// Returns the largest number of rows of a block: whole register tiles, which stay in the second-level cache with a
+    /// panel.
     fn block_rows(&self) -> i64 {
         let (tile, by_tiles) = (self.tile_rows(), self.terms.instruction().has_tiles());
         match self.schedule.block_rows() {
@@ -194,12 +195,13 @@ impl MatMul {
         }
     }
 
-    /// Multiply-adds of so many rows and a panel, or as many as reading the panel costs.
+    /// Returns the number of multiply-adds of this many rows and a panel, or the equivalent of reading the panel if
+    /// that is more.
     fn panel_work(&self, rows: i64) -> i64 {
         rows.max(READ_ROWS) * self.panel() * self.k.max(1)
     }
 
-    /// Rows and panels of a block.
+    /// Returns the rows and panels of a block.
     pub(super) fn packed_cut(&self) -> (i64, i64) {
         let (tile, waits) = (self.tile_rows(), self.waiting_sums() > 0);
         let whole = self.behind == Behind::Rows && !waits || self.lhs.made.is_some();
@@ -298,12 +300,12 @@ impl MatMul {
         scratch: &mut (Option<Storage>, Made, Option<Storage>, Wide, Kernels),
         work: &mut Work,
     ) -> Result<()> {
-        // Blocks begin with a panel.
+        // Blocks start at a panel.
         let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
         let (flat, made, copies, wide, kernels) = scratch;
         let at_once = panel * self.panels_at_once();
         let first = (b.batch * self.m + b.row) * self.n + b.col;
-        // Where the results belong, unless more follows.
+        // The destination of the results, unless an epilogue in registers writes them.
         let (dst, pitch) = match (waiting, &self.epilogue) {
             (Some(all), _) => (all.wrapping_offset(first as isize), self.n),
             (None, Some(_)) if self.finish.is_some() => (std::ptr::null_mut(), 0),
@@ -324,7 +326,7 @@ impl MatMul {
                 }
             };
             let steps = self.steps();
-            // How many are summed at a time: whole registers of them.
+            // The steps of K in a block, a multiple of AMX's tile size.
             let part = match waiting {
                 Some(_) => {
                     let parts = ceil(b.rows * steps, NEAR_WORDS).max(1);
@@ -335,7 +337,7 @@ impl MatMul {
             };
             let part = part.max(1);
             let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
-            // What is read for several tiles is widened once for all of them, and for the blocks below.
+            // Panels read by several tiles are widened once, for these and for the blocks below.
             let often = b.rows > tile_rows;
             let firsts = (0..steps.max(1)).step_by(part as usize);
             let all = firsts.flat_map(|from| {
@@ -345,7 +347,7 @@ impl MatMul {
             let mut accesses = Accesses::of(self.finish.as_deref(), args);
             for (from, column) in all {
                 let is_first = from == 0;
-                // In front of the first step is what sums begin with.
+                // The row that accumulators start with precedes the first step.
                 let starts = self.terms.is_flipped();
                 let front = from + i64::from(starts && !is_first);
                 let right = matrix + (b.col + column) * self.panel_rows() + front * panel;

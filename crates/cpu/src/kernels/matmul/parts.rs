@@ -1,5 +1,5 @@
-//! Products of few results with long sums: parts of the sums by the packing kernels, each on its own, which are
-//! then added in their order. Blocks of the result would be too few for several threads.
+//! Products of few results with a long K: packing kernels compute parts of K independently, and the parts are then
+//! added in order. Blocks of the result alone would be too few for several threads.
 
 use super::{MatMul, Work, run_blocks};
 use kiln_jit::contraction::multiply_as;
@@ -9,22 +9,22 @@ use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::room;
 use kiln_kernel::sums::Lane;
 
-/// The terms of a part at least...
+/// The least steps of K in a part.
 const TERMS: i64 = 1024;
-/// ...and how many parts at most...
+/// The most parts.
 const MOST: i64 = 32;
-/// ...of so many elements in all.
+/// The most elements of all parts.
 const ELEMENTS: i64 = 1 << 20;
-/// Results that are added up at a time.
+/// The results that are added up at a time.
 const RESULTS: i64 = 4096;
 
 impl MatMul {
-    /// How many results there are, of the whole batch.
+    /// Returns the number of results of the whole batch.
     fn results(&self) -> i64 {
         self.batch.iter().product::<i64>() * self.m * self.n
     }
 
-    /// The parts of a sum, by the sizes and the schedule alone.
+    /// Returns the number of parts of K; it follows from the sizes and the schedule alone.
     pub(super) fn parts(&self) -> i64 {
         if let Some(parts) = self.schedule.parts {
             return i64::from(parts).min(self.k.max(1));
@@ -33,12 +33,12 @@ impl MatMul {
         (self.k / TERMS).min(most).max(2)
     }
 
-    /// Elements of the parts.
+    /// Returns the number of elements of the parts.
     pub(super) fn parts_workspace(&self) -> i64 {
         self.parts() * self.results()
     }
 
-    /// Runs a product in parts of its sums.
+    /// Runs a product in parts of K.
     ///
     /// # Safety
     /// As [`MatMul::run`].
@@ -84,7 +84,7 @@ impl MatMul {
         );
     }
 
-    /// Part `at` of so many of the sums of product `b`. The last argument is where parts lie.
+    /// Computes part `at` of `parts` of product `b`. The last argument is the memory of the parts.
     unsafe fn part<T: Lane>(
         &self,
         args: &[*mut u8],
@@ -144,7 +144,7 @@ impl MatMul {
     }
 }
 
-/// Parts of sums, one behind the other.
+/// The parts of sums, contiguous.
 struct Parts<T> {
     sums: *mut T,
     parts: i64,

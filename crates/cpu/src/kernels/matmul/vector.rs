@@ -1,4 +1,4 @@
-//! Products with a vector: one walk over the matrix, in the order in which it lies in memory.
+//! Products with a vector: one pass over the matrix in memory order.
 
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
@@ -12,11 +12,11 @@ use kiln_kernel::simd::{Isa, Kernel, compiled};
 use kiln_kernel::sums::Lane;
 use std::marker::PhantomData;
 
-/// Elements of the result of a block.
+/// The elements of the result in a block.
 const BLOCK: i64 = 64;
-/// Rows, or columns, that are walked together.
+/// The rows, or columns, that are processed together.
 const TOGETHER: usize = 4;
-/// What reading an element of the matrix costs, in multiply-adds of a large product.
+/// The cost of reading an element of the matrix, in multiply-adds of a large product.
 const READ_WORK: i64 = 8;
 
 /// `dst[i] = Σ_j matrix[i, j] · vector[j]`.
@@ -63,7 +63,7 @@ impl<T: Lane> Kernel<Block<T>> for Sweep<T> {
     }
 }
 
-/// Rows lie in memory side by side: an element is a dot product.
+/// Computes the elements as dot products, for rows that are contiguous in memory.
 #[inline(always)]
 unsafe fn dots<T: Lane, I: Isa>(b: &Block<T>) {
     let lanes = T::Vector::<I>::LANES;
@@ -95,7 +95,7 @@ unsafe fn dots<T: Lane, I: Isa>(b: &Block<T>) {
     }
 }
 
-/// Columns lie in memory side by side: all elements gain a product at a time.
+/// Adds a product to all elements at a time, for columns that are contiguous in memory.
 #[inline(always)]
 unsafe fn columns<T: Lane, I: Isa>(b: &Block<T>) {
     let lanes = T::Vector::<I>::LANES;
@@ -118,7 +118,7 @@ unsafe fn columns<T: Lane, I: Isa>(b: &Block<T>) {
             }
         }
         for j in 0..b.cols {
-            // Columns that are left, and elements behind the last whole vector.
+            // The remaining columns, and the elements after the last whole vector.
             let from = if j < together { whole } else { 0 };
             for i in from..b.rows {
                 let sum = *b.dst.add(i);
@@ -129,7 +129,7 @@ unsafe fn columns<T: Lane, I: Isa>(b: &Block<T>) {
 }
 
 impl MatMul {
-    /// Runs a product of which one side is a vector.
+    /// Runs a product with a vector.
     ///
     /// # Safety
     /// As [`MatMul::run`].

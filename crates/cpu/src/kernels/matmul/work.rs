@@ -1,4 +1,4 @@
-//! Blocks on threads, and what is done with their results.
+//! Work that runs blocks on threads, and applies epilogues to their results.
 
 use crate::tile;
 use crate::tile::{Linked, Runner};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 /// Multiply-adds that make it worth waking another thread.
 const PART_WORK: i64 = 1 << 18;
 
-/// Arguments that may be shared between threads.
+/// Arguments that threads may share.
 pub(crate) struct Args<'a>(pub &'a [*mut u8]);
-// SAFETY: the pointers are only passed on; what may be done with them is the callers' promise.
+// SAFETY: the pointers are only passed on; the callers promise what may be done with them.
 unsafe impl Sync for Args<'_> {}
 
-/// Runs `items` of some multiply-adds each, on several threads where that pays.
+/// Runs `items` of `work` multiply-adds each, on several threads where that pays.
 pub(crate) fn split(items: i64, work: i64, parallel: bool, run: impl Fn(i64, i64) + Sync) {
     split_among(items, work, parallel, &run);
 }
@@ -41,8 +41,8 @@ fn split_among(items: i64, work: i64, parallel: bool, run: &(dyn Fn(i64, i64) + 
     });
 }
 
-/// Runs blocks, how many and of what cost each, up to the first that fails. Each thread has its [`Work`] for
-/// the epilogue and a scratch of its own, which it keeps from block to block.
+/// Runs `items` blocks of `cost` each, until one fails. Each thread has its own [`Work`] for the epilogue and its own
+/// scratch, both kept between blocks.
 pub(crate) fn run_blocks<S: Default>(
     (items, cost): (i64, i64),
     (epilogue, args, parallel, failures): (Option<&Linked>, &[*mut u8], bool, &Failures),
@@ -64,7 +64,7 @@ pub(crate) fn run_blocks<S: Default>(
     });
 }
 
-/// What an epilogue of f32 does with sums while they are in registers, where that can be printed for rows of this width.
+/// Returns the epilogue of f32 to apply to accumulators in registers, if it can be emitted for rows of this width.
 pub(crate) fn finish(
     epilogue: &Option<Epilogue>,
     values: &[i64],
@@ -80,7 +80,7 @@ pub(crate) fn finish(
     Ok(Finish::of(&bound, width, level).map(Arc::new))
 }
 
-/// Links an epilogue over `total` results, or over whole rows of them where these have a length.
+/// Links an epilogue over `total` results, or over whole rows of them if `row` gives their length.
 pub(crate) fn epilogue(
     epilogue: &Option<Epilogue>,
     values: &[i64],
@@ -114,8 +114,8 @@ pub(crate) fn epilogue(
     Ok(Some(linked))
 }
 
-/// What one thread needs for epilogues: the program, scratch memory for raw results, and arguments
-/// whose last is the raw result.
+/// The state of a thread for epilogues: the program, scratch memory for raw results, and arguments, of which the last
+/// is the raw result.
 pub(crate) struct Work<'a> {
     epilogue: Option<&'a Linked>,
     args: SmallVec<[*mut u8; 12]>,
@@ -135,7 +135,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Memory for `len` raw results.
+    /// Returns memory for `len` raw results.
     pub(crate) fn scratch<T>(&mut self, len: i64) -> Result<*mut T> {
         let bytes = len as usize * size_of::<T>();
         if self.scratch.as_ref().is_none_or(|s| s.len() < bytes) {
@@ -163,20 +163,19 @@ impl<'a> Work<'a> {
             return;
         };
         let last = self.args.len() - 1;
-        // SAFETY: the caller's. The raw argument points where its element zero would be, so that
-        // the elements worked on are at the raw results.
+        // SAFETY: the caller's. The raw argument is offset so that the indices in use land on the raw results.
         unsafe {
             let mut runner = match Runner::new(program, self.args.as_ptr(), self.failures) {
                 Ok(runner) => runner,
                 Err(e) => return self.failures.broken(e),
             };
             let raw_arg = self.args.as_mut_ptr().add(last);
-            // Elements of a point: a row, or one.
+            // The elements of a point: a row, or one.
             let point = match program.schedule {
                 Schedule::Rows => step,
                 Schedule::Lanes => 1,
             };
-            // Lines without anything between them are one.
+            // Contiguous lines are one.
             let (lines, width) = match pitch == step && width == step {
                 true => (1, rows * step),
                 false => (rows, width),

@@ -1,11 +1,11 @@
-//! What depends on where lanes are: indices, addresses that data gives, random numbers, accesses in short runs or
-//! with limits, the place of a reduction's result; and data errors.
+//! Operations that depend on the position of lanes: indices, data-dependent addresses, random numbers, accesses in
+//! short runs or with limits, the place of a reduction's result; and data errors.
 
 use super::*;
 use kiln_base::Dim;
 use kiln_base::prim::RandomKind;
 
-/// A program over an array of two axes, of one stage.
+/// Returns a program of one stage over an array of two axes.
 fn plane(
     [rows, columns]: [i64; 2],
     args: Vec<(Arg, i64)>,
@@ -137,7 +137,7 @@ fn random_numbers() {
     for (kind, ty) in kinds {
         for plane_of in PLANES {
             let [rows, columns] = plane_of;
-            // In order, all at one place, and where data says, by one seed or many.
+            // Positions in order, all the same, and given by data; with one seed or many.
             for way in 0..4 {
                 let strides = if way == 1 { [0, 0] } else { [columns, 1] };
                 let index = match way {
@@ -187,7 +187,7 @@ fn random_numbers() {
     }
 }
 
-/// Indices of which a few may be outside.
+/// Returns indices, of which a few may be out of bounds.
 fn indices_of(n: i64, extent: i64, errors: bool, r: &mut Random) -> Vec<u8> {
     let index = |r: &mut Random| match r.below(40) {
         0 if errors => *[-1, extent, i64::MIN, i64::MAX].get(r.below(4)).unwrap(),
@@ -206,7 +206,7 @@ fn gathers() {
                 let [rows, columns] = plane_of;
                 let extent = 1 + r.below(20) as i64;
                 let all = rows * columns;
-                // Rows by an index each; an element of its row by each; two indices a row.
+                // One index per row; one index per element within its row; two indices per row.
                 let (indices, strides, stride, table) = match way {
                     1 => (all, [columns, 1], 1, rows * extent),
                     _ => (rows, [1, 0], columns, extent * columns),
@@ -255,7 +255,7 @@ fn gathers() {
     assert!(printed > 350 * levels(), "{printed} functions");
 }
 
-/// What is read or written turned, in short runs, or within limits.
+/// Accesses that are transposed, in short runs, or within limits.
 #[test]
 fn accesses_out_of_line() {
     let mut r = Random(25);
@@ -312,7 +312,7 @@ fn accesses_out_of_line() {
     }
 }
 
-/// The place of the best, and whether any is true, along rows and down columns.
+/// The position of the maximum or minimum, and a test for any true mask, along rows and down columns.
 #[test]
 fn reductions_of_masks_and_places() {
     let mut r = Random(26);

@@ -55,7 +55,7 @@ fn primitives_on_two_operands() {
     }
 }
 
-/// More values than there are registers, of which the last that has one is used last.
+/// Tests more values than there are registers, with the last one in a register used last.
 #[test]
 fn values_that_wait_on_the_stack() {
     const VALUES: u16 = 40;
@@ -122,7 +122,7 @@ fn casts_and_memory_of_every_dtype() {
     }
 }
 
-/// Numbers of f32 that are rounded and kept within ends, in any order, before they become narrow integers.
+/// Tests casts of f32 numbers that are rounded and clamped, in any order, before they become narrow integers.
 fn cut_casts(r: &mut Random) {
     const ENDS: [f64; 14] = [
         0.0,
@@ -144,7 +144,7 @@ fn cut_casts(r: &mut Random) {
     let steps = 1 + r.below(5) as u16;
     let (mut code, mut constants) = (vec![], vec![]);
     for i in 0..steps {
-        // The number is in the register in front; a constant of each step behind all numbers.
+        // The number is in the preceding register; the constants of the steps follow all numbers.
         let (x, end, dst) = (Reg(i), Reg(steps + 2 + i), Reg(i + 1));
         let (a, b) = if r.below(2) == 0 { (x, end) } else { (end, x) };
         let op = r.one_of(&[Binary::Max, Binary::Min]);
@@ -170,7 +170,7 @@ fn cut_casts(r: &mut Random) {
     code.push(Inst::Convert { dst, a, from, to });
     let mut types = vec![Compute::F32; 2 * usize::from(steps) + 3];
     types[usize::from(dst.0)] = to.compute();
-    // Also as it is in a register, and as it was before the cast, but for the sign of a zero.
+    // Also stores it as an i32 and, except for the sign of a zero, as it was before the cast.
     let mut stores = vec![(dst, to), (dst, DType::I32)];
     if r.below(2) == 0 {
         let (op, dst) = (Unary::Abs, Reg(2 * steps + 2));
@@ -190,7 +190,7 @@ fn numbers_that_are_cut_before_they_are_cast() {
     }
 }
 
-/// A random program of `steps` instructions on the registers that there are; no data errors.
+/// Returns a random program of `steps` instructions on the existing registers, without data errors.
 pub(super) fn random_code(
     r: &mut Random,
     registers: &mut Vec<Compute>,
@@ -264,7 +264,7 @@ pub(super) fn random_code(
     code
 }
 
-/// A random program over elements.
+/// Returns a random program over elements.
 pub(super) fn elementwise(r: &mut Random) -> Case {
     let loads: Vec<DType> = (0..1 + r.below(4)).map(|_| r.one_of(&DTYPES)).collect();
     let mut registers: Vec<Compute> = loads.iter().map(|d| d.compute()).collect();

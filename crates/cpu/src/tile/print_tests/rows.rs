@@ -1,8 +1,8 @@
-//! Rows, whole and with limits.
+//! Programs over rows, whole and with limits.
 
 use super::*;
 
-/// A program over rows: reductions of random code, work on their results, and more random code with these.
+/// Returns a program over rows: reductions of random code, work on their results, and more random code on these.
 pub(super) fn rows(r: &mut Random) -> Case {
     let (outer, lane) = (1 + r.below(3) as i64, r.one_of(&SIZES));
     let loads: Vec<DType> = (0..1 + r.below(2)).map(|_| r.one_of(&DTYPES)).collect();
@@ -89,10 +89,10 @@ pub(super) fn rows(r: &mut Random) -> Case {
         slot: 0,
         dst: Reg(registers.len() as u16 - 1),
     });
-    // What rows have, and what was loaded anew.
+    // Row values, and newly loaded elements.
     let steps = 1 + r.below(6);
     last.extend(random_code(r, &mut registers, between, steps));
-    // What the middle may have left in a name of the first stage.
+    // A value that the middle stage may have left in a name of the first stage.
     if let Some(Inst::Convert { dst, to, .. }) = middle.last()
         && usize::from(dst.0) < loads.len()
         && middle.len() > 1
@@ -168,7 +168,8 @@ fn random_rows() {
     assert!(printed > SEEDS as usize, "{printed} functions");
 }
 
-/// Rows some of which are excluded, as a whole or in part, reduced; numbers that are the same for all lanes too.
+/// Returns a program that reduces rows, some of which are excluded, as a whole or in part; and also numbers that are
+/// the same for all lanes.
 fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
     let outer = 1 + r.below(5) as i64;
     let (low, shift) = (r.below(3) as i64 - 1, r.below(9) as i64 - 4);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Whether an access of a printed function is visited run by run.
+/// True if an access of an emitted function is visited run by run.
 fn visits_runs(case: &Case, level: Features) -> bool {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
     let linked = link_as(&bound, level, true).unwrap();
@@ -23,10 +23,10 @@ struct Axis {
 impl Axis {
     fn any(size: i64, r: &mut Random) -> Axis {
         let (window, dilation) = (1 + r.below(3) as i64, 1 + r.below(2) as i64);
-        // A negative padding leaves the edge out.
+        // A negative padding crops the edge.
         let (stride, pad) = (r.one_of(&[1, 1, 2]), r.below(5) as i64 - 1);
         let span = (window - 1) * dilation + 1;
-        // Windows beyond the image see nothing of it.
+        // Windows beyond the image contain nothing of it.
         let out = ((size + 2 * pad - span) / stride).max(0) + 1 + r.below(2) as i64;
         Axis {
             size,
@@ -39,7 +39,7 @@ impl Axis {
     }
 }
 
-/// What windows over a padded image have, reduced; the innermost axis is that of the channels or of the columns.
+/// Returns a reduction of windows over a padded image; the innermost axis is that of the channels or of the columns.
 fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
     let (images, channels) = (1 + r.below(2) as i64, if last { run } else { 2 });
     let rows = Axis::any(1 + r.below(6) as i64, r);
@@ -111,7 +111,7 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
     let arg = |written| Arg { dtype, written };
     let pads = rows.window * columns.window == 1;
     let stages = match pads {
-        // Without a window it is padded only.
+        // Without a window, the image is only padded.
         true => vec![stage(false, vec![load_it, store_it(a)])],
         false => vec![
             stage(true, vec![load_it, Inst::Reduce { op, acc, a }]),
@@ -184,7 +184,7 @@ fn windows_over_padded_images() {
     );
 }
 
-/// Sums of columns of `x + bias`, whose terms are stored too, over as many rows as two axes have.
+/// Returns sums of columns of `x + bias`, whose terms are stored too; two axes make up the rows.
 fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Case {
     let ty = dtype.compute();
     let access = |arg: u16, strides: [i64; 3]| Access {
@@ -194,13 +194,13 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
         bounds: vec![],
         fill: Scalar::Int(0),
     };
-    // Columns lie side by side, or rows do, whose terms are then stored one by one.
+    // Columns are contiguous, or rows are; in the second case their terms are stored one by one.
     let turned = r.below(4) == 0;
     let stored = match turned {
         true => [blocks * rows, rows, 1],
         false => [1, rows * n, n],
     };
-    // What all columns add may differ from row to row.
+    // The bias of all columns may differ from row to row.
     let same = r.below(2) == 0;
     let bias = if same { [0, rows, 1] } else { [1, 0, 0] };
     let [x, b, term, acc, _] = R;

@@ -1,5 +1,5 @@
-//! Sums one tap of a position at a time, from the images as they lie: where weights that are not finite must not meet
-//! padding, and where copies of lines would be far larger than the images.
+//! Accumulation one tap of a position at a time, from the images without a copy. It is used where weights that are not
+//! finite must not meet padding, and where copies of lines would be far larger than the images.
 
 use super::copy::{ImageArgs, Scratch};
 use super::cut::{Cut, many};
@@ -11,7 +11,7 @@ use kiln_kernel::sums::Lane;
 use kiln_plan::ConvRole;
 
 impl Cut {
-    /// A register tile that adds one tap of one position to what is there; the terms of the left operand are so far
+    /// Returns a register tile that adds one tap of one position to its result; the terms of A are `apart` elements
     /// apart.
     fn one_tap(&self, c: &Conv, columns: i64, [apart, pitch]: [i64; 2]) -> Result<Kernel> {
         let size = c.dtype.size() as i64;
@@ -32,7 +32,7 @@ impl Cut {
         })
     }
 
-    /// Where a position reads at a tap, if it does.
+    /// Returns the place that a position reads at a tap, if it reads one.
     fn read(&self, c: &Conv, at: [i64; 3], taps: [i64; 3]) -> Option<[i64; 3]> {
         let mut read = [0; 3];
         for (i, a) in self.axes.iter().enumerate() {
@@ -49,8 +49,8 @@ impl Cut {
 }
 
 impl Conv {
-    /// The sums of a block, one tap of a position at a time. What reads padding adds zeros times weights, but in a
-    /// gradient of images nothing.
+    /// Accumulates a block, one tap of a position at a time. Taps that read padding add zeros times weights, but
+    /// nothing in a gradient of images.
     ///
     /// # Safety
     /// As [`Conv::dense_block`].
@@ -131,7 +131,7 @@ impl Conv {
                         taps: std::ptr::null(),
                         tiles: 1,
                     };
-                    // SAFETY: the caller's; only what lies in the images is read.
+                    // SAFETY: the caller's; only elements within the images are read.
                     unsafe { kernel.run(&call) };
                 }
             }

@@ -1,4 +1,4 @@
-//! What a block reads: the images themselves, or a copy of the lines that it needs, padding included.
+//! The source of a block: the images themselves, or a copy of the lines that it reads, padding included.
 
 use super::cut::Cut;
 use super::{Block, Conv};
@@ -12,33 +12,33 @@ use kiln_kernel::simd::compiled;
 use kiln_kernel::simd::transpose::{Transpose, Turn};
 use kiln_kernel::sums::Lane;
 
-/// What a thread keeps from block to block.
+/// The buffers that a thread keeps between blocks.
 #[derive(Default)]
 pub(super) struct Scratch {
     copy: Option<Storage>,
-    /// Of which image and group, and from where on.
+    /// The image, group and start that the copy is of.
     holds: Option<(i64, i64, [i64; 3])>,
     pub made: Made,
-    /// Results that are still to be turned.
+    /// Results that are still to be transposed.
     pub results: Option<Storage>,
 }
 
 /// The arguments, and the images.
 pub(super) type ImageArgs<'a> = (&'a [*mut u8], Images<'a>);
 
-/// Positions whose channels a block reads.
+/// The positions whose channels a block reads.
 pub(super) struct Source {
-    /// The first position that is there...
+    /// The address of the first position.
     first: *const u8,
-    /// ...where that is in depth, height and width, and the distances to the next ones, in bytes.
+    /// The coordinates of the first position in depth, height and width, and the strides along these, in bytes.
     from: [i64; 3],
     apart: [i64; 3],
-    /// The distance of two images.
+    /// The stride between images.
     images_apart: i64,
 }
 
 impl Source {
-    /// The images.
+    /// Returns the images as a source.
     pub(super) fn images<T>(cut: &Cut, x: *const T, b: &Block) -> Source {
         let at = b.image * cut.image_len() + b.group * cut.terms * cut.channel_apart();
         Source {
@@ -49,7 +49,7 @@ impl Source {
         }
     }
 
-    /// The same of an image behind the first.
+    /// Returns the source for an image `image` places after the first.
     pub(super) fn behind(&self, image: i64) -> Source {
         let first = image * self.images_apart;
         Source {
@@ -65,7 +65,7 @@ impl Source {
 }
 
 impl Conv {
-    /// What a block reads.
+    /// Returns the source of a block, copied if need be.
     ///
     /// # Safety
     /// As [`Conv::run`].
@@ -109,7 +109,7 @@ impl Conv {
                     let to = source.at([z, y, from[2]]).cast_mut().cast::<T>();
                     let there = (0..cut.image[0]).contains(&z) && (0..cut.image[1]).contains(&y);
                     let line = (there, [z, y]);
-                    // SAFETY: there is room for all lines; what is read lies in the images.
+                    // SAFETY: there is room for all lines; the elements that are read are within the images.
                     unsafe { self.copy_line(cut, (&found, channel), line, windows[2], to) };
                 }
             }
@@ -118,10 +118,10 @@ impl Conv {
         Ok(source)
     }
 
-    /// Copies a line of an image, if it is there, from one place to another.
+    /// Copies a line of an image between two positions, or only padding if the line is outside the image.
     ///
     /// # Safety
-    /// The part that lies in the image exists, and there is room.
+    /// The part within the image exists, and there is room.
     unsafe fn copy_line<T: Lane>(
         &self,
         cut: &Cut,
@@ -150,7 +150,7 @@ impl Conv {
                 true if self.narrow => {
                     self.turn_terms(x, (channel, cut.terms), (n, to.cast()));
                 }
-                // The channels of all positions lie side by side, and their words.
+                // The channels of all positions are contiguous, and so are their words.
                 _ if cut.is_one_run(self) => self.terms.make(0, (x, 1), n * cut.terms, to.cast()),
                 _ if self.narrow => (0..n).for_each(|i| {
                     let to = to.offset((i * channels) as isize).cast();
@@ -177,7 +177,7 @@ impl Conv {
         }
     }
 
-    /// The images, of which what a block reads is there, and how far apart channels are.
+    /// Returns the images, of which at least the part that a block reads is present, and the stride between channels.
     ///
     /// # Safety
     /// As [`Conv::run`].
@@ -200,7 +200,7 @@ impl Conv {
         }
     }
 
-    /// The images, as [`Conv::images_read`] has them.
+    /// Implements [`Conv::images_read`] for an element type.
     ///
     /// # Safety
     /// As [`Conv::run`]; the images are of this type.
@@ -227,7 +227,7 @@ impl Conv {
         let channels = cut.apart_in_images()[2];
         let lines = |z: i64, y: i64| z * deep + y * high;
         let image = b.image * cut.image_len();
-        // Of a single line only a part.
+        // Of a single line, only a part is read.
         let (from, until) = match (z.1 - z.0, y.1 - y.0) {
             (1, 1) => {
                 let line = lines(z.0, y.0);
@@ -244,7 +244,7 @@ impl Conv {
             let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
             return Ok((source(to.wrapping_offset(-at as isize)), 1));
         }
-        // The same part of each channel of the group.
+        // The part is the same for each channel of the group.
         let group = image + b.group * cut.terms * cut.channel_apart();
         let (at, lines) = (group + from, (cut.terms, cut.channel_apart(), len));
         // SAFETY: the caller's.

@@ -1,4 +1,4 @@
-//! How a convolution in register tiles is cut.
+//! The blocking of a convolution in register tiles.
 
 use super::Conv;
 use super::phase::{Phase, window};
@@ -10,32 +10,32 @@ use kiln_plan::cost::geometry::Axis;
 use kiln_plan::schedule::{lanes, most_rows};
 use std::sync::Arc;
 
-/// Blocks that there are at least, if there is enough for them to do, ...
+/// The least number of blocks, if each has at least
 const BLOCKS: i64 = 8;
-/// ...which is so many register tiles.
+/// this number of register tiles.
 const TILES: i64 = 8;
-/// Elements of the copy of what a block reads, at most, unless a line needs more.
+/// The most elements of the copy that a block reads, unless a line needs more.
 const COPY: i64 = 1 << 16;
-/// Positions of a block whose taps are summed one by one.
+/// The positions of a block whose taps are accumulated one by one.
 const LINE: i64 = 64;
-/// Steps of filters for each of which a gradient of images is a convolution of its own, at most.
+/// The most stride offsets of a filter for each of which a gradient of images is a convolution of its own.
 const PHASES: i64 = 1 << 10;
-/// Weights that stay in the second-level cache; of more, the next panel is asked for while one is used.
+/// The most weights that stay in the second-level cache; beyond, the next panel is prefetched while one is used.
 const HOT_WEIGHTS: i64 = 1 << 16;
-/// Weights, in words, that are read from behind that cache for each block: where registers of AMX multiply faster than
-/// they come from there, blocks are as large as so many words of images. Tests see that in small layers.
+/// The number of weights, in words, from which each block reads them from beyond that cache. AMX multiplies faster than
+/// they arrive, so blocks then grow to `NEAR_IMAGES` words of images. Tests lower both to cover this in small layers.
 const FAR_WEIGHTS: i64 = if cfg!(test) { 1 << 10 } else { 1 << 19 };
 const NEAR_IMAGES: i64 = if cfg!(test) { 1 << 12 } else { 1 << 18 };
 
-/// How a convolution is cut; it follows from the shapes and the level alone.
+/// The blocking of a convolution; it follows from the shapes and the level alone.
 pub(in crate::kernels::conv) struct Cut {
     pub(super) groups: i64,
-    /// Channels that are summed over, and in how many words.
+    /// The channels that are summed over, and the words that hold them.
     pub(super) terms: i64,
     pub(super) sums: i64,
     /// Channels of the result.
     pub(super) columns: i64,
-    /// Bytes of an element of the images, as it is multiplied where it lies, and of a word.
+    /// The bytes of an element of the images, as it is multiplied in place, and of a word.
     sizes: [i64; 2],
     pub(super) batch: i64,
     /// Extents of the images that are read and of the result.
@@ -43,19 +43,19 @@ pub(in crate::kernels::conv) struct Cut {
     pub(super) result: [i64; 3],
     pub(super) phases: [Vec<Phase>; 3],
     pub(super) parts: Vec<Part>,
-    /// For each tap of a filter its place in a panel; none (-1) of one that meets padding alone.
+    /// The place of each tap of a filter in a panel, or -1 for a tap that meets only padding.
     pub(super) taps: Vec<i64>,
-    /// The axes of the convolution, and whether each tap of a position is summed by itself: where copies of lines
-    /// would be far larger than the images.
+    /// The axes of the convolution. `apart` is true if each tap of a position is accumulated by itself: where copies of
+    /// lines would be far larger than the images.
     pub(super) axes: [Axis; 3],
     pub(super) apart: bool,
-    /// Whether the images have channels first, and the result.
+    /// True for channels first (NCHW): `turned` for the images, `returned` for the result.
     pub(super) turned: bool,
     pub(super) returned: bool,
     pub(super) is_copied: bool,
     /// Extents of a copy.
     copy: [i64; 3],
-    /// Whether sums begin with a row of a panel of weights.
+    /// True if accumulators start with a row of a panel of weights.
     pub(super) starts: bool,
     /// Columns of a panel of weights, and panels of a group.
     pub(super) panel: i64,
@@ -64,17 +64,17 @@ pub(in crate::kernels::conv) struct Cut {
     pub(super) images: i64,
     pub(super) block: [i64; 3],
     pub(super) channels: i64,
-    /// Columns whose weights stay in the second-level cache while positions pass.
+    /// The columns whose weights stay in the second-level cache while positions pass.
     pub(super) hot: i64,
     /// Lines and positions of a register tile.
     pub(super) rows: [i64; 2],
-    /// Whether the next register tile of a call is the one below, and not the one beside.
+    /// True if the next register tile of a call is the one below, not the one beside.
     pub(super) is_down: bool,
-    /// What is done with sums while they are in registers.
+    /// The epilogue that is applied to accumulators while they are in registers.
     pub(super) finish: Option<Arc<Finish>>,
 }
 
-/// Whether lines are copied with their padding, and a gradient of images is a convolution for each step of the filter.
+/// True if lines are copied with their padding, and a gradient of images is one convolution for each stride offset.
 fn is_near(c: &Conv) -> bool {
     let axes = &c.geometry.axes;
     let phases = axes.iter().map(|a| a.stride.min(a.input.max(1)));
@@ -85,19 +85,19 @@ fn is_near(c: &Conv) -> bool {
 /// A phase of each axis.
 pub(super) struct Part {
     phases: [usize; 3],
-    /// Taps of the parts in front.
+    /// The number of taps in the preceding parts.
     pub before: i64,
-    /// How far from the first each run of steps begins, in bytes.
+    /// The offset of each run of K from the first, in bytes.
     pub taps: Vec<i64>,
     /// The most tiles of a call.
     pub most: i64,
-    /// The register tiles: with all lines or those that are left at the end; so many positions; columns of a whole
-    /// panel or the last.
+    /// The register tiles: with full or remaining lines, with full or remaining positions, and with a whole panel or
+    /// the last one.
     kernels: Vec<Kernel>,
 }
 
 impl Part {
-    /// The register tile for what is left of lines, positions and columns.
+    /// Returns the register tile for the remaining lines, positions and columns.
     pub(super) fn kernel(&self, cut: &Cut, [lines, positions, columns]: [i64; 3]) -> &Kernel {
         let rest = [
             lines < cut.rows[0],
@@ -123,7 +123,7 @@ impl Cut {
         };
         let (mut batch, mut axes) = (c.batch, c.geometry.axes);
         if c.geometry.is_pointwise() && !turned && !returned {
-            // All positions are a line.
+            // All positions form one line.
             let all = batch * c.geometry.outputs();
             let [_, _, line] = &mut axes;
             (batch, line.input, line.output) = (1, all, all);
@@ -176,7 +176,7 @@ impl Cut {
             cut.block = [1, 1, result[2].clamp(1, LINE)];
             return Ok(cut);
         }
-        // Panels are the same whatever the images.
+        // Panels do not depend on the images.
         cut.phases = axes.each_ref().map(|a| Phase::all(a, c.role));
         cut.place_taps(axes);
         if is_some {
@@ -186,7 +186,7 @@ impl Cut {
         Ok(cut)
     }
 
-    /// Where the taps of a filter lie in a panel: those of a part one behind the other.
+    /// Places the taps of a filter in a panel, those of each part consecutively.
     fn place_taps(&mut self, axes: [Axis; 3]) {
         let [_, high, wide] = axes.map(|a| a.kernel);
         self.taps = vec![-1; axes.iter().map(|a| a.kernel).product::<i64>() as usize];
@@ -209,7 +209,7 @@ impl Cut {
         (0..d * h * w).map(at).collect()
     }
 
-    /// The sizes of tiles, blocks and copies.
+    /// Sets the sizes of tiles, blocks and copies.
     fn shape(&mut self, c: &Conv) -> Result<()> {
         let [_, h, w] = self.phases.each_ref();
         let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
@@ -223,14 +223,14 @@ impl Cut {
         self.is_down = w.iter().all(|p| p.axis.output <= across);
         let by_tiles = c.terms.instruction().has_tiles();
         let lines = match by_tiles {
-            // Rows of a register are evenly apart, those between two lines too.
+            // Rows of an AMX tile have one stride, also from one line to the next.
             true => {
                 let width = match self.is_copied {
                     true => spans[2].1 - spans[2].0,
                     false => self.image[2],
                 };
                 let (line, step) = (h[0].axis.stride.saturating_mul(width), w[0].axis.stride);
-                // What reads nothing may have more positions than the images.
+                // Results of padding alone may have more positions than the images.
                 match self.is_down && line % step == 0 && line / step >= across {
                     true => 1 + (i64::from(most) - across) / (line / step),
                     false => 1,
@@ -249,7 +249,7 @@ impl Cut {
         let all = self.result[axis];
         let mut part = ceil(all, ceil(BLOCKS, self.batch * deep));
         if c.made.is_none() || c.whole {
-            // What is made is not made again for other channels.
+            // Images from a prologue are not recomputed for other channels.
             part = part.max(ceil(TILES * down * across, beside));
         }
         let weights = self.panels * self.panel * self.panel_rows();
@@ -294,7 +294,7 @@ impl Cut {
         Ok(())
     }
 
-    /// The widest window of a block.
+    /// Returns the extent of the widest window of a block.
     fn widest(&self, i: usize) -> i64 {
         let windows = (0..self.result[i])
             .step_by(self.block[i] as usize)
@@ -321,7 +321,7 @@ impl Cut {
         for (at, run) in at.into_iter().zip(runs) {
             let phases = [0, 1, 2].map(|i| &self.phases[i][at[i]]);
             let count: i64 = phases.iter().map(|p| p.axis.kernel).product();
-            // What is left at the end, where lines, positions or columns are no whole tiles.
+            // The sizes at the end, where lines, positions or columns are not whole tiles.
             let rest = |all: i64, part: i64| {
                 [
                     part.min(all),
@@ -354,7 +354,7 @@ impl Cut {
         Ok(())
     }
 
-    /// Where the runs of steps of a part begin, in bytes from the first, and of how many steps each is.
+    /// Returns the offsets of a part's runs of K, in bytes from the first, and the length of each run in steps of K.
     fn runs(&self, at: [usize; 3]) -> (Vec<i64>, i64) {
         let axes = [0, 1, 2].map(|i| self.phases[i][at[i]].axis);
         let apart = self.apart();
@@ -370,7 +370,7 @@ impl Cut {
         ((0..d * h * w).map(run).collect(), steps)
     }
 
-    /// A register tile of so many lines, positions and columns.
+    /// Returns a register tile of these lines, positions and columns.
     fn tile(&self, c: &Conv, (taps, steps): &(Vec<i64>, i64), sizes: [i64; 3]) -> Result<Tile> {
         let [down, across, columns] = sizes;
         let size = self.sizes[1];
@@ -415,12 +415,12 @@ impl Cut {
         })
     }
 
-    /// Whether weights that are not finite must not meet padding: a gradient of images is of what was read.
+    /// True if weights that are not finite must not meet padding: in a gradient of images padding contributes nothing.
     pub(super) fn is_careful(&self, c: &Conv) -> bool {
         c.role == ConvRole::Input
     }
 
-    /// What the results of a block read: from where to where, where some may be padding.
+    /// Returns the bounds of the images that the results of a block read; these may include padding.
     pub(super) fn windows(&self, from: [i64; 3], to: [i64; 3]) -> [(i64, i64); 3] {
         [0, 1, 2].map(|i| match self.apart {
             true => (0, self.image[i]),
@@ -428,12 +428,12 @@ impl Cut {
         })
     }
 
-    /// How many blocks an axis has.
+    /// Returns the number of blocks of an axis.
     pub(super) fn blocks(&self, i: usize) -> i64 {
         ceil(self.result[i], self.block[i])
     }
 
-    /// How many ranges of channels.
+    /// Returns the number of ranges of channels.
     pub(super) fn ranges(&self) -> i64 {
         ceil(self.columns, self.channels)
     }
@@ -444,20 +444,20 @@ impl Cut {
         blocks.iter().product::<i64>() * images * self.groups * self.ranges()
     }
 
-    /// Multiply-adds of a block.
+    /// Returns the number of multiply-adds of a block.
     pub(super) fn cost(&self) -> i64 {
         let results = self.images * self.block.iter().product::<i64>() * self.channels;
         let terms = self.taps.len() as i64 * self.sums / self.parts.len().max(1) as i64;
         results.saturating_mul(terms.max(1))
     }
 
-    /// Rows and columns of a register tile, and whether the work on the sums is done there.
+    /// Returns the rows and columns of a register tile, and true if the epilogue is applied there.
     pub(in crate::kernels::conv) fn register_tile(&self) -> ([i64; 2], bool) {
         let [lines, positions] = self.rows;
         ([lines * positions, self.panel], self.finish.is_some())
     }
 
-    /// Positions and channels of a block.
+    /// Returns the positions and channels of a block.
     pub(in crate::kernels::conv) fn block_sizes(&self) -> [i64; 2] {
         [
             self.images * self.block.iter().product::<i64>(),
@@ -465,38 +465,38 @@ impl Cut {
         ]
     }
 
-    /// Whether positions of images lie side by side, as do their words.
+    /// True if positions of images are contiguous, and so are their words.
     pub(super) fn is_one_run(&self, c: &Conv) -> bool {
         c.narrow && self.groups == 1 && self.terms % c.terms.count() == 0
     }
 
-    /// Elements of the packed weights, and one behind them.
+    /// Returns the number of elements of the packed weights, including a flag at the end.
     pub(in crate::kernels::conv) fn packed(&self) -> i64 {
         self.panel_at(self.groups, 0) + 1
     }
 
-    /// Where the panel of a group's columns begins.
+    /// Returns the offset of the panel of a group's column.
     pub(super) fn panel_at(&self, group: i64, column: i64) -> i64 {
         let panel = group * self.panels + column / self.panel;
         panel * self.panel_rows() * self.panel
     }
 
-    /// Rows of a panel: those of taps, and in front of them what sums begin with.
+    /// Returns the number of rows of a panel: those of taps, and a first one that accumulators start with, if any.
     pub(super) fn panel_rows(&self) -> i64 {
         self.taps.len() as i64 * self.sums + i64::from(self.starts)
     }
 
-    /// Elements of a copy of what a block reads of an image.
+    /// Returns the number of elements of the copy that a block reads of one image.
     pub(super) fn copied_image(&self) -> i64 {
         self.copy.iter().product::<i64>() * self.sums
     }
 
-    /// Elements of a copy.
+    /// Returns the number of elements of a copy.
     pub(super) fn copied(&self) -> i64 {
         self.images * self.copied_image()
     }
 
-    /// Elements of a block's results that are still to be turned.
+    /// Returns the number of elements of a block's results that are still to be transposed.
     pub(super) fn results(&self) -> i64 {
         match self.returned {
             true => self.block.iter().product::<i64>() * self.channels,
@@ -504,7 +504,7 @@ impl Cut {
         }
     }
 
-    /// The distances of planes, lines and positions that tiles read, in bytes.
+    /// Returns the strides of planes, lines and positions that tiles read, in bytes.
     pub(super) fn apart(&self) -> [i64; 3] {
         match self.is_copied {
             true => distances(self.copy, self.sums * self.sizes[1]),
@@ -519,7 +519,7 @@ impl Cut {
         }
     }
 
-    /// The distance of two channels of an image, and of two groups.
+    /// Returns the stride between channels of an image.
     pub(super) fn channel_apart(&self) -> i64 {
         match self.turned {
             true => self.image.iter().product(),
@@ -527,12 +527,12 @@ impl Cut {
         }
     }
 
-    /// Elements of an image.
+    /// Returns the number of elements of an image.
     pub(super) fn image_len(&self) -> i64 {
         self.image.iter().product::<i64>() * self.groups * self.terms
     }
 
-    /// The number of a position among all of the result.
+    /// Returns the index of a position among all positions of the result.
     pub(super) fn position(&self, image: i64, [d, h, w]: [i64; 3]) -> i64 {
         let [deep, height, width] = self.result;
         ((image * deep + d) * height + h) * width + w
@@ -542,19 +542,19 @@ impl Cut {
         [0, 1, 2].map(|i| &self.phases[i][part.phases[i]])
     }
 
-    /// Whether a part has results in a plane.
+    /// True if a part has results in a plane.
     pub(super) fn is_at(&self, part: &Part, plane: i64) -> bool {
         let (from, to) = self.phases[0][part.phases[0]].within(plane, plane + 1);
         from < to
     }
 }
 
-/// A number of steps or taps.
+/// Converts a number of steps of K or taps.
 pub(super) fn many(n: i64) -> Result<u32> {
     u32::try_from(n).map_err(|_| damaged!("a sum of {n} terms"))
 }
 
-/// The distances of planes, lines and positions.
+/// Returns the strides of planes, lines and positions.
 fn distances([_, high, wide]: [i64; 3], position: i64) -> [i64; 3] {
     [high * wide * position, wide * position, position]
 }

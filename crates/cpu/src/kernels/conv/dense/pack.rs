@@ -1,4 +1,4 @@
-//! Weights in panels: for each group some output channels side by side, for each tap and input channel.
+//! Weights in panels: for each group, a row per tap and input channel holds some output channels side by side.
 
 use super::Conv;
 use super::cut::Cut;
@@ -13,11 +13,11 @@ use kiln_kernel::sums::Lane;
 use kiln_plan::ConvRole;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Rows that are turned at a time.
+/// The rows that are transposed at a time.
 const ROWS: i64 = 256;
 
 impl Conv {
-    /// Packs the weights. A number behind them is zero if all are finite.
+    /// Packs the weights. A flag after them is zero if all are finite.
     ///
     /// # Safety
     /// As [`Conv::pack`].
@@ -31,7 +31,7 @@ impl Conv {
         let (taps, panel, sums) = (cut.taps.len() as i64, cut.panel, cut.sums);
         let terms = cut.terms;
         let is_input = self.role == ConvRole::Input;
-        // What lies side by side for a filter: taps of some channels.
+        // The contiguous part of a filter: taps of some channels.
         let channels = if is_input {
             1
         } else {
@@ -114,14 +114,14 @@ impl Conv {
             },
         );
         let behind = if finite.into_inner() { 0 } else { u8::MAX };
-        // SAFETY: there is room for it.
+        // SAFETY: there is room for the flag.
         unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
     }
 
-    /// Has sums begin with what some terms, which were widened to words, add to these.
+    /// Adds to the initial values of accumulators the contributions of some terms, which were widened to words.
     ///
     /// # Safety
-    /// There are so many of both.
+    /// There are `count` of both.
     unsafe fn put_starts(&self, terms: *const i32, to: *mut i32, count: i64) {
         for i in 0..count as usize {
             // SAFETY: the caller's.
@@ -133,10 +133,10 @@ impl Conv {
     }
 }
 
-/// Puts one more term of a dtype into each of some words, those in front first: what was widened to a word before.
+/// Puts one more term of a dtype, given as widened words, into each of some words. Lower positions are put first.
 ///
 /// # Safety
-/// There are so many of both.
+/// There are `count` of both.
 unsafe fn put_terms(dtype: DType, from: *const u32, to: *mut u32, which: i64, count: i64) {
     let size = 8 * dtype.size() as i64;
     let (bits, words) = (size * which, (to, count));

@@ -1,25 +1,26 @@
-//! An axis of a convolution as convolutions that don't step where they write.
+//! The split of a strided axis into convolutions with unit stride in their results.
 
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::Axis;
 
-/// Some results of an axis, which the same taps are summed for.
+/// The results of an axis that the same taps contribute to.
 #[derive(Debug)]
 pub(super) struct Phase {
-    /// The convolution that they are the result of.
+    /// The convolution that computes these results.
     pub axis: Axis,
-    /// The first one among all results, and the distance of two.
+    /// The first of them among all results, and their stride.
     pub first: i64,
     pub step: i64,
-    /// The taps of the filter, in the order in which they read.
+    /// The taps of the filter, ordered by the place that they read.
     pub taps: Vec<i64>,
 }
 
 impl Phase {
-    /// All phases of an axis. A gradient of images has one for each step of the filter: image `i` gets from tap `k`
-    /// what the result has at `(i + padding - k · dilation) / stride`, where that is whole.
+    /// Returns all phases of an axis. A gradient of images has one for each offset within the stride. Image `i` gets
+    /// from tap `k` the contribution of the result at `(i + padding - k · dilation) / stride`, where that is an
+    /// integer.
     pub(super) fn all(a: &Axis, role: ConvRole) -> Vec<Phase> {
         if role != ConvRole::Input {
             return vec![Phase {
@@ -52,14 +53,14 @@ impl Phase {
         (0..a.stride.min(a.input)).map(phase).collect()
     }
 
-    /// Its results among `from..to` of all.
+    /// Returns the bounds of its results within `from..to` of all results.
     pub(super) fn within(&self, from: i64, to: i64) -> (i64, i64) {
         let at = |i: i64| ceil((i - self.first).max(0), self.step).min(self.axis.output);
         (at(from), at(to).max(at(from)))
     }
 }
 
-/// What the results `from..to` of an axis read: from where to where, where some may be padding.
+/// Returns the bounds of the places that the results `from..to` of an axis read; these may include padding.
 pub(super) fn window(phases: &[Phase], from: i64, to: i64) -> (i64, i64) {
     let read = phases.iter().filter_map(|p| {
         let (first, end) = p.within(from, to);

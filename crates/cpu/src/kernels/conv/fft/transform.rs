@@ -1,24 +1,24 @@
-//! Fourier transforms of tiles: real and imaginary parts lie apart, vectors run along rows.
+//! Fourier transforms of tiles. Real and imaginary parts are separate arrays; vectors run along rows.
 //!
-//! A tile is a matrix whose columns are transformed, then its rows; between the two it is transposed, so that
-//! both are columns. Transforms forth leave frequencies in bit-reversed order and those back begin from it, since
-//! the order does not matter to a product of two.
+//! A tile is a matrix whose columns are transformed, then its rows. It is transposed between the two, so that both are
+//! columns. Forward transforms leave frequencies in bit-reversed order, and inverse ones start from it, because a
+//! product does not depend on the order.
 
 use kiln_kernel::simd::vector::Vector;
 use kiln_kernel::simd::{Isa, Kernel};
 use kiln_plan::FftTile;
 use std::f64::consts::TAU;
 
-/// Frequencies that are computed together.
+/// The number of frequencies that are processed together.
 pub(super) const LANES: usize = 16;
 
-/// The numbers of a direction's transforms: cos and sin of the angles that a number is turned by.
+/// The twiddle factors of the transforms: cos and sin of the rotation angles.
 pub(super) struct Turns {
     /// Rows and columns of the matrix.
     matrix: [usize; 2],
     /// For columns of each of these lengths n, the angles −2π j / n for j up to n / 2.
     sides: [[Vec<f32>; 2]; 2],
-    /// Where the matrix is one row of a tile, what its elements are turned by between the two directions.
+    /// The twiddle factors between the two directions, where the matrix is one row of a tile.
     between: Option<[Vec<f32>; 2]>,
 }
 
@@ -37,13 +37,13 @@ impl Turns {
         }
     }
 
-    /// Numbers of a tile.
+    /// Returns the number of elements of a tile.
     pub fn len(&self) -> usize {
         self.matrix[0] * self.matrix[1]
     }
 }
 
-/// cos and sin of these parts of a negative turn.
+/// Returns cos and sin of the negated `parts` of a full turn.
 fn turns(parts: impl Iterator<Item = f64>) -> [Vec<f32>; 2] {
     let angles: Vec<f64> = parts.map(|part| -TAU * part).collect();
     [
@@ -60,7 +60,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// From `at` on.
+    /// Returns the parts from element `at` on.
     #[inline(always)]
     fn at(self, at: usize) -> Parts {
         Parts {
@@ -87,7 +87,7 @@ impl Parts {
     }
 }
 
-/// `a · w`, or `a · w̄` on the way back.
+/// Returns `a · w`, or `a · w̄` for the inverse transform.
 #[inline(always)]
 unsafe fn turned<V: Vector<Lane = f32>>(
     [re, im]: [V; 2],
@@ -106,7 +106,7 @@ unsafe fn turned<V: Vector<Lane = f32>>(
     }
 }
 
-/// Transforms the columns of a matrix of `n` rows of `width` numbers, whole vectors each.
+/// Transforms the columns of a matrix of `n` rows of `width` elements, which are whole vectors.
 ///
 /// # Safety
 /// The matrix exists.
@@ -146,7 +146,7 @@ unsafe fn columns<V: Vector<Lane = f32>>(
     }
 }
 
-/// Turns the elements of the matrix between the two directions.
+/// Multiplies the elements of the matrix by the twiddle factors between the two directions.
 #[inline(always)]
 unsafe fn turn<V: Vector<Lane = f32>>(x: Parts, between: &Option<[Vec<f32>; 2]>, back: bool) {
     let Some([cos, sin]) = between else { return };
@@ -160,7 +160,7 @@ unsafe fn turn<V: Vector<Lane = f32>>(x: Parts, between: &Option<[Vec<f32>; 2]>,
     }
 }
 
-/// `to` becomes the transpose of `from`, a matrix of rows of whole blocks.
+/// Writes to `to` the transpose of `from`, a matrix of rows of whole blocks.
 #[inline(always)]
 unsafe fn transpose(from: *const f32, to: *mut f32, [rows, columns]: [usize; 2]) {
     const BLOCK: usize = 8;
@@ -182,17 +182,17 @@ unsafe fn transpose(from: *const f32, to: *mut f32, [rows, columns]: [usize; 2])
 #[derive(Copy, Clone)]
 pub(super) struct Tile<'a> {
     pub turns: &'a Turns,
-    /// Row by row. Is written over, both ways.
+    /// The elements in row-major order. Both directions overwrite them.
     pub tile: Parts,
-    /// Room for a tile.
+    /// Workspace of the size of a tile.
     pub turned: Parts,
-    /// [`LANES`] real parts, then as many imaginary ones...
+    /// The spectrum: groups of [`LANES`] real parts, then as many imaginary ones.
     pub spectrum: *mut f32,
-    /// ...at this distance each.
+    /// The distance between groups, in elements.
     pub step: usize,
 }
 
-/// From tiles to transforms.
+/// The forward transform, from tiles to spectra.
 pub(super) struct Forth;
 impl Kernel<Tile<'_>> for Forth {
     #[inline(always)]
@@ -215,7 +215,7 @@ impl Kernel<Tile<'_>> for Forth {
     }
 }
 
-/// From transforms to tiles, times the numbers of a tile.
+/// The inverse transform, from spectra to tiles, times the number of elements of a tile.
 pub(super) struct Back;
 impl Kernel<Tile<'_>> for Back {
     #[inline(always)]
@@ -252,11 +252,11 @@ pub(super) struct Products {
     pub tiles: usize,
 }
 
-/// Numbers of a block.
+/// The f32 elements of a block.
 const NUMBERS: usize = super::BLOCK as usize;
 
 impl Products {
-    /// The sums of O outputs and T tiles.
+    /// Computes the sums of O outputs and T tiles.
     ///
     /// # Safety
     /// The block, outputs and tiles exist.
@@ -320,7 +320,7 @@ impl Products {
     }
 }
 
-/// Computes them.
+/// The kernel that computes the products.
 pub(super) struct Multiply;
 impl Kernel<Products> for Multiply {
     #[inline(always)]

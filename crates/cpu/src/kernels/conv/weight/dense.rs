@@ -1,13 +1,13 @@
-//! Sums over positions in register tiles of input by output channels.
+//! Gradients of weights in register tiles of input by output channels; K runs over positions.
 //!
-//! Positions are walked over in blocks of some lines of the result. The gradient of the result is copied into panels
-//! of columns; for each line of taps the lines of the images that it reads are copied with their padding, channels
-//! side by side. There the taps of the line begin some positions behind each other, unless each has a copy of its own,
-//! where copies of whole lines would be larger.
+//! Positions are processed in blocks of some lines of the result. The gradient of the result is packed into panels of
+//! columns. For each line of taps, the lines of the images that it reads are copied with their padding, channels side
+//! by side. In this copy the taps of the line start some positions after each other. Where copies of whole lines would
+//! be larger, each tap has a copy of its own.
 //!
-//! Of bf16 pairs of positions are multiplied. What is copied is joined into these: gradients two by two, and of images
-//! that taps share each position with the next one that the filter steps to, since taps begin anywhere. Tiles of AMX
-//! want the pairs of a channel side by side: there each tap has a copy of its own, which is turned over.
+//! For bf16, pairs of positions are multiplied. Copies are interleaved into pairs. Gradients are paired two by two. A
+//! copy of images that taps share pairs each position with the next one that the filter steps to, because taps start
+//! anywhere. AMX tiles need the pairs of a channel contiguous: there each tap has a transposed copy of its own.
 
 use super::{Conv, Range, Scratch, Sums};
 use crate::kernels::conv::narrow::join_rows;
@@ -21,37 +21,37 @@ use kiln_kernel::sums::Lane;
 use kiln_plan::cost::geometry::Axis;
 use kiln_plan::schedule::{lanes, most_rows};
 
-/// Positions of a block.
+/// The positions of a block.
 const POSITIONS: i64 = 256;
-/// Positions that are a multiple of so many elements apart meet in few sets of a cache: there are so many more.
+/// A pitch that is a multiple of `MEETS` elements makes positions collide in few cache sets; it is padded by `APART`.
 const MEETS: i64 = 64;
 const APART: i64 = 16;
 
-/// How positions are cut.
+/// The blocking of positions.
 pub(super) struct Cut {
     axes: [Axis; 3],
     batch: i64,
-    /// Whether the images have channels first, and the gradient of the result.
+    /// True for channels first (NCHW): the images, and the gradient of the result.
     turned: [bool; 2],
-    /// Parts of a line, of how many positions each, and how many of them a block has.
+    /// The parts of a line, the positions of each part, and the parts in a block.
     segments: i64,
     segment: i64,
     units: i64,
-    /// Whether the taps of a line share a copy, and the positions of that for each part of a line.
+    /// True if the taps of a line share a copy; and the copied positions of each part of a line.
     together: bool,
     wide: i64,
-    /// Whether pairs of positions lie side by side, channel by channel.
+    /// True if pairs of positions are contiguous, channel by channel.
     turns: bool,
-    /// Channels and taps of a register tile, and the columns of a panel.
+    /// The channels and taps of a register tile, and the columns of a panel.
     pub rows: [i64; 2],
     pub panel: i64,
 }
 
-/// Parts of lines that are worked on together.
+/// Parts of lines that are processed together.
 struct Block {
     first: i64,
     count: i64,
-    /// Positions of each.
+    /// The positions of each part.
     len: i64,
 }
 
@@ -115,17 +115,17 @@ impl Cut {
         }
     }
 
-    /// Positions of a block.
+    /// Returns the number of positions of a block.
     pub fn positions(&self) -> i64 {
         self.units * self.segment
     }
 
-    /// Channels and columns of a register tile.
+    /// Returns the channels and columns of a register tile.
     pub fn tile(&self) -> [i64; 2] {
         [self.rows[0], self.panel]
     }
 
-    /// Parts of lines of all images, and how many blocks they make.
+    /// Returns the number of parts of lines of all images.
     fn all(&self) -> i64 {
         let [deep, high, wide] = self.axes.map(|a| a.output);
         if wide == 0 {
@@ -139,12 +139,12 @@ impl Cut {
         ceil(self.all(), self.units)
     }
 
-    /// The distance of two positions of a copy with so many channels.
+    /// Returns the pitch of positions in a copy with `channels` channels.
     fn pitch(&self, channels: i64) -> i64 {
         channels + if channels % MEETS == 0 { APART } else { 0 }
     }
 
-    /// Elements of a copy of images with so many channels, and of what is turned over behind it.
+    /// Returns the elements of a copy of images with `channels` channels, and of its transpose, which follows it.
     fn images(&self, channels: i64) -> [i64; 2] {
         let turned = if self.turns {
             channels * self.pairs_apart()
@@ -154,12 +154,12 @@ impl Cut {
         [self.units * self.wide * self.pitch(channels), turned]
     }
 
-    /// Pairs of positions from channel to channel, where they lie side by side.
+    /// Returns the pitch of channels in a transposed copy, in pairs of positions.
     fn pairs_apart(&self) -> i64 {
         ceil(self.units * self.segment, 2) + APART
     }
 
-    /// Elements that a thread copies.
+    /// Returns the number of elements that a thread copies.
     pub fn copied(&self, c: &Conv, cut: &super::Cut) -> i64 {
         let images: i64 = self.images(cut.channels).iter().sum();
         let halves = match c.terms.are_grouped() {
@@ -169,7 +169,7 @@ impl Cut {
         halves + images + self.units * self.segment * ceil(cut.columns, self.panel) * self.panel
     }
 
-    /// Halves of the positions of a block that are still to be joined: of images or gradients, and a row of zeros.
+    /// Returns the bf16 of a block's positions before they are paired: of images or gradients, and a row of zeros.
     fn halves(&self, channels: i64, columns: i64) -> i64 {
         let images = (self.units * self.wide + 1) * self.pitch(channels);
         images.max((self.units * self.segment + 1) * ceil(columns, self.panel) * self.panel)
@@ -185,7 +185,7 @@ impl Cut {
         }
     }
 
-    /// The image, depth, height and first position of a part of a line.
+    /// Returns the image, depth, height and first position of a part of a line.
     fn place(&self, unit: i64) -> [i64; 4] {
         let [deep, high, _] = self.axes.map(|a| a.output);
         let line = unit / self.segments;
@@ -193,7 +193,7 @@ impl Cut {
         [line / high / deep, line / high % deep, line % high, at]
     }
 
-    /// The sums of a range.
+    /// Computes the sums of a range.
     ///
     /// # Safety
     /// The operands and the sums exist.
@@ -275,7 +275,7 @@ impl Cut {
         Ok(())
     }
 
-    /// A register tile of a block, but for its rows and columns.
+    /// Returns a register tile of a block; its rows and columns are still to be set.
     fn tile_of<T: Lane>(
         &self,
         c: &Conv,
@@ -287,7 +287,7 @@ impl Cut {
         let size = size_of::<T>() as i64;
         let pitch = self.pitch(range.channels) * size;
         let line = &self.axes[2];
-        // Positions without anything between them are one run.
+        // Contiguous positions are one run of K.
         let (steps, taps) = match self.together {
             true => (block.len, block.count),
             false => (block.len * block.count, 1),
@@ -320,7 +320,7 @@ impl Cut {
         }
     }
 
-    /// All register tiles of some taps of a line.
+    /// Runs all register tiles of some taps of a line.
     ///
     /// # Safety
     /// The copies and the sums exist.
@@ -377,7 +377,7 @@ impl Cut {
         Ok(())
     }
 
-    /// Joins the gradients of neighbouring positions, those of the last one with nothing.
+    /// Pairs the gradients of neighbouring positions; an unpaired last one is paired with zeros.
     ///
     /// # Safety
     /// They were copied, and there is room for the pairs.
@@ -386,7 +386,7 @@ impl Cut {
         let steps = ceil(all, 2);
         for (i, column) in (0..range.columns).step_by(panel as usize).enumerate() {
             let columns = panel.min(range.columns - column);
-            // SAFETY: the caller's; of an odd number of positions the last is joined apart.
+            // SAFETY: the caller's; an unpaired last position is written separately.
             unsafe {
                 let from = from.offset((column * all) as isize).cast_const();
                 let to = to.offset((i as i64 * steps * panel) as isize);
@@ -402,7 +402,7 @@ impl Cut {
         }
     }
 
-    /// Joins the images of positions that a filter steps to one after the other, those of the last one with nothing.
+    /// Pairs the images of positions that the filter steps to consecutively; an unpaired last one is paired with zeros.
     ///
     /// # Safety
     /// They were copied, and there is room for the pairs.
@@ -414,7 +414,7 @@ impl Cut {
             if self.together {
                 let apart = self.axes[2].stride;
                 let all = block.count * self.wide;
-                // Pairs across the end of a line are of no sum.
+                // Pairs across the end of a line are never read.
                 let count = (all - apart).max(0);
                 return join_rows((from, pitch), (count, 1, apart), channels, to);
             }
@@ -425,7 +425,7 @@ impl Cut {
         }
     }
 
-    /// Turns pairs of positions over, so that those of a channel lie side by side.
+    /// Transposes pairs of positions, so that those of a channel are contiguous.
     ///
     /// # Safety
     /// They were joined, and there is room.
@@ -450,7 +450,7 @@ impl Cut {
         }
     }
 
-    /// Copies the gradient of a block's positions into panels of columns.
+    /// Packs the gradient of a block's positions into panels of columns.
     ///
     /// # Safety
     /// The gradient exists, and there is room for the panels.
@@ -465,7 +465,7 @@ impl Cut {
         let all = block.count * block.len;
         let [deep, high, wide] = self.axes.map(|a| a.output);
         let (outputs, group) = (deep * high * wide, range.group * c.cout);
-        // What lies side by side: positions of a part of a line, or of all.
+        // The contiguous positions: those of a part of a line, or all.
         let (runs, len) = match self.turned[1] {
             true => (block.count, block.len),
             false => (1, all),
@@ -497,7 +497,7 @@ impl Cut {
         }
     }
 
-    /// Copies what the positions of a block read at a tap, or from it on at all of its line.
+    /// Copies the inputs that the positions of a block read at a tap, or at all taps of its line from this one on.
     ///
     /// # Safety
     /// The images exist, and there is room for the copy.
@@ -514,7 +514,7 @@ impl Cut {
         let inputs = depth.input * height.input * width.input;
         let (all, channel) = (c.groups * c.cin, range.group * c.cin + range.channel);
         let (channels, pitch) = (range.channels, self.pitch(range.channels));
-        // The distances of positions and of channels, and that of the positions that are copied.
+        // The strides of positions and of channels, and the stride of the copied positions.
         let [position, apart] = if self.turned[0] {
             [1, inputs]
         } else {
@@ -530,7 +530,7 @@ impl Cut {
             let (z, y) = (depth.source(d, kd), height.source(h, kh));
             let is_there = (0..depth.input).contains(&z) && (0..height.input).contains(&y);
             let first = width.source(w, kw);
-            // Those that lie in the line.
+            // The positions within the line.
             let ends = |to: i64| ceil((to - first).max(0), step).min(count);
             let (from, until) = if is_there {
                 (ends(0), ends(width.input))
@@ -539,7 +539,7 @@ impl Cut {
             };
             let line = (z * height.input + y) * width.input + first + from * step;
             let at = image * inputs * all + channel * apart + line * position;
-            // SAFETY: the caller's; what is read lies in the line.
+            // SAFETY: the caller's; the elements that are read are within the line.
             unsafe {
                 let to = to.offset((unit * part * pitch) as isize);
                 to.write_bytes(0, (from * pitch) as usize);

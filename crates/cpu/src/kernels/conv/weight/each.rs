@@ -1,7 +1,7 @@
-//! Sums over positions with a filter a channel.
+//! Gradients of the weights of depthwise convolutions.
 //!
-//! The taps of a line of a filter are the results of a line of the images that is convolved with a line of the gradient
-//! of the result ([`Each`]): step and dilation change places. Sums stay in registers over all lines of a block.
+//! The taps of a filter's line are the result of convolving a line of the images with a line of the gradient of the
+//! result ([`Each`]), with stride and dilation exchanged. Accumulators stay in registers over all lines of a block.
 
 use super::{Conv, Range, Scratch, Sums};
 use crate::kernels::conv::images::Laid;
@@ -11,12 +11,12 @@ use kiln_kernel::error::Result;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::sums::Lane;
 
-/// Lines of a block.
+/// The lines of a block.
 const LINES: i64 = 16;
-/// Positions of a call.
+/// The positions of a call.
 const POSITIONS: i64 = 32;
 
-/// What is copied first.
+/// The copies that are made first.
 pub(super) struct Cut {
     /// The images, and the gradient of the result, where they have channels first.
     laid: [Option<Laid>; 2],
@@ -32,19 +32,19 @@ impl Cut {
         }
     }
 
-    /// Blocks of lines of all images.
+    /// Returns the number of blocks of lines of all images.
     pub fn blocks(c: &Conv) -> i64 {
         let [deep, high, wide] = c.geometry.axes.map(|a| a.output);
         let lines = c.batch.saturating_mul(deep).saturating_mul(high);
         if wide == 0 { 0 } else { ceil(lines, LINES) }
     }
 
-    /// Elements of the copies.
+    /// Returns the number of elements of the copies.
     pub fn workspace(&self, c: &Conv) -> i64 {
         self.laid.iter().flatten().map(|laid| laid.len(c)).sum()
     }
 
-    /// The operands with channels last.
+    /// Returns the operands with channels last (NHWC).
     ///
     /// # Safety
     /// The operands exist.
@@ -64,7 +64,7 @@ impl Cut {
         Ok(operands)
     }
 
-    /// The sums of a range.
+    /// Computes the sums of a range.
     ///
     /// # Safety
     /// The operands, with channels last, and the sums exist.
@@ -79,7 +79,7 @@ impl Cut {
         let g = &c.geometry;
         let [depth, height, width] = &g.axes;
         let (size, column) = (size_of::<T>() as i64, range.column);
-        // What lines of padding are.
+        // The contents of lines of padding.
         let zeros = room::<T>(&mut scratch.images, width.input * c.groups)?;
         // SAFETY: there is room.
         unsafe { zeros.write_bytes(0, (width.input * c.groups) as usize) };
@@ -146,7 +146,7 @@ impl Cut {
                             taps: std::ptr::null(),
                             tiles: 1,
                         };
-                        // SAFETY: the caller's; what is outside of a line is not read.
+                        // SAFETY: the caller's; nothing outside a line is read.
                         unsafe { kernel.run(&call) };
                     }
                 }

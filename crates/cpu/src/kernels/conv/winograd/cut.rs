@@ -1,4 +1,4 @@
-//! How Winograd's convolutions are cut, and the code for them.
+//! The blocking of Winograd convolutions, and their code.
 
 use super::super::{Conv, LEAST_BLOCKS};
 use kiln_base::DType;
@@ -9,44 +9,46 @@ use kiln_plan::schedule::{lanes, most_rows};
 use kiln_plan::{Rows, Winograd};
 use std::sync::Arc;
 
-/// Elements of the transformed inputs of a block.
+/// The elements of the transformed inputs of a block.
 const HOT: i64 = 1 << 16;
-/// Register tiles of a block, one below the other, that share a walk over the weights.
+/// The least number of register tiles of a block, one below the other, that share a pass over the weights.
 const LEAST_TILES: i64 = 2;
-/// Transformed weights from which on they are asked for ahead.
+/// The number of transformed weights from which on they are prefetched.
 const FAR: i64 = 1 << 17;
-/// Elements of a line of the caches.
+/// The elements of a cache line.
 const LINE: i64 = 16;
-/// Bytes of an element.
+/// The bytes of an element.
 const SIZE: i64 = size_of::<f32>() as i64;
 
-/// How a convolution is cut, and the code for it; both follow from the shapes and the level alone.
+/// The blocking of a convolution, and its code; both follow from the shapes and the level alone.
 pub(in super::super) struct Cut {
     pub sizes: Sizes,
-    /// Of inputs where they are, and of a copy with padding.
+    /// The transforms of inputs in place, and of a copy with padding.
     pub transforms: [Kernel; 2],
-    /// Register tiles of all rows, of those that are left in a block, and in the last; of a whole panel, or the last.
+    /// The register tiles with full rows, with the remaining rows of a block, and with those of the last block; each
+    /// for a whole panel and the last one.
     pub sums: [[Kernel; 2]; 3],
     pub results: Results,
-    /// What is done with results while they are in registers.
+    /// The epilogue that is applied to results while they are in registers.
     pub finish: Option<Arc<Finish>>,
 }
 
-/// By whether a tile is the lowest, the last of its row, and has the last panels.
+/// Kernels indexed by three properties of a tile: it is in the last row of tiles, it is the last of its row, it has the
+/// last panels.
 type Results = [[[Kernel; 2]; 2]; 2];
 
 pub(in super::super) struct Sizes {
     pub winograd: &'static Winograd,
-    /// Elements of a transformed tile.
+    /// The elements of a transformed tile.
     pub squares: i64,
-    /// Tiles of a column of an image, of a row, and of all images.
+    /// The number of tiles of a column of an image, of a row, and of all images.
     pub down: i64,
     pub across: i64,
     pub all: i64,
-    /// Tiles of a block, and its panels.
+    /// The tiles of a block, and its panels.
     pub tiles: i64,
     pub share: i64,
-    /// Rows of a register tile, columns of a panel, and panels of a group.
+    /// The rows of a register tile, the columns of a panel, and the panels of a group.
     pub rows: i64,
     pub panel: i64,
     pub panels: i64,
@@ -54,7 +56,8 @@ pub(in super::super) struct Sizes {
     pub products: Elements,
 }
 
-/// The elements of transformed tiles, of which each is a matrix: the distances of two of its rows, and of two matrices.
+/// The layout of transformed tiles, with a matrix per element: the pitch of its rows, and the distance between
+/// matrices.
 pub(in super::super) struct Elements {
     pub row: i64,
     pub element: i64,
@@ -63,23 +66,23 @@ pub(in super::super) struct Elements {
 impl Elements {
     fn new(rows: i64, columns: i64) -> Elements {
         let row = ceil(columns, LINE) * LINE;
-        // The elements of a tile must not fall on the same lines of the cache: an odd number of lines lies between.
+        // The elements of a tile must not fall into the same cache sets, so matrices are an odd number of lines apart.
         let element = ((rows * row / LINE) | 1) * LINE;
         Elements { row, element }
     }
 }
 
-/// What is left of `all` in the last of parts of `each`.
+/// Returns the size of the last part of `all`, cut into parts of `each`.
 fn in_last(all: i64, each: i64) -> i64 {
     all - (ceil(all, each) - 1) * each
 }
 
-/// The distances of rows and columns of a square of elements that are so far apart, in bytes.
+/// Returns the strides of rows and columns of a square whose elements are `element` apart, in bytes.
 fn square(side: i64, element: i64) -> [i64; 2] {
     square_of(SIZE, side, element)
 }
 
-/// The same of elements of so many bytes.
+/// Returns the same for elements of `size` bytes.
 fn square_of(size: i64, side: i64, element: i64) -> [i64; 2] {
     [side, 1].map(|n| n * element * size)
 }
@@ -96,7 +99,7 @@ impl Sizes {
         let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
         let all = c.batch * down * across;
         let most_rows = c.schedule.rows(most_rows(c.level, by, vectors as u8));
-        // As many blocks as threads can share: of fewer tiles, or of fewer panels, where tiles are few.
+        // Enough blocks for the threads: with fewer tiles, or with fewer panels where there are few tiles.
         let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(most_rows));
         let blocks = match ceil(all.max(1), most) {
             few if 2 * few <= LEAST_BLOCKS => few,
@@ -123,7 +126,7 @@ impl Sizes {
         })
     }
 
-    /// The transform of squares into transformed tiles, so many channels at a time.
+    /// Returns the transform of squares into transformed tiles, for `channels` channels at a time.
     fn transform(
         &self,
         c: &Conv,
@@ -143,7 +146,7 @@ impl Sizes {
         }
     }
 
-    /// The transform of a panel's filters of an input channel.
+    /// Links the transform of a panel's filters of an input channel.
     pub(super) fn filters(&self, c: &Conv) -> Result<Kernel> {
         let apart = (
             square(3, self.panel),
@@ -175,7 +178,7 @@ impl Sizes {
                 rows: kiln_jit::contraction::Rows::of_matrix(rows, self.inputs.row * SIZE),
                 columns: columns as u16,
                 step: SIZE,
-                // Matrices follow each other as they are read.
+                // Matrices are read consecutively.
                 right: RightSide {
                     ahead: match self.squares * self.panels * matrix >= FAR {
                         true => matrix * SIZE,
@@ -200,7 +203,7 @@ impl Sizes {
         Ok([both(self.rows)?, both(rest)?, both(least)?])
     }
 
-    /// The transforms of products, and what they do with the results.
+    /// Links the inverse transforms, with the epilogue that they apply.
     fn results(
         &self,
         c: &Conv,
@@ -262,13 +265,13 @@ impl Cut {
         })
     }
 
-    /// Elements of the packed weights: for each panel its matrices.
+    /// Returns the number of elements of the packed weights: the matrices of each panel.
     pub(in super::super) fn packed(&self, c: &Conv) -> i64 {
         let s = &self.sizes;
         c.groups * s.panels * s.squares * c.cin * s.panel
     }
 
-    /// Elements that it takes beside its arguments on so many threads.
+    /// Returns the number of elements of its workspace, on `threads` threads.
     pub(in super::super) fn workspace(&self, c: &Conv, threads: i64) -> i64 {
         let s = &self.sizes;
         let block = s.inputs.element + s.products.element + c.cin;
