@@ -2,7 +2,7 @@
 //! convolutions consist of ([`contraction`]).
 //!
 //! It knows neither programs nor kernels: its callers describe a piece of code, and call it with addresses that they
-//! have proven. Begin with [`contraction::Tile`].
+//! have proven valid. Start reading at [`contraction::Tile`].
 
 #![allow(
     missing_docs,

@@ -1,9 +1,9 @@
-//! Register tiles where each column has a left operand of its own: a filter a channel.
+//! Register tiles where each column has its own A, for depthwise convolutions.
 //!
-//! `out[r, j] = Σ_line Σ_t a[line, r · stride + t · dilation, j] · b[line, t, j]`. The left operand of a call is a list:
-//! where lines of positions lie and the weights of each, in pairs of addresses up to a zero; then, up to another, the
-//! weights of lines that are padding. Behind the weights of a line's taps lie the sums of their products with zero,
-//! which is what padding adds.
+//! `out[r, j] = Σ_line Σ_t a[line, r · stride + t · dilation, j] · b[line, t, j]`. The A of a call is a list. It starts
+//! with pairs of addresses, up to a zero: a line of positions, and its weights. Then follow, up to another zero, the
+//! weights of lines of padding. The sums of a line's weights times zero, which padding adds, follow the weights of its
+//! taps.
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod print;
@@ -18,25 +18,25 @@ use kiln_kernel::sums::Lane;
 /// A tile of positions by columns.
 #[derive(Clone, Debug)]
 pub struct Each {
-    /// Its rows are positions, its taps those of a line. Nothing is said of its left operand.
+    /// The tile: its rows are positions, its taps those of a line. It does not describe A.
     pub tile: Tile,
-    /// Positions from row to row, and from tap to tap.
+    /// The distances from row to row, and from tap to tap, in positions.
     pub stride: u32,
     pub dilation: u32,
-    /// The dtype of the left operand: what has fewer bits than the sums is widened as it is loaded. Weights beside whole
-    /// numbers of fewer bits are i16, with zeros behind them.
+    /// The dtype of A. Elements with fewer bits than the accumulators are widened as they are loaded. With integers of
+    /// fewer bits, weights are i16, each followed by a zero.
     pub reads: DType,
     /// The distance of two positions, in bytes.
     pub position: i64,
-    /// From where to where the taps of each row lie in the line; empty if all do. The others read zeros.
+    /// The range of taps of each row that are within the line; empty if all are. The other taps read zeros.
     pub inside: Vec<[u32; 2]>,
 }
 
-/// The most taps of a line that are printed, one by one.
+/// The most taps of a line that code is emitted for; they are unrolled.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 const MOST_TAPS: u32 = 64;
 
-/// The taps of a line whose weights are in registers at a time.
+/// Returns the number of taps of a line whose weights are in registers at a time.
 fn held_taps(level: Features, taps: u32) -> u8 {
     let most = if level.width() == Features::AVX512 {
         8
@@ -46,8 +46,9 @@ fn held_taps(level: Features, taps: u32) -> u8 {
     taps.clamp(1, most) as u8
 }
 
-/// The rows of a tile, at most: beside the sums there are weights, two numbers, a product that is still to be added, of
-/// whole numbers, and with VEX the mask of the last vector. More than so many make long code, and nothing faster.
+/// Returns the largest number of rows of a tile. Beside the accumulators, registers hold weights, two elements, for
+/// integers also a product that is still to be added, and with VEX the mask of the last vector. More rows than the
+/// limit make code longer but not faster.
 pub fn most_each_rows(level: Features, dtype: DType, taps: u32) -> u8 {
     let registers = if level.width() == Features::AVX512 {
         32
@@ -58,8 +59,8 @@ pub fn most_each_rows(level: Features, dtype: DType, taps: u32) -> u8 {
 }
 
 impl Each {
-    /// What multiplies: pairs of i16, of which the second ones are zero, where the left operand is of fewer bits than
-    /// integers that are summed.
+    /// Returns the instruction that multiplies. If A has fewer bits than integer accumulators, it multiplies pairs of
+    /// i16 whose second elements are zero.
     pub(super) fn instruction(&self) -> Instruction {
         match (self.tile.instruction.sums, self.reads) {
             (DType::I32, DType::U8 | DType::I8 | DType::I16) => {
@@ -69,7 +70,7 @@ impl Each {
         }
     }
 
-    /// Whether a tap of a row lies in the line.
+    /// True if a tap of a row is within the line.
     fn is_inside(&self, row: u8, tap: u32) -> bool {
         let taps = self.inside.get(usize::from(row));
         let to = |to: &u32| {
@@ -80,7 +81,7 @@ impl Each {
         taps.is_none_or(|[from, last]| (*from..to(last)).contains(&tap))
     }
 
-    /// All that printed code depends on.
+    /// Returns all that emitted code depends on.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
         let taps = self.inside.as_flattened();
@@ -93,7 +94,7 @@ impl Each {
         key
     }
 
-    /// Whether code is printed for its level, and all of its distances fit into instructions.
+    /// True if code is emitted for its level, and all of its distances fit into instructions.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn is_printed(&self) -> bool {
         let (rows, taps) = (i64::from(self.tile.rows.count), i64::from(self.tile.taps));
@@ -127,7 +128,8 @@ impl Each {
                         .add(column)
                 }
             };
-            // SAFETY: the list ends with a zero for either kind of lines; lines and results have what is asked for.
+            // SAFETY: the list ends with a zero for either kind of lines; lines and results have the elements that are
+            // accessed.
             unsafe {
                 let to = (call.out.cast::<T>())
                     .offset(i64::from(row) as isize * out as isize)
@@ -151,7 +153,7 @@ impl Each {
                 }
                 while !(*list.add(at + 1)).is_null() {
                     at += 1;
-                    // Of whole numbers padding adds nothing.
+                    // For integers, padding adds nothing.
                     if tile.instruction.sums.is_float() {
                         sum = sum + weight(at, tile.taps);
                     }

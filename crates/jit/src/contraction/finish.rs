@@ -1,8 +1,8 @@
-//! What is done with the sums of a register tile while they are in registers.
+//! Epilogues that are applied to the accumulators of a register tile while they are in registers.
 //!
-//! An epilogue of a product or convolution is a tile program over the linear space of the results. Where each of its
-//! accesses moves by one element, or not at all, from column to column, and by one distance from row to row, it is
-//! printed behind the sums, which it reads where they are.
+//! An epilogue of a product or convolution is a tile program over the linear space of the results. Each of its accesses
+//! must have one stride from row to row, and a stride of 1 or 0 from column to column. Then its code is emitted after
+//! the sums, which it reads from registers.
 
 use kiln_kernel::bound::Bound;
 use smallvec::SmallVec;
@@ -15,16 +15,16 @@ use {
     kiln_plan::tile::Inst,
 };
 
-/// Where the accesses of a finish lie.
+/// The addresses of the accesses of an epilogue.
 pub struct Accesses {
-    /// Of the first result, and how far from row to row and from column to column, in bytes; of the sums themselves
-    /// nowhere.
+    /// The addresses for the first result, and the strides from row to row and from column to column, in bytes; null
+    /// for the accumulators themselves.
     first: SmallVec<[(*mut u8, [isize; 2]); 8]>,
     at: SmallVec<[*mut u8; 8]>,
 }
 
 impl Accesses {
-    /// Those of a finish, if there is one.
+    /// Makes the addresses of an epilogue, if there is one.
     #[inline]
     pub fn of(finish: Option<&Finish>, args: &[*mut u8]) -> Accesses {
         let place = |place: &Option<Place>| match place {
@@ -45,7 +45,7 @@ impl Accesses {
         }
     }
 
-    /// Their addresses for the result in this row and column.
+    /// Returns the addresses for the result in this row and column.
     #[inline]
     pub fn at(&mut self, (row, column): (i64, i64)) -> &[*mut u8] {
         for (at, (first, [down, across])) in self.at.iter_mut().zip(&self.first) {
@@ -55,23 +55,23 @@ impl Accesses {
     }
 }
 
-/// Work on the sums of a tile.
+/// An epilogue on the accumulators of a tile.
 #[derive(Debug)]
 pub struct Finish {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) body: Body,
-    /// For each access of the body; of the sums themselves, none.
+    /// The place of each access of the body; `None` for the accumulators themselves.
     pub(super) places: Vec<Option<Place>>,
-    /// All that printed code depends on.
+    /// All that emitted code depends on.
     key: Vec<u8>,
 }
 
-/// Where an access of the body lies.
+/// The place of an access of the body.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub arg: usize,
     pub size: usize,
-    /// Elements: of the first result, from row to row, and from column to column (0 or 1).
+    /// The offset of the first result, and the strides from row to row and from column to column (0 or 1), in elements.
     pub offset: i64,
     pub row: i64,
     pub column: i64,
@@ -90,7 +90,7 @@ impl Finish {
         &self.key
     }
 
-    /// The work of an epilogue on rows of `width` results, if it can be printed behind sums of 32 bits.
+    /// Returns the epilogue on rows of `width` results, if it can be emitted after accumulators of 32 bits.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub fn of(bound: &Bound, width: i64, level: kiln_kernel::simd::Features) -> Option<Finish> {
         let program = bound.program;
@@ -101,7 +101,7 @@ impl Finish {
             return None;
         }
         let raw = bound.lens.len() - 1;
-        // What asks where it is, or may fail, is not behind sums.
+        // Instructions that depend on the position, or that may fail, can't follow accumulators.
         let asks = |inst: &Inst| match inst {
             Inst::Index { .. } | Inst::LoadAt { .. } => true,
             Inst::Binary { op, a, .. } => {
@@ -145,7 +145,7 @@ impl Finish {
         };
         let places = bound.accesses.iter().take(program.accesses.len());
         let places: Vec<Option<Place>> = places.enumerate().map(place).collect::<Option<_>>()?;
-        // Whether it can be printed at all.
+        // The check that it can be emitted at all.
         Finish::lines(&body, target)?;
         let mut key = body.key(target);
         for place in &places {
@@ -161,30 +161,30 @@ impl Finish {
         all_near.then_some(Finish { body, places, key })
     }
 
-    /// Nothing is printed here.
+    /// Always `None`: code is never emitted here.
     #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
     pub fn of(_: &Bound, _: i64, _: kiln_kernel::simd::Features) -> Option<Finish> {
         None
     }
 
-    /// The instructions as vector code.
+    /// Returns the instructions as vector code.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn lines(body: &Body, target: Target) -> Option<Lines> {
         body.lines(target, &body.code, &[]).ok()
     }
 
-    /// The farthest that an access moves from row to row, in bytes.
+    /// Returns the largest stride of an access from row to row, in bytes.
     pub(super) fn farthest_row(&self) -> i64 {
         let far = |p: &Place| p.row.saturating_abs().saturating_mul(p.size as i64);
         self.places.iter().flatten().map(far).max().unwrap_or(0)
     }
 }
 
-/// How an access moves from row to row, and from column to column, of a space of rows of `width` elements; none where
-/// it doesn't do so evenly.
+/// Returns the strides of an access from row to row, and from column to column, of a space of rows of `width` elements;
+/// `None` if they are uneven.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn rows(address: &Affine, extents: &[i64], width: i64) -> Option<(i64, i64)> {
-    // (extent, stride) of the axes of a row and of those in front, the last first; an axis may be part of both.
+    // The (extent, stride) of the axes of a row and of the preceding ones, the last first; an axis may be part of both.
     let (mut columns, mut rows) = (vec![], vec![]);
     if extents.contains(&0) || width == 0 {
         return None;
@@ -218,7 +218,7 @@ fn rows(address: &Affine, extents: &[i64], width: i64) -> Option<(i64, i64)> {
         }
         Some(*step)
     };
-    // Of one column nothing says where the next would be.
+    // A single column does not determine a stride.
     let column = if width == 1 { 1 } else { even(&columns)? };
     (left == 1).then_some((even(&rows)?, column))
 }
@@ -236,7 +236,7 @@ mod tests {
             };
             rows(&address, extents, width)
         };
-        // All in one axis, rows of 5; a bias; a residual; one for each row.
+        // All in one axis, rows of 5; a bias; a residual; one per row.
         assert_eq!(of(&[30], &[1], 5), Some((5, 1)));
         assert_eq!(of(&[6, 5], &[0, 1], 5), Some((0, 1)));
         assert_eq!(of(&[2, 3, 5], &[15, 5, 1], 5), Some((5, 1)));

@@ -1,4 +1,4 @@
-//! Interpretation of a tile's code, whose lists of addresses it may read beside what is declared.
+//! Interpretation of a tile's code, which may also read the call's lists of addresses.
 
 use super::Call;
 use kiln_kernel::interpreted::{call, is_on};
@@ -6,26 +6,26 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 thread_local! {
-    /// By where the code is.
+    /// The lists, by the address of the code.
     static LISTS: RefCell<HashMap<*const u8, Lists>> = RefCell::default();
 }
 
 /// The lists that a tile's code is called with.
 #[derive(Copy, Clone, Default)]
 pub struct Lists {
-    /// Taps, and accesses of the work on sums.
+    /// The number of taps, and of accesses of the epilogue.
     pub taps: usize,
     pub places: usize,
-    /// Whether the left operand is a list of lines and one of padding, each up to a zero.
+    /// True if A is a list of lines and a list of padding, each up to a zero.
     pub lines: bool,
 }
 
-/// Code was printed that takes these lists.
+/// Registers emitted code that takes these lists.
 pub fn takes(code: &[u8], lists: Lists) {
     LISTS.with_borrow_mut(|all| all.insert(code.as_ptr(), lists));
 }
 
-/// Interprets a call of a tile's code.
+/// Interprets a call of a tile's code, if this thread does so; returns false otherwise.
 pub fn tile(code: &[u8], tile: &Call) -> bool {
     if !is_on() {
         return false;

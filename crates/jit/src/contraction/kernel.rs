@@ -1,4 +1,4 @@
-//! Descriptions as functions.
+//! Kernels made from descriptions.
 
 use super::each::Each;
 use super::finish::Finish;
@@ -13,19 +13,19 @@ use kiln_base::DType;
 use kiln_kernel::error::{Error, Result};
 use std::sync::Arc;
 
-/// A tile as a function.
+/// The function of a tile.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 type Function = unsafe extern "sysv64" fn(*const Call);
 
-/// The kernels that a thread has used lately, which it finds without a lock.
+/// The kernels that a thread has used recently, which it finds without a lock.
 #[derive(Default)]
 pub struct Kernels(Vec<(Tile, Kernel)>);
 
-/// How many these are, at most.
+/// The most kernels in this list.
 const LATELY: usize = 16;
 
 impl Kernels {
-    /// The kernel of a description.
+    /// Returns the kernel of a description.
     ///
     /// # Errors
     /// As [`Kernel::of`].
@@ -53,10 +53,10 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// The kernel of a description.
+    /// Returns the kernel of a description.
     ///
     /// # Errors
-    /// If there is work on the sums, and the system gives no memory for code.
+    /// If there is an epilogue, and the system gives no memory for code.
     pub fn of(tile: Tile) -> Result<Kernel> {
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         if tile.is_printed()
@@ -68,7 +68,7 @@ impl Kernel {
         Ok(Kernel::Portable(Arc::new(tile)))
     }
 
-    /// The kernel of a tile whose columns have left operands of their own.
+    /// Returns the kernel of a tile whose columns each have their own A.
     ///
     /// # Errors
     /// As [`Kernel::of`].
@@ -87,7 +87,7 @@ impl Kernel {
         Ok(Kernel::PortableEach(Arc::new(each)))
     }
 
-    /// The kernel of a transform, of the square at `left` to where `out` is.
+    /// Returns the kernel of a transform, of the square at `left` to `out`.
     ///
     /// # Errors
     /// As [`Kernel::of`].
@@ -109,8 +109,8 @@ impl Kernel {
     /// Computes a tile.
     ///
     /// # Safety
-    /// The operands have the rows, steps and columns of the description, and nobody else uses what is written. The
-    /// processor has the description's level.
+    /// The operands have the rows, steps of K and columns of the description. Nobody else uses the memory that is
+    /// written. The processor has the description's level.
     #[inline]
     pub unsafe fn run(&self, call: &Call) {
         match self {
@@ -120,26 +120,26 @@ impl Kernel {
                 if super::interpreted::tile(code.bytes(), call) {
                     return;
                 }
-                // SAFETY: what was printed is a function of this type.
+                // SAFETY: emitted code is a function of this type.
                 let run: Function = unsafe { std::mem::transmute(code.entry()) };
                 // SAFETY: the caller's.
                 unsafe { run(call) }
             }
             Kernel::Portable(tile) => {
-                // SAFETY: the caller's; the instruction tells the numbers.
+                // SAFETY: the caller's; the instruction determines the element type.
                 unsafe { by_terms!(tile.instruction, portable::run, tile, call) }
             }
             // SAFETY: the caller's.
             Kernel::PortableTransform(t) => unsafe { transform::run(t, call) },
             Kernel::PortableEach(each) => {
-                // SAFETY: the caller's; the instruction tells the numbers.
+                // SAFETY: the caller's; the instruction determines the element type.
                 unsafe { by_terms!(each.instruction(), Each::run, each, call) }
             }
         }
     }
 }
 
-/// The kernel that is printed code, which is called with a list of so many taps, or of lines.
+/// Returns the kernel of emitted code, which is called with a list of `taps` taps, or of lines.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn printed(
     code: Arc<kiln_x86::Code>,

@@ -1,8 +1,8 @@
-//! Contractions: products of matrices, and what comes down to them, in register tiles.
+//! Contractions: products of matrices, and operations that reduce to them, in register tiles.
 //!
-//! A [`Tile`] describes some sums that stay in registers. A [`Kernel`] computes them: machine code that is printed for
-//! the description, or, on processors that nothing is printed for, one portable loop. How much of an operand is
-//! walked over, and in which order, is the caller's.
+//! A [`Tile`] describes accumulators that stay in registers. A [`Kernel`] computes them, by machine code that is
+//! emitted for the description, or by one portable loop on processors without emission. The caller chooses the blocking
+//! and the loop order.
 
 mod each;
 mod finish;

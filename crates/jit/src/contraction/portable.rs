@@ -1,4 +1,4 @@
-//! Register tiles on processors that nothing is printed for.
+//! Register tiles on processors without emission.
 
 use super::tile::{Call, Tile, element};
 use kiln_kernel::simd::Baseline;
@@ -6,11 +6,11 @@ use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::sums::Lane;
 use kiln_plan::schedule::lanes;
 
-/// Rows and columns that are summed at a time.
+/// The rows and columns that are computed at a time.
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
 
-/// Calls a function, of which the last argument is what adds the products of an instruction.
+/// Calls a function whose last argument is the multiply-add of an instruction.
 macro_rules! by_terms {
     ($instruction:expr, $function:path, $($argument:expr),*) => {
         match $instruction.terms[0] {
@@ -41,7 +41,7 @@ pub(super) fn add_pair<H: Mem<Raw = u16, C = f32>>(sum: f32, x: f32, y: f32) -> 
     add(add(sum, x2, y2), x1, y1)
 }
 
-/// `sum + x · y` of whole numbers.
+/// `sum + x · y` of integers.
 #[inline(always)]
 pub(super) fn add_words(sum: f32, x: f32, y: f32) -> f32 {
     let [sum, x, y] = [sum, x, y].map(f32::to_bits);
@@ -80,10 +80,10 @@ fn added<const N: usize>(sum: f32, x: [i32; N], y: [i32; N]) -> f32 {
     f32::from_bits(sum as u32)
 }
 
-/// Computes a tile, whose products `add` adds.
+/// Computes a tile; `add` is its multiply-add.
 ///
 /// # Safety
-/// As [`Kernel::run`](super::Kernel::run); the numbers are words of its instruction's terms.
+/// As [`Kernel::run`](super::Kernel::run); the elements are words of its instruction's terms.
 pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call, add: impl Fn(T, T, T) -> T + Copy) {
     for row in (0..usize::from(tile.rows.count)).step_by(ROWS) {
         for column in (0..usize::from(tile.columns)).step_by(COLUMNS) {
@@ -93,7 +93,7 @@ pub(super) unsafe fn run<T: Lane>(tile: &Tile, call: &Call, add: impl Fn(T, T, T
     }
 }
 
-/// Some rows by some columns, from these on. Where there are fewer rows, the last one is computed again.
+/// Computes some rows by some columns, from these on. Where there are fewer rows, the last one is computed again.
 ///
 /// # Safety
 /// As [`run`].
@@ -113,7 +113,7 @@ unsafe fn block<T: Lane>(
         out.cast::<T>().wrapping_add(column)
     };
     let mut sums = [[T::ZERO; COLUMNS]; ROWS];
-    // SAFETY: taps, steps, rows and columns are those that the operands have.
+    // SAFETY: taps, steps of K, rows and columns are those of the operands.
     unsafe {
         if tile.adds {
             for (r, sums) in sums.iter_mut().enumerate() {
@@ -151,7 +151,7 @@ unsafe fn block<T: Lane>(
                     _ => std::ptr::copy_nonoverlapping(right.cast(), values.as_mut_ptr(), columns),
                 }
                 for r in 0..ROWS {
-                    // Words of halves may begin anywhere among them.
+                    // Words of 16-bit elements may be unaligned.
                     let x = left[r].wrapping_offset(step * tile.step as isize);
                     let x = x.cast::<T>().read_unaligned();
                     for j in 0..COLUMNS {

@@ -1,4 +1,4 @@
-//! Register tiles as machine code.
+//! Emission of register tiles.
 
 mod tiles;
 
@@ -11,13 +11,13 @@ use kiln_kernel::bugs::bug;
 use kiln_plan::schedule::{VECTORS, lanes};
 use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Op, TileProduct, Vreg, Width, op};
 
-/// Steps of one turn of the loop.
+/// The steps of K per iteration of the unrolled loop.
 const UNROLL: u32 = 4;
 
 pub(super) const CALL: Gpr = Gpr::RDI;
 pub(super) const RIGHT: Gpr = Gpr::RSI;
 pub(super) const AT: Gpr = Gpr::RDX;
-/// What addresses are in; the first is that of the left operand.
+/// The registers for addresses; the first has that of A.
 pub(super) const ROWS: [Gpr; 12] = [
     Gpr::RAX,
     Gpr::RCX,
@@ -32,7 +32,7 @@ pub(super) const ROWS: [Gpr; 12] = [
     Gpr::R14,
     Gpr::R15,
 ];
-/// The list of taps, how many are left, and the first row.
+/// The list of taps, the number of taps left, and the first row.
 const TAPS: [Gpr; 3] = [Gpr::RCX, Gpr::R8, Gpr::R9];
 /// The frame, while there is room on the stack.
 pub(super) const FRAME: Gpr = Gpr::RBP;
@@ -42,21 +42,21 @@ const UPPER_TAIL: Mask = Mask(2);
 
 pub(super) struct Printer<'a> {
     pub(super) tile: &'a Tile,
-    /// What multiplies in vectors.
+    /// The instruction that multiplies in vectors.
     by: Instruction,
     pub(super) asm: Asm,
     pub(super) width: Width,
     pub(super) vectors: u8,
-    /// Lanes of the last vector that exist, where not all do.
+    /// The number of lanes in the last vector, if it is partial.
     pub(super) tail: Option<u16>,
-    /// A register with the first column of the vectors, where these are walked over.
+    /// A register with the first column of the vectors, if code loops over them.
     pub(super) walked: Option<Gpr>,
-    /// The next register for a number of the left operand, or a product.
+    /// The next register for an element of A, or a product.
     turn: u8,
 }
 
-/// The operations of an instruction: one on vectors; one whose products of 16 bits another adds up, with ones; one on
-/// pairs of f16 that another widens; or one on tiles.
+/// The operations of an instruction. One operation on vectors; one whose 16-bit products another adds up, by
+/// multiplying with ones; one on pairs of f16 that another widens; or one on AMX tiles.
 enum Products {
     Vectors(Op),
     Joined(Op, Op),
@@ -83,7 +83,7 @@ fn products(by: Instruction) -> Products {
     }
 }
 
-/// The code of a tile.
+/// Returns the code of a tile.
 pub(super) fn print(tile: &Tile) -> Vec<u8> {
     let mut p = Printer::new(tile);
     p.function();
@@ -111,7 +111,7 @@ impl Printer<'_> {
         lanes(self.tile.level, self.by.sums)
     }
 
-    /// Whether sums, and what is spread over vectors, have 32 bits.
+    /// True if accumulators, and broadcast elements, have 32 bits.
     fn is_single(&self) -> bool {
         self.by.sums.size() < 8
     }
@@ -128,7 +128,7 @@ impl Printer<'_> {
         Vreg(self.tile.rows.count * self.vectors + vector)
     }
 
-    /// A register for a number of the left operand; those that are left take turns.
+    /// Returns a register for an element of A; the free ones are used in rotation.
     fn number(&mut self) -> Vreg {
         let first = (self.tile.rows.count + 1) * self.vectors;
         let free = self.asm.registers() - first - self.vector_masks() - self.by.beside;
@@ -136,23 +136,23 @@ impl Printer<'_> {
         Vreg(first + self.turn)
     }
 
-    /// A register for a product with a number.
+    /// Returns a register for a product with an element.
     fn product_beside(&mut self, number: Vreg) -> Vreg {
         let next = self.number();
         if next == number { self.number() } else { next }
     }
 
-    /// How many vectors are masks.
+    /// Returns the number of vectors that are masks.
     fn vector_masks(&self) -> u8 {
         u8::from(self.tail.is_some() && !self.asm.is_evex())
     }
 
-    /// The vector that masks the last one, with VEX.
+    /// Returns the vector that masks the last one, with VEX.
     fn tail_vector(&self) -> Vreg {
         Vreg(self.asm.registers() - 1)
     }
 
-    /// A register that the instruction keeps: the first holds ones of 16 bits, if products are joined by these.
+    /// Returns a register that the instruction reserves: the first holds 16-bit ones, if products are joined by these.
     fn kept(&self, i: u8) -> Vreg {
         Vreg(self.asm.registers() - 1 - self.vector_masks() - i)
     }
@@ -171,7 +171,7 @@ impl Printer<'_> {
         self.asm.leave(&saved, 0);
     }
 
-    /// One tile, whose sums are in vectors.
+    /// Emits one tile, with its accumulators in vectors.
     fn sums(&mut self) {
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
         self.begin();
@@ -189,7 +189,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Whether what follows the sums keeps an address in this register, or the stack.
+    /// True if the epilogue keeps an address in this register, or the stack frame.
     pub(super) fn is_for_work(&self, r: Gpr) -> bool {
         let finish = self.tile.finish.as_ref();
         finish.is_some_and(|f| ROWS.iter().take(f.places.len()).any(|b| *b == r) || r == FRAME)
@@ -201,7 +201,7 @@ impl Printer<'_> {
         if self.asm.is_evex() {
             self.asm.mov_number(AT, (1 << tail) - 1);
             self.asm.kmov(TAIL, AT);
-            // Of elements of 64 bits behind the sums a vector holds half as many.
+            // In an epilogue with 64-bit elements a vector holds half as many.
             self.asm.mov_number(AT, ((1 << tail) - 1) >> 8);
             self.asm.kmov(UPPER_TAIL, AT);
         } else {
@@ -214,7 +214,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Loads a vector of columns, of which the last may not be whole.
+    /// Loads a vector of columns; the last one may be partial.
     pub(super) fn load(&mut self, to: Vreg, from: Mem, partial: bool) {
         match partial {
             false => self.asm.op(op::VMOVUPS, self.width, (to, from)),
@@ -232,7 +232,7 @@ impl Printer<'_> {
         }
     }
 
-    /// The same of numbers that are widened if they have fewer bits than sums.
+    /// Loads elements, and widens them if they have fewer bits than accumulators.
     pub(super) fn load_wide(&mut self, to: Vreg, from: Mem, dtype: DType, partial: bool) {
         let load = match dtype {
             DType::F16 => op::VCVTPH2PS,
@@ -272,14 +272,14 @@ impl Printer<'_> {
         self.tail.is_some() && vector + 1 == self.vectors
     }
 
-    /// Where a vector of the result lies.
+    /// Returns the address of a vector of the result.
     fn result(&self, row: u8, vector: u8) -> Mem {
         let row = self.tile.rows.result(row) * self.tile.out;
         let vector = i32::from(vector) * self.width.bytes() as i32;
         Mem::at(ROWS[0]).plus(row as i32 + vector)
     }
 
-    /// The sums before the first step.
+    /// Initialises the accumulators.
     fn begin(&mut self) {
         let finished = self.tile.finish.is_some();
         self.asm.mov(ROWS[0], Mem::at(CALL).plus(16));
@@ -318,7 +318,7 @@ impl Printer<'_> {
         }
     }
 
-    /// The products of one step, some steps behind where the registers point.
+    /// Emits the products of one step of K, `behind` steps after the one that the registers point at.
     fn step(&mut self, behind: u32) {
         let bytes = self.width.bytes() as i32;
         let at = Mem::at(RIGHT).plus(behind as i32 * self.tile.right.step as i32);
@@ -350,7 +350,7 @@ impl Printer<'_> {
             self.asm.op(spread, self.width, (number, left));
             for vector in 0..self.vectors {
                 let (sum, value) = (self.sum(row, vector), self.value(vector));
-                // The last product lies where the number was.
+                // The last product may overwrite the element.
                 let product = match self.by.has_product && vector + 1 < self.vectors {
                     true => self.product_beside(number),
                     false => number,
@@ -360,7 +360,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Adds a product to a sum; some instructions want a register for it.
+    /// Adds a product to an accumulator; some instructions need a register for the product.
     pub(super) fn add_product(
         &mut self,
         by: Instruction,
@@ -395,7 +395,7 @@ impl Printer<'_> {
         }
     }
 
-    /// What adds vectors of sums.
+    /// Returns the operation that adds vectors of accumulators.
     pub(super) fn adds(&self) -> Op {
         match self.by.sums.is_float() {
             true => self.pick(op::VADDPS, op::VADDPD),
@@ -403,7 +403,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Walks over the taps.
+    /// Emits the loop over the taps.
     fn sum_taps(&mut self) {
         let [list, count, first] = TAPS;
         match self.tile.taps {
@@ -426,7 +426,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Walks over the steps of a tap.
+    /// Emits the loop over the steps of K of a tap.
     fn sum_steps(&mut self) {
         let (steps, right) = (self.tile.steps, self.tile.right.step as i32);
         let steps = bug("a tap has a step too few", steps, |n| n - 1);
@@ -452,13 +452,13 @@ impl Printer<'_> {
     }
 }
 
-/// Where things are while one vector of sums is worked on.
+/// The places of operands while one vector of accumulators is processed.
 struct Sums<'a> {
     finish: &'a Finish,
-    /// The sums: in a register, or on the stack.
+    /// The place of the accumulators: a register, or the stack.
     sums: Place,
     row: i64,
-    /// Bytes of f32 in front of the vector, and a register with columns in front of that.
+    /// The offset of the vector's first column in bytes of f32, and a register with further columns to add.
     column: i64,
     walked: Option<Gpr>,
 }
@@ -489,8 +489,8 @@ impl Places for Sums<'_> {
 }
 
 impl Printer<'_> {
-    /// What is done with the sums. Those of the first rows come first; as many of the last wait on the stack as there
-    /// are registers missing.
+    /// Emits the epilogue on all accumulators. Those of the first rows come first. If registers are missing, as many of
+    /// the last accumulators wait on the stack.
     pub(super) fn finish(&mut self, finish: &Finish) {
         let lines = self.lines_of(finish);
         let bytes = self.width.bytes() as i32;
@@ -533,8 +533,8 @@ impl Printer<'_> {
         }
     }
 
-    /// The work on sums that are in places, with some registers that are free; what it accesses is in a list, where
-    /// [`RIGHT`] says.
+    /// Emits the epilogue on accumulators in these places, with some free registers. The addresses of its accesses are
+    /// in a list at [`RIGHT`].
     pub(super) fn finish_sums(
         &mut self,
         finish: &Finish,

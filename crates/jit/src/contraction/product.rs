@@ -1,8 +1,8 @@
-//! Products of matrices that lie anywhere, on one thread.
+//! Products of matrices with any strides, on one thread.
 //!
-//! Sums are cut into lengths whose operands stay in the caches, the right matrix into panels of columns. Where a panel
-//! is read often, or its columns don't lie side by side, it is copied first; so is the left matrix where the elements
-//! of its rows lie far apart. An element is summed in order, however it is cut.
+//! K is blocked so that operands stay in the caches, and B is cut into panels of columns. A panel is packed first if it
+//! is read often, or if its columns are not contiguous. So is A if the elements of its rows are far apart. An element
+//! is summed in the order of K, whatever the blocking.
 
 use super::kernel::Kernels;
 use super::tile::{Call, RightSide, Rows, Tile, even_rows, strips};
@@ -18,24 +18,24 @@ use kiln_plan::schedule::Cpu;
 use kiln_plan::schedule::{MOST_VECTORS, VECTORS, lanes, most_rows, panel_columns};
 use std::cell::RefCell;
 
-/// Terms that are summed before the next panel (KC), unless a schedule says otherwise.
+/// The steps of K before the next panel (KC), unless a schedule says otherwise.
 pub const TERMS: i64 = 512;
-/// Rows of a block whose terms stay in the second-level cache: larger blocks take several turns.
+/// The rows of a block whose part of A stays in the second-level cache: larger blocks are processed in parts.
 const ROWS: i64 = 384;
-/// Walks over a panel from which on it is copied.
+/// The least number of passes over a panel for which it is packed.
 const WALKS: i64 = 3;
-/// The distance of two elements of a row from which on the left matrix is copied, in bytes.
+/// The least stride of the elements of a row for which A is packed, in bytes.
 const FAR: i64 = 256;
-/// Rows that are a multiple of so many bytes apart meet in the same sets of a cache: it is copied too, ...
+/// A pitch of rows that is a multiple of this many bytes makes rows collide in cache sets: A is copied then too,
 const MEETS: i64 = 2048;
-/// ...with so many elements between rows.
+/// with this many elements of padding between rows.
 const APART: i64 = 16;
 
-/// A matrix: its first element, and how far apart rows and columns are, in elements.
+/// A matrix: the address of its first element, and the strides of rows and columns, in elements.
 pub type Matrix<T> = (*const T, i64, i64);
 
-/// Panels of a right matrix, one behind the other: where they begin, and how many terms and columns each has. What lies
-/// behind the matrix's last column is anything.
+/// Contiguous panels of B: their address, and the steps of K and columns of each. The contents after the matrix's last
+/// column are arbitrary.
 #[derive(Copy, Clone)]
 pub struct Panels<T> {
     pub at: *const T,
@@ -43,19 +43,19 @@ pub struct Panels<T> {
     pub columns: i64,
 }
 
-/// A right matrix.
+/// The B of a product.
 #[derive(Copy, Clone)]
 pub enum Right<T> {
-    /// As it lies; its panels are copied where that pays.
+    /// The matrix in place; its panels are packed where that pays.
     Lies(Matrix<T>),
-    /// The same, whose rows don't meet in the caches, and columns lie side by side, in whole vectors of memory: nothing is
-    /// copied.
+    /// The same, with contiguous columns, readable in whole vectors, and with rows that do not collide in the caches:
+    /// nothing is packed.
     Apart(Matrix<T>),
     Packed(Panels<T>),
 }
 
 impl<T> Right<T> {
-    /// What is behind a term and a column, with which a panel begins.
+    /// Returns the part from a step of K and a column on; a panel must start there.
     pub fn behind(self, term: i64, column: i64) -> Right<T> {
         let at = |(x, row, col): Matrix<T>| {
             let x = x.wrapping_offset((term * row + column * col) as isize);
@@ -78,7 +78,7 @@ impl<T> From<Matrix<T>> for Right<T> {
     }
 }
 
-/// What a thread copies matrices into.
+/// The memory that a thread copies matrices into.
 #[derive(Default)]
 struct Copies {
     left: Option<Storage>,
@@ -90,7 +90,7 @@ thread_local! {
     static COPIES: RefCell<Copies> = RefCell::default();
 }
 
-/// As [`multiply_as`], of floats, by no schedule in particular.
+/// As [`multiply_as`], for floats, without a schedule.
 ///
 /// # Errors
 /// As [`multiply_as`].
@@ -112,15 +112,15 @@ pub unsafe fn multiply<T: Lane>(
     }
 }
 
-/// `out = left · right`, or with `adds` what is there and that, for matrices of `m` by `k` and `k` by `n`. Rows of the
-/// result are that many elements apart, in which its columns lie side by side. The numbers are words of the instruction's
-/// terms, which have as many bits as the type. A schedule may say by which register tiles, and how many terms at a time.
+/// Computes `out = left · right`, or adds that to `out` with `adds`, for matrices of `m` by `k` and `k` by `n`. Rows of
+/// the result are `pitch` elements apart, with contiguous columns. The elements are words of the instruction's terms,
+/// which have as many bits as the type. A schedule may give the register tile and the block of K.
 ///
 /// # Errors
 /// If there is no memory for copies or code.
 ///
 /// # Safety
-/// All elements exist, and those of the result are nobody else's. The processor has the level.
+/// All elements exist, and nobody else uses those of the result. The processor has the level.
 pub unsafe fn multiply_as<T: Lane>(
     (by, level, schedule): (Instruction, Features, Option<&Cpu>),
     (m, n, k): (i64, i64, i64),
@@ -159,7 +159,7 @@ pub unsafe fn multiply_as<T: Lane>(
     })
 }
 
-/// How a part of a product is cut.
+/// The blocking of a part of a product.
 struct Cut {
     by: Instruction,
     level: Features,
@@ -167,7 +167,7 @@ struct Cut {
     n: i64,
     k: i64,
     adds: bool,
-    /// Rows of a register tile, and columns of a panel.
+    /// The rows of a register tile, and the columns of a panel.
     rows: i64,
     columns: i64,
 }
@@ -181,7 +181,7 @@ impl Cut {
         right: Right<T>,
     ) -> Cut {
         let lanes = i64::from(lanes(level, by.sums));
-        // Registers of AMX read rows whose words lie side by side, and whole vectors.
+        // AMX tile registers read rows with contiguous words, in whole vectors.
         let by_tiles = by.has_tiles() && left.1 > 0 && left.2 == 1;
         let (rows, vectors) = match right {
             Right::Packed(p) => (None, p.columns / lanes),
@@ -270,7 +270,7 @@ impl Cut {
         Ok(())
     }
 
-    /// Where the first columns of a right matrix are read: the distance of two terms, and whether there are whole vectors.
+    /// Returns the address of the first columns of B, the stride of steps of K, and true if whole vectors are readable.
     ///
     /// # Safety
     /// As [`multiply`].
@@ -294,7 +294,7 @@ impl Cut {
         }
     }
 
-    /// Where the rows of the left matrix are read: the distances of two rows of a tile, of two terms and of two tiles.
+    /// Returns the address of the rows of A, and the strides of two rows of a tile, of two steps of K and of two tiles.
     ///
     /// # Safety
     /// As [`multiply`].
@@ -312,7 +312,7 @@ impl Cut {
         if fits && !(again && (far || meets && self.m > 1)) {
             return Ok((left, [row, col, row * rows]));
         }
-        // SAFETY: the caller's; there is room for whole tiles, or for rows and what lies between them.
+        // SAFETY: the caller's; there is room for whole tiles, or for rows and their padding.
         unsafe {
             if col == 1 {
                 let pitch = self.k + APART;
@@ -342,13 +342,14 @@ impl Cut {
     }
 }
 
-/// The most rows of a register tile. A left matrix may lie as tiles of AMX can't read it: then vectors multiply as many.
+/// Returns the largest number of rows of a register tile. It is the limit of the vector instruction, because AMX tiles
+/// may be unable to read A in place.
 fn most(level: Features, by: Instruction, vectors: i64) -> u8 {
     most_rows(level, by.in_vectors(), vectors as u8)
 }
 
-/// Rows and vectors of a register tile: those of the schedule, or two vectors, more where rows are few, so that sums
-/// don't wait for each other.
+/// Returns the rows and vectors of a register tile: those of the schedule, or two vectors. Few rows get more vectors,
+/// so that accumulators are independent.
 #[inline]
 pub fn shape(
     (by, level, schedule): (Instruction, Features, Option<&Cpu>),
@@ -369,7 +370,7 @@ pub fn shape(
     (even_rows(m, most(vectors)), vectors)
 }
 
-/// Copies a right matrix of so many terms and columns, in panels for products by an instruction.
+/// Packs a B of `terms` steps of K and `n` columns, in panels for products by an instruction.
 ///
 /// # Errors
 /// If there is no memory.
@@ -400,7 +401,7 @@ pub unsafe fn pack_panels<T: Lane>(
     })
 }
 
-/// Copies columns of a matrix into a panel whose rows are `pitch` elements apart.
+/// Packs columns of a matrix into a panel whose rows are `pitch` elements apart.
 ///
 /// # Safety
 /// The elements exist, and there is room for them. The processor has the level.

@@ -1,4 +1,4 @@
-//! Register tiles and products beside sums in f64, at every level that the machine has.
+//! Tests of register tiles and products against sums in f64, at every level that the machine has.
 
 mod terms;
 
@@ -12,7 +12,7 @@ use kiln_plan::schedule::{lanes, most_rows};
 use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, Stage, TileProgram, Turn};
 use std::sync::Arc;
 
-/// Random numbers, all of them whole and small, so that sums are exact in whatever order.
+/// A generator of random numbers; all are small integers, so that sums are exact in any order.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -50,7 +50,7 @@ impl Whole for f64 {
     }
 }
 
-/// Numbers as elements of a dtype, at the end of some memory: where they begin, and that memory.
+/// Returns numbers as elements of a dtype at the end of some memory: their address, and that memory.
 pub(super) fn stored<T: Whole>(numbers: &[T], dtype: DType) -> (*const u8, Vec<T>) {
     if dtype == T::DTYPE {
         let memory = numbers.to_vec();
@@ -62,7 +62,7 @@ pub(super) fn stored<T: Whole>(numbers: &[T], dtype: DType) -> (*const u8, Vec<T
     };
     let halves: Vec<u16> = numbers.iter().map(to).collect();
     let mut memory = vec![T::ZERO; (2 * halves.len()).div_ceil(size_of::<T>())];
-    // SAFETY: there is room for the halves.
+    // SAFETY: there is room for the 16-bit elements.
     unsafe {
         let end = memory.as_mut_ptr_range().end.cast::<u16>();
         let at = end.sub(halves.len());
@@ -71,11 +71,11 @@ pub(super) fn stored<T: Whole>(numbers: &[T], dtype: DType) -> (*const u8, Vec<T
     }
 }
 
-/// Who computes a tile.
+/// The executor of a tile.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum By {
     Processor,
-    /// An interpreter of what is printed, which errs if anything but these is touched.
+    /// An interpreter of emitted code, which fails if anything but the operands is accessed.
     Interpreter,
 }
 
@@ -102,7 +102,7 @@ impl By {
     }
 }
 
-/// Interprets a function that is called so; `numbers` are addresses that it reads.
+/// Interprets a function with these arguments; `numbers` are addresses that it reads.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 pub(super) fn interpret<T: Whole>(
     code: &[u8],
@@ -140,7 +140,7 @@ pub(super) fn levels() -> impl Iterator<Item = Features> {
     Features::WIDTHS.into_iter().filter(|l| l.is_supported())
 }
 
-/// Rows of random number, and where they are: side by side in lines.
+/// Returns random rows, side by side in lines.
 fn some_rows(rng: &mut Rng, most: u8, left: impl Fn(usize) -> [usize; 2], size: usize) -> Rows {
     let count = 1 + rng.below(most.into());
     let across = 1 + rng.below(count);
@@ -154,13 +154,13 @@ fn some_rows(rng: &mut Rng, most: u8, left: impl Fn(usize) -> [usize; 2], size: 
     }
 }
 
-/// How far row `r` is from the first, and which row of the result it is.
+/// Returns the offset of row `r` from the first, and its row in the result.
 fn row(rows: &Rows, r: usize) -> [usize; 2] {
     let (line, r) = (r / usize::from(rows.across), r % usize::from(rows.across));
     [rows.left, rows.result].map(|[apart, lines]| r * apart as usize + line * lines as usize)
 }
 
-/// A tile of random sizes; what lies around its result must stay as it is.
+/// Tests a tile of random sizes; the memory around its result must not change.
 fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, T::DTYPE));
     let vectors = 1 + rng.below(4);
@@ -178,7 +178,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let across = lanes * if several { vectors.min(2) } else { vectors };
     let (right, out) = (across + rng.below(3), columns + rng.below(5));
     let panel = ((taps * steps).max(1) + rng.below(2)) * right;
-    // Padded operands have the vector behind the last column, others not.
+    // Padded operands have the whole last vector, others do not.
     let behind = if padded { vectors * lanes } else { columns };
     let [far, last] = row(&rows, count - 1);
     let reach = far / size + steps * step + 1;
@@ -280,7 +280,7 @@ fn printed_tiles_touch_nothing_but_their_operands() {
     }
 }
 
-/// Tiles of random sizes, interpreted.
+/// Interprets tiles of random sizes.
 ///
 /// # Panics
 /// If one is wrong.
@@ -291,7 +291,7 @@ pub fn some_tiles(seed: u64, level: Features) {
     a_finished_tile(level, &mut rng, By::Interpreter);
 }
 
-/// `max(sums · residual + bias, sums) - row`, in rows of `width` results, as work on sums; in f32 and in f64.
+/// Returns `max(sums · residual + bias, sums) - row`, in rows of `width` results, as an epilogue, in f32 and in f64.
 pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
     let access = |arg: u16, strides: [i64; 2]| Access {
         arg,
@@ -313,7 +313,7 @@ pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
     };
     let mut code = vec![load(0, 4), load(1, 0), load(2, 1), load(3, 2)];
     if heavy {
-        // Many values at a time: more than there are registers beside the sums.
+        // Many values are live at a time: more than there are registers beside the accumulators.
         code.extend((0..9).map(|i| binary(Binary::Add, 10 + i, 2, 20 + i)));
         code.extend((0..9).map(|i| binary(Binary::Sub, 30 + i, 10 + i, 20 + i)));
         code.extend((1..9).map(|i| binary(Binary::Max, 30, 30, 30 + i)));
@@ -386,7 +386,7 @@ pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
     }
 }
 
-/// A tile of random sizes somewhere in a result, with work on its sums.
+/// Tests a tile of random sizes at a random place in a result, with an epilogue.
 fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let lanes = usize::from(lanes(level, DType::F32));
     let vectors = 1 + rng.below(3);
@@ -495,7 +495,7 @@ fn work_on_sums_reads_and_writes_where_it_should() {
     }
 }
 
-/// A product of random sizes and distances.
+/// Tests a product of random sizes and strides.
 fn a_product<T: Whole>(level: Features, rng: &mut Rng) {
     let size = |rng: &mut Rng, most: usize| match rng.below(3) {
         0 => rng.below(4),

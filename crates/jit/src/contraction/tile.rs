@@ -1,8 +1,8 @@
-//! Register tiles of a contraction: some rows by some vectors of columns, summed over steps.
+//! Register tiles of a contraction: some rows by some vectors of columns, accumulated over K.
 //!
-//! `out[r, j] = Σ_t Σ_s a[t, r, s] · b[t, s, j]`: elements of the left operand are spread over vectors one by one,
-//! vectors of the right one are read side by side, and all sums of a tile stay in registers. An element is summed in
-//! order, whatever the tile.
+//! `out[r, j] = Σ_t Σ_s a[t, r, s] · b[t, s, j]`. Elements of A are broadcast to vectors one by one, vectors of B are
+//! contiguous, and all accumulators of a tile stay in registers. An element is summed in the order of K, whatever the
+//! tile.
 
 use super::finish::Finish;
 use kiln_base::{DType, Features, Instruction};
@@ -18,49 +18,49 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tile {
     pub level: Features,
-    /// What multiplies: a step is an element of f32, f64, i32 or i64, or the terms of a word. Where tiles of AMX can't
-    /// read the rows it is [that of vectors](Instruction::in_vectors).
+    /// The instruction that multiplies: a step of K is an element of f32, f64, i32 or i64, or the terms of a word. If
+    /// AMX tiles can't read the rows, it is [that of vectors](Instruction::in_vectors).
     pub instruction: Instruction,
     pub rows: Rows,
-    /// Columns; what the last vector has beyond them is neither read nor written.
+    /// The columns; lanes of the last vector beyond them are neither read nor written.
     pub columns: u16,
-    /// The distance of two steps of the left operand.
+    /// The distance of two steps of A.
     pub step: i64,
     pub right: RightSide,
-    /// Steps of a tap, and taps. Where there are several, a list says where they begin.
+    /// The steps of K per tap, and the taps. If there are several taps, a list gives their offsets.
     pub steps: u32,
     pub taps: u32,
     /// The distance of two rows of the result.
     pub out: i64,
-    /// Whether sums are added to what the result holds.
+    /// True if sums are added to the previous contents of the result.
     pub adds: bool,
-    /// Whether sums begin with what lies in front of the first step of the right operand, a row like its others; not
-    /// where they are added to what is there.
+    /// True if accumulators start with the row that precedes the first step of B; never together with `adds`.
     pub starts: bool,
-    /// From one tile of a call to the next, where it has [several](Tile::most): bytes of the left operand, and rows of
-    /// the result; zeros where it never has.
+    /// The distance from one tile of a call to the next, if a call has [several](Tile::most): bytes of A, and rows of
+    /// the result. Zeros if a call never has several.
     pub strip: [i64; 2],
-    /// What is done with them, which then writes results of its own.
+    /// The epilogue on the accumulators, which then writes its own results.
     pub finish: Option<Arc<Finish>>,
 }
 
-/// The right operand of a tile: a row of vectors for each step, and the taps one behind the other.
+/// The B of a tile: a row of vectors for each step of K, with the taps contiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RightSide {
     /// The distance of two steps.
     pub step: i64,
-    /// Whether there are whole vectors, whatever the columns.
+    /// True if there are whole vectors, whatever the columns.
     pub padded: bool,
-    /// Of which halves it is, if it is not of what is multiplied: these are widened as they are loaded, in whole vectors.
+    /// The 16-bit float dtype of B, if it is not what is multiplied: elements are widened as they are loaded, in whole
+    /// vectors.
     pub halves: Option<DType>,
-    /// How far apart its panels are, of [`VECTORS`] vectors each, where it has several; else 0.
+    /// The distance of its panels of [`VECTORS`] vectors each, if it has several; otherwise 0.
     pub panel: i64,
-    /// How far behind what is read the caches are asked for more of it, for later tiles; 0 for nothing.
+    /// The distance at which more of B is prefetched, for later tiles; 0 for no prefetch.
     pub ahead: i64,
 }
 
 impl RightSide {
-    /// As it lies in a matrix.
+    /// Returns B in place in a matrix.
     pub fn of_matrix(step: i64) -> RightSide {
         RightSide {
             step,
@@ -71,7 +71,7 @@ impl RightSide {
         }
     }
 
-    /// A panel of whole vectors.
+    /// Returns a panel of whole vectors.
     pub fn of_panel(step: i64) -> RightSide {
         RightSide {
             padded: true,
@@ -80,19 +80,19 @@ impl RightSide {
     }
 }
 
-/// The rows of a tile: as many side by side in each line, the last of which may have fewer.
+/// The rows of a tile: `across` side by side in each line, of which the last may have fewer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
     pub count: u8,
     pub across: u8,
-    /// The distances of two rows and of two lines of the left operand.
+    /// The distances of two rows and of two lines of A.
     pub left: [i64; 2],
-    /// How many rows of the result there are from one to the next, and from line to line.
+    /// The steps from one row to the next and from line to line, in rows of the result.
     pub result: [i64; 2],
 }
 
 impl Rows {
-    /// Rows of a matrix.
+    /// Returns the rows of a matrix.
     pub fn of_matrix(count: i64, apart: i64) -> Rows {
         Rows {
             count: count as u8,
@@ -107,12 +107,12 @@ impl Rows {
         i64::from(row % across) * apart + i64::from(row / across) * lines
     }
 
-    /// Where a row of the left operand begins.
+    /// Returns the offset of a row of A.
     pub(super) fn left(&self, row: u8) -> i64 {
         self.at(row, self.left)
     }
 
-    /// Which row of a register of AMX it is: those between two lines are there too.
+    /// Returns the row of an AMX tile that holds a row; rows between two lines are in the tile too.
     pub(super) fn of_register(&self, row: u8) -> i64 {
         let line = match self.left[0] {
             0 => self.across.into(),
@@ -121,7 +121,7 @@ impl Rows {
         self.at(row, [1, line])
     }
 
-    /// Whether its rows are so far apart that registers of AMX can hold them.
+    /// True if the distances of its rows allow AMX tiles to hold them.
     fn fit_register(&self) -> bool {
         let [apart, line] = self.left;
         let across = i64::from(self.across.max(1));
@@ -133,12 +133,12 @@ impl Rows {
         even && self.count > 0 && self.of_register(self.count - 1) < i64::from(TILE)
     }
 
-    /// Which row of the result it is.
+    /// Returns the row of the result.
     pub(super) fn result(&self, row: u8) -> i64 {
         self.at(row, self.result)
     }
 
-    /// The farthest that a row is from the first, in bytes of the left operand and in rows of the result.
+    /// Returns the largest offset of a row from the first, in bytes of A and in rows of the result.
     fn farthest(&self) -> [i64; 2] {
         let lines = self.count.div_ceil(self.across.max(1));
         [self.left, self.result].map(|[apart, line]| {
@@ -148,32 +148,33 @@ impl Rows {
     }
 }
 
-/// What a tile's function is called with.
+/// The arguments of a tile's function.
 #[repr(C)]
 pub struct Call {
-    /// The first row of the left operand.
+    /// The first row of A.
     pub left: *const u8,
     pub right: *const u8,
     pub out: *mut u8,
-    /// For each access of what is done with the sums where it lies for the first of them.
+    /// The addresses of the epilogue's accesses for the first accumulator.
     pub finish: *const *mut u8,
-    /// For each tap how far from the first row it begins, where there are several.
+    /// The offset of each tap from the first row, if there are several.
     pub taps: *const i64,
-    /// How many tiles are computed, one after the other.
+    /// The number of tiles to compute, one after the other.
     pub tiles: u64,
 }
 
-/// The most tiles of a call that sums in registers of AMX.
+/// The most tiles of a call with AMX.
 const STRIP: i64 = 16;
 
-/// Rows of a tile where there are `all` of them and a tile has `most`: none has many less than the others.
+/// Returns the number of rows of a tile if there are `all` of them and a tile has at most `most`: the tiles are
+/// balanced.
 #[inline]
 pub fn even_rows(all: i64, most: u8) -> i64 {
     let all = all.max(1);
     ceil(all, ceil(all, i64::from(most)))
 }
 
-/// A register tile of so many rows and columns, for people: what the level's registers hold of it.
+/// Returns a readable description of a register tile of this size, limited to what the level's registers hold.
 pub fn shown(
     level: Features,
     by: Instruction,
@@ -201,7 +202,7 @@ pub fn shown(
 }
 
 impl Tile {
-    /// What people see it as, beside others of its kind.
+    /// Returns a readable name, which distinguishes it from others of its kind.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn name(&self, kind: &str) -> String {
         let (level, by, rows) = (self.level, self.instruction, self.rows.count);
@@ -210,7 +211,7 @@ impl Tile {
         format!("{kind}, {level:?} {by:?} {rows}x{columns}, {taps} x {steps} steps{finish}")
     }
 
-    /// All that printed code depends on.
+    /// Returns all that emitted code depends on.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
         let Rows {
@@ -239,12 +240,12 @@ impl Tile {
         key
     }
 
-    /// Bytes of a lane of the right operand.
+    /// Returns the size of a lane of B in bytes.
     pub(super) fn right_size(&self) -> usize {
         self.right.halves.unwrap_or(self.instruction.sums).size()
     }
 
-    /// How far a vector of a step of the right operand is from the first.
+    /// Returns the offset of a vector of a step of B from the first.
     pub(super) fn right_vector(&self, vector: u8) -> i64 {
         let bytes = i64::from(lanes(self.level, self.instruction.sums)) * self.right_size() as i64;
         let vector = i64::from(vector);
@@ -254,14 +255,14 @@ impl Tile {
         }
     }
 
-    /// How many tiles a call may compute.
+    /// Returns the most tiles that a call may compute.
     #[inline]
     pub fn most(&self) -> i64 {
         let several = self.strip != [0; 2] && self.is_by_tiles() && self.is_printed();
         if several { STRIP } else { 1 }
     }
 
-    /// Whether its sums are in registers of AMX: rows that are evenly apart, whose words lie side by side.
+    /// True if its accumulators are AMX tiles: rows with even strides and contiguous words.
     pub(super) fn is_by_tiles(&self) -> bool {
         let vectors = i64::from(
             self.columns
@@ -276,7 +277,7 @@ impl Tile {
             && !(self.adds && self.finish.is_some())
     }
 
-    /// Whether code is printed for its level, and all of its distances fit into instructions.
+    /// True if code is emitted for its level, and all of its distances fit into instructions.
     pub fn is_printed(&self) -> bool {
         let is_here = cfg!(all(target_arch = "x86_64", not(portable), unix));
         if !self.level.contains(self.instruction.emitted_from) || !is_here {
@@ -300,8 +301,8 @@ impl Tile {
     }
 }
 
-/// Where register tiles that are computed by one call begin, and how many they are: whole ones up to so many, and what
-/// is left at the end.
+/// Returns the starts of calls, and the number of register tiles that each computes: whole tiles, at most `most` of
+/// them, and one for the rest at the end.
 pub fn strips(all: Range<i64>, each: i64, most: i64) -> impl Iterator<Item = (i64, i64)> {
     let mut next = all.start;
     std::iter::from_fn(move || {
@@ -312,15 +313,15 @@ pub fn strips(all: Range<i64>, each: i64, most: i64) -> impl Iterator<Item = (i6
     })
 }
 
-/// An element that lies behind others, which is widened if it has fewer bits.
+/// Returns element `at` after an address, widened if it has fewer bits.
 ///
 /// # Safety
-/// It exists.
+/// The element exists.
 pub(super) unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) -> T {
     // SAFETY: the caller's.
     unsafe {
         let half = || *from.cast::<u16>().add(at);
-        // Of 32 bits, as are all sums of what is narrow.
+        // Narrow elements have accumulators of 32 bits.
         let whole = |x: i32| std::mem::transmute_copy::<i64, T>(&i64::from(x));
         match dtype {
             DType::U8 => whole((*from.add(at)).into()),

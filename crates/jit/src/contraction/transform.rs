@@ -1,8 +1,8 @@
-//! Squares of vectors, multiplied with a matrix from both sides: `L · x · Lᵀ`.
+//! Squares of vectors, multiplied by a matrix from both sides: `L · x · Lᵀ`.
 //!
-//! The transforms of Winograd's convolutions are such. Elements of a square are vectors over channels. A
-//! [`Transform`] is printed as straight code for a vector of each element, in a loop over the channels; where nothing
-//! is printed, a portable loop computes it.
+//! The transforms of Winograd convolutions have this form. Elements of a square are vectors over channels. A
+//! [`Transform`] is emitted as straight-line code for a vector of each element, in a loop over the channels. Without
+//! emission, a portable loop computes it.
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 pub(super) mod print;
@@ -21,22 +21,22 @@ pub struct Transform {
     pub level: Features,
     /// A row of coefficients for each row of the result.
     pub matrix: &'static Rows,
-    /// The dtype of the square: halves are widened as they are loaded.
+    /// The dtype of the square: f16 and bf16 are widened as they are loaded.
     pub reads: DType,
-    /// How far apart rows and columns of the square lie.
+    /// The strides of rows and columns of the square.
     pub from: [i64; 2],
-    /// The same of the result; where work follows, in rows of what that writes.
+    /// The strides of the result; with an epilogue, in rows of its result.
     pub to: [i64; 2],
-    /// Channels, which lie side by side.
+    /// The number of channels, which are contiguous.
     pub channels: u32,
     /// Rows and columns of the result that are written.
     pub kept: [u8; 2],
-    /// What is done with results, which then writes its own.
+    /// The epilogue on the results, which then writes its own.
     pub finish: Option<Arc<Finish>>,
 }
 
 impl Transform {
-    /// What people see it as.
+    /// Returns a readable name.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn name(&self) -> String {
         let finish = self.finish.as_ref().map_or("", |_| ", finished");
@@ -44,7 +44,7 @@ impl Transform {
         format!("transform, {level:?} to {rows}x{columns}, {channels} channels{finish}")
     }
 
-    /// Whether there is code for its level, and what is done with results can be part of it.
+    /// True if there is code for its level, and the epilogue can be part of it.
     pub fn is_printed(&self) -> bool {
         let near = |n: i64| n.saturating_abs() < 1 << 26;
         let all_near = self.from.into_iter().chain(self.to).all(near);
@@ -59,7 +59,7 @@ impl Transform {
         is_x86 && self.level != Features::BASELINE && all_near && finishes
     }
 
-    /// All that printed code depends on.
+    /// Returns all that emitted code depends on.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
         let mut key = vec![b'w', self.matrix.len() as u8];
@@ -76,7 +76,7 @@ impl Transform {
     }
 }
 
-/// The most accesses of what is done with results.
+/// The most accesses of an epilogue.
 const POINTERS: usize = 10;
 
 /// Computes a transform, a channel at a time.

@@ -1,20 +1,20 @@
-//! Seeded bugs: vector code that is wrong in a way that a bug of the printer would make it. Tests that compare with
-//! the interpreter find each.
+//! Seeded bugs, which make vector code wrong as a bug of the emitter would. Tests that compare with the interpreter
+//! find each of them.
 
 use super::ir::{Constant, Do, Form, Ir, Src, Step};
 use kiln_base::prim::Reduction;
 use kiln_kernel::bugs::seeded;
 use kiln_x86::MaskOp;
 
-/// Changes code, or leaves it alone where it does not apply.
+/// A change to code, without effect where it does not apply.
 type Bug = fn(&mut Ir);
 
-/// What each bug is.
+/// Returns the description of each bug.
 pub fn names() -> impl Iterator<Item = &'static str> {
     BUGS.iter().map(|(name, _)| *name)
 }
 
-/// Puts the bug of this thread in, if it is one of these.
+/// Applies the bug of this thread, if it is one of these.
 pub(super) fn apply(ir: &mut Ir) {
     let is_it = |(name, _): &&(&str, Bug)| Some(*name) == seeded();
     if let Some((_, bug)) = BUGS.iter().find(is_it) {
@@ -22,12 +22,12 @@ pub(super) fn apply(ir: &mut Ir) {
     }
 }
 
-/// Changes each step that `f` knows.
+/// Applies `f` to each step.
 fn steps(ir: &mut Ir, f: impl Fn(&mut Step)) {
     ir.steps.iter_mut().for_each(f);
 }
 
-/// Changes each immediate of an instruction.
+/// Applies `f` to each immediate of the named instructions.
 fn immediates(ir: &mut Ir, names: &[&str], f: impl Fn(u8) -> u8) {
     steps(ir, |s| {
         if let Do::Op {

@@ -1,4 +1,4 @@
-//! Printed code, kept by what it was printed from.
+//! A cache of emitted code, by description.
 
 use hashbrown::HashMap;
 use kiln_kernel::lock::lock;
@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// Code is dropped from the cache when there is more than this; what is in use lives on.
+/// The bytes of code above which entries are evicted; code that is in use lives on.
 const BYTES: usize = 32 << 20;
 
-/// Each piece of code takes whole pages.
+/// The size of a page; each piece of code takes whole pages.
 const PAGE: usize = 4096;
 
-/// Code by description: equal descriptions print the same code.
+/// A cache of code by description: equal descriptions give the same code.
 #[derive(Default)]
 struct Cache {
     entries: HashMap<Vec<u8>, Entry>,
@@ -29,10 +29,10 @@ struct Entry {
 
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 
-/// The code that `key` describes, printed if it is not there, under a name for people. `None` if the system gives no
-/// memory that code can run from.
+/// Returns the code that `key` describes, and emits it if it is not cached. `name` is for people. Returns `None` if the
+/// system gives no executable memory.
 ///
-/// A key begins with a byte of its own for each kind of printer, and says all that the code depends on.
+/// A key starts with a byte that is unique to each emitter, and contains all that the code depends on.
 pub fn code(
     #[cfg_attr(not(feature = "testing"), expect(unused_mut))] mut key: Vec<u8>,
     name: impl FnOnce() -> String,
@@ -49,7 +49,7 @@ pub fn code(
             return Some(entry.code.clone());
         }
     }
-    // Printing is done outside the lock; two threads that print the same both get right code.
+    // Emission runs outside the lock; two threads that emit the same code both get correct code.
     let (name, bytes) = (name(), print());
     dump(&name, &bytes);
     let code = Arc::new(Code::named(&bytes, &name).ok()?);
@@ -57,8 +57,8 @@ pub fn code(
     Some(code)
 }
 
-/// Writes code to a file of the folder `code`, where the environment asks for dumps: as text, or without the feature
-/// `disassembly` as it is. Code runs as well without: that a file can't be written is no error.
+/// Writes code to a file of the folder `code`, if the environment asks for dumps: as text, or in binary without the
+/// feature `disassembly`. Errors are ignored, because code also runs without a dump.
 fn dump(name: &str, code: &[u8]) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let Some(place) = std::env::var_os("KILN_DUMP").filter(|p| !p.is_empty()) else {
@@ -87,7 +87,7 @@ impl Cache {
         if self.bytes <= BYTES {
             return;
         }
-        // The older half goes, so that this is rare.
+        // The older half is evicted, so that this is rare.
         let mut uses: Vec<u64> = self.entries.values().map(|e| e.used).collect();
         uses.sort_unstable();
         let middle = uses[uses.len() / 2];

@@ -7,7 +7,7 @@ use super::value::{Unprintable, Value, in_registers, is_wide};
 use kiln_base::{Compute, DType};
 use kiln_x86::{MaskOp, op};
 
-/// A value of dtype `from` as one of dtype `to`.
+/// Returns a value of dtype `from` as one of dtype `to`.
 pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<Value, Unprintable> {
     let ty = to.compute();
     match ty {
@@ -17,7 +17,7 @@ pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<V
         _ => {}
     }
     let value = match ty {
-        // Such a number may not be what its register says.
+        // The register holds a u64 as an i64, whose value may differ.
         _ if from == DType::U64 && (ty.is_float() || to == DType::U32) => Err(Unprintable),
         Compute::F32 => to_f32(ir, a, to),
         Compute::F64 => to_f64(ir, a),
@@ -27,7 +27,7 @@ pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<V
     Ok(value.unwrap_or_else(|_| native::cast_of(ir, a, from, to)))
 }
 
-/// The bits of a bf16, in the low half of each lane: those that the number was made of, if that was one.
+/// Returns the bits of a bf16, in the low half of each lane. If the number was widened from a bf16, these are its bits.
 pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
     let width = ir.width();
     if let Some((made, Some(16), [Some(Src::Virt(bits)), None, None])) = ir.made_by(x)
@@ -84,14 +84,14 @@ fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
     Ok(Value::one(Compute::F32, value))
 }
 
-/// The nearest f64, where no instruction gives it: upper and lower half are each the end of an f64 with a fixed
-/// exponent.
+/// Returns the nearest f64, where no instruction gives it. The upper and lower halves become the low bits of f64 with
+/// fixed exponents.
 fn from_i64(ir: &mut Ir, x: Virt) -> Virt {
     let width = ir.width();
     let (two_84, two_52) = (0x4530_0000_0000_0000, 0x4330_0000_0000_0000);
     let (sign, half) = (ir.i64(two_84 ^ 1 << 31), ir.i64(0xffff_ffff));
     let upper = ir.op1_of(op::VPSRLQ, width, Some(32), x);
-    // With the sign's bit turned over, it is that much more.
+    // Flipping the sign bit adds 2^63.
     let upper = ir.op2(op::VPXOR, upper, sign);
     let more = ir.f64(2f64.powi(84) + 2f64.powi(63) + 2f64.powi(52));
     let upper = ir.op2(op::VSUBPD, upper, more);
@@ -101,8 +101,8 @@ fn from_i64(ir: &mut Ir, x: Virt) -> Virt {
     ir.op2(op::VADDPD, upper, lower)
 }
 
-/// What is beyond 2^53, cut to a number that an f64 holds; it is odd where something was cut off, and so is rounded to
-/// an f32 as if nothing had been.
+/// Truncates numbers beyond 2^53 to numbers that an f64 holds. The result is odd where bits were cut off, so that it
+/// rounds to an f32 as the original would.
 fn odd_beyond_f64(ir: &mut Ir, x: Virt) -> Virt {
     let (most, least) = (ir.i64(1 << 53), ir.i64(-(1 << 53)));
     let above = ir.compare_int(true, Cmp::Gt, x.into(), most);
@@ -139,23 +139,22 @@ fn to_f64(ir: &mut Ir, a: Value) -> Result<Value, Unprintable> {
     })
 }
 
-/// The ends of a dtype of integers, as numbers that are kept in an i32 or i64.
+/// Returns the range of an integer dtype, as numbers of an i32 or i64.
 fn range(to: DType) -> Option<(f64, f64)> {
     let (low, high) = to.int_range()?;
     Some((low as f64, high as f64))
 }
 
-/// A number of f32 that is kept within ends, which are numbers of it, before it becomes an integer.
+/// A number of f32 that is clamped before it becomes an integer; the ends are f32 numbers.
 struct Cut {
     x: Src,
     ends: (f64, f64),
-    /// Whether it is rounded to the nearest, and not towards zero.
+    /// True if it is rounded to the nearest, not towards zero.
     nearest: bool,
 }
 
 impl Cut {
-    /// What is left of a number that is kept within the ends of a dtype, if what makes it keeps it within others, and
-    /// rounds it.
+    /// Returns the clamp of a number to a dtype's range. If its producer already clamps or rounds it, that is merged.
     fn of(ir: &Ir, mut x: Src, (mut low, mut high): (f64, f64)) -> Cut {
         let mut nearest = false;
         while let Some((op, immediate, [Some(a), b, None])) = ir.made_by(x) {
@@ -182,7 +181,7 @@ impl Cut {
     }
 }
 
-/// `x` within the ends of a dtype, and 0 where it is NaN.
+/// Returns `x` clamped to the range of a dtype, and 0 where it is NaN.
 fn clamped(ir: &mut Ir, wide: bool, x: Src, (low, high): (f64, f64)) -> Virt {
     let pick = |single, double| if wide { double } else { single };
     let is_zero = low == 0.0;
@@ -191,7 +190,7 @@ fn clamped(ir: &mut Ir, wide: bool, x: Src, (low, high): (f64, f64)) -> Virt {
         false => (ir.f32(low as f32), ir.f32(high as f32)),
     };
     if is_zero {
-        // Of a NaN and a number these instructions give the second.
+        // If one operand is NaN, these instructions return the second.
         let [x, _] = in_registers(ir, [x, x]);
         let y = ir.op2(pick(op::VMAXPS, op::VMAXPD), x, low);
         return ir.op2(pick(op::VMINPS, op::VMINPD), y, high);
@@ -210,7 +209,8 @@ fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
         Compute::F32 if to == DType::I32 => {
             let x = a.parts[0];
             let cut = ir.op1(op::VCVTTPS2DQ, x);
-            // What is too large, or NaN, became the least number: 2^31 and above want all its other bits.
+            // Too large numbers, and NaN, became the least integer. From 2^31 on, the result needs all of its bits
+            // inverted.
             let (limit, zero, ones) = (ir.f32(2_147_483_648.0), ir.i32(0), ir.i32(-1));
             let large = ir.compare(false, Cmp::Ge, x, limit);
             let turned = ir.op2(op::VPXOR, cut, ones);

@@ -1,7 +1,7 @@
-//! From vector code with as many registers as it likes to the machine's.
+//! Lowering from vector code with virtual registers to machine code.
 //!
-//! The code is straight, so registers are given in one pass: where there are too few, the value that is wanted last
-//! goes to the stack.
+//! The code has no branches, so registers are allocated in one pass. If there are too few, the value whose next use is
+//! farthest is spilled.
 
 use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
 use super::places::{Place, Places, Tail};
@@ -9,10 +9,10 @@ use super::pressure::uses;
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Asm, Mask, Mem, Operand, Operands, Vreg, Width, op};
 
-/// Masks with a bit of their own name that code uses; those before are the tail's.
+/// The masks that code uses; those before are the tail's.
 const MASKS: [Mask; 5] = [Mask(3), Mask(4), Mask(5), Mask(6), Mask(7)];
 
-/// Where a value is.
+/// The location of a value.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum At {
     Nowhere,
@@ -21,28 +21,28 @@ pub(super) enum At {
     Stack(u32),
 }
 
-/// Prints the code of `ir`.
+/// Emits the code of `ir`.
 pub(super) struct Emit<'a, P> {
     pub ir: &'a Ir,
     pub asm: &'a mut Asm,
     pub places: &'a mut P,
     pub tail: Option<Tail>,
-    /// Where values go that find no register.
+    /// The spill area.
     pub stack: Mem,
-    /// Constants that are in registers.
+    /// The constants that are in registers.
     pub pinned: &'a [Option<Vreg>],
     free: Vec<Vreg>,
     pub(super) masks: Vec<Mask>,
     pub(super) at: Vec<At>,
     /// The steps that use each value, the last first.
     uses: Vec<Vec<u32>>,
-    /// Values in registers that are not ours.
+    /// True for values in registers that belong to the caller.
     pub(super) borrowed: Vec<bool>,
-    /// The register that each value is wanted in at the end.
+    /// The register that each value must be in at the end.
     pub(super) wanted: Vec<Option<Vreg>>,
     slots: u32,
     free_slots: Vec<u32>,
-    /// Registers that only the step at hand uses, and the value that it makes, once that has a place.
+    /// The registers that only the current step uses; and the value that it produces, once that has a register.
     pub(super) temporary: Vec<Vreg>,
     made: Option<Virt>,
 }
@@ -56,7 +56,7 @@ impl Operands for List {
     }
 }
 
-/// Brings a constant into a register.
+/// Loads a constant into a register.
 pub(super) fn load_constant(asm: &mut Asm, c: &Constant, width: Width, to: Vreg) {
     match c {
         Constant::Lanes32(0) | Constant::Lanes64(0) => asm.op(op::VXORPS, width, (to, to, to)),
@@ -105,10 +105,10 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
-    /// Prints everything.
+    /// Emits all steps.
     pub(super) fn run(mut self) {
         let ir = self.ir;
-        // What goes back to an accumulator is made there.
+        // Values that are stored to an accumulator are computed in its register.
         for step in &ir.steps {
             if let (
                 Do::Store {
@@ -130,7 +130,7 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
-    /// Where something is, for the group of lanes that a step is for.
+    /// Returns the place of an operand, for the group of lanes that a step belongs to.
     pub(super) fn find(&mut self, key: Key, step: &Step) -> Place {
         self.places.turn(usize::from(step.group));
         self.places.place(self.asm, key)
@@ -156,7 +156,7 @@ impl<'a, P: Places> Emit<'a, P> {
         next.copied().unwrap_or(u32::MAX)
     }
 
-    /// A free vector register; `busy` values stay where they are, and what the step at hand makes.
+    /// Returns a free vector register. It does not spill `busy` values, or the current step's result.
     pub(super) fn take(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
         if let Some(r) = self.free.pop() {
             return r;
@@ -203,14 +203,14 @@ impl<'a, P: Places> Emit<'a, P> {
         k
     }
 
-    /// A register for the step at hand alone.
+    /// Returns a register for the current step alone.
     pub(super) fn temporary(&mut self, now: u32, busy: &[Option<Src>]) -> Vreg {
         let r = self.take(now, busy);
         self.temporary.push(r);
         r
     }
 
-    /// Makes sure that a value is in a register.
+    /// Reloads a value if it is spilled.
     fn bring(&mut self, v: Virt, now: u32, busy: &[Option<Src>]) {
         let At::Stack(slot) = self.at[v.0 as usize] else {
             return;
@@ -243,7 +243,7 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
-    /// A value in a register of its kind.
+    /// Returns a value's register, as an operand of its kind.
     pub(super) fn operand_of(&self, v: Virt) -> Operand {
         match self.ir.masks[v.0 as usize] {
             true => self.mask(v).into(),
@@ -251,7 +251,7 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
-    /// A source in a register.
+    /// Returns a source in a register.
     pub(super) fn register(&mut self, s: Src, now: u32, busy: &[Option<Src>]) -> Vreg {
         match s {
             Src::Virt(v) => self.vector(v),
@@ -267,7 +267,7 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
-    /// A source as an operand, which may be memory.
+    /// Returns a source as an operand, which may be memory.
     pub(super) fn operand(
         &mut self,
         s: Src,
@@ -299,7 +299,7 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
-    /// Whether a value is not used after a step.
+    /// True if a value is not used after a step.
     pub(super) fn dies(&self, v: Virt, now: u32) -> bool {
         self.uses[v.0 as usize].first().is_none_or(|u| *u <= now)
     }
@@ -313,7 +313,7 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
-    /// Gives back the registers of the sources that a step is the last to use.
+    /// Releases the registers of the sources whose last use is this step.
     pub(super) fn end(&mut self, step: &Step, now: u32) {
         for s in step.from.iter().flatten() {
             if let Src::Virt(v) = s
@@ -324,7 +324,7 @@ impl<'a, P: Places> Emit<'a, P> {
         }
     }
 
-    /// A register for the result. Sources that end here have given theirs back.
+    /// Returns a register for the result. Sources with their last use here are already released.
     pub(super) fn result(&mut self, to: Virt, now: u32, busy: &[Option<Src>]) -> Vreg {
         let r = match self.wanted[to.0 as usize] {
             Some(r) if self.is_unused(r) => {
@@ -337,7 +337,7 @@ impl<'a, P: Places> Emit<'a, P> {
         r
     }
 
-    /// Whether no value is in a register that is not ours.
+    /// True if no value is in a register of the caller's.
     pub(super) fn is_unused(&self, r: Vreg) -> bool {
         !self.at.contains(&At::Vector(r))
     }
@@ -440,7 +440,7 @@ impl<'a, P: Places> Emit<'a, P> {
         if self.ir.masks[to.0 as usize] {
             return self.mask_result(step, now).into();
         }
-        // The sources are read by this very instruction: their registers may be its result's.
+        // This very instruction reads the sources, so its result may use their registers.
         let busy = if busy.iter().flatten().count() > 0 {
             busy
         } else {
@@ -501,7 +501,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 }
 
-/// Which register of a value of two a form is of.
+/// Returns the register of a two-register value that a form stands for.
 pub(super) fn part(form: Form) -> usize {
     match form {
         Form::Double(p) | Form::Unsigned(p) => usize::from(p),

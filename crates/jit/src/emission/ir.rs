@@ -1,4 +1,4 @@
-//! Straight-line vector code with as many registers as it likes.
+//! Straight-line vector code with virtual registers.
 
 use super::Target;
 pub use super::step::Key;
@@ -6,16 +6,16 @@ pub(super) use super::step::{Constant, Do, Form, Src, Step, Virt};
 use kiln_base::prim::Reduction;
 use kiln_x86::{MaskOp, Op, Width, op};
 
-/// Collects vector code.
+/// A builder of vector code.
 pub(super) struct Ir {
     pub target: Target,
     pub steps: Vec<Step>,
     pub constants: Vec<Constant>,
-    /// Whether each value is in a mask register.
+    /// True for each value that is in a mask register.
     pub masks: Vec<bool>,
 }
 
-/// A comparison's condition.
+/// The condition of a comparison.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cmp {
     Eq,
@@ -24,12 +24,12 @@ pub(super) enum Cmp {
     Le,
     Gt,
     Ge,
-    /// Either is NaN.
+    /// True if either is NaN.
     Unordered,
 }
 
 impl Cmp {
-    /// Of `vcmpps`, quiet.
+    /// Returns the predicate of `vcmpps`, quiet.
     fn float(self) -> u8 {
         match self {
             Cmp::Eq => 0,
@@ -42,7 +42,7 @@ impl Cmp {
         }
     }
 
-    /// Of `vpcmpd`.
+    /// Returns the predicate of `vpcmpd`.
     fn int(self) -> u8 {
         match self {
             Cmp::Eq => 0,
@@ -66,7 +66,8 @@ impl Ir {
         }
     }
 
-    /// The code of two groups of lanes, step by step in turns: while one waits for a result, the other goes on.
+    /// Returns the code of two groups of lanes, with their steps interleaved: while one waits for a result, the other
+    /// proceeds.
     pub(super) fn twice(&self) -> Ir {
         let values = self.masks.len() as u32;
         let second = |v: Virt| Virt(v.0 + values);
@@ -104,7 +105,7 @@ impl Ir {
         }) as u32)
     }
 
-    /// The same f32 in each lane.
+    /// Returns the same f32 in each lane.
     pub(super) fn f32(&mut self, x: f32) -> Src {
         self.constant(Constant::Lanes32(x.to_bits()))
     }
@@ -141,7 +142,7 @@ impl Ir {
         to
     }
 
-    /// The number in all lanes of a constant of f32, or of f64.
+    /// Returns the number in all lanes of a constant of f32, or of f64.
     pub(super) fn number(&self, wide: bool, x: Src) -> Option<f64> {
         let Src::Const(c) = x else { return None };
         match self.constants[c as usize] {
@@ -151,7 +152,7 @@ impl Ir {
         }
     }
 
-    /// The instruction that makes a value, with its immediate, and what it reads.
+    /// Returns the instruction that computes a value, with its immediate and its sources.
     pub(super) fn made_by(&self, x: Src) -> Option<(Op, Option<u8>, [Option<Src>; 3])> {
         let Src::Virt(v) = x else { return None };
         let step = self.steps.iter().rev().find(|s| s.to == Some(v))?;
@@ -161,7 +162,7 @@ impl Ir {
         }
     }
 
-    /// Drops what nothing reads.
+    /// Removes dead code.
     pub(super) fn drop_unused(&mut self) {
         let mut used = vec![false; self.masks.len()];
         let mut steps = std::mem::take(&mut self.steps);
@@ -180,13 +181,13 @@ impl Ir {
         self.steps = steps;
     }
 
-    /// `op(a)`.
+    /// Adds `op(a)`.
     pub(super) fn op1(&mut self, op: Op, a: impl Into<Src>) -> Virt {
         let width = self.width();
         self.op1_of(op, width, None, a)
     }
 
-    /// `op(a)` of a width, with an immediate.
+    /// Adds `op(a)` of a width, with an immediate.
     pub(super) fn op1_of(
         &mut self,
         op: Op,
@@ -204,13 +205,13 @@ impl Ir {
         self.push(what, false, [Some(a.into()), None, None])
     }
 
-    /// `op(a, b)`.
+    /// Adds `op(a, b)`.
     pub(super) fn op2(&mut self, op: Op, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
         let width = self.width();
         self.op2_of(op, width, None, a, b)
     }
 
-    /// `op(a, b)` where the order does not matter.
+    /// Adds `op(a, b)` for a commutative operation.
     pub(super) fn either(&mut self, op: Op, a: impl Into<Src>, b: impl Into<Src>) -> Virt {
         match (a.into(), b.into()) {
             (a @ Src::Const(_), b @ Src::Virt(_)) => self.op2(op, b, a),
@@ -218,7 +219,7 @@ impl Ir {
         }
     }
 
-    /// `op(a, b)` of a width, with an immediate.
+    /// Adds `op(a, b)` of a width, with an immediate.
     pub(super) fn op2_of(
         &mut self,
         op: Op,
@@ -228,7 +229,7 @@ impl Ir {
         b: impl Into<Src>,
     ) -> Virt {
         let (a, b) = (a.into(), b.into());
-        // With EVEX these broadcast numbers of 32 bits.
+        // With EVEX these broadcast elements of 32 bits.
         let narrow = matches!(op.name, "VPAND" | "VPOR" | "VPXOR" | "VPANDN");
         let wide = match b {
             Src::Const(c) => matches!(self.constants[c as usize], Constant::Lanes64(_)),
@@ -244,7 +245,7 @@ impl Ir {
         self.push(what, false, [Some(a), Some(b), None])
     }
 
-    /// An instruction that overwrites its first operand, `op(a, b, c)`.
+    /// Adds an instruction that overwrites its first operand, `op(a, b, c)`.
     pub(super) fn tied(&mut self, op: Op, a: Src, b: Src, c: Src) -> Virt {
         let what = Do::Op {
             op,
@@ -256,7 +257,7 @@ impl Ir {
         self.push(what, false, [Some(a), Some(b), Some(c)])
     }
 
-    /// `a · b + c`, rounded once.
+    /// Adds `a · b + c`, rounded once.
     pub(super) fn fma(&mut self, a: impl Into<Src>, b: impl Into<Src>, c: impl Into<Src>) -> Virt {
         let what = Do::Fma {
             negated: false,
@@ -266,7 +267,7 @@ impl Ir {
         self.push(what, false, from)
     }
 
-    /// `mask ? a : b`, of lanes of 32 or 64 bits.
+    /// Adds `mask ? a : b`, of lanes of 32 or 64 bits.
     pub(super) fn select(
         &mut self,
         wide: bool,
@@ -278,7 +279,7 @@ impl Ir {
         self.push(Do::Blend { wide }, false, from)
     }
 
-    /// A comparison of floats of 32 or 64 bits: a mask, or of 64 bits one of as many lanes.
+    /// Adds a comparison of floats of 32 or 64 bits; its result is a mask, for 64 bits one of half as many lanes.
     pub(super) fn compare(
         &mut self,
         wide: bool,
@@ -297,7 +298,7 @@ impl Ir {
         self.push(what, self.target.evex, from)
     }
 
-    /// A comparison of integers.
+    /// Adds a comparison of integers.
     pub(super) fn compare_int(&mut self, wide: bool, cmp: Cmp, a: Src, b: Src) -> Virt {
         if self.target.evex {
             let what = Do::Op {
@@ -337,7 +338,7 @@ impl Ir {
         }
     }
 
-    /// Lanes of a vector whose sign is set, as a mask.
+    /// Returns the sign bits of a vector's lanes, as a mask.
     pub(super) fn signs(&mut self, wide: bool, a: Virt) -> Virt {
         if self.target.evex {
             let what = Do::Op {
@@ -361,7 +362,7 @@ impl Ir {
         }
     }
 
-    /// The mask of a group of lanes from those of its two halves of 64 bits a lane.
+    /// Returns the mask of a group of lanes, from the masks of its two halves of 64 bits per lane.
     pub(super) fn join_masks(&mut self, low: Virt, high: Virt) -> Virt {
         if self.target.evex {
             let from = [Some(low.into()), Some(high.into()), None];
@@ -370,7 +371,7 @@ impl Ir {
         self.narrow64(low, high)
     }
 
-    /// The lower halves of the lanes of two vectors of 64 bits a lane.
+    /// Returns the lower halves of the lanes of two vectors of 64 bits per lane.
     pub(super) fn low_halves(&mut self, low: Virt, high: Virt) -> Virt {
         if !self.target.evex {
             return self.narrow64(low, high);
@@ -379,14 +380,14 @@ impl Ir {
         self.joined(low, high)
     }
 
-    /// With VEX, the lower halves of the lanes of two vectors of 64 bits a lane.
+    /// With VEX, returns the lower halves of the lanes of two vectors of 64 bits per lane.
     pub(super) fn narrow64(&mut self, low: Virt, high: Virt) -> Virt {
         let width = self.width();
         let even = self.op2_of(op::VSHUFPS, width, Some(0x88), low, high);
         self.op1_of(op::VPERMQ, width, Some(0xD8), even)
     }
 
-    /// The mask of each half of a group, for lanes of 64 bits.
+    /// Returns the mask of each half of a group, for lanes of 64 bits.
     pub(super) fn split_mask(&mut self, m: Virt) -> [Virt; 2] {
         if self.target.evex {
             let upper = self.push(Do::UpperBits, true, [Some(m.into()), None, None]);
@@ -396,7 +397,7 @@ impl Ir {
         [self.op1(op::VPMOVSXDQ, m), self.op1(op::VPMOVSXDQ, upper)]
     }
 
-    /// `a` and `b`, as masks; so of the others.
+    /// Adds a logical operation on the masks `a` and `b`.
     pub(super) fn masks(&mut self, what: MaskOp, a: Virt, b: Virt) -> Virt {
         if self.target.evex {
             let from = [Some(a.into()), Some(b.into()), None];
@@ -412,7 +413,7 @@ impl Ir {
         self.op2(op, a, b)
     }
 
-    /// The lanes that a mask has not.
+    /// Returns the complement of a mask.
     pub(super) fn not_mask(&mut self, a: Virt) -> Virt {
         if self.target.evex {
             let ones = self.masks(MaskOp::Equal, a, a);
@@ -435,13 +436,13 @@ impl Ir {
         });
     }
 
-    /// What a reduction may take at the tail.
+    /// Returns a value whose lanes outside the tail are neutral for a reduction.
     pub(super) fn neutral(&mut self, op: Reduction, wide: u8, float: bool, value: Src) -> Virt {
         let what = Do::Neutral { op, wide, float };
         self.push(what, false, [Some(value), None, None])
     }
 
-    /// The upper half of a vector, as one of half the width.
+    /// Returns the upper half of a vector, as a vector of half the width.
     pub(super) fn upper(&mut self, a: impl Into<Src>) -> Virt {
         match self.target.evex {
             true => self.op1_of(op::VEXTRACT256, Width::Z, Some(1), a),
@@ -449,7 +450,7 @@ impl Ir {
         }
     }
 
-    /// One vector of two of half the width.
+    /// Returns a vector whose halves are two vectors of half the width.
     pub(super) fn joined(&mut self, low: Virt, high: Virt) -> Virt {
         let (op, width) = match self.target.evex {
             true => (op::VINSERT256, Width::Z),

@@ -1,11 +1,12 @@
 //! Instructions of a tile program for one group of lanes.
 //!
-//! A group has as many lanes as a vector has f32: 16 from `Features::AVX512` on, 8 at `Features::AVX2`. A value of 64 bits a lane
-//! takes two registers, a mask one: a mask register with EVEX, a vector of lanes of 32 bits with VEX.
+//! A group has as many lanes as a vector has f32: 16 from `Features::AVX512` on, 8 at `Features::AVX2`. A value of 64
+//! bits per lane takes two registers. A mask takes one: a mask register with EVEX, a vector of lanes of 32 bits with
+//! VEX.
 //!
-//! Whoever prints a loop around them, or puts them behind a product, makes [`Lines`] of the list, asks how many
-//! registers it [needs](Lines::needs) and how much [stack](Lines::stack), and prints it where wanted, with
-//! [`Places`] that say where accesses, and registers of the program that come from elsewhere, are.
+//! A caller that emits a loop around them, or puts them after a product, makes [`Lines`] of the list. It gets the
+//! number of registers that they [need](Lines::needs) and the bytes of [stack](Lines::stack). Then it emits them, with
+//! [`Places`] for accesses, and for registers of the program that come from elsewhere.
 
 use super::Target;
 use super::cast;
@@ -25,17 +26,17 @@ use kiln_kernel::compute::{plain_dtype, scalar_bits};
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86::{Asm, Mem, Vreg, op};
 
-/// What a list of instructions is about.
+/// The context of a list of instructions.
 pub struct About<'a> {
     /// The type of each register.
     pub registers: &'a [Compute],
-    /// Registers that are constants.
+    /// The registers that are constants.
     pub constants: &'a [(Reg, Scalar)],
     /// The types of row slots.
     pub slots: &'a [Compute],
-    /// The dtype that each access has in memory.
+    /// The dtype of each access in memory.
     pub dtypes: &'a dyn Fn(u16) -> DType,
-    /// Whether a register has the same in all lanes.
+    /// True if a register has the same value in all lanes.
     pub same: &'a dyn Fn(Reg) -> bool,
 }
 
@@ -44,19 +45,19 @@ pub struct Lines {
     ir: Ir,
     needs: usize,
     stack: usize,
-    /// Constants, those that are read most often first.
+    /// The constants, most frequently read first.
     popular: Vec<u32>,
 }
 
-/// Constants of [`Lines`] that are in registers.
+/// The constants of [`Lines`] that are in registers.
 #[derive(Clone, Default)]
 pub struct Pinned(Vec<Option<Vreg>>);
 
 impl Lines {
-    /// Vector code for `code`; `outputs` are registers that are read elsewhere.
+    /// Returns vector code for `code`; `outputs` are registers that are read elsewhere.
     ///
     /// # Errors
-    /// If something in it is not printed.
+    /// If some instruction can't be emitted.
     pub fn new(
         target: Target,
         about: &About,
@@ -95,21 +96,21 @@ impl Lines {
         })
     }
 
-    /// With so many free vector registers nothing goes to the stack.
+    /// Returns the number of free vector registers with which nothing is spilled.
     pub fn needs(&self) -> usize {
         self.needs
     }
 
-    /// The fewest registers that it can be printed with.
+    /// The fewest registers that it can be emitted with.
     pub const LEAST: usize = 6;
 
-    /// Bytes that it may want on the stack.
+    /// Returns the number of bytes that it may need on the stack.
     pub fn stack(&self) -> usize {
         self.stack
     }
 
-    /// The same for two groups of lanes at once, whose code is interleaved: worth it where long chains of operations
-    /// would leave the processor waiting.
+    /// Returns the code for two groups of lanes at once, interleaved. It is worthwhile for long dependency chains,
+    /// which would stall the processor.
     pub fn twice(&self) -> Lines {
         let ir = self.ir.twice();
         let (needs, slots) = pressure(&ir);
@@ -121,17 +122,17 @@ impl Lines {
         }
     }
 
-    /// The number of instructions, roughly.
+    /// Returns the approximate number of instructions.
     pub fn instructions(&self) -> usize {
         self.ir.steps.len()
     }
 
-    /// How many constants it reads.
+    /// Returns the number of constants that it reads.
     pub fn constants(&self) -> usize {
         self.popular.len()
     }
 
-    /// Brings constants into these registers, in front of a loop.
+    /// Loads constants into these registers, before a loop.
     pub fn pin(&self, asm: &mut Asm, registers: &[Vreg]) -> Pinned {
         let mut pinned = vec![None; self.ir.constants.len()];
         for (c, r) in self.popular.iter().zip(registers) {
@@ -142,9 +143,9 @@ impl Lines {
         Pinned(pinned)
     }
 
-    /// Prints the code for one group of lanes: all of them, or those of the tail. It uses the registers `free` (at
-    /// least [`Lines::LEAST`], and those that places give), the masks 3 to 7, and the bytes on the
-    /// [stack](Lines::stack) from `stack`.
+    /// Emits the code for one group of lanes: all of them, or those of the tail. It uses the registers `free` (at least
+    /// [`Lines::LEAST`], and those that places give), the masks 3 to 7, and the bytes of [stack](Lines::stack) at
+    /// `stack`.
     pub fn print(
         &self,
         asm: &mut Asm,
@@ -168,7 +169,7 @@ pub(super) struct Build<'a> {
     pub about: &'a About<'a>,
     values: HashMap<u16, Value>,
     accumulators: HashSet<u16>,
-    /// Registers that have numbers one after the other.
+    /// The registers whose lanes are consecutive numbers.
     pub lined: HashSet<u16>,
 }
 
@@ -209,7 +210,7 @@ impl Build<'_> {
         })
     }
 
-    /// Elements of a dtype, as its compute type.
+    /// Loads elements of a dtype, as its compute type.
     pub(super) fn load(&mut self, from: Key, dtype: DType) -> Value {
         let ty = dtype.compute();
         let ir = &mut self.ir;
@@ -239,7 +240,7 @@ impl Build<'_> {
         }
     }
 
-    /// Writes a value as elements of a dtype, which has its compute type.
+    /// Stores a value of a dtype's compute type as elements of the dtype.
     fn store(&mut self, to: Key, dtype: DType, value: Value) -> Result<(), Unprintable> {
         let ir = &mut self.ir;
         let evex = ir.target.evex;
@@ -298,7 +299,7 @@ impl Build<'_> {
         self.ir.store(to, Form::Bytes, bytes.into());
     }
 
-    /// With VEX, the low bits of eight lanes as numbers of 16 bits.
+    /// With VEX, returns the low bits of eight lanes as elements of 16 bits.
     fn shorts(&mut self, value: Src, bits: i32) -> Virt {
         let ir = &mut self.ir;
         let bits = ir.i32(bits);
@@ -367,7 +368,7 @@ impl Build<'_> {
                 access,
                 dynamic,
             } => (*dst, self.load_at(*access, dynamic)?),
-            // A number of the first lane by position, and what it grows by from lane to lane.
+            // The number of the first lane, by position, and its increment per lane.
             Inst::Index {
                 dst,
                 offset,

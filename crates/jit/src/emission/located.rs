@@ -1,4 +1,5 @@
-//! What depends on where lanes are: their numbers, elements at addresses that data gives, random numbers.
+//! Operations that depend on the position of lanes: their numbers, elements at data-dependent addresses, random
+//! numbers.
 
 use super::ir::{Do, Ir, Key, Src, Virt};
 use super::lines::Build;
@@ -12,7 +13,7 @@ use kiln_plan::tile::{Dynamic, Reg};
 use kiln_x86::{MaskOp, op};
 
 impl Build<'_> {
-    /// A number of the first lane of a call, by its position, and what it grows by from lane to lane.
+    /// Returns the number of a call's first lane, by its position, plus `stride` per lane.
     pub(super) fn index(
         &mut self,
         dst: Reg,
@@ -39,8 +40,8 @@ impl Build<'_> {
         binary(&mut self.ir, Binary::Mul, x, by)
     }
 
-    /// Elements at addresses that depend on data. The first of the parts is what does not: its stride is 1, its extent
-    /// that of all addresses that there are, and its site one of [`Elements`].
+    /// Loads elements at data-dependent addresses. The first part is the one that does not depend on data. Its stride
+    /// is 1, its extent is the number of all addresses, and its site is one of [`Elements`].
     pub(super) fn load_at(&mut self, access: u16, parts: &[Dynamic]) -> Result<Value, Unprintable> {
         let [first, rest @ ..] = parts else {
             return Err(Unprintable);
@@ -81,7 +82,7 @@ impl Build<'_> {
             }
             return Ok(value);
         }
-        // Lanes behind the last may have any address.
+        // Lanes after the last may have any address.
         let length = number(&first.extent)?;
         let extent = self.constant(Scalar::Int(length), Compute::I64)?;
         let outside = self.outside(address, extent)?;
@@ -124,7 +125,7 @@ impl Build<'_> {
         }
     }
 
-    /// Which numbers are not within `0..extent`.
+    /// Returns a mask of the numbers outside `0..extent`.
     fn outside(&mut self, x: Value, extent: Value) -> Result<Virt, Unprintable> {
         let zero = self.constant(Scalar::Int(0), Compute::I64)?;
         let below = binary(&mut self.ir, Binary::Lt, x, zero)?.mask()?;
@@ -132,7 +133,7 @@ impl Build<'_> {
         Ok(self.ir.masks(MaskOp::Or, below, above))
     }
 
-    /// Random numbers of a seed, an offset and an index.
+    /// Returns random numbers of a seed, an offset and an index.
     pub(super) fn random(
         &mut self,
         kind: RandomKind,

@@ -1,5 +1,5 @@
-//! Elementary functions on f32: those of [`kiln_kernel::simd::math`], operation by operation, so that they have the same
-//! bits.
+//! Elementary functions on f32: those of [`kiln_kernel::simd::math`], operation by operation, so that results are
+//! bitwise equal.
 
 use super::ir::{Cmp, Ir, Src, Virt};
 use super::native;
@@ -15,7 +15,7 @@ use kiln_x86::op;
 use std::f32::consts::{LN_2, LOG2_E};
 use std::f64::consts::FRAC_2_PI;
 
-/// A function that has a vector form.
+/// Adds a function, if it has a vector form.
 pub(super) fn unary(ir: &mut Ir, what: Unary, x: Virt) -> Option<Virt> {
     Some(match what {
         Unary::Exp => exp(ir, x),
@@ -56,7 +56,7 @@ fn shift_right(ir: &mut Ir, a: Virt, n: u8) -> Virt {
     ir.op1_of(op::VPSRAD, width, Some(n), a)
 }
 
-/// A polynomial, highest coefficient first.
+/// Evaluates a polynomial, highest coefficient first.
 fn poly(ir: &mut Ir, x: Virt, c: &[f32]) -> Virt {
     let (first, second) = (ir.f32(c[0]), ir.f32(c[1]));
     let mut y = ir.fma(first, x, second);
@@ -77,7 +77,7 @@ fn neg(ir: &mut Ir, x: Virt) -> Virt {
     ir.op2(op::VXORPS, x, sign)
 }
 
-/// `a` with the sign of `b`.
+/// Returns `a` with the sign of `b`.
 fn copysign(ir: &mut Ir, a: Virt, b: Virt) -> Virt {
     let (sign, magnitude) = (ir.f32(-0.0), ir.i32(i32::MAX));
     let sign = ir.op2(op::VANDPS, b, sign);
@@ -85,28 +85,28 @@ fn copysign(ir: &mut Ir, a: Virt, b: Virt) -> Virt {
     ir.op2(op::VORPS, magnitude, sign)
 }
 
-/// `x` kept within `low..=high`; NaN stays, being the second operand.
+/// Returns `x` clamped to `low..=high`; NaN stays, because it is the second operand.
 fn clamp(ir: &mut Ir, x: Virt, low: f32, high: f32) -> Virt {
     let (low, high) = (ir.f32(low), ir.f32(high));
     let x = ir.op2(op::VMAXPS, low, x);
     ir.op2(op::VMINPS, high, x)
 }
 
-/// The nearest integer as float and as integer.
+/// Returns the nearest integer as float and as integer.
 fn nearest(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
     let (round, bits) = (ir.f32(ROUND), ir.i32(ROUND.to_bits() as i32));
     let t = add(ir, x, round);
     (sub(ir, t, round), ir.op2(op::VPSUBD, t, bits))
 }
 
-/// `2^n`, a normal number.
+/// Returns `2^n`, a normal number.
 fn power(ir: &mut Ir, n: Virt) -> Virt {
     let bias = ir.i32(127);
     let n = ir.op2(op::VPADDD, n, bias);
     shift_left(ir, n, 23)
 }
 
-/// `x · 2^n`.
+/// Returns `x · 2^n`.
 fn scale(ir: &mut Ir, x: Virt, n: Virt) -> Virt {
     let half = shift_right(ir, n, 1);
     let rest = ir.op2(op::VPSUBD, n, half);
@@ -124,7 +124,7 @@ fn reduce_exp(ir: &mut Ir, x: Virt) -> (Virt, Virt) {
     (ir.fma(n, low, r), i)
 }
 
-/// `e^r - 1`.
+/// Returns `e^r - 1`.
 fn exp_less_one(ir: &mut Ir, r: Virt) -> Virt {
     let tail = poly(ir, r, &EXP_TAIL);
     let square = mul(ir, r, r);
@@ -135,7 +135,7 @@ fn exp(ir: &mut Ir, x: Virt) -> Virt {
     let x = clamp(ir, x, EXP_LIMITS.0, EXP_LIMITS.1);
     let (log2_e, round, one) = (ir.f32(LOG2_E), ir.f32(ROUND), ir.f32(1.0));
     let (high, low) = (ir.f32(MINUS_LN_2.0), ir.f32(MINUS_LN_2.1));
-    // The constant that rounds is needed twice: from a register.
+    // The rounding constant is needed twice, so it is in a register.
     let turns = ir.fma(x, log2_e, round);
     let n = sub(ir, turns, round);
     let r = ir.fma(n, high, x);
@@ -358,8 +358,7 @@ fn erf_by_table(ir: &mut Ir, x: Virt) -> Virt {
     ir.op2(op::VORPS, y, sign)
 }
 
-/// Sine or cosine. What is far from 0 is left to a function, where there is any.
-/// The sine or cosine.
+/// Returns the sine or cosine. If any lane is far from 0, a function computes those lanes.
 fn turn(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     let y = turn_near(ir, what, x);
     let (a, limit) = (abs(ir, x), ir.f32(TRIG_LIMIT));
@@ -368,7 +367,7 @@ fn turn(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     ir.select(false, far, of_far, y)
 }
 
-/// The sine or cosine of what is within [`TRIG_LIMIT`].
+/// Returns the sine or cosine of numbers within [`TRIG_LIMIT`].
 fn turn_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     let upper = ir.upper(x);
     let (turns, round) = (ir.f64(FRAC_2_PI), ir.f64(ROUND_F64));
@@ -410,7 +409,7 @@ fn turn_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     ir.op2(op::VXORPS, y, sign)
 }
 
-/// `sqrt(-2 ln u) cos(angle)`, for an angle of at most a turn.
+/// Returns `sqrt(-2 ln u) cos(angle)`, for an angle of at most a turn.
 pub(super) fn polar(ir: &mut Ir, u: Virt, angle: Virt) -> Virt {
     let (logarithm, by) = (log(ir, u), ir.f32(-2.0));
     let square = mul(ir, logarithm, by);

@@ -1,11 +1,11 @@
-//! Elements between memory and registers.
+//! Loads and stores of elements.
 
 use super::emit::{Emit, part};
 use super::ir::{Form, Key, Src, Step};
 use super::places::{Place, Places, Tail};
 use kiln_x86::{Condition, Gpr, Mask, MaskOp, Mem, Op, Vreg, Width, op};
 
-/// Bytes that each form has for a group of lanes, before part `p`, as a multiple of the vector's.
+/// Returns the byte offset of part `p` of a form in a group of lanes.
 fn offset(form: Form, full: Width) -> i32 {
     match form {
         Form::Double(1) => full.bytes() as i32,
@@ -19,7 +19,7 @@ impl<P: Places> Emit<'_, P> {
         self.ir.target.width()
     }
 
-    /// With VEX, the tail's lanes as a vector; with EVEX, any register.
+    /// With VEX, returns the tail's lanes as a vector; with EVEX, an arbitrary register.
     pub(super) fn tail_vector(
         &mut self,
         tail: Tail,
@@ -42,7 +42,7 @@ impl<P: Places> Emit<'_, P> {
         }
     }
 
-    /// Elements from memory, as `form` has them, into a register.
+    /// Loads elements in the given form from memory into a register.
     pub(super) fn load_vector(&mut self, place: Place, form: Form, to: Vreg, now: u32) {
         let full = self.width();
         let from = match place {
@@ -103,7 +103,7 @@ impl<P: Places> Emit<'_, P> {
         }
     }
 
-    /// Does something for each lane that is one.
+    /// Emits code for each lane that exists.
     fn each_lane(&mut self, lanes: Gpr, mut f: impl FnMut(&mut kiln_x86::Asm, u8)) {
         let end = self.asm.label();
         for lane in 0..8 {
@@ -142,7 +142,7 @@ impl<P: Places> Emit<'_, P> {
         }
     }
 
-    /// Elements at addresses of their own.
+    /// Gathers elements at individual addresses.
     pub(super) fn gather(&mut self, key: Key, wide: bool, step: &Step, now: u32) {
         let [Some(fill), Some(at), Some(last @ Src::Virt(mask))] = step.from else {
             panic!("three operands");
@@ -170,7 +170,7 @@ impl<P: Places> Emit<'_, P> {
         }
     }
 
-    /// The numbers of the lanes, of which the first is `first + plus`.
+    /// Computes the numbers of the lanes; the first is `first + plus`.
     fn load_lanes(&mut self, first: Gpr, plus: i32, form: Form, to: Vreg) {
         let full = self.width();
         let lanes = full.bytes() as i64 / 8;
@@ -186,7 +186,7 @@ impl<P: Places> Emit<'_, P> {
         self.asm.op(op::VPADDQ, full, (to, to, order));
     }
 
-    /// Bytes that are 0 or not, as a mask; `r` is a register for it.
+    /// Loads bytes as a mask of those that are not 0; `r` is a temporary register.
     pub(super) fn load_bits(&mut self, place: Place, to: Mask, r: Vreg) {
         match (place, self.tail) {
             (Place::Splat(m), _) => self.asm.op(op::VPBROADCASTB, Width::X, (r, m)),
@@ -201,7 +201,7 @@ impl<P: Places> Emit<'_, P> {
         self.asm.op(op::VPTESTMB, Width::X, (to, r, r));
     }
 
-    /// A mask as bytes of 0 and 1.
+    /// Stores a mask as bytes of 0 and 1.
     pub(super) fn store_bits(&mut self, place: Place, from: Mask, r: Vreg) {
         let (Place::Vector(m) | Place::Stream(m)) = place else {
             panic!("bytes are stored side by side");
@@ -218,7 +218,7 @@ impl<P: Places> Emit<'_, P> {
         }
     }
 
-    /// A register as elements in memory.
+    /// Stores a register as elements in memory.
     pub(super) fn store_vector(
         &mut self,
         place: Place,

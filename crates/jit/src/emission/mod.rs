@@ -1,8 +1,8 @@
-//! Kernels printed as machine code: x86-64 with VEX (`Features::AVX2`) or EVEX (from `Features::AVX512` on).
+//! Emission of kernels as machine code: x86-64 with VEX (`Features::AVX2`) or EVEX (from `Features::AVX512` on).
 //!
-//! What a kernel does is described by a list of instructions of a tile program ([`lines::Lines`]), which is lowered to
-//! vector code with as many registers as it likes ([`ir`]), and then given the machine's (`emit`). What is printed
-//! computes the bits that the interpreter does.
+//! A kernel is described by a list of instructions of a tile program ([`lines::Lines`]). It is lowered to vector code
+//! with virtual registers ([`ir`]), and then to machine registers (`emit`). Emitted code computes the same bits as the
+//! interpreter.
 
 #[cfg(feature = "testing")]
 pub mod bugs;
@@ -27,7 +27,7 @@ mod value;
 use kiln_kernel::simd::Features;
 use kiln_x86::Width;
 
-/// What code is printed for.
+/// The target of emission.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// EVEX, with 32 registers and masks, or VEX, with 16.
@@ -35,7 +35,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target of a level, if code is printed for it.
+    /// Returns the target of a level, if code is emitted for it.
     pub fn of(level: Features) -> Option<Target> {
         match level.width() {
             Features::BASELINE => None,
@@ -44,12 +44,12 @@ impl Target {
         }
     }
 
-    /// The widest vector.
+    /// Returns the widest vector.
     pub fn width(self) -> Width {
         if self.evex { Width::Z } else { Width::Y }
     }
 
-    /// Elements that one group of lanes has: as many f32 as a vector holds.
+    /// Returns the number of elements of a group of lanes: as many f32 as a vector holds.
     pub fn lanes(self) -> usize {
         self.width().bytes() / 4
     }

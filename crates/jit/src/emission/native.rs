@@ -1,7 +1,7 @@
-//! Functions of Rust's that printed code calls: what is rare, or has no vector form.
+//! Rust functions that emitted code calls, for operations that are rare or have no vector form.
 //!
-//! A call keeps every register but that of its result, so nothing around it knows of it. The function finds its operands
-//! in slots of 64 bytes, and leaves its result in the first.
+//! A call preserves every register except its result, so the surrounding code is not affected. The function finds its
+//! operands in slots of 64 bytes, and leaves its result in the first.
 
 use super::emit::Emit;
 use super::ir::{Do, Ir, Src, Step, Virt};
@@ -16,13 +16,13 @@ use kiln_kernel::failures::Position;
 use kiln_kernel::simd::convert::{Mem as Element, with_dtype};
 use kiln_x86::{Condition, Gpr, Mask, Mem, Operand, Vreg, Width, op};
 
-/// A number of lanes that is not one of bits.
+/// A flag for a count of lanes that is a number, not a mask.
 const COUNT: u64 = 1 << 16;
-/// Bytes of a slot.
+/// The bytes of a slot.
 const SLOT: usize = 64;
 
-/// What a function is told: which of the primitives it is, of which half of a group, of how many lanes, and the site
-/// that it reports at.
+/// The parameters of a function: the primitive, the half of a group, the number of lanes, and the site that it reports
+/// at.
 #[derive(Copy, Clone)]
 struct Told {
     what: u8,
@@ -46,8 +46,8 @@ impl Told {
         }
     }
 
-    /// The first lane of the half, and how many of its lanes are some of the group's, of which there are so many or
-    /// which has bits.
+    /// Returns the first lane of the half, and the number of its lanes that exist. `count` is the number of the group's
+    /// lanes, or a mask of them.
     fn lanes(self, count: u64) -> (usize, usize) {
         let all = if count >= COUNT {
             (count - COUNT) as usize
@@ -60,10 +60,10 @@ impl Told {
     }
 }
 
-/// The elements of a slot.
+/// Returns the elements of a slot.
 ///
 /// # Safety
-/// They are in the slots that a function is called with.
+/// They are in the slots of the call.
 unsafe fn slot<T>(slots: *mut u8, n: usize) -> *mut T {
     slots.wrapping_add(n * SLOT).cast()
 }
@@ -97,7 +97,7 @@ unsafe extern "sysv64" fn binary<T: Elem>(
     let op = Binary::ALL[usize::from(told.what)];
     let (first, lanes) = told.lanes(count);
     for i in 0..lanes {
-        // SAFETY: a slot has room for the lanes of a group; what divides is called with the context of the run.
+        // SAFETY: a slot has room for the lanes of a group; a division is called with the context of the run.
         unsafe {
             let x = *slot::<T>(slots, 1).add(i);
             let y = T::binary(op, x, *slot::<T>(slots, 2).add(i));
@@ -136,7 +136,7 @@ where
     0
 }
 
-/// The second operand is the position.
+/// Computes random numbers; the second operand is the position.
 unsafe extern "sysv64" fn random(
     slots: *mut u8,
     count: u64,
@@ -146,10 +146,10 @@ unsafe extern "sysv64" fn random(
     _: u64,
 ) -> u64 {
     /// # Safety
-    /// As of all these functions. The kind is known where it is called.
+    /// As for all of these functions. The kind is known at compile time.
     #[inline(always)]
     unsafe fn of<T>(slots: *mut u8, lanes: usize, kind: RandomKind, f: fn([u32; 4]) -> T) {
-        // First all words, whose rounds then overlap.
+        // All words are computed first, so that their rounds overlap.
         let mut words = [[0; 4]; SLOT / size_of::<u64>()];
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
@@ -199,7 +199,7 @@ unsafe extern "sysv64" fn report(
     0
 }
 
-/// Calls a function for each half of a group where an operand or the result has 64 bits a lane, else once.
+/// Adds a call for each half of a group if an operand or the result has 64 bits per lane, otherwise one call.
 fn call(
     ir: &mut Ir,
     (f, told): (Function, Told),
@@ -230,7 +230,7 @@ fn call(
         if let Some(mask) = asks {
             list[2] = Some(mask.into());
         }
-        // SAFETY: addresses are numbers to whoever interprets code.
+        // SAFETY: the interpreter uses addresses only as numbers.
         #[cfg(feature = "testing")]
         kiln_kernel::interpreted::calls(unsafe {
             std::mem::transmute::<Function, kiln_x86_interpreter::Function>(f)
@@ -268,7 +268,7 @@ const NOTHING: Told = Told {
     site: 0,
 };
 
-/// A primitive on one value, lane by lane.
+/// Adds a primitive on one value, lane by lane.
 pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value) -> Value {
     let f = with_compute!(a.ty, T => unary::<T> as Function);
     let told = Told {
@@ -278,7 +278,7 @@ pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value) -> Value {
     call(ir, (f, told), false, a.ty, &[a], None)
 }
 
-/// The same of f32 where any lane of a mask is set; else it is anything.
+/// Adds the same on f32, called only if any lane of a mask is set; otherwise the result is arbitrary.
 pub(super) fn unary_where(ir: &mut Ir, op: Unary, a: Value, mask: Virt) -> Src {
     let told = Told {
         what: op as u8,
@@ -287,7 +287,7 @@ pub(super) fn unary_where(ir: &mut Ir, op: Unary, a: Value, mask: Virt) -> Src {
     call(ir, (unary::<f32>, told), false, a.ty, &[a], Some(mask)).parts[0]
 }
 
-/// A primitive on two values, lane by lane; a division of integers reports where it divides by 0.
+/// Adds a primitive on two values, lane by lane; a division of integers by 0 is reported.
 pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) -> Value {
     let f = with_compute!(a.ty, T => binary::<T> as Function);
     let reports = op.divides() && !a.ty.is_float();
@@ -299,7 +299,7 @@ pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) 
     call(ir, (f, told), reports, a.ty, &[a, b], None)
 }
 
-/// A conversion, lane by lane, of what is no mask.
+/// Adds a conversion, lane by lane, of a value that is not a mask.
 pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
     let f = with_dtype!(to, D => with_compute!(from.compute(), S => match from {
         DType::U64 => cast::<S, D, true> as Function,
@@ -308,7 +308,7 @@ pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
     call(ir, (f, NOTHING), false, to.compute(), &[a], None)
 }
 
-/// Random numbers of 64 bits, of seeds and positions.
+/// Adds random numbers of 64 bits, from seeds and positions.
 pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
     let told = Told {
         what: kind as u8,
@@ -317,13 +317,13 @@ pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value
     call(ir, (random, told), false, ty, &from, None)
 }
 
-/// Reports the lanes of a mask, those whose index is not below an extent.
+/// Adds the report of the lanes of a mask, whose index is not below an extent.
 pub(super) fn check(ir: &mut Ir, from: [Value; 2], outside: Virt, site: u32) {
     let told = Told { site, ..NOTHING };
     call(ir, (report, told), true, Compute::I64, &from, Some(outside));
 }
 
-/// General registers that a function may change.
+/// The general registers that a function may change.
 const CHANGED: [Gpr; 9] = [
     Gpr::RAX,
     Gpr::RCX,
@@ -337,7 +337,7 @@ const CHANGED: [Gpr; 9] = [
 ];
 
 impl<P: Places> Emit<'_, P> {
-    /// Prints a call.
+    /// Emits a call.
     pub(super) fn call(&mut self, native: Native, step: &Step, now: u32) {
         let busy = &step.from;
         let mut from = vec![];
@@ -376,7 +376,7 @@ impl<P: Places> Emit<'_, P> {
             None => {}
         }
         let registers = asm.registers();
-        // The slots, the vector registers, the masks.
+        // The layout of the frame: the slots, the vector registers, the masks.
         let slot = |n: usize| Mem::at(Gpr::RSP).plus((n * SLOT) as i32);
         let saved = |r: u8| slot(4 + usize::from(r));
         let mask = |k: u8| slot(4 + usize::from(registers)).plus(8 * i32::from(k));
@@ -396,7 +396,7 @@ impl<P: Places> Emit<'_, P> {
         for k in if evex { 1..8 } else { 0..0 } {
             asm.kmov_store(mask(k), Mask(k));
         }
-        // Each argument's register is written after what is read from it.
+        // Each argument's register is written after its last read.
         if let Some(run) = run {
             asm.lea(Gpr::R8, Mem::at(run.lane).plus(run.group));
             asm.add(Gpr::R8, run.first);

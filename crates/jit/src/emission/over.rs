@@ -1,4 +1,4 @@
-//! Instructions whose result takes the place of an operand, or that choose between two.
+//! Instructions whose result overwrites an operand, or that choose between two.
 
 use super::emit::{At, Emit, load_constant};
 use super::ir::{Constant, Src, Step};
@@ -7,7 +7,7 @@ use kiln_base::prim::Reduction;
 use kiln_x86::{Op, Vreg, Width, op};
 
 impl<P: Places> Emit<'_, P> {
-    /// The register of a result that overwrites `source`: its own if it ends here.
+    /// Returns the register of a result that overwrites `source`: the register of `source`, if this is its last use.
     pub(super) fn over(&mut self, source: Src, others: &[Src], step: &Step, now: u32) -> Vreg {
         let Some(to) = step.to else {
             panic!("a result for nothing");
@@ -31,7 +31,7 @@ impl<P: Places> Emit<'_, P> {
                 }
                 from
             }
-            // Not one that another operand is in: that is read after this one is written.
+            // The register must not hold another operand, because that is read after this one is written.
             None => self.take(now, busy),
         };
         if r != from {
@@ -68,7 +68,7 @@ impl<P: Places> Emit<'_, P> {
             Src::Virt(v) => self.dies(v, now) && !self.borrowed[v.0 as usize],
             Src::Const(_) => false,
         };
-        // a · b + c over one of the three; a constant is best left in memory.
+        // This is a · b + c over one of the three; a constant is best left in memory.
         let (f213, f231) = match (negated, wide) {
             (false, false) => (op::VFMADD213PS, op::VFMADD231PS),
             (false, true) => (op::VFMADD213PD, op::VFMADD231PD),
@@ -116,7 +116,7 @@ impl<P: Places> Emit<'_, P> {
         }
     }
 
-    /// What of a value is reduced: at the tail, other lanes become what changes nothing.
+    /// Replaces the lanes outside the tail by the identity element of the reduction.
     pub(super) fn neutral(
         &mut self,
         (reduction, wide, float): (Reduction, u8, bool),
@@ -172,7 +172,7 @@ impl<P: Places> Emit<'_, P> {
     }
 }
 
-/// What changes nothing in a reduction.
+/// Returns the identity element of a reduction.
 pub(super) fn identity(op: Reduction, wide: bool, float: bool) -> Constant {
     let lanes64 = |x: i64| Constant::Lanes64(x as u64);
     let lanes32 = |x: i32| Constant::Lanes32(x as u32);

@@ -1,64 +1,64 @@
-//! Where things are that code reads and writes, as whoever prints it says.
+//! The places of operands that code reads and writes, supplied by its caller.
 
 use super::ir::Key;
 use kiln_x86::{Asm, Gpr, Mask, Mem, Vreg};
 
-/// Where elements of a group of lanes are.
+/// The place of the elements of a group of lanes.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Place {
-    /// Side by side in memory, in the order of lanes.
+    /// Contiguous in memory, in the order of lanes.
     Vector(Mem),
-    /// The same, to be written past the cache: 32 or 64 bits an element, aligned to a group's vector.
+    /// The same, for non-temporal stores: 32 or 64 bits per element, aligned to a group's vector.
     Stream(Mem),
     /// One element for all lanes.
     Splat(Mem),
-    /// In registers already (one; two for 64 bits a lane), as the compute type has them: f32 for f16. Values that
-    /// are read must not be masks with EVEX. With `last`, the registers are for other use once they are read.
+    /// Already in registers (one; two for 64 bits per lane), in the compute type: f32 for f16. With EVEX, values that
+    /// are read must not be masks. With `last`, the registers are free once they are read.
     Register { at: [Vreg; 2], last: bool },
     /// Numbers of 64 bits that count lanes: the first is `first + plus`.
     Lanes { first: Gpr, plus: i32 },
 }
 
-/// What a function that reports data errors is told of the call that it happens in.
+/// The arguments of functions that report data errors, which describe the call.
 #[derive(Copy, Clone, Debug)]
 pub struct Run {
-    /// The lane at hand is what the register has and `group` more, counted from a number in memory.
+    /// The current lane: the register plus `group`, counted from a number in memory.
     pub lane: Gpr,
     pub group: i32,
     pub first: Mem,
-    /// Where the address of the context is.
+    /// The place of the context's address.
     pub context: Mem,
 }
 
-/// Says where things are. It is asked where code is printed that reads or writes them, and may print code of its own
-/// that changes no vector register, and no general one that the caller doesn't know of.
+/// Supplies the places of operands. It is called where code is emitted that reads or writes them. It may emit code too.
+/// That must not change any vector register, or any general register that the caller does not know of.
 pub trait Places {
-    /// Where what is named lies: [`Key::Access`] in memory as the access' dtype, the others as their register's type
-    /// ([`Key::Slot`] as the slot's); masks as bytes of 0 and 1.
+    /// Returns the place of an operand. [`Key::Access`] is in memory as the access' dtype, the others have their
+    /// register's type ([`Key::Slot`] the slot's). Masks are bytes of 0 and 1.
     fn place(&mut self, asm: &mut Asm, key: Key) -> Place;
 
-    /// An access so many bytes further on as a number in memory says.
+    /// Returns the address of an access, advanced by a number of bytes in memory.
     fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
         let _ = (asm, by);
         panic!("{key:?} is not moved")
     }
 
-    /// The call at hand, where data errors are reported.
+    /// Returns the arguments for functions that report data errors.
     fn run(&mut self) -> Option<Run> {
         None
     }
 
-    /// What follows is about this group, of several that are printed together.
+    /// Selects the group that the next operands are for, of several that are emitted together.
     fn turn(&mut self, group: usize) {
         let _ = group;
     }
 }
 
-/// The lanes of the last group, where it is not whole.
+/// The lanes of the last group, if it is partial.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Tail {
-    /// With EVEX: a bit a lane, and those of the upper half shifted down.
+    /// With EVEX: a bit per lane, and the bits of the upper half shifted down.
     Bits { low: Mask, high: Mask },
-    /// With VEX: eight numbers of 32 bits in memory, all bits set for a lane, and how many lanes there are.
+    /// With VEX: eight numbers of 32 bits in memory, all bits set for a lane that exists, and the number of lanes.
     Memory { mask: Mem, lanes: Gpr },
 }

@@ -1,4 +1,4 @@
-//! How many registers vector code wants.
+//! The register pressure of vector code.
 
 use super::ir::{Do, Ir, Src, Step, Virt};
 
@@ -17,8 +17,8 @@ pub(super) fn uses(ir: &Ir) -> Vec<Vec<u32>> {
     uses
 }
 
-/// The most vector registers that the code uses at once, if no constant is in one, and the most values that may be
-/// on the stack.
+/// Returns the most vector registers that are live at once, without pinned constants, and the most values that may be
+/// spilled.
 pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
     let uses = uses(ir);
     let is_mask = |v: Virt| ir.masks[v.0 as usize];
@@ -27,7 +27,7 @@ pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
         let constants = step.from.iter().flatten();
         let constants = constants.filter(|s| matches!(s, Src::Const(_))).count();
         most = most.max(live + constants + temporaries(step));
-        // One more where an operand is overwritten that lives on.
+        // One more is needed where an operand is overwritten that is still live.
         if step.to.is_some_and(|v| !is_mask(v)) {
             most = most.max(live + constants + 1);
         }
@@ -49,7 +49,7 @@ pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
     (most + 1, all + 1)
 }
 
-/// Registers that a step needs beside those of its values.
+/// Returns the number of registers that a step needs beside those of its values.
 fn temporaries(step: &Step) -> usize {
     match step.what {
         Do::Store { .. } | Do::Load { .. } | Do::Neutral { .. } | Do::Gather { .. } => 2,
@@ -57,7 +57,7 @@ fn temporaries(step: &Step) -> usize {
     }
 }
 
-/// How often each constant is read.
+/// Returns the number of reads of each constant.
 pub(super) fn constant_uses(ir: &Ir) -> Vec<usize> {
     let mut count = vec![0; ir.constants.len()];
     for s in ir.steps.iter().flat_map(|s| s.from).flatten() {

@@ -7,7 +7,7 @@ use kiln_base::Compute;
 use kiln_base::prim::{Binary, Unary};
 use kiln_x86::{MaskOp, op};
 
-/// `mask ? a : b`.
+/// Returns `mask ? a : b`.
 pub(super) fn select(ir: &mut Ir, m: Virt, a: Value, b: Value) -> Result<Value, Unprintable> {
     let ty = a.ty;
     if ty == Compute::Mask {
@@ -26,7 +26,7 @@ pub(super) fn select(ir: &mut Ir, m: Virt, a: Value, b: Value) -> Result<Value, 
     }))
 }
 
-/// A mask of what holds for each part of a value.
+/// Returns a mask computed for each part of a value.
 pub(super) fn per_part(
     ir: &mut Ir,
     ty: Compute,
@@ -40,12 +40,12 @@ pub(super) fn per_part(
     Value::one(Compute::Mask, ir.join_masks(low, high))
 }
 
-/// A value of what is done to each part of one.
+/// Returns a value computed for each part of another.
 fn each(ir: &mut Ir, ty: Compute, mut f: impl FnMut(&mut Ir, usize) -> Virt) -> Value {
     Value::of(ty, |p| f(ir, usize::from(p)).into())
 }
 
-/// 1 where a mask is set, else 0.
+/// Returns 1 where a mask is set, otherwise 0.
 pub(super) fn as_number(ir: &mut Ir, m: Virt, ty: Compute) -> Result<Value, Unprintable> {
     let of = |ir: &mut Ir, x: i64| {
         let part = match ty {
@@ -63,12 +63,12 @@ pub(super) fn as_number(ir: &mut Ir, m: Virt, ty: Compute) -> Result<Value, Unpr
     select(ir, m, one, zero)
 }
 
-/// Zero of a type.
+/// Returns zero of a type.
 pub(super) fn zero(ir: &mut Ir, ty: Compute) -> Src {
     if is_wide(ty) { ir.i64(0) } else { ir.i32(0) }
 }
 
-/// Where a value is not zero.
+/// Returns a mask of the lanes where a value is not zero.
 pub(super) fn is_set(ir: &mut Ir, a: Value) -> Result<Virt, Unprintable> {
     if a.ty == Compute::Mask {
         return a.mask();
@@ -82,7 +82,7 @@ pub(super) fn is_set(ir: &mut Ir, a: Value) -> Result<Virt, Unprintable> {
     .mask()
 }
 
-/// A primitive on one value.
+/// Returns a primitive on one value.
 pub(super) fn unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable> {
     match a.ty {
         Compute::F32 | Compute::F64 => float_unary(ir, what, a),
@@ -217,7 +217,7 @@ fn comparison(what: Binary) -> Option<Cmp> {
     })
 }
 
-/// A primitive on two values.
+/// Returns a primitive on two values.
 pub(super) fn binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Unprintable> {
     let ty = a.ty;
     let wide = is_wide(ty);
@@ -279,7 +279,7 @@ fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, 
             let q = ir.op2(pick(op::VDIVPS, op::VDIVPD), a.parts[p], b.parts[p]);
             ir.op1_of(pick(op::VROUNDPS, op::VROUNDPD), width, Some(9), q)
         }),
-        // The processor gives the second operand where one is NaN; a NaN in the first wins too.
+        // The processor returns the second operand if one is NaN, but a NaN in the first must win too.
         Binary::Max | Binary::Min => {
             let best = match what {
                 Binary::Max => pick(op::VMAXPS, op::VMAXPD),
@@ -355,7 +355,7 @@ fn int_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Un
         Binary::And => either(ir, op::VPAND),
         Binary::Or => either(ir, op::VPOR),
         Binary::Xor => either(ir, op::VPXOR),
-        // Beyond the width the processor shifts everything out, as asked.
+        // The processor shifts everything out for counts beyond the width, as required.
         Binary::Shl => plain(ir, pick(op::VPSLLVD, op::VPSLLVQ)),
         Binary::Shr if !wide => plain(ir, op::VPSRAVD),
         Binary::Shr if evex => plain(ir, op::VPSRAVQ),

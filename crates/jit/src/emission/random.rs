@@ -1,5 +1,4 @@
-//! Random numbers: Philox as [`prim::random_words`](kiln_base::prim::random_words) has it, a block in each lane of 64
-//! bits.
+//! Random numbers: Philox as in [`prim::random_words`](kiln_base::prim::random_words), a block in each lane of 64 bits.
 
 use super::ir::{Cmp, Ir, Virt};
 use super::math;
@@ -8,7 +7,7 @@ use kiln_base::Compute;
 use kiln_x86::op;
 use std::f32::consts::TAU;
 
-/// The four words of some blocks of so many numbers, each in the low half of a lane, under keys.
+/// Returns the four words of some blocks of `numbers` numbers, each in the low half of a lane, under keys.
 fn words(ir: &mut Ir, block: Virt, key: Virt, numbers: u32) -> [Virt; 4] {
     let width = ir.width();
     let high = |ir: &mut Ir, x: Virt| ir.op1_of(op::VPSRLQ, width, Some(32), x);
@@ -21,7 +20,7 @@ fn words(ir: &mut Ir, block: Virt, key: Virt, numbers: u32) -> [Virt; 4] {
     for _ in 0..10 {
         let a = ir.op2(op::VPMULUDQ, c[0], first);
         let b = ir.op2(op::VPMULUDQ, c[2], second);
-        // What stands in the upper halves is never read.
+        // The upper halves contain garbage, which is never read.
         let mixed = |ir: &mut Ir, product: Virt, word: Virt, key: Virt| {
             let upper = high(ir, product);
             let x = ir.op2(op::VPXOR, upper, word);
@@ -35,8 +34,8 @@ fn words(ir: &mut Ir, block: Virt, key: Virt, numbers: u32) -> [Virt; 4] {
     c
 }
 
-/// `f32` in [0, 1): a word for each position. `side_by_side` says that positions follow one another from lane to lane,
-/// and that all lanes have one seed: they then share blocks.
+/// Returns `f32` in [0, 1), a word for each position. `side_by_side` says that positions are consecutive from lane to
+/// lane, and that all lanes have one seed: they then share blocks.
 pub(super) fn uniform(ir: &mut Ir, seed: Value, position: Value, side_by_side: bool) -> Value {
     let word = match side_by_side {
         true => line(ir, seed, position),
@@ -45,7 +44,7 @@ pub(super) fn uniform(ir: &mut Ir, seed: Value, position: Value, side_by_side: b
     Value::one(Compute::F32, unit(ir, word))
 }
 
-/// The upper 24 bits of a word, in [0, 1).
+/// Returns the upper 24 bits of a word, scaled to [0, 1).
 fn unit(ir: &mut Ir, word: Virt) -> Virt {
     let (width, scale) = (ir.width(), ir.f32(1.0 / (1 << 24) as f32));
     let bits = ir.op1_of(op::VPSRLD, width, Some(8), word);
@@ -53,7 +52,7 @@ fn unit(ir: &mut Ir, word: Virt) -> Virt {
     ir.op2(op::VMULPS, x, scale)
 }
 
-/// Standard normal `f32`, each of two words: as [`prim::random_polar`](kiln_base::prim::random_polar) has it.
+/// Returns standard normal `f32`, each of two words, as in [`prim::random_polar`](kiln_base::prim::random_polar).
 pub(super) fn normal(ir: &mut Ir, seed: Value, position: Value) -> Value {
     let (seeds, positions) = (
         in_registers(ir, seed.parts),
@@ -81,7 +80,7 @@ pub(super) fn normal(ir: &mut Ir, seed: Value, position: Value) -> Value {
     Value::one(Compute::F32, math::polar(ir, u, angle))
 }
 
-/// The word of each position.
+/// Returns the word of each position.
 fn each(ir: &mut Ir, seed: Value, position: Value) -> Virt {
     let width = ir.width();
     let (seeds, positions) = (
@@ -103,7 +102,7 @@ fn each(ir: &mut Ir, seed: Value, position: Value) -> Virt {
     ir.low_halves(parts[0], parts[1])
 }
 
-/// The words of positions that follow one another: those of some blocks, in order.
+/// Returns the words of consecutive positions: those of some blocks, in order.
 fn line(ir: &mut Ir, seed: Value, position: Value) -> Virt {
     let (width, lanes) = (ir.width(), ir.target.lanes());
     let [first, _] = in_registers(ir, position.parts);
@@ -119,7 +118,7 @@ fn line(ir: &mut Ir, seed: Value, position: Value) -> Virt {
     );
     let first32 = ir.op1(op::VPBROADCASTD, first);
     let first = ir.op1(op::VPBROADCASTQ, first);
-    // Positions may begin anew at 0 within a line.
+    // Positions may wrap around to 0 within a line.
     let whole = ir.i64(!3);
     let block = ir.op2(op::VANDPD, first, whole);
     let block = ir.op2(op::VPADDQ, block, order);
@@ -132,7 +131,7 @@ fn line(ir: &mut Ir, seed: Value, position: Value) -> Virt {
         ir.op2(op::VPOR, a, b)
     };
     let (even, odd) = (pair(ir, w0, w1), pair(ir, w2, w3));
-    // Word `w` of block `b` stands at `2b + w % 2` of the first pair or the second.
+    // Word `w` of block `b` is at `2b + w % 2` of the first pair or the second.
     let (one, two, three) = (ir.i32(1), ir.i32(2), ir.i32(3));
     let from = ir.op2(op::VPAND, first32, three);
     let from = ir.op2(op::VPADDD, from, order32);

@@ -1,10 +1,10 @@
 //! Loops over the lanes of a tile.
 //!
-//! A printed function is called with a table of addresses, one for each of its operands, and a number of lanes. What
-//! is the same for all lanes is computed in front of the loop. Reductions across lanes have 64 lanes of accumulators,
-//! which are combined after each block and added to the state of the row, in the order of the interpreter. Reductions
-//! lane by lane run over steps: the table then has a row of addresses for each, and a group of lanes goes through all
-//! of them with its accumulators in registers. Short runs of lanes that lie elsewhere may be rows too.
+//! An emitted function is called with a table of addresses, one for each of its operands, and a number of lanes. Values
+//! that are the same for all lanes are hoisted out of the loop. Reductions across lanes have 64 lanes of accumulators.
+//! These are combined after each block and added to the state of the row, in the order of the interpreter. Reductions
+//! lane by lane run over steps: the table then has a row of addresses for each step, and a group of lanes goes through
+//! all steps with its accumulators in registers. Short runs of lanes at different addresses may be rows too.
 
 mod fold;
 mod print;
@@ -19,14 +19,14 @@ use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_plan::tile::{Inst, Reg};
 pub use print::print;
 
-/// How the elements of an operand lie.
+/// The layout of an operand's elements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Side by side, an element a lane.
+    /// Contiguous, an element per lane.
     Line,
-    /// The same, from an address on that is computed.
+    /// The same, from a computed address on.
     Part,
-    /// As `Line`, written past the cache: the first is aligned to a cache line where a call is.
+    /// As `Line`, with non-temporal stores: the first element is aligned to a cache line if a call is.
     Stream,
     /// One element for all lanes...
     Splat,
@@ -34,9 +34,9 @@ pub enum Kind {
     SplatOfRow,
     /// The running value of a reduction across lanes.
     State,
-    /// The first element of an argument, of which any may be read.
+    /// The first element of an argument, any element of which may be read.
     Memory,
-    /// A number that stands in the table itself.
+    /// A number in the table itself.
     Number,
     /// The context of a run, where data errors are reported.
     Context,
@@ -53,7 +53,7 @@ pub enum Elements {
     Address,
 }
 
-/// What is printed: instructions with registers and accesses of their own numbering, each register written once.
+/// The code to emit: instructions with their own numbering of registers and accesses, each register written once.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
     /// The type of each register.
@@ -64,13 +64,13 @@ pub struct Body {
     /// The dtype of each access.
     pub dtypes: Vec<DType>,
     pub code: Vec<Inst>,
-    /// Registers that are read elsewhere.
+    /// The registers that are read elsewhere.
     pub outputs: Vec<Reg>,
     /// The operands, in the order of the table.
     pub operands: Vec<(Key, Kind)>,
-    /// Lanes of a block, where reductions are across lanes.
+    /// The lanes of a block, for reductions across lanes.
     pub block: Option<u32>,
-    /// Whether the table has a row for each of several steps, or runs of lanes.
+    /// True if the table has a row for each of several steps, or runs of lanes.
     pub steps: bool,
 }
 
@@ -94,7 +94,7 @@ impl Body {
         self.about(|about| Lines::new(target, about, code, outputs))
     }
 
-    /// All that the code depends on, as bytes.
+    /// Returns all that the code depends on, as bytes.
     pub fn key(&self, target: Target) -> Vec<u8> {
         let mut key = vec![b's', u8::from(target.evex)];
         let mut number = |n: u64| key.extend((n as u32).to_le_bytes());
@@ -181,14 +181,14 @@ impl Body {
                         list(&wide(&d.extent));
                     }
                 }
-                // It is not printed.
+                // It can't be emitted.
                 Inst::ArgReduce { .. } => list(&[12]),
             }
         }
         key
     }
 
-    /// Whether a register has the same in all lanes of a call, or of a row of it.
+    /// True if a register has the same value in all lanes of a call, or of a row of it.
     pub fn is_same(&self, r: Reg) -> bool {
         let splat = |key: Key| {
             let mut kinds = self.operands.iter().filter(|(k, _)| *k == key);
@@ -213,14 +213,14 @@ impl Body {
         }
     }
 
-    /// True if each row of the table has all its lanes before the next, since something is the same for them.
+    /// True if each row of the table processes all its lanes before the next, because some value is the same for them.
     fn by_row(&self) -> bool {
         let reduces = |i: &Inst| matches!(i, Inst::Reduce { .. });
         let of_row = |(_, kind): &(Key, Kind)| *kind == Kind::SplatOfRow;
         self.steps && self.operands.iter().any(of_row) && !self.code.iter().any(reduces)
     }
 
-    /// The code in front of the lanes of a call, or of a row of it, and that for the lanes.
+    /// Returns the code before the lanes of a call, or of a row of it, and the code for the lanes.
     fn split(&self) -> (Vec<Inst>, Vec<Inst>) {
         let mut same: HashSet<u16> = self.constants.iter().map(|(r, _)| r.0).collect();
         let of_row = |kind: Kind| kind == Kind::SplatOfRow && self.by_row();
@@ -262,7 +262,7 @@ impl Body {
         })
     }
 
-    /// Registers that `code` reads before it writes them, constants excepted.
+    /// Returns the registers that `code` reads before it writes them, except constants.
     fn entering(&self, code: &[Inst], outputs: &[Reg]) -> Vec<Reg> {
         let mut written: HashSet<u16> = self.constants.iter().map(|(r, _)| r.0).collect();
         let mut found = vec![];
@@ -284,7 +284,7 @@ impl Body {
 }
 
 impl Body {
-    /// Bytes of an element.
+    /// Returns the size of an element in bytes.
     pub fn size(&self, key: Key) -> usize {
         match key {
             Key::Access(a) | Key::Ahead(a) => self.dtypes[usize::from(a)].size(),
@@ -292,7 +292,7 @@ impl Body {
             Key::Input(r) | Key::Output(r) | Key::Accumulator(r) => {
                 self.registers[usize::from(r.0)].size()
             }
-            // Numbers count in ones.
+            // Numbers have a size of one.
             Key::Number(_) | Key::Lane | Key::Context => 1,
         }
     }
@@ -305,7 +305,7 @@ fn number_of(d: &Dim) -> u64 {
     }
 }
 
-/// A number in two words.
+/// Returns a number as two words.
 fn wide(d: &Dim) -> [u64; 2] {
     let n = number_of(d);
     [n & 0xffff_ffff, n >> 32]

@@ -1,19 +1,19 @@
-//! What straight-line vector code is made of.
+//! The elements of straight-line vector code.
 
 use kiln_base::prim::Reduction;
 use kiln_kernel::failures::Position;
 use kiln_plan::tile::Reg;
 use kiln_x86::{MaskOp, Op, Width};
 
-/// What one register holds: a vector, or, of masks with EVEX, a mask. Each is written once.
+/// The contents of one register: a vector, or a mask with EVEX. Each is written once.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Virt(pub u32);
 
-/// What an instruction reads.
+/// A source of an instruction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Src {
     Virt(Virt),
-    /// By position among the constants.
+    /// A constant, by its index.
     Const(u32),
 }
 
@@ -23,7 +23,7 @@ impl From<Virt> for Src {
     }
 }
 
-/// A constant: in each lane the same number, or a whole vector.
+/// A constant: the same number in each lane, or a whole vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Lanes32(u32),
@@ -31,7 +31,7 @@ pub(super) enum Constant {
     Vector([u8; 64]),
 }
 
-/// Where a value comes from or goes to, as the caller of [`Lines`](super::lines::Lines) knows it.
+/// The source or destination of a value, in terms of the caller of [`Lines`](super::lines::Lines).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// An access of the program.
@@ -42,19 +42,19 @@ pub enum Key {
     Input(Reg),
     /// A register that is read elsewhere.
     Output(Reg),
-    /// What a reduction adds to.
+    /// The accumulator of a reduction.
     Accumulator(Reg),
-    /// What is fetched for later.
+    /// An access that is prefetched.
     Ahead(u16),
     /// A number of the first lane of a call, as 64 bits.
     Number(u16),
-    /// The number of each lane of a call; as an operand, that of the first lane in its tile.
+    /// The number of each lane of a call; as an operand, the number of the first lane in its tile.
     Lane,
     /// The context of a run.
     Context,
 }
 
-/// How elements lie in memory, beside how they lie in a register; of those that take two registers, which of them.
+/// The form of elements in memory and in a register; for forms with two registers, the number of the register.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// 32 bits in both.
@@ -77,16 +77,16 @@ pub(super) enum Form {
     Bytes,
 }
 
-/// What an instruction does; sources are in the order of the processor's manuals.
+/// The operation of a step; sources are in the order of the processor's manuals.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Do {
     Op {
         op: Op,
         width: Width,
         immediate: Option<u8>,
-        /// Whether the last source may be memory.
+        /// True if the last source may be memory.
         memory: bool,
-        /// Whether the result takes the place of the first source.
+        /// True if the result overwrites the first source.
         tied: bool,
     },
     /// `mask ? second : first`; the mask is the last source.
@@ -103,7 +103,7 @@ pub(super) enum Do {
     UpperBits,
     /// A mask of two of eight bits, the lower first.
     JoinBits,
-    /// If there is a source, so many bytes further on as its first lane says.
+    /// A load. If there is a source, the address is advanced by the bytes in its first lane.
     Load {
         from: Key,
         form: Form,
@@ -112,15 +112,15 @@ pub(super) enum Do {
         to: Key,
         form: Form,
     },
-    /// Elements at addresses, counted in elements, where a mask is set: the sources are what the other lanes get, the
-    /// addresses and the mask. Of 64 bits or 32.
+    /// Loads elements at addresses, counted in elements, where a mask is set. The sources are the values of the other
+    /// lanes, the addresses and the mask. Elements have 64 bits or 32.
     Gather {
         from: Key,
         wide: bool,
     },
-    /// A function of Rust's on the sources; one with a condition is called where any lane of the last source is set.
+    /// Calls a Rust function on the sources; with a condition, only if any lane of the last source is set.
     Call(Native),
-    /// At the tail, lanes that are none become what changes nothing.
+    /// At the tail, replaces lanes that do not exist by the identity element of the reduction.
     Neutral {
         op: Reduction,
         wide: u8,
@@ -128,8 +128,8 @@ pub(super) enum Do {
     },
 }
 
-/// Slots of the result and the operands, how many lanes there are, what the function is told, where data errors are
-/// reported and which lane the first one is.
+/// The type of such functions. The arguments are the slots of the result and the operands, the lanes, the parameters,
+/// the context for data errors, and the number of the first lane.
 pub(super) type Function =
     unsafe extern "sysv64" fn(*mut u8, u64, u64, *const Position, u64, u64) -> u64;
 
@@ -137,11 +137,11 @@ pub(super) type Function =
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Native {
     pub f: Function,
-    /// The number that it is told.
+    /// The parameters of the function.
     pub told: u64,
-    /// Whether it reports data errors.
+    /// True if it reports data errors.
     pub reports: bool,
-    /// Whether it is called only where any lane of the last source, a mask, is set.
+    /// True if it is called only if any lane of the last source, a mask, is set.
     pub asks: bool,
 }
 
@@ -150,6 +150,6 @@ pub(super) struct Step {
     pub what: Do,
     pub to: Option<Virt>,
     pub from: [Option<Src>; 3],
-    /// Which group of lanes it is for, of several whose code is interleaved.
+    /// The group of lanes that it belongs to, of several whose code is interleaved.
     pub group: u8,
 }

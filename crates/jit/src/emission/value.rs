@@ -5,7 +5,7 @@ use super::step::{Src, Virt};
 use kiln_base::Compute;
 use kiln_x86::op;
 
-/// A list has something that is not printed.
+/// The error of a list with an instruction that can't be emitted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Unprintable;
 
@@ -13,7 +13,7 @@ pub struct Unprintable;
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Value {
     pub ty: Compute,
-    /// The second only of 64 bits a lane.
+    /// The registers; the second is used only with 64 bits per lane.
     pub parts: [Src; 2],
 }
 
@@ -26,7 +26,7 @@ impl Value {
         }
     }
 
-    /// The value of the parts that it has: two of 64 bits a lane, else one.
+    /// Returns the value of its parts: two with 64 bits per lane, otherwise one.
     pub(super) fn of(ty: Compute, mut part: impl FnMut(u8) -> Src) -> Value {
         if is_wide(ty) {
             let low = part(0);
@@ -48,7 +48,7 @@ pub(super) fn is_wide(ty: Compute) -> bool {
     matches!(ty, Compute::F64 | Compute::I64)
 }
 
-/// Parts that are constants, brought into registers.
+/// Loads parts that are constants into registers.
 pub(super) fn in_registers(ir: &mut Ir, parts: [Src; 2]) -> [Virt; 2] {
     parts.map(|s| match s {
         Src::Virt(v) => v,

@@ -1,5 +1,5 @@
-//! Such tiles as machine code: a number of a line is read once for all rows and taps that it meets, whose weights are
-//! in registers.
+//! Emission of depthwise tiles. An element of a line is loaded once for all rows and taps that use it, whose weights
+//! are in registers.
 
 use super::{Each, held_taps};
 use crate::contraction::print::{AT, CALL, FRAME, Printer, RIGHT, ROWS};
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 
 /// The list.
 const LIST: Gpr = RIGHT;
-/// Where its next line lies, and the weights of that.
+/// The next line, and its weights.
 const LINE: Gpr = ROWS[0];
 const WEIGHTS: Gpr = AT;
 /// The first column of a vector.
 const COLUMN: Gpr = ROWS[11];
 
 impl Each {
-    /// The code of a tile.
+    /// Returns the code of a tile.
     pub(in crate::contraction) fn print(&self) -> Vec<u8> {
         let mut p = Printer::new(&self.tile);
         p.vectors = 1;
@@ -27,7 +27,7 @@ impl Each {
 }
 
 impl Printer<'_> {
-    /// The function: a loop over vectors of columns.
+    /// Emits the function: a loop over vectors of columns.
     fn each(&mut self, each: &Each) {
         let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())
             .filter(|r| [COLUMN, FRAME].contains(r) || self.is_for_work(*r))
@@ -53,7 +53,7 @@ impl Printer<'_> {
         self.asm.leave(&saved, 0);
     }
 
-    /// All rows by a vector of columns.
+    /// Emits all rows by a vector of columns.
     fn vector(&mut self, each: &Each) {
         let [next, padding, done] = [(); 3].map(|()| self.asm.label());
         self.asm.mov(LINE, Mem::at(CALL).plus(16));
@@ -79,7 +79,7 @@ impl Printer<'_> {
             self.taps(each, taps);
         }
         self.asm.jump(next);
-        // What taps add that all read padding lies behind their weights.
+        // The sums for padding follow the weights of a line's taps.
         self.asm.bind(padding);
         self.asm.mov(WEIGHTS, Mem::at(LIST).plus(8));
         self.asm.add_number(LIST, 8);
@@ -108,7 +108,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Some taps of a line, whose weights are then in registers.
+    /// Emits some taps of a line, with their weights in registers.
     fn taps(&mut self, each: &Each, taps: &[u32]) {
         let by = each.instruction();
         for (i, tap) in taps.iter().enumerate() {
@@ -116,7 +116,7 @@ impl Printer<'_> {
             let partial = self.tail.is_some() && !self.tile.right.padded;
             self.load(self.beside(i as u8), from, partial);
         }
-        // Which rows and taps read which element of the line: those that read padding multiply a zero.
+        // The rows and taps that read each element of the line; those that read padding multiply a zero.
         let mut readers: BTreeMap<Option<u32>, Vec<(u8, u8)>> = BTreeMap::new();
         for row in 0..self.tile.rows.count {
             for (i, tap) in taps.iter().enumerate() {
@@ -145,12 +145,12 @@ impl Printer<'_> {
         }
     }
 
-    /// A register that holds no sum.
+    /// Returns a register that is not an accumulator.
     fn beside(&self, i: u8) -> Vreg {
         Vreg(self.tile.rows.count + i)
     }
 
-    /// So many bytes behind the element of this column.
+    /// Returns the element of this column, `behind` bytes further on.
     fn element(&self, base: Gpr, behind: i64) -> Mem {
         let size = self.tile.instruction.sums.size() as u8;
         Mem::at(base).index(COLUMN, size).plus(behind as i32)

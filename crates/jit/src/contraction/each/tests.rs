@@ -1,4 +1,4 @@
-//! Tiles with a filter a channel beside sums in f64, by the processor and by an interpreter of what is printed.
+//! Tests of depthwise tiles against sums in f64, on the processor and in an interpreter of emitted code.
 
 use super::{Each, most_each_rows};
 use crate::contraction::tests::{Rng, Whole, levels, stored, work};
@@ -8,7 +8,7 @@ use kiln_kernel::bind::bind;
 use kiln_plan::schedule::lanes;
 use std::sync::Arc;
 
-/// Computes a tile; interpreted code must not touch anything but these, and what is not written stays.
+/// Computes a tile. Interpreted code must access nothing but these operands, and must not change unwritten memory.
 fn run<T: Whole>(
     each: &Each,
     call: &Call,
@@ -36,7 +36,7 @@ fn run<T: Whole>(
         let region = |x: &[T]| (x.as_ptr().cast_mut().cast::<u8>(), size_of_val(x));
         for (x, written) in read.iter().map(|x| (*x, false)).chain([(&*out, true)]) {
             let (at, len) = region(x);
-            // SAFETY: the memory is borrowed for longer than the machine lives, and nobody else uses what is written.
+            // SAFETY: the memory is borrowed for longer than the machine lives, and nobody else uses the written part.
             machine = unsafe { machine.region(at, len, written) };
         }
         let mut machine = machine.writable(wide);
@@ -46,13 +46,13 @@ fn run<T: Whole>(
     }
 }
 
-/// A tile of random sizes, with work on its sums or without.
+/// Tests a tile of random sizes, with or without an epilogue.
 fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool, bool)) {
     let (size, lanes) = (T::DTYPE.size(), usize::from(lanes(level, T::DTYPE)));
     let (taps, stride, dilation) = (1 + rng.below(11), 1 + rng.below(3), 1 + rng.below(3));
     let rows = 1 + rng.below(most_each_rows(level, T::DTYPE, taps as u32).into());
     let columns = 1 + rng.below(3 * lanes + 1);
-    // Positions of a line, of which taps of the first and the last rows may be outside.
+    // The positions of a line. The taps of the first and the last rows may be outside.
     let reach = (rows - 1) * stride + (taps - 1) * dilation + 1;
     let (before, behind) = (rng.below(reach), rng.below(reach));
     let edges = rng.below(2) == 0;
@@ -68,19 +68,19 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool
     let inside_taps: Vec<[u32; 2]> = if edges { ranges.collect() } else { vec![] };
     let apart = columns + rng.below(3);
     let (padded, adds) = (rng.below(2) == 0, !worked && rng.below(2) == 0);
-    // Of weights that are not padded no more than the columns may be read.
+    // If weights are not padded, only the columns may be read.
     let (panel, padding) = match padded {
         true => (columns.next_multiple_of(lanes), rng.below(3)),
         false => (columns, 0),
     };
     let lines = rng.below(4);
-    // What is outside is not there: lines begin behind it, and end in front of it.
+    // Elements outside do not exist: lines start after them, and end before them.
     let (first, last) = match edges {
         true => (before, (reach - behind).max(before)),
         false => (0, reach),
     };
     let line = (last - first) * apart;
-    // With VEX only whole vectors of halves are read.
+    // With VEX, 16-bit elements are read only in whole vectors.
     let by_vectors = level != Features::AVX2 || columns.is_multiple_of(lanes);
     let reads = match T::DTYPE {
         DType::F32 if by_vectors => [DType::F32, DType::F16, DType::BF16][rng.below(3)],
@@ -105,7 +105,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool
     let mut out: Vec<T> = rng.numbers(rows * out_pitch);
     let mut wide = vec![77.0; rows * out_pitch];
     let unwritten = out.clone();
-    // Work on all of a matrix as wide as the result.
+    // An epilogue over a whole matrix as wide as the result.
     let all = (rows * out_pitch) as i64;
     let program = work(rows as i64, out_pitch as i64, rng.below(2) == 0);
     let lens = [out_pitch as i64, all, rows as i64, all, all, all];

@@ -1,11 +1,11 @@
-//! Register tiles in the registers of AMX: sums of up to 16 rows by 16 words in each.
+//! Register tiles in AMX tile registers, with accumulators of up to 16 rows by 16 words in each.
 //!
-//! The left operand is read as it lies, 16 words of each row at a time, the right one as it is packed: rows of a step
-//! each. What is left of the steps at the end has registers of its own. Sums go through the stack to what follows them.
+//! A is read in place, 16 words of each row at a time. B is read as packed, with a row per step of K. The remaining
+//! steps of K have tile registers of their own. Accumulators pass through the stack to the epilogue.
 //!
-//! A call computes a strip of tiles, for which the registers are configured once. Where there are many steps, they are
-//! cut into pieces: of each, what it reads of the right operand stays in the first-level cache while all tiles pass,
-//! whose sums wait on the stack meanwhile.
+//! A call computes a strip of tiles, for which the tile registers are configured once. A long K is cut into pieces. The
+//! part of B that a piece reads stays in the first-level cache while all tiles pass; their accumulators wait on the
+//! stack meanwhile.
 
 use super::{AT, CALL, FRAME, Printer, Products, RIGHT, ROWS, TAPS, products};
 use crate::contraction::finish::Finish;
@@ -15,23 +15,23 @@ use kiln_kernel::bugs::bug;
 use kiln_plan::schedule::TILE;
 use kiln_x86::{Condition, Gpr, Mem, Tile, TileSizes, Vreg, op};
 
-/// Bytes of a row of a tile.
+/// The bytes of a row of a tile.
 const ROW: i32 = 64;
-/// How far rows of the left operand are apart, and steps of the right one; also rows of sums.
+/// The strides of rows of A, and of steps of B; also the stride of rows of accumulators.
 const LEFT_APART: Gpr = Gpr::R10;
 const RIGHT_APART: Gpr = Gpr::R11;
-/// What the caches are asked for of the next piece's right operand, or of the next panel.
+/// The address to prefetch: the B of the next piece, or the next panel.
 pub(super) const NEXT: Gpr = Gpr::RBX;
-/// Steps of a piece, about.
+/// The approximate steps of K in a piece.
 const PIECE: u32 = 96;
 
-/// The left operand, and the first of several registers that vectors of the right one take turns in.
+/// The tile register of A, and the range of those that vectors of B use in rotation.
 struct Operands {
     left: Tile,
     right: [u8; 2],
 }
 
-/// Steps that a strip is summed over before the next ones: of one tap or all those of some.
+/// A part of K that a whole strip is summed over before the next part: steps of one tap, or all steps of some taps.
 #[derive(Copy, Clone)]
 struct Piece {
     tap: u32,
@@ -40,17 +40,17 @@ struct Piece {
     steps: u32,
 }
 
-/// The frame of a strip, in front of which the numbers of the tile that is computed lie.
+/// The frame of a strip; the slots before its address hold the numbers of the current tile.
 #[derive(Copy, Clone)]
 enum Slot {
-    /// Where its left operand begins, its result, the sums that wait, and what is asked for.
+    /// The addresses of its A, its result, its waiting accumulators, and the next prefetch.
     Left = 1,
     Out,
     Sums,
     Next,
-    /// How many tiles are left.
+    /// The number of tiles left.
     Tiles,
-    /// The list of accesses ends here.
+    /// The end of the list of accesses.
     Accesses,
 }
 
@@ -61,7 +61,7 @@ impl Slot {
 }
 
 impl Printer<'_> {
-    /// The operands of whole tiles of steps, and of what is left: sums are in front of them.
+    /// Returns the registers of whole tiles of steps, and of the remaining steps; accumulators precede them.
     fn tile_operands(&self) -> [Operands; 2] {
         let [_, rest] = tiles_of(self.tile.steps);
         let end = if rest > 0 { 6 } else { 8 };
@@ -75,7 +75,7 @@ impl Printer<'_> {
         ]
     }
 
-    /// The pieces that the steps are cut into.
+    /// Returns the pieces that K is cut into.
     fn pieces(&self) -> Vec<Piece> {
         let (steps, taps) = (self.tile.steps, self.tile.taps);
         let all = |tap: u32, taps: u32| Piece {
@@ -107,23 +107,24 @@ impl Printer<'_> {
         pieces.collect()
     }
 
-    /// Rows of a register of sums.
+    /// Returns the number of rows of a tile register of accumulators.
     fn register_rows(&self) -> i32 {
         self.tile.rows.of_register(self.tile.rows.count - 1) as i32 + 1
     }
 
-    /// Bytes of a tile's sums: a row of all vectors after the other.
+    /// Returns the size of a tile's accumulators in bytes: the vectors of a row are contiguous, and rows follow each
+    /// other.
     fn sum_bytes(&self) -> i32 {
         self.register_rows() * i32::from(self.vectors) * ROW
     }
 
-    /// The tiles of a call.
+    /// Emits the tiles of a call.
     pub(super) fn strip(&mut self) {
         let finish = self.tile.finish.clone();
         let lines = finish.as_ref().map(|f| self.lines_of(f));
         let accesses = finish.as_ref().map_or(0, |f| f.places.len()) as i32;
         let (pieces, bytes) = (self.pieces(), self.sum_bytes());
-        // Behind what the work on sums keeps there are the sums that it is done on, and those that wait.
+        // The epilogue's stack is followed by the accumulators that it processes, and by those that wait.
         let stack = lines.as_ref().map_or(0, Lines::stack) as i32;
         let waiting = if pieces.len() > 1 {
             self.tile.most() as i32
@@ -182,7 +183,7 @@ impl Printer<'_> {
         self.asm.store(slot.at(), AT);
     }
 
-    /// Says how many rows and bytes each register has.
+    /// Configures the rows and bytes of each tile register.
     fn configure(&mut self) {
         let rows = self.register_rows() as u8;
         let mut sizes = TileSizes::default();
@@ -202,11 +203,11 @@ impl Printer<'_> {
         self.asm.configure_tiles(&sizes);
     }
 
-    /// What sums begin with: the row in front of the right operand or zeros, or what was summed before.
+    /// Initialises accumulators: from the row that precedes B, with zeros, or with earlier sums.
     fn begin_tile(&mut self, is_first: bool) {
         match is_first {
             true if self.tile.starts => {
-                // A row for all.
+                // One row is broadcast to all rows.
                 self.asm.mov(AT, Mem::at(CALL).plus(8));
                 self.load_sums(Mem::at(AT), 0);
             }
@@ -218,7 +219,7 @@ impl Printer<'_> {
         }
     }
 
-    /// The distance of two rows of sums on the stack.
+    /// Returns the stride of two rows of accumulators on the stack.
     fn sums_apart(&self) -> i32 {
         i32::from(self.vectors) * ROW
     }
@@ -239,7 +240,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Adds the products of a piece.
+    /// Emits the products of a piece.
     fn sum_piece(&mut self, piece: &Piece) {
         let [list, count, first] = TAPS;
         self.asm.mov_number(LEFT_APART, self.tile.rows.left[0]);
@@ -269,7 +270,7 @@ impl Printer<'_> {
         self.asm.jump_if(Condition::NotEqual, top);
     }
 
-    /// Where the right operand of so many steps behind a piece's first begins.
+    /// Sets the register for B to the row `behind` steps after a piece's first.
     fn point_right(&mut self, piece: &Piece, behind: u64) {
         let front = u64::from(self.tile.starts)
             + u64::from(piece.tap) * u64::from(self.tile.steps)
@@ -280,7 +281,7 @@ impl Printer<'_> {
         self.asm.add(RIGHT, AT);
     }
 
-    /// Walks over some steps of a tap, all of them or whole tiles.
+    /// Emits the loop over some steps of K of a tap: all of them, or whole tiles.
     fn sum_tiles(&mut self, steps: u32) {
         let ([whole, rest], right) = (tiles_of(steps), self.tile.right.step as i32);
         let [many, few] = self.tile_operands();
@@ -314,14 +315,14 @@ impl Printer<'_> {
             self.asm.load_tile(right, from, RIGHT_APART);
             self.asm
                 .multiply_tiles(by, Tile(vector), operands.left, right);
-            // The tiles of a whole strip ask for all of it.
+            // The tiles of a whole strip together prefetch all of it.
             self.asm
                 .prefetch(1, Mem::at(NEXT).plus(i32::from(vector) * ROW));
         }
         self.asm.add_number(NEXT, self.sums_apart());
     }
 
-    /// The work on a tile's sums.
+    /// Emits the epilogue on a tile's accumulators.
     fn finish_tile(&mut self, finish: &Finish, lines: &Lines, sums: Mem) {
         let free = (0..self.asm.registers()).map(Vreg).collect();
         let (tile, vectors) = (self.tile, self.vectors);
@@ -331,13 +332,13 @@ impl Printer<'_> {
         });
     }
 
-    /// Writes a tile's results.
+    /// Emits the stores of a tile's results.
     fn end_tile(&mut self, sums: Mem) {
         let add = self.adds();
         self.asm.mov(ROWS[0], Slot::Out.at());
         for row in 0..self.tile.rows.count {
             for vector in 0..self.vectors {
-                // Registers take turns.
+                // Registers are used in rotation.
                 let sum = Vreg((row * self.vectors + vector) % 16);
                 let other = Vreg(16 + sum.0);
                 let from = sums.plus(sum_at(self.tile, self.vectors, [row, vector]));
@@ -352,7 +353,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Goes on to the next tile, if there is one, which flags say.
+    /// Advances to the next tile; the flags say if there is one.
     fn next_tile(&mut self, finish: Option<&Finish>, is_last: bool) {
         let [left, rows] = self.tile.strip;
         if is_last {
@@ -373,18 +374,18 @@ impl Printer<'_> {
     }
 }
 
-/// Whole tiles of steps, and how many steps are left.
+/// Returns the number of whole tiles in K, and the remaining steps.
 fn tiles_of(steps: u32) -> [u32; 2] {
     let steps = bug("a row of tiles has a word too few", steps, |n| n.max(1) - 1);
     [steps / TILE, steps % TILE]
 }
 
-/// Where the address of an access is, of so many.
+/// Returns the place of the address of access `i`, of `accesses` accesses.
 fn access(accesses: i32, i: i32) -> Mem {
     Slot::Accesses.at().plus(8 * (i - accesses))
 }
 
-/// Where a vector of a row's sums is among those of a tile.
+/// Returns the offset of a vector of a row's accumulators within a tile's.
 fn sum_at(tile: &tile::Tile, vectors: u8, [row, vector]: [u8; 2]) -> i32 {
     let row = tile.rows.of_register(row) as i32;
     (row * i32::from(vectors) + i32::from(vector)) * ROW

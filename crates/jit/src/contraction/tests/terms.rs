@@ -1,4 +1,4 @@
-//! Tiles of terms that share words, and of whole numbers: these of any size, and sums wrap around.
+//! Tests of tiles of terms that share words, and of integers. Integers have any size, and their sums wrap around.
 
 use super::{By, Rng};
 use crate::contraction::{Call, RightSide, Rows, Tile};
@@ -28,7 +28,7 @@ impl Word for f64 {
     }
 }
 
-/// Some bits for a word of terms: of f16 and bf16 small whole numbers.
+/// Returns random bits for a word of terms; f16 and bf16 are small integers.
 fn word(dtype: DType, rng: &mut Rng) -> u64 {
     match dtype {
         DType::F16 | DType::BF16 => (0..2).fold(0, |word, _| {
@@ -39,7 +39,7 @@ fn word(dtype: DType, rng: &mut Rng) -> u64 {
             };
             word << 16 | u64::from(half)
         }),
-        // Often the outermost numbers.
+        // Often extreme values.
         _ => match rng.below(4) {
             0 => u64::MAX,
             1 => 0x8000_0000_8080_8080,
@@ -52,7 +52,7 @@ fn word(dtype: DType, rng: &mut Rng) -> u64 {
     }
 }
 
-/// The terms of a word, on the left or the right; f16 and bf16 are whole.
+/// Returns the terms of a word, in A or B; f16 and bf16 are integers.
 fn terms(dtype: DType, word: u64, on_the_right: bool) -> Vec<i64> {
     let at = |bits: usize, i: usize| word >> (bits * i);
     match dtype {
@@ -70,7 +70,7 @@ fn terms(dtype: DType, word: u64, on_the_right: bool) -> Vec<i64> {
     }
 }
 
-/// A tile of random sizes.
+/// Tests a tile of random sizes.
 fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by: By) {
     let [dtype, _] = instruction.terms;
     let lanes = usize::from(lanes(level, instruction.sums));
@@ -78,8 +78,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
     let vectors = 1 + rng.below(if by_tiles { 4 } else { 3 });
     let columns = vectors * lanes - rng.below(lanes);
     let most = usize::from(most_rows(level, instruction, vectors as u8));
-    // Registers of AMX also have lines of rows with others between them, and several tiles a call; their steps may be
-    // so many that they are cut.
+    // AMX tiles also have gaps between lines of rows, and several tiles per call. K may be long enough to be cut.
     let (mut across, mut lines, mut gap, mut tiles) = (1 + rng.below(most), 1, 0, 1);
     let mut steps = rng.below(9);
     if by_tiles {
@@ -112,7 +111,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
     let list: Vec<u64> = (0..taps)
         .map(|t| (t * tiles * positions * steps * size) as u64)
         .collect();
-    // What is there counts where it is added to.
+    // The previous contents matter where the result is added to.
     let begun = match (dtype.is_half(), adds) {
         (true, true) => u64::from(7f32.to_bits()),
         _ => u64::MAX,
@@ -176,7 +175,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
     }
 }
 
-/// Operands, and the level from which on an instruction multiplies them.
+/// Operands, and the lowest level at which an instruction multiplies them.
 const ALL: [([DType; 2], Features); 12] = {
     use DType::{BF16, F16, I8, I16, I32, I64, U8};
     [
@@ -195,7 +194,7 @@ const ALL: [([DType; 2], Features); 12] = {
     ]
 };
 
-/// The level, or AVX-512 for one without it.
+/// Returns the level, or AVX-512 if the level lacks it.
 fn wide(level: Features) -> Features {
     match level.contains(Features::AVX512) {
         true => level,

@@ -1,4 +1,4 @@
-//! Transforms as machine code.
+//! Emission of transforms.
 
 use super::super::finish::Finish;
 use super::{POINTERS, Transform};
@@ -16,7 +16,7 @@ const CALL: Gpr = Gpr::RDI;
 const FROM: Gpr = Gpr::RSI;
 const TO: Gpr = Gpr::RDX;
 const LEFT: Gpr = Gpr::RCX;
-/// Where the accesses of the work on results lie.
+/// The addresses of the epilogue's accesses.
 const ACCESSES: [Gpr; POINTERS] = [
     Gpr::RAX,
     Gpr::R8,
@@ -29,10 +29,10 @@ const ACCESSES: [Gpr; POINTERS] = [
     Gpr::R14,
     Gpr::R15,
 ];
-/// Registers that constants stay in, where there are many.
+/// The number of registers for pinned constants, where there are many.
 const PINNED: u8 = 4;
 
-/// The code of a transform.
+/// Returns the code of a transform.
 pub(in crate::contraction) fn print(t: &Transform) -> Vec<u8> {
     let lanes = u32::from(lanes(t.level, DType::F32));
     let evex = lanes == 16;
@@ -90,13 +90,13 @@ pub(in crate::contraction) fn print(t: &Transform) -> Vec<u8> {
     asm.finish()
 }
 
-/// The tail of so many lanes.
+/// Returns the tail of `lanes` lanes.
 fn tail(asm: &mut Asm, evex: bool, lanes: u32) -> Tail {
     if evex {
         let (low, high) = (Mask(1), Mask(2));
         asm.mov_number(CALL, (1 << lanes) - 1);
         asm.kmov(low, CALL);
-        // Of elements of 64 bits a vector holds half as many.
+        // A vector holds half as many elements of 64 bits.
         asm.kshiftr(high, low, 8);
         return Tail::Bits { low, high };
     }
@@ -108,7 +108,7 @@ fn tail(asm: &mut Asm, evex: bool, lanes: u32) -> Tail {
     Tail::Memory { mask, lanes: CALL }
 }
 
-/// Numbers of accesses: those of the square, those of the result, and for each result those of the work on it.
+/// The numbering of accesses: those of the square, those of the result, and for each result those of its epilogue.
 struct Squares<'a>(&'a Transform);
 
 impl Places for Squares<'_> {
@@ -144,7 +144,7 @@ impl Places for Squares<'_> {
     }
 }
 
-/// The code for a vector of each element; its first registers are those of the work on results.
+/// Returns the code for a vector of each element; its first registers are those of the epilogue.
 fn body(t: &Transform) -> Body {
     let finish = t.finish.as_deref();
     let mut body = finish.map(|f| f.body.clone()).unwrap_or_default();
@@ -186,7 +186,7 @@ fn body(t: &Transform) -> Body {
     body
 }
 
-/// The work on a result, in which it stands for what is read of it.
+/// Adds the epilogue on a result, which replaces the loads of the accumulators.
 fn finished(body: &mut Body, finish: &Finish, row: &[f64], x: &[Reg]) {
     let first = body.dtypes.len() as u16;
     body.dtypes.extend(&finish.body.dtypes);
@@ -204,16 +204,16 @@ fn finished(body: &mut Body, finish: &Finish, row: &[f64], x: &[Reg]) {
     }
 }
 
-/// A register for f32.
+/// Returns a new register for f32.
 fn new(body: &mut Body) -> Reg {
     body.registers.push(Compute::F32);
     Reg(body.registers.len() as u16 - 1)
 }
 
-/// A coefficient.
+/// Returns the register of a coefficient.
 fn constant(body: &mut Body, x: f64) -> Reg {
     let x = Scalar::Float(f64::from(x as f32));
-    // Those of the work on results may be of other types.
+    // The epilogue's constants may have other types.
     let is_it =
         |(r, c): &&(Reg, Scalar)| *c == x && body.registers[usize::from(r.0)] == Compute::F32;
     if let Some((r, _)) = body.constants.iter().find(is_it) {
@@ -224,11 +224,11 @@ fn constant(body: &mut Body, x: f64) -> Reg {
     r
 }
 
-/// Adds `Σ coefficient · x` to the code, but for its last instruction, which writes `dst`.
+/// Adds `Σ coefficient · x` to the code, except the last instruction, which writes `dst`; returns that one.
 fn sum(body: &mut Body, row: &[f64], x: &[Reg], dst: Reg) -> Inst {
     let mut terms: Vec<(f64, Reg)> = row.iter().copied().zip(x.iter().copied()).collect();
     terms.retain(|(c, _)| *c != 0.0);
-    // One that is added as it is comes first.
+    // A term with coefficient 1 comes first.
     terms.sort_by_key(|(c, _)| *c != 1.0);
     let (first, others) = (terms[0], &terms[1..]);
     let mut last = (Binary::Mul, first.1, constant(body, first.0));

@@ -1,4 +1,4 @@
-//! Transforms beside products of matrices in f64, at every level, on the processor and interpreted.
+//! Tests of transforms against matrix products in f64, at every level, on the processor and interpreted.
 
 use super::super::tests::{By, Rng, levels, stored, work};
 use super::super::{Accesses, Call, Finish, Kernel};
@@ -8,14 +8,14 @@ use kiln_kernel::bind::bind;
 use kiln_plan::{Algorithm, Rows, Winograd};
 use std::sync::Arc;
 
-/// All matrices, with the sides of their squares.
+/// Returns all matrices of the transforms.
 fn matrices() -> impl Iterator<Item = &'static Rows> {
     let all = [Algorithm::Winograd2, Algorithm::Winograd4].map(Winograd::of);
     let all = all.into_iter().flatten();
     all.flat_map(|w| [w.inputs, w.weights, w.results])
 }
 
-/// `L · x · Lᵀ`, for a square of one channel.
+/// Returns `L · x · Lᵀ`, for a square of one channel.
 fn transformed(matrix: &Rows, x: impl Fn(usize, usize) -> f32) -> Vec<Vec<f64>> {
     let side = matrix[0].len();
     let sum = |f: &dyn Fn(usize) -> f64| (0..side).map(f).sum::<f64>();
@@ -24,12 +24,12 @@ fn transformed(matrix: &Rows, x: impl Fn(usize, usize) -> f32) -> Vec<Vec<f64>> 
     matrix.iter().map(row).collect()
 }
 
-/// A transform of random sizes; what lies around its result must stay as it is.
+/// Tests a transform of random sizes; the memory around its result must not change.
 fn a_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, by: By) {
     let (side, rows) = (matrix[0].len(), matrix.len());
     let channels = 1 + rng.below(70);
     let kept = [0; 2].map(|_| 1 + rng.below(rows));
-    // Rows and columns of the square, and of the result, in elements.
+    // The strides of rows and columns of the square, and of the result, in elements.
     let across = channels + rng.below(3);
     let from = [side * across + rng.below(5), across];
     let across = channels + rng.below(3);
@@ -119,13 +119,13 @@ fn printed_transforms_touch_nothing_but_their_squares() {
     }
 }
 
-/// A transform of random sizes somewhere in an image, with work on its results.
+/// Tests a transform of random sizes at a random place in an image, with an epilogue.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, by: By) {
     let (side, rows) = (matrix[0].len(), matrix.len());
     let kept = [0; 2].map(|_| 1 + rng.below(rows));
     let channels = 1 + rng.below(40);
-    // Positions of the image, of which results are from `above` rows and `left` columns on, and its channels.
+    // The size of the image and its channels; results start at row `above` and column `left`.
     let (above, left, before) = (rng.below(3), rng.below(3), rng.below(4));
     let (wide, high) = (
         left + kept[1] + rng.below(2),

@@ -1,11 +1,11 @@
-//! Work behind a product.
+//! Tests of an epilogue after a product.
 
 use super::*;
 use kiln_base::prim::{Binary, Unary};
 use kiln_kernel::simd::Features;
 use kiln_x86::{Code, Gpr, Width};
 
-/// Work behind a product: its accumulator is in a register, a bias is one number, a residual lies in memory.
+/// The places of an epilogue: the accumulator is in a register, a bias is one element, a residual is in memory.
 struct Behind {
     accumulator: Vreg,
 }
@@ -25,7 +25,7 @@ impl Places for Behind {
     }
 }
 
-/// `gelu(x + bias) · residual + x`, stored as bf16, with so many registers.
+/// Computes `gelu(x + bias) · residual + x`, stored as bf16, with `free` registers.
 fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
     let r = |n| Reg(n);
     let (a, b, site) = (r(0), r(1), 0);
@@ -86,7 +86,7 @@ fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
     let residual: [half::f16; 16] =
         std::array::from_fn(|i| half::f16::from_f32(1.0 + i as f32 / 4.0));
     let (bias, mut out) = ([0.25f32], [0u8; 64]);
-    // SAFETY: the code is a function of these arguments, of as many elements as a group has.
+    // SAFETY: the code is a function of these arguments, each with the elements of a group.
     unsafe {
         type F = extern "sysv64" fn(*const f32, *const f32, *const half::f16, *mut u8);
         let f: F = std::mem::transmute(code.entry());

@@ -1,4 +1,4 @@
-//! Accumulators of reductions across lanes, which are combined into one number.
+//! The accumulators of reductions across lanes, and their combination into one number.
 
 use super::print::{Printer, Table, parts};
 use crate::emission::Target;
@@ -15,7 +15,7 @@ use kiln_plan::tile::Reg;
 use kiln_x86::{Asm, Mem, Width, op};
 
 impl Printer<'_> {
-    /// Accumulators become what changes nothing.
+    /// Initialises accumulators with the identity element.
     pub(super) fn start(&mut self) {
         let width = self.target.width();
         for ((op, r), (_, groups)) in self.reductions.iter().zip(&self.accumulators) {
@@ -76,7 +76,7 @@ impl Printer<'_> {
     }
 }
 
-/// Accumulators of group `n` are slot `n`, the state is the output.
+/// The places of a fold: the accumulators of group `n` are slot `n`, the state is the output.
 struct FoldPlaces<'a> {
     groups: &'a [Place],
     operand: usize,
@@ -93,7 +93,7 @@ impl Places for FoldPlaces<'_> {
     }
 }
 
-/// Combines 64 lanes with those half of them further on, and so on, and the last with the state.
+/// Combines the lower half of 64 lanes with the upper half, and so on, and the last lane with the state.
 fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir, Unprintable> {
     let mut ir = Ir::new(target);
     let wide = is_wide(ty);

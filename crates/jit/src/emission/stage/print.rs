@@ -1,4 +1,4 @@
-//! The function of a body: what is the same for all lanes, and a loop over groups of lanes.
+//! The function of a body: hoisted code, and a loop over groups of lanes.
 
 use super::{Body, Kind};
 use crate::emission::Target;
@@ -10,19 +10,19 @@ use kiln_base::prim::Reduction;
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86::{Asm, Condition, Gpr, Mask, Mem, Vreg, Width, op};
 
-/// Lanes of accumulators that a reduction across lanes has.
+/// The lanes of accumulators of a reduction across lanes.
 const WIDTH: usize = 64;
 
-/// The table, how many lanes there are, the lane at hand, where a block ends, and where its whole groups do or, in
-/// its tail, how many lanes are left.
+/// The table, the number of lanes, the current lane, the end of a block, and the end of its whole groups; in its tail,
+/// the last is the number of remaining lanes.
 pub(super) const TABLE: Gpr = Gpr::RDI;
 pub(super) const LANES: Gpr = Gpr::RSI;
 pub(super) const AT: Gpr = Gpr::RAX;
 pub(super) const END: Gpr = Gpr::RDX;
 pub(super) const WHOLE: Gpr = Gpr::R14;
-/// For the addresses of operands that have no register.
+/// The register for the addresses of operands without a register of their own.
 const SCRATCH: Gpr = Gpr::R15;
-/// For those of the others; where there are steps, the last one has the row of the table at hand.
+/// The registers for the other addresses; with steps, the last one has the current row of the table.
 const POINTERS: [Gpr; 8] = [
     Gpr::RCX,
     Gpr::R8,
@@ -35,19 +35,19 @@ const POINTERS: [Gpr; 8] = [
 ];
 const SAVED: [Gpr; 5] = [Gpr::RBX, Gpr::R12, Gpr::R13, Gpr::R14, Gpr::R15];
 
-/// Where things are at one place of the code.
+/// The places of operands at one point of the code.
 struct Env<'a> {
     body: &'a Body,
     table: Table,
-    /// Values of the code in front of the loop.
+    /// The values of hoisted code.
     hoisted: &'a [(Reg, Place)],
-    /// Those of each group, in the order of the reductions.
+    /// The accumulators of each group, in the order of the reductions.
     accumulators: &'a [(Reg, Vec<Place>)],
     group: usize,
-    /// The first of those that are printed together.
+    /// The first of the groups that are emitted together.
     first: usize,
     lanes: usize,
-    /// Whether operands move with the lane.
+    /// True if operands move with the lane.
     moves: bool,
     tail: bool,
 }
@@ -119,7 +119,7 @@ impl Places for Env<'_> {
     }
 }
 
-/// Where a row of the table is, and how many of its addresses are in registers.
+/// The register of the table's row, and the number of its addresses that are in registers.
 #[derive(Copy, Clone)]
 pub(super) struct Table {
     pub row: Gpr,
@@ -133,12 +133,12 @@ impl Table {
         Table { row, registers }
     }
 
-    /// Where the address of operand `i` stands.
+    /// Returns the place of the address of operand `i`.
     fn entry(self, i: usize) -> Mem {
         Mem::at(self.row).plus(8 * i as i32)
     }
 
-    /// A register with the address of operand `i`.
+    /// Returns a register with the address of operand `i`.
     pub(super) fn pointer(self, asm: &mut Asm, i: usize) -> Gpr {
         if i < self.registers {
             return POINTERS[i];
@@ -147,7 +147,7 @@ impl Table {
         SCRATCH
     }
 
-    /// Brings addresses into registers.
+    /// Loads addresses into registers.
     pub(super) fn read(self, asm: &mut Asm, operands: usize) {
         for (i, r) in POINTERS
             .iter()
@@ -159,16 +159,16 @@ impl Table {
     }
 }
 
-/// Code from this length on is of two groups, step by step in turns.
+/// The least instructions of code that is interleaved for two groups.
 const CHAIN: usize = 12;
 
-/// How many more registers that may want than there are.
+/// The number of registers by which such code may exceed the machine's.
 const OVER: usize = 4;
 
-/// The code of a function over lanes.
+/// Returns the code of a function over lanes.
 ///
 /// # Errors
-/// If something in it is not printed.
+/// If some instruction can't be emitted.
 pub fn print(body: &Body, target: Target) -> Result<Vec<u8>, Unprintable> {
     let (before, inside) = body.split();
     let entering = body.entering(&inside, &body.outputs);
@@ -202,24 +202,24 @@ pub(super) struct Printer<'a> {
     pub target: Target,
     front: &'a Lines,
     pub lines: &'a Lines,
-    /// Those of two groups, if they are printed together.
+    /// The code of two groups, if they are emitted together.
     pub pair: Option<&'a Lines>,
-    /// Groups of lanes in a turn of the loop.
+    /// The groups of lanes per iteration of the loop.
     pub groups: usize,
     pub reductions: Vec<(Reduction, Reg)>,
     hoisted: Vec<(Reg, Place)>,
     pub accumulators: Vec<(Reg, Vec<Place>)>,
-    /// Registers that nothing stays in.
+    /// The registers that hold nothing permanently.
     pub free: Vec<Vreg>,
-    /// Registers for constants.
+    /// The registers for constants.
     constants: Vec<Vreg>,
-    /// Where the tail's lanes are, with VEX.
+    /// The place of the mask of the tail's lanes, with VEX.
     mask: Mem,
     pub spills: Mem,
     room: i32,
 }
 
-/// The types of two registers' elements are as wide as a vector has 64 bits.
+/// Returns the number of registers of a value: two for 64 bits per lane, otherwise one.
 pub(super) fn parts(ty: Compute) -> usize {
     if is_wide(ty) { 2 } else { 1 }
 }
@@ -302,7 +302,7 @@ impl<'a> Printer<'a> {
         let constants = free.split_off(free.len() - rest);
         let stack = pair.unwrap_or(lines).stack().max(lines.stack());
         let spills = memory(stack.max(front.stack()) as i32);
-        // The code that combines accumulators has few values, but for those of 64 bits.
+        // The code that combines accumulators has few values, except with 64 bits.
         memory(64 * 40);
         Printer {
             asm,
@@ -367,7 +367,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Prints lines for one group of lanes.
+    /// Emits lines for one group of lanes.
     pub(super) fn code(
         &mut self,
         lines: &Lines,
@@ -390,7 +390,7 @@ impl<'a> Printer<'a> {
         lines.print(self.asm, &mut env, memory, pinned, tail);
     }
 
-    /// The lanes up to the end of the block.
+    /// Emits the lanes up to the end of the block.
     fn block(&mut self, pinned: &Pinned) {
         let lanes = self.target.lanes();
         let step = (lanes * self.groups) as i32;
@@ -425,7 +425,7 @@ impl<'a> Printer<'a> {
         self.asm.bind(done);
     }
 
-    /// Prints lines for the groups of a turn.
+    /// Emits lines for the groups of an iteration.
     pub(super) fn groups(&mut self, pinned: &Pinned) {
         for group in 0..self.groups {
             match self.pair {
@@ -436,7 +436,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Asks for what is wanted later, a cache line at a time.
+    /// Emits software prefetches of the operands for later, a cache line at a time.
     fn ahead(&mut self, group: usize) {
         const LINE: usize = 64;
         for (i, (key, _)) in self.body.operands.iter().enumerate() {
@@ -446,7 +446,7 @@ impl<'a> Printer<'a> {
             let size = self.body.size(*key);
             let bytes = self.target.lanes() * size;
             let from = group * bytes;
-            // Where a group has less than a line, one of several groups asks for it.
+            // If a group has less than a line, one of several groups prefetches it.
             if !from.is_multiple_of(LINE) {
                 continue;
             }
@@ -458,7 +458,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// The lanes that are left, up to those of a group.
+    /// Prepares the mask of the remaining lanes, fewer than those of a group.
     pub(super) fn tail(&mut self) -> Tail {
         let free = self.free[0];
         if self.target.evex {

@@ -1,22 +1,22 @@
-//! Steps: each group of lanes goes through all of them, and its accumulators stay in registers.
+//! Steps: each group of lanes goes through all steps, and its accumulators stay in registers.
 
 use super::print::{AT, END, LANES, Printer, TABLE, WHOLE, parts};
 use crate::emission::lines::{Key, Pinned, Place, Tail};
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Condition, Gpr, Label, Mem, op};
 
-/// Where the table ends, behind the tail's mask.
+/// Returns the place of the end of the table, after the tail's mask.
 fn table_end() -> Mem {
     Mem::at(Gpr::RSP).plus(32)
 }
 
 impl Printer<'_> {
-    /// Bytes of a row of the table.
+    /// Returns the size of a row of the table in bytes.
     fn row(&self) -> i32 {
         8 * self.body.operands.len() as i32
     }
 
-    /// The third argument says how many rows there are.
+    /// Computes the end of the table; the third argument is the number of rows.
     pub(super) fn begin_steps(&mut self) {
         self.asm.mov_number(AT, i64::from(self.row()));
         self.asm.mul(AT, END);
@@ -25,7 +25,7 @@ impl Printer<'_> {
         self.asm.mov(self.table.row, TABLE);
     }
 
-    /// All lanes: turns of several groups, then of one, and those that fill none.
+    /// Emits all lanes: iterations of several groups, then of one, then a partial group.
     pub(super) fn steps(&mut self, pinned: &Pinned) {
         let lanes = self.target.lanes() as i32;
         let one = usize::from(self.groups == 1);
@@ -57,14 +57,15 @@ impl Printer<'_> {
         self.asm.bind(done);
     }
 
-    /// Goes on with the next row of the table, if there is one.
+    /// Continues with the next row of the table, if there is one.
     pub(super) fn next_row(&mut self, again: Label) {
         self.asm.add_number(self.table.row, self.row());
         self.asm.cmp(self.table.row, table_end());
         self.asm.jump_if(Condition::Below, again);
     }
 
-    /// A loop over the rows of the table; of the row at hand alone where each has all its lanes before the next.
+    /// Emits a loop over the rows of the table, or only the current row, if each row processes all its lanes before the
+    /// next.
     fn each_step(&mut self, code: impl FnOnce(&mut Self)) {
         if self.body.by_row() {
             return code(self);
@@ -90,7 +91,7 @@ impl Printer<'_> {
         self.next_row(top);
     }
 
-    /// Reads the accumulators of the groups of a turn, or writes them.
+    /// Loads the accumulators of the groups of an iteration, or stores them.
     fn accumulators(&mut self, groups: usize, written: bool) {
         if self.accumulators.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Printed steps, interpreted at every level: nothing but the operands is touched.
+//! Tests of emitted steps, interpreted at every level: only the operands are accessed.
 
 use super::{Body, Kind, print};
 use crate::emission::Target;
@@ -8,7 +8,8 @@ use kiln_base::{Compute, DType};
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86_interpreter::Machine;
 
-/// The greatest of `x · weight` over steps, whose terms are stored too: lines of `x`, one weight a step.
+/// Returns the body of the maximum of `x · weight` over steps, whose terms are stored too: lines of `x`, one weight per
+/// step.
 fn greatest() -> Body {
     let [x, weight, term, acc] = [0, 1, 2, 3].map(Reg);
     Body {
