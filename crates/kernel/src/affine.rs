@@ -1,20 +1,20 @@
-//! Affine index maps with known numbers, and what values they can take.
+//! Affine index maps with known numbers, and the values that they can take.
 
 use crate::error::{Result, damaged};
 use kiln_base::Dim;
 use kiln_plan::tile::Bound;
 
-/// Numbers are kept below this, so that sums of a few of them fit an i64.
+/// The bound of all numbers, so that sums of a few of them fit an i64.
 const LARGE: i128 = 1 << 60;
 
-/// A dim's value.
+/// Returns a dim's value.
 pub fn eval(dim: &Dim, values: &[i64]) -> Result<i64> {
     let v = dim.eval_checked(values);
     v.filter(|v| (v.unsigned_abs() as i128) < LARGE)
         .ok_or_else(|| damaged!("size {dim} has no usable value"))
 }
 
-/// An extent's value.
+/// Returns an extent's value.
 pub fn extent(dim: &Dim, values: &[i64]) -> Result<i64> {
     let v = eval(dim, values)?;
     if v < 0 {
@@ -23,13 +23,13 @@ pub fn extent(dim: &Dim, values: &[i64]) -> Result<i64> {
     Ok(v)
 }
 
-/// `a / b`, rounded up, for `a` of 0 and more; a `b` of 0 counts as 1.
+/// Returns `a / b`, rounded up, for `a` of 0 and more; a `b` of 0 counts as 1.
 #[inline]
 pub fn ceil(a: i64, b: i64) -> i64 {
     (a + b - 1) / b.max(1)
 }
 
-/// The product of extents.
+/// Returns the product of extents.
 pub fn product(extents: &[i64]) -> Result<i64> {
     if extents.contains(&0) {
         return Ok(0);
@@ -43,12 +43,12 @@ pub fn product(extents: &[i64]) -> Result<i64> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Affine {
     pub offset: i64,
-    /// One stride an axis.
+    /// One stride per axis.
     pub strides: Vec<i64>,
 }
 
 impl Affine {
-    /// With values for the symbols; there must be one stride for each of `rank` axes.
+    /// Makes the map for values of the symbols; there must be one stride for each of `rank` axes.
     pub fn new(offset: &Dim, strides: &[Dim], rank: usize, values: &[i64]) -> Result<Affine> {
         if strides.len() != rank {
             return Err(damaged!("{} strides for {rank} axes", strides.len()));
@@ -62,7 +62,7 @@ impl Affine {
         })
     }
 
-    /// The smallest and largest value over a non-empty box of indices.
+    /// Returns the smallest and largest value over a non-empty box of indices.
     pub fn range(&self, extents: &[i64]) -> (i128, i128) {
         let mut range = (self.offset as i128, self.offset as i128);
         for (s, e) in self.strides.iter().zip(extents) {
@@ -73,7 +73,7 @@ impl Affine {
         range
     }
 
-    /// The range, or an error where it is too large to compute with.
+    /// Returns the range, or an error if it is too large to compute with.
     pub fn checked_range(&self, extents: &[i64]) -> Result<(i64, i64)> {
         let (low, high) = self.range(extents);
         if low < -LARGE || high > LARGE {
@@ -82,8 +82,8 @@ impl Affine {
         Ok((low as i64, high as i64))
     }
 
-    /// Whether different indices of the box always give different values (sufficient, not
-    /// necessary): sorted by magnitude, each stride reaches beyond all smaller ones together.
+    /// True if different indices of the box always give different values. The test is sufficient, not necessary: sorted
+    /// by magnitude, each stride exceeds the range of all smaller ones together.
     pub fn is_injective(&self, extents: &[i64]) -> bool {
         let mut dims: Vec<(i128, i128)> = (self.strides.iter().zip(extents))
             .filter(|(_, e)| **e > 1)
@@ -100,7 +100,7 @@ impl Affine {
 }
 
 impl Affine {
-    /// The range of values that the indices of a box give, its end excluded, where it is known to have no gaps.
+    /// Returns the range of values that the indices of a box give, its end excluded, if it is known to have no gaps.
     pub fn range_without_gaps(&self, extents: &[i64]) -> Option<(i64, i64)> {
         if extents.contains(&0) {
             return None;
@@ -130,7 +130,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A bound over `rank` axes with known numbers.
+    /// Makes a limit of a bound over `rank` axes, with known numbers.
     pub fn new(bound: &Bound, rank: usize, values: &[i64]) -> Result<Limit> {
         Ok(Limit {
             value: Affine::new(&bound.offset, &bound.strides, rank, values)?,
@@ -139,19 +139,19 @@ impl Limit {
     }
 }
 
-/// What is known about an access.
+/// The result of a proof about an access.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Every element that is touched lies within the buffer.
+    /// Every accessed element is within the buffer.
     Inside,
-    /// Some element may lie outside.
+    /// Some element may be outside.
     Unknown,
 }
 
-/// Shows that `address` stays within `0..len` wherever all `limits` hold, over a box of indices.
+/// Proves that `address` stays within `0..len` wherever all `limits` hold, over a box of indices.
 ///
-/// Each limit whose axes the address uses in the same proportions is a variable of its own, with
-/// the limit's range; the rest are bounded by their extents.
+/// A limit whose axes the address uses in the same proportions becomes a separate variable, with the limit's range. The
+/// other axes are bounded by their extents.
 pub fn prove(address: &Affine, limits: &[Limit], extents: &[i64], len: i64) -> Proof {
     if extents.contains(&0) {
         return Proof::Inside;
@@ -191,7 +191,7 @@ pub fn prove(address: &Affine, limits: &[Limit], extents: &[i64], len: i64) -> P
     }
 }
 
-/// The number `c` with `strides = c · of` on every axis that `of` uses.
+/// Returns the number `c` with `strides = c · of` on every axis that `of` uses.
 fn proportion(strides: &[i64], of: &[i64], extents: &[i64]) -> Option<i64> {
     let mut factor = None;
     for ((s, o), e) in strides.iter().zip(of).zip(extents) {

@@ -1,4 +1,4 @@
-//! From a tile program to one with known numbers that is safe to run.
+//! Binding of a tile program: the result has known numbers and is safe to run.
 
 use crate::affine::{Affine, Limit, Proof, eval, extent, product, prove};
 use crate::bound::{Bound, BoundAccess, BoundDynamic};
@@ -95,8 +95,8 @@ fn bind_access(a: &Access, rank: usize, values: &[i64], args: usize) -> Result<B
     })
 }
 
-/// Proves every load and store in range, adding a limit where only a check while running can, and
-/// says whether all stores are to different places.
+/// Proves every load and store in range. Adds a limit where only a check at run time can ensure that. Returns true if
+/// all stores are to different places.
 fn check_ranges(
     program: &TileProgram,
     accesses: &mut [BoundAccess],
@@ -132,7 +132,7 @@ fn check_ranges(
                 contain(a, &full, lens[arg], program)?;
             }
             if let Inst::Store { .. } = inst {
-                // Stores of one point of `axes` happen on one thread, in order.
+                // One thread executes the stores of a point of `axes`, in order.
                 let outer = Affine {
                     offset: 0,
                     strides: a.address.strides[..axes.len()].to_vec(),
@@ -149,8 +149,8 @@ fn check_ranges(
     Ok(parallel)
 }
 
-/// Whether stores reach every element of an argument of `len` elements that no load reads before. What is
-/// found are stores of ranges without gaps; others count as if they left some out.
+/// True if stores write every element of an argument of `len` elements, and no load reads it before. Only stores of
+/// ranges without gaps are recognised; others count as incomplete.
 fn covers(
     program: &TileProgram,
     accesses: &[BoundAccess],
@@ -169,7 +169,7 @@ fn covers(
                     return false;
                 }
                 Inst::Load { access, .. } if accesses[*access as usize].arg == Some(arg) => {
-                    // Tiles come one after the other, so a point finds what it has written itself.
+                    // Tiles run one after the other, so a point reads back its own stores.
                     let back = (&accesses[*access as usize].address, stage.over_inner);
                     if !stored.contains(&back) {
                         return false;
@@ -195,7 +195,7 @@ fn covers(
     reach(&mut ranges) >= len
 }
 
-/// How far ranges that begin at 0 reach without a gap.
+/// Returns the end of the gapless union of ranges that starts at 0.
 fn reach(ranges: &mut [(i64, i64)]) -> i64 {
     ranges.sort();
     let further = |reached: i64, (from, to): &(i64, i64)| match *from <= reached {

@@ -25,31 +25,31 @@ pub struct BoundDynamic {
 
 /// A checked program with known numbers.
 ///
-/// Axes are ordered outer first: those that are stepped through one index at a time, then those cut
-/// into tiles. Extents of 1 are dropped.
+/// Axes are ordered outer first: those that are stepped through one index at a time, then those that are cut into
+/// tiles. Extents of 1 are dropped.
 #[derive(Debug)]
 pub struct Bound<'a> {
     pub program: &'a TileProgram,
-    /// Extents of the stepped axes.
+    /// The extents of the stepped axes.
     pub outer: Vec<i64>,
-    /// Extents of the tiled axes.
+    /// The extents of the tiled axes.
     pub lane: Vec<i64>,
     /// The program's accesses, then one for each `Index` instruction in program order.
     pub accesses: Vec<BoundAccess>,
-    /// For each `LoadAt` in program order.
+    /// The dynamic parts of each `LoadAt`, in program order.
     pub dynamics: Vec<Vec<BoundDynamic>>,
-    /// Elements of each argument, as the proofs assumed.
+    /// The elements of each argument, as the proofs assumed.
     pub lens: Vec<i64>,
-    /// Whether parts may run at the same time: every store goes to a place of its own.
+    /// True if parts may run concurrently: every store goes to a different place.
     pub parallel: bool,
-    /// Points of the parallel axes that one thread runs in order.
+    /// The number of points of the parallel axes that one thread runs in order.
     pub serial: i64,
-    /// For each argument, whether all of it is written, and nothing of it read before.
+    /// True for each argument that is written completely, without being read before.
     pub covered: Vec<bool>,
 }
 
 impl Bound<'_> {
-    /// Points of the inner axes.
+    /// Returns the number of points of the inner axes.
     pub fn inner_len(&self) -> i64 {
         match self.program.schedule {
             Schedule::Lanes => self.outer.iter().product(),
@@ -57,7 +57,7 @@ impl Bound<'_> {
         }
     }
 
-    /// Points of the parallel axes.
+    /// Returns the number of points of the parallel axes.
     pub fn axes_len(&self) -> i64 {
         match self.program.schedule {
             Schedule::Lanes => self.lane.iter().product(),

@@ -1,4 +1,5 @@
-//! Seeded bugs: places in printers and schedules that are wrong where a test says so. Each is found by tests of programs.
+//! Seeded bugs: places in emitters and schedules that are wrong if a test asks for it. Tests of programs find each of
+//! them.
 
 #[cfg(feature = "testing")]
 thread_local! {
@@ -6,19 +7,19 @@ thread_local! {
     static BUG: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// Makes what this thread does have a bug, or none.
+/// Seeds a bug for this thread, or none.
 #[cfg(feature = "testing")]
 pub fn seed(bug: Option<&'static str>) {
     BUG.set(bug);
 }
 
-/// The bug that this thread has.
+/// Returns the bug of this thread.
 #[cfg(feature = "testing")]
 pub fn seeded() -> Option<&'static str> {
     BUG.get()
 }
 
-/// What is right, or in a test that asks for this bug what is wrong.
+/// Returns the right value, or in a test that seeds this bug the wrong one.
 #[inline(always)]
 pub fn bug<T>(name: &'static str, right: T, wrong: impl FnOnce(T) -> T) -> T {
     #[cfg(feature = "testing")]

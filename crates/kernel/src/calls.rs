@@ -29,7 +29,7 @@ pub struct Call<'a> {
     pub after: SmallVec<[u32; 4]>,
 }
 
-/// Positions of the calls behind which something is done.
+/// The positions of the calls after which something is done.
 pub type Ends = SmallVec<[u32; 4]>;
 
 /// A sink of calls, in order.
@@ -43,8 +43,7 @@ impl<'a> Calls<'a> {
         Calls { sink, made: 0 }
     }
 
-    /// Adds a call, and returns its position; one with nothing to do is left out, and what it would wait for stands in
-    /// its place.
+    /// Adds a call, and returns its position. A call with nothing to do is omitted; then its dependencies are returned.
     ///
     /// # Errors
     /// The sink's.
@@ -63,17 +62,17 @@ impl<'a> Calls<'a> {
 pub struct Around<'a> {
     /// The error record.
     pub record: *mut u8,
-    /// The step from which on an error before leaves out the effect.
+    /// The step from which on an earlier error suppresses the effect.
     pub guarded_from: usize,
-    /// In a body, the numbers of its sites in the plan around all, and the step there.
+    /// In a body, the numbers of its sites in the outermost plan, and the step there.
     pub sites: Option<&'a [u32]>,
     pub step: Option<usize>,
-    /// The calls that all of it waits for.
+    /// The calls that all of them wait for.
     pub after: &'a [u32],
 }
 
 impl Around<'_> {
-    /// A plan by itself.
+    /// Returns the surroundings of a plan by itself.
     pub fn plan(record: u64, guarded_from: usize) -> Around<'static> {
         Around {
             record: record as *mut u8,
@@ -88,7 +87,7 @@ impl Around<'_> {
         self.guarded_from == 0
     }
 
-    /// A launch with what is around it; the engine's own have no site.
+    /// Returns a launch in these surroundings; the engine's own launches have no site.
     pub fn call<'l>(&self, launch: &'l dyn Launch, args: SmallVec<[*mut u8; 12]>) -> Call<'l> {
         let sites = self.sites.unwrap_or_default();
         Call {

@@ -7,20 +7,20 @@ use kiln_plan::tile::{Inst, Reg, Schedule, Stage, TileProgram, Turn};
 
 struct Checker<'a> {
     program: &'a TileProgram,
-    /// When each register, and each slot, has been written by now.
+    /// The points from which on each register, and each slot, holds a value.
     written: Vec<When>,
     kept: Vec<When>,
-    /// For which points the stage at hand runs.
+    /// The points at which the current stage runs.
     turn: Turn,
-    /// Accumulators of the stage at hand, readable after it.
+    /// Accumulators of the current stage, readable after it.
     pending: Vec<Reg>,
 }
 
-/// Since when something holds a value.
+/// The points from which on something holds a value.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum When {
     Never,
-    /// At the last of the points that run in order.
+    /// From the last of the points that run in order.
     AtLast,
     Always,
 }
@@ -47,7 +47,7 @@ pub fn types(program: &TileProgram) -> Result<()> {
     }
     let constants: Vec<Reg> = program.constants.iter().map(|(r, _)| *r).collect();
     for stage in &program.stages {
-        // Without points that run in order, each is the first and the last.
+        // Without points that run in order, each point is the first and the last.
         c.turn = match stage.turn {
             Turn::Last if serial == 0 => Turn::Every,
             turn => turn,
@@ -71,7 +71,7 @@ fn detail(e: crate::error::Error) -> String {
 }
 
 impl Checker<'_> {
-    /// Since when something holds a value that this stage writes.
+    /// Returns the points from which on something that this stage writes holds a value.
     fn now(&self, before: When) -> When {
         match self.turn {
             Turn::Last => before.max(When::AtLast),
@@ -79,7 +79,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether this stage finds a value in something.
+    /// True if this stage finds a value in something.
     fn holds(&self, since: When) -> bool {
         since == When::Always || since == When::AtLast && self.turn == Turn::Last
     }
@@ -134,7 +134,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks one instruction and notes what it writes.
+    /// Checks one instruction and records its result.
     fn inst(&mut self, stage: &Stage, inst: &Inst, constants: &[Reg]) -> Result<()> {
         let Some((dst, ty)) = self.result(stage, inst)? else {
             if let Inst::Keep { slot, .. } = inst {
@@ -165,7 +165,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The register an instruction writes, and the type it must have.
+    /// Returns the register that an instruction writes, and the type that it must have.
     fn result(&self, stage: &Stage, inst: &Inst) -> Result<Option<(Reg, Compute)>> {
         Ok(Some(match inst {
             Inst::Load { dst, access } => (*dst, self.arg_type(*access)?),
@@ -275,7 +275,7 @@ impl Checker<'_> {
     }
 }
 
-/// The type a primitive on one operand of type `ty` gives, if there is one.
+/// Returns the result type of a primitive on one operand of type `ty`, if it exists.
 pub fn unary_result(op: Unary, ty: Compute) -> Option<Compute> {
     use Unary::*;
     let exists = match ty {
@@ -291,7 +291,7 @@ pub fn unary_result(op: Unary, ty: Compute) -> Option<Compute> {
     exists.then_some(if op.gives_mask() { Compute::Mask } else { ty })
 }
 
-/// The type a primitive on two operands of type `ty` gives, if there is one.
+/// Returns the result type of a primitive on two operands of type `ty`, if it exists.
 pub fn binary_result(op: Binary, ty: Compute) -> Option<Compute> {
     use Binary::*;
     let exists = match ty {

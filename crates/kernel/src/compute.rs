@@ -1,4 +1,4 @@
-//! Types of registers as Rust's.
+//! Rust types of registers.
 
 pub use kiln_base::Compute;
 use kiln_base::DType;
@@ -33,7 +33,7 @@ macro_rules! with_compute {
 }
 pub use crate::with_compute;
 
-/// The bits of a constant in a register of type `ty`, in the low bytes.
+/// Returns the bits of a constant in a register of type `ty`, in the low bytes.
 pub fn scalar_bits(value: kiln_base::Scalar, ty: Compute) -> u64 {
     match ty {
         Compute::F32 => (value.as_f64() as f32).to_bits() as u64,
@@ -44,7 +44,7 @@ pub fn scalar_bits(value: kiln_base::Scalar, ty: Compute) -> u64 {
     }
 }
 
-/// The dtype that a register type stores as without any change.
+/// Returns the dtype that a register type is stored as without any change.
 pub fn plain_dtype(ty: Compute) -> DType {
     ty.dtype()
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A call with known sizes.
 pub struct Custom {
     pub name: String,
-    /// Which of the kernels, where it is not the operator's own.
+    /// The name of the kernel, if it is not the operator's own.
     pub kernel: Option<String>,
     pub kernels: Arc<CustomKernels>,
     pub operands: Vec<Array>,
@@ -25,7 +25,7 @@ pub struct Array {
     pub bytes: usize,
 }
 
-/// The kernels that a plan calls by this name.
+/// Returns the kernels that a plan calls by this name.
 ///
 /// # Errors
 /// [`Error::NotRegistered`].
@@ -34,7 +34,7 @@ pub fn registered(name: &str) -> Result<Arc<CustomKernels>> {
 }
 
 impl Custom {
-    /// `lens` are the elements of each argument.
+    /// Binds a call; `lens` are the elements of each argument.
     pub fn new(p: &plan::Custom, values: &[i64], lens: &[i64]) -> Result<Custom> {
         let array = |a: &plan::Array| {
             let dims = a.shape.iter().map(|d| d.eval_checked(values));

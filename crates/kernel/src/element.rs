@@ -5,7 +5,7 @@ use crate::simd::math;
 use kiln_base::prim::{Binary, Unary};
 use kiln_base::{DType, float_to_int, round_float, wrap_int};
 
-/// What casts are from: halves and f32 are f64 as well.
+/// The source of a cast: f16, bf16 and f32 are f64 as well.
 #[derive(Copy, Clone)]
 pub enum Number {
     Float(f64),
@@ -14,7 +14,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// As it is rounded to a float of 64 bits.
+    /// Returns the number rounded to a float of 64 bits.
     #[inline(always)]
     pub fn float(self) -> f64 {
         match self {
@@ -24,7 +24,7 @@ impl Number {
         }
     }
 
-    /// As an integer of a dtype, saturating from floats and wrapping from integers.
+    /// Returns the number as an integer of a dtype, saturating from floats and wrapping from integers.
     #[inline(always)]
     pub fn int(self, to: DType) -> i64 {
         match self {
@@ -39,39 +39,39 @@ impl Number {
 pub trait Elem: Copy + PartialOrd + 'static {
     const ZERO: Self;
     const ONE: Self;
-    /// Whether it is an f32, of which long sums are f64.
+    /// True for f32, whose long sums are in f64.
     const IS_F32: bool = false;
-    /// What every other element is at least (floats: minus infinity).
+    /// The least element (floats: minus infinity).
     const LEAST: Self;
-    /// What every other element is at most.
+    /// The greatest element.
     const MOST: Self;
     fn is_nan(self) -> bool;
     fn add(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
     fn bits(bits: u64) -> Self;
-    /// A primitive that gives an element.
+    /// Evaluates a primitive that gives an element.
     fn unary(op: Unary, x: Self) -> Self;
-    /// A primitive that gives an element; none where it divides by 0.
+    /// Evaluates a primitive that gives an element; `None` for a division by 0.
     fn binary(op: Binary, x: Self, y: Self) -> Option<Self>;
-    /// A primitive that gives a mask.
+    /// Evaluates a primitive that gives a mask.
     fn test(op: Unary, x: Self) -> bool;
-    /// As a number, to be cast.
+    /// Returns the element as a number to be cast.
     fn number(self) -> Number;
-    /// A number as a value of a dtype, by the rules of casts.
+    /// Returns a number as a value of a dtype, by the rules of casts.
     fn cast(x: Number, to: DType) -> Self;
 
-    /// The larger; NaN wins.
+    /// Returns the larger; NaN wins.
     #[inline(always)]
     fn max(self, b: Self) -> Self {
         if self > b || self.is_nan() { self } else { b }
     }
-    /// The smaller; NaN wins.
+    /// Returns the smaller; NaN wins.
     #[inline(always)]
     fn min(self, b: Self) -> Self {
         if self < b || self.is_nan() { self } else { b }
     }
 
-    /// A primitive on two elements that gives a mask.
+    /// Evaluates a primitive on two elements that gives a mask.
     #[inline(always)]
     fn compare(op: Binary, x: Self, y: Self) -> bool {
         match op {
@@ -118,7 +118,7 @@ macro_rules! float_elem {
                 Some(match op {
                     Binary::Max => Elem::max(x, y),
                     Binary::Min => Elem::min(x, y),
-                    // The quotient is rounded before.
+                    // The quotient is rounded first.
                     Binary::FloorDiv => (x / y).floor(),
                     _ => op.eval_f64(x as f64, y as f64) as $t,
                 })
@@ -139,7 +139,7 @@ macro_rules! float_elem {
             fn cast(x: Number, to: DType) -> $t {
                 match (x, to) {
                     (_, DType::F16 | DType::BF16) => round_float(x.float(), to) as $t,
-                    // Rounded once.
+                    // It is rounded once.
                     (Number::Int(x), _) => x as $t,
                     (Number::Unsigned(x), _) => x as $t,
                     (Number::Float(x), _) => x as $t,
@@ -148,7 +148,7 @@ macro_rules! float_elem {
         }
     };
 }
-// What rounds the same from f64 needs no form of its own.
+// Functions that round the same from f64 need no f32 version.
 float_elem!(f32, u32, |op, x| match op {
     Unary::Rsqrt => 1.0 / x.sqrt(),
     Unary::Exp => math::exp(x),
@@ -269,12 +269,12 @@ impl Elem for u8 {
     }
 }
 
-/// A register element from the low bits of a word.
+/// Returns a register element from the low bits of a word.
 pub fn from_bits<T: Elem>(bits: u64) -> T {
     T::bits(bits)
 }
 
-/// A register element that stands for one of a dtype, as one of another.
+/// Casts a register element that represents one of a dtype to another dtype.
 #[inline(always)]
 pub fn cast_one<S: Elem, D: Mem, const UNSIGNED: bool>(x: S) -> D::C
 where

@@ -1,9 +1,9 @@
-//! What can go wrong.
+//! Errors of loading and running plans.
 
 use kiln_base::{DType, LevelError};
 use kiln_plan::SiteKind;
 
-/// Why a plan cannot be loaded or a run failed.
+/// An error of loading a plan, or of a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,35 +13,35 @@ pub enum Error {
     /// The wrong number of inputs.
     #[error("the plan takes {expected} inputs, found {found}")]
     InputCount {
-        /// What the plan takes.
+        /// The number that the plan takes.
         expected: usize,
-        /// What the caller gave.
+        /// The number that the caller gave.
         found: usize,
     },
     /// An input of another dtype.
     #[error("input {input}: expected dtype {expected}, found {found}")]
     InputDType {
-        /// Which input.
+        /// The number of the input.
         input: usize,
-        /// What the plan takes.
+        /// The dtype that the plan takes.
         expected: DType,
-        /// What the caller gave.
+        /// The dtype that the caller gave.
         found: DType,
     },
     /// An input of another shape.
     #[error("input {input}: expected shape [{expected}], found {found:?}")]
     InputShape {
-        /// Which input.
+        /// The number of the input.
         input: usize,
-        /// What the plan takes, with symbols by name.
+        /// The shape that the plan takes, with symbols by name.
         expected: String,
-        /// What the caller gave.
+        /// The shape that the caller gave.
         found: Vec<i64>,
     },
     /// A symbolic size below what the plan was compiled for.
     #[error("input {input}: size `{name}` is {value}, the plan needs at least {min}")]
     Symbol {
-        /// Which input.
+        /// The number of the input.
         input: usize,
         /// The symbol.
         name: String,
@@ -50,14 +50,14 @@ pub enum Error {
         /// The smallest legal value.
         min: i64,
     },
-    /// An operation does not apply to tensors of such sizes.
+    /// An operation does not apply to tensors of these sizes.
     #[error("{op} needs {size} to be at least 0, and it is {value} for {given}")]
     Size {
         /// The op, such as `conv`.
         op: String,
         /// The graph node.
         node: u32,
-        /// A number that is made of sizes, with symbols by name.
+        /// The expression of sizes, with symbols by name.
         size: String,
         /// Its value.
         value: i64,
@@ -71,7 +71,7 @@ pub enum Error {
         site: u32,
         /// The op, such as `gather`.
         op: String,
-        /// What went wrong.
+        /// The kind of error.
         kind: SiteKind,
         /// The graph node.
         node: u32,
@@ -85,7 +85,7 @@ pub enum Error {
     Custom {
         /// The op's name.
         op: String,
-        /// What it says went wrong.
+        /// The error message of the kernel.
         text: String,
         /// The graph node.
         node: u32,
@@ -93,17 +93,17 @@ pub enum Error {
     /// The plan calls a custom op that this program has not registered.
     #[error("{0}")]
     NotRegistered(String),
-    /// No memory, or none within the limit.
+    /// There is no memory, or none within the limit.
     #[error("out of memory: {requested} bytes requested, {allocated} in use, limit {}{}",
         limit.map_or("none".to_string(), |l| format!("{l} bytes")), largest(holders))]
     OutOfMemory {
-        /// Bytes asked for.
+        /// The bytes requested.
         requested: usize,
-        /// Bytes in use.
+        /// The bytes in use.
         allocated: usize,
-        /// The limit, where one is set.
+        /// The limit, if one is set.
         limit: Option<usize>,
-        /// What holds most of it, with bytes, where that is known.
+        /// The largest holders with their bytes, where known.
         holders: Vec<(String, usize)>,
     },
     /// A CPU level that does not exist or that this machine lacks.
@@ -112,13 +112,13 @@ pub enum Error {
     /// A buffer was made or read with the wrong dtype or size.
     #[error("{0}")]
     Buffer(String),
-    /// This process is a fork of one in which other threads computed; see [`crate::fork`].
+    /// This process was forked from one in which other threads computed; see [`crate::fork`].
     #[error(
         "this process was forked from one in which other threads had computed too, and what these held is \
          lost: fork before they begin or once they have ended, or start a program instead"
     )]
     Forked,
-    /// CUDA is not there, or something in it failed.
+    /// CUDA is not available, or something in it failed.
     #[error("{0}")]
     Cuda(String),
     /// The run was ended by its [`Cancel`](crate::cancel::Cancel). Nothing that was donated has been touched.

@@ -6,13 +6,13 @@ use crate::lock::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where the lanes of a tile are in the iteration space, and where their data errors are reported.
+/// The position of a tile's lanes in the iteration space, and the sink of their data errors.
 pub struct Position {
-    /// The linear lane index of the first.
+    /// The linear lane index of the first lane.
     pub start: i64,
     /// The linear index of the outer point.
     pub outer: i64,
-    /// The place of a lane in the linear iteration space is `outer · outer_step + lane · lane_step`.
+    /// The linear position of a lane in the iteration space is `outer · outer_step + lane · lane_step`.
     pub outer_step: i64,
     pub lane_step: i64,
     pub failures: *const Failures,
@@ -34,7 +34,7 @@ impl Position {
     }
 }
 
-/// A data error, ordered by where in the iteration space it happened.
+/// A data error, ordered by its position in the iteration space.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Failure {
     pub place: i64,
@@ -44,10 +44,10 @@ pub struct Failure {
     pub bound: i64,
 }
 
-/// The first data error of one step, whatever the order in which threads meet them.
+/// The first data error of one step, whatever the order in which threads find them.
 #[derive(Default)]
 pub struct Failures {
-    /// What ends the step early.
+    /// The switch that ends the step early.
     cancel: Option<Cancel>,
     any: AtomicBool,
     first: Mutex<Option<Failure>>,
@@ -55,7 +55,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Those of steps that end when a switch is thrown.
+    /// Makes the errors of steps that end when a switch is thrown.
     pub fn of(cancel: Option<Cancel>) -> Failures {
         Failures {
             cancel,
@@ -63,7 +63,7 @@ impl Failures {
         }
     }
 
-    /// Whether what is computed is of no use any more.
+    /// True if the results are no longer needed.
     #[inline]
     pub fn cancelled(&self) -> bool {
         self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
@@ -77,13 +77,14 @@ impl Failures {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Notes that a part could not run at all.
+    /// Records that a part could not run at all.
     pub fn broken(&self, error: Error) {
         *lock(&self.error) = Some(error);
         self.any.store(true, Ordering::Release);
     }
 
-    /// What was reported since the last call.
+    /// Takes the first data error reported since the last call; returns an error if a part could not run or was
+    /// cancelled.
     pub fn take(&self) -> Result<Option<Failure>> {
         if self.cancelled() {
             return Err(Error::Cancelled);

@@ -1,22 +1,22 @@
-//! Processes that fork.
+//! Forks of the process.
 //!
-//! A child has a copy of all memory but one thread alone: the one that forked. If it was the only one that
-//! used this crate, the child goes on with a thread pool of its own. Of any other the child would inherit
-//! locks that nobody opens and work that nobody ends, so then every call of the child is an error.
+//! A child has a copy of all memory, but only one thread: the one that forked. If no other thread used this crate, the
+//! child continues with its own thread pool. Otherwise the child would inherit locks that nobody releases and work that
+//! nobody finishes. Then every call of the child is an error.
 
 use crate::error::{Error, Result};
 use std::cell::Cell;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// How many threads that use this crate there are.
+/// The number of threads that use this crate.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
-/// How often this process and its forebears have forked, from the first use on.
+/// The number of forks of this process and its ancestors, since the first use.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
-/// Whether there were other threads when this process began.
+/// True if there were other threads when this process began.
 static CUT_OFF: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread has been counted.
+/// True if a thread has been counted.
 struct Counted(Cell<bool>);
 
 impl Drop for Counted {
@@ -55,7 +55,7 @@ pub fn here() {
     });
 }
 
-/// Another number in a child than in its parent.
+/// Returns a number that differs between a child and its parent.
 pub fn generation() -> usize {
     GENERATION.load(Ordering::Relaxed)
 }
@@ -65,15 +65,15 @@ fn watch() {}
 
 #[cfg(unix)]
 fn watch() {
-    /// In the child, before `fork` returns there.
+    /// Runs in the child, before `fork` returns there.
     extern "C" fn in_child() {
         let ours = HERE.try_with(|here| here.0.get()).unwrap_or(false) as usize;
         let others = THREADS.swap(ours, Ordering::SeqCst) > ours;
         CUT_OFF.fetch_or(others, Ordering::Relaxed);
         GENERATION.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the handler touches atomics and a cell of its thread. If there is no memory for it, there is no
-    // handler, which changes nothing for who doesn't fork.
+    // SAFETY: the handler touches atomics and a cell of its thread. If there is no memory for it, there is no handler,
+    // which makes no difference without a fork.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     }

@@ -1,36 +1,36 @@
-//! Machine code that is interpreted in tests, so that what is printed for a level is proven on processors that lack it,
-//! and touches only what it was given.
+//! Interpretation of machine code in tests. It proves emitted code on processors that lack its level, and proves that
+//! it accesses only declared memory.
 //!
-//! While a thread [interprets](interpreting), each call of printed code goes to an interpreter instead of the
-//! processor. What the code may touch is declared: the arguments of the steps that run, to the byte, memory that their
-//! kernels take meanwhile, and the lists of addresses that a call comes with.
+//! While a thread [interprets](interpreting), each call of emitted code goes to an interpreter instead of the
+//! processor. The memory that the code may access is declared: the arguments of the steps that run, to the byte; memory
+//! that their kernels take meanwhile; and the lists of addresses of a call.
 
 use crate::lock::lock;
 use kiln_x86_interpreter::{Function, Machine};
 use std::cell::RefCell;
 use std::sync::Mutex;
 
-/// Memory: where, how many bytes, and whether it may be written.
+/// A memory region: its address, its bytes, and true if it may be written.
 pub type Region = (*const u8, usize, bool);
 
 #[derive(Default)]
 struct Interpreter {
     machine: Machine<'static>,
     memory: Vec<Region>,
-    /// How many functions the machine knows.
+    /// The number of functions that the machine knows.
     functions: usize,
     calls: usize,
 }
 
-/// What printed code calls.
+/// The functions that emitted code calls.
 static FUNCTIONS: Mutex<Vec<Function>> = Mutex::new(vec![]);
 
 thread_local! {
     static INTERPRETER: RefCell<Option<Interpreter>> = const { RefCell::new(None) };
 }
 
-/// Interprets all printed code that `f` runs on this thread, where all parts of a run are then; gives how many calls
-/// these were.
+/// Interprets all emitted code that `f` runs on this thread, which then runs all parts of each run. Returns the number
+/// of calls too.
 pub fn interpreting<R>(f: impl FnOnce() -> R) -> (R, usize) {
     INTERPRETER.set(Some(Interpreter::default()));
     let result = f();
@@ -38,12 +38,12 @@ pub fn interpreting<R>(f: impl FnOnce() -> R) -> (R, usize) {
     (result, calls)
 }
 
-/// Whether this thread interprets.
+/// True if this thread interprets.
 pub fn is_on() -> bool {
     INTERPRETER.with_borrow(Option::is_some)
 }
 
-/// The memory that was declared before, which comes back.
+/// The previously declared memory, which is restored on drop.
 pub struct Declared(Vec<Region>);
 
 impl Drop for Declared {
@@ -55,13 +55,13 @@ impl Drop for Declared {
     }
 }
 
-/// Says what code may touch until the result is dropped, beside what is [`given`] meanwhile.
+/// Declares the memory that code may access until the result is dropped, beside the memory [`given`] meanwhile.
 pub fn declare(memory: impl Iterator<Item = Region>) -> Declared {
     let swap = |i: &mut Interpreter| std::mem::replace(&mut i.memory, memory.collect());
     Declared(INTERPRETER.with_borrow_mut(|i| i.as_mut().map(swap).unwrap_or_default()))
 }
 
-/// Kernels took memory, or use what they took for so many bytes now.
+/// Declares memory that kernels took, or its bytes in current use.
 pub fn given(at: *const u8, bytes: usize, written: bool) {
     INTERPRETER.with_borrow_mut(|i| {
         if let Some(i) = i {
@@ -71,7 +71,7 @@ pub fn given(at: *const u8, bytes: usize, written: bool) {
     });
 }
 
-/// Code was printed that calls this function.
+/// Registers a function that emitted code calls.
 pub fn calls(f: Function) {
     let mut all = lock(&FUNCTIONS);
     if !all.contains(&f) {
@@ -79,18 +79,18 @@ pub fn calls(f: Function) {
     }
 }
 
-/// Interprets a call of code, if this thread does so; it may touch `beside` too.
+/// Interprets a call of code, if this thread does so; it may access `beside` too. Returns false otherwise.
 pub fn call(code: &[u8], arguments: &[u64], beside: &[Region]) -> bool {
     let Some(mut i) = INTERPRETER.take() else {
         return false;
     };
     let mut machine = i.machine.without_memory();
     for (at, bytes, written) in i.memory.iter().chain(beside) {
-        // SAFETY: whoever declared it answers for it, and nobody else uses it while the call lasts.
+        // SAFETY: the declarer vouches for it, and nobody else uses it during the call.
         machine = unsafe { machine.region(at.cast_mut(), *bytes, *written) };
     }
     for f in lock(&FUNCTIONS).iter().skip(i.functions) {
-        // SAFETY: it uses the operands that code puts onto the stack, and the context of the run.
+        // SAFETY: it uses the operands that code puts on the stack, and the context of the run.
         machine = unsafe { machine.function(*f) };
         i.functions += 1;
     }

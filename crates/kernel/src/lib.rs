@@ -1,8 +1,8 @@
-//! What the executor, the JIT and the engines agree on: work with known sizes and what it is called with, proofs that
-//! accesses stay inside their arguments, memory of the host, threads, and loops by CPU level.
+//! The shared ground of the executor, the JIT and the engines: work with known sizes and its arguments, proofs that
+//! accesses stay inside their arguments, host memory, threads, and loops by CPU level.
 //!
-//! Nothing here knows an engine: a GPU is a [`Launch`](calls::Launch) and a [`DeviceMemory`](memory::DeviceMemory). Begin
-//! with [`work::Work`].
+//! This crate knows no engine: a GPU is a [`Launch`](calls::Launch) and a [`DeviceMemory`](memory::DeviceMemory). Start
+//! reading at [`work::Work`].
 
 #![allow(
     missing_docs,

@@ -1,4 +1,4 @@
-//! Locks, whose data is whole whoever panicked while holding one.
+//! Locks that ignore poisoning: their data stays valid if a holder panics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,7 +1,7 @@
-//! Memory of the host: reference-counted [`Storage`] whose blocks are recycled through one bounded pool.
+//! Host memory: reference-counted [`Storage`] whose blocks are recycled through one bounded pool.
 //!
-//! Arenas, outputs and constants all come from here, so the figures of [`stats`] and the limit of
-//! [`set_limit`] cover everything the runtime holds.
+//! Arenas, outputs and constants all come from here. So the figures of [`stats`] and the limit of [`set_limit`] cover
+//! everything that the runtime holds.
 
 mod block;
 mod evict;
@@ -24,8 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// An aligned block of bytes, on the host or a GPU, with a globally unique identity.
 ///
-/// The identity stands for the contents: it never comes back, and changes where donated memory
-/// gets new contents.
+/// The identity stands for the contents. It is never reused, and changes when donated memory gets new contents.
 #[derive(Debug)]
 pub struct Storage {
     id: Arc<u64>,
@@ -33,20 +32,20 @@ pub struct Storage {
     home: Home,
 }
 
-/// Memory of a device, which its engine knows.
+/// Device memory, known to its engine.
 pub trait DeviceMemory: Any + Debug + Send + Sync {
-    /// Its address on the device.
+    /// Returns its address on the device.
     fn ptr(&self) -> *mut u8;
 }
 
 #[derive(Debug)]
 enum Home {
     Host(Block),
-    /// A part of a block, which begins so many bytes behind it.
+    /// A part of a block, at an offset in bytes.
     Gpu(Arc<dyn DeviceMemory>, usize),
-    /// A part of the host's memory, or of what is lent, which begins so many bytes behind it.
+    /// A part of host or lent memory, at an offset in bytes.
     Part(Arc<Storage>, usize),
-    /// Somebody else's.
+    /// Memory of another owner.
     Lent(Lent),
 }
 
@@ -79,19 +78,19 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The figures right now.
+/// Returns the current figures.
 pub fn stats() -> MemoryStats {
     cache().stats
 }
 
-/// Makes the peak start again from what is in use now.
+/// Resets the peak to the bytes that are in use now.
 pub fn reset_peak() {
     let mut c = cache();
     c.stats.peak = c.stats.allocated;
 }
 
-/// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Without a limit the
-/// machine's memory is one.
+/// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Without a limit, the machine's memory is
+/// the limit.
 pub fn set_limit(limit: Option<usize>) {
     cache().stats.limit = limit;
 }
@@ -104,7 +103,7 @@ pub fn set_cache_limit(bytes: usize) {
     }
 }
 
-/// Gives all unused blocks back to the system.
+/// Returns all unused blocks to the system.
 pub fn empty_cache() {
     let mut c = cache();
     c.stats.reserved -= c.free_bytes;
@@ -114,8 +113,8 @@ pub fn empty_cache() {
     drop(blocks);
 }
 
-/// Bytes of memory that the machine has, where that is known. The system would promise more and end
-/// the process when the promise is called in.
+/// Returns the size of the machine's memory in bytes, where known. The system would promise more, and end the process
+/// when it can't keep the promise.
 fn machine_memory() -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -138,7 +137,7 @@ fn machine_memory() -> usize {
     usize::MAX
 }
 
-/// The error of so many bytes that the system does not give.
+/// Returns the error of a request that the system does not satisfy.
 pub fn too_much(bytes: usize) -> Error {
     let stats = stats();
     Error::OutOfMemory {
@@ -149,7 +148,7 @@ pub fn too_much(bytes: usize) -> Error {
     }
 }
 
-/// The size of block that serves a request: four classes an octave, at least [`ALIGN`].
+/// Returns the block size that serves a request: four classes per octave, at least [`ALIGN`].
 fn size_class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(ALIGN);
     let step = (1usize << (usize::BITS - 1 - (bytes - 1).leading_zeros())) / 4;
@@ -199,13 +198,13 @@ fn obtain(bytes: usize) -> Result<Block> {
     Ok(block)
 }
 
-/// Requests smaller than this are also served by free blocks of up to twice their class: threads that copy parts of
-/// matrices of many sizes, one after the other, then hold blocks for the larger ones and not one for each. What is in
-/// use counts as what was asked for.
+/// The size below which requests are also served by free blocks of up to twice their class. Threads copy parts of
+/// matrices of many sizes, one after the other; they then hold blocks for the larger sizes, not one per size. The bytes
+/// in use count as requested.
 const SHARED: usize = 2 << 20;
 
 impl Cache {
-    /// A free block of this class, or a somewhat larger one.
+    /// Takes a free block of this class, or a somewhat larger one.
     fn take(&mut self, class: usize) -> Option<Block> {
         let most = if class < SHARED { 2 * class } else { class };
         let mut fitting = self.free.range_mut(class..=most);
@@ -214,7 +213,7 @@ impl Cache {
         Some(block)
     }
 
-    /// Gives a free block back to the system that a new one of this class serves the requests of.
+    /// Returns a free block to the system, if a new one of this class serves its requests.
     fn outgrow(&mut self, class: usize) {
         let least = if class < SHARED { class / 2 } else { class };
         let mut smaller = self.free.range_mut(least..class).rev();
@@ -226,7 +225,7 @@ impl Cache {
 }
 
 impl Storage {
-    /// Fresh memory with arbitrary (but initialised) contents.
+    /// Allocates memory with arbitrary (but initialised) contents.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -239,19 +238,19 @@ impl Storage {
         Ok(storage)
     }
 
-    /// Memory of a GPU.
+    /// Wraps memory of a GPU.
     pub fn on_gpu(memory: Arc<dyn DeviceMemory>, len: usize) -> Storage {
         Storage::part_on_gpu(memory, 0, len)
     }
 
-    /// So many bytes of a GPU's memory.
+    /// Wraps a part of a GPU's memory.
     pub fn part_on_gpu(memory: Arc<dyn DeviceMemory>, offset: usize, len: usize) -> Storage {
         let home = Home::Gpu(memory, offset);
         let id = Arc::new(next_id());
         Storage { id, len, home }
     }
 
-    /// The GPU's memory, if it is on one.
+    /// Returns the GPU's memory, if it is on one.
     pub fn device_memory(&self) -> Option<&dyn DeviceMemory> {
         match &self.home {
             Home::Host(_) | Home::Part(..) | Home::Lent(_) => None,
@@ -259,11 +258,11 @@ impl Storage {
         }
     }
 
-    /// So many bytes of the host's memory, or of what is lent, which stays for as long as a part of it is there. Nobody
-    /// uses the whole itself, and of parts that overlap one is used at a time.
+    /// Returns a part of host or lent memory, which stays alive while a part of it exists. Nobody uses the whole
+    /// itself, and only one of several overlapping parts is used at a time.
     ///
     /// # Errors
-    /// [`Error::Internal`] if they are not there or not aligned.
+    /// [`Error::Internal`] if the part does not exist or is not aligned.
     pub fn part(whole: &Arc<Storage>, offset: usize, len: usize) -> Result<Storage> {
         let fits = offset.checked_add(len).is_some_and(|end| end <= whole.len);
         if !fits
@@ -280,7 +279,7 @@ impl Storage {
         Ok(storage)
     }
 
-    /// A copy of `bytes`.
+    /// Allocates a copy of `bytes`.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -290,7 +289,7 @@ impl Storage {
         Ok(s)
     }
 
-    /// Gives the memory to the system, and does not keep it for reuse.
+    /// Returns the memory to the system, instead of keeping it for reuse.
     pub fn give_back(mut self) {
         if let Home::Host(block) = &mut self.home {
             let block = std::mem::replace(block, Block::EMPTY);
@@ -305,34 +304,34 @@ impl Storage {
         }
     }
 
-    /// The identity of the contents.
+    /// Returns the identity of the contents.
     #[inline]
     pub fn id(&self) -> u64 {
         *self.id
     }
 
-    /// Something that lives as long as the contents.
+    /// Returns a handle that lives as long as the contents.
     pub fn contents(&self) -> Weak<u64> {
         Arc::downgrade(&self.id)
     }
 
-    /// Whether these are its contents.
+    /// True if these are its contents.
     pub fn holds(&self, contents: &Weak<u64>) -> bool {
         std::ptr::eq(contents.as_ptr(), &*self.id)
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// True if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The contents; none of memory that is not the host's.
+    /// Returns the contents; empty for memory that is not on the host.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let start = match &self.home {
@@ -344,7 +343,7 @@ impl Storage {
         unsafe { std::slice::from_raw_parts(start, self.len) }
     }
 
-    /// The contents, to be changed; none of memory that is not the host's own. The identity changes with
+    /// Returns the contents, to be changed; empty for memory that the host does not own. The identity changes with
     /// them.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
@@ -357,8 +356,8 @@ impl Storage {
         if !own {
             return &mut [];
         }
-        // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably. Whoever makes parts
-        // of a block that overlap uses one of them at a time.
+        // SAFETY: the block holds at least `len` initialised bytes and `self` is borrowed mutably. Whoever makes
+        // overlapping parts of a block uses only one of them at a time.
         unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len) }
     }
 
@@ -367,7 +366,7 @@ impl Storage {
         self.id = Arc::new(next_id());
     }
 
-    /// Its address, on the device where it is.
+    /// Returns its address, on its device.
     #[inline]
     pub fn ptr(&self) -> *mut u8 {
         match &self.home {
@@ -402,7 +401,7 @@ impl Drop for Storage {
     }
 }
 
-/// Memory for `len` elements, kept from block to block.
+/// Returns memory for `len` elements, kept in `storage` between calls.
 pub fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
     let bytes = len as usize * size_of::<T>();
     if storage.as_ref().is_none_or(|s| s.len() < bytes) {
@@ -458,7 +457,7 @@ mod tests {
         assert_eq!(take(&mut cache, 4096), None);
         assert_eq!(take(&mut cache, SHARED + SHARED / 4), None);
         assert_eq!(cache.free_bytes, 3 * SHARED);
-        // A larger one that is new takes the place of one that it can stand for.
+        // A new larger block replaces one whose requests it can serve.
         for len in [1024, 4096] {
             keep(&mut cache, len);
         }

@@ -1,8 +1,8 @@
 //! A persistent fork-join pool: workers spin for a moment, then park.
 //!
-//! Each thread begins with a range of a run's parts of its own, so that from run to run it finds what it has written
-//! in its caches, and goes on with what is left of the others'. Nothing else depends on the number of threads, so
-//! results cannot either.
+//! Each thread begins with its own range of a run's parts, so that from run to run it finds its results in its caches.
+//! Then it continues with the remaining parts of the other ranges. Nothing else depends on the number of threads, so
+//! results do not either.
 
 mod apart;
 #[cfg(test)]
@@ -19,19 +19,19 @@ use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Spins of a worker before it parks: some tens of microseconds.
+/// The spins of a worker before it parks: some tens of microseconds.
 const SPINS: u32 = 4000;
 
-/// Threads that run at the same time have met after so long.
+/// The time within which concurrent threads must meet.
 const TOGETHER: Duration = Duration::from_micros(30);
-/// How long they are waited for.
+/// The time to wait for them.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// A job is open to workers.
+/// The state bit of a job that is open to workers.
 const OPEN: usize = 1;
-/// One worker inside a job.
+/// The state increment for one worker inside a job.
 const ONE: usize = 2;
-/// Ranges of parts, at most; more threads than these share them.
+/// The most ranges of parts; more threads than these share them.
 const RANGES: usize = 64;
 
 #[derive(Copy, Clone)]
@@ -52,7 +52,7 @@ struct Shared {
     /// [`OPEN`] plus [`ONE`] for every worker inside.
     state: AtomicUsize,
     next: [Next; RANGES],
-    /// The processor of the thread that woke workers last.
+    /// The processor of the thread that last woke workers.
     waker: AtomicUsize,
     /// Workers with this number or a higher one take no parts.
     limit: AtomicUsize,
@@ -74,28 +74,28 @@ struct Worker {
 
 /// The pool; see the [module](self).
 pub struct Pool {
-    /// The process that its threads are of.
+    /// The generation of the process that its threads belong to.
     generation: usize,
     shared: Arc<Shared>,
     /// Held while a job runs.
     workers: Mutex<Vec<Worker>>,
 }
 
-/// The pool that took the place of the first, if one did.
+/// The pool that replaced the first, if one did.
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The parts of a run.
 type Parts<'a> = dyn Fn(usize) + Sync + 'a;
-/// What a run gives its parts to in place of the pool.
+/// A function that receives the parts of a run in place of the pool.
 type Gather<'a> = dyn FnMut(usize, &Parts<'_>) + 'a;
 
 thread_local! {
-    /// What the next run on this thread gives its parts to.
+    /// The receiver of the parts of the next run on this thread.
     static GATHER: Cell<Option<NonNull<Gather<'static>>>> = const { Cell::new(None) };
 }
 
 impl Pool {
-    /// The pool of the process, with as many threads as the machine offers.
+    /// Returns the pool of the process, with as many threads as the machine offers.
     #[inline]
     pub fn global() -> &'static Pool {
         static FIRST: OnceLock<Pool> = OnceLock::new();
@@ -111,7 +111,7 @@ impl Pool {
         }
     }
 
-    /// A pool with as many threads, in place of this one, whose threads stayed in the parent process.
+    /// Replaces this pool, whose threads stayed in the parent process, by one with as many threads.
     #[cold]
     fn renewed(&self) -> &'static Pool {
         let fresh: &Pool = Box::leak(Box::new(Pool::new(self.threads())));
@@ -119,8 +119,8 @@ impl Pool {
         fresh
     }
 
-    /// Leaves the pool of the process, with its threads, to whoever never gives it back: what runs from now on
-    /// has one of its own, with as many threads. Does nothing while the pool is free.
+    /// Leaves the pool of the process, with its threads, to a run that never releases it. Later runs use a new pool,
+    /// with as many threads. Does nothing while the pool is free.
     pub fn abandon() {
         let held = Pool::global();
         if matches!(held.workers.try_lock(), Err(TryLockError::WouldBlock)) {
@@ -151,13 +151,13 @@ impl Pool {
         pool
     }
 
-    /// The number of threads that share the work, the caller's among them.
+    /// Returns the number of threads that share the work, including the caller's.
     #[inline]
     pub fn threads(&self) -> usize {
         self.shared.limit.load(Ordering::Relaxed) + 1
     }
 
-    /// Sets how many threads share the work, the caller's among them; at least 1.
+    /// Sets the number of threads that share the work, including the caller's; at least 1.
     pub fn set_threads(&self, threads: usize) {
         let mut workers = lock(&self.workers);
         let wanted = threads.max(1) - 1;
@@ -251,9 +251,9 @@ impl Pool {
 }
 
 impl Pool {
-    /// Waits, some milliseconds at most, until all threads of the pool run at the same time; whether they do.
-    /// After this thread has slept it often shares a core with a worker, until the system moves one of them:
-    /// who takes times of short runs begins here.
+    /// Waits until all threads of the pool run concurrently, for a few milliseconds at most. Returns true if they do.
+    /// After this thread has slept, it often shares a core with a worker, until the system moves one of them. So timing
+    /// of short runs should begin with this call.
     pub fn meet(&self) -> bool {
         let (start, threads) = (Instant::now(), self.threads());
         while start.elapsed() < PATIENCE {
@@ -271,9 +271,9 @@ impl Pool {
         false
     }
 
-    /// Does jobs that each end in a run at the same time: the parts of the first run of each are parts of
-    /// one run. What a job does in front of its first run happens before that, one job after the
-    /// other, and what it does behind it afterwards.
+    /// Runs jobs that each end in a run, concurrently: the parts of each job's first run are parts of one common run.
+    /// The code of the jobs before their first run executes before that, one job after the other, and the code after it
+    /// afterwards.
     ///
     /// # Panics
     /// If a job or a part does.
@@ -281,7 +281,7 @@ impl Pool {
         self.gathered(jobs, 0, &|_| {});
     }
 
-    /// Does jobs together with parts that were gathered already.
+    /// Runs jobs together with parts that were already gathered.
     fn gathered(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, ahead: &Parts<'_>) {
         struct Restore;
         impl Drop for Restore {
@@ -317,7 +317,7 @@ impl Pool {
 }
 
 impl Job {
-    /// The first part of a range.
+    /// Returns the first part of a range.
     fn first(&self, range: usize) -> usize {
         (self.parts as u128 * range as u128 / self.ranges as u128) as usize
     }
@@ -382,7 +382,7 @@ fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
         }
         seen = shared.epoch.load(Ordering::Acquire);
         if number < shared.limit.load(Ordering::Relaxed) && shared.enter() {
-            // SAFETY: the job stays as it is while this worker is inside.
+            // SAFETY: the job does not change while this worker is inside.
             let job = unsafe { *shared.job.get() };
             shared.take_parts(job, number + 1);
             shared.state.fetch_sub(ONE, Ordering::Release);

@@ -1,10 +1,10 @@
-//! What kernels touch lies within their arguments.
+//! Checks that kernels access only elements within their arguments.
 
 use crate::affine::{Affine, Limit, Proof, extent, prove};
 use crate::error::{Result, damaged};
 use kiln_plan::Reach;
 
-/// Errs unless all that a kernel touches of an argument is there.
+/// Returns an error unless all that a kernel accesses of an argument exists.
 pub fn within(name: &str, reach: &Reach, values: &[i64], lens: &[i64]) -> Result<()> {
     let extents = reach.extents.iter().map(|d| extent(d, values));
     let extents: Vec<i64> = extents.collect::<Result<_>>()?;
@@ -15,7 +15,7 @@ pub fn within(name: &str, reach: &Reach, values: &[i64], lens: &[i64]) -> Result
     let len = lens.get(usize::from(reach.arg)).copied().unwrap_or(0);
     match prove(&address, &limits, &extents, len) {
         Proof::Inside => Ok(()),
-        // What conditions leave of an access is not always known: these are the code's to hold.
+        // It is not always known which elements conditions exclude; then the code must respect them.
         Proof::Unknown if !limits.is_empty() => Ok(()),
         Proof::Unknown => Err(damaged!("{name} is larger than argument {}", reach.arg)),
     }

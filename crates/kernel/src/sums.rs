@@ -1,24 +1,24 @@
-//! Numbers that sums are computed of.
+//! Number types of accumulators.
 
 use crate::simd::vector::Vector;
 use crate::simd::{Features, Isa, fma32, fma64};
 use kiln_base::DType;
 
-/// Rows that share a walk over the values, at most.
+/// The most rows that share a pass over the values.
 pub const ROWS: i64 = 8;
-/// Rows of a register tile of a level: with its vectors of positions they fill the registers, and leave room for
-/// what is multiplied.
+/// Returns the number of rows of a register tile of a level. With its vectors of positions they fill the registers,
+/// except for those of the operands.
 pub fn rows_of(level: Features) -> i64 {
     match level.width() {
         Features::AVX2 => 6,
         _ => ROWS,
     }
 }
-/// A number that vectors hold.
+/// A number type that vectors hold.
 pub trait Lane: Copy + PartialEq + std::ops::Add<Output = Self> + 'static {
     const ZERO: Self;
     const DTYPE: DType;
-    /// A level's widest vector of it.
+    /// The widest vector of it at a level.
     type Vector<I: Isa>: Vector<Lane = Self>;
     fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
     fn is_finite(self) -> bool;

@@ -41,7 +41,7 @@ pub struct Packs {
     pub bytes: usize,
 }
 
-/// The weights that were packed before, else `len` elements that `pack` makes of them now.
+/// Returns the weights that were packed before, or else `len` elements that `pack` packs now.
 ///
 /// # Errors
 /// If memory is short.
@@ -61,10 +61,10 @@ pub trait Program {
     /// True if its parts may run concurrently.
     fn is_parallel(&self) -> bool;
 
-    /// True if accesses to these arguments, which may alias, never meet at an element from different points.
+    /// True if accesses to these arguments, which may alias, never touch the same element from different points.
     fn keeps_apart(&self, args: &[usize]) -> bool;
 
-    /// True if it writes all of an argument, and reads nothing of it before.
+    /// True if it writes all of an argument, without reading it before.
     fn covers(&self, arg: usize) -> bool;
 }
 
@@ -76,15 +76,15 @@ pub trait Work: Send + Sync {
     /// If it can't run at all.
     ///
     /// # Safety
-    /// The arguments and the scratch memory are those it was linked for, and `parallel` is
-    /// right: nobody else writes what it reads, or touches what it writes. What is packed is what [`Work::pack`] made of
-    /// the same weights.
+    /// The arguments and the scratch memory are those it was linked for, and `parallel` is right: nobody else writes
+    /// what it reads, or touches what it writes. The packed weights are the result of [`Work::pack`] on the same
+    /// weights.
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let _ = call;
         Err(Error::Internal("a GPU kernel for the CPU".into()))
     }
 
-    /// Adds its calls, and returns those behind which it is done.
+    /// Adds its calls, and returns the last ones, after which it is done.
     ///
     /// # Errors
     /// If a call can't be given to the device.
@@ -93,22 +93,22 @@ pub trait Work: Send + Sync {
         Err(Error::Internal("a CPU kernel for a GPU".into()))
     }
 
-    /// Its schedule as text, where there is more to say than its algorithm.
+    /// Returns its schedule as text, if there is more to say than its algorithm.
     fn schedule(&self) -> Option<String> {
         None
     }
 
-    /// The work as its engine's own type, by which the engine finds tile programs that it runs together.
+    /// Returns the work as its engine's own type, by which the engine finds tile programs that it runs together.
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
 
-    /// The tile program that writes its results.
+    /// Returns the tile program that writes its results.
     fn program(&self) -> Option<&dyn Program> {
         None
     }
 
-    /// Weights of it that can be packed once.
+    /// Returns its weights that can be packed once.
     fn packs(&self) -> Option<Packs> {
         None
     }
@@ -121,12 +121,12 @@ pub trait Work: Send + Sync {
     /// Packs weights.
     ///
     /// # Safety
-    /// As [`Work::run`]; the arguments are the weights and memory of the bytes that [`Work::packs`] says.
+    /// As [`Work::run`]; the arguments are the weights, and memory of the bytes that [`Work::packs`] returns.
     unsafe fn pack(&self, call: &Call<'_>) {
         let _ = call;
     }
 
-    /// Workspace, in bytes.
+    /// Returns its workspace, in bytes.
     fn scratch(&self) -> usize {
         0
     }
@@ -141,12 +141,12 @@ pub trait Work: Send + Sync {
         false
     }
 
-    /// Memory of a GPU that it holds.
+    /// Returns the GPU memory that it holds.
     fn held(&self) -> Vec<&Arc<Storage>> {
         Vec::new()
     }
 
-    /// The most calls that it makes on a GPU.
+    /// Returns the most calls that it makes on a GPU.
     fn calls(&self) -> usize {
         1
     }

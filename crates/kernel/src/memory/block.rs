@@ -1,4 +1,4 @@
-//! Blocks of memory straight from the system.
+//! Blocks of memory directly from the system.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ pub const ALIGN: usize = 64;
 /// Blocks of at least this many bytes are mapped, with huge pages where the system has them.
 const MAPPED: usize = 2 << 20;
 
-/// A zero-initialised, aligned block that is given back when dropped.
+/// A zero-initialised, aligned block that is freed on drop.
 #[derive(Debug)]
 pub(super) struct Block {
     ptr: NonNull<u8>,
@@ -21,18 +21,18 @@ unsafe impl Send for Block {}
 // SAFETY: as above; a shared block gives out only its address.
 unsafe impl Sync for Block {}
 
-/// What an address of no memory is aligned to.
+/// The alignment of the address of an empty block.
 #[repr(align(64))]
 struct Line;
 
 impl Block {
-    /// No memory, at an address that is aligned as any.
+    /// The empty block, at an aligned address.
     pub(super) const EMPTY: Block = Block {
         ptr: NonNull::<Line>::dangling().cast(),
         len: 0,
     };
 
-    /// A block of `len` bytes, or `None` if the system has none.
+    /// Allocates a block of `len` bytes; returns `None` if the system has none.
     pub(super) fn new(len: usize) -> Option<Block> {
         if len == 0 {
             return Some(Block::EMPTY);

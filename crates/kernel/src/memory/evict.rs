@@ -1,16 +1,15 @@
-//! Taking memory out of the processor's caches, so that a kernel can be timed on operands that are cold.
+//! Eviction of memory from the processor's caches, so that a kernel can be timed on cold operands.
 
-/// Bytes of a line of the caches.
+/// The bytes of a cache line.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 const LINE: usize = 64;
 
-/// Whether `Executable::evict` does anything: programs may take lines out of the
-/// caches on x86-64 alone.
+/// True if `Executable::evict` has an effect: only on x86-64 may programs evict cache lines.
 pub fn can_evict() -> bool {
     cfg!(all(target_arch = "x86_64", not(portable), not(miri)))
 }
 
-/// Writes bytes back to memory and takes them out of every cache.
+/// Writes bytes back to memory and evicts them from every cache.
 #[cfg(all(target_arch = "x86_64", not(portable), not(miri)))]
 pub fn evict(bytes: &[u8]) {
     use std::arch::asm;
@@ -19,7 +18,7 @@ pub fn evict(bytes: &[u8]) {
     let optimized = flushes_out_of_order();
     for at in (0..bytes.len() + start).step_by(LINE) {
         let line = bytes.as_ptr().wrapping_add(at).wrapping_sub(start);
-        // SAFETY: the line holds some of the bytes, so its page can be read; what it holds does not change.
+        // SAFETY: the line holds some of the bytes, so its page can be read; its contents do not change.
         unsafe {
             match optimized {
                 true => asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags)),
@@ -31,7 +30,7 @@ pub fn evict(bytes: &[u8]) {
     unsafe { _mm_mfence() }
 }
 
-/// Whether the processor has `clflushopt`, which does not wait for one line before the next.
+/// True if the processor has `clflushopt`, which does not wait for one line before the next.
 #[cfg(all(target_arch = "x86_64", not(portable), not(miri)))]
 fn flushes_out_of_order() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -39,7 +38,7 @@ fn flushes_out_of_order() -> bool {
     __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & CLFLUSHOPT != 0
 }
 
-/// Nothing, where programs can't.
+/// Has no effect where programs can't evict.
 #[cfg(not(all(target_arch = "x86_64", not(portable), not(miri))))]
 pub fn evict(_: &[u8]) {}
 

@@ -1,14 +1,14 @@
-//! Figures of memory, of the host or of a GPU.
+//! Figures of host or GPU memory.
 
-/// Bytes of all storages.
+/// The bytes of all storages.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// In use.
+    /// The bytes in use.
     pub allocated: usize,
-    /// The most that were ever in use, or since [`reset_peak`](crate::memory::reset_peak).
+    /// The most bytes ever in use, or since [`reset_peak`](crate::memory::reset_peak).
     pub peak: usize,
-    /// Taken from the system: in use or kept for reuse.
+    /// The bytes taken from the system: in use or kept for reuse.
     pub reserved: usize,
-    /// The limit on `allocated`, where one is set.
+    /// The limit on `allocated`, if one is set.
     pub limit: Option<usize>,
 }

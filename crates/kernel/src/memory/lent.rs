@@ -1,4 +1,4 @@
-//! Memory that belongs to somebody else, such as a mapped file: read, never written, never given away.
+//! Memory of another owner, such as a mapped file: read, never written, never given away.
 
 use super::{ALIGN, Home, Storage, next_id};
 use crate::error::{Error, Result};
@@ -7,26 +7,27 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What holds bytes that storages may lie in.
+/// An owner of bytes that storages may refer to.
 ///
 /// # Safety
-/// [`Lender::bytes`] gives the same bytes for as long as the value lives, at the same address, and nothing writes
+/// [`Lender::bytes`] returns the same bytes for as long as the value lives, at the same address, and nothing writes
 /// them.
 pub unsafe trait Lender: Send + Sync + 'static {
-    /// The bytes.
+    /// Returns the bytes.
     fn bytes(&self) -> &[u8];
 
-    /// Some of them are not read for now: their memory may be given back to the system, if it can make them again.
+    /// Notifies that some of them are not read for now: their memory may be returned to the system, if it can be
+    /// restored.
     fn release(&self, range: Range<usize>) {
         let _ = range;
     }
 }
 
-/// Where lent bytes begin, and what holds them.
+/// The address of lent bytes, and their owner.
 pub(super) struct Lent {
     start: NonNull<u8>,
     range: Range<usize>,
-    /// Kept for as long as the bytes are used.
+    /// The owner, kept alive while the bytes are used.
     holder: Arc<dyn Lender>,
 }
 
@@ -36,7 +37,7 @@ impl fmt::Debug for Lent {
     }
 }
 
-// SAFETY: the bytes are only read, and what holds them may be dropped on any thread.
+// SAFETY: the bytes are only read, and their owner may be dropped on any thread.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
@@ -48,12 +49,12 @@ impl Lent {
 }
 
 impl Storage {
-    /// Some of the bytes that somebody else holds, as they lie there. They are no part of the figures of
-    /// [`stats`](super::stats), are never written, and can't be donated: a run whose result would take their place
+    /// Returns some of the bytes of another owner, in place. They are not part of the figures of
+    /// [`stats`](super::stats), are never written, and can't be donated: a run whose result would take their memory
     /// writes a copy.
     ///
     /// # Errors
-    /// If there are no such bytes, or they do not begin at a multiple of [`ALIGN`].
+    /// If the bytes do not exist, or do not start at a multiple of [`ALIGN`].
     pub fn lent<L: Lender>(holder: &Arc<L>, range: Range<usize>) -> Result<Storage> {
         let bytes = holder.bytes().get(range.clone());
         let Some(bytes) = bytes.filter(|b| b.as_ptr().addr().is_multiple_of(ALIGN)) else {
@@ -72,12 +73,12 @@ impl Storage {
         })
     }
 
-    /// Whether its memory may be given to a result.
+    /// True if its memory may be given to a result.
     pub fn is_own(&self) -> bool {
         !matches!(self.home, Home::Lent(_) | Home::Part(..))
     }
 
-    /// Tells whoever lent it that it is not read for now.
+    /// Notifies the lender that it is not read for now.
     pub fn release(&self) {
         if let Home::Lent(lent) = &self.home {
             lent.holder.release(lent.range.clone());
@@ -92,7 +93,7 @@ mod tests {
     #[repr(align(64))]
     struct Bytes([u8; 256]);
 
-    // SAFETY: an array in an `Arc` stays where it is, and nothing here writes it.
+    // SAFETY: an array in an `Arc` does not move, and nothing here writes it.
     unsafe impl Lender for Bytes {
         fn bytes(&self) -> &[u8] {
             &self.0

@@ -1,10 +1,10 @@
-//! A thread that was just woken often shares a core with the one that woke it, for some milliseconds, although others
-//! are idle. Here it goes elsewhere by itself.
+//! Separation of threads. A woken thread often shares a core with the thread that woke it, for some milliseconds,
+//! although other cores are idle. This module lets it move elsewhere by itself.
 
-/// The processor that the calling thread runs on, if the system says it.
+/// Returns the processor that the calling thread runs on, if the system tells it.
 #[cfg(target_os = "linux")]
 pub(super) fn here() -> usize {
-    // SAFETY: it asks for a number.
+    // SAFETY: it only returns a number.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
 }
 
@@ -15,8 +15,8 @@ pub(super) fn keep_from(other: usize) {
         return;
     }
     let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: both sets are plain bits, as long as is said; a set without the processor is tried, then the thread may
-    // run again wherever it could before. Where the system refuses, it stays.
+    // SAFETY: both sets are plain bits of the given size. A set without the processor is tried, then the thread may run
+    // again wherever it could before. If the system refuses, the thread stays.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         if libc::sched_getaffinity(0, size, &mut allowed) != 0 {

@@ -1,4 +1,4 @@
-//! Runs of parts on threads.
+//! Tests of runs of parts on threads.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn every_part_runs_once_from_many_threads_and_nested() {
 fn jobs_share_their_first_run() {
     let pool = Pool::new(3);
     for sizes in [&[][..], &[0], &[5], &[3, 0, 4], &[1, 1, 1, 9]] {
-        // Jobs of no runs, one and two; what is around the runs is in order.
+        // Jobs of no runs, one and two; the code around the runs executes in order.
         let hits: Vec<AtomicUsize> = sizes.iter().map(|_| 0.into()).collect();
         let order = Mutex::new(Vec::new());
         let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();

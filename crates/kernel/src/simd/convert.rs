@@ -1,25 +1,25 @@
-//! Conversions between memory elements and the types kernels compute in.
+//! Conversions between memory elements and register elements.
 
 use super::{Features, Isa, Kernel, compiled};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kiln_base::DType;
 
-/// Halves as f32: f16, or else bf16.
+/// Widens f16, or else bf16, to f32.
 pub fn widen(level: Features, dtype: DType, from: &[u16], to: &mut [f32]) {
     let halves = Halves { dtype, from, to };
     // SAFETY: the machine has the level.
     unsafe { compiled::<Widen, _>(level)(halves) }
 }
 
-/// Halves, and as many places for them.
+/// The 16-bit floats to widen, and as many f32 to write.
 struct Halves<'a> {
     dtype: DType,
     from: &'a [u16],
     to: &'a mut [f32],
 }
 
-/// Makes halves f32.
+/// The kernel that widens 16-bit floats to f32.
 struct Widen;
 impl Kernel<Halves<'_>> for Widen {
     #[inline(always)]
@@ -40,7 +40,7 @@ impl Kernel<Halves<'_>> for Widen {
             };
             for i in (0..whole).step_by(SOME) {
                 let (from, to) = (from[i..].as_ptr(), to[i..].as_mut_ptr());
-                // SAFETY: there are so many; the machine has the level.
+                // SAFETY: there are `SOME` elements; the machine has the level.
                 unsafe {
                     match I::LEVEL {
                         Features::AVX2 => {
@@ -62,7 +62,7 @@ impl Kernel<Halves<'_>> for Widen {
     }
 }
 
-/// Two halves as one word, the first in its lower half.
+/// Returns two 16-bit elements as one word, the first in its lower half.
 #[inline(always)]
 pub fn pair(first: u16, second: u16) -> u32 {
     u32::from(first) | u32::from(second) << 16
@@ -76,11 +76,11 @@ pub trait Mem: 'static {
     type C: Copy + 'static;
     /// The dtype.
     const DTYPE: DType;
-    /// Whether register and memory elements are the same bits.
+    /// True if register and memory elements have the same bits.
     const DIRECT: bool;
-    /// Memory to register.
+    /// Converts from memory to register.
     fn load(x: Self::Raw) -> Self::C;
-    /// Register to memory: floats round to nearest even, integers wrap.
+    /// Converts from register to memory: floats round to nearest even, integers wrap.
     fn store(x: Self::C) -> Self::Raw;
 }
 

@@ -1,13 +1,13 @@
-//! The error function by lookup.
+//! The error function by table lookup.
 
 use super::math::ROUND;
 use kiln_base::special;
 
-/// Centres of [`ErfTable`].
+/// The number of centres of [`ErfTable`].
 const ERF_CENTRES: usize = 32;
 
-/// The Taylor series of erf around points near 0, 1/8, .. 31/8, chosen so that erf there is very
-/// nearly an f32 (S. Gal's accurate tables); where erf is close to 1 its rounding is then the only one.
+/// The Taylor series of erf around points near 0, 1/8, .. 31/8. These points are chosen so that erf there is almost
+/// exactly an f32 (S. Gal's accurate tables). Where erf is close to 1, its rounding is then the only one.
 #[repr(C, align(64))]
 pub struct ErfTable {
     centres: [f32; ERF_CENTRES],
@@ -16,7 +16,7 @@ pub struct ErfTable {
 }
 
 impl ErfTable {
-    /// The table.
+    /// Returns the table.
     pub fn get() -> &'static ErfTable {
         static TABLE: std::sync::LazyLock<ErfTable> = std::sync::LazyLock::new(ErfTable::new);
         &TABLE
@@ -31,7 +31,7 @@ impl ErfTable {
         for i in 0..ERF_CENTRES - 1 {
             let even = i as f64 / 8.0;
             let value = special::erf(even);
-            // One step of Newton's method to where erf is what it rounds to here.
+            // This is one step of Newton's method towards the point where erf equals its rounded value here.
             let centre = even + (value as f32 as f64 - value) / slope(even);
             let x = centre as f32 as f64;
             table.centres[i] = x as f32;
@@ -54,7 +54,7 @@ impl ErfTable {
         table
     }
 
-    /// The two halves of a row: the centres, then the coefficients from that of `r^0` on.
+    /// Returns the two halves of a row: the centres, then the coefficients from that of `r^0` on.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub fn row(&self, row: usize) -> [[u8; 64]; 2] {
         let row = match row {
@@ -65,9 +65,9 @@ impl ErfTable {
         [0, 64].map(|from| std::array::from_fn(|i| byte(from + i)))
     }
 
-    /// The error function: the Taylor series at the nearest centre.
+    /// Returns the error function by the Taylor series at the nearest centre.
     pub fn of(&self, x: f32) -> f32 {
-        // NaN stays.
+        // NaN is preserved.
         let t = if x.abs() > 3.93 { 3.93 } else { x.abs() };
         let i = t.mul_add(8.0, ROUND).to_bits() as usize % ERF_CENTRES;
         let r = t - self.centres[i];

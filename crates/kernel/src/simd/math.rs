@@ -1,8 +1,8 @@
 //! Elementary functions on f32, branch-free so that loops of them vectorise.
 //!
-//! Range reductions and minimax polynomials follow Cephes (Moshier, `expf`, `logf`, `tanhf`, `sinf`);
-//! `erf` follows N. Juffa's single-precision `erff`, or a table of Taylor series where the machine
-//! looks up 32 numbers at once. Each is within 4 units in the last place.
+//! Range reductions and minimax polynomials follow Cephes (Moshier, `expf`, `logf`, `tanhf`, `sinf`). `erf` follows N.
+//! Juffa's single-precision `erff`, or uses a table of Taylor series on machines that look up 32 numbers at once. Each
+//! is within 4 units in the last place.
 
 use std::f32::consts::{LN_2, LOG2_E};
 use std::f64::consts::FRAC_2_PI;
@@ -25,13 +25,13 @@ fn fma(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
 }
 
-/// `if` as a value: both sides are computed.
+/// `if` as a value: both sides are evaluated.
 #[inline(always)]
 fn select(c: bool, a: f32, b: f32) -> f32 {
     if c { a } else { b }
 }
 
-/// Adding it rounds a small float to an integer, which then stands in the low bits.
+/// Adding this constant rounds a small float to an integer, which is then in the low bits.
 pub const ROUND: f32 = 12_582_912.0;
 
 /// The nearest integer as float and as integer, for |x| < 2^21.
@@ -44,7 +44,7 @@ fn nearest(x: f32) -> (f32, i32) {
     )
 }
 
-/// `x · 2^n` for n in -252..=254, in two exact steps but for the last rounding.
+/// `x · 2^n` for n in -252..=254, in two steps that are exact except for the last rounding.
 #[inline(always)]
 fn scale(x: f32, n: i32) -> f32 {
     let half = n >> 1;
@@ -52,7 +52,7 @@ fn scale(x: f32, n: i32) -> f32 {
     x * power(half) * power(n.wrapping_sub(half))
 }
 
-/// `x` kept within `low..=high`; NaN stays.
+/// `x` clamped to `low..=high`; NaN is preserved.
 #[inline(always)]
 fn clamp(x: f32, low: f32, high: f32) -> f32 {
     let x = select(x < low, low, x);
@@ -74,7 +74,7 @@ fn exp_tail(r: f32) -> f32 {
     poly(r, EXP_TAIL)
 }
 
-/// -ln 2 in two parts, the first of which few bits hold.
+/// -ln 2 in two parts; the first has few significant bits.
 pub const MINUS_LN_2: (f32, f32) = (-0.693_359_4, 2.121_944_4e-4);
 
 /// `x = n ln 2 + r`.
@@ -85,7 +85,7 @@ fn reduce_exp(x: f32) -> (f32, i32) {
     (fma(n, MINUS_LN_2.1, r), i)
 }
 
-/// Beyond these e^x is 0 or infinite.
+/// The limits beyond which e^x is 0 or infinite.
 pub const EXP_LIMITS: (f32, f32) = (-104.5, 89.0);
 
 /// e^x.
@@ -134,7 +134,7 @@ fn reduce_log(x: f32) -> (f32, f32) {
     (m - 1.0, e)
 }
 
-/// Those of the cubic and higher terms of `ln(1 + f)`, divided by `f³`.
+/// The coefficients of the cubic and higher terms of `ln(1 + f)`, divided by `f³`.
 pub const LOG_TAIL: [f32; 9] = [
     7.037_683_6e-2,
     -1.151_461e-1,
@@ -154,7 +154,7 @@ fn log_tail(f: f32) -> (f32, f32) {
     (poly(f, LOG_TAIL) * z * f, -0.5 * z)
 }
 
-/// Puts in the values of a logarithm at its special arguments.
+/// Replaces the values of a logarithm at its special arguments.
 #[inline(always)]
 fn log_special(x: f32, y: f32) -> f32 {
     let y = select(x == 0.0, f32::NEG_INFINITY, y);
@@ -199,7 +199,7 @@ pub fn log10(x: f32) -> f32 {
 #[inline(always)]
 pub fn log1p(x: f32) -> f32 {
     let u = 1.0 + x;
-    // What rounding `u` lost, relative to `u`.
+    // The rounding error of `u`, relative to `u`.
     let lost = select(x < 1.0, x - (u - 1.0), 1.0 - (u - x)) / u;
     let y = log(u);
     let y = select(u > 0.0 && u < f32::INFINITY, y + lost, y);
@@ -242,7 +242,7 @@ pub const ERF_SMALL: [f32; 6] = [
     1.283_791_7e-1,
 ];
 
-/// `ln(1 - erf x) / x + 1` for the others.
+/// `ln(1 - erf x) / x + 1` for other x.
 pub const ERF_LARGE: [f32; 7] = [
     -1.728_534_7e-5,
     3.831_972e-4,
@@ -269,18 +269,18 @@ pub fn erf(x: f32) -> f32 {
     select(x.abs() < 0.927_734_4, small, large.copysign(x))
 }
 
-/// [`sin`] and [`cos`] of what is beyond this are those of the standard library.
+/// The limit beyond which [`sin`] and [`cos`] are those of the standard library.
 pub const TRIG_LIMIT: f32 = 1e5;
 
-/// As [`ROUND`], of f64.
+/// As [`ROUND`], for f64.
 pub const ROUND_F64: f64 = 6_755_399_441_055_744.0;
-/// π/2 in two parts, the first of which 33 bits hold.
+/// π/2 in two parts; the first has 33 significant bits.
 pub const QUARTER: (f64, f64) = (1.570_796_326_734_125_6, 6.077_100_506_506_192e-11);
 /// `(sin x - x) / x³` and `(cos x - 1 + x²/2) / x⁴`, of `x²`.
 pub const SINE: [f32; 3] = [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1];
 pub const COSINE: [f32; 3] = [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2];
 
-/// sin and cos of what is left of `x` after `q` quarter turns, and `q`.
+/// sin and cos of the remainder of `x` after `q` quarter turns, and `q`.
 #[inline(always)]
 fn quarter(x: f32) -> (f32, f32, i32) {
     // The reduction is done in f64, where 33 bits of π/2 times a quadrant number are exact.
@@ -322,7 +322,7 @@ mod tests {
     use kiln_base::prim::Unary;
     use kiln_base::special;
 
-    /// The distance in units of the last place of an f32 near `want`.
+    /// Returns the distance in units of the last place of an f32 near `want`.
     fn ulps(got: f32, want: f64) -> f64 {
         let rounded = want as f32;
         if got.is_nan() || rounded.is_nan() || rounded.is_infinite() || got.is_infinite() {

@@ -1,7 +1,7 @@
 //! CPU levels: every kernel loop is written once and compiled for each of them.
 //!
-//! A loop is an implementation of [`Kernel`] whose body is inlined into one wrapper a level; the
-//! wrapper's target features are what the compiler vectorises it for.
+//! A loop is an implementation of [`Kernel`] whose body is inlined into one wrapper per level. The compiler vectorises
+//! it for the wrapper's target features.
 
 pub mod convert;
 pub mod erf;
@@ -14,7 +14,7 @@ use vector::{Exponent, Four, Vector};
 
 /// A level at compile time.
 pub trait Isa {
-    /// Whether a fused multiply-add is one instruction.
+    /// True if a fused multiply-add is one instruction.
     const FMA: bool;
     /// The level.
     const LEVEL: Features;
@@ -53,16 +53,16 @@ impl Isa for Avx512 {
 
 /// A loop over the operands `A`.
 pub trait Kernel<A> {
-    /// Runs it; must be `#[inline(always)]`, as must be everything hot that it calls.
+    /// Runs it; must be `#[inline(always)]`, as must all hot functions that it calls.
     ///
     /// # Safety
-    /// As the kernel says; and the machine has the level `I`.
+    /// As the kernel requires; and the machine has the level `I`.
     unsafe fn run<I: Isa>(args: A);
 }
 
-/// The kernel `K` compiled for `level`, which this machine has.
+/// Returns the kernel `K` compiled for `level`, which this machine has.
 pub fn compiled<K: Kernel<A>, A>(level: Features) -> unsafe fn(A) {
-    // What is interpreted is for any level.
+    // Code for any level may be interpreted.
     #[cfg(feature = "testing")]
     let level = if level.is_supported() {
         level
@@ -94,7 +94,7 @@ pub fn compiled<K: Kernel<A>, A>(level: Features) -> unsafe fn(A) {
     }
 }
 
-/// The kernel `K` compiled for every machine; for loops that gain nothing from vectors.
+/// Returns the kernel `K` compiled for every machine; for loops that gain nothing from vectors.
 pub fn baseline<K: Kernel<A>, A>() -> unsafe fn(A) {
     unsafe fn run<K: Kernel<A>, A>(args: A) {
         // SAFETY: passed on to the caller.
@@ -103,19 +103,19 @@ pub fn baseline<K: Kernel<A>, A>() -> unsafe fn(A) {
     run::<K, A>
 }
 
-/// `a * b + c`, rounded once where the level can.
+/// Returns `a * b + c`, rounded once where the level can.
 #[inline(always)]
 pub fn fma32<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// `a * b + c`, rounded once where the level can.
+/// Returns `a * b + c`, rounded once where the level can.
 #[inline(always)]
 pub fn fma64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// All lanes, a power of 2 of them, as one: each half with the other, so that few steps wait for each other.
+/// Combines all lanes, a power of 2 of them, into one: each half with the other, so that dependency chains are short.
 #[inline(always)]
 pub fn merged<T: Copy, const N: usize>(mut lanes: [T; N], f: impl Fn(T, T) -> T) -> T {
     let mut half = N;

@@ -1,9 +1,10 @@
-//! Matrices turned over.
+//! Transposes of matrices.
 
 use super::{Isa, Kernel};
 use std::marker::PhantomData;
 
-/// A matrix and where its transpose goes: `to[j, i] = from[i, j]`. Rows are that many elements apart.
+/// A matrix and the destination of its transpose: `to[j, i] = from[i, j]`. Rows are `pitch` and `to_pitch` elements
+/// apart.
 pub struct Transpose<T> {
     pub from: *const T,
     pub pitch: isize,
@@ -13,17 +14,17 @@ pub struct Transpose<T> {
     pub to_pitch: isize,
 }
 
-/// Turns matrices over.
+/// The kernel that transposes matrices.
 pub struct Turn<T>(PhantomData<T>);
 impl<T: Copy> Kernel<Transpose<T>> for Turn<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(t: Transpose<T>) {
-        /// Rows and columns of a block.
+        /// The rows and columns of a block.
         const SIDE: usize = 8;
         // SAFETY: the elements exist, and there is room for them.
         unsafe {
             if t.rows == 3 {
-                // Images of three colours.
+                // Images with three channels.
                 let row = [0, 1, 2].map(|r| t.from.offset(r * t.pitch));
                 for j in 0..t.columns {
                     let to = t.to.offset(j as isize * t.to_pitch).cast::<[T; 3]>();
@@ -58,7 +59,7 @@ impl<T: Copy> Kernel<Transpose<T>> for Turn<T> {
     }
 }
 
-/// Turns eight rows of eight numbers of 16 bits.
+/// Transposes eight rows of eight elements of 16 bits.
 ///
 /// # Safety
 /// The elements exist, and there is room for them.
@@ -70,7 +71,7 @@ unsafe fn eight_shorts(from: *const u16, pitch: isize, to: *mut u16, to_pitch: i
     unsafe {
         let mut rows: [__m128i; 8] =
             std::array::from_fn(|i| _mm_loadu_si128(from.offset(i as isize * pitch).cast()));
-        // Each time rows that are four apart take turns with their elements.
+        // Each step interleaves rows that are four apart.
         for _ in 0..3 {
             let [a, b, c, d, e, f, g, h] = rows;
             let pair = |a, b| [_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b)];
@@ -83,7 +84,7 @@ unsafe fn eight_shorts(from: *const u16, pitch: isize, to: *mut u16, to_pitch: i
     }
 }
 
-/// Turns eight rows of eight.
+/// Transposes eight rows of eight elements of 32 bits.
 ///
 /// # Safety
 /// The elements exist, and there is room for them; the processor has AVX2.

@@ -1,4 +1,4 @@
-//! Vectors in registers, for the loops whose register allocation matters.
+//! Vectors in registers, for loops whose register allocation matters.
 
 use super::{Isa, fma32, fma64};
 
@@ -6,10 +6,10 @@ use super::{Isa, fma32, fma64};
 pub trait Vector: Copy {
     /// One lane.
     type Lane: Copy;
-    /// How many there are.
+    /// The number of lanes.
     const LANES: usize;
 
-    /// The same number in every lane.
+    /// Returns the same number in every lane.
     ///
     /// # Safety
     /// The machine has the vector's instructions, here and below.
@@ -29,12 +29,12 @@ pub trait Vector: Copy {
     /// # Safety
     /// As [`Vector::splat`].
     unsafe fn mul(self, b: Self) -> Self;
-    /// `self · b + c`, rounded once where the level can.
+    /// Returns `self · b + c`, rounded once where the level can.
     ///
     /// # Safety
     /// As [`Vector::splat`].
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
-    /// What is larger, or `b` where either is no number.
+    /// Returns the larger, or `b` if either is NaN.
     ///
     /// # Safety
     /// As [`Vector::splat`].
@@ -43,14 +43,14 @@ pub trait Vector: Copy {
 
 /// Vectors of f32 whose exponents are written as bits.
 pub trait Exponent: Vector<Lane = f32> {
-    /// The power of 2 whose exponent, and 127, stand in the low bits of each lane.
+    /// Returns the power of 2 whose exponent, plus 127, is in the low bits of each lane.
     ///
     /// # Safety
     /// As [`Vector::splat`].
     unsafe fn raised(self) -> Self;
 }
 
-/// Four lanes of a level that has no instructions of its own here.
+/// Four lanes, for a level without its own instructions here.
 pub struct Four<I, T>([T; 4], std::marker::PhantomData<I>);
 impl<I, T: Copy> Clone for Four<I, T> {
     #[inline(always)]
