@@ -1,4 +1,4 @@
-//! Operators that a program brings along: kernels registered under a name.
+//! Custom operators of a program: kernels registered under a name.
 //!
 //! A plan holds only the names, so a plan that calls custom operators runs wherever they are registered.
 
@@ -8,27 +8,27 @@ use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// What a user's kernel gives back when it fails: any error, or `"a text".into()`.
+/// The error of a user's kernel: any error, or `"a text".into()`.
 pub type KernelError = Box<dyn Error + Send + Sync>;
 
-/// A kernel on the CPU: from the operands to the result, which begins as zeros. It must depend on
-/// nothing but the operands: it runs once for equal calls, and never for results that nobody needs.
+/// A kernel on the CPU: from the operands to the result, which is initialised with zeros. It must depend on nothing but
+/// the operands: it runs once for equal calls, and never for results that nobody needs.
 pub type CpuKernel =
     dyn Fn(&[ArrayView<'_>], &mut ArrayViewMut<'_>) -> Result<(), KernelError> + Send + Sync;
 
 /// A kernel on NVIDIA GPUs: CUDA C++ with a function that every thread of a grid calls.
 ///
 /// # How the function is called
-/// It is a `__device__` function (or a template of one) that gives nothing. Its arguments are
+/// It is a `__device__` function (or a template of one) that returns nothing. Its arguments are
 ///
 /// 1. a pointer to each operand in order, contiguous and row-major, `const T*`;
 /// 2. a pointer `T*` to the result, all of whose elements it must write;
 /// 3. the grid's [`numbers`](CudaGrid::numbers), each a `long long`.
 ///
-/// `T` is `bool`'s `unsigned char`, `signed char`, `short`, `int`, `long long` and their unsigned
-/// kinds, `float`, `double`, and for f16 and bf16 the `unsigned short` of their bits. The kernel's
-/// source is compiled behind the prelude of a plan's kernels, without headers, in a unit of its own. Calls of which
-/// neither needs the other's result may run at the same time, so it keeps nothing in global variables.
+/// `T` is `bool`'s `unsigned char`, `signed char`, `short`, `int`, `long long` and their unsigned kinds, `float`,
+/// `double`, and for f16 and bf16 the `unsigned short` of their bits. The kernel's source is compiled after the prelude
+/// of a plan's kernels, without headers, in a separate unit. Calls that are independent of each other may run
+/// concurrently, so it must not keep state in global variables.
 pub struct CudaFunction {
     /// CUDA C++.
     pub source: String,
@@ -38,25 +38,25 @@ pub struct CudaFunction {
     pub grid: Box<GridOf>,
 }
 
-/// From the shapes of the operands and of the result to the threads that compute it.
+/// A function from the shapes of the operands and of the result to the threads that compute it.
 pub type GridOf = dyn Fn(&[&[usize]], &[usize]) -> CudaGrid + Send + Sync;
 
 /// The threads of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaGrid {
-    /// Blocks along x, y and z; none where one of them is 0.
+    /// The blocks along x, y and z; no threads run if one of them is 0.
     pub blocks: [u32; 3],
-    /// Threads of a block along x, y and z.
+    /// The threads of a block along x, y and z.
     pub threads: [u32; 3],
-    /// Bytes of dynamic shared memory of a block.
+    /// The bytes of dynamic shared memory of a block.
     pub shared: u32,
-    /// What the function gets behind the pointers, such as sizes.
+    /// The function's arguments after the pointers, such as sizes.
     pub numbers: Vec<i64>,
 }
 
 impl CudaGrid {
-    /// At least a thread for each of `n` points along x, in blocks of 256. The function gets `n`, since the last
-    /// block may have threads without a point.
+    /// Makes a grid of at least one thread for each of `n` points along x, in blocks of 256. The function gets `n`,
+    /// because the last block may have threads without a point.
     pub fn points(n: usize) -> CudaGrid {
         CudaGrid {
             blocks: [n.div_ceil(256).min(u32::MAX as usize) as u32, 1, 1],
@@ -67,7 +67,7 @@ impl CudaGrid {
     }
 }
 
-/// The kernels of one operator: one for each kind of device, and others that compute the same.
+/// The kernels of one operator: one for each kind of device, and alternatives that compute the same.
 pub struct CustomKernels {
     name: String,
     cpu: Arc<CpuKernel>,
@@ -75,7 +75,7 @@ pub struct CustomKernels {
     alternatives: RwLock<Vec<(String, Alternative)>>,
 }
 
-/// A further kernel of an operator, which may be faster on some sizes or devices.
+/// An alternative kernel of an operator, which may be faster on some sizes or devices.
 #[derive(Clone)]
 enum Alternative {
     Cpu(Arc<CpuKernel>),
@@ -87,7 +87,7 @@ static REGISTRY: RwLock<BTreeMap<String, Arc<CustomKernels>>> = RwLock::new(BTre
 /// Registers the kernel of a custom operator for the rest of the process.
 ///
 /// # Errors
-/// If the name is empty or taken: plans would not know which of the kernels is meant.
+/// If the name is empty or taken: plans could not tell the kernels apart.
 pub fn register(
     name: &str,
     cpu: impl Fn(&[ArrayView<'_>], &mut ArrayViewMut<'_>) -> Result<(), KernelError>
@@ -151,10 +151,10 @@ pub fn register_cuda_alternative(op: &str, name: &str, cuda: CudaFunction) -> Re
     find(op)?.add(name, Alternative::Cuda(Arc::new(cuda)))
 }
 
-/// The kernels of a custom operator.
+/// Returns the kernels of a custom operator.
 ///
 /// # Errors
-/// If none is registered under this name.
+/// If no operator is registered under this name.
 pub fn find(name: &str) -> Result<Arc<CustomKernels>, String> {
     let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
     registry.get(name).cloned().ok_or_else(|| {
@@ -178,7 +178,7 @@ impl CustomKernels {
         Ok(())
     }
 
-    /// The names of its further kernels for GPUs, or for the CPU.
+    /// Returns the names of its alternative kernels for GPUs, or for the CPU.
     pub fn alternatives(&self, gpu: bool) -> Vec<String> {
         let list = self
             .alternatives
@@ -205,7 +205,7 @@ impl CustomKernels {
         })
     }
 
-    /// The kernel on NVIDIA GPUs, or the further one of this name.
+    /// Returns the kernel on NVIDIA GPUs, or the alternative of this name.
     ///
     /// # Errors
     /// If there is none.
@@ -223,7 +223,7 @@ impl CustomKernels {
         })
     }
 
-    /// The kernel on the CPU, or the further one of this name.
+    /// Returns the kernel on the CPU, or the alternative of this name.
     ///
     /// # Errors
     /// If there is none.
@@ -241,7 +241,7 @@ impl CustomKernels {
     /// Runs the kernel on the CPU. The result must hold zeros.
     ///
     /// # Errors
-    /// What the kernel says went wrong, or its panic.
+    /// The error of the kernel, or its panic.
     pub fn run(
         &self,
         inputs: &[ArrayView<'_>],
@@ -254,7 +254,7 @@ impl CustomKernels {
 /// Runs a kernel. The result must hold zeros.
 ///
 /// # Errors
-/// What the kernel says went wrong, or its panic.
+/// The error of the kernel, or its panic.
 pub fn run(
     kernel: &CpuKernel,
     inputs: &[ArrayView<'_>],
@@ -295,7 +295,7 @@ pub struct ArrayViewMut<'a> {
     bytes: &'a mut [u8],
 }
 
-/// Errs unless so many bytes hold a tensor and `T` is the type of its elements.
+/// Returns an error unless the bytes hold a tensor of this shape and `T` is the type of its elements.
 fn check<T: Element>(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<(), KernelError> {
     if T::DTYPE != dtype {
         return Err(format!("asked for {} elements of {dtype}{shape:?}", T::DTYPE).into());
@@ -308,7 +308,7 @@ fn check<T: Element>(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<(), 
 }
 
 impl<'a> ArrayView<'a> {
-    /// A view of aligned native-endian elements; bools are 0 or 1.
+    /// Makes a view of aligned native-endian elements; bools are 0 or 1.
     pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> ArrayView<'a> {
         ArrayView {
             dtype,
@@ -317,17 +317,17 @@ impl<'a> ArrayView<'a> {
         }
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The shape, outermost dim first.
+    /// Returns the shape, outermost dim first.
     pub fn shape(&self) -> &'a [usize] {
         self.shape
     }
 
-    /// The elements.
+    /// Returns the elements.
     ///
     /// # Errors
     /// If `T` is another dtype's type.
@@ -346,7 +346,7 @@ impl<'a> ArrayView<'a> {
 }
 
 impl<'a> ArrayViewMut<'a> {
-    /// A view of aligned zeros.
+    /// Makes a view of aligned zeros.
     pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a mut [u8]) -> ArrayViewMut<'a> {
         ArrayViewMut {
             dtype,
@@ -355,17 +355,17 @@ impl<'a> ArrayViewMut<'a> {
         }
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The shape, outermost dim first.
+    /// Returns the shape, outermost dim first.
     pub fn shape(&self) -> &'a [usize] {
         self.shape
     }
 
-    /// The elements, to be written.
+    /// Returns the elements, to be written.
     ///
     /// # Errors
     /// If `T` is another dtype's type.
@@ -375,7 +375,7 @@ impl<'a> ArrayViewMut<'a> {
         }
         check::<T>(self.dtype, self.shape, self.bytes)?;
         let len = self.bytes.len() / size_of::<T>();
-        // SAFETY: the bytes are aligned for T, and hold zeros or what such a slice has written.
+        // SAFETY: the bytes are aligned for T, and hold zeros or elements that were written through this slice.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.bytes.as_mut_ptr().cast(), len) })
     }
 

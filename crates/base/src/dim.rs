@@ -1,10 +1,9 @@
 //! Sizes that may be symbolic.
 //!
-//! A [`Dim`] is a polynomial with integer coefficients over symbols and over quotients `d // n` of dims by
-//! numbers, rounded down as in Python, in a normal form: equal polynomials are equal values. Numbers beyond an
-//! `i64` stay at its ends, where no size is legal ([`addressable`]), so that nothing wraps around to a size that
-//! is. A symbol stands for a size of at least 2, so it never equals 0 or 1 and broadcasting is decided while
-//! recording.
+//! A [`Dim`] is a polynomial with integer coefficients. Its variables are symbols, and quotients `d // n` of dims by
+//! numbers, rounded down as in Python. It is in a normal form: equal polynomials are equal values. Numbers beyond an
+//! `i64` saturate, and no size there is legal ([`addressable`]), so that nothing wraps around to a legal size. A symbol
+//! stands for a size of at least 2, so it never equals 0 or 1, and broadcasting is decided while recording.
 
 mod quotient;
 mod text;
@@ -15,7 +14,7 @@ use smallvec::SmallVec;
 use std::ops::{Add, Mul, Sub};
 use std::sync::Arc;
 
-/// A symbol: an index into the values a plan is bound with.
+/// A symbol: an index into the values that a plan is bound with.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Sym(pub u32);
 
@@ -37,12 +36,12 @@ pub struct Poly(Vec<Monomial>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 struct Monomial {
-    /// With repetition, ascending.
+    /// The factors in ascending order, with repetition.
     factors: Vec<Factor>,
     coefficient: i64,
 }
 
-/// What is not taken apart further.
+/// An irreducible factor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 enum Factor {
     Symbol(Sym),
@@ -60,12 +59,12 @@ impl Dim {
     /// One.
     pub const ONE: Dim = Dim::Const(1);
 
-    /// The symbol `s` itself.
+    /// Returns the symbol `s` itself.
     pub fn symbol(s: Sym) -> Dim {
         Factor::Symbol(s).into()
     }
 
-    /// The number, where it is known.
+    /// Returns the number, if it is known.
     pub fn as_const(&self) -> Option<i64> {
         match self {
             Dim::Const(c) => Some(*c),
@@ -73,12 +72,12 @@ impl Dim {
         }
     }
 
-    /// Whether this is the known number `n`.
+    /// True if this is the known number `n`.
     pub fn is(&self, n: i64) -> bool {
         self.as_const() == Some(n)
     }
 
-    /// The value under a binding of the symbols.
+    /// Returns the value under a binding of the symbols.
     ///
     /// # Panics
     /// If a symbol has no value; a plan checks that when it is bound.
@@ -96,7 +95,7 @@ impl Dim {
         }
     }
 
-    /// The value under a binding, or `None` where a symbol has no value or a number overflows.
+    /// Returns the value under a binding, or `None` if a symbol has no value or a number overflows.
     pub fn eval_checked(&self, values: &SymbolValues) -> Option<i64> {
         let p = match self {
             Dim::Const(c) => return Some(*c),
@@ -113,12 +112,12 @@ impl Dim {
         })
     }
 
-    /// The dim with every symbol replaced by its value.
+    /// Returns the dim with every symbol replaced by its value.
     pub fn bind(&self, values: &SymbolValues) -> Dim {
         Dim::Const(self.eval(values))
     }
 
-    /// The dim with every symbol replaced by another dim; symbols beyond those given stay.
+    /// Returns the dim with every symbol replaced by another dim; symbols beyond those given stay.
     pub fn substitute(&self, by: &[Dim]) -> Dim {
         let replaced = |f: &Factor| match f {
             Factor::Symbol(s) => by.get(s.0 as usize).cloned().unwrap_or(Dim::symbol(*s)),
@@ -134,7 +133,7 @@ impl Dim {
         }
     }
 
-    /// The symbols used, some more than once.
+    /// Returns the symbols used, some more than once.
     pub fn symbols(&self) -> impl Iterator<Item = Sym> + use<> {
         let mut found = SmallVec::<[Sym; 4]>::new();
         self.each_symbol(&mut |s| found.push(s));
@@ -151,12 +150,12 @@ impl Dim {
         }
     }
 
-    /// The largest symbol index used, if any.
+    /// Returns the largest symbol index used, if any.
     pub fn max_symbol(&self) -> Option<Sym> {
         self.symbols().max()
     }
 
-    /// Exact division.
+    /// Divides exactly, or returns an error.
     pub fn div_exact(&self, by: &Dim) -> Result<Dim, NotDivisible> {
         let fail = || NotDivisible(self.clone(), by.clone());
         match (self, by) {
@@ -201,7 +200,7 @@ impl Dim {
     }
 
     fn from_monomials(mut terms: Vec<Monomial>) -> Dim {
-        // Higher degree first, then by factors, so that long division meets its leading term.
+        // Higher degrees come first, then the order of factors, so that long division finds its leading term.
         terms.sort_by(|a, b| (b.factors.len(), &a.factors).cmp(&(a.factors.len(), &b.factors)));
         let mut out: Vec<Monomial> = Vec::with_capacity(terms.len());
         for t in terms {
@@ -239,20 +238,20 @@ impl From<Factor> for Dim {
     }
 }
 
-/// The product of a shape's dims.
+/// Returns the product of a shape's dims.
 pub fn numel(shape: &[Dim]) -> Dim {
     shape.iter().fold(Dim::ONE, |a, d| &a * d)
 }
 
-/// Whether the bytes and the strides of a tensor of this shape, whose elements take so many bytes, are numbers
-/// below those that stand for too large ones; symbols count as 1.
+/// True if the bytes and the strides of a tensor of this shape, with elements of `element` bytes, do not saturate;
+/// symbols count as 1.
 pub fn addressable(shape: &[Dim], element: usize) -> bool {
     let mut known = shape.iter().filter_map(Dim::as_const);
     let bytes = known.try_fold(element as i64, |n, d| n.checked_mul(d.max(1)));
     bytes.is_some_and(|bytes| bytes < i64::MAX)
 }
 
-/// Row-major strides of a shape, in elements.
+/// Returns the row-major strides of a shape, in elements.
 pub fn contiguous_strides(shape: &[Dim]) -> Vec<Dim> {
     let mut strides = vec![Dim::ONE; shape.len()];
     for i in (0..shape.len().saturating_sub(1)).rev() {

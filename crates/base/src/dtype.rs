@@ -22,7 +22,7 @@ pub enum DType {
     F64,
 }
 
-/// What an element type can hold, from least to most general.
+/// The values that an element type can hold, from least to most general.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// `true` and `false`.
@@ -33,10 +33,10 @@ pub enum Kind {
     Float,
 }
 
-/// The numbers of a float dtype.
+/// The properties of a float dtype.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Float {
-    /// Bits of the significand, the leading one included.
+    /// The bits of the significand, including the leading one.
     pub digits: i32,
     /// The exponent of the smallest normal number.
     pub least: i32,
@@ -52,7 +52,7 @@ pub enum Compute {
     F64,
     I32,
     I64,
-    /// One byte an element, 0 or 1.
+    /// One byte per element, 0 or 1.
     Mask,
 }
 
@@ -74,7 +74,7 @@ impl DType {
         DType::F64,
     ];
 
-    /// Bytes an element.
+    /// Returns the size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
             DType::Bool | DType::U8 | DType::I8 => 1,
@@ -84,7 +84,7 @@ impl DType {
         }
     }
 
-    /// The short name, such as `f32`.
+    /// Returns the short name, such as `f32`.
     pub const fn name(self) -> &'static str {
         match self {
             DType::Bool => "bool",
@@ -103,12 +103,12 @@ impl DType {
         }
     }
 
-    /// The dtype with this short name.
+    /// Returns the dtype with this short name.
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
-    /// What the dtype can hold.
+    /// Returns the kind of values that the dtype can hold.
     pub const fn kind(self) -> Kind {
         match self {
             DType::Bool => Kind::Bool,
@@ -117,17 +117,17 @@ impl DType {
         }
     }
 
-    /// Whether this is a floating-point type.
+    /// True for a floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self.kind(), Kind::Float)
     }
 
-    /// Whether this is f16 or bf16.
+    /// True for f16 and bf16.
     pub const fn is_half(self) -> bool {
         matches!(self, DType::F16 | DType::BF16)
     }
 
-    /// The numbers of a float dtype.
+    /// Returns the properties of a float dtype.
     pub const fn float(self) -> Option<Float> {
         let (digits, least, largest) = match self {
             DType::F16 => (11, -14, 65504.0),
@@ -143,17 +143,17 @@ impl DType {
         })
     }
 
-    /// Whether this is an integer type (`bool` is not).
+    /// True for an integer type (`bool` is not).
     pub const fn is_int(self) -> bool {
         matches!(self.kind(), Kind::Int)
     }
 
-    /// Whether arithmetic is defined on this dtype: u16, u32 and u64 are only stored and cast.
+    /// True if arithmetic is defined on this dtype: u16, u32 and u64 are only stored and cast.
     pub const fn computes(self) -> bool {
         !matches!(self, DType::U16 | DType::U32 | DType::U64)
     }
 
-    /// The type that kernels compute this dtype in.
+    /// Returns the type that kernels compute this dtype in.
     pub const fn compute(self) -> Compute {
         match self {
             DType::Bool => Compute::Mask,
@@ -164,7 +164,7 @@ impl DType {
         }
     }
 
-    /// Inclusive bounds of an integer dtype's values as `(min, max)`; `u64`'s upper bound is `u64::MAX`.
+    /// Returns the inclusive bounds of an integer dtype's values as `(min, max)`; `u64`'s upper bound is `u64::MAX`.
     pub const fn int_range(self) -> Option<(i128, i128)> {
         Some(match self {
             DType::Bool => (0, 1),
@@ -180,9 +180,9 @@ impl DType {
         })
     }
 
-    /// The dtype that an operation on both operands computes in: the more general kind wins, and
-    /// within a kind the smallest type that holds both (PyTorch's `torch.promote_types`). `None` for
-    /// u16, u32 and u64 with another integer type, as in PyTorch.
+    /// Returns the dtype that an operation on both operands computes in (PyTorch's `torch.promote_types`). The more
+    /// general kind wins, and within a kind the smallest type that holds both. Returns `None` for u16, u32 and u64 with
+    /// another integer type, as in PyTorch.
     pub fn promote(self, other: DType) -> Option<DType> {
         use DType::*;
         let (low, high) = if (self.kind(), self.size()) <= (other.kind(), other.size()) {
@@ -201,19 +201,19 @@ impl DType {
 }
 
 impl Float {
-    /// The distance from 1 to the next number.
+    /// Returns the distance from 1 to the next number.
     pub fn epsilon(self) -> f64 {
         2f64.powi(1 - self.digits)
     }
 
-    /// The exponent of the smallest positive number.
+    /// Returns the exponent of the smallest positive number.
     pub const fn smallest(self) -> i32 {
         self.least + 1 - self.digits
     }
 }
 
 impl Compute {
-    /// Bytes an element of a tile register.
+    /// Returns the size of an element of a tile register in bytes.
     pub const fn size(self) -> usize {
         match self {
             Compute::Mask => 1,
@@ -222,7 +222,7 @@ impl Compute {
         }
     }
 
-    /// The dtype whose elements are the same in registers and in memory.
+    /// Returns the dtype whose elements are the same in registers and in memory.
     pub const fn dtype(self) -> DType {
         match self {
             Compute::F32 => DType::F32,
@@ -233,12 +233,12 @@ impl Compute {
         }
     }
 
-    /// Whether this is a floating-point type.
+    /// True for a floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self, Compute::F32 | Compute::F64)
     }
 
-    /// The short name, such as `f32`.
+    /// Returns the short name, such as `f32`.
     pub const fn name(self) -> &'static str {
         match self {
             Compute::F32 => "f32",

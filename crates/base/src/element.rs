@@ -1,4 +1,4 @@
-//! Rust types that are elements of tensors, and how elements lie in memory.
+//! Rust types that are elements of tensors, and the bytes of elements in memory.
 
 use crate::{DType, Kind, Scalar, wrap_int};
 use half::{bf16, f16};
@@ -37,9 +37,9 @@ elements!(
     f64 = F64
 );
 
-/// Little-endian elements as they lie in memory.
+/// Little-endian elements in memory.
 impl DType {
-    /// The elements of a float dtype; none of another.
+    /// Returns the elements of a float dtype; none for other dtypes.
     pub fn floats(self, bytes: &[u8]) -> Vec<f64> {
         fn of<const N: usize>(bytes: &[u8], float: impl Fn([u8; N]) -> f64) -> Vec<f64> {
             let (elements, _) = bytes.as_chunks::<N>();
@@ -54,8 +54,8 @@ impl DType {
         }
     }
 
-    /// The elements of an integer dtype or of bool, of which any byte but 0 is true; u64 values keep their bits.
-    /// None of another.
+    /// Returns the elements of an integer dtype or of bool; none for other dtypes. Every byte of a bool except 0 is
+    /// true; u64 values keep their bits.
     pub fn ints(self, bytes: &[u8]) -> Vec<i64> {
         if self.is_float() {
             return Vec::new();
@@ -68,7 +68,7 @@ impl DType {
         bytes.chunks_exact(self.size()).map(int).collect()
     }
 
-    /// Floats as elements of a float dtype, rounded where they are wider.
+    /// Returns floats as elements of a float dtype, rounded if the dtype is narrower.
     pub fn float_bytes(self, floats: &[f64]) -> Vec<u8> {
         fn of<const N: usize>(floats: &[f64], bytes: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
             floats.iter().flat_map(|x| bytes(*x)).collect()
@@ -81,7 +81,7 @@ impl DType {
         }
     }
 
-    /// Integers as elements of an integer dtype or of bool, wrapped where they are wider.
+    /// Returns integers as elements of an integer dtype or of bool, wrapped if the dtype is narrower.
     pub fn int_bytes(self, ints: &[i64]) -> Vec<u8> {
         let bytes = |x: &i64| {
             let bytes = wrap_int(*x, self).to_le_bytes();
@@ -101,7 +101,7 @@ pub fn round_float(x: f64, dtype: DType) -> f64 {
     }
 }
 
-/// An f32 that rounds to f16 and to bf16 as `x` does: the one next to `x` towards 0, made odd where it is not `x`.
+/// Returns an f32 that rounds to f16 and to bf16 as `x` does: `x` truncated towards 0, and made odd if it is not exact.
 fn to_odd(x: f64) -> f32 {
     let near = x as f32;
     let wide = f64::from(near);
@@ -112,7 +112,7 @@ fn to_odd(x: f64) -> f32 {
 }
 
 impl Scalar {
-    /// The element of a dtype, as it lies in memory.
+    /// Returns the bytes of an element of a dtype.
     pub fn to_bytes(self, dtype: DType) -> Vec<u8> {
         match self.cast(dtype) {
             Scalar::Float(x) => dtype.float_bytes(&[x]),
@@ -120,7 +120,7 @@ impl Scalar {
         }
     }
 
-    /// The one element in these bytes; `None` where there are others.
+    /// Returns the single element in these bytes, or `None` if their number is wrong.
     pub fn from_bytes(dtype: DType, bytes: &[u8]) -> Option<Scalar> {
         if bytes.len() != dtype.size() {
             return None;
@@ -160,7 +160,7 @@ mod tests {
     fn wide_numbers_round_once() {
         let two = |n: i32| 2f64.powi(n);
         for (dtype, digits, least) in [(DType::F16, 10, -24), (DType::BF16, 7, -133)] {
-            // Halfway between neighbours, of which the first or the second is even, and a little less and more.
+            // Ties between neighbours, of which the first or the second is even; and slightly less and more.
             for low in [1.0, 1.0 + two(-digits)] {
                 let (tie, high) = (low + two(-digits - 1), low + two(-digits));
                 for little in [two(-30), two(-50)] {

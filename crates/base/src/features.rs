@@ -1,4 +1,4 @@
-//! Instruction sets that kernels are compiled for: sets of features, some of which have names.
+//! Instruction sets that kernels are compiled for: sets of features, some with a name.
 
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
@@ -28,7 +28,7 @@ pub enum Feature {
     AmxFp16,
 }
 
-/// A set of features: what kernels are compiled for. The sets with a name are the *levels* that `KILN_CPU_LEVEL` takes.
+/// A set of features that kernels are compiled for. The sets with a name are the *levels* that `KILN_CPU_LEVEL` takes.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Features(u16);
 
@@ -36,13 +36,13 @@ pub struct Features(u16);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("CPU level {asked:?}: {why}")]
 pub struct LevelError {
-    /// The name that was asked for.
+    /// The requested name.
     pub asked: String,
     /// The reason why it can't be used.
     pub why: String,
 }
 
-/// [`NOT_OVERRIDDEN`], else a set.
+/// [`NOT_OVERRIDDEN`], or a set.
 static OVERRIDE: AtomicU32 = AtomicU32::new(NOT_OVERRIDDEN);
 const NOT_OVERRIDDEN: u32 = u32::MAX;
 
@@ -65,7 +65,7 @@ impl Features {
     pub const BASELINE: Features = Features(0);
     /// AVX2, FMA and F16C.
     pub const AVX2: Features = Features::BASELINE.with(Feature::Avx2);
-    /// AVX2 with AVX-VNNI, as processors of laptops have it.
+    /// AVX2 with AVX-VNNI, as in laptop processors.
     pub const AVX2_VNNI: Features = Features::AVX2.with(Feature::AvxVnni);
     /// AVX-512 F, BW, DQ and VL.
     pub const AVX512: Features = Features::AVX2.with(Feature::Avx512);
@@ -75,12 +75,12 @@ impl Features {
     pub const AVX512_BF16: Features = Features::AVX512_VNNI.with(Feature::Avx512Bf16);
     /// AVX-512 with VNNI, BF16 and FP16.
     pub const AVX512_FP16: Features = Features::AVX512_BF16.with(Feature::Avx512Fp16);
-    /// AVX-512 with all of these, and AMX.
+    /// All of the above, and AMX.
     pub const AMX: Features = Features::AVX512_FP16.with(Feature::Amx);
-    /// The same, with tiles of f16.
+    /// The same, with f16 tiles.
     pub const AMX_FP16: Features = Features::AMX.with(Feature::AmxFp16);
 
-    /// The sets with a name, each behind those that it contains.
+    /// The sets with a name, each after those that it contains.
     pub const LEVELS: [Features; 9] = [
         Features::BASELINE,
         Features::AVX2,
@@ -108,17 +108,17 @@ impl Features {
         "amx_fp16",
     ];
 
-    /// The set with another feature.
+    /// Returns the set with another feature.
     pub const fn with(self, feature: Feature) -> Features {
         Features(self.0 | 1 << feature as u16)
     }
 
-    /// The set without a feature.
+    /// Returns the set without a feature.
     pub const fn without(self, feature: Feature) -> Features {
         Features(self.0 & !(1 << feature as u16))
     }
 
-    /// A bit for each of [`Feature::ALL`].
+    /// Returns a bit for each of [`Feature::ALL`].
     pub const fn bits(self) -> u16 {
         self.0
     }
@@ -128,19 +128,20 @@ impl Features {
         self.0 & 1 << feature as u16 != 0
     }
 
-    /// True if the set has all of another.
+    /// True if the set contains another.
     pub const fn contains(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The name that `KILN_CPU_LEVEL` takes; of a set that is no level, that of the last level that it contains.
+    /// Returns the name that `KILN_CPU_LEVEL` takes. For a set that is not a level, it is that of the last level that
+    /// it contains.
     pub fn name(self) -> &'static str {
         let mut levels = Features::LEVELS.into_iter().zip(Features::NAMES).rev();
         let level = levels.find(|(level, _)| self.contains(*level));
         level.map_or("baseline", |(_, name)| name)
     }
 
-    /// The set of its vectors of f32, one of [`Features::WIDTHS`].
+    /// Returns the set that determines its vectors of f32, one of [`Features::WIDTHS`].
     pub fn width(self) -> Features {
         match (self.has(Feature::Avx512), self.has(Feature::Avx2)) {
             (true, _) => Features::AVX512,
@@ -149,12 +150,12 @@ impl Features {
         }
     }
 
-    /// True if this machine has all of it.
+    /// True if this machine has all of its features.
     pub fn is_supported(self) -> bool {
         Features::found().contains(self)
     }
 
-    /// The features that this machine has.
+    /// Returns the features that this machine has.
     fn found() -> Features {
         static FOUND: OnceLock<Features> = OnceLock::new();
         *FOUND.get_or_init(|| {
@@ -163,7 +164,7 @@ impl Features {
         })
     }
 
-    /// The level in use: the override, else `KILN_CPU_LEVEL`, else the best this machine has.
+    /// Returns the level in use: the override, or `KILN_CPU_LEVEL`, or the best that this machine has.
     ///
     /// # Errors
     /// If the environment asks for a level that does not exist or that this machine lacks.
@@ -269,7 +270,7 @@ impl Feature {
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 const AMX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
 
-/// A part (subleaf) of leaf 7 of CPUID: zeros, if there is none.
+/// Returns a part (subleaf) of leaf 7 of CPUID: zeros if it does not exist.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 fn extended_features(part: u32) -> CpuidResult {
     match __cpuid(0).eax >= 7 && __cpuid_count(7, 0).eax >= part {
@@ -283,30 +284,30 @@ fn extended_features(part: u32) -> CpuidResult {
     }
 }
 
-/// True if the operating system keeps the tiles of AMX when it switches threads, and lets this process use them.
+/// True if the operating system saves AMX tiles when it switches threads, and lets this process use them.
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 fn keeps_tiles() -> bool {
     #[target_feature(enable = "xsave")]
     unsafe fn kept() -> u64 {
-        // SAFETY: XCR0 is there wherever XGETBV is.
+        // SAFETY: XCR0 exists wherever XGETBV does.
         unsafe { std::arch::x86_64::_xgetbv(0) }
     }
     if !is_x86_feature_detected!("avx") {
         return false;
     }
-    // SAFETY: AVX is only found where the operating system has switched XGETBV on.
+    // SAFETY: AVX is only found where the operating system has enabled XGETBV.
     let kept = unsafe { kept() };
     kept & (1 << 17 | 1 << 18) == 1 << 17 | 1 << 18 && may_use_tiles()
 }
 
-/// Asks Linux for tiles: it gives a process no room for them unless it is asked to.
+/// Requests tiles from Linux: a process gets no room for them without a request.
 #[cfg(all(target_arch = "x86_64", not(portable), target_os = "linux"))]
 fn may_use_tiles() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
     const TILE_DATA: i64 = 18;
     let result: i64;
-    // SAFETY: a system call that touches no memory of the process; it leaves all registers but these.
+    // SAFETY: a system call that touches no memory of the process; it preserves all registers except these.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -342,7 +343,7 @@ mod tests {
             }
         }
         assert_eq!(Features::WIDTHS, Features::WIDTHS.map(Features::width));
-        // Neither set of these contains the other.
+        // Neither of these sets contains the other.
         let [vnni, wide] = [Features::AVX2_VNNI, Features::AVX512];
         assert!(!vnni.contains(wide) && !wide.contains(vnni) && (vnni | wide).contains(vnni));
         assert_eq!((vnni | wide).name(), "avx512");

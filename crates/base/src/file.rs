@@ -1,4 +1,4 @@
-//! Files that are replaced whole, and the folder for what can be made again.
+//! Atomic replacement of files, and the folder for files that can be made again.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -7,8 +7,8 @@ use std::io::{self, BufWriter, Error, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The user's folder for what can be made again: `KILN_CACHE_DIR`, or `kiln` in the system's cache folder.
-/// `None` if the variable is empty, or nothing says where that is.
+/// Returns the user's folder for files that can be made again: `KILN_CACHE_DIR`, or `kiln` in the system's cache
+/// folder. Returns `None` if the variable is empty, or the cache folder is unknown.
 pub fn cache_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty());
     match std::env::var_os("KILN_CACHE_DIR") {
@@ -21,14 +21,14 @@ pub fn cache_folder() -> Option<PathBuf> {
     }
 }
 
-/// Writes the file at `path` by `write`: readers, and whoever comes after a crash, see the old file or
-/// the whole new one, never a part. The new one is written beside its place, under a name that begins
-/// with a dot, and moved there once it is on the disk; what writers that died left there is removed. It has
-/// the old one's permissions. A symbolic link stays: the file that it leads to is replaced.
+/// Writes the file at `path` by `write`. Readers, also after a crash, see the old file or the complete new one, never a
+/// part. The new file is written beside its destination, under a name that begins with a dot. It is moved there once it
+/// is on the disk. Leftovers of writers that died are removed. The new file has the old one's permissions. A symbolic
+/// link stays: the file that it leads to is replaced.
 ///
 /// # Errors
-/// What `write` says, if the file can't be written, or if `path` is a folder, a pipe or a device; what was
-/// there then stays.
+/// The error of `write`; or if the file can't be written, or if `path` is a folder, a pipe or a device. The old
+/// contents then stay.
 pub fn replace<E: From<io::Error>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
@@ -44,7 +44,7 @@ pub fn replace<E: From<io::Error>>(
     }
 }
 
-/// A file that is to take the place of another.
+/// A file that is to replace another.
 struct New {
     beside: PathBuf,
     path: PathBuf,
@@ -53,7 +53,7 @@ struct New {
 }
 
 impl New {
-    /// A new file beside the one at `path`, with its permissions.
+    /// Creates a new file beside the one at `path`, with its permissions.
     fn beside(path: &Path) -> io::Result<(New, BufWriter<File>)> {
         let path = followed(path)?;
         let Some(name) = path.file_name() else {
@@ -91,10 +91,10 @@ impl New {
         Ok((new, BufWriter::new(file)))
     }
 
-    /// Brings what was written to the disk and gives it its name.
+    /// Flushes the written data to the disk and gives the file its name.
     fn take_its_place(&self, file: BufWriter<File>) -> io::Result<()> {
         let renamed = (|| {
-            // Locked, and open, until it has its name.
+            // The file stays locked, and open, until it has its name.
             let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
             file.sync_all()?;
             fs::rename(&self.beside, &self.path)
@@ -111,9 +111,9 @@ impl New {
     }
 }
 
-/// Where the symbolic links at `path` lead, if there are any.
+/// Returns the target of the symbolic links at `path`, if there are any.
 fn followed(path: &Path) -> io::Result<PathBuf> {
-    /// As many as systems follow.
+    /// The number of links that systems follow.
     const LINKS: usize = 40;
     let mut path = path.to_path_buf();
     for _ in 0..LINKS {
@@ -128,7 +128,7 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
     ))
 }
 
-/// What names of files that are written beside one of this name begin with. Names may be 255 bytes long on
+/// Returns the prefix of the names of files that are written beside a file of this name. Names may be 255 bytes long on
 /// most systems, and some bytes follow.
 fn prefix(name: &OsStr) -> OsString {
     const LONGEST: usize = 200;
@@ -143,7 +143,7 @@ fn prefix(name: &OsStr) -> OsString {
     prefix
 }
 
-/// A new file, locked for as long as it is open.
+/// Creates a new file, locked for as long as it is open.
 fn create_beside(path: &Path, prefix: &OsString) -> io::Result<(File, PathBuf)> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     loop {
@@ -152,12 +152,12 @@ fn create_beside(path: &Path, prefix: &OsString) -> io::Result<(File, PathBuf)> 
         name.push(format!(".{}.{count}.tmp", std::process::id()));
         let beside = path.with_file_name(name);
         let file = match File::create_new(&beside) {
-            // Left by an earlier process of the same number.
+            // A leftover of an earlier process with the same number.
             Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
             file => file?,
         };
         file.lock()?;
-        // Another writer may have taken it for a leftover before it was locked.
+        // Another writer may have mistaken it for a leftover before it was locked.
         if beside.exists() {
             return Ok((file, beside));
         }
@@ -204,7 +204,7 @@ mod tests {
             })
         };
         write("first").unwrap();
-        // What a writer that died has left, what one that lives holds, and a stranger.
+        // The leftover of a dead writer, the file of a live one, and an unrelated file.
         let held = File::create(folder.join(".data.1.0.tmp")).unwrap();
         held.lock().unwrap();
         for name in [".data.1.1.tmp", ".data.x.tmp"] {
@@ -232,7 +232,7 @@ mod tests {
         let file = folder.join("deep/data");
         fs::write(&file, "old").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
-        // A link to a link, both relative, and one that leads to nothing yet.
+        // A link to a link, both relative; and a dangling link.
         symlink("deep/data", folder.join("link")).unwrap();
         symlink("link", folder.join("to-link")).unwrap();
         symlink("deep/none", folder.join("dangling")).unwrap();
@@ -250,7 +250,7 @@ mod tests {
             fs::metadata(&file).unwrap().permissions().mode() & 0o777,
             0o640
         );
-        // What is no file stays as it is.
+        // Anything that is not a file stays as it is.
         symlink("circle", folder.join("circle")).unwrap();
         for path in [
             &folder.join("deep"),

@@ -1,7 +1,7 @@
-//! Instructions by which register tiles of a CPU multiply and add: a table, of which the first row that fits is taken.
+//! Instructions by which a CPU's micro-kernels multiply and add: a table, of which the first suitable row is taken.
 //!
-//! An emitter maps each to its operations on x86 (`jit::contraction`), and a portable loop computes the same. All else
-//! that depends on the instruction is read from its row.
+//! An emitter maps each to its operations on x86 (`jit::contraction`), and a portable loop computes the same. All other
+//! properties of an instruction are in its row.
 
 use crate::{DType, Feature, Features};
 use std::ops::Deref;
@@ -13,19 +13,20 @@ pub struct Row {
     is_chosen: fn(Features) -> bool,
     /// The dtypes of the terms that it multiplies. As many as fit share a word of 32 bits.
     pub terms: [DType; 2],
-    /// The dtype of its sums.
+    /// The dtype of its accumulators.
     pub sums: DType,
-    /// The level from which on it is emitted; below, it is a portable loop.
+    /// The lowest level at which it is emitted; below, it is a portable loop.
     pub emitted_from: Features,
-    /// True if it also takes signed bytes on the left, to which 128 is added.
+    /// True if it also takes signed bytes in A, to which 128 is added.
     flips: bool,
-    /// True if no byte on the left may be above 127.
+    /// True if no byte in A may be above 127.
     pub seven_bits: bool,
-    /// True if it leaves a product in a register, which is then added to the sum.
+    /// True if it leaves a product in a register, which is then added to the accumulator.
     pub has_product: bool,
-    /// Registers that it keeps beside sums, columns, terms and products.
+    /// The registers that it needs beside accumulators, columns, terms and products.
     pub beside: u8,
-    /// If it sums in tiles of AMX, what multiplies the same words in vectors, where tiles can't read the rows.
+    /// For an instruction with AMX tiles, the one that multiplies the same words in vectors, if tiles can't read the
+    /// rows.
     vectors: Option<Instruction>,
 }
 
@@ -44,7 +45,7 @@ const PLAIN: Row = Row {
 
 macro_rules! table {
     ($($name:ident: $left:ident $right:ident $sums:ident $(, $field:ident: $value:expr)*;)*) => {
-        /// An instruction, or the few that take its place: the name of a row.
+        /// The name of a row: an instruction, or a short sequence that replaces it.
         #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs)] // mnemonics say what they are
         pub enum Instruction {
@@ -68,7 +69,7 @@ table! {
     Tdpbusd: U8 I8 I32, is_chosen: has_tiles, flips: true, vectors: Some(Vpdpbusd);
     Vdpbf16ps: BF16 BF16 F32, is_chosen: has_fast_bf16;
     Vpdpbusd: U8 I8 I32, is_chosen: has_vnni, flips: true;
-    // Widens the pairs that tiles can't read, and adds their products as of f32.
+    // Widens the pairs that tiles can't read, and adds their products as f32.
     Vcvtph2ps: F16 F16 F32, is_chosen: |_| false, beside: 2, emitted_from: Features::AVX512;
     Vpmaddubsw: U8 I8 I32, seven_bits: true, has_product: true, beside: 1;
     Vpdpwssd: I16 I16 I32, is_chosen: has_vnni;
@@ -87,8 +88,8 @@ fn has_tiles(level: Features) -> bool {
     level.has(Feature::Amx)
 }
 
-/// Processors that have FP16 take four times as long for a VDPBF16PS as for a VFMADD of f32, which does half as much
-/// (Emerald Rapids).
+/// Processors with FP16 take four times as long for a VDPBF16PS as for an f32 VFMADD, which does half as much (Emerald
+/// Rapids).
 fn has_fast_bf16(level: Features) -> bool {
     level.has(Feature::Avx512Bf16) && !level.has(Feature::Avx512Fp16)
 }
@@ -101,11 +102,11 @@ fn has_vnni(level: Features) -> bool {
 }
 
 impl Instruction {
-    /// Returns the instruction that multiplies operands of these dtypes, of which the first may have bytes of
-    /// `seven_bits` alone (`reduce_range`); `grouped` says if several terms may share a word.
+    /// Returns the instruction that multiplies operands of these dtypes. With `seven_bits`, the first has bytes of
+    /// seven bits alone (`reduce_range`). `grouped` says that several terms may share a word.
     ///
     /// # Panics
-    /// If no numbers of these dtypes are multiplied.
+    /// If no instruction multiplies these dtypes.
     pub fn of(operands: [DType; 2], seven_bits: bool, level: Features, grouped: bool) -> Self {
         let fits = |row: &&Row| {
             (row.is_chosen)(level)
@@ -119,17 +120,17 @@ impl Instruction {
         }
     }
 
-    /// Returns the instruction that multiplies numbers of the dtype of their sums.
+    /// Returns the instruction that multiplies numbers of the dtype of their accumulators.
     pub fn of_numbers(dtype: DType) -> Instruction {
         Instruction::of([dtype; 2], false, Features::BASELINE, false)
     }
 
-    /// True if it sums in tiles of AMX.
+    /// True if its accumulators are AMX tiles.
     pub fn has_tiles(self) -> bool {
         self.vectors.is_some()
     }
 
-    /// Returns the instruction that multiplies the same words in vectors: itself, unless it sums in tiles.
+    /// Returns the instruction that multiplies the same words in vectors: itself, unless its accumulators are tiles.
     pub fn in_vectors(self) -> Instruction {
         self.vectors.unwrap_or(self)
     }
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(of([I8; 2], Features::AMX), Tdpbusd);
         assert_eq!(of([I8; 2], Features::AVX512_VNNI), Vpdpbusd);
         assert_eq!(of([U8, I8], Features::AVX2_VNNI), Vpdpbusd);
-        // Its vectors are of AVX-512, which has it without VNNI.
+        // Its vectors are AVX-512's, which lacks VNNI here.
         let wide = Features::AVX2_VNNI | Features::AVX512;
         assert_eq!(of([U8, I8], wide), Vpmaddwd);
         assert_eq!(of([I8, U8], Features::AMX), Vpdpwssd);

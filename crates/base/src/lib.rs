@@ -1,6 +1,6 @@
-//! Words that every Kiln crate shares: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]), [`Machine`]s,
-//! the scalar primitives of kernels ([`prim`], [`special`]), the registry of [`custom`] operators, the names of those
-//! of [`linalg`], and [files](mod@file) that are replaced whole.
+//! The vocabulary that all Kiln crates share: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
+//! [`Machine`]s, the scalar primitives of kernels ([`prim`], [`special`]), the registry of [`custom`] operators, the
+//! names of the [`linalg`] operators, and [atomic replacement of files](mod@file).
 
 pub mod custom;
 mod dim;

@@ -1,18 +1,18 @@
 //! The routines of linear algebra: [`custom`](crate::custom) operators whose kernels the crate `kiln-linalg`
 //! registers.
 //!
-//! Each computes one tensor from batches of matrices `[.., m, n]`, with `k = min(m, n)`. Several results
-//! lie one behind the other in the last dim, row-major.
+//! Each computes one tensor from batches of matrices `[.., m, n]`, with `k = min(m, n)`. Several results are
+//! concatenated in the last dim, row-major.
 
 /// A routine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Routine {
     /// The lower triangular L of `A = L Lᵀ`, from A's lower triangle.
     Cholesky,
-    /// L and U of `A[rows] = L U` in one `[m, n]`, then the k pivots: at step i, row i changed places with
-    /// row `pivot − 1`.
+    /// L and U of `A[rows] = L U` in one `[m, n]`, then the k pivots: at step i, row i was exchanged with row `pivot −
+    /// 1`.
     Lu,
-    /// From i32 pivots `[.., k]`, the i64 rows of A `[.., m]` in the order that L U has them.
+    /// From i32 pivots `[.., k]`, the i64 rows of A `[.., m]` in the order of L U.
     Rows,
     /// Q `[m, k]` and R `[k, n]`.
     Qr,
@@ -29,11 +29,11 @@ pub enum Routine {
     Eigh,
     /// The eigenvalues `[n]` alone.
     Eigenvalues,
-    /// X of `A X = B` with a triangular A; only that triangle is read, and of a unit one no diagonal.
+    /// X of `A X = B` with a triangular A. Only that triangle is read, without the diagonal if it is ones.
     SolveTriangular {
-        /// Whether the upper triangle is read.
+        /// True if the upper triangle is read.
         upper: bool,
-        /// Whether the diagonal is ones.
+        /// True if the diagonal is ones.
         unit: bool,
     },
     /// X of `A X = B`; a singular A is an error.
@@ -44,17 +44,17 @@ pub enum Routine {
     InverseUnchecked,
     /// The determinant `[]`.
     Determinant,
-    /// The determinant's sign and the logarithm of its size, `[2]`.
+    /// The determinant's sign and the logarithm of its absolute value, `[2]`.
     SignAndLog,
     /// The gradient of the determinant, `det(A) A⁻ᵀ`, for singular matrices too.
     Cofactors,
-    /// The pseudo-inverse `[n, m]`. The second and third operand, `[..]`, are the absolute tolerance and
-    /// the one relative to the largest singular value: smaller ones count as 0.
+    /// The pseudo-inverse `[n, m]`. The second and third operand, `[..]`, are the absolute tolerance and the tolerance
+    /// relative to the largest singular value: smaller singular values count as 0.
     PseudoInverse,
 }
 
 impl Routine {
-    /// All of them.
+    /// All routines.
     pub const ALL: [Routine; 21] = [
         Routine::Cholesky,
         Routine::Lu,
@@ -79,7 +79,7 @@ impl Routine {
         Routine::PseudoInverse,
     ];
 
-    /// The name of the operator. What is in front of a `:` is PyTorch's.
+    /// Returns the name of the operator. The part before a `:` is PyTorch's name.
     pub fn name(self) -> &'static str {
         match self {
             Routine::Cholesky => "linalg.cholesky",
@@ -108,7 +108,7 @@ impl Routine {
         }
     }
 
-    /// The routine of this name.
+    /// Returns the routine of this name.
     pub fn named(name: &str) -> Option<Routine> {
         Routine::ALL.into_iter().find(|r| r.name() == name)
     }

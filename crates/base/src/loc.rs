@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::panic::Location;
 
-/// Where in the user's source an operation was recorded. Never part of equality of programs.
+/// The place in the user's source where an operation was recorded. It is never part of the equality of programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loc(At);
 
@@ -13,7 +13,7 @@ pub struct Loc(At);
 enum At {
     Unknown,
     Source(Source),
-    /// Boxed since few places say the function.
+    /// Boxed, because few places have the function.
     Call(Box<(Source, Cow<'static, str>)>),
     Recorded(u32),
 }
@@ -26,10 +26,10 @@ struct Source {
 }
 
 impl Loc {
-    /// The location of nothing in particular.
+    /// The unknown location.
     pub const UNKNOWN: Loc = Loc(At::Unknown);
 
-    /// A place in a source file; line and column count from 1.
+    /// Makes a place in a source file; line and column count from 1.
     pub fn new(file: impl Into<Cow<'static, str>>, line: u32, column: u32) -> Loc {
         Loc(At::Source(Source {
             file: file.into(),
@@ -38,7 +38,7 @@ impl Loc {
         }))
     }
 
-    /// The same place, where the user called this function.
+    /// Returns the same place, with the function that the user called there.
     pub fn calling(self, function: &'static str) -> Loc {
         match self.0 {
             At::Source(source) => Loc(At::Call(Box::new((source, function.into())))),
@@ -46,24 +46,24 @@ impl Loc {
         }
     }
 
-    /// That of the op at this position of a recording, to be looked up when somebody asks: programs that are
-    /// alike share what is compiled, and were recorded at different lines.
+    /// Makes the location of the op at this position of a recording, to be looked up on demand: equal programs share
+    /// their compiled form, but were recorded at different lines.
     pub fn recorded(position: usize) -> Loc {
         Loc(At::Recorded(position as u32))
     }
 
-    /// The location of the caller.
+    /// Returns the location of the caller.
     #[track_caller]
     pub fn caller() -> Loc {
         Location::caller().into()
     }
 
-    /// Whether this names a place at all.
+    /// True if this names a place at all.
     pub fn is_known(&self) -> bool {
         self.0 != At::Unknown
     }
 
-    /// The position of [`Loc::recorded`], if it is one.
+    /// Returns the position of [`Loc::recorded`], if it is one.
     pub fn position(&self) -> Option<usize> {
         match self.0 {
             At::Recorded(position) => Some(position as usize),
@@ -79,22 +79,22 @@ impl Loc {
         }
     }
 
-    /// Path of the source file as the compiler saw it; empty where there is none.
+    /// Returns the path of the source file as the compiler saw it; empty if there is none.
     pub fn file(&self) -> &str {
         self.source().map_or("", |s| &s.file)
     }
 
-    /// Line, from 1; 0 where there is none.
+    /// Returns the line, from 1; 0 if there is none.
     pub fn line(&self) -> u32 {
         self.source().map_or(0, |s| s.line)
     }
 
-    /// Column, from 1; 0 where there is none.
+    /// Returns the column, from 1; 0 if there is none.
     pub fn column(&self) -> u32 {
         self.source().map_or(0, |s| s.column)
     }
 
-    /// The function that the user called there, where that is said.
+    /// Returns the function that the user called there, if known.
     pub fn called(&self) -> Option<Cow<'static, str>> {
         match &self.0 {
             At::Call(call) => Some(call.1.clone()),

@@ -1,12 +1,12 @@
-//! What programs are compiled for.
+//! The machines that programs are compiled for.
 
 use crate::{Features, LevelError};
 use serde::Serialize;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// A machine that kernels run on: all of it that decides how programs are lowered and how fast they are. Its text
-/// is what measurements are kept under.
+/// A machine that kernels run on: all properties that decide how programs are lowered and how fast they are. Its text
+/// is the key of measurements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Machine {
     /// A CPU.
@@ -18,16 +18,16 @@ pub enum Machine {
 /// A CPU.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cpu {
-    /// The model of the processor, where the system says it, else its architecture.
+    /// The model of the processor, if the system tells it, or else its architecture.
     pub name: &'static str,
-    /// What else the system says of the model. In virtual machines many models have one name.
+    /// Other facts of the system about the model. In virtual machines, many models have the same name.
     pub model: &'static str,
-    /// The instructions that kernels use.
+    /// The instruction sets that kernels use.
     pub level: Features,
-    /// Threads that run at once. It is no part of the machine's text: what was chosen for one number of threads serves
-    /// all, so that results don't depend on it.
+    /// The threads that run concurrently. They are not part of the machine's text: a choice made for one number of
+    /// threads serves all, so that results do not depend on it.
     pub threads: usize,
-    /// Bytes of the caches of a core for data, from the first level to the third; 0 where the system does not say.
+    /// The bytes of a core's data caches, from the first level to the third; 0 if the system does not tell.
     pub caches: [u64; 3],
 }
 
@@ -38,28 +38,28 @@ pub struct Gpu {
     pub name: &'static str,
     /// Its compute capability, such as (9, 0).
     pub arch: (u32, u32),
-    /// Multiprocessors.
+    /// The number of multiprocessors.
     pub processors: u32,
-    /// Registers of a multiprocessor, of 32 bits each.
+    /// The registers of a multiprocessor, of 32 bits each.
     pub registers: u32,
-    /// Threads that a multiprocessor holds.
+    /// The threads that a multiprocessor holds.
     pub threads: u32,
-    /// Bytes of shared memory that a block may declare.
+    /// The bytes of shared memory that a block may declare.
     pub shared: u32,
-    /// Bytes of shared memory that a block gets if it is launched with so much.
+    /// The bytes of shared memory that a block may request at launch.
     pub most_shared: u32,
-    /// Bytes of shared memory of a multiprocessor.
+    /// The bytes of shared memory of a multiprocessor.
     pub processor_shared: u32,
-    /// Whether blocks can be launched in clusters, which read each other's shared memory.
+    /// True if blocks can be launched in clusters, which read each other's shared memory.
     pub clusters: bool,
-    /// The version of CUDA that the driver supports, where it says so.
+    /// The version of CUDA that the driver supports, if it tells.
     pub driver: Option<(u32, u32)>,
-    /// The version of the NVRTC that compiles for it, where there is one.
+    /// The version of the NVRTC that compiles for it, if there is one.
     pub nvrtc: Option<(u32, u32)>,
 }
 
 impl Machine {
-    /// The GPU, if it is one.
+    /// Returns the GPU, if it is one.
     pub fn gpu(&self) -> Option<&Gpu> {
         match self {
             Machine::Cpu(_) => None,
@@ -68,7 +68,7 @@ impl Machine {
     }
 }
 
-/// What every CPU of the target has.
+/// The least CPU of the target.
 impl Default for Machine {
     fn default() -> Machine {
         Machine::Cpu(Cpu::default())
@@ -88,7 +88,7 @@ impl Default for Cpu {
 }
 
 impl Cpu {
-    /// The one that this process runs on, with the [level in use](Features::current).
+    /// Returns the CPU that this process runs on, with the [level in use](Features::current).
     ///
     /// # Errors
     /// If there is no such level.
@@ -100,9 +100,9 @@ impl Cpu {
         })
     }
 
-    /// All of it but the level.
+    /// Finds everything except the level.
     fn find() -> Cpu {
-        /// What tells models apart in `/proc/cpuinfo`, on x86 and on Arm.
+        /// The fields that distinguish models in `/proc/cpuinfo`, on x86 and on Arm.
         const MODEL: [&str; 6] = [
             "cpu family",
             "model",
@@ -129,7 +129,7 @@ impl Cpu {
     }
 }
 
-/// Bytes of the first core's cache of a level for data, where the system says them.
+/// Returns the bytes of the first core's data cache of a level, if the system tells them.
 fn cache(level: u32) -> u64 {
     let of = |index: u32| {
         let folder = format!("/sys/devices/system/cpu/cpu0/cache/index{index}");
@@ -144,7 +144,7 @@ fn cache(level: u32) -> u64 {
 }
 
 impl Gpu {
-    /// An H100 (SXM5), to print kernels for where no GPU is.
+    /// An H100 (SXM5), to generate kernels on machines without a GPU.
     pub const H100: Gpu = Gpu {
         name: "NVIDIA H100",
         arch: (9, 0),
@@ -159,7 +159,8 @@ impl Gpu {
         nvrtc: None,
     };
 
-    /// Blocks that keep it busy: one a multiprocessor, in whole sixteens, since many grids are powers of 2.
+    /// Returns the number of blocks that keep it busy: one per multiprocessor, rounded down to a multiple of 16,
+    /// because many grids are powers of 2.
     pub fn busy(&self) -> i64 {
         let processors = i64::from(self.processors.max(1));
         match processors / 16 {
@@ -168,12 +169,12 @@ impl Gpu {
         }
     }
 
-    /// Threads that fill it: half of those that as many multiprocessors hold.
+    /// Returns the number of threads that fill it: half of those that as many multiprocessors hold.
     pub fn filled(&self) -> i64 {
         self.busy() * i64::from(self.threads) / 2
     }
 
-    /// Threads of a multiprocessor, each of which has 128 registers.
+    /// Returns the number of threads of a multiprocessor that have 128 registers each.
     pub fn resident(&self) -> u32 {
         self.registers / 128
     }
@@ -247,7 +248,7 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), machines.len(), "{names:?}");
-        // Results must not depend on how many threads there are, by what was chosen for so many.
+        // Results must not depend on the number of threads, even if a choice was made for that number.
         let one = Cpu { threads: 1, ..cpu };
         assert_eq!(Machine::Cpu(one).to_string(), Machine::Cpu(cpu).to_string());
     }

@@ -1,7 +1,7 @@
-//! The scalar primitives that every kernel dialect prints, and their scalar semantics.
+//! The scalar primitives that every kernel dialect emits, and their scalar semantics.
 //!
-//! Rows of the pointwise table and Kernel IR bodies are made of these. `eval_*` is the definition;
-//! engines may differ from it by a few units in the last place for transcendental functions.
+//! Rows of the pointwise table and Kernel IR bodies consist of these. `eval_*` is the definition; engines may differ
+//! from it by a few units in the last place for transcendental functions.
 
 use crate::{DType, Scalar, special};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ macro_rules! named_enum {
             /// Every value, in declaration order.
             pub const ALL: &'static [$name] = &[$($name::$variant),*];
 
-            /// The name in printed kernels.
+            /// Returns the name in emitted kernels.
             pub const fn name(self) -> &'static str {
                 match self { $($name::$variant => $text),* }
             }
@@ -58,24 +58,23 @@ named_enum! {
 }
 
 named_enum! {
-    /// How a reduction combines elements. `Max` and `Min` propagate NaN.
+    /// The combination of elements by a reduction. `Max` and `Min` propagate NaN.
     Reduction { Sum = "sum", Prod = "prod", Max = "max", Min = "min" }
 }
 
 named_enum! {
-    /// What the running result of a scan combines. `Max` and `Min` propagate NaN; `LogSumExp` is
-    /// `log(exp(a) + exp(b))`.
+    /// The combination of elements by a scan. `Max` and `Min` propagate NaN; `LogSumExp` is `log(exp(a) + exp(b))`.
     ScanKind { Sum = "sum", Prod = "prod", Max = "max", Min = "min", LogSumExp = "logsumexp" }
 }
 
 named_enum! {
-    /// What a scatter does with an element and what is scattered to it. `Set` overwrites: of several
-    /// to one place, the last in row-major order stays. `Max` and `Min` propagate NaN.
+    /// The combination of an element and a scattered one. `Set` overwrites: of several to one place, the last in
+    /// row-major order stays. `Max` and `Min` propagate NaN.
     ScatterKind { Set = "set", Sum = "sum", Prod = "prod", Max = "max", Min = "min" }
 }
 
 named_enum! {
-    /// What a random number is made of; see [`philox`].
+    /// The distribution of a random number; see [`philox`].
     RandomKind {
         // 63 random bits as a non-negative i64
         Bits = "bits",
@@ -91,12 +90,12 @@ named_enum! {
 pub struct DivisionByZero;
 
 impl Unary {
-    /// Whether the result is a mask whatever the operand is.
+    /// True if the result is a mask whatever the operand is.
     pub const fn gives_mask(self) -> bool {
         matches!(self, Unary::IsNan | Unary::IsInf | Unary::SignBit)
     }
 
-    /// Whether evaluating it costs much more than loading its operand.
+    /// True if evaluating it costs much more than loading its operand.
     pub const fn is_expensive(self) -> bool {
         use Unary::*;
         !matches!(
@@ -116,7 +115,7 @@ impl Unary {
         )
     }
 
-    /// On floats; masks are 0 and 1. `Not` is logical.
+    /// Evaluates on floats; masks are 0 and 1. `Not` is logical.
     pub fn eval_f64(self, x: f64) -> f64 {
         match self {
             Unary::Neg => -x,
@@ -166,7 +165,7 @@ impl Unary {
         }
     }
 
-    /// On integers; `None` where the primitive has no integer meaning. Masks are 0 and 1, and their
+    /// Evaluates on integers; returns `None` if the primitive has no integer meaning. Masks are 0 and 1, and their
     /// `Not` is [`Unary::eval_f64`]'s.
     pub fn eval_i64(self, x: i64) -> Option<i64> {
         Some(match self {
@@ -181,19 +180,19 @@ impl Unary {
 }
 
 impl Binary {
-    /// Whether the result is a mask whatever the operands are.
+    /// True if the result is a mask whatever the operands are.
     pub const fn gives_mask(self) -> bool {
         use Binary::*;
         matches!(self, Eq | Ne | Lt | Le | Gt | Ge)
     }
 
-    /// Whether it is a data error on integers when the right operand is 0.
+    /// True if a right operand of 0 is a data error on integers.
     pub const fn divides(self) -> bool {
         use Binary::*;
         matches!(self, Div | FloorDiv | Rem | FloorMod)
     }
 
-    /// Whether evaluating it costs much more than loading its operands.
+    /// True if evaluating it costs much more than loading its operands.
     pub const fn is_expensive(self) -> bool {
         matches!(
             self,
@@ -208,7 +207,7 @@ impl Binary {
         )
     }
 
-    /// On floats; logic treats everything but 0 as true.
+    /// Evaluates on floats; logic treats everything except 0 as true.
     pub fn eval_f64(self, a: f64, b: f64) -> f64 {
         let bit = |c: bool| c as i64 as f64;
         match self {
@@ -248,8 +247,8 @@ impl Binary {
         }
     }
 
-    /// On integers in 64 bits; narrower types wrap the result. Shifts by the width or more give 0
-    /// (`Shr` of a negative number: −1); negative shifts do too.
+    /// Evaluates on integers in 64 bits; narrower types wrap the result. Shifts by the width or more give 0 (`Shr` of a
+    /// negative number: −1); so do negative shifts.
     pub fn eval_i64(self, a: i64, b: i64) -> Result<i64, DivisionByZero> {
         if self.divides() && b == 0 {
             return Err(DivisionByZero);
@@ -309,7 +308,7 @@ impl Binary {
 }
 
 impl ScanKind {
-    /// The reduction that gives the last of the running results; none gives a `LogSumExp`.
+    /// Returns the reduction that gives the last of the running results; `None` for `LogSumExp`.
     pub const fn reduction(self) -> Option<Reduction> {
         match self {
             ScanKind::Sum => Some(Reduction::Sum),
@@ -322,8 +321,8 @@ impl ScanKind {
 }
 
 impl Reduction {
-    /// The element that changes nothing. For integers, `Max` and `Min` start at `i64`'s ends; a
-    /// narrower type's identity is that value saturated into it.
+    /// Returns the identity element. For integers, `Max` and `Min` start at `i64`'s ends; a narrower type's identity is
+    /// that value saturated to the type.
     pub fn identity_f64(self) -> f64 {
         match self {
             Reduction::Sum => 0.0,
@@ -333,7 +332,7 @@ impl Reduction {
         }
     }
 
-    /// The same as a number of a dtype.
+    /// Returns the same as a number of a dtype.
     pub fn identity(self, dtype: DType) -> Scalar {
         let start = self.identity_f64();
         match dtype.int_range() {
@@ -342,7 +341,7 @@ impl Reduction {
         }
     }
 
-    /// The primitive that combines two elements.
+    /// Returns the primitive that combines two elements.
     pub const fn combine(self) -> Binary {
         match self {
             Reduction::Sum => Binary::Add,
@@ -353,7 +352,7 @@ impl Reduction {
     }
 }
 
-/// Integer power, wrapping. A negative exponent gives 0 unless the base is 1 or −1.
+/// Returns the integer power, wrapping. A negative exponent gives 0 unless the base is 1 or −1.
 pub fn int_pow(base: i64, exponent: i64) -> i64 {
     if exponent < 0 {
         return match base {
@@ -374,7 +373,7 @@ pub fn int_pow(base: i64, exponent: i64) -> i64 {
     result
 }
 
-/// The greatest common divisor; 0 of zeros. Only 2⁶³ does not fit, and wraps.
+/// Returns the greatest common divisor; 0 of zeros. Only 2⁶³ does not fit, and wraps.
 pub fn gcd(a: i64, b: i64) -> i64 {
     let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
     while b != 0 {
@@ -383,7 +382,7 @@ pub fn gcd(a: i64, b: i64) -> i64 {
     a as i64
 }
 
-/// The least common multiple, wrapping; 0 if one of them is 0.
+/// Returns the least common multiple, wrapping; 0 if one of them is 0.
 pub fn lcm(a: i64, b: i64) -> i64 {
     match gcd(a, b) as u64 {
         0 => 0,
@@ -391,7 +390,7 @@ pub fn lcm(a: i64, b: i64) -> i64 {
     }
 }
 
-/// Philox4x32-10 (Salmon et al., 2011): four random words for a 128-bit counter and a 64-bit key.
+/// Philox4x32-10 (Salmon et al., 2011): returns four random words for a 128-bit counter and a 64-bit key.
 #[inline]
 pub fn philox(counter: [u32; 4], key: u64) -> [u32; 4] {
     philox_lanes(counter.map(|word| [word]), key).map(|[word]| word)
@@ -417,7 +416,7 @@ pub fn philox_lanes<const N: usize>(mut c: [[u32; N]; 4], key: u64) -> [[u32; N]
 }
 
 impl RandomKind {
-    /// How many numbers are made of a block: those that take one word, two, or all of it.
+    /// Returns the numbers per block: a number takes one word, two, or all of it.
     #[inline]
     pub const fn numbers_a_block(self, wide: bool) -> u32 {
         match self {
@@ -428,10 +427,11 @@ impl RandomKind {
     }
 }
 
-/// The words that the random number at a position of a stream is made of come first; `wide` says that it is of 64 bits.
+/// Returns the words of a block, rotated so that those of the random number at a position of a stream come first;
+/// `wide` says that the number has 64 bits.
 ///
-/// Number `i` of a block is made of its words from `i * 4 / n` on, where a block has `n` numbers. The counter's third
-/// word is `n - 1`, so that no two kinds of numbers have a block in common.
+/// Number `i` of a block uses its words from `i * 4 / n` on, where a block has `n` numbers. The counter's third word is
+/// `n - 1`, so that no two kinds of numbers share a block.
 #[inline]
 pub fn random_words(kind: RandomKind, wide: bool, position: u64, seed: u64) -> [u32; 4] {
     let numbers = kind.numbers_a_block(wide);
@@ -441,22 +441,23 @@ pub fn random_words(kind: RandomKind, wide: bool, position: u64, seed: u64) -> [
     words
 }
 
-/// 63 random bits from a Philox block.
+/// Returns 63 random bits from a Philox block.
 pub fn random_bits(w: [u32; 4]) -> i64 {
     (((w[1] as u64) << 32 | w[0] as u64) >> 1) as i64
 }
 
-/// A uniform f32 in [0, 1) with 24 bits.
+/// Returns a uniform f32 in [0, 1) with 24 bits.
 pub fn random_uniform_f32(w: [u32; 4]) -> f32 {
     (w[0] >> 8) as f32 * (1.0 / (1 << 24) as f32)
 }
 
-/// A uniform f64 in [0, 1) with 53 bits.
+/// Returns a uniform f64 in [0, 1) with 53 bits.
 pub fn random_uniform_f64(w: [u32; 4]) -> f64 {
     (((w[1] as u64) << 32 | w[0] as u64) >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// What a standard normal f32 is made of, by Box-Muller: u in (0, 1] from the first word, an angle from the second.
+/// Returns the inputs of a standard normal f32 by Box-Muller: u in (0, 1] from the first word, an angle from the
+/// second.
 #[inline]
 pub fn random_polar(w: [u32; 4]) -> (f32, f32) {
     let u = ((w[0] >> 1) as f32 + 1.0) * (1.0 / (1u32 << 31) as f32);
@@ -464,31 +465,32 @@ pub fn random_polar(w: [u32; 4]) -> (f32, f32) {
     (u, turns * std::f32::consts::TAU)
 }
 
-/// A standard normal f32, `sqrt(-2 ln u) cos(angle)` of [`random_polar`], not yet rounded. It is within 6.6 of 0.
+/// Returns a standard normal f32, `sqrt(-2 ln u) cos(angle)` of [`random_polar`], not yet rounded. It is within 6.6 of
+/// 0.
 pub fn random_normal_f32(w: [u32; 4]) -> f64 {
     let (u, angle) = random_polar(w);
     (-2.0 * f64::from(u).ln()).sqrt() * f64::from(angle).cos()
 }
 
-/// A standard normal f64 by Box-Muller: `sqrt(-2 ln u) cos(2 pi v)`, where u in (0, 1] comes from the
-/// first two words and v in [0, 1) from the last two.
+/// Returns a standard normal f64 by Box-Muller: `sqrt(-2 ln u) cos(2 pi v)`, where u in (0, 1] comes from the first two
+/// words and v in [0, 1) from the last two.
 pub fn random_normal_f64(w: [u32; 4]) -> f64 {
     let u = 1.0 - random_uniform_f64(w);
     let v = random_uniform_f64([w[2], w[3], 0, 0]);
     (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }
 
-/// Where the expression of a pointwise row is written to: Kernel IR, or a test.
+/// A destination for the expression of a pointwise row: Kernel IR, or a test.
 pub trait ScalarBuilder {
-    /// A primitive on one value.
+    /// Adds a primitive on one value.
     fn unary(&mut self, op: Unary, a: u32) -> u32;
-    /// A primitive on two values of one type.
+    /// Adds a primitive on two values of one type.
     fn binary(&mut self, op: Binary, a: u32, b: u32) -> u32;
-    /// `mask ? a : b`.
+    /// Adds `mask ? a : b`.
     fn select(&mut self, mask: u32, a: u32, b: u32) -> u32;
-    /// A constant of the type of `like`.
+    /// Adds a constant of the type of `like`.
     fn constant(&mut self, value: f64, like: u32) -> u32;
-    /// Whether a value is a float (rows whose expression differs on integers ask this).
+    /// True if a value is a float; rows need this if their expression differs on integers.
     fn is_float(&self, a: u32) -> bool;
 }
 

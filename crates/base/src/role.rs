@@ -1,13 +1,13 @@
-//! What an input of a program is.
+//! The roles of a program's inputs.
 
 use serde::{Deserialize, Serialize};
 
-/// What an input is.
+/// The role of an input.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// Data that differs from run to run.
     Data,
-    /// A parameter: what depends only on these is computed once, in *prepare*.
+    /// A parameter: results that depend only on parameters are computed once, in *prepare*.
     Parameter,
     /// An i64 pair (seed, offset) of random numbers.
     RandomKey,

@@ -15,7 +15,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// What the scalar can hold.
+    /// Returns the kind of values that the scalar can hold.
     pub fn kind(self) -> Kind {
         match self {
             Scalar::Bool(_) => Kind::Bool,
@@ -24,7 +24,7 @@ impl Scalar {
         }
     }
 
-    /// The value as `f64`.
+    /// Returns the value as `f64`.
     pub fn as_f64(self) -> f64 {
         match self {
             Scalar::Bool(b) => b as i64 as f64,
@@ -33,7 +33,7 @@ impl Scalar {
         }
     }
 
-    /// The value as `i64`: floats truncate and saturate, NaN gives 0.
+    /// Returns the value as `i64`: floats truncate and saturate, NaN gives 0.
     pub fn as_i64(self) -> i64 {
         match self {
             Scalar::Bool(b) => b as i64,
@@ -42,7 +42,7 @@ impl Scalar {
         }
     }
 
-    /// The value as `bool`: everything but zero is true.
+    /// Returns the value as `bool`: everything except zero is true.
     pub fn as_bool(self) -> bool {
         match self {
             Scalar::Bool(b) => b,
@@ -51,7 +51,7 @@ impl Scalar {
         }
     }
 
-    /// The scalar as an element of `dtype` would hold it: floats round, narrow integers wrap.
+    /// Returns the scalar as an element of `dtype` would hold it: floats round, narrow integers wrap.
     pub fn cast(self, dtype: DType) -> Scalar {
         match dtype.kind() {
             Kind::Bool => Scalar::Bool(self.as_bool()),

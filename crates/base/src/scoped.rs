@@ -1,15 +1,15 @@
-//! Values of a thread that stand for a while.
+//! Temporary values of a thread.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::thread::LocalKey;
 
-/// What a `thread_local!` of a [`Scoped`] value holds.
+/// The contents of a `thread_local!` of a [`Scoped`] value.
 pub trait Slot: 'static {
     /// The value.
     type Value;
 
-    /// Puts a value in place of another.
+    /// Replaces the value, and returns the previous one.
     fn put(&self, value: Self::Value) -> Self::Value;
 }
 
@@ -31,8 +31,7 @@ impl<T: 'static> Slot for RefCell<T> {
     }
 }
 
-/// Stands for a value of this thread: when it is dropped, also by a panic, the thread has the value again that
-/// it had before.
+/// A guard of a value of this thread. When it is dropped, also by a panic, the thread gets its previous value back.
 ///
 /// ```
 /// use kiln_base::Scoped;
@@ -51,12 +50,12 @@ impl<T: 'static> Slot for RefCell<T> {
 pub struct Scoped<S: Slot> {
     slot: &'static LocalKey<S>,
     before: Option<S::Value>,
-    /// It belongs to its thread.
+    /// Ties it to its thread.
     here: PhantomData<*const ()>,
 }
 
 impl<S: Slot> Scoped<S> {
-    /// Gives this thread a value until what this returns is dropped.
+    /// Gives this thread a value until the returned guard is dropped.
     #[inline]
     pub fn new(slot: &'static LocalKey<S>, value: S::Value) -> Scoped<S> {
         Scoped {

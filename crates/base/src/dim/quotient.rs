@@ -1,25 +1,25 @@
-//! Quotients, rounded down, and what is known of a size without its symbols' values.
+//! Quotients, rounded down, and bounds of sizes without their symbols' values.
 
 use super::{Dim, Factor, Monomial};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// `of // by`, rounded down, where that is nothing simpler: `by` is at least 2, coefficients of `of` are between 0
-/// and `by`, share no divisor with it, and no monomial of `of` is a quotient by itself.
+/// `of // by`, rounded down, where it can't be simplified: `by` is at least 2, coefficients of `of` are between 0 and
+/// `by`, share no divisor with it, and no monomial of `of` is a quotient by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub(super) struct Quotient {
     pub(super) of: Dim,
     pub(super) by: i64,
 }
 
-/// How many quotients may be in each other. What is computed of a dim calls itself for these.
+/// The deepest nesting of quotients. Functions on dims recurse for each level.
 pub(super) const DEEPEST: usize = 16;
 
 impl Dim {
-    /// `self // by`, rounded down, in a normal form: whole parts come out, common divisors go, and a quotient of a
-    /// quotient is one. Where quotients would lie in each other more than 16 deep, which these rules leave to
-    /// programs made for it, it is the number that stands for sizes that are too large.
+    /// Returns `self // by`, rounded down, in a normal form: integer parts are extracted, common divisors cancelled,
+    /// and nested quotients merged. Quotients that would still nest more than 16 deep, which takes a program made for
+    /// it, give the number that stands for sizes that are too large.
     ///
     /// # Panics
     /// If `by` is not positive.
@@ -47,7 +47,7 @@ impl Dim {
         &whole + &rest.proper(by)
     }
 
-    /// The quotient by `by` of what has coefficients below it.
+    /// Returns the quotient by `by` of a dim whose coefficients are below `by`.
     fn proper(self, by: i64) -> Dim {
         if self.as_const().is_some() {
             return Dim::ZERO;
@@ -61,7 +61,7 @@ impl Dim {
             ..m
         });
         let of = Dim::from_monomials(terms.collect());
-        // (p // m + q) // n is (p + m·q) // (m·n), of whole numbers.
+        // (p // m + q) // n is (p + m·q) // (m·n), for integers.
         for m in of.monomials() {
             if let (1, [Factor::Quotient(inner)]) = (m.coefficient, &m.factors[..])
                 && let Some(both) = by.checked_mul(inner.by)
@@ -76,7 +76,7 @@ impl Dim {
         }
     }
 
-    /// How many quotients are in each other.
+    /// Returns the nesting depth of quotients.
     fn depth(&self) -> usize {
         let Dim::Expr(p) = self else { return 0 };
         let factors = p.0.iter().flat_map(|m| &m.factors);
@@ -87,7 +87,7 @@ impl Dim {
         depth.max().unwrap_or(0)
     }
 
-    /// A number that it never is below, whatever its symbols are (at least 2 each), where one is found.
+    /// Returns a lower bound for all values of its symbols (at least 2 each), if one is found.
     ///
     /// ```
     /// use kiln_base::{Dim, Sym};
@@ -102,7 +102,7 @@ impl Dim {
         self.term_by_term().max(self.without_rounding())
     }
 
-    /// The sum of what its monomials are at least, each by itself.
+    /// Returns the sum of the lower bounds of its monomials.
     fn term_by_term(&self) -> Option<i64> {
         self.monomials().iter().try_fold(0i64, |sum, m| {
             let start = Some(m.coefficient).filter(|c| *c >= 0 || m.factors.is_empty());
@@ -117,10 +117,10 @@ impl Dim {
         })
     }
 
-    /// The same with `p // n` by itself between `(p − n + 1) / n` and `p / n`, so that it may cancel with what `p` is
-    /// made of.
+    /// Returns a lower bound with `p // n` by itself bounded by `(p − n + 1) / n` and `p / n`, so that it may cancel
+    /// with parts of `p`.
     fn without_rounding(&self) -> Option<i64> {
-        /// Products of two such numbers are far from the ends.
+        /// Products of two numbers below this can't overflow.
         const LARGE: i64 = 1 << 30;
         // scale · self is at least sum.
         let (mut sum, mut scale) = (self.clone(), 1i64);
@@ -135,7 +135,7 @@ impl Dim {
             });
             let Some((q, m)) = alone else {
                 let least = sum.term_by_term()?;
-                // Rounded up: it is a whole number.
+                // It is rounded up, because it is an integer.
                 return Some(-(-least).div_euclid(scale));
             };
             let rest = &sum - &Dim::from_monomials(vec![m.clone()]);
@@ -166,7 +166,7 @@ impl<'de> Deserialize<'de> for Quotient {
         thread_local! {
             static DEPTH: Cell<usize> = const { Cell::new(0) };
         }
-        // Bytes must not decide how deep reading calls itself.
+        // Input bytes must not control the depth of recursion.
         if DEPTH.get() >= DEEPEST {
             return Err(D::Error::custom("too many quotients in each other"));
         }
@@ -176,7 +176,7 @@ impl<'de> Deserialize<'de> for Quotient {
         let Given { of, by } = given?;
         let made = (by > 0).then(|| of.div_floor(by));
         let quotient = Quotient { of, by };
-        // What has another normal form was not written by this crate.
+        // This crate did not write a dim with another normal form.
         match made == Some(Factor::Quotient(Arc::new(quotient.clone())).into()) {
             true => Ok(quotient),
             false => Err(D::Error::custom("a quotient that is none")),
@@ -197,7 +197,7 @@ mod tests {
         Dim::Const(n)
     }
 
-    /// Sizes as layers make them of two symbols, from numbers that decide.
+    /// Returns a size as layers compute it from two symbols, with choices given by a number.
     fn made(mut choices: u64) -> Dim {
         let mut next = |n: u64| {
             choices = choices
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn layers_behind_each_other_are_one_quotient() {
-        // Windows of 3 with a border of 1, two apart, five times.
+        // Windows of 3 with padding 1 and stride 2, five times.
         let mut h = s(0);
         for _ in 0..5 {
             h = &(&h - &Dim::ONE).div_floor(2) + &Dim::ONE;
@@ -292,7 +292,7 @@ mod tests {
                     refused += 1;
                     continue;
                 };
-                // What is read can be computed with.
+                // Every dim that is read must be usable.
                 let _ = (d.eval_checked(&[5, 7]), d.at_least(), d.to_string());
             }
         }

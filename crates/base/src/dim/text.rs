@@ -4,11 +4,11 @@ use super::{Dim, Factor, Monomial, Poly, Sym};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// A dim under names of symbols.
+/// A dim with names of symbols.
 struct Named<'a, N>(&'a Dim, N);
 
 impl Dim {
-    /// The dim as text, with these names in place of `s0`, `s1`, ….
+    /// Returns the dim as text, with these names in place of `s0`, `s1`, ….
     pub fn named<'n>(&self, name: impl Fn(Sym) -> Option<&'n str>) -> String {
         Named(self, &name).to_string()
     }
@@ -76,7 +76,7 @@ impl fmt::Debug for Dim {
 }
 
 impl Dim {
-    /// Parses what `Display` prints, such as `12`, `s0`, `2*s0*s1-3` or `(s0-1)//2+1`, as Python reads it.
+    /// Parses the output of `Display`, such as `12`, `s0`, `2*s0*s1-3` or `(s0-1)//2+1`, as Python reads it.
     pub fn parse(text: &str) -> Option<Dim> {
         let mut p = Parser {
             rest: text,
@@ -89,7 +89,7 @@ impl Dim {
 
 struct Parser<'t> {
     rest: &'t str,
-    /// Of parentheses.
+    /// The depth of parentheses.
     depth: usize,
 }
 
@@ -122,7 +122,7 @@ impl Parser<'_> {
     }
 
     fn factor(&mut self) -> Option<Dim> {
-        /// Each quotient has two at most.
+        /// Each quotient has at most two.
         const DEEPEST: usize = 2 * super::quotient::DEEPEST;
         if self.accept("s") {
             return Some(Dim::symbol(Sym(self.number()?.try_into().ok()?)));
@@ -151,7 +151,7 @@ impl Parser<'_> {
     }
 }
 
-// Text formats write a number or the printed expression; binary formats write the polynomial.
+// Text formats write a number or the expression as text; binary formats write the polynomial.
 impl Serialize for Dim {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -198,7 +198,7 @@ mod tests {
         Dim::symbol(Sym(i))
     }
 
-    /// Sizes of every form.
+    /// Returns sizes of every form.
     fn forms() -> Vec<Dim> {
         let half = (&s(0) - &Dim::ONE).div_floor(2);
         let deep = (&half * &Dim::Const(2)).div_floor(3);

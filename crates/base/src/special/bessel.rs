@@ -1,11 +1,11 @@
-//! Modified Bessel functions of the first kind of orders 0 and 1, and these times `e^(−|x|)`.
+//! Modified Bessel functions of the first kind of orders 0 and 1, and their products with `e^(−|x|)`.
 //!
-//! The power series (Abramowitz and Stegun 9.6.10), whose terms all have one sign, up to 20, and the
-//! asymptotic series (9.7.1) beyond, where its smallest term is below the precision.
+//! Up to 20, the power series (Abramowitz and Stegun 9.6.10), whose terms all have one sign. Beyond, the asymptotic
+//! series (9.7.1), whose smallest term is then below the precision.
 
 use std::f64::consts::TAU;
 
-/// From here on the asymptotic series is used.
+/// The argument from which on the asymptotic series is used.
 const FAR: f64 = 20.0;
 
 /// `Σ (x²/4)^k / (k! (k + order)!)`.
@@ -32,7 +32,7 @@ fn scaled(x: f64, order: f64) -> f64 {
     sum / (TAU * x).sqrt()
 }
 
-/// `y e^x` without overflow on the way.
+/// `y e^x` without intermediate overflow.
 fn grown(y: f64, x: f64) -> f64 {
     let half = (0.5 * x).exp();
     if half.is_infinite() {

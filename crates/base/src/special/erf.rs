@@ -41,7 +41,7 @@ pub fn erfc(x: f64) -> f64 {
     }
 }
 
-/// `e^(−factor x²)` for a power of 2, with what rounding x² loses.
+/// `e^(−factor x²)` for a power of 2, corrected for the rounding error of x².
 fn gauss(x: f64, factor: f64) -> f64 {
     let square = x * x;
     let lost = x.mul_add(x, -square);

@@ -36,7 +36,7 @@ fn zeta_series(z: f64, weight: fn(f64) -> f64) -> f64 {
     sum
 }
 
-/// What is left of `x` after the nearest integer.
+/// The remainder of `x` after the nearest integer.
 fn fraction(x: f64) -> f64 {
     x - x.round_ties_even()
 }
@@ -119,10 +119,10 @@ pub fn digamma(x: f64) -> f64 {
     }
 }
 
-/// The Hurwitz zeta function `Σ (q + k)^(−s)` over k >= 0: ∞ at s = 1 and at q = 0, −1, −2, …; NaN
-/// for s < 1 and for q < 0 with an s that is no integer.
+/// The Hurwitz zeta function `Σ (q + k)^(−s)` over k >= 0: ∞ at s = 1 and at q = 0, −1, −2, …; NaN for s < 1, and for q
+/// < 0 with an s that is not an integer.
 ///
-/// Terms, then the rest by the Euler–Maclaurin formula.
+/// It is computed from the first terms, then the rest by the Euler–Maclaurin formula.
 pub fn zeta(s: f64, q: f64) -> f64 {
     if s.is_nan() || q.is_nan() || s < 1.0 {
         return f64::NAN;

@@ -1,5 +1,5 @@
-//! Special functions on f64, each to a few units in the last place but next to zeros of the function
-//! that are no special value.
+//! Special functions on f64, each accurate to a few units in the last place, except close to zeros of the function that
+//! are not special values.
 
 mod bessel;
 mod erf;

@@ -1,4 +1,4 @@
-//! Values computed with 60 digits (mpmath), special arguments, and identities.
+//! Tests with values computed with 60 digits (mpmath), special arguments, and identities.
 
 use super::*;
 
@@ -370,7 +370,7 @@ fn identities() {
             "digamma({x})"
         );
         let back = erfinv(erf(x * 0.2));
-        // Near 1 many arguments have one value.
+        // Near 1, many arguments have the same value.
         let slope = (-0.04 * x * x).exp();
         assert!(
             (back - x * 0.2).abs() < 1e-15 * (1.0 + x + 1.0 / slope) || back == INF,
