@@ -4,22 +4,23 @@ use crate::op::{Kind, Op};
 use crate::operand::{Base, Gpr, Index, Mask, Mem, Operand, Operands, Width};
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, OpKind, Register};
 
-/// Collects instructions and the constants that they read.
+/// An assembler: collects instructions and the constants that they read.
 ///
-/// Instructions have the encoding of the level that the code is for: VEX, or EVEX, which has 32 vector registers,
-/// masks and broadcasts from memory.
+/// Instructions have the encoding of the level that the code is for: VEX, or EVEX, which has 32 vector registers, masks
+/// and broadcasts from memory.
 ///
-/// An instruction that there is not, or whose operands are of another kind than it takes, is a mistake of whoever
-/// prints: it panics.
+/// An instruction that does not exist, or that does not take operands of the given kind, is a bug of the caller: it
+/// panics.
 pub struct Asm {
     evex: bool,
     encoder: Encoder,
-    /// Bytes of the instructions so far.
+    /// The bytes of the instructions so far.
     at: usize,
     labels: Vec<Option<usize>>,
-    /// Where four bytes hold the distance to a label.
+    /// The places of four bytes that hold the distance to a label.
     jumps: Vec<(usize, Label)>,
-    /// Where four bytes hold the distance to a constant, where the instruction ends, and the constant.
+    /// The places of four bytes that hold the distance to a constant, with the end of the instruction, and the
+    /// constant.
     reads: Vec<(usize, usize, u32)>,
     constants: Vec<u8>,
 }
@@ -28,7 +29,7 @@ pub struct Asm {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// When a jump is taken, after a comparison: what follows is unsigned where it says so.
+/// The condition of a jump after a comparison; `Below` and `Above` are unsigned.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Condition {
@@ -47,7 +48,7 @@ pub enum Condition {
 const ALIGN: usize = 64;
 
 impl Asm {
-    /// Code in EVEX encoding, or in VEX.
+    /// Makes an assembler for EVEX encoding, or for VEX.
     pub fn new(evex: bool) -> Asm {
         Asm {
             evex,
@@ -60,28 +61,28 @@ impl Asm {
         }
     }
 
-    /// Whether the encoding is EVEX.
+    /// True if the encoding is EVEX.
     pub fn is_evex(&self) -> bool {
         self.evex
     }
 
-    /// How many vector registers there are.
+    /// Returns the number of vector registers.
     pub fn registers(&self) -> u8 {
         if self.evex { 32 } else { 16 }
     }
 
-    /// Whether an instruction has an encoding for vectors of a width.
+    /// True if an instruction has an encoding for vectors of a width.
     pub fn has(&self, op: Op, width: Width) -> bool {
         op.encoding(self.evex, width).is_some()
     }
 
-    /// A vector instruction, the result first.
+    /// Appends a vector instruction; the first operand is the result.
     pub fn op(&mut self, op: Op, width: Width, operands: impl Operands) {
         let instruction = self.instruction(op, width, operands);
         self.encode(&instruction);
     }
 
-    /// One that leaves the lanes without their bit in the mask as they are, or clears them.
+    /// Appends a masked vector instruction: lanes whose mask bit is 0 keep their value, or are cleared.
     pub fn masked(
         &mut self,
         op: Op,
@@ -153,7 +154,7 @@ impl Asm {
         instruction.set_memory_displ_size(m.displ_size);
     }
 
-    /// Any instruction.
+    /// Appends any instruction.
     ///
     /// # Panics
     /// If it can't be encoded.
@@ -172,7 +173,7 @@ impl Asm {
         }
     }
 
-    /// Two general registers, or a register and memory.
+    /// Appends an instruction on two general registers, or a register and memory.
     fn two(&mut self, code: Code, a: Gpr, b: Operand) {
         let done = match b {
             Operand::Gpr(b) => Instruction::with2(code, a.wide(), b.wide()),
@@ -187,18 +188,18 @@ impl Asm {
         self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
     }
 
-    /// `a = b`, 64 bits.
+    /// Appends `a = b`, 64 bits.
     pub fn mov(&mut self, a: Gpr, b: impl Into<Operand>) {
         self.two(Code::Mov_r64_rm64, a, b.into());
     }
 
-    /// Writes a register, 64 bits.
+    /// Appends a store of a register, 64 bits.
     pub fn store(&mut self, to: Mem, a: Gpr) {
         let done = Instruction::with2(Code::Mov_rm64_r64, address(to), a.wide());
         self.encode(&done.unwrap_or_else(|e| panic!("mov: {e}")));
     }
 
-    /// A number.
+    /// Appends `a = n`.
     pub fn mov_number(&mut self, a: Gpr, n: i64) {
         let done = match (i32::try_from(n), u32::try_from(n)) {
             (_, Ok(n)) => Instruction::with2(Code::Mov_r32_imm32, a.narrow(), n),
@@ -208,59 +209,59 @@ impl Asm {
         self.encode(&done.unwrap_or_else(|e| panic!("mov: {e}")));
     }
 
-    /// `a += b`, and sets the flags, as all that follow.
+    /// Appends `a += b`, which sets the flags, as do all that follow.
     pub fn add(&mut self, a: Gpr, b: impl Into<Operand>) {
         self.two(Code::Add_r64_rm64, a, b.into());
     }
 
-    /// `a += n`.
+    /// Appends `a += n`.
     pub fn add_number(&mut self, a: Gpr, n: i32) {
         self.with_immediate(Code::Add_rm64_imm32, a, n);
     }
 
-    /// Adds to eight bytes in memory.
+    /// Appends the addition of `n` to eight bytes in memory.
     pub fn add_at(&mut self, at: Mem, n: i32) {
         let done = Instruction::with2(Code::Add_rm64_imm32, address(at), n);
         self.encode(&done.unwrap_or_else(|e| panic!("add: {e}")));
     }
 
-    /// `a -= b`.
+    /// Appends `a -= b`.
     pub fn sub(&mut self, a: Gpr, b: impl Into<Operand>) {
         self.two(Code::Sub_r64_rm64, a, b.into());
     }
 
-    /// `a &= n`.
+    /// Appends `a &= n`.
     pub fn and_number(&mut self, a: Gpr, n: i32) {
         self.with_immediate(Code::And_rm64_imm32, a, n);
     }
 
-    /// `a *= b`.
+    /// Appends `a *= b`.
     pub fn mul(&mut self, a: Gpr, b: impl Into<Operand>) {
         self.two(Code::Imul_r64_rm64, a, b.into());
     }
 
-    /// `a <<= n`.
+    /// Appends `a <<= n`.
     pub fn shl(&mut self, a: Gpr, n: u8) {
         let done = Instruction::with2(Code::Shl_rm64_imm8, a.wide(), u32::from(n));
         self.encode(&done.unwrap_or_else(|e| panic!("shl: {e}")));
     }
 
-    /// Compares two numbers.
+    /// Appends a comparison of `a` and `b`.
     pub fn cmp(&mut self, a: Gpr, b: impl Into<Operand>) {
         self.two(Code::Cmp_r64_rm64, a, b.into());
     }
 
-    /// Compares with a number.
+    /// Appends a comparison with a number.
     pub fn cmp_number(&mut self, a: Gpr, n: i32) {
         self.with_immediate(Code::Cmp_rm64_imm32, a, n);
     }
 
-    /// The address itself.
+    /// Appends the computation of an address.
     pub fn lea(&mut self, a: Gpr, of: Mem) {
         self.two(Code::Lea_r64_m, a, of.into());
     }
 
-    /// Asks for a line of memory to be brought into the caches of this level (0 to 2) and those behind it.
+    /// Appends a prefetch of a cache line into the caches of this level (0 to 2) and higher levels.
     pub fn prefetch(&mut self, level: u8, of: Mem) {
         let code = [
             Code::Prefetcht0_m8,
@@ -272,19 +273,19 @@ impl Asm {
         self.encode(&done.unwrap_or_else(|e| panic!("prefetch: {e}")));
     }
 
-    /// The low bits of a register, up to 64, as a mask.
+    /// Appends a move of the low bits of a register, up to 64, to a mask.
     pub fn kmov(&mut self, mask: Mask, from: Gpr) {
         let done = Instruction::with2(Code::VEX_Kmovq_kr_r64, mask.register(), from.wide());
         self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
     }
 
-    /// A mask as the low bits of a register.
+    /// Appends a move of a mask to the low bits of a register.
     pub fn kmov_to(&mut self, to: Gpr, mask: Mask) {
         let done = Instruction::with2(Code::VEX_Kmovq_r64_kr, to.wide(), mask.register());
         self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
     }
 
-    /// Combines masks of up to 64 bits: `and`, `or`, `xor`, `and not` (of the first), `equal` bits.
+    /// Appends an operation on masks of up to 64 bits: `and`, `or`, `xor`, `and not` (of the first), `equal` bits.
     pub fn mask_op(&mut self, op: MaskOp, a: Mask, b: Mask, c: Mask) {
         let code = match op {
             MaskOp::And => Code::VEX_Kandq_kr_kr_kr,
@@ -297,76 +298,76 @@ impl Asm {
         self.encode(&done.unwrap_or_else(|e| panic!("{code:?}: {e}")));
     }
 
-    /// A mask of up to 64 bits from memory.
+    /// Appends a load of a mask of up to 64 bits.
     pub fn kmov_load(&mut self, mask: Mask, from: Mem) {
         let done = Instruction::with2(Code::VEX_Kmovq_kr_km64, mask.register(), address(from));
         self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
     }
 
-    /// Writes a mask of up to 64 bits.
+    /// Appends a store of a mask of up to 64 bits.
     pub fn kmov_store(&mut self, to: Mem, mask: Mask) {
         let done = Instruction::with2(Code::VEX_Kmovq_m64_kr, address(to), mask.register());
         self.encode(&done.unwrap_or_else(|e| panic!("kmovq: {e}")));
     }
 
-    /// The upper bits of a mask as a mask of its own.
+    /// Appends a shift of the upper bits of a mask to the lower end.
     pub fn kshiftr(&mut self, to: Mask, from: Mask, by: u8) {
         let (to, from) = (to.register(), from.register());
         let done = Instruction::with3(Code::VEX_Kshiftrq_kr_kr_imm8, to, from, u32::from(by));
         self.encode(&done.unwrap_or_else(|e| panic!("kshiftrq: {e}")));
     }
 
-    /// Sixteen bits of two masks: those of `high`, then the lower eight.
+    /// Appends the concatenation of the lower eight bits of two masks; those of `high` are the upper ones.
     pub fn kunpack(&mut self, to: Mask, high: Mask, low: Mask) {
         let (to, high, low) = (to.register(), high.register(), low.register());
         let done = Instruction::with3(Code::VEX_Kunpckbw_kr_kr_kr, to, high, low);
         self.encode(&done.unwrap_or_else(|e| panic!("kunpckbw: {e}")));
     }
 
-    /// Calls what a register points to.
+    /// Appends a call of the function that a register points to.
     pub fn call(&mut self, to: Gpr) {
         let done = Instruction::with1(Code::Call_rm64, to.wide());
         self.encode(&done.unwrap_or_else(|e| panic!("call: {e}")));
     }
 
-    /// A place that is not known yet.
+    /// Makes a label for a place that is not known yet.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// The label stands for here.
+    /// Binds a label to the current place.
     pub fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.at);
     }
 
-    /// A label that stands for here.
+    /// Makes a label for the current place.
     pub fn here(&mut self) -> Label {
         let label = self.label();
         self.bind(label);
         label
     }
 
-    /// Goes on there.
+    /// Appends a jump.
     pub fn jump(&mut self, to: Label) {
         self.raw(&[0xE9, 0, 0, 0, 0]);
         self.jumps.push((self.at - 4, to));
     }
 
-    /// Goes on there if the condition holds.
+    /// Appends a jump that is taken if the condition holds.
     pub fn jump_if(&mut self, condition: Condition, to: Label) {
         self.raw(&[0x0F, 0x80 | condition as u8, 0, 0, 0, 0]);
         self.jumps.push((self.at - 4, to));
     }
 
-    /// Bytes as they are.
+    /// Appends raw bytes.
     fn raw(&mut self, bytes: &[u8]) {
-        // The encoder takes no bytes but instructions: these are declared as data.
+        // The encoder takes only instructions, so bytes are declared as data.
         let done = Instruction::with_declare_byte(bytes);
         self.encode(&done.unwrap_or_else(|e| panic!("bytes: {e}")));
     }
 
-    /// Fills up to a multiple of so many bytes.
+    /// Fills up to a multiple of `to` bytes.
     pub fn align(&mut self, to: usize) {
         const NOPS: [&[u8]; 4] = [
             &[0x90],
@@ -380,8 +381,8 @@ impl Asm {
         }
     }
 
-    /// Saves general registers and makes room on the stack, which is then aligned to 64 bytes where there is any;
-    /// [`Asm::leave`] takes the same. Uses `RBP` where there is room.
+    /// Appends the prologue: it saves general registers and makes room on the stack. The stack is then aligned to 64
+    /// bytes, if there is room, and `RBP` is used. [`Asm::leave`] takes the same arguments.
     pub fn enter(&mut self, saved: &[Gpr], room: i32) {
         for r in saved {
             self.push(*r);
@@ -394,7 +395,7 @@ impl Asm {
         }
     }
 
-    /// Gives back what [`Asm::enter`] took, and returns.
+    /// Appends the epilogue, which undoes [`Asm::enter`] and returns.
     pub fn leave(&mut self, saved: &[Gpr], room: i32) {
         if room > 0 {
             self.mov(Gpr::RSP, Gpr::RBP);
@@ -407,27 +408,28 @@ impl Asm {
         self.encode(&Instruction::with(Code::Retnq));
     }
 
-    /// Clears what is above the low 128 bits of vectors, so that code of another level waits for nothing.
+    /// Appends the clearing of vector registers above the low 128 bits, so that code of another level does not stall.
     pub fn zero_upper(&mut self) {
         self.encode(&Instruction::with(Code::VEX_Vzeroupper));
     }
 
-    /// Puts a register onto the stack.
+    /// Appends a push of a register onto the stack.
     pub fn push(&mut self, r: Gpr) {
         let done = Instruction::with1(Code::Push_r64, r.wide());
         self.encode(&done.unwrap_or_else(|e| panic!("push: {e}")));
     }
 
-    /// Takes a register from the stack.
+    /// Appends a pop of a register from the stack.
     pub fn pop(&mut self, r: Gpr) {
         let done = Instruction::with1(Code::Pop_r64, r.wide());
         self.encode(&done.unwrap_or_else(|e| panic!("pop: {e}")));
     }
 
-    /// Where a constant of 4, 8, 16, 32 or 64 bytes lies: behind the code, once, aligned to its size.
+    /// Returns the address of a constant of 4, 8, 16, 32 or 64 bytes. It is after the code, without duplicates, aligned
+    /// to its size.
     ///
     /// # Panics
-    /// For another size.
+    /// If it has another size.
     pub fn constant(&mut self, bytes: &[u8]) -> Mem {
         let size = bytes.len();
         assert!(matches!(size, 4 | 8 | 16 | 32 | 64), "a constant of {size}");
@@ -449,10 +451,10 @@ impl Asm {
         }
     }
 
-    /// The code, and behind it the constants.
+    /// Returns the code, followed by the constants.
     ///
     /// # Panics
-    /// If a label that is jumped to stands for nothing.
+    /// If a label that is jumped to is not bound.
     pub fn finish(mut self) -> Vec<u8> {
         let mut code = self.encoder.take_buffer();
         let mut patch = |at: usize, from: usize, to: usize| {
@@ -477,7 +479,7 @@ impl Asm {
     }
 }
 
-/// How masks are combined.
+/// The operation that combines two masks.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum MaskOp {
@@ -486,7 +488,7 @@ pub enum MaskOp {
     Xor,
     /// `!b & c`.
     AndNot,
-    /// Bits that are alike.
+    /// Bits that are equal.
     Equal,
 }
 
@@ -495,8 +497,8 @@ fn set_register(instruction: &mut Instruction, i: usize, register: Register) {
     instruction.set_op_register(i as u32, register);
 }
 
-/// An address as the encoder takes it. That of a constant is filled in when the code ends; until then it is such that
-/// its distance takes four bytes, and tells which constant it is.
+/// Returns an address in the encoder's form. The address of a constant is patched when the code is finished. Until then
+/// it has a displacement of four bytes, which identifies the constant.
 pub(crate) fn address(m: Mem) -> MemoryOperand {
     let index = match m.index {
         None => Register::None,
@@ -521,7 +523,7 @@ pub(crate) fn address(m: Mem) -> MemoryOperand {
     }
 }
 
-/// Which constant an instruction reads.
+/// Returns the constant that an instruction reads.
 fn constant_of(instruction: &Instruction) -> Option<u32> {
     let constant = instruction.memory_base() == Register::RIP;
     constant.then(|| instruction.memory_displacement64() as u32)

@@ -7,8 +7,8 @@ use iced_x86::{
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What [`Asm::finish`](crate::Asm::finish) gave as text: a line for each instruction after the bytes before it, a
-/// line for each place that is jumped to, and the constants behind the code.
+/// Returns the text of the output of [`Asm::finish`](crate::Asm::finish). Each instruction has a line, with its offset.
+/// Each jump target has a line, and the constants follow the code.
 ///
 /// ```
 /// use kiln_x86::{Asm, Condition, Gpr, disassemble};
@@ -58,8 +58,8 @@ pub fn disassemble(code: &[u8]) -> String {
     text
 }
 
-/// The instructions, and where the constants behind them begin: at the least of those that are read, or behind the
-/// bytes that fill the gap before them.
+/// Returns the instructions, and the start of the constants after them: the lowest address that is read, or the end of
+/// the padding before the constants.
 fn decode(code: &[u8]) -> (Vec<Instruction>, usize) {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut instructions = Vec::new();
@@ -78,13 +78,13 @@ fn decode(code: &[u8]) -> (Vec<Instruction>, usize) {
     (instructions, data)
 }
 
-/// Where a jump goes.
+/// Returns the target of a jump.
 fn target(instruction: &Instruction) -> Option<u64> {
     let jumps = instruction.op_count() > 0 && instruction.op0_kind() == OpKind::NearBranch64;
     jumps.then(|| instruction.near_branch64())
 }
 
-/// Names instead of addresses.
+/// Names in place of addresses.
 struct Names {
     labels: BTreeMap<u64, usize>,
 }

@@ -1,8 +1,9 @@
-//! Machine code for x86-64: an assembler for the instructions that kernels are printed in, and the memory that
-//! printed code runs from. It knows nothing of tensors.
+//! Machine code for x86-64: an assembler for the instructions that kernels are emitted in, and the memory that emitted
+//! code runs from. It knows nothing of tensors.
 //!
-//! [`Asm`] collects instructions; [`Asm::finish`] gives bytes, and [`Code::new`] makes them executable. Memory is
-//! never writable and executable at once; it is there on Unix alone. With the feature `disassembly`, `disassemble` turns bytes into text for people.
+//! [`Asm`] collects instructions; [`Asm::finish`] returns bytes, and [`Code::new`] makes them executable. Memory is
+//! never writable and executable at once; it exists only on Unix. With the feature `disassembly`, `disassemble` turns
+//! bytes into readable text.
 
 mod asm;
 #[cfg(feature = "disassembly")]

@@ -1,8 +1,8 @@
-//! Memory that code runs from: written, then made executable, never both.
+//! Executable memory: written first, then made executable, never both at once.
 
 use std::io::{self, Write};
 
-/// Why code can't be made executable.
+/// The error of making code executable.
 #[derive(Debug, thiserror::Error)]
 #[error("no executable memory of {bytes} bytes: {why}")]
 pub struct CodeError {
@@ -14,9 +14,9 @@ pub struct CodeError {
 #[derive(Debug)]
 pub struct Code {
     at: *mut libc::c_void,
-    /// Mapped bytes.
+    /// The mapped bytes.
     bytes: usize,
-    /// Bytes of code and constants.
+    /// The bytes of code and constants.
     len: usize,
 }
 
@@ -26,23 +26,23 @@ unsafe impl Send for Code {}
 unsafe impl Sync for Code {}
 
 impl Code {
-    /// Makes what [`Asm::finish`](crate::Asm::finish) gave executable.
+    /// Makes the output of [`Asm::finish`](crate::Asm::finish) executable.
     ///
     /// # Errors
-    /// If the system gives no such memory.
+    /// If the system gives no executable memory.
     pub fn new(code: &[u8]) -> Result<Code, CodeError> {
         Code::named(code, "generated")
     }
 
-    /// As [`Code::new`], under a name that profilers show: with `KILN_PERF_MAP=1` in the environment it is listed in
+    /// As [`Code::new`], under a name that profilers show. With `KILN_PERF_MAP=1` in the environment, it is listed in
     /// `/tmp/perf-<process>.map`, where Linux's `perf` looks for it.
     ///
     /// # Errors
-    /// If the system gives no such memory.
+    /// If the system gives no executable memory.
     pub fn named(code: &[u8], name: &str) -> Result<Code, CodeError> {
         let mapped = Code::map(code)?;
         if std::env::var_os("KILN_PERF_MAP").is_some_and(|v| v == "1") {
-            // Code runs as well without its name: that the list can't be written is no error.
+            // Code also runs without its name, so a failure to write the list is ignored.
             let _ = mapped.list(name);
         }
         Ok(mapped)
@@ -67,7 +67,7 @@ impl Code {
         };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: asks for new pages, wherever they are.
+        // SAFETY: requests new pages at any address.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, writable, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(failed());
@@ -85,21 +85,21 @@ impl Code {
         }
     }
 
-    /// The first instruction.
+    /// Returns the address of the first instruction.
     pub fn entry(&self) -> *const u8 {
         self.at.cast_const().cast()
     }
 
-    /// Code and constants.
+    /// Returns the code and constants.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: so much was copied there, and it stays as long as this value.
+        // SAFETY: this many bytes were copied there, and they stay as long as this value.
         unsafe { std::slice::from_raw_parts(self.at.cast(), self.len) }
     }
 }
 
 impl Drop for Code {
     fn drop(&mut self) {
-        // SAFETY: the pages are this value's, and whoever runs code holds the value.
+        // SAFETY: the pages belong to this value, and whoever runs code holds the value.
         unsafe { libc::munmap(self.at, self.bytes) };
     }
 }

@@ -1,6 +1,6 @@
-//! Vector instructions by their mnemonics, each in the encodings that it has.
+//! Vector instructions by their mnemonics, each with its encodings.
 //!
-//! Where VEX and EVEX give one operation other mnemonics, it has VEX's (`VPAND` is `VPANDD` with EVEX, `VROUNDPS`
+//! If VEX and EVEX have different mnemonics for one operation, it has VEX's (`VPAND` is `VPANDD` with EVEX, `VROUNDPS`
 //! is `VRNDSCALEPS`). `_STORE` is the direction from register to memory, `_GPR` takes a general register.
 
 #![allow(missing_docs)] // mnemonics say what they are
@@ -17,7 +17,7 @@ pub struct Op {
     pub(crate) forms: [Form; 5],
 }
 
-/// One encoding and what its operands are.
+/// An encoding, and the kinds of its operands.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Form {
     pub code: Code,
@@ -26,8 +26,8 @@ pub(crate) struct Form {
 }
 
 impl Op {
-    /// The encoding for vectors of a width, EVEX or VEX, by the name that `iced_x86` gives it: it says what the
-    /// operands may be. `None` if there is none.
+    /// Returns the encoding for vectors of a width, EVEX or VEX, by its name in `iced_x86`: the name determines the
+    /// operands. Returns `None` if there is none.
     pub fn encoding(&self, evex: bool, width: Width) -> Option<&'static str> {
         let form = self.form(evex, width);
         (form.code != Code::INVALID).then_some(form.name)
@@ -42,7 +42,7 @@ impl Op {
     }
 }
 
-/// What an operand of an instruction is, if it is a register.
+/// The kind of an instruction's operand, if it is a register.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     None,
@@ -57,7 +57,7 @@ pub(crate) enum Kind {
 }
 
 impl Form {
-    /// Reads the operands off the name that the encoding has in `iced_x86`, such as
+    /// Derives the operands from the name of the encoding in `iced_x86`, such as
     /// `EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er`.
     const fn new(code: Code, name: &'static str) -> Form {
         let text = name.as_bytes();

@@ -17,10 +17,10 @@ macro_rules! gprs {
 gprs! { RAX 0 RCX 1 RDX 2 RBX 3 RSP 4 RBP 5 RSI 6 RDI 7 R8 8 R9 9 R10 10 R11 11 R12 12 R13 13 R14 14 R15 15 }
 
 impl Gpr {
-    /// Those that hold the first six arguments of a call (System V), in their order.
+    /// The registers of the first six arguments of a call (System V), in their order.
     pub const ARGUMENTS: [Gpr; 6] = [Gpr::RDI, Gpr::RSI, Gpr::RDX, Gpr::RCX, Gpr::R8, Gpr::R9];
 
-    /// Those that a function must leave as it found them, but for the stack's.
+    /// The registers that a function must preserve, except the stack pointer.
     pub const SAVED: [Gpr; 6] = [Gpr::RBX, Gpr::RBP, Gpr::R12, Gpr::R13, Gpr::R14, Gpr::R15];
 
     pub(crate) fn wide(self) -> Register {
@@ -32,11 +32,11 @@ impl Gpr {
     }
 }
 
-/// A vector register, of whatever width an instruction uses: 16 with VEX, 32 with EVEX.
+/// A vector register, of the width that an instruction uses: 16 with VEX, 32 with EVEX.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Vreg(pub u8);
 
-/// A mask register; that of number 0 can't mask.
+/// A mask register; number 0 can't be used as a write mask.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mask(pub u8);
 
@@ -58,15 +58,15 @@ pub enum Width {
 }
 
 impl Width {
-    /// Bytes of a vector.
+    /// Returns the size of a vector in bytes.
     pub const fn bytes(self) -> usize {
         16 << self as usize
     }
 
-    /// Half as wide.
+    /// Returns half the width.
     ///
     /// # Panics
-    /// For the least.
+    /// For the smallest width.
     pub const fn half(self) -> Width {
         match self {
             Width::Z => Width::Y,
@@ -76,7 +76,7 @@ impl Width {
     }
 }
 
-/// An address: `base + index · scale + offset`, or that of a constant behind the code.
+/// An address: `base + index · scale + offset`, or that of a constant after the code.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mem {
     pub(crate) base: Base,
@@ -88,7 +88,7 @@ pub struct Mem {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     Gpr(Gpr),
-    /// Bytes behind the first constant.
+    /// The offset from the first constant, in bytes.
     Constant(u32),
 }
 
@@ -99,7 +99,7 @@ pub(crate) enum Index {
 }
 
 impl Mem {
-    /// What a register points to.
+    /// Returns the address in a register.
     pub fn at(base: Gpr) -> Mem {
         Mem {
             base: Base::Gpr(base),
@@ -109,38 +109,38 @@ impl Mem {
         }
     }
 
-    /// Some bytes further on.
+    /// Returns the address some bytes further on.
     pub fn plus(mut self, bytes: i32) -> Mem {
         self.offset += bytes;
         self
     }
 
-    /// With a register times 1, 2, 4 or 8 added.
+    /// Adds a register times 1, 2, 4 or 8.
     pub fn index(mut self, index: Gpr, scale: u8) -> Mem {
         (self.index, self.scale) = (Some(Index::Gpr(index)), scale);
         self
     }
 
-    /// With each lane of a vector times 1, 2, 4 or 8 added, for gathers.
+    /// Adds each lane of a vector times 1, 2, 4 or 8, for gathers.
     pub fn gather(mut self, index: Vreg, width: Width, scale: u8) -> Mem {
         (self.index, self.scale) = (Some(Index::Vector(index, width)), scale);
         self
     }
 
-    /// One element there for all lanes; with EVEX, and for instructions that have it.
+    /// Returns an operand that broadcasts one element there to all lanes, for EVEX instructions that can.
     pub fn broadcast(self) -> Operand {
         Operand::Memory(self, true)
     }
 }
 
-/// What an instruction works on.
+/// An operand of an instruction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operand {
     Vector(Vreg),
     Mask(Mask),
     Gpr(Gpr),
-    /// Memory, and whether one element of it stands for all lanes.
+    /// Memory; true if one element of it is broadcast to all lanes.
     Memory(Mem, bool),
     Immediate(u8),
 }
@@ -164,7 +164,7 @@ from! {
 
 /// Up to four operands, the result first.
 pub trait Operands {
-    /// As a list; how many there are.
+    /// Returns them as a list, and their number.
     fn list(self) -> ([Operand; 4], usize);
 }
 

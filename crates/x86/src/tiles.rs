@@ -1,13 +1,13 @@
 //! Instructions on tiles (AMX): matrices of up to 16 rows of 64 bytes, in eight registers.
 //!
-//! How many rows and bytes each register has is configured first; products want sizes that fit each other. Code that
-//! has configured tiles releases them before it returns.
+//! The rows and bytes of each register are configured first; the sizes of a product's tiles must match. Code that has
+//! configured tiles releases them before it returns.
 
 use crate::asm::{Asm, address};
 use crate::operand::{Gpr, Mem};
 use iced_x86::{Code, Instruction, Register};
 
-/// A register for a tile: one of eight.
+/// A tile register: one of eight.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tile(pub u8);
 
@@ -17,24 +17,24 @@ impl Tile {
     }
 }
 
-/// What a product of tiles multiplies: several terms in each word of 32 bits, those of the right operand one below the
-/// other in a matrix of them.
+/// The terms that a product of tiles multiplies. Each word of 32 bits holds several terms; in B these are consecutive
+/// rows of one column.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum TileProduct {
-    /// Two bf16, for sums of f32: `TDPBF16PS`.
+    /// Two bf16, accumulated in f32: `TDPBF16PS`.
     Bf16,
-    /// Two f16, for sums of f32: `TDPFP16PS`.
+    /// Two f16, accumulated in f32: `TDPFP16PS`.
     F16,
-    /// Four bytes without a sign by four with one, for sums of i32: `TDPBUSD`.
+    /// Four unsigned bytes by four signed ones, accumulated in i32: `TDPBUSD`.
     U8I8,
 }
 
-/// Rows and bytes of each tile.
+/// The rows, and the bytes of a row, of each tile.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct TileSizes([(u8, u8); 8]);
 
 impl TileSizes {
-    /// With so many rows of so many bytes for a tile.
+    /// Sets the size of a tile: its rows, and the bytes of each.
     ///
     /// # Panics
     /// If there are more than 16 rows of 64 bytes.
@@ -44,7 +44,7 @@ impl TileSizes {
         self
     }
 
-    /// As the processor reads it.
+    /// Returns the configuration as the processor reads it.
     fn bytes(&self) -> [u8; 64] {
         let mut all = [0; 64];
         all[0] = 1; // the palette: eight tiles
@@ -60,7 +60,7 @@ impl Asm {
         self.encode(&done.unwrap_or_else(|e| panic!("an instruction on tiles: {e}")));
     }
 
-    /// Configures the tiles, which are zero then.
+    /// Configures the tiles, which are then zero.
     pub fn configure_tiles(&mut self, sizes: &TileSizes) {
         let at = self.constant(&sizes.bytes());
         self.of_tiles(Instruction::with1(Code::VEX_Ldtilecfg_m512, address(at)));
@@ -71,20 +71,20 @@ impl Asm {
         self.encode(&Instruction::with(Code::VEX_Tilerelease));
     }
 
-    /// Makes a tile zero.
+    /// Zeroes a tile.
     pub fn zero_tile(&mut self, tile: Tile) {
         let code = Code::VEX_Tilezero_tmm;
         self.of_tiles(Instruction::with1(code, tile.register()));
     }
 
-    /// Loads a tile, whose rows are as far apart as a register says.
+    /// Loads a tile, whose rows have the stride in a register.
     pub fn load_tile(&mut self, to: Tile, from: Mem, apart: Gpr) {
         let from = address(from.index(apart, 1));
         let code = Code::VEX_Tileloadd_tmm_sibmem;
         self.of_tiles(Instruction::with2(code, to.register(), from));
     }
 
-    /// Writes a tile, whose rows are as far apart as a register says.
+    /// Stores a tile, with the stride of rows in a register.
     pub fn store_tile(&mut self, to: Mem, apart: Gpr, from: Tile) {
         let to = address(to.index(apart, 1));
         let code = Code::VEX_Tilestored_sibmem_tmm;

@@ -1,4 +1,4 @@
-//! Machine code as text.
+//! Tests of machine code as text.
 #![cfg(target_arch = "x86_64")]
 
 use kiln_x86::{Asm, Condition, Gpr, Mem, Vreg, Width, disassemble, op};

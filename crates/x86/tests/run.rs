@@ -1,4 +1,4 @@
-//! Small functions, run.
+//! Small functions that are run.
 #![cfg(all(target_arch = "x86_64", unix))]
 
 use kiln_x86::{Asm, Code, Condition, Gpr, Mask, Mem, Vreg, Width, op};

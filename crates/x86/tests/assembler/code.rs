@@ -1,4 +1,4 @@
-//! Labels, gaps, frames and constants.
+//! Tests of labels, gaps, frames and constants.
 
 use crate::vector::{NAMES, name};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
@@ -62,7 +62,7 @@ fn gaps_are_filled_with_nothing_to_do() {
     for before in 0..20usize {
         for to in [1, 2, 4, 8, 16, 32, 64] {
             let mut a = Asm::new(false);
-            // Three bytes each.
+            // Each instruction has three bytes.
             (0..before).for_each(|_| a.mov(Gpr::RAX, Gpr::RCX));
             a.align(to);
             let code = a.finish();
@@ -76,7 +76,7 @@ fn gaps_are_filled_with_nothing_to_do() {
     }
 }
 
-/// What is pushed is popped in the other order, and the stack's register is given back.
+/// Registers are popped in the reverse order of the pushes, and the stack pointer is restored.
 #[test]
 fn frames_are_taken_down() {
     for saved in [&[][..], &Gpr::SAVED, &[Gpr::R12, Gpr::RBX]] {
@@ -123,7 +123,7 @@ fn constants_lie_there_once_and_aligned() {
     for c in constants.iter().chain(&constants) {
         let m = a.constant(c);
         a.op(op::VMOVUPS, Width::X, (Vreg(0), m));
-        // A part of it.
+        // A part of the constant.
         a.op(op::VMOVUPS, Width::X, (Vreg(0), m.plus(4)));
     }
     let code = a.finish();
@@ -145,7 +145,7 @@ fn constants_lie_there_once_and_aligned() {
     assert_eq!(*first.iter().min().unwrap(), begin);
 }
 
-/// A constant that is a part of another needs no place of its own.
+/// A constant that is a part of another takes no place of its own.
 #[test]
 fn parts_of_constants_are_found() {
     let mut a = Asm::new(true);

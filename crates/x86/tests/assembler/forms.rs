@@ -1,20 +1,20 @@
-//! Every encoding of every vector instruction with random operands, read off the encodings' names, such as
+//! All encodings of all vector instructions with random operands, derived from the encodings' names, such as
 //! `EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er`.
 
 use fastrand::Rng;
 use kiln_x86::{Gpr, Mask, Mem, Op, Operand, Operands, Vreg, Width, op};
 use std::ops::Deref;
 
-/// What an operand may be.
+/// The kind of an operand.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A vector register of so many bytes, if any; memory of so many bytes, if any; an element of so many bytes
-    /// there for all lanes, if there may be.
+    /// The bytes of a vector register, if allowed; of memory, if allowed; and of an element in memory to broadcast, if
+    /// allowed.
     Vector(Option<usize>, Option<usize>, Option<usize>),
-    /// Memory at the lanes of a vector of so many bytes.
+    /// A gather, with the bytes of its vector of addresses.
     Gather(usize),
     Mask,
-    /// A general register of so many bytes; memory of so many bytes, if it may be.
+    /// The bytes of a general register; and of memory, if allowed.
     Gpr(usize, Option<usize>),
     Immediate,
 }
@@ -34,19 +34,19 @@ impl Deref for Form {
     }
 }
 
-/// What an encoding's name says.
+/// The facts that an encoding's name gives.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub name: String,
     pub evex: bool,
     pub operands: Vec<Kind>,
-    /// Whether the result may be masked.
+    /// True if the result may be masked.
     pub masks: bool,
-    /// Whether lanes may be cleared by it.
+    /// True if the mask may clear lanes.
     pub clears: bool,
 }
 
-/// All encodings.
+/// Returns all encodings.
 pub fn all() -> Vec<Form> {
     let mut forms = Vec::new();
     for op in op::ALL {
@@ -69,7 +69,7 @@ pub fn all() -> Vec<Form> {
 }
 
 impl Shape {
-    /// From a name; `None` if an operand is not known.
+    /// Parses a name; returns `None` if an operand is not known.
     pub fn new(name: &str) -> Option<Shape> {
         let (mut operands, mut masks, mut clears) = (Vec::new(), false, false);
         let fields: Vec<&str> = name.split('_').collect();
@@ -91,12 +91,12 @@ impl Shape {
         })
     }
 
-    /// Whether it loads by the lanes of a vector.
+    /// True for a gather.
     pub fn gathers(&self) -> bool {
         self.operands.iter().any(|k| matches!(k, Kind::Gather(_)))
     }
 
-    /// How an operand may be given: as a register, as memory, as an element in memory.
+    /// Returns the forms that an operand may have: a register, memory, or an element in memory.
     pub fn choices(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
         let may = |f: fn(&Kind) -> bool| self.operands.iter().any(f);
@@ -117,7 +117,7 @@ impl Shape {
         choices
     }
 
-    /// Bytes in memory of the operand that may be there.
+    /// Returns the number of bytes in memory of the operand that may be there.
     pub fn memory_bytes(&self, choice: Choice) -> usize {
         let bytes = |k: &Kind| match (*k, choice) {
             (Kind::Vector(_, _, Some(n)), Choice::Broadcast) => Some(n),
@@ -129,10 +129,10 @@ impl Shape {
         self.operands.iter().find_map(bytes).unwrap_or(0)
     }
 
-    /// Random operands, with memory as given.
+    /// Returns random operands, with the given memory.
     pub fn operands(&self, choice: Choice, rng: &mut Rng, gprs: &[Gpr], m: Mem) -> Vec<Operand> {
         let registers = if self.evex { 32 } else { 16 };
-        // Those of a gather must differ.
+        // The registers of a gather must differ.
         let first = rng.u8(..registers);
         let register = |i: usize, rng: &mut Rng| match self.gathers() {
             true => self.next(first, i),
@@ -158,13 +158,13 @@ impl Shape {
         Vreg((first + 5 * i as u8) % registers)
     }
 
-    /// The vector that holds the addresses of a gather, by where it gathers to.
+    /// Returns the vector that holds the addresses of a gather, given its destination.
     #[allow(dead_code)] // not all that share this file need it
     pub fn index(&self, to: Vreg) -> Vreg {
         self.next(to.0, 1)
     }
 
-    /// A mask that the encoding takes, or none.
+    /// Returns a mask that the encoding takes, or none.
     pub fn mask(&self, choice: Choice, rng: &mut Rng) -> Option<(Mask, bool)> {
         let stores =
             matches!(self.operands[0], Kind::Vector(_, Some(_), _)) && choice == Choice::Memory;
@@ -174,7 +174,7 @@ impl Shape {
     }
 }
 
-/// How the operand that may be in memory is given.
+/// The form of the operand that may be in memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     Register,
@@ -193,8 +193,8 @@ impl Operands for List {
     }
 }
 
-/// The operand that a field of a name stands for: `zmmm512b32` is a register of 512 bits, or so many in memory, or 32
-/// bits there for all lanes.
+/// Returns the operand that a field of a name denotes: `zmmm512b32` is a register of 512 bits, or 512 bits in memory,
+/// or 32 bits in memory that are broadcast.
 fn kind(field: &str) -> Option<Kind> {
     let number = |text: &str| text.parse::<usize>().ok().map(|bits| bits / 8);
     let memory = |text: &str| match text.split_once('b') {

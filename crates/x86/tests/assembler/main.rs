@@ -1,4 +1,4 @@
-//! What the assembler encodes is decoded again, and is what was asked.
+//! Tests that decode the assembler's output, and compare it with the request.
 #![cfg(target_arch = "x86_64")]
 
 mod code;

@@ -1,4 +1,4 @@
-//! Memory that code runs from.
+//! Tests of executable memory.
 #![cfg(target_os = "linux")]
 
 use kiln_x86::{Asm, Code, Gpr};
@@ -10,7 +10,7 @@ fn returns(n: i64) -> Vec<u8> {
     a.finish()
 }
 
-/// The line of the process's map that an address lies in, and its permissions.
+/// Returns the permissions of an address, from the process's memory map.
 fn permissions(address: usize) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().find_map(|line| {
@@ -65,7 +65,7 @@ fn code_runs_on_many_threads_and_goes_with_its_value() {
     });
 }
 
-/// The list that profilers read; the variable is read when code is made, so another process has it.
+/// Tests the list that profilers read. The variable is read when code is made, so another process sets it.
 #[test]
 fn code_is_listed_for_profilers() {
     const LISTS: &str = "KILN_PERF_MAP";

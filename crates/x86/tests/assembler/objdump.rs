@@ -1,4 +1,4 @@
-//! Another decoder says the same.
+//! Comparison with another decoder.
 
 use crate::forms::{self, List};
 use crate::vector::{Address, GPRS};
@@ -72,11 +72,11 @@ fn objdump_says_the_same() {
     assert_eq!(ours.len(), theirs.len());
 }
 
-/// Without what the two write differently.
+/// Removes differences of notation.
 fn normal(text: &str) -> String {
     let text = text.split('#').next().unwrap_or(text);
     let text = text.replace("{evex}", "").replace("{vex}", "");
-    // Comparisons that are the same for all numbers have a name in one of them.
+    // Only one of them names comparisons that do not depend on the operands.
     let named = |(name, number): (&str, &str)| {
         let (of, operands) = text.strip_prefix(name)?.split_once(' ')?;
         Some(format!("vpcmp{of}{number},{operands}"))

@@ -1,4 +1,4 @@
-//! Instructions on general registers and masks.
+//! Tests of instructions on general registers and masks.
 
 use crate::vector::{Address, GPRS, NAMES, name, only};
 use fastrand::Rng;
@@ -95,7 +95,7 @@ fn numbers() {
         for n in special.into_iter().chain(random) {
             let i = one(|asm| asm.mov_number(GPRS[a], n));
             assert_eq!(i.mnemonic(), Mnemonic::Mov);
-            // Of 32 bits, the rest becomes 0.
+            // With 32 bits, the rest becomes 0.
             let wide = name(i.op0_register()) == NAMES[a];
             assert!(wide || i.op0_register() == iced_x86::Register::EAX + a as u32);
             let value = if wide {

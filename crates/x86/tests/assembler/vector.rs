@@ -1,4 +1,4 @@
-//! Vector instructions.
+//! Tests of vector instructions.
 
 use crate::forms::{self, Choice, Form, Kind, List};
 use fastrand::Rng;
@@ -29,7 +29,7 @@ pub const NAMES: [&str; 16] = [
     "R14", "R15",
 ];
 
-/// An address as it should be decoded.
+/// An address, as it should be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub base: usize,
@@ -38,7 +38,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// With any base, any index that there is, and offsets of no, one and four bytes.
+    /// Returns an address with any base, any valid index, and offsets of no, one and four bytes.
     pub fn random(rng: &mut Rng) -> Address {
         let index = match rng.usize(..16) {
             4 => None, // the stack's register can't be one
@@ -47,7 +47,7 @@ impl Address {
         let offset = match rng.u8(..5) {
             0 => 0,
             1 => rng.i32(-128..128),
-            // Those that EVEX stores divided by the size of the operand.
+            // EVEX stores these offsets divided by the size of the operand.
             2 => 64 * rng.i32(-130..130),
             3 => rng.i32(-100_000..100_000),
             _ => [i32::MIN, i32::MAX, 127, -128, 128, -129][rng.usize(..6)],
@@ -81,7 +81,7 @@ pub fn name(register: Register) -> String {
     format!("{register:?}")
 }
 
-/// The one instruction of code.
+/// Decodes the only instruction of code.
 pub fn only(code: &[u8]) -> Instruction {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let instruction = decoder.decode();
@@ -97,7 +97,7 @@ fn emit(a: &mut Asm, form: &Form, operands: Vec<Operand>, mask: Option<(Mask, bo
     }
 }
 
-/// Registers, immediates and the mask are those that were asked for.
+/// Checks that registers, immediates and the mask are as requested.
 fn check(form: &Form, i: &Instruction, operands: &[Operand], mask: Option<(Mask, bool)>) {
     assert_eq!(format!("{:?}", i.code()), form.name);
     for (n, (operand, kind)) in operands.iter().zip(&form.operands).enumerate() {
@@ -179,7 +179,7 @@ fn gathers_have_their_index() {
     }
 }
 
-/// Constants of the size that each instruction reads, behind the code, aligned to it.
+/// Tests constants of the size that each instruction reads: after the code, aligned to their size.
 #[test]
 fn instructions_read_their_constants() {
     let mut rng = Rng::with_seed(2);
