@@ -6,8 +6,8 @@ use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Loc, Scalar};
 use smallvec::SmallVec;
 
-/// Where composites and derivatives are written to. Both the graph and the lazy recorder implement it,
-/// so each composite is written once.
+/// A recorder of ops, to which composites and derivatives are written. The graph and the lazy recorder both implement
+/// it, so each composite is written once.
 pub trait Builder {
     /// A handle to one output of a recorded op.
     type Value: Clone;
@@ -25,7 +25,7 @@ pub trait Builder {
     /// Dtype and shape of a value.
     fn fact(&self, value: &Self::Value) -> Fact;
 
-    /// What `f` says of the dtype and shape of a value; a builder that has them at hand copies nothing.
+    /// Applies `f` to the dtype and shape of a value. A builder that stores them need not copy them.
     fn ask<R>(&self, value: &Self::Value, f: impl FnOnce(&Fact) -> R) -> R {
         f(&self.fact(value))
     }
@@ -65,7 +65,7 @@ pub trait Builder {
         self.op(ops::Pointwise(op), &stretched)
     }
 
-    /// The operands where they can be combined, if that is somewhere else; called before they are stretched.
+    /// The operands on one device; `None` if none of them has to move. Called before they are stretched.
     ///
     /// # Errors
     /// If they can't be combined.
@@ -85,7 +85,7 @@ pub trait Builder {
         self.op(ops::Broadcast { shape }, std::slice::from_ref(v))
     }
 
-    /// The value with another shape of as many elements; itself where it already has that shape.
+    /// The value with another shape of the same number of elements; itself where it already has that shape.
     ///
     /// # Errors
     /// If the numbers of elements differ.
@@ -108,7 +108,7 @@ pub trait Builder {
         self.op(ops::Cast::to(dtype), std::slice::from_ref(v))
     }
 
-    /// What an op computed in more bits, as its result; see [`ops::Cast::is_step`].
+    /// Casts a result that was computed in more bits to the dtype of its op; see [`ops::Cast::is_step`].
     ///
     /// # Errors
     /// Never for an existing value.

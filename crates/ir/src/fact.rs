@@ -1,4 +1,4 @@
-//! What is known of a value before it is computed.
+//! The static facts of a value: its dtype and shape.
 
 use crate::{OpError, ensure};
 use kiln_base::{DType, Dim};
@@ -37,10 +37,10 @@ impl Fact {
         kiln_base::numel(&self.shape)
     }
 
-    /// Errs where a size is negative, or the bytes of all elements can't be counted.
+    /// Errs where a size is negative, or the number of bytes of all elements is not representable.
     ///
     /// # Errors
-    /// The shape and what is wrong with it.
+    /// The shape and the problem with it.
     pub fn check(&self) -> Result<(), OpError> {
         let negative = |d: &Dim| d.as_const().is_some_and(|d| d < 0);
         ensure!(

@@ -17,16 +17,16 @@ pub struct NodeId(pub u32);
 /// One output of a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Value {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// Which of its outputs.
+    /// The index of the output.
     pub output: u32,
 }
 
 /// An operation with its operands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// What it does.
+    /// The operation.
     pub op: Op,
     /// Operands, in order.
     pub inputs: SmallVec<[Value; 3]>,
@@ -36,7 +36,7 @@ pub struct Node {
     pub loc: Loc,
 }
 
-/// What becomes of an output of the graph.
+/// The use that is made of an output of the graph.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Target {
     /// The caller gets it.
@@ -52,7 +52,7 @@ pub enum Target {
 pub struct Output {
     /// The value.
     pub value: Value,
-    /// What becomes of it.
+    /// The use that is made of it.
     pub target: Target,
 }
 
@@ -70,13 +70,13 @@ pub struct SymbolInfo {
 pub struct Graph {
     /// Operands before users.
     nodes: Vec<Node>,
-    /// What the program gives, in order.
+    /// The results of the program, in order.
     pub outputs: Vec<Output>,
     /// The symbols that sizes use, indexed by [`kiln_base::Sym`].
     pub symbols: Vec<SymbolInfo>,
 }
 
-// An op that owns graphs hashes them by their text.
+// An op that owns graphs hashes their ops, operands and outputs. Facts follow from these.
 impl std::hash::Hash for Graph {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         for n in &self.nodes {
@@ -133,7 +133,7 @@ impl Graph {
         }))
     }
 
-    /// Appends a node as it is. The verifier finds what is wrong with it.
+    /// Appends a node without checks; the verifier finds its errors.
     pub fn push(&mut self, node: Node) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(node);
@@ -153,7 +153,7 @@ impl Graph {
         &self.nodes[id.index()]
     }
 
-    /// A node, to change. Facts must stay what [`Op::infer`] gives.
+    /// A node, to change. Facts must remain those that [`Op::infer`] gives.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.index()]
     }
@@ -169,13 +169,13 @@ impl Graph {
         self.nodes.iter_mut().for_each(|n| n.op.dims_mut(f));
     }
 
-    /// Visits the offsets among them.
+    /// Visits every offset among these sizes.
     pub fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.nodes.iter_mut().for_each(|n| n.op.offsets_mut(f));
     }
 
-    /// Makes facts what inference gives, and the symbols those of `program`, after sizes changed; in
-    /// bodies too.
+    /// Binds sizes anew after they changed: infers all facts again and takes `symbols` for the graph's own. Does the
+    /// same in bodies.
     ///
     /// # Errors
     /// If an op no longer applies to its operands.
@@ -193,7 +193,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Whether two bodies mean the same: lines do not count, and facts follow from the rest.
+    /// True if two bodies mean the same. Source locations do not count, and facts follow from the rest.
     pub fn same_program(a: &Arc<Graph>, b: &Arc<Graph>) -> bool {
         let mut nodes = a.nodes.iter().zip(&b.nodes);
         Arc::ptr_eq(a, b)
@@ -207,7 +207,7 @@ impl Graph {
         self.nodes.len()
     }
 
-    /// Whether there are no nodes.
+    /// True if there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }

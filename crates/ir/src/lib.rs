@@ -1,4 +1,4 @@
-//! What is computed: the op set with its one inference, the [`Graph`], its verifier and text form, and
+//! The intermediate representation: the op set with its one inference, the [`Graph`], its verifier and text form, and
 //! the reference evaluation of every op, the oracle of all tests.
 //!
 //! ```

@@ -6,7 +6,7 @@ use kiln_base::linalg::Routine;
 /// Records a routine. Its operands are matrices `[.., m, n]` with equal batch dims; see [`Routine`].
 ///
 /// # Errors
-/// If the operands are not what it takes.
+/// If the routine does not take these operands.
 pub fn apply<B: Builder>(
     b: &mut B,
     routine: Routine,
@@ -67,7 +67,7 @@ pub fn unit_lower<B: Builder>(b: &mut B, x: &B::Value) -> Result<B::Value, OpErr
     b.pointwise(Pw::Add, &[strict, one])
 }
 
-/// Where `row op column` holds in matrices of the size of `x`.
+/// A mask, true at the positions where `row op column` holds, in matrices of the size of `x`.
 ///
 /// # Errors
 /// If the value has fewer than two dims.
@@ -105,10 +105,10 @@ pub fn least(m: &Dim, n: &Dim) -> Result<Dim, OpError> {
     }
 }
 
-/// The results that lie one behind the other in the last dim, of these shapes behind the batch dims.
+/// Splits the last dim of packed results into parts of these shapes, which follow the batch dims.
 ///
 /// # Errors
-/// If there are not as many elements, or a shape has symbols, since a slice must lie at a known place.
+/// If the number of elements differs, or a shape has symbols, since the offset of a slice must be known.
 pub fn parts<B: Builder>(
     b: &mut B,
     packed: &B::Value,

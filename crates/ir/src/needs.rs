@@ -1,7 +1,8 @@
-//! What a program needs of the values of its symbols, beside that each is at least 2.
+//! The constraints of a program on the values of its symbols, beside that each is at least 2.
 //!
-//! Inference refuses what is wrong whatever symbols are. What is wrong for some of their values, such as a window
-//! that is larger than the axis, is found when they have values: by these numbers, which are then not negative.
+//! Inference refuses programs that are wrong for all values of symbols. Programs that are wrong for some values, such
+//! as those with a window larger than its axis, are found when symbols have values: each number here must then not be
+//! negative.
 
 use crate::{Fact, Graph, Node, NodeId};
 use hashbrown::HashSet;
@@ -11,7 +12,7 @@ use smallvec::SmallVec;
 /// A number that must not be negative.
 #[derive(Clone, Debug)]
 pub struct Need<'g> {
-    /// It.
+    /// The number.
     pub size: Dim,
     /// The node that needs it, in the graph or in a body.
     pub node: &'g Node,

@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// The facts of an op's outputs.
 pub type Facts = SmallVec<[Fact; 1]>;
 
-/// Why an op does not apply to its operands. The text names what is wrong; the layer that shows it
-/// adds the op, the operands and the user's source line.
+/// The reason that an op does not apply to its operands. The text names the problem; the layer that shows it adds the
+/// op, the operands and the user's source line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct OpError(pub String);
@@ -36,7 +36,7 @@ macro_rules! ensure {
     };
 }
 
-/// What an op is apart from its sizes and its number.
+/// An op without its sizes and its promotable number.
 #[derive(PartialEq, Hash)]
 struct Frame {
     op: std::mem::Discriminant<Op>,
@@ -45,42 +45,42 @@ struct Frame {
     rank: usize,
 }
 
-/// What computing an op again costs beside keeping its result.
+/// The cost of computing an op again, compared with storing its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// Nothing: the result is an index map of the operand, which could be read in its place.
     View,
-    /// Next to nothing: it is made of numbers and sizes alone.
+    /// Next to nothing: the result depends on numbers and sizes alone.
     Made,
-    /// Little beside reading the operands.
+    /// Little compared with reading the operands.
     Little,
     /// More.
     Work,
 }
 
-/// What every op defines.
+/// The definition of an op.
 pub trait OpDef: Clone + PartialEq {
     /// The name in the text form.
     fn name(&self) -> &'static str;
 
-    /// How many operands it takes, as a range.
+    /// The number of operands, as a range.
     fn arity(&self) -> std::ops::RangeInclusive<usize>;
 
-    /// The facts of its outputs, or why it does not apply. The number of operands is already checked.
+    /// The facts of its outputs, or the reason that it does not apply. The number of operands is already checked.
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError>;
 
-    /// What must not be negative, beside the sizes of its outputs, where symbols decide that and
-    /// [`infer`](OpDef::infer) therefore could not; other numbers may be among them.
+    /// Numbers that must not be negative, beside the sizes of its outputs. Symbols decide them, so
+    /// [`infer`](OpDef::infer) can't check them. Known numbers may be among them.
     fn needs(&self, _inputs: &[&Fact]) -> Vec<Dim> {
         Vec::new()
     }
 
-    /// What computing it again costs beside keeping its result.
+    /// The cost of computing it again, compared with storing its result.
     fn cost(&self) -> Cost {
         Cost::Work
     }
 
-    /// Whether sizes or a promotable number are among the attributes.
+    /// True if sizes or a promotable number are among the attributes.
     fn has_sizes(&self) -> bool {
         false
     }
@@ -89,7 +89,7 @@ pub trait OpDef: Clone + PartialEq {
     /// that differ only in these.
     fn dims_mut(&mut self, _f: &mut dyn FnMut(&mut Dim)) {}
 
-    /// Those of them that are offsets: numbers from 0 that say where something is, not how much.
+    /// Visits those sizes that are offsets: they give a position, from 0, and not an extent.
     fn offsets_mut(&mut self, _f: &mut dyn FnMut(&mut Dim)) {}
 
     /// The one number among the attributes that plans may turn into an input.
@@ -102,7 +102,7 @@ pub trait OpDef: Clone + PartialEq {
         &[]
     }
 
-    /// They, to change.
+    /// Mutable access to these graphs.
     fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
         &mut []
     }
@@ -134,7 +134,7 @@ macro_rules! ops {
                 match self { $(Op::$name(op) => op.name()),* }
             }
 
-            /// The facts of the outputs, or why the op does not apply to these operands.
+            /// The facts of the outputs, or the reason that the op does not apply to these operands.
             pub fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
                 let arity = match self { $(Op::$name(op) => op.arity()),* };
                 ensure!(
@@ -149,17 +149,17 @@ macro_rules! ops {
                 Ok(facts)
             }
 
-            /// What must not be negative, beside the sizes of its outputs, where symbols decide that.
+            /// Numbers that must not be negative, beside the sizes of its outputs, and that symbols decide.
             pub fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
                 match self { $(Op::$name(op) => op.needs(inputs)),* }
             }
 
-            /// What computing it again costs beside keeping its result.
+            /// The cost of computing it again, compared with storing its result.
             pub fn cost(&self) -> Cost {
                 match self { $(Op::$name(op) => op.cost()),* }
             }
 
-            /// Whether sizes or a promotable number are among the attributes.
+            /// True if sizes or a promotable number are among the attributes.
             pub fn has_sizes(&self) -> bool {
                 match self { $(Op::$name(op) => op.has_sizes()),* }
             }
@@ -169,7 +169,7 @@ macro_rules! ops {
                 match self { $(Op::$name(op) => op.dims_mut(f)),* }
             }
 
-            /// Visits the offsets among them.
+            /// Visits every offset among these sizes.
             pub fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
                 match self { $(Op::$name(op) => op.offsets_mut(f)),* }
             }
@@ -212,7 +212,7 @@ impl Op {
     pub fn dims(&self) -> SmallVec<[Dim; 4]> {
         let mut out = SmallVec::new();
         match self {
-            // Those that programs are full of, without a copy of the op.
+            // The most frequent ops with sizes, without a copy of the op.
             Op::Full(Full { shape, .. }) | Op::Broadcast(Broadcast { shape }) => {
                 out.extend(shape.iter().cloned());
             }
@@ -224,7 +224,7 @@ impl Op {
         out
     }
 
-    /// For each of [`Op::dims`], whether it is an offset.
+    /// For each of [`Op::dims`], true if it is an offset.
     pub fn offsets(&self) -> SmallVec<[bool; 4]> {
         let mut out = SmallVec::new();
         if self.has_sizes() {
@@ -244,8 +244,7 @@ impl Op {
         }
     }
 
-    /// The op with its sizes and its number replaced by zeros: what stays the same between programs
-    /// that may share a plan.
+    /// The op with its sizes and its number replaced by zeros. It is equal for programs that may share a plan.
     pub fn skeleton(&self) -> Op {
         let mut op = self.clone();
         op.dims_mut(&mut |d| *d = Dim::ZERO);
@@ -255,7 +254,7 @@ impl Op {
         op
     }
 
-    /// Whether two ops differ at most in sizes and the promotable number.
+    /// True if two ops differ at most in sizes and the promotable number.
     pub fn same_structure(&self, other: &Op) -> bool {
         match (self.frame(), other.frame()) {
             (Some(a), Some(b)) => a == b,
@@ -265,7 +264,7 @@ impl Op {
         }
     }
 
-    /// Feeds a hasher what stays the same between programs that may share a plan.
+    /// Feeds a hasher the attributes that are equal for programs that may share a plan.
     pub fn hash_structure(&self, h: &mut impl Hasher) {
         match self.frame() {
             Some(frame) => frame.hash(h),
@@ -274,7 +273,7 @@ impl Op {
         }
     }
 
-    /// What [`Op::skeleton`] says, without a copy, of the ops with sizes that programs are full of.
+    /// The contents of [`Op::skeleton`] without a copy, for the most frequent ops with sizes.
     fn frame(&self) -> Option<Frame> {
         let (dtype, role, rank) = match self {
             Op::Full(Full {
@@ -320,12 +319,12 @@ impl Op {
         }
     }
 
-    /// Whether the op only renames indices: its result could be read straight from its operand.
+    /// True if the op only renames indices: its result could be read straight from its operand.
     pub fn is_view(&self) -> bool {
         self.cost() == Cost::View
     }
 
-    /// Whether computing the op again costs little beside reading its operands.
+    /// True if computing the op again costs little compared with reading its operands.
     pub fn is_cheap(&self) -> bool {
         self.cost() != Cost::Work
     }

@@ -1,9 +1,8 @@
 //! The pointwise table: one row an op.
 //!
-//! A row is the whole definition of a pointwise op: its name, the dtypes it takes, what it means on
-//! floats and on integers (the reference), and its expression in [`kiln_base::prim`] primitives (from
-//! which every kernel is printed). Adding a row adds the op to inference, the reference evaluation,
-//! the text form and every engine.
+//! A row is the whole definition of a pointwise op: its name, the dtypes it takes, its meaning on floats and on
+//! integers (the reference), and its expression in [`kiln_base::prim`] primitives (from which every kernel is
+//! emitted). Adding a row adds the op to inference, the reference evaluation, the text form and every engine.
 
 mod expr;
 mod table;
@@ -14,7 +13,7 @@ use kiln_base::{DType, Kind};
 pub use table::Pw;
 use table::ROWS;
 
-/// What operands a row takes. All operands have one dtype, but for the bool mask of `select`.
+/// The operands that a row takes. All operands have one dtype, except the bool mask of `select`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Floats.
@@ -27,9 +26,9 @@ pub enum Takes {
     Int,
     /// Bool.
     Bool,
-    /// Anything that computes.
+    /// Every dtype with arithmetic.
     Any,
-    /// A bool mask, then two of anything that computes.
+    /// A bool mask, then two operands of a dtype with arithmetic.
     MaskThenAny,
 }
 
@@ -48,7 +47,7 @@ pub struct Row {
     pub name: &'static str,
     /// Number of operands.
     pub arity: usize,
-    /// What operands it takes.
+    /// The operands that it takes.
     pub takes: Takes,
     /// The result's dtype.
     pub gives: Gives,
@@ -77,7 +76,7 @@ impl Pw {
         Pw::ALL.iter().copied().find(|p| p.name() == name)
     }
 
-    /// Whether the row takes operands of this dtype (for `select`, of its two values).
+    /// True if the row takes operands of this dtype (for `select`, of its two values).
     pub fn takes(self, dtype: DType) -> bool {
         let kind = dtype.kind();
         dtype.computes()
@@ -91,7 +90,7 @@ impl Pw {
             }
     }
 
-    /// Whether a float that is a little off may give quite another result: where it is rounded to an integer,
+    /// True if a small error in a float may change the result discretely: where it is rounded to an integer,
     /// compared, or divided by with a remainder.
     pub fn has_edges(self) -> bool {
         use Pw::*;

@@ -1,9 +1,9 @@
 //! The verifier.
 //!
-//! What holds of every graph, and of every body in it unless the rule says otherwise:
+//! Rules for every graph, and for every body in it unless the rule says otherwise:
 //!
 //! 1.  *Operands*: an operand is an existing output of an earlier node.
-//! 2.  *Inference*: a node's facts are what [`crate::Op::infer`] gives for its operands.
+//! 2.  *Inference*: a node's facts are those that [`crate::Op::infer`] gives for its operands.
 //! 3.  *Outputs of nodes*: a node has at least one.
 //! 4.  *Sizes*: a size in a fact or an attribute is not a negative number.
 //! 5.  *Symbols*: a size uses only symbols that the program declares. A body declares none, or the
@@ -13,7 +13,7 @@
 //! 8.  *Inputs*: input indices are 0, 1, 2, … with none missing and none twice.
 //! 9.  *Keys*: an input of role `RandomKey` is `i64[2]`.
 //! 10. *Results*: an output of the graph is an existing output of a node.
-//! 11. *Assignments*: an assigned cell is an existing input with the fact of what is assigned to it, and
+//! 11. *Assignments*: an assigned cell is an existing input with the fact of the value assigned to it, and
 //!     is assigned once.
 //! 12. *Outputs of bodies*: they are results, neither assigned nor kept.
 //! 13. *Constants*: bytes of a bool constant are 0 or 1. (Inference compares their number with the
@@ -27,7 +27,7 @@ use kiln_base::{DType, Dim, Scalar};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// A rule that a graph breaks, as the list of the [module](self) explains it.
+/// A rule that a graph breaks, numbered as in the list of the [module](self).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Rule {
@@ -47,7 +47,7 @@ pub enum Rule {
     Numbers,
 }
 
-/// Where a graph breaks a rule.
+/// The place at which a graph breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The rule.
@@ -55,7 +55,7 @@ pub struct Violation {
     /// The node, after the nodes whose bodies it is in; empty or ending at a body's owner where a graph
     /// as a whole is wrong.
     pub path: Vec<NodeId>,
-    /// What is wrong.
+    /// The problem.
     pub text: String,
 }
 
@@ -89,7 +89,7 @@ pub fn verify(graph: &Graph) -> Result<(), Vec<Violation>> {
 }
 
 struct Verifier<'g> {
-    /// Of the program.
+    /// The symbols of the program.
     symbols: &'g [SymbolInfo],
     path: Vec<NodeId>,
     found: Vec<Violation>,

@@ -24,13 +24,13 @@ pub struct Array {
     data: Data,
 }
 
-/// Data that does not make the tensor that was asked for.
+/// Data that does not fit the requested tensor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
-    /// Another number of elements or bytes than the shape has.
+    /// The number of elements or bytes differs from that of the shape.
     #[error("{given} {unit} do not make a tensor {dtype}{shape:?}")]
     Length {
-        /// How many were given.
+        /// The number given.
         given: usize,
         /// `elements` or `bytes`.
         unit: &'static str,
@@ -53,7 +53,7 @@ impl Data {
         }
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -178,7 +178,7 @@ impl Array {
         self.data.len()
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
@@ -199,7 +199,7 @@ impl Array {
         }
     }
 
-    /// The elements as `f64`, whatever the dtype.
+    /// The elements as `f64`, for any dtype.
     pub fn to_f64(&self) -> Vec<f64> {
         match &self.data {
             Data::Float(v) => v.clone(),

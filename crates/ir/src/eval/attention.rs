@@ -22,7 +22,7 @@ pub(super) fn eval(op: &Attention, x: &[&Array]) -> Data {
     Data::Float(out)
 }
 
-/// The rows of all queries.
+/// The query and key rows of all matrices of the batch.
 pub(super) struct Rows<'a> {
     op: &'a Attention,
     pub query: Vec<f64>,

@@ -17,7 +17,7 @@ pub(super) fn branch(op: &If, x: &[&Array], run: Body<'_>) -> Result<Vec<Array>,
     run(body, &inputs)
 }
 
-/// The carried values after the last step, and what the steps give beside them.
+/// The carried values after the last step, then the stacked ones.
 pub(super) fn repeat(
     op: &Loop,
     x: &[&Array],

@@ -75,9 +75,9 @@ pub(super) struct Windows {
     low: Vec<usize>,
     /// Elements of the padded last axes.
     pub plane: usize,
-    /// Where each window starts in the plane.
+    /// The start of each window in the plane.
     pub bases: Vec<usize>,
-    /// The elements of a window, from its start.
+    /// The offsets of a window's elements from its start.
     pub taps: Vec<usize>,
 }
 
@@ -102,7 +102,7 @@ impl Windows {
         if element_count(&padded).is_none() || element_count(kernel).is_none() {
             return Err(Problem::TooLarge(format!("the padded operand {padded:?}")));
         }
-        // Where an axis has one window or one tap, its step is never taken and may be anything.
+        // Where an axis has one window or one tap, its step is never taken and may have any value.
         let steps = strides(&padded[first..]);
         let scaled = |by: &[usize]| -> Vec<isize> {
             let pairs = steps.iter().zip(by);

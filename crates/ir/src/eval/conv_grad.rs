@@ -3,7 +3,7 @@ use super::index::Sum;
 use super::{Array, Context, Data, Problem};
 use crate::ops::{Conv, ConvTranspose, ConvWeight};
 
-/// What lies in the padding gets nothing.
+/// Products with padding are dropped: only elements of the input have gradients.
 pub(super) fn input(
     op: &ConvTranspose,
     y: &Array,
@@ -57,10 +57,10 @@ pub(super) fn weight(op: &ConvWeight, x: &Array, y: &Array, cx: &Context) -> Res
     })
 }
 
-/// Every product of a convolution. They are many more than there are elements, so none is kept.
+/// Every product of a convolution. There are far more products than elements, so none is stored.
 struct Products<'a> {
     windows: Windows,
-    /// For each position of a padded plane, that of the element there.
+    /// For each position of a padded plane, the position of its element in the unpadded plane; `None` in the padding.
     inside: Vec<Option<usize>>,
     groups: usize,
     x: &'a [usize],

@@ -1,5 +1,5 @@
-//! Where a float that is a little off makes a result another one: at the edges of what rounds to integers,
-//! compares or sorts.
+//! Edges: places where a small error in a float changes a result discretely. They are where floats are rounded to
+//! integers, compared or sorted.
 
 use super::index::lanes;
 use super::{Array, Data, Mode};
@@ -7,8 +7,8 @@ use crate::{Graph, Node, Op, Pw};
 use kiln_base::DType;
 use kiln_base::prim::{RandomKind, Reduction, ScanKind, ScatterKind};
 
-/// Whether engines compute the very numbers that the reference does, node by node: those that no float was rounded
-/// on the way to.
+/// For each node, true if engines compute exactly the numbers of the reference: no float was rounded on the way to
+/// them.
 pub(super) fn exact(graph: &Graph) -> Vec<bool> {
     let mut exact = vec![false; graph.len()];
     for (id, node) in graph.iter() {
@@ -63,7 +63,7 @@ fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
     }
 }
 
-/// Whether an op has edges.
+/// True if an op has edges.
 pub(super) fn has_edges(op: &Op) -> bool {
     match op {
         Op::Pointwise(op) => op.0.has_edges(),
@@ -73,8 +73,8 @@ pub(super) fn has_edges(op: &Op) -> bool {
     }
 }
 
-/// The operands of an op with edges, each element so far off as `by` says, to the side where it may cross one; in two
-/// directions it crosses every edge that is so near. An operand without `by` stays.
+/// The operands of an op with edges, each element moved by its entry in `by` towards an edge. The two directions
+/// together cross every edge within that distance. An operand without `by` stays.
 pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool) -> Vec<Array> {
     let side = if up { 1.0 } else { -1.0 };
     let mut moved: Vec<Array> = x.iter().map(|a| (*a).clone()).collect();
@@ -90,7 +90,7 @@ pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool)
         let signs = match op {
             Op::ArgReduce(op) => places(array, values, op.axis),
             Op::ArgSort(op) => places(array, values, op.axis),
-            // What is compared moves apart or together.
+            // Compared operands move apart or together.
             _ => vec![if i == 0 { 1.0 } else { -1.0 }; values.len()],
         };
         let elements = values.iter().zip(by).zip(signs);
@@ -109,12 +109,12 @@ pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool)
     moved
 }
 
-/// Whether an op moves as its operands do, but for its edges.
+/// True if an op moves as its operands do, except at its edges.
 pub(super) fn is_remainder(op: &Op) -> bool {
     matches!(op, Op::Pointwise(op) if matches!(op.0, Pw::Fmod | Pw::Remainder))
 }
 
-/// What a remainder of division `by` gives where it crossed an edge, and elsewhere its own.
+/// The remainder of a division by `by`: the crossed value where it jumped across an edge, its own elsewhere.
 pub(super) fn jumped(own: &Array, crossed: &Array, by: &Array) -> Array {
     let elements = own.to_f64().into_iter().zip(crossed.to_f64());
     let data = elements.zip(by.to_f64()).map(|((own, crossed), by)| {

@@ -38,7 +38,7 @@ pub(super) fn offsets(shape: &[usize], strides: &[isize], start: isize) -> Vec<u
 
 /// The elements that one axis runs over, for every index of the other axes.
 pub(super) struct Lanes {
-    /// Where each lane starts, row-major over the other axes.
+    /// The start of each lane, row-major over the other axes.
     pub starts: Vec<usize>,
     /// Distance between two elements of a lane.
     pub stride: usize,

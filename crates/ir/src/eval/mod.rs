@@ -1,7 +1,6 @@
-//! The reference evaluation: what every op means, in plain loops over wide numbers. It is the oracle
-//! of all tests, so it shares nothing with the engines: composites are evaluated directly and not
-//! through their decomposition, pointwise rows through their scalar functions and not through their
-//! expressions.
+//! The reference evaluation: the meaning of every op, in plain loops over wide numbers. It is the oracle of all
+//! tests, so it shares nothing with the engines. Composites are evaluated directly and not through their
+//! decomposition, pointwise rows through their scalar functions and not through their expressions.
 //!
 //! Floats are computed in f64, and sums and products of a reduction, matrix product or convolution are
 //! accumulated there. Integers are computed in i64, which wraps into the dtype afterwards.
@@ -65,7 +64,7 @@ use kiln_base::{DType, Dim};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// How results are kept.
+/// The precision in which results are kept.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Each node's result is rounded to its dtype.
@@ -74,28 +73,29 @@ pub enum Mode {
     /// both modes.
     Exact,
     /// Each node's result is rounded to its dtype, up or down at random: the nearer, the likelier (stochastic
-    /// rounding); so are the terms of sums. Runs of several seeds show what roundings do to a result.
+    /// rounding). The terms of sums are rounded alike. Runs of several seeds show the effect of roundings on a
+    /// result.
     Stochastic {
-        /// Of the random choices.
+        /// The seed of the random choices.
         seed: u64,
     },
 }
 
-/// Why a program could not be evaluated.
+/// The reason that a program could not be evaluated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvalError {
     /// The node, after the nodes whose bodies it is in; empty where no node is at fault.
     pub path: Vec<NodeId>,
     /// The op's name; empty where no op is at fault.
     pub op: &'static str,
-    /// What is wrong.
+    /// The problem found there.
     pub problem: Problem,
 }
 
-/// What is wrong with an evaluation.
+/// A problem in an evaluation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
-    /// Inputs or symbols that the program does not take.
+    /// Inputs or symbols do not match those of the program.
     #[error("{0}")]
     Inputs(String),
     /// The op does not apply to its operands.
@@ -125,13 +125,13 @@ pub enum Problem {
     Custom {
         /// The op's name.
         name: String,
-        /// What it says went wrong.
+        /// The error that it reports.
         text: String,
     },
 }
 
 impl EvalError {
-    /// Whether the program is right and its data is not.
+    /// True if the program is right and its data is wrong.
     pub fn is_data_error(&self) -> bool {
         matches!(
             self.problem,
@@ -188,7 +188,7 @@ pub fn evaluate(
     outputs.map(|o| find(&values, o.value).cloned()).collect()
 }
 
-/// How often each node is read, or is an output, where an output depends on it.
+/// The number of times that each node is read or is an output, counting only readers that an output depends on.
 fn uses(graph: &Graph) -> Result<Vec<usize>, EvalError> {
     let mut uses = vec![0usize; graph.len()];
     let mut wanted: Vec<Value> = graph.outputs.iter().map(|o| o.value).collect();
@@ -287,10 +287,10 @@ pub fn eval_op(
     Ok(vec![Array::settled(cx.dtype, cx.shape, data, mode)])
 }
 
-/// The outputs of a loop or branch, whose bodies `run` evaluates, once a step; `None` for other ops.
+/// The outputs of a loop or branch; `None` for other ops. `run` evaluates a body, once a step.
 ///
 /// # Errors
-/// As [`eval_op`], and what `run` gives.
+/// As [`eval_op`], and the errors of `run`.
 pub fn eval_bodies(
     op: &Op,
     inputs: &[&Array],
@@ -304,17 +304,18 @@ pub fn eval_bodies(
     }
 }
 
-/// What an op file gets besides the op and its operands, which inference has accepted.
+/// The arguments of an op file besides the op and its operands, which inference has accepted.
 struct Context {
     mode: Mode,
-    /// Of the result.
+    /// The dtype of the result.
     dtype: DType,
-    /// Of the result.
+    /// The shape of the result.
     shape: Vec<usize>,
 }
 
 impl Context {
-    /// A value between two sums, which engines compute in more than one way: off by a few roundings.
+    /// A value between two sums, which engines compute in more than one way. Under stochastic rounding it is off by a
+    /// few roundings.
     fn between(&self, x: f64, index: usize) -> f64 {
         match self.mode {
             Mode::Stochastic { seed } if self.dtype != DType::F64 => {
@@ -324,7 +325,7 @@ impl Context {
         }
     }
 
-    /// A sum of some terms, which engines keep in f32 where the result is no wider: it overflows there.
+    /// A partial sum. Engines keep it in f32 where the result is no wider, so it overflows there.
     fn partial(&self, sum: f64) -> f64 {
         match self.mode {
             Mode::Stochastic { .. } if self.dtype != DType::F64 => sum as f32 as f64,
@@ -387,8 +388,7 @@ fn eval_node(
     Ok(vec![Array::settled(x.dtype(), shape, data, mode)])
 }
 
-/// Evaluates nodes in order. With `uses`, nodes that nothing uses are left out and values are dropped
-/// after their last use.
+/// Evaluates nodes in order. With `uses`, unused nodes are left out and values are dropped after their last use.
 fn run(
     graph: &Graph,
     inputs: &[Array],
@@ -455,7 +455,7 @@ fn find(values: &[Vec<Array>], v: Value) -> Result<&Array, EvalError> {
     found.ok_or_else(|| Problem::Inputs(format!("{v} is not computed before it is read")).into())
 }
 
-/// The op with its sizes bound.
+/// The op with symbols in its sizes replaced by their values.
 fn bind(op: &Op, symbols: &[i64]) -> Result<Op, Problem> {
     let mut bound = op.clone();
     let mut unknown = None;

@@ -1,16 +1,15 @@
-//! How far an engine's results may lie from the reference.
+//! The tolerance of an engine's results against the reference.
 //!
-//! The tolerance of an element is derived, not chosen: a small multiple of the error that rounding each
-//! op to its dtype makes (there, and at most anywhere in the tensor) and of what one rounding of every
-//! input does to it (which bounds how far sums that the reference carries exactly may drift), plus the
-//! rounding of one result. Errors that cancel where every op rounds to the nearest need not cancel in an
-//! engine, which adds in another order and keeps f16 and bf16 wider between some ops; so programs are rounded
-//! stochastically too. What only moves results (a cast to a wider type, a view) has the rounding of what it
-//! moves.
+//! The tolerance of an element is derived, not chosen. It is a small multiple of two errors, plus the rounding of one
+//! result. The first is the error of rounding each op to its dtype (there, and at most anywhere in the tensor). The
+//! second is the effect of one rounding of every input, which bounds how far sums that the reference carries exactly
+//! may drift. Errors that cancel where every op rounds to the nearest need not cancel in an engine, which adds in
+//! another order and keeps f16 and bf16 wider between some ops; so programs are rounded stochastically too. An op
+//! that only moves values (a cast to a wider type, a view) has the rounding of its operand.
 //!
-//! Where floats become discrete (rounded to integers, compared, sorted), one within its own tolerance of an
-//! [edge](edges) may fall on either side of it. Two more runs move such floats by their tolerance, one to
-//! each side: a result may be as far off as these are. Integers that no run changes must be equal.
+//! Where floats become discrete (rounded to integers, compared, sorted), a float within its own tolerance of an
+//! [edge](edges) may fall on either side of it. Two more runs move those floats by their tolerance, one to each side.
+//! A result may be as far off as it is in these runs. Integers that no run changes must be equal.
 
 use super::{Array, Data, EvalError, Mode, edges, eval_node, find, symbol_values};
 use crate::{Fact, Graph, Node, Op, Pw, Value};
@@ -18,28 +17,28 @@ use kiln_base::{DType, Float, round_float};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-/// What the reference says of a graph with some inputs.
+/// The reference's results for a graph with some inputs.
 pub struct Oracle {
     outputs: Vec<Expected>,
 }
 
-/// What the runs of the reference give for a value.
+/// The results of the reference's runs for a value.
 struct Expected {
     rounded: Array,
     exact: Array,
-    /// Where each op rounds up or down at random.
+    /// Runs in which each op rounds up or down at random.
     strewn: Vec<Array>,
-    /// For nudged inputs.
+    /// Runs with nudged inputs.
     nudged: Vec<Array>,
-    /// Where floats near edges fall on another side.
+    /// Runs in which floats near edges fall on the other side.
     crossed: Vec<Array>,
-    /// The rounding of the narrowest type that it was computed in.
+    /// The rounding of the narrowest type that the value was computed in.
     compute: f64,
-    /// The size of the values that it was computed from.
+    /// The magnitude of the values that it was computed from.
     scale: f64,
     /// The rounding of one result.
     unit: f64,
-    /// Whether it depends on positions in an order, of which neighbours are as far apart as others.
+    /// True if it depends on positions in an order. An error of one position there is as large as any other.
     ordered: bool,
 }
 
@@ -47,9 +46,9 @@ struct Expected {
 struct Run<'a> {
     kind: Kind,
     inputs: Cow<'a, [Array]>,
-    /// Of every node.
+    /// The values of every node.
     values: Vec<Vec<Array>>,
-    /// Whether it made a data error of data that is right at an edge.
+    /// True if the run met a data error, because data at an edge crossed it. The run is then ignored.
     lost: bool,
 }
 
@@ -59,11 +58,11 @@ enum Kind {
     Rounded,
     Strewn(u64),
     Nudged,
-    /// Whether edges are crossed upwards.
+    /// True to cross edges upwards.
     Crossed(bool),
 }
 
-/// How far a result is from the reference.
+/// The distance of a result from the reference.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Deviation {
     /// The largest absolute difference.
@@ -74,18 +73,18 @@ pub struct Deviation {
     pub max_ulp: f64,
     /// The largest difference as a part of its tolerance: the result is right up to 1.
     pub ratio: f64,
-    /// The row-major position of the element that is furthest out of its tolerance, what was found
-    /// there, and what the reference says; `None` for an empty tensor.
+    /// The row-major position of the element that is furthest out of its tolerance, the value found there, and the
+    /// reference's value; `None` for an empty tensor.
     pub worst: Option<(usize, f64, f64)>,
 }
 
 impl Deviation {
-    /// Whether the result is within the tolerance.
+    /// True if the result is within the tolerance.
     pub fn is_right(&self) -> bool {
         self.ratio <= 1.0
     }
 
-    /// The deviation of both together.
+    /// The larger deviation of the two, for each measure.
     pub fn max(self, other: Deviation) -> Deviation {
         let worst = match other.ratio > self.ratio {
             true => other.worst,
@@ -102,7 +101,7 @@ impl Deviation {
 }
 
 impl Oracle {
-    /// Evaluates a graph. Values below `least` in size count as made of some of size `least`, which
+    /// Evaluates a graph. Values smaller than `least` in magnitude count as made of values of magnitude `least` that
     /// cancelled.
     ///
     /// # Errors
@@ -131,7 +130,7 @@ impl Oracle {
             edges::has_edges(&node.op) && !node.inputs.iter().all(|v| exact[v.node.index()])
         };
         let mut runs = runs(graph, inputs, graph.iter().any(|(_, n)| crosses(n)));
-        // The sizes of what the values of nodes were selected from, which may be larger than they are.
+        // The magnitudes of the values that each node's were selected from, which may be larger than its own.
         let mut scales = vec![least; graph.len()];
         let expected = |runs: &[Run], scales: &[f64], v: Value| {
             let at = v.node.index();
@@ -183,15 +182,15 @@ impl Oracle {
         })
     }
 
-    /// How many outputs there are.
+    /// The number of outputs.
     pub fn outputs(&self) -> usize {
         self.outputs.len()
     }
 
-    /// How far an engine's output `i` is from the reference.
+    /// The deviation of an engine's output `i` from the reference.
     ///
     /// # Errors
-    /// If its dtype or shape is another.
+    /// If its dtype or shape differs.
     pub fn compare(&self, i: usize, got: &Array) -> Result<Deviation, String> {
         let expected = &self.outputs[i];
         let (shape, dtype) = (expected.rounded.shape(), expected.rounded.dtype());
@@ -206,7 +205,7 @@ impl Oracle {
     }
 }
 
-/// The runs of a graph: those that are right, and those that show how far off another may be.
+/// The runs of a graph: the exact one and the rounded one, then those that show how far off a right result may be.
 fn runs<'a>(graph: &Graph, inputs: &'a [Array], crosses: bool) -> Vec<Run<'a>> {
     let narrow = |f: &Fact| f.dtype.is_float() && f.dtype != DType::F64;
     let mut kinds = vec![Kind::Exact, Kind::Rounded];
@@ -231,7 +230,7 @@ fn runs<'a>(graph: &Graph, inputs: &'a [Array], crosses: bool) -> Vec<Run<'a>> {
 }
 
 impl Run<'_> {
-    /// The outputs of a node; floats that are off `by` so much cross edges, where this run does that.
+    /// Computes the outputs of a node. If this run crosses edges, floats that are off by up to `by` cross them.
     fn step(
         &self,
         node: &Node,
@@ -341,7 +340,7 @@ impl Expected {
         for (i, ((g, r), e)) in got.iter().zip(&rounded).zip(&exact).enumerate() {
             let stored = round_float(*e, self.rounded.dtype());
             if !r.is_finite() || !stored.is_finite() {
-                // Where rounding alone overflows or turns the sign, any answer is right.
+                // Where rounding alone overflows or changes the sign, any answer is right.
                 let same = |x: f64, y: f64| x == y || x.is_nan() && y.is_nan();
                 let others = self.strewn.iter().chain(&self.nudged);
                 let mut others = others.map(|run| run.floats().unwrap_or(&[])[i]);
@@ -362,7 +361,7 @@ impl Expected {
         found
     }
 
-    /// How far each float may be off.
+    /// The tolerance of each float.
     fn tolerances(&self) -> Vec<f64> {
         let exact = self.exact.to_f64();
         let off = |runs: &[&Array]| -> Vec<f64> {
@@ -377,13 +376,13 @@ impl Expected {
         let rounded = off(&rounded);
         let nudged = off(&self.nudged.iter().collect::<Vec<_>>());
         let crossed = off(&self.crossed.iter().collect::<Vec<_>>());
-        // Others are off because they crossed an edge.
+        // Floats that crossed an edge are off for that reason, so they do not count here.
         let smooth = rounded.iter().zip(&crossed).filter(|(_, c)| **c == 0.0);
         let worst = smooth.fold(0.0, |m: f64, (x, _)| m.max(*x));
         let farthest = crossed.iter().fold(0.0, |m: f64, x| m.max(*x));
         let tolerance = |i: usize| {
             let floor = self.unit * exact[i].abs() + 32.0 * self.compute * self.scale;
-            // Some of the floats at edges cross them in an engine, all of them do in these runs.
+            // In these runs all floats at edges cross them; in an engine, some do.
             let crossed = if crossed[i] > 0.0 {
                 2.0 * farthest
             } else {
@@ -394,7 +393,7 @@ impl Expected {
         (0..exact.len()).map(tolerance).collect()
     }
 
-    /// How far each float may be off; those are not that every run gives.
+    /// The tolerance of each float, 0 for those that are the same in every run.
     fn uncertain(&self) -> Vec<f64> {
         let others = self.nudged.iter().chain(&self.strewn).chain(&self.crossed);
         let others: Vec<Vec<f64>> = others.chain([&self.rounded]).map(Array::to_f64).collect();
@@ -434,7 +433,7 @@ fn coarsest(graph: &Graph) -> Vec<f64> {
     coarsest
 }
 
-/// The rounding of the results of each node, where it computes them or moves what was computed.
+/// The rounding of the results of each node; 0 where the node holds or moves values that nothing computed.
 fn units(graph: &Graph) -> Vec<f64> {
     let mut units = vec![0.0; graph.len()];
     for (id, node) in graph.iter() {
@@ -454,7 +453,7 @@ fn units(graph: &Graph) -> Vec<f64> {
     units
 }
 
-/// Whether the values of each node depend on positions in an order.
+/// For each node, true if its values depend on positions in an order.
 fn ordered(graph: &Graph) -> Vec<bool> {
     let mut ordered = vec![false; graph.len()];
     for (id, node) in graph.iter() {
@@ -464,7 +463,7 @@ fn ordered(graph: &Graph) -> Vec<bool> {
     ordered
 }
 
-/// Whether the results of an op are some of its operands' values.
+/// True if the results of an op are some of its operands' values.
 fn selects(op: &Op) -> bool {
     match op {
         Op::Pointwise(row) => matches!(row.0, Pw::Clamp | Pw::Minimum | Pw::Maximum),
@@ -473,7 +472,7 @@ fn selects(op: &Op) -> bool {
     }
 }
 
-/// The size of the largest finite float, at least `least`.
+/// The magnitude of the largest finite float, at least `least`.
 fn largest(values: &Array, least: f64) -> f64 {
     let values = values.floats().unwrap_or(&[]);
     values.iter().fold(least, |m, x| m.max(finite(x.abs())))
@@ -488,7 +487,7 @@ fn unit(dtype: DType) -> f64 {
     dtype.float().map_or(f64::EPSILON, Float::epsilon)
 }
 
-/// The same of the type that kernels compute in.
+/// The distance from 1 to the next number in the type that kernels compute in.
 fn compute_unit(dtype: DType) -> f64 {
     unit(if dtype == DType::F64 {
         DType::F64
@@ -509,7 +508,7 @@ fn nudge(inputs: &[Array], random: &mut Random) -> Vec<Array> {
     moved.collect()
 }
 
-/// A stream of numbers that is the same every time (SplitMix64: Steele et al., 2014).
+/// A deterministic stream of random numbers (SplitMix64: Steele et al., 2014).
 struct Random(u64);
 
 impl Random {

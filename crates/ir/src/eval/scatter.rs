@@ -25,7 +25,7 @@ pub(super) fn eval(op: &Scatter, x: &Array, index: &Array, src: &Array) -> Resul
     })
 }
 
-/// Where each element of the source goes.
+/// The position in the result of each element of the source.
 fn places(axis: usize, x: &Array, index: &Array) -> Result<Vec<usize>, Problem> {
     let mut steps = strides(x.shape());
     let stride = steps[axis] as usize;
@@ -52,7 +52,7 @@ fn floats(kind: ScatterKind, x: &[f64], src: &[f64], to: &[usize]) -> Vec<f64> {
         let starts = x.iter().enumerate();
         starts.for_each(|(at, x)| sums[at].add(*x));
         to.iter().zip(src).for_each(|(at, new)| sums[*at].add(*new));
-        // An untouched −0 stays one.
+        // An element that no index touches keeps its −0.
         let mut out = x.to_vec();
         to.iter().for_each(|at| out[*at] = sums[*at].get());
         return out;

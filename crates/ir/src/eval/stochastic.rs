@@ -6,8 +6,8 @@ use crate::{Op, Pw};
 use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
 use kiln_base::{DType, Float, round_float};
 
-/// One of the two neighbours of `x` in a dtype narrower than f64, or `x` if it is there. Element `index` of
-/// equal numbers rounds the same way every time.
+/// One of the two neighbours of `x` in a dtype narrower than f64, or `x` itself if the dtype represents it. Element
+/// `index` of equal numbers rounds the same way every time.
 pub(super) fn round(x: f64, dtype: DType, index: usize, seed: u64) -> f64 {
     let Some(float) = dtype.float().filter(|_| x != 0.0 && x.is_finite()) else {
         return x;
@@ -20,20 +20,20 @@ pub(super) fn round(x: f64, dtype: DType, index: usize, seed: u64) -> f64 {
     round_float((steps.floor() + up as i32 as f64) * place, dtype)
 }
 
-/// Other operands, for which an engine may give what it gives for these; `None` where there are none.
+/// Other operands whose result an engine may give in place of this op's; `None` where there are none.
 ///
-/// Each term of a sum is off by a rounding of the type that engines keep it in: what their partial sums lose
-/// remains where terms cancel. Products of bf16 may take subnormal numbers for 0, as `vdpbf16ps` does. The
-/// greater and the smaller of 0 and -0 are either of them.
+/// Each term of a sum is off by a rounding of the type that engines keep it in: the rounding errors of their partial
+/// sums remain where terms cancel. Products of bf16 may flush subnormal numbers to 0, as `vdpbf16ps` does. The
+/// maximum and the minimum of 0 and -0 may be either of them.
 pub(super) fn varied(op: &Op, operands: &[&Array], seed: u64) -> Option<Vec<Array>> {
     let unit = match op {
-        // Of terms that an engine has just computed it may add what they were before they were rounded.
+        // An engine may add terms that it has just computed before they are rounded.
         Op::Reduce(op) if op.kind == Reduction::Sum => unit(operands[0].dtype()),
         Op::WindowReduce(op) if op.kind == Reduction::Sum => unit(operands[0].dtype()),
         Op::Scan(op) if op.kind == ScanKind::Sum => unit(DType::F32),
         Op::Scatter(op) if op.kind == ScatterKind::Sum => unit(DType::F32),
         Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_) | Op::ConvWeight(_) => unit(DType::F32),
-        // Weights and their gradients are operands of products, of the dtype of these.
+        // Weights and their gradients are operands of products and have the dtype of the other operand.
         Op::AttentionGrad(_) => unit(operands[0].dtype()),
         Op::Pointwise(Pointwise(Pw::Maximum | Pw::Minimum | Pw::Fmax | Pw::Fmin)) => {
             let turned = operands.iter().rev().map(|a| (*a).clone());
@@ -59,7 +59,7 @@ pub(super) fn varied(op: &Op, operands: &[&Array], seed: u64) -> Option<Vec<Arra
     Some(operands.iter().enumerate().map(moved).collect())
 }
 
-/// A number that is off by up to a part of it.
+/// `x` with a random relative error of up to `part`.
 pub(super) fn off_by(x: f64, part: f64, seed: u64) -> f64 {
     x * (1.0 + part * (2.0 * random(seed) - 1.0))
 }

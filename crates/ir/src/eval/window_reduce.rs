@@ -15,7 +15,7 @@ pub(super) fn eval(op: &WindowReduce, x: &Array, cx: &Context) -> Result<Data, P
     let planes: usize = x.shape()[..x.shape().len() - op.kernel.len()]
         .iter()
         .product();
-    // The combination of nothing is the identity.
+    // The reduction of no elements is the identity.
     Ok(match x.data() {
         Data::Float(v) => {
             let v = windows.pad(v, x.shape(), combine_floats(op.kind, std::iter::empty()));

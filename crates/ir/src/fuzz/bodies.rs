@@ -105,7 +105,7 @@ impl Generator {
             body,
         };
         let last = self.emit(op, &[first, x, weight], meta)?;
-        // What was stacked is as good a value as any.
+        // A stacked value or a carried one.
         let output = self.rng.below(3) as u32;
         let one = Value { output, ..last };
         let fact = self.fact(one);

@@ -1,17 +1,17 @@
-//! What few programs have and few rules expect: constants, products and scatters in the bodies of loops and
-//! branches, a scatter of what is its operand behind a barrier, work on values without elements, and transposed
-//! convolutions with a filter for each channel.
+//! Rare combinations that few rules expect: constants, products and scatters in the bodies of loops and branches; a
+//! scatter whose source is its operand behind a barrier; work on values without elements; and transposed convolutions
+//! with a filter for each channel.
 
 use super::generate::{Generator, Meta};
 use crate::{Builder, Fact, GraphBuilder, Op, Pw, Role, Shape, Value, ops};
 use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_base::{DType, Dim};
 
-/// How often a program has some.
+/// The probability that a program has some.
 const OFTEN: f64 = 0.2;
 
 impl Generator {
-    /// Adds to some programs, and leaves the others as they are.
+    /// Adds these combinations to some programs and leaves the others as they are.
     pub fn corners(&mut self, seed: u64) {
         let own = super::Rng::new(seed ^ 0x636f_726e_6572_7321);
         let others = std::mem::replace(&mut self.rng, own);
@@ -73,7 +73,7 @@ impl Generator {
         }
     }
 
-    /// What a body makes of f32 `[n, k]`, and the shape of that.
+    /// The work of a body on f32 `[n, k]`, and the shape of its result.
     fn work(&mut self, n: usize, k: usize) -> (Work, Shape) {
         let columns = self.rng.one([1, 7, 33, 40, 64]);
         let (weights, shape) = match self.rng.chance(0.3) {
@@ -93,7 +93,7 @@ impl Generator {
         (Work { weights, scatter }, shape)
     }
 
-    /// Sizes of what bodies work on.
+    /// Sizes of the operands of bodies.
     fn sizes(&mut self) -> [usize; 2] {
         [self.rng.one([1, 2, 5]), self.rng.one([3, 5, 8])]
     }
@@ -152,7 +152,7 @@ impl Generator {
     fn scatter_behind_barrier(&mut self) -> Option<Value> {
         let x = self.any(|f, _| f.rank() >= 1 && f.shape.iter().all(|d| !d.is(0)))?;
         let fact = self.fact(x);
-        // As if it had been computed, so that its memory may be taken.
+        // A computed value, so that its memory may be reused.
         let x = match fact.dtype.is_float() && self.rng.chance(0.7) {
             true => self.row(Pw::Abs, &[x], self.meta(x))?,
             false => x,
@@ -170,7 +170,7 @@ impl Generator {
         self.emit(ops::Scatter { axis, kind }, &operands, meta)
     }
 
-    /// Sums and products of nothing, for which nothing is divided or looked up.
+    /// Sums and products without terms, whose operands are empty and must not be divided or looked up.
     fn of_nothing(&mut self) -> Option<Value> {
         let none = Meta {
             size: 0.0,
@@ -189,7 +189,7 @@ impl Generator {
                 DType::I64,
             );
         }
-        // Places that are not there, of none.
+        // Indices outside the axis, in an empty index.
         let far = self.full(1000, DType::I64, &[n.clone(), Dim::ZERO])?;
         let table = self.input(DType::F32, &[n.clone(), k.clone()], Role::Data);
         let left = self.emit(ops::Gather { axis: 1 }, &[table, far], none)?;
@@ -205,13 +205,13 @@ impl Generator {
     }
 }
 
-/// Of nine products of a half and an input in two channels, of which all columns may be added up.
+/// The bound for nine products of a half and an input in two channels, of which all columns may be added up.
 const WORKED: Meta = Meta {
     size: 2340.0,
     exact: false,
 };
 
-/// A product with, or a convolution by, a constant, and perhaps a scatter of that.
+/// A product with a constant or a convolution by it, and perhaps a scatter of the result.
 #[derive(Clone)]
 struct Work {
     weights: ops::Constant,

@@ -1,4 +1,4 @@
-//! The generator: a growing graph, with what is known of each value's magnitude and exactness.
+//! The generator: a growing graph, with the known magnitude and exactness of each value.
 
 use super::{Config, Rng};
 use crate::{
@@ -13,12 +13,12 @@ const MAX_ELEMENTS: i64 = 2000;
 /// Float magnitudes above this are brought down.
 const TAME: f64 = 64.0;
 
-/// What is known of the elements of a value.
+/// The known properties of a value's elements.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Meta {
     /// Floats are at most this large (unless the inputs have NaN or infinities).
     pub size: f64,
-    /// Whether every correct engine computes exactly the same.
+    /// True if every correct engine computes exactly the same.
     pub exact: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Generator {
     pub rng: Rng,
     pub graph: Graph,
     pub config: Config,
-    /// By node; all outputs of a node share it.
+    /// Indexed by node; all outputs of a node share one entry.
     meta: Vec<Meta>,
 }
 
@@ -400,7 +400,7 @@ impl Generator {
         self.graph.outputs = outputs;
     }
 
-    /// What an optimiser would assign.
+    /// The new value that an optimiser would assign to a cell.
     fn update(&mut self, cell: Value) -> Option<Value> {
         let meta = self.meta(cell);
         let fact = self.fact(cell);

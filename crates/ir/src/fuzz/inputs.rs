@@ -7,7 +7,7 @@ use crate::ops::{Gather, Scatter};
 use crate::{Graph, NodeId, Op, Pw, Role};
 use kiln_base::{DType, Dim, Kind};
 
-/// What the ops that read an input need of its values.
+/// The requirements that the ops which read an input have of its values.
 #[derive(Default)]
 struct Needs {
     /// It is an index below this.

@@ -2,14 +2,14 @@
 //!
 //! A seed gives the same graph and the same inputs everywhere. Graphs are sound (the verifier accepts
 //! them) and small, and cover every op, every pointwise row and every dtype; see [`features`]. Beside
-//! random ops they hold what rewrites look for: convolutions in front of batch norms, repeated
-//! subexpressions, foldable constants, chains of views, identities that NaN breaks, reductions that
-//! are broadcast back, dead code.
+//! Beside random ops they hold the patterns that rewrites look for: convolutions in front of batch norms, repeated
+//! subexpressions, foldable constants, chains of views, identities that NaN breaks, reductions that are broadcast
+//! back, dead code.
 //!
-//! Values stay tame, so that results in different precisions can be compared: what amplifies rounding
-//! errors without bound (rounding to integers, comparing, casting floats to integers, looking for the
-//! largest element) is applied to exactly known values only, and magnitudes are limited. There are no
-//! data errors: indices are inside their axes, and integer divisors are not 0.
+//! Values stay tame, so that results in different precisions can be compared. Ops that amplify rounding errors
+//! without bound (rounding to integers, comparing, casting floats to integers, looking for the largest element) are
+//! applied to exactly known values only, and magnitudes are limited. There are no data errors: indices are inside
+//! their axes, and integer divisors are not 0.
 
 mod bodies;
 mod corners;
@@ -27,14 +27,14 @@ pub use rng::Rng;
 use crate::{Graph, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What programs to make.
+/// The kinds of programs to generate.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Whether some programs have `if` and `loop`.
+    /// True to give some programs `if` and `loop`.
     pub control_flow: bool,
-    /// Whether some programs have symbolic sizes.
+    /// True to give some programs symbolic sizes.
     pub symbolic: bool,
-    /// Whether some programs have work on values without elements, which lowering expects a pass to remove.
+    /// True to give some programs work on values without elements, which lowering expects a pass to remove.
     pub empty: bool,
     /// The least number of nodes.
     pub min_nodes: usize,
@@ -66,7 +66,7 @@ pub fn random_graph(seed: u64) -> Graph {
     Config::default().graph(seed)
 }
 
-/// What a program uses: `op:conv`, `row:add`, `dtype:f16`, `row:add:f16`, and from the structure
+/// The features that a program uses: `op:conv`, `row:add`, `dtype:f16`, `row:add:f16`, and from the structure
 /// `outputs`, `symbols`, `kept`, `assign`, `parameter`, `rank:4`, `empty`, `quotient`, `dead`.
 pub fn features(graph: &Graph) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -119,7 +119,7 @@ pub fn features(graph: &Graph) -> BTreeSet<String> {
     found
 }
 
-/// How many of these programs use each of their [`features`].
+/// The number of these programs that use each of their [`features`].
 pub fn coverage<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for graph in graphs {

@@ -1,4 +1,4 @@
-//! What rewrites and fusion look for.
+//! The patterns that rewrites and fusion look for.
 
 use super::generate::{Generator, Meta};
 use crate::ops::{self, Axes};
@@ -27,7 +27,7 @@ impl Generator {
     /// Convolution, perhaps a bias, and the batch norm of inference.
     fn conv_batch_norm(&mut self) -> Option<Value> {
         if self.rng.chance(0.6) {
-            // One behind the other, as the folding rule wants them.
+            // Directly after one another, as the folding rule requires.
             let dtype = self.rng.one([DType::F32, DType::F64]);
             let x = self.image(dtype);
             let y = self.raw_conv(x)?;
@@ -180,7 +180,7 @@ impl Generator {
         axes.iter().for_each(|a| shape[*a] = Dim::ONE);
         let scale = self.emit(ops::Reshape { shape }, &[scale], bounded(1.5))?;
         let normalised = self.row(Pw::Mul, &[centred, scale], bounded(16.0))?;
-        // And columns, as in the derivative of a norm.
+        // And over columns, as in the derivative of a norm.
         self.reduce(centred, Reduction::Sum, (0..rank - last).collect(), dtype);
         Some(normalised)
     }
@@ -220,7 +220,7 @@ impl Generator {
         Some(v)
     }
 
-    /// What looks like nothing or a constant, and is one only without NaN, infinities and −0.
+    /// An op that looks like an identity or a constant, and is one only without NaN, infinities and −0.
     fn identity(&mut self) -> Option<Value> {
         let dtype = self.dtype(|d| d.computes() && d != DType::Bool)?;
         let x = self.of_dtype(dtype)?;
@@ -309,8 +309,8 @@ impl Generator {
         self.cast(hits, DType::F32)
     }
 
-    /// The extremes of a scaled and shifted value, by value or by index, beside which the value may be read again.
-    /// Their derivatives look for what was chosen among all.
+    /// The extremes of a scaled and shifted value, by value or by index. The value may also have another reader.
+    /// Their derivatives search all elements for the chosen ones.
     fn extreme_behind_work(&mut self) -> Option<Value> {
         let v = self.any(|f, m| f.dtype.is_float() && f.rank() >= 1 && m.size <= 64.0)?;
         let scaled = self.row_with(Pw::Mul, v, 1.7, self.loose(v, 1))?;
@@ -354,7 +354,7 @@ impl Generator {
             axes: extreme.clone(),
         };
         let best = self.emit(op, &[y], meta)?;
-        // A half may be rounded on one side of the difference only.
+        // f16 and bf16 may be rounded on one side of the difference only.
         let wide = self.fact(y).dtype.size() >= 4;
         if self.rng.chance(0.5) || !wide {
             return Some(best);
@@ -362,7 +362,7 @@ impl Generator {
         self.centre(y, best, &extreme)
     }
 
-    /// What stands at the index of the first extreme along an axis.
+    /// The element at the index of the first extreme along an axis.
     fn extreme_by_index(&mut self, v: Value, kind: Reduction, axis: usize) -> Option<Value> {
         let meta = self.meta(v);
         let mut kept = self.fact(v).shape;
@@ -372,7 +372,7 @@ impl Generator {
         self.emit(ops::Gather { axis }, &[v, index], meta)
     }
 
-    /// To another dtype and back, which does not cancel.
+    /// A cast to another dtype and back, which does not cancel.
     fn casts_back(&mut self) -> Option<Value> {
         let v = self.any(|f, m| f.dtype.computes() && m.size <= 255.0)?;
         let from = self.fact(v).dtype;
@@ -381,7 +381,7 @@ impl Generator {
         self.cast(there, from)
     }
 
-    /// Slices of one value joined again.
+    /// Slices of one value, concatenated again.
     fn parts_joined(&mut self) -> Option<Value> {
         let v = self.any(|f, _| f.rank() >= 1 && f.shape[0].as_const().is_some_and(|n| n >= 2))?;
         let shape = self.fact(v).shape;

@@ -1,11 +1,11 @@
-//! Random pointwise ops, with operands from where they are well conditioned.
+//! Random pointwise ops, with operands in the range in which the op is well conditioned.
 
 use super::generate::{Generator, Meta, range_of};
 use crate::pointwise::{Gives, Takes};
 use crate::{Pw, Value};
 use kiln_base::DType;
 
-/// How likely an operand is taken as it comes where the result could be NaN or infinite.
+/// The probability that an operand is not limited, where the result could then be NaN or infinite.
 const WILD: f64 = 0.1;
 
 impl Generator {
@@ -24,7 +24,7 @@ impl Generator {
         let mut operands = self.operands(row, dtype, false)?;
         match row {
             Pw::Div | Pw::FloorDivide | Pw::Fmod | Pw::Remainder => {
-                // An odd number is not 0.
+                // An odd divisor is never 0.
                 let meta = self.meta(operands[1]);
                 operands[1] = self.row_with(Pw::Or, operands[1], 1.0, meta)?;
             }
@@ -48,7 +48,7 @@ impl Generator {
         let mut x = self.operands(row, dtype, jumps || wild)?;
         match row {
             _ if jumps => {}
-            // Overflow is never interesting twice.
+            // A single overflow is enough, so magnitudes are limited.
             Exp | Exp2 | Expm1 | Sinh | Cosh | I0 | I1 => x[0] = self.clamp(x[0], 4.0)?,
             Tan => x[0] = self.clamp(x[0], 1.25)?,
             Sin | Cos | LogNdtr => x[0] = self.clamp(x[0], 8.0)?,

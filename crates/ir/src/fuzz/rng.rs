@@ -28,7 +28,7 @@ impl Rng {
         low + self.below((high - low + 1) as usize) as i64
     }
 
-    /// Whether an event of this probability happens.
+    /// True with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }

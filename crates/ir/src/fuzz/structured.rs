@@ -215,7 +215,7 @@ impl Generator {
         self.tame(reduced)
     }
 
-    /// The most elements that axes have together.
+    /// The largest number of elements that these axes span.
     pub fn count(&self, v: Value, axes: &[usize]) -> f64 {
         let symbols = vec![super::generate::MAX_SYMBOL; self.graph.symbols.len()];
         let shape = &self.graph.fact(v).shape;

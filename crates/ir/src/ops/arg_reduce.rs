@@ -1,4 +1,4 @@
-//! Where the largest or smallest element is.
+//! The index of the largest or smallest element.
 
 use super::prelude::*;
 use kiln_base::prim::Reduction;

@@ -2,16 +2,16 @@
 
 use super::prelude::*;
 
-/// The i64 indices that sort an axis, stable: equal elements keep their order. NaN counts as larger
-/// than everything, equal to NaN; −0 and 0 are equal. With `first`, only the indices of that many
-/// leading elements of the sorted axis. Sorted values are a gather by these indices.
+/// The i64 indices that sort an axis, stable: equal elements keep their order. NaN counts as larger than everything,
+/// equal to NaN; −0 and 0 are equal. With `first`, only that number of leading indices of the sorted axis. Sorted
+/// values are a gather by these indices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ArgSort {
     /// The axis.
     pub axis: usize,
-    /// Whether the largest element comes first.
+    /// True if the largest element comes first.
     pub descending: bool,
-    /// How many indices of each lane to give; all where `None`.
+    /// The number of indices to give for each lane; all where `None`.
     pub first: Option<Dim>,
 }
 

@@ -4,19 +4,20 @@ use super::prelude::*;
 use crate::Pw;
 use kiln_base::prim::{RandomKind, Reduction};
 
-/// `softmax(query · keyᵀ · scale + mask) · value` over the keys. Operands are the query
-/// `[batch.., l, e]`, the key `[batch.., s, e]`, the value `[batch.., s, v]` and perhaps a mask
-/// `[batch.., l, s]`: bool (which keys take part) or of the query's dtype (added). With dropout the last operand is a
-/// key of random numbers, i64 (seed, offset), as [`Random`](super::Random)'s: weight i of the row-major `[batch.., l, s]`
-/// is multiplied by zero where uniform number i of f32 is less than the probability p, and else by 1 / (1 − p). Where keys are hidden, a
-/// query all of whose scores are -inf has weights of zero; otherwise they are NaN, as a softmax's. Computed in f32, or f64 for f64. A composite that patterns need whole.
+/// `softmax(query · keyᵀ · scale + mask) · value` over the keys. Operands are the query `[batch.., l, e]`, the key
+/// `[batch.., s, e]`, the value `[batch.., s, v]` and perhaps a mask `[batch.., l, s]`. The mask is bool (true for
+/// keys that take part) or of the query's dtype (added). With dropout the last operand is a key of random numbers,
+/// i64 (seed, offset), as [`Random`](super::Random)'s. Weight i of the row-major `[batch.., l, s]` is multiplied by
+/// zero where uniform number i of f32 is less than the probability p, and else by 1 / (1 − p). With a mask or
+/// `causal`, a query all of whose scores are -inf has weights of zero; otherwise they are NaN, as a softmax's.
+/// Computed in f32, or f64 for f64. A composite, kept whole for pattern matching.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attention {
-    /// What the products are multiplied by; a [`Scalar::Float`].
+    /// The factor of the scores; a [`Scalar::Float`].
     pub scale: Scalar,
-    /// Whether query i sees keys 0 to i only.
+    /// True if query i sees keys 0 to i only.
     pub causal: bool,
-    /// With which probability a weight is dropped; a [`Scalar::Float`] above 0. There is a random key if it is given.
+    /// The probability that a weight is dropped; a [`Scalar::Float`] above 0. If given, there is a random key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<Scalar>,
 }
@@ -109,18 +110,18 @@ impl OpDef for Attention {
 }
 
 impl Attention {
-    /// The mask, of the operands behind query, key and value (and, of the derivative, the gradient).
+    /// The mask among the operands that follow query, key and value (and, for the derivative, the gradient).
     pub fn mask<'a, T>(&self, others: &'a [T]) -> Option<&'a T> {
         let masks = others.len() > usize::from(self.dropout.is_some());
         others.first().filter(|_| masks)
     }
 
-    /// The key of random numbers, of the same.
+    /// The key of random numbers among the same operands.
     pub fn random_key<'a, T>(&self, others: &'a [T]) -> Option<&'a T> {
         others.last().filter(|_| self.dropout.is_some())
     }
 
-    /// What is kept is multiplied by this.
+    /// The factor of the weights that are kept.
     pub fn dropout_scale(p: f64) -> f64 {
         if p >= 1.0 { 0.0 } else { 1.0 / (1.0 - p) }
     }
@@ -164,7 +165,7 @@ impl Attention {
         b.cast(&y, dtype)
     }
 
-    /// The weights of the keys, `[batch.., l, s]`, in f32 or f64, before any is dropped: the first half of the composite.
+    /// The weights of the keys, `[batch.., l, s]`, in f32 or f64, before dropout: the first half of the composite.
     ///
     /// # Errors
     /// If the op does not apply to the operands.
@@ -204,7 +205,7 @@ impl Attention {
             }
             None => {}
         }
-        // Last, so that nothing that is added brings a key back.
+        // Last, so that an added mask can't bring a hidden key back.
         if self.causal {
             let rows = b.op(super::Iota { len: l.clone() }, &[])?;
             let rows = b.reshape(&rows, &[l.clone(), Dim::ONE])?;
@@ -223,7 +224,7 @@ impl Attention {
         let blind = b.pointwise(Pw::Eq, &[best, never])?;
         let zero = b.scalar_like(0.0, &scores)?;
         if mask.is_some_and(|mask| b.fact(mask).dtype != DType::Bool) {
-            // Not NaN, which derivatives would have, that a sum passes on.
+            // Zeros in place of -inf: a softmax of -inf alone is NaN, and a sum would pass its NaN derivatives on.
             scores = b.pointwise(Pw::Select, &[blind.clone(), zero.clone(), scores])?;
         }
         let weights = b.op(softmax, &[scores])?;

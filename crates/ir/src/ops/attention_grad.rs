@@ -5,13 +5,13 @@ use super::prelude::*;
 use crate::Pw;
 use kiln_base::numel;
 
-/// The gradients of [`Attention`]'s query, key and value for one of its result, one behind the other in a vector:
-/// `[batch.., l, e]`, `[batch.., s, e]` and `[batch.., s, v]` in row-major order. Operands are the query, the key, the
-/// value, the gradient `[batch.., l, v]` and, as there, perhaps the mask and the random key. A composite: engines compute the weights again, a part
-/// at a time, in place of storing them.
+/// The gradients of [`Attention`]'s query, key and value, concatenated in one vector: `[batch.., l, e]`, `[batch..,
+/// s, e]` and `[batch.., s, v]` in row-major order. Operands are the query, the key, the value, the gradient of the
+/// result `[batch.., l, v]` and, as for attention, perhaps the mask and the random key. A composite: engines
+/// rematerialise the weights, a part at a time, in place of storing them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AttentionGrad {
-    /// What it is the derivative of.
+    /// The attention that it is the derivative of.
     pub of: Attention,
 }
 
@@ -69,8 +69,8 @@ impl AttentionGrad {
         Ok([part(b, 0)?, part(b, 1)?, part(b, 2)?])
     }
 
-    /// `dv = D(w)ᵀ·g`, `dw = D(g·vᵀ)`, `ds = w ∘ (dw − Σ w ∘ dw) · scale`, `dq = ds·k`, `dk = dsᵀ·q` with the weights w,
-    /// of which D drops some.
+    /// `dv = D(w)ᵀ·g`, `dw = D(g·vᵀ)`, `ds = w ∘ (dw − Σ w ∘ dw) · scale`, `dq = ds·k`, `dk = dsᵀ·q` with the weights
+    /// w and the dropout D.
     fn expand<B: Builder>(&self, b: &mut B, inputs: &[B::Value]) -> Result<B::Value, OpError> {
         let others = &inputs[4..];
         let mask = self.of.mask(others);

@@ -2,12 +2,11 @@
 
 use super::prelude::*;
 
-/// Its operands, once all of them are computed. So what follows from an output is computed after every
-/// operand, and is never merged with what follows from the operand itself: a recomputation behind a
-/// barrier with a cotangent stays one.
+/// Its operands, once all of them are computed. So users of an output are computed after every operand, and are never
+/// merged with users of the operand itself: a recomputation behind a barrier with a cotangent stays one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Barrier {
-    /// Whether gradients end here (PyTorch's `detach`, inside the body of an op).
+    /// True if gradients end here (PyTorch's `detach`, inside the body of an op).
     pub detach: bool,
 }
 

@@ -3,14 +3,14 @@
 use super::prelude::*;
 use crate::Pw;
 
-/// `(x − mean) / √(variance + eps) · weight + bias` with one statistic a channel: operands are x
-/// `[n, c, ..]`, mean `[c]`, variance `[c]` and, with `affine`, weight `[c]` and bias `[c]`. Batch
-/// statistics are reductions of x in front of it. A composite that patterns need whole.
+/// `(x − mean) / √(variance + eps) · weight + bias` with one statistic per channel. Operands are x `[n, c, ..]`, mean
+/// `[c]`, variance `[c]` and, with `affine`, weight `[c]` and bias `[c]`. Batch statistics are reductions of x in
+/// front of it. A composite, kept whole for pattern matching.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchNorm {
     /// Added to the variance; a [`Scalar::Float`].
     pub eps: Scalar,
-    /// Whether weight and bias follow.
+    /// True if weight and bias follow.
     pub affine: bool,
 }
 

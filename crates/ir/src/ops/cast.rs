@@ -8,14 +8,15 @@ use super::prelude::*;
 pub struct Cast {
     /// The new dtype.
     pub dtype: DType,
-    /// Whether it's the last step of an op that computes in more bits, so that kernels keep these until they store the
-    /// value or compare it, as they do with what is computed in halves. One that somebody asked for always rounds.
+    /// True for the last step of an op that computes in more bits. Kernels then keep these bits until they store the
+    /// value or compare it, as they do with values computed in f16 and bf16. A cast in the user's program always
+    /// rounds.
     #[serde(default)]
     pub is_step: bool,
 }
 
 impl Cast {
-    /// A conversion that somebody asked for.
+    /// A conversion in the user's program.
     pub fn to(dtype: DType) -> Cast {
         Cast {
             dtype,

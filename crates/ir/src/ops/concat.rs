@@ -1,8 +1,8 @@
-//! One after the other.
+//! Concatenation along an axis.
 
 use super::prelude::*;
 
-/// The operands one after the other along an axis; their other dims agree.
+/// The operands concatenated along an axis; their other dims agree.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Concat {
     /// The axis.

@@ -3,7 +3,7 @@
 use super::prelude::*;
 use std::sync::Arc;
 
-/// Data that is part of the program: what constant folding leaves.
+/// Data that is part of the program: the result of constant folding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Constant {
     /// Element type.

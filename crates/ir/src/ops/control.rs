@@ -66,20 +66,19 @@ impl OpDef for If {
 
 /// Runs a graph a number of times: PyTorch's and JAX's `scan`.
 ///
-/// Operands are the first values of what is *carried* from step to step, then what is *scanned* (first
-/// dim `trips`, of which each step gets its slice), then what every step gets alike. The body takes
-/// the rank-0 i64 number of the step and these three; it gives the next carried values and then what
-/// is *stacked*. The outputs are the carried values after the last step and the stacked ones (first
-/// dim `trips`), where slice i is that of step i.
+/// Operands come in three groups: first values of those *carried* from step to step, then those *scanned* (first dim
+/// `trips`; each step gets its slice), then those that every step gets alike. The body takes the rank-0 i64 number of
+/// the step and these three groups. It gives the next carried values, then the *stacked* ones. The outputs are the
+/// carried values after the last step and the stacked values (first dim `trips`), where slice i is that of step i.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct Loop {
-    /// How many steps.
+    /// The number of steps.
     pub trips: Dim,
-    /// How many operands, and outputs, are carried.
+    /// The number of operands, and of outputs, that are carried.
     pub carried: usize,
-    /// How many operands are scanned.
+    /// The number of operands that are scanned.
     pub scanned: usize,
-    /// Whether the step of the last number comes first.
+    /// True if the step with the last number comes first.
     pub reverse: bool,
     /// One step.
     pub body: Arc<Graph>,
@@ -171,7 +170,7 @@ impl OpDef for Loop {
     }
 }
 
-// Ops are equal where they mean the same: lines do not count, and facts follow from the rest.
+// Ops are equal if they mean the same. Source locations do not count, and facts follow from the rest.
 
 impl PartialEq for If {
     fn eq(&self, other: &If) -> bool {

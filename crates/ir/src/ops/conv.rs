@@ -83,8 +83,8 @@ impl OpDef for Conv {
     }
 }
 
-/// How many positions a window has: `(extent + padding − dilation · (kernel − 1) − 1) / stride + 1`,
-/// rounded down.
+/// The number of positions of a window: `(extent + padding − dilation · (kernel − 1) − 1) / stride + 1`, rounded
+/// down.
 ///
 /// # Errors
 /// If the window is known to be larger than the padded axis.
@@ -105,10 +105,10 @@ pub fn window_extent(
     Ok(&room.div_floor(stride as i64) + &Dim::ONE)
 }
 
-/// How much longer a padded axis is than a window.
+/// The extent of a padded axis minus that of a window.
 ///
 /// # Errors
-/// If it is known to be shorter, or engines do not count so far.
+/// If the axis is known to be shorter, or a number exceeds the range of engines.
 pub(super) fn window_room(
     extent: &Dim,
     kernel: &Dim,
@@ -116,7 +116,7 @@ pub(super) fn window_room(
     dilation: usize,
 ) -> Result<Dim, OpError> {
     ensure!(dilation > 0, "a dilation must be at least 1");
-    // As far as engines, and other libraries, count steps.
+    // The largest step that engines, and other libraries, support.
     ensure!(
         dilation <= i32::MAX as usize,
         "a dilation of {dilation} is too large: at most {} is supported",

@@ -1,7 +1,7 @@
 //! The two partners of a convolution: each of the three is the derivative of the others.
 //!
-//! The decomposition of [`ConvTranspose`] puts zeros between and around elements. They mean nothing
-//! beside finite numbers; of an infinite one they make NaN where the op itself has no such product.
+//! The decomposition of [`ConvTranspose`] puts zeros between and around elements. They have no effect beside finite
+//! numbers. Beside an infinite one they give NaN where the op itself has no such product.
 
 use super::prelude::*;
 use super::{Conv, window_extent};
@@ -14,7 +14,7 @@ use kiln_base::numel;
 pub struct ConvTranspose {
     /// The convolution.
     pub conv: Conv,
-    /// Spatial extents of its input; they say which of several that give the same `out` is meant.
+    /// Spatial extents of its input. They are needed because inputs of several extents have the same `out`.
     pub input: Shape,
 }
 
@@ -96,7 +96,7 @@ impl OpDef for ConvTranspose {
 }
 
 impl ConvTranspose {
-    /// A convolution with the mirrored weight over y with zeros between its elements and around it.
+    /// A convolution of y by the mirrored weight, with zeros between the elements of y and around it.
     fn expand<B: Builder>(
         &self,
         b: &mut B,
@@ -113,7 +113,8 @@ impl ConvTranspose {
             let reach = known(&kernel[axis])? - 1;
             let reach = reach * self.conv.dilation[a] as i64;
             let low = reach - self.conv.padding[a].0 as i64;
-            // The windows that the stride left out at the end, and what the padding hides.
+            // The end of y is padded up to the input's end, behind the last window, and not as far as the convolution
+            // pads.
             let extent = b.fact(&y).shape[axis].clone();
             let high = &(&(input - &extent) - &Dim::Const(low)) + &Dim::Const(reach);
             let most = reach - self.conv.padding[a].1 as i64 + self.conv.stride[a] as i64 - 1;
@@ -136,7 +137,7 @@ impl ConvTranspose {
     }
 }
 
-/// A value without what negative paddings take away from an axis, and the paddings that are left.
+/// Crops an axis by its negative paddings; returns the value and the paddings that are left.
 ///
 /// # Errors
 /// If the axis is out of range.
@@ -151,7 +152,7 @@ pub fn cropped<B: Builder>(
     let (mut front, mut behind) = ((-low).max(0), (-high).max(0));
     let (mut low, mut high) = (low.max(0), high.max(0));
     if let Some(n) = extent.as_const() {
-        // What is more than there is comes off the padding of the other side.
+        // Cropping beyond the whole axis reduces the padding of the other side.
         let (more_front, more_behind) = ((front - n).max(0), (behind - n).max(0));
         (front, behind) = (front - more_front, behind - more_behind);
         (low, high) = ((low - more_behind).max(0), (high - more_front).max(0));
@@ -256,7 +257,7 @@ impl ConvWeight {
         let mut images = b.reshape(&images, &joined)?;
         let swap: Vec<usize> = [1, 0].into_iter().chain(2..rank).collect();
         let filters = b.permute(y, &swap)?;
-        // What lies behind the last window must not make room for more kernel elements than there are.
+        // Elements behind the last window are cropped: they would add kernel elements that do not exist.
         let mut padding = self.conv.padding.clone();
         for (a, (low, high)) in padding.iter_mut().enumerate() {
             let axis = a + 2;

@@ -1,10 +1,10 @@
-//! Operators that a program brings along.
+//! Custom operators of a program.
 
 use super::prelude::*;
 use std::sync::Arc;
 
-/// The registered operator of this name; see [`kiln_base::custom`]. Whoever records it says what it
-/// gives, since only the user knows.
+/// The registered operator of this name; see [`kiln_base::custom`]. Its result's fact is recorded with it, since only
+/// the user knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Custom {
     /// The name.

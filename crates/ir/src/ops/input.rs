@@ -10,7 +10,7 @@ pub struct Input {
     pub index: u32,
     /// Its dtype and shape.
     pub fact: Fact,
-    /// What it is.
+    /// The use of the input.
     pub role: Role,
 }
 

@@ -2,8 +2,8 @@
 
 use super::prelude::*;
 
-/// `[batch.., m, k] · [batch.., k, n] → [batch.., m, n]` with equal batch dims. Sums of floats narrower
-/// than f32 are carried in f32 and rounded once.
+/// `[batch.., m, k] · [batch.., k, n] → [batch.., m, n]` with equal batch dims. Sums of floats narrower than f32 are
+/// accumulated in f32 and rounded once.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MatMul {}
 

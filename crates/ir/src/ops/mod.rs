@@ -1,5 +1,5 @@
-//! One file an op: what it means, its attributes and its inference. The reference evaluation of the
-//! same op stands in the file of the same name under [`crate::eval`].
+//! One file an op: its meaning, its attributes and its inference. The reference evaluation of the same op stands in
+//! the file of the same name under [`crate::eval`].
 
 mod arg_reduce;
 mod arg_sort;
@@ -84,7 +84,7 @@ pub(crate) use each;
 /// A short list of axes or per-axis numbers.
 pub type Axes = smallvec::SmallVec<[usize; 4]>;
 
-/// What the op files share.
+/// The common imports and helpers of the op files.
 mod prelude {
     pub(super) use super::Axes;
     pub(super) use crate::{Builder, Cost, Fact, Facts, OpDef, OpError, Shape, ensure};

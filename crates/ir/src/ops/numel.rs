@@ -1,9 +1,9 @@
-//! How many elements there are.
+//! The number of elements.
 
 use super::prelude::*;
 
-/// The number of elements of a tensor of this shape, an i64 of rank 0. What a mean divides by follows from sizes by
-/// this op, so that a program for other sizes differs in sizes alone.
+/// The number of elements of a tensor of this shape, an i64 of rank 0. The divisor of a mean is computed by this op,
+/// so that programs for other sizes differ in sizes alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Numel {
     /// The shape.

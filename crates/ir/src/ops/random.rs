@@ -8,7 +8,7 @@ use kiln_base::prim::RandomKind;
 /// are the same on every engine; normal numbers follow from the same words, and from its logarithm and cosine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Random {
-    /// What is made of the words.
+    /// The kind of numbers that the words become.
     pub kind: RandomKind,
     /// i64 for bits, a float for the others. Floats narrower than f64 round an f32.
     pub dtype: DType,

@@ -3,12 +3,12 @@
 use super::prelude::*;
 use kiln_base::prim::Reduction;
 
-/// Combines the elements along some axes, which disappear. The result has the operand's dtype: what
-/// should be summed in a wider type is cast first. Sum and product of floats narrower than f32 are
-/// carried in f32 and rounded once. The maximum and minimum of nothing are not defined.
+/// Combines the elements along some axes, which disappear. The result has the operand's dtype: to sum in a wider
+/// type, cast first. Sum and product of floats narrower than f32 are accumulated in f32 and rounded once. The maximum
+/// and minimum of no elements are not defined.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reduce {
-    /// How to combine.
+    /// The function that combines two elements.
     pub kind: Reduction,
     /// The axes, ascending.
     pub axes: Axes,

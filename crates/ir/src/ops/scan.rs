@@ -1,4 +1,4 @@
-//! Running sums and their kin.
+//! Running sums, products and extremes.
 
 use super::prelude::*;
 use kiln_base::prim::ScanKind;
@@ -7,11 +7,11 @@ use kiln_base::prim::ScanKind;
 /// operand's dtype and shape; f16 and bf16 accumulate in f32, integers wrap.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Scan {
-    /// How elements combine. `LogSumExp` needs floats.
+    /// The function that combines elements. `LogSumExp` needs floats.
     pub kind: ScanKind,
     /// The axis.
     pub axis: usize,
-    /// Whether the last element comes first.
+    /// True if the last element comes first.
     pub reverse: bool,
 }
 

@@ -12,7 +12,7 @@ use kiln_base::prim::ScatterKind;
 pub struct Scatter {
     /// The axis.
     pub axis: usize,
-    /// How an element and what is scattered to it combine.
+    /// The function that combines an element with those scattered to it.
     pub kind: ScatterKind,
 }
 

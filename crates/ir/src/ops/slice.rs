@@ -9,12 +9,12 @@ pub struct Slice {
     pub axes: Vec<SliceAxis>,
 }
 
-/// What is taken of one axis.
+/// The part that is taken of one axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SliceAxis {
     /// The first index, never negative.
     pub start: Dim,
-    /// How many.
+    /// The number of elements.
     pub len: Dim,
     /// Distance between two; negative steps walk backwards.
     pub step: i64,
@@ -95,7 +95,7 @@ impl SliceAxis {
     }
 }
 
-/// Known numbers are checked; what symbols decide is left to when they have values ([`OpDef::needs`]).
+/// Checks known numbers. Those that depend on symbols are checked when these have values ([`OpDef::needs`]).
 fn check_range(axis: usize, s: &SliceAxis, extent: &Dim) -> Result<(), OpError> {
     let inside = |index: &Dim| {
         let room = &(extent - &Dim::ONE) - index;
@@ -105,7 +105,7 @@ fn check_range(axis: usize, s: &SliceAxis, extent: &Dim) -> Result<(), OpError> 
     let legal = match s.len.as_const() {
         Some(n) if n < 0 => false,
         Some(0) => s.start.as_const().is_none_or(|i| i >= 0),
-        // A step that leaves the axis at once must not come back by wrapping.
+        // The last index must not overflow and wrap around to a legal one.
         Some(n) if n > 1 => {
             (n - 1).checked_mul(s.step).is_some() && inside(&s.start) && inside(&s.last())
         }

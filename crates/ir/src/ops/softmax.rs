@@ -4,12 +4,12 @@ use super::prelude::*;
 use crate::Pw;
 use kiln_base::prim::Reduction;
 
-/// `exp(x) / Σ exp(x)` along an axis, or its logarithm. A composite that patterns need whole.
+/// `exp(x) / Σ exp(x)` along an axis, or its logarithm. A composite, kept whole for pattern matching.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Softmax {
     /// The axis that is normalised.
     pub axis: usize,
-    /// Whether to give the logarithm.
+    /// True to give the logarithm.
     pub log: bool,
 }
 
@@ -39,8 +39,9 @@ impl OpDef for Softmax {
 }
 
 impl Softmax {
-    // exp(x - max) · (1 / sum), or (x - max) - log(sum): the maximum keeps exp from overflowing, and the sum is from 1
-    // on, so that its reciprocal, a division a row in place of one an element, loses half a unit in the last place.
+    // exp(x - max) · (1 / sum), or (x - max) - log(sum). The maximum keeps exp from overflowing. The reciprocal needs
+    // one division a row in place of one an element; as the sum is at least 1, it costs half a unit in the last
+    // place.
     fn expand<B: Builder>(&self, b: &mut B, x: &B::Value) -> Result<B::Value, OpError> {
         if b.fact(x).shape[self.axis].is(0) {
             return Ok(x.clone());

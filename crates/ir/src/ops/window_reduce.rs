@@ -8,7 +8,7 @@ use kiln_base::prim::Reduction;
 /// the reduction's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WindowReduce {
-    /// How to combine.
+    /// The function that combines two elements.
     pub kind: Reduction,
     /// Window extents, one for each of the last axes; the lists below have the same length.
     pub kernel: Axes,

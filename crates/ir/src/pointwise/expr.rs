@@ -1,4 +1,4 @@
-//! What the expressions and meanings of several rows, or long ones, are made of.
+//! Building blocks of expressions and meanings that are long or that several rows share.
 
 use kiln_base::prim::{Binary, ScalarBuilder, Unary};
 use std::f64::consts::{LN_2, LOG2_E};
@@ -60,7 +60,7 @@ pub(super) fn log_add_exp(b: &mut dyn ScalarBuilder, x: u32, y: u32, two: bool) 
         log = with(b, Binary::Mul, log, LOG2_E);
     }
     let sum = bin(b, Binary::Add, larger, log);
-    // Two infinities have no distance.
+    // The difference of two equal infinities is NaN.
     let alike = bin(b, Binary::Eq, x, y);
     let doubled = with(b, Binary::Add, x, if two { 1.0 } else { LN_2 });
     b.select(alike, doubled, sum)
@@ -98,7 +98,7 @@ pub(super) fn times_log_f64(x: f64, y: f64, log: f64) -> f64 {
     }
 }
 
-/// One of two operands; of a float that is NaN, the other.
+/// The operand that `op` chooses; if one is NaN, the other.
 pub(super) fn numbers(b: &mut dyn ScalarBuilder, op: Binary, x: u32, y: u32) -> u32 {
     let best = bin(b, op, x, y);
     if !b.is_float(x) {

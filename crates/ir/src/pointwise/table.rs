@@ -207,11 +207,11 @@ rows! {
             let p = bin(b, Binary::Mul, x[0], c);
             with(b, Binary::Div, p, 6.0)
         };
-    /// Whether x is NaN.
+    /// True if x is NaN.
     IsNan "isnan" 1 Number Bool float |x| bit(x[0].is_nan()); int |_| Ok(0); expr |b, x| u(b, Unary::IsNan, x[0]);
-    /// Whether x is infinite.
+    /// True if x is infinite.
     IsInf "isinf" 1 Number Bool float |x| bit(x[0].is_infinite()); int |_| Ok(0); expr |b, x| u(b, Unary::IsInf, x[0]);
-    /// Whether the sign is negative, also that of −0 and of NaN.
+    /// True if the sign is negative, also that of −0 and of NaN.
     SignBit "signbit" 1 Number Bool
         float |x| bit(x[0].is_sign_negative()); int |x| Ok((x[0] < 0) as i64);
         expr |b, x| if b.is_float(x[0]) { u(b, Unary::SignBit, x[0]) } else { with(b, Binary::Lt, x[0], 0.0) };
@@ -300,7 +300,7 @@ rows! {
     Shl "shl" 2 Int Same float |_| f64::NAN; int |x| Binary::Shl.eval_i64(x[0], x[1]); expr |b, x| bin(b, Binary::Shl, x[0], x[1]);
     /// a / 2ᵇ rounded down; a shift by the width or more, or a negative one, gives 0 or −1.
     Shr "shr" 2 Int Same float |_| f64::NAN; int |x| Binary::Shr.eval_i64(x[0], x[1]); expr |b, x| bin(b, Binary::Shr, x[0], x[1]);
-    /// a, which counts as computed from b too: b has a gradient, of zeros.
+    /// a, treated as computed from b too: b has a gradient, of zeros.
     First "first" 2 Any Same float |x| x[0]; int |x| Ok(x[0]); expr |_, x| x[0];
     /// mask ? a : b.
     Select "select" 3 MaskThenAny Same
@@ -311,7 +311,7 @@ rows! {
     Clamp "clamp" 3 Number Same
         float |x| Binary::Min.eval_f64(Binary::Max.eval_f64(x[0], x[1]), x[2]); int |x| Ok(x[0].max(x[1]).min(x[2]));
         expr |b, x| { let m = bin(b, Binary::Max, x[0], x[1]); bin(b, Binary::Min, m, x[2]) };
-    /// Clamp to numbers: min(max(x, low), high). Nothing flows to x at or beyond a bound, nor to the bounds.
+    /// Clamp to numbers: min(max(x, low), high). No gradient flows to x at or beyond a bound, nor to the bounds.
     Clip "clip" 3 Number Same
         float |x| Binary::Min.eval_f64(Binary::Max.eval_f64(x[0], x[1]), x[2]); int |x| Ok(x[0].max(x[1]).min(x[2]));
         expr |b, x| { let m = bin(b, Binary::Max, x[0], x[1]); bin(b, Binary::Min, m, x[2]) };
@@ -342,7 +342,7 @@ rows! {
             let zero = with(b, Binary::Eq, a, 0.0);
             b.select(zero, one, quotient)
         };
-    /// −(b · log(a) + (1 − b) · log(1 − a)) with logarithms of at least −100, whose slopes are not cut off.
+    /// −(b · log(a) + (1 − b) · log(1 − a)) with logarithms of at least −100, whose derivatives are not clamped.
     BinaryCrossEntropy "binary_cross_entropy" 2 Float Same
         float |x| {
             let log = |p: f64| Binary::Max.eval_f64(p.ln(), -100.0);

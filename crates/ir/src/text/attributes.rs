@@ -1,4 +1,4 @@
-//! Attributes of ops as RON. What the facts of a node say already is left out.
+//! Attributes of ops as RON, without those that follow from the facts of a node.
 
 use crate::{Op, Role};
 use kiln_base::prim::RandomKind;
@@ -29,7 +29,7 @@ pub(super) struct Cast {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Constant {
-    /// Two digits a byte.
+    /// Two hexadecimal digits a byte.
     pub(super) hex: String,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Custom {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Loop {
     pub(super) trips: Dim,
-    /// All outputs of the body where there is none.
+    /// `None` if all outputs of the body are carried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) carried: Option<usize>,
     #[serde(default, skip_serializing_if = "is_default")]

@@ -16,13 +16,12 @@
 //! }
 //! ```
 //!
-//! A line is an id, the facts of the outputs (in parentheses unless there is one), the op's name, its
-//! attributes as RON without those that the facts say, the operands, and the bodies that the op owns
-//! (the second after `else`). A line `return` ends a graph; in it, `assign 1 %2` gives %2 to the cell
-//! of input 1. `#` starts a comment. The alternate form `{:#}` ends lines in comments with the source locations;
-//! parsing ignores these.
+//! A line is an id, the facts of the outputs (in parentheses unless there is one), the op's name, its attributes as
+//! RON without those that follow from the facts, the operands, and the bodies that the op owns (the second after
+//! `else`). A line `return` ends a graph; in it, `assign 1 %2` gives %2 to the cell of input 1. `#` starts a comment.
+//! The alternate form `{:#}` ends lines in comments with the source locations; parsing ignores these.
 //!
-//! Parsing (feature `parse`) checks the grammar only; [`crate::verify`] finds what is wrong with the program.
+//! Parsing (feature `parse`) checks the grammar only; [`crate::verify`] finds other errors in the program.
 
 mod attributes;
 #[cfg(feature = "parse")]

@@ -6,23 +6,23 @@ use crate::{Fact, Facts, Graph, Node, NodeId, Output, SymbolInfo, Target, Value}
 use kiln_base::{DType, Dim, Loc};
 use smallvec::SmallVec;
 
-/// Where and why a text is not a graph.
+/// The position and the reason at which a text is not a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {message}")]
 pub struct ParseError {
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// From 1, in characters.
+    /// The column, from 1, in characters.
     pub column: usize,
-    /// What was expected.
+    /// The syntax that was expected.
     pub message: String,
 }
 
-/// How deeply bodies may nest.
+/// The maximum nesting of bodies.
 const MAX_DEPTH: usize = 32;
 
 impl Graph {
-    /// Parses what `Display` prints. Locations are unknown.
+    /// Parses the text that `Display` prints. Locations are unknown.
     ///
     /// # Errors
     /// If the text does not follow the grammar of [`crate::text`].
@@ -320,7 +320,7 @@ impl<'t> Parser<'t> {
         self.rest().starts_with(c)
     }
 
-    /// Whether a value comes next, and not the id of the next node, which a colon follows.
+    /// True if a value comes next, and not the id of the next node, which a colon follows.
     fn operand_follows(&mut self) -> bool {
         self.skip();
         let Some(after) = self.rest().strip_prefix('%') else {
@@ -362,7 +362,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Where the string that `text` starts with ends.
+/// The end of the string that `text` starts with.
 fn end_of_string(text: &str) -> Option<usize> {
     let mut escaped = false;
     for (i, c) in text.char_indices().skip(1) {

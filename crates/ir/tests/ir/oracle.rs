@@ -4,7 +4,7 @@ use kiln_ir::eval::{Array, Mode, Oracle, evaluate};
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Graph, NodeId};
 
-/// What is done with sums of products, `%3`, and a matrix of the same shape, `%2`.
+/// Programs that continue from sums of products, `%3`, and a matrix of the same shape, `%2`.
 const PROGRAMS: [(&str, &str); 8] = [
     (
         "quantised",
@@ -134,8 +134,8 @@ fn other_results_are_wrong() {
     }
 }
 
-/// Floats that are compared with themselves are equal however they were rounded, zeros that every run gives are zeros,
-/// and inputs are what they are.
+/// Floats that are compared with themselves are equal however they were rounded. Zeros that every run gives are
+/// zeros, and inputs are exact.
 #[test]
 fn what_is_not_near_an_edge_stays() {
     for text in [

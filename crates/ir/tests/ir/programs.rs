@@ -140,7 +140,7 @@ fn random_programs_can_do_without() {
     }
 }
 
-/// In most seeds, low precision agrees with f64: programs are not chaotic.
+/// For most seeds, low precision agrees with f64: rounding errors stay small.
 #[test]
 fn random_programs_are_tame() {
     let (mut far, mut compared) = (0, 0);

@@ -28,7 +28,7 @@ fn floor_division_is_pythons() {
     assert_eq!(found, [3.0, -4.0, 9.0, f64::INFINITY]);
 }
 
-/// `x` cast to a dtype so many times.
+/// `n` casts of `x` to a dtype.
 fn casts(x: f64, dtype: DType, n: usize) -> Vec<f64> {
     let body = format!(
         "%2: {dtype}[{n}] = cast %0

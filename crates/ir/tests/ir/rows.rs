@@ -1,4 +1,4 @@
-//! Each pointwise row's expression means what its scalar functions mean.
+//! Each pointwise row's expression agrees with its scalar functions.
 
 use kiln_base::prim::{Binary, ScalarBuilder, Unary};
 use kiln_ir::fuzz::Rng;

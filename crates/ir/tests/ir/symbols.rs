@@ -1,4 +1,4 @@
-//! Sizes that symbols decide.
+//! Sizes that depend on symbols.
 
 use kiln_ir::eval::{Array, Mode, eval_op, evaluate};
 use kiln_ir::{
@@ -28,7 +28,7 @@ fn what_symbols_decide_is_listed_and_printed() {
     let needs: Vec<String> = (graph.needs().iter())
         .map(|n| format!("{} {}", n.node.op.name(), n.size))
         .collect();
-    // The slice takes what is there if the windows have a place.
+    // If the windows fit, the slices are inside their axes.
     let windows = [
         "conv s0-5",
         "conv (s0+1)//2-2",
@@ -38,7 +38,7 @@ fn what_symbols_decide_is_listed_and_printed() {
     assert_eq!(needs, windows);
 }
 
-/// What the stride left out at the end is not known of them.
+/// The number of elements that the stride leaves out at the end is unknown here.
 #[test]
 fn transposed_convolutions_of_any_size_are_convolutions() {
     let h = Dim::symbol(Sym(0));

@@ -6,7 +6,7 @@ use kiln_ir::ops::{self, SliceAxis};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Op, Output, Pw, Role, SymbolInfo, Target};
 use std::sync::Arc;
 
-/// A graph with something of everything that prints in its own way.
+/// A graph with every construct that has its own text form.
 fn sample() -> Graph {
     let mut graph = Graph::default();
     graph.symbols.push(SymbolInfo {

@@ -1,4 +1,4 @@
-//! An op from its name, its attributes and what its facts say.
+//! Parsing of an op from its name, its attributes and its facts.
 
 use crate::text::attributes::{Cast, Constant, Custom, Full, Input, Loop, Random, options};
 use crate::{Fact, Graph, Op, Pw, ops};
@@ -141,7 +141,7 @@ fn constant(text: Constant, fact: &Fact) -> Result<ops::Constant, String> {
     }
 }
 
-/// What `attributes::write` printed.
+/// Reads the output of `attributes::write`.
 pub(super) fn read<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, String> {
     options().from_str(text).map_err(|e| e.code.to_string())
 }
