@@ -1,5 +1,5 @@
-//! How long the pass pipeline takes on graphs of growing size, and how evenly: time a node. It is the time on
-//! the processor, which other programs on the machine disturb less; on the clock where that is not known.
+//! The time per node of the pass pipeline on graphs of growing size. It is CPU time, which other programs on the
+//! machine disturb less; wall-clock time where that is not known.
 //!
 //! ```sh
 //! cargo bench -p kiln-optimize --bench passes
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     measure("readers of one value", readers)
 }
 
-/// A graph of at least so many nodes.
+/// Builds a graph of at least the given number of nodes.
 type Make = fn(usize) -> Result<Graph, OpError>;
 
 fn measure(name: &str, make: Make) -> Result<(), Box<dyn std::error::Error>> {
@@ -65,7 +65,7 @@ fn now() -> Duration {
     }
 }
 
-/// Alternating convolution and attention blocks, with work for most rules, until there are so many nodes.
+/// Alternating convolution and attention blocks, with work for most rules, up to `size` nodes.
 fn network(size: usize) -> Result<Graph, OpError> {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);

@@ -1,8 +1,8 @@
 //! The nodes of a graph while it is rewritten.
 //!
-//! A patch appends nodes and redirects the readers of what it replaces, then drops what nobody reads
-//! any more. Between passes the nodes are put back into a topological order in which new ones stand
-//! where the node that they replace stood.
+//! A patch appends nodes and redirects the readers of the values it replaces, then drops nodes without readers.
+//! Between passes the nodes are put back into a topological order in which new nodes take the position of the node
+//! that they replace.
 
 use hashbrown::{HashMap, HashSet};
 use kiln_ir::{Dim, Graph, Loc, Node, NodeId, Op, Role, Target, Value, ops};
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 /// Slots of one operand, ascending.
 type Slots = SmallVec<[usize; 1]>;
 
-/// The slots of nodes with more operands than this are looked up.
+/// For nodes with more operands than this, a map finds the slots of an operand.
 const MANY: usize = 32;
 
-/// The nodes and what is known of them.
+/// The nodes and their derived properties.
 #[derive(Clone)]
 pub(crate) struct Arena {
     pub(crate) graph: Graph,
@@ -24,15 +24,15 @@ pub(crate) struct Arena {
     outputs: HashMap<NodeId, Vec<usize>>,
     /// The inputs that outputs are assigned to.
     assigned: HashSet<u32>,
-    /// Whether the node depends on parameters and constants only.
+    /// True if the node depends on parameters and constants only.
     pub(crate) prepared: Vec<bool>,
     dead: Vec<bool>,
-    /// The place in program order: that of the node that a patch looked at, for its new nodes.
+    /// The position in program order. New nodes of a patch take that of the node that the rule looked at.
     place: Vec<u32>,
-    /// Of nodes with many operands that a patch has redirected, the slots of each operand.
+    /// For nodes with many operands that a patch has redirected, the slots of each operand.
     slots: HashMap<NodeId, HashMap<Value, Slots>>,
     is_body: bool,
-    /// Whether a patch was applied.
+    /// True if a patch was applied.
     changed: bool,
 }
 
@@ -76,29 +76,29 @@ impl Arena {
         }
     }
 
-    /// How many outputs of the graph read the node.
+    /// The number of the graph's outputs that read the node.
     pub(crate) fn output_uses(&self, id: NodeId) -> usize {
         self.outputs.get(&id).map_or(0, Vec::len)
     }
 
-    /// Whether the node may go: nothing reads it, and it is no input.
+    /// True if the node may be removed: nothing reads it, and it is no input.
     pub(crate) fn unused(&self, id: NodeId) -> bool {
         self.users[id.index()].is_empty()
             && self.output_uses(id) == 0
             && !matches!(self.graph.node(id).op, Op::Input(_))
     }
 
-    /// Whether a node is still there.
+    /// True if a node has not been removed.
     pub(crate) fn is_there(&self, id: NodeId) -> bool {
         !self.dead[id.index()]
     }
 
-    /// The node's place in program order.
+    /// The node's position in program order.
     pub(crate) fn place(&self, id: NodeId) -> u32 {
         self.place[id.index()]
     }
 
-    /// Whether a value is there.
+    /// True if a value exists and has not been removed.
     pub(crate) fn is_live(&self, v: Value) -> bool {
         let i = v.node.index();
         i < self.graph.len()
@@ -106,8 +106,8 @@ impl Arena {
             && (v.output as usize) < self.graph.node(v.node).facts.len()
     }
 
-    /// Drops a node that nobody reads and, after it, operands that nobody reads any more. Gives the
-    /// operands that lost a reader and live on.
+    /// Drops a node without readers and, after it, operands that have no readers any more. Returns the operands that
+    /// lost a reader and stay.
     pub(crate) fn drop_unused(&mut self, id: NodeId) -> Vec<NodeId> {
         let mut survivors = Vec::new();
         let mut stack = vec![id];
@@ -135,7 +135,7 @@ impl Arena {
         }
     }
 
-    /// Adds a node at a place in program order.
+    /// Adds a node at a position in program order.
     pub(crate) fn append(&mut self, node: Node, place: u32) -> NodeId {
         let id = NodeId(self.graph.len() as u32);
         self.changed = true;
@@ -151,7 +151,7 @@ impl Arena {
         id
     }
 
-    /// Redirects the readers that `old` had before the patch. Gives those readers.
+    /// Redirects the readers that `old` had before the patch. Returns those readers.
     pub(crate) fn redirect(
         &mut self,
         readers: &[NodeId],
@@ -183,8 +183,8 @@ impl Arena {
         touched
     }
 
-    /// The slots that a node may read what is replaced in, ascending. They are looked up no more until they
-    /// are entered under what they read then.
+    /// The slots of a node that may read a replaced value, ascending. They leave the map until they are entered under
+    /// their new operand.
     fn slots_of(&mut self, reader: NodeId, replacements: &[(Value, Value)]) -> Slots {
         let inputs = &self.graph.node(reader).inputs;
         if inputs.len() <= MANY {

@@ -3,10 +3,9 @@
 use crate::{Fired, Options, Pass, optimize_with, passes};
 use kiln_ir::Graph;
 
-/// A patch before which the graph is right and after which it is not: the first such patch, unless
-/// later patches put right what it broke. `None` where the optimised graph is right, where already the
-/// unoptimised one is not, and where optimisation fails, since that error names its rule. Takes about
-/// log₂(patches) runs.
+/// A patch before which the graph is right and after which it is wrong. It is the first such patch, unless later
+/// patches repair its error. `None` where the optimised graph is right, where the unoptimised one is already wrong,
+/// and where optimisation fails, since that error names its rule. Takes about log₂(patches) runs.
 pub fn bisect(
     graph: &Graph,
     options: &Options,
@@ -42,7 +41,7 @@ pub fn bisect_with(
 /// after none and no after all of them.
 ///
 /// # Errors
-/// What `is_right` returns.
+/// The errors of `is_right`.
 pub fn first_wrong<E>(
     patches: usize,
     mut is_right: impl FnMut(usize) -> Result<bool, E>,

@@ -1,4 +1,4 @@
-//! Walking the list of passes until nothing changes.
+//! The driver: it walks the list of passes until nothing changes.
 
 use crate::arena::Arena;
 use crate::rewriter::violations;
@@ -6,16 +6,15 @@ use crate::{OptimizeError, Options, Pass, Report, Rewriter, Run, passes};
 use kiln_ir::{Fact, Graph, Op, Target};
 use std::sync::Arc;
 
-/// Walks of the list after which the graph is left as it is. Each walk runs every pass to its own
-/// fixed point, so more than a few are rare.
+/// The most walks of the list; the graph is then left as it is. Each walk runs every pass to its own fixed point, so
+/// more than a few are rare.
 const MAX_ROUNDS: usize = 10;
 
-/// Runs the selected [`passes()`] on a graph and the bodies of its loops and branches, until nothing
-/// changes. Inputs and outputs stay what they are, in order.
+/// Runs the selected [`passes()`] on a graph and the bodies of its loops and branches, until nothing changes. Inputs
+/// and outputs are kept, in order.
 ///
 /// # Errors
-/// If an option names an unknown pass, if the graph is invalid, or if a rule has a bug that the checks
-/// see.
+/// If an option names an unknown pass, if the graph is invalid, or if the checks find a bug of a rule.
 pub fn optimize(graph: Graph, options: &Options) -> Result<(Graph, Report), OptimizeError> {
     optimize_with(graph, passes(), options)
 }
@@ -32,7 +31,7 @@ pub fn optimize_with(
     optimize_seen(graph, passes, options, &mut |_, _| {})
 }
 
-/// [`optimize_with`], showing `seen` each pass that changed the graph and what it became.
+/// [`optimize_with`], calling `seen` with each pass that changed the graph and with the result.
 ///
 /// # Errors
 /// As for [`optimize`].
@@ -127,7 +126,7 @@ fn run_pass(
     rewriter.finish()
 }
 
-/// What every pass keeps: the graph's inputs and outputs.
+/// The part of a graph that every pass keeps: its inputs and outputs.
 #[derive(Debug, PartialEq)]
 struct Interface {
     inputs: Vec<Op>,

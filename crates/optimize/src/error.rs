@@ -1,8 +1,8 @@
-//! What can go wrong: bugs of rules, as values.
+//! Errors of optimisation: bugs of rules, as values.
 
 use kiln_ir::Loc;
 
-/// Why optimisation stopped. All but [`OptimizeError::UnknownPass`] and [`OptimizeError::InvalidInput`]
+/// The reason that optimisation stopped. All but [`OptimizeError::UnknownPass`] and [`OptimizeError::InvalidInput`]
 /// are bugs of the rule that they name; leaving its pass out with [`crate::Select::Except`] avoids them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptimizeError {
@@ -17,7 +17,7 @@ pub enum OptimizeError {
     /// The graph was invalid before any rule ran.
     #[error("the graph is invalid before any rewrite:\n{violations}")]
     InvalidInput {
-        /// What the verifier says.
+        /// The verifier's report.
         violations: String,
     },
     /// A rule replaces a value by one of another dtype or shape.
@@ -25,25 +25,25 @@ pub enum OptimizeError {
     FactChanged {
         /// The rule.
         rule: &'static str,
-        /// The node it looked at.
+        /// The node that the rule looked at.
         node: String,
-        /// Where the user recorded the node.
+        /// The place where the user recorded the node.
         loc: Loc,
-        /// The fact of the value it replaces.
+        /// The fact of the replaced value.
         before: String,
         /// The fact of the replacement.
         after: String,
     },
-    /// A rule gives a patch that makes no sense.
+    /// A rule gives an inconsistent patch.
     #[error("rule {rule} gives an illegal patch for {node} recorded at {loc}: {problem}")]
     BadPatch {
         /// The rule.
         rule: &'static str,
-        /// The node it looked at.
+        /// The node that the rule looked at.
         node: String,
-        /// Where the user recorded the node.
+        /// The place where the user recorded the node.
         loc: Loc,
-        /// What is wrong with the patch.
+        /// The problem with the patch.
         problem: String,
     },
     /// The graph is invalid after a patch.
@@ -51,11 +51,11 @@ pub enum OptimizeError {
     Invalid {
         /// The rule.
         rule: &'static str,
-        /// The node it looked at.
+        /// The node that the rule looked at.
         node: String,
-        /// Where the user recorded the node.
+        /// The place where the user recorded the node.
         loc: Loc,
-        /// What the verifier says.
+        /// The verifier's report.
         violations: String,
     },
     /// Rules of a pass undo each other's work.
@@ -71,7 +71,7 @@ pub enum OptimizeError {
     InterfaceChanged {
         /// The pass.
         pass: &'static str,
-        /// What changed.
+        /// The change.
         problem: String,
     },
 }

@@ -1,9 +1,8 @@
 //! Graph to graph passes: one file each under [`passes`](mod@passes), one list, [`passes()`].
 //!
-//! A [`Rule`] looks at a node and returns a [`Patch`]: new nodes and what they replace. The driver
-//! checks that facts survive, verifies the graph around each patch in debug builds, names the patch
-//! in the [`Report`], and can stop after the n-th one, which [`bisect`] uses to find the patch that
-//! makes a result wrong.
+//! A [`Rule`] looks at a node and returns a [`Patch`]: new nodes and the values that they replace. The driver checks
+//! that facts are kept, verifies the graph around each patch in debug builds, and names the patch in the [`Report`].
+//! It can stop after the n-th patch, which [`bisect`] uses to find the patch that makes a result wrong.
 //!
 //! ```
 //! use kiln_ir::{Builder, DType, Fact, Graph, GraphBuilder, Loc, Pw, Role};

@@ -1,23 +1,23 @@
-//! What to run.
+//! The options of optimisation.
 
 use kiln_base::Machine;
 
-/// Which passes run, by name.
+/// The selection of passes that run, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Select {
     /// All of them.
     #[default]
     All,
-    /// These; the order stays that of the list.
+    /// Only these; the order stays that of the list.
     Only(Vec<String>),
     /// All but these.
     Except(Vec<String>),
 }
 
-/// How to optimise.
+/// Options of [`crate::optimize`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which passes run.
+    /// The passes that run.
     pub passes: Select,
     /// Stop after this many patches; bodies of loops and branches count too.
     pub max_patches: Option<usize>,
@@ -25,7 +25,7 @@ pub struct Options {
     pub exact: bool,
     /// Verify the graph around every patch. On in debug builds by default.
     pub verify: bool,
-    /// What the graph is compiled for.
+    /// The machine that the graph is compiled for.
     pub machine: Machine,
 }
 
@@ -52,7 +52,7 @@ impl Select {
         Select::Except(names.into_iter().map(Into::into).collect())
     }
 
-    /// Whether a pass is selected.
+    /// True if a pass is selected.
     pub fn contains(&self, name: &str) -> bool {
         match self {
             Select::All => true,
@@ -61,7 +61,7 @@ impl Select {
         }
     }
 
-    /// The names that are spelled out.
+    /// The names in the selection.
     pub(crate) fn names(&self) -> &[String] {
         match self {
             Select::All => &[],

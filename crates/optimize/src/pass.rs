@@ -1,4 +1,4 @@
-//! What a pass is made of.
+//! Rules and passes.
 
 use crate::{OptimizeError, Patch, Rewriter, View};
 use kiln_ir::NodeId;
@@ -15,30 +15,30 @@ pub trait Rule: Sync {
 
 /// A step of the pipeline.
 ///
-/// A pass that is not exact introduces no cancellation and no overflow that the program as it was recorded avoids:
+/// A pass that is not exact introduces no cancellation and no overflow that the recorded program avoids:
 ///
 /// - *Error.* Let every operation of the recorded program round its result by a unit roundoff. The error of the new
-///   program is at most a small multiple of what these roundings do to the result, plus a few units of the result
-///   itself. So a shift may move to the other side of an operation that rounds by as much as the shift cancels, such
-///   as the product behind which a bias stands, and never off data, which may be exact.
-/// - *Range.* What is computed on the way is larger or smaller than what the recorded program computes by a factor
-///   near 1 (`keeps_range`), or by what the statistics of a norm say of its data; of f16 not even that.
+///   program is at most a small multiple of the effect of these roundings on the result, plus a few units of the
+///   result itself. So a shift may move past an operation that rounds by as much as the shift cancels, such as the
+///   product before a bias. It may never move off data, which may be exact.
+/// - *Range.* Intermediate values differ in magnitude from those of the recorded program by a factor near 1
+///   (`keeps_range`), or by the range that the statistics of a norm imply for its data. For f16 neither is allowed.
 ///
-/// A rule holds to this whatever the data are. Nothing about the values of parameters is known when it fires, so what
-/// would have to be assumed of them keeps a rule from firing, too.
+/// A rule keeps to this for any data. The values of parameters are unknown when it fires, so a rule that would need
+/// an assumption about them does not fire either.
 #[derive(Copy, Clone)]
 pub struct Pass {
     /// The name in options and reports.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// A description of its effect, in one line.
     pub about: &'static str,
-    /// Whether results stay the same, bit for bit, in the reference's rounded mode.
+    /// True if results stay the same, bit for bit, in the reference's rounded mode.
     pub exact: bool,
-    /// How it runs.
+    /// Its rules or its walk.
     pub run: Run,
 }
 
-/// How a pass runs.
+/// The way in which a pass runs.
 #[derive(Copy, Clone)]
 pub enum Run {
     /// Rules on every node, operands first, until none applies.
@@ -57,7 +57,7 @@ pub(crate) fn keeps_range(factor: f64) -> bool {
 }
 
 impl Pass {
-    /// The names in reports of all that it does.
+    /// The names of all its rules in reports.
     pub fn rules(&self) -> Vec<&'static str> {
         match self.run {
             Run::Rules(rules) => rules.iter().map(|r| r.name()).collect(),

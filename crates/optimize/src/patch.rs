@@ -1,10 +1,10 @@
-//! What a rule returns.
+//! Patches: the results of rules.
 
 use crate::View;
 use kiln_ir::{Builder, Fact, Loc, Node, NodeId, Op, OpError, Value};
 use smallvec::SmallVec;
 
-/// New nodes, and the values that they (or values that were already there) replace.
+/// New nodes, and the values that they (or existing values) replace.
 #[derive(Clone, Debug)]
 pub struct Patch {
     /// Numbered from the arena's length on.

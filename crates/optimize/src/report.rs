@@ -1,4 +1,4 @@
-//! What was done.
+//! The report of a run.
 
 use kiln_ir::Loc;
 use std::fmt;
@@ -12,13 +12,13 @@ pub struct Fired {
     pub rule: &'static str,
     /// The node that the rule looked at, such as `add(f32[4], f32[4]) -> f32[4]`.
     pub node: String,
-    /// Where the user recorded that node.
+    /// The place where the user recorded that node.
     pub loc: Loc,
-    /// How many bodies of loops and branches the node lies in.
+    /// The number of bodies of loops and branches that the node lies in.
     pub depth: usize,
 }
 
-/// What [`crate::optimize`] did.
+/// The report of [`crate::optimize`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The patches, in order.
@@ -27,14 +27,14 @@ pub struct Report {
     pub nodes_before: usize,
     /// Nodes of the graph, without its bodies, after.
     pub nodes_after: usize,
-    /// How many times the list of passes was walked.
+    /// The number of times that the list of passes was walked.
     pub rounds: usize,
-    /// Whether `max_patches` ended it before the fixed point.
+    /// True if `max_patches` ended it before the fixed point.
     pub stopped: bool,
 }
 
 impl Report {
-    /// How often each rule fired, in the order of their first patch.
+    /// The number of times that each rule fired, in the order of their first patch.
     pub fn counts(&self) -> Vec<(&'static str, usize)> {
         let mut counts: Vec<(&'static str, usize)> = Vec::new();
         for f in &self.fired {
@@ -46,7 +46,7 @@ impl Report {
         counts
     }
 
-    /// How often a rule fired.
+    /// The number of times that a rule fired.
     pub fn count(&self, rule: &str) -> usize {
         self.fired.iter().filter(|f| f.rule == rule).count()
     }

@@ -1,4 +1,4 @@
-//! The application of patches: checks, the report, and the nodes that rules have yet to look at.
+//! The application of patches: checks, the report, and the queue of nodes that rules have yet to look at.
 
 use crate::arena::Arena;
 use crate::{Fired, OptimizeError, Options, Patch, Report, Rule, View};
@@ -54,25 +54,25 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// The nodes that are there, operands before users.
+    /// The nodes that are not removed, operands before users.
     pub fn ids(&self) -> Vec<NodeId> {
         self.arena.linear_order().unwrap_or_default()
     }
 
-    /// Whether a node is still there.
+    /// True if a node has not been removed.
     pub fn is_live(&self, id: NodeId) -> bool {
         self.arena.is_there(id)
     }
 
-    /// Whether `max_patches` is reached.
+    /// True if `max_patches` is reached.
     pub fn is_stopped(&self) -> bool {
         self.report.stopped
     }
 
-    /// Applies a patch that a rule gave for a node. `false` where `max_patches` is reached.
+    /// Applies a patch that a rule gave for a node. Returns `false` if `max_patches` is reached.
     ///
     /// # Errors
-    /// If the patch changes a fact, makes no sense, or makes the graph invalid.
+    /// If the patch changes a fact, is inconsistent, or makes the graph invalid.
     pub fn apply(
         &mut self,
         rule: &'static str,
@@ -106,7 +106,7 @@ impl<'a> Rewriter<'a> {
         Ok(true)
     }
 
-    /// Removes a node that nobody reads. `false` where `max_patches` is reached.
+    /// Removes a node without readers. Returns `false` if `max_patches` is reached.
     ///
     /// # Errors
     /// If a node or an output of the graph reads it, or it is an input.
@@ -177,7 +177,7 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// Notes a patch in the report, unless there are enough.
+    /// Records a patch in the report; `false` if `max_patches` is reached.
     fn record(&mut self, rule: &'static str, node: NodeId) -> bool {
         if Some(self.report.fired.len()) == self.options.max_patches {
             self.report.stopped = true;
@@ -282,8 +282,8 @@ impl<'a> Rewriter<'a> {
     }
 }
 
-/// What the verifier says of a graph, if it says anything. Of a body, all but what its symbols are: the
-/// program declares them, and is verified as a whole.
+/// The verifier's report on a graph, if it finds anything. For a body, rules about symbols are left out: the program
+/// declares them, and is verified as a whole.
 pub(crate) fn violations(graph: &Graph, is_body: bool) -> Result<(), String> {
     let Err(mut found) = verify(graph) else {
         return Ok(());

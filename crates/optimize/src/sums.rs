@@ -1,7 +1,7 @@
-//! Sums over axes in a normal form, in which sums that are zero whatever the data show it.
+//! Sums over axes in a normal form, in which sums that are zero for any data are recognised.
 //!
-//! What is constant along the summed axes is a *row*: a polynomial over rows that no rule looks into and
-//! over sums of such values as change along the axes. Equal terms are collected:
+//! A value that is constant along the summed axes is a *row*: a polynomial whose atoms are opaque rows and sums of
+//! values that change along the axes. Equal terms are collected:
 //!
 //! ```text
 //! Σ (a · x + b) = a · Σx + n · b        for rows a and b, and n summed elements
@@ -13,9 +13,9 @@ use kiln_base::prim::Reduction;
 use kiln_ir::ops::Numel;
 use kiln_ir::{Builder, DType, Dim, Op, OpError, Pw, Value};
 
-/// The most terms of a polynomial; a longer one is not worked out.
+/// The most terms of a polynomial; sums with a longer one are given up.
 const MOST_TERMS: usize = 32;
-/// How many operations deep a sum is followed.
+/// The depth of operations to which a sum is followed.
 const DEPTH: usize = 24;
 
 /// A factor of a term.
@@ -25,7 +25,7 @@ enum Atom {
     Row(Value),
     /// The sum of a value that changes along the axes.
     Sum(Value),
-    /// How many elements a sum has, where that is not known yet.
+    /// The number of elements of a sum, where that is not known yet.
     Count,
 }
 
@@ -53,8 +53,8 @@ pub(crate) struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    /// Sums of values of the shape of `like` over `axes`; `None` for sums of nothing and for dtypes that
-    /// round or wrap on the way.
+    /// Sums of values of the shape of `like` over `axes`; `None` for empty sums, and for dtypes that round or wrap
+    /// intermediate results.
     pub fn new(view: View<'a>, like: Value, axes: &'a [usize]) -> Option<Sums<'a>> {
         let fact = view.fact(like);
         let extents: Vec<Dim> = axes.iter().map(|a| fact.shape[*a].clone()).collect();
@@ -67,7 +67,7 @@ impl<'a> Sums<'a> {
         })
     }
 
-    /// How many elements a sum has, as a value of one element.
+    /// The number of elements of a sum, as a value of one element.
     pub fn count(&self, b: &mut PatchBuilder<'_>, dtype: DType) -> Result<Value, OpError> {
         if let Some(n) = numel(&self.extents).as_const() {
             return b.full(n as f64, dtype, &[]);
@@ -85,7 +85,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Whether a value is what [`Sums::count`] makes.
+    /// True if a value is the result of [`Sums::count`].
     fn is_count(&self, v: Value) -> bool {
         let node = self.view.producer(v);
         let count = match node.op {
@@ -95,8 +95,8 @@ impl<'a> Sums<'a> {
         matches!(&count.op, Op::Numel(op) if numel(&op.shape) == numel(&self.extents))
     }
 
-    /// Whether `v` sums to zero for all finite data, as `x − mean(x)` does. Not where each element is
-    /// zero, as those of `x − x` and `0 · x` are, of which a program means the NaN that they show.
+    /// True if `v` sums to zero for all finite data, as `x − mean(x)` does. False where each element is zero, as in
+    /// `x − x` and `0 · x`: a program may use these for the NaN that they give.
     pub fn is_zero(&self, v: Value) -> bool {
         let zero = || {
             let linear = self.linear(v, DEPTH)?;
@@ -117,7 +117,7 @@ impl<'a> Sums<'a> {
         zero().unwrap_or(false)
     }
 
-    /// Whether `v`, of one number a row, is the sum of `x` divided by how many there are.
+    /// True if `v`, with one number per row, is the sum of `x` divided by the number of elements.
     pub fn is_mean(&self, v: Value, x: Value) -> bool {
         let difference = || {
             let mean = self.sum(x, DEPTH)?.times(&self.elements().inverse()?)?;
@@ -126,7 +126,7 @@ impl<'a> Sums<'a> {
         difference().is_some_and(|d| d.0.is_empty())
     }
 
-    /// What is stretched to `v`, if that is constant along the axes and so has one number a row.
+    /// The source that is stretched to `v`, if `v` is constant along the axes and so has one number per row.
     pub fn row_of(&self, v: Value) -> Option<Value> {
         let producer = self.view.producer(v);
         if !matches!(producer.op, Op::Broadcast(_)) || self.view.fact(v).shape[..] != *self.shape {
@@ -141,7 +141,7 @@ impl<'a> Sums<'a> {
         (self.axes.iter().all(constant) && rest.clone().all(whole)).then_some(source)
     }
 
-    /// The finite number that `v` holds everywhere.
+    /// The number that `v` holds everywhere, if it is finite.
     fn number(&self, v: Value) -> Option<f64> {
         let number = self.view.as_full(v)?.value.as_f64();
         number.is_finite().then_some(number)
@@ -163,7 +163,7 @@ impl<'a> Sums<'a> {
         Some(sum)
     }
 
-    /// A value of the whole shape.
+    /// The normal form of a value of the whole shape.
     fn linear(&self, v: Value, depth: usize) -> Option<Linear> {
         let depth = depth.checked_sub(1)?;
         let opaque = || Some(vec![(Polynomial::number(1.0), Some(v))]);
@@ -211,7 +211,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// A value with one number a row, in whatever shape.
+    /// The polynomial of a value with one number per row, of any shape.
     fn row(&self, v: Value, depth: usize) -> Option<Polynomial> {
         let depth = depth.checked_sub(1)?;
         if let Some(number) = self.number(v) {
@@ -271,7 +271,7 @@ impl Polynomial {
         self
     }
 
-    /// Terms that cancel but for the rounding of their numbers are gone.
+    /// Adds two polynomials. Terms that cancel, but for the rounding of their numbers, are dropped.
     fn plus(mut self, other: Polynomial) -> Option<Polynomial> {
         for term in other.0 {
             match self.0.iter().position(|t| t.atoms == term.atoms) {
@@ -298,7 +298,7 @@ impl Polynomial {
         Some(product)
     }
 
-    /// Of a single term.
+    /// The inverse of a polynomial of a single term.
     fn inverse(&self) -> Option<Polynomial> {
         let [term] = &self.0[..] else { return None };
         (term.number != 0.0 && term.number.is_finite()).then(|| {

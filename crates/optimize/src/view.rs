@@ -1,4 +1,4 @@
-//! What a rule sees of the graph.
+//! The view of the graph that rules get.
 
 use crate::PatchBuilder;
 use crate::arena::Arena;
@@ -35,12 +35,12 @@ impl<'a> View<'a> {
         &self.arena.users[id.index()]
     }
 
-    /// How many operand slots and outputs of the graph read a node.
+    /// The number of operand slots and outputs of the graph that read a node.
     pub fn use_count(&self, id: NodeId) -> usize {
         self.users(id).len() + self.arena.output_uses(id)
     }
 
-    /// Whether an output of the graph is a value of this node.
+    /// True if an output of the graph is a value of this node.
     pub fn is_output(&self, id: NodeId) -> bool {
         self.arena.output_uses(id) > 0
     }
@@ -55,18 +55,18 @@ impl<'a> View<'a> {
         &self.arena.graph.symbols
     }
 
-    /// Whether a value depends only on parameters and constants, so that it lands in *prepare*.
-    /// Parameters that the graph itself assigns do not count, nor do inputs of a body.
+    /// True if a value depends only on parameters and constants, so that it lands in *prepare*. Parameters that the
+    /// graph itself assigns do not count, nor do inputs of a body.
     pub fn is_prepared(&self, v: Value) -> bool {
         self.arena.prepared[v.node.index()]
     }
 
-    /// Whether the graph is compiled for a GPU.
+    /// True if the graph is compiled for a GPU.
     pub fn is_for_gpu(&self) -> bool {
         self.machine.gpu().is_some()
     }
 
-    /// Whether the machine multiplies numbers of a dtype as f32: halves, where no instruction multiplies these.
+    /// True if the machine multiplies this dtype as f32: f16 or bf16, where no instruction multiplies them.
     pub fn multiplies_as_f32(&self, dtype: DType) -> bool {
         match self.machine {
             Machine::Cpu(cpu) => {
@@ -77,7 +77,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The axis of a permutation, reshape or cast along which an axis of its operand lies whole.
+    /// The axis of the result of a permutation, reshape or cast along which an axis of its operand lies whole.
     pub fn axis_behind(&self, id: NodeId, axis: usize) -> Option<usize> {
         let node = self.node(id);
         match &node.op {
@@ -93,7 +93,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The number that a value holds everywhere, where that is how it was made.
+    /// The number that a value holds everywhere, if it is a `full`.
     pub fn as_full(&self, v: Value) -> Option<&'a ops::Full> {
         match &self.producer(v).op {
             Op::Full(f) => Some(f),
@@ -106,7 +106,7 @@ impl<'a> View<'a> {
         PatchBuilder::new(*self, self.node(node).loc.clone())
     }
 
-    /// The patch that replaces the only output of `node` by a value that is already there.
+    /// The patch that replaces the only output of `node` by an existing value.
     pub fn replace(&self, node: NodeId, by: Value) -> Option<crate::Patch> {
         Some(self.patch(node).replacing(node.value(), by))
     }

@@ -1,8 +1,8 @@
-//! Branches compute what is read, and barriers hold what is waited for: an output of a branch that nothing
-//! reads goes, and with it what only it needed, on both sides; so does an output of a barrier that nothing
-//! reads, if its operand is there from the start or is held by the barrier anyway.
+//! Removes unread outputs of branches and barriers. With an output of a branch goes, on both sides, the work that
+//! only it needed. An unread output of a barrier goes if its operand is an input or a constant, or if the barrier
+//! holds the operand anyway.
 //!
-//! Any other unread output of a barrier stays: what is behind it waits for the operand. A data error that
+//! Any other unread output of a barrier stays: the readers of the barrier wait for the operand. A data error that
 //! only a removed part could report goes too, as with dead code. One walk over the branches and barriers.
 
 use super::loop_values::{part, reached, read, replaced, shrink_each};
@@ -48,7 +48,7 @@ fn branch(view: &View<'_>, id: NodeId, op: &ops::If) -> Option<Patch> {
     replaced(view, id, ops::If { branches }.into(), &inputs, &outputs)
 }
 
-/// The barrier without what nothing reads and nothing waits for.
+/// The barrier without its unread operands that are available from the start or that it holds twice.
 fn barrier(view: &View<'_>, id: NodeId, op: &ops::Barrier) -> Option<Patch> {
     let live = read(view, id);
     let inputs = &view.node(id).inputs;

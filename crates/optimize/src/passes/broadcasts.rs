@@ -1,14 +1,14 @@
-//! Work on what is stretched, before it is stretched:
+//! Pointwise work and extremes, moved in front of broadcasts:
 //!
 //! ```text
 //! f(broadcast(a), broadcast(b), …) = broadcast(f(a, b, …))
 //! max(broadcast(x), the stretched axes) = x, and the same for min
 //! ```
 //!
-//! Each element is computed once instead of once for every place that it is stretched to, equal
-//! computations before and after a broadcast become one, and what depends on parameters alone is seen to
-//! do so. Holds for every pointwise row and every cast, for every number. The operands need to be constant
-//! along one axis at least of known extent other than 1.
+//! Each element is computed once instead of once for every position that it is stretched to. Equal computations
+//! before and after a broadcast become one, and work that depends on parameters alone can move to *prepare*. Holds
+//! for every pointwise row and every cast, for every number. The operands need to be constant along at least one axis
+//! of known extent other than 1.
 
 use crate::{Pass, Patch, Rule, Run, View};
 use kiln_base::prim::Reduction;
@@ -52,7 +52,7 @@ impl Rule for PointwiseOfBroadcast {
     }
 }
 
-/// What is stretched to an operand.
+/// The source that is stretched to an operand.
 enum Source<'a> {
     Value(Value),
     Number(&'a Full),
@@ -65,7 +65,7 @@ fn source<'a>(view: &View<'a>, v: Value) -> Option<Source<'a>> {
     }
 }
 
-/// The shape that all sources stretch to, if it is smaller than `shape` and one of them is no number.
+/// The shape that all sources stretch to, if it is smaller than `shape` and at least one source is not a number.
 fn joint(view: &View<'_>, sources: &[Source<'_>], shape: &[Dim]) -> Option<Shape> {
     let mut small = Shape::from_elem(Dim::ONE, shape.len());
     let mut rank = None;
@@ -105,7 +105,7 @@ impl Rule for ExtremeOfBroadcast {
         let x = below.inputs[0];
         let (from, to) = (&view.fact(x).shape, &below.fact().shape);
         let added = to.len() - from.len();
-        // Of an empty axis the extreme is the identity, not x.
+        // The extreme over an empty axis is the identity, not x.
         let stretched = |a: &usize| (*a < added || from[a - added].is(1)) && !to[*a].is(0);
         if !reduce.axes.iter().all(stretched) {
             return None;

@@ -1,23 +1,22 @@
-//! Values from which their mean is taken:
+//! Values minus their mean:
 //!
 //! ```text
 //! x − mean(x) = y − mean(y)      where x = y + b, and b is constant along the axes of the mean
 //! Σ (y + b) = Σ y + n · b        where nothing else reads the sum y + b
 //! Σ z = 0                        where that follows for all z of this form, as for x − mean(x)
-//! view(y + b) = view(y) + view(b)    where b is along one axis and a norm reads the permutation or reshape
+//! view(y + b) = view(y) + view(b)    where b lies along one axis and a norm reads the permutation or reshape
 //! ```
 //!
-//! So a bias in front of a batch norm that uses batch statistics is dropped: the result does not depend
-//! on it, the running mean still includes it, and its gradient is exactly zero. The last rule also
-//! saves the pass over the data that the derivative of a variance with respect to its mean would cost.
+//! So a bias in front of a batch norm that uses batch statistics is dropped. The result does not depend on it, the
+//! running mean still includes it, and its gradient is exactly zero. The rule for zero sums also saves the pass over
+//! the data for the derivative of a variance with respect to its mean.
 //!
-//! What must hold: f32 or f64 (extents may be symbols); for the first rule every reader of x
-//! either takes the mean of x from it or sums it along the same axes, so that x need not be computed
-//! at all.
+//! Conditions: f32 or f64 (extents may be symbols). For the first rule, every reader of x either takes the mean of x
+//! from it or sums it along the same axes, so that x need not be computed at all.
 //!
-//! The first two rules need y to be the result of a product and b its bias, a parameter. Where b cancels most
-//! of y, y + b has few correct digits anyway, since the product rounds y; of any other y, which may be exact,
-//! the mean of y would lose what y + b keeps. For the same reason no bias moves behind a cast to f16 or bf16.
+//! The first two rules need y to be the result of a product and b its bias, a parameter. Where b cancels most of y,
+//! y + b has few correct digits anyway, since the product rounds y. Any other y may be exact; the mean of y would
+//! then lose digits that y + b keeps. For the same reason no bias moves past a cast to f16 or bf16.
 //!
 //! Changes rounding: by a few roundings of y and of b. A sum that is zero for all finite data is made exactly
 //! zero, and stays zero where the data hold NaN or infinities.
@@ -48,8 +47,8 @@ fn summed_axes<'a>(view: &View<'a>, id: NodeId) -> Option<&'a [usize]> {
     }
 }
 
-/// `y` and `b` of `x = y + b`, where b is the bias of the product y and constant along the axes; b before it is
-/// stretched.
+/// `y` and `b` of `x = y + b`, where b is the bias of the product y and constant along the axes; b is returned before
+/// it is stretched.
 fn shifted(view: &View<'_>, sums: &Sums<'_>, x: NodeId) -> Option<(Value, Value)> {
     let [a, b] = operands(view, x, Pw::Add)?;
     [(a, b), (b, a)].into_iter().find_map(|(y, b)| {
@@ -58,7 +57,7 @@ fn shifted(view: &View<'_>, sums: &Sums<'_>, x: NodeId) -> Option<(Value, Value)
     })
 }
 
-/// True for the result of a matrix product or convolution, behind views.
+/// True if the value is the result of a matrix product or convolution, perhaps through views.
 fn is_product(view: &View<'_>, mut y: Value) -> bool {
     while view.producer(y).op.is_view() {
         y = view.producer(y).inputs[0];
@@ -67,7 +66,7 @@ fn is_product(view: &View<'_>, mut y: Value) -> bool {
     matches!(op, Op::MatMul(_) | Op::Conv(_) | Op::ConvTranspose(_))
 }
 
-/// True for a parameter, behind views and casts, whether or not the graph assigns it.
+/// True if the value is a parameter, perhaps through views and casts, whether or not the graph assigns it.
 fn is_parameter(view: &View<'_>, mut b: Value) -> bool {
     loop {
         let node = view.producer(b);
@@ -85,7 +84,7 @@ fn centre(view: &View<'_>, sums: &Sums<'_>, id: NodeId, x: Value) -> Option<Valu
     (from == x && sums.is_mean(sums.row_of(mean)?, x)).then_some(mean)
 }
 
-/// x − mean(x) = y − mean(y), for all that read x.
+/// x − mean(x) = y − mean(y), for all readers of x.
 pub struct BiasBeforeNorm;
 
 impl Rule for BiasBeforeNorm {
@@ -138,8 +137,8 @@ fn centre_of(
     b.pointwise(Pw::Sub, &[y, mean])
 }
 
-/// view(y + b) = view(y) + view(b), of permutations and reshapes: the bias of a linear layer or convolution of whose
-/// result a batch norm reads a view.
+/// view(y + b) = view(y) + view(b), for permutations and reshapes. The bias is that of a linear layer or convolution,
+/// and a batch norm reads a view of its result.
 pub struct BiasBehindView;
 
 impl Rule for BiasBehindView {
@@ -194,7 +193,7 @@ fn is_rounding(view: &View<'_>, id: NodeId) -> bool {
     matches!(node.op, Op::Cast(_)) && float(id.value()) && float(node.inputs[0])
 }
 
-/// What is stretched to a value from one number for each index of an axis, and that axis.
+/// The source that is stretched to a value from one number for each index of an axis, and that axis.
 fn along(view: &View<'_>, stretched: Value) -> Option<(Value, usize)> {
     let node = view.producer(stretched);
     if !matches!(node.op, Op::Broadcast(_)) {

@@ -1,10 +1,9 @@
 //! Common subexpressions: two nodes with one op, equal attributes and the same operands are one.
 //!
-//! Operands of `add`, `mul`, `eq`, `ne` and the bit operations are compared in either order, and so are
-//! those of `maximum` and `minimum` on integers and bool. On floats these two are not: which zero
-//! `maximum(0, -0)` gives may depend on the order. Every op is pure, random numbers too: one key gives
-//! one sequence. Inputs are never merged. Two outputs of the graph may come to share a value; their
-//! targets stay. One walk with a hash table.
+//! Operands of `add`, `mul`, `eq`, `ne` and the bit operations are compared in either order, and so are those of
+//! `maximum` and `minimum` on integers and bool. On floats these two are not, since the zero that `maximum(0, -0)`
+//! gives may depend on the order. Every op is pure, random numbers too: one key gives one sequence. Inputs are never
+//! merged. Two outputs of the graph may come to share a value; their targets stay. One walk with a hash table.
 
 use crate::{OptimizeError, Pass, Rewriter, Run, View};
 use hashbrown::HashTable;
@@ -72,7 +71,7 @@ fn hash(hasher: &impl BuildHasher, node: &Node) -> u64 {
     h.finish()
 }
 
-/// The operands, sorted where their order means nothing.
+/// The operands, sorted if the op is commutative.
 fn key_operands(node: &Node) -> SmallVec<[Value; 3]> {
     let mut operands = node.inputs.clone();
     if commutes(node) {
@@ -81,7 +80,7 @@ fn key_operands(node: &Node) -> SmallVec<[Value; 3]> {
     operands
 }
 
-/// Whether the order of the two operands changes no bit of the result.
+/// True if the order of the two operands changes no bit of the result.
 fn commutes(node: &Node) -> bool {
     let Op::Pointwise(p) = &node.op else {
         return false;

@@ -24,7 +24,7 @@ pub const PASS: Pass = Pass {
     run: Run::Rules(&[&FullFold, &ConstantFold]),
 };
 
-/// The most bytes of a result, and of each operand: what a program may carry rather than compute.
+/// The most bytes of a result, and of each operand. Larger ones are computed when the program runs.
 const MAX_BYTES: i64 = 4096;
 
 /// Ops on tensors that hold one number everywhere.
@@ -53,7 +53,7 @@ impl Rule for FullFold {
     }
 }
 
-/// The number that a pointwise op or a cast makes of the numbers of its operands.
+/// The number that a pointwise op or a cast gives for the numbers of its operands.
 fn scalar_result(view: &View<'_>, id: NodeId) -> Option<Scalar> {
     let node = view.node(id);
     let scalars: Option<Vec<Array>> = (node.inputs.iter())
@@ -89,7 +89,7 @@ impl Rule for ConstantFold {
             Op::Numel(op) => numel(&op.shape).as_const().is_some(),
             _ => !node.inputs.is_empty(),
         };
-        // What orders several values is not there to be computed.
+        // Ops with several outputs, such as barriers, only order values: there is nothing to compute.
         let one = node.facts.len() == 1;
         if !folds || !one || !is_small(node.fact()) {
             return None;
@@ -122,7 +122,7 @@ impl Rule for ConstantFold {
 
 fn is_small(fact: &Fact) -> bool {
     let small = |n: i64| (0..=MAX_BYTES / fact.dtype.size() as i64).contains(&n);
-    // Each dim by itself, too: a window may be larger than its result.
+    // Each dim is checked too: a window may be larger than its result.
     fact.numel().as_const().is_some_and(small)
         && fact.shape.iter().all(|d| d.as_const().is_some_and(small))
 }

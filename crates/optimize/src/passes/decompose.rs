@@ -1,10 +1,11 @@
-//! Composites in terms of primitives: `batch_norm(x, …) → ((x − mean) · scale) + bias`, and so on, as
-//! each composite's `decompose` says.
+//! Composites in terms of primitives: `batch_norm(x, …) → ((x − mean) · scale) + bias`, and so on, by each
+//! composite's `decompose`.
 //!
-//! Fusion moves work too, so values without elements are taken apart here as well, where no other pass runs.
+//! Decomposition may yield work on values without elements, so it is removed here as well: no other pass runs after
+//! this.
 //!
-//! Runs last, when no pattern needs a composite whole any more. Exact in the sense that a composite
-//! *means* its decomposition; engines may still contract or reorder what it becomes.
+//! Runs last, when no pattern needs a composite whole any more. Exact in the sense that a composite *means* its
+//! decomposition; engines may still contract or reorder the primitives.
 
 use super::emptiness::Empty;
 use crate::{Options, Pass, Patch, Rule, Run, View, optimize_with};
@@ -19,8 +20,8 @@ const PASS: Pass = Pass {
     run: Run::Rules(&[&Empty, &Decompose]),
 };
 
-/// Writes the composites of a graph and of its bodies in terms of primitives, but for those that a machine computes
-/// whole. A composite that can't be written so is left.
+/// Decomposes the composites of a graph and of its bodies, except those for which the machine has a kernel.
+/// Composites without a decomposition stay.
 pub fn decompose(graph: Graph, machine: &Machine) -> Graph {
     let options = Options {
         machine: *machine,
@@ -57,8 +58,8 @@ impl Rule for Decompose {
     }
 }
 
-/// Whether something beside attention has the weights: a product of its query and its key. Then they are computed once
-/// for both, where attention as one kernel would compute them for itself alone.
+/// True if another op needs the attention's weights: a product reads its query and its key. The weights are then
+/// computed once for both; attention as one kernel would compute them for itself alone.
 fn weights_are_read(view: &View<'_>, id: NodeId) -> bool {
     let reads = |operand: usize| {
         let mut found = Vec::new();
@@ -74,7 +75,7 @@ fn weights_are_read(view: &View<'_>, id: NodeId) -> bool {
     reads(0).iter().any(|r| keys.contains(r))
 }
 
-/// The products that read a value as this operand, behind views and casts.
+/// The products that read a value as this operand, through views and casts.
 fn readers(view: &View<'_>, id: NodeId, operand: usize, found: &mut Vec<NodeId>) {
     for user in view.users(id) {
         let node = view.node(*user);
@@ -90,8 +91,8 @@ fn readers(view: &View<'_>, id: NodeId, operand: usize, found: &mut Vec<NodeId>)
     }
 }
 
-/// Whether the machine computes the op whole: the gradients of convolutions of floats, attention and its gradients, on
-/// the CPU but of f64.
+/// True if the machine has a kernel for the op: for gradients of convolutions of floats, and for attention and its
+/// gradients (on the CPU, not of f64).
 fn has_kernel(view: &View<'_>, op: &Op, dtype: DType) -> bool {
     match op {
         Op::ConvTranspose(_) | Op::ConvWeight(_) => dtype.is_float(),

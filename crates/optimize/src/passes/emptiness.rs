@@ -1,14 +1,14 @@
-//! A value without elements is made of nothing:
+//! A value without elements needs no operands:
 //!
 //! ```text
 //! empty   f(x, …) = full(0)     where the result has an axis of extent 0
 //! ```
 //!
-//! Nothing is read, divided or looked up for it. Other rules may then move the work that made it, since
-//! work on what is stretched to no elements, done before it is stretched, could report a data error that
-//! nothing stands for: `(a / b).sum(1)` of `[11, 0]` and `[11, 1]` divides nothing. Sizes are 0 for
-//! every run or for none, since symbols are at least 2. What a user's kernel does is left to it, as are
-//! the indices of a scatter that name places in a tensor that has none.
+//! Nothing is read, divided or looked up for it. This must come before other rules move the work that computes it.
+//! They move work on the result of a broadcast to its operand. If the operand is stretched to no elements, the moved
+//! work could report a data error that the program does not have: `(a / b).sum(1)` of `[11, 0]` and `[11, 1]` divides
+//! nothing. Sizes are 0 for every run or for none, since symbols are at least 2. A user's kernel always runs. A
+//! scatter with indices into a tensor without elements stays too, since they are out of range.
 
 use crate::{Pass, Patch, Rule, Run, View};
 use kiln_base::Scalar;
@@ -23,7 +23,7 @@ pub const PASS: Pass = Pass {
     run: Run::Rules(&[&Empty]),
 };
 
-/// f(x, …) = full(0) of no elements.
+/// f(x, …) = full(0) without elements.
 pub struct Empty;
 
 impl Rule for Empty {

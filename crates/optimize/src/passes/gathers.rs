@@ -1,23 +1,21 @@
-//! What is chosen by index, computed where it is chosen:
+//! Gathered values, computed after the gather and not before:
 //!
 //! ```text
 //! gather_of_extreme     gather(a, argmax(a)) = max(a)      and of the smallest
 //! gather_of_pointwise   gather(f(a, b, …), i) = f(gather(a, i), gather(b, i), …)
-//!                       gather(c, i) = c       for what is constant along the axis
+//!                       gather(c, i) = c       for c constant along the axis
 //! ```
 //!
-//! for a chain f of pointwise rows and casts, so a loss that picks the label's log-probability reads the
-//! logit at the label, and no log-softmax is written to memory. A gather reads its operand from memory, so
-//! this stores f(a, b, …) no more; it holds for every number. What must hold:
+//! for a chain f of pointwise rows and casts. So a loss that picks the label's log-probability reads the logit at the
+//! label, and no log-softmax is written to memory. A gather reads its operand from memory, so f(a, b, …) is no longer
+//! stored. Holds for every number. Conditions:
 //!
-//! - `a` is the same value on both sides, so the index of the first extreme is inside it, and the elements at
-//!   it are the extremes, NaN among them. The derivative has gone by index by then.
-//! - The index is half as long as the axis at most, and as large as the operand off it, so little is
-//!   computed twice.
-//! - What is gathered instead lies in memory in any case: inputs, and what something else than pointwise
-//!   work reads too. One gather is left at least, so an index out of range is still reported.
-//! - Rows of the chain are of floats and masks: integers that are divided by zero are an error wherever
-//!   they are.
+//! - `a` is the same value on both sides, so the index of the first extreme is inside it, and the elements at it are
+//!   the extremes, NaN among them. The derivative was taken by index before.
+//! - The index is at most half as long as the axis, and as large as the operand off it, so little is computed twice.
+//! - The new operands of gathers lie in memory in any case: they are inputs, or something other than pointwise work
+//!   reads them too. At least one gather is left, so an index out of range is still reported.
+//! - Rows of the chain are of floats and masks: an integer division by zero is an error for any element.
 
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use hashbrown::HashMap;
@@ -112,7 +110,7 @@ impl Rule for GatherOfPointwise {
     }
 }
 
-/// Whether the index is half as long as the axis at most, and as large as x off it.
+/// True if the index is at most half as long as the axis, and as large as x off it.
 fn is_shorter(view: &View<'_>, x: Value, index: Value, axis: usize) -> bool {
     let (from, to) = (&view.fact(x).shape, &view.fact(index).shape);
     let short = match (to[axis].as_const(), from[axis].as_const()) {
@@ -137,21 +135,21 @@ fn is_row(view: &View<'_>, node: &Node) -> bool {
     }
 }
 
-/// A chain while it is written for what is chosen.
+/// A chain while it is rewritten for the gathered elements.
 struct Chain<'a> {
     view: &'a View<'a>,
     gather: &'a Gather,
     index: Value,
     /// The index's shape.
     shape: &'a Shape,
-    /// What is chosen of a value.
+    /// The gathered elements of each value.
     at: HashMap<Value, Value>,
     rows: usize,
     gathers: usize,
 }
 
 impl Chain<'_> {
-    /// What is chosen of a value; `None` where that would read what is not in memory.
+    /// The gathered elements of a value; `None` where that would read a value that is not in memory.
     fn chosen(&mut self, b: &mut PatchBuilder<'_>, v: Value) -> Option<Result<Value, OpError>> {
         if let Some(new) = self.at.get(&v) {
             return Some(Ok(*new));
@@ -175,7 +173,7 @@ impl Chain<'_> {
         Some(new)
     }
 
-    /// The operands of a row, chosen.
+    /// The gathered operands of a row.
     fn operands(&mut self, b: &mut PatchBuilder<'_>, node: &Node) -> Option<Vec<Value>> {
         if !is_row(self.view, node) || self.rows == LONGEST {
             return None;
@@ -185,7 +183,7 @@ impl Chain<'_> {
         operands.map(|v| self.chosen(b, *v)?.ok()).collect()
     }
 
-    /// What a value is stretched from along the axis.
+    /// The source of a value that is stretched along the axis.
     fn constant(&self, v: Value) -> Option<Value> {
         let node = self.view.producer(v);
         let Op::Broadcast(_) = node.op else {
@@ -198,7 +196,7 @@ impl Chain<'_> {
         stretched.then_some(node.inputs[0])
     }
 
-    /// Whether a value is stored whatever becomes of the gather.
+    /// True if a value is stored in any case, whatever the gather becomes.
     fn is_in_memory(&self, mut v: Value) -> bool {
         let fuses = |u: &NodeId| {
             let node = self.view.node(*u);

@@ -1,4 +1,4 @@
-//! Pointwise operations that do nothing, or less than they say:
+//! Pointwise operations that do nothing or that a simpler one can replace:
 //!
 //! ```text
 //! neutral_number   x · 1 = x    x / 1 = x    x − 0 = x    x + (−0) = x    pow(x, 1) = x
@@ -13,9 +13,9 @@
 //! exact_cast       cast(cast(x, wider), t) = cast(x, t)
 //! ```
 //!
-//! They hold for every number, NaN, infinities and −0 among them; that is why `x + 0` (which makes 0 of
-//! −0), `x · 0` and `x − x` are not here. The sign of a NaN has no meaning. A cast is wider if it keeps
-//! every value of its operand's dtype; a cast to a narrower one always rounds or wraps.
+//! They hold for every number, NaN, infinities and −0 among them. So `x + 0` (which turns −0 into 0), `x · 0` and `x
+//! − x` are not here. The sign of a NaN has no meaning. A cast is wider if it keeps every value of its operand's
+//! dtype; a cast to a narrower one always rounds or wraps.
 
 use crate::{Pass, Patch, Rule, Run, View};
 use kiln_base::Scalar;
@@ -65,7 +65,7 @@ fn under(view: &View<'_>, v: Value, which: Pw) -> Option<Value> {
     (pw == which).then(|| operands[0])
 }
 
-/// Whether a value holds this number everywhere; zeros must have the same sign.
+/// True if a value holds this number everywhere; zeros must have the same sign.
 fn holds(view: &View<'_>, v: Value, number: f64) -> bool {
     view.as_full(v).is_some_and(|f| match f.value {
         Scalar::Float(x) => x.to_bits() == number.to_bits(),
@@ -216,7 +216,7 @@ fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if from == to {
         return view.replace(id, below.inputs[0]);
     }
-    // A float saturates where an integer wraps, and an integer goes to a half through f32.
+    // A float saturates where an integer wraps, and an integer is cast to f16 or bf16 through f32.
     let same = match (from.kind(), over.kind()) {
         (Kind::Float, _) => to.is_float(),
         (_, Kind::Float) => to.is_float() || keeps_all(from, to),
@@ -229,7 +229,7 @@ fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace_with(id, Cast::to(to), &below.inputs)
 }
 
-/// Whether every value of a dtype is one of another.
+/// True if the second dtype represents every value of the first.
 fn keeps_all(from: DType, to: DType) -> bool {
     match (from.float(), to.float()) {
         (Some(from), Some(to)) => {

@@ -1,9 +1,9 @@
-//! Loops compute what is read: a stacked output that nothing reads goes, and with it what only it
-//! needed, whether carried, scanned or given to all steps. What is stacked twice is stacked once.
+//! Removes unread stacked outputs of loops, and with them the work that only they needed, whether carried, scanned or
+//! given to all steps. A value that is stacked twice is stacked once.
 //!
-//! A carried value stays while it is read behind the loop or by what stays of a step. The steps that
-//! stay compute what they did. A data error that only a removed part could report goes too, as with
-//! dead code. One walk over the loops and their bodies.
+//! A carried value stays while it is read after the loop or by the remaining part of a step. The remaining work of a
+//! step is unchanged. A data error that only a removed part could report goes too, as with dead code. One walk over
+//! the loops and their bodies.
 
 use crate::{OptimizeError, Pass, Patch, Rewriter, Run, View};
 use kiln_ir::{Builder, Graph, Node, NodeId, Op, Value, ops};
@@ -43,7 +43,7 @@ fn shrink(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
     })
 }
 
-/// Applies what `smaller` finds, the name of a rule and its patch, at each node that something reads.
+/// Applies the result of `smaller`, the name of a rule and its patch, at each node that something reads.
 pub(super) fn shrink_each(
     rewriter: &mut Rewriter<'_>,
     smaller: impl Fn(&View<'_>, NodeId) -> Option<(&'static str, Patch)>,
@@ -61,7 +61,7 @@ pub(super) fn shrink_each(
     Ok(())
 }
 
-/// The patch for a node of which some outputs become those of another op, one after the other.
+/// The patch for a node some of whose outputs become the outputs of another op, in order.
 pub(super) fn replaced(
     view: &View<'_>,
     id: NodeId,
@@ -78,7 +78,7 @@ pub(super) fn replaced(
     Some(patch.finish())
 }
 
-/// Which outputs are read.
+/// For each output, true if it is read.
 pub(super) fn read(view: &View<'_>, id: NodeId) -> Vec<bool> {
     let mut read = vec![false; view.node(id).facts.len()];
     let inputs = view.users(id).iter().flat_map(|u| &view.node(*u).inputs);
@@ -89,7 +89,7 @@ pub(super) fn read(view: &View<'_>, id: NodeId) -> Vec<bool> {
     read
 }
 
-/// The stacked outputs that are read and have what an earlier one has, each behind that one.
+/// Pairs of stacked outputs: one that is read, and an earlier one with the same value.
 fn twins(op: &ops::Loop, read: &[bool]) -> Vec<(usize, usize)> {
     let value = |o: usize| op.body.outputs[o].value;
     let stacked = op.carried..read.len();
@@ -100,8 +100,7 @@ fn twins(op: &ops::Loop, read: &[bool]) -> Vec<(usize, usize)> {
     .collect()
 }
 
-/// The outputs that stay, the loop with only these, and the operands that it takes; `None` where
-/// everything stays.
+/// The outputs that stay, the loop with only these, and the operands that it takes; `None` where everything stays.
 fn smaller(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<usize>)> {
     let body = &op.body;
     let mut live = read.to_vec();
@@ -157,7 +156,7 @@ pub(super) fn reached(body: &Graph, live: &[bool]) -> Vec<bool> {
     reached
 }
 
-/// The body with these inputs (behind the first `fixed`, which stay) and outputs.
+/// The body with these inputs (after the first `fixed`, which stay) and outputs.
 pub(super) fn part(
     body: &Graph,
     fixed: usize,

@@ -6,18 +6,18 @@
 //! widened_parts          cast(part of y), … = part of cast(y), …    of the result y of a product
 //! ```
 //!
-//! Each element of a merged product has the same terms. It is one kernel in place of several, with a larger
-//! product to share among threads. Weights and biases must be there side by side at no cost: because they
-//! depend on parameters and constants only, so that putting them together lands in *prepare*, or because
-//! they are neighbouring parts of one value. A bias that only some of them have is 0 for the others. What
-//! reads the results reads memory through strides anyway: other products and attention, directly or through
-//! views, and what takes a result apart, as rotary embeddings do; anything else could have been part of the
-//! product's own kernel. Parts of a result of f16 or bf16 that products of f32 read are cast together.
+//! Each element of a merged product has the same terms. One kernel takes the place of several, with a larger product
+//! to share among threads. Concatenating weights and biases must cost nothing at run time. Either they depend on
+//! parameters and constants only, so that concatenating them lands in *prepare*, or they are neighbouring parts of
+//! one value. Products without a bias get a bias of 0. The readers of the results must be ones that read memory
+//! through strides anyway: other products and attention, directly or through views, and ops that take a result apart,
+//! as rotary embeddings do. Any other reader could have been part of the product's own kernel. Parts of a result of
+//! f16 or bf16 that products of f32 read are cast together.
 //!
-//! A factor stands in the way of merging when it is on one of the results. So it moves behind the products
-//! that read that result, where it joins what reads them. That changes rounding, unless c is a power of
-//! two. What the products give is larger or smaller by c on the way, which keeps their range but in
-//! f16, where attention divides its query by √d so that the scores fit.
+//! A factor on one of the results prevents merging. So it moves behind the products that read that result, where it
+//! can be fused with their readers. That changes rounding, unless c is a power of two. Meanwhile the results of the
+//! products are larger or smaller by c. That keeps their range, except in f16, where attention divides its query by
+//! √d so that the scores fit.
 
 use crate::pass::keeps_range;
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
@@ -32,10 +32,10 @@ pub const PASS: Pass = Pass {
     run: Run::Rules(&[&FactorBehindProduct, &SharedOperand, &WidenedParts]),
 };
 
-/// More readers of one value than this are not looked at.
+/// Values with more readers than this are skipped.
 const MOST: usize = 32;
 
-/// Whether every reader of a value, behind views, is a product or attention; their ids are collected.
+/// True if every reader of a value, through views, is a product or attention; their ids are collected.
 fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> bool {
     let users = view.users(id);
     if view.is_output(id) || users.len() + found.len() > MOST {
@@ -53,8 +53,8 @@ fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> boo
     })
 }
 
-/// Whether no reader of a product could be part of its kernel: each is a product or attention, or all of them take
-/// parts.
+/// True if no reader of a product could be part of its kernel: each is a product or attention, or several take
+/// slices.
 fn reads_memory(view: &View<'_>, id: NodeId) -> bool {
     let users = view.users(id);
     let is_slice = |u: &&NodeId| matches!(view.node(**u).op, Op::Slice(_));
@@ -68,7 +68,7 @@ fn reads_memory(view: &View<'_>, id: NodeId) -> bool {
         })
 }
 
-/// The product that makes a value, with or without a bias, behind reshapes and permutations.
+/// True if a product computes the value, with or without a bias, perhaps through reshapes and permutations.
 fn is_product(view: &View<'_>, mut v: Value) -> bool {
     loop {
         let node = view.producer(v);
@@ -107,7 +107,7 @@ impl Rule for FactorBehindProduct {
         let mut readers = Vec::new();
         let c = number.value.as_f64();
         let stays = !number.dtype.is_float() || number.dtype == DType::F16 || !keeps_range(c);
-        // A factor of a weight costs nothing when the program runs.
+        // A factor of a weight costs nothing at run time.
         if stays
             || view.is_prepared(id.value())
             || !is_product(view, x)
@@ -146,7 +146,7 @@ impl Rule for FactorBehindProduct {
     }
 }
 
-/// The views between a value and a node that it is made of, the last one first.
+/// The views between a value and the node `of`, the last one first.
 fn views_of(view: &View<'_>, mut v: Value, of: NodeId) -> Option<Vec<Op>> {
     let mut views = Vec::new();
     while v.node != of {
@@ -185,7 +185,7 @@ impl Rule for SharedOperand {
     }
 }
 
-/// The product of all that multiply the operand in `slot` of a node, the first one of them.
+/// Merges all products that multiply the operand in `slot` of a node, which is the first of them.
 fn shared(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
     let x = view.node(id).inputs[slot];
     let users = view.users(x.node);
@@ -281,7 +281,7 @@ fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[Part]) -> Option<Pa
     Some(patch.finish())
 }
 
-/// The biases put together, with zeros where there is none.
+/// The concatenated biases, with zeros where there is none.
 fn biases(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
@@ -305,7 +305,7 @@ fn biases(
     patch.op(Concat { axis: 0 }, &biases).ok()
 }
 
-/// Values put together along an axis, at no cost when the program runs.
+/// Values concatenated along an axis, at no cost at run time.
 fn side_by_side(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
@@ -318,7 +318,7 @@ fn side_by_side(
     if !values.iter().all(|v| view.is_prepared(*v)) {
         return None;
     }
-    // What was cast is put together before, so that a product of halves is seen to be one.
+    // Values are concatenated before they are cast, so that a product of f16 or bf16 is recognised.
     let dtype = view.fact(values[0]).dtype;
     let uncast = values.iter().map(|v| uncast(view, patch, *v));
     let uncast: Option<Vec<Value>> = uncast.collect();
@@ -379,7 +379,7 @@ impl Rule for WidenedParts {
     }
 }
 
-/// Whether every reader of a value, behind views, casts it to f32 for products alone; the casts are collected.
+/// True if every reader of a value, through views, casts it to f32 for products alone; the casts are collected.
 fn read_by_casts(view: &View<'_>, id: NodeId, casts: &mut Vec<NodeId>) -> bool {
     let users = view.users(id);
     if view.is_output(id) || users.len() + casts.len() > MOST {
@@ -394,7 +394,7 @@ fn read_by_casts(view: &View<'_>, id: NodeId, casts: &mut Vec<NodeId>) -> bool {
     })
 }
 
-/// The part of one value of which all these are neighbouring parts.
+/// The part of one value that consists of these values, if they are neighbouring parts of it.
 fn neighbours(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,

@@ -1,4 +1,4 @@
-//! The list of passes, and one file a pass: its equation, what must hold, what it costs.
+//! The list of passes, and one file a pass: its equation, its conditions, its cost.
 
 pub mod branch_values;
 pub mod broadcasts;

@@ -1,14 +1,14 @@
-//! Borders that an op can make itself, and parts of a result that it need not compute:
+//! Pads that an op can do itself, and parts of a result that it need not compute:
 //!
 //! ```text
-//! pad_in_conv      conv(pad(x), w) = conv(x, w) with more padding, where the borders hold 0
-//! pad_in_window    window(pad(x)) = window(x) with more padding, where they hold what changes nothing
+//! pad_in_conv      conv(pad(x), w) = conv(x, w) with more padding, where the pad is 0
+//! pad_in_window    window(pad(x)) = window(x) with more padding, where the pad is the reduction's identity
 //! crop_in_conv     part of conv_transpose(y, w) = conv_transpose(y, w) of a smaller result
 //! ```
 //!
-//! Padding of a convolution is literal zeros, so each sum has the same terms; the gradient by the weight
-//! is such a sum too. The padded value need not be written to memory. Borders are along spatial axes and
-//! known; the last rule is for a result that nothing else reads.
+//! Padding of a convolution is literal zeros, so each sum has the same terms; the gradient with respect to the weight
+//! is such a sum too. The padded value need not be written to memory. Pads are along spatial axes and of known size.
+//! The last rule is for a result that nothing else reads.
 
 use crate::{Pass, Patch, Rule, Run, View};
 use kiln_base::Scalar;
@@ -25,7 +25,7 @@ pub const PASS: Pass = Pass {
 
 type Borders = Vec<(usize, usize)>;
 
-/// The operand of a pad and its known borders, which lie along the last `spatial` axes.
+/// The operand of a pad and the known pads, which lie along the last `spatial` axes.
 fn padded<'a>(view: &View<'a>, v: Value, spatial: usize) -> Option<(Value, Borders, &'a Pad)> {
     let node = view.producer(v);
     let Op::Pad(pad) = &node.op else {
@@ -49,7 +49,7 @@ fn sum(a: &[(usize, usize)], b: &[(usize, usize)]) -> Borders {
         .collect()
 }
 
-/// conv(pad(x), w) = conv(x, w) with more padding, for a convolution and its gradient by the weight.
+/// conv(pad(x), w) = conv(x, w) with more padding, for a convolution and its gradient with respect to the weight.
 pub struct PadInConv;
 
 impl Rule for PadInConv {
@@ -118,8 +118,8 @@ impl Rule for PadInWindow {
     }
 }
 
-/// Part of conv_transpose(y, w) = conv_transpose(y, w) of a smaller result: what is cut off in front is
-/// padding of the convolution, what is cut off behind too.
+/// Part of conv_transpose(y, w) = conv_transpose(y, w) of a smaller result: both the front and the end that are cut
+/// off become padding of the convolution.
 pub struct CropInConv;
 
 impl Rule for CropInConv {
@@ -150,7 +150,7 @@ impl Rule for CropInConv {
     }
 }
 
-/// What a slice cuts off the spatial axes in front and behind, if it keeps everything else.
+/// The numbers of elements that a slice cuts off the spatial axes in front and behind, if it keeps everything else.
 fn cut(below: &Node, axes: &[SliceAxis]) -> Option<Borders> {
     let shape = &below.fact().shape;
     let all = |a: usize| axes[a] == SliceAxis::all(&shape[a]);

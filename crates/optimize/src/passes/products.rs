@@ -6,10 +6,10 @@
 //! cast_under_reshape     cast(reshape(a · b)) = reshape(cast(a · b))
 //! ```
 //!
-//! Each sum has the same terms in the same order. The operands are read through strides anyway, while
-//! whoever reads the transposed result would read across its rows. A bias or factor beside its product is
-//! seen by the rules that fold and merge products; it has one number a column, and the reshape keeps
-//! columns. Only where nothing else reads the product.
+//! Each sum has the same terms in the same order. The operands are read through strides anyway, while readers of the
+//! transposed result would read across its rows. Next to its product, a bias or factor can be folded and merged with
+//! the product by other rules. It has one number per column, and the reshape keeps columns. Only where nothing else
+//! reads the product.
 
 use crate::{Pass, Patch, Rule, Run, View};
 use kiln_ir::ops::{Axes, MatMul};
@@ -23,7 +23,7 @@ pub const PASS: Pass = Pass {
     run: Run::Rules(&[&TransposedProduct, &BiasUnderReshape, &CastUnderReshape]),
 };
 
-/// More biases and factors of one product than this are not looked through.
+/// The most biases and factors of one product that are looked through.
 const MOST_ROWS: usize = 8;
 
 /// permute(matmul(a, b)) = matmul(permute(b), permute(a)).
@@ -58,7 +58,7 @@ impl Rule for TransposedProduct {
     }
 }
 
-/// reshape(a · b) + bias = reshape(a · b + bias), and the same for what else has one number a column.
+/// reshape(a · b) + bias = reshape(a · b + bias), and the same for other operands with one number per column.
 pub struct BiasUnderReshape;
 
 impl Rule for BiasUnderReshape {
@@ -102,7 +102,7 @@ impl Rule for CastUnderReshape {
     }
 }
 
-/// The row and operands of the operations that biases and factors come with.
+/// The row and operands of an operation by which a bias or factor is applied.
 fn arithmetic(node: &Node) -> Option<(Pw, [Value; 2])> {
     let Op::Pointwise(p) = &node.op else {
         return None;
@@ -111,7 +111,7 @@ fn arithmetic(node: &Node) -> Option<(Pw, [Value; 2])> {
     is.then(|| (p.0, [node.inputs[0], node.inputs[1]]))
 }
 
-/// What a reshape that keeps columns gives another shape, if nothing else reads either.
+/// The operand of a reshape that keeps columns, if nothing else reads either.
 fn reshaped(view: &View<'_>, v: Value) -> Option<Value> {
     let node = view.producer(v);
     if !matches!(node.op, Op::Reshape(_)) || view.use_count(v.node) != 1 {
@@ -140,7 +140,7 @@ fn reshaped_product(view: &View<'_>, v: Value) -> Option<Value> {
     None
 }
 
-/// The one number a column that is stretched to a value.
+/// The numbers, one per column, that are stretched to a value.
 fn row(view: &View<'_>, v: Value) -> Option<Value> {
     let node = view.producer(v);
     let row = matches!(node.op, Op::Broadcast(_)).then(|| node.inputs[0])?;

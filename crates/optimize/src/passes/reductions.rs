@@ -4,13 +4,14 @@
 //! reduce_of_reduce   f(f(x, A), B) = f(x, A ∪ B)    for extremes f, and of integers for sums and products too
 //! ```
 //!
-//! Between the two may stand reshapes that add or remove dims of one element; nothing else reads what lies
-//! between. One walk over x is left, in one kernel.
+//! Reshapes that add or remove dims of one element may stand between the two; nothing else reads the intermediate
+//! values. One walk over x is left, in one kernel.
 //!
-//! Sums and products of floats stay: the terms of one sum over A ∪ B meet in an order in which they may cancel later, or
-//! exceed the dtype's range sooner, than in sums over A. `mean(mean(x))` of numbers near the largest is finite.
+//! Sums and products of floats stay: in one sum over A ∪ B the terms meet in another order, in which they may cancel
+//! later, or exceed the dtype's range sooner, than in sums over A. `mean(mean(x))` of numbers near the largest is
+//! finite.
 //!
-//! Of zeros of two signs another one may be the extreme.
+//! Where 0 and −0 are both extremes, the result may be the other one.
 
 use crate::{Pass, Patch, Rule, Run, View};
 use kiln_base::prim::Reduction;
@@ -51,7 +52,7 @@ impl Rule for ReduceOfReduce {
         let long = |shape: &[Dim]| -> Vec<usize> {
             (0..shape.len()).filter(|a| !shape[*a].is(1)).collect()
         };
-        // Dims of more than one element are the same ones, in the same order.
+        // Dims of more than one element are the same, in the same order.
         let (from, to) = (long(middle), long(whole));
         let same = (from.iter().zip(&to)).all(|(m, w)| middle[*m] == whole[*w]);
         if !same || from.len() != to.len() {

@@ -1,15 +1,15 @@
-//! One element of each lane is changed, such as the gradient of a loss at the label's place:
+//! Scatters of one element to each lane, such as the gradient of a loss with respect to the label's logit:
 //!
 //! ```text
 //! scatter_of_one   scatter_add(0, index, src)[.., i, ..] = i = index ? 0 + src : 0
 //! ```
 //!
-//! for an index of one element along the axis. (A scatter of sums starts each at 0, so beside a −0 in place
-//! of the zeros it may give another zero than one addition.) It is pointwise work, so it joins what reads it, where a
-//! scatter is a kernel of its own between two trips to memory. What must hold: index and source are as
-//! large as x off the axis, and a gather in the program reads the same index along an axis of the same
-//! extent, so that an index out of range is still reported. Of an index that is known the gather may turn out to be
-//! read for no element, and go; so that must be in range.
+//! for an index of one element along the axis. (A scatter of sums starts each at 0, so if the tensor holds −0 in
+//! place of zeros, it may give a zero of another sign than one addition.) This is pointwise work, so it can be fused
+//! with its readers. A scatter is a kernel of its own between two trips to memory. Conditions: index and source are
+//! as large as x off the axis, and a gather in the program reads the same index along an axis of the same extent, so
+//! that an index out of range is still reported. If the index is known, that gather may turn out to be read for no
+//! element and be removed, so a known index must be in range.
 
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::Scalar;
@@ -75,7 +75,7 @@ fn written(b: &mut PatchBuilder<'_>, operands: [Value; 3], axis: usize) -> Resul
     b.pointwise(Pw::Select, &[hit, sum, x])
 }
 
-/// Whether an index is a constant of which some element is out of range.
+/// True if the index is a constant and some element of it is out of range.
 fn is_known_to_miss(view: &View<'_>, index: Value, extent: &Dim) -> bool {
     let op = &view.producer(index).op;
     if !matches!(op, Op::Constant(_) | Op::Full(_)) {
@@ -91,7 +91,7 @@ fn is_known_to_miss(view: &View<'_>, index: Value, extent: &Dim) -> bool {
     }
 }
 
-/// Whether a gather checks the index against an extent.
+/// True if a gather checks the index against an extent.
 fn is_checked(view: &View<'_>, index: Value, extent: &Dim) -> bool {
     view.users(index.node).iter().any(|u| {
         let node = view.node(*u);

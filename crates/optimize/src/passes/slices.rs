@@ -1,4 +1,4 @@
-//! Parts of what was just put together:
+//! Parts of values that were just assembled:
 //!
 //! ```text
 //! slice_of_slice       x[a + s·i][b + t·i] = x[a + s·b + s·t·i]
@@ -8,7 +8,7 @@
 //! slice_of_product     rows and columns of a · b = (rows of a) · (columns of b)
 //! concat_of_concat     concat(x, concat(y, z)) = concat(x, y, z)
 //! concat_of_slices     concat(x[a..b], x[b..c]) = x[a..c]
-//! pad_of_pad           pad(pad(x)) = pad(x) with both borders, where they hold the same number
+//! pad_of_pad           pad(pad(x)) = pad(x) with both pads, where they hold the same number
 //! ```
 //!
 //! They move elements and compute none, so they hold for every number. A product loses the rows and
@@ -36,7 +36,7 @@ pub const PASS: Pass = Pass {
     ]),
 };
 
-/// A slice of what one kind of op makes.
+/// A slice of the result of one kind of op.
 struct SliceOf(
     &'static str,
     fn(&View<'_>, NodeId, &[SliceAxis], &Node) -> Option<Patch>,
@@ -57,7 +57,7 @@ impl Rule for SliceOf {
     }
 }
 
-/// The lowest and the highest index that an axis takes, if known and any.
+/// The lowest and the highest index that an axis takes; `None` if unknown or if it takes none.
 fn span(axis: &SliceAxis) -> Option<(i64, i64)> {
     let (start, len) = (axis.start.as_const()?, axis.len.as_const()?);
     let last = (len > 0).then(|| start + (len - 1) * axis.step)?;
@@ -299,7 +299,7 @@ impl Rule for ConcatOfSlices {
 struct Neighbours {
     first: Value,
     count: usize,
-    /// The value, and the slice that they are together.
+    /// The value, and the one slice that these slices form together.
     slice: Option<(Value, Vec<SliceAxis>)>,
 }
 
@@ -317,7 +317,7 @@ impl Neighbours {
         }
     }
 
-    /// Takes the next operand, if it is the slice behind these.
+    /// Takes the next operand if it is the slice that follows these.
     fn take(&mut self, view: &View<'_>, v: Value, axis: usize) -> bool {
         let node = view.producer(v);
         let (Some((x, axes)), Op::Slice(next)) = (&mut self.slice, &node.op) else {
@@ -337,7 +337,7 @@ impl Neighbours {
     }
 }
 
-/// pad(pad(x)) = pad(x) with both borders.
+/// pad(pad(x)) = pad(x) with both pads.
 pub struct PadOfPad;
 
 impl Rule for PadOfPad {

@@ -1,4 +1,4 @@
-//! Results that are put side by side, as the gradients of the parts of one weight are:
+//! Results that are concatenated, as are the gradients of the parts of one weight:
 //!
 //! ```text
 //! pads_side_by_side   pad(a) + pad(b) + … = pad(concat(a, b, …))             zeros around neighbours
@@ -6,13 +6,12 @@
 //! stacked_sums        concat(Σ a, Σ b, …) = Σ concat(a, b, …)                over all axes but the last
 //! ```
 //!
-//! One product, and one sum, in place of several, and what reads the whole becomes part of its kernel: the
-//! update of the projections of query, key and value, whose weights are parts of one. Putting operands
-//! side by side copies them, so products are left alone where the operands are much larger than the results,
-//! and where something else reads a result.
+//! One product and one sum take the place of several. The reader of the whole becomes part of its kernel: the update
+//! of the projections of query, key and value, whose weights are parts of one. Concatenating operands copies them. So
+//! products stay where the operands are much larger than the results, and where something else reads a result.
 //!
-//! Each element keeps its terms. Rounding changes with the order in which a larger product sums, and −0 in
-//! a part stays where adding zeros made it 0.
+//! Each element keeps its terms. Rounding changes with the order in which a larger product sums. A −0 in a part
+//! stays, where adding zeros turned it into 0.
 
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::prim::Reduction;
@@ -29,7 +28,7 @@ pub const PASS: Pass = Pass {
 
 /// The most parts of one value.
 const MOST: usize = 32;
-/// Operands of products may have so many times the elements of the results.
+/// The largest ratio of the number of elements of the products' operands to that of their results.
 const LARGER: i64 = 2;
 
 /// pad(a) + pad(b) + … = pad(concat(a, b, …)).
@@ -76,8 +75,8 @@ fn is_sum(node: &Node) -> bool {
     matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Add) && node.fact().dtype.is_float()
 }
 
-/// Collects the pads with zeros, each with its operand, that a sum is of; whether it is of these alone and
-/// nothing else reads them.
+/// Collects the pads with zeros, and their operands, that are the terms of a sum. True if the sum has no other terms
+/// and nothing else reads the pads.
 fn terms<'a>(view: &View<'a>, sum: NodeId, pads: &mut Vec<(&'a Pad, Value)>) -> bool {
     view.node(sum).inputs.iter().all(|v| {
         let node = view.producer(*v);
@@ -94,8 +93,7 @@ fn terms<'a>(view: &View<'a>, sum: NodeId, pads: &mut Vec<(&'a Pad, Value)>) -> 
     })
 }
 
-/// The operands of the ops whose results a concatenation is of, if all are of one kind and read by nothing
-/// else.
+/// The operands of the ops whose results a concatenation joins, if all are of one kind and nothing else reads them.
 fn stacked<'a>(
     view: &View<'a>,
     id: NodeId,
@@ -123,7 +121,7 @@ impl Rule for StackedProducts {
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let (axis, nodes) = stacked(view, id, |n| matches!(n.op, Op::MatMul(_)))?;
         let result = view.node(id).fact();
-        // Rows are of the left operand, columns of the right one.
+        // Rows belong to the left operand, columns to the right one.
         let side = (axis + 2).checked_sub(result.rank())?;
         let shared = nodes[0].inputs[1 - side];
         if nodes.iter().any(|n| n.inputs[1 - side] != shared) {
@@ -143,7 +141,7 @@ impl Rule for StackedProducts {
     }
 }
 
-/// The concatenation, in front of a permutation that all have.
+/// The concatenation, moved in front of a permutation that all parts share.
 fn side_by_side(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
@@ -186,7 +184,7 @@ impl Rule for StackedSums {
             let shape = [kiln_base::numel(rows), n.clone()];
             parts.push(patch.reshape(&x, &shape).ok()?);
         }
-        // Only rows that are as many can lie side by side.
+        // Only parts with the same number of rows can be concatenated.
         let rows: &Dim = &patch.fact(&parts[0]).shape[0].clone();
         if parts.iter().any(|v| patch.fact(v).shape[0] != *rows) {
             return None;

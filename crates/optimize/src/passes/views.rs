@@ -55,7 +55,7 @@ impl Rule for IdentityView {
     }
 }
 
-/// Of an axis of one element, the step says nothing.
+/// For an axis of one element, the step has no meaning.
 fn takes_all(axis: &SliceAxis, extent: &kiln_ir::Dim) -> bool {
     axis.start.is(0) && axis.len == *extent && (axis.step == 1 || extent.is(1))
 }

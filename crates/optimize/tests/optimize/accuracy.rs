@@ -20,7 +20,7 @@ const N: usize = 12;
 const K: usize = 5;
 const C: usize = 3;
 
-/// A program with its inputs.
+/// A program with its inputs, and the random numbers that it is made with.
 struct Program {
     graph: Graph,
     inputs: Vec<Array>,
@@ -154,7 +154,7 @@ impl Program {
     }
 }
 
-/// Patterns that rules look for, or once did.
+/// Patterns that rules match or once matched.
 const FORMS: &[fn(&mut Program) -> Made] = &[
     |p| {
         let x = p.data(&[N, C], p.offset);
@@ -240,7 +240,7 @@ const FORMS: &[fn(&mut Program) -> Made] = &[
         p.matmul(x, w)
     },
     |p| {
-        // A factor near 1 may move, and a product be larger by it.
+        // A factor near 1 may move, and change the magnitude of a product.
         let (by, most) = p
             .rng
             .pick(&[(0.125, 33), (3.0, 33), (1e-20, 44), (1e20, 44)]);
@@ -275,8 +275,8 @@ const FORMS: &[fn(&mut Program) -> Made] = &[
     },
 ];
 
-/// The loss of accuracy by a list of passes in a program: a result further from that in f64 than some multiple of what the
-/// roundings of the recorded program do, and a few units of the result.
+/// The loss of accuracy by a list of passes in a program. A result is flawed if it is further from the f64 result
+/// than some multiple of the effect of the recorded program's roundings, plus a few units of the result.
 fn flaw(seed: u64, list: &[Pass]) -> Result<Report, String> {
     let Program { graph, inputs, .. } = Program::random(seed);
     let options = Options {
@@ -303,7 +303,7 @@ fn flaw(seed: u64, list: &[Pass]) -> Result<Report, String> {
             let pairs = run[i].to_f64().into_iter().zip(exact.clone());
             pairs.map(|(a, x)| (a - x).abs()).fold(0.0, f64::max)
         };
-        // Where the program itself leaves the range, nothing is said.
+        // Results are not compared where the program itself leaves the range.
         let lost = old
             .iter()
             .map(off)
@@ -347,7 +347,7 @@ fn rewrites_introduce_neither_cancellation_nor_overflow() {
     }
 }
 
-/// Σ (y + b) = Σ y + n · b, whatever y is.
+/// Σ (y + b) = Σ y + n · b, for any y.
 fn sum_of_any_shift(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let Op::Reduce(Reduce { axes, .. }) = &node.op else {
@@ -383,7 +383,7 @@ fn product_of_any_shift(view: &View<'_>, id: NodeId) -> Option<Patch> {
     Some(patch.replacing(id.value(), new))
 }
 
-/// (x · c) · w = (x · w) · c, whatever the number c is.
+/// (x · c) · w = (x · w) · c, for any number c.
 fn any_factor_behind_a_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let scaled = view.producer(*node.inputs.first()?);

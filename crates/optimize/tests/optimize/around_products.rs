@@ -38,7 +38,7 @@ pub fn turned(g: &mut Generator) -> Option<Value> {
     g.b().permute(&y, &[1, 0]).ok()
 }
 
-/// One of the operations that biases and factors come with, in either order.
+/// One of the operations by which biases and factors are applied, in either order.
 pub fn beside(g: &mut Generator, y: Value, c: Value) -> Option<Value> {
     let op = g.rng.pick(&[Pw::Add, Pw::Mul, Pw::Sub, Pw::Div, Pw::Add]);
     let operands = match op == Pw::Div || g.rng.coin(60) {

@@ -1,4 +1,4 @@
-//! Branches and barriers lose what nothing reads, and nothing else.
+//! Branches and barriers lose their unread parts, and nothing else.
 
 use crate::bugs::{Wrong, wrong_pass};
 use crate::rng::loc;
@@ -26,7 +26,7 @@ fn side(ops: [Pw; 3]) -> Graph {
     side
 }
 
-/// A branch of which these outputs are read.
+/// A branch whose listed outputs are read.
 fn program(read: &[usize]) -> Graph {
     let sides = [
         side([Pw::Neg, Pw::Sin, Pw::Square]),
@@ -44,7 +44,7 @@ fn program(read: &[usize]) -> Graph {
     graph
 }
 
-/// What a pass list makes of a program, if it gives the same on both sides.
+/// The result of a pass list on a program, if both sides of the branch give the same as before.
 fn same(graph: &Graph, list: &[Pass]) -> Option<Graph> {
     let options = Options {
         verify: true,
@@ -94,7 +94,7 @@ fn outputs_of_branches_that_nothing_reads_go_with_their_operands() {
     }
 }
 
-/// The branch of a node of which one output is read by the graph, as the first one only.
+/// Makes the one output that the graph reads the first and only output of the branch.
 fn first_output_of(view: &View<'_>, id: NodeId, swap: bool, next: usize) -> Option<Patch> {
     let node = view.node(id);
     let Op::If(op) = &node.op else { return None };

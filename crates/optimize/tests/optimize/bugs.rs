@@ -54,7 +54,7 @@ fn permutes_in_the_wrong_order(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace_with(id, ops::Permute { perm }, &below(view, id)?.inputs)
 }
 
-/// reshape(slice(x), s) = reshape(x, s), where they have as many elements.
+/// reshape(slice(x), s) = reshape(x, s), where the numbers of elements are equal.
 fn reshape_across_slice(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (Op::Reshape(outer), Op::Slice(_)) = (&view.node(id).op, &below(view, id)?.op) else {
         return None;
@@ -70,7 +70,7 @@ fn casts_cancel(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace_with(id, *outer, &below(view, id)?.inputs)
 }
 
-/// Two nodes with the same operands and facts are one, whatever their attributes.
+/// Two nodes with the same operands and facts are one, even if their attributes differ.
 fn equal_without_attributes(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let twin = (0..id.0).map(NodeId).find(|other| {
@@ -82,7 +82,7 @@ fn equal_without_attributes(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace(id, twin.value())
 }
 
-/// Two nodes with the same op and facts are one, whatever their operands.
+/// Two nodes with the same op and facts are one, even if their operands differ.
 fn equal_without_operands(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let twin = (0..id.0).map(NodeId).find(|other| {
@@ -92,7 +92,7 @@ fn equal_without_operands(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace(id, twin.value())
 }
 
-/// f(full, full) computed in f64 and cut off, not rounded, to the dtype.
+/// f(full, full) computed in f64 and truncated, not rounded, to the dtype.
 fn folds_with_wrong_rounding(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     if !matches!(node.op, Op::Pointwise(_)) || node.fact().dtype != DType::F32 {
@@ -152,7 +152,7 @@ fn slice_ignores_the_step(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if same { view.replace(id, x) } else { None }
 }
 
-/// The operand of every reshape is redirected too, so its other readers get what they did not ask for.
+/// The operand of every negation is redirected too, so its other readers get the wrong value.
 fn replaces_for_other_readers(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let is_neg = matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Neg);
@@ -178,7 +178,7 @@ fn first_flaw(list: &[Pass]) -> Option<(u64, String)> {
     })
 }
 
-/// Each of these passes changes what some program gives.
+/// Each of these passes changes the result of some program.
 pub fn flagged(passes: &[Pass]) {
     for pass in passes {
         let flaw = first_flaw(&[*pass]);
@@ -271,7 +271,7 @@ fn norm_drops_the_bias(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace_with(id, node.op.clone(), &operands)
 }
 
-/// Everybody who reads the convolution gets the normalised one.
+/// Every reader of the convolution gets the normalised one.
 fn norm_for_other_readers(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let conv = *node.inputs.first()?;
@@ -334,7 +334,7 @@ fn kept_and_assigned() -> Graph {
     graph
 }
 
-/// Dead code that takes results for the only outputs that count.
+/// Dead code elimination that counts only results as outputs.
 fn drops_kept(rewriter: &mut Rewriter<'_>) -> Result<(), OptimizeError> {
     for id in rewriter.ids().into_iter().rev() {
         let view = rewriter.view();
@@ -439,7 +439,7 @@ fn bisect_names_the_wrong_rule() {
         let mut found = 0;
         for seed in 0..3000 {
             let graph = random_graph(seed);
-            // What the driver refuses has its rule's name in the error.
+            // An error of the driver names the rule that it refuses.
             let Ok((after, _)) = optimize_with(graph.clone(), &list, &Options::default()) else {
                 continue;
             };

@@ -1,4 +1,4 @@
-//! What a mean takes away: programs that normalise `y + b`, forward and backward.
+//! Biases that a mean cancels: programs that normalise `y + b`, forward and backward.
 
 use crate::random::seeds;
 use crate::rng::{Rng, loc, shape_of};
@@ -13,15 +13,15 @@ struct Case {
     dtype: DType,
     shape: Vec<usize>,
     axes: Vec<usize>,
-    /// Whether b comes first.
+    /// True if b comes first.
     in_front: bool,
-    /// Whether b differs along the axes, so that it must stay.
+    /// True if b differs along the axes, so that it must stay.
     varies: bool,
-    /// Whether something else reads the sum.
+    /// True if something else reads the sum.
     read: bool,
     /// True if y is the result of a product.
     product: bool,
-    /// Of b.
+    /// The role of b.
     role: Role,
 }
 
@@ -53,7 +53,7 @@ impl Case {
             .collect()
     }
 
-    /// Results: the normalised, its mean, the gradient of y, and that of b.
+    /// Results: the normalised value, its mean, the gradient of y, and that of b.
     fn build(&self, graph: &mut Graph) -> Result<Vec<Value>, OpError> {
         let mut b = GraphBuilder::new(graph, loc(3));
         let (axes, row) = (&self.axes[..], self.row());
@@ -124,7 +124,7 @@ fn only_centring() -> Options {
     }
 }
 
-/// Optimises and checks the results in f64, where what rounding changes is far below the tolerance.
+/// Optimises and checks the results in f64, where the effect of rounding is far below the tolerance.
 fn check(case: &Case, options: &Options, rng: &mut Rng) -> Report {
     let before = case.graph();
     let (after, report) = optimize(before.clone(), options).unwrap();
@@ -204,7 +204,7 @@ fn sums_that_are_not_zero_stay() {
         let other: Vec<usize> = (0..case.shape.len())
             .filter(|a| !case.axes.contains(a))
             .collect();
-        // The normalised, along other axes; the gradient times what it was centred for.
+        // The normalised value, summed along other axes; and its square, summed along the axes of the mean.
         let sums = [b.sum(&values[0], &other).unwrap(), {
             let product = b.pointwise(Pw::Mul, &[values[0], values[0]]).unwrap();
             b.sum(&product, &case.axes).unwrap()

@@ -1,11 +1,11 @@
-//! The differential check: the optimised graph against the one it was made of.
+//! The differential check: the optimised graph against the original.
 
 use crate::rng::{Rng, random_inputs};
 use kiln_ir::eval::{Array, Data, Mode, evaluate, symbol_values};
 use kiln_ir::{Fact, Graph, Op, Target};
 use kiln_optimize::{OptimizeError, Options, Pass, Report, optimize_with};
 
-/// Whether the elements are the same numbers: NaN is NaN, and zeros have their sign.
+/// True if the elements are the same numbers: NaN is NaN, and zeros have their sign.
 pub fn same_bits(a: &Array, b: &Array) -> bool {
     let floats = |a: &[f64], b: &[f64]| {
         let same = |(x, y): (&f64, &f64)| x.to_bits() == y.to_bits() || x.is_nan() && y.is_nan();
@@ -34,8 +34,8 @@ pub fn outputs_of(graph: &Graph, inputs: &[Array], mode: Mode) -> Vec<Array> {
     evaluate(graph, inputs, &symbols, mode).expect("no data errors")
 }
 
-/// What the passes get wrong on a graph, with inputs drawn from a seed: nothing where every output is
-/// bit for bit what it was, and a data error stays one.
+/// The first difference between two graphs, on inputs drawn from a seed. `None` if every output is the same bit for
+/// bit, and a data error stays one.
 pub fn difference(before: &Graph, after: &Graph, seed: u64) -> Option<String> {
     let mut rng = Rng::new(seed);
     (0..2).find_map(|_| difference_on(before, after, &random_inputs(before, &mut rng)))
@@ -60,7 +60,7 @@ pub fn difference_on(before: &Graph, after: &Graph, inputs: &[Array]) -> Option<
     }
 }
 
-/// What is wrong with a list of passes on a graph: an error of the driver, or a difference.
+/// The error of a list of passes on a graph: an error of the driver, or a difference.
 pub fn flaw(
     graph: &Graph,
     passes: &[Pass],

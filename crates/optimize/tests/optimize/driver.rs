@@ -270,7 +270,7 @@ fn a_transposed_product_reads_transposed_operands() {
         names[names.len() - 1].to_string()
     };
     assert_eq!(run([0, 2, 1], false), "matmul");
-    // Where somebody else reads the product, it stays, and so it does under other permutations.
+    // If another node reads the product, it stays; it also stays under other permutations.
     assert_eq!(run([0, 2, 1], true), "permute");
     assert_eq!(run([1, 0, 2], false), "permute");
 }
@@ -314,7 +314,7 @@ fn attention_stays_whole_unless_its_weights_are_read() {
         };
         let y = b.op(op, &[q, k, v]).unwrap();
         let weights = op.weights(&mut b, &q, &k, None).unwrap();
-        // What else reads the query or the key has no weights.
+        // Other readers of the query or the key do not compute weights.
         let sum = b.pointwise(kiln_ir::Pw::Add, &[q, k]).unwrap();
         graph.add_output(y);
         graph.add_output(sum);

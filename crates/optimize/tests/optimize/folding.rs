@@ -1,5 +1,5 @@
-//! What scales and shifts a product: every form folds, in every operand slot, to the same result, and every
-//! form that must not fold is left alone.
+//! Scales and shifts of a product: every form folds, in every operand slot, to the same result, and every form that
+//! must not fold is left alone.
 
 use crate::random::seeds;
 use crate::rng::{Rng, loc, shape_of};
@@ -14,7 +14,7 @@ type Build = Result<Value, OpError>;
 /// A product of random size.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Product {
-    /// Of a number of spatial axes, with or without padding.
+    /// A convolution over a number of spatial axes, with or without padding.
     Conv {
         padding: usize,
     },
@@ -38,7 +38,7 @@ const PRODUCTS: [Product; 6] = [
 struct Case {
     product: Product,
     groups: usize,
-    /// Channels of a group of data and of results.
+    /// Channels of a group, in the data and in the result.
     channels: [usize; 2],
     spatial: usize,
     kernel: usize,
@@ -57,7 +57,7 @@ impl Case {
         }
     }
 
-    /// Shapes of data and weight, and which of their axes hold terms and results.
+    /// Shapes of data and weight.
     fn shapes(&self) -> [Vec<usize>; 2] {
         let (groups, [c, o]) = (self.groups, self.channels);
         let with = |front: [usize; 2], extent: usize| {
@@ -74,7 +74,7 @@ impl Case {
         }
     }
 
-    /// The axes of channels in the data and in the result, and how many there are.
+    /// The axes of channels in the data and in the result, and the numbers of channels.
     fn channel_axes(&self) -> [(usize, usize); 2] {
         let (groups, [c, o]) = (self.groups, self.channels);
         match self.product {
@@ -107,7 +107,7 @@ impl Case {
     }
 }
 
-/// A graph whose inputs are data, weight and four numbers a channel, and what is done with them.
+/// A graph of `form` applied behind or in front of a product; its inputs are data, weight and four numbers a channel.
 fn graph(
     case: &Case,
     behind: bool,
@@ -151,7 +151,7 @@ fn inputs(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
     .collect()
 }
 
-/// Folds with a list of passes, and compares where nothing but f64 rounds.
+/// Folds with a list of passes, and compares in f64, the only rounding left.
 fn flaw(list: &[Pass], before: &Graph, rng: &mut Rng) -> Result<Report, String> {
     let options = Options {
         verify: true,
@@ -182,7 +182,7 @@ fn folded(before: &Graph, rng: &mut Rng) -> Report {
     flaw(&list, before, rng).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// How many programs of every form and product a list of passes gets wrong.
+/// The number of programs of every form and product that a list of passes gets wrong.
 pub fn flaws(list: &[Pass]) -> usize {
     let mut rng = Rng::new(15);
     let mut count = 0;
@@ -202,7 +202,7 @@ pub fn flaws(list: &[Pass]) -> usize {
 
 type Form = fn(&mut GraphBuilder<'_>, Value, &[Value]) -> Build;
 
-/// Each form behind a product, the rule for it and how often it fires.
+/// Each form behind a product, the rule for it and the number of times that it fires.
 const BEHIND: &[(&str, &str, usize, Form)] = &[
     ("y * c", "scaled_product", 0, |b, y, c| {
         b.pointwise(Pw::Mul, &[y, c[0]])
@@ -366,7 +366,7 @@ fn a_weight_that_is_data_is_left_alone() {
     }
 }
 
-/// A linear layer on data of three dims: what is behind it is beyond a reshape.
+/// A linear layer on data of three dims, so that forms behind it are beyond a reshape.
 fn linear(behind: &[Form], role: Role) -> Result<Graph, OpError> {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, loc(5));
@@ -414,7 +414,7 @@ fn linear_layers_on_data_of_more_dims_fold_across_their_reshapes() {
                 run.push(node.op.name());
             }
         }
-        // Whatever there was, at most one bias is left.
+        // At most one bias is left.
         let folded = run == ["matmul"] || run == ["matmul", "add"];
         assert!(
             folded || run == ["matmul", "sub"],
@@ -423,7 +423,7 @@ fn linear_layers_on_data_of_more_dims_fold_across_their_reshapes() {
     }
 }
 
-/// What is between two products belongs to the first, or the two rules would hand it over for ever.
+/// A factor between two products belongs to the first, or the two rules would move it back and forth for ever.
 #[test]
 fn factors_between_two_products_come_to_rest() {
     let mut rng = Rng::new(17);

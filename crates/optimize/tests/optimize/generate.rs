@@ -9,7 +9,7 @@ use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, Op, Output, Pw, Role, Target, Value,
 };
 
-/// A step: adds nodes, and gives a value that others may read.
+/// A step: adds nodes, and returns a value that others may read.
 pub type Step = fn(&mut Generator) -> Option<Value>;
 
 /// A graph of up to some twenty nodes.
@@ -185,7 +185,7 @@ impl Generator {
         Some(v)
     }
 
-    /// With one of the numbers that algebraic identities are about.
+    /// Arithmetic with one of the numbers of algebraic identities.
     fn with_number(&mut self) -> Option<Value> {
         let x = self.any_of(DType::F32);
         let number = self.rng.pick(&[0.0, -0.0, 1.0, 2.0, f64::INFINITY]);
@@ -390,7 +390,7 @@ impl Generator {
         self.emit(ops::Gather { axis: 0 }, &[x, index])
     }
 
-    /// A node that is already there, again.
+    /// An existing node, repeated.
     pub fn repeat_node(&mut self) -> Option<Value> {
         let at = kiln_ir::NodeId(self.rng.below(self.graph.len()) as u32);
         let node = self.graph.node(at).clone();

@@ -1,5 +1,5 @@
-//! Random graphs with the patterns of the rules that change rounding: optimised = unoptimised, where nothing
-//! but f64 rounds.
+//! Random graphs with the patterns of the rules that change rounding: optimised = unoptimised, in f64, the only
+//! rounding left.
 
 use crate::around_products::{beside, biased, parameter, product, rows, turned};
 use crate::generate::{Generator, Step, random_graph_of};
@@ -45,7 +45,7 @@ const STEPS: &[Step] = &[
     centred_channels,
 ];
 
-/// What a list of passes does to a graph of these, or gets wrong. Chains of steps make differences larger.
+/// Applies a list of passes to a graph of these steps, and compares. Chains of steps make differences larger.
 pub fn flaw(seed: u64, list: &[Pass]) -> Result<Report, String> {
     let graph = random_graph_of(seed, STEPS);
     let found = compared_within(&graph, list, &mut Rng::new(seed), 1e-7);
@@ -112,7 +112,7 @@ fn negated(g: &mut Generator) -> Option<Value> {
     g.b().pointwise(Pw::Neg, &[y]).ok()
 }
 
-/// (x · c) · w, and what else may stand in its place.
+/// (x · c) · w, or a quotient or sum in place of x · c.
 fn beside_data(g: &mut Generator) -> Option<Value> {
     let (x, _, k) = rows(g)?;
     let op = g.rng.pick(&[Pw::Mul, Pw::Div, Pw::Add]);
@@ -204,7 +204,7 @@ fn projections(g: &mut Generator) -> Option<Value> {
     g.emit(MatMul {}, &[scores, y[2]])
 }
 
-/// Parts of a product of bf16, as products of f32 read them.
+/// Parts of a product of bf16, read by products of f32.
 fn halves(g: &mut Generator) -> Option<Value> {
     let (x, n, k) = rows(g)?;
     if n > 8 {
@@ -224,7 +224,7 @@ fn halves(g: &mut Generator) -> Option<Value> {
     g.emit(MatMul {}, &[q, parts[1]])
 }
 
-/// What one weight of which two projections use parts gets: products, or sums, between zeros.
+/// Gradients of one weight of which two projections use parts: products, or sums, between zeros.
 fn gradients_of_parts(g: &mut Generator) -> Option<Value> {
     let (x, n, _) = rows(g)?;
     let mut parts = Vec::new();
@@ -261,7 +261,7 @@ fn gradients_of_parts(g: &mut Generator) -> Option<Value> {
     g.b().pointwise(Pw::Add, &padded).ok()
 }
 
-/// Σ (Σ x / c), or an extreme of extremes, of which alone one is made.
+/// Σ (Σ x / c), or an extreme of extremes; only the latter may be merged.
 fn sum_of_sum(g: &mut Generator) -> Option<Value> {
     let x = g.any_of(DType::F32);
     let rank = g.graph.fact(x).rank();
@@ -285,7 +285,7 @@ fn sum_of_sum(g: &mut Generator) -> Option<Value> {
     g.emit(Reduce { kind, axes }, &[y])
 }
 
-/// `y + b` of a product y, without its mean along the rows, and that mean or a sum of what is centred.
+/// `y + b` of a product y, minus its mean along the rows; and that mean, or a sum of the centred values.
 fn centred(g: &mut Generator) -> Option<Value> {
     let (y, n, k) = product(g)?;
     if n < 2 {
@@ -295,7 +295,7 @@ fn centred(g: &mut Generator) -> Option<Value> {
     let x = g.b().pointwise(Pw::Add, &[y, bias]).ok()?;
     let sum = g.b().sum(&x, &[0]).ok()?;
     let row = g.b().reshape(&sum, &[1, k].map(Dim::from)).ok()?;
-    // Sometimes it is no mean, and takes nothing away.
+    // Sometimes the divisor is wrong, so that it is no mean and cancels nothing.
     let count = n + g.rng.coin(20) as usize;
     let mean = g.b().with(Pw::Div, &row, count as f64).ok()?;
     let centred = g.b().pointwise(Pw::Sub, &[x, mean]).ok()?;
@@ -310,7 +310,7 @@ fn centred(g: &mut Generator) -> Option<Value> {
     Some(centred)
 }
 
-/// A product of `[2, l, c]` with a bias, as `[2, c, l]`, without the mean of each channel; and its gradient's sum.
+/// A product of `[2, l, c]` with a bias, as `[2, c, l]`, minus the mean of each channel; and its gradient's sum.
 fn centred_channels(g: &mut Generator) -> Option<Value> {
     let (y, n, c) = product(g)?;
     if n < 4 || n % 2 == 1 {

@@ -1,4 +1,4 @@
-//! Merged products and merged reductions compute the same, and what must not merge does not.
+//! Merged products and merged reductions compute the same, and others are not merged.
 
 use crate::random::seeds;
 use crate::rng::{Rng, loc, random_inputs};
@@ -8,17 +8,17 @@ use kiln_ir::ops::{MatMul, Reduce};
 use kiln_ir::{Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Pw, Role};
 use kiln_optimize::{Options, Pass, Report, optimize_with, passes};
 
-/// Optimises, and compares where nothing but f64 rounds.
+/// Optimises, and compares in f64, the only rounding left.
 pub fn same(before: &Graph, rng: &mut Rng) -> (Graph, Report) {
     compared(before, passes(), rng).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The graph after a list of passes, or what they get wrong.
+/// The graph after a list of passes, or their error.
 pub fn compared(before: &Graph, list: &[Pass], rng: &mut Rng) -> Result<(Graph, Report), String> {
     compared_within(before, list, rng, 1e-11)
 }
 
-/// The same with an error that is allowed, relative to the largest element.
+/// The same with an allowed error, relative to the largest element.
 pub fn compared_within(
     before: &Graph,
     list: &[Pass],
@@ -31,7 +31,7 @@ pub fn compared_within(
     };
     let (after, report) =
         optimize_with(before.clone(), list, &options).map_err(|e| e.to_string())?;
-    // What is not finite, or huge, would hide differences; so would what divides by next to nothing.
+    // Non-finite or huge values would hide differences; so would divisors close to zero.
     let tame = |a: &Array| {
         let data = a.to_f64();
         let data = data.iter().map(|x| {
@@ -62,12 +62,12 @@ pub fn compared_within(
 struct Projections {
     widths: Vec<usize>,
     bias: bool,
-    /// Whether the weights are parts of one value, as they lie in it.
+    /// True if the weights are parts of one value, in their order there.
     parts: bool,
     role: Role,
     /// A number that the first result is multiplied by.
     factor: Option<f64>,
-    /// Whether something other than a product reads a result.
+    /// True if something other than a product reads a result.
     pointwise: bool,
 }
 
@@ -119,7 +119,7 @@ impl Projections {
     }
 }
 
-/// `w₁ · x + b₁, w₂ · x + b₂, …`, as parameters that are apart.
+/// `w₁ · x + b₁, w₂ · x + b₂, …`, with a parameter for each weight and bias.
 fn from_the_left(widths: &[usize], bias: bool) -> Result<Graph, OpError> {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, loc(1));

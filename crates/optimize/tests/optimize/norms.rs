@@ -11,7 +11,7 @@ use kiln_ir::{
 };
 use kiln_optimize::{Fired, Options, Pass, Report, Select, optimize, optimize_with, passes};
 
-/// How the bias is added, if it is.
+/// The way in which the bias is added, if it is.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Bias {
     None,
@@ -19,7 +19,7 @@ pub enum Bias {
     Stretched,
     /// The same with `b` in front.
     InFront,
-    /// The same of halves as f32, where the sum is rounded, as layers record it.
+    /// The same for f16 and bf16 computed as f32, where the sum is rounded, as layers record it.
     Wide,
     /// One number for all channels.
     Scalar,
@@ -29,7 +29,7 @@ pub enum Bias {
     PerColumn,
 }
 
-/// What is made.
+/// The parameters of a case.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub dtype: DType,
@@ -80,7 +80,7 @@ impl Case {
         self.groups * self.group_out
     }
 
-    /// What the convolution is of.
+    /// The dtype that the convolution is computed in.
     fn wide(&self) -> DType {
         match self.bias {
             Bias::Wide if self.dtype.is_half() => DType::F32,
@@ -116,7 +116,7 @@ impl Case {
         facts
     }
 
-    /// The program. With `bound`, `Σ|x·w|·|s| + (|bias| + |mean|)·|s| + |shift|` in its place.
+    /// The program. With `bound`, `Σ|x·w|·|s| + (|bias| + |mean|)·|s| + |shift|` instead.
     pub fn graph(&self, bound: bool) -> Graph {
         let mut graph = Graph::default();
         let values = self.build(&mut graph, bound).expect("a legal case");
@@ -223,8 +223,8 @@ impl Case {
             .collect()
     }
 
-    /// What passes get wrong beyond the bound that `conv_batch_norm` states for K = 0, since the
-    /// reference accumulates in f64.
+    /// The error of passes beyond the bound that `conv_batch_norm` states, with K = 0, since the reference
+    /// accumulates in f64.
     pub fn flaw(&self, list: &[Pass], options: &Options, rng: &mut Rng) -> Result<Report, String> {
         let before = self.graph(false);
         let (after, report) =
@@ -299,7 +299,7 @@ fn what_must_not_fold_does_not() {
         for _ in 0..50 {
             let mut case = Case::random(&mut rng);
             change(&mut case);
-            // Which multiplies bf16.
+            // This level multiplies bf16.
             let level = match what {
                 "a narrow dtype" => Features::AVX512_BF16,
                 _ => Features::BASELINE,
@@ -312,7 +312,7 @@ fn what_must_not_fold_does_not() {
                 ..only_norms()
             };
             let (_, report) = optimize(case.graph(false), &options).unwrap();
-            // A norm of halves is one scale and one shift behind the product.
+            // A norm of f16 or bf16 becomes one scale and one shift behind the product.
             let into_weight = |f: &&Fired| f.rule != "norm_of_scaled" || case.dtype != DType::BF16;
             let fired: Vec<&Fired> = report.fired.iter().filter(into_weight).collect();
             assert!(fired.is_empty(), "{what}: {case:?}: {fired:?}");
@@ -363,7 +363,7 @@ fn the_new_weight_is_prepared() {
     assert_eq!(run, ["input", "conv", "add"]);
 }
 
-/// A matrix is read once, and half as long where it is of halves: no weight of f32 is made of it.
+/// A matrix is read once, and takes half the memory in f16 or bf16: it is not replaced by an f32 weight.
 #[test]
 fn a_linear_layer_of_halves_keeps_its_weight() {
     let folds = |dtype: DType| {

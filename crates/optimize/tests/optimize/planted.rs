@@ -1,4 +1,4 @@
-//! Steps of the generator that plant what one rule looks for, or nearly so.
+//! Steps of the generator that plant patterns which one rule matches, or nearly matches.
 
 use crate::generate::{Generator, Step};
 use crate::rng::shape_of;
@@ -203,7 +203,7 @@ fn random_slice(g: &mut Generator, x: Value) -> Option<Value> {
     g.emit(ops::Slice { axes }, &[x])
 }
 
-/// A part of what was put together.
+/// A part of an assembled value.
 fn part(g: &mut Generator) -> Option<Value> {
     let x = g.any();
     let rank = g.graph.fact(x).rank();
@@ -380,7 +380,7 @@ fn casts(g: &mut Generator) -> Option<Value> {
     g.b().cast(&wide, to).ok()
 }
 
-/// One element of each row is added to, and read; sometimes out of range, or more than one.
+/// A scatter to one element of each row, and a gather; sometimes out of range, or of more than one element.
 fn scattered(g: &mut Generator) -> Option<Value> {
     let x = g.any_of(DType::F32);
     let n = shape_of(&g.graph, x).iter().product::<usize>();
@@ -421,7 +421,7 @@ fn scattered(g: &mut Generator) -> Option<Value> {
     g.emit(ops::Scatter { axis: 1, kind }, &[base, index, read])
 }
 
-/// Sums of rows without elements. What made these has no data error to report.
+/// Sums of rows without elements, whose operands have no data error to report.
 fn nothing(g: &mut Generator) -> Option<Value> {
     let x = g.any();
     let shape = shape_of(&g.graph, x);
@@ -435,7 +435,7 @@ fn nothing(g: &mut Generator) -> Option<Value> {
     g.b().sum(&root, &[shape.len()]).ok()
 }
 
-/// What stands at the index of a first extreme.
+/// The element at the index of a first extreme.
 fn extreme(g: &mut Generator) -> Option<Value> {
     let x = g.any_of(DType::F32);
     let extents = shape_of(&g.graph, x);

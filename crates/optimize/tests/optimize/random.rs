@@ -105,7 +105,7 @@ fn optimising_twice_changes_nothing_and_is_deterministic() {
     }
 }
 
-/// The programs that all crates test with: every op, dtype and pointwise row, symbolic sizes.
+/// The programs that tests of all crates use: every op, dtype and pointwise row, symbolic sizes.
 #[test]
 fn exact_passes_change_no_bit_of_common_programs() {
     let options = Options {
@@ -142,7 +142,7 @@ fn all_passes_stay_near_the_exact_result_of_common_programs() {
         }
         let mut inputs = fuzz::random_inputs(&graph, seed);
         let finite = |a: &Array| a.to_f64().iter().all(|x| x.is_finite());
-        // Folding is for finite parameters, and zero sums for finite data; else data may be anything.
+        // Folding requires finite parameters, and zero sums finite data; otherwise data may be anything.
         let ids = graph.inputs().into_iter().zip(&mut inputs);
         for (id, array) in ids {
             let parameter = matches!(&graph.node(id).op, Op::Input(i) if i.role == Role::Parameter);
@@ -170,8 +170,8 @@ fn inexact_rules(report: &Report) -> Vec<&'static str> {
     fired.map(|f| f.rule).collect()
 }
 
-/// Where the optimised program is much further from the f64 result than the original: more than a small
-/// multiple of its error plus some roundings of the narrowest dtype.
+/// The first output at which the optimised program is much further from the f64 result than the original: by more
+/// than a small multiple of the original's error plus some roundings of the narrowest dtype.
 fn distance(before: &Graph, after: &Graph, inputs: &[Array]) -> Option<String> {
     let symbols = symbol_values(before, inputs).expect("each symbol is a dim of an input");
     let run = |g: &Graph, mode| evaluate(g, inputs, &symbols, mode).expect("no data errors");

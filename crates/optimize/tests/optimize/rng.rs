@@ -1,4 +1,4 @@
-//! Random numbers, inputs and the little that all tests share.
+//! Random numbers, inputs and other helpers that all tests share.
 
 use kiln_ir::eval::{Array, Data};
 use kiln_ir::{Graph, Loc, Value};
@@ -30,7 +30,7 @@ impl Rng {
         from[self.below(from.len())].clone()
     }
 
-    /// In [-2, 2), sometimes one of the numbers that identities forget.
+    /// A number in [-2, 2), sometimes one of the numbers that identities often overlook.
     pub fn float(&mut self) -> f64 {
         const SPECIAL: [f64; 7] = [
             0.0,
@@ -47,7 +47,7 @@ impl Rng {
         self.plain()
     }
 
-    /// In [-2, 2).
+    /// A number in [-2, 2).
     pub fn plain(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 51) as f64 - 2.0
     }

@@ -9,7 +9,7 @@ use kiln_ir::{
 };
 use kiln_optimize::{Options, Select, decompose, optimize};
 
-/// The graph, what a pass does to it, and the graph that it makes.
+/// The graph before a pass, the patches of the pass, and the graph after it.
 fn before_and_after(pass: &str, build: fn(&mut GraphBuilder<'_>) -> Result<Vec<Value>, OpError>) {
     let mut graph = Graph::default();
     let outputs = build(&mut GraphBuilder::new(&mut graph, loc(1))).expect("a legal graph");

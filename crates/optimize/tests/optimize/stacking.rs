@@ -1,4 +1,4 @@
-//! Products and sums whose results are put side by side compute the same as one; wrong rules about them are
+//! Concatenated results of products and sums equal those of one product and one sum; wrong rules about them are
 //! flagged.
 
 use crate::bugs::{Wrong, wrong_pass};
@@ -13,9 +13,9 @@ use kiln_ir::{
 };
 use kiln_optimize::{Pass, Patch, Run, View};
 
-/// What the update of a weight reads that several projections use a part of: from `x[m, k]` and one
-/// gradient `[m, n]` a part, the gradient of the weight `[Σ n, k]` and of the bias `[Σ n]`, made of the
-/// parts in the given order with `gap` rows between them.
+/// The gradients of a weight and a bias of which several projections use parts: from `x[m, k]` and one gradient
+/// `[m, n]` a part, the gradient of the weight `[Σ n, k]` and that of the bias `[Σ n]`. The parts are added in the
+/// given order, with `gap` rows between them.
 fn gradients_of_parts(widths: &[usize], order: &[usize], gap: usize) -> Result<Graph, OpError> {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, loc(1));
@@ -90,7 +90,7 @@ fn products_of_long_operands_are_not_stacked() {
     assert_eq!(report.count("stacked_products"), 0, "{report}");
 }
 
-/// Products side by side, of two operands that are shared by some; and extremes and sums side by side.
+/// Concatenated products, of two operands that are shared by some; and concatenated extremes and sums.
 fn neighbours(rng: &mut Rng) -> Result<Graph, OpError> {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, loc(1));
@@ -125,7 +125,7 @@ fn neighbours_compute_the_same() {
     assert!(stacked.iter().all(|n| *n > 0), "{stacked:?}");
 }
 
-/// pad(a) + pad(b) = pad(concat(a, b)), whichever of them comes first.
+/// pad(a) + pad(b) = pad(concat(a, b)), in either order.
 fn parts_as_they_are_added(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let is_sum = matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Add);

@@ -1,11 +1,11 @@
-//! Planted branches, loops and barriers of which something is not read.
+//! Planted branches, loops and barriers with unread parts.
 
 use crate::generate::Generator;
 use crate::rng::loc;
 use kiln_ir::ops::{Barrier, If, Loop};
 use kiln_ir::{Builder, DType, Dim, Fact, Graph, GraphBuilder, Op, Pw, Role, Value};
 
-/// A body on two values of which each output needs one.
+/// A body on two values, each of which one output needs.
 fn body(facts: [&Fact; 2], ops: [Pw; 2], counted: bool) -> Option<Graph> {
     let mut body = Graph::default();
     let mut b = GraphBuilder::new(&mut body, loc(2000));
@@ -20,7 +20,7 @@ fn body(facts: [&Fact; 2], ops: [Pw; 2], counted: bool) -> Option<Graph> {
     Some(body)
 }
 
-/// The value of one output, sometimes both, of an op on two values.
+/// The value of one output, sometimes of both, of an op on two values.
 fn read(g: &mut Generator, op: impl Into<Op>, operands: &[Value]) -> Option<Value> {
     let outputs = g.b().emit(op.into(), operands).ok()?;
     let at = g.rng.below(2);
@@ -30,7 +30,7 @@ fn read(g: &mut Generator, op: impl Into<Op>, operands: &[Value]) -> Option<Valu
     Some(outputs[at])
 }
 
-/// Two values without a gather behind them: of what nothing reads, an index out of range is no error.
+/// Two values that depend on no gather: an index out of range is no error if nothing reads the result.
 fn sound(g: &mut Generator) -> Option<[Value; 2]> {
     let x = [g.any_of(DType::F32), g.any_of(DType::F32)];
     let mut behind = x.map(|v| v.node).to_vec();
@@ -66,7 +66,7 @@ pub fn repeated(g: &mut Generator) -> Option<Value> {
     read(g, Loop::repeat(trips, body), &x)
 }
 
-/// A barrier in front of an input, and of what is computed.
+/// A barrier over an input and a computed value.
 pub fn barrier(g: &mut Generator) -> Option<Value> {
     let input = g.graph.inputs()[0].value();
     let x = g.any();

@@ -21,7 +21,7 @@ fn sum_of<'a>(view: &View<'a>, id: NodeId) -> Option<(&'a Reduce, Value)> {
     }
 }
 
-/// What is stretched to a value, `[1, ..]`.
+/// The source, `[1, ..]`, that is stretched to a value.
 fn stretched(view: &View<'_>, v: Value) -> Option<Value> {
     let node = view.producer(v);
     matches!(node.op, Op::Broadcast(_)).then(|| node.inputs[0])
@@ -41,7 +41,7 @@ fn shift_is_not_counted(view: &View<'_>, id: NodeId) -> Option<Patch> {
     Some(patch.replacing(id.value(), new))
 }
 
-/// Σ (x − row) = 0, whatever the row is.
+/// Σ (x − row) = 0, for any row.
 fn any_difference_sums_to_zero(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (_, z) = sum_of(view, id)?;
     let &[_, mean] = row(view, z, Pw::Sub)? else {
@@ -66,7 +66,7 @@ fn mean_keeps_the_bias(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace_with(id, ops::Pointwise(Pw::Sub), &[y, mean])
 }
 
-/// The products of one value with others, as the parts of one, each in the place of the next.
+/// Products of one value with two others become parts of one product, and each takes the other's part.
 fn parts_change_places(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let matmul = |n: &Node| matches!(n.op, Op::MatMul(_));
@@ -104,7 +104,7 @@ fn factor_is_taken_twice(view: &View<'_>, id: NodeId) -> Option<Patch> {
     Some(patch.replacing(id.value(), new))
 }
 
-/// f(g(x, A), B) = f(x, A ∪ B), whatever f and g are.
+/// f(g(x, A), B) = f(x, A ∪ B), for any f and g.
 fn kinds_are_mixed(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let Op::Reduce(outer) = &node.op else {
@@ -181,7 +181,7 @@ fn order_is_lost_under_a_reshape(view: &View<'_>, id: NodeId) -> Option<Patch> {
     (patch.fact(&new) == *view.node(id).fact()).then(|| patch.replacing(id.value(), new))
 }
 
-/// scatter(x, i, src) for x other than zeros, or several places a row, as src where i is the place.
+/// scatter(x, i, src) for x other than zeros, or several indices a row, becomes src where i is the index.
 fn scatter_of_any(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let Op::Scatter(op) = &node.op else {
@@ -210,7 +210,7 @@ fn loop_of<'a>(view: &View<'a>, id: NodeId) -> Option<&'a ops::Loop> {
     }
 }
 
-/// The outputs of a loop that nothing reads go, and the others take their numbers.
+/// Readers of the last output of a loop read the first one instead.
 fn loop_values_move_up(view: &View<'_>, id: NodeId) -> Option<Patch> {
     loop_of(view, id)?;
     let node = view.node(id);
@@ -224,7 +224,7 @@ fn loop_values_move_up(view: &View<'_>, id: NodeId) -> Option<Patch> {
     Some(view.patch(id).replacing(old, new))
 }
 
-/// What a loop carries is taken for what every step gets alike.
+/// A carried value of a loop is treated as one that every step gets alike.
 fn carried_never_changes(view: &View<'_>, id: NodeId) -> Option<Patch> {
     loop_of(view, id)?;
     let node = view.node(id);

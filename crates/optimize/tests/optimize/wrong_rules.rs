@@ -1,4 +1,4 @@
-//! More seeded bugs: what each rule would be with its precondition forgotten, or an index wrong.
+//! More seeded bugs: rules without a precondition, or with a wrong index.
 
 use crate::bugs::{Wrong, below, flagged, wrong_pass};
 use crate::folding::flaws;
@@ -97,7 +97,7 @@ fn slice_forgets_the_inner_step(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace_with(id, ops::Slice { axes }, &below(view, id)?.inputs)
 }
 
-/// A gather, and the difference that it reads.
+/// A gather, its index, and the operands of the difference that it reads.
 fn chosen<'a>(view: &View<'a>, id: NodeId) -> Option<(ops::Gather, Value, [Value; 2])> {
     let node = view.node(id);
     let (Op::Gather(gather), &[y, index]) = (&node.op, &node.inputs[..]) else {
@@ -133,7 +133,7 @@ fn chooses_out_of_range(view: &View<'_>, id: NodeId) -> Option<Patch> {
     Some(patch.replacing(id.value(), new))
 }
 
-/// A part of concat(x, y) that is as large as x is x.
+/// A part of concat(x, y) is x if it is as large as x.
 fn slice_of_the_first_operand(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let (Op::Slice(_), Op::Concat(_)) = (&node.op, &below(view, id)?.op) else {
@@ -164,7 +164,7 @@ fn slices_in_any_order(view: &View<'_>, id: NodeId) -> Option<Patch> {
     }
 }
 
-/// pad(pad(x)) = pad(x), whatever the borders hold.
+/// pad(pad(x)) = pad(x), even if the pads hold different numbers.
 fn borders_of_another_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (Op::Pad(outer), Op::Pad(inner)) = (&view.node(id).op, &below(view, id)?.op) else {
         return None;
@@ -178,7 +178,7 @@ fn borders_of_another_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace_with(id, pad, &below(view, id)?.inputs)
 }
 
-/// conv(pad(x), w) = conv(x, w) with more padding, whatever the border holds.
+/// conv(pad(x), w) = conv(x, w) with more padding, for a pad of any number.
 fn conv_pads_any_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let (Op::Conv(conv), Op::Pad(pad)) = (&node.op, &below(view, id)?.op) else {
@@ -195,7 +195,7 @@ fn conv_pads_any_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
     view.replace_with(id, conv, &[below(view, id)?.inputs[0], node.inputs[1]])
 }
 
-/// Part of conv_transpose(y, w), with what is cut off in front cut off behind.
+/// Part of conv_transpose(y, w), with the front's crop taken from the end.
 fn crops_the_other_end(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let node = view.node(id);
     let transpose = below(view, id)?;

@@ -1,4 +1,4 @@
-//! Rewrites before a product: scales of its data, and shifts of integers.
+//! Rewrites in front of a product: scales of its data, and shifts of integers.
 
 use super::behind::row;
 use super::product::{Channel, Product, column, was_cast};
@@ -76,7 +76,7 @@ impl Rule for ShiftedData {
     }
 }
 
-/// Whether whole numbers had fewer bits before they were cast.
+/// True if the integers had fewer bits before they were cast.
 fn was_narrow(view: &View<'_>, x: Value) -> bool {
     was_cast(view, x, |d| matches!(d, DType::U8 | DType::I8 | DType::I16))
 }
@@ -105,7 +105,7 @@ fn add(
     by: Value,
 ) -> Result<Value, OpError> {
     let fact = patch.fact(&by);
-    // The weight of a batch of products has sums of its own for each.
+    // In a batch of products each weight has sums of its own.
     let by = match fact.rank() {
         1 => {
             let rank = patch.fact(&y).rank();

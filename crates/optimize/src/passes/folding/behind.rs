@@ -1,17 +1,17 @@
-//! What is behind a product: scales, shifts and batch norms of its result.
+//! Rewrites behind a product: scales, shifts and batch norms of its result.
 
 use super::product::{Channel, Product, column, was_cast};
 use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
 use kiln_ir::{Builder, DType, NodeId, Op, OpError, Pw, Value};
 
-/// A product, one number a channel that is added to it, and views of the sum.
+/// A product, one number per channel that is added to it, and views of the sum.
 struct Affine<'a> {
     product: Product<'a>,
     shift: Option<(Pw, Channel)>,
     /// Permutations and reshapes, the first one first.
     views: Vec<&'a Op>,
-    /// Along which the product's channels lie whole behind these.
+    /// The axis along which the product's channels lie whole after these views.
     channels: usize,
 }
 
@@ -25,7 +25,7 @@ pub(super) fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> 
 }
 
 impl<'a> Affine<'a> {
-    /// What makes a value, if nothing else reads it.
+    /// The product and shift that compute a value, if nothing else reads it.
     fn of(view: &View<'a>, v: Value) -> Option<Affine<'a>> {
         Affine::behind_views(view, v, |v| {
             let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, v.node)? else {
@@ -41,8 +41,8 @@ impl<'a> Affine<'a> {
         })
     }
 
-    /// Views of a product or of what `other` finds, where nothing else reads any of them. Of a convolution that is
-    /// multiplied as f32 anyway, what is rounded to halves on the way need not be.
+    /// Finds views of a product, or of the result of `other`, where nothing else reads any of them. If a convolution
+    /// of f16 or bf16 is computed in f32 anyway, rounding to these on the way may be left out.
     fn behind_views(
         view: &View<'a>,
         mut v: Value,
@@ -64,7 +64,7 @@ impl<'a> Affine<'a> {
             let node = view.producer(v);
             match &node.op {
                 Op::Permute(_) | Op::Reshape(_) => views.push(v.node),
-                // What was computed in f32 is f32 again.
+                // A value computed in f32, rounded, and widened to f32 again.
                 Op::Cast(c) if c.dtype == DType::F32 && was_cast(view, v, DType::is_half) => {}
                 Op::Cast(c)
                     if view.multiplies_as_f32(c.dtype)
@@ -86,7 +86,7 @@ impl<'a> Affine<'a> {
         Some(affine)
     }
 
-    /// Numbers of channels as a `[c]`.
+    /// The numbers of channels as a `[c]`.
     fn vector(
         &self,
         patch: &mut PatchBuilder<'_>,
@@ -330,7 +330,7 @@ pub(super) fn scale_of_norm(
     }
 }
 
-/// `(shift − mean) · s + bias`, of a missing shift too.
+/// `(shift − mean) · s + bias`; the shift may be missing.
 pub(super) fn shift_of_norm(
     patch: &mut PatchBuilder<'_>,
     norm: &BatchNorm,

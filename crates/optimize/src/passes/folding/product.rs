@@ -1,4 +1,4 @@
-//! Products with a weight that is known before the program runs, and what scales and shifts them.
+//! Products with a weight that is known before the program runs, and the scales and shifts of their channels.
 
 use crate::pass::keeps_range;
 use crate::{PatchBuilder, View};
@@ -14,9 +14,9 @@ pub(super) struct Product<'a> {
 
 #[derive(Copy, Clone, PartialEq)]
 enum Kind {
-    /// Of a weight `[groups · o, c, kernel..]`.
+    /// With a weight `[groups · o, c, kernel..]`.
     Conv { groups: usize },
-    /// Of a weight `[groups · o, c, kernel..]`, where c are a group's channels of the result.
+    /// With a weight `[groups · o, c, kernel..]`, where c are a group's channels of the result.
     Transposed { groups: usize },
     /// x · w.
     Right,
@@ -25,13 +25,13 @@ enum Kind {
 }
 
 impl<'a> Product<'a> {
-    /// The product of f32 or f64 that makes a value.
+    /// The product of f32 or f64 that computes a value.
     pub fn of(view: &View<'a>, v: Value) -> Option<Product<'a>> {
         let product = Product::of_any_dtype(view, v)?;
         matches!(product.fact().dtype, DType::F32 | DType::F64).then_some(product)
     }
 
-    /// The product that makes a value.
+    /// The product that computes a value.
     pub fn of_any_dtype(view: &View<'a>, v: Value) -> Option<Product<'a>> {
         let node = view.producer(v);
         let first = match &node.op {
@@ -55,9 +55,9 @@ impl<'a> Product<'a> {
         })
     }
 
-    /// The product that makes a value, if nothing else reads it, of a dtype in which a new weight loses nothing that the
-    /// old program kept: f32 or f64, or f32 for halves that are multiplied as that. Those only of a convolution, which
-    /// reads a weight often; a matrix of halves is half as long to read.
+    /// The product that computes a value, if nothing else reads it. Its dtype must be one in which a new weight loses
+    /// no precision: f32 or f64, or f16 or bf16 that the machine computes in f32. The latter only for a convolution,
+    /// which reads a weight often; for a matrix product, a weight of f16 or bf16 is half as much to read.
     pub fn only(view: &View<'a>, v: Value) -> Option<Product<'a>> {
         let product = Product::of_any_dtype(view, v)?;
         let dtype = product.fact().dtype;
@@ -84,12 +84,12 @@ impl<'a> Product<'a> {
         self.node.fact()
     }
 
-    /// Whether it is a convolution, transposed or not.
+    /// True for a convolution, transposed or not.
     pub fn is_conv(&self) -> bool {
         matches!(self.kind, Kind::Conv { .. } | Kind::Transposed { .. })
     }
 
-    /// The axis along which the weight's results lie in the result, and its terms in the data.
+    /// The axis of the result along which the weight's results lie, and that of the data along which its terms lie.
     pub fn channels(&self) -> usize {
         match self.kind {
             Kind::Right => self.node.fact().rank() - 1,
@@ -98,12 +98,13 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// The operand that is no weight.
+    /// The operand that is not the weight.
     pub fn data(&self) -> Value {
         self.node.inputs[(self.kind == Kind::Left) as usize]
     }
 
-    /// Whether every result has all its terms, so that adding to the data adds to each result alike.
+    /// True if every result has all its terms (none is padding), so that a shift of the data shifts each result
+    /// alike.
     pub fn is_whole(&self) -> bool {
         match &self.node.op {
             Op::Conv(c) => c.padding.iter().all(|p| *p == (0, 0)),
@@ -135,7 +136,7 @@ impl<'a> Product<'a> {
         patch.op(self.node.op.clone(), &operands)
     }
 
-    /// The weight with `op` applied to it and a `[c]` that has a number for each of the product's channels.
+    /// Applies `op` to the weight and a `[c]` with a number for each of the product's channels.
     pub fn weight_by_result(
         &self,
         patch: &mut PatchBuilder<'_>,
@@ -151,7 +152,7 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// The weight with `op` applied to it and a `[c]` that has a number for each of its terms' channels.
+    /// Applies `op` to the weight and a `[c]` with a number for each channel of its terms.
     pub fn weight_by_term(
         &self,
         patch: &mut PatchBuilder<'_>,
@@ -167,8 +168,8 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// What a `[c]` that is added to the data adds to each channel of the result, as `[c]`; of a whole
-    /// product.
+    /// The effect on each channel of the result, as `[c]`, of a `[c]` added to the data; only for a product for which
+    /// [`is_whole`](Product::is_whole) holds.
     pub fn sum_of_terms(
         &self,
         patch: &mut PatchBuilder<'_>,
@@ -184,8 +185,8 @@ impl<'a> Product<'a> {
         patch.sum(&terms, &axes)
     }
 
-    /// Applies `op` to the weight and a vector that lies along `axis`. Where that axis holds the channels
-    /// of one group, axis 0 is a group's after the other's, each with a part of the vector.
+    /// Applies `op` to the weight and a vector that lies along `axis`. Where that axis holds the channels of one
+    /// group, axis 0 holds the groups one after the other, each with a part of the vector.
     fn along(
         &self,
         patch: &mut PatchBuilder<'_>,
@@ -218,18 +219,18 @@ impl<'a> Product<'a> {
     }
 }
 
-/// One number for each index of an axis, as a `[c]` in the making.
+/// One number for each index of an axis, from which a `[c]` can be computed.
 #[derive(Copy, Clone)]
 pub(super) struct Channel {
     source: Value,
-    /// Of how many elements it becomes: the value's shape and the axis.
+    /// The value whose shape and axis give the number of elements.
     of: Value,
     axis: usize,
 }
 
 impl Channel {
-    /// Of a value that has one number for each index of an axis of `like`, whose shape it is stretched to,
-    /// and depends on parameters and constants only.
+    /// Finds the numbers of a value that has one for each index of an axis of `like`, to whose shape it is stretched,
+    /// and that depends on parameters and constants only.
     pub fn of(view: &View<'_>, stretched: Value, axis: usize) -> Option<Channel> {
         let whole = &view.fact(stretched).shape;
         let source = match &view.producer(stretched).op {
@@ -248,7 +249,7 @@ impl Channel {
         })
     }
 
-    /// [`Channel::of`] one number in all, by which numbers may be scaled before or after a product.
+    /// [`Channel::of`] for one number in all, by which numbers may be scaled before or after a product.
     pub fn factor(view: &View<'_>, stretched: Value, axis: usize) -> Option<Channel> {
         let channel = Channel::of(view, stretched, axis)?;
         let number = view.as_full(channel.source)?;
@@ -279,7 +280,7 @@ pub(super) fn column(
     patch.reshape(vector, &shape)
 }
 
-/// Whether a value was cast from such a dtype.
+/// True if a value was cast from a dtype for which `from` holds.
 pub(super) fn was_cast(view: &View<'_>, x: Value, from: impl Fn(DType) -> bool) -> bool {
     let node = view.producer(x);
     matches!(node.op, Op::Cast(_)) && node.inputs.iter().all(|v| from(view.fact(*v).dtype))

@@ -1,4 +1,4 @@
-//! Batch norms that no weight takes: of the scaled sums of a quantised layer, and of halves.
+//! Batch norms that no weight can take: of the scaled sums of a quantised layer, and of f16 and bf16.
 
 use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
 use super::product::{Channel, column};
@@ -6,7 +6,7 @@ use crate::{Patch, PatchBuilder, Rule, View};
 use kiln_ir::ops::BatchNorm;
 use kiln_ir::{Builder, DType, Kind, NodeId, Op, OpError, Pw, Value};
 
-/// batch_norm(x · c, …) = x · (c · s) + … of a product x of integers, and without c of halves.
+/// batch_norm(x · c, …) = x · (c · s) + … for a product x of integers; for f16 and bf16 without c.
 pub(super) struct NormOfScaled;
 
 impl Rule for NormOfScaled {
@@ -39,7 +39,7 @@ impl Rule for NormOfScaled {
     }
 }
 
-/// A product of integers that is scaled by a number a channel, and by what, if nobody else reads the result.
+/// A product of integers that is scaled by a number per channel, and that number, if nothing else reads the result.
 fn scaled(view: &View<'_>, y: Value) -> Option<(Value, Channel)> {
     let (Pw::Mul, &[a, b]) = row(view, y.node)? else {
         return None;
@@ -53,7 +53,7 @@ fn scaled(view: &View<'_>, y: Value) -> Option<(Value, Channel)> {
     })
 }
 
-/// True for what was cast from a product of integers, behind views and zero points.
+/// True if the value was cast from a product of integers, perhaps through views and zero points.
 fn is_sum_of_integers(view: &View<'_>, x: Value) -> bool {
     let cast = view.producer(x);
     if !matches!(cast.op, Op::Cast(_)) {
