@@ -1,9 +1,9 @@
-//! The algorithms of convolutions and products beside each other, on the layers of ResNet-50, MobileNetV3 and
-//! a transformer: `cargo bench -p kiln-runtime --bench algorithms [-- <part of a name>]`.
+//! A comparison of the algorithms of convolutions and products, on the layers of ResNet-50, MobileNetV3 and a
+//! transformer: `cargo bench -p kiln-runtime --bench algorithms [-- <part of a name>]`.
 //!
-//! Rounds go over all algorithms in turn, and the least time of each counts, so that a machine that is
-//! busy with something else distorts the ratios little. `KILN_PEER_PYTHON` names a Python with PyTorch to take
-//! part in the rounds, `KILN_ROUNDS` how many there are.
+//! Each round times all algorithms in turn, and the least time of each counts, so that other load on the machine
+//! distorts the ratios little. `KILN_PEER_PYTHON` names a Python with PyTorch to take part in the rounds,
+//! `KILN_ROUNDS` their number.
 
 #[path = "../tests/runtime/build.rs"]
 #[allow(dead_code)]
@@ -18,10 +18,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-/// Seconds that a burst of calls takes at least.
+/// The least seconds of a burst of calls.
 const BURST: f64 = 0.01;
 
-/// What is timed, and how PyTorch makes the same: a function `f` without arguments.
+/// A timed kernel, and the same in PyTorch: a function `f` without arguments.
 struct Case {
     name: String,
     kernel: Kernel,

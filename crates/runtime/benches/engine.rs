@@ -99,7 +99,7 @@ fn floats_once(n: i64) -> Buffer {
     X.with(|x| x.get_or_init(|| floats(n)).clone())
 }
 
-/// gelu(x · a + b) · c, and a copy of as many bytes.
+/// gelu(x · a + b) · c, and a copy of the same number of bytes.
 fn chain() {
     let n = 16 << 20;
     let mut p = Program::lanes(&[n]);

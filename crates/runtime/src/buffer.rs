@@ -14,7 +14,7 @@ pub struct Buffer {
     dtype: DType,
     shape: SmallVec<[i64; 4]>,
     storage: Arc<Storage>,
-    /// The run after whose data error the values would be wrong.
+    /// The run that computes the values: they are wrong if it has a data error.
     outcome: Option<Arc<Outcome>>,
 }
 
@@ -32,7 +32,7 @@ impl Buffer {
     /// A copy of `data` as a tensor of `shape`.
     ///
     /// # Errors
-    /// If the shape needs another number of elements, or memory is short.
+    /// If the shape has another number of elements, or memory is short.
     pub fn from_slice<T: Element>(data: &[T], shape: &[i64]) -> Result<Buffer> {
         // SAFETY: elements are plain numbers (or bools) without padding, so their bytes are readable.
         let bytes =
@@ -43,7 +43,7 @@ impl Buffer {
     /// A tensor from its native-endian bytes.
     ///
     /// # Errors
-    /// If the shape needs another number of bytes, a bool is neither 0 nor 1, or memory is short.
+    /// If the shape has another number of bytes, a bool is neither 0 nor 1, or memory is short.
     pub fn from_bytes(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<Buffer> {
         fits(dtype, shape, bytes)?;
         let storage = Arc::new(Storage::from_bytes(bytes)?);
@@ -53,7 +53,7 @@ impl Buffer {
     /// A tensor of the native-endian bytes that memory of the host holds.
     ///
     /// # Errors
-    /// If the shape needs another number of bytes, or a bool is neither 0 nor 1.
+    /// If the shape has another number of bytes, or a bool is neither 0 nor 1.
     pub fn from_storage(dtype: DType, shape: &[i64], storage: Storage) -> Result<Buffer> {
         fits(dtype, shape, storage.bytes())?;
         Ok(Buffer::new(dtype, shape, Arc::new(storage)))
@@ -80,14 +80,14 @@ impl Buffer {
         }
     }
 
-    /// The run that computes the values, where a data error of it may still be found: reading them, or
-    /// running a program on them, waits for it.
+    /// The run that computes the values, while it may still report a data error. Reading the values, or running a
+    /// program on them, waits for it.
     pub fn outcome(&self) -> Option<&Arc<Outcome>> {
         self.outcome.as_ref()
     }
 
-    /// The tensor as one that is only right if this run has no data error: for callers who take back all
-    /// that a failed run gave.
+    /// The tensor as one whose values are valid only if this run has no data error: for callers that discard all
+    /// outputs of a failed run.
     pub fn depending_on(self, outcome: &Arc<Outcome>) -> Buffer {
         self.with_outcome(Some(outcome.clone()))
     }
@@ -97,14 +97,14 @@ impl Buffer {
         self
     }
 
-    /// What the memory holds if its [`outcome`](Buffer::outcome) is a data error: the values from before
-    /// the run if the memory was donated to it, else nothing meaningful.
+    /// The contents of the memory if its [`outcome`](Buffer::outcome) is a data error: the values from before the run
+    /// if the memory was donated to it, otherwise undefined values.
     pub fn after_failure(mut self) -> Buffer {
         self.outcome = None;
         self
     }
 
-    /// Waits until it is known that no data error has spoilt the values.
+    /// Waits until it is known that no data error has made the values invalid.
     ///
     /// # Errors
     /// The data error of the run that computed them.
@@ -112,7 +112,7 @@ impl Buffer {
         self.outcome.as_ref().map_or(Ok(()), |o| o.wait())
     }
 
-    /// What stands in a donated buffer's place after the run: no elements, no memory.
+    /// The replacement for a donated buffer after the run: no elements, no memory.
     pub(crate) fn vacant(dtype: DType) -> Result<Buffer> {
         Ok(Buffer::new(dtype, &[0], Arc::new(Storage::new(0)?)))
     }
@@ -132,7 +132,7 @@ impl Buffer {
         self.storage.len() / self.dtype.size()
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -169,7 +169,7 @@ impl Buffer {
     /// The same tensor on a GPU: itself if it is there, else a copy.
     ///
     /// # Errors
-    /// If memory is short, the device fails, or a data error has spoilt the values.
+    /// If memory is short, the device fails, or a data error has made the values invalid.
     pub fn to_gpu(&self, device: &Arc<Device>) -> Result<Buffer> {
         self.settled()?;
         match self.gpu() {
@@ -194,7 +194,7 @@ impl Buffer {
     /// The same tensor on the host: itself if it is there, else a copy.
     ///
     /// # Errors
-    /// If memory is short, the device fails, or a data error has spoilt the values.
+    /// If memory is short, the device fails, or a data error has made the values invalid.
     pub fn to_host(&self) -> Result<Buffer> {
         self.settled()?;
         let Some(memory) = Memory::of(&self.storage) else {
@@ -257,7 +257,7 @@ impl Buffer {
     }
 }
 
-/// Whether these are the bytes of a tensor.
+/// Errs unless the bytes are those of a tensor of this dtype and shape.
 fn fits(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<()> {
     let want = checked_len(dtype, shape)? * dtype.size();
     if want != bytes.len() {

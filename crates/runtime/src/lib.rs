@@ -34,7 +34,7 @@ pub use kiln_kernel::error::{Error, Result};
 pub use kiln_kernel::simd::Features;
 pub use kiln_kernel::{fork, memory, pool};
 
-/// What programs are compiled for that run on a GPU, or on the CPU.
+/// The machine that programs are compiled for: a GPU, or the CPU.
 ///
 /// # Errors
 /// [`Error::Level`] if the environment asks for a CPU level that does not exist or that this machine lacks.

@@ -1,15 +1,15 @@
-//! What this processor can do at most, measured.
+//! The measured peak rates of this processor.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Bytes that a copy reads.
 const COPIED: usize = 128 << 20;
-/// How often each is measured; the best counts.
+/// The number of measurements of each rate; the best counts.
 const ROUNDS: usize = 8;
 
-/// Operations a second of so many threads at most: multiply-adds of f32 or, if `double`, of f64, that stay in
-/// registers. Takes about a quarter of a second.
+/// The peak rate of `threads` threads in operations a second: multiply-adds of f32 or, if `double`, of f64, that stay
+/// in registers. Takes about a quarter of a second.
 pub fn operations(threads: usize, double: bool) -> f64 {
     let mut best = 0f64;
     for _ in 0..ROUNDS {
@@ -25,7 +25,7 @@ pub fn operations(threads: usize, double: bool) -> f64 {
     best
 }
 
-/// Bytes a second that so many threads read and write at most, copying what is larger than the caches. Takes about a
+/// The peak bytes a second that `threads` threads read and write, copying data larger than the caches. Takes about a
 /// quarter of a second.
 pub fn bandwidth(threads: usize) -> f64 {
     let from = vec![1u8; COPIED];
@@ -50,8 +50,8 @@ const CHAINS: usize = 12;
 /// Steps of each chain in one measurement.
 const STEPS: usize = 2_000_000;
 
-/// A function that runs the chains, `x = x a + b` over and over, on vectors, and gives the number of operations.
-/// They are written with the machine's instructions: a compiler that finds no vectors would measure itself.
+/// A function that runs the chains, `x = x a + b` over and over, on vectors, and returns the number of operations. It
+/// uses intrinsics: if the compiler failed to vectorise, the rate would be the compiler's and not the processor's.
 macro_rules! chains {
     ($name:ident, $features:literal, $type:ty, $fill:ident, $step:ident, $lanes:literal) => {
         #[cfg(all(target_arch = "x86_64", not(portable)))]
@@ -84,7 +84,7 @@ chains!(wide_f64, "avx512f", f64, _mm512_set1_pd, _mm512_fmadd_pd, 8);
 chains!(f32s, "avx2,fma", f32, _mm256_set1_ps, _mm256_fmadd_ps, 8);
 chains!(f64s, "avx2,fma", f64, _mm256_set1_pd, _mm256_fmadd_pd, 4);
 
-/// Runs the chains with the best instructions of this machine, of f32 or, if `double`, of f64; gives the number
+/// Runs the chains with the widest instructions of this machine, of f32 or, if `double`, of f64. Returns the number
 /// of operations.
 fn multiply_adds(double: bool) -> f64 {
     #[cfg(all(target_arch = "x86_64", not(portable)))]
@@ -115,7 +115,7 @@ fn multiply_adds(double: bool) -> f64 {
     }
 }
 
-/// The chains of what every machine has, in vectors of 16 bytes.
+/// The chains with instructions that every machine has, in vectors of 16 bytes.
 fn baseline<T: Copy, const LANES: usize>(numbers: [T; 3], step: impl Fn(T, T, T) -> T) -> f64 {
     let [one, a, b] = black_box(numbers);
     let mut x = [[one; LANES]; CHAINS];

@@ -5,7 +5,7 @@
 //! reshape(reshape(x, _), s) = reshape(x, s)   broadcast(x, shape of x) = x
 //! broadcast(broadcast(x, _), s) = broadcast(x, s)
 //! permute(x, identity) = x                    permute(permute(x, p), q)[i] = permute(x, p[q[i]])
-//! slice(x, everything) = x                    pad(x, no border) = x     concat(x) = x
+//! slice(x, everything) = x                    pad(x, no elements) = x  concat(x) = x
 //! barrier(x) = x
 //! ```
 //!

@@ -237,7 +237,7 @@ fn part(g: &mut Generator) -> Option<Value> {
     random_slice(g, whole)
 }
 
-/// A border of up to `most` along every axis.
+/// A pad of up to `most` along every axis.
 fn border(g: &mut Generator, x: Value, most: usize) -> Option<Value> {
     let fact = g.graph.fact(x).clone();
     let mut sizes = || {
@@ -286,7 +286,7 @@ fn line(g: &mut Generator) -> Option<(Value, usize)> {
     Some((g.b().reshape(&x, &shape).ok()?, n))
 }
 
-/// A border along the last axis of a line.
+/// A pad along the last axis of a line.
 fn framed(g: &mut Generator, x: Value, value: f64) -> Option<Value> {
     let mut border = || {
         [Dim::ZERO, Dim::ZERO, Dim::from(g.rng.below(3))]

@@ -1,10 +1,10 @@
-//! What each step of a part waits for.
+//! The steps that each step of a part waits for.
 //!
-//! A step waits for those before it that it meets in memory: for what wrote what it reads, and for what read or wrote
-//! what it writes. That follows from the ranges of memory that steps touch, and nothing of a plan is believed but the
-//! order. An output and its donor count as one, since a run may lay them over each other. The error record is a
-//! range too: steps that can report a data error write it, one after the other, so that the first in the plan's order
-//! is told of; those behind `commit` read it.
+//! A step waits for earlier steps that touch the same memory: for the writers of the ranges it reads, and for the
+//! readers and writers of the ranges it writes. That follows from the ranges of memory that steps touch; nothing else
+//! in a plan is trusted but the order of its steps. An output and its donor count as one, since a run may alias them.
+//! The error record is a range too. Steps that can report a data error write it, one after the other, so that the
+//! first error in the plan's order is reported; those from `commit` on read it.
 
 use super::binder::Binder;
 use super::loc::Loc;
@@ -16,16 +16,16 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Whose bytes a range is of.
+/// The memory that a range lies in.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Space {
     Errors,
     Arena,
-    /// By a number that buffers have in common that may be the same memory.
+    /// Identified by a number that buffers share if they may alias.
     Buffer(usize),
 }
 
-/// What a step touches.
+/// A range that a step touches.
 #[derive(Debug)]
 struct Touch {
     space: Space,
@@ -33,24 +33,24 @@ struct Touch {
     writes: bool,
 }
 
-/// Everything that a step touches, and whether it starts together with the step before it.
+/// Every range that a step touches, and whether it is concurrent with the step before it.
 #[derive(Debug)]
 struct Touches {
     all: SmallVec<[Touch; 6]>,
     joined: bool,
 }
 
-/// A range has at most so many readers at a time: a later one waits for these, so that whoever writes there then
-/// waits for few. More would hardly run at once.
+/// The most readers of a range at a time. A later reader waits for them, so that the next writer waits for few steps.
+/// More would hardly run concurrently.
 const READERS: usize = 16;
 
-/// What each of these steps waits for.
+/// For each of these steps, the steps that it waits for.
 fn after(steps: &[Touches]) -> Vec<After> {
     let all = || steps.iter().flat_map(|s| &s.all);
     let written: HashSet<Space> = all().filter(|t| t.writes).map(|t| t.space).collect();
     let mut memory = Memory::default();
     let mut waits: Vec<After> = Vec::with_capacity(steps.len());
-    // Of the 128 steps before each those that come before it, the nearest in the lowest bit.
+    // For each step a bit set of the 128 steps before it: those that it waits for, the nearest in the lowest bit.
     let mut before: Vec<u128> = Vec::with_capacity(steps.len());
     let shifted = |bits: u128, by: u32| bits.checked_shl(by).unwrap_or(0);
     let mut group = 0;
@@ -58,7 +58,7 @@ fn after(steps: &[Touches]) -> Vec<After> {
         let i = i as u32;
         group = if step.joined { group } else { i };
         let mut found = After::new();
-        // What it reads is there before it writes.
+        // Reads are recorded first: a step reads its operands before it writes.
         for writes in [false, true] {
             let touched = step.all.iter().filter(|t| t.writes == writes);
             for t in touched.filter(|t| written.contains(&t.space)) {
@@ -78,21 +78,21 @@ fn after(steps: &[Touches]) -> Vec<After> {
     waits
 }
 
-/// Who touched a range last.
+/// The last steps that touched a range.
 #[derive(Clone, Default)]
 struct Last {
     end: usize,
     writer: Option<u32>,
-    /// Those since.
+    /// The readers since that write.
     readers: SmallVec<[u32; 4]>,
 }
 
-/// Ranges that were touched, which don't overlap, by where they begin.
+/// Touched ranges, which don't overlap, by their start.
 #[derive(Default)]
 struct Memory(BTreeMap<(Space, usize), Last>);
 
 impl Memory {
-    /// Notes a touch, and adds those that it must come after.
+    /// Records a touch, and adds the steps that it must come after.
     fn touch(&mut self, touch: &Touch, step: u32, group: u32, after: &mut After) {
         let Range { start, end } = touch.bytes;
         if start >= end {
@@ -128,7 +128,7 @@ impl Memory {
         self.0.insert((touch.space, start), last);
     }
 
-    /// Makes ranges begin and end here, and leaves none between out.
+    /// Splits ranges so that some begin and end here, and adds ranges for the gaps between.
     fn cover(&mut self, space: Space, start: usize, end: usize) {
         for at in [start, end] {
             let before = self.0.range_mut((space, 0)..(space, at)).next_back();
@@ -156,11 +156,11 @@ impl Memory {
     }
 }
 
-/// The most pairs of a step that a body begins with and one that it ends with.
+/// The largest product of the numbers of first and last steps of a body.
 const WIDE: usize = 64;
 
-/// Makes a chain of the steps of a body that begins and ends with many: a loop lays one behind the other, and all
-/// that it begins with waits for all that it ended with.
+/// Makes a chain of the steps of a body if many of them are first and many last. A loop runs one iteration after the
+/// other, so every first step waits for every last step of the iteration before.
 pub(super) fn narrow(steps: &mut [BoundStep]) {
     let mut ends = vec![true; steps.len()];
     for after in steps.iter().flat_map(|s| &s.after) {
@@ -179,7 +179,7 @@ pub(super) fn narrow(steps: &mut [BoundStep]) {
 }
 
 impl Binder<'_> {
-    /// Finds out what the steps of a part wait for, of which those from `commit` on do nothing after a data error.
+    /// Finds the steps that each step of a part waits for. Steps from `commit` on do nothing after a data error.
     /// `sizes` are the bytes of all buffers.
     pub fn order(
         &self,
@@ -199,7 +199,7 @@ impl Binder<'_> {
             .try_for_each(|group| self.apart(steps, group))
     }
 
-    /// What a step touches.
+    /// The ranges that a step touches.
     fn touches(&self, step: &Step, bound: &BoundStep, sizes: &[usize], guarded: bool) -> Touches {
         let touch = |id: BufferId, loc: Loc, writes: bool| {
             let at = id.0 as usize;
@@ -235,7 +235,7 @@ impl Binder<'_> {
         }
     }
 
-    /// Checks that steps which run together can, and that none waits for another.
+    /// Checks that concurrent steps may be concurrent, and that none waits for another.
     fn apart(&self, steps: &[Step], group: &[BoundStep]) -> Result<()> {
         for step in group {
             let kernel = &self.plan.kernels[steps[step.step].kernel as usize];

@@ -1,4 +1,4 @@
-//! What binds a plan: its sizes, and its kernels linked for them.
+//! Binding: the values of a plan's sizes, and the kernels that are linked for them.
 
 use super::check::Facts;
 use super::link::Link;
@@ -14,19 +14,19 @@ use kiln_plan::{BufferId, Contract, Kernel, Plan, Reads, Site, Step};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Who runs a bound plan.
+/// The owner of a bound plan.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// It runs *prepare* and keeps the results.
     Executable,
     /// A loop, which has neither a *prepare* nor memory for its results. The inputs from number `alike` on are the
-    /// same for all of its steps: what is packed of them is kept from the first.
+    /// same for all of its steps: weights among them are packed in the first step and kept.
     Loop { alike: usize },
-    /// A side of a branch: as a loop's body, with one run.
+    /// A side of a branch: like a loop's body that runs once.
     Side,
 }
 
-/// What a plan is bound with.
+/// The inputs of binding.
 #[derive(Copy, Clone)]
 pub(super) struct Setting<'a> {
     pub plan: &'a Plan,
@@ -47,9 +47,9 @@ pub(super) struct Binder<'a> {
     /// The CUDA kernels, by kernel.
     launches: Vec<Option<Arc<Launch>>>,
     pub lens: Vec<i64>,
-    /// Places of all buffers but temporaries.
+    /// The locations of all buffers but temporaries.
     pub fixed: Vec<Loc>,
-    /// One number for all buffers that may be the same memory.
+    /// A number for each buffer, equal for buffers that may alias.
     pub memory: Vec<usize>,
     linked: HashMap<Called, Arc<dyn Work>>,
 }
@@ -58,7 +58,7 @@ pub(super) struct Binder<'a> {
 const BUFFER_LIMIT: i64 = 1 << 46;
 
 impl<'a> Binder<'a> {
-    /// Without places of buffers.
+    /// Starts without locations of buffers.
     pub fn new(with: Setting<'a>, values: &'a [i64]) -> Result<Binder<'a>> {
         let known = |d: &Dim| d.eval_checked(values).is_some();
         if with.owner == Owner::Executable && !with.plan.all_dims(known) {
@@ -90,7 +90,7 @@ impl<'a> Binder<'a> {
 }
 
 impl Binder<'_> {
-    /// What a step does with its arguments.
+    /// The contract of a step's kernel.
     pub fn contract(&self, step: &Step) -> &Contract {
         &self.facts.contracts[step.kernel as usize]
     }
@@ -118,8 +118,8 @@ impl Binder<'_> {
         Ok(work)
     }
 
-    /// Whether the parts of a step may run at the same time, and which arguments it writes. They may
-    /// where each place in memory that the step writes is touched by one part only.
+    /// Returns whether the parts of a step may be concurrent, and which arguments it writes. They may be concurrent
+    /// if each location in memory that the step writes is touched by one part only.
     pub fn parallel(&self, step: &Step, work: &dyn Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
         let args = &self.contract(step).args;
         let program = work.program();
@@ -139,13 +139,13 @@ impl Binder<'_> {
         Ok((parallel, args.iter().map(|a| a.writes).collect()))
     }
 
-    /// Whether two buffers may be the same memory.
+    /// True if two buffers may alias.
     fn shares(&self, a: BufferId, b: BufferId) -> bool {
         self.memory[a.0 as usize] == self.memory[b.0 as usize]
     }
 }
 
-/// One number for all buffers that may be the same memory.
+/// A number for each buffer, equal for buffers that may alias.
 fn memory(plan: &Plan, facts: &Facts) -> Vec<usize> {
     let mut memory = facts.root.clone();
     for (o, donor) in plan.outputs.iter().zip(&facts.donors) {
@@ -156,7 +156,7 @@ fn memory(plan: &Plan, facts: &Facts) -> Vec<usize> {
     memory
 }
 
-/// Why a custom op can't run, at its site.
+/// The reason that a custom op can't run, at its site.
 fn at_site(site: Option<&Site>, e: Error) -> Error {
     match (site, e) {
         (Some(site), Error::Cuda(text)) => Error::Custom {

@@ -1,4 +1,4 @@
-//! A plan with known sizes: linked kernels and places for every buffer.
+//! A plan with known sizes: linked kernels and a location for every buffer.
 
 use super::after::narrow;
 use super::binder::{Binder, Owner, Setting};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(super) struct Slot {
     pub bytes: usize,
     pub donor: Option<usize>,
-    /// Whether it begins as zeros, since it is not known that all of it is written.
+    /// True if it begins as zeros, since it is not known that all of it is written.
     pub clear: bool,
 }
 
@@ -32,37 +32,37 @@ pub(super) struct Bound {
     pub run: Vec<BoundStep>,
     /// Buffers that this run allocates for its outputs.
     pub slots: Vec<Slot>,
-    /// The inputs whose contents slots begin with, unless they take their memory.
+    /// The inputs whose contents slots begin with, unless the slots take the inputs' memory.
     pub kept: Vec<(usize, usize)>,
     /// Bytes of each prepared buffer.
     pub prepared: Vec<usize>,
-    /// The first of them that packed weights are.
+    /// The index of the first of them that holds packed weights.
     pub packs_from: usize,
-    /// Which of these runs touch; see [`Bound::touched_by_run`].
+    /// For each of these, true if runs touch it; see [`Bound::touched_by_run`].
     pub touched: Vec<bool>,
-    /// How *prepare* is run on the CPU.
+    /// The turns in which *prepare* runs on the CPU.
     pub turns: Turns,
-    /// Where each output is, and its shape.
+    /// The location of each output, and its shape.
     pub outputs: Vec<(Loc, Vec<i64>)>,
     pub arena: usize,
     pub prepare_arena: usize,
-    /// Whether the arena begins as zeros, since it is not known that all that is read was written.
+    /// True if the arena begins as zeros, since it is not known that all that is read was written.
     pub clear: bool,
-    /// The same of the arena and the results of *prepare*.
+    /// The same for the arena and the results of *prepare*.
     pub prepare_clear: bool,
     pub report: MemoryReport,
     /// The temporaries of the run part.
     pub blocks: Vec<MemoryBlock>,
-    /// What a GPU needs to know of *prepare* and of the run.
+    /// The properties of *prepare* and of the run that a GPU needs.
     pub prepare_on_gpu: OnGpu,
     pub run_on_gpu: OnGpu,
     pub holders: Holders,
 }
 
-/// The steps of a part, its arena and what is in that.
+/// The steps of a part, its arena and the layout of that.
 struct Laid {
     steps: Vec<BoundStep>,
-    /// The buffers that may be read where nothing was written, and whether bodies have such.
+    /// The buffers that may be read before they are written, and whether bodies have any.
     bare: Vec<usize>,
     bare_bodies: bool,
     peak: usize,
@@ -70,7 +70,7 @@ struct Laid {
     blocks: Vec<MemoryBlock>,
 }
 
-/// What a GPU's memory is held for.
+/// The uses of a GPU's memory.
 #[derive(Clone)]
 pub(super) struct Holders {
     pub outputs: Arc<str>,
@@ -140,7 +140,7 @@ impl Bound {
         let outputs = b.outputs()?;
         for at in run.bare.iter().filter(|at| facts.kept[**at].is_none()) {
             if let Loc::Slot(slot) = b.fixed[*at] {
-                // What is not written over keeps nothing of the donor's.
+                // Elements that are not written over must not keep the donor's contents.
                 (slots[slot].clear, slots[slot].donor) = (true, None);
             }
         }
@@ -188,7 +188,7 @@ impl Bound {
     }
 }
 
-/// For each buffer of a list its first position there.
+/// For each buffer of a list, its first position there.
 fn first_of(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
     let mut first = HashMap::new();
     for (at, id) in ids.enumerate() {
@@ -198,7 +198,7 @@ fn first_of(ids: impl Iterator<Item = BufferId>) -> HashMap<usize, usize> {
 }
 
 impl Binder<'_> {
-    /// Inputs and outputs have the sizes of their buffers.
+    /// Checks that inputs and outputs have the sizes of their buffers.
     fn check_lens(&self) -> Result<()> {
         let inputs = self.plan.inputs.iter().map(|i| (&i.shape, i.buffer));
         let outputs = self.plan.outputs.iter().map(|o| (&o.shape, o.buffer));
@@ -226,8 +226,8 @@ impl Binder<'_> {
         outputs.collect()
     }
 
-    /// Links the steps of one part, of which those from `commit` on do nothing after a data error, and lays out its
-    /// temporaries.
+    /// Links the steps of one part and lays out its temporaries. Steps from `commit` on do nothing after a data
+    /// error.
     fn steps(&mut self, steps: &[Step], commit: usize) -> Result<Laid> {
         let works = steps.iter().map(|s| self.link(s));
         let works = works.collect::<Result<Vec<_>>>()?;

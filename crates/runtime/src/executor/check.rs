@@ -21,14 +21,14 @@ use kiln_plan::{
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What checking found out.
+/// The results of checking.
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// What each kernel does with its arguments.
+    /// The contract of each kernel.
     pub contracts: Vec<Contract>,
-    /// For each buffer, the temporary whose memory it is (itself, if it is one).
+    /// For each buffer, the temporary whose memory it uses (itself, if it is one).
     pub root: Vec<usize>,
-    /// Whether *prepare* depends on symbols.
+    /// True if *prepare* depends on symbols.
     pub prepare_is_symbolic: bool,
     /// The symbols that each kernel uses.
     pub kernel_symbols: Vec<Vec<bool>>,
@@ -36,7 +36,7 @@ pub(super) struct Facts {
     pub size_symbols: Vec<bool>,
     /// For each output, the donor whose memory it may safely take.
     pub donors: Vec<Option<usize>>,
-    /// The buffers that are wrong if the run has a data error.
+    /// For each buffer, true if it is wrong when the run has a data error.
     pub doubtful: Vec<bool>,
     /// For each buffer the input whose contents it begins with, since a guarded step writes it.
     pub kept: Vec<Option<usize>>,
@@ -46,11 +46,11 @@ pub(super) fn check(plan: &Plan) -> Result<Facts> {
     check_within(plan, plan::MAX_DEPTH)
 }
 
-/// Checks a plan in which so many bodies may be in each other.
+/// Checks a plan in which bodies may nest `depth` deep.
 fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     symbols(plan)?;
     places(plan)?;
-    // Once each, however many steps call them.
+    // Each body is checked once, also if several steps call it.
     for body in plan.kernels.iter().flat_map(|k| k.bodies()) {
         let left = depth.checked_sub(1);
         let left =
@@ -108,7 +108,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     })
 }
 
-/// Errs unless a plan may be a body, in which so many others may be in each other.
+/// Errs unless a plan may be a body, in which others may nest `depth` deep.
 fn check_body(plan: &Plan, depth: usize) -> Result<()> {
     let own = |o: &Output| {
         let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
@@ -239,7 +239,7 @@ fn check_step(
     }
     for (id, arg) in step.args.iter().zip(&contract.args) {
         let at = id.0 as usize;
-        // A kernel may read back what it has written itself.
+        // A kernel may read back the elements that it has written itself.
         if arg.is_read() && !arg.writes && !written[at] {
             return Err(damaged!("{name} reads buffer {at} before it is written"));
         }
@@ -261,7 +261,7 @@ fn check_step(
     Ok(())
 }
 
-/// What is computed from a step that can fail, and what is written behind `commit` if one can.
+/// The buffers that depend on a step that can fail, and those written from `commit` on if any step can.
 fn doubtful(plan: &Plan, contracts: &[Contract], root: &[usize]) -> Vec<bool> {
     let mut doubtful = vec![false; root.len()];
     let fallible = plan.run.iter().any(|s| !s.sites.is_empty());
@@ -277,7 +277,7 @@ fn doubtful(plan: &Plan, contracts: &[Contract], root: &[usize]) -> Vec<bool> {
     root.iter().map(|r| doubtful[*r]).collect()
 }
 
-/// Whether any size that *prepare* uses is symbolic: extents, and offsets and strides as well.
+/// True if any size that *prepare* uses is symbolic: extents, offsets or strides.
 fn prepare_is_symbolic(plan: &Plan) -> bool {
     let symbolic = |d: &Dim| d.as_const().is_none();
     let buffer = |b: &kiln_plan::Buffer| b.place == Place::Prepared && symbolic(&b.len);
@@ -296,7 +296,7 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
             || plan.prepare.iter().any(step))
 }
 
-/// For each of the plan's symbols, whether a dim uses it.
+/// Marks the plan's symbols that a dim uses.
 fn mark(used: &mut [bool], d: &Dim) {
     for symbol in d.symbols() {
         if let Some(used) = used.get_mut(symbol.0 as usize) {
@@ -309,7 +309,7 @@ fn mark(used: &mut [bool], d: &Dim) {
 fn kernel_symbols(plan: &Plan) -> Vec<Vec<bool>> {
     let of = |kernel: &Arc<Kernel>| {
         let mut used = vec![false; plan.symbols.len()];
-        // A plan without symbols has nothing to look for.
+        // In a plan without symbols there is nothing to find.
         if !used.is_empty() {
             kernel.all_dims(|d| {
                 mark(&mut used, d);
@@ -330,11 +330,11 @@ fn size_symbols(plan: &Plan) -> Vec<bool> {
     used
 }
 
-/// For each output the donor, where taking its memory cannot go wrong: everything that writes the
-/// output comes after `commit`, nothing from the first such step on can report a data error, and
-/// nothing reads the donor after that step.
+/// For each output the donor, where taking its memory cannot go wrong: every step that writes the output comes after
+/// `commit`, no step from the first of these on can report a data error, and nothing reads the donor after that first
+/// step.
 fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
-    // For each buffer the first step that writes it and the last that touches it, and how many outputs it is.
+    // For each buffer, the first step that writes it, the last that touches it, and the number of outputs that it is.
     let mut first_write = vec![None; plan.buffers.len()];
     let mut last_touch = vec![None; plan.buffers.len()];
     for (i, step) in plan.run.iter().enumerate() {
@@ -445,7 +445,7 @@ pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<SmallVec<[i64; 4]
     Ok(values)
 }
 
-/// Checks what the plan needs of the symbols' values.
+/// Checks the plan's constraints on the symbols' values.
 pub(super) fn needs(plan: &Plan, values: &[i64]) -> Result<()> {
     for need in &plan.needs {
         let value = need.size.eval_checked(values);

@@ -1,4 +1,4 @@
-//! Loops and branches: programs that a step runs.
+//! Loops and branches: steps that run programs.
 
 use super::binder::{Owner, Setting};
 use super::bound::Bound;
@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A program with known sizes whose inputs and outputs the step around it places.
+/// A program with known sizes. The step around it provides the memory of its inputs and outputs.
 pub(super) struct Body {
     pub bound: Bound,
     pub constants: Vec<Buffer>,
@@ -30,10 +30,10 @@ pub(super) struct Body {
     outputs: Vec<usize>,
     /// The slot of each output.
     slots: Vec<usize>,
-    /// Where each packed copy of weights begins, and the bytes of all.
+    /// The start of each packed copy of weights, and the bytes of all.
     packed: Vec<usize>,
     packed_bytes: usize,
-    /// On a GPU, what copies each input that an output begins with.
+    /// On a GPU, the launches that copy each input that an output begins with.
     pub copies: Vec<Arc<Launch>>,
 }
 
@@ -103,8 +103,8 @@ impl Body {
         }
     }
 
-    /// Where its buffers are. The pointers of the inputs and outputs have the sizes it was bound for,
-    /// and `arena` has the bytes of its arena.
+    /// The address of each location. The pointers of the inputs and outputs have the sizes that it was bound for, and
+    /// `arena` has the bytes of its arena.
     pub fn places<'a>(&'a self, at: &'a Places) -> impl Fn(Loc) -> *mut u8 + 'a {
         let mut slots: Pointers = SmallVec::from_elem(std::ptr::null_mut(), at.outputs.len());
         for (slot, output) in self.slots.iter().zip(&at.outputs) {
@@ -119,7 +119,7 @@ impl Body {
         }
     }
 
-    /// What its outputs begin with, which is in inputs: from where, to where and how many bytes.
+    /// The copies of inputs that its outputs begin with: source, destination and number of bytes.
     pub fn begun<'a>(
         &'a self,
         at: &'a Places,
@@ -145,13 +145,13 @@ impl Body {
     /// Runs the program.
     fn run(&self, at: &Places, kernels: &AtomicU64) -> Result<Option<Failure>> {
         for (from, to, bytes) in self.begun(at) {
-            // SAFETY: both have this size, and a kernel's results share memory with no operand of its.
+            // SAFETY: both have this size, and a kernel's results do not alias its operands.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
         run_steps(&self.bound.run, self.places(at), &self.sites, kernels, None)
     }
 
-    /// How many calls it makes on a GPU, at most.
+    /// The most calls that it makes on a GPU.
     pub fn calls(&self) -> usize {
         self.bound
             .run_on_gpu
@@ -159,12 +159,12 @@ impl Body {
             .saturating_add(self.copies.len())
     }
 
-    /// Whether something may be read, or be a result, that nothing has written.
+    /// True if an element may be read, or be a result, that nothing has written.
     pub fn is_bare(&self) -> bool {
         self.bound.clear || self.bound.slots.iter().any(|s| s.clear)
     }
 
-    /// Whether it may report a data error.
+    /// True if it may report a data error.
     pub fn can_fail(&self) -> bool {
         !self.sites.is_empty()
     }
@@ -174,7 +174,7 @@ impl Body {
     }
 }
 
-/// What a body is run on.
+/// The memory that a body runs on.
 pub(super) struct Places {
     pub inputs: Pointers,
     pub outputs: Pointers,
@@ -192,13 +192,13 @@ pub(crate) struct Loop {
     last: Vec<usize>,
     stacked: Vec<usize>,
     pub(super) body: Body,
-    /// In the scratch memory: each carried value's second buffer, the body's arena and its packed weights. The step's
-    /// number stands in front.
+    /// Offsets in the scratch memory: each carried value's second buffer, the body's arena and its packed weights.
+    /// The step's number stands in front of them.
     second: Vec<usize>,
     arena: usize,
     packed: usize,
     scratch: usize,
-    /// On a GPU, the numbers of all steps, and without steps what copies each carried value.
+    /// On a GPU, the numbers of all steps, and launches that copy each carried value if there are no steps.
     pub(super) numbers: Option<Buffer>,
     pub(super) copies: Vec<Arc<Launch>>,
 }
@@ -209,12 +209,12 @@ pub(crate) struct If {
     inputs: Vec<usize>,
     outputs: Vec<usize>,
     pub(super) branches: [Body; 2],
-    /// On a GPU, what tells the sides which of them runs, and what looks at their data errors.
+    /// On a GPU, the launch that tells the sides which of them runs, and the one that reads their data errors.
     pub(super) branch: Option<Arc<Launch>>,
     pub(super) joined: Option<Arc<Launch>>,
 }
 
-/// The most steps of a loop on a GPU, which is given the launches of all of them.
+/// The most steps of a loop on a GPU, which receives the launches of all of them.
 const GPU_TRIPS: i64 = 1 << 24;
 
 fn positions(args: &[u16]) -> Vec<usize> {
@@ -281,7 +281,7 @@ impl Loop {
         })
     }
 
-    /// What it gives without steps: from where, to where and how many bytes.
+    /// The copies that a loop without steps makes: source, destination and number of bytes.
     pub(super) fn unchanged<'a>(
         &'a self,
         args: &'a [*mut u8],
@@ -297,9 +297,9 @@ impl Loop {
             .map(|((from, to), bytes)| (args[*from], args[*to], *bytes))
     }
 
-    /// Calls `step` for each step with its number and places, of which the number's is the beginning of
-    /// the scratch memory, up to the first that gives something. The carried values change places
-    /// between two buffers so that the last step writes the result.
+    /// Calls `step` for each step with its number and memory, up to the first that returns a value. The number lies
+    /// at the start of the scratch memory. The carried values alternate between two buffers so that the last step
+    /// writes the result.
     pub(super) fn steps<T>(
         &self,
         args: &[*mut u8],
@@ -379,7 +379,7 @@ impl If {
         bytes.next_multiple_of(ALIGN)
     }
 
-    /// What its sides are run on.
+    /// The memory that its sides run on.
     pub(super) fn places(&self, args: &[*mut u8], scratch: *mut u8) -> Places {
         let at = |list: &[usize]| list.iter().map(|a| args[*a]).collect();
         Places {
@@ -394,12 +394,12 @@ impl If {
 impl Work for Loop {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         for (from, to, bytes) in self.unchanged(call.args) {
-            // SAFETY: both have this size, and the result shares memory with no operand.
+            // SAFETY: both have this size, and the result does not alias an operand.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
         let mut first = true;
         self.steps(call.args, call.scratch, |number, at| {
-            // SAFETY: the scratch memory begins with a place for the number.
+            // SAFETY: the scratch memory begins with 8 bytes for the number.
             unsafe { call.scratch.cast::<i64>().write(number) };
             if std::mem::take(&mut first) {
                 self.body.pack(at, call.kernels)?;

@@ -1,4 +1,5 @@
-//! What steps write whole. The rest of a buffer would show what memory held before, so it begins as zeros.
+//! Arguments that steps write whole. Other elements of a buffer would show earlier contents of the memory, so such a
+//! buffer begins as zeros.
 
 use super::binder::Binder;
 use kiln_base::Dim;
@@ -8,7 +9,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Binder<'_> {
-    /// The buffers whose first step is not known to write all of them, and whether there are such in bodies.
+    /// The buffers whose first step is not known to write all of them, and whether bodies have any such buffers.
     pub fn bare(&self, steps: &[Step], works: &[Arc<dyn Work>]) -> (Vec<usize>, bool) {
         let mut bare = Vec::new();
         let mut bare_bodies = false;
@@ -36,7 +37,7 @@ impl Binder<'_> {
         (bare, bare_bodies)
     }
 
-    /// For each argument of a step whether it writes all of it, and reads nothing of it before.
+    /// For each argument of a step, true if the step writes all of it and does not read it before.
     pub fn covered(&self, step: &Step, work: &dyn Work, values: &[i64]) -> SmallVec<[bool; 6]> {
         let kernel = &self.plan.kernels[step.kernel as usize];
         let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
@@ -46,7 +47,7 @@ impl Binder<'_> {
     }
 }
 
-/// Whether a step writes all of an argument of `len` elements, and reads nothing of it before.
+/// True if a step writes all of an argument of `len` elements, and does not read it before.
 fn covers(work: &dyn Work, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
     if work.has_bodies() {
         return !work.is_bare();

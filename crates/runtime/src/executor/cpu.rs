@@ -59,9 +59,9 @@ pub(super) fn run_steps(
         let calls: SmallVec<[Call; 1]> = calls.collect();
         #[cfg(feature = "testing")]
         let _declared = declare(&group, &args, &calls);
-        // SAFETY: binding proved that the work stays within its arguments' lengths; inputs, constants
-        // and prepared results are only read; outputs and the arena belong to this run; `parallel`
-        // says when parts would disturb each other, and joined steps don't.
+        // SAFETY: binding proved that the work stays within its arguments' lengths. Inputs, constants and prepared
+        // results are only read, and outputs and the arena belong to this run. `parallel` is false if concurrent
+        // parts would conflict, and joined steps never conflict.
         unsafe {
             match &group[..] {
                 [step] => inner = step.work.run(&calls[0])?,
@@ -84,7 +84,7 @@ pub(super) fn run_steps(
     Ok(None)
 }
 
-/// Says what steps may touch.
+/// Declares the memory that steps may touch.
 #[cfg(feature = "testing")]
 fn declare(
     group: &[&BoundStep],

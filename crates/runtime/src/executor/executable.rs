@@ -1,4 +1,4 @@
-//! Plans that are ready to run: what is made of them once, and kept.
+//! Plans that are ready to run, with everything that is computed once and kept.
 
 use super::binder::{Owner, Setting};
 use super::bound::Bound;
@@ -25,26 +25,26 @@ const BINDINGS: usize = 16;
 
 /// A checked plan, ready to run from any number of threads.
 ///
-/// Programs for known sizes are made at the first run with those sizes and kept; so are the results
-/// of the plan's *prepare* part, as long as the parameters' storages keep their identity.
+/// Programs for known sizes are compiled at the first run with those sizes and kept. The results of the plan's
+/// *prepare* part are kept as long as the parameters' storages keep their identity.
 pub struct Executable {
     pub(super) plan: Plan,
-    /// The plan's, for errors that are found when it may be gone.
+    /// The plan's sites, for errors that are found when the plan may be dropped.
     pub(super) sites: Arc<[Site]>,
     pub(super) facts: Facts,
     level: Features,
     /// The GPU it runs on, if it does.
     pub(super) gpu: Option<Arc<cuda::Device>>,
-    /// What loads kernels there.
+    /// The loader of kernels for that GPU.
     loader: Option<Arc<cuda::Loader>>,
-    /// The kernels there, which stay loaded for later sizes.
+    /// The kernels on that GPU, which stay loaded for later sizes.
     _functions: Vec<cuda::Function>,
     pub(super) constants: Vec<Buffer>,
     /// Most recently used last.
     pub(super) bindings: Mutex<Vec<Arc<Bound>>>,
     /// Most recently used last.
     pub(super) prepared: Mutex<Vec<Arc<Prepared>>>,
-    /// Packed weights that were given.
+    /// Packed weights that the caller provided.
     pub(super) stored: Mutex<Option<Stored>>,
     pub(super) counts: Counts,
     pub(super) profile: Profile,
@@ -52,10 +52,10 @@ pub struct Executable {
 
 /// Results of *prepare* for one set of parameters.
 pub(super) struct Prepared {
-    /// The parameters' contents that it was made from.
+    /// The identities of the parameters' contents that it was computed from.
     pub contents: Vec<Weak<u64>>,
     pub values: Vec<i64>,
-    /// Those that are there: no other is touched by runs.
+    /// For each result, true if it exists: runs touch no others.
     pub touched: Vec<bool>,
     pub storages: Vec<Arc<Storage>>,
 }
@@ -68,22 +68,22 @@ pub(super) struct Counts {
     pub(super) bindings: AtomicU64,
 }
 
-/// What an [`Executable`] has done so far.
+/// Counts of an [`Executable`]'s work so far.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Runs that were started.
     pub runs: u64,
     /// Kernels that were run, those of *prepare* among them.
     pub kernels: u64,
-    /// Times *prepare* was run.
+    /// The number of times that *prepare* was run.
     pub prepares: u64,
-    /// For how many sets of parameters results of *prepare* are kept.
+    /// The number of sets of parameters for which results of *prepare* are kept.
     pub prepared: usize,
-    /// Times the plan was bound to new sizes.
+    /// The number of times that the plan was bound to new sizes.
     pub bindings: u64,
 }
 
-/// The entry that `found` picks, moved to the end.
+/// The entry for which `found` holds, moved to the end.
 pub(super) fn recent<T>(
     list: &mut Vec<Arc<T>>,
     found: impl FnMut(&Arc<T>) -> bool,
@@ -115,7 +115,7 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 impl Executable {
-    /// Checks a plan for [`Features::current`]. Without symbols, its programs are made here.
+    /// Checks a plan for [`Features::current`]. If it has no symbols, its programs are compiled here.
     ///
     /// # Errors
     /// [`Error::Plan`] if anything in the plan is contradictory, [`Error::Level`] if the environment
@@ -130,7 +130,7 @@ impl Executable {
     /// As [`Executable::new`]; [`Error::Level`] if the machine lacks the level.
     pub fn at_level(plan: Plan, level: Features) -> Result<Executable> {
         let has = level.is_supported();
-        // What is interpreted is for any level.
+        // The interpreter supports every level.
         #[cfg(feature = "testing")]
         let has = has || kiln_kernel::interpreted::is_on();
         if !has {
@@ -151,10 +151,10 @@ impl Executable {
         Executable::loaded_by(plan, &Arc::new(cuda::Loader::new(device, Vec::new())))
     }
 
-    /// Checks a plan of CUDA kernels and takes those from what was compiled before, where a loader has them.
+    /// Checks a plan of CUDA kernels and loads those that a loader has in compiled form; compiles the others.
     ///
     /// # Errors
-    /// As [`Executable::on_gpu`]; [`Error::Plan`] if compiled kernels are not what they are said to be.
+    /// As [`Executable::on_gpu`]; [`Error::Plan`] if compiled kernels do not match their description.
     pub fn loaded_by(plan: Plan, loader: &Arc<cuda::Loader>) -> Result<Executable> {
         guarded(|| Executable::load(plan, Some(loader.clone()), Features::current()?))
     }
@@ -231,8 +231,8 @@ impl Executable {
         guarded(|| Ok(self.bound(values)?.blocks.clone()))
     }
 
-    /// How the kernels of *prepare* and of a run with these symbol values are cut for the level, for people; nothing
-    /// where the algorithm says it all, and on a GPU.
+    /// The schedules of the kernels of *prepare* and of a run with these symbol values, for the level, as text for
+    /// people. `None` where the algorithm alone determines the schedule, and on a GPU.
     ///
     /// # Errors
     /// If the values do not fit the plan.
@@ -252,7 +252,7 @@ impl Executable {
         })
     }
 
-    /// What has been done so far.
+    /// Counts of the work so far.
     pub fn stats(&self) -> Stats {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         Stats {
@@ -264,20 +264,19 @@ impl Executable {
         }
     }
 
-    /// Forgets prepared results and bindings; later runs make them again.
+    /// Drops prepared results and bindings; later runs compute them again.
     pub fn clear(&self) {
         lock(&self.bindings).clear();
         lock(&self.prepared).clear();
     }
 
-    /// Switches the collection of [`step_times`](Executable::step_times) on or off; what was collected
-    /// before is forgotten. On a GPU the times are the device's, and runs are waited for meanwhile.
+    /// Switches the collection of [`step_times`](Executable::step_times) on or off, and drops earlier times. On a GPU
+    /// the times are the device's, and each run is waited for while this is on.
     pub fn profile(&self, on: bool) {
         self.profile.collect(on);
     }
 
-    /// Switches the recording of [`take_events`](Executable::take_events) on or off; what was recorded
-    /// before is forgotten.
+    /// Switches the recording of [`take_events`](Executable::take_events) on or off, and drops earlier events.
     pub fn record_events(&self, on: bool) {
         self.profile.record(on);
     }
@@ -293,7 +292,7 @@ impl Executable {
         self.profile.times(&self.plan)
     }
 
-    /// Numbers and random keys of the host where the plan runs, in one copy.
+    /// Copies the numbers and random keys that are on the host to the device on which the plan runs, in one copy.
     pub(super) fn bring(&self, inputs: &[Buffer]) -> Result<Vec<(usize, Buffer)>> {
         let here = |b: &Buffer| match (&self.gpu, b.gpu()) {
             (None, None) => true,
@@ -329,7 +328,7 @@ impl Executable {
         Ok(brought.collect())
     }
 
-    /// Checks the inputs and finds or makes the programs for their sizes.
+    /// Checks the inputs and finds or compiles the programs for their sizes.
     pub(super) fn bind(&self, inputs: &[Buffer]) -> Result<Arc<Bound>> {
         let values = check::inputs(&self.plan, inputs)?;
         self.bound(&values)
@@ -352,7 +351,7 @@ impl Executable {
             linker: &linker,
             owner: Owner::Executable,
         };
-        // What differs is often an offset.
+        // Bindings often differ in an offset alone.
         let mut latest = bindings.iter().rev();
         let moved = latest.find_map(|b| b.moved(with, values).transpose());
         let bound = Arc::new(match moved {
@@ -363,9 +362,9 @@ impl Executable {
         Ok(bound)
     }
 
-    /// Takes these buffers on the host, and what was prepared, out of the processor's caches, where
-    /// [`memory::can_evict`](kiln_kernel::memory::can_evict): what reads them next finds them in memory alone, as an
-    /// operand that was written long ago is found.
+    /// Evicts these buffers on the host, and prepared results, from the processor's caches, where
+    /// [`memory::can_evict`](kiln_kernel::memory::can_evict). The next reader finds them in memory alone, like an
+    /// operand that was written long ago.
     ///
     /// # Errors
     /// If the contents of a buffer are those of a run that failed.

@@ -1,10 +1,10 @@
-//! What a plan gives to a GPU: its steps as a list of calls, each with those before it that it waits for. Loops are
-//! unrolled, and branches have both their sides.
+//! A plan's steps on a GPU as a list of calls, each with the earlier calls that it waits for. Loops are unrolled, and
+//! branches include both their sides.
 //!
-//! Nothing waits for a condition. A kernel at the branch writes an error record for each side, of which one says
-//! that there was an error, and all kernels of a side are guarded by its record; so those of the side
-//! that is not taken do nothing. Data errors of the other are passed on outwards behind the branch. The sides have
-//! scratch memory in common, so one comes after the other.
+//! Nothing waits for a condition. A kernel at the branch writes an error record for each side. The record of the side
+//! that is not taken says that there was an error. All kernels of a side are guarded by its record, so those of the
+//! side that is not taken do nothing. Data errors of the other side are passed on outwards after the branch. The
+//! sides share scratch memory, so one comes after the other.
 
 use super::control::{Body, If, Loop, Places};
 use super::guard::Guard;
@@ -19,7 +19,7 @@ use kiln_plan::cuda::ErrorRecord;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// Gives the calls of these steps, which are a whole part; gives those behind which all are done.
+/// Adds the calls of these steps, which are a whole part. Returns the last ones: when they end, all calls are done.
 pub(super) fn expand(
     steps: &[BoundStep],
     place: &dyn Fn(Loc) -> *mut u8,
@@ -99,13 +99,13 @@ impl Body {
 }
 
 impl Loop {
-    /// What it holds on a GPU.
+    /// The memory that it holds on a GPU.
     pub(super) fn held(&self) -> Vec<&Arc<Storage>> {
         let numbers = self.numbers.iter().map(Buffer::storage);
         numbers.chain(self.body.held()).collect()
     }
 
-    /// The calls of all its steps, each behind the one before.
+    /// Adds the calls of all its steps, each step after the one before.
     pub(super) fn unrolled(&self, with: &Expand, calls: &mut Calls) -> Result<Ends> {
         let (args, scratch, around) = (&with.args, with.scratch, with.within);
         let mut ends = Ends::from(around.after);
@@ -129,12 +129,12 @@ impl Loop {
 }
 
 impl If {
-    /// What it holds on a GPU.
+    /// The memory that it holds on a GPU.
     pub(super) fn held(&self) -> Vec<&Arc<Storage>> {
         self.branches.iter().flat_map(Body::held).collect()
     }
 
-    /// The calls of both sides.
+    /// Adds the calls of both sides.
     pub(super) fn sides(&self, with: &Expand, calls: &mut Calls) -> Result<Ends> {
         let (args, scratch, around) = (&with.args, with.scratch, with.within);
         let branch = self.branch.as_ref();

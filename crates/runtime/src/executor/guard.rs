@@ -1,9 +1,9 @@
-//! Guards: steps that are left out where a number on the device says so.
+//! Guards: numbers on the device by which steps are skipped.
 //!
-//! A step that is left out writes nothing, so what it would write must hold something already: a guarded step writes
-//! outputs with a donor alone, and where such an output has memory of its own, that begins as a copy of the donor's. The
-//! CPU looks at the guard when the step is about to run. On a GPU nothing waits for it: a kernel in front of the step writes
-//! an error record which says that there was an error if the guard is set, and the step is guarded by that record, as a
+//! A skipped step writes nothing, so its outputs must have contents already. A guarded step therefore writes only
+//! outputs with a donor. Where such an output has memory of its own, that begins as a copy of the donor's. The CPU
+//! reads the guard when the step is about to run. On a GPU nothing waits for it: a kernel in front of the step writes
+//! an error record which says that there was an error if the guard is set. The step is guarded by that record, as a
 //! side of a branch is by its own.
 
 use super::loc::Loc;
@@ -15,17 +15,17 @@ use kiln_kernel::memory::ALIGN;
 use kiln_plan::{Contract, Output, Place, Plan, Step};
 use std::sync::Arc;
 
-/// What leaves a step out, if one of its bytes is not 0.
+/// A guard: it skips a step if one of its bytes is not 0.
 #[derive(Clone)]
 pub(super) struct Guard {
     pub loc: Loc,
     pub bytes: usize,
-    /// On a GPU, what looks at it, and where the record that it writes lies in the step's scratch memory.
+    /// On a GPU, the launch that reads it, and the offset of the record that it writes in the step's scratch memory.
     pub launch: Option<(Arc<Launch>, usize)>,
 }
 
 impl Guard {
-    /// Of a step whose work needs that much scratch memory.
+    /// The guard of a step whose work needs `scratch` bytes of scratch memory.
     pub fn new(
         loc: Loc,
         dtype: DType,
@@ -41,23 +41,24 @@ impl Guard {
         })
     }
 
-    /// Where its record lies behind that much scratch memory of the work; it takes no more than [`ALIGN`].
+    /// The offset of its record behind `scratch` bytes of the work's scratch memory; it takes at most [`ALIGN`]
+    /// bytes.
     pub fn record_behind(scratch: usize) -> usize {
         scratch.next_multiple_of(ALIGN)
     }
 
-    /// Whether it leaves the step out now.
+    /// True if it skips the step now.
     ///
     /// # Safety
-    /// It lies at `at`, and nobody writes it.
+    /// The guard lies at `at`, and nobody writes it.
     pub unsafe fn is_set(&self, at: *const u8) -> bool {
-        // SAFETY: it has that many bytes there.
+        // SAFETY: the guard has this number of bytes there.
         let bytes = unsafe { std::slice::from_raw_parts(at, self.bytes) };
         bytes.iter().any(|b| *b != 0)
     }
 }
 
-/// Errs unless a step's guard is a number that is there, and all that it writes may be left as it is.
+/// Errs unless a step's guard is an existing number, and all arguments that it writes may be left as they are.
 pub(super) fn check(plan: &Plan, contract: &Contract, step: &Step, written: &[bool]) -> Result<()> {
     let Some(guard) = step.guard else {
         return Ok(());
@@ -99,7 +100,7 @@ fn keeps(plan: &Plan, output: &Output) -> Option<usize> {
     alike.then_some(donor)
 }
 
-/// For each buffer the input whose contents it begins with, since a guarded step writes it.
+/// For each buffer, the input whose contents it begins with because a guarded step writes it.
 pub(super) fn kept(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
     let mut kept = vec![None; plan.buffers.len()];
     for step in plan.run.iter().filter(|s| s.guard.is_some()) {

@@ -1,4 +1,4 @@
-//! Linking, as those see it who bind plans.
+//! The interface of linking that binding uses.
 
 use kiln_cuda as cuda;
 use kiln_kernel::error::Result;
@@ -6,13 +6,13 @@ use kiln_kernel::work::{Sizes, Work};
 use kiln_plan::{Contract, Kernel};
 use std::sync::Arc;
 
-/// What makes work of kernels, for a CPU or a GPU. A program that a step runs is given what its own kernels are
-/// linked by.
+/// Links kernels to work, for a CPU or a GPU. The kernels of a program that a step runs are linked by the same
+/// linker.
 pub(super) trait Link {
     /// The GPU.
     fn gpu(&self) -> Option<&cuda::Loader>;
 
-    /// Links a kernel; `launch` is a CUDA kernel's.
+    /// Links a kernel; `launch` is given for a CUDA kernel.
     fn link(
         &self,
         kernel: &Kernel,

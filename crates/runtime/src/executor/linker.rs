@@ -1,4 +1,4 @@
-//! Linking: each kernel of a plan becomes the work of the engine that it belongs to.
+//! Linking: each kernel of a plan becomes work of its engine.
 
 use super::control::{If, Loop};
 use super::link::Link;

@@ -1,6 +1,6 @@
-//! Where buffers are.
+//! The locations of buffers.
 
-/// Where a buffer is during a run.
+/// The location of a buffer during a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Loc {
     Input(usize),

@@ -9,8 +9,8 @@ use kiln_kernel::error::Result;
 use kiln_plan::Step;
 
 impl Bound {
-    /// The same plan with other values of symbols that no buffer's length uses: everything stays where it is,
-    /// and only the kernels that use them are linked again. `None` where that is not enough.
+    /// The same plan with other values of symbols that no buffer's length uses. All locations stay, and only the
+    /// kernels that use these symbols are linked again. `None` where that is not enough.
     pub(super) fn moved(&self, with: Setting<'_>, values: &[i64]) -> Result<Option<Bound>> {
         let facts = with.facts;
         let differs: Vec<bool> = (self.values.iter().zip(values))

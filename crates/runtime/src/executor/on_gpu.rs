@@ -1,4 +1,4 @@
-//! What a GPU needs to know of a part of a plan.
+//! The properties of a part of a plan that a GPU needs.
 
 use super::loc::Loc;
 use super::step::BoundStep;
@@ -7,18 +7,18 @@ use kiln_cuda::Graphs;
 use kiln_kernel::memory::Storage;
 use std::sync::Arc;
 
-/// What a part of a plan does on a GPU, apart from the calls.
+/// A part of a plan on a GPU, apart from its calls.
 #[derive(Default)]
 pub(super) struct OnGpu {
     pub graphs: Graphs,
-    /// Memory that it reads and writes; the arena once.
+    /// Memory that it reads and writes; the arena is listed once.
     pub read: Vec<Loc>,
     pub written: Vec<Loc>,
     /// Memory of loops and branches that it reads.
     pub held: Vec<Arc<Storage>>,
-    /// How many calls it makes.
+    /// The number of calls that it makes.
     pub calls: usize,
-    /// Whether one of them may report a data error.
+    /// True if one of them may report a data error.
     pub fallible: bool,
 }
 
@@ -41,7 +41,7 @@ impl OnGpu {
         part
     }
 
-    /// `known` is what is listed.
+    /// Lists a location as read or written, unless `known` has it already.
     fn touches(&mut self, loc: Loc, writes: bool, known: &mut HashSet<(Loc, bool)>) {
         let loc = match loc {
             Loc::Arena(_) => Loc::Arena(0),

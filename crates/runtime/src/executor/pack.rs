@@ -22,8 +22,8 @@ impl Work for Pack {
     }
 }
 
-/// The steps of *prepare* with those that pack weights right behind what makes these, so that they are packed while
-/// the caches have them and need no memory afterwards.
+/// The steps of *prepare*, with each packing step right behind the steps that compute its weights. The weights are
+/// then packed while they are in the caches, and need no memory afterwards.
 pub(super) fn packed_behind(steps: Vec<BoundStep>, packs: Vec<BoundStep>) -> Vec<BoundStep> {
     let behind = |pack: &BoundStep| {
         let made = pack.after.iter().max().map_or(0, |last| *last as usize + 1);
@@ -49,9 +49,9 @@ pub(super) fn packed_behind(steps: Vec<BoundStep>, packs: Vec<BoundStep>) -> Vec
 }
 
 impl Binder<'_> {
-    /// Lets convolutions and products read weights that depend on parameters alone, or in a loop on what is the same
-    /// for all of its steps, and that the run does not write over, from packed copies; gives the steps of *prepare*
-    /// that make these.
+    /// Lets convolutions and products read weights from packed copies. The weights must depend on parameters alone,
+    /// or in a loop on inputs that are the same for all of its steps, and the run must not write over them. Returns
+    /// the steps of *prepare* that pack them.
     pub fn packs(
         &self,
         owner: Owner,
@@ -75,7 +75,7 @@ impl Binder<'_> {
             .collect()
     }
 
-    /// Lets a step read its weights from a packed copy. `makers` are the steps that make each buffer of *prepare*.
+    /// Lets a step read its weights from a packed copy. `makers` are the steps that compute each buffer of *prepare*.
     fn pack(
         &self,
         owner: Owner,

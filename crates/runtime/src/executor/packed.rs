@@ -6,14 +6,14 @@ use std::sync::{Arc, Weak};
 /// The packed weights of a program.
 #[derive(Clone, Debug)]
 pub struct Packed {
-    /// What they are packed for: the plan, the level, and how each kernel is cut. Runs take packed weights if this is
-    /// what they would say of their own.
+    /// The description of the layout: the plan, the level, and each kernel's schedule. Runs take packed weights if
+    /// this equals their own description.
     pub layout: String,
-    /// The weights, each from a multiple of [`ALIGN`](kiln_kernel::memory::ALIGN) on.
+    /// The weights, each aligned to [`ALIGN`](kiln_kernel::memory::ALIGN).
     pub bytes: Arc<Storage>,
 }
 
-/// Packed weights that were made of these parameters' contents.
+/// Packed weights and the contents of the parameters that they were computed from.
 pub(super) struct Stored {
     pub(super) contents: Vec<Weak<u64>>,
     pub(super) packed: Packed,

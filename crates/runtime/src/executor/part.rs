@@ -25,9 +25,10 @@ pub(super) struct Part<'a> {
     pub(super) exe: &'a Executable,
     pub(super) bound: &'a Bound,
     pub(super) preparing: bool,
-    /// The first step that writes over donated memory, which no run leaves half written.
+    /// The first step that writes over donated memory. From there on a run is not cancelled, so that the memory is
+    /// never half written.
     pub(super) firm: usize,
-    /// On a GPU, what the part goes through.
+    /// On a GPU, the session that issues the part's work.
     pub(super) session: Option<Session>,
 }
 
@@ -50,7 +51,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Copies what an input holds to memory of the same size.
+    /// Copies an input's contents to memory of the same size.
     pub(super) fn copy(&self, from: &Storage, to: &mut Storage) -> Result<()> {
         match &self.session {
             _ if from.len() != to.len() => Err(Error::Internal("a copy of another size".into())),
@@ -83,7 +84,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// `on_gpu` is what a GPU needs to know of the steps.
+    /// Runs steps on a GPU; `on_gpu` holds their properties.
     pub(super) fn on_gpu<'s>(
         &self,
         session: Session,
@@ -98,7 +99,7 @@ impl<'a> Part<'a> {
             .chain(held)
             .collect();
         let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
-        // The device says how long each step took, and they run one after the other.
+        // The device reports the time of each step, and steps run one after the other.
         let start = Cell::new(Instant::now());
         let add = |step, time| {
             exe.profile.add(step, start.get(), time);

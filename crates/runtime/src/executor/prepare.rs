@@ -12,8 +12,8 @@ use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use std::sync::Arc;
 
-/// The results of *prepare* that runs touch, in memory of their own, and nothing in the place of the others; all of
-/// them for a tracer, which is shown operands of the run part as they were before they were packed.
+/// The results of *prepare* that runs touch, each in memory of its own, and empty storage in place of the others. For
+/// a tracer it is all results, since it is shown operands of the run part as they were before they were packed.
 pub(super) fn prepare(
     exe: &Executable,
     bound: &Bound,
@@ -26,7 +26,7 @@ pub(super) fn prepare(
     }
 }
 
-/// Runs it with memory for everything.
+/// Runs *prepare* with memory for all results.
 fn whole(
     exe: &Executable,
     bound: &Bound,
@@ -54,8 +54,8 @@ fn whole(
     Ok(storages.into_iter().map(Arc::new).collect())
 }
 
-/// Runs it turn by turn. What runs read packed lies in one block, which the system gives in huge pages, if it is not
-/// there already; and inputs that nothing reads again are released, as those that lie in a mapped file can be.
+/// Runs it turn by turn. Packed weights lie in one block, which the system backs with huge pages, unless the caller
+/// has provided them. Inputs that nothing reads again are released, which is possible for those in a mapped file.
 fn by_turns(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Arc<Storage>>> {
     let (turns, clear) = (&bound.turns, bound.prepare_clear);
     let part = Part::new(exe, bound, true)?;

@@ -1,4 +1,4 @@
-//! Where the time of runs goes.
+//! Times of steps.
 
 use kiln_kernel::lock::lock;
 use kiln_plan::Plan;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What runs have spent in each step of the *run* part; collects nothing unless it is switched on.
+/// The times of runs in each step of the *run* part; nothing is collected unless it is switched on.
 #[derive(Default)]
 pub(super) struct Profile {
     on: AtomicBool,
@@ -15,18 +15,18 @@ pub(super) struct Profile {
     events: Mutex<Vec<StepEvent>>,
 }
 
-/// How often a step ran, the time of all its runs together, and the least.
+/// The number of runs of a step, the time of all of them together, and the least.
 type Times = (u64, Duration, Duration);
 
-/// The time of one step of the *run* part. The first of steps that start together has the time of all;
-/// the others have no runs.
+/// The time of one step of the *run* part. The first of concurrent steps has the time of all; the others have no
+/// runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepTime {
     /// Index into [`Plan::run`](kiln_plan::Plan::run).
     pub step: usize,
     /// The kernel's name.
     pub kernel: String,
-    /// How often it ran.
+    /// The number of runs.
     pub runs: u64,
     /// The time of all these runs together.
     pub total: Duration,
@@ -34,14 +34,14 @@ pub struct StepTime {
     pub least: Duration,
 }
 
-/// One execution of a step of the *run* part, or of those that start together with it.
+/// One execution of a step of the *run* part, or of a group of concurrent steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepEvent {
     /// Index into [`Plan::run`](kiln_plan::Plan::run).
     pub step: usize,
-    /// When it started.
+    /// The start.
     pub start: Instant,
-    /// How long it took.
+    /// The duration.
     pub time: Duration,
 }
 
@@ -66,13 +66,13 @@ impl Profile {
         times[step].2 = times[step].2.min(time);
     }
 
-    /// Switches the collection of times on or off, and forgets those that were collected.
+    /// Switches the collection of times on or off, and drops earlier times.
     pub(super) fn collect(&self, on: bool) {
         lock(&self.times).clear();
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// Switches the recording of events on or off, and forgets those that were recorded.
+    /// Switches the recording of events on or off, and drops earlier events.
     pub(super) fn record(&self, on: bool) {
         lock(&self.events).clear();
         self.recording.store(on, Ordering::Relaxed);

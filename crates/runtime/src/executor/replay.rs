@@ -1,4 +1,4 @@
-//! Runs of a plan as CUDA graphs that are launched again and again, to measure what a run takes.
+//! Runs of a plan as CUDA graphs that are replayed, to measure the time of a run.
 
 use super::bound::Bound;
 use super::executable::{Executable, Prepared, guarded};
@@ -14,15 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The *run* part of a plan on sets of inputs, as CUDA graphs of some runs each. All runs write their results to
-/// the same memory, which nobody is given.
+/// The *run* part of a plan on sets of inputs, as CUDA graphs of several runs each. All runs write their results to
+/// the same memory, which no caller gets.
 pub struct Replays {
     graphs: Vec<Captured>,
     session: Session,
     /// The launches of a run.
     calls: usize,
     executable: Arc<Executable>,
-    // What the graphs' addresses are of.
+    // The owners of the memory that the graphs address.
     _bound: Arc<Bound>,
     _inputs: Vec<Vec<Buffer>>,
     _prepared: Option<Arc<Prepared>>,
@@ -35,7 +35,7 @@ struct Captured {
 }
 
 impl Executable {
-    /// Captures a run on each of these sets of inputs, of equal sizes, `each` runs a graph. On a GPU alone.
+    /// Captures a run on each of these sets of inputs, of equal sizes, with `each` runs per graph. Only on a GPU.
     ///
     /// # Errors
     /// For wrong inputs, or lack of memory.
@@ -114,8 +114,8 @@ impl Replays {
         })
     }
 
-    /// Launches the graphs in turn, this one as number `turn`; gives the device's time for a run of it on
-    /// average. Data errors are not reported.
+    /// Replays the graphs in turn, in this call the one of number `turn`. Returns the device's average time per run.
+    /// Data errors are not reported.
     ///
     /// # Errors
     /// If the device fails.

@@ -7,15 +7,15 @@ pub struct MemoryReport {
     pub peak: usize,
     /// The most bytes of temporaries that are alive at one step.
     pub lower_bound: usize,
-    /// What *prepare* needs while it runs: its arena, and weights that it makes and then packs.
+    /// The memory of *prepare* while it runs: its arena, and weights that it computes and then packs.
     pub prepare_peak: usize,
     /// Results of *prepare* that runs use.
     pub prepared: usize,
-    /// Outputs, without those in donated memory or handed through.
+    /// Outputs, without those in donated memory or passed through.
     pub outputs: usize,
-    /// Data baked into the plan.
+    /// Constants of the plan.
     pub constants: usize,
-    /// Of these, what begins as zeros since it is not known that all of it is written.
+    /// The part of these bytes that begins as zeros since it is not known that all of it is written.
     pub cleared: usize,
 }
 
@@ -24,11 +24,11 @@ pub struct MemoryReport {
 pub struct MemoryBlock {
     /// The first buffer of the plan that it holds; `None` for scratch memory of a step.
     pub buffer: Option<u32>,
-    /// Where it begins in the arena, in bytes.
+    /// Its start in the arena, in bytes.
     pub offset: usize,
     /// Its size in bytes.
     pub bytes: usize,
-    /// The first step that uses it; steps that start together are one.
+    /// The first step that uses it; concurrent steps count as one.
     pub first: usize,
     /// The last step that uses it.
     pub last: usize,

@@ -23,17 +23,17 @@ const PREPARED: usize = 4;
 impl Executable {
     /// Runs the plan: one buffer an input in, one an output out.
     ///
-    /// Inputs must be where the plan runs. On a GPU, numbers (rank 0) and random keys may come from the
-    /// host. Outputs are there before they are computed, and reading them waits. A data error is found
-    /// later too: by reading an output that it spoils, or by a run that takes one as an input (see
-    /// [`Buffer::outcome`]); donated memory then still holds what it held.
+    /// Inputs must be on the device on which the plan runs. On a GPU, numbers (rank 0) and random keys may come from
+    /// the host. Outputs exist before they are computed, and reading them waits. A data error is reported later too:
+    /// by reading an output that it makes invalid, or by a run that takes one as an input (see [`Buffer::outcome`]).
+    /// Donated memory then still has its old contents.
     ///
-    /// `donate[i]` offers the memory of input `i` to an output; it is taken where the plan can use
-    /// it and the caller holds the only reference. The input's place then holds an empty buffer.
-    /// `donate` may be shorter than the inputs.
+    /// `donate[i]` offers the memory of input `i` to an output. It is taken where the plan can use it and the caller
+    /// holds the only reference; the input is then replaced by an empty buffer. `donate` may be shorter than the
+    /// inputs.
     ///
     /// # Errors
-    /// For wrong inputs, data errors, or lack of memory; every input is then as it was.
+    /// For wrong inputs, data errors, or lack of memory; every input is then unchanged.
     pub fn run(&self, inputs: &mut [Buffer], donate: &[bool]) -> Result<Vec<Buffer>> {
         guarded(|| {
             let bound = self.bind(inputs)?;
@@ -65,16 +65,16 @@ impl Executable {
         })
     }
 
-    /// Runs the plan one step after the other and shows each to `tracer`, those of the *prepare* part
-    /// first. Kernels, memory layout and results are those of a run that is given nothing.
+    /// Runs the plan one step after the other and shows each to `tracer`, those of the *prepare* part first. Kernels,
+    /// memory layout and results are those of a run without donations.
     ///
     /// # Errors
-    /// As for [`Executable::run`], and what the tracer returns.
+    /// As for [`Executable::run`], and the tracer's errors.
     pub fn trace(&self, inputs: &[Buffer], tracer: &mut dyn Tracer) -> Result<Vec<Buffer>> {
         self.shared(inputs, Some(tracer))
     }
 
-    /// The prepared results for the parameters among the inputs, computed if need be.
+    /// The prepared results for the parameters among the inputs, computed if necessary.
     pub(super) fn prepared(&self, bound: &Bound, inputs: &[Buffer]) -> Result<Arc<Prepared>> {
         let parameters: Vec<&Storage> = self.parameters(inputs).collect();
         let values = if self.facts.prepare_is_symbolic {
@@ -93,7 +93,7 @@ impl Executable {
         if let Some(found) = recent(&mut list, made_from_these) {
             return Ok(found);
         }
-        // What was made from contents that are gone is asked for by nobody.
+        // Results from contents that no longer exist are never needed again.
         list.retain(|p| p.contents.iter().all(|c| c.strong_count() > 0));
         self.counts.prepares.fetch_add(1, Ordering::Relaxed);
         let storages = prepare(self, bound, inputs, None)?;
@@ -125,7 +125,7 @@ impl Inputs<'_> {
         }
     }
 
-    /// Whether input `i` is given up, held by nobody else, and has exactly `bytes` bytes.
+    /// True if input `i` is donated, nobody else holds it, and it has exactly `bytes` bytes.
     fn gives(&mut self, i: usize, bytes: usize) -> bool {
         match self {
             Inputs::Owned { inputs, donate } if donate.get(i) == Some(&true) => {
@@ -140,7 +140,7 @@ impl Inputs<'_> {
 /// Memory of one output.
 enum Memory {
     Fresh(Storage),
-    /// An input's, and what takes its place.
+    /// An input's memory, and the buffer that replaces the input.
     Donated(usize, Buffer),
 }
 
@@ -200,8 +200,8 @@ fn run(
 }
 
 impl Part<'_> {
-    /// Runs the steps up to the first data error. On a GPU they may still be running afterwards; if they
-    /// can have one, that is the outcome.
+    /// Runs the steps up to the first data error. On a GPU they may still be running afterwards; if they can report
+    /// one, the outcome of the run is returned.
     pub(super) fn run<'s>(
         mut self,
         storage: impl Fn(Loc) -> &'s Storage,
@@ -226,7 +226,7 @@ impl Part<'_> {
     }
 }
 
-/// Memory with zeros in it, where that is asked for.
+/// The memory, filled with zeros if `clear`.
 pub(super) fn cleared(mut storage: Storage, clear: bool) -> Storage {
     if clear {
         storage.bytes_mut().fill(0);

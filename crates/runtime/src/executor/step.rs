@@ -7,39 +7,40 @@ use kiln_kernel::work::Work;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Steps that another waits for, by position, in order; of those near by, none that others of them come after.
+/// The steps that another waits for, by position, ascending. Nearby steps that others of the list wait for are left
+/// out.
 pub(super) type After = SmallVec<[u32; 4]>;
 
 /// A step with known sizes.
 #[derive(Clone)]
 pub(super) struct BoundStep {
     pub work: Arc<dyn Work>,
-    /// The arguments, and behind them the weights that were packed in *prepare*, if `packed` says so.
+    /// The arguments, and after them the weights that were packed in *prepare*, if `packed`.
     pub args: SmallVec<[Loc; 6]>,
     pub packed: bool,
-    /// Which of these it writes.
+    /// For each of these, true if the step writes it.
     pub writes: SmallVec<[bool; 6]>,
     /// Bytes of the arguments.
     #[cfg(feature = "testing")]
     pub sizes: SmallVec<[usize; 6]>,
-    /// What may leave it out.
+    /// The guard that may skip it.
     pub guard: Option<Guard>,
     /// The byte offset of its scratch memory in the arena.
     pub scratch: usize,
     /// Index into the plan's steps.
     pub step: usize,
-    /// The plan's site for each of the kernel's.
+    /// The plan's site for each of the kernel's sites.
     pub sites: SmallVec<[u32; 2]>,
-    /// Whether its parts may run at the same time.
+    /// True if its parts may be concurrent.
     pub parallel: bool,
-    /// Whether it runs at the same time as the step before it.
+    /// True if it is concurrent with the step before it.
     pub joined: bool,
     /// The steps of its part that it waits for.
     pub after: After,
 }
 
 impl BoundStep {
-    /// Where everything is that it touches, but for its scratch memory.
+    /// The locations of everything that it touches, except its scratch memory.
     pub fn locs(&self) -> impl Iterator<Item = Loc> + '_ {
         let guard = self.guard.iter().map(|guard| guard.loc);
         self.args.iter().copied().chain(guard)

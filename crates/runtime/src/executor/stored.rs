@@ -1,4 +1,4 @@
-//! Packed weights that are kept outside of the process, such as in a file, for others to map.
+//! Packed weights that are kept outside the process, such as in a file that other processes map.
 
 use super::bound::Bound;
 use super::executable::Executable;
@@ -16,11 +16,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Counts changes of how weights are packed that neither a plan nor the schedules of its kernels show.
+/// The version of the packed format, raised for changes that neither a plan nor the schedules of its kernels show.
 const PACKING: u32 = 1;
 
 impl Executable {
-    /// Packs the weights that runs on these inputs read packed; `None` if there are none. Only parameters are read.
+    /// Packs the weights that runs on these inputs read from packed copies; `None` if there are none. Only parameters
+    /// are read.
     ///
     /// # Errors
     /// For wrong inputs, or lack of memory.
@@ -42,12 +43,12 @@ impl Executable {
         Ok(Some(Packed { layout, bytes }))
     }
 
-    /// Lets runs whose parameters are these inputs' read weights that were packed before. A run whose kernels would
-    /// pack them in another way, or whose parameters are others, packs its own. What the packed weights hold is
-    /// believed: no other can be told from them without packing again.
+    /// Lets runs with the same parameters as these inputs read weights that were packed before. A run with other
+    /// parameters, or whose kernels need another layout, packs its own. The contents of the packed weights are
+    /// trusted: checking them would take packing them again.
     ///
     /// # Errors
-    /// If there are not as many inputs as the plan has.
+    /// If the number of inputs is not the plan's.
     pub fn store(&self, inputs: &[Buffer], packed: Packed) -> Result<()> {
         if inputs.len() != self.plan.inputs.len() {
             return Err(Error::Buffer("packed weights for other inputs".into()));
@@ -68,7 +69,7 @@ impl Executable {
         parameters.map(|(_, b)| &**b.storage())
     }
 
-    /// The packed weights that are there for these inputs.
+    /// The stored packed weights for these inputs.
     pub(super) fn stored(&self, bound: &Bound, inputs: &[Buffer]) -> Option<Arc<Storage>> {
         let stored = lock(&self.stored);
         let Stored { contents, packed } = stored.as_ref()?;
@@ -79,7 +80,7 @@ impl Executable {
         fits.then(|| packed.bytes.clone())
     }
 
-    /// What weights are packed for, as text.
+    /// The description of the layout of packed weights, as text.
     fn layout(&self, bound: &Bound) -> String {
         let mut hash = Xxh3::new();
         hash.update(&self.plan.to_bytes());
@@ -96,13 +97,13 @@ impl Executable {
 }
 
 impl Bound {
-    /// Whether a step of *prepare* packs weights.
+    /// True if a step of *prepare* packs weights.
     pub(super) fn is_pack(&self, step: &BoundStep) -> bool {
         let packed = |loc: &Loc| matches!(loc, Loc::Prepared(p) if *p >= self.packs_from);
         step.args.last().is_some_and(packed)
     }
 
-    /// Where packed weights lie in one block, and the bytes of it.
+    /// The offsets of packed weights in one block, and the size of the block in bytes.
     pub(super) fn packed_places(&self) -> (Vec<usize>, usize) {
         let mut end = 0usize;
         let places = self.prepared[self.packs_from..].iter().map(|bytes| {
@@ -115,7 +116,7 @@ impl Bound {
         (places, end)
     }
 
-    /// The steps of *prepare* that are to be run where packed weights are there.
+    /// The steps of *prepare* that must still run if packed weights are provided.
     pub(super) fn beside_packed(&self) -> Vec<BoundStep> {
         let kept = self.touched.iter().enumerate();
         let kept = kept.filter(|(_, touched)| **touched);
@@ -123,7 +124,7 @@ impl Bound {
         let mut live = Vec::new();
         for step in self.prepare.iter().rev().filter(|s| !self.is_pack(s)) {
             let mut writes = step.args.iter().zip(&step.writes).filter(|(_, w)| **w);
-            // What shares an arena is not told apart.
+            // Buffers in the arena are not distinguished.
             if writes.any(|(loc, _)| matches!(loc, Loc::Arena(_)) || needed.contains(loc)) {
                 needed.extend(step.locs());
                 live.push(BoundStep {

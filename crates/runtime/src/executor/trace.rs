@@ -1,4 +1,4 @@
-//! Looking on while a plan runs.
+//! Tracing: observing a plan while it runs.
 
 use super::loc::Loc;
 use super::on_gpu::OnGpu;
@@ -9,27 +9,27 @@ use kiln_kernel::error::{Error, Result};
 use kiln_kernel::memory::Storage;
 use kiln_plan::Plan;
 
-/// What a traced run shows its steps to. An error ends the run.
+/// An observer of the steps of a traced run. An error ends the run.
 pub trait Tracer {
-    /// A step is about to run: what it reads is there.
+    /// Called when a step is about to run: its operands are computed.
     ///
     /// # Errors
-    /// Whatever should end the run.
+    /// Any error, to end the run.
     fn before(&mut self, step: &Traced) -> Result<()> {
         let _ = step;
         Ok(())
     }
 
-    /// A step has run: what it writes is there.
+    /// Called when a step has run: its results are computed.
     ///
     /// # Errors
-    /// Whatever should end the run.
+    /// Any error, to end the run.
     fn after(&mut self, step: &Traced) -> Result<()>;
 }
 
 /// A step of a traced run.
 pub struct Traced<'a> {
-    /// Whether the step belongs to the plan's *prepare* part.
+    /// True if the step belongs to the plan's *prepare* part.
     pub prepare: bool,
     /// Index into [`Plan::prepare`](kiln_plan::Plan::prepare) or
     /// [`Plan::run`](kiln_plan::Plan::run).
@@ -38,17 +38,17 @@ pub struct Traced<'a> {
 }
 
 impl Traced<'_> {
-    /// What the step's argument of this position holds now: little-endian elements, row-major.
+    /// The current contents of the step's argument at this position: little-endian elements, row-major.
     ///
     /// # Errors
-    /// If they can't be copied from a GPU.
+    /// If the contents can't be copied from a GPU.
     pub fn bytes(&self, arg: usize) -> Result<Vec<u8>> {
         (self.contents)(arg)
     }
 }
 
 impl Part<'_> {
-    /// Runs the steps one by one under the eyes of a tracer.
+    /// Runs the steps one by one and shows each to a tracer.
     pub(super) fn trace<'s>(
         &self,
         steps: &[BoundStep],
@@ -57,7 +57,7 @@ impl Part<'_> {
     ) -> Result<()> {
         for step in steps {
             if self.preparing && step.step >= self.exe.plan.prepare.len() {
-                // It packs weights, and is no step of the plan: what it makes shows in what reads it.
+                // A packing step is not a step of the plan: its result shows in the steps that read it.
                 self.on_cpu(std::slice::from_ref(step), storage, None)?;
                 continue;
             }
@@ -77,7 +77,7 @@ impl Part<'_> {
                 contents: &contents,
             };
             tracer.before(&traced)?;
-            // It waits for nothing: all before it is done.
+            // It need not wait: all steps before it are done.
             let one = &[BoundStep {
                 after: After::new(),
                 ..step.clone()
@@ -96,7 +96,7 @@ impl Part<'_> {
     }
 }
 
-/// What the buffers of a step's arguments take, in bytes.
+/// The sizes of a step's arguments in bytes.
 fn sizes(plan: &Plan, step: &BoundStep, prepare: bool, values: &[i64]) -> Vec<usize> {
     let steps = match prepare {
         true => &plan.prepare,

@@ -1,5 +1,5 @@
-//! The turns in which *prepare* is run on the CPU: memory is taken when a turn first needs it, and given back when
-//! its last reader is done, so weights that are made and then packed are there one after the other.
+//! The turns in which *prepare* runs on the CPU. Memory is allocated when a turn first needs it, and freed after its
+//! last reader. So weights that are computed and then packed need not exist all at once.
 
 use super::bound::Bound;
 use super::loc::Loc;
@@ -9,26 +9,26 @@ use kiln_kernel::memory::ALIGN;
 use kiln_plan::memory::{Block, solve};
 use std::ops::Range;
 
-/// Steps that start together, and the memory that they begin and end with.
+/// Concurrent steps, and the memory that is first or last used by them.
 pub(super) struct Turn {
     pub steps: Range<usize>,
-    /// Results of *prepare* that no turn before touched.
+    /// Results of *prepare* that no earlier turn touched.
     pub begins: Vec<usize>,
     /// Inputs that neither later turns nor runs read.
     pub ends: Vec<usize>,
 }
 
-/// How *prepare* is run.
+/// The schedule of *prepare*.
 #[derive(Default)]
 pub(super) struct Turns {
     pub list: Vec<Turn>,
-    /// For each result that runs do not touch its place in memory that all of these share.
+    /// For each result that runs do not touch, its offset in memory that all of these share.
     pub spare: Vec<Option<usize>>,
     pub spare_bytes: usize,
 }
 
 impl Turns {
-    /// Of a bound plan whose runs touch these.
+    /// The turns of a bound plan whose runs touch these locations.
     pub fn new(bound: &Bound, touched: &HashSet<Loc>) -> Turns {
         let mut at = 0;
         let groups = bound.prepare.chunk_by(|_, next| next.joined);

@@ -1,4 +1,4 @@
-//! What a run touches of that which *prepare* was given and has made: weights that were packed are read by none.
+//! The inputs and results of *prepare* that a run touches: it does not read weights that were packed.
 
 use super::bound::Bound;
 use super::loc::Loc;
@@ -6,7 +6,7 @@ use super::turns::Turns;
 use hashbrown::HashSet;
 
 impl Bound {
-    /// The bound plan with what is found of its steps. On a GPU all results of *prepare* stay.
+    /// The bound plan, completed by the results that its run steps touch. On a GPU all results of *prepare* stay.
     pub(super) fn with_touched(mut self, on_gpu: bool) -> Bound {
         let touched = self.touched_by_run();
         let prepared = 0..self.prepared.len();
@@ -22,7 +22,7 @@ impl Bound {
         self
     }
 
-    /// What the run part touches, or gives out.
+    /// The locations that the run part touches or returns.
     fn touched_by_run(&self) -> HashSet<Loc> {
         let mut touched = HashSet::new();
         for step in &self.run {

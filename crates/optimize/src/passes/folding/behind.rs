@@ -316,7 +316,7 @@ pub(super) fn known_norm<'a>(view: &View<'a>, id: NodeId) -> Option<&'a BatchNor
     (eps > 0.0 && eps.is_finite() && known).then_some(norm)
 }
 
-/// `s = weight / √(var + eps)`, from mean, variance and what follows them.
+/// `s = weight / √(var + eps)`, from mean, variance and the affine parameters after them.
 pub(super) fn scale_of_norm(
     patch: &mut PatchBuilder<'_>,
     norm: &BatchNorm,

@@ -48,7 +48,7 @@ fn meet(a: &Touch, b: &Touch) -> bool {
     a.space == b.space && bytes && (a.writes || b.writes)
 }
 
-/// The first pair of steps that meet, of which neither waits for the other.
+/// The first pair of steps that touch the same memory and of which neither waits for the other.
 fn fault(steps: &[Touches], waits: &[After]) -> Option<(usize, usize)> {
     let mut reached: Vec<Vec<bool>> = Vec::new();
     for (i, after) in waits.iter().enumerate() {
@@ -93,7 +93,7 @@ fn steps_wait_for_those_they_meet_and_for_no_other() {
         touches(&[(arena, 0..8, false), (arena, 8..16, true)], false),
         touches(&[(arena, 0..8, false), (arena, 16..24, true)], false),
         touches(&[(arena, 8..16, false), (arena, 16..24, true)], false),
-        // Over what is left of others, and nothing.
+        // One write over the rest of earlier ranges, and an empty one.
         touches(&[(arena, 4..12, true), (arena, 20..20, true)], false),
         touches(&[(arena, 24..32, true), (input, 0..8, false)], false),
     ];
@@ -118,7 +118,7 @@ fn steps_that_start_together_wait_for_none_of_each_other_whatever_they_read() {
     let waits = after(&steps);
     assert!(waits[1..=3 * READERS].iter().all(|w| w[..] == [0]));
     assert_eq!(waits[3 * READERS + 1].len(), 3 * READERS);
-    // One after the other, few wait for few.
+    // Without concurrent steps, each waits for few.
     steps.iter_mut().for_each(|s| s.joined = false);
     let waits = after(&steps);
     assert!(waits.iter().all(|w| w.len() <= READERS + 1));
@@ -221,7 +221,7 @@ fn sums() -> Plan {
     }
 }
 
-/// The results of the second run, which is a graph, where this step does not wait for that one.
+/// The results of the second run, a graph replay, in which one step does not wait for another.
 fn without(dropped: Option<(usize, u32)>, device: &Arc<Device>) -> Result<[Vec<f32>; 2]> {
     let exe = Executable::on_gpu(sums(), device)?;
     if let Some((step, wait)) = dropped {
@@ -249,7 +249,7 @@ fn a_dropped_wait_is_found_on_the_emulated_gpu() {
     assert_eq!(waits, [&[][..], &[0], &[0], &[1, 2], &[3]]);
     for dropped in [(1, 0), (2, 0), (3, 1), (3, 2), (4, 3)] {
         without(Some(dropped), &device).unwrap_err();
-        // Whichever comes first in the order that was drawn.
+        // The fault depends on the order that was drawn.
         let fault = kiln_fake_cuda::last_fault().unwrap();
         let found = ["neither depends on the other", "Uninitialised"];
         assert!(
