@@ -1,4 +1,4 @@
-//! How programs reach memory.
+//! Accesses of programs to memory.
 
 use super::build::*;
 use super::oracle::check;
@@ -94,7 +94,7 @@ fn what_lies_across_rows_is_turned_over_in_blocks() {
 
 #[test]
 fn a_splat_does_not_reuse_a_register_that_points_at_an_input() {
-    // `x` is read where it lies and then no longer needed.
+    // `x` is read in place, at its last use.
     let mut p = Program::lanes(&[600]);
     let x = p.input(DType::F32);
     let y = p.binary(Binary::Add, x, x);

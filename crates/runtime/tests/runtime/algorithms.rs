@@ -1,5 +1,5 @@
-//! The algorithms of products and convolutions beside each other: random geometry, any number of threads,
-//! error bounds, and those that a plan must not name.
+//! A comparison of the algorithms of products and convolutions: random geometry, any number of threads, error bounds,
+//! and algorithms that a plan must not name.
 
 use super::build::*;
 use super::products::{scaled, turned};
@@ -24,7 +24,7 @@ fn numel(d: &[Dim]) -> i64 {
     d.iter().map(c).product()
 }
 
-/// A result of two axes; `padding` in front, and outputs as many as fit with `behind` zeros behind.
+/// A result of two axes, with `padding` in front and `behind` zeros at the end; as many outputs as fit.
 struct Shape {
     batch: i64,
     groups: i64,
@@ -96,7 +96,7 @@ pub fn random(dtype: DType, n: i64, r: &mut Random) -> Buffer {
     )
 }
 
-/// The convolution in f64, and how many products an element sums.
+/// The convolution in f64, and the number of products that an element sums.
 fn reference(p: &Conv, x: &[f64], w: &[f64]) -> (Vec<f64>, f64) {
     let pair = |d: &[Dim]| [c(&d[0]), c(&d[1])];
     let (input, output, kernel) = (pair(&p.input), pair(&p.output), pair(&p.kernel));
@@ -124,8 +124,8 @@ fn reference(p: &Conv, x: &[f64], w: &[f64]) -> (Vec<f64>, f64) {
     (y, (cin * kernel[0] * kernel[1]) as f64)
 }
 
-/// What `Algorithm::error_growth` states, for values up to 2; and what errors hardly reach, since they are not
-/// all of one sign.
+/// The bound of `Algorithm::error_growth`, for values up to 2; and a tighter bound that errors hardly reach, since
+/// they are not all of one sign.
 fn bounds(dtype: DType, algorithm: Algorithm, terms: f64) -> (f64, f64) {
     let u = match dtype {
         DType::F64 => f64::EPSILON / 2.0,
@@ -154,7 +154,7 @@ fn errors(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) -> (f64, f64) {
     (worst / strict.max(1e-300), worst / usual.max(1e-300))
 }
 
-/// An algorithm stays within the bounds.
+/// Asserts that an algorithm stays within the bounds.
 fn holds(p: &Conv, inputs: &[Buffer], want: &[f64], terms: f64) {
     let (strict, usual) = errors(p, inputs, want, terms);
     assert!(strict <= 1.0 && usual <= 1.0, "{strict} {usual} {p:?}");
@@ -177,7 +177,7 @@ fn check(dtype: DType, shape: &Shape, r: &mut Random) {
     check_made(dtype, shape, r);
 }
 
-/// Checks a convolution of images that a prologue makes.
+/// Checks a convolution of images that a prologue computes.
 fn check_made(dtype: DType, shape: &Shape, r: &mut Random) {
     let mut p = made_conv(dtype, shape);
     let [x, w, _] = lens(&p);
@@ -202,7 +202,7 @@ fn made_conv(dtype: DType, shape: &Shape) -> Conv {
     p
 }
 
-/// A small convolution of images that are made.
+/// A small convolution of images that a prologue computes.
 pub fn made_convolution() -> Plan {
     plan(&made_conv(DType::F32, &LARGER[0]))
 }
@@ -228,7 +228,7 @@ pub fn convolutions() -> Vec<Plan> {
     each.map(|p| plan(&p)).collect()
 }
 
-/// The same with channels last.
+/// The same convolution and its data with channels last.
 fn channels_last(p: &Conv, inputs: &[Buffer], want: &[f64]) -> (Conv, [Buffer; 2], Vec<f64>) {
     let [cin, cout] = [&p.in_channels, &p.out_channels].map(|d| c(d) * c(&p.groups));
     let x = turned(&floats(&inputs[0]), c(&p.batch), cin);
@@ -282,7 +282,7 @@ fn an_infinite_weight_over_padding_is_not_a_number() {
     let [x, w, _] = lens(&p);
     for tap in [0, 4, 5, 8] {
         let mut weights = vec![1.0; w as usize];
-        // Of one channel alone.
+        // Of one channel only.
         weights[9 * 7 + tap] = f64::INFINITY;
         let inputs = [
             buffer(DType::F32, &vec![1.0; x as usize]),
@@ -317,7 +317,7 @@ fn an_infinite_weight_over_padding_is_not_a_number() {
     }
 }
 
-/// Sees nothing.
+/// A tracer that ignores every step.
 struct Blind;
 impl Tracer for Blind {
     fn after(&mut self, _: &Traced) -> kiln_runtime::Result<()> {
@@ -401,7 +401,7 @@ fn packed_weights_that_are_not_finite_give_what_they_give_unpacked() {
     }
 }
 
-/// Runs a convolution of ones twice by packed weights, one of which is not finite, and compares it with one that
+/// Runs a convolution of ones twice with packed weights, one of which is not finite, and compares it with one that
 /// packs them in each run.
 fn check_packed(p: &Conv) {
     let plain = plan(p);
@@ -678,7 +678,7 @@ fn a_plan_with_an_illegal_algorithm_is_damaged() {
     };
     let mut r = Random(3);
     let all = Algorithm::ALL;
-    // Two channels, of which the filter steps by 2.
+    // Stride 2 along both axes.
     let shape = Shape {
         stride: [2, 2],
         ..LARGER[0]
@@ -714,7 +714,7 @@ fn what_the_algorithms_need_beside_their_arguments() {
         let bytes = kiln_runtime::workspace(&Kernel::Conv(p.clone()), &[], threads);
         bytes.unwrap().unwrap() as i64
     };
-    // A thread copies the lines of a filter at least; weights in panels are shared.
+    // Each thread copies at least the lines of a filter; packed weights are shared.
     p.algorithm = Algorithm::Direct.into();
     let (one, four) = (bytes(&p, 1), bytes(&p, 4));
     let each = (four - one) / 3;
@@ -722,7 +722,7 @@ fn what_the_algorithms_need_beside_their_arguments() {
         each >= 4 * 40 * 3 * 37 && one - each >= 4 * 40 * 44 * 9,
         "{one} {four}"
     );
-    // Transformed weights, which threads share, and in each the inputs and products of a tile at least.
+    // Threads share the transformed weights; each has at least the inputs and products of a tile.
     p.images = Images::ChannelsLast;
     for (algorithm, elements) in [(Algorithm::Winograd2, 16), (Algorithm::Winograd4, 36)] {
         p.algorithm = algorithm.into();

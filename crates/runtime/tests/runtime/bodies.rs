@@ -6,7 +6,7 @@ use kiln_base::{DType, Dim};
 use kiln_plan::*;
 use kiln_runtime::Buffer;
 
-/// The plan with the last of its inputs baked in.
+/// The plan with its last input as a constant.
 fn with_weights(mut plan: Plan, weights: &Buffer) -> Plan {
     let input = plan.inputs.pop().unwrap();
     plan.buffers[input.buffer.0 as usize].place = Place::Constant;
@@ -18,7 +18,7 @@ fn with_weights(mut plan: Plan, weights: &Buffer) -> Plan {
     plan
 }
 
-/// The plan with random numbers for the last of its inputs.
+/// The plan with random numbers as a constant for its last input.
 pub fn with_some_weights(plan: Plan, r: &mut Random) -> Plan {
     let input = &plan.inputs[plan.inputs.len() - 1];
     let len = input.shape[0].as_const().unwrap();
@@ -39,7 +39,8 @@ fn step_of(mut body: Plan) -> Plan {
     body
 }
 
-/// A plan of one kernel that runs a body of one input and one output; the second has so many times its elements.
+/// A plan of one kernel that runs a body of one input and one output. Its output has `times` the elements of the
+/// body's.
 fn around(kernel: impl Fn(Plan) -> Kernel, body: &Plan, condition: bool, times: i64) -> Plan {
     let len = |b: BufferId| body.buffers[b.0 as usize].len.as_const().unwrap();
     let (x, y) = (&body.inputs[0], &body.outputs[0]);
@@ -53,7 +54,7 @@ fn around(kernel: impl Fn(Plan) -> Kernel, body: &Plan, condition: bool, times: 
     plan_of(kernel(body.clone()), &args)
 }
 
-/// A loop of two steps, each of which gives the body's result.
+/// A loop of two steps, each of which returns the body's result.
 pub fn repeated(body: &Plan) -> Plan {
     let kernel = |body| {
         Kernel::Loop(Loop {
@@ -83,8 +84,8 @@ pub fn branched(body: &Plan) -> Plan {
     around(kernel, body, true, 1)
 }
 
-/// Checks that a kernel of an operand and baked weights gives in bodies what it gives alone, where its weights are
-/// packed in *prepare*.
+/// Checks that a kernel of an operand and constant weights gives the same result in bodies as alone, where its
+/// weights are packed in *prepare*.
 fn same_in_bodies(plan: Plan, r: &mut Random) {
     let [x, weights] = [0, 1].map(|i| {
         let input = &plan.inputs[i];
@@ -92,7 +93,7 @@ fn same_in_bodies(plan: Plan, r: &mut Random) {
         algorithms::random(input.dtype, len, r)
     });
     let alone = with_weights(plan, &weights);
-    // Whatever level other tests use meanwhile.
+    // The level is fixed, since other tests may change the current one.
     let level = levels()[levels().len() - 1];
     let want = executable(&alone, level).unwrap();
     let want = want.run_shared(std::slice::from_ref(&x)).unwrap()[0]

@@ -262,7 +262,7 @@ pub fn executable(plan: &Plan, level: Features) -> Result<Executable> {
     exe
 }
 
-/// Runs at every level and gives each level's results.
+/// Runs at every level and returns each level's results.
 pub fn run(plan: &Plan, inputs: &[Buffer]) -> Vec<Result<Vec<Buffer>>> {
     let run = |l| executable(plan, l).and_then(|e| e.run_shared(inputs));
     let has = |dtypes: &[DType]| inputs.iter().any(|x| dtypes.contains(&x.dtype()));

@@ -23,7 +23,7 @@ fn tensors(plan: &Plan) -> Vec<Tensor> {
     plan.inputs.iter().map(of).collect()
 }
 
-/// Loads and runs; any result but a panic or an internal error will do.
+/// Loads and runs a plan; any result but a panic or an internal error is accepted.
 fn survive(plan: Plan) {
     let mut given = tensors(&plan);
     let donate = vec![true; given.len()];
@@ -35,7 +35,7 @@ fn survive(plan: Plan) {
 
 fn refused(plan: Plan, what: &str) {
     match Executable::new(plan) {
-        // More memory than there can be is asked for by a size that no plan has.
+        // A damaged size may ask for more memory than there is.
         Err(Error::Plan(_) | Error::OutOfMemory { .. }) => {}
         other => panic!("{what}: {other:?}"),
     }
@@ -54,7 +54,7 @@ fn truncated_or_flipped_bytes_are_noticed() {
     }
 }
 
-/// The bytes of a plan with a mended checksum, so that the damage gets past it.
+/// The bytes of a plan with a corrected checksum, so that damage is not found by the checksum.
 fn mended(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = bytes[20..].iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
         (h ^ *b as u64).wrapping_mul(0x0100_0000_01b3)
@@ -97,7 +97,7 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// Ends what a damaged plan computes for long.
+/// Cancels damaged plans that compute for too long.
 struct Watch(std::sync::Arc<std::sync::Mutex<Option<(Instant, Cancel)>>>);
 
 impl Watch {
@@ -128,8 +128,8 @@ impl Watch {
     }
 }
 
-/// How many mutants there are of each plan, and the seed of the first: `KILN_PLAN_MUTANTS` and
-/// `KILN_PLAN_SEED` say otherwise.
+/// The number of mutants of each plan, and the seed of the first. `KILN_PLAN_MUTANTS` and `KILN_PLAN_SEED` change
+/// them.
 fn mutants() -> (u64, u64) {
     let given = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
     let count = given("KILN_PLAN_MUTANTS").unwrap_or(200);
@@ -157,7 +157,7 @@ fn damage_behind_the_checksum_never_panics() {
             let Ok(plan) = Plan::from_bytes(&mended(b)) else {
                 continue;
             };
-            // If this process dies, the last line says of what.
+            // If this process crashes, the last line names the mutant.
             if std::env::var_os("KILN_PLAN_TRACE").is_some() {
                 println!("plan {at}, seed {seed}, round {round}");
             }
@@ -332,7 +332,7 @@ fn contradictions_in_prologues_are_refused() {
 
 #[test]
 fn overlapping_stores_and_reads_run_without_harm() {
-    // Every point writes the same place, and an in-place kernel reads its neighbours.
+    // All points write to the same location, and an in-place kernel reads its neighbours.
     let mut p = Program::lanes(&[50_000]);
     let x = p.input(DType::F32);
     let arg = p.arg(DType::F32, true);

@@ -216,7 +216,7 @@ fn prepared_results_follow_the_identity_of_the_parameters() {
     exe.clear();
     exe.run(&mut given, &[]).unwrap();
     assert_eq!(exe.stats().prepares, 3);
-    // What was made of parameters that are gone is not kept.
+    // Results from parameters that no longer exist are not kept.
     for value in 0..5 {
         given[1] = tensor(&[value as f32; 4]);
         exe.run(&mut given, &[]).unwrap();
@@ -251,7 +251,7 @@ fn what_a_plan_needs_of_symbols_is_asked_of_them() {
         }
     }
     assert_eq!(exe.stats().bindings, 2);
-    // A size of symbols that the plan does not have is no size.
+    // A constraint on a symbol that the plan does not have has no value.
     let mut plan = model(&n, false);
     plan.needs.push(Need {
         size: Plan::symbol(1).div_floor(2),

@@ -1,4 +1,4 @@
-//! Guards: steps that are left out where a number says so, on the CPU and on a GPU.
+//! Guards: steps that are skipped if a number is set, on the CPU and on a GPU.
 
 use super::build::{add_buffer, empty, plan_of};
 use super::cuda::build::{device, kernel};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const F: DType = DType::F32;
 
-/// Where plans run.
+/// The device that plans run on: a GPU, or the CPU.
 struct Engine(Option<Arc<Device>>);
 
 impl Engine {
@@ -30,7 +30,7 @@ impl Engine {
         }
     }
 
-    /// `x2 = x0 / x1` of n elements of i64, where none of x1 is 0.
+    /// `x2 = x0 / x1` of n elements of i64; a zero in x1 is a data error.
     fn divide(&self, n: i64) -> Arc<Kernel> {
         let text = "if (x1[i]) x2[i] = x0[i] / x1[i]; else kiln_report(errors, site0, x0[i], 0);";
         match self.0 {
@@ -100,7 +100,7 @@ fn step(plan: &mut Plan, kernel: Arc<Kernel>, args: [BufferId; 3], guard: Option
     });
 }
 
-/// From x, g and a guard: g + g, and x + g in x's place unless the guard is set.
+/// Of x, g and a guard: g + g, and x + g in x's memory unless the guard is set.
 fn update(engine: &Engine, n: i64, guard: DType) -> Plan {
     let mut p = empty();
     let (x, g) = (input(&mut p, F, n), input(&mut p, F, n));
@@ -262,7 +262,7 @@ fn a_loop_can_have_a_guard_and_so_can_the_sides_of_a_branch() {
         }
         let side = body(&engine, 9, false);
         let mut other = side.clone();
-        // Without a guard, and x + x.
+        // The other side: no guard, and x + x.
         (other.run[0].guard, other.outputs[0].donor) = (None, None);
         other.run[0].args[1] = other.run[0].args[0];
         let kernel = Kernel::If(If {
@@ -371,7 +371,7 @@ fn after_a_data_error_a_guarded_step_leaves_donated_memory_alone_whatever_its_gu
                         matches!(found, Err(Error::Data { site: 0, .. })),
                         "{found:?}"
                     );
-                    // On a GPU the memory is the output's already.
+                    // On a GPU the output has taken the memory already.
                     let kept = ran.map_or(inputs[0].clone(), |out| out[0].clone().after_failure());
                     assert_eq!(numbers(&kept), [1.0; 5]);
                 }

@@ -1,5 +1,5 @@
-//! Plans that nobody's compiler makes: refused, or run to an end within what is theirs, or until they are
-//! cancelled.
+//! Plans that no compiler would emit. They are refused, or they run within their own memory to an end or until they
+//! are cancelled.
 
 use super::bodies::{branched, repeated, with_some_weights};
 use super::build::*;
@@ -34,7 +34,7 @@ fn cancelled(plan: &Plan, inputs: &[Tensor]) {
     thrower.join().unwrap();
 }
 
-/// `x + 1` of so many f32.
+/// `x + 1` of `n` f32.
 fn plus_one(n: i64) -> Plan {
     let mut p = Program::lanes(&[n]);
     let x = p.input(DType::F32);
@@ -47,7 +47,7 @@ fn plus_one(n: i64) -> Plan {
     )
 }
 
-/// A plan that calls a loop over `body`, which carries one value of `n` f32, so many times.
+/// A plan that calls a loop over `body` `calls` times; the loop carries one value of `n` f32.
 fn carrying(mut body: Plan, n: i64, trips: i64, calls: usize) -> Plan {
     let number = add_buffer(&mut body, DType::I64, 1, Place::Input);
     body.inputs.insert(
@@ -107,7 +107,7 @@ pub fn alone() -> Vec<Plan> {
     all
 }
 
-/// So many loops in each other.
+/// Loops nested `depth` deep.
 pub fn nested(depth: usize, trips: i64, calls: usize) -> Plan {
     (0..depth).fold(plus_one(3), |body, _| carrying(body, 3, trips, calls))
 }
@@ -118,7 +118,7 @@ fn floats(x: &[f32]) -> Tensor {
 
 #[test]
 fn bodies_lie_in_each_other_to_a_depth() {
-    // With the least stack that a thread of Rust has by default.
+    // With the default stack of a Rust thread, the smallest that plans must run on.
     let run = || {
         let plan = Plan::from_bytes(&nested(MAX_DEPTH, 1, 1).to_bytes()).unwrap();
         let exe = Executable::new(plan).unwrap();
@@ -144,7 +144,7 @@ fn kernels_that_are_called_twice_are_looked_at_once() {
     Executable::new(plan.clone()).unwrap();
     assert!(start.elapsed() < Duration::from_secs(20));
     cancelled(&plan, &[floats(&[0.0; 3])]);
-    // An argument that tells calls apart and changes nothing.
+    // An argument that distinguishes calls and has no effect.
     let mut plan = nested(1, 1, 1);
     let other = add_buffer(&mut plan, DType::F32, 5, Place::Temporary);
     plan.run[0].args.push(other);
@@ -213,7 +213,7 @@ fn a_cancelled_run_leaves_donated_memory_alone() {
     assert_eq!(x[0].to_vec::<f32>().unwrap(), [1.0; 4]);
 }
 
-/// A plan that writes one element of so many.
+/// A plan that writes one element of `n`.
 fn one_of(n: i64) -> Plan {
     let mut p = Program::lanes(&[1]);
     let x = p.input(DType::F32);
@@ -257,7 +257,7 @@ fn what_is_not_written_is_zero() {
         let exe = Executable::new(plan.clone()).unwrap();
         assert!(exe.memory(&[]).unwrap().cleared >= 4 * n);
         for _ in 0..4 {
-            // Memory that others have used.
+            // Leaves used memory for the run to allocate.
             for times in [1, 1, 1, 2, 2] {
                 drop(floats(&vec![7.0; times * n]));
             }
@@ -272,7 +272,7 @@ fn what_is_not_written_is_zero() {
             }
         }
     }
-    // Memory that was given is not taken for what is not written over.
+    // A donor's memory is not taken for an output that is not written whole.
     let mut plan = one_of(1);
     plan.inputs[0].shape = vec![4i64.into()];
     plan.buffers[0].len = 4i64.into();
@@ -356,7 +356,7 @@ fn slots_are_kept_before_they_are_read() {
     p.output(DType::F32, dst);
     let plan = |p: &Program| plan_of(Kernel::Tile(p.0.clone()), &[(DType::F32, 15, true)]);
     refused(&plan(&p), "slot 0 is read before");
-    // At the last of the rows that run in order is too late for the others.
+    // A write at the last of the serial rows is too late for the rows before it.
     let mut p = Program::new(Schedule::Rows, &[3], &[5]);
     p.0.serial = 1;
     p.0.slots.push(Compute::F32);
@@ -383,7 +383,7 @@ fn sizes_that_overflow_are_no_small_sizes() {
     let x = p.load(x);
     let y = p.arg(DType::F32, true);
     let y = p.access(y, 0, &[1]);
-    // 0 for 4, counted modulo 2^64.
+    // An offset that is 0 for n = 4, modulo 2^64.
     p.0.accesses[y as usize].offset = &n * &Dim::Const(1 << 62);
     p.store(y, x);
     let mut plan = plan_of(

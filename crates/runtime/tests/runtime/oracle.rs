@@ -144,7 +144,7 @@ pub fn points(extents: &[kiln_base::Dim]) -> Vec<Vec<i64>> {
     all
 }
 
-/// Runs a program on its arguments' memory; gives the data errors.
+/// Runs a program on its arguments' memory; returns the data errors.
 pub fn interpret(p: &TileProgram, memory: &mut [Memory]) -> Vec<(u32, i64, i64)> {
     let inner = points(&p.inner);
     let mut s = State {
@@ -387,7 +387,7 @@ fn arg_of(op: Reduction, values: &[Value]) -> i64 {
     best as i64
 }
 
-/// Whether `got` is `want` up to a relative and absolute error.
+/// True if `got` is `want` up to a relative and absolute error.
 pub fn close(got: Value, want: Value, tolerance: f64) -> bool {
     match (got, want) {
         (F(a), F(b)) => {

@@ -12,7 +12,7 @@ fn computing() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|d| d.computes())
 }
 
-/// Small whole numbers, and among floats special ones.
+/// Small integers, and for floats also special numbers.
 fn data(dtype: DType, n: usize, r: &mut Random, special: bool) -> Buffer {
     let value = |r: &mut Random| match r.below(if special { 6 } else { u64::MAX }) {
         0 => [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0][r.below(5) as usize],
@@ -30,7 +30,7 @@ fn data(dtype: DType, n: usize, r: &mut Random, special: bool) -> Buffer {
     buffer(dtype, &finite)
 }
 
-/// The plan gives this at every level and with every number of threads, to the bit.
+/// Asserts that the plan gives the same result at every level and with every number of threads, bit for bit.
 fn same_everywhere(plan: &Plan, inputs: &[Buffer]) -> Result<Vec<Value>, Error> {
     let pool = kiln_runtime::pool::Pool::global();
     let threads = pool.threads();
@@ -165,7 +165,7 @@ fn scans_are_running_results() {
             .enumerate()
             {
                 check_scan(dtype, kind, i % 2 == 1, dims, false);
-                // Infinities of both signs meet in another order where lanes are cut.
+                // Where lanes are cut, infinities of both signs meet in another order.
                 if dims[1] < 1000 || matches!(kind, ScanKind::Max | ScanKind::Min) {
                     check_scan(dtype, kind, i % 2 == 0, dims, true);
                 }
@@ -470,7 +470,7 @@ fn scatters_combine_in_order_at_every_shape() {
 #[test]
 fn scatters_read_views_of_their_operands() {
     for kind in [ScatterKind::Set, ScatterKind::Sum] {
-        // One index for a row, one number for all, operands from the end and transposed.
+        // One index for each row, one number for all, operands in reverse and transposed.
         for (index, src) in [
             ((0, vec![1, 0]), (0, vec![6, 1])),
             ((2, vec![1, 0]), (1, vec![0, 0])),

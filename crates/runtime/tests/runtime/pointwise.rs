@@ -336,7 +336,7 @@ fn random_numbers_are_the_defined_ones() {
         });
         p.output(dtype, dst);
         let key = Buffer::from_slice(&[-7i64, i64::MAX - 100], &[2]).unwrap();
-        // A normal f32 is made by functions of f32.
+        // A normal f32 is computed by functions of f32.
         let tolerance = match (kind, ty) {
             (RandomKind::Normal, Compute::F32) => 1e-6,
             _ => 0.0,

@@ -36,7 +36,7 @@ fn matrix(arg: u16, offset: i64, batch: &[i64], row: i64, col: i64) -> Matrix {
     }
 }
 
-/// The raw result, the bias along an axis, and what is written: accesses of a program behind a product.
+/// The accesses of an epilogue: the raw result, the bias along an axis, and the output.
 fn arguments(
     p: &mut Program,
     (dtype, operands): (DType, [DType; 2]),
@@ -69,7 +69,7 @@ fn bias_relu(dtype: DType, operands: [DType; 2], extents: &[i64], bias_axis: usi
     Epilogue { program: p.0 }
 }
 
-/// `raw + bias[last axis]`, less the largest of its row, over a result of these extents.
+/// `raw + bias[last axis]` minus the largest element of its row, over a result of these extents.
 fn below_largest(dtype: DType, operands: [DType; 2], extents: &[i64]) -> Epilogue {
     let (rows, row) = extents.split_at(extents.len() - 1);
     let mut p = Program::new(Schedule::Rows, rows, row);
@@ -87,12 +87,12 @@ fn below_largest(dtype: DType, operands: [DType; 2], extents: &[i64]) -> Epilogu
     Epilogue { program: p.0 }
 }
 
-/// `2 · x + 1` of argument `arg` of three or more, as a matrix's elements lie in memory.
+/// `2 · x + 1` of argument `arg` of three or more, in the memory order of the matrix.
 fn twice_and_one(dtype: DType, arg: u16, args: &[(DType, i64, bool)]) -> Box<Prologue> {
     scaled(dtype, arg, args, [2.0, 1.0])
 }
 
-/// `factor · x + shift` of argument `arg` of three or more, as its elements lie in memory.
+/// `factor · x + shift` of argument `arg` of three or more, in memory order.
 pub fn scaled(dtype: DType, arg: u16, args: &[(DType, i64, bool)], by: [f64; 2]) -> Box<Prologue> {
     let len = args[usize::from(arg)].1;
     let mut p = Program::lanes(&[len]);
@@ -109,7 +109,7 @@ pub fn scaled(dtype: DType, arg: u16, args: &[(DType, i64, bool)], by: [f64; 2])
     Box::new(Prologue { program: p.0 })
 }
 
-/// A product of operands that are made, whose rows are worked on.
+/// A product of operands that prologues compute, with an epilogue over rows.
 pub fn made_product() -> Plan {
     let (m, k, n) = (6, 5, 7);
     let f32 = |len, written| (DType::F32, len, written);
@@ -128,7 +128,7 @@ pub fn made_product() -> Plan {
     plan_of(Kernel::MatMul(product), &args)
 }
 
-/// What is done with a product.
+/// The epilogue of a product.
 #[derive(Copy, Clone, PartialEq)]
 enum Behind {
     Nothing,
@@ -137,7 +137,7 @@ enum Behind {
 }
 
 impl Behind {
-    /// What becomes of a row of sums.
+    /// Applies the epilogue to a row of sums.
     fn apply(self, row: &mut [f64], bias: &[f64]) {
         if self == Behind::Nothing {
             return;
@@ -164,7 +164,7 @@ fn check_matmul(p: MatMul, behind: Behind) {
     }
 }
 
-/// Checks a product, of operands that prologues make where `made` says so.
+/// Checks a product; its operands are computed by prologues where `made` is true.
 fn check_made(p: &MatMul, behind: Behind, made: [bool; 2]) {
     let mut p = p.clone();
     let c = |d: &Dim| d.as_const().unwrap();
@@ -280,13 +280,13 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                 (5, 4099, 3),
                 (60, 5003, 70),
             ] {
-                // What is large is cut as it is for floats.
+                // Large products of integers have the same schedule as those of floats.
                 if !dtypes[0].is_float() && m * n * k > 1_400_000 {
                     continue;
                 }
                 let product = |batch: &[i64], lhs: Matrix, rhs: Matrix| MatMul {
                     dtypes,
-                    // Data is small.
+                    // The data has seven bits.
                     seven_bits: dtypes == [DType::U8, DType::I8] && k % 2 == 0,
                     batch: dims(batch),
                     m: m.into(),
@@ -420,7 +420,7 @@ struct Case {
     stride: Vec<i64>,
     padding: Vec<i64>,
     dilation: Vec<i64>,
-    /// Extra outputs beyond what the padding in front gives, as padding at the end does.
+    /// The number of outputs beyond those that padding in front gives, as from padding at the end.
     more: i64,
 }
 
@@ -482,7 +482,7 @@ fn check_conv(dtypes: [DType; 2], role: ConvRole, c: &Case, with_epilogue: bool,
     args.push((sums, result.iter().product(), true));
     let conv = Conv {
         dtypes,
-        // Data is small.
+        // The data has seven bits.
         seven_bits: dtypes == [DType::U8, DType::I8] && with_epilogue,
         role,
         batch: c.batch.into(),
@@ -504,7 +504,7 @@ fn check_conv(dtypes: [DType; 2], role: ConvRole, c: &Case, with_epilogue: bool,
     };
     let all = [false, true].map(|x| [false, true].map(|y| [x, y]));
     for [x_last, y_last] in all.as_flattened() {
-        // Whether each operand and the result has channels last, and its shape.
+        // For each operand and the result, whether it has channels last, and its shape.
         let (lasts, shapes) = match role {
             ConvRole::Result => ([*x_last, false, *y_last], [&x, &w, &y]),
             ConvRole::Input => ([*y_last, false, *x_last], [&y, &w, &x]),
@@ -544,7 +544,7 @@ fn by_all(conv: &Conv, args: &[(DType, i64, bool)], inputs: &[Buffer], want: &[f
         };
         for result in run(&plan_of(Kernel::Conv(conv.clone()), args), inputs) {
             let got = floats(&result.unwrap()[0]);
-            // Every order of summation is exact, but not every weight of Winograd's, nor a transform.
+            // Every order of summation is exact, except for some weights of Winograd's algorithms and for transforms.
             let most = want.iter().fold(1.0, |most: f64, v| most.max(v.abs()));
             let slack = match algorithm {
                 Algorithm::Winograd4 | Algorithm::Fft => 1e-4 * most,
@@ -560,7 +560,7 @@ fn by_all(conv: &Conv, args: &[(DType, i64, bool)], inputs: &[Buffer], want: &[f
     }
 }
 
-/// `[batch, channels, positions]` as `[batch, positions, channels]`.
+/// Transposes `[batch, channels, positions]` to `[batch, positions, channels]`.
 pub fn turned<T: Copy>(x: &[T], batch: i64, channels: i64) -> Vec<T> {
     let positions = x.len() / ((batch * channels) as usize).max(1);
     let element = |i: usize| {
@@ -571,7 +571,7 @@ pub fn turned<T: Copy>(x: &[T], batch: i64, channels: i64) -> Vec<T> {
     elements.map(|i| x[i]).collect()
 }
 
-/// Every product of the convolution, added up where the role says. Padding counts, as zeros.
+/// Every product of the convolution, added to the element that the role gives. Padding counts, as zeros.
 fn all_sums(role: ConvRole, c: &Case, output: &[i64], a: &[f64], b: &[f64]) -> Vec<f64> {
     let [ni, no, nk] = [&c.input[..], output, &c.kernel].map(|v| v.iter().product::<i64>());
     let n = match role {
@@ -638,7 +638,7 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
         case(2, 1, 6, 4, &[5, 6], &[1, 1], 1, 1, 1, 0),
         case(1, 7, 1, 1, &[13, 40], &[3, 5], 1, 1, 1, 0),
         case(2, 5, 1, 2, &[13, 9], &[3, 3], 2, 1, 1, 0),
-        // A channel a group of one tap; one channel to one.
+        // Depthwise with one tap; one channel to one.
         case(2, 9, 1, 1, &[6, 5], &[1, 1], 1, 0, 1, 0),
         case(1, 1, 1, 1, &[6, 9], &[3, 3], 1, 1, 1, 0),
         case(2, 3, 2, 2, &[30], &[5], 3, 2, 2, 0),
@@ -650,7 +650,7 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
         case(1, 1, 2, 0, &[5], &[3], 1, 1, 1, 0),
         case(1, 1, 30, 130, &[11, 40], &[3, 3], 1, 1, 1, 0),
         case(1, 1, 3, 2, &[], &[], 1, 0, 1, 0),
-        // Rows of the copy are as far apart as those of the result, with other planes between.
+        // Rows of the copy have the stride of the result's rows, with other planes between.
         Case {
             kernel: vec![3, 2, 1],
             stride: vec![1, 1, 3],
@@ -666,14 +666,14 @@ fn convolutions_and_their_gradients_match_a_plain_loop() {
         // One image in parts.
         case(1, 1, 3, 6, &[70, 71], &[7, 7], 2, 3, 1, 0),
         case(2, 1, 12, 2, &[130, 129], &[5, 3], 1, 0, 2, 0),
-        // Padding, or steps, far larger than the images.
+        // Padding or dilation far larger than the images.
         case(2, 1, 3, 4, &[5, 3], &[3, 2], 1, 900, 901, 0),
         case(1, 2, 2, 2, &[4], &[3], 1, 1000, 1000, 0),
         case(1, 3, 1, 1, &[4, 5], &[2, 2], 1, 300, 600, 0),
         case(2, 1, 2, 3, &[3, 4], &[2, 2], 700, 40, 30, 1),
         case(1, 5, 1, 1, &[3, 4], &[2, 2], 700, 40, 30, 1),
         case(1, 2, 3, 2, &[40, 60], &[1, 2], 50, 5, 1, 0),
-        // Lines of several parts, and channels a group that fill several vectors.
+        // Lines of several parts, and enough depthwise channels to fill several vectors.
         case(2, 37, 1, 1, &[9, 75], &[3, 3], 1, 1, 1, 0),
         case(1, 19, 1, 1, &[17, 70], &[5, 5], 2, 2, 1, 0),
         case(3, 21, 1, 1, &[40], &[21], 1, 10, 1, 0),

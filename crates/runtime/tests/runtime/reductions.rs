@@ -111,7 +111,7 @@ fn extrema_and_their_indices_prefer_nan_and_the_first() {
     }
 }
 
-/// What is left of rows without their sums, and the sums of columns over `serial` rows at a time.
+/// The rows minus their sums, and the sums of columns over `serial` rows at a time.
 pub fn rows_and_columns(dtype: DType, parts: i64, serial: i64, columns: i64) -> Program {
     let mut p = Program::new(Schedule::Rows, &[parts, serial], &[columns]);
     p.0.serial = 1;

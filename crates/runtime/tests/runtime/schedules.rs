@@ -1,4 +1,4 @@
-//! Schedules of contractions: whatever the sizes, an element is the same sum.
+//! Schedules of contractions: for any sizes, an element is the same sum.
 
 use crate::algorithms::{lens, random};
 use crate::build::{Random, plan_of, product, run};
@@ -7,7 +7,7 @@ use kiln_plan::schedule::Cpu;
 use kiln_plan::{Conv, ConvRole, Images, Kernel, Plan};
 use kiln_runtime::{Buffer, Error};
 
-/// A product of odd sizes, in which either matrix may lie column by column.
+/// A product of odd sizes, in which either matrix may be column-major.
 fn matmul(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
     let mut size = |most: u64| 1 + r.below(most) as i64;
     let (m, k, n) = match size(4) {
@@ -75,7 +75,7 @@ fn conv(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
     (Kernel::Conv(conv), args, terms)
 }
 
-/// Sizes for a schedule, some of which it can't follow.
+/// Random sizes for a schedule, some of which it can't use.
 fn draw(plain: Cpu, r: &mut Random) -> Cpu {
     let mut some = |most: u64| (r.below(3) == 0).then(|| 1 + r.below(most));
     let (tile, block, terms, parts) = (some(3), some(4), some(300), some(9));
@@ -142,7 +142,7 @@ fn schedules_of_any_size_keep_the_bits() {
     eprintln!("{followed} runs by schedules that are followed, {refused} refused");
 }
 
-/// Results are those of the algorithm's own sizes, bit for bit unless sums are cut elsewhere.
+/// Asserts that results equal those of the default schedule: bit for bit, unless sums are cut elsewhere.
 fn check(got: &Buffer, want: &Buffer, by: Cpu, terms: i64, seed: u64, kernel: &Kernel) {
     if (by.terms, by.parts) == (None, None) {
         assert!(got.bytes() == want.bytes(), "{seed}: {by} of {kernel:?}");
@@ -163,7 +163,7 @@ fn check(got: &Buffer, want: &Buffer, by: Cpu, terms: i64, seed: u64, kernel: &K
         DType::F64 => f64::EPSILON,
         _ => f64::from(f32::EPSILON),
     };
-    // Two sums of as many products of numbers up to 2, in different orders.
+    // Two sums of `terms` products of numbers up to 2, in different orders.
     let bound = unit * 4.0 * terms as f64 * terms as f64;
     for (g, w) in values(got).into_iter().zip(values(want)) {
         assert!(

@@ -1,4 +1,4 @@
-//! What needs a process of its own: the environment, and figures of the whole device.
+//! Tests that need a process of their own, for the environment or for figures of the whole device.
 
 use super::build::*;
 use kiln_runtime::cuda::{Device, Nvrtc, cache_hits, compilations};
@@ -46,7 +46,7 @@ fn without_a_driver() {
     assert_eq!(kiln_runtime::cuda::count().unwrap_err().to_string(), error);
 }
 
-/// An environment in which no CUDA toolkit is named and no Python found.
+/// An environment that names no CUDA toolkit and in which no Python is found.
 const BARE: [(&str, &str); 5] = [
     ("PATH", "/nowhere"),
     ("CUDA_HOME", ""),
@@ -71,7 +71,7 @@ fn without_nvrtc() {
             assert!(error.contains(missing), "{error}");
             assert!(error.contains("pip install nvidia-cuda-nvrtc"), "{error}");
         }
-        // In a usual place.
+        // It was found in a usual place.
         Ok(nvrtc) => assert!(!nvrtc.path().starts_with("/nowhere")),
     }
 }
@@ -95,7 +95,7 @@ fn lacking() {
             let missing = "libm.so.6: it has no nvrtcCompileProgram; it may be older than CUDA 12";
             assert!(error.contains(missing), "{error}");
         }
-        // In a usual place.
+        // It was found in a usual place.
         Ok(nvrtc) => assert_ne!(nvrtc.path(), "libm.so.6"),
     }
 }
@@ -166,7 +166,7 @@ fn a_warm_start_compiles_nothing_and_needs_no_compiler() {
     }
     let folder = std::env::temp_dir().join(format!("kiln-warm-{}", std::process::id()));
     let cache = folder.to_str().unwrap();
-    // PTX, then machine code: neither is taken for the other.
+    // PTX, then machine code: neither is read in place of the other.
     for (ptx, kept) in [("0", "cuda"), ("1", "cuda-ptx")] {
         let there = [("KILN_CACHE_DIR", cache), ("KILN_CUDA_PTX", ptx)];
         let without = [("KILN_NVRTC", "/nowhere"), ("PATH", "/nowhere")];
@@ -187,7 +187,7 @@ fn a_warm_start_compiles_nothing_and_needs_no_compiler() {
                 .iter()
                 .filter(|p| p.extension().is_some_and(|e| e == "code"));
             let code: Vec<Vec<u8>> = code.map(|p| std::fs::read(p).unwrap()).collect();
-            // Behind a checksum and the compiler's version.
+            // The code follows a checksum and the compiler's version.
             let all = code.iter().all(|c| c[24..].starts_with(b"\x7fELF"));
             assert!(code.len() >= 2 && all, "{paths:?}");
         }
@@ -263,7 +263,7 @@ fn full() {
     ];
     let held = exe.run_shared(&inputs).unwrap();
     let before = device.memory();
-    // The lane's record, inputs, what was prepared, the result.
+    // The lane's record, inputs, prepared results, the result.
     assert_eq!(before.allocated, 24 + 4 * 4096 + 4 + 4 + 4 * 4096);
     assert!(before.peak >= before.allocated + 2 * 4 * 4096 && before.reserved >= before.allocated);
     device.set_limit(Some(before.allocated + 20_000));
@@ -342,7 +342,7 @@ fn two() {
         .run_shared(&[x.clone(), scale.clone()])
         .unwrap()
         .remove(0);
-    // From one to the other while the first may still be at it.
+    // Copied from one device to the other while the first may still compute it.
     let there = y.to_gpu(&second).unwrap();
     assert_eq!(there.gpu().unwrap().ordinal(), 1);
     let z = on(&second)
@@ -382,10 +382,10 @@ fn unloaded() {
     let (first, second) = (load(), load());
     let loaded = cache_hits();
     drop(first);
-    // The other plan's are still there.
+    // Kernels of the other plan are still loaded.
     let third = load();
     assert_eq!(cache_hits(), loaded);
-    // What is under way is finished before they go.
+    // Work in progress ends before kernels are unloaded.
     let outs = [run(&second), run(&third)];
     drop((second, third));
     for out in outs {
@@ -413,7 +413,7 @@ fn polite() {
         let x = numbers(&device, &vec![1.0; n]).unwrap();
         exe.run_shared(&[x, scale.clone()]).unwrap();
     };
-    // Freed memory that the device has not come to yet is held too.
+    // Freed memory is held until the device has reached the point at which it is freed.
     (0..8).for_each(|_| run(60_000));
     assert!(device.memory().reserved > 1 << 20);
     device.set_limit(Some(1 << 20));

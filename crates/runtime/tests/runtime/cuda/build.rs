@@ -7,7 +7,8 @@ use kiln_runtime::cuda::{self, Device, Nvrtc};
 use kiln_runtime::{Buffer, Result};
 use std::sync::Arc;
 
-/// The first device of the emulated driver (or of `KILN_CUDA_DRIVER`'s), or a line that says what is skipped.
+/// The first device of the emulated driver (or of `KILN_CUDA_DRIVER`'s). If there is none, prints that the test is
+/// skipped.
 pub fn device() -> Option<Arc<Device>> {
     cuda::set_driver(kiln_fake_cuda::library());
     let found = Nvrtc::get().and_then(|_| Device::get(0));
@@ -18,7 +19,7 @@ pub fn device() -> Option<Arc<Device>> {
     found.ok()
 }
 
-/// A kernel over the `n` elements of arrays: `body` for the element `i`. The last argument is written.
+/// A kernel over the `n` elements of arrays: `body` computes the element `i`. The last argument is written.
 pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> Arc<Kernel> {
     let arg = |(i, dtype): (usize, &DType)| Pointer {
         dtype: *dtype,

@@ -1,8 +1,8 @@
-//! What the real NVRTC makes of sources.
+//! Sources compiled by the real NVRTC.
 
 use kiln_runtime::cuda::{Code, Nvrtc};
 
-/// NVRTC, or a line that says what is skipped.
+/// NVRTC. If there is none, prints that the test is skipped.
 pub fn nvrtc() -> Option<&'static Nvrtc> {
     let found = Nvrtc::get();
     if let Err(e) = &found {

@@ -1,4 +1,4 @@
-//! The CUDA engine, on whatever driver there is.
+//! The CUDA engine, on the driver that is found.
 
 mod alone;
 pub mod build;

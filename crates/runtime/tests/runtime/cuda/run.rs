@@ -30,7 +30,7 @@ fn chains_run_at_any_size_and_again_as_graphs() {
     device.set_graphs(true);
     assert_eq!(exe.stats().prepares, 1);
     assert_eq!(exe.stats().kernels, 1 + 2 * 5 * 5 * 3);
-    // Another parameter prepares again.
+    // Another parameter runs *prepare* again.
     let inputs = [numbers(&device, &[1.0, 2.0]).unwrap(), scalar(0.5)];
     let out = exe.run_shared(&inputs).unwrap();
     assert_eq!(out[0].to_vec::<f32>().unwrap(), [4.0, 9.0]);
@@ -59,7 +59,7 @@ fn an_index_out_of_range_is_named_and_leaves_donated_memory_alone() {
             index: 7,
             bound: 4,
         };
-        // Whoever depends on the run is told, every time.
+        // Every dependent of the run gets the error, every time.
         for o in &out {
             assert_eq!(o.to_vec::<f32>().unwrap_err(), want);
             assert_eq!(o.settled().unwrap_err(), want);
@@ -148,7 +148,7 @@ fn threads_share_a_device() {
                 let scale = scalar(t as f32).to_gpu(device).unwrap();
                 let mut at = x.clone();
                 for _ in 0..6 {
-                    // What one run gives, the next reads.
+                    // The result of one run is the input of the next.
                     at = exe.run_shared(&[at, scale.clone()]).unwrap().remove(0);
                 }
                 let mut want = 1.0f32;
@@ -229,7 +229,7 @@ fn numbers_of_the_host_go_along() {
     }
 }
 
-/// Each of the inputs counts the runs on it.
+/// Each input counts the runs on it.
 #[test]
 fn replays_run_as_often_as_they_say() {
     let Some(device) = device() else { return };
@@ -268,11 +268,11 @@ fn replays_run_as_often_as_they_say() {
     let mixed = [set(0, 70), set(0, 71)];
     let e = exe.replays(&mixed, 2).err().unwrap().to_string();
     assert!(e.contains("equal sizes"), "{e}");
-    // The plan runs as before, and the graphs outlive who asked for them.
+    // The plan runs as before, and the graphs outlive the executable.
     let out = exe.run_shared(&sets[0]).unwrap();
     drop(exe);
     replays.time(2).unwrap();
-    // Nobody is told that the run writes an input, so reading that does not wait for it.
+    // The write to an input is not declared, so reading the input does not wait for the run.
     out[0].to_vec::<f32>().unwrap();
     assert_eq!(counts(), [3.0, 2.0, 1.0, 1.0, 2.0]);
 }
@@ -305,7 +305,7 @@ fn kernels_of_one_name_and_other_text_are_not_taken_for_each_other() {
     assert!(gpu.driver.unwrap() >= (12, 0) && gpu.nvrtc.is_some());
     assert_eq!((gpu.name, gpu.arch), (device.name(), device.capability()));
     if device.is_emulated() {
-        // Choices for it are those for the GPU that it stands for.
+        // Choices for an emulated GPU are those for the GPU that it emulates.
         let Gpu {
             name,
             arch,

@@ -1,4 +1,4 @@
-//! Attention of halves and of f32 and its gradients, whose machine code is interpreted.
+//! Attention of f16, bf16 and f32 and its gradients; the machine code is interpreted.
 
 use super::programs::run;
 use kiln_base::{DType, Features, Scalar};
@@ -9,10 +9,10 @@ use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, OpError, Role, ops};
 use kiln_testkit::oracle::Engine;
 use std::ops::Range;
 
-/// Rows that ask, keys, width, and columns of the value; there are two matrices.
+/// Query rows, keys, width, and columns of the value; there are two matrices.
 type Sizes = [usize; 4];
 
-/// Odd and even ones, a block of keys and more, and more rows than a block has.
+/// Odd and even sizes, more keys than a block has, and more rows than a block has.
 const SIZES: [Sizes; 6] = [
     [1, 9, 16, 16],
     [7, 33, 5, 3],
@@ -44,8 +44,8 @@ fn graph([l, s, e, v]: Sizes, dtype: DType, causal: bool, derived: bool) -> Resu
     Ok(graph)
 }
 
-/// By how much results may be off as a part of the largest: f32 by a few roundings of a sum. Halves are rounded as
-/// results and, where pairs of them are multiplied, as weights: each by half a unit in the last place.
+/// The error that results may have, as a part of the largest: for f32 a few roundings of a sum. f16 and bf16 are
+/// rounded as results and, where pairs of them are multiplied, as weights: each by half a unit in the last place.
 fn close(dtype: DType) -> f64 {
     match dtype {
         DType::BF16 => 2.0 / 256.0,

@@ -1,4 +1,5 @@
-//! Every seeded bug of schedules, and of what only whole programs show, is found by interpreted layers and programs.
+//! Every seeded bug of schedules, and every bug that only whole programs show, is found by interpreted layers and
+//! programs.
 
 use super::{layers, programs};
 use kiln_kernel::bugs::seed;
@@ -37,7 +38,7 @@ const BUGS: [&str; 30] = [
     "a panel is read twice",
 ];
 
-/// Whether a layer or a random program come out wrong.
+/// True if a layer or a random program gives wrong results.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 fn is_wrong(seed: u64) -> bool {
     let level = [Features::AVX2, Features::AVX512][seed as usize / 2 % 2];
@@ -58,7 +59,7 @@ fn is_wrong(seed: u64) -> bool {
 fn bugs_of_printers_and_schedules_are_found() {
     let missed = BUGS.into_iter().filter(|bug| {
         let bug = *bug;
-        // What a thread keeps must not have been made without the bug, or be left behind with it.
+        // A new thread: cached results of a thread must neither predate the bug nor outlive it.
         let search = move || {
             seed(Some(bug));
             (0..600).find(|i| is_wrong(*i))

@@ -1,5 +1,5 @@
-//! Products and convolutions of any size, by every algorithm, whose machine code is interpreted. Their numbers are
-//! whole and small, so that most sums are exact, in whatever order.
+//! Products and convolutions of any size, by every algorithm; the machine code is interpreted. Their numbers are
+//! small integers, so that most sums are exact in any order.
 
 use super::programs::{all_are_right, run};
 use kiln_base::prim::Reduction;
@@ -12,22 +12,22 @@ use kiln_testkit::oracle::Engine;
 use kiln_testkit::programs::differentiated;
 use std::sync::Arc;
 
-/// By how much Winograd's algorithms and transforms may be off, as a part of the largest result; and bf16 and f16, which
-/// are rounded behind each layer, to eight and eleven bits.
+/// The error that Winograd's algorithms and transforms may have, as a part of the largest result; and those of bf16 and
+/// f16, which are rounded after each layer, to eight and eleven bits.
 const CLOSE: f64 = 1e-3;
 const CLOSE_OF_BF16: f64 = 1.0 / 32.0;
 const CLOSE_OF_F16: f64 = 1.0 / 256.0;
-/// The most that f16 are in results that are compared: so those of the layers before overflow in none.
+/// The largest f16 of results that are compared, so that no earlier layer overflows.
 const MOST_OF_F16: f64 = 8192.0;
 
 struct Maker<'g> {
     b: GraphBuilder<'g>,
     rng: Rng,
-    /// Of sums, and of what is multiplied: cast to it where that is another.
+    /// The dtype of sums, and those of operands, which are cast to it if they differ.
     dtype: DType,
     operands: [DType; 2],
-    /// Whether the sign of a result may be another than that of one that was rounded less often, which gradients tell
-    /// of.
+    /// True if the sign of a result may differ from that of one that was rounded less often. Gradients would depend
+    /// on it.
     rounds: bool,
 }
 
@@ -41,12 +41,12 @@ impl Maker<'_> {
         1 + self.rng.below(most)
     }
 
-    /// What is multiplied, on the left or the right.
+    /// An operand, on the left or the right.
     fn operand(&mut self, i: usize, shape: &[usize], role: Role) -> Result<Value, OpError> {
         let fact = Fact::new(self.operands[i], shape.iter().copied());
         let mut x = self.b.input(fact, role);
         if self.operands[i] == DType::U8 && self.rng.chance(0.5) {
-            // Some of which four are multiplied without VNNI.
+            // Bytes up to 127: without VNNI, some of these are multiplied four at a time.
             x = self.b.with(Pw::Minimum, &x, 127i64)?;
         }
         self.b.cast(&x, self.dtype)
@@ -58,7 +58,7 @@ impl Maker<'_> {
         self.input(shape, role)
     }
 
-    /// Perhaps with a bias, something added, and no less than zero.
+    /// Perhaps with a bias, a second addend, and a maximum with zero.
     fn finished(&mut self, mut y: Value, bias: &[usize]) -> Result<Value, OpError> {
         if self.rng.chance(0.5) {
             let bias = self.either(bias);
@@ -79,14 +79,14 @@ impl Maker<'_> {
 
     /// A product, or several, of matrices that may be transposed.
     fn product(&mut self) -> Result<Value, OpError> {
-        // Of one product of whole numbers or f16, what is narrow is packed once, whatever machine it is compiled for.
+        // In a single product of integers or f16, narrow operands are packed once, whatever the level.
         let once = matches!(self.dtype, DType::I32 | DType::F16);
         let batch = [self.rng.one([1, 1, 1, 3])];
         let batch = &batch[usize::from(once && batch == [1])..];
         let most = self.rng.one([4, 40, 70]);
         let [m, n, mut k] = [0; 3].map(|_| self.size(most));
         if most == 4 && self.rng.chance(0.3) {
-            // Longer than what is summed at a time.
+            // Longer than a block of K.
             k += 512;
         }
         let mut matrix = |i: usize, rows: usize, columns: usize| {
@@ -110,13 +110,13 @@ impl Maker<'_> {
         if self.rounds || self.rng.chance(0.7) {
             return Ok(y);
         }
-        // Of whole rows.
+        // An epilogue over whole rows.
         let rank = self.b.fact(&y).shape.len();
         let most = self.b.reduce_keepdim(Reduction::Max, &y, &[rank - 1])?;
         self.b.pointwise(Pw::Sub, &[y, most])
     }
 
-    /// A convolution, perhaps a filter a channel.
+    /// A convolution, perhaps depthwise.
     fn convolution(&mut self, x: &Value, channels: usize) -> Result<Value, OpError> {
         let each = self.rng.chance(0.25);
         let groups = if each { channels } else { 1 };
@@ -145,7 +145,7 @@ impl Maker<'_> {
         self.finished(y, &[1, filters, 1, 1])
     }
 
-    /// Convolutions one after the other, perhaps with something beside the result.
+    /// Convolutions one after the other, perhaps with a second reader of the result.
     fn convolutions(&mut self) -> Result<Value, OpError> {
         let channels = self.size(40);
         let shape = [self.size(2), channels, 5 + self.size(12), 5 + self.size(20)];
@@ -210,7 +210,7 @@ fn made(
     }
 }
 
-/// Whole numbers for the inputs of a graph: of bytes and i16 any.
+/// Integers for the inputs of a graph; for bytes and i16 any of their values.
 fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
     let ids = graph.inputs().into_iter();
     let array = |id: kiln_ir::NodeId| {
@@ -235,8 +235,8 @@ fn numbers(graph: &Graph, rng: &mut Rng) -> Vec<Array> {
     ids.map(array).collect()
 }
 
-/// Runs a layer compiled in a random way, by random algorithms, at a level; gives how many calls of printed code it
-/// took.
+/// Runs a layer at a level, compiled in a random way, by random algorithms. Returns the number of calls of emitted
+/// code.
 pub(super) fn check(seed: u64, level: Features) -> Result<usize, String> {
     use DType::{F32, F64};
     check_layer(layer(seed, [F32, F32, F32, F64]), seed, level)
@@ -252,7 +252,7 @@ pub(super) fn check_halves(seed: u64, level: Features) -> Result<usize, String> 
     check_layer(layer(seed, [DType::BF16; 4]), seed, level)
 }
 
-/// The same of whole numbers.
+/// The same for integers.
 pub(super) fn check_whole(seed: u64, level: Features) -> Result<usize, String> {
     check_layer(whole_layer(seed), seed, level)
 }
@@ -278,7 +278,7 @@ fn check_layer(graph: Option<Graph>, seed: u64, level: Features) -> Result<usize
     let mut by = vec![];
     let mut sizes = Rng::new(seed ^ 0x5eed);
     for kernel in &mut plan.kernels {
-        // Few can be transformed: where one can, it often is.
+        // Few kernels can be transformed, so those that can often are.
         let (sums, others): (Vec<_>, Vec<_>) =
             (kernel.algorithms(&[]).into_iter()).partition(|a| a.only_sums());
         let transforms = !others.is_empty() && rng.chance(0.7);

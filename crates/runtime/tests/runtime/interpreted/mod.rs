@@ -1,5 +1,5 @@
-//! Programs whose machine code is interpreted, so that what is emitted for a level is proven on processors that lack it,
-//! and touches only what it was given.
+//! Programs whose machine code is interpreted. So the code emitted for a level is tested on processors that lack the
+//! level, and it is checked that it touches only the memory it was given.
 
 mod attention;
 mod bugs;

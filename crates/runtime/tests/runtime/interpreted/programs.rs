@@ -1,4 +1,4 @@
-//! Random programs whose machine code is interpreted give what the reference gives.
+//! Random programs, whose machine code is interpreted, give the reference's results.
 
 use kiln_base::Features;
 use kiln_compiler::{Layout, Options};
@@ -12,8 +12,8 @@ use kiln_testkit::rules::some_program;
 use kiln_testkit::sweep::seeds;
 use std::cell::Cell;
 
-/// Runs a plan twice at a level, so that the second run meets prepared values, and judges its outputs; gives how many
-/// calls of printed code it took.
+/// Runs a plan twice at a level, so that the second run finds prepared values, and checks its outputs. Returns the
+/// number of calls of emitted code.
 pub(super) fn run(
     plan: Plan,
     inputs: &[Array],
@@ -44,8 +44,8 @@ fn array(x: &Buffer) -> Array {
     Array::from_bytes(x.dtype(), &shape, x.bytes().expect("on the host")).expect("as many bytes")
 }
 
-/// Runs the random programs of a seed, compiled in several ways, at a level; gives how many calls of printed code it
-/// took.
+/// Runs the random programs of a seed at a level, compiled in several ways. Returns the number of calls of emitted
+/// code.
 pub(super) fn check(seed: u64, level: Features) -> Result<usize, String> {
     let last = Options {
         layout: Layout::ChannelsLast,
@@ -73,7 +73,7 @@ fn random_programs_that_are_interpreted_give_what_the_reference_gives() {
     all_are_right(60, &[Features::AVX2, Features::AVX512], check);
 }
 
-/// Checks so many seeds at levels that have printed code.
+/// Checks `count` seeds at levels for which code is emitted.
 pub(super) fn all_are_right(
     count: u64,
     levels: &[Features],
