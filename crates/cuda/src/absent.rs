@@ -1,5 +1,5 @@
-//! In cudarc's place where Kiln is built without its feature `cuda`: what the engine names of it, so that it compiles. No
-//! library is opened then, so none of this is ever used.
+//! A substitute for cudarc where Kiln is built without its feature `cuda`: the names that the engine uses, so that it
+//! compiles. No library is opened then, so nothing here is ever called.
 
 #![allow(non_camel_case_types, non_snake_case)]
 

@@ -1,4 +1,4 @@
-//! Kernels that are compiled before they are loaded, to be carried elsewhere.
+//! Kernels that are compiled ahead of time, to be carried elsewhere.
 
 use super::cache::{Cache, Key, key};
 use super::control;
@@ -18,8 +18,8 @@ struct Unit {
     source: String,
 }
 
-/// Compiles all that plans run on a GPU, but for operators of users', each kernel once. Which kernels share an image
-/// follows from the plans alone.
+/// Compiles every kernel that plans run on a GPU, except users' operators, each kernel once. The plans alone
+/// determine which kernels share an image.
 ///
 /// # Errors
 /// If NVRTC is missing or a kernel can't be compiled for that architecture.
@@ -50,7 +50,8 @@ pub fn compile_ahead(plans: &[&Plan], code: Code) -> Result<Vec<Image>> {
     units.into_iter().zip(images).map(image).collect()
 }
 
-/// The kernels of each plan that none before it has, some at a time: so whoever runs one plan loads little of others.
+/// The kernels of each plan that no earlier plan has, in small units: so a process that runs one plan loads few
+/// kernels of others.
 fn units(plans: &[&Plan], code: Code) -> Vec<Unit> {
     let mut known: HashSet<Key> = HashSet::new();
     let mut units = Vec::new();

@@ -1,11 +1,10 @@
 //! Compiled code on disk, shared by processes.
 //!
-//! A file is written whole under another name and then renamed, and begins with a checksum, so that a
-//! reader finds all of it or nothing. A kernel's key names the unit it was compiled in, and the unit's
-//! key names its code.
+//! A file is written whole under another name and then renamed, and begins with a checksum, so that a reader finds
+//! all of it or nothing. A kernel's key names the unit that it was compiled in, and the unit's key names its code.
 //!
-//! Files carry the time of their last use. Who adds some removes those that were not used for longest
-//! where all are too many bytes; who looks for one of these meanwhile compiles it again.
+//! Files carry the time of their last use. A process that adds files removes the least recently used ones if the
+//! total exceeds the limit. A process that needs a removed file compiles its kernels again.
 
 use super::library::{nvrtc_candidates, variable};
 use super::nvrtc::{Code, Nvrtc, keeps_ptx};
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Changes when files of earlier versions must not be read.
+/// The version of the format; raised when files of earlier versions must not be read.
 const FORMAT: u32 = 2;
 
 /// Names a kernel or a unit.
@@ -33,7 +32,7 @@ pub(super) fn key(source: &str, code: Code) -> Key {
     h.digest128()
 }
 
-/// What is known of this machine's NVRTC.
+/// The known properties of this machine's NVRTC.
 pub(super) struct Compiler {
     pub(super) version: (i32, i32),
     /// The compute capabilities that it compiles for.
@@ -60,13 +59,13 @@ impl Compiler {
     }
 }
 
-/// Bytes that are kept unless `KILN_CACHE_SIZE` says otherwise.
+/// Bytes that are kept unless `KILN_CACHE_SIZE` sets another limit.
 const LIMIT: u64 = 1 << 30;
 
 /// A folder of compiled code; without one, nothing is kept.
 pub(super) struct Cache(Option<PathBuf>);
 
-/// The version of the NVRTC that kernels are compiled by; nothing where there is none.
+/// The version of the NVRTC that kernels are compiled by; `None` if there is none.
 pub(super) fn compiler_version() -> Option<(u32, u32)> {
     static VERSION: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     *VERSION.get_or_init(|| {
@@ -77,13 +76,14 @@ pub(super) fn compiler_version() -> Option<(u32, u32)> {
 
 static HITS: AtomicU64 = AtomicU64::new(0);
 
-/// How many units of compiled code this process has read from the disk cache.
+/// The number of units of compiled code that this process has read from the disk cache.
 pub fn cache_hits() -> u64 {
     HITS.load(Ordering::Relaxed)
 }
 
 impl Cache {
-    /// The one in the user's cache folder, if there is that: machine code that holds its PTX has one of its own.
+    /// The cache in the user's cache folder, if there is one. Machine code that holds its PTX has a folder of its
+    /// own.
     pub(super) fn of_user() -> Cache {
         let name = if keeps_ptx() { "cuda-ptx" } else { "cuda" };
         Cache(kiln_base::file::cache_folder().map(|f| f.join(name)))
@@ -102,7 +102,7 @@ impl Cache {
         Some(found)
     }
 
-    /// Keeps the code of a unit of these kernels. A cache that can't be written is no error.
+    /// Stores the code of a unit of these kernels. Failure to write the cache is no error.
     pub(super) fn keep(&self, unit: Key, kernels: &[Key], code: &[u8], version: (i32, i32)) {
         let written = self.write(&format!("{unit:032x}.code"), code, version);
         for kernel in kernels {
@@ -113,10 +113,10 @@ impl Cache {
         }
     }
 
-    /// This machine's NVRTC, if it has one. Opening that large library takes longer than loading a
-    /// program's kernels, so what a file that was seen before knows is remembered.
+    /// This machine's NVRTC, if it has one. Opening that large library takes longer than loading a program's kernels,
+    /// so the properties of a known file are stored.
     pub(super) fn compiler(&self) -> Option<Compiler> {
-        // What the system's loader takes in place of a file that nobody named depends on these.
+        // The file that the system's loader chooses for a name without a path depends on these.
         let loader = std::fs::metadata("/etc/ld.so.cache").and_then(|f| f.modified());
         let loader = (variable("LD_LIBRARY_PATH"), loader.ok());
         let name = nvrtc_candidates().into_iter().find_map(|path| {
@@ -143,7 +143,7 @@ impl Cache {
         Some(found)
     }
 
-    /// Removes the files that were not used for longest until all are within the limit.
+    /// Removes the least recently used files until all are within the limit.
     pub(super) fn shrink(&self) {
         let limit = std::env::var("KILN_CACHE_SIZE").ok();
         let limit = limit.and_then(|mib| mib.trim().parse::<u64>().ok());
@@ -153,7 +153,7 @@ impl Cache {
     fn shrink_to(&self, limit: u64) {
         let entries = self.0.as_ref().and_then(|f| std::fs::read_dir(f).ok());
         let entries = entries.into_iter().flatten().flatten();
-        // What another process removes meanwhile is no longer of interest.
+        // A file that another process removes meanwhile is skipped.
         let file = |e: std::fs::DirEntry| {
             let about = e.metadata().ok().filter(|m| m.is_file())?;
             Some((about.modified().ok()?, about.len(), e.path()))
@@ -173,7 +173,7 @@ impl Cache {
         }
     }
 
-    /// What a file holds, if it is whole and of this compiler's version (of any, without one).
+    /// The contents of a file, if it is whole and of this compiler's version (of any, without one).
     fn read(&self, name: &str, version: Option<(i32, i32)>) -> Option<Vec<u8>> {
         let path = self.0.as_ref()?.join(name);
         let mut bytes = std::fs::read(&path).ok()?;
@@ -183,7 +183,7 @@ impl Cache {
         if !fits || xxh3_128(body).to_le_bytes() != head || contents.is_empty() {
             return None;
         }
-        // A cache that can't be written is no error.
+        // Failure to write the cache is no error.
         let used = std::fs::File::options().append(true).open(path);
         let _ = used.and_then(|file| file.set_modified(SystemTime::now()));
         Some(bytes.split_off(24))
@@ -241,7 +241,7 @@ mod tests {
         };
         cache.shrink_to(1 << 20);
         assert_eq!(left().len(), 8);
-        // The first was used again.
+        // The first one was used again.
         assert!(cache.code(1, None).is_some());
         std::thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(|| cache.shrink_to(5000)))));
         assert_eq!(left(), [1, 7, 8]);

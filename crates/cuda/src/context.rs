@@ -1,4 +1,4 @@
-//! A device's context: what calls of the driver from a thread are about.
+//! A device's context, to which a thread's calls of the driver apply.
 
 use super::driver::{Driver, Object, call, sys};
 use kiln_kernel::error::Result;
@@ -11,13 +11,13 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Makes it that of the calling thread.
+    /// Makes it the current context of the calling thread.
     pub(super) fn activate(self) -> Result<()> {
         // SAFETY: the context is retained for the process's lifetime.
         Ok(unsafe { call!(cuCtxSetCurrent(self.handle.0)) }?)
     }
 
-    /// Waits for everything that was given to its device.
+    /// Waits for all work that was given to its device.
     pub(super) fn synchronize(self) -> Result<()> {
         self.activate()?;
         // SAFETY: the context is current.

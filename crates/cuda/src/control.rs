@@ -1,4 +1,4 @@
-//! Kernels of the engine's own, which loops and branches need beside their bodies.
+//! Kernels of the engine itself, which loops, branches and guards need beside their bodies.
 
 use super::launch::{GRID, Launch};
 use super::loader::Loader;
@@ -46,7 +46,7 @@ fn copy_kernel() -> Unloaded<'static> {
     kernel("kiln_copy", include_str!("control/copy.cu"), [2, 1])
 }
 
-/// Those that a run of a plan may need.
+/// The control kernels that a run of a plan may need.
 pub(super) fn of_plan(plan: &Plan) -> Vec<Unloaded<'static>> {
     fn needs(plan: &Plan) -> bool {
         let mut steps = plan.prepare.iter().chain(&plan.run);
@@ -63,26 +63,27 @@ pub(super) fn of_plan(plan: &Plan) -> Vec<Unloaded<'static>> {
     }
 }
 
-/// From a condition to the records of the two sides, of which one says that it is left out. Guarded by
-/// what is around the branch.
+/// The kernel from a condition to the records of the two sides, one of which says that its side is skipped. Guarded
+/// by the record around the branch.
 pub fn branch(loader: &Loader) -> Result<Arc<Launch>> {
     let kernel = branch_kernel();
     Launch::of(loader, kernel, [1; 3], [1; 3], Vec::new())
 }
 
-/// From a guard of so many bytes to the record of a step that it may leave out. Guarded by what is around the step.
+/// The kernel from a guard of `bytes` bytes to the record of a step that the guard may skip. Guarded by the record
+/// around the step.
 pub fn guard(loader: &Loader, bytes: usize) -> Result<Arc<Launch>> {
     let kernel = guard_kernel();
     Launch::of(loader, kernel, [1; 3], [1; 3], vec![bytes as i64])
 }
 
-/// From the records of the two sides to the record of what is around the branch.
+/// The kernel from the records of the two sides to the record around the branch.
 pub fn joined(loader: &Loader) -> Result<Arc<Launch>> {
     let kernel = joined_kernel();
     Launch::of(loader, kernel, [1; 3], [1; 3], Vec::new())
 }
 
-/// From bytes to as many others.
+/// The kernel that copies `bytes` bytes.
 pub fn copy(loader: &Loader, bytes: usize) -> Result<Arc<Launch>> {
     let kernel = copy_kernel();
     let blocks = u32::try_from(bytes.div_ceil(256)).ok();

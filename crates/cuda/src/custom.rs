@@ -1,4 +1,4 @@
-//! Kernels that users bring along.
+//! Kernels that users provide.
 
 use super::launch::{GRID, Launch};
 use super::loader::Loader;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 impl Launch {
-    /// A user's function, behind a kernel of the engine's own that calls it unless it is guarded.
+    /// Wraps a user's function in a kernel of the engine, which calls it unless it is guarded.
     ///
     /// # Errors
-    /// [`Error::Cuda`] if there is none or it can't be compiled.
+    /// [`Error::Cuda`] if there is no function or it can't be compiled.
     pub fn custom(loader: &Loader, custom: &Custom) -> Result<Arc<Launch>> {
         let Custom {
             name,

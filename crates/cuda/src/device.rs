@@ -1,4 +1,4 @@
-//! Devices: their context, their figures, and the lanes that work goes through.
+//! Devices: their context, their properties, and the lanes that runs use.
 
 use super::cache::compiler_version;
 use super::context::Context;
@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex};
 pub struct Device {
     ordinal: u32,
     pub(super) context: Context,
-    /// All of it but the compiler's version.
+    /// The properties of the device, without the compiler's version.
     about: Gpu,
     pub(super) pool: Arc<Pool>,
     pub(super) modules: Mutex<Modules>,
-    /// Lanes that no run holds; the most recently used last.
+    /// Idle lanes; the most recently used last.
     pub(super) lanes: Mutex<Vec<Lane>>,
-    /// Carries data to the device.
+    /// The stream that copies data to the device.
     pub(super) copies: Arc<Stream>,
     pub(super) staging: Mutex<Vec<Staging>>,
     pub(super) slots: Arc<Slots>,
@@ -37,10 +37,10 @@ pub struct Device {
     graphs: AtomicBool,
 }
 
-/// How many devices there are; `CUDA_VISIBLE_DEVICES` restricts them.
+/// The number of devices; `CUDA_VISIBLE_DEVICES` restricts them.
 ///
 /// # Errors
-/// [`Error::Cuda`] if there is no driver, with the places where it was looked for.
+/// [`Error::Cuda`] if there is no driver, with the places that were searched.
 pub fn count() -> Result<u32> {
     Ok(Driver::get()?.devices)
 }
@@ -73,7 +73,7 @@ impl Device {
         }
         let (mut device, mut handle) = (0, Object(null_mut()));
         let (mut total, mut name) = (0usize, [0u8; 256]);
-        // SAFETY: every place is writable and as large as said.
+        // SAFETY: all pointers are to writable memory of the stated sizes.
         unsafe {
             call!(cuDeviceGet(&mut device, ordinal as c_int))?;
             let len = name.len() as c_int - 1;
@@ -87,7 +87,7 @@ impl Device {
         let name = name.to_string_lossy().into_owned();
         let attribute = |which: CUdevice_attribute| -> Result<u32> {
             let mut value = 0;
-            // SAFETY: the place is writable.
+            // SAFETY: the pointer is to writable memory.
             unsafe { call!(cuDeviceGetAttribute(&mut value, which, device)) }?;
             Ok(value as u32)
         };
@@ -107,7 +107,7 @@ impl Device {
             shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
             most_shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             processor_shared: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
-            // Drivers that know no clusters launch none.
+            // Drivers that do not know clusters can't launch them.
             clusters: attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH).is_ok_and(|can| can != 0),
             driver: driver.version().ok(),
             nvrtc: None,
@@ -127,15 +127,14 @@ impl Device {
         })
     }
 
-    /// A lane that nobody holds, with the context current.
+    /// An idle lane or a new one. Makes the context current.
     pub(super) fn lane(&self) -> Result<Lane> {
         self.context.activate()?;
         let idle = lock(&self.lanes).pop();
         idle.map_or_else(|| Lane::new(&self.pool), Ok)
     }
 
-    /// Runs of this device that may have a data error of which nobody was told, oldest first. Those that
-    /// went well are forgotten in time.
+    /// Runs of this device that may have an unreported data error, oldest first. Successful runs are dropped in time.
     pub fn outcomes(&self) -> Vec<Arc<Outcome>> {
         self.outcomes.unreported()
     }
@@ -150,7 +149,7 @@ impl Device {
         self.about.name
     }
 
-    /// Whether it is the emulated one of the test suites, whose times mean nothing.
+    /// True if it is the emulated device of the test suites, whose times mean nothing.
     pub fn is_emulated(&self) -> bool {
         self.about.name.starts_with("Kiln GPU emulator")
     }
@@ -160,7 +159,7 @@ impl Device {
         self.about.arch
     }
 
-    /// What programs are compiled for that run on it.
+    /// The machine that programs on it are compiled for.
     pub fn machine(&self) -> Machine {
         Machine::Gpu(Gpu {
             nvrtc: compiler_version(),
@@ -173,35 +172,35 @@ impl Device {
         self.pool.total
     }
 
-    /// Bytes of its memory that nobody on the machine uses.
+    /// Bytes of its memory that no process uses.
     ///
     /// # Errors
-    /// If the driver gives none.
+    /// If the driver reports none.
     pub fn free_memory(&self) -> Result<usize> {
         self.context.activate()?;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the places are writable.
+        // SAFETY: the pointers are to writable memory.
         unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total)) }?;
         Ok(free)
     }
 
-    /// What this process holds of its memory.
+    /// The memory of the device that this process holds.
     pub fn memory(&self) -> MemoryStats {
         self.pool.stats()
     }
 
-    /// Makes the peak start again from what is in use now.
+    /// Resets the peak to the bytes in use now.
     pub fn reset_peak(&self) {
         self.pool.reset_peak();
     }
 
-    /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Memory that is kept for
-    /// reuse beyond the limit is given back, so that other programs have the rest of the device.
+    /// Limits the bytes in use; an allocation beyond fails with [`Error::OutOfMemory`]. Memory that is kept for reuse
+    /// beyond the limit is freed, so that other programs have the rest of the device.
     pub fn set_limit(&self, limit: Option<usize>) {
         self.pool.set_limit(limit);
     }
 
-    /// Gives unused memory back to the system.
+    /// Returns unused memory to the system.
     ///
     /// # Errors
     /// If the driver fails.
@@ -209,8 +208,7 @@ impl Device {
         self.pool.trim()
     }
 
-    /// Waits for everything that was given to the device. What data errors there were,
-    /// [`Device::outcomes`] tells.
+    /// Waits for all work that was given to the device. Data errors are in [`Device::outcomes`].
     ///
     /// # Errors
     /// If the device failed.
@@ -218,12 +216,12 @@ impl Device {
         self.context.synchronize()
     }
 
-    /// Whether repeated runs of a plan are replayed as CUDA graphs. On unless `KILN_CUDA_GRAPHS=0`.
+    /// Switches the replay of repeated runs as CUDA graphs on or off. On unless `KILN_CUDA_GRAPHS=0`.
     pub fn set_graphs(&self, on: bool) {
         self.graphs.store(on, Ordering::Relaxed);
     }
 
-    /// Whether repeated runs of a plan are replayed as CUDA graphs.
+    /// True if repeated runs of a plan are replayed as CUDA graphs.
     pub fn graphs(&self) -> bool {
         self.graphs.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The CUDA driver: cudarc's declarations of its functions, opened and called.
+//! The CUDA driver, opened and called through cudarc's declarations of its functions.
 
 use super::cudarc::driver::DriverError;
 use super::library::{Api, variable};
@@ -11,10 +11,10 @@ use sys::CUresult;
 pub(super) mod sys {
     pub(crate) use crate::cudarc::driver::sys::*;
 
-    /// The time between two events. cudarc has its successor alone, which drivers before CUDA 12.8 lack.
+    /// The time between two events. cudarc declares only its successor, which drivers before CUDA 12.8 lack.
     ///
     /// # Safety
-    /// As for every function of the driver: the place is writable, and the events are alive.
+    /// As for every function of the driver: the pointer is to writable memory, and the events are alive.
     #[allow(non_snake_case)]
     pub(crate) unsafe fn cuEventElapsedTime(
         milliseconds: *mut f32,
@@ -65,7 +65,7 @@ macro_rules! call {
 }
 pub(super) use call;
 
-/// Every function that is called. All of them are in drivers of CUDA 12.0, under these names.
+/// Every function that is called. Drivers of CUDA 12.0 have all of them, under these names.
 const FUNCTIONS: &[&str] = &[
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
@@ -117,7 +117,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamWaitEvent",
 ];
 
-/// Tells the parameters of a function; drivers before CUDA 12.4 lack it.
+/// The function that returns the parameters of a kernel; drivers before CUDA 12.4 lack it.
 const PARAMETERS: &str = "cuFuncGetParamInfo";
 
 /// A call that the driver refused.
@@ -137,7 +137,7 @@ impl Failure {
         }
     }
 
-    /// The error, for what was attempted by the call.
+    /// The error, with a description of the attempt that failed.
     pub(super) fn of(self, attempted: &str) -> Error {
         let error = DriverError(self.status);
         let name = error.error_name().map(|n| n.to_string_lossy());
@@ -159,8 +159,8 @@ impl From<Failure> for Error {
 /// A driver that the program named.
 static NAMED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the driver's file, in place of the system's: for tests on a driver of their own. Gives whether it is
-/// the one that is used, which another one may be already.
+/// Sets the file of the driver, in place of the system's: for tests with a driver of their own. Returns true if it is
+/// the one in use; another may have been set before.
 pub fn set_driver(path: impl Into<PathBuf>) -> bool {
     let path = path.into();
     *NAMED.get_or_init(|| path.clone()) == path
@@ -170,7 +170,7 @@ pub fn set_driver(path: impl Into<PathBuf>) -> bool {
 pub(super) struct Driver {
     /// Number of devices that `CUDA_VISIBLE_DEVICES` leaves.
     pub(super) devices: u32,
-    /// True if the driver tells the parameters of a function.
+    /// True if the driver can return the parameters of a kernel.
     pub(super) tells_parameters: bool,
 }
 
@@ -178,16 +178,16 @@ impl Driver {
     /// The version of CUDA that it supports, major and minor.
     pub(super) fn version(&self) -> Result<(u32, u32)> {
         let mut version = 0;
-        // SAFETY: the place is writable.
+        // SAFETY: the pointer is to writable memory.
         unsafe { call!(cuDriverGetVersion(&mut version)) }?;
         Ok((version as u32 / 1000, version as u32 % 1000 / 10))
     }
 
-    /// The driver of this machine: `KILN_CUDA_DRIVER` (a file) or [`set_driver`]'s, else the system's. Looked
+    /// The driver of this machine: `KILN_CUDA_DRIVER` (a file) or [`set_driver`]'s, otherwise the system's. Searched
     /// for once.
     ///
     /// # Errors
-    /// [`Error::Cuda`], listing the places and why each failed.
+    /// [`Error::Cuda`], listing the places and the reason that each failed.
     pub(super) fn get() -> Result<&'static Driver> {
         static FOUND: OnceLock<Result<Driver>> = OnceLock::new();
         FOUND
@@ -210,7 +210,7 @@ impl Driver {
                 "/usr/lib/wsl/lib/libcuda.so.1",
             ]
         };
-        // A driver that was named is the only one: another in its place would be a surprise.
+        // A named driver is the only candidate: falling back to another would be a surprise.
         let candidates = match &named {
             Some(path) => vec![path.clone()],
             None => usual.iter().map(PathBuf::from).collect(),
@@ -234,7 +234,7 @@ impl Driver {
             _ => failure.into(),
         })?;
         let mut count = 0;
-        // SAFETY: the place is writable.
+        // SAFETY: the pointer is to writable memory.
         unsafe { call!(cuDeviceGetCount(&mut count)) }?;
         Ok(Driver {
             devices: count.max(0) as u32,
@@ -242,7 +242,8 @@ impl Driver {
         })
     }
 
-    /// The bytes of each parameter of a function; `None` if there are more than `most`, or the driver does not tell.
+    /// The bytes of each parameter of a function; `None` if there are more than `most`, or the driver can't return
+    /// them.
     pub(super) fn parameters(&self, function: sys::CUfunction, most: usize) -> Option<Vec<usize>> {
         if !self.tells_parameters {
             return None;
@@ -251,7 +252,7 @@ impl Driver {
         loop {
             let (mut offset, mut size) = (0, 0);
             let at = sizes.len();
-            // SAFETY: the driver has this function, the kernel is loaded and both places are writable.
+            // SAFETY: the driver has this function, the kernel is loaded and both pointers are to writable memory.
             if unsafe { call!(cuFuncGetParamInfo(function, at, &mut offset, &mut size)) }.is_err() {
                 return Some(sizes);
             }

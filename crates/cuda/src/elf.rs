@@ -1,11 +1,11 @@
-//! What is checked of machine code before the driver reads it, which is told no length: that it is an ELF file of this
-//! architecture, all of whose parts lie within its bytes. Also adds the section that holds its PTX.
+//! Checks of machine code before the driver reads it, since the driver is not told its length. It must be an ELF file
+//! of this architecture, all of whose parts lie within its bytes. Also adds a section that holds its PTX.
 
 use kiln_kernel::error::{Result, damaged};
 
 /// `EM_CUDA`.
 const MACHINE: u16 = 190;
-/// The kinds of sections that take no bytes of the file: `SHT_NOBITS`, and NVIDIA's for memory that is not initialised.
+/// The kinds of sections that take no bytes of the file: `SHT_NOBITS`, and NVIDIA's for uninitialised memory.
 const WITHOUT_BYTES: [u32; 1] = [8];
 /// The kind of the section that holds the PTX that machine code came from: one of those that are left to users
 /// (`SHT_LOUSER` and above).
@@ -23,7 +23,7 @@ pub(super) fn check(bytes: &[u8], capability: u32) -> Result<()> {
         return Err(wrong("are no machine code of a GPU"));
     }
     let flags = u32_at(bytes, 48).unwrap_or(0);
-    // Where the architecture stands depends on the version of the format.
+    // The position of the architecture depends on the version of the format.
     let architecture = match header[8] {
         8 => flags >> 8 & 0xff,
         _ => flags & 0xff,
@@ -37,7 +37,7 @@ pub(super) fn check(bytes: &[u8], capability: u32) -> Result<()> {
     }
 }
 
-/// Whether the tables, and all that they list, lie within the file; nothing where they do not themselves.
+/// True if the tables, and all parts that they list, lie within the file; `None` if the tables themselves do not.
 fn parts_are_within(bytes: &[u8]) -> Option<bool> {
     let within = |at: u64, len: u64| {
         let end = at.checked_add(len);
@@ -75,12 +75,12 @@ fn parts_are_within(bytes: &[u8]) -> Option<bool> {
     Some(true)
 }
 
-/// Machine code with its PTX, which ends in a zero byte, in a section of its own: both that and a new table of sections
-/// stand behind all that there was. `None` if either is of another form.
+/// Machine code with its PTX, which ends in a zero byte, in a section of its own. The section and a new table of
+/// sections are appended. `None` if either input has another form.
 pub(super) fn with_ptx(mut image: Vec<u8>, ptx: &[u8]) -> Option<Vec<u8>> {
     let known = image.starts_with(b"\x7fELF\x02\x01") && parts_are_within(&image)?;
     let (sections, count) = (u64_at(&image, 40)? as usize, u16_at(&image, 60)?);
-    // Larger counts stand elsewhere.
+    // Larger counts are stored elsewhere.
     if !known || ptx.last() != Some(&0) || count >= 0xfeff {
         return None;
     }
@@ -117,7 +117,7 @@ mod tests {
     use super::super::nvrtc::{Code, Nvrtc};
     use super::*;
 
-    /// Static, dynamic and constant memory, and no bytes in the file for some of it.
+    /// Uses static, dynamic and constant memory; for some of it the file has no bytes.
     const SOURCE: &str = "__constant__ float table[4] = {1, 2, 3, 4};
         __device__ float kept[1000];
         extern \"C\" __global__ void k(float* x, long long n) {
@@ -159,7 +159,7 @@ mod tests {
         let ptx = b".version 8.0\0";
         let both = with_ptx(image.clone(), ptx).unwrap();
         check(&both, 90).unwrap();
-        // Of the header, the place of the table of sections and their number are others.
+        // In the header, only the offset of the table of sections and their number differ.
         let changed: Vec<usize> = (0..image.len()).filter(|i| image[*i] != both[*i]).collect();
         let others = |i: &usize| (40..48).contains(i) || *i == 60 || *i == 61;
         assert!(changed.iter().all(others), "{changed:?}");

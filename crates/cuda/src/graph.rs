@@ -1,4 +1,4 @@
-//! CUDA graphs: what a bound plan launches, given to the device at once.
+//! CUDA graphs: the launches of a bound plan, given to the device at once.
 
 use super::driver::{Object, call, sys};
 use super::launch::{Launch, Words};
@@ -12,28 +12,28 @@ use std::sync::Mutex;
 
 /// Graphs of one bound plan, by the addresses it was run with.
 ///
-/// Memory comes from a pool, so that the same addresses come back in a loop: a run with addresses of
-/// an earlier one is a launch. Where others come, the graph that was not used for longest is given
-/// them. The first run is launched kernel by kernel, since making a graph pays with the second.
+/// Memory comes from a pool, so the same addresses recur in a loop, and a run with addresses of an earlier one is a
+/// graph replay. For other addresses, the least recently used graph is updated. The first run is launched kernel by
+/// kernel, since building a graph pays from the second run on.
 #[derive(Default)]
 pub struct Graphs(Mutex<List>);
 
 #[derive(Default)]
 struct List {
-    /// Whether the plan was run.
+    /// True if the plan was run.
     ran: bool,
     /// Most recently used last.
     made: Vec<Graph>,
 }
 
-/// Graphs kept of a bound plan.
+/// The most graphs that are kept for a bound plan.
 const GRAPHS: usize = 4;
 
-/// Gives the calls of a run, in order.
+/// Passes the calls of a run to a function, in order.
 pub(super) type Calls<'a> = dyn Fn(&mut dyn FnMut(Call) -> Result<()>) -> Result<()> + 'a;
 
 impl Graphs {
-    /// Runs calls whose addresses all follow from those of `key`.
+    /// Runs calls whose addresses are all determined by those of `key`.
     pub(super) fn run(&self, stream: &Stream, key: Vec<u64>, calls: &Calls) -> Result<()> {
         let mut list = lock(&self.0);
         if !std::mem::replace(&mut list.ran, true) {
@@ -56,7 +56,7 @@ impl Graphs {
     }
 }
 
-/// A graph that can be launched: its kernels, each behind those that it waits for.
+/// A graph that can be launched: its kernels, each after those that it waits for.
 pub struct Graph {
     graph: Object<sys::CUgraph_st>,
     executable: Object<sys::CUgraphExec_st>,
@@ -77,10 +77,10 @@ impl Graph {
             key,
             nodes: Vec::new(),
         };
-        // SAFETY: the place is writable.
+        // SAFETY: the pointer is to writable memory.
         unsafe { call!(cuGraphCreate(&mut made.graph.0, 0)) }?;
         calls(&mut |call| made.add(&call))?;
-        // SAFETY: the graph is alive and the place writable.
+        // SAFETY: the graph is alive and the pointer is to writable memory.
         unsafe {
             call!(cuGraphInstantiateWithFlags(
                 &mut made.executable.0,
@@ -91,7 +91,7 @@ impl Graph {
         Ok(made)
     }
 
-    /// Adds a launch behind those that it waits for.
+    /// Adds a launch after those that it waits for.
     fn add(&mut self, call: &Call) -> Result<()> {
         let launch = Launch::of_call(call)?;
         let (graph, mut handle, mut words) = (self.graph.0, Object(null_mut()), launch.words(call));
@@ -102,7 +102,7 @@ impl Graph {
         let before: SmallVec<[sys::CUgraphNode; 4]> = before.collect();
         launch.node(&mut words, |node| {
             let (handle, count, before) = (&mut handle.0, before.len(), before.as_ptr());
-            // SAFETY: graph and nodes before are alive; the driver copies the parameters, which fit the
+            // SAFETY: the graph and the nodes before are alive; the driver copies the parameters, which fit the
             // function as in a launch.
             unsafe { call!(cuGraphAddKernelNode_v2(handle, graph, before, count, node)) }
         })?;
@@ -110,7 +110,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Gives the graph's kernels the parameters of these calls, which differ in addresses alone.
+    /// Updates the parameters of the graph's kernels to those of these calls, which differ in addresses alone.
     fn rebind(&mut self, key: Vec<u64>, calls: &Calls) -> Result<()> {
         let executable = self.executable.0;
         let mut nodes = self.nodes.iter_mut();
@@ -125,7 +125,7 @@ impl Graph {
             node.words = words;
             let handle = node.handle.0;
             let set = launch.node(&mut node.words, |node| {
-                // SAFETY: as for adding; launches that are under way keep what they were given.
+                // SAFETY: as for adding; launches in progress keep their parameters.
                 unsafe { call!(cuGraphExecKernelNodeSetParams_v2(executable, handle, node)) }
             });
             Ok(set?)
@@ -142,7 +142,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: nobody holds the graph; launches that are under way go on.
+        // SAFETY: nobody holds the graph; launches in progress go on.
         unsafe {
             if !self.executable.0.is_null() {
                 let _ = call!(cuGraphExecDestroy(self.executable.0));

@@ -1,4 +1,4 @@
-//! Kernels that were compiled before.
+//! Kernels that were compiled ahead of time.
 
 use super::cache::{Key, key};
 use super::elf;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 /// Compiled kernels of some sources.
 #[derive(Clone)]
 pub struct Image {
-    /// What they were compiled for.
+    /// The kind of code that they were compiled to.
     pub code: Code,
     /// The version of the NVRTC that compiled them.
     pub compiler: (u32, u32),
-    /// For each kernel what names its source and the flags that it was compiled with.
+    /// For each kernel, the key of its source and of the flags that it was compiled with.
     pub kernels: Vec<u128>,
     /// PTX (ending in a zero byte) or machine code.
     pub bytes: Arc<Storage>,
 }
 
 impl Image {
-    /// Errs unless the driver may read it: it is told no length.
+    /// Errs unless the code is safe for the driver to read, which is not told its length.
     pub(super) fn check(&self) -> Result<()> {
         let (code, bytes) = (self.code, self.bytes.bytes());
         match code {
@@ -49,7 +49,7 @@ impl Image {
     }
 }
 
-/// What names a kernel's source and the flags that it is compiled with.
+/// The key of a kernel's source and of the flags that it is compiled with.
 pub(super) fn key_of(kernel: &Unloaded, code: Code) -> Key {
     key(&format!("{PRELUDE}{}", kernel.source), code)
 }

@@ -1,4 +1,4 @@
-//! Lanes: what runs work through.
+//! Lanes: the stream and error record of a run.
 
 use super::driver::{Address, call};
 use super::pool::{Block, Pool};
@@ -8,15 +8,15 @@ use kiln_kernel::error::Result;
 use kiln_plan::cuda::ErrorRecord;
 use std::sync::Arc;
 
-/// What a run works through: a stream, and the record of data errors that its kernels write to. The
-/// record is zero while no run holds the lane.
+/// The resources of a run: a stream, and the record of data errors that its kernels write to. The record is zero
+/// while no run holds the lane.
 pub(super) struct Lane {
     pub(super) stream: Arc<Stream>,
     record: Block,
 }
 
 impl Lane {
-    /// With the context current.
+    /// Creates a lane. The context must be current.
     pub(super) fn new(pool: &Arc<Pool>) -> Result<Lane> {
         let stream = Arc::new(Stream::new(pool.context)?);
         let size = size_of::<ErrorRecord>();
@@ -30,18 +30,18 @@ impl Lane {
         self.record.address()
     }
 
-    /// Makes the record zero again.
+    /// Sets the record to zero.
     pub(super) fn clear(&self) -> Result<()> {
         let (at, len) = (self.record(), size_of::<ErrorRecord>());
-        // SAFETY: the record has that many bytes.
+        // SAFETY: the record has this number of bytes.
         Ok(unsafe { call!(cuMemsetD8Async(at, 0, len, self.stream.handle())) }?)
     }
 
-    /// Copies what was recorded so far to a place of the host, and makes the record zero again.
+    /// Copies the record to a slot on the host, and sets it to zero.
     pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
         let (at, len) = (self.record(), size_of::<ErrorRecord>());
         let (to, stream) = (slot.ptr(), self.stream.handle());
-        // SAFETY: both sides have that many bytes, and the place is nobody else's until the copy is done.
+        // SAFETY: both sides have this number of bytes, and nobody else uses the slot until the copy is done.
         unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), at, len, stream)) }?;
         self.clear()
     }

@@ -72,7 +72,7 @@ impl Launch {
         })
     }
 
-    /// A kernel that is no plan's, linked.
+    /// A kernel that belongs to no plan, linked.
     pub(super) fn of(
         loader: &Loader,
         kernel: Unloaded,
@@ -92,7 +92,7 @@ impl Launch {
         }))
     }
 
-    /// The CUDA kernels of a plan, linked for these sizes; nothing in the place of the others.
+    /// The CUDA kernels of a plan, linked for these sizes; `None` for the others.
     pub fn all(loader: &Loader, plan: &Plan, values: &[i64]) -> Result<Vec<Option<Arc<Launch>>>> {
         let mut functions = loader.functions(&cuda_kernels(plan, false))?.into_iter();
         let link = |kernel: &Arc<Kernel>| match &**kernel {
@@ -109,20 +109,20 @@ impl Launch {
 }
 
 impl Loader {
-    /// Compiles or loads every kernel of a plan; they are loaded as long as somebody holds them.
+    /// Compiles or loads every kernel of a plan; they stay loaded while the functions are held.
     pub fn prepare(&self, plan: &Plan) -> Result<Vec<Function>> {
         self.functions(&cuda_kernels(plan, true))
     }
 }
 
-/// Every parameter of a call in 8 bytes; narrow ones are read from the low end.
+/// Every parameter of a call in 8 bytes; narrow ones occupy the low end.
 pub(super) type Words = SmallVec<[u64; 16]>;
 
 impl Launch {
-    /// The launch that a call is of.
+    /// The launch of a call.
     ///
     /// # Errors
-    /// [`Error::Internal`] if it is another engine's.
+    /// [`Error::Internal`] if it belongs to another engine.
     pub(super) fn of_call<'a>(call: &Call<'a>) -> Result<&'a Launch> {
         let launch: &dyn Any = call.launch;
         let other = || Error::Internal("a launch of another engine".into());
@@ -139,7 +139,7 @@ impl Launch {
         words
     }
 
-    /// Calls `with` on the launch as a graph's node, which points to `words` and is good for as long.
+    /// Calls `with` on the launch as a graph's node. The node points to `words` and is valid for as long as these.
     pub(super) fn node<T>(
         &self,
         words: &mut Words,
@@ -158,22 +158,22 @@ impl Launch {
             sharedMemBytes: self.shared,
             kernelParams: parameters.as_mut_ptr(),
             extra: null_mut(),
-            // Instead of the function.
+            // The function is set instead.
             kern: null_mut(),
-            // The current one.
+            // The current context.
             ctx: null_mut(),
         })
     }
 
-    /// Gives the launch to a stream.
+    /// Enqueues the launch on a stream.
     pub(super) fn run(call: &Call, stream: &Stream) -> Result<()> {
         let launch = Launch::of_call(call)?;
         let ([x, y, z], [bx, by, bz]) = (launch.grid, launch.block);
         let launched = launch.node(&mut launch.words(call), |n| {
             let (function, shared, stream) = (n.func, n.sharedMemBytes, stream.handle());
             let (values, extra) = (n.kernelParams, n.extra);
-            // SAFETY: the function is loaded and takes these parameters, which the driver copies; the
-            // plan's check and its binding say that the memory behind the pointers is large enough.
+            // SAFETY: the function is loaded and takes these parameters, which the driver copies; checking and
+            // binding the plan proved that the memory behind the pointers is large enough.
             unsafe {
                 call!(cuLaunchKernel(
                     function, x, y, z, bx, by, bz, shared, stream, values, extra

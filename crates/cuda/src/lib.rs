@@ -1,34 +1,32 @@
-//! The CUDA engine: runs plans of [CUDA kernels](kiln_plan::cuda) on NVIDIA GPUs. Everything of
-//! NVIDIA's is found and opened at run time, so that builds need none of it.
+//! The CUDA engine: runs plans of [CUDA kernels](kiln_plan::cuda) on NVIDIA GPUs. NVIDIA's libraries are found and
+//! opened at run time, so that builds need none of them.
 //!
 //! | environment | meaning |
 //! |---|---|
 //! | `KILN_CUDA_DRIVER` | the file of the driver (`libcuda`), in place of the system's |
 //! | `KILN_NVRTC` | the file or folder of NVRTC, before the usual places |
-//! | `KILN_CACHE_DIR` | where compiled kernels are kept; empty: nowhere |
-//! | `KILN_CACHE_SIZE` | how many MiB of them are kept, those used last; 1024 unless set |
+//! | `KILN_CACHE_DIR` | the folder for compiled kernels; if empty, none are kept |
+//! | `KILN_CACHE_SIZE` | the limit of that folder in MiB, for the most recently used kernels; 1024 unless set |
 //! | `KILN_CUDA_PTX` | `1`: machine code holds the PTX that it came from too, so that an emulated device runs it |
 //! | `KILN_CUDA_GRAPHS` | `0`: kernels are launched one by one |
-//! | `CUDA_VISIBLE_DEVICES` | which devices there are, as the driver understands it |
+//! | `CUDA_VISIBLE_DEVICES` | the devices that are visible, as the driver understands it |
 //!
 //! # Order
-//! A run goes through a *lane* (a stream and an error record) that it holds while it is given to the
-//! device; runs one after the other use the same lane, runs at the same time different ones. From its
-//! second run on a plan is a graph, whose kernels depend on those alone that they meet in memory. Memory
-//! knows the events of its last uses: whoever reads it on another stream waits, on the device, for what
-//! wrote it, and whoever writes or frees it for all of them. A run returns as soon as it is given to the
-//! device.
+//! A run uses a *lane* (a stream and an error record) that it holds while its work is given to the device.
+//! Consecutive runs use the same lane, concurrent runs different ones. From its second run on, a plan is a graph
+//! whose kernels depend only on kernels that touch the same memory. Memory records the events of its last uses. A
+//! reader on another stream waits, on the device, for the last write; a writer, or freeing, waits for all uses. A run
+//! returns as soon as its work is given to the device.
 //!
 //! # Data errors
-//! What a run recorded is copied to the host behind it. The buffers that would be wrong after an error
-//! hold the run's [`Outcome`]: reading one waits and gives the error, and so does a run that takes one as
-//! an input, before it begins. Which buffers these are follows from the plan: what is computed from a
-//! step that can fail, and what is written behind `commit`, whose steps do nothing after an error.
-//! *Prepare* is waited for, since its results are kept.
+//! After a run, its error record is copied to the host. The buffers that would be wrong after an error hold the run's
+//! [`Outcome`]. Reading one waits and returns the error, and so does a run that takes one as an input, before it
+//! begins. The plan determines these buffers: those that depend on a step that can fail, and those written from
+//! `commit` on, whose steps do nothing after an error. *Prepare* is waited for, since its results are kept.
 //!
-//! # Kernels that were compiled before
-//! A package may hold compiled kernels ([`Image`]). They run where the device takes their code, stand in the place of
-//! what would be compiled of the very source that a plan holds, with the same flags, and are called as that is; a
+//! # Kernels that are compiled ahead of time
+//! A package may hold compiled kernels ([`Image`]). They run where the device takes their code. They replace kernels
+//! compiled from exactly the source that a plan holds, with the same flags, and are called in the same way. A
 //! [`Loader`] takes each kernel from there, or compiles it.
 
 #![allow(

@@ -1,25 +1,25 @@
-//! Finding and opening libraries at run time: nothing of CUDA is needed to build.
+//! Finding and opening libraries at run time; builds need nothing of CUDA.
 
 use kiln_kernel::error::{Error, Result};
 use libloading::Library;
 use std::ffi::{OsString, c_void};
 use std::path::{Path, PathBuf};
 
-/// What was tried for a library, for the message when all of it fails.
+/// The attempts to open a library, for the message when all of them fail.
 #[derive(Default)]
 struct Search {
     tried: Vec<String>,
 }
 
 impl Search {
-    /// Opens `path`; a failure is remembered. A path that does not exist is not opened.
+    /// Opens `path`; a failure is recorded. A path that does not exist is not opened.
     fn open(&mut self, path: &Path) -> Option<Library> {
         if path.components().count() > 1 && !path.exists() {
             self.tried.push(format!("{}: no such file", path.display()));
             return None;
         }
-        // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; that the file is one
-        // of these is what the user's installation says.
+        // SAFETY: the initialisers of NVIDIA's libraries have no preconditions. The user's installation determines
+        // that the file is one of these.
         match unsafe { Library::new(path) } {
             Ok(library) => Some(library),
             Err(e) => {
@@ -46,32 +46,32 @@ impl Search {
     }
 }
 
-/// A library of NVIDIA's as cudarc calls it: each function is looked up at its first call in what the system's loader
-/// gives under the library's usual names, and a missing one is a panic. So Kiln opens the library before, which the
-/// loader then gives for its soname, and calls nothing unless all of it is there.
+/// A library of NVIDIA's as cudarc calls it. cudarc looks each function up at its first call, in the library that the
+/// system's loader returns for the library's usual names, and panics if it is missing. So Kiln opens the library
+/// first, which the loader then returns for its soname, and calls nothing unless all functions are there.
 pub(super) struct Api {
     /// Its name in messages.
     pub(super) what: &'static str,
-    /// A remedy where there is none.
+    /// A remedy if it is not found.
     pub(super) hint: &'static str,
-    /// Names its file.
+    /// The environment variable that names its file.
     pub(super) variable: &'static str,
     /// The first name that cudarc asks the loader for.
     pub(super) file: &'static str,
     /// Every function that is called.
     pub(super) functions: &'static [&'static str],
-    /// True if cudarc's names lead to a library.
+    /// True if the loader finds a library for one of cudarc's names.
     pub(super) is_present: unsafe fn() -> bool,
     /// The library that cudarc calls.
     pub(super) library: unsafe fn() -> &'static Library,
 }
 
 impl Api {
-    /// Opens the first of these files that has all functions, and returns the file that is called from now on. That is
-    /// another one where the loader has the library under a name that it looks for first.
+    /// Opens the first of these files that has all functions, and returns the file that calls use from now on. That
+    /// is another one if the loader has the library under a name that cudarc tries first.
     ///
     /// # Errors
-    /// [`Error::Cuda`] if there is none, or another one than is `named`, which is a file or folder.
+    /// [`Error::Cuda`] if none is found, or another one than the file or folder `named`.
     pub(super) fn open(
         &self,
         candidates: impl Iterator<Item = PathBuf>,
@@ -93,7 +93,7 @@ impl Api {
                 );
                 continue;
             }
-            // Never closed, so that it stays what the loader gives.
+            // Never closed, so that the loader goes on returning it.
             let library = Box::leak(Box::new(library));
             // SAFETY: the initialisers of NVIDIA's libraries have no preconditions.
             if !unsafe { (self.is_present)() } {
@@ -154,7 +154,7 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
     {
         use std::os::unix::ffi::OsStrExt;
         let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the place is writable; the name is a string that lives as long as the library.
+        // SAFETY: the pointer is to writable memory; the name is a string that lives as long as the library.
         let name = unsafe {
             let found = libc::dladdr(function, about.as_mut_ptr()) != 0;
             let name = about.assume_init().dli_fname;
@@ -171,7 +171,7 @@ pub(super) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|v| !v.is_empty())
 }
 
-/// Opens the files of a folder whose names begin so, for a library that has no path to them.
+/// Opens the files of a folder whose names have one of these prefixes, for a library that has no path to them.
 pub(super) fn preload(folder: &Path, prefixes: &[&str]) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for path in entries.map(|e| e.path()) {
@@ -183,7 +183,7 @@ pub(super) fn preload(folder: &Path, prefixes: &[&str]) {
     }
 }
 
-/// Where NVRTC may be, best first.
+/// The paths at which NVRTC may be, best first.
 pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
     let names: &[&str] = if cfg!(windows) {
         &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
@@ -229,7 +229,7 @@ pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
     found
 }
 
-/// Where NVIDIA's wheels put NVRTC below a folder of Python packages.
+/// The folders in which NVIDIA's wheels put NVRTC below a folder of Python packages.
 fn wheel_folders(packages: &Path) -> Vec<PathBuf> {
     let nvidia = packages.join("nvidia");
     [
@@ -242,7 +242,7 @@ fn wheel_folders(packages: &Path) -> Vec<PathBuf> {
     .into()
 }
 
-/// The package folders of the Python environments in sight.
+/// The package folders of Python environments that are active or whose `python3` is on `PATH`.
 fn site_packages() -> Vec<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"]
         .into_iter()

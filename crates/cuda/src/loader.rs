@@ -1,4 +1,4 @@
-//! Where a program's kernels come from: from what was compiled before, else from the device, which compiles them.
+//! The source of a program's kernels: images compiled ahead of time, or the device, which compiles them.
 
 use super::cache::Key;
 use super::device::Device;
@@ -11,33 +11,35 @@ use kiln_kernel::lock::lock;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Loads kernels to a device: for those that are among compiled ones these, if the device takes their code and the
-/// sources are the same; for others what the device has or compiles.
+/// Loads kernels to a device. A kernel comes from a compiled image, if the device takes the image's code and the
+/// source is the same; otherwise from the device, which has it or compiles it.
 ///
-/// Only programs of one loader see its compiled kernels: what a package says of its own concerns nobody else.
+/// Only programs of one loader use its compiled kernels: the claims of one package about its kernels must not affect
+/// other programs.
 pub struct Loader {
     device: Arc<Device>,
     images: Vec<Image>,
-    /// What the device takes of the code that there is, best first.
+    /// The kinds of code in the images that the device takes, best first.
     codes: Vec<Code>,
-    /// The image that has a kernel as code of this kind.
+    /// The image that has a kernel as this kind of code.
     kernels: HashMap<(Code, Key), usize>,
     loaded: Mutex<HashMap<usize, Loaded>>,
 }
 
-/// What became of an image.
+/// The state of an image.
 enum Loaded {
     There(Weak<Module>),
-    /// The driver does not take it, for this reason.
+    /// The driver refuses it, for this reason.
     Refused(String),
 }
 
 impl Loader {
-    /// With these compiled kernels, which are checked before they are loaded.
+    /// A loader with these compiled kernels, which are checked before they are loaded.
     pub fn new(device: &Arc<Device>, images: Vec<Image>) -> Loader {
         let (major, minor) = device.capability();
         let capability = 10 * major + minor;
-        // A driver that does not say what a function takes can't be asked whether it is what is called.
+        // Without parameters from the driver, it can't be checked that a compiled kernel takes those it is called
+        // with.
         let asked = device.context.driver.tells_parameters;
         let runs = |code: &Code| asked && code.runs_on(capability);
         let mut codes: Vec<Code> = Vec::new();
@@ -75,7 +77,7 @@ impl Loader {
     /// The functions of these kernels, in order.
     ///
     /// # Errors
-    /// [`Error::Plan`] if compiled kernels are not what they are said to be, [`Error::Cuda`] if there are none for this
+    /// [`Error::Plan`] if compiled kernels do not match their description, [`Error::Cuda`] if there are none for this
     /// device and they can't be compiled.
     pub(super) fn functions(&self, kernels: &[Unloaded]) -> Result<Vec<Function>> {
         let stored = kernels.iter().map(|k| self.stored(k));
@@ -89,7 +91,7 @@ impl Loader {
         all.map(|f| f.ok_or_else(lost)).collect()
     }
 
-    /// A kernel of the images; `None` if it is in none that the device takes.
+    /// A kernel from the images; `None` if no image that the device takes has it.
     fn stored(&self, kernel: &Unloaded) -> Result<Option<Function>> {
         for code in &self.codes {
             let at = self.kernels.get(&(*code, key_of(kernel, *code))).copied();
@@ -139,7 +141,7 @@ impl Loader {
         Ok(module)
     }
 
-    /// Why kernels can't be had, with what there is of compiled ones.
+    /// Adds the state of the compiled images to an error.
     fn explained(&self, error: Error) -> Error {
         let Error::Cuda(text) = error else {
             return error;

@@ -11,7 +11,7 @@ use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A block of memory, and the device where it is.
+/// A block of memory, and its device.
 pub struct Memory {
     device: Arc<Device>,
     block: Block,
@@ -25,9 +25,9 @@ impl Deref for Memory {
     }
 }
 
-/// Page-locked memory comes in pieces of this size.
+/// The size of a piece of page-locked memory.
 const STAGING: usize = 4 << 20;
-/// This many pieces may be in use by copies.
+/// The most pieces that copies use at a time.
 const STAGINGS: usize = 4;
 
 impl Memory {
@@ -54,7 +54,7 @@ impl Memory {
         &self.device
     }
 
-    /// The same bytes on another device, copied there when the contents are.
+    /// Copies the bytes to another device, once the contents are computed.
     pub fn copy_to(&self, device: &Arc<Device>) -> Result<Memory> {
         device.context.activate()?;
         let stream = &device.copies;
@@ -65,8 +65,8 @@ impl Memory {
         self.before_reading(stream)?;
         let (to, from) = (device.context.handle.0, self.device.context.handle.0);
         let (target, source, len) = (copy.address(), self.address(), self.len);
-        // SAFETY: both blocks have that many bytes on the devices of these contexts, and are freed behind
-        // this use of them. Devices that don't reach each other copy through the host.
+        // SAFETY: both blocks have this number of bytes on the devices of these contexts, and are freed after this
+        // use of them. Devices without peer access copy through the host.
         unsafe {
             let stream = stream.handle();
             call!(cuMemcpyPeerAsync(target, to, source, from, len, stream))
@@ -107,7 +107,7 @@ impl Device {
         Pinned::new(STAGING)
     }
 
-    /// The bytes in this device's memory.
+    /// Copies the bytes to this device's memory.
     pub fn upload(self: &Arc<Device>, bytes: &[u8]) -> Result<Memory> {
         self.context.activate()?;
         let stream = &self.copies;
@@ -115,8 +115,8 @@ impl Device {
         for (i, chunk) in bytes.chunks(STAGING).enumerate() {
             let staging = self.staging()?;
             let to = memory.address() + (i * STAGING) as u64;
-            // SAFETY: the staging memory has room for a chunk and is used by nothing else until the
-            // copy is done; the block has that many bytes behind the address.
+            // SAFETY: the staging memory has room for a chunk and nothing else uses it until the copy is done; the
+            // block has this number of bytes behind the address.
             let copied = unsafe {
                 let (from, len) = (staging.ptr, chunk.len());
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), from.cast(), len);
@@ -151,8 +151,8 @@ impl Device {
         for (i, chunk) in bytes.chunks_mut(STAGING).enumerate() {
             let staging = self.staging()?;
             let from = memory.address() + (offset + i * STAGING) as u64;
-            // SAFETY: the staging memory has room for a chunk, the block has that many bytes behind
-            // the address, and the copy is waited for before the bytes are read.
+            // SAFETY: the staging memory has room for a chunk, the block has this number of bytes behind the address,
+            // and the copy is waited for before the bytes are read.
             unsafe {
                 let (to, len, stream) = (staging.ptr, chunk.len(), lane.stream.handle());
                 let copied = call!(cuMemcpyDtoHAsync_v2(to, from, len, stream));

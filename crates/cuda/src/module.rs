@@ -1,4 +1,4 @@
-//! From sources to functions: several kernels a translation unit, compiled in parallel, kept on disk.
+//! From sources to functions: several kernels a translation unit, compiled in parallel, cached on disk.
 
 use super::cache::{Cache, Compiler, Key, key};
 use super::context::Context;
@@ -16,20 +16,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// What a device has loaded: what somebody still holds of it.
+/// The modules that a device has loaded and somebody holds.
 pub(super) struct Modules {
     context: Context,
     /// The device's compute capability.
     capability: (u32, u32),
-    /// By what was compiled.
+    /// Functions, by the key of their source.
     functions: HashMap<Text, (Weak<Module>, Object<sys::CUfunc_st>)>,
     /// Loaded units of the cache.
     units: HashMap<Key, Weak<Module>>,
-    /// What kind of code the device takes, once known.
+    /// The kind of code that the device takes, once known.
     code: Option<Code>,
 }
 
-/// A loaded unit; unloaded when dropped, once the device has done what may use it.
+/// A loaded unit. Unloaded when dropped, after the device has finished the work that may use it.
 pub struct Module {
     context: Context,
     handle: Object<sys::CUmod_st>,
@@ -38,7 +38,7 @@ pub struct Module {
 impl Drop for Module {
     fn drop(&mut self) {
         if self.context.synchronize().is_ok() {
-            // SAFETY: nobody holds a function of the module, and what was launched is waited for.
+            // SAFETY: nobody holds a function of the module, and its launches are waited for.
             let _ = unsafe { call!(cuModuleUnload(self.handle.0)) };
         }
     }
@@ -54,19 +54,19 @@ pub struct Function {
 /// A kernel to be loaded.
 #[derive(Clone)]
 pub(super) struct Unloaded<'a> {
-    /// What messages call it.
+    /// The name in messages.
     pub(super) name: &'a str,
     /// The name of its function.
     pub(super) entry: &'a str,
-    /// Its text behind the prelude.
+    /// The source after the prelude.
     pub(super) source: Cow<'a, str>,
     /// Bytes of dynamic shared memory of a block.
     pub(super) shared: u32,
     pub(super) parameters: Parameters,
 }
 
-/// How many pointers, numbers and sites a kernel is called with, in this order; the error record and whether it is
-/// guarded follow.
+/// The numbers of pointers, of integers and of sites that a kernel is called with, in this order. The error record and a
+/// flag, set if it is guarded, follow.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Parameters {
     pub(super) pointers: usize,
@@ -75,7 +75,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// The bytes of each.
+    /// The bytes of each parameter.
     pub(super) fn sizes(self) -> Vec<usize> {
         let mut sizes = vec![8; self.pointers + self.numbers];
         sizes.extend(std::iter::repeat_n(4, self.sites));
@@ -100,10 +100,10 @@ impl<'a> From<&'a CudaKernel> for Unloaded<'a> {
     }
 }
 
-/// What stands for a kernel's name and all of its text. The prelude in front of it is one for a process.
+/// A hash of a kernel's name and source. The prelude is the same for the whole process, so it is left out.
 type Text = u128;
 
-/// The CUDA kernels of a plan, and with `bodies` those of the plans in it.
+/// The CUDA kernels of a plan, and with `bodies` those of the plans in its bodies.
 pub(super) fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
     let mut found = Vec::new();
     for kernel in &plan.kernels {
@@ -150,7 +150,7 @@ impl Modules {
         self.functions.insert(text, (module, function.handle));
     }
 
-    /// Forgets what is no longer loaded.
+    /// Drops entries that are no longer loaded.
     fn forget(&mut self) {
         self.functions
             .retain(|_, (module, _)| module.strong_count() > 0);
@@ -158,11 +158,11 @@ impl Modules {
     }
 }
 
-/// The most kernels of a translation unit: each unit costs NVRTC a fixed time, and a long one keeps
-/// other threads from helping.
+/// The most kernels of a translation unit. Each unit costs NVRTC a fixed time, and a long one can't be shared among
+/// threads.
 pub(super) const UNIT: usize = 8;
 
-/// A kernel that does nothing, by which a device shows what it loads.
+/// A kernel that does nothing, to test the kinds of code that a device loads.
 const PROBE: &str = "extern \"C\" __global__ void kiln_probe() {}\n";
 
 impl Modules {
@@ -198,7 +198,7 @@ impl Modules {
         found: &mut HashMap<Text, Function>,
     ) -> Result<()> {
         let cache = Cache::of_user();
-        // Without NVRTC, code of any version is welcome.
+        // Without NVRTC, code of any compiler version is accepted.
         let compiler = cache.compiler();
         let version = compiler.as_ref().map(|c| c.version);
         let code = self.code(&cache, compiler.as_ref())?;
@@ -240,7 +240,7 @@ impl Modules {
         Ok(())
     }
 
-    /// What kind of code this device takes: machine code, or PTX where it refuses that.
+    /// The kind of code that this device takes: machine code, or PTX if it refuses that.
     fn code(&mut self, cache: &Cache, compiler: Option<&Compiler>) -> Result<Code> {
         if let Some(code) = self.code {
             return Ok(code);
@@ -257,7 +257,7 @@ impl Modules {
         Ok(code)
     }
 
-    /// Whether this device loads machine code.
+    /// True if this device loads machine code.
     fn takes(&self, cache: &Cache, version: Option<(i32, i32)>, code: Code) -> Result<bool> {
         let probe = key(PROBE, code);
         let image = match cache.code(probe, version) {
@@ -272,7 +272,7 @@ impl Modules {
         use sys::CUresult::{CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU};
         match self.load_image(&image) {
             Ok(_) => Ok(true),
-            // Of another architecture, or of a form that this driver does not know.
+            // The code is of another architecture, or of a form that this driver does not know.
             Err(Failure {
                 status: CUDA_ERROR_NO_BINARY_FOR_GPU | CUDA_ERROR_INVALID_IMAGE,
                 ..
@@ -281,7 +281,7 @@ impl Modules {
         }
     }
 
-    /// The module of the unit that the cache has for a kernel; nothing if anything of it is damaged.
+    /// The module of the unit that the cache has for a kernel; `None` if any of its files is damaged.
     fn cached(
         &mut self,
         cache: &Cache,
@@ -324,7 +324,7 @@ impl Modules {
             let allowed = unsafe {
                 call!(cuFuncSetAttribute(
                     handle.0,
-                    // Beyond 48 KiB, of which static memory is a part.
+                    // Allows more than 48 KiB, of which static memory is a part.
                     sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                     bytes
                 ))
@@ -341,12 +341,12 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Kernels a unit, so that every thread has one.
+/// The number of kernels a unit with which every thread has a unit.
 fn unit_size(kernels: usize) -> usize {
     kernels.div_ceil(threads()).clamp(1, UNIT)
 }
 
-/// Compiles kernels as a device would that has none of them: several a unit, on all cores. The code of each
+/// Compiles kernels as a device without any of them would: several a unit, on all cores. Returns the code of each
 /// unit.
 ///
 /// # Errors
@@ -361,7 +361,7 @@ pub fn compile_units(kernels: &[&CudaKernel], code: Code) -> Result<Vec<Vec<u8>>
     compile(Nvrtc::get()?, &sources, code)
 }
 
-/// The text of a unit.
+/// The source of a unit.
 pub(super) fn unit_source<'k>(sources: impl Iterator<Item = &'k str>) -> String {
     std::iter::once(PRELUDE).chain(sources).collect()
 }

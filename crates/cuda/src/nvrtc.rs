@@ -50,20 +50,20 @@ pub struct Nvrtc {
     version: (i32, i32),
 }
 
-/// What is compiled for.
+/// The kind of code that is compiled to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
     /// PTX for a compute capability such as 80 or 90: text, compiled on by the driver.
     Ptx(u32),
-    /// PTX that newer devices take too: without the features of one architecture alone.
+    /// PTX that newer devices take too: without the features that only one architecture has.
     Portable(u32),
-    /// Machine code for exactly that compute capability.
+    /// Machine code for exactly this compute capability.
     Cubin(u32),
 }
 
 impl Code {
-    /// What to compile for a device of a compute capability with a compiler that knows these: machine
-    /// code, or for a newer device PTX of the newest one before it.
+    /// The kind of code for a device of a compute capability, given a compiler that knows these: machine code, or for
+    /// a newer device PTX of the newest known one before it.
     pub(super) fn best(capability: u32, known: &[u32]) -> Code {
         let older = known.iter().copied().filter(|k| *k <= capability).max();
         match older {
@@ -78,8 +78,8 @@ impl Code {
         }
     }
 
-    /// Whether a device of this compute capability runs it, as NVIDIA promises: machine code on its own architecture,
-    /// PTX on that and newer ones, and PTX with the features of one architecture on that alone.
+    /// True if a device of this compute capability runs it, as NVIDIA guarantees: machine code on its own
+    /// architecture, PTX on its own and newer ones, and PTX with the features of one architecture on that alone.
     pub fn runs_on(self, capability: u32) -> bool {
         match self {
             Code::Cubin(c) => c == capability,
@@ -96,13 +96,13 @@ impl Code {
         }
     }
 
-    /// The flag, in which 90 and newer name the features of that architecture alone too.
+    /// The flag; from 90 on it also enables the features of that architecture alone.
     fn flag(self) -> String {
         format!("--gpu-architecture={self}")
     }
 
-    /// The flags of a compilation. Arithmetic is exactly what the source says, but for contraction
-    /// to fused multiply-adds, from which functions such as `__fmul_rn` are exempt.
+    /// The flags of a compilation. Arithmetic is exactly that of the source, except for contraction to fused
+    /// multiply-adds, from which functions such as `__fmul_rn` are exempt.
     pub fn flags(self) -> Vec<String> {
         let mut flags = vec![self.flag(), "--std=c++17".into()];
         if let Code::Cubin(_) = self {
@@ -112,14 +112,14 @@ impl Code {
     }
 }
 
-/// From this compute capability on, architectures have features that no later one need have.
+/// From this compute capability on, architectures have features that later ones need not have.
 const OWN_FEATURES: u32 = 90;
 
 fn suffix(capability: u32) -> &'static str {
     if capability >= OWN_FEATURES { "a" } else { "" }
 }
 
-/// As NVRTC names it: `compute_80`, `compute_90a` for PTX, `sm_90a` for machine code.
+/// NVRTC's names: `compute_80`, `compute_90a` for PTX, `sm_90a` for machine code.
 impl std::fmt::Display for Code {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -133,7 +133,7 @@ impl std::fmt::Display for Code {
 impl std::str::FromStr for Code {
     type Err = String;
 
-    /// What is shown so.
+    /// Parses the text that `Display` prints.
     fn from_str(text: &str) -> std::result::Result<Code, String> {
         let (kind, rest) = text.split_once('_').unwrap_or_default();
         let digits = rest.strip_suffix('a').unwrap_or(rest);
@@ -152,7 +152,7 @@ impl std::str::FromStr for Code {
     }
 }
 
-/// True if machine code is to hold the PTX that it came from too (`KILN_CUDA_PTX`).
+/// True if machine code should also hold the PTX that it came from (`KILN_CUDA_PTX`).
 pub(super) fn keeps_ptx() -> bool {
     variable("KILN_CUDA_PTX").is_some_and(|v| v != "0")
 }
@@ -162,23 +162,23 @@ pub(super) fn keeps_ptx() -> bool {
 pub struct Compiled {
     /// PTX (ending in a zero byte) or machine code, which holds its PTX too if `KILN_CUDA_PTX` is set.
     pub image: Vec<u8>,
-    /// What the compiler said: with machine code, registers, spills and shared memory of each kernel.
+    /// The compiler's output: with machine code, registers, spills and shared memory of each kernel.
     pub log: String,
 }
 
 static COMPILATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// How many translation units this process has compiled.
+/// The number of translation units that this process has compiled.
 pub fn compilations() -> u64 {
     COMPILATIONS.load(Ordering::Relaxed)
 }
 
 impl Nvrtc {
-    /// The library of this machine: `KILN_NVRTC` (a file or folder), then CUDA's home, Python's
-    /// environments, the usual folders and the system's loader. Looked for once.
+    /// The library of this machine: `KILN_NVRTC` (a file or folder), then CUDA's home, Python's environments, the
+    /// usual folders and the system's loader. Searched for once.
     ///
     /// # Errors
-    /// [`Error::Cuda`], listing the places and why each failed.
+    /// [`Error::Cuda`], listing the places and the reason that each failed.
     pub fn get() -> Result<&'static Nvrtc> {
         static FOUND: OnceLock<Result<Nvrtc>> = OnceLock::new();
         FOUND
@@ -200,14 +200,14 @@ impl Nvrtc {
         };
         let builtins = ["libnvrtc-builtins.so.", "nvrtc-builtins64_"];
         let candidates = nvrtc_candidates().into_iter().inspect(|path| {
-            // Wheels' libraries have no path to them.
+            // Libraries in wheels have no path to each other.
             let folder = path.parent().filter(|f| f.is_absolute());
             folder.into_iter().for_each(|f| preload(f, &builtins));
         });
         let named = variable("KILN_NVRTC").map(PathBuf::from);
         let path = api.open(candidates, named.as_deref())?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: both places are writable.
+        // SAFETY: both pointers are to writable memory.
         let status = unsafe { call!(nvrtcVersion(&mut major, &mut minor)) };
         status
             .map_err(|status| Error::Cuda(format!("NVRTC gives error {status} for its version")))?;
@@ -215,7 +215,7 @@ impl Nvrtc {
         Ok(Nvrtc { path, version })
     }
 
-    /// Where it was found.
+    /// The path at which it was found.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -225,16 +225,16 @@ impl Nvrtc {
         self.version
     }
 
-    /// The compute capabilities that it compiles for, such as 90; none if it doesn't say.
+    /// The compute capabilities that it compiles for, such as 90; empty if it can't list them.
     pub fn architectures(&self) -> Vec<u32> {
         let mut count = 0;
-        // SAFETY: the place is writable.
+        // SAFETY: the pointer is to writable memory.
         let counted = unsafe { call!(nvrtcGetNumSupportedArchs(&mut count)) };
         let mut known = vec![0; counted.map_or(0, |()| count.max(0) as usize)];
         if known.is_empty() {
             return Vec::new();
         }
-        // SAFETY: the places are as many as the library asked for.
+        // SAFETY: the buffer has the number of elements that the library asked for.
         let told = unsafe { call!(nvrtcGetSupportedArchs(known.as_mut_ptr())) };
         let known = known.into_iter().filter(|_| told.is_ok());
         known.map(|c| c as u32).collect()
@@ -273,7 +273,7 @@ impl Nvrtc {
             .collect::<Result<Vec<_>>>()?;
         let pointers: Vec<*const c_char> = flags.iter().map(|f| f.as_ptr()).collect();
         let (count, pointers) = (pointers.len() as c_int, pointers.as_ptr());
-        // SAFETY: the program is alive, the flags end in zero, and places are as `bytes` says.
+        // SAFETY: the program is alive, the flags end in zero, and buffers have the sizes that `bytes` gets.
         let (compiled, log, image, ptx) = unsafe {
             let compiled = call!(nvrtcCompileProgram(program, count, pointers));
             let log = bytes(
@@ -321,7 +321,7 @@ impl Nvrtc {
     }
 }
 
-/// The bytes of a pair of getters, of which one writes their number and the other as many; nothing if one gives an
+/// The result of a pair of functions: one writes the number of bytes, the other the bytes. Empty if either returns an
 /// error.
 fn bytes(
     size: impl FnOnce(&mut usize) -> std::result::Result<(), u32>,
@@ -335,7 +335,7 @@ fn bytes(
     bytes
 }
 
-/// The messages, with the source line behind each that names one.
+/// The messages, each that names a source line followed by that line.
 fn with_lines(log: &str, source: &str) -> String {
     let lines: Vec<&str> = source.lines().collect();
     let mut out = String::new();
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(Code::best(89, &known), Code::Portable(86));
         assert_eq!(Code::best(120, &known), Code::Portable(90));
         assert!(Code::Portable(90).flags()[0].ends_with("compute_90"));
-        // Older than all, and unknown: the compiler's own message says it best.
+        // Older than all known ones, and none known: the compiler's own message is the clearest.
         assert_eq!(Code::best(70, &known), Code::Cubin(70));
         assert_eq!(Code::best(90, &[]), Code::Cubin(90));
     }

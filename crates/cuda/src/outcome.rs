@@ -1,4 +1,4 @@
-//! How a run that may have a data error ended, for those who depend on it.
+//! The end of a run that may have a data error, for its dependents.
 
 use super::slot::{Slot, Slots};
 use super::stream::Event;
@@ -9,20 +9,20 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How a run ends that a GPU was given and that may have a data error. Buffers that
-/// would then be wrong hold it; whoever depends on one waits for the run.
+/// The end of a run on a GPU that may have a data error. Buffers that would then be wrong hold it; their readers wait
+/// for the run.
 pub struct Outcome {
     event: Arc<Event>,
     slot: Mutex<Option<Slot>>,
     slots: Arc<Slots>,
-    /// The error of a record.
+    /// Makes an error of a record.
     explain: Box<dyn Fn(ErrorRecord) -> Error + Send + Sync>,
     ended: Mutex<Option<Result<()>>>,
     reported: AtomicBool,
     note: Mutex<Option<Note>>,
 }
 
-/// What a caller keeps with an outcome.
+/// An object that a caller keeps with an outcome.
 pub type Note = Arc<dyn Any + Send + Sync>;
 
 impl Outcome {
@@ -55,12 +55,12 @@ impl Outcome {
         ended
     }
 
-    /// Whether somebody was told of the error.
+    /// True if the error was reported.
     pub fn reported(&self) -> bool {
         self.reported.load(Ordering::Relaxed)
     }
 
-    /// Keeps something until the run has turned out well.
+    /// Keeps an object until the run has succeeded.
     pub fn keep(&self, note: Note) {
         let ended = lock(&self.ended);
         if *ended != Some(Ok(())) {
@@ -68,7 +68,7 @@ impl Outcome {
         }
     }
 
-    /// What was kept.
+    /// The object that was kept.
     pub fn note(&self) -> Option<Note> {
         lock(&self.note).clone()
     }
@@ -102,7 +102,7 @@ impl Outcome {
 impl Drop for Outcome {
     fn drop(&mut self) {
         if let Some(slot) = lock(&self.slot).take() {
-            // The device may still write there.
+            // The device may still write to the slot.
             self.slots.give(slot, Some(self.event.clone()));
         }
     }
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Outcome {
     }
 }
 
-/// Runs of a device of which nobody has waited for the end.
+/// Runs of a device for whose end nobody has waited.
 #[derive(Default)]
 pub(super) struct Outcomes(Mutex<Vec<Arc<Outcome>>>);
 
@@ -122,13 +122,13 @@ impl Outcomes {
     pub(super) fn add(&self, outcome: Outcome) -> Arc<Outcome> {
         let made = Arc::new(outcome);
         let mut open = lock(&self.0);
-        // Those that went well are of no interest, those that failed are until somebody was told.
+        // Successful runs are dropped, failed ones once they are reported.
         open.retain(|o| !o.event.happened() || o.ended().is_err() && !o.reported());
         open.push(made.clone());
         made
     }
 
-    /// Those of which nobody was told, oldest first.
+    /// Unreported outcomes, oldest first.
     pub(super) fn unreported(&self) -> Vec<Arc<Outcome>> {
         let open = lock(&self.0);
         open.iter().filter(|o| !o.reported()).cloned().collect()

@@ -20,28 +20,28 @@ pub(super) struct Pool {
     figures: Mutex<Figures>,
 }
 
-/// What is held of a device's memory.
+/// The bytes that are held of a device's memory.
 #[derive(Default)]
 struct Figures {
     stats: MemoryStats,
-    /// Bytes by what they are for.
+    /// Bytes by the name of their use.
     holders: BTreeMap<Arc<str>, usize>,
-    /// What the pool was left with when it last held more than the limit and gave back what it could.
+    /// The bytes that the pool still held after it last exceeded the limit and freed all that it could.
     floor: usize,
 }
 
-/// A block of a device's memory; given back, in order of the streams that use it, when dropped.
+/// A block of a device's memory. When dropped, it is freed after the work of the streams that use it.
 pub struct Block {
     pool: Arc<Pool>,
     address: Address,
     pub(super) len: usize,
     pub(super) what: Arc<str>,
-    /// The stream it was allocated on.
+    /// The stream that it was allocated on.
     home: Arc<Stream>,
     uses: Mutex<Uses>,
 }
 
-/// Work that may still be going on with a block.
+/// Uses of a block that may still be in progress.
 #[derive(Default)]
 struct Uses {
     written: Option<Arc<Event>>,
@@ -50,7 +50,7 @@ struct Uses {
 }
 
 impl Pool {
-    /// The pool of the driver's device of this number.
+    /// The default pool of this device of the driver.
     pub(super) fn new(context: Context, device: sys::CUdevice, total: usize) -> Result<Pool> {
         let mut handle = Object(null_mut());
         let mut keep = u64::MAX;
@@ -72,7 +72,7 @@ impl Pool {
         })
     }
 
-    /// What this process holds.
+    /// The memory that this process holds.
     pub(super) fn stats(&self) -> MemoryStats {
         let reserved = self.reserved();
         let mut stats = lock(&self.figures).stats;
@@ -94,7 +94,7 @@ impl Pool {
         told.map_or(0, |()| reserved as usize)
     }
 
-    /// Makes the peak start again from what is in use now.
+    /// Resets the peak to the bytes in use now.
     pub(super) fn reset_peak(&self) {
         let mut figures = lock(&self.figures);
         figures.stats.peak = figures.stats.allocated;
@@ -107,14 +107,14 @@ impl Pool {
         figures.floor = 0;
     }
 
-    /// Gives unused memory back to the system.
+    /// Returns unused memory to the system.
     pub(super) fn trim(&self) -> Result<()> {
         self.context.synchronize()?;
         // SAFETY: the pool is alive.
         Ok(unsafe { call!(cuMemPoolTrimTo(self.handle.0, 0)) }?)
     }
 
-    /// Gives other programs what the pool holds back beyond the limit.
+    /// Returns the unused memory that the pool holds beyond the limit to the system.
     fn keep_within_limit(&self) -> Result<()> {
         let (limit, floor) = {
             let figures = lock(&self.figures);
@@ -180,7 +180,7 @@ impl Block {
         }
         let mut allocate = || -> Result<bool> {
             let mut address = 0;
-            // SAFETY: the place is writable and the stream alive.
+            // SAFETY: the pointer is to writable memory and the stream is alive.
             match unsafe { call!(cuMemAllocAsync(&mut address, len, stream.handle())) } {
                 Err(f) if f.status == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Ok(false),
                 allocated => allocated?,
@@ -190,7 +190,7 @@ impl Block {
         };
         let mut allocated = allocate()?;
         if !allocated {
-            // What other streams have freed becomes usable once they are done.
+            // Memory freed by other streams becomes usable once these are done.
             pool.trim()?;
             allocated = allocate()?;
         }
@@ -210,19 +210,19 @@ impl Block {
         self.address as *mut u8
     }
 
-    /// Makes what follows on `stream` wait until the contents are there.
+    /// Makes later work on `stream` wait until the contents are computed.
     pub(super) fn before_reading(&self, stream: &Stream) -> Result<()> {
         let written = lock(&self.uses).written.clone();
         written.map_or(Ok(()), |event| stream.wait(&event))
     }
 
-    /// Makes what follows on `stream` wait until nobody uses the contents.
+    /// Makes later work on `stream` wait until nobody uses the contents.
     pub(super) fn before_writing(&self, stream: &Stream) -> Result<()> {
         let all = lock(&self.uses).all.clone();
         all.iter().try_for_each(|event| stream.wait(event))
     }
 
-    /// Notes that a stream uses the block up to `event`.
+    /// Records that a stream uses the block up to `event`.
     pub(super) fn used(&self, event: &Arc<Event>, written: bool) {
         let mut uses = lock(&self.uses);
         if written {
@@ -249,12 +249,12 @@ impl Drop for Block {
         if self.address == 0 || self.pool.context.activate().is_err() {
             return;
         }
-        // Freed where it was used last, so that the stream of copies waits for no run.
+        // Freed on the stream of its last use, so that the stream of copies waits for no run.
         let last = lock(&self.uses).all.last().map(|e| e.stream.clone());
         let stream = last.as_ref().unwrap_or(&self.home);
-        // A failing device has no use for its memory any more.
+        // An error is ignored: the memory of a failed device is not needed any more.
         let _ = self.before_writing(stream);
-        // SAFETY: the block came from this pool; every use of it comes before in the stream.
+        // SAFETY: the block came from this pool; every use of it comes earlier in the stream.
         let _ = unsafe { call!(cuMemFreeAsync(self.address, stream.handle())) };
     }
 }

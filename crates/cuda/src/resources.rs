@@ -1,24 +1,24 @@
-//! What compiled kernels take of a multiprocessor.
+//! The resources of a multiprocessor that compiled kernels use.
 
 use super::nvrtc::Compiled;
 
-/// What a kernel takes of a multiprocessor while it runs.
+/// The resources of a multiprocessor that a kernel uses while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// The name of the function.
     pub entry: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of local memory of a thread: arrays that are indexed at run time, and what is spilled.
+    /// Bytes of local memory per thread: arrays that are indexed at run time, and spilled registers.
     pub stack: u32,
-    /// Bytes that a thread stores and loads because registers do not suffice.
+    /// Bytes that a thread stores and loads for spilled registers.
     pub spilled: u32,
-    /// Bytes of static shared memory of a block.
+    /// Bytes of static shared memory per block.
     pub shared: u32,
 }
 
 impl Compiled {
-    /// What each kernel of the unit takes, in the compiler's order; empty for PTX.
+    /// The resources of each kernel of the unit, in the compiler's order; empty for PTX.
     pub fn resources(&self) -> Vec<Resources> {
         let mut all: Vec<Resources> = Vec::new();
         for line in self.log.lines() {

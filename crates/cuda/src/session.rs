@@ -1,4 +1,4 @@
-//! A run on a device: memory for it, what it waits for, and who waits for it.
+//! A run on a device: its memory, the work that it waits for, and the work that waits for it.
 
 use super::device::Device;
 use super::driver::{Address, call};
@@ -22,25 +22,25 @@ pub struct Session {
     lane: Option<Lane>,
 }
 
-/// What a part of a plan gives to a device.
+/// The work of a part of a plan for a device.
 pub struct Job<'a> {
-    /// Gives its calls, in order, for an error record.
+    /// Passes its calls to a function, in order, for an error record.
     pub calls: &'a Expand<'a>,
-    /// How many there are.
+    /// The number of calls.
     pub count: usize,
-    /// Whether one of them may report a data error.
+    /// True if one of them may report a data error.
     pub fallible: bool,
     pub graphs: Option<&'a Graphs>,
-    /// Takes the time of each step, where that is wanted; then the run is waited for.
+    /// Receives the time of each step, if times are collected; the run is then waited for.
     pub profile: Option<&'a dyn Fn(usize, Duration)>,
-    /// The memory from which all addresses follow.
+    /// The memory that determines all addresses.
     pub read: &'a [&'a Storage],
     pub written: &'a [&'a Storage],
 }
 
 pub type Expand<'a> = dyn Fn(Address, &mut dyn FnMut(Call) -> Result<()>) -> Result<()> + 'a;
 
-/// A graph holds at most so many launches; longer runs gain nothing by it.
+/// The most launches of a graph; longer runs gain nothing from one.
 const LONGEST: usize = 1 << 14;
 
 impl Session {
@@ -63,7 +63,7 @@ impl Session {
         Ok(Storage::on_gpu(Arc::new(memory), bytes))
     }
 
-    /// Copies what one holds to another of the same size, in front of what follows.
+    /// Copies one storage to another of the same size, before later work.
     pub fn copy(&self, from: &Storage, to: &Storage) -> Result<()> {
         let (stream, len) = (&self.lane()?.stream, to.len());
         let [source, target] = [from.ptr() as Address, to.ptr() as Address];
@@ -75,7 +75,7 @@ impl Session {
         }
         from.before_reading(stream)?;
         to.before_writing(stream)?;
-        // SAFETY: both have that many bytes on this device, and are freed behind this use of them.
+        // SAFETY: both have this number of bytes on this device, and are freed after this use of them.
         unsafe { call!(cuMemcpyDtoDAsync_v2(target, source, len, stream.handle())) }?;
         let done = stream.event()?;
         from.used(&done, false);
@@ -83,7 +83,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a job. One that can fail gives its outcome, whose error `explain` makes of the record.
+    /// Runs a job. Returns its outcome if it can fail; `explain` makes an error of the record.
     pub fn run(
         mut self,
         job: &Job,
@@ -94,7 +94,7 @@ impl Session {
         let handed_over = || slot.as_ref().map_or(Ok(()), |slot| lane.hand_over(slot));
         let enqueued = self.enqueue(job).and_then(|()| handed_over());
         if let Err(e) = enqueued {
-            // Nothing of this run may go on behind the caller's back. The lane is not used again.
+            // No work of this run may go on after the error is returned. The lane is not used again.
             let _ = lane.stream.synchronize();
             self.lane = None;
             return Err(e);
@@ -158,7 +158,7 @@ impl Session {
 }
 
 impl Session {
-    /// Calls as a graph, to be launched with [`Session::time`] once what they read is there.
+    /// Captures calls as a graph, which [`Session::time`] launches once its operands are computed.
     pub fn capture<'a>(
         &self,
         read: impl Iterator<Item = &'a Arc<Storage>>,
@@ -172,7 +172,7 @@ impl Session {
         Graph::new(Vec::new(), &|sink| calls(record, sink))
     }
 
-    /// The device's time for a graph, which is waited for. Data errors are forgotten.
+    /// Launches a graph, waits for it and returns the device's time. Data errors are ignored.
     pub fn time(&self, graph: &Graph) -> Result<Duration> {
         let lane = self.lane()?;
         self.device.context.activate()?;

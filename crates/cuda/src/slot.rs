@@ -1,4 +1,4 @@
-//! Places of the host that records of data errors are copied to.
+//! Slots on the host for copies of records of data errors.
 
 use super::context::Context;
 use super::stream::{Event, Pinned};
@@ -7,7 +7,7 @@ use kiln_kernel::lock::lock;
 use kiln_plan::cuda::ErrorRecord;
 use std::sync::{Arc, Mutex};
 
-/// A place in page-locked memory for one record.
+/// A slot for one record in page-locked memory.
 pub(super) struct Slot {
     page: Arc<Pinned>,
     index: usize,
@@ -20,19 +20,19 @@ impl Slot {
     }
 
     pub(super) fn read(&self) -> ErrorRecord {
-        // SAFETY: the page is aligned and has room for this record of plain numbers, which the device
-        // has finished to write.
+        // SAFETY: the page is aligned and has room for this record of plain numbers, which the device has finished
+        // writing.
         unsafe { self.ptr().read() }
     }
 }
 
-/// Places of a page.
+/// The number of slots of a page.
 const PAGE: usize = 128;
 
-/// The places that no run uses.
+/// The slots that no run uses.
 pub(super) struct Slots {
     pub(super) context: Context,
-    /// With the event up to which the device uses them.
+    /// Each slot with the event up to which the device uses it.
     free: Mutex<Vec<(Slot, Option<Arc<Event>>)>>,
 }
 
@@ -42,7 +42,7 @@ impl Slots {
         Slots { context, free }
     }
 
-    /// A place that the device does not use, with the context current.
+    /// A slot that the device does not use. The context must be current.
     pub(super) fn take(&self) -> Result<Slot> {
         let mut slots = lock(&self.free);
         let free = |(_, until): &(Slot, Option<Arc<Event>>)| {
@@ -61,7 +61,7 @@ impl Slots {
         Ok(slot(0))
     }
 
-    /// Gives a place back that the device uses up to an event.
+    /// Returns a slot that the device uses up to an event.
     pub(super) fn give(&self, slot: Slot, until: Option<Arc<Event>>) {
         lock(&self.free).push((slot, until));
     }

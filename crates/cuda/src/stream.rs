@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A queue of work: what is given to it happens in order.
+/// A queue of work, which runs in order.
 pub(super) struct Stream {
     context: Context,
     handle: Object<sys::CUstream_st>,
@@ -20,7 +20,7 @@ impl Stream {
     pub(super) fn new(context: Context) -> Result<Stream> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut handle = Object(null_mut());
-        // SAFETY: the context is current and the place writable.
+        // SAFETY: the context is current and the pointer is to writable memory.
         unsafe {
             call!(cuStreamCreate(
                 &mut handle.0,
@@ -43,14 +43,14 @@ impl Stream {
         self.handle.0
     }
 
-    /// Waits, on the host, for everything that was given to it.
+    /// Waits, on the host, for all its work.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is alive.
         let done = unsafe { call!(cuStreamSynchronize(self.handle.0)) };
         done.map_err(|failure| failure.of("the GPU's work failed"))
     }
 
-    /// Makes what follows wait for an event of another stream.
+    /// Makes later work wait for an event of another stream.
     pub(super) fn wait(&self, event: &Event) -> Result<()> {
         if event.stream.id == self.id {
             return Ok(());
@@ -59,19 +59,19 @@ impl Stream {
         Ok(unsafe { call!(cuStreamWaitEvent(self.handle.0, event.handle.0, 0)) }?)
     }
 
-    /// An event that happens once everything given so far is done.
+    /// An event that happens once all earlier work is done.
     pub(super) fn event(self: &Arc<Stream>) -> Result<Arc<Event>> {
         self.record(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// The same, that knows when it happens.
+    /// The same, with a time stamp.
     pub(super) fn timed_event(self: &Arc<Stream>) -> Result<Arc<Event>> {
         self.record(sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
     fn record(self: &Arc<Stream>, flags: sys::CUevent_flags) -> Result<Arc<Event>> {
         let mut handle = Object(null_mut());
-        // SAFETY: the context is current and the place writable.
+        // SAFETY: the context is current and the pointer is to writable memory.
         unsafe { call!(cuEventCreate(&mut handle.0, flags as u32)) }?;
         let stream = self.clone();
         let event = Event { handle, stream };
@@ -84,7 +84,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let _ = self.context.activate();
-        // SAFETY: nobody holds the stream any more; the driver finishes what was given to it.
+        // SAFETY: nobody holds the stream any more; the driver finishes its work.
         let _ = unsafe { call!(cuStreamDestroy_v2(self.handle.0)) };
     }
 }
@@ -96,7 +96,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Whether it has happened.
+    /// True if it has happened.
     pub(super) fn happened(&self) -> bool {
         // SAFETY: the event is alive.
         let asked = unsafe { call!(cuEventQuery(self.handle.0)) };
@@ -109,7 +109,7 @@ impl Event {
     /// The time from this timed event to another that has happened.
     pub(super) fn until(&self, end: &Event) -> Result<Duration> {
         let mut milliseconds = 0f32;
-        // SAFETY: both events are alive and the place is writable.
+        // SAFETY: both events are alive and the pointer is to writable memory.
         unsafe {
             call!(cuEventElapsedTime(
                 &mut milliseconds,
@@ -132,12 +132,12 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: nobody holds the event any more; waits that were given to streams stay.
+        // SAFETY: nobody holds the event any more; streams that wait for it still do.
         let _ = unsafe { call!(cuEventDestroy_v2(self.handle.0)) };
     }
 }
 
-/// Page-locked memory of the host, which copies to and from a device go through.
+/// Page-locked memory of the host, for copies to and from a device.
 pub(super) struct Pinned {
     pub(super) ptr: *mut c_void,
 }
@@ -150,7 +150,7 @@ unsafe impl Sync for Pinned {}
 impl Pinned {
     pub(super) fn new(len: usize) -> Result<Pinned> {
         let mut ptr = null_mut();
-        // SAFETY: a context is current and the place writable.
+        // SAFETY: a context is current and the pointer is to writable memory.
         unsafe { call!(cuMemHostAlloc(&mut ptr, len, 0)) }?;
         Ok(Pinned { ptr })
     }

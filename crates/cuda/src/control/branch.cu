@@ -1,5 +1,5 @@
-// Whether each side of a branch is left out: its record says that an error happened, with a state that is no
-// site's, and its kernels are guarded.
+// Marks the skipped sides of a branch: their records say that an error happened, with a state that is no site's, so
+// their kernels, guarded by the record, do nothing.
 extern "C" __global__ void kiln_branch(const unsigned char* condition, kiln_errors* sides, kiln_errors* errors, int guarded) {
     bool none = guarded && errors->state;
     sides[0].state = none || !*condition ? 0xffffffffu : 0u;

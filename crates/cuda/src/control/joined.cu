@@ -1,4 +1,4 @@
-// The data error of the side that ran becomes one of what is around the branch.
+// Reports the data error of the side that ran to the record around the branch.
 extern "C" __global__ void kiln_joined(const kiln_errors* sides, kiln_errors* errors, int guarded) {
     for (int i = 0; i < 2; i++) {
         unsigned state = sides[i].state;
