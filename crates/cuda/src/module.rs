@@ -65,8 +65,8 @@ pub(super) struct Unloaded<'a> {
     pub(super) parameters: Parameters,
 }
 
-/// The numbers of pointers, of integers and of sites that a kernel is called with, in this order. The error record and a
-/// flag, set if it is guarded, follow.
+/// The numbers of pointers, of integers and of sites that a kernel is called with, in this order. The error record
+/// and a flag, set if it is guarded, follow.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Parameters {
     pub(super) pointers: usize,

@@ -277,10 +277,10 @@ pub trait Builder {
         self.slice_axis(v, axis, SliceAxis { start, len, step })
     }
 
-    /// Zeros (false) in front of and behind one axis; itself where there are none.
+    /// Pads one axis with zeros (false) in front and behind; itself where there are none.
     ///
     /// # Errors
-    /// If a border is negative.
+    /// If a pad is negative.
     fn pad_axis_zero(
         &mut self,
         v: &Self::Value,

@@ -36,7 +36,7 @@ pub struct Node {
     pub loc: Loc,
 }
 
-/// The use that is made of an output of the graph.
+/// The use of an output of the graph.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Target {
     /// The caller gets it.
@@ -52,7 +52,7 @@ pub enum Target {
 pub struct Output {
     /// The value.
     pub value: Value,
-    /// The use that is made of it.
+    /// Its use.
     pub target: Target,
 }
 

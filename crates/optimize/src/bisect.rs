@@ -37,8 +37,8 @@ pub fn bisect_with(
     fired.into_iter().nth(first.ok()?)
 }
 
-/// The position of the first of `patches` patches after which `is_right` says no, where it says yes
-/// after none and no after all of them.
+/// The position of the first of `patches` patches after which `is_right` is false, where it is true after none and
+/// false after all of them.
 ///
 /// # Errors
 /// The errors of `is_right`.

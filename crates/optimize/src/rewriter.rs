@@ -131,7 +131,7 @@ impl<'a> Rewriter<'a> {
         for id in self.ids() {
             self.enqueue(id);
         }
-        // A rule that fires more often than this goes in circles.
+        // A rule that fires more often than this never reaches a fixed point.
         let mut fuel = 100 + 30 * self.arena.graph.len();
         while let Some(id) = self.queue.pop_front() {
             self.queued[id.index()] = false;

@@ -19,7 +19,7 @@ impl<'a> View<'a> {
         self.arena.graph.node(id)
     }
 
-    /// The node that makes a value, if it has a single output.
+    /// The node that computes a value, if it has a single output.
     pub fn producer(&self, v: Value) -> &'a Node {
         self.node(v.node)
     }

@@ -231,7 +231,7 @@ impl Buffer {
             )));
         }
         let bytes = self.bytes()?;
-        // A bool that is neither would be undefined behaviour; no valid plan makes one.
+        // A bool that is neither 0 nor 1 would be undefined behaviour; no valid plan produces one.
         if self.dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
             return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
         }

@@ -210,8 +210,8 @@ impl Array {
         }
     }
 
-    /// A tensor whose data has the right kind and length: integers wrap into the dtype, and floats
-    /// round to it as the mode says.
+    /// A tensor whose data has the right kind and length. Integers wrap into the dtype, and floats round to it
+    /// according to the mode.
     pub(super) fn settled(dtype: DType, shape: Vec<usize>, mut data: Data, mode: Mode) -> Array {
         match (&mut data, mode) {
             (Data::Float(v), Mode::Rounded) if dtype != DType::F64 => {

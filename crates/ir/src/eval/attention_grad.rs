@@ -26,7 +26,7 @@ pub(super) fn eval(op: &AttentionGrad, x: &[&Array], cx: &Context) -> Data {
         let mut share = Sum::default();
         let pairs = weights.iter().zip(&of_weights);
         pairs.clone().for_each(|(w, d)| share.add(w * d));
-        // From the weights, or from the result.
+        // Engines compute this sum from the weights, or from the result.
         let share = cx.between(share.get(), row);
         for (j, (weight, d)) in pairs.enumerate() {
             let d = weight * (d - share) * op.of.scale.as_f64();

@@ -90,7 +90,7 @@ pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool)
         let signs = match op {
             Op::ArgReduce(op) => places(array, values, op.axis),
             Op::ArgSort(op) => places(array, values, op.axis),
-            // Compared operands move apart or together.
+            // Compared operands move away from each other or towards each other.
             _ => vec![if i == 0 { 1.0 } else { -1.0 }; values.len()],
         };
         let elements = values.iter().zip(by).zip(signs);

@@ -69,8 +69,7 @@ use std::fmt;
 pub enum Mode {
     /// Each node's result is rounded to its dtype.
     Rounded,
-    /// Floats stay f64 whatever their dtype, to bound the error of the others. Integers are exact in
-    /// both modes.
+    /// Floats stay f64 for every dtype, to bound the error of the others. Integers are exact in both modes.
     Exact,
     /// Each node's result is rounded to its dtype, up or down at random: the nearer, the likelier (stochastic
     /// rounding). The terms of sums are rounded alike. Runs of several seeds show the effect of roundings on a

@@ -5,10 +5,10 @@ use super::prelude::*;
 use crate::Pw;
 use kiln_base::numel;
 
-/// The gradients of [`Attention`]'s query, key and value, concatenated in one vector: `[batch.., l, e]`, `[batch..,
-/// s, e]` and `[batch.., s, v]` in row-major order. Operands are the query, the key, the value, the gradient of the
-/// result `[batch.., l, v]` and, as for attention, perhaps the mask and the random key. A composite: engines
-/// rematerialise the weights, a part at a time, in place of storing them.
+/// The gradients of [`Attention`]'s query, key and value, concatenated in one vector: `[batch.., l, e]`,
+/// `[batch.., s, e]` and `[batch.., s, v]` in row-major order. Operands are the query, the key, the value, the
+/// gradient of the result `[batch.., l, v]` and, as for attention, perhaps the mask and the random key. A composite:
+/// engines rematerialise the weights, a part at a time, in place of storing them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AttentionGrad {
     /// The attention that it is the derivative of.

@@ -1,8 +1,8 @@
-//! A constant border.
+//! Padding with a constant.
 
 use super::prelude::*;
 
-/// The operand with a border of one number around it.
+/// The operand, padded with one number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pad {
     /// Elements in front of each axis.

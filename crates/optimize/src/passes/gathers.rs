@@ -196,7 +196,7 @@ impl Chain<'_> {
         stretched.then_some(node.inputs[0])
     }
 
-    /// True if a value is stored in any case, whatever the gather becomes.
+    /// True if a value is stored in any case, even if the gather no longer reads it.
     fn is_in_memory(&self, mut v: Value) -> bool {
         let fuses = |u: &NodeId| {
             let node = self.view.node(*u);

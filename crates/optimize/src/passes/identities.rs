@@ -13,8 +13,8 @@
 //! exact_cast       cast(cast(x, wider), t) = cast(x, t)
 //! ```
 //!
-//! They hold for every number, NaN, infinities and −0 among them. So `x + 0` (which turns −0 into 0), `x · 0` and `x
-//! − x` are not here. The sign of a NaN has no meaning. A cast is wider if it keeps every value of its operand's
+//! They hold for every number, NaN, infinities and −0 among them. So `x + 0` (which turns −0 into 0), `x · 0` and
+//! `x − x` are not here. The sign of a NaN has no meaning. A cast is wider if it keeps every value of its operand's
 //! dtype; a cast to a narrower one always rounds or wraps.
 
 use crate::{Pass, Patch, Rule, Run, View};

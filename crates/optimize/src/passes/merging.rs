@@ -258,7 +258,7 @@ fn biased(view: &View<'_>, id: NodeId, product: NodeId, slot: usize) -> Option<V
 
 fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[Part]) -> Option<Patch> {
     let mut patch = view.patch(id);
-    // The weights lie side by side along the columns of x · w, the rows of w · x.
+    // The weights are concatenated along the columns for x · w, and along the rows for w · x.
     let axis = view.node(id).fact().rank() - 1 - slot;
     let weights: Vec<Value> = parts.iter().map(|p| p.weight).collect();
     let mut operands = view.node(id).inputs.clone();

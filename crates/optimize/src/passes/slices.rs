@@ -295,7 +295,7 @@ impl Rule for ConcatOfSlices {
     }
 }
 
-/// Operands of a concatenation, of which several are slices of one value side by side.
+/// Operands of a concatenation, several of which are neighbouring slices of one value.
 struct Neighbours {
     first: Value,
     count: usize,

@@ -177,7 +177,7 @@ const FORMS: &[fn(&mut Program) -> Made] = &[
         p.normalised(x)
     },
     |p| {
-        // In mixed precision.
+        // Mixed precision.
         let y = p.product()?;
         let x = p.shifted(y, C)?;
         let x = p.b().cast(&x, DType::F16)?;

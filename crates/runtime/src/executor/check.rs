@@ -3,8 +3,8 @@
 //! A plan that passes has:
 //! * ids of buffers, kernels, sites, arguments and symbols that exist;
 //! * inputs, outputs and constants whose buffers have the right place and dtype;
-//! * steps whose arguments have the dtypes of their kernel, that write only what they may, and that
-//!   read only what an earlier step wrote (or the caller, or the plan);
+//! * steps whose arguments have the dtypes of their kernel, that write only arguments they may write, and that
+//!   read only arguments written by an earlier step (or the caller, or the plan);
 //! * guards that are one bool or i32, of steps that write outputs with a donor only;
 //! * prepare steps that depend on parameters only;
 //! * in-place chains that end in a temporary.

@@ -16,7 +16,7 @@ struct Pack(Arc<dyn Work>);
 
 impl Work for Pack {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the arguments are the weights and what was allocated for them as packed.
+        // SAFETY: the arguments are the weights and the memory allocated for the packed weights.
         unsafe { self.0.pack(call) };
         Ok(None)
     }

@@ -164,7 +164,7 @@ fn limits_that_bind_several_axes() {
 
 #[test]
 fn limits_that_do_not_keep_the_access_inside_are_made_to() {
-    // The limit holds everywhere but the buffer is short: what lies outside is filled.
+    // The limit holds everywhere but the buffer is short: elements outside it are filled.
     let mut p = Program::lanes(&[100]);
     let arg = p.arg(DType::F32, false);
     let access = p.access(arg, 0, &[1]);

@@ -167,7 +167,7 @@ fn endless_runs_are_cancelled() {
     p.store(y, sum);
     let args = [(DType::F32, 1, false), (DType::F32, 1, true)];
     cancelled(&plan_of(Kernel::Tile(p.0), &args), &[floats(&[1.0])]);
-    // One that many threads share, in more parts than fit a number.
+    // A kernel that many threads share, with a number of parts that overflows.
     let mut p = Program::new(Schedule::Rows, &[1 << 59], &[]);
     p.stage(false);
     p.0.cut.parts = Some(255);
@@ -176,7 +176,7 @@ fn endless_runs_are_cancelled() {
     p.load(x);
     let args = [(DType::F32, 1, false)];
     cancelled(&plan_of(Kernel::Tile(p.0), &args), &[floats(&[1.0])]);
-    // One of lanes.
+    // A kernel of lanes.
     let mut p = Program::lanes(&[1 << 59]);
     let x = p.arg(DType::F32, false);
     let x = p.access(x, 0, &[0]);

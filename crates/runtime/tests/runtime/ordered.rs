@@ -165,7 +165,7 @@ fn scans_are_running_results() {
             .enumerate()
             {
                 check_scan(dtype, kind, i % 2 == 1, dims, false);
-                // Where lanes are cut, infinities of both signs meet in another order.
+                // Where lanes are split, infinities of both signs meet in another order.
                 if dims[1] < 1000 || matches!(kind, ScanKind::Max | ScanKind::Min) {
                     check_scan(dtype, kind, i % 2 == 0, dims, true);
                 }
