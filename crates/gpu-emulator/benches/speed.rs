@@ -1,11 +1,11 @@
-//! How fast the emulator is: warp instructions per second of the sample kernels, with and without checks of shared
+//! The speed of the emulator: warp instructions per second of the sample kernels, with and without checks of shared
 //! memory. `cargo bench -p kiln-gpu-emulator`
 
 use kiln_gpu_emulator::{Launch, Memory, Options, Program};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A kernel, the sizes of its arrays in bytes, its numbers, and its launch.
+/// A kernel, the sizes of its arrays in bytes, its scalar arguments, and its launch.
 struct Case {
     kernel: &'static str,
     arrays: &'static [usize],
@@ -47,7 +47,7 @@ fn main() {
     }
 }
 
-/// Instructions per second and seconds, of the fastest of five runs.
+/// Instructions per second and seconds of the fastest of five runs.
 fn measure(case: &Case, options: Options) -> (f64, f64) {
     let file = format!(
         "{}/tests/fixtures/kernels/{}.ptx",

@@ -1,4 +1,4 @@
-//! Decoded instructions: what a block executes.
+//! Decoded instructions, which a block executes.
 
 use crate::lanes::{Operands, Predicate, Run, Slot};
 use crate::ptx::{SourceLine, Space, Type};
@@ -12,7 +12,7 @@ pub(crate) struct Inst {
     pub op: Op,
 }
 
-/// Where an instruction comes from.
+/// The place that an instruction comes from.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Origin {
     pub line: u32,
@@ -27,14 +27,14 @@ pub(crate) struct Address {
     pub offset: i64,
 }
 
-/// A load or store of `count` values of `size` bytes a lane.
+/// A load or store: each lane accesses `count` values of `size` bytes.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Access {
     pub space: Space,
     pub address: Address,
     pub size: u8,
     pub count: u8,
-    /// Narrow values are widened with their sign.
+    /// True if narrow values are sign-extended.
     pub signed: bool,
     pub registers: [Slot; 4],
 }
@@ -87,7 +87,7 @@ pub(crate) struct Shuffle {
     pub members: Slot,
 }
 
-/// What a vote asks.
+/// The question of a vote.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum VoteKind {
     All,
@@ -127,7 +127,7 @@ pub(crate) struct Redux {
     pub members: Slot,
 }
 
-/// What a barrier computes from a predicate of every thread.
+/// The reduction that a barrier computes over a predicate of every thread.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierReduction {
     Count,
@@ -141,9 +141,9 @@ pub(crate) struct Barrier {
     pub id: Slot,
     /// The number of threads; `None`: the whole block.
     pub threads: Option<Slot>,
-    /// Whether the warp waits.
+    /// True if the warp waits.
     pub waits: bool,
-    /// Operation, destination (register or predicate), source and whether that is negated.
+    /// The operation, its destination (register or predicate), its source, and true if the source is negated.
     pub reduction: Option<(BarrierReduction, u32, Predicate, bool)>,
 }
 
@@ -153,11 +153,11 @@ pub(crate) struct AsyncCopy {
     pub to: Address,
     pub from: Address,
     pub size: u8,
-    /// How many bytes to read; the rest is zero.
+    /// The number of bytes to read; the rest is filled with zeros.
     pub read: Option<Slot>,
 }
 
-/// What an `mma` multiplies.
+/// The element type of the operands of an `mma`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MatrixType {
     F16,
@@ -170,7 +170,7 @@ pub(crate) enum MatrixType {
 pub(crate) struct Mma {
     pub k: u8,
     pub ty: MatrixType,
-    /// The accumulator is f32, otherwise f16.
+    /// True if the accumulator is f32; it is f16 otherwise.
     pub wide_sum: bool,
     pub d: Vec<Slot>,
     pub a: Vec<Slot>,
@@ -196,19 +196,19 @@ pub(crate) enum Mbarrier {
     Invalidate {
         at: Address,
     },
-    /// Adds to the bytes that are expected.
+    /// Adds to the number of expected bytes.
     Expect {
         at: Address,
         bytes: Slot,
     },
-    /// `count` threads arrive; `bytes` are expected besides.
+    /// `count` threads arrive; `bytes` more bytes are expected.
     Arrive {
         at: Address,
         state: Slot,
         count: Option<Slot>,
         bytes: Option<Slot>,
     },
-    /// Whether the phase of `phase` is over; by parity or by state.
+    /// Tests, by parity or by state, if the phase given by `phase` is over.
     Test {
         at: Address,
         done: Predicate,
@@ -220,21 +220,21 @@ pub(crate) enum Mbarrier {
 /// A bulk copy between global and shared memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Bulk {
-    /// `bytes` bytes to shared memory; `barrier` is told.
+    /// Copies `bytes` bytes to shared memory and signals `barrier`.
     Load {
         to: Address,
         from: Address,
         bytes: Slot,
         barrier: Address,
     },
-    /// A box of a tensor to shared memory.
+    /// Copies a box of a tensor to shared memory.
     LoadTensor {
         to: Address,
         map: Address,
         at: Vec<Slot>,
         barrier: Address,
     },
-    /// A box of a tensor from shared memory.
+    /// Copies a box of a tensor from shared memory.
     StoreTensor {
         from: Address,
         map: Address,
@@ -254,7 +254,7 @@ pub(crate) struct WarpgroupMma {
     pub a: Vec<Slot>,
     pub a_descriptor: Slot,
     pub b_descriptor: Slot,
-    /// Whether the sum is added to.
+    /// True if the product is added to the accumulator.
     pub accumulate: Predicate,
     pub negate_a: bool,
     pub negate_b: bool,
@@ -262,7 +262,7 @@ pub(crate) struct WarpgroupMma {
     pub transpose_b: bool,
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Debug)]
 pub(crate) enum Op {
     /// A loop over the lanes.
@@ -302,7 +302,7 @@ pub(crate) enum Op {
     },
     AsyncCopy(Box<AsyncCopy>),
     AsyncCommit,
-    /// Waits until at most so many of the newest groups are pending; `None`: for every copy.
+    /// Waits until at most `pending` of the newest groups are pending; `None`: waits for every copy.
     AsyncWait {
         pending: Option<Slot>,
     },
@@ -322,7 +322,7 @@ pub(crate) enum Op {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Constant {
     Value(u64),
-    /// Bytes of the parameters.
+    /// Bytes of the kernel's parameters.
     Parameter {
         offset: u32,
         size: u8,
@@ -392,7 +392,7 @@ impl Special {
         })
     }
 
-    /// Whether it is the same for every block of a launch.
+    /// True if the value is the same for every block of a launch.
     pub fn is_of_launch(self) -> bool {
         !matches!(self, Special::Block(_))
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a kernel.
+//! The faults of kernels.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub enum FaultKind {
     OutOfBounds,
     /// An address that is not a multiple of the access's size.
     Misaligned,
-    /// A read of memory that nothing was written to.
+    /// A read of memory that was never written.
     Uninitialised,
     /// Two warps access the same shared memory, one of them writing, with no barrier between.
     SharedRace,
@@ -17,9 +17,9 @@ pub enum FaultKind {
     GlobalRace,
     /// Data of an asynchronous copy or product that was not waited for.
     MissingWait,
-    /// Threads that should act together don't arrive together.
+    /// Threads that should act together do not arrive together.
     Divergence,
-    /// No warp can go on.
+    /// No warp can continue.
     Deadlock,
     /// The kernel runs longer than allowed.
     Endless,
@@ -31,12 +31,12 @@ pub enum FaultKind {
     Launch,
 }
 
-/// A fault of a kernel: what, where in the code, and which thread.
+/// A fault of a kernel: its kind, its place in the code, and its thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// What kind of fault.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// What happened.
+    /// A description of the fault.
     pub message: String,
     /// The kernel.
     pub kernel: String,
@@ -90,7 +90,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A fault before the place is added: kind, message and perhaps the lane.
+/// A fault before its place is added: kind, message and perhaps the lane.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Raised {
     pub kind: FaultKind,
@@ -107,7 +107,7 @@ impl Raised {
         }
     }
 
-    /// The same, of one lane.
+    /// The same fault, of one lane.
     pub fn of_lane(mut self, lane: usize) -> Raised {
         self.lane = Some(lane);
         self

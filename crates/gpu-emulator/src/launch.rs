@@ -1,4 +1,4 @@
-//! Launches: blocks over threads of the host.
+//! Launches: running blocks on threads of the host.
 
 use crate::exec::{Block, Footprint, Trail};
 use crate::fault::Fault;
@@ -7,15 +7,15 @@ use crate::program::Kernel;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How a kernel is executed.
+/// The options of execution.
 #[derive(Copy, Clone, Debug)]
 pub struct Options {
     /// Threads of the host to use. A kernel with atomics on global memory runs on one, so that results are the
     /// same every time.
     pub threads: usize,
-    /// Whether races, uninitialised reads and missing waits in shared memory are looked for.
+    /// True if races, uninitialised reads and missing waits in shared memory are checked.
     pub shared_races: bool,
-    /// Whether races between blocks in global memory are looked for.
+    /// True if races between blocks in global memory are checked.
     pub global_races: bool,
     /// 0: warps and blocks run in their natural order; otherwise in an order drawn from the seed.
     pub seed: u64,
@@ -36,7 +36,7 @@ impl Default for Options {
     }
 }
 
-/// What a launch did.
+/// The counts of a launch.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Blocks that ran.
@@ -58,7 +58,7 @@ pub struct Launch<'a> {
     pub dynamic_shared: u32,
     /// The bytes of all parameters, laid out as [`Kernel::parameters`] says.
     pub parameters: &'a [u8],
-    /// How to execute it.
+    /// The options of the execution.
     pub options: Options,
 }
 
@@ -73,11 +73,9 @@ impl Launch<'_> {
         Ok(statistics)
     }
 
-    /// Runs every block, and gives what they touched, of which nothing is known where races in global memory are
-    /// not looked for.
+    /// Runs every block, and returns their accesses. These are empty unless races in global memory are checked.
     ///
-    /// # Errors
-    /// The first fault that is found.
+    /// # Errors The first fault that is found.
     pub fn traced(&self, memory: &Memory) -> Result<(Statistics, Trail), Box<Fault>> {
         self.noting(memory, true)
     }
@@ -104,7 +102,7 @@ impl Launch<'_> {
                 let i = order.as_ref().map_or(i, |order| order[i]);
                 let index = [i % gx, i / gx % gy, i / gx / gy].map(|n| n as u32);
                 if let Err(found) = block.run(index) {
-                    // Nobody needs to start another block.
+                    // A fault ends the launch: no thread starts another block.
                     next.store(total, Ordering::Relaxed);
                     fault = Some(found);
                     break;
@@ -140,7 +138,7 @@ impl Launch<'_> {
         }
     }
 
-    /// What hardware refuses.
+    /// Fails for a launch that hardware refuses.
     fn check(&self) -> Result<(), Box<Fault>> {
         let wrong = |why: String| Err(Box::new(Fault::launch(&self.kernel.name, why)));
         let threads: u64 = self.block.iter().map(|&n| n as u64).product();

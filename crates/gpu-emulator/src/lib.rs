@@ -41,12 +41,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The way of a text: `ptx` parses it, `decode` turns it into loops over lanes (`lanes`) and operations, `exec`
-//! runs the blocks of a [`Launch`]. An instruction that is not emulated is an error when the text is loaded.
+//! The stages: `ptx` parses a text, `decode` turns it into loops over lanes (`lanes`) and operations, `exec` runs the
+//! blocks of a [`Launch`]. An instruction that is not emulated is an error when the text is loaded.
 //!
-//! What is not modelled: caches and weak memory ordering, timing, clusters of more than one block. Races
-//! between the lanes of one warp, which run in lockstep, are not found; an order that blocks make among themselves by
-//! atomics is not followed.
+//! Not modelled: caches and weak memory ordering, timing, clusters of more than one block. Races between the lanes of
+//! one warp, which run in lockstep, are not found. An order that blocks establish among themselves by atomics is not
+//! followed.
 
 #![allow(clippy::needless_range_loop)] // lanes are indices into several registers at once
 

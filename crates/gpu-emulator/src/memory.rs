@@ -1,5 +1,5 @@
-//! Global memory: allocations at addresses of their own, with gaps between and never used twice, so that an access
-//! out of bounds or after freeing is found; and which bytes were written.
+//! Global memory. Allocations have unique addresses with gaps between them, and addresses are never reused, so that
+//! an access out of bounds or after freeing is found. Written bytes are tracked.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -32,7 +32,7 @@ unsafe impl Send for Allocation {}
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    /// Whether `len` bytes at `address` lie inside.
+    /// True if the `len` bytes at `address` lie inside.
     #[inline(always)]
     pub fn holds(&self, address: u64, len: u64) -> bool {
         let offset = address.wrapping_sub(self.base);
@@ -90,7 +90,7 @@ pub struct NotAllocated {
 struct Inner {
     allocations: BTreeMap<u64, Arc<Allocation>>,
     next: u64,
-    /// The allocations as kernels see them, made when one asks.
+    /// The allocations as kernels see them, built on demand.
     view: Option<View>,
 }
 
@@ -112,7 +112,7 @@ fn zeros(len: usize) -> Box<[u128]> {
 }
 
 impl Memory {
-    /// An empty memory. `track_writes`: reads of bytes that nothing was written to are found.
+    /// An empty memory. `track_writes`: reads of bytes that were never written are found.
     pub fn new(track_writes: bool) -> Memory {
         Memory {
             inner: RwLock::new(Inner {
@@ -232,7 +232,7 @@ impl Memory {
         }
     }
 
-    /// Whether `len` bytes at `address` lie in one allocation.
+    /// Fails unless the `len` bytes at `address` lie in one allocation.
     pub fn check(&self, address: u64, len: usize) -> Result<(), NotAllocated> {
         self.find("access", address, len).map(drop)
     }
@@ -268,7 +268,7 @@ impl Memory {
         self.write(address, &bytes)
     }
 
-    /// Copies `len` bytes between addresses, with which of them were written.
+    /// Copies `len` bytes between addresses, along with their marks of written bytes.
     pub fn copy(&self, to: u64, from: u64, len: usize) -> Result<(), NotAllocated> {
         if len == 0 {
             return Ok(());
@@ -287,7 +287,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The first byte of `len` from `address` on that nothing was written to.
+    /// The first of the `len` bytes from `address` on that was never written.
     pub fn first_unwritten(&self, address: u64, len: usize) -> Option<u64> {
         self.find("read", address, len)
             .ok()?
@@ -295,7 +295,7 @@ impl Memory {
     }
 }
 
-/// Where `address` lies beside `allocation`, the nearest one below.
+/// Describes the position of `address` relative to `allocation`, the nearest one below.
 pub(crate) fn describe(allocation: &Allocation, address: u64) -> String {
     let (base, len) = (allocation.base, allocation.len);
     format!(

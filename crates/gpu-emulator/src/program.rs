@@ -8,7 +8,7 @@ use crate::ptx::{self, Space, SyntaxError};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Why a text can't be loaded: not PTX, or an instruction that is not emulated.
+/// The reason why a text can't be loaded: it is not PTX, or it has an instruction that is not emulated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LoadError {
     /// The text is not PTX.
@@ -19,7 +19,7 @@ pub enum LoadError {
     Unsupported {
         /// The line, counted from 1.
         line: u32,
-        /// What is not supported.
+        /// The unsupported part.
         why: String,
         /// The line's text.
         text: String,
@@ -84,7 +84,7 @@ pub struct Kernel {
     pub(crate) text: Arc<Text>,
 }
 
-/// The first address of shared memory: below lies what the system reserves.
+/// The first address of shared memory; the addresses below are reserved for the system.
 pub(crate) const SHARED_START: usize = 1024;
 
 impl Kernel {
@@ -113,12 +113,12 @@ impl Kernel {
         self.local_bytes
     }
 
-    /// The most threads of a block, if the kernel says so (`__launch_bounds__`).
+    /// The most threads of a block, if the kernel declares it (`__launch_bounds__`).
     pub fn max_threads(&self) -> Option<u32> {
         self.max_threads
     }
 
-    /// How many instructions its code has, functions that it calls included.
+    /// The number of instructions of its code, including the functions that it calls.
     pub fn instructions(&self) -> usize {
         self.code.len()
     }
@@ -142,10 +142,9 @@ pub struct Program {
 }
 
 impl Program {
-    /// Parses and decodes `source`, and puts its global variables into `memory`, until the program is dropped.
+    /// Parses and decodes `source`, and puts its global variables into `memory` until the program is dropped.
     ///
-    /// # Errors
-    /// If the text is not PTX or uses what is not emulated.
+    /// # Errors If the text is not PTX, or has an instruction that is not emulated.
     pub fn load(source: &str, memory: &Arc<Memory>) -> Result<Program, LoadError> {
         let module = ptx::parse(source)?;
         let mut program = Program {

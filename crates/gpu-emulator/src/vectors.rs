@@ -1,4 +1,4 @@
-//! Conformance vectors: kernels with inputs, whose outputs on hardware say whether the emulator is right.
+//! Conformance vectors: kernels with inputs, whose outputs on hardware prove the emulator right or wrong.
 
 use crate::{Fault, Launch, Memory, Options, Program};
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use std::sync::Arc;
 pub enum Argument {
     /// The bytes of a number.
     Number(Vec<u8>),
-    /// The address of an array with these bytes; compared afterwards if so.
+    /// The address of an array; an output is compared afterwards.
     Array {
-        /// What it holds before.
+        /// Its bytes before the launch.
         bytes: Vec<u8>,
-        /// What it holds afterwards; `None`: it is an input.
+        /// The comparison of its elements after the launch; `None`: it is an input.
         output: Option<Elements>,
     },
 }
 
-/// How outputs are compared.
+/// The comparison of an output's elements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Elements {
     /// Bit for bit.
     Bits,
-    /// f32, within the freedom that approximations and the order of sums have.
+    /// f32, within the tolerance for approximations and the order of sums.
     Floats,
 }
 
 /// A kernel with its arguments.
 #[derive(Clone, Debug)]
 pub struct Vector {
-    /// A name that is a file name too.
+    /// A name that is also a valid file name.
     pub name: String,
     /// The text to load.
     pub ptx: &'static str,
-    /// The architecture that the text is for: machines of it, or for `sm_80` of any later one, run it.
+    /// The architecture that the text is for. Machines of that architecture run it, and for `sm_80` any later one.
     pub architecture: &'static str,
     /// The kernel.
     pub kernel: String,
@@ -80,7 +80,7 @@ fn output(bytes: usize, elements: Elements) -> Argument {
     }
 }
 
-/// Numbers between −1 and 1 without a pattern.
+/// Numbers between −1 and 1 in no pattern.
 fn mixed(i: usize) -> f32 {
     let x = (i as u32).wrapping_mul(0x9e37_79b9);
     ((x ^ x >> 15) & 0xffff) as f32 / 32768.0 - 1.0
@@ -187,10 +187,9 @@ fn misc() -> Vector {
 }
 
 impl Vector {
-    /// The bytes of the outputs, one after the other, as the emulator finds them.
+    /// Runs the kernel in the emulator and returns the bytes of its outputs, concatenated.
     ///
-    /// # Errors
-    /// A fault of the kernel.
+    /// # Errors A fault of the kernel.
     pub fn emulate(&self) -> Result<Vec<u8>, Box<Fault>> {
         let memory = Arc::new(Memory::default());
         let program = Program::load(self.ptx, &memory).expect("the emulator's tests load it");
@@ -233,10 +232,9 @@ impl Vector {
         Ok(all)
     }
 
-    /// Compares outputs with those of hardware; the text says where they differ first.
+    /// Compares outputs with those of hardware; the error names the first difference.
     ///
-    /// # Errors
-    /// If they differ by more than the elements allow.
+    /// # Errors If they differ by more than the elements allow.
     pub fn compare(&self, ours: &[u8], hardware: &[u8]) -> Result<(), String> {
         if ours.len() != hardware.len() {
             return Err(format!(

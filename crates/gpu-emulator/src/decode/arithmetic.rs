@@ -1,4 +1,4 @@
-//! Arithmetic: everything that is a loop over lanes with register operands.
+//! Arithmetic: every instruction that is a loop over lanes with register operands.
 
 use super::opcode::Opcode;
 use super::operand::{immediate, operand};
@@ -6,7 +6,7 @@ use super::{Decoder, Frame, Result};
 use crate::lanes::{Operands, Run, Slot, bits, carry, float, integer, moves, packed};
 use crate::ptx::{Operand, Type};
 
-/// The types of the operands of a loop.
+/// The types of a loop's operands.
 struct Types {
     d: Type,
     a: Type,
@@ -52,7 +52,7 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// `add.cc`, `addc`, `mad.lo.cc` and the like.
+    /// `add.cc`, `addc`, `mad.lo.cc` and the other instructions with the carry flag.
     fn with_carry(
         &mut self,
         frame: &mut Frame,

@@ -1,4 +1,4 @@
-//! Asynchronous copies and the barriers they tell.
+//! Asynchronous copies and the mbarriers that they signal.
 
 use super::opcode::Opcode;
 use super::operand::{immediate, operand};

@@ -1,4 +1,4 @@
-//! Branches, barriers and what has no effect here.
+//! Branches, barriers, and instructions without an effect here.
 
 use super::opcode::Opcode;
 use super::operand::operand;
@@ -36,7 +36,7 @@ impl<'m> Decoder<'m> {
             }
             "trap" => self.push(Op::Trap),
             "bar" | "barrier" => self.barrier(frame, opcode, o)?,
-            // Memory is sequentially consistent here, and time and caches are not modelled.
+            // No effect: memory is sequentially consistent here, and time and caches are not modelled.
             _ => while opcode.take(|_| Some(())).is_some() {},
         }
         Ok(())
@@ -126,7 +126,7 @@ impl<'m> Decoder<'m> {
     }
 }
 
-/// The index of the instruction behind a label.
+/// The index of the instruction after a label.
 fn label(frame: &Frame, instruction: &Instruction, o: &Operand) -> Result<usize> {
     match o {
         Operand::Symbol(name, 0) => frame

@@ -38,7 +38,7 @@ impl<'m> Decoder<'m> {
             .unwrap_or(Space::Generic)
     }
 
-    /// Notes the size of an access that may be to shared memory.
+    /// Records the size of an access that may be to shared memory.
     fn note_shared(&mut self, space: Space, bytes: usize) {
         if matches!(space, Space::Shared | Space::Generic) {
             self.shared_granule = self.shared_granule.min(bytes);
@@ -105,7 +105,7 @@ impl<'m> Decoder<'m> {
         Ok(())
     }
 
-    /// The offset that `[parameter + 4]` of the kernel has.
+    /// The offset of `[parameter + 4]`, if it is a parameter of the kernel.
     fn kernel_parameter(&self, frame: &Frame, o: &Operand) -> Option<u32> {
         let Operand::Address(base, offset) = o else {
             return None;

@@ -1,5 +1,5 @@
-//! Functions → [`Kernel`]s: registers get slots, variables get offsets, calls are inlined, and each instruction
-//! becomes an [`Op`]. An instruction that is not emulated is an error here, never skipped.
+//! Decodes functions to [`Kernel`]s: registers get slots, variables get offsets, calls are inlined, and each
+//! instruction becomes an [`Op`]. An instruction that is not emulated is an error here, never skipped.
 
 mod arithmetic;
 mod asynchronous;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 type Result<T, E = Unsupported> = std::result::Result<T, E>;
 
-/// Calls nested deeper than this are taken for recursion.
+/// The depth of nested calls above which recursion is assumed.
 const MAX_DEPTH: usize = 32;
 
 /// Decodes the kernel `function` of `module`.
@@ -95,7 +95,7 @@ pub(crate) fn kernel(
     })
 }
 
-/// A kernel while it is decoded.
+/// The state of decoding one kernel.
 struct Decoder<'m> {
     module: &'m Module,
     globals: &'m BTreeMap<String, Global>,
@@ -103,9 +103,9 @@ struct Decoder<'m> {
     parameters: HashMap<&'m str, u32>,
     code: Vec<Inst>,
     origins: Vec<Origin>,
-    /// The guard of the instruction at hand.
+    /// The guard of the current instruction.
     guard: (Predicate, bool),
-    /// What follows the instruction at hand: widening of its results.
+    /// The operations to append after the current instruction: they widen its results.
     after: Vec<Op>,
     words: u32,
     predicates: u32,
@@ -127,7 +127,7 @@ struct Frame<'m> {
     /// Offsets in local memory of `.local` variables and of arguments.
     locals: HashMap<String, u32>,
     depth: usize,
-    /// Branches to fix: code index → index of the instruction they go to.
+    /// Branches to fix up: index in the code → index of the target instruction in the function.
     jumps: Vec<(usize, usize)>,
 }
 
@@ -144,10 +144,10 @@ impl<'m> Frame<'m> {
 }
 
 impl<'m> Decoder<'m> {
-    /// Appends the code of a function. An error comes with the line of its instruction.
+    /// Appends the code of a function. An error carries the line of its instruction.
     fn function(&mut self, frame: &mut Frame<'m>) -> Result<(), (u32, Unsupported)> {
         let function = frame.function;
-        // Scopes that follow each other declare arguments of one name; the largest has room for each.
+        // Consecutive scopes declare arguments of the same name; one slot of the largest size serves them all.
         let mut rooms: BTreeMap<&String, (usize, usize)> = BTreeMap::new();
         for variable in &function.variables {
             if matches!(variable.space, Space::Local | Space::Param) {
@@ -234,7 +234,7 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// Inlines a call. Arguments live in local memory, where the caller put them.
+    /// Inlines a call. Arguments live in local memory, where the caller stored them.
     fn call(
         &mut self,
         frame: &mut Frame<'m>,
@@ -284,7 +284,7 @@ impl<'m> Decoder<'m> {
         self.function(&mut inner)
     }
 
-    /// Room in local memory.
+    /// Allocates local memory and returns its offset.
     fn local(&mut self, size: usize, align: usize) -> u32 {
         let offset = self.local_bytes.next_multiple_of(align.max(1));
         self.local_bytes = offset + size;
@@ -323,7 +323,7 @@ impl<'m> Decoder<'m> {
         slot
     }
 
-    /// The slot of a data register and whether it is 64 bits wide.
+    /// The slot of a data register, and true if it is 64 bits wide.
     fn register_slot(&mut self, frame: &mut Frame, register: Register) -> Result<(Slot, bool)> {
         let ty = frame.function.registers[register.0 as usize];
         let wide = match ty.size() {

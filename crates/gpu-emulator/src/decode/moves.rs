@@ -102,7 +102,7 @@ impl<'m> Decoder<'m> {
         let run = moves::part(ty.is_wide(), bits).ok_or("unsupported unpacking")?;
         let mut a = self.source(frame, from, ty)?;
         if parts.len() > 1 {
-            // A part may be written to the register that is unpacked.
+            // A part may be written to the register that is unpacked, so a copy is unpacked.
             let copy = self.fresh(ty.is_wide());
             self.lanes(
                 moves::copy(ty.is_wide()),
@@ -246,7 +246,7 @@ impl<'m> Decoder<'m> {
         Ok(())
     }
 
-    /// Addresses of a space ↔ generic ones.
+    /// Converts between addresses of a space and generic ones.
     fn cvta(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
         let to_space = opcode.has("to");
         let space = self.space(opcode);

@@ -1,17 +1,17 @@
-//! The parts of an opcode. Each must be asked for: what is left over is an unsupported form.
+//! The parts of an opcode. The decoder takes each one; a modifier left over makes an unsupported form.
 
 use crate::lanes::float::Mode;
 use crate::lanes::rounding::Rounding;
 use crate::ptx::Type;
 use std::cell::RefCell;
 
-/// Why an instruction is not decoded.
+/// The reason why an instruction is not decoded.
 pub(super) type Unsupported = String;
 
 /// An opcode such as `ld.global.nc.v4.f32`.
 pub(super) struct Opcode<'a> {
     pub name: &'a str,
-    /// The modifiers that were not asked for yet.
+    /// The modifiers that were not taken yet.
     rest: RefCell<Vec<&'a str>>,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Opcode<'a> {
         }
     }
 
-    /// Takes the modifier `word`, if it is there.
+    /// Takes the modifier `word`; true if it was there.
     pub fn has(&self, word: &str) -> bool {
         let mut rest = self.rest.borrow_mut();
         let found = rest.iter().position(|&part| part == word);
@@ -78,21 +78,21 @@ impl<'a> Opcode<'a> {
         });
     }
 
-    /// Whether a modifier of `first` stands before one of `second`; `None` unless there is one of each.
+    /// True if a modifier of `first` stands before one of `second`; `None` unless there is one of each.
     pub fn order(&self, first: &[&str], second: &[&str]) -> Option<bool> {
         let rest = self.rest.borrow();
         let place = |of: &[&str]| rest.iter().position(|part| of.contains(part));
         Some(place(first)? < place(second)?)
     }
 
-    /// Whether the rounding, still to be taken, is one to whole numbers.
+    /// True if the rounding modifier, not taken yet, rounds to an integer.
     pub fn rounds_to_whole(&self) -> bool {
         let rest = self.rest.borrow();
         rest.iter()
             .any(|part| matches!(*part, "rni" | "rzi" | "rmi" | "rpi"))
     }
 
-    /// Rounding and the other modes of floating-point arithmetic.
+    /// Takes the rounding and the other modes of floating-point arithmetic.
     pub fn mode(&self) -> Mode {
         let rounding = self.take(|part| {
             Some(match part {
@@ -112,7 +112,7 @@ impl<'a> Opcode<'a> {
         }
     }
 
-    /// An error if a modifier was not asked for.
+    /// Fails if a modifier was not taken.
     pub fn finish(&self) -> Result<(), Unsupported> {
         match self.rest.borrow().first() {
             None => Ok(()),

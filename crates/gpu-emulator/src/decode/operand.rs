@@ -12,7 +12,7 @@ pub(super) fn operand(operands: &[Operand], index: usize) -> Result<&Operand> {
         .ok_or_else(|| "too few operands".to_string())
 }
 
-/// A number that must be written out.
+/// The value of an operand that must be a literal number.
 pub(super) fn immediate(operand: &Operand) -> Result<u64> {
     match operand {
         Operand::Integer(value) => Ok(*value),
@@ -76,7 +76,7 @@ impl<'m> Decoder<'m> {
         d
     }
 
-    /// The slot of a destination of type `ty`. A wider register is filled behind the instruction.
+    /// The slot of a destination of type `ty`. A wider register is filled after the instruction.
     pub(super) fn destination(&mut self, frame: &mut Frame, o: &Operand, ty: Type) -> Result<Slot> {
         let wide = ty.is_wide();
         match o {
@@ -175,7 +175,7 @@ impl<'m> Decoder<'m> {
             .collect()
     }
 
-    /// What the address of variable `name` plus `offset` is, and the space it lies in.
+    /// The constant for the address of variable `name` plus `offset`, and the space that it lies in.
     pub(super) fn symbol(
         &mut self,
         frame: &Frame,
@@ -226,7 +226,7 @@ impl<'m> Decoder<'m> {
             }
             Operand::Symbol(name, _) => {
                 let (constant, _) = match self.symbol(frame, name, offset) {
-                    // Dynamic shared memory has no offset known here.
+                    // The offset of dynamic shared memory is not known here.
                     Err(_) if offset != 0 => {
                         let (constant, _) = self.symbol(frame, name, 0)?;
                         let base = self.constant(constant, true);

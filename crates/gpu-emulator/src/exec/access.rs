@@ -30,15 +30,14 @@ pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES]
     out
 }
 
-/// An access of a warp: the addresses of its lanes as offsets from the lowest.
+/// The span of a warp's access: the addresses of its lanes as offsets from the lowest.
 struct Span {
     lowest: u64,
-    /// From the lowest address to the end of the highest access; 0 where lanes have nothing to do with
-    /// each other.
+    /// The bytes from the lowest address to the end of the highest access; 0 if the lanes' pointers are unrelated.
     len: usize,
-    /// 0 for lanes that are off.
+    /// Each lane's offset; 0 for lanes that are off.
     offsets: [i64; LANES],
-    /// Whether all lanes are on and lie one behind the other.
+    /// True if all lanes are on and their accesses are contiguous, in the order of the lanes.
     is_row: bool,
 }
 
@@ -78,7 +77,7 @@ impl Span {
         })
     }
 
-    /// Pointers that have nothing to do with each other.
+    /// The base and the span of unrelated pointers.
     fn of_lanes(pointers: [*mut u8; LANES], mask: u32) -> (*mut u8, Span) {
         let base = pointers[mask.trailing_zeros() as usize & 31];
         let offset = |l: usize| match mask >> l & 1 {
@@ -94,8 +93,8 @@ impl Span {
         (base, span)
     }
 
-    /// Calls `each` with the offset and length of every stretch that lanes of `mask` touch, in accesses of
-    /// `len` bytes; whether it always said yes.
+    /// Calls `each` with the offset and length of every contiguous range that lanes of `mask` touch, in accesses of
+    /// `len` bytes. Stops at the first `false`; true if there was none.
     #[inline(always)]
     fn all(&self, mask: u32, len: usize, mut each: impl FnMut(usize, usize) -> bool) -> bool {
         if self.is_row || self.len == len {
@@ -212,7 +211,7 @@ impl Core<'_> {
         self.one_by_one::<STORE>(warp, space, at, len, mask)
     }
 
-    /// Global memory, if all lanes are in one allocation and nothing is wrong.
+    /// The pointer and span in global memory, if all lanes are in one allocation and no check fails.
     #[inline(always)]
     fn global_span<const STORE: bool>(
         &mut self,
@@ -245,7 +244,7 @@ impl Core<'_> {
         Some(allocation.pointer(span.lowest))
     }
 
-    /// Shared memory, if nothing is wrong.
+    /// The pointer and span in shared memory, if no check fails.
     #[inline(always)]
     fn shared_span<const STORE: bool>(
         &mut self,
@@ -293,7 +292,7 @@ impl Core<'_> {
         Ok(self.shared_pointer(start))
     }
 
-    /// Lane after lane: for local, parameter and mixed addresses, and to find the lane that is at fault.
+    /// Takes lane after lane: for local, parameter and mixed addresses, and to find the lane at fault.
     #[cold]
     fn one_by_one<const STORE: bool>(
         &mut self,
@@ -356,7 +355,7 @@ unsafe fn read(registers: &mut Registers, access: &Access, base: *mut u8, span: 
             for (i, &slot) in access.registers[..access.count as usize].iter().enumerate() {
                 let mut values: [$from; LANES] = [0; LANES];
                 if row {
-                    // SAFETY: a row is 32 values one behind the other.
+                    // SAFETY: a row is 32 contiguous values.
                     values = unsafe { (base as *const [$from; LANES]).read_unaligned() };
                 } else {
                     for l in 0..LANES {
@@ -401,7 +400,7 @@ unsafe fn write(registers: &Registers, access: &Access, base: *mut u8, span: &Sp
                 let values = registers.$lanes(slot);
                 if span.is_row && access.count == 1 {
                     let row: [$to; LANES] = std::array::from_fn(|l| values[l] as $to);
-                    // SAFETY: a row is room for 32 values one behind the other.
+                    // SAFETY: a row is room for 32 contiguous values.
                     unsafe { (base as *mut [$to; LANES]).write_unaligned(row) };
                     continue;
                 }

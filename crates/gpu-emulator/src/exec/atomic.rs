@@ -11,7 +11,7 @@ use crate::lanes::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::ptx::{Space, Type};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Whether there is such an atomic.
+/// True if PTX has this atomic of this type.
 pub(crate) fn is_atomic(op: AtomicOp, ty: Type) -> bool {
     use AtomicOp::*;
     match ty {

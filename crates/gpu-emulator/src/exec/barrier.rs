@@ -9,18 +9,18 @@ use crate::lanes::LANES;
 /// One of the 16 barriers of a block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BarrierState {
-    /// Warps that have arrived, and the instruction at which.
+    /// Warps that have arrived, each with the index of the barrier instruction.
     arrived: Vec<(usize, u32)>,
     /// Threads to wait for; `None`: all.
     threads: Option<u32>,
     /// Threads whose predicate holds.
     count: u32,
-    /// Threads that gave a predicate.
+    /// Threads that supplied a predicate.
     voters: u32,
 }
 
 impl Block<'_> {
-    /// The group `group` of `warp`, all of its living lanes, arrives at the barrier at `pc`.
+    /// Lets the group `group` of `warp`, which is all of its living lanes, arrive at the barrier at `pc`.
     pub(super) fn arrive(
         &mut self,
         warp: usize,
@@ -69,13 +69,13 @@ impl Block<'_> {
         Ok(())
     }
 
-    /// Lets warps go on whose barriers are complete.
+    /// Releases the warps whose barriers are complete.
     pub(super) fn release_barriers(&mut self) {
         let alive = self.warps.iter().filter(|w| w.alive != 0).count();
         for id in 0..self.barriers.len() {
             let barrier = &self.barriers[id];
             let needed = barrier.threads.map_or(alive, |n| n as usize / LANES);
-            // A warp that exited after it arrived no longer counts when all are waited for.
+            // With every thread waited for, a warp that exited after it arrived no longer counts.
             let arrived = match barrier.threads {
                 None => barrier
                     .arrived

@@ -11,7 +11,7 @@ use crate::launch::{Launch, Statistics};
 use crate::memory::View;
 use crate::program::SHARED_START;
 
-/// What a warp did in its turn.
+/// The outcome of a warp's turn.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// It waits for others.
@@ -30,10 +30,10 @@ pub(crate) struct Block<'a> {
     pub(super) barriers: [BarrierState; 16],
     index: [u32; 3],
     random: Random,
-    /// What other blocks touched, where there are any and they are checked.
+    /// The accesses of other blocks, if the launch has several blocks and checks them.
     others: Option<(&'a Footprint, &'a View)>,
     pub statistics: Statistics,
-    /// The instruction and warp at hand, for faults.
+    /// The current instruction and warp, for faults.
     pub(super) pc: u32,
     pub(super) warp: usize,
 }
@@ -126,7 +126,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// A fault of the block as a whole.
+    /// The fault of a block as a whole.
     fn of_block(&self, raised: Raised) -> Fault {
         Fault {
             kind: raised.kind,
@@ -175,7 +175,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Nothing may be left over when a block ends.
+    /// Checks that nothing is unfinished when a block ends.
     fn check_finished(&mut self) -> Outcome<()> {
         for warp in 0..self.warps.len() {
             self.warp = warp;
@@ -191,7 +191,7 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
-    /// Every warp waits: says for what.
+    /// The fault of a deadlock: lists where each warp waits.
     fn deadlock(&mut self) -> Raised {
         let kernel = self.core.kernel;
         let mut places = Vec::new();
@@ -216,7 +216,7 @@ impl<'a> Block<'a> {
         Raised::new(FaultKind::Deadlock, why)
     }
 
-    /// Adds the place to a fault.
+    /// Adds the location to a fault.
     fn locate(&self, raised: Raised) -> Fault {
         let kernel = self.core.kernel;
         let origin = kernel
@@ -308,7 +308,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Why a warp none of whose groups can run doesn't go on; an error unless it waits for other warps.
+    /// Explains why no group of a warp can run: an error unless the warp waits for other warps.
     pub(super) fn why_blocked(&mut self, warp: usize) -> Outcome<Turn> {
         let w = &self.warps[warp];
         let kernel = self.core.kernel;

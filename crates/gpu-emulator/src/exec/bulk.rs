@@ -9,7 +9,7 @@ use super::warp::Warp;
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
 
-/// What [`TensorMap`]s begin with.
+/// The first word of every [`TensorMap`].
 pub(crate) const TENSOR_MAGIC: u32 = 0x4b54_4d31;
 
 /// A tensor as `cuTensorMapEncodeTiled` describes it, in the 128 opaque bytes of a `CUtensorMap`.
@@ -30,11 +30,10 @@ pub struct TensorMap {
 const _: () = assert!(size_of::<TensorMap>() == 128);
 
 impl TensorMap {
-    /// A map of a tensor at `base` with elements of `element` bytes; `sizes` and `box_sizes` from the fastest
-    /// dimension on, `strides` in bytes without the fastest.
+    /// The map of a tensor at `base` with elements of `element` bytes. `sizes` and `box_sizes` begin with the fastest
+    /// dimension; `strides` are in bytes and leave it out.
     ///
-    /// # Errors
-    /// What hardware does not allow.
+    /// # Errors If hardware does not allow the map.
     pub fn new(
         base: u64,
         element: usize,
@@ -165,7 +164,7 @@ impl Core<'_> {
                 }
                 self.tensor_copy(&map, start, &corner, false)
             }
-            // Stores are carried out at once.
+            // Stores are complete already.
             Bulk::Commit | Bulk::Wait => Ok(()),
         }
     }
@@ -206,7 +205,7 @@ impl Core<'_> {
         self.shared_bounds(address, map.bytes(), "tensor copy")
     }
 
-    /// Copies the box at `corner`; outside of the tensor are zeros.
+    /// Copies the box at `corner`; elements outside the tensor are zeros.
     fn tensor_copy(
         &mut self,
         map: &TensorMap,

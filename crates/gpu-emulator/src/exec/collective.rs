@@ -6,7 +6,7 @@ use super::warp::Warp;
 use crate::code::{Match, Redux, Shuffle, ShuffleKind, Vote, VoteKind};
 use crate::lanes::{LANES, Predicate, Slot};
 
-/// What a lane gets from one that does not take part: nothing that could pass for a result.
+/// The value that a lane receives from a lane that does not take part; it cannot pass for a result.
 const GARBAGE: u32 = 0xffff_dead;
 
 impl Warp {

@@ -1,4 +1,4 @@
-//! `cp.async`: copies that are carried out when they are waited for, so that a missing wait shows.
+//! `cp.async`: copies are carried out only when they are waited for, so that a missing wait is found.
 
 use super::access::addresses;
 use super::core::Core;
@@ -8,19 +8,19 @@ use crate::code::AsyncCopy;
 use crate::fault::Outcome;
 use crate::lanes::LANES;
 
-/// A copy that was begun.
+/// A pending copy.
 struct Copy {
     lane: usize,
-    /// The lane's group that it belongs to.
+    /// The group of the lane that the copy belongs to.
     group: u32,
     to: usize,
     from: u64,
     size: usize,
-    /// How many bytes are read; the rest is zero.
+    /// The number of bytes that are read; the rest is filled with zeros.
     read: usize,
 }
 
-/// The copies of a warp that were not waited for.
+/// The pending copies of a warp.
 #[derive(Default)]
 pub(crate) struct Copies {
     pending: Vec<Copy>,
@@ -89,7 +89,8 @@ impl Core<'_> {
         Ok(to)
     }
 
-    /// Carries out the copies of the lanes in `mask` but for the `keep` newest committed groups; `None`: all.
+    /// Carries out the copies of the lanes in `mask`, except those of the `keep` newest committed groups. `None`: all
+    /// copies.
     pub fn end_copies(&mut self, warp: &mut Warp, keep: Option<u32>, mask: u32) -> Outcome<()> {
         let pending = std::mem::take(&mut warp.copies.pending);
         for copy in pending {
@@ -105,7 +106,7 @@ impl Core<'_> {
                     .map_err(|e| e.of_lane(copy.lane))?;
             }
             let to = self.shared_pointer(copy.to);
-            // SAFETY: both ranges were checked when the copy was begun, and the view keeps its allocations.
+            // SAFETY: both ranges were checked when the copy began, and the view keeps its allocations.
             unsafe {
                 std::ptr::write_bytes(to, 0, copy.size);
                 if copy.read > 0 {

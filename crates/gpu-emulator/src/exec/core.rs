@@ -1,4 +1,4 @@
-//! What the warps of a block share: memory and its checks.
+//! The state that the warps of a block share: memory and its checks.
 
 use super::footprint::{Touch, Touched};
 use super::races::Races;
@@ -20,7 +20,7 @@ pub(crate) struct Core<'a> {
     pub shared: Vec<u128>,
     pub shared_len: usize,
     pub races: Option<Races>,
-    /// What the block touches of global memory, where blocks are checked against each other.
+    /// The block's accesses to global memory, if blocks are checked against each other.
     pub touched: Option<Touched>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Shared memory of a new block: garbage, as on hardware.
+    /// Prepares shared memory for a new block, with garbage in it as on hardware.
     pub fn start(&mut self) {
         if self.shared_len > SHARED_START {
             self.shared.fill(0xffff_dead_ffff_dead_ffff_dead_ffff_dead);
@@ -91,7 +91,7 @@ impl<'a> Core<'a> {
         )
     }
 
-    /// Notes an access to the allocation of the last [`allocation`](Core::allocation).
+    /// Records an access to the allocation that [`allocation`](Core::allocation) found last.
     #[inline(always)]
     pub fn touch(&mut self, address: u64, len: usize, how: Touch) {
         if let Some(touched) = &mut self.touched {

@@ -1,18 +1,19 @@
 //! Races between blocks in global memory.
 //!
-//! The blocks of a launch run in no order, so no other may touch what one writes. Each block notes what it touches,
-//! a bit for a byte; when it ends, its bits are held against those of the blocks before it. What is found depends
-//! neither on the order of the blocks nor on the threads of the host.
+//! The blocks of a launch run in no order, so no other block may touch the bytes that one writes. Each block records
+//! its accesses, one bit per byte. When it ends, its bits are compared with those of the blocks before it. The result
+//! depends neither on the order of the blocks nor on the threads of the host.
 //!
-//! An order that blocks make among themselves, by atomics and fences, is not followed.
+//! An order that blocks establish among themselves, by atomics and fences, is not followed.
 //!
-//! Launches that nothing orders must not meet either: the bits of all blocks of a launch are its [`Trail`].
+//! Launches without an order between them must not conflict either: the bits of all blocks of a launch are its
+//! [`Trail`].
 
 use crate::fault::{FaultKind, Raised};
 use crate::memory::View;
 use std::sync::{Mutex, PoisonError};
 
-/// How memory is touched.
+/// The kind of an access.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     Read,
@@ -20,11 +21,11 @@ pub(crate) enum Touch {
     Atomic,
 }
 
-/// Bytes of a page.
+/// The number of bytes of a page.
 const PAGE: usize = 4096;
 const WORDS: usize = PAGE / 64;
 
-/// Bits of a page's bytes: read, written, changed by atomics.
+/// One bit per byte of a page, for each of: read, written, changed by atomics.
 #[derive(Clone)]
 struct Page([[u64; WORDS]; 3]);
 
@@ -42,7 +43,7 @@ fn place(pages: &mut Pages, allocation: usize, page: usize) -> &mut Option<Box<P
     &mut pages[page]
 }
 
-/// What a block has touched.
+/// The accesses of one block.
 #[derive(Default)]
 pub(crate) struct Touched {
     pages: Pages,
@@ -53,7 +54,7 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
-    /// Notes `len` bytes at `offset` of an allocation.
+    /// Records an access to `len` bytes at `offset` of an allocation.
     #[inline(always)]
     pub fn touch(&mut self, allocation: usize, offset: usize, len: usize, how: Touch) {
         let (first, bit) = (offset / 64, offset % 64);
@@ -93,13 +94,13 @@ impl Touched {
     }
 }
 
-/// What the blocks of a launch that have ended touched.
+/// The accesses of all blocks of a launch that have ended.
 #[derive(Default)]
 pub(crate) struct Footprint(Mutex<Pages>);
 
 impl Footprint {
-    /// Adds what a block touched, which is empty afterwards; a fault if another block's writes are among it, or its
-    /// own among another's.
+    /// Adds a block's accesses and empties `touched`. A fault if another block wrote bytes that it touched, or
+    /// touched bytes that it wrote.
     pub fn add(&self, touched: &mut Touched, view: &View) -> Result<(), Raised> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut race = None;
@@ -134,12 +135,12 @@ impl Footprint {
     }
 }
 
-/// What a launch touched of global memory.
+/// The accesses of a launch to global memory.
 #[derive(Default)]
 pub struct Trail(Vec<(u64, Box<Page>)>);
 
 impl Footprint {
-    /// What all blocks touched.
+    /// The accesses of all blocks.
     pub fn trail(self, view: &View) -> Trail {
         let pages = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         let of = |(base, pages): (u64, Vec<Option<Box<Page>>>)| {
@@ -153,7 +154,7 @@ impl Footprint {
 }
 
 impl Trail {
-    /// Where this launch meets another, if one of them writes there, and what each does.
+    /// The first conflict with another launch, one of them writing: the address and what each does there.
     pub fn meets(&self, other: &Trail) -> Option<String> {
         let mut theirs = other.0.iter().peekable();
         self.0.iter().find_map(|(at, mine)| {
@@ -166,13 +167,13 @@ impl Trail {
     }
 }
 
-/// The first byte of a word that both touch, one of them writing, and how each does.
+/// The first byte of a word on which both conflict, one of them writing, and the kind of each access.
 fn meeting(mine: &Page, theirs: &Page, word: usize) -> Option<(usize, &'static str, &'static str)> {
     const HOW: [&str; 3] = ["reads", "writes", "changes by atomics"];
     for ours in [1, 0, 2] {
         for other in [1, 0, 2] {
             let both = mine.0[ours][word] & theirs.0[other][word];
-            // Reads may meet, and so may atomics.
+            // Two reads do not conflict, and neither do two atomics.
             let may_meet = ours == other && ours != Touch::Write as usize;
             if both != 0 && !may_meet {
                 let offset = 64 * word + both.trailing_zeros() as usize;
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
     use crate::Memory;
 
-    /// What is wrong with two blocks that touch these bytes of an allocation.
+    /// The fault of two blocks that touch these bytes of an allocation.
     fn race(first: (usize, usize, Touch), second: (usize, usize, Touch)) -> Option<String> {
         let memory = Memory::default();
         memory.allocate(3 * PAGE);

@@ -9,7 +9,7 @@ use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::half::{bf16_to_f32, f16_to_f32, f32_to_f16};
 use crate::lanes::{LANES, Registers, Slot};
 
-/// An error unless every lane takes part.
+/// Fails unless every lane takes part.
 pub(super) fn whole_warp(mask: u32, what: &str) -> Outcome<()> {
     if mask == !0 {
         return Ok(());
@@ -28,14 +28,14 @@ pub(super) fn widen(ty: MatrixType, bits: u32) -> f32 {
     }
 }
 
-/// Moves the 16-byte units of shared memory as the hardware's swizzle does. 1: 32 bytes, 2: 64, 3: 128.
+/// Swizzles an offset in shared memory by 16-byte units, as hardware does. 1: 32 bytes, 2: 64, 3: 128.
 pub(super) fn swizzle(at: usize, mode: u8) -> usize {
     let bits = [0, 1, 3, 7][mode as usize & 3];
     at ^ (at >> 7 & bits) << 4
 }
 
 impl Core<'_> {
-    /// Rows of the 8×8 tiles, checked.
+    /// The checked offsets of the rows of the 8×8 tiles.
     fn rows(&mut self, warp: &Warp, access: &MatrixAccess, kind: Kind) -> Outcome<Vec<usize>> {
         let at = addresses(&warp.registers, access.address);
         let row = |core: &mut Self, l: usize| {
@@ -138,7 +138,7 @@ pub(super) fn mma(registers: &mut Registers, m: &Mma) {
     product(registers, m);
 }
 
-/// [`mma`], its operands spread over the lanes as the PTX manual draws them.
+/// Computes [`mma`] with its operands spread over the lanes as in the PTX manual's figures.
 #[inline(always)]
 fn product(registers: &mut Registers, m: &Mma) {
     let k = m.k as usize;
@@ -198,7 +198,7 @@ fn tf32_operands(registers: &Registers, m: &Mma) -> (A, B) {
     (a, b)
 }
 
-/// Adds `c` and spreads the result.
+/// Adds `c` and spreads the result over the lanes.
 #[inline(always)]
 fn store_sums(registers: &mut Registers, m: &Mma, sums: &[[f32; 8]; 16]) {
     for i in 0..m.d.len() {

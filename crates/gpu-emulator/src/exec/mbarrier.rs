@@ -1,4 +1,4 @@
-//! mbarriers: a word of shared memory that counts arrivals and bytes of the phase at hand.
+//! mbarriers: a word of shared memory that counts the arrivals and bytes of the current phase.
 
 use super::access::addresses;
 use super::core::Core;
@@ -7,8 +7,8 @@ use super::warp::Warp;
 use crate::code::Mbarrier;
 use crate::fault::{FaultKind, Outcome, Raised};
 
-/// The word, unpacked: bit 63 is the phase, 62..40 the bytes that are expected (signed), 39..20 the arrivals of a
-/// phase, 19..0 those still to come.
+/// The unpacked word: bit 63 is the phase, 62..40 the expected bytes (signed), 39..20 the arrivals of a phase, 19..0
+/// the arrivals still to come.
 #[derive(Copy, Clone)]
 struct State {
     phase: u64,
@@ -44,7 +44,7 @@ impl Core<'_> {
         unsafe { &mut *self.shared_pointer(at).cast() }
     }
 
-    /// Counts `arrivals` and `bytes` more to come; ends the phase when nothing is left.
+    /// Counts `arrivals` and adds `bytes` to the expected bytes; ends the phase when nothing is left.
     pub fn mbarrier_update(&mut self, address: u64, arrivals: u64, bytes: i64) -> Outcome<()> {
         let at = self.mbarrier_at(address)?;
         let word = self.mbarrier_word(at);

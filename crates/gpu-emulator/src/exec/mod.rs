@@ -1,5 +1,5 @@
-//! Executing a block: its warps take turns, the lanes of a warp go in lockstep and meet again at the lowest
-//! program counter.
+//! Executing a block: its warps take turns; the lanes of a warp run in lockstep and reconverge at the lowest program
+//! counter.
 
 mod access;
 mod atomic;

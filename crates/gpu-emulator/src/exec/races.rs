@@ -1,14 +1,14 @@
-//! Races in shared memory, reads of what was never written and of what is still being copied.
+//! Races in shared memory, and reads of bytes that were never written or are still being copied.
 //!
-//! Time advances at synchronisation. Each granule of memory remembers who wrote it last and when, and who read it
-//! since; each warp knows up to which time it has seen every other. An access is a race unless the accesses
-//! before it are seen (FastTrack, Flanagan and Freund 2009, with warps for threads).
+//! Time advances at synchronisation. Each granule of memory records its last writer, the time of that write, and the
+//! readers since. Each warp knows up to which time it has seen every other. An access is a race unless the warp has
+//! seen the accesses before it (FastTrack, Flanagan and Freund 2009, with warps for threads).
 
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
 use std::collections::HashMap;
 
-/// How shared memory is accessed.
+/// The kind of an access to shared memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -16,12 +16,12 @@ pub(crate) enum Kind {
     Atomic,
 }
 
-/// The readers' times differ: they are in [`Races::reads`].
+/// The mark of readers at different times, which [`Races::reads`] holds.
 const SEVERAL: u32 = u32::MAX;
 
 #[derive(Copy, Clone, Default)]
 struct Granule {
-    /// 0: never.
+    /// The time of the last write; 0: never.
     write_time: u32,
     read_time: u32,
     /// Warps that read since the last write.
@@ -41,12 +41,12 @@ pub(crate) struct Races {
     reads: HashMap<usize, [u32; LANES]>,
     /// Each warp's time.
     now: Vec<u32>,
-    /// What each warp has seen of each other.
+    /// The time up to which each warp has seen each other warp.
     seen: Vec<[u32; LANES]>,
-    /// Everything up to here has been seen by all.
+    /// The time up to which every warp has seen everything.
     floor: u32,
     clock: u32,
-    /// What was seen by those who arrived at an mbarrier.
+    /// The times seen by the warps that arrived at each mbarrier.
     mbarriers: HashMap<usize, [u32; LANES]>,
     /// Copies that an mbarrier will report: its address and the range.
     in_flight: Vec<(usize, usize, usize)>,
@@ -67,7 +67,7 @@ impl Races {
         }
     }
 
-    /// Forgets everything: a new block.
+    /// Forgets everything, for a new block.
     pub fn start(&mut self) {
         self.granules.fill(Granule::default());
         self.reads.clear();
@@ -83,14 +83,15 @@ impl Races {
         time <= self.floor || warp == other || self.seen[warp][other] >= time
     }
 
-    /// Checks and notes an access of `warp` to `len` bytes at `at`.
+    /// Checks and records an access of `warp` to `len` bytes at `at`.
     #[inline(always)]
     pub fn access(&mut self, warp: usize, at: usize, len: usize, kind: Kind) -> Outcome<()> {
         let (range, now, floor) = (self.range(at, len), self.now[warp], self.floor);
         for x in range {
             match kind {
                 Kind::Read => {
-                    // Most reads: of what everyone has seen, and not for the first time.
+                    // The common case: the write was seen by every warp, and the granule was read at this time
+                    // before.
                     let g = &mut self.granules[x];
                     let settled = g.write_time.wrapping_sub(1) < floor && !g.pending;
                     if settled && g.read_time == now {
@@ -227,7 +228,7 @@ impl Races {
         at >> self.shift..((at + len - 1) >> self.shift) + 1
     }
 
-    /// An asynchronous copy of `warp` to `len` bytes at `at` begins.
+    /// Records the start of an asynchronous copy of `warp` to `len` bytes at `at`.
     pub fn copy_begins(&mut self, warp: usize, at: usize, len: usize) -> Outcome<()> {
         self.access(warp, at, len, Kind::Write)?;
         for x in self.range(at, len) {
@@ -236,7 +237,7 @@ impl Races {
         Ok(())
     }
 
-    /// An asynchronous copy of `warp` was waited for.
+    /// Records that an asynchronous copy of `warp` was waited for.
     pub fn copy_ends(&mut self, warp: usize, at: usize, len: usize) -> Outcome<()> {
         for x in self.range(at, len) {
             self.granules[x].pending = false;
@@ -244,7 +245,7 @@ impl Races {
         self.access(warp, at, len, Kind::Write)
     }
 
-    /// A copy begins whose end the mbarrier at `mbarrier` will report.
+    /// Records the start of a copy whose end the mbarrier at `mbarrier` will report.
     pub fn bulk_begins(
         &mut self,
         warp: usize,
@@ -258,14 +259,14 @@ impl Races {
         Ok(())
     }
 
-    /// All `warps` have met, and no others are left.
+    /// Records that all warps have met.
     pub fn everyone_met(&mut self) {
         self.floor = self.clock;
         self.clock += 1;
         self.now.fill(self.clock);
     }
 
-    /// `warps` have met; others go on.
+    /// Records that `warps` have met while others run on.
     pub fn met(&mut self, warps: &[usize]) {
         let mut joint = [0; LANES];
         for &w in warps {
@@ -281,7 +282,7 @@ impl Races {
         }
     }
 
-    /// The mbarrier at `at` is new.
+    /// Records a new mbarrier at `at`.
     pub fn mbarrier_init(&mut self, at: usize) {
         self.mbarriers.remove(&at);
         for x in self.range(at, 8) {
@@ -289,7 +290,7 @@ impl Races {
         }
     }
 
-    /// `warp` arrives at the mbarrier.
+    /// Records that `warp` arrives at the mbarrier.
     pub fn release(&mut self, warp: usize, mbarrier: usize) {
         let times = self.mbarriers.entry(mbarrier).or_insert([0; LANES]);
         for u in 0..self.now.len() {
@@ -300,7 +301,7 @@ impl Races {
         self.now[warp] = self.clock;
     }
 
-    /// `warp` saw a phase of the mbarrier end.
+    /// Records that `warp` saw a phase of the mbarrier end.
     pub fn acquire(&mut self, warp: usize, mbarrier: usize) {
         if let Some(times) = self.mbarriers.get(&mbarrier) {
             for u in 0..self.now.len() {

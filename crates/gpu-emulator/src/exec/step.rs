@@ -7,10 +7,10 @@ use crate::code::{Inst, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
 
-/// So many failed waits in a row are taken for a wait without an end.
+/// The number of consecutive failed waits after which a wait is taken for endless.
 const PATIENCE: u32 = 200_000;
 
-/// What comes after an instruction.
+/// The control flow after an instruction.
 enum After {
     Next,
     Jump(u32),
@@ -195,7 +195,7 @@ impl<'a> Block<'a> {
 }
 
 impl Warp {
-    /// Sends the lanes of `active` where `target` says; the rest of `mask` goes on.
+    /// Sends each lane of `active` to its `target`; the rest of `mask` goes to the next instruction.
     #[inline(always)]
     fn branch(
         &mut self,
@@ -230,7 +230,7 @@ impl Warp {
         After::Regroup
     }
 
-    /// Executes an instruction of the whole warp once all the lanes that it names are there.
+    /// Executes an instruction of the whole warp once all the lanes that it names have arrived.
     fn collective(&mut self, group: usize, pc: u32, active: u32, op: &Op) -> Outcome<After> {
         let members = match op {
             Op::WarpBarrier { members } | Op::Elect { members, .. } => *members,

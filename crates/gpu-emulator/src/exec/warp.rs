@@ -4,7 +4,7 @@ use super::copy::Copies;
 use super::warpgroup::Products;
 use crate::lanes::Registers;
 
-/// What a group of lanes is doing.
+/// The state of a group of lanes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
@@ -35,7 +35,7 @@ pub(crate) struct Warp {
     pub local: Vec<u8>,
     pub copies: Copies,
     pub products: Products,
-    /// How often waiting for an mbarrier failed since it last succeeded.
+    /// The number of failed waits for an mbarrier since the last that succeeded.
     pub failed_waits: u32,
 }
 
@@ -111,7 +111,7 @@ impl Warp {
             .unwrap_or(u32::MAX)
     }
 
-    /// Whether lanes other than `group` wait for company at `pc`.
+    /// True if lanes outside `group` wait at `pc` for other lanes.
     pub fn is_awaited(&self, group: usize, pc: u32) -> bool {
         self.groups.iter().enumerate().any(|(i, g)| {
             i != group && g.pc == pc && matches!(g.state, State::AtCollective | State::AtBarrier)

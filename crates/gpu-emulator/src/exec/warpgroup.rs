@@ -1,4 +1,4 @@
-//! `wgmma`: products of a warpgroup, carried out when they are waited for.
+//! `wgmma`: products of a warpgroup, carried out only when they are waited for.
 
 use super::core::Core;
 use super::matrix::{swizzle, whole_warp, widen};
@@ -7,7 +7,7 @@ use super::warp::Warp;
 use crate::code::WarpgroupMma;
 use crate::fault::{FaultKind, Outcome, Raised};
 
-/// A product that was begun, by the index of its instruction.
+/// A pending product, by the index of its instruction.
 struct Product {
     group: u32,
     pc: u32,
@@ -16,7 +16,7 @@ struct Product {
     accumulate: bool,
 }
 
-/// The products of a warp that were not waited for.
+/// The pending products of a warp.
 #[derive(Default)]
 pub(crate) struct Products {
     pending: Vec<Product>,

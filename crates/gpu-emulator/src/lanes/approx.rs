@@ -1,5 +1,5 @@
-//! The approximate functions of the special-function unit, computed closely in f64 by polynomials that vectorise.
-//! Hardware is allowed a few units in the last place; these are nearer.
+//! The approximate functions of the special-function unit, computed in f64 by polynomials that vectorise. Hardware is
+//! allowed an error of a few units in the last place; these are more accurate.
 
 /// Coefficients of e^t.
 const EXP: [f64; 12] = inverse_factorials(0, 1, false);
@@ -18,7 +18,7 @@ const SIN: [f64; 12] = inverse_factorials(1, 2, true);
 /// Coefficients of cos(r) in r².
 const COS: [f64; 12] = inverse_factorials(0, 2, true);
 
-/// 1/first!, 1/(first + step)!, …, with alternating signs if so.
+/// 1/first!, 1/(first + step)!, …, with alternating signs if `alternate`.
 const fn inverse_factorials(first: usize, step: usize, alternate: bool) -> [f64; 12] {
     let mut out = [0.0; 12];
     let (mut value, mut n, mut k) = (1.0, 1, 0);
@@ -51,7 +51,7 @@ pub(crate) fn ex2(x: f32) -> f32 {
     exp2(x as f64) as f32
 }
 
-/// `2^x`, right to about 1e-12.
+/// `2^x`, accurate to about 1e-12.
 #[inline(always)]
 fn exp2(x: f64) -> f64 {
     let clamped = x.clamp(-1000.0, 1000.0);
@@ -90,13 +90,13 @@ pub(crate) fn lg2(x: f32) -> f32 {
     }
 }
 
-/// `sin x`, for arguments that f64 reduces well.
+/// `sin x`, for arguments that f64 reduces accurately.
 #[inline(always)]
 pub(crate) fn sin(x: f32) -> f32 {
     sine_of_quarter(x, 0)
 }
 
-/// `cos x`, for arguments that f64 reduces well.
+/// `cos x`, for arguments that f64 reduces accurately.
 #[inline(always)]
 pub(crate) fn cos(x: f32) -> f32 {
     sine_of_quarter(x, 1)
@@ -108,7 +108,7 @@ fn sine_of_quarter(x: f32, turn: u64) -> f32 {
     let x = x as f64;
     let quarters = (x * std::f64::consts::FRAC_2_PI).round_ties_even();
     let r = x - quarters * std::f64::consts::FRAC_PI_2 - quarters * 6.123233995736766e-17;
-    // The low bits of the whole number `quarters`, negative ones included.
+    // The low bits of the integer `quarters`, also of a negative one.
     let quadrant = (quarters + 6755399441055744.0).to_bits().wrapping_add(turn);
     let square = r * r;
     let (sine, cosine) = (polynomial(square, &SIN), polynomial(square, &COS));
@@ -126,7 +126,7 @@ fn sine_of_quarter(x: f32, turn: u64) -> f32 {
 pub(crate) fn tanh(x: f32) -> f32 {
     let wide = x as f64;
     let e = exp2(wide.abs() * 2.0 * std::f64::consts::LOG2_E);
-    // Near zero the quotient would lose digits.
+    // Near zero the quotient would lose digits, so a series replaces it.
     let square = wide * wide;
     let series = wide * (1.0 - square / 3.0 * (1.0 - square * 0.4));
     let quotient = (1.0 - 2.0 / (e + 1.0)).copysign(wide);

@@ -22,7 +22,7 @@ pub(crate) fn pick_unary(name: &str, ty: Type) -> Option<Run> {
     })
 }
 
-/// `bfe`: `n` bits from bit `p` on, and the sign behind them if the type is signed.
+/// `bfe`: `n` bits from bit `p` on; a signed type extends the field's sign.
 #[inline(always)]
 fn extract(x: u64, p: u32, n: u32, width: u32, signed: bool) -> u64 {
     let (p, n) = (p & 255, n & 255);
@@ -41,7 +41,7 @@ fn extract(x: u64, p: u32, n: u32, width: u32, signed: bool) -> u64 {
     } else {
         x >> p
     };
-    // The field may reach past the value: then its sign or zeros fill it.
+    // A field that extends past the value is filled with its sign or zeros.
     let bits = n.min(width);
     let top = 64 - bits;
     if signed {
@@ -98,7 +98,7 @@ fn funnel(low: u32, high: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 
-/// `lop3`, whose table is the loop's number.
+/// The loop of `lop3`; its number is the truth table.
 pub(crate) fn pick_lop3() -> Run {
     with_number(logic)
 }
@@ -136,7 +136,7 @@ pub(crate) fn pick_insert(ty: Type) -> Option<Run> {
     })
 }
 
-/// The loop of `dp2a.lo.x.y` or `dp2a.hi.x.y`: two products of halves by bytes, summed up.
+/// The loop of `dp2a.lo.x.y` or `dp2a.hi.x.y`: the sum of two products of 16-bit values by bytes.
 pub(crate) fn pick_dp2a(x: Type, y: Type, upper: bool) -> Option<Run> {
     macro_rules! dot {
         ($x:ty, $y:ty, $from:literal) => {
@@ -164,7 +164,7 @@ pub(crate) fn pick_dp2a(x: Type, y: Type, upper: bool) -> Option<Run> {
     })
 }
 
-/// The loop of `dp4a.x.y`: four products of bytes, summed up.
+/// The loop of `dp4a.x.y`: the sum of four products of bytes.
 pub(crate) fn pick_dp4a(x: Type, y: Type) -> Option<Run> {
     macro_rules! dot {
         ($x:ty, $y:ty) => {

@@ -1,10 +1,10 @@
-//! Arithmetic with the carry flag, of which numbers of several words are made. The flag is a predicate.
+//! Arithmetic with the carry flag, for integers of several words. The flag is a predicate.
 
 use super::{CARRY, LANES, Loop, Operands, Registers, Run, Value, closure, compiled, lanes, store};
 use crate::ptx::Type::{self, *};
 use std::marker::PhantomData;
 
-/// The number of a loop: whether it takes the flag in, and whether it sets it.
+/// The number of a loop: bit 0 is set if it takes the flag in, bit 1 if it sets the flag.
 pub(crate) fn number(takes: bool, sets: bool) -> u32 {
     takes as u32 | (sets as u32) << 1
 }
@@ -42,7 +42,7 @@ fn with_carry<V: Value, F: Fn(V, V, V, bool) -> (V, bool) + Copy>(_: F) -> Run {
     compiled::<WithCarry<V, F>>()
 }
 
-/// `x + y + carry` and whether it overflows.
+/// `x + y + carry`, and true if it overflows.
 macro_rules! sum {
     ($x:expr, $y:expr, $carry:expr) => {{
         let (sum, first) = $x.overflowing_add($y);
@@ -51,7 +51,7 @@ macro_rules! sum {
     }};
 }
 
-/// `x - y - borrow` and whether it underflows.
+/// `x - y - borrow`, and true if it underflows.
 macro_rules! difference {
     ($x:expr, $y:expr, $borrow:expr) => {{
         let (difference, first) = $x.overflowing_sub($y);

@@ -5,7 +5,7 @@ use super::{Bf, Half, LANES, Loop, Operands, Registers, Run, Value, compiled, la
 use crate::ptx::Type::{self, *};
 use std::marker::PhantomData;
 
-/// How a comparison is combined with a third predicate.
+/// The operation that combines a comparison with a third predicate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Combine {
     /// Not at all.
@@ -15,8 +15,8 @@ pub(crate) enum Combine {
     Xor,
 }
 
-/// The number of a comparison's loop: the combination, whether the third predicate is negated, and the
-/// predicate that takes the opposite.
+/// The number of a comparison's loop: the combination, the negation of the third predicate, and the predicate that
+/// takes the opposite.
 pub(crate) fn number(combine: Combine, negated: bool, opposite: u32) -> u32 {
     combine as u32 | (negated as u32) << 2 | opposite << 3
 }

@@ -1,4 +1,4 @@
-//! Conversions. The common ones are loops of their own; every other goes lane by lane through an exact value.
+//! Conversions. The common ones have loops of their own; all others convert lane by lane through an exact value.
 
 use super::float::{flush, saturate};
 use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
@@ -6,13 +6,13 @@ use super::rounding::{Down, Nearest, Rounding, Up, Zero, odd_f32, to_f32, to_tf3
 use super::{Bf, Half, LANES, Loop, Operands, Registers, Run, binary, compiled, unary};
 use crate::ptx::Type::{self, *};
 
-/// What a `cvt` does.
+/// The parameters of a `cvt`.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Conversion {
     pub from: Type,
     pub to: Type,
     pub rounding: Rounding,
-    /// `rni` and the like: a float is rounded to a whole number.
+    /// True if a float is rounded to an integer, as by `rni`.
     pub whole: bool,
     pub saturate: bool,
     pub flush: bool,
@@ -125,7 +125,7 @@ impl Conversion {
                 }
             };
         }
-        /// Float to a whole float by each rounding.
+        /// Float to a float of integer value by each rounding.
         macro_rules! integral {
             ($float:ty) => {
                 match self.rounding {
@@ -271,7 +271,7 @@ impl Conversion {
             Rounding::Down => back > odd,
             Rounding::Up => back < odd,
         };
-        // One code further along the order of values, which is the order of magnitudes up to the sign.
+        // The adjacent code in the order of values, which is the order of magnitudes up to the sign.
         let shrink = (back > 0.0) == (back > odd);
         (match (towards_zero, shrink) {
             (false, _) => nearest,
@@ -281,7 +281,7 @@ impl Conversion {
     }
 }
 
-/// `value + rest` so that rounding it to f32 is rounding the sum.
+/// An f64 near `value + rest` that rounds to the same f32 as the exact sum (rounding to odd).
 fn odd_sum(value: f64, rest: f64) -> f64 {
     if rest == 0.0 || value.to_bits() & 1 == 1 {
         return value;

@@ -4,7 +4,7 @@ use super::rounding::*;
 use super::{Run, approx, binary, ternary, unary};
 use crate::ptx::Type::{self, F32, F64};
 
-/// What an opcode says about a floating-point result.
+/// The modifiers of an opcode that affect a floating-point result.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Mode {
     pub rounding: Rounding,
@@ -109,7 +109,7 @@ fn sub64<M: Round>(x: f64, y: f64) -> f64 {
     add64::<M>(x, -y)
 }
 
-/// The smaller and larger as PTX has them: −0 < +0, and NaN only if both are.
+/// Minimum and maximum as PTX defines them: −0 < +0, and NaN only if both operands are NaN.
 macro_rules! extremes {
     ($float:ident, $min:ident, $max:ident, $nan:expr) => {
         #[inline(always)]
@@ -199,7 +199,8 @@ pub(crate) fn pick_unary(name: &str, ty: Type, mode: &Mode) -> Option<Run> {
     })
 }
 
-/// The f64 approximations with `.ftz` see and give only the upper word; without, they are done in software.
+/// Clears the lower word. The f64 approximations with `.ftz` read and write only the upper word; those without are
+/// done in software.
 #[inline(always)]
 fn upper_half(x: f64) -> f64 {
     let bits = x.to_bits() & 0xffff_ffff_0000_0000;

@@ -43,14 +43,14 @@ fn widen(code: u8, format: Format) -> f32 {
     sign * magnitude
 }
 
-/// The nearest code, ties to even; too large a value becomes the largest finite one.
+/// The nearest code, ties to even; a value that is too large becomes the largest finite one.
 fn narrow(x: f32, format: Format) -> u32 {
     if x.is_nan() {
         return 0x7f;
     }
     let sign = x.to_bits() >> 24 & 0x80;
     let magnitude = x.abs();
-    // Codes ascend with their values, so the nearest lies at or behind the last one not above.
+    // Codes ascend with their values, so the nearest code is the last one not above `x` or the next one.
     let (mut below, mut above) = (0, format.largest);
     while above - below > 1 {
         let middle = below + (above - below) / 2;

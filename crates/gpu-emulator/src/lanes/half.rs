@@ -1,4 +1,4 @@
-//! f16 and bf16 ↔ f32, without branches so that they vectorise.
+//! Conversions between f32 and f16 or bf16, without branches so that they vectorise.
 
 /// The f32 of the f16 in the low half of `bits`.
 #[inline(always)]

@@ -3,7 +3,7 @@
 use super::{Run, binary, ternary, unary};
 use crate::ptx::Type::{self, *};
 
-/// A quotient as hardware gives it: dividing by zero sets every bit.
+/// A quotient as hardware computes it: division by zero sets every bit.
 macro_rules! divide {
     ($($unsigned:ident $signed:ident),*) => {$(
         #[inline(always)]
@@ -21,7 +21,7 @@ mod quotient {
     divide!(u16 i16, u32 i32, u64 i64);
 }
 
-/// A remainder as hardware gives it: dividing by zero gives the dividend.
+/// A remainder as hardware computes it: division by zero returns the dividend.
 macro_rules! remainder {
     ($($int:ident)*) => {$(
         #[inline(always)]

@@ -1,5 +1,5 @@
-//! What instructions do on the 32 lanes of a warp. Each is a closure on one lane, from which a loop over the
-//! lanes is compiled per instruction set; decoding picks the loop once, executing calls it.
+//! The effects of instructions on the 32 lanes of a warp. Each is a closure on one lane, from which a loop over the
+//! lanes is compiled per instruction set. Decoding picks the loop once; execution calls it.
 
 pub(crate) mod approx;
 pub(crate) mod bits;
@@ -34,7 +34,7 @@ pub(crate) const ALWAYS: Predicate = 0;
 pub(crate) const NEVER: Predicate = 1;
 /// The carry flag.
 pub(crate) const CARRY: Predicate = 2;
-/// Where unwanted predicates are written. Those of the program come behind it.
+/// The predicate that takes unwanted results. The program's own predicates follow it.
 pub(crate) const UNUSED: Predicate = 3;
 
 /// 64 bytes, so that registers are aligned for every instruction set.
@@ -116,7 +116,7 @@ impl Registers {
     }
 }
 
-/// Operands of a lane loop: destination, sources and one more number.
+/// Operands of a lane loop: destination, sources and a number.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Operands {
     pub d: Slot,
@@ -131,7 +131,7 @@ pub(crate) type Run = unsafe fn(&mut Registers, &Operands, u32);
 
 /// A loop that is compiled for each instruction set.
 pub(crate) trait Loop {
-    /// Runs it; `#[inline(always)]`, as everything hot that it calls.
+    /// Runs the loop. It is `#[inline(always)]`, and so is every hot function that it calls.
     fn run(registers: &mut Registers, operands: &Operands, mask: u32);
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn copy(wide: bool) -> Run {
     }
 }
 
-/// `d = bits x … of a`: part of a register, for unpacking. `bits` is 8, 16 or 32.
+/// `bits` bits of `a` from bit `x` on: part of a register, for unpacking. `bits` is 8, 16 or 32.
 pub(crate) fn part(wide: bool, bits: u32) -> Option<Run> {
     Some(match (wide, bits) {
         (false, 8) => with_number(|a: u32, _: u32, _: u32, x| a >> x & 0xff),
@@ -51,7 +51,7 @@ pub(crate) fn part(wide: bool, bits: u32) -> Option<Run> {
     })
 }
 
-/// `d = a with its bits x … replaced by b`, for packing.
+/// `a` with `bits` bits from bit `x` on replaced by `b`, for packing.
 pub(crate) fn join(wide: bool, bits: u32) -> Option<Run> {
     Some(match (wide, bits) {
         (false, 8) => with_number(|a: u32, b: u32, _: u32, x| a & !(0xff << x) | (b & 0xff) << x),

@@ -1,5 +1,5 @@
-//! Arithmetic of f16 and bf16, one value or a packed pair a lane. Computed in f32 and rounded once more, which
-//! for these operations is the same as rounding once.
+//! Arithmetic of f16 and bf16, one value or a packed pair per lane. It is computed in f32 and rounded again, which
+//! for these operations equals rounding once.
 
 use super::float::{Mode, max32, min32, or_nan, saturate};
 use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
@@ -7,7 +7,7 @@ use super::rounding::{Rounding, fma_odd};
 use super::{Bf, Half, Run, approx, binary, ternary, unary};
 use crate::ptx::Type::{self, *};
 
-/// The low and the high value of an operand, each through `f`.
+/// Applies `f` to the low and to the high value of the operands.
 macro_rules! both {
     ($from:ident, $to:ident, $f:expr, $($x:ident),*) => {
         $to($f($($from($x & 0xffff)),*)) | $to($f($($from($x >> 16)),*)) << 16
@@ -46,7 +46,7 @@ fn lift3<F: Fn(f32, f32, f32) -> f32 + Copy>(ty: Type, f: F) -> Option<Run> {
     })
 }
 
-/// Whether rounding and flushing are such as these loops do.
+/// True if these loops implement the rounding and flushing of `mode`.
 fn is_plain(mode: &Mode) -> bool {
     mode.rounding == Rounding::Nearest && !mode.flush
 }

@@ -29,7 +29,7 @@ macro_rules! modes {
 }
 modes! { Nearest Zero Down Up }
 
-/// Moves the nearest value `x` of an exact result `x + rest` as the mode says.
+/// Adjusts the nearest value `x` of an exact result `x + rest` to the rounding mode.
 macro_rules! directed {
     ($name:ident, $float:ty) => {
         #[inline(always)]

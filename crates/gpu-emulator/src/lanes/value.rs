@@ -1,4 +1,4 @@
-//! How values lie in registers.
+//! The representation of values in registers.
 
 use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::{LANES, Registers, Slot};
@@ -31,8 +31,8 @@ impl Bits for u64 {
     }
 }
 
-/// A value that a lane computes with. Narrow integers ignore the upper bits of their word when read and fill them
-/// by their sign when written, as `ld.s8` and `cvt.s16` do.
+/// A value that a lane computes with. Narrow integers ignore the upper bits of their word when read. When written,
+/// they extend their sign to these bits, as `ld.s8` and `cvt.s16` do.
 pub(crate) trait Value: Copy + 'static {
     type Bits: Bits;
     fn from_bits(bits: Self::Bits) -> Self;

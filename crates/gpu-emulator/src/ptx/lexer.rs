@@ -1,4 +1,5 @@
-//! Text → tokens. Words keep their dots (`ld.global.v4.u32`, `%tid.x`, `shared::cta`), everything else is one character.
+//! Splits a text into tokens. Words keep their dots (`ld.global.v4.u32`, `%tid.x`, `shared::cta`); every other token
+//! is one character.
 
 use super::SyntaxError;
 
@@ -10,7 +11,7 @@ pub(crate) struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Whether the token is a name, number, opcode or directive.
+    /// True if the token is a name, number, opcode or directive.
     pub fn is_word(&self) -> bool {
         self.text.bytes().next().is_some_and(is_word_byte)
     }
@@ -79,8 +80,8 @@ pub(crate) fn tokenize(source: &str) -> Result<Vec<Token<'_>>, SyntaxError> {
     Ok(tokens)
 }
 
-/// The end of the word at `at`; `::` belongs to a word, a single `:` ends it, and so does a second dot of what
-/// begins with one (`.reg.b32`).
+/// The end of the word at `at`. `::` belongs to a word; a single `:` ends it. A second dot ends a word that begins
+/// with a dot (`.reg.b32`).
 fn word_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     loop {

@@ -10,13 +10,13 @@ pub(crate) use types::Type;
 
 use std::collections::HashMap;
 
-/// Why a text is not PTX.
+/// The reason why a text is not PTX.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("PTX line {line}: {why}")]
 pub struct SyntaxError {
     /// The line, counted from 1.
     pub line: u32,
-    /// What is wrong with it.
+    /// A description of the error.
     pub why: String,
 }
 
@@ -24,7 +24,7 @@ pub struct SyntaxError {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Register(pub u32);
 
-/// Where a variable lives.
+/// The state space of a variable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
     Generic,
@@ -44,7 +44,7 @@ pub(crate) struct Variable {
     pub size: usize,
     /// The first bytes; the rest is zero.
     pub init: Vec<u8>,
-    /// Whether the size is given at launch.
+    /// True if the size is given at launch.
     pub is_extern: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Operand {
     Single(u32),
     /// `0d…`: the bits of a double.
     Double(u64),
-    /// `%tid.x` and the like.
+    /// A special register such as `%tid.x`.
     Special(String),
     /// A variable, label or function, and an offset.
     Symbol(String, i64),
@@ -87,7 +87,7 @@ pub(crate) struct SourceLine {
 /// One instruction.
 #[derive(Clone, Debug)]
 pub(crate) struct Instruction {
-    /// The predicate and whether it is negated.
+    /// The predicate, and true if it is negated.
     pub guard: Option<(Register, bool)>,
     pub opcode: String,
     pub operands: Vec<Operand>,
@@ -107,7 +107,7 @@ pub(crate) struct Function {
     pub registers: Vec<Type>,
     pub variables: Vec<Variable>,
     pub instructions: Vec<Instruction>,
-    /// (scope, name) → index of the instruction behind the label.
+    /// (scope, name) → index of the instruction after the label.
     labels: HashMap<(u32, String), usize>,
     /// (scope, name) → labels of a jump table.
     tables: HashMap<(u32, String), Vec<String>>,
@@ -118,7 +118,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// The innermost `map` entry called `name` that `scope` sees.
+    /// The entry of `map` called `name` in the innermost scope that `scope` sees.
     fn visible<'a, T>(
         &self,
         map: &'a HashMap<(u32, String), T>,
@@ -136,7 +136,7 @@ impl Function {
         }
     }
 
-    /// The index of the instruction behind label `name`.
+    /// The index of the instruction after label `name`.
     pub fn label(&self, scope: u32, name: &str) -> Option<usize> {
         self.visible(&self.labels, scope, name).copied()
     }

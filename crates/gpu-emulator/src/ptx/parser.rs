@@ -413,7 +413,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Whether a token that is `wanted` comes before one that is an `end`.
+    /// True if a `wanted` token comes before any `end` token.
     fn ahead(&self, wanted: impl Fn(&str) -> bool, end: impl Fn(&str) -> bool) -> bool {
         let rest = &self.tokens[self.next..];
         rest.iter()
@@ -433,7 +433,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A whole number that must be there.
+    /// Parses an integer that must be there.
     pub fn integer(&mut self) -> Result<u64, SyntaxError> {
         match self.number()? {
             Operand::Integer(value) => Ok(value),
@@ -441,7 +441,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The bits of a number of any kind.
+    /// Parses a number of any kind and returns its bits.
     pub fn number_bits(&mut self) -> Result<u64, SyntaxError> {
         Ok(match self.number()? {
             Operand::Integer(bits) | Operand::Double(bits) => bits,

@@ -63,17 +63,17 @@ impl Type {
         }
     }
 
-    /// Whether a register of this type takes 64 bits a lane.
+    /// True if a register of this type takes 64 bits a lane.
     pub fn is_wide(self) -> bool {
         self.size() == 8
     }
 
-    /// Whether it is a signed integer.
+    /// True for signed integers.
     pub fn is_signed(self) -> bool {
         matches!(self, Type::S8 | Type::S16 | Type::S32 | Type::S64)
     }
 
-    /// Whether it is a floating-point type, packed pairs included.
+    /// True for floating-point types, including packed pairs.
     pub fn is_float(self) -> bool {
         use Type::*;
         matches!(self, F16 | Bf16 | F16x2 | Bf16x2 | Tf32 | F32 | F64)

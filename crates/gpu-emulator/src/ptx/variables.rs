@@ -53,7 +53,7 @@ pub(super) fn declaration(at: &mut Cursor, in_list: bool) -> Result<Vec<Variable
     }
 }
 
-/// The product of `[2][3]`; `[]` is 0, nothing is `None`.
+/// The product of dimensions such as `[2][3]`; `[]` is 0, no dimension at all is `None`.
 fn dimensions(at: &mut Cursor) -> Result<Option<usize>, SyntaxError> {
     let mut count = None;
     while at.eat("[") {

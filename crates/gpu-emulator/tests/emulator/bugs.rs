@@ -1,4 +1,4 @@
-//! Bugs seeded into the sample kernels: each is found, and its place named.
+//! Bugs seeded into the sample kernels: the emulator finds each and reports its place.
 
 use crate::kernels;
 use crate::support::{Gpu, Random};
@@ -11,7 +11,7 @@ pub struct Bug {
     pub kernel: &'static str,
     pub right: &'static str,
     pub wrong: &'static str,
-    /// What it may be found as: that depends on which warp comes first.
+    /// The kinds of fault that it may be found as, depending on which warp comes first.
     found: &'static [FaultKind],
 }
 
@@ -83,7 +83,7 @@ bugs! {
         "blockIdx.x*blockDim.x+threadIdx.x;" => "blockIdx.x*(blockDim.x-1)+threadIdx.x;";
 }
 
-/// Runs a kernel at a size that is no multiple of its tiles where it allows that.
+/// Runs a kernel, where possible at a size that is no multiple of its tiles.
 fn run(gpu: &mut Gpu, kernel: &str) -> Result<(), Box<Fault>> {
     let random = &mut Random::new();
     let number = |gpu: &mut Gpu, n: usize| {
@@ -152,7 +152,7 @@ fn every_bug_is_found() {
             let mut gpu = Gpu::load(&format!("bugs/{}.ptx", bug.name));
             gpu.options.seed = seed;
             match run(&mut gpu, bug.kernel) {
-                // Found when the block has ended: it has no line.
+                // This fault is found when the block has ended, so it has no line.
                 Err(fault)
                     if fault.kind == FaultKind::GlobalRace && bug.found.contains(&fault.kind) =>
                 {

@@ -5,15 +5,15 @@ use crate::support::Gpu;
 use half::{bf16, f16};
 use kiln_base::special;
 
-/// What the result must be.
+/// The requirement on a result.
 enum Check {
-    /// Within so many units in the last place of an f32 of the function in f64.
+    /// Within this number of units in the last place of an f32 of the function in f64.
     Near(fn(f64) -> f64, f64),
     /// Exactly this.
     Exact(fn(f32) -> f32),
-    /// Within this of the function, absolutely.
+    /// Within this absolute error of the function.
     Within(fn(f64) -> f64, f64),
-    /// It only has to run.
+    /// No requirement: it only has to run.
     Runs,
 }
 
@@ -263,7 +263,7 @@ fn check_all(fixture: &str) {
                 Within(f, allowed) => (f(x as f64), *allowed),
                 Runs => return None,
             };
-            // Where f32 overflows, so may the function.
+            // Where the f32 of the expected value overflows, the function may overflow too.
             let same = got as f64 == want || want.abs() > f32::MAX as f64 && got.is_infinite();
             let near = (got as f64 - want).abs() <= allowed;
             (!same && !near).then(|| format!("{expression} at {x} = {got}, not {want}"))

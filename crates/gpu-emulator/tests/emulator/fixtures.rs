@@ -1,5 +1,5 @@
-//! The PTX fixtures and how NVRTC made them. Where `KILN_NVRTC` leads to the same NVRTC and its headers, they are
-//! compared with what it makes; `KILN_UPDATE_FIXTURES=1` writes them.
+//! The PTX fixtures and their compilation by NVRTC. If `KILN_NVRTC` leads to the same NVRTC with its headers, the
+//! fixtures are compared with its output; `KILN_UPDATE_FIXTURES=1` writes them.
 
 use crate::nvrtc::Nvrtc;
 use crate::support::{fixture, fixture_path};
@@ -64,7 +64,7 @@ fn all() -> Vec<Fixture> {
     all
 }
 
-/// The folder with NVRTC's `lib` and `include` that `KILN_NVRTC` leads to: itself, or around the library it names.
+/// The folder with NVRTC's `lib` and `include`: the path in `KILN_NVRTC` or a folder above it.
 fn nvrtc_folder() -> Option<PathBuf> {
     let given = PathBuf::from(std::env::var_os("KILN_NVRTC")?);
     let complete = |folder: &&Path| {

@@ -98,7 +98,7 @@ fn softmax() {
     }
 }
 
-/// `a[m, k] · b[k, n]`, with `b` transposed if so.
+/// `a[m, k] · b[k, n]`; `b` is stored transposed if `transposed`.
 fn product(a: &[f64], b: &[f64], [m, n, k]: [usize; 3], transposed: bool) -> Vec<f64> {
     let b_at = |q: usize, j: usize| {
         if transposed {
@@ -176,7 +176,7 @@ fn product_on_tensor_cores_of_a_warpgroup() {
     }
 }
 
-/// The result and what it should be.
+/// The result and the expected one.
 pub fn run_warpgroup_product(
     gpu: &mut Gpu,
     random: &mut Random,
@@ -287,7 +287,7 @@ fn products_of_halves_by_bytes() {
     assert_eq!(gpu.read::<u32>(out, 2), want);
 }
 
-/// Calls that follow each other declare arguments of one name and different sizes.
+/// Consecutive calls declare arguments of the same name and different sizes.
 #[test]
 fn arguments_of_one_name() {
     let call = |name: &str, ty: &str| {

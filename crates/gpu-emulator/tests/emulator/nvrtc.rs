@@ -23,7 +23,7 @@ fn open(path: &Path) -> *mut c_void {
 impl Nvrtc {
     /// Opens `lib/libnvrtc.so.13` of a folder.
     pub fn open(folder: &Path) -> Nvrtc {
-        // It finds its other half only when that is loaded.
+        // NVRTC finds this library only if it is loaded already.
         open(&folder.join("lib/libnvrtc-builtins.so.13.0"));
         let library = open(&folder.join("lib/libnvrtc.so.13"));
         Nvrtc {
@@ -44,7 +44,7 @@ impl Nvrtc {
         unsafe { std::mem::transmute_copy(&address) }
     }
 
-    /// A text that NVRTC gives by a function for its size and one for its bytes.
+    /// A text of NVRTC, read by a function for its size and one for its bytes.
     fn text(&self, program: Program, size: &CStr, get: &CStr) -> String {
         // SAFETY: the functions of NVRTC's header.
         unsafe {
@@ -59,7 +59,7 @@ impl Nvrtc {
         }
     }
 
-    /// Compiles a source. The PTX names it without its folder.
+    /// Compiles a source. The PTX mentions the source without its folder.
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> String {
         let options = [
             format!(

@@ -4,7 +4,7 @@ use kiln_gpu_emulator::{Fault, Launch, Memory, Options, Program, Statistics};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where a fixture is.
+/// The path of a fixture.
 pub fn fixture_path(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/fixtures")
@@ -17,7 +17,7 @@ pub fn fixture(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Random numbers that are the same every time.
+/// A generator of the same random numbers in every run.
 pub struct Random(u64);
 
 impl Random {
@@ -38,7 +38,7 @@ impl Random {
         (0..n).map(|_| one() * scale).collect()
     }
 
-    /// `n` whole numbers below `bound`.
+    /// `n` integers below `bound`.
     pub fn integers(&mut self, n: usize, bound: u64) -> Vec<i32> {
         (0..n).map(|_| (self.next() % bound) as i32).collect()
     }
@@ -81,7 +81,7 @@ impl Gpu {
         self
     }
 
-    /// Adds an array and gives its address.
+    /// Adds an array and returns its address.
     pub fn array<T: Copy>(&mut self, values: &[T]) -> u64 {
         let bytes = size_of_val(values);
         let address = self.memory.allocate(bytes);
@@ -92,7 +92,7 @@ impl Gpu {
         address
     }
 
-    /// Adds an array that nothing is written to.
+    /// Adds an uninitialised array and returns its address.
     pub fn empty<T>(&mut self, n: usize) -> u64 {
         let address = self.memory.allocate(n * size_of::<T>());
         self.number(address.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The conformance vectors: every one runs, and gives what hardware gave where that is stored, in
+//! The conformance vectors: every one runs. Its outputs equal those of hardware where these are stored, in
 //! `fixtures/hardware/NAME.bin`.
 
 use crate::support::fixture_path;
