@@ -1,4 +1,4 @@
-//! Names the library as cudarc asks for it, so that once it is loaded, opening "libcuda.so" finds it.
+//! Gives the library the name that cudarc asks for, so that once it is loaded, opening "libcuda.so" finds it.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -3,12 +3,12 @@
 use crate::status::{Failure, INVALID_VALUE};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// Where a function writes a result.
+/// The place where a function writes a result.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes `value`; an error if there is nowhere to.
+    /// Writes `value`; an error if the pointer is null.
     pub(crate) fn set(&self, value: T) -> Result<(), Failure> {
         if self.0.is_null() {
             return Err(INVALID_VALUE.into());
@@ -18,12 +18,12 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Writes `value` unless there is nowhere to.
+    /// Writes `value` unless the pointer is null.
     pub(crate) fn set_if_wanted(&self, value: T) {
         let _ = self.set(value);
     }
 
-    /// The place itself.
+    /// The pointer itself.
     pub(crate) fn pointer(&self) -> *mut T {
         self.0
     }
@@ -34,7 +34,7 @@ impl<T> Out<T> {
 pub struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// The value; an error if there is none.
+    /// The value; an error if the pointer is null.
     pub(crate) fn get(&self) -> Result<T, Failure> {
         if self.0.is_null() {
             return Err(INVALID_VALUE.into());
@@ -43,7 +43,7 @@ impl<T: Copy> In<T> {
         Ok(unsafe { self.0.read() })
     }
 
-    /// `n` values.
+    /// The array of `n` values.
     pub(crate) fn several(&self, n: usize) -> Result<Vec<T>, Failure> {
         if n == 0 {
             return Ok(Vec::new());
@@ -95,7 +95,7 @@ impl Arguments {
     }
 }
 
-/// What `cuLaunchHostFunc` calls.
+/// The type of the function that `cuLaunchHostFunc` calls.
 pub type HostFunction = extern "C" fn(*mut c_void);
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2`
@@ -179,7 +179,7 @@ pub struct LaunchAttribute {
     pub value: [u32; 16],
 }
 
-/// `CUmemPoolProps`, of which the device counts.
+/// `CUmemPoolProps`, of which only the device is used.
 #[allow(missing_docs)]
 #[derive(Copy, Clone)]
 #[repr(C)]

@@ -1,4 +1,4 @@
-//! What the environment says about the fake devices.
+//! The configuration of the fake devices from the environment.
 
 use kiln_gpu_emulator::Options;
 use std::path::PathBuf;

@@ -28,7 +28,7 @@ pub(crate) struct Graph {
     pub nodes: Vec<Placed>,
 }
 
-/// What was executed, for tests that count.
+/// Counts of executed work, for tests.
 #[derive(Copy, Clone, Debug, Default)]
 #[repr(C)]
 pub struct Counters {
@@ -40,12 +40,12 @@ pub struct Counters {
     pub instructions: u64,
 }
 
-/// Everything that calls change.
+/// The state that calls change.
 #[derive(Debug)]
 pub(crate) struct State {
     next: usize,
     pub initialised: bool,
-    /// The status that a fault left.
+    /// The status left by a fault.
     pub sticky: Status,
     pub fault: Option<String>,
     pub streams: HashMap<usize, Stream>,
@@ -58,7 +58,7 @@ pub(crate) struct State {
     pub accounts: Accounts,
     /// Pinned memory of the host: address → storage and length. Registered memory has no storage.
     pub pinned: BTreeMap<usize, (Vec<u128>, usize)>,
-    /// Pairs of devices, the second of which the first may access.
+    /// Pairs of devices: the first may access the second.
     pub peers: Vec<(usize, usize)>,
     pub counters: Counters,
 }
@@ -68,14 +68,14 @@ pub(crate) struct Driver {
     pub config: Config,
     pub memory: Arc<Memory>,
     state: Mutex<State>,
-    /// Held while work is carried out.
+    /// A lock that is held while work is carried out.
     engine: Mutex<()>,
 }
 
-/// Handles of contexts: this plus the device.
+/// The first handle of contexts; the device is added.
 const CONTEXTS: usize = 0x1000;
 
-/// Handles of null streams: this plus the device.
+/// The first handle of null streams; the device is added.
 const NULL_STREAMS: usize = 0x2000;
 
 /// The first handle of everything else.
@@ -122,7 +122,7 @@ pub(crate) fn driver() -> &'static Driver {
     })
 }
 
-/// Whether a handle from [`Driver::stream`] is a null stream.
+/// True if a handle from [`Driver::stream`] is a null stream.
 pub(crate) fn is_null_stream(stream: usize) -> bool {
     (NULL_STREAMS..FIRST_HANDLE).contains(&stream)
 }
@@ -134,7 +134,7 @@ impl State {
         self.next
     }
 
-    /// An error after a fault.
+    /// Fails after a fault.
     pub fn check_healthy(&self) -> Result<(), Failure> {
         if self.sticky == 0 {
             Ok(())
@@ -143,7 +143,7 @@ impl State {
         }
     }
 
-    /// The pinned allocation that holds `len` bytes at `address`.
+    /// True if a pinned allocation holds `len` bytes at `address`.
     pub fn pinned_at(&self, address: usize, len: usize) -> bool {
         let below = self.pinned.range(..=address).next_back();
         below.is_some_and(|(start, (_, size))| address + len <= start + size)
@@ -163,7 +163,7 @@ impl Driver {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// An error before `cuInit`.
+    /// Fails before `cuInit`.
     pub fn check_initialised(&self) -> Result<(), Failure> {
         if self.state().initialised {
             Ok(())
@@ -213,7 +213,7 @@ impl Driver {
         self.device_of(CURRENT.get())
     }
 
-    /// The stream that a program means: 0, 1 and 2 are the null stream of the current device.
+    /// Resolves the stream of a call: 0, 1 and 2 are the null stream of the current device.
     pub fn stream(&self, stream: usize) -> Result<usize, Failure> {
         if stream > 2 {
             return Ok(stream);
@@ -221,7 +221,7 @@ impl Driver {
         Ok(NULL_STREAMS + self.current_device()?)
     }
 
-    /// Allocates device memory. If there is none, what is queued to be freed is waited for.
+    /// Allocates device memory. If too little is free, waits for queued frees.
     pub fn allocate(
         &self,
         device: usize,
@@ -241,7 +241,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Whether `address` is a live allocation.
+    /// True if `address` is a live allocation.
     pub fn is_allocated(&self, address: u64) -> bool {
         self.state().accounts.blocks.contains_key(&address)
     }
@@ -255,7 +255,7 @@ impl Driver {
         }
     }
 
-    /// Checks that pinned memory which a queued copy uses is still there.
+    /// Checks that a queued copy stays inside the pinned memory at its address.
     pub fn check_host(&self, address: usize, len: usize) -> Result<(), String> {
         let state = self.state();
         let below = state.pinned.range(..=address).next_back();

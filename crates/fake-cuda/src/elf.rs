@@ -1,29 +1,29 @@
-//! The PTX that machine code holds, in whose place it is emulated.
+//! Extracts the PTX from machine code; the PTX is emulated in its place.
 
 use crate::status::{Failure, INVALID_IMAGE, NO_BINARY, failure};
 use std::ffi::CStr;
 
 /// `EM_CUDA`.
 const MACHINE: u64 = 190;
-/// The kind of the section with the PTX, as Kiln's engine adds it: one of those that are left to users.
+/// The type of the section with the PTX, from the range for users; Kiln's engine adds this section.
 const PTX: u64 = 0x8000_0000 | u32::from_le_bytes(*b"PTX\0") as u64;
 const SECTION: usize = 64;
 
-/// The PTX of machine code for devices of exactly this compute capability. `read` gives as many bytes of the file from
-/// there on; a file of unknown length is read as far as it says itself that it goes.
+/// The PTX of machine code for devices of exactly this compute capability. `read(at, len)` returns bytes of the file;
+/// a file of unknown length is read as far as its own headers declare.
 pub(crate) fn ptx<'a>(
     read: impl Fn(usize, usize) -> Option<&'a [u8]>,
     capability: u64,
 ) -> Result<String, Failure> {
     let other = || failure(NO_BINARY, "this is no machine code of a GPU");
-    // 64 bits, little-endian. What is none may be shorter than a whole header.
+    // 64 bits, little-endian. A file of another kind may be shorter than a whole header.
     let identity = read(0, 16).filter(|i| i.starts_with(b"\x7fELF\x02\x01"));
     let version = identity.ok_or_else(other)?[8];
     let header = read(0, 64).ok_or(INVALID_IMAGE)?;
     if number(header, 18, 2) != MACHINE {
         return Err(other());
     }
-    // Where the architecture stands depends on the version of the format.
+    // The place of the architecture depends on the version of the format.
     let architecture = match version {
         8 => number(header, 48, 4) >> 8 & 0xff,
         _ => number(header, 48, 4) & 0xff,

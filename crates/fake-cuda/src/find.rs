@@ -1,4 +1,4 @@
-//! For tests: finding the shared library, and asking it what no driver function tells.
+//! For tests: finds the shared library, and queries it for state that no driver function returns.
 
 use crate::driver::Counters;
 use std::ffi::{CString, c_char, c_void};
@@ -9,11 +9,10 @@ use std::sync::OnceLock;
 /// The file name that Cargo gives to the library.
 const FILE: &str = "libkiln_fake_cuda.so";
 
-/// The path of the shared library, which Cargo builds as part of this crate: beside the running test, or in the
-/// folder above. Where `KILN_CUDA_DRIVER` names another driver, tests run on that, and this is its path.
+/// The path of the shared library, which Cargo builds as part of this crate: next to the running test, or in the
+/// folder above. If `KILN_CUDA_DRIVER` names another driver, tests run on that one, and this is its path.
 ///
-/// # Panics
-/// If it is not there.
+/// # Panics If it is not there.
 pub fn library() -> PathBuf {
     if let Some(driver) = std::env::var_os("KILN_CUDA_DRIVER").filter(|v| !v.is_empty()) {
         return driver.into();
@@ -35,10 +34,9 @@ pub fn library() -> PathBuf {
     })
 }
 
-/// Loads the library, so that it is what opening `libcuda.so` gives from now on. Calling it again is fine.
+/// Loads the library, so that opening `libcuda.so` finds it from now on. Calling it again is fine.
 ///
-/// # Panics
-/// If the library is not there or can't be loaded.
+/// # Panics If the library is not there or can't be loaded.
 pub fn install() {
     handle();
 }
@@ -65,7 +63,7 @@ fn symbol(name: &std::ffi::CStr) -> *mut c_void {
     address
 }
 
-/// What the emulator found wrong last.
+/// The text of the last fault that the emulator found.
 pub fn last_fault() -> Option<String> {
     type LastFault = extern "C" fn(*mut c_char, usize, *mut usize) -> i32;
     // SAFETY: the function has this type in `api::extra`.
@@ -78,7 +76,7 @@ pub fn last_fault() -> Option<String> {
     (length > 0).then(|| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Lets calls succeed again after a fault, which on hardware takes a new process.
+/// Lets calls succeed again after a fault; on hardware this takes a new process.
 pub fn reset() {
     // SAFETY: the function has this type in `api::extra`.
     let reset: extern "C" fn() -> i32 =
@@ -86,7 +84,7 @@ pub fn reset() {
     reset();
 }
 
-/// What was executed so far.
+/// The counts of work executed so far.
 pub fn counters() -> Counters {
     type Get = extern "C" fn(*mut Counters) -> i32;
     // SAFETY: the function has this type in `api::extra`.

@@ -11,15 +11,15 @@ use std::sync::Arc;
 pub(crate) struct Placed {
     pub handle: usize,
     pub node: Node,
-    /// The positions of the nodes that it depends on.
+    /// The positions of its dependencies.
     pub after: Vec<usize>,
 }
 
-/// The nodes of a graph, each behind those that it depends on.
+/// The nodes of a graph, each after its dependencies.
 pub(crate) type Nodes = Arc<Vec<Placed>>;
 
-/// Executes the nodes of a graph in an order that is drawn from a seed. It is a fault if kernels of which neither
-/// depends on the other touch the same memory, one of them writing; that does not depend on the order.
+/// Executes the nodes of a graph in an order drawn from a seed. Two kernels without a dependency between them must
+/// not touch the same memory if one of them writes: that is a fault, and is found in every order.
 pub(crate) fn execute(nodes: &[Placed], mut seed: u64, driver: &Driver) -> Result<(), Broken> {
     let chain = |(i, node): (usize, &Placed)| i == 0 || node.after.contains(&(i - 1));
     let traced = !nodes.iter().enumerate().all(chain);
@@ -84,7 +84,7 @@ impl Set {
     }
 }
 
-/// For each node all that it depends on.
+/// The direct and indirect dependencies of each node.
 fn ancestors(nodes: &[Placed]) -> Vec<Set> {
     let mut all: Vec<Set> = Vec::with_capacity(nodes.len());
     for node in nodes {

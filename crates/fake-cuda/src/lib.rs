@@ -1,19 +1,18 @@
 //! A CUDA driver without a GPU: a `libcuda.so` whose kernels run on [`kiln_gpu_emulator`], so that an engine runs
-//! unchanged, down to streams, events, memory pools and graphs. It loads PTX, and machine code that holds the PTX that it
-//! came from, as Kiln's engine compiles it with `KILN_CUDA_PTX=1`: that must be for the device's own architecture, as on
-//! hardware, and its PTX is what runs. Other machine code is refused.
+//! unchanged, down to streams, events, memory pools and graphs. It loads PTX, and machine code with its PTX inside,
+//! as Kiln's engine compiles it with `KILN_CUDA_PTX=1`. That machine code must be for the device's own architecture,
+//! as on hardware; its PTX is what runs. Other machine code is refused.
 //!
 //! # Using it
 //!
-//! Depend on this crate under `[dev-dependencies]`: Cargo then builds the shared library beside the tests. Before
-//! the first call of cudarc, a test calls [`install`], which loads the library. It is named `libcuda.so`, as
-//! cudarc asks for it, and the loader gives what is loaded under that name.
+//! Depend on this crate under `[dev-dependencies]`: Cargo then builds the shared library next to the tests. Before
+//! the first call of cudarc, a test calls [`install`], which loads the library. The library is named `libcuda.so`,
+//! which is the name that cudarc asks for, so the loader returns the library that is loaded already.
 //!
-//! Work is queued, and carried out when someone waits for it. A program that forgets to wait sees old data. The nodes
-//! of a graph come in an order drawn anew at every launch, and kernels of it that meet in memory where neither
-//! depends on the other are a fault.
-//! Anything that the emulator finds wrong, a race say, makes this and every later call fail, as a fault does on
-//! hardware; [`last_fault`] tells what it was, and it is printed.
+//! Work is queued, and carried out only when someone waits for it: a program that forgets to wait sees old data. The
+//! nodes of a graph run in an order drawn anew at every launch. Kernels of a graph that conflict in memory without a
+//! dependency between them are a fault. Any fault that the emulator finds, such as a race, makes this and every later
+//! call fail, as a fault does on hardware. It is printed, and [`last_fault`] returns it.
 //!
 //! # Environment
 //!

@@ -1,4 +1,4 @@
-//! Accounts of device memory: what is allocated, and what pools hold back.
+//! The accounts of device memory: allocations, and free memory that pools hold.
 
 use crate::status::{Failure, INVALID_HANDLE, OUT_OF_MEMORY};
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ pub(crate) struct Pool {
     pub used_high: u64,
     pub reserved: u64,
     pub reserved_high: u64,
-    /// What the pool keeps when the device synchronises.
+    /// The bytes that the pool keeps when the device synchronises.
     pub threshold: u64,
 }
 
 impl Pool {
-    /// Gives back what is free beyond `keep` bytes.
+    /// Releases free memory beyond `keep` bytes.
     pub fn trim(&mut self, keep: u64) {
         self.reserved = self.reserved.min(keep.max(self.used));
     }
@@ -81,13 +81,13 @@ impl Accounts {
             .sum()
     }
 
-    /// Bytes that are free for anyone.
+    /// The bytes that any allocation may take.
     pub fn free(&self, device: usize) -> u64 {
         self.total
             .saturating_sub(self.plain[device] + self.reserved(device))
     }
 
-    /// Accounts for an allocation of `size` bytes; memory that pools hold back is taken if it has to be.
+    /// Accounts for an allocation of `size` bytes. Pools give up their free memory if it is needed.
     pub fn reserve(
         &mut self,
         device: usize,
@@ -126,7 +126,7 @@ impl Accounts {
         Ok(Block { device, size, pool })
     }
 
-    /// Takes an allocation off the accounts.
+    /// Removes an allocation from the accounts.
     pub fn release(&mut self, block: Block) {
         match block.pool.and_then(|handle| self.pools.get_mut(&handle)) {
             Some(pool) => pool.used -= block.size,
@@ -134,7 +134,7 @@ impl Accounts {
         }
     }
 
-    /// A device synchronises: pools give back what is beyond their threshold.
+    /// Lets pools release memory beyond their threshold when a device synchronises.
     pub fn synchronised(&mut self, device: usize) {
         for pool in self.pools.values_mut().filter(|p| p.device == device) {
             let keep = pool.threshold;
@@ -158,7 +158,7 @@ mod tests {
         accounts.release(block);
         accounts.synchronised(0);
         assert_eq!(accounts.free(0), 4096 - 3072);
-        // A plain allocation takes what the pool only holds back.
+        // A plain allocation takes free memory that the pool holds.
         let plain = accounts.reserve(0, 2048, None).unwrap();
         assert_eq!(accounts.pools[&pool].reserved, 0);
         accounts.release(plain);

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 /// A `CUresult`.
 pub type Status = i32;
 
-/// Why a call fails: the status, and what to say on stderr about it.
+/// The reason why a call fails: the status, and a message for stderr.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub status: Status,
@@ -18,7 +18,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// A failure with an explanation.
+/// The failure with an explanation.
 pub(crate) fn failure(status: Status, why: impl Into<String>) -> Failure {
     Failure {
         status,

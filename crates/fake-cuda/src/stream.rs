@@ -1,5 +1,5 @@
-//! Streams: queues that are worked off when someone waits for them, so that a program that forgets to wait sees
-//! old data, as it may on hardware.
+//! Streams: queues that run only when someone waits for them, so that a program that forgets to wait sees old data,
+//! as it may on hardware.
 
 use crate::driver::{Driver, State};
 use crate::graph::{Placed, execute};
@@ -9,19 +9,19 @@ use std::collections::{HashMap, VecDeque};
 use std::thread::ThreadId;
 use std::time::Instant;
 
-/// A queue longer than this is worked off by the one who appends, as hardware's queues are finite too.
+/// The length above which the caller that appends runs the queue; hardware's queues are finite too.
 const LONGEST_QUEUE: usize = 1024;
 
 /// A stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub device: usize,
-    /// Whether it waits for the null stream and the null stream for it.
+    /// True if the stream and the null stream wait for each other.
     pub blocking: bool,
     pub queue: VecDeque<Work>,
     /// The capture that it takes part in.
     pub capture: Option<u64>,
-    /// Whether its part of a capture still has to be joined.
+    /// True if its part of a capture still has to be joined.
     pub unjoined: bool,
 }
 
@@ -29,17 +29,17 @@ pub(crate) struct Stream {
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     pub timing: bool,
-    /// How often it was recorded, and the last recording that was reached.
+    /// The number of recordings so far, and the last recording that was reached.
     pub recorded: u64,
     pub reached: u64,
     /// The stream of the last recording.
     pub stream: usize,
     pub at: Option<Instant>,
-    /// The capture and its stream that recorded it last.
+    /// The capture that recorded it last, and the stream of that recording.
     pub captured: Option<(u64, usize)>,
 }
 
-/// How a capture forbids other calls.
+/// The calls that a capture forbids.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CaptureMode {
     Global,
@@ -47,7 +47,7 @@ pub(crate) enum CaptureMode {
     Relaxed,
 }
 
-/// A capture under way.
+/// A capture in progress.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub origin: usize,
@@ -69,7 +69,7 @@ impl State {
             .ok_or_else(|| INVALID_HANDLE.into())
     }
 
-    /// An error if a capture forbids calls that could touch captured work.
+    /// Fails if a capture forbids calls that could touch captured work.
     pub fn check_captures(&mut self) -> Result<(), Failure> {
         let this = std::thread::current().id();
         let forbidden = self.captures.values_mut().find(|c| match c.mode {
@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// An error if work in the null stream `null` would wait for a capture.
+    /// Fails if work in the null stream `null` would wait for a capture; this breaks the capture.
     fn check_not_implied(&mut self, null: usize) -> Result<(), Failure> {
         let device = self.stream(null)?.device;
         let mut streams = self
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// An error, which breaks the capture, if the stream is capturing.
+    /// Fails if the stream is capturing; this breaks the capture.
     pub fn check_not_capturing(&mut self, stream: usize) -> Result<(), Failure> {
         if let Some(id) = self.stream(stream)?.capture {
             self.captures.get_mut(&id).ok_or(INVALID_HANDLE)?.broken = true;
@@ -121,7 +121,7 @@ impl Driver {
             state.stream(stream)?.unjoined = true;
             let handle = state.new_handle();
             let capture = state.captures.get_mut(&id).ok_or(INVALID_HANDLE)?;
-            // What several streams give to a capture is one chain, in the order in which they do.
+            // Captured work of several streams becomes one chain, in the order of submission.
             let after = capture.nodes.len().checked_sub(1).into_iter().collect();
             capture.nodes.push(Placed {
                 handle,
@@ -146,7 +146,7 @@ impl Driver {
         queue.push_back(work);
         let is_long = queue.len() > LONGEST_QUEUE;
         let seed = self.config.options.seed;
-        // Under a seed, some work is carried out early: a program must not rely on delays either.
+        // With a seed, some work is carried out early: a program must not rely on delays either.
         let is_early = seed != 0
             && (state.new_handle() as u64 ^ seed)
                 .count_ones()
@@ -161,7 +161,7 @@ impl Driver {
         }
     }
 
-    /// The null stream works off all blocking streams, then itself.
+    /// Runs all blocking streams, then the null stream.
     fn drain_blocking(&self, null: usize) -> Result<(), Failure> {
         let device = self.state().stream(null)?.device;
         for stream in self.streams_of(device, |s| s.blocking) {
@@ -183,7 +183,7 @@ impl Driver {
         streams
     }
 
-    /// Works off everything that was queued in `stream`.
+    /// Runs all work that was queued in `stream`.
     pub fn drain(&self, stream: usize) -> Result<(), Failure> {
         let _engine = self.engine();
         self.run_until(stream, |state| {
@@ -195,7 +195,7 @@ impl Driver {
         self.state().check_healthy()
     }
 
-    /// Works off every stream of a device.
+    /// Runs all work of every stream of a device.
     pub fn drain_device(&self, device: usize) -> Result<(), Failure> {
         for stream in self.streams_of(device, |_| true) {
             self.drain(stream)?;
@@ -216,7 +216,7 @@ impl Driver {
         self.state().check_healthy()
     }
 
-    /// Works off `stream` until recording `number` of `event` is reached. Under the engine's lock.
+    /// Runs `stream` until recording `number` of `event` is reached. The caller holds the engine's lock.
     fn reach(&self, stream: usize, event: usize, number: u64) {
         self.run_until(stream, |state| {
             let is_over = state.events.get(&event).is_none_or(|e| e.reached >= number);
@@ -228,7 +228,7 @@ impl Driver {
         });
     }
 
-    /// Works off `stream` until `done`. Under the engine's lock.
+    /// Runs `stream` until `done`. The caller holds the engine's lock.
     fn run_until(&self, stream: usize, done: impl Fn(&State) -> bool) {
         loop {
             let work = {
@@ -252,7 +252,7 @@ impl Driver {
         }
     }
 
-    /// One step of a stream that someone polls; whether the queue is empty now.
+    /// Runs one item of a stream that someone polls; true if the queue is empty now.
     pub fn step(&self, stream: usize) -> Result<bool, Failure> {
         let _engine = self.engine();
         let length = self.state().stream(stream)?.queue.len();
@@ -292,7 +292,7 @@ impl Driver {
         }
     }
 
-    /// Notes a fault: from now on every call fails, as after one on hardware.
+    /// Records a fault: from now on every call fails, as on hardware.
     fn break_down(&self, broken: Broken) {
         eprintln!("[fake cuda] {}", broken.text);
         if let Some(path) = &self.config.fault_file

@@ -1,4 +1,4 @@
-//! What streams and graphs execute.
+//! The work that streams and graphs execute.
 
 use crate::abi::HostFunction;
 use crate::driver::Driver;
@@ -27,7 +27,7 @@ pub(crate) struct KernelNode {
 pub(crate) enum Place {
     Device(u64),
     Host(usize),
-    /// What pageable memory held when the copy was asked for.
+    /// The contents of pageable memory when the copy was submitted.
     Bytes(Arc<[u8]>),
 }
 
@@ -43,7 +43,7 @@ unsafe impl Send for Callback {}
 // SAFETY: as above.
 unsafe impl Sync for Callback {}
 
-/// An operation that graphs hold too.
+/// An operation that a stream or a graph may hold.
 #[derive(Clone, Debug)]
 pub(crate) enum Node {
     Kernel(KernelNode),
@@ -66,15 +66,15 @@ pub(crate) enum Node {
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Node(Node),
-    /// A graph, and what its nodes' order is drawn from.
+    /// A graph, and the seed for the order of its nodes.
     Graph(Nodes, u64),
     Free(u64),
-    /// An event and which of its recordings.
+    /// An event and the number of its recording.
     Record(usize, u64),
     Wait(usize, u64),
 }
 
-/// What went wrong, and what the driver reports of it.
+/// A fault: the status that the driver reports, and a description.
 pub(crate) struct Broken {
     pub status: Status,
     pub text: String,
@@ -130,7 +130,7 @@ impl Node {
 }
 
 impl KernelNode {
-    /// Runs the kernel; gives what it touched, if that is wanted.
+    /// Runs the kernel; returns its accesses to memory if `traced`.
     pub fn execute(&self, driver: &Driver, traced: bool) -> Result<Trail, Broken> {
         let launch = Launch {
             kernel: &self.kernel,

@@ -5,7 +5,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKe
 use cudarc::nvrtc::Ptx;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// `x[i] = x[i] * factor + 1` for `i < n`, and a kernel that waits for nobody at a barrier of some threads.
+/// `x[i] = x[i] * factor + 1` for `i < n`, and a kernel that waits forever at a barrier of some threads.
 const PTX: &str = "
 .version 8.0
 .target sm_80
@@ -84,7 +84,7 @@ impl Device {
 #[test]
 fn the_library_is_found_under_its_name() {
     let _turn = turn();
-    // SAFETY: asking for what is loaded already.
+    // SAFETY: this opens a library that is loaded already.
     unsafe {
         assert!(sys::is_culib_present());
         let handle = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
@@ -124,7 +124,7 @@ fn work_waits_until_someone_waits_for_it() {
         .record_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT))
         .unwrap();
     assert_eq!(kiln_fake_cuda::counters().kernels, before);
-    // Another stream, ordered behind by the event.
+    // Another stream, which the event orders after the first.
     let other = d.context.new_stream().unwrap();
     other.wait(&event).unwrap();
     let copy = other.clone_dtod(&x).unwrap();
@@ -210,7 +210,8 @@ fn nodes_of_a_graph_get_new_arguments() {
 fn kernels_of_a_graph_that_meet_are_a_fault_unless_one_depends_on_the_other() {
     let _turn = turn();
     use cudarc::driver::DevicePtr;
-    // The last node works on what the first wrote, or on numbers of its own; through an empty node, or directly.
+    // The last node works on the array that the first wrote, or on its own; it depends on the first through an empty
+    // node, or directly.
     for (meets, depends, through) in [
         (true, false, false),
         (true, true, false),
@@ -309,7 +310,7 @@ fn memory_runs_out_and_comes_back() {
     let error = d.stream.alloc_zeros::<u8>(half).unwrap_err();
     assert_eq!(error.0, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     drop(first);
-    // What is queued to be freed is waited for.
+    // Queued frees are waited for.
     let second = d.stream.alloc_zeros::<u8>(half).unwrap();
     drop(second);
     d.stream.synchronize().unwrap();
@@ -364,7 +365,7 @@ fn what_is_no_ptx_is_refused() {
     assert_eq!(error.0, sys::CUresult::CUDA_ERROR_INVALID_PTX);
 }
 
-/// Machine code for sm_90 that holds this text in a section of this kind, and no code.
+/// Machine code for sm_90 without code, with this text in a section of this type.
 fn cubin(kind: u32, text: &[u8]) -> Vec<u8> {
     let mut image = vec![0; 64 + 2 * 64];
     let numbers: [(usize, &[u8]); 10] = [
@@ -386,7 +387,7 @@ fn cubin(kind: u32, text: &[u8]) -> Vec<u8> {
     image
 }
 
-/// The kind of section in which Kiln's engine puts PTX.
+/// The type of the section in which Kiln's engine puts PTX.
 const HOLDS_PTX: u32 = 0x8058_5450;
 
 #[test]
@@ -425,12 +426,12 @@ fn machine_code_that_is_no_such_is_refused() {
         image[at] = byte;
         image
     };
-    // For sm_80, of a processor, and without PTX.
+    // Machine code for sm_80, code of a CPU, and machine code without PTX.
     for image in [changed(49, 80), changed(18, 62), cubin(1, text.as_bytes())] {
         let refused = status(Ptx::from_binary(image));
         assert_eq!(refused, sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU);
     }
-    // Text without an end, or with two, and sections of another size or at no address.
+    // Text without an end or with two, section headers of another size, and sections at no address.
     let texts = [PTX.to_string(), format!("{PTX}\0\0")];
     let texts = texts.iter().map(|text| cubin(HOLDS_PTX, text.as_bytes()));
     let tables = [changed(58, 63), changed(47, 255), changed(128 + 31, 255)];
@@ -438,10 +439,10 @@ fn machine_code_that_is_no_such_is_refused() {
         let refused = status(Ptx::from_binary(image));
         assert_eq!(refused, sys::CUresult::CUDA_ERROR_INVALID_IMAGE);
     }
-    // The length of a file is known.
+    // A file has a known length.
     let file = std::env::temp_dir().join(format!("kiln-fake-cut-{}.cubin", std::process::id()));
     for len in 4..whole.len() {
-        // Steps, but all around the headers.
+        // Lengths in steps, but every length around the headers.
         if len < 260 || len % 100 == 0 || len + 1 == whole.len() {
             std::fs::write(&file, &whole[..len]).unwrap();
             status(Ptx::from_file(&file));

@@ -61,7 +61,7 @@ exports! {
     }
 
     fn cuEventDestroy_v2(event: usize) {
-        // Waits that were queued on it must still find it.
+        // Waits that were queued on the event must still find it.
         let driver = driver();
         let waited = driver.state().events.get(&event).map(|e| e.recorded > e.reached);
         if waited.ok_or(INVALID_HANDLE)? {

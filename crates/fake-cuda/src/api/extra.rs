@@ -1,4 +1,4 @@
-//! Initialisation, errors, looking functions up, and what only this driver has.
+//! Initialisation, errors, looking up functions, and functions that only this driver has.
 
 use crate::abi::{Out, Text};
 use crate::driver::{Counters, driver};

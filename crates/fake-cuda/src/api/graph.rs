@@ -9,7 +9,7 @@ use crate::work::{Node, Place, Work};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// Adds a node to a graph, behind others of it.
+/// Adds a node to a graph, after the nodes that it depends on.
 fn add(
     out: Out<usize>,
     graph: usize,
@@ -184,7 +184,7 @@ exports! {
         if nodes.pointer().is_null() {
             return count.set(graph.nodes.len());
         }
-        // SAFETY: the caller passes the room that `count` says.
+        // SAFETY: the caller passes room for the number of nodes in `count`.
         let room = unsafe { count.pointer().read() };
         let written = room.min(graph.nodes.len());
         for (i, node) in graph.nodes.iter().take(written).enumerate() {

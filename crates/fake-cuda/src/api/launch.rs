@@ -79,8 +79,8 @@ fn launch(params: KernelNodeParams, stream: usize) -> Result<(), Failure> {
     driver.submit(driver.stream(stream)?, Node::Kernel(node))
 }
 
-/// Whether a launch attribute changes nothing here: priorities, memory synchronisation domains, and clusters of
-/// one block.
+/// True if a launch attribute has no effect here: priorities, memory synchronisation domains, and clusters of one
+/// block.
 fn is_harmless(attribute: &LaunchAttribute) -> bool {
     match attribute.id {
         // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -118,7 +118,7 @@ exports! {
     ) {
         let config = config.get()?;
         if config.count > 0 {
-            // SAFETY: the caller passes as many attributes.
+            // SAFETY: the caller passes `config.count` attributes.
             let attributes =
                 unsafe { std::slice::from_raw_parts(config.attrs, config.count as usize) };
             if let Some(odd) = attributes.iter().find(|a| !is_harmless(a)) {

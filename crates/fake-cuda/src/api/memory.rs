@@ -8,7 +8,7 @@ use crate::work::{Node, Place, Work};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-/// Runs `node` at once, as calls without a stream do: in the null stream.
+/// Runs `node` at once in the null stream, as calls without a stream do.
 fn now(node: Node) -> Result<(), Failure> {
     let driver = driver();
     driver.state().check_captures()?;
@@ -16,7 +16,7 @@ fn now(node: Node) -> Result<(), Failure> {
     driver.submit(null, node)
 }
 
-/// Checks the addresses of a copy when it is asked for, as far as they are known then.
+/// Checks the addresses of a copy when it is submitted, as far as they are known by then.
 fn check_device(driver: &Driver, address: u64, len: usize) -> Result<(), Failure> {
     if len == 0 {
         return Ok(());
@@ -27,7 +27,7 @@ fn check_device(driver: &Driver, address: u64, len: usize) -> Result<(), Failure
         .map_err(|e| failure(INVALID_VALUE, e.to_string()))
 }
 
-/// A copy from the host: pageable memory is read at once, pinned memory when the copy's turn comes.
+/// The source of a copy from the host: pageable memory is read at once, pinned memory when the copy is executed.
 fn from_host(host: usize, len: usize) -> Result<Place, Failure> {
     if host == 0 && len > 0 {
         return Err(INVALID_VALUE.into());
@@ -45,7 +45,7 @@ fn to_device(to: u64, host: usize, len: usize, stream: usize) -> Result<(), Fail
     let driver = driver();
     check_device(driver, to, len)?;
     let stream = driver.stream(stream)?;
-    // A graph copies what is there when it runs.
+    // A graph copies the contents at the time that it runs.
     let captures = driver.state().stream(stream)?.capture.is_some();
     let from = if captures {
         Place::Host(host)
@@ -79,7 +79,7 @@ fn to_host(host: usize, from: u64, len: usize, stream: usize) -> Result<(), Fail
             len,
         },
     )?;
-    // Into pageable memory, the call returns when the copy is over.
+    // A copy to pageable memory returns when it is complete.
     if waits { driver.drain(stream) } else { Ok(()) }
 }
 

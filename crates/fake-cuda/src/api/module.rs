@@ -11,7 +11,7 @@ use kiln_gpu_emulator::{MAX_SHARED, Program};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// The PTX of an image: itself, or what machine code holds.
+/// The PTX of an image: the image itself, or the PTX in its machine code.
 fn text(image: *const c_void) -> Result<String, Failure> {
     if image.is_null() {
         return Err(INVALID_VALUE.into());
@@ -24,7 +24,7 @@ fn text(image: *const c_void) -> Result<String, Failure> {
             start
                 .checked_add(len)
                 .filter(|end| *end <= isize::MAX as usize)?;
-            // SAFETY: these are bytes that the image says it has, which the caller vouches for.
+            // SAFETY: the image declares these bytes as its own, and the caller vouches for the image.
             Some(unsafe { std::slice::from_raw_parts(image.cast::<u8>().add(at), len) })
         };
         return elf::ptx(read, capability());
@@ -32,7 +32,7 @@ fn text(image: *const c_void) -> Result<String, Failure> {
     if u32::from_le_bytes(magic) == 0xba55_ed50 {
         return Err(failure(NO_BINARY, "fat binaries aren't read: load PTX"));
     }
-    // SAFETY: an image that is no machine code is a text that ends with 0.
+    // SAFETY: an image that is not machine code is a text that ends with 0.
     let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) };
     Ok(text.to_str().map_err(|_| INVALID_IMAGE)?.to_string())
 }
@@ -58,7 +58,7 @@ fn load(module: Out<usize>, source: &str) -> Result<(), Failure> {
 const ERROR_LOG: c_int = 5;
 const ERROR_LOG_SIZE: c_int = 6;
 
-/// Writes `message` to the error log that the options name.
+/// Writes `message` to the error log given by the options.
 fn write_log(options: &[c_int], values: &[usize], message: &str) {
     let value = |wanted| options.iter().position(|&o| o == wanted).map(|i| values[i]);
     if let (Some(buffer), Some(size)) = (value(ERROR_LOG), value(ERROR_LOG_SIZE))
@@ -90,7 +90,7 @@ exports! {
         if let Err(failure) = &result
             && count > 0
         {
-            // SAFETY: the caller passes `count` options and as many values.
+            // SAFETY: the caller passes `count` options and `count` values.
             let (options, values) = unsafe {
                 (
                     std::slice::from_raw_parts(options, count as usize),
@@ -230,7 +230,7 @@ exports! {
     }
 }
 
-/// Blocks that fit a multiprocessor by threads and shared memory.
+/// The number of blocks that fit a multiprocessor by threads and shared memory.
 fn occupancy(function: &Function, threads: c_int, shared: usize) -> c_int {
     let by_threads = 2048 / threads.max(1);
     let bytes = function.kernel.static_shared() + shared + 1024;

@@ -86,7 +86,7 @@ exports! {
         let mut state = driver().state();
         let pool = state.accounts.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?;
         match attribute {
-            // How freed memory is reused, a C int; there is only one way here.
+            // The reuse policies of freed memory, C ints; here is only one policy.
             1..=3 => {}
             // SAFETY: the caller passes the 64 bits of the attribute.
             4 => pool.threshold = unsafe { value.cast::<u64>().read() },

@@ -44,7 +44,7 @@ exports! {
         if driver.state().stream(stream)?.capture.is_some() {
             return Err(CAPTURE_UNSUPPORTED.into());
         }
-        // What was queued is still carried out.
+        // Queued work is still carried out.
         let drained = driver.drain(stream);
         driver.state().streams.remove(&stream);
         drained
@@ -99,7 +99,7 @@ exports! {
                 if !alive || own.is_some_and(|own| own != id) {
                     return Err(CAPTURE_ISOLATION.into());
                 }
-                // The stream joins the capture, or takes the other's work in.
+                // The stream joins the capture, or merges the other stream's work into it.
                 state.stream(source)?.unjoined = false;
                 let joining = state.stream(stream)?;
                 joining.unjoined |= joining.capture.is_none();
@@ -193,7 +193,7 @@ exports! {
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>) {
-        // Calls are judged by the mode of the capture alone.
+        // The mode of the capture alone decides about calls.
         mode.set(0)
     }
 }
