@@ -1,4 +1,4 @@
-//! Registers and how instructions use their operands.
+//! Registers and the operands of instructions.
 
 use crate::exec::tiles::Tile;
 use crate::fault::{FaultKind, Outcome, Raised};
@@ -6,10 +6,10 @@ use crate::memory::Memory;
 use crate::step::{Address, Index, Place, Step};
 use crate::vector::{Lane, Vector};
 
-/// The number of the stack's register.
+/// The number of the stack pointer.
 pub(crate) const RSP: usize = 4;
 
-/// What registers hold that no code should rely on: no address, NaNs.
+/// The contents of registers that no code should rely on: no address, NaNs.
 fn unspecified(register: usize) -> u64 {
     0xDEAD_BEEF_0000_0000 + register as u64
 }
@@ -17,7 +17,7 @@ fn unspecified(register: usize) -> u64 {
 const UNSPECIFIED_VECTORS: [Vector; 32] = [Vector([0xFF; 64]); 32];
 const UNSPECIFIED_MASKS: [u64; 8] = [0xA5A5_A5A5_A5A5_A5A5; 8];
 
-/// The flags that decisions are made by; `None` where an instruction leaves one undefined.
+/// The flags that conditions test; `None` where an instruction leaves one undefined.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Flags {
     pub carry: Option<bool>,
@@ -31,13 +31,13 @@ pub(crate) struct Cpu<'m, 'a> {
     pub gprs: [u64; 16],
     pub vectors: [Vector; 32],
     pub masks: [u64; 8],
-    /// The tiles, while they are in use.
+    /// The tiles while they are configured.
     pub tiles: Option<[Option<Tile>; 8]>,
     pub flags: Flags,
     /// The address of the next instruction.
     pub next: u64,
     pub memory: &'m mut Memory<'a>,
-    /// What the code may call.
+    /// The functions that the code may call.
     pub functions: &'m [Function],
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Cpu<'m, 'a> {
 pub type Function = unsafe extern "sysv64" fn(u64, u64, u64, u64, u64, u64) -> u64;
 
 impl<'m, 'a> Cpu<'m, 'a> {
-    /// With registers that hold numbers that no code should rely on.
+    /// A processor whose registers hold values that no code should rely on.
     pub fn new(memory: &'m mut Memory<'a>, functions: &'m [Function]) -> Cpu<'m, 'a> {
         Cpu {
             gprs: std::array::from_fn(unspecified),
@@ -59,7 +59,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
         }
     }
 
-    /// Calls a function of the process, which leaves no register but those that it must keep.
+    /// Calls a function of this process. Afterwards every register that a callee need not preserve is unspecified.
     pub fn call(&mut self, to: u64) -> Outcome<()> {
         if !self.gprs[RSP].is_multiple_of(16) {
             let message = format!("calls with {:#x} in rsp, no multiple of 16", self.gprs[RSP]);
@@ -69,11 +69,11 @@ impl<'m, 'a> Cpu<'m, 'a> {
             let message = format!("calls {to:#x}, which is no function that it was given");
             return Err(Raised::new(FaultKind::NotCode, message));
         };
-        // The caller's address lies there for the time of the call.
+        // The return address lies there during the call.
         self.push(self.next)?;
         self.gprs[RSP] += 8;
         let g = self.gprs;
-        // SAFETY: whoever gave the function answers for calls of it by the code.
+        // SAFETY: the caller that registered the function answers for its calls by the code.
         let result = unsafe { f(g[7], g[6], g[2], g[1], g[8], g[9]) };
         for r in [1, 2, 6, 7, 8, 9, 10, 11] {
             self.gprs[r] = unspecified(r);
@@ -137,7 +137,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
         })
     }
 
-    /// Writes an operand of up to 64 bits; the rest of a register of 32 bits or more becomes 0.
+    /// Writes an operand of up to 64 bits; writing 32 bits of a register clears its upper half.
     pub fn set_value(&mut self, step: &Step, i: usize, x: u64) -> Outcome<()> {
         match step.operands[i] {
             Place::Gpr(r, bytes) => {
@@ -157,17 +157,17 @@ impl<'m, 'a> Cpu<'m, 'a> {
         Ok(())
     }
 
-    /// The lanes that an instruction works on, a bit each.
+    /// The active lanes of an instruction, one bit each.
     pub fn active(&self, step: &Step) -> u64 {
         step.mask.map_or(!0, |k| self.masks[usize::from(k)])
     }
 
-    /// A vector operand, all of it.
+    /// A whole vector operand.
     pub fn vector(&self, step: &Step, i: usize) -> Outcome<Vector> {
         self.lanes::<u8>(step, i, !0)
     }
 
-    /// A vector operand whose active lanes are used: only they are read from memory.
+    /// The active lanes of a vector operand: only these are read from memory.
     pub fn lanes<T: Lane>(&self, step: &Step, i: usize, active: u64) -> Outcome<Vector> {
         match &step.operands[i] {
             Place::Memory(m) => self.load::<T>(m, active),
@@ -201,13 +201,14 @@ impl<'m, 'a> Cpu<'m, 'a> {
         Ok(v)
     }
 
-    /// Writes the first lanes of a vector as the result: in memory the active ones, in a register all, those that are
-    /// not active as the instruction says, with 0 behind.
+    /// Writes the first `count` lanes of a vector as the result. In memory, only the active lanes are written. In a
+    /// register, the other lanes are cleared or kept as the instruction says, and everything after the first lanes
+    /// becomes 0.
     pub fn set_lanes<T: Lane>(&mut self, step: &Step, v: &Vector, count: usize) -> Outcome<()> {
         self.set_active::<T>(step, v, count, self.active(step))
     }
 
-    /// The same, with the active lanes given.
+    /// Does the same with the active lanes given.
     pub fn set_active<T: Lane>(
         &mut self,
         step: &Step,
@@ -244,7 +245,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
     }
 }
 
-/// So many low bits.
+/// The `bits` low bits, all set.
 pub(crate) fn ones(bits: usize) -> u64 {
     u64::MAX
         .checked_shr(64u32.saturating_sub(bits as u32))

@@ -1,38 +1,38 @@
-//! What can be wrong with code.
+//! The faults of code.
 
 use std::fmt;
 
 /// The kind of a [`Fault`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
-    /// Bytes that are no instruction, or one that is not interpreted.
+    /// Bytes that are no instruction, or an instruction that is not interpreted.
     Unknown,
     /// An access outside the memory that the code was given.
     OutOfBounds,
     /// A write to memory that may only be read.
     ReadOnly,
-    /// An address that is not a multiple of what the instruction needs.
+    /// An address that is not a multiple of the alignment that the instruction needs.
     Misaligned,
-    /// Execution of what is no code: constants, or what fills the gap before them.
+    /// Execution outside the code: of constants, or of the gap before them.
     NotCode,
     /// The code runs longer than allowed.
     Endless,
-    /// The stack pointer or a register that a function must keep has another value on return, or tiles are in use then.
+    /// The stack pointer or a callee-saved register differs on return, or tiles are in use then.
     NotKept,
-    /// Tiles that are not configured, or not so that they fit each other.
+    /// Tiles that are not configured, or whose sizes do not fit each other.
     Tiles,
-    /// A decision by a flag that has no defined value.
+    /// A condition on a flag that has no defined value.
     UndefinedFlag,
 }
 
-/// A fault of code: what and where.
+/// A fault of code: its kind and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind of fault.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// What happened.
+    /// A description of the fault.
     pub message: String,
-    /// Bytes of code before the instruction.
+    /// The offset of the instruction in the code, in bytes.
     pub offset: usize,
     /// The instruction.
     pub instruction: String,

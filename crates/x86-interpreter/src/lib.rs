@@ -1,6 +1,6 @@
 //! A small interpreter of the machine code that [`kiln_x86::Asm`] makes, so that code for AVX-512 and AMX is also
 //! proven on a machine that has AVX2 only. It checks what hardware does not: accesses outside the memory that the
-//! code was given, use of flags that no instruction set, saved registers that are not given back.
+//! code was given, use of flags that no instruction set, saved registers that are not restored.
 //!
 //! ```
 //! use kiln_x86::{Asm, Gpr, Mem, Vreg, Width, op};
@@ -25,12 +25,12 @@
 //! # Ok::<(), kiln_x86_interpreter::Fault>(())
 //! ```
 //!
-//! The way of code: `program` decodes what is reachable into a list of steps (`step`), for each of which `exec` has
-//! an action by its mnemonic; `machine` runs the list on registers (`cpu`) and the memory that the caller declared
-//! (`memory`). `number` is the arithmetic.
+//! The stages: `program` decodes the reachable code into a list of steps (`step`); `exec` has an action for each, by
+//! its mnemonic. `machine` runs the list on registers (`cpu`) and the memory that the caller declared (`memory`).
+//! `number` is the arithmetic.
 //!
-//! What is not modelled: exceptions of floating point and other roundings than the default of `MXCSR`, the auxiliary
-//! carry flag, approximations (`vrcp14ps` and the like, which differ between processors), timing.
+//! Not modelled: exceptions of floating point, rounding modes other than the default of `MXCSR`, the auxiliary carry
+//! flag, approximations (such as `vrcp14ps`, which differs between processors), timing.
 
 mod cpu;
 mod exec;

@@ -13,14 +13,14 @@ pub struct Machine<'a> {
     stack: Vec<u64>,
     functions: Vec<Function>,
     limit: u64,
-    /// The code that was called.
+    /// The decoded programs, by their code.
     programs: HashMap<Vec<u8>, Program>,
 }
 
-/// Where the first six arguments are: `RDI`, `RSI`, `RDX`, `RCX`, `R8`, `R9`.
+/// The registers of the first six arguments: `RDI`, `RSI`, `RDX`, `RCX`, `R8`, `R9`.
 const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 
-/// Those that a function gives back as they were: `RBX`, `RBP`, `R12` to `R15`.
+/// The callee-saved registers: `RBX`, `RBP`, `R12` to `R15`.
 const KEPT: [usize; 6] = [3, 5, 12, 13, 14, 15];
 
 const NAMES: [&str; 16] = [
@@ -28,7 +28,7 @@ const NAMES: [&str; 16] = [
     "r14", "r15",
 ];
 
-/// Where a function returns to: no code is there.
+/// The return address of a call, where no code is.
 const CALLER: u64 = 0xCA11_0000_CA11_0000;
 
 impl Default for Machine<'_> {
@@ -38,7 +38,7 @@ impl Default for Machine<'_> {
 }
 
 impl<'a> Machine<'a> {
-    /// One whose code may use its stack of 128 KiB and its constants.
+    /// A machine whose code may use its stack of 128 KiB and its constants.
     pub fn new() -> Machine<'a> {
         Machine {
             memory: Memory::new(),
@@ -49,30 +49,29 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Code may read these elements.
+    /// Lets code read these elements.
     pub fn readable<T: Plain>(mut self, x: &'a [T]) -> Machine<'a> {
         self.memory.readable(x);
         self
     }
 
-    /// Code may read and write these elements.
+    /// Lets code read and write these elements.
     pub fn writable<T: Plain>(mut self, x: &'a mut [T]) -> Machine<'a> {
         self.memory.writable(x);
         self
     }
 
-    /// Code may read these bytes, and write them if `writable`. Regions may overlap.
+    /// Lets code read these bytes, and write them if `writable`. Regions may overlap.
     ///
-    /// # Safety
-    /// The bytes can be read, and written if so said, as long as the machine is used, and nobody else writes to
-    /// them while code runs.
+    /// # Safety The bytes can be read, and written if `writable`, as long as the machine is used, and nobody else
+    /// writes to them while code runs.
     pub unsafe fn region(mut self, at: *mut u8, bytes: usize, writable: bool) -> Machine<'a> {
         // SAFETY: what the caller promised.
         unsafe { self.memory.add(at, bytes, writable) };
         self
     }
 
-    /// Takes back all memory that code was given.
+    /// Revokes all memory that code was given.
     pub fn without_memory(mut self) -> Machine<'a> {
         self.memory.truncate(0);
         self
@@ -88,7 +87,7 @@ impl<'a> Machine<'a> {
         self
     }
 
-    /// Calls may take so many instructions.
+    /// Limits calls to this number of instructions.
     pub fn limit(mut self, instructions: u64) -> Machine<'a> {
         self.limit = instructions;
         self
@@ -98,7 +97,7 @@ impl<'a> Machine<'a> {
     /// and gives what it returns in `RAX`.
     ///
     /// # Errors
-    /// What is wrong with the code.
+    /// A fault of the code.
     ///
     /// # Panics
     /// If there are more arguments.
@@ -165,7 +164,7 @@ fn execute(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
     }
 }
 
-/// What a function must keep is as it was.
+/// Checks that callee-saved registers hold their values from before the call, and that no tiles are in use.
 fn returned(cpu: &Cpu, before: &[u64; 16]) -> Outcome<()> {
     if cpu.tiles.is_some() {
         let message = "tiles are in use on return";

@@ -22,7 +22,7 @@ plain! { u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 }
 // SAFETY: an array is its elements, one after the other.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// Some of the process's memory.
+/// A region of the process's memory.
 struct Region {
     at: *mut u8,
     bytes: usize,
@@ -53,10 +53,10 @@ impl<'a> Memory<'a> {
         unsafe { self.add(x.as_mut_ptr().cast(), size_of_val(x), true) }
     }
 
-    /// Adds memory that the caller answers for.
+    /// Adds memory for which the caller answers.
     ///
-    /// # Safety
-    /// The bytes can be read, and written if `writable`, as long as this is used, and nobody else writes to them.
+    /// # Safety The bytes can be read, and written if `writable`, as long as this is used, and nobody else writes to
+    /// them.
     pub unsafe fn add(&mut self, at: *mut u8, bytes: usize, writable: bool) {
         self.regions.push(Region {
             at,
@@ -65,7 +65,7 @@ impl<'a> Memory<'a> {
         });
     }
 
-    /// Takes back the last regions.
+    /// Removes all but the first `regions` regions.
     pub fn truncate(&mut self, regions: usize) {
         self.regions.truncate(regions);
     }
@@ -76,14 +76,14 @@ impl<'a> Memory<'a> {
 
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> Outcome<()> {
         let from = self.find(address, bytes.len(), false)?;
-        // SAFETY: `find` gives so many bytes of a region, which can be read; `bytes` is nobody else's.
+        // SAFETY: `find` returns a pointer to `bytes.len()` readable bytes of a region; nobody else uses `bytes`.
         unsafe { std::ptr::copy(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Outcome<()> {
         let to = self.find(address, bytes.len(), true)?;
-        // SAFETY: `find` gives so many bytes of a region that can be written.
+        // SAFETY: `find` returns a pointer to `bytes.len()` writable bytes of a region.
         unsafe { std::ptr::copy(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -92,7 +92,7 @@ impl<'a> Memory<'a> {
         self.find(address, bytes, true).map(|_| ())
     }
 
-    /// Where bytes are, all within one region.
+    /// The pointer to bytes that all lie within one region.
     fn find(&self, address: u64, bytes: usize, writes: bool) -> Outcome<*mut u8> {
         let mut read_only = false;
         for region in &self.regions {
@@ -116,7 +116,7 @@ impl<'a> Memory<'a> {
         Err(Raised::new(FaultKind::OutOfBounds, message))
     }
 
-    /// In words, where an address lies relative to the region that is nearest to it.
+    /// Describes the position of an address relative to the nearest region.
     fn nearest(&self, address: u64) -> String {
         let distance = |r: &&Region| {
             let end = r.at as u64 + r.bytes as u64;

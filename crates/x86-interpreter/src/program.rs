@@ -3,7 +3,7 @@
 use crate::step::{Place, Step};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
 
-/// Constants are aligned to so many bytes.
+/// 64 bytes, the alignment of constants.
 #[derive(Copy, Clone)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -13,9 +13,9 @@ pub(crate) struct Program {
     lines: Vec<Line>,
     len: usize,
     steps: Vec<Step>,
-    /// The step that begins at each byte, where one does.
+    /// The index of the step that begins at each byte, if one does.
     at: Vec<Option<u32>>,
-    /// Where the constants begin: at the least of those that are read.
+    /// The offset of the constants: the lowest one that the code reads.
     data: usize,
 }
 
@@ -37,7 +37,7 @@ impl Program {
         program
     }
 
-    /// Decodes what can be reached.
+    /// Decodes the reachable code.
     fn decode(&mut self, code: &[u8]) {
         let start = self.start();
         let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
@@ -72,7 +72,7 @@ impl Program {
 
     /// The bytes of the code.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the lines are at least as many bytes, without gaps.
+        // SAFETY: the lines hold at least `len` bytes, without gaps.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 

@@ -3,24 +3,24 @@
 use crate::exec::{self, Action};
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register};
 
-/// An instruction: what it does and to what.
+/// An instruction: its effect and its operands.
 pub(crate) struct Step {
     pub mnemonic: Mnemonic,
-    /// `None` for what is not interpreted.
+    /// The effect; `None` for an instruction that is not interpreted.
     pub action: Option<Action>,
     pub operands: [Place; 5],
     /// The mask register of the result, if it has one.
     pub mask: Option<u8>,
-    /// Whether lanes without their bit become 0.
+    /// True if lanes without their mask bit become 0.
     pub clears: bool,
-    /// Bytes of code before the instruction and up to its end.
+    /// The offsets of the instruction's start and end in the code, in bytes.
     pub at: usize,
     pub end: usize,
-    /// To tell people.
+    /// The decoded instruction, for messages.
     pub instruction: Instruction,
 }
 
-/// What an operand is.
+/// The place of an operand.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     None,
@@ -32,11 +32,11 @@ pub(crate) enum Place {
     Gpr(u8, usize),
     Memory(Address),
     Immediate(u64),
-    /// An address to go on at.
+    /// The target address of a branch.
     Branch(u64),
 }
 
-/// Where an operand in memory is.
+/// The address of an operand in memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     /// A general register.
@@ -44,9 +44,9 @@ pub(crate) struct Address {
     pub index: Index,
     pub scale: u64,
     pub displacement: u64,
-    /// Bytes there.
+    /// The bytes that are accessed.
     pub bytes: usize,
-    /// Bytes of the operand, if what is there stands for all its lanes.
+    /// The bytes of the operand, if one element in memory is broadcast to all its lanes.
     pub spread: Option<usize>,
 }
 
@@ -80,13 +80,13 @@ impl Step {
             end: at + instruction.len(),
             instruction: *instruction,
         };
-        // What can't be told from the operands: rounding within the instruction.
+        // Rounding within the instruction, which the operands do not show, is not interpreted.
         known &= instruction.rounding_control() == iced_x86::RoundingControl::None;
         let action = exec::find(&step).filter(|_| known);
         Step { action, ..step }
     }
 
-    /// The instruction for people.
+    /// The instruction as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         IntelFormatter::new().format(&self.instruction, &mut text);
@@ -112,7 +112,7 @@ impl Step {
     }
 }
 
-/// The number of a register among those that begin with the first.
+/// The number of a register, counted from `first`; `None` outside of `count` registers.
 fn number(register: Register, first: Register, count: usize) -> Option<u8> {
     let n = (register as usize).wrapping_sub(first as usize);
     (n < count).then_some(n as u8)
@@ -158,7 +158,7 @@ fn place(instruction: &Instruction, i: u32) -> Option<Place> {
 }
 
 fn memory(instruction: &Instruction) -> Option<Address> {
-    // The segments whose memory does not begin at 0.
+    // These segments do not begin at address 0.
     if [Register::FS, Register::GS].contains(&instruction.memory_segment()) {
         return None;
     }
@@ -188,7 +188,7 @@ fn memory(instruction: &Instruction) -> Option<Address> {
     })
 }
 
-/// The bytes that an element in memory is spread to. The decoder gives them only within names, such as
+/// The bytes that an element in memory is broadcast to. The decoder offers them only inside names, such as
 /// `Broadcast512_Float32`.
 fn spread(instruction: &Instruction) -> Option<usize> {
     if !instruction.is_broadcast() {

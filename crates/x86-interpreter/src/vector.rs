@@ -1,18 +1,18 @@
-//! Vectors and what their lanes are.
+//! Vectors and their lanes.
 
 /// A vector of 512 bits; narrower ones are the low bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vector(pub [u8; 64]);
 
-/// What a lane holds.
+/// The type of a lane's value.
 pub(crate) trait Lane: Copy {
     /// Bytes of a lane.
     const SIZE: usize;
-    /// From so many bytes.
+    /// Reads a value from `SIZE` bytes.
     fn get(bytes: &[u8]) -> Self;
-    /// Into so many bytes.
+    /// Writes the value to `SIZE` bytes.
     fn put(self, bytes: &mut [u8]);
-    /// All bits set, or none.
+    /// A value with all bits set, or none.
     fn all(ones: bool) -> Self;
     /// The most significant bit.
     fn sign(self) -> bool;
@@ -57,7 +57,7 @@ impl Vector {
         x.put(&mut self.0[i * T::SIZE..][..T::SIZE]);
     }
 
-    /// With the first lanes as a function says, the rest 0.
+    /// A vector whose first `count` lanes are `f` of their numbers; the rest is 0.
     pub fn from<T: Lane>(count: usize, mut f: impl FnMut(usize) -> T) -> Vector {
         let mut v = Vector::ZERO;
         for i in 0..count {

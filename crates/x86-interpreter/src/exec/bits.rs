@@ -1,4 +1,4 @@
-//! Bits and shifts. A shift by as many bits as there are or more gives 0, or all bits alike.
+//! Bits and shifts. A shift by at least the width of a lane gives 0, or the sign in all bits.
 
 use super::Action;
 use crate::cpu::{Cpu, Flags};
@@ -41,7 +41,7 @@ fn logic(step: &Step) -> Option<Action> {
     })
 }
 
-/// The immediate is the table of a function of three bits.
+/// A bitwise function of three operands; the immediate is its truth table.
 fn ternary(table: u8, [x, y, z]: [u64; 3]) -> u64 {
     let row = |i: u8| {
         let bit = |v: u64, at: u8| if i >> at & 1 == 1 { v } else { !v };
@@ -103,7 +103,7 @@ fn by_immediate(step: &Step) -> Option<Action> {
     })
 }
 
-/// All lanes by the low 64 bits of operand 2.
+/// Shifts all lanes by the low 64 bits of operand 2.
 fn by_one(step: &Step) -> Option<Action> {
     Some(match step.mnemonic {
         Vpsllw => |c, s| by_one_amount(c, s, |a: u16, n| shifted(a.checked_shl(n))),

@@ -1,4 +1,4 @@
-//! Comparisons: masks, or lanes of which all bits are set.
+//! Comparisons: their results are masks, or lanes with all bits set.
 
 use super::Action;
 use crate::cpu::{Cpu, Flags};
@@ -52,7 +52,7 @@ fn fixed(step: &Step) -> Option<Action> {
     })
 }
 
-/// Of the lowest lane: flags.
+/// Comparisons of the lowest lane, which set flags.
 fn scalars(step: &Step) -> Option<Action> {
     Some(match step.mnemonic {
         Vucomiss | Vcomiss => |c, s| {
@@ -96,14 +96,14 @@ impl Cpu<'_, '_> {
         Ok(())
     }
 
-    /// A vector of lanes whose bits are all as a mask's bit is.
+    /// Expands a mask to a vector: each lane has all bits set or none.
     pub fn spread_mask<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (mask, count) = (self.value(step, 1)?, step.bytes(0) / T::SIZE);
         let result = Vector::from(count, |i| T::all(mask >> i & 1 == 1));
         self.set_lanes::<T>(step, &result, count)
     }
 
-    /// The signs of lanes, as the bits of a mask or a general register.
+    /// Collects the signs of lanes as the bits of a mask or a general register.
     pub fn signs<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (v, count) = (self.vector(step, 1)?, step.bytes(1) / T::SIZE);
         let signs = (0..count).filter(|i| v.get::<T>(*i).sign());
@@ -112,7 +112,7 @@ impl Cpu<'_, '_> {
     }
 }
 
-/// A predicate of floating point. The second half of the 32 differs from the first in exceptions only.
+/// A predicate of floating point. The upper 16 of the 32 predicates differ from the lower ones in exceptions only.
 fn holds<T: Float>(predicate: u8, a: T, b: T) -> bool {
     let unordered = a.is_nan() || b.is_nan();
     match predicate & 15 {

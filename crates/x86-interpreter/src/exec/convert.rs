@@ -86,7 +86,7 @@ fn narrowed(step: &Step) -> Option<Action> {
     })
 }
 
-/// Of the lowest lane, between floats, or to and from a general register.
+/// Conversions of the lowest lane, between floats, or to and from a general register.
 fn scalars(step: &Step) -> Option<Action> {
     Some(match step.mnemonic {
         Vcvtss2sd => |c, s| {
@@ -131,7 +131,7 @@ fn scalars(step: &Step) -> Option<Action> {
     })
 }
 
-/// Operand 2 with its sign.
+/// Operand 2 as a signed integer.
 fn integer(cpu: &Cpu, step: &Step) -> Outcome<i64> {
     let x = cpu.value(step, 2)?;
     Ok(if step.bytes(2) == 4 {

@@ -1,4 +1,4 @@
-//! Instructions that compute each lane of the result from the lanes at its place.
+//! Instructions that compute each lane of the result from the same lanes of the operands.
 
 use crate::cpu::Cpu;
 use crate::fault::Outcome;
@@ -6,7 +6,7 @@ use crate::step::Step;
 use crate::vector::{Lane, Vector};
 
 impl Cpu<'_, '_> {
-    /// How many lanes there are, of operands with lanes of one kind that make lanes of another.
+    /// The number of lanes that both an operand of `A` lanes and the result of `R` lanes have.
     fn count<A: Lane, R: Lane>(&self, step: &Step, operand: usize) -> usize {
         (step.bytes(0) / R::SIZE).min(step.bytes(operand) / A::SIZE)
     }
@@ -24,7 +24,7 @@ impl Cpu<'_, '_> {
         self.zip_indexed(step, |_, a, b| f(a, b))
     }
 
-    /// The same, with the lane's number.
+    /// `zip` with the lane's number as an argument of `f`.
     pub fn zip_indexed<A: Lane, R: Lane>(
         &mut self,
         step: &Step,
@@ -53,7 +53,7 @@ impl Cpu<'_, '_> {
         self.set_lanes::<A>(step, &result, count)
     }
 
-    /// As `zip`, for the lowest lane only; the rest up to 128 bits is operand 1's.
+    /// `zip` for the lowest lane only; the rest up to 128 bits is operand 1's.
     pub fn first<A: Lane>(&mut self, step: &Step, f: impl Fn(A, A) -> A) -> Outcome<()> {
         let active = self.active(step) & 1;
         let (a, b) = (self.vector(step, 1)?, self.lanes::<A>(step, 2, active)?);
@@ -62,7 +62,7 @@ impl Cpu<'_, '_> {
         self.set_active::<A>(step, &result, 16 / A::SIZE, active | !1)
     }
 
-    /// As `zip3`, for the lowest lane only; the rest up to 128 bits stays.
+    /// `zip3` for the lowest lane only; the rest up to 128 bits stays.
     pub fn first3<A: Lane>(&mut self, step: &Step, f: impl Fn(A, A, A) -> A) -> Outcome<()> {
         let active = self.active(step) & 1;
         let mut result = self.vector(step, 0)?;

@@ -34,7 +34,7 @@ fn arithmetic(mnemonic: Mnemonic) -> Option<Action> {
     })
 }
 
-/// The numbers in the name say which operands are multiplied, and which is added.
+/// Fused multiply-add. The digits in the name say which operands are multiplied, and which is added.
 fn fused(mnemonic: Mnemonic) -> Option<Action> {
     macro_rules! table {
         ($($all:ident $first:ident $t:ident |$($x:ident),*| $e:expr;)*) => {
@@ -75,7 +75,7 @@ fn fused(mnemonic: Mnemonic) -> Option<Action> {
     }
 }
 
-/// `sum += a · b` of two pairs of bf16, the second ones first. Subnormals are zero.
+/// `sum += a · b` of two pairs of bf16; the second pair is added first. Subnormals are zero.
 fn dot(mnemonic: Mnemonic) -> Option<Action> {
     let dot: Action = |c, s| {
         c.zip3(s, |sum: u32, a: u32, b: u32| {
@@ -126,7 +126,7 @@ fn parts(mnemonic: Mnemonic) -> Option<Action> {
     })
 }
 
-/// Of the lowest lane only.
+/// Arithmetic of the lowest lane only.
 fn first(mnemonic: Mnemonic) -> Option<Action> {
     Some(match mnemonic {
         Vaddss => |c, s| c.first(s, f32::plus),

@@ -18,7 +18,7 @@ pub(super) fn find(step: &Step) -> Option<Action> {
 }
 
 impl Cpu<'_, '_> {
-    /// Lanes come from operand 1; the mask, with VEX the signs of operand 2, is cleared.
+    /// Loads the lanes from the addresses of operand 1. Clears the mask, which with VEX is the signs of operand 2.
     fn gather<I: Lane + std::convert::Into<i64>, T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (Place::Vector(to, bytes), Place::Memory(m)) = (step.operands[0], step.operands[1])
         else {

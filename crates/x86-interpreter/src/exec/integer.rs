@@ -49,7 +49,7 @@ fn products(step: &Step) -> Option<Action> {
                 (u32::from(a) + u32::from(b)).div_ceil(2) as u16
             })
         },
-        // Of the low halves.
+        // Products of the low halves.
         Vpmuludq => |c, s| c.zip(s, |a: u64, b| (a & 0xFFFF_FFFF) * (b & 0xFFFF_FFFF)),
         Vpmuldq => |c, s| c.zip(s, |a: i64, b| i64::from(a as i32) * i64::from(b as i32)),
         Vpmaddwd => |c, s| {
@@ -58,7 +58,7 @@ fn products(step: &Step) -> Option<Action> {
                 product(0).wrapping_add(product(16))
             })
         },
-        // Bytes without a sign times bytes with one.
+        // Unsigned bytes times signed bytes.
         Vpmaddubsw => |c, s| {
             c.zip(s, |a: u16, b| {
                 let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
@@ -76,7 +76,7 @@ fn products(step: &Step) -> Option<Action> {
     })
 }
 
-/// `sum += a · b` of four bytes without a sign and four with one.
+/// `sum += a · b` of four unsigned bytes and four signed ones.
 pub(super) fn add_bytes(sum: i32, a: i32, b: i32) -> i32 {
     let product = |i: u32| i32::from((a >> i) as u8) * i32::from((b >> i) as i8);
     (0..4).fold(sum, |sum, i| sum.wrapping_add(product(8 * i)))

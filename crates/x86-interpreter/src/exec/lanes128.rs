@@ -1,4 +1,4 @@
-//! Instructions that do the same within each 128 bits.
+//! Instructions that treat each block of 128 bits alike.
 
 use super::Action;
 use crate::cpu::Cpu;
@@ -119,15 +119,15 @@ fn packed(step: &Step) -> Option<Action> {
     })
 }
 
-/// The lanes of one 128 bits.
+/// The lanes of one block of 128 bits.
 fn block<T: Lane>(v: &Vector, block: usize) -> [T; 16] {
     let count = 16 / T::SIZE;
     std::array::from_fn(|i| v.get(block * count + i % count))
 }
 
 impl Cpu<'_, '_> {
-    /// Each lane from the 128 bits of operand 1 that it lies in: its place there, the number of the 128 bits, and
-    /// their lanes.
+    /// Computes each lane from its block of 128 bits in operand 1. The arguments of `f` are the lane's place in the
+    /// block, the number of the block, and the block's lanes.
     fn within1<T: Lane>(
         &mut self,
         step: &Step,
@@ -137,7 +137,7 @@ impl Cpu<'_, '_> {
         self.blocks(step, |i, at| f(i, at, &block::<T>(&a, at)[..16 / T::SIZE]))
     }
 
-    /// The same of operands 1 and 2.
+    /// Does the same from operands 1 and 2.
     fn within2<T: Lane>(
         &mut self,
         step: &Step,
@@ -156,12 +156,12 @@ impl Cpu<'_, '_> {
         self.set_lanes::<T>(step, &result, count)
     }
 
-    /// Lanes of both operands by turns, from a first one on.
+    /// Interleaves the lanes of both operands, from lane `first` of each block on.
     fn interleave<T: Lane>(&mut self, step: &Step, first: usize) -> Outcome<()> {
         self.within2::<T>(step, |i, _, from| from[i % 2][first + i / 2])
     }
 
-    /// Lanes half as wide: those of operand 1, then those of operand 2.
+    /// Packs to lanes half as wide: within each block, those of operand 1, then those of operand 2.
     fn pack<A: Lane, R: Lane>(&mut self, step: &Step, f: impl Fn(A) -> R) -> Outcome<()> {
         let from = [self.vector(step, 1)?, self.vector(step, 2)?];
         let half = 8 / R::SIZE;

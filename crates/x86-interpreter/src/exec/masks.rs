@@ -53,8 +53,8 @@ pub(super) fn find(step: &Step) -> Option<Action> {
     })
 }
 
-/// How many bits an instruction on masks works on: its name's last letter says so, also behind `unpck`, where it is
-/// the result's.
+/// The number of bits that an instruction on masks works on. The last letter of its name encodes it; for `kunpck`
+/// that is the width of the result.
 fn bits(step: &Step) -> usize {
     match step.mnemonic {
         Kmovb | Kandb | Korb | Kxorb | Kandnb | Kxnorb | Knotb | Kshiftlb | Kshiftrb | Kortestb

@@ -1,4 +1,4 @@
-//! What instructions do, by families.
+//! The effects of instructions, by families.
 
 mod bits;
 mod compare;
@@ -18,10 +18,10 @@ use crate::cpu::Cpu;
 use crate::fault::Outcome;
 use crate::step::Step;
 
-/// What an instruction does.
+/// The effect of an instruction.
 pub(crate) type Action = fn(&mut Cpu, &Step) -> Outcome<()>;
 
-/// What an instruction does, if it is interpreted.
+/// The action of an instruction, if it is interpreted.
 pub(crate) fn find(step: &Step) -> Option<Action> {
     let families = [
         scalar::find,

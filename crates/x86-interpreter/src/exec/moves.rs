@@ -86,11 +86,11 @@ fn selections(step: &Step) -> Option<Action> {
 }
 
 impl Cpu<'_, '_> {
-    /// One lane, from the lowest of a vector, memory or a general register, for all.
+    /// Broadcasts one lane: the lowest of a vector, or an element of memory or a general register.
     fn broadcast<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let count = step.bytes(0) / T::SIZE;
         let active = self.active(step) & ones(count);
-        // Memory is not read if no lane wants it.
+        // Memory is not read if no lane is active.
         let x = match active {
             0 => Vector::ZERO,
             _ => self.lanes::<T>(step, 1, 1)?,
@@ -99,14 +99,14 @@ impl Cpu<'_, '_> {
         self.set_lanes::<T>(step, &result, count)
     }
 
-    /// Some lanes, again and again: so many as memory has, or two of a register.
+    /// Broadcasts a group of lanes: those in memory, or two of a register.
     fn repeat<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let count = step.bytes(0) / T::SIZE;
         let lanes = match &step.operands[1] {
             Place::Memory(m) => m.bytes / T::SIZE,
             _ => 2,
         };
-        // Memory is read where a lane wants it.
+        // Only the lanes in memory that an active lane needs are read.
         let active = self.active(step) & ones(count);
         let wanted = (0..count).filter(|i| active >> i & 1 == 1);
         let wanted = wanted.fold(0, |bits, i| bits | 1 << (i % lanes));
@@ -115,7 +115,7 @@ impl Cpu<'_, '_> {
         self.set_lanes::<T>(step, &result, count)
     }
 
-    /// One lane of operand 1 to a general register or memory.
+    /// Extracts one lane of operand 1 to a general register or memory.
     fn pick<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let x = self.vector(step, 1)?;
         let lane = Vector::from(1, |_| {
@@ -124,7 +124,7 @@ impl Cpu<'_, '_> {
         self.set_value(step, 0, lane.get(0))
     }
 
-    /// Operand 1 with one lane from a general register or memory.
+    /// Inserts a value from a general register or memory into one lane of operand 1.
     fn put<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (mut x, lane) = (self.vector(step, 1)?, self.lanes::<u8>(step, 2, !0)?);
         x.set(
@@ -134,7 +134,8 @@ impl Cpu<'_, '_> {
         self.set_active::<T>(step, &x, 16 / T::SIZE, !0)
     }
 
-    /// The lowest lane; from memory with 0 behind, between registers with the rest of operand 1 up to 128 bits.
+    /// Moves the lowest lane. From memory, the rest becomes 0; between registers, the rest up to 128 bits is operand
+    /// 1's.
     fn move_first<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let active = self.active(step);
         if step.operands[2] != Place::None {
@@ -147,7 +148,7 @@ impl Cpu<'_, '_> {
         self.set_active::<T>(step, &result, count, active & 1 | !1)
     }
 
-    /// Operand 2 where a function of the lane's number and operand 3 says so, else operand 1.
+    /// Selects operand 2 where `second` of the lane's number and operand 3 is true, else operand 1.
     fn blend<T: Lane>(&mut self, step: &Step, second: impl Fn(usize, T) -> bool) -> Outcome<()> {
         let selector = self.vector(step, 3)?;
         self.zip_indexed(step, |i, a: T, b| {
@@ -159,7 +160,7 @@ impl Cpu<'_, '_> {
         })
     }
 
-    /// Operand 2 where the mask is set, else operand 1, or 0 if the instruction clears.
+    /// Selects operand 2 where the mask is set, else operand 1, or 0 if the instruction clears.
     fn blend_by_mask<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (count, active) = (step.bytes(0) / T::SIZE, self.active(step));
         let (a, b) = (self.vector(step, 1)?, self.lanes::<T>(step, 2, active)?);
@@ -171,7 +172,7 @@ impl Cpu<'_, '_> {
         self.set_active::<T>(step, &result, count, !0)
     }
 
-    /// Lanes whose sign in operand 1 is set.
+    /// Moves the lanes whose sign in operand 1 is set.
     fn move_masked<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (signs, count) = (self.vector(step, 1)?, step.bytes(1) / T::SIZE);
         let signs = (0..count).filter(|i| signs.get::<T>(*i).sign());

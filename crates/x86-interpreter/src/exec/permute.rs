@@ -95,14 +95,15 @@ impl Cpu<'_, '_> {
         self.set_lanes::<T>(step, &result, count)
     }
 
-    /// Lanes of operand 2 at the places that operand 1 says.
+    /// Permutes the lanes of operand 2 by the indices in operand 1.
     fn permute<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (by, a) = (self.vector(step, 1)?, self.vector(step, 2)?);
         let count = step.bytes(0) / T::SIZE;
         self.lanes_from(step, |i| a.get::<T>(low::<T>(&by, i) % count))
     }
 
-    /// Lanes of two vectors at the places that operand `by` says; the vectors are operands 0 and 2, or 1 and 2.
+    /// Permutes the lanes of two vectors by the indices in operand `by`; the vectors are operands 0 and 2, or 1 and
+    /// 2.
     fn permute2<T: Lane>(&mut self, step: &Step, by: usize) -> Outcome<()> {
         let (by, a) = (self.vector(step, by)?, self.vector(step, 1 - by)?);
         let b = self.vector(step, 2)?;
@@ -118,7 +119,7 @@ impl Cpu<'_, '_> {
         })
     }
 
-    /// Blocks of 128 bits: the lower half of them from operand 1, the upper from operand 2.
+    /// Shuffles blocks of 128 bits: the lower half of the result comes from operand 1, the upper from operand 2.
     fn shuffle_blocks<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (a, b) = (self.vector(step, 1)?, self.vector(step, 2)?);
         let blocks = step.bytes(0) / 16;
@@ -131,7 +132,7 @@ impl Cpu<'_, '_> {
         self.set_lanes::<T>(step, &result, step.bytes(0) / T::SIZE)
     }
 
-    /// Lanes of operand 2 followed by those of operand 1, from one on.
+    /// Takes the lanes of operand 2 followed by those of operand 1, from the immediate's lane on.
     fn align<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (a, b) = (self.vector(step, 1)?, self.vector(step, 2)?);
         let count = step.bytes(0) / T::SIZE;
@@ -142,19 +143,19 @@ impl Cpu<'_, '_> {
         })
     }
 
-    /// A part of operand 1, as wide as the result.
+    /// Extracts a part of operand 1, as wide as the result.
     fn extract<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (a, count) = (self.vector(step, 1)?, step.bytes(0) / T::SIZE);
         let parts = step.bytes(1) / step.bytes(0);
         let part = usize::from(step.immediate()) % parts;
         if let Place::Memory(m) = &step.operands[0] {
-            // Also lanes that are masked off fault.
+            // Lanes that are masked off fault too.
             self.memory.check_writable(self.address(m), m.bytes)?;
         }
         self.lanes_from(step, |i| a.get::<T>(part * count + i))
     }
 
-    /// Operand 1 with operand 2 in place of a part.
+    /// Replaces a part of operand 1 by operand 2.
     fn insert<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (a, b) = (self.vector(step, 1)?, self.vector(step, 2)?);
         let parts = step.bytes(0) / step.bytes(2);
@@ -166,7 +167,7 @@ impl Cpu<'_, '_> {
         })
     }
 
-    /// The active lanes of operand 1, one behind the other.
+    /// Makes the active lanes of operand 1 contiguous.
     fn compress<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (a, active) = (self.vector(step, 1)?, self.active(step));
         let count = step.bytes(1) / T::SIZE;
@@ -177,7 +178,7 @@ impl Cpu<'_, '_> {
         self.set_active::<T>(step, &result, count, ones(from.len()))
     }
 
-    /// Lanes of operand 1, one behind the other, to the active ones.
+    /// Distributes contiguous lanes of operand 1 to the active lanes.
     fn expand<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (active, count) = (self.active(step), step.bytes(0) / T::SIZE);
         let read = (active & ones(count)).count_ones();

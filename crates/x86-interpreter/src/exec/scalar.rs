@@ -192,7 +192,7 @@ const CLEARED: Flags = Flags {
     overflow: Some(false),
 };
 
-/// A number of so many bytes, with its sign.
+/// The value of an integer of `bytes` bytes, sign-extended.
 fn signed(x: u64, bytes: usize) -> i64 {
     let unused = 64 - 8 * bytes.min(8) as u32;
     (x << unused) as i64 >> unused
@@ -246,7 +246,7 @@ fn shift(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
 }
 
 impl Cpu<'_, '_> {
-    /// Parity, zero and sign, as a result of so many bytes has them; no carry, no overflow.
+    /// Sets parity, zero and sign for a result of `bytes` bytes; clears carry and overflow.
     fn result_flags(&mut self, result: u64, bytes: usize) {
         self.flags = Flags {
             carry: Some(false),
@@ -295,7 +295,7 @@ impl Cpu<'_, '_> {
         Ok(result)
     }
 
-    /// Whether the condition of an instruction holds.
+    /// True if the condition of an instruction holds.
     fn holds(&self, mnemonic: Mnemonic) -> Outcome<bool> {
         let flag = |flag: Option<bool>, name: &str| {
             let message = || format!("depends on the {name} flag, which no instruction set");

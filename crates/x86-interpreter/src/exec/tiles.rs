@@ -12,7 +12,7 @@ use iced_x86::Mnemonic::*;
 const ROWS: usize = 16;
 const BYTES: usize = 64;
 
-/// A tile that was configured.
+/// A configured tile.
 #[derive(Copy, Clone)]
 pub(crate) struct Tile {
     rows: usize,
@@ -72,8 +72,8 @@ fn bf16(half: u16) -> f32 {
     f32::from_bits(u32::from(half) << 16)
 }
 
-/// The first terms of all pairs and the second ones are summed on their own first. Subnormal f32 are zero: so are those
-/// that bf16 become, while f16 become none.
+/// Sums the first terms of all pairs and the second ones separately, then adds both. Subnormal f32 are zero: bf16 may be
+/// such, f16 are none.
 fn halves(widened: fn(u16) -> f32, sum: u32, pairs: &mut dyn Iterator<Item = (u32, u32)>) -> u32 {
     let [mut first, mut second] = [0f32; 2];
     for (a, b) in pairs {
@@ -113,7 +113,7 @@ impl Cpu<'_, '_> {
         Ok(())
     }
 
-    /// The tile that is an operand.
+    /// The tile of an operand.
     fn tile(&mut self, step: &Step, i: usize) -> Outcome<&mut Tile> {
         let Place::Tile(at) = step.operands[i] else {
             return Err(wrong(format!("operand {i} is no tile")));
@@ -123,7 +123,7 @@ impl Cpu<'_, '_> {
         found.ok_or_else(|| wrong(format!("tile {at} is not configured")))
     }
 
-    /// The address of a row of an operand, whose rows are as far apart as its index says.
+    /// The address of a row of an operand; the index register holds the distance of rows.
     fn row(&self, step: &Step, i: usize, row: usize) -> Outcome<u64> {
         let Place::Memory(m) = step.operands[i] else {
             return Err(wrong(format!("operand {i} is not in memory")));
@@ -138,7 +138,7 @@ impl Cpu<'_, '_> {
             .wrapping_sub(apart))
     }
 
-    /// Adds to each word of the sums what a function makes of it and of the words of a row and a column.
+    /// Updates each word of the accumulator tile with a function of it and of the words of a row and a column.
     fn multiply(
         &mut self,
         step: &Step,

@@ -1,7 +1,8 @@
 //! Floating point of 32 and 64 bits, rounded to nearest even.
 //!
-//! What is NaN depends on the order of operands, which the compiler may change: NaNs are treated on their own. Rules:
-//! Intel, Software Developer's Manual, volume 1, "Rules for Handling NaNs" and volume 2 by instruction.
+//! The NaN of a result depends on the order of operands, which the compiler may change, so NaNs are handled
+//! separately. Rules: Intel, Software Developer's Manual, volume 1, "Rules for Handling NaNs" and volume 2 by
+//! instruction.
 
 use super::rounding::Rounding;
 use crate::vector::Lane;
@@ -10,7 +11,7 @@ pub(crate) trait Float: Lane + PartialOrd {
     fn is_nan(self) -> bool;
     /// A NaN made quiet.
     fn quiet(self) -> Self;
-    /// What an invalid operation gives.
+    /// The result of an invalid operation.
     const INDEFINITE: Self;
 
     fn plus(self, b: Self) -> Self;
@@ -21,28 +22,28 @@ pub(crate) trait Float: Lane + PartialOrd {
     /// `self · b + c`, rounded once.
     fn fused(self, b: Self, c: Self) -> Self;
     fn negative(self) -> Self;
-    /// `self` if it is less, else `b`: also if one is NaN.
+    /// `self` if it is less, else `b`, also if one is NaN.
     fn least(self, b: Self) -> Self;
-    /// `self` if it is greater, else `b`: also if one is NaN.
+    /// `self` if it is greater, else `b`, also if one is NaN.
     fn greatest(self, b: Self) -> Self;
-    /// To an integer.
+    /// Rounds to an integer.
     fn integral(self, rounding: Rounding) -> Self;
-    /// To a multiple of 2 to the power of minus the immediate's high four bits.
+    /// Rounds to a multiple of 2 to the power of minus the immediate's high four bits.
     fn rounded(self, immediate: u8) -> Self;
     /// `self · 2^⌊b⌋`.
     fn scaled(self, b: Self) -> Self;
     /// The exponent: `⌊log2 |self|⌋`.
     fn exponent(self) -> Self;
-    /// The mantissa within the interval that the immediate asks for.
+    /// The mantissa in the interval that the immediate selects.
     fn mantissa(self, immediate: u8) -> Self;
-    /// As an integer; out of range, the least.
+    /// Converts to an integer; out of range, to the least.
     fn to_i32(self, rounding: Rounding) -> i32;
     fn to_i64(self, rounding: Rounding) -> i64;
-    /// A finite number but 0 as one in [1, 2), without the sign, and its exponent.
+    /// The significand in [1, 2), without the sign, and the exponent of a finite number other than 0.
     fn normalised(self) -> (Self, i64);
 }
 
-/// Zero of its sign for what is too small for a normal number.
+/// Replaces a subnormal by the zero of its sign.
 pub(crate) fn flushed(x: f32) -> f32 {
     if x.is_subnormal() {
         0.0f32.copysign(x)
@@ -51,7 +52,7 @@ pub(crate) fn flushed(x: f32) -> f32 {
     }
 }
 
-/// A NaN among the operands, the first one; that of an invalid operation; or the result.
+/// The first NaN among the operands, made quiet; else the result, with the indefinite NaN for an invalid operation.
 macro_rules! nan_or {
     ($($x:expr),* => $result:expr) => {{
         $(if $x.is_nan() {
@@ -123,7 +124,7 @@ macro_rules! float {
             fn rounded(self, immediate: u8) -> $t {
                 let rounding = Rounding::of(immediate);
                 let unit = $t::from_bits(($bias + $bits::from(immediate >> 4)) << $fraction);
-                // From here on there are only integers.
+                // Floats of at least this magnitude are integers.
                 let large = $t::from_bits(($bias + $fraction) << $fraction);
                 nan_or!(self => if self.abs() >= large {
                     self
@@ -135,7 +136,7 @@ macro_rules! float {
             fn scaled(self, b: $t) -> $t {
                 let infinity = $t::INFINITY;
                 if b.is_nan() {
-                    // A quiet NaN gives way to what an infinity makes of any number.
+                    // A quiet NaN gives way to the result of scaling by an infinity.
                     return if self.is_nan() { self.quiet() } else { b.quiet() };
                 }
                 if self.is_nan() {
@@ -152,7 +153,7 @@ macro_rules! float {
                 if self.abs() == infinity {
                     return if b == -infinity { Self::INDEFINITE } else { self };
                 }
-                // Past this, everything is 0 or infinite.
+                // Beyond this range, every result is 0 or infinite.
                 let by = b.floor().clamp(-4500.0, 4500.0) as i64;
                 let (significand, exponent) = self.normalised();
                 let exponent = exponent + by;
@@ -162,7 +163,7 @@ macro_rules! float {
                 } else if exponent > -$bias {
                     significand * power(exponent)
                 } else {
-                    // A product that is exact, then one that rounds.
+                    // The first product is exact, the second one rounds.
                     let least = 1 - $bias;
                     (significand * power(least)) * power((exponent - least).max(least))
                 };

@@ -2,7 +2,7 @@
 
 use super::rounding::Rounding;
 
-/// 32 bits of 16, exactly.
+/// Converts 16 bits to 32, exactly.
 pub(crate) fn from_half(x: u16) -> f32 {
     let sign = u32::from(x >> 15) << 31;
     let exponent = u32::from(x >> 10 & 0x1F);
@@ -18,7 +18,7 @@ pub(crate) fn from_half(x: u16) -> f32 {
     }
 }
 
-/// 16 bits of 32.
+/// Converts 32 bits to 16.
 pub(crate) fn to_half(x: f32, rounding: Rounding) -> u16 {
     let bits = x.to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;
@@ -49,12 +49,12 @@ pub(crate) fn to_half(x: f32, rounding: Rounding) -> u16 {
         Rounding::Nearest => lost > half || lost == half && kept & 1 == 1,
         _ => away && lost != 0,
     };
-    // A carry goes on into the exponent, and makes the greatest infinite.
+    // A carry propagates into the exponent, and turns the greatest number into infinity.
     let exponent = (exponent + 14).max(0) as u64;
     sign | ((exponent << 10) + kept + u64::from(up)) as u16
 }
 
-/// bfloat16 of 32 bits, to nearest even; what is too small for normal numbers is 0.
+/// Converts 32 bits to bfloat16, to nearest even; a subnormal becomes 0.
 pub(crate) fn bfloat(x: f32) -> u16 {
     let bits = x.to_bits();
     if x.is_nan() {
@@ -67,7 +67,7 @@ pub(crate) fn bfloat(x: f32) -> u16 {
     ((bits + up) >> 16) as u16
 }
 
-/// 64 bits of 32, exactly.
+/// Converts 32 bits to 64, exactly.
 pub(crate) fn widen(x: f32) -> f64 {
     if !x.is_nan() {
         return f64::from(x);
@@ -77,7 +77,7 @@ pub(crate) fn widen(x: f32) -> f64 {
     f64::from_bits(sign | 0x7FF8 << 48 | (bits & 0x7F_FFFF) << 29)
 }
 
-/// 32 bits of 64.
+/// Converts 64 bits to 32.
 pub(crate) fn narrow(x: f64) -> f32 {
     if !x.is_nan() {
         return x as f32;

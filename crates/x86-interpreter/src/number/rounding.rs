@@ -1,6 +1,6 @@
 //! Directions of rounding.
 
-/// Where a number that lies between two goes.
+/// The direction in which a number between two representable ones is rounded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
     Nearest,
@@ -10,7 +10,8 @@ pub(crate) enum Rounding {
 }
 
 impl Rounding {
-    /// As an instruction's immediate says: in two bits, unless a third asks for `MXCSR`'s, which is to the nearest.
+    /// The rounding that an instruction's immediate selects by two bits. A third bit selects that of `MXCSR`, which
+    /// is to nearest.
     pub fn of(immediate: u8) -> Rounding {
         match immediate & 7 {
             1 => Rounding::Down,

@@ -1,9 +1,9 @@
-//! Conversions of all numbers of 16 bits, and of those of 32 bits that lie at the boundaries.
+//! Conversions of all numbers of 16 bits, and of the 32-bit numbers at the boundaries.
 
 use crate::harness::{Registers, difference, interpreted, native, runs_here, wrapped};
 use kiln_x86::{Code, Op, Vreg, Width, op};
 
-/// Converts vectors in `v1` to `v0` on both and compares.
+/// Converts vectors in `v1` to `v0` on the processor and the interpreter and compares.
 fn compare(op: Op, immediate: Option<u8>, from: impl Iterator<Item = [u8; 32]>) {
     let code = wrapped(false, |a| match immediate {
         Some(n) => a.op(op, Width::Y, (Vreg(0), Vreg(1), n)),
@@ -40,14 +40,14 @@ fn all_of_16_bits_widen() {
     compare(op::VCVTPH2PS, None, all.chunks(8).map(lanes));
 }
 
-/// Between each two numbers of 16 bits: the least number above the lower one, the middle, its neighbours.
+/// Between each two adjacent numbers of 16 bits: the least number above the lower one, the middle, its neighbours.
 #[test]
 fn boundaries_of_16_bits_narrow() {
     let near = |high: u32| {
         let low = [0u32, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF];
         low.map(|low| (high << 13 | low).to_le_bytes())
     };
-    // Exponents a little beyond those of 16 bits, and NaNs.
+    // Exponents slightly beyond those of 16 bits, and NaNs.
     let exponents = (98..145).chain([0, 255]);
     let highs = exponents.flat_map(|e| (0..1 << 10).step_by(3).map(move |f| e << 10 | f));
     let all: Vec<[u8; 4]> = (highs.flat_map(|h| [h, h | 1 << 18]))

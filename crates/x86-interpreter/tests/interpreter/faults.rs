@@ -1,4 +1,4 @@
-//! What is wrong with code is found, and what is not is no fault.
+//! Faults of code are found, and correct code has none.
 
 use crate::forms::{self, Choice};
 use crate::harness::{GPRS, Registers, difference, emit, interpreted, native, runs_here, wrapped};
@@ -94,7 +94,7 @@ fn misaligned_streams() {
 
 #[test]
 fn execution_of_what_is_no_code() {
-    // No return: into the gap before the constants, into the constants, and behind the code.
+    // No return: execution runs into the gap before the constants, into the constants, and past the end of the code.
     for constants in [false, true] {
         for instructions in [3, 8] {
             let mut a = Asm::new(false);
@@ -115,7 +115,7 @@ fn execution_of_what_is_no_code() {
 
 #[test]
 fn unknown_instructions() {
-    // Bytes that are no instruction, `cpuid`, a load from another segment's memory.
+    // Bytes that are no instruction, `cpuid`, a load from another segment.
     for bytes in [&[0x06][..], &[0x0F, 0xA2], &[0x64, 0x48, 0x8B, 0x07]] {
         let found = fault(bytes);
         assert_eq!(found.kind, FaultKind::Unknown, "{found}");
@@ -138,7 +138,7 @@ fn registers_that_are_not_kept() {
         assert_eq!(found.kind, FaultKind::NotKept, "{found}");
         assert_eq!(found.instruction, "ret");
     }
-    // The caller's address is where it was, but the stack's register is not.
+    // The return address is in its place, but the stack pointer is not.
     let found = fault(&code(false, |a| {
         a.mov(Gpr::RAX, Mem::at(Gpr::RSP));
         a.add_number(Gpr::RSP, -8);
@@ -171,7 +171,7 @@ fn undefined_flags() {
     assert!(Machine::new().call(&compared, &[1]).is_ok());
 }
 
-/// Two pages, of which the second can't be used, and where it begins.
+/// Allocates two pages of which the second is inaccessible; returns where the second begins.
 fn guarded() -> *mut u8 {
     let (bytes, usable) = (8192, libc::PROT_READ | libc::PROT_WRITE);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -185,8 +185,8 @@ fn guarded() -> *mut u8 {
     }
 }
 
-/// Lanes that a mask leaves out are not accessed: where the interpreter finds no fault at the end of memory, the
-/// processor finds none either, and instructions that have masks so that lanes can be left out go on.
+/// Lanes that are masked off are not accessed. Where the interpreter finds no fault at the end of memory, the
+/// processor finds none either, and instructions whose masks leave lanes out complete.
 #[test]
 fn lanes_that_are_masked_off_do_not_fault() {
     let mut rng = Rng::with_seed(10);
@@ -194,7 +194,7 @@ fn lanes_that_are_masked_off_do_not_fault() {
     for form in forms::all() {
         let masks = form.masks || form.op.name.starts_with("VMASKMOV");
         for choice in form.choices() {
-            // These read whole vectors whatever the mask.
+            // These read whole vectors regardless of the mask.
             let reads_all = form.op.name.starts_with("VPMADD");
             if !masks || choice == Choice::Register || form.gathers() || reads_all {
                 continue;
@@ -211,10 +211,10 @@ fn lanes_that_are_masked_off_do_not_fault() {
                     before.masks[usize::from(k.0)] = (rng.u64(..) >> shift) & !(1 << rng.u8(..4));
                 }
                 let start = end.wrapping_sub(inside);
-                // SAFETY: the bytes before the end are this test's.
+                // SAFETY: the bytes before the end belong to this test.
                 let data = unsafe { std::slice::from_raw_parts_mut(start, inside) };
                 rng.fill(data);
-                // The interpreter is given a copy that ends as well, and is aligned as well.
+                // The interpreter gets a copy with the same end and the same alignment.
                 let mut copy = vec![0; inside + 64];
                 let pad = (start as usize).wrapping_sub(copy.as_ptr() as usize) % 64;
                 let same = &mut copy[pad..pad + inside];
@@ -247,7 +247,7 @@ fn lanes_that_are_masked_off_do_not_fault() {
     println!("{fine} instructions at the end of memory, {faults} faults");
 }
 
-/// A tail of a row: only its lanes are read and written.
+/// The tail of a row: only its lanes are read and written.
 #[test]
 fn tails_are_loaded_and_stored() {
     let tail = |width: Width, evex| {

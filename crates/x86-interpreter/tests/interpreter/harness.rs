@@ -14,7 +14,7 @@ pub struct Registers {
     pub gprs: [u64; 8],
 }
 
-/// Those that are loaded and stored; the others hold addresses.
+/// The registers that are loaded and stored; the others hold addresses.
 pub const GPRS: [Gpr; 6] = [Gpr::RAX, Gpr::RCX, Gpr::R8, Gpr::R9, Gpr::R10, Gpr::R11];
 
 impl Registers {
@@ -35,14 +35,14 @@ impl Registers {
     }
 
     pub fn words(&self) -> &[u64] {
-        // SAFETY: the fields are so many numbers without gaps.
+        // SAFETY: the fields are numbers without gaps, and the length is that of the struct.
         unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Registers>() / 8)
         }
     }
 
     pub fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as above, and any numbers are a value.
+        // SAFETY: as above, and every bit pattern is a value.
         unsafe {
             std::slice::from_raw_parts_mut(
                 std::ptr::from_mut(self).cast(),
@@ -52,7 +52,7 @@ impl Registers {
     }
 }
 
-/// `f(registers before, registers after, memory)` with the instructions that are given, which find memory at `RDX`.
+/// Code for `f(registers before, registers after, memory)` around the given instructions, which find memory at `RDX`.
 pub fn wrapped(evex: bool, body: impl FnOnce(&mut Asm)) -> Vec<u8> {
     let mut a = Asm::new(evex);
     let width = if evex { Width::Z } else { Width::Y };
@@ -92,10 +92,10 @@ pub fn wrapped(evex: bool, body: impl FnOnce(&mut Asm)) -> Vec<u8> {
     a.finish()
 }
 
-/// What `wrapped` is natively.
+/// The native type of `wrapped` code.
 pub type Native = extern "sysv64" fn(*const Registers, *mut Registers, *mut u8);
 
-/// Runs it on the processor.
+/// Runs the code on the processor.
 pub fn native(code: &Code, before: &Registers, data: &mut [u8]) -> Registers {
     // SAFETY: `wrapped` made the code, a function of these arguments, and the instruction under test uses `data`.
     let f: Native = unsafe { std::mem::transmute(code.entry()) };
@@ -104,7 +104,7 @@ pub fn native(code: &Code, before: &Registers, data: &mut [u8]) -> Registers {
     after
 }
 
-/// Runs it on the interpreter.
+/// Runs the code on the interpreter.
 pub fn interpreted(code: &[u8], before: &Registers, data: &mut [u8]) -> Result<Registers, Fault> {
     let mut after = Registers::zero();
     let arguments = [
@@ -120,7 +120,7 @@ pub fn interpreted(code: &[u8], before: &Registers, data: &mut [u8]) -> Result<R
     Ok(after)
 }
 
-/// How two runs differ.
+/// Describes the differences between two runs.
 pub fn difference(native: &Registers, interpreted: &Registers, before: &Registers) -> String {
     let mut text = String::new();
     for i in 0..32 {
@@ -142,7 +142,7 @@ pub fn difference(native: &Registers, interpreted: &Registers, before: &Register
     text
 }
 
-/// Whether the processor has all of what some code needs.
+/// True if the processor has every feature that the code needs.
 pub fn runs_here(code: &[u8]) -> bool {
     let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut features = decoder.into_iter().flat_map(|i| i.cpuid_features());

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-/// 64 bytes with lanes of some kind, special ones among them.
+/// 64 bytes of lanes of some type, special values among them.
 pub fn line(rng: &mut Rng) -> [u8; 64] {
     let mut line = [0; 64];
     match rng.u8(..9) {

@@ -1,4 +1,4 @@
-//! The interpreter does what the processor does, and finds what is wrong with code.
+//! The interpreter agrees with the processor, and finds the faults of code.
 #![cfg(all(target_arch = "x86_64", unix))]
 
 mod conversions;

@@ -1,5 +1,5 @@
-//! Everything that the interpreter knows, also what the assembler does not print yet: all encodings that there are,
-//! with operands whose kinds are known.
+//! Every instruction that the interpreter knows, also those that the assembler does not emit yet: all encodings, with
+//! operands of known kinds.
 
 use crate::forms::{Choice, Kind, Shape};
 use crate::harness::{Registers, difference, interpreted, native, runs_here, wrapped};
@@ -9,7 +9,7 @@ use iced_x86::{Code as Encoding, Encoder, Instruction, OpKind, Register};
 use kiln_x86::{Code, Gpr};
 use kiln_x86_interpreter::FaultKind;
 
-/// An instruction with random operands, memory at `RDX`; `None` if there is no such.
+/// An instruction with random operands, memory at `RDX`; `None` if it cannot be encoded.
 fn encoded(encoding: Encoding, shape: &Shape, choice: Choice, rng: &mut Rng) -> Option<Vec<u8>> {
     let mut i = Instruction::new();
     i.set_code(encoding);
@@ -51,12 +51,12 @@ fn encoded(encoding: Encoding, shape: &Shape, choice: Choice, rng: &mut Rng) -> 
     Some(encoder.take_buffer())
 }
 
-/// An instruction among those that load and store all registers.
+/// Code that places an instruction between the loads and stores of all registers.
 fn spliced(evex: bool, instruction: &[u8]) -> Vec<u8> {
     const MARK: i64 = 0x0123_4567_89AB_CDEF;
     let mut code = wrapped(evex, |a| a.mov_number(Gpr::RAX, MARK));
     let found = code.windows(8).position(|w| w == MARK.to_le_bytes());
-    // Two bytes before the number say what is done with it.
+    // The two bytes before the number are the opcode that loads it.
     let begin = found.unwrap() - 2;
     code.splice(begin..begin + 10, instruction.iter().copied());
     code
@@ -87,7 +87,7 @@ fn all_that_is_known_does_what_the_processor_does() {
                     let here = match interpreted(&code, &before, &mut same.0) {
                         Ok(here) => here,
                         Err(fault) => {
-                            // Those on the stack and on tiles, and decisions by flags, are not for this test.
+                            // This test leaves out instructions on the stack and on tiles, and conditions on flags.
                             let vectors = name.starts_with("VEX") || name.starts_with("EVEX");
                             let unknown = [FaultKind::Unknown, FaultKind::Tiles];
                             let unknown = unknown.contains(&fault.kind);

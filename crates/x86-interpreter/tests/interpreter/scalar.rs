@@ -24,7 +24,7 @@ fn number(rng: &mut Rng) -> i64 {
     }
 }
 
-/// A random instruction; whether the flags behind it are defined.
+/// Emits a random instruction; true if the flags after it are defined.
 fn random(a: &mut Asm, rng: &mut Rng) -> bool {
     let [x, y] = [(); 2].map(|()| GPRS[rng.usize(..GPRS.len())]);
     let m = Mem::at(Gpr::RDX).plus(8 * rng.i32(0..16));
@@ -153,7 +153,7 @@ extern "sysv64" fn sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u64 {
     a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f
 }
 
-/// `call rax`, which the assembler need not have, between what aligns the stack.
+/// `call rax`, which the assembler need not support, between instructions that align the stack.
 fn calls(aligned: bool) -> Vec<u8> {
     const MARK: i64 = 0x0123_4567_89AB_CDEF;
     let mut a = Asm::new(false);

@@ -1,4 +1,4 @@
-//! Products of tiles, which few processors have: beside sums of whole numbers.
+//! Products of tiles, which few processors support, compared with sums of integers.
 
 use fastrand::Rng;
 use half::f16;
@@ -9,7 +9,8 @@ const SUMS: Tile = Tile(3);
 const LEFT: Tile = Tile(0);
 const RIGHT: Tile = Tile(7);
 
-/// `*rdx += *rdi · *rsi`, rows of each 64 bytes apart, of so many rows, words of a row and columns.
+/// `*rdx += *rdi · *rsi` with rows 64 bytes apart; the sizes are rows, words of a row of the first operand, and
+/// columns.
 fn product(by: TileProduct, [rows, words, columns]: [u8; 3], releases: bool) -> Vec<u8> {
     let sizes = TileSizes::default()
         .with(SUMS, rows, 4 * columns)
@@ -30,7 +31,7 @@ fn product(by: TileProduct, [rows, words, columns]: [u8; 3], releases: bool) -> 
     a.finish()
 }
 
-/// The terms of a word, on either side.
+/// The terms in a word of either operand.
 fn terms(by: TileProduct, word: u32, on_the_right: bool) -> Vec<i32> {
     match by {
         TileProduct::F16 => [word, word >> 16]
@@ -204,6 +205,6 @@ fn tiles_that_are_used_wrongly() {
     for code in [none, unfit] {
         assert_eq!(fault(&code, 256), FaultKind::Tiles);
     }
-    // Which the processor does not know.
+    // The processor does not know this one.
     assert_eq!(fault(&same, 256), FaultKind::Unknown);
 }

@@ -6,14 +6,14 @@ use crate::inputs;
 use fastrand::Rng;
 use kiln_x86::{Code, Gpr, Mask, Mem, Operand, Vreg, Width, disassemble, op};
 
-/// Bytes around what `RDX` points to.
+/// The bytes around the address in `RDX`.
 const DATA: usize = 4096;
 
-/// Random operands of each encoding, and contents of registers for each.
+/// The random cases of each encoding, and the contents of registers for each.
 const CASES: usize = 3;
 const INPUTS: usize = 24;
 
-/// Memory for one run: aligned, because some instructions need it.
+/// Memory for one run, aligned because some instructions need it.
 #[derive(Clone, PartialEq)]
 #[repr(align(64))]
 struct Data([u8; DATA]);
@@ -23,7 +23,7 @@ struct Case {
     text: String,
     /// The instruction's mask, if it has one.
     mask: Option<Mask>,
-    /// The vector that a gather takes its addresses from, and bytes of its lanes.
+    /// The vector of a gather's addresses, and the bytes of its lanes.
     index: Option<(Vreg, usize)>,
 }
 
@@ -82,7 +82,7 @@ fn before(case: &Case, rng: &mut Rng) -> Registers {
     before
 }
 
-/// Runs a case with some contents of registers and memory on both.
+/// Runs a case with random contents of registers and memory on both and compares.
 fn compare(case: &Case, code: Option<&Code>, rng: &mut Rng) {
     let before = before(case, rng);
     let mut data = Data([0; DATA]);
@@ -125,7 +125,7 @@ fn instructions_do_what_the_processor_does() {
     }
 }
 
-/// All that an immediate can ask for.
+/// Every value of an immediate.
 #[test]
 fn immediates_do_what_the_processor_does() {
     let mut rng = Rng::with_seed(8);
