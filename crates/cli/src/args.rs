@@ -1,4 +1,4 @@
-//! The command line's description.
+//! The definition of the command line.
 
 use crate::spec::{self, Workload};
 use crate::{Usage, groups};
@@ -86,14 +86,14 @@ const DIFF_EXAMPLES: &str = "\
 Examples:
   kiln diff before.kiln after.kiln              exits with 1 if they differ";
 
-/// What is measured.
+/// The subject of a measurement.
 #[derive(Clone)]
 enum Given {
     Workloads(Vec<Workload>),
     Package(PathBuf),
 }
 
-/// Texts of workloads, and packages; completions offer the names.
+/// Parses workloads given as text, and packages; completions offer the names.
 #[derive(Clone)]
 struct Workloads;
 
@@ -127,7 +127,7 @@ impl TypedValueParser for Workloads {
     }
 }
 
-/// A device that is asked for: `None` for the CPU, or the number of a GPU.
+/// The requested device: `None` for the CPU, or the number of a GPU.
 #[derive(Copy, Clone)]
 pub(crate) struct Where(pub Option<u32>);
 
@@ -159,7 +159,7 @@ fn store() -> Arg {
     )
 }
 
-/// What bench and tune have in common.
+/// Adds the arguments that bench and tune have in common.
 fn measured(command: Command) -> Command {
     let dtype = PossibleValuesParser::new(DTYPES.map(|(name, _)| name)).map(|text| {
         let found = DTYPES.into_iter().find(|(name, _)| *name == text);
@@ -327,13 +327,13 @@ fn inspect() -> Command {
         .arg(json())
 }
 
-/// An option that may be there several times.
+/// An option that may be given several times.
 fn several(name: &'static str, help: &'static str, value: &'static str) -> Arg {
     let arg = option(name, help).value_name(value);
     arg.action(ArgAction::Append)
 }
 
-/// Which entries of a package, and for which sizes.
+/// Adds the options that select entries of a package and their sizes.
 fn entries(command: Command, usual: &'static str) -> Command {
     command.arg(several("entry", usual, "NAME")).arg(several(
         "size",
@@ -419,7 +419,7 @@ fn diff() -> Command {
         .arg(json())
 }
 
-/// The command line's description.
+/// The definition of the command line.
 pub fn command() -> Command {
     Command::new("kiln")
         .version(env!("CARGO_PKG_VERSION"))
@@ -467,7 +467,7 @@ fn path(name: &'static str, help: &'static str) -> Arg {
     arg.value_hint(ValueHint::FilePath)
 }
 
-/// The workloads that are named; the usual ones, as text, if there are none.
+/// The named workloads; without any, the usual ones, given as text.
 pub(crate) fn workloads(m: &ArgMatches, usual: &[&str]) -> Result<Vec<Workload>, spec::SpecError> {
     let given = m.get_many::<Given>("workload").into_iter().flatten();
     let given = given.filter_map(|g| match g {
@@ -482,7 +482,7 @@ pub(crate) fn workloads(m: &ArgMatches, usual: &[&str]) -> Result<Vec<Workload>,
     Ok(usual.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// The packages that are named in the place of workloads; there are either these or others.
+/// The packages given in place of workloads. An error if packages and workloads are mixed.
 pub(crate) fn packages(m: &ArgMatches) -> Result<Vec<PathBuf>, Usage> {
     let given = m.get_many::<Given>("workload").into_iter().flatten();
     let all = given.clone().count();

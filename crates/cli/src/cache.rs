@@ -1,4 +1,4 @@
-//! Looking after the store of measurements.
+//! Maintenance of the store of measurements.
 
 use crate::Failure;
 use crate::command::store_file;
@@ -39,7 +39,7 @@ pub(crate) fn cache(m: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lists or shows the records whose keys contain a text.
+/// Prints the records whose keys contain a text, as a list or in full.
 fn print(store: &Store, file: &Path, m: &ArgMatches, list: bool) -> Result<(), Failure> {
     let beginning = File::open(file).and_then(|mut f| f.read(&mut [0]));
     match beginning {
@@ -71,13 +71,13 @@ fn print(store: &Store, file: &Path, m: &ArgMatches, list: bool) -> Result<(), F
     Ok(())
 }
 
-/// Damaged lines for scripts.
+/// Damaged lines as JSON, for scripts.
 fn lines(damage: &[Damage]) -> Vec<Value> {
     let line = |d: &Damage| json!({ "line": d.line, "why": d.text });
     damage.iter().map(line).collect()
 }
 
-/// Says what of the file is damaged.
+/// Reports the damaged lines of the file.
 fn verify(store: &Store, file: &Path, json: bool) -> Result<ExitCode, Failure> {
     let damage = store.verify();
     let damage = damage.map_err(|e| format!("{}: {e}", file.display()))?;
@@ -95,7 +95,7 @@ fn verify(store: &Store, file: &Path, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(!damage.is_empty())))
 }
 
-/// Takes the records of other files. Fails if one is not empty and holds none, so that it is no store.
+/// Merges the records of other files. Fails if a file that is not empty holds none, since it is no store then.
 fn merge(store: &Store, m: &ArgMatches, json: bool) -> Result<ExitCode, Failure> {
     let (mut all, mut none) = (Vec::new(), Vec::new());
     for other in m.get_many::<PathBuf>("file").into_iter().flatten() {

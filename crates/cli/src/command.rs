@@ -1,4 +1,4 @@
-//! What the commands do.
+//! The implementation of the commands.
 
 use crate::args::{Where, command, packages, workloads};
 use crate::bench::{Effort, Measured, Peaks, Ready, candidates, measure};
@@ -19,11 +19,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs a command line, its first word the program's name. Exits with 0 if all went well, 1 if something
-/// failed, 2 if the command line is wrong; see [`end`](crate::end).
+/// Runs a command line whose first word is the program's name. Exits with 0 on success, 1 if something failed, 2 if
+/// the command line is wrong; see [`end`](crate::end).
 ///
-/// # Errors
-/// What failed.
+/// # Errors The cause of the failure.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
     let matches = match command().try_get_matches_from(words) {
         Ok(matches) => matches,
@@ -60,7 +59,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
     Ok(ExitCode::SUCCESS)
 }
 
-/// What bench and tune have in common.
+/// The arguments that bench and tune have in common.
 struct Job {
     workloads: Vec<Workload>,
     dtype: DType,
@@ -68,7 +67,7 @@ struct Job {
     json: bool,
 }
 
-/// Reads what bench and tune have in common; `None` if there is nothing to do but to list.
+/// Reads the arguments that bench and tune have in common; `None` if the command only lists workloads.
 fn job(m: &ArgMatches, usual: &[&str]) -> Result<Option<Job>, Failure> {
     let json = m.get_flag("json");
     if m.get_flag("list") {
@@ -94,7 +93,7 @@ fn job(m: &ArgMatches, usual: &[&str]) -> Result<Option<Job>, Failure> {
     }))
 }
 
-/// Everything that can be measured: what it is called, and what it is.
+/// Everything that can be measured, with names and descriptions.
 fn listed() -> serde_json::Value {
     let named = |name: String, about: &str| json!({ "name": name, "about": about });
     let ops = spec::ops().map(|op| named(format!("{op}:{}", spec::example(op)), spec::about(op)));
@@ -109,7 +108,7 @@ fn listed() -> serde_json::Value {
     })
 }
 
-/// The same as text.
+/// The same list as text.
 fn list() -> String {
     let all = listed();
     let titles = [
@@ -172,7 +171,7 @@ fn bench(m: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// How to measure.
+/// The effort that the command line asks for.
 fn effort(m: &ArgMatches) -> Effort {
     Effort {
         time: Duration::from_millis(m.get_one("time").copied().unwrap_or(500)),
@@ -206,7 +205,7 @@ fn measured(job: &Job, effort: &Effort) -> Result<Vec<Measured>, Failure> {
     Ok(results)
 }
 
-/// Measures every candidate of the workloads' kernels; says as well which were not timed.
+/// Measures every candidate of the workloads' kernels; also lists those that were not timed.
 fn tried(job: &Job, effort: &Effort) -> Result<(Vec<Measured>, Vec<String>), Failure> {
     let progress = Progress::new("trying", job.workloads.len() as u64);
     let (mut results, mut left_out) = (Vec::new(), Vec::new());
@@ -263,12 +262,12 @@ fn tune_command(m: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// Compiles all workloads by the process's settings and prints what was chosen for their kernels.
+/// Compiles all workloads by the process's settings and prints the choices for their kernels.
 fn tune_all(job: &Job) -> Result<Vec<tuning::Tuned>, Failure> {
     let options = CompileOptions::default();
     let progress = Progress::new("tuning", job.workloads.len() as u64);
     progress.live(|| format!("{} kernels measured", tune::measured()));
-    // Slowly, since it runs beside what is measured.
+    // The interval is long, since the display runs during the measurements.
     progress.tick_every(Duration::from_millis(500));
     let mut all = Vec::new();
     for workload in &job.workloads {
@@ -285,7 +284,7 @@ fn tune_all(job: &Job) -> Result<Vec<tuning::Tuned>, Failure> {
     Ok(all)
 }
 
-/// The file of the store: the one that is named, else the user's.
+/// The file of the store: the one given, else the user's.
 pub(crate) fn store_file(m: &ArgMatches) -> Result<PathBuf, Failure> {
     let given = m.get_one::<PathBuf>("store").cloned();
     let none = "there is no cache folder on this machine: name the store's file with --store";

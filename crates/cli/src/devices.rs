@@ -10,25 +10,25 @@ use std::fmt::{self, Write as _};
 /// A device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Info {
-    /// How programs name it: `cpu`, `cuda:0`.
+    /// Its name in programs: `cpu`, `cuda:0`.
     pub device: String,
     /// Its maker's name.
     pub name: &'static str,
-    /// Of a CPU: the instructions that kernels use: `baseline`, `avx2`, `avx512`.
+    /// Of a CPU: the level of instructions that kernels use: `baseline`, `avx2`, `avx512`.
     pub instructions: Option<&'static str>,
-    /// Of a CPU: bytes of its caches, from the first level to the third; 0 where the system does not say.
+    /// Of a CPU: bytes of its caches, from the first level to the third; 0 if the system does not report them.
     pub caches: Option<[u64; 3]>,
-    /// Of a CPU: Kiln's threads.
+    /// Of a CPU: the number of Kiln's threads.
     pub threads: Option<usize>,
-    /// Of a GPU: what programs are compiled for.
+    /// Of a GPU: the target that programs are compiled for.
     pub gpu: Option<Gpu>,
     /// Of a GPU: bytes of memory.
     pub memory: Option<usize>,
-    /// What measurements of it are kept under.
+    /// The text under which measurements of it are stored.
     pub traits: String,
 }
 
-/// All devices, and why there is no GPU, where there is none.
+/// All devices, and the reason if there is no GPU.
 pub fn list() -> (Vec<Info>, Option<String>) {
     let mut all = vec![info(Device::Cpu)];
     let count = Device::cuda_count();
@@ -40,7 +40,8 @@ pub fn list() -> (Vec<Info>, Option<String>) {
     (all, why)
 }
 
-/// What is known of a device. That the environment asks for CPU instructions which are not there is told by what runs.
+/// The properties of a device. If the environment asks for CPU instructions that are not there, the program that runs
+/// reports it.
 pub fn info(device: Device) -> Info {
     let gpu = device.gpu();
     let machine = kiln_runtime::machine(gpu.as_deref()).unwrap_or_default();

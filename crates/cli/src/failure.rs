@@ -1,4 +1,4 @@
-//! What stops a command, what it prints, and what it exits with.
+//! The failures of a command, its output, and its exit codes.
 
 use crate::spec::SpecError;
 use kiln::ErrorKind;
@@ -6,10 +6,10 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// What stops a command.
+/// The cause that stops a command.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// A command line that asks for what can't be.
+/// A command line that asks for something impossible.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -21,8 +21,8 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// Prints what stopped a command and gives its exit code: 1, or 2 if the command line is wrong. Whoever reads
-/// the output may stop to, which is no failure.
+/// Prints the failure of a command and returns its exit code: 1, or 2 if the command line is wrong. A reader of the
+/// output that closes the pipe is no failure.
 pub fn end(result: Result<ExitCode, Failure>) -> ExitCode {
     let e = match result {
         Ok(code) => return code,
@@ -40,12 +40,12 @@ pub fn end(result: Result<ExitCode, Failure>) -> ExitCode {
     ExitCode::from(1 + u8::from(e.is::<Usage>() || e.is::<SpecError>()))
 }
 
-/// An error of the library without a line of this crate's source, which says nothing to whoever calls a command.
+/// An error of the library without the line of this crate's source, which means nothing to a user.
 pub(crate) fn message(e: &kiln::Error) -> String {
     format!("{}: {}", e.op(), e.message())
 }
 
-/// What is wrong with a workload: with its sizes, or with the machine.
+/// The failure of a workload, caused by its sizes or by the machine.
 pub(crate) fn of(workload: &dyn fmt::Display, e: &kiln::Error) -> Failure {
     let text = format!("{workload}: {}", message(e));
     match e.kind() {
@@ -56,20 +56,19 @@ pub(crate) fn of(workload: &dyn fmt::Display, e: &kiln::Error) -> Failure {
 
 /// Writes to the standard output.
 ///
-/// # Errors
-/// If it can't be written, as when nobody reads it any more.
+/// # Errors If it can't be written, as when its reader has closed it.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// The same of JSON, with an end of its line.
+/// Writes JSON with a line end to the standard output.
 pub(crate) fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     say(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Tells the user on the standard error what to mind.
+/// Prints a warning on the standard error.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(io::stderr(), "kiln: warning: {text}");
 }

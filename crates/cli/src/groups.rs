@@ -1,6 +1,6 @@
 //! Named lists of workloads.
 
-/// Groups: their names, what they are and the texts of their members (see [`crate::spec`]).
+/// Groups: their names, descriptions and the texts of their members (see [`crate::spec`]).
 pub const GROUPS: &[(&str, &str, &[&str])] = &[
     (
         "pointwise",

@@ -1,6 +1,6 @@
 //! The `kiln` command, and the same as functions: [`mod@bench`] measures workloads given as text ([`spec`]),
-//! [`report`] writes what was measured, [`tuning`] fills and looks after the store of measurements that
-//! algorithms are chosen by. Packages are looked into, run, verified, measured, tuned, compared and printed as C.
+//! [`report`] writes the measurements, [`tuning`] fills and maintains the store of measurements from which algorithms
+//! are chosen. Packages are inspected, run, verified, measured, tuned, compared and printed as C.
 //!
 //! ```no_run
 //! use kiln::{CompileOptions, DType, Device};

@@ -1,13 +1,14 @@
-//! What to measure, as text: `matmul:512x512x512`, `conv2d:8x64x56x56:64x3x3:p1`, `softmax:4096x4096`, `resnet50`.
+//! The subject of a measurement, as text: `matmul:512x512x512`, `conv2d:8x64x56x56:64x3x3:p1`, `softmax:4096x4096`,
+//! `resnet50`.
 //!
-//! Sizes stand in the order of the op's shape, with `x` between them. Where a size is a list (`64,128`) or a range that
-//! doubles (`64..1024`), every combination is meant.
+//! Sizes stand in the order of the op's shape, with `x` between them. A size may be a list (`64,128`) or a range that
+//! doubles (`64..1024`); then the text stands for every combination.
 
 use kiln_models::workloads;
 use std::fmt;
 use std::str::FromStr;
 
-/// One thing to measure.
+/// A workload to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// `[batch.., m, k] · [batch.., k, n]`, sizes `batch.. m k n`.
@@ -25,17 +26,17 @@ pub enum Workload {
 /// A convolution over one to three axes, of `[batch, channels, spatial..]` by `[out, channels / groups, kernel..]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conv {
-    /// Whether its gradients are computed, of input and weight, in place of its result.
+    /// True if the gradients of input and weight are computed, instead of the result.
     pub gradients: bool,
     /// Batch, channels and spatial sizes of the input.
     pub input: Vec<usize>,
     /// Output channels and sizes of the kernel, one fewer than of the input.
     pub weight: Vec<usize>,
-    /// Step of the kernel.
+    /// The stride of the kernel.
     pub stride: usize,
-    /// Zeros at every border.
+    /// The number of zeros at every border.
     pub padding: usize,
-    /// Groups of channels.
+    /// The number of channel groups.
     pub groups: usize,
 }
 
@@ -48,7 +49,7 @@ macro_rules! unary {
         }
 
         impl Unary {
-            /// All of them, with what they are.
+            /// All of them, with their descriptions.
             pub const ALL: &[(Unary, &str)] = &[$((Unary::$variant, $about)),*];
 
             /// Its name in a text.
@@ -56,7 +57,7 @@ macro_rules! unary {
                 match self { $(Unary::$variant => $name),* }
             }
 
-            /// How many sizes its shape has at least.
+            /// The least number of sizes in its shape.
             fn rank(self) -> usize {
                 match self { $(Unary::$variant => $rank),* }
             }
@@ -79,7 +80,7 @@ unary! {
     Cumsum = "cumsum", "running sums of rows", 2;
 }
 
-/// Why a text is no workload.
+/// The reason why a text is no workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError(String);
 
@@ -189,7 +190,7 @@ const CONVS: [[&str; 2]; 3] = [
     ["conv3d", "conv3d_grad"],
 ];
 
-/// The axes of the convolution of a name, and whether its gradients are meant.
+/// The number of axes of a convolution's name, and true if it stands for the gradients.
 fn conv_axes(name: &str) -> Option<(usize, bool)> {
     let axes = CONVS.iter().position(|names| names.contains(&name))?;
     Some((axes + 1, CONVS[axes][1] == name))
@@ -307,7 +308,7 @@ pub fn ops() -> impl Iterator<Item = &'static str> {
         .chain(Unary::ALL.iter().map(|u| u.0.name()))
 }
 
-/// What an op is.
+/// The description of an op.
 pub fn about(op: &str) -> &'static str {
     match op {
         "matmul" => "a product of matrices, sizes [batch x] m x k x n",
@@ -323,7 +324,7 @@ pub fn about(op: &str) -> &'static str {
     }
 }
 
-/// Sizes that an op can have.
+/// Example sizes of an op.
 pub fn example(op: &str) -> &'static str {
     match op {
         "matmul" => "512x512x512",

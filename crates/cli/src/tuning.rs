@@ -1,4 +1,4 @@
-//! Filling the store of measurements, and looking at it.
+//! Filling and reading the store of measurements.
 
 use crate::bench::program;
 use crate::report::{duration, percent};
@@ -11,60 +11,59 @@ use kiln_compiler::tune::{
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// What tuning a workload gave.
+/// The outcome of tuning a workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tuned {
     /// The workload, as text.
     pub workload: String,
-    /// What was chosen, each key once: first of the whole network, then of what is fused, then of kernels.
+    /// The choices, each key once: first those of the whole network, then of fusions, then of kernels.
     pub choices: Vec<TunedChoice>,
-    /// How many of these were to be measured, but the budget was spent.
+    /// The number of choices that were not measured because the budget was spent.
     pub unmeasured: usize,
-    /// Seconds that choosing took.
+    /// The seconds that the choices took.
     pub seconds: f64,
-    /// What went wrong beside the candidates: damaged lines of the store, or that it can't be written.
+    /// Problems that do not concern candidates: damaged lines of the store, or a store that can't be written.
     pub notes: Vec<String>,
 }
 
-/// What there was to choose.
+/// The kind of a choice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// How images lie in memory, in a whole network.
+    /// The layouts of images in a whole network.
     Layouts,
-    /// What is one kernel, and how its sums are cut.
+    /// The fusion of ops into one kernel, and the schedule of its reductions.
     Fusion,
     /// The algorithm of a kernel.
     Kernel,
-    /// The algorithm of a kernel of another layout or fusion, which was measured for comparison.
+    /// The algorithm of a kernel under another layout or fusion, which was measured for comparison.
     Rejected,
 }
 
-/// What was chosen for a kernel, for what is fused, or for a network's layouts.
+/// The choice for a kernel, for a fusion, or for a network's layouts.
 #[derive(Clone, Debug, Serialize)]
 pub struct TunedChoice {
-    /// What there was to choose.
+    /// The kind of the choice.
     pub what: What,
-    /// What stands for it in the store.
+    /// Its key in the store.
     pub key: String,
     /// The chosen candidate.
     pub chosen: String,
-    /// Why.
+    /// The reason of the choice.
     pub why: String,
-    /// Whether it was measured now.
+    /// True if it was measured now.
     pub measured: bool,
-    /// Others that are as fast, so that their memory decided.
+    /// Other candidates that are as fast, so that the need for memory decided.
     pub ties: Vec<String>,
-    /// How many times as long as the chosen one the default takes.
+    /// The time of the default as a multiple of the chosen candidate's.
     pub speedup: Option<f64>,
-    /// Everything that was tried.
+    /// The trials of all candidates.
     pub trials: Vec<Trial>,
 }
 
-/// Compiles a workload, which chooses the algorithms of its kernels by the process's settings.
+/// Compiles a workload; the process's settings decide the algorithms of its kernels.
 ///
-/// # Errors
-/// If it can't be compiled.
+/// # Errors If it can't be compiled.
 pub fn tune(
     workload: &Workload,
     dtype: DType,
@@ -75,13 +74,13 @@ pub fn tune(
     Ok(choices(workload.to_string(), program.explain()))
 }
 
-/// What was chosen for a program that was compiled by the process's settings.
+/// The choices for a program that was compiled by the process's settings.
 pub fn choices(workload: String, explain: &Explain) -> Tuned {
     let mut used = Vec::new();
     used_by(&explain.kernels, &mut used);
     let Tuning { choices, notes, .. } = &explain.tuning;
     let mut all: Vec<TunedChoice> = choices.iter().map(|c| tuned(c, &used)).collect();
-    // Kernels of a key that was chosen for another, whose choice is not legal for their own sizes.
+    // Kernels whose key was chosen for another kernel, so that the choice is not legal for their own sizes.
     let illegal = used.iter().filter(|c| c.why == Why::Illegal);
     all.extend(illegal.map(|c| tuned(c, &used)));
     all.sort_by(|a, b| (a.what, &a.key).cmp(&(b.what, &b.key)));
@@ -95,7 +94,7 @@ pub fn choices(workload: String, explain: &Explain) -> Tuned {
     }
 }
 
-/// The choices of kernels, and of those that run in them.
+/// The choices of kernels and of the kernels inside them.
 fn used_by<'a>(kernels: &'a [KernelInfo], used: &mut Vec<&'a Choice>) {
     for kernel in kernels {
         if let Some(choice) = kernel.choice.as_deref()
@@ -183,7 +182,7 @@ impl TunedChoice {
     }
 }
 
-/// A line a candidate.
+/// One line per candidate.
 fn trials(all: &[Trial], indent: &str) -> String {
     let wide = all.iter().map(|t| t.name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -202,7 +201,7 @@ fn trials(all: &[Trial], indent: &str) -> String {
     text
 }
 
-/// What programs choose by a record, under the process's limits of memory and precision.
+/// The candidate that programs choose from a record, under the process's limits of memory and precision.
 fn chosen(record: &Record) -> String {
     if record.key.starts_with("layouts ") {
         return format!("{} times of convolutions", record.trials.len());
@@ -223,7 +222,7 @@ fn chosen(record: &Record) -> String {
     }
 }
 
-/// A line a record: what was measured, and what is chosen by it.
+/// One line per record: its key, and the candidate chosen from it.
 pub fn list(records: &[Record]) -> String {
     let lines = records
         .iter()
@@ -231,7 +230,7 @@ pub fn list(records: &[Record]) -> String {
     lines.collect()
 }
 
-/// Everything that is known of records.
+/// The full contents of records.
 pub fn show(records: &[Record]) -> String {
     let mut text = String::new();
     for r in records {

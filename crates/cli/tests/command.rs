@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A folder that is removed at the end.
+/// A folder that is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -26,7 +26,7 @@ impl Drop for Folder {
     }
 }
 
-/// Runs the command in an environment that sets nothing of Kiln's.
+/// Runs the command in an environment without variables of Kiln's.
 fn kiln(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
     for name in ["KILN_TUNE", "KILN_TUNE_STORE", "KILN_PRECISION"] {
@@ -35,7 +35,7 @@ fn kiln(words: &[&str]) -> Output {
     command.args(words).output().expect("the command runs")
 }
 
-/// Its output, if it exits with 0.
+/// The output of the command, which must exit with 0.
 fn done(words: &[&str]) -> String {
     let out = kiln(words);
     let error = String::from_utf8_lossy(&out.stderr);
@@ -128,7 +128,7 @@ fn bench_measures_ops_and_networks_on_a_gpu() {
     );
     for r in report["results"].as_array().expect("a list") {
         assert!(r["times"].as_array().is_some_and(|t| !t.is_empty()), "{r}");
-        // On the CPU the products have algorithms.
+        // Only on the CPU have the products several algorithms.
         assert_eq!(r["algorithms"].as_array().map(Vec::len), Some(0), "{r}");
     }
 }
@@ -211,7 +211,7 @@ fn shares_are_of_peaks_of_the_same_dtype() {
     let double = of("f64");
     assert!(double["peaks"]["flops"]["f64"].as_f64() > Some(1e8));
     assert!(double["peaks"]["flops"]["f32"].is_null());
-    // Of bf16 no peak is measured on a CPU: there is none that it could be a share of.
+    // On a CPU no peak of bf16 is measured, so there is no share of it.
     let half = of("bf16");
     assert!(half["peaks"]["flops"]["bf16"].is_null());
     for i in 0..2 {
@@ -294,7 +294,7 @@ fn what_was_tuned_is_in_the_store_and_not_measured_again() {
     let damaged: Value = serde_json::from_slice(&damaged.stdout).expect("JSON");
     assert_eq!(damaged["damaged_lines"][0]["line"], 1);
     assert_eq!(damaged["damaged_lines"][0]["why"], "its checksum is wrong");
-    // Whoever reads or fills it is told too.
+    // Commands that read or fill it report the damage too.
     for words in [
         &["cache", "list", "--store", &store][..],
         &["cache", "show", "--store", &store],
@@ -325,12 +325,12 @@ fn the_store_names_the_candidate_that_programs_use() {
         let record = Record::new(key.into(), trials);
         Store::new(&path).put(record).expect("the store");
     };
-    // The fastest by less than can be measured, with more memory.
+    // The fastest wins by less than the accuracy of measurement, and needs more memory.
     put(
         "tie",
         vec![trial("packed", 0, &[1003]), trial("direct", 64, &[1000])],
     );
-    // The fastest is less accurate than may be.
+    // The fastest is less accurate than allowed.
     put(
         "rough",
         vec![trial("packed", 0, &[900]), trial("winograd_4", 0, &[100])],
@@ -347,7 +347,7 @@ fn what_failed_is_shown_and_tried_again_when_asked() {
     let store = folder.file("tune.jsonl");
     let words = ["tune", "matmul:64x64x64", "--store", &store];
     done(&words);
-    // Of one record a candidate hung, and of the same the default failed.
+    // In one record a candidate hung and the default failed.
     let opened = Store::new(&store);
     let mut record = opened.records().remove(0);
     assert!(record.trials.len() > 1 && record.failures() == 0);
@@ -361,7 +361,7 @@ fn what_failed_is_shown_and_tried_again_when_asked() {
         assert!(shown.contains(line), "{shown}");
     }
     assert!(shown.contains("2 failed or did not answer; kiln tune --retry tries them again"));
-    // Not by itself.
+    // Without `--retry`, nothing is measured again.
     assert!(done(&words).contains(" 0 measured now"));
     assert_eq!(show(), shown);
     let text = done(&[&words[..], &["--retry"]].concat());
@@ -418,7 +418,7 @@ fn a_store_that_is_none_is_told() {
         assert_eq!(out.status.code(), Some(1), "{words:?}");
         assert!(out.stderr.len() + out.stdout.len() > 20, "{words:?}");
     }
-    // One that is not there yet is none that is damaged.
+    // A store that does not exist yet is not a damaged one.
     let list = kiln(&["cache", "list", "--store", &missing]);
     assert!(list.status.success() && list.stdout.is_empty() && !list.stderr.is_empty());
 }
@@ -462,7 +462,7 @@ fn devices_and_completions_are_printed() {
         let options = ["kiln", "bf16", "exact"];
         let workloads = ["@mobilenet", "lstm", "softmax"];
         let words = options.iter().chain(&workloads);
-        // fish is not told what stands without an option's name.
+        // fish does not get the words that stand without an option's name.
         for word in words.take(if shell == "fish" { 3 } else { 6 }) {
             assert!(text.contains(word), "{shell}: {word}");
         }

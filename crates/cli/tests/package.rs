@@ -31,7 +31,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Its output, if it exits with 0.
+/// The output of the command, which must exit with 0.
 fn done(words: &[&str]) -> String {
     let out = kiln(words);
     assert!(
@@ -42,7 +42,7 @@ fn done(words: &[&str]) -> String {
     text(&out.stdout)
 }
 
-/// A folder with a package of two entries, of which one counts its runs.
+/// A folder with a package of two entries; one of them counts its runs.
 fn folder(name: &str) -> kiln::Result<Folder> {
     let path = std::env::temp_dir().join(format!("kiln-cli-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&path).expect("a folder");
@@ -164,7 +164,7 @@ fn a_package_is_printed_as_c() -> kiln::Result<()> {
     let said = done(&["export-c", &model, &generated, "--size", "batch=3"]);
     assert!(said.contains("model.h"), "{said}");
     let header = std::fs::read_to_string(folder.0.join("generated/model.h")).expect("a header");
-    // What counts its runs is left out.
+    // The entry that counts its runs is left out.
     assert!(header.contains("int model_scores(const float *rows, float *output, void *memory);"));
     assert!(header.contains("rows f32[3, 3] -> output f32[3, 2]"));
     assert!(!header.contains("counted"));
@@ -187,7 +187,7 @@ fn a_package_is_printed_as_c() -> kiln::Result<()> {
         assert_eq!(out.status.code(), Some(code), "{words:?}");
         assert!(text(&out.stderr).contains(why), "{}", text(&out.stderr));
     }
-    // Where it is named, what it counts is its caller's.
+    // If that entry is named, its caller holds the counter.
     done(&["export-c", &model, &generated, "--entry", "counted"]);
     let header = std::fs::read_to_string(folder.0.join("generated/model.h")).expect("a header");
     assert!(header.contains("void model_begin(model_state *state);"));
@@ -220,7 +220,7 @@ fn kernels_of_a_package_are_verified() -> kiln::Result<()> {
     let out = kiln(&["verify", &model, "--size", "length=4"]);
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("no entry leaves a size `length` open"));
-    // A program of another graph is wrong by its results.
+    // A program of another graph has wrong results.
     let package = Package::open(&model).expect("a package");
     let mut contents = package.contents().expect("contents");
     let graph = &mut contents.entries[0].graph;
@@ -253,15 +253,15 @@ fn entries_of_a_package_are_measured_and_tuned() -> kiln::Result<()> {
     ];
     let said = done(&words);
     assert!(said.contains("scores batch=1: "), "{said}");
-    // The same results, and what the one counts goes on.
+    // The results are the same, and the counter goes on.
     let input = format!("rows={}", folder.file("x.npy"));
     let ran = |model: &str| done(&["run", model, "--entry", "scores", "--input", &input]);
     assert_eq!(ran(&model), ran(&tuned));
     assert!(done(&["verify", &tuned]).contains("all within"));
-    // It is this machine's, and beside that for any.
+    // The program is this machine's, next to the one for any machine.
     assert!(done(&["inspect", &tuned]).contains(", which this is\n"));
     assert!(done(&["diff", &model, &model]).is_empty());
-    // Whoever reads may stop to: the file is written all the same.
+    // The reader of the output may close it: the file is written all the same.
     let unread = folder.file("unread.kiln");
     let words = [
         "tune", &model, "--store", &store, "--output", &unread, "--budget", "1",

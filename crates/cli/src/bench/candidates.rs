@@ -1,4 +1,4 @@
-//! Every way to compute the kernels of a workload.
+//! All candidates for the kernels of a workload.
 
 use super::{Effort, Measured, program};
 use crate::spec::Workload;
@@ -8,10 +8,9 @@ use kiln_compiler::tune::{self, Precision, Settings, Trial};
 use std::time::Duration;
 
 /// Checks and times the candidates of each kernel that has several, alone, on operands that are not in the caches.
-/// Gives those that were timed, and of the others why they were not. Nothing is remembered.
+/// Returns those that were timed, and for each other candidate the reason why it was not. Nothing is stored.
 ///
-/// # Errors
-/// If the workload can't be compiled.
+/// # Errors If the workload can't be compiled.
 pub fn candidates(
     workload: &Workload,
     dtype: DType,
@@ -67,7 +66,7 @@ pub fn candidates(
     Ok((timed, out))
 }
 
-/// The seconds of its runs, where it was timed.
+/// The seconds of its runs, if it was timed.
 fn times(trial: &Trial) -> Option<Vec<f64>> {
     match &trial.outcome {
         tune::Outcome::Timed(times) if !times.is_empty() => {

@@ -13,12 +13,12 @@ use kiln::{CompileOptions, DType, Device, Explain, Result, Tensor};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// How to measure.
+/// The effort of a measurement.
 #[derive(Clone, Debug)]
 pub struct Effort {
-    /// The time for each workload, all rounds together.
+    /// The total time of all rounds for each workload.
     pub time: Duration,
-    /// Rounds over all workloads, so that what disturbs the machine for a while disturbs all of them.
+    /// The number of rounds over all workloads; a temporary disturbance of the machine then affects all of them.
     pub rounds: usize,
 }
 
@@ -31,22 +31,22 @@ impl Default for Effort {
     }
 }
 
-/// What was measured of a workload.
+/// The measurements of a workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// The workload, as text.
     pub workload: String,
     /// Element type.
     pub dtype: String,
-    /// The algorithms of its kernels, where there are several to choose from.
+    /// The algorithms of its kernels that have several candidates.
     pub algorithms: Vec<String>,
-    /// Kernel launches a run.
+    /// Kernel launches per run.
     pub kernels: usize,
-    /// Arithmetic operations a run, as estimated by the compiler.
+    /// Arithmetic operations per run, as estimated by the compiler.
     pub flops: f64,
     /// Bytes that the kernels of a run touch, as estimated by the compiler.
     pub bytes: f64,
-    /// Seconds of every run, in the order in which they were measured.
+    /// Seconds of every run, in the order of measurement.
     pub times: Vec<f64>,
 }
 
@@ -65,24 +65,24 @@ impl Measured {
         self.quartiles()[2]
     }
 
-    /// The interquartile range as a part of the median.
+    /// The interquartile range as a fraction of the median.
     pub fn spread(&self) -> f64 {
         let [_, low, median, high, _] = self.quartiles();
         (high - low) / median
     }
 
-    /// Operations a second at the median.
+    /// Operations per second at the median.
     pub fn flops_per_second(&self) -> f64 {
         self.flops / self.median()
     }
 
-    /// Bytes a second at the median.
+    /// Bytes per second at the median.
     pub fn bytes_per_second(&self) -> f64 {
         self.bytes / self.median()
     }
 
-    /// The time that these peaks allow, as a part of the median: 1 is the roofline. It is more where what is read
-    /// comes from caches. `None` where it is not known how fast the dtype's arithmetic can be.
+    /// The least time that these peaks allow, as a fraction of the median: 1 is the roofline. It exceeds 1 if
+    /// operands come from caches. `None` if the peak of the dtype's arithmetic is unknown.
     pub fn share(&self, peaks: &Peaks) -> Option<f64> {
         let flops = peaks.flops.get(&self.dtype)?;
         let least = (self.flops / flops).max(self.bytes / peaks.bandwidth);
@@ -138,7 +138,7 @@ impl Ready {
         Ok(ready)
     }
 
-    /// Runs it some times; gives the seconds of one run.
+    /// Runs it `times` times and returns the seconds per run.
     fn run(&mut self, times: usize) -> Result<f64> {
         let inputs: Vec<&Tensor> = self.program.inputs.iter().collect();
         let start = Instant::now();
@@ -151,8 +151,8 @@ impl Ready {
         Ok(start.elapsed().as_secs_f64() / times as f64)
     }
 
-    /// Measures for some time, at least once. Runs that are too short for the clock, or for waiting for a
-    /// GPU after each, are measured several at once.
+    /// Measures for some time, at least once. Several runs are timed together if one is too short for the clock, or
+    /// for waiting for a GPU after it.
     fn measure(&mut self, time: Duration) -> Result<()> {
         let one = self.run(1)?;
         let least = if self.device.gpu().is_some() {
@@ -183,10 +183,9 @@ fn cost(explain: &Explain) -> (f64, f64) {
     total
 }
 
-/// Measures workloads in rounds; `progress` is told after each part how many of how many are done.
+/// Measures workloads in rounds. After each part, `progress` gets the number of finished parts and their total.
 ///
-/// # Errors
-/// What goes wrong in a run.
+/// # Errors If a run fails.
 pub fn measure(
     mut ready: Vec<Ready>,
     effort: &Effort,

@@ -1,23 +1,23 @@
-//! What the machine can do at most, measured.
+//! The measured peaks of a machine.
 
 use kiln::{DType, Device, Result, Tensor, peaks};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// What a device can do at most.
+/// The peak rates of a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Peaks {
-    /// Floating-point operations a second, by dtype: of fused multiply-adds in registers on a CPU, of the best
-    /// of a few matrix products on a GPU. A CPU has none for f16 and bf16, which it does not compute in.
+    /// Floating-point operations per second, by dtype: of fused multiply-adds in registers on a CPU, of the best of a
+    /// few matrix products on a GPU. A CPU has none for f16 and bf16, since it does not compute in them.
     pub flops: BTreeMap<String, f64>,
-    /// Bytes read and written a second, by a copy that is larger than the caches.
+    /// Bytes read and written per second, by a copy that is larger than the caches.
     pub bandwidth: f64,
 }
 
 /// Bytes that a copy reads.
 const COPIED: usize = 128 << 20;
-/// How often each is measured; the best counts.
+/// The number of measurements of each peak; the best counts.
 const ROUNDS: usize = 8;
 
 impl Peaks {
@@ -56,7 +56,7 @@ fn gpu(device: Device, dtypes: &BTreeSet<&str>) -> Result<Peaks> {
     let x = Tensor::ones([COPIED / 4], DType::F32).to(device);
     let copied = best(&|| (-&x).realize().map(drop))?;
     let mut flops = BTreeMap::new();
-    // Smaller ones where there may be few units for it.
+    // Smaller products for dtypes that may have few units.
     let sides = [
         (DType::F16, 8192),
         (DType::BF16, 8192),
@@ -86,7 +86,7 @@ mod tests {
         let peaks = Peaks::measure(Device::Cpu, &dtypes).unwrap();
         let known: Vec<&str> = peaks.flops.keys().map(|k| &k[..]).collect();
         assert_eq!(known, ["f32", "f64"]);
-        // Half as many lanes: about half as fast, whatever else the machine does.
+        // Half as many lanes: about half as fast, whatever other load the machine has.
         let part = peaks.flops["f64"] / peaks.flops["f32"];
         assert!((0.2..1.2).contains(&part), "{part}");
     }

@@ -10,11 +10,10 @@ use kiln_models::workloads::{self, Setup};
 
 pub use workloads::Workload as Program;
 
-/// Makes and compiles a workload, with random data of a dtype on a device. Training steps in f16 or bf16 are steps of
-/// f32 inside `autocast`.
+/// Builds and compiles a workload, with random data of a dtype on a device. Training steps in f16 or bf16 are steps
+/// of f32 inside `autocast`.
 ///
-/// # Errors
-/// If the sizes don't go together, or the device fails.
+/// # Errors If the sizes don't go together, or the device fails.
 pub fn program(
     workload: &Workload,
     dtype: DType,
@@ -63,7 +62,7 @@ pub fn program(
     }
 }
 
-/// The weight is a parameter, as in a network: what depends on it alone is prepared once.
+/// The weight is a parameter, as in a network: work that depends on it alone is prepared once.
 fn convolution(conv: &Conv, input: Tensor, options: &CompileOptions) -> Result<Program> {
     let [stride, padding] = [conv.stride, conv.padding].map(|n| n as i64);
     let (channels, out) = (conv.input[1], conv.weight[0]);

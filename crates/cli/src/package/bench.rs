@@ -1,4 +1,4 @@
-//! How long entries of packages take.
+//! The run times of packages' entries.
 
 use super::subject::{Subject, subjects};
 use crate::Failure;
@@ -11,14 +11,14 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What was measured of an entry, in seconds and bytes.
+/// The measurements of an entry, in seconds and bytes.
 #[derive(Serialize)]
 struct Measured {
     package: String,
     entry: String,
-    /// From the open package to the first result.
+    /// The time from the open package to the first result.
     first: f64,
-    /// Of every later run, in order.
+    /// The time of every later run, in order.
     times: Vec<f64>,
     weights: usize,
     peak: usize,
@@ -34,7 +34,7 @@ impl Measured {
     }
 }
 
-/// Measures entries of packages, in rounds over all of them. What entries change stays in memory.
+/// Measures entries of packages, in rounds over all of them. Changes of states stay in memory.
 pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Result<(), Failure> {
     let mut ready: Vec<(Subject, Measured)> = Vec::new();
     let mut opened = Vec::new();

@@ -1,4 +1,4 @@
-//! Looking into packages, running them and comparing them.
+//! Inspecting, running and comparing packages.
 
 mod bench;
 mod export_c;
@@ -37,7 +37,7 @@ pub(crate) fn inspect(m: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// What a package is, for people.
+/// The description of a package for people.
 fn text(package: &Package) -> Result<String, Failure> {
     let mut text = format!("written by {}\n", package.written_by());
     for (key, value) in package.metadata() {
@@ -96,7 +96,7 @@ fn interface(text: &mut String, about: &Interface) -> std::fmt::Result {
     writeln!(text, "{random}")
 }
 
-/// What a run needs, with 2 for each symbolic size.
+/// The memory that a run needs, with every symbolic size at its minimum.
 fn needs(entry: &Entry, about: &Interface) -> Result<String, Failure> {
     let sizes: Vec<(&str, i64)> = about.symbols.iter().map(|s| (&s.name[..], s.min)).collect();
     let memory = entry.memory(&sizes)?;
@@ -154,7 +154,7 @@ pub(crate) fn run(m: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// The inputs that are given as files.
+/// The inputs given as files.
 fn given(m: &ArgMatches) -> Result<Vec<(&str, Buffer)>, Failure> {
     let mut inputs = Vec::new();
     for given in m.get_many::<String>("input").into_iter().flatten() {
@@ -190,7 +190,7 @@ pub(crate) fn diff(m: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(!found.is_empty())))
 }
 
-/// What differs, a line each.
+/// The differences, one per line.
 fn differences(a: &Package, b: &Package) -> Result<Vec<String>, Failure> {
     let mut lines = Vec::new();
     let entries = |p: &Package| p.entries().map(String::from).collect();
@@ -233,7 +233,7 @@ fn differences(a: &Package, b: &Package) -> Result<Vec<String>, Failure> {
     Ok(lines)
 }
 
-/// The names that are on both sides; notes the others.
+/// The names on both sides; adds a line for each name that is on one side only.
 fn in_both(
     what: &str,
     a: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! Entries that are to be verified, measured or tuned.
+//! The entries to verify, measure or tune.
 
 use super::given;
 use crate::Failure;
@@ -9,18 +9,18 @@ use kiln_base::{Dim, Role, Sym};
 use kiln_ir::{Graph, SymbolInfo};
 use std::collections::BTreeMap;
 
-/// An entry for certain sizes, with something to run it on.
+/// An entry for certain sizes, with inputs to run it on.
 pub(crate) struct Subject {
-    /// What it is called, with its sizes: `forward (batch = 8)`.
+    /// Its name and sizes: `forward (batch = 8)`.
     pub name: String,
     pub entry: Entry,
-    /// The values of the sizes that it leaves open.
+    /// The values of its open sizes.
     pub sizes: BTreeMap<String, i64>,
     /// Its inputs, by name.
     pub inputs: Vec<(String, Buffer)>,
 }
 
-/// The sizes that are given.
+/// The sizes given on the command line.
 pub(crate) fn sizes(m: &ArgMatches) -> Result<BTreeMap<String, i64>, Failure> {
     let mut sizes = BTreeMap::new();
     for given in m.get_many::<String>("size").into_iter().flatten() {
@@ -33,8 +33,8 @@ pub(crate) fn sizes(m: &ArgMatches) -> Result<BTreeMap<String, i64>, Failure> {
     Ok(sizes)
 }
 
-/// The entries of a package that are named, else all, for the sizes and inputs that are given; other sizes are as small
-/// as their entry takes them, other inputs are random.
+/// The named entries of a package, or all, for the given sizes and inputs. Other sizes are as small as the entry
+/// accepts; other inputs are random.
 pub(crate) fn subjects(package: &Package, m: &ArgMatches) -> Result<Vec<Subject>, Failure> {
     let named = m.get_many::<String>("entry").into_iter().flatten();
     let mut names: Vec<String> = named.cloned().collect();
@@ -99,7 +99,7 @@ impl Subject {
         })
     }
 
-    /// What a run is given.
+    /// The inputs of a run.
     pub fn given(&self) -> Inputs {
         let all = self.inputs.iter().cloned();
         all.fold(Inputs::new(), |inputs, (name, value)| {
@@ -112,7 +112,7 @@ impl Subject {
         Ok(self.entry.compiled(&pairs(&self.sizes))?.0)
     }
 
-    /// What that was compiled from.
+    /// The graph that the program was compiled from.
     pub fn graph(&self, package: &Package) -> Result<Graph, Failure> {
         let small = self.entry.interface().symbols.iter();
         let small = small.filter_map(|s| {
@@ -122,7 +122,7 @@ impl Subject {
         graph(package, self.entry.name(), &small.collect())
     }
 
-    /// The inputs of its plan: what it is given, states, tensors that it has captured, and keys of random numbers.
+    /// The inputs of its plan: the entry's own inputs, states, captured tensors, and keys of random numbers.
     pub fn plan_inputs(
         &self,
         package: &Package,
@@ -151,7 +151,7 @@ impl Subject {
     }
 }
 
-/// The graph of an entry, with these values in the place of symbols.
+/// The graph of an entry, with these values in place of symbols.
 pub(crate) fn graph(
     package: &Package,
     entry: &str,
@@ -180,7 +180,7 @@ fn pairs(sizes: &BTreeMap<String, i64>) -> Vec<(&str, i64)> {
     sizes.iter().map(|(n, v)| (&n[..], *v)).collect()
 }
 
-/// Normal numbers, or integers of 0 and 1, which are indices of most that has any.
+/// Normally distributed numbers, or integers of 0 and 1, which are valid indices of most axes.
 fn random(info: &TensorInfo, sizes: &BTreeMap<String, i64>, seed: u64) -> Result<Buffer, Failure> {
     let extent = |s: &Size| match s {
         Size::Known(n) => Ok(*n as usize),

@@ -1,4 +1,4 @@
-//! Packages with the algorithms that are the fastest on this machine.
+//! Packages with the fastest algorithms for this machine.
 
 use super::subject::graph;
 use crate::Failure;
@@ -10,8 +10,8 @@ use kiln_compiler::compile;
 use kiln_plan::{Entry, Kernel, Plan};
 use std::path::PathBuf;
 
-/// Compiles every program of packages for the CPU again, by the process's settings, and writes them into their files as
-/// this machine's, beside those for any and for other machines.
+/// Compiles every program of packages for the CPU again, by the process's settings. Writes them into the packages'
+/// files as this machine's, next to those for any machine and for other machines.
 pub(crate) fn tune(m: &ArgMatches, files: &[PathBuf]) -> Result<Vec<Tuned>, Failure> {
     let output = m.get_one::<PathBuf>("output");
     if output.is_some() && files.len() > 1 {
@@ -28,7 +28,7 @@ pub(crate) fn tune(m: &ArgMatches, files: &[PathBuf]) -> Result<Vec<Tuned>, Fail
             let mut tuned_here = Vec::new();
             for program in entry.programs.iter().filter(|p| is_for_any_cpu(p)) {
                 let (tuned, again) = again(&package, &entry.name, program)?;
-                // Whether anybody reads it or not, the file is written.
+                // The file is written even if nobody reads the output.
                 if !m.get_flag("json") && said.is_ok() {
                     said = say(&tuned.text());
                 }
@@ -53,7 +53,7 @@ fn is_for_any_cpu(program: &NewProgram) -> bool {
     program.machine.is_none() && !cuda
 }
 
-/// A program of an entry, compiled again by the process's settings, and what was chosen.
+/// Compiles a program of an entry again by the process's settings; returns it with the choices.
 fn again(package: &Package, entry: &str, program: &NewProgram) -> Result<(Tuned, Entry), Failure> {
     let sizes = program.sizes.iter();
     let sizes: Vec<String> = sizes.map(|(n, v)| format!(" {n}={v}")).collect();
@@ -72,7 +72,7 @@ fn again(package: &Package, entry: &str, program: &NewProgram) -> Result<(Tuned,
     }
 }
 
-/// Whether programs take and give the same.
+/// True if the programs have the same inputs, outputs and symbols.
 fn alike(a: &Plan, b: &Plan) -> bool {
     let inputs = |p: &Plan| -> Vec<_> {
         let of = p.inputs.iter();

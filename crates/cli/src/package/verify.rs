@@ -1,4 +1,4 @@
-//! Packages beside the reference.
+//! Comparing packages with the reference.
 
 use super::opened;
 use super::subject::{Subject, subjects};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// The `verify` command: exits with 1 if something is wrong.
+/// The `verify` command: exits with 1 if a deviation is too large.
 pub(crate) fn verify(m: &ArgMatches) -> Result<ExitCode, Failure> {
     let package = opened(m, "file")?;
     let mut right = true;
@@ -34,11 +34,11 @@ pub(crate) fn verify(m: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(!right)))
 }
 
-/// What was found of an entry.
+/// The findings about an entry.
 enum Checked {
-    /// Of every kernel.
+    /// The comparison of every kernel.
     Kernels(Verification),
-    /// Of its results: its kernels are others than this build makes of its graph.
+    /// The comparison of its results alone, since its kernels differ from those that this build makes of its graph.
     Results(Vec<Deviation>),
 }
 
@@ -57,7 +57,7 @@ fn checked(package: &Package, subject: &Subject) -> Result<Checked, Failure> {
     }
 }
 
-/// How far the results are from the reference.
+/// Compares the results with the reference.
 fn results(
     graph: &Graph,
     executable: &Executable,
@@ -79,7 +79,8 @@ fn results(
     deviations.collect()
 }
 
-/// A plan without what differs between compilations that are compared alike: lines, and how kernels are computed.
+/// The plan without the parts that may differ between compilations of the same graph: lines, and the kernels'
+/// algorithms.
 fn plain(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     plan.sites.iter_mut().for_each(|s| s.node = 0);

@@ -1,4 +1,4 @@
-//! Places for labels beside points, so that none lies over another or over a point.
+//! The placement of labels near points, so that none overlaps another label or a point.
 
 /// A rectangle of pixels: left, top, width, height.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -27,12 +27,12 @@ impl Area {
 
 /// Half the side of the square that a point takes.
 const POINT: i32 = 4;
-/// Pixels from one distance that is tried to the next.
+/// The pixels between two candidate distances.
 const STEP: i32 = 7;
-/// Distances that are tried.
+/// The number of candidate distances.
 const STEPS: i32 = 60;
 
-/// Directions that are tried, in halves: first the corners, of these the upper right.
+/// The candidate directions, in halves: first the corners, and of these first the upper right.
 const SIDES: [(i32, i32); 16] = [
     (2, -2),
     (2, 2),
@@ -52,8 +52,8 @@ const SIDES: [(i32, i32); 16] = [
     (-1, 2),
 ];
 
-/// An area for the label of each point, of this size and within `inside`: the nearest to it that is free, in the
-/// order of the points. Where nothing is free, the label lies beside its point whatever is there.
+/// An area for the label of each point, of the given size and within `inside`: the nearest free one, in the order of
+/// the points. If none is free, the label lies next to its point and may overlap.
 pub fn beside(points: &[(i32, i32)], sizes: &[(i32, i32)], inside: Area) -> Vec<Area> {
     let square = |(x, y): &(i32, i32)| Area {
         x: x - POINT,

@@ -1,4 +1,4 @@
-//! What was measured, as a table, CSV, JSON and a page.
+//! Reports of measurements as a table, CSV, JSON and a page.
 
 mod labels;
 mod page;
@@ -12,29 +12,29 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// All results of one call, with what they were measured on.
+/// All results of one call, with the machine and the build.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The device.
     pub device: Info,
     /// Kiln's version.
     pub version: String,
-    /// Whether Kiln was built to be fast; else the figures mean little.
+    /// True if this is a release build; otherwise the figures mean little.
     pub release: bool,
-    /// What the device can do at most, where that was measured.
+    /// The peaks of the device, if they were measured.
     pub peaks: Option<Peaks>,
     /// The results.
     pub results: Vec<Measured>,
-    /// What was not timed, and why.
+    /// The candidates that were not timed, with the reasons.
     pub left_out: Vec<String>,
 }
 
-/// Workloads of so many bytes are larger than caches.
+/// The bytes from which on a workload counts as larger than the caches.
 const LARGE: f64 = (64 << 20) as f64;
 
 impl Report {
-    /// What shares are of: the peaks, where they were measured, or the best of the results where that was faster.
-    /// A bandwidth counts if the workload is too large for caches.
+    /// The roofs that shares refer to: the measured peaks, or the best result if it was faster. A result's bandwidth
+    /// counts if its workload is too large for caches.
     pub fn roofs(&self) -> Option<Peaks> {
         let mut roofs = self.peaks.clone()?;
         for r in &self.results {
@@ -88,7 +88,7 @@ impl Report {
         text
     }
 
-    /// What it was measured on, and by which build.
+    /// The device and the build, as text.
     fn header(&self) -> String {
         let build = if self.release {
             ""
@@ -108,7 +108,7 @@ impl Report {
         Some(format!("{flops}{:.1} GB/s", peaks.bandwidth / 1e9))
     }
 
-    /// JSON: the device, and with each result what follows from its times.
+    /// JSON: the device, and each result with the figures derived from its times.
     pub fn json(&self) -> Value {
         let roofs = self.roofs();
         let result = |r: &Measured| {
@@ -132,10 +132,9 @@ impl Report {
         value
     }
 
-    /// Writes a line a workload.
+    /// Writes one line per workload.
     ///
-    /// # Errors
-    /// If the file can't be written.
+    /// # Errors If the file can't be written.
     pub fn save_csv(&self, path: &Path) -> Result<(), Failure> {
         let mut file = csv::Writer::from_path(path)?;
         file.write_record([
@@ -181,12 +180,12 @@ impl Report {
     }
 }
 
-/// A part of one, in percent.
+/// A fraction in percent.
 pub fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// A share of what the roofs allow. More than all of it is what memory does not have to give.
+/// A share of the roofs. A share above 100 % comes from caches, not from memory.
 pub fn share(part: f64) -> String {
     match part > 1.005 {
         true => "> 100 %".into(),
@@ -194,7 +193,7 @@ pub fn share(part: f64) -> String {
     }
 }
 
-/// Seconds in a unit that fits.
+/// Seconds in a suitable unit.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.2} us", s * 1e6),

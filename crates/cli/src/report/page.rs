@@ -12,7 +12,7 @@ const STYLE: &str = "body{font:14px/1.5 sans-serif;max-width:1000px;margin:2em a
     table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
     td:nth-child(2),th:nth-child(2),td:last-child,th:last-child{text-align:left}svg{max-width:100%}";
 
-/// What the roofs are.
+/// The explanation of the roofs.
 const NOTE: &str = "Points have the numbers of their rows in the table. A roof is the measured peak, or the best \
     workload where that was faster; for bandwidth, of those that are larger than caches. What fits into the caches \
     may be above the slope, since that is of memory; its share is cut at 100 %. Operations are those of the direct \
@@ -113,10 +113,10 @@ fn drawn(
 /// The size of the roofline.
 const SIZE: (u32, u32) = (900, 460);
 
-/// Arithmetic intensity against speed, on logarithmic axes, under the lines that bandwidth and arithmetic set. The
-/// points have the numbers of their rows in the table.
+/// Plots arithmetic intensity against speed, on logarithmic axes, under the roofs of bandwidth and arithmetic. The
+/// points carry the numbers of their rows in the table.
 fn roofline(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
-    // What does no arithmetic, such as a copy, stands at the left.
+    // A workload without arithmetic, such as a copy, stands at the left.
     let intensity = |r: &Measured| (r.flops / r.bytes.max(1.0)).max(1e-3);
     // A roof for each dtype whose peak is known, over one slope.
     let tops: Vec<f64> = roofs.flops.values().copied().collect();
@@ -191,7 +191,7 @@ fn numbered(
     Ok(())
 }
 
-/// A bar a workload.
+/// One bar per workload.
 fn bars(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
     let rows = results.len();
     let height = 60 + 24 * rows as u32;
@@ -232,7 +232,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A workload of so many operations and bytes that took a second.
+    /// A workload with this number of operations and bytes that took a second.
     fn measured(i: usize, flops: f64, bytes: f64) -> Measured {
         Measured {
             workload: format!("matmul:{i}x<{i}"),
@@ -283,7 +283,7 @@ mod tests {
         assert!(other.results.iter().all(|r| r.share(&roofs).is_none()));
         assert!(super::page(&other).unwrap().contains("no peak"));
         assert!(other.json()["results"][0]["share_of_peak"].is_null());
-        // Where caches give more than memory can.
+        // Caches give a higher bandwidth than memory.
         let narrow = Report {
             results: vec![measured(0, 1e3, 3e7)],
             ..report
