@@ -1,7 +1,8 @@
-//! Networks as C beside the runtime, on one thread: `cargo bench -p kiln-c99 --bench beside`.
+//! Compares networks as C with the runtime, on one thread: `cargo bench -p kiln-c99 --bench beside`.
 //!
-//! For each it prints the time of the package's entry and of the printed function, compiled with `cc -O3` for any
-//! processor and for this one, the size of the library without weights, and how far the results are apart.
+//! For each network it prints the times of the package's entry and of the printed function, compiled with `cc -O3`
+//! for any processor and for this one. It also prints the size of the library without weights, and the distance
+//! between the results.
 
 #[path = "../tests/c99/cc.rs"]
 mod cc;
@@ -18,7 +19,7 @@ use kiln_models::{MobileNetV3, ResNet, TransformerConfig};
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // What `cargo test` asks of every target.
+    // `cargo test` runs every target with `--test`.
     if std::env::args().any(|a| a == "--test") || !cc::is_there() {
         return Ok(());
     }
@@ -119,7 +120,7 @@ fn beside<I, O>(
     Ok(())
 }
 
-/// The least time of some runs, in seconds.
+/// The least time of several runs, in seconds.
 fn least(mut run: impl FnMut()) -> f64 {
     let began = Instant::now();
     let mut least = f64::INFINITY;

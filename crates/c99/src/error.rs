@@ -1,31 +1,31 @@
-//! What can't be printed, and what can go wrong besides.
+//! The errors of printing a package as C.
 
 use std::path::{Path, PathBuf};
 
-/// Why a package is not printed as C.
+/// The reason why a package is not printed as C.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The package can't be read, or has no such entry.
     #[error(transparent)]
     Package(#[from] kiln_package::Error),
-    /// A kernel, or something in it, that there is no C for.
+    /// A kernel, or a part of it, that can't be expressed in C.
     #[error("kernel `{kernel}` can't be printed as C: {why}")]
     Kernel {
         /// The kernel's name, such as `conv_weight`.
         kernel: String,
-        /// What there is no C for.
+        /// The part that can't be expressed in C.
         why: String,
     },
-    /// An entry that is no function of its inputs alone.
+    /// An entry that is not a function of its inputs alone.
     #[error("entry `{entry}` can't be printed as C: {why}")]
     Entry {
         /// The entry.
         entry: String,
-        /// What it does beside that.
+        /// Its other effect.
         why: String,
     },
-    /// What depends on weights alone can't be computed.
+    /// Work that depends on weights alone fails.
     #[error("what is computed of weights alone fails: {0}")]
     Prepare(kiln_runtime::Error),
     /// The program contradicts itself.
@@ -36,7 +36,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
 }
@@ -45,7 +45,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// A kernel that can't be printed.
+    /// The error of a kernel that can't be printed.
     pub(crate) fn kernel(kernel: &str, why: impl Into<String>) -> Error {
         Error::Kernel {
             kernel: kernel.into(),
@@ -53,12 +53,12 @@ impl Error {
         }
     }
 
-    /// A function that the C library lacks; [`Error::within`] says where.
+    /// The error of a function that the C library lacks; [`Error::within`] adds the kernel.
     pub(crate) fn function(name: &str) -> Error {
         Error::kernel("", format!("libm has no function {name}"))
     }
 
-    /// The same, of this kernel where none is named yet.
+    /// The same error, of this kernel unless it names one already.
     pub(crate) fn within(self, name: &str) -> Error {
         match self {
             Error::Kernel { kernel, why } if kernel.is_empty() => Error::kernel(name, why),

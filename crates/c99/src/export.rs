@@ -5,7 +5,7 @@ use crate::sources::{Draws, Input, Output, Program, Sources, Weights, print};
 use kiln_package::{Package, RNG_STATE};
 use std::path::Path;
 
-/// Which entries of a package become C sources, and how.
+/// The entries of a package that become C sources, and the options for them.
 #[derive(Clone, Debug)]
 pub struct Export {
     name: String,
@@ -15,7 +15,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// All entries that change no states and draw no random numbers, as functions whose names begin with this one.
+    /// Exports all entries that change no states and draw no random numbers, as functions whose names begin with
+    /// `name`.
     pub fn new(name: impl Into<String>) -> Export {
         Export {
             name: name.into(),
@@ -25,28 +26,27 @@ impl Export {
         }
     }
 
-    /// This entry, and others that are named, instead of these.
+    /// Exports this entry and others that are named, instead of the default ones.
     pub fn entry(mut self, name: impl Into<String>) -> Export {
         self.entries.push(name.into());
         self
     }
 
-    /// A size that entries leave open, such as `batch`; 1 where none is given.
+    /// Sets an open size of entries, such as `batch`; an open size without a value is 1.
     pub fn size(mut self, name: impl Into<String>, n: i64) -> Export {
         self.sizes.push((name.into(), n));
         self
     }
 
-    /// Where weights are.
+    /// Sets the place of the weights.
     pub fn weights(mut self, weights: Weights) -> Export {
         self.weights = weights;
         self
     }
 
-    /// The sources of a package.
+    /// Prints the sources of a package.
     ///
-    /// # Errors
-    /// If there is no such entry or size, or something of it can't be printed.
+    /// # Errors If there is no such entry or size, or a part of it can't be printed.
     pub fn sources(&self, package: &Package) -> Result<Sources> {
         let entries = self.chosen(package)?;
         let mut used = vec![false; self.sizes.len()];
@@ -135,7 +135,7 @@ impl Export {
         print(&self.name, &programs, self.weights)
     }
 
-    /// The entries that are printed: those that were named, else those that can be.
+    /// The entries to print: the named ones, or all that can be printed.
     fn chosen(&self, package: &Package) -> Result<Vec<String>> {
         if !self.entries.is_empty() {
             return Ok(self.entries.clone());
@@ -156,10 +156,9 @@ impl Export {
         }
     }
 
-    /// Writes the sources of a package into a folder, which is made if there is none.
+    /// Writes the sources of a package into a folder, which is created if it is missing.
     ///
-    /// # Errors
-    /// As [`Export::sources`], or if a file can't be written.
+    /// # Errors As [`Export::sources`], or if a file can't be written.
     pub fn write(&self, package: &Package, folder: impl AsRef<Path>) -> Result<Sources> {
         let sources = self.sources(package)?;
         sources.write(folder)?;
@@ -168,10 +167,9 @@ impl Export {
 }
 
 impl Sources {
-    /// Writes the files into a folder, which is made if there is none.
+    /// Writes the files into a folder, which is created if it is missing.
     ///
-    /// # Errors
-    /// If a file can't be written.
+    /// # Errors If a file can't be written.
     pub fn write(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).map_err(Error::io(folder))?;

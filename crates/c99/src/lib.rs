@@ -1,9 +1,9 @@
 //! Packages printed as C99, for machines where nothing else runs.
 //!
-//! [`Export`] takes entries of a package, with sizes for their symbols, and writes sources that any compiler of C99
-//! takes with `-Wall -Wextra -pedantic -Werror` and that need `libm` and nothing else: a function an entry, which
-//! allocates nothing and keeps nothing. Its temporaries are in memory that the caller gives, of a size that a macro
-//! says; weights are arrays, or a file that is mapped.
+//! [`Export`] takes entries of a package, with sizes for their symbols, and writes sources for any compiler of C99.
+//! They compile with `-Wall -Wextra -pedantic -Werror`, and need no library but `libm`. Each entry is a function that
+//! allocates nothing and keeps nothing. Its temporaries are in memory from the caller, whose size is a macro; weights
+//! are arrays, or a file to map.
 //!
 //! ```no_run
 //! use kiln_c99::Export;
@@ -24,20 +24,21 @@
 //! }
 //! ```
 //!
-//! What is printed is what the runtime runs: the plan. Kernels are printed from their descriptions as loops over known
-//! sizes that compilers vectorise: tile programs as loops whose innermost runs over neighbouring elements, products
-//! and convolutions as sums over blocks that stay in the cache, in one function that both share. What depends on
-//! weights alone is computed when the sources are written, and weights are laid out as the loops read them.
+//! The printed program is the plan that the runtime runs. Kernels are printed from their descriptions as loops over
+//! known sizes that compilers vectorise. Tile programs are loops whose innermost loop runs over neighbouring
+//! elements. Products and convolutions are sums over blocks that stay in the cache, in one function that both share.
+//! Work that depends on weights alone is done when the sources are written, and weights are laid out as the loops
+//! read them.
 //!
-//! Where an entry changes states, such as a training step, all states that the printed entries read or change are
-//! members of a struct, `digits_state`, which the caller holds and `digits_begin` fills. A call that gives an error
-//! leaves it as it was.
+//! If an entry changes states, as a training step does, all states that the printed entries read or change are
+//! members of a struct, `digits_state`. The caller holds it and `digits_begin` fills it. A call that returns an error
+//! leaves it unchanged.
 //!
-//! Random numbers are the runtime's, bit for bit as far as they are bits (what is made of them by `libm` is as exact as
-//! that is); their generator is a state, which a call that succeeds moves on.
+//! Random bits are exactly the runtime's; random numbers that `libm` computes from them are as exact as `libm`. The
+//! generator is a state, which a successful call advances.
 //!
-//! Kernels that there is no C for are refused: gradients of attention, products, convolutions and attention of halves,
-//! users' operators, and special functions that `libm` lacks.
+//! Kernels that can't be expressed in C are refused: gradients of attention, products, convolutions and attention of
+//! f16 and bf16, users' operators, and special functions that `libm` lacks.
 
 mod error;
 mod export;

@@ -1,12 +1,12 @@
-//! What depends on weights alone is computed once, when sources are printed.
+//! Work that depends on weights alone is done once, when sources are printed.
 
 use crate::error::{Error, Result};
 use crate::print::number;
 use kiln_plan::{Output, Place, Plan};
 use kiln_runtime::{Buffer, Executable};
 
-/// The values of the buffers that *prepare* makes, by their numbers. `fixed` are the plan's inputs that never change;
-/// what it computes depends on no other.
+/// The values of the buffers that *prepare* computes, with their numbers. `fixed` are the plan's constant inputs;
+/// *prepare* depends on no other inputs.
 pub(crate) fn prepared(
     plan: &Plan,
     values: &[i64],
@@ -19,7 +19,7 @@ pub(crate) fn prepared(
     if places.is_empty() {
         return Ok(Vec::new());
     }
-    // A plan whose run is what the other prepares.
+    // A plan whose run is the work that the other one prepares.
     let mut first = plan.clone();
     first.run = std::mem::take(&mut first.prepare);
     first.commit = first.run.len() as u32;

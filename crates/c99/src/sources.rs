@@ -1,4 +1,4 @@
-//! The files: one function an entry, the kernels that it calls, and the weights.
+//! The files: one function per entry, the kernels that it calls, and the weights.
 
 use crate::error::{Error, Result};
 use crate::prepare::prepared;
@@ -12,54 +12,55 @@ use std::collections::BTreeSet;
 /// A program that becomes a function.
 #[derive(Clone, Debug)]
 pub struct Program<'a> {
-    /// The function's name, behind the sources'.
+    /// The function's name, after the sources' prefix.
     pub name: &'a str,
-    /// What it runs.
+    /// The plan that it runs.
     pub plan: &'a Plan,
     /// The values of the plan's symbols.
     pub symbols: &'a [i64],
-    /// For each input of the plan its name or, if it never changes, its value.
+    /// For each input of the plan its name or, if it is constant, its value.
     pub inputs: Vec<Input>,
-    /// What becomes of each output of the plan.
+    /// The destination of each output of the plan.
     pub outputs: Vec<Output>,
-    /// What its random numbers come from, if it draws some.
+    /// The generator of its random numbers, if it draws some.
     pub draws: Option<Draws>,
 }
 
-/// The generator of a [`Program`] that draws random numbers: a state of two numbers, a seed and how many were drawn.
+/// The generator of a [`Program`] that draws random numbers: a state of two numbers, the seed and the count of drawn
+/// numbers.
 #[derive(Clone, Debug)]
 pub struct Draws {
     /// The state's name.
     pub state: String,
-    /// What it begins as.
+    /// Its initial value.
     pub value: Buffer,
-    /// How many numbers a call draws.
+    /// The count of numbers that a call draws.
     pub count: i64,
 }
 
 /// An output of a [`Program`].
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// It is given back, and called so.
+    /// An output of the function, with this name.
     Given(String),
-    /// A state holds it from then on: one that some program has as an input.
+    /// The new value of a state, which must be an input of some program.
     State(String),
 }
 
 /// An input of a [`Program`].
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// It is given to each call, and called so.
+    /// An argument of each call, with this name.
     Given(String),
-    /// It is always this.
+    /// This constant.
     Fixed(Buffer),
-    /// It is a state of this name, which the caller holds and which begins as this.
+    /// A state of this name, which the caller holds, with its initial value.
     State(String, Buffer),
-    /// The key of random numbers, which begin so many behind the generator's.
+    /// The key of random numbers that begin at this offset from the generator's position.
     Key(i64),
 }
 
-/// Where weights are.
+/// The place of the weights.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Weights {
     /// In arrays up to a megabyte, else in a file.
@@ -67,11 +68,11 @@ pub enum Weights {
     Auto,
     /// In arrays, in a C file of their own.
     Arrays,
-    /// In a binary file. Every function is given where it lies in memory: mapped, read, or linked.
+    /// In a binary file. Every function gets a pointer to its contents, which may be mapped, read, or linked.
     File,
 }
 
-/// Bytes of weights up to which [`Weights::Auto`] makes arrays.
+/// The bytes of weights up to which [`Weights::Auto`] prints arrays.
 const SMALL: usize = 1 << 20;
 
 /// C99 sources.
@@ -83,8 +84,7 @@ pub struct Sources {
 
 /// Prints programs as C sources whose names begin with `name`.
 ///
-/// # Errors
-/// If something of them can't be printed, or can't be computed beforehand.
+/// # Errors If a part of them can't be printed, or their prepared work fails.
 pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
     let name = identifier(name).to_ascii_lowercase();
     let made = |in_file: bool| -> Result<Printed> {
@@ -111,15 +111,15 @@ struct Printed {
     header: Text,
     entries: Text,
     states: States,
-    /// What each error is.
+    /// The site of each error number.
     sites: Vec<Site>,
 }
 
 /// The parameters of an entry's function.
 struct Params {
-    /// As C has them, and their names.
+    /// Their declarations in C, and their names.
     list: Vec<(String, String)>,
-    /// As people read them.
+    /// Their descriptions for people.
     about: Vec<String>,
     taken: BTreeSet<String>,
     reads_state: bool,
@@ -137,7 +137,7 @@ impl Params {
         }
     }
 
-    /// Adds an array of this dtype and shape, and says what it is called.
+    /// Adds an array of this dtype and shape, and returns its name.
     fn add(
         &mut self,
         how: &str,
@@ -160,9 +160,9 @@ impl Params {
 
 /// The random numbers of a call.
 struct Drawn {
-    /// The generator, as C has it.
+    /// The generator's array in C.
     array: String,
-    /// How many numbers are drawn.
+    /// The count of numbers that are drawn.
     count: i64,
     keys: usize,
 }
@@ -188,7 +188,7 @@ impl Drawn {
         Ok(drawn)
     }
 
-    /// Makes the key of numbers that begin so many behind the generator's, and says what it is called.
+    /// Prints the key of numbers at offset `first` from the generator's position, and returns its name.
     fn key(&mut self, first: i64, body: &mut Text) -> Result<String> {
         if self.array.is_empty() {
             return Err(Error::Damaged("a key without a generator".into()));
@@ -203,7 +203,7 @@ impl Drawn {
         Ok(name)
     }
 
-    /// Moves the generator behind what was drawn.
+    /// Advances the generator past the drawn numbers.
     fn commit(&self, body: &mut Text) {
         if self.count != 0 {
             let behind = behind(&self.array, self.count);
@@ -212,12 +212,12 @@ impl Drawn {
     }
 }
 
-/// The number that is so many behind a generator's, which begins anew behind the last.
+/// The position at offset `by` from a generator's position; it wraps around.
 fn behind(array: &str, by: i64) -> String {
     format!("(int64_t)((uint64_t){array}[1] + UINT64_C({}))", by as u64)
 }
 
-/// What is computed of weights alone, by the numbers of its buffers.
+/// The results that depend on weights alone, with the numbers of their buffers.
 fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
     let fixed = p.inputs.iter().map(|i| match i {
         Input::Fixed(value) => Some(value),
@@ -255,7 +255,7 @@ impl Printed {
         }
     }
 
-    /// Prints a program. What is made of states beforehand is made by each call.
+    /// Prints a program. Prepared work that depends on states becomes work of each call.
     fn program(&mut self, p: &Program<'_>) -> Result<()> {
         let state = |i: &usize| matches!(p.inputs[*i], Input::State(..));
         match prepare_reads(p.plan).iter().any(state) {
@@ -294,8 +294,8 @@ impl Printed {
             known[c.buffer.0 as usize] = Some(Memory::Fixed(source));
         }
         params.about.push("->".into());
-        // What is no kernel's result is copied to where the caller wants it. What states become waits in the arena for
-        // the end.
+        // An output that no kernel computes is copied to the caller's array. New values of states wait in the arena
+        // until the end of the call.
         let (mut copies, mut commits, mut staged) = (Vec::new(), Vec::new(), 0);
         for (output, is) in plan.outputs.iter().zip(&p.outputs) {
             let elements = elements(&output.shape, p.symbols)?;
@@ -341,7 +341,7 @@ impl Printed {
         Ok(())
     }
 
-    /// Something that never changes.
+    /// Adds a constant.
     fn fixed(&mut self, value: &Buffer) -> Result<Memory> {
         let bytes = value.to_bytes().map_err(Error::Prepare)?;
         Ok(Memory::Fixed(
@@ -349,7 +349,7 @@ impl Printed {
         ))
     }
 
-    /// The function of an entry, and its declaration.
+    /// Prints the function of an entry, and its declaration.
     fn entry(&mut self, name: &str, params: &Params, (staged, peak): (usize, usize), body: Text) {
         let function = format!("{}_{}", self.printer.prefix, identifier(name));
         let large = function.to_ascii_uppercase();
@@ -464,7 +464,8 @@ impl Printed {
         Ok(Sources { files })
     }
 
-    /// Adds the files of the weights, and gives what finds them in memory, or includes them.
+    /// Adds the files of the weights, and returns the macros that find them in memory, or the line that includes
+    /// them.
     fn weights(
         &self,
         name: &str,
@@ -491,7 +492,7 @@ impl Printed {
         (String::new(), format!("#include \"{name}_weights.h\"\n"))
     }
 
-    /// The function that says what an error is.
+    /// Prints the function that describes an error number.
     fn errors(&self, name: &str) -> String {
         let mut errors = Text::default();
         errors.open(format!("const char *{name}_error(int number)"));
@@ -503,7 +504,7 @@ impl Printed {
                 SiteKind::DivisionByZero => "an integer is divided by zero",
                 SiteKind::Custom => "a custom operator failed",
             };
-            // A plan may come from anywhere: what it says of an op is no text of C.
+            // A plan is untrusted: the name of its op must not become code of C.
             let op = identifier(&site.op);
             errors.line(format!("case {}: return \"{op}: {what}\";", i + 1));
         }

@@ -1,4 +1,4 @@
-//! What entries keep from call to call: a struct that the caller holds.
+//! The states that entries keep between calls: a struct that the caller holds.
 
 use crate::error::{Error, Result};
 use crate::print::{Printer, Text, identifier, memory};
@@ -8,10 +8,10 @@ use kiln_runtime::Buffer;
 /// A state, which is a member of the struct.
 struct Member {
     name: String,
-    /// As C has it.
+    /// Its name in C.
     text: String,
     value: Buffer,
-    /// The number of what it begins as.
+    /// The number of its initial value.
     source: usize,
 }
 
@@ -26,7 +26,7 @@ impl States {
         self.all.is_empty()
     }
 
-    /// An expression for the array of a state, which begins as `value`.
+    /// An expression for the array of a state with the initial value `value`.
     pub fn array(&mut self, printer: &mut Printer, name: &str, value: &Buffer) -> Result<String> {
         if let Some(found) = self.all.iter().find(|m| m.name == name) {
             return Ok(format!("state->{}", found.text));
@@ -49,8 +49,7 @@ impl States {
 
     /// An expression for the array of a state that some entry reads.
     ///
-    /// # Errors
-    /// If none does.
+    /// # Errors If no entry reads it.
     pub fn found(&self, name: &str) -> Result<String> {
         let found = self.all.iter().find(|m| m.name == name);
         let unread = || Error::Damaged(format!("state `{name}` is written and never read"));
@@ -59,7 +58,7 @@ impl States {
             .ok_or_else(unread)
     }
 
-    /// The struct and what makes it, as the header has them.
+    /// The struct and the function that fills it, as declared in the header.
     pub fn declared(&self, prefix: &str, in_file: bool) -> String {
         if self.is_empty() {
             return String::new();
@@ -70,7 +69,7 @@ impl States {
         for m in &self.all {
             let (of, shape) = (memory(m.value.dtype()), m.value.shape());
             let len = m.value.len().max(1);
-            // A name may come from anywhere: what is said of it is no text of C.
+            // A name is untrusted: it must not become code of C.
             let name = identifier(&m.name);
             text.line(format!(
                 "{of} {}[{len}]; /* {name} {}{shape:?} */",
@@ -85,7 +84,7 @@ impl States {
         text.into_string()
     }
 
-    /// The function that makes it.
+    /// The function that fills the struct.
     pub fn defined(&self, printer: &mut Printer) -> Result<String> {
         if self.is_empty() {
             return Ok(String::new());
@@ -121,7 +120,7 @@ fn head(prefix: &str, in_file: bool) -> String {
     format!("void {prefix}_begin({weights}{prefix}_state *state)")
 }
 
-/// The plan with what it prepares as work of each run: what it is made of may change.
+/// The plan with its prepared work moved into each run, since the inputs of that work may change.
 pub(crate) fn unprepared(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     let mut run = std::mem::take(&mut plan.prepare);

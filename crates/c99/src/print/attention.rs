@@ -1,4 +1,4 @@
-//! Attention: the scores of some rows, their softmax, and the sums of values that they weigh.
+//! Attention: the scores of a block of rows, their softmax, and the sums of values weighted by it.
 
 use super::dialect::{C99, Dialect, memory};
 use super::kernel::Printing;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use kiln_base::{DType, Scalar};
 use kiln_plan::{Attention, Scores};
 
-/// Rows whose scores are computed together.
+/// The number of rows whose scores are computed together.
 const ROWS: i64 = 32;
 
 /// Prints attention of f32 or f64.
@@ -52,7 +52,7 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
     for (name, x) in [("q", &query), ("kk", &key), ("v", &value)] {
         body.line(format!("const {ty} *restrict {name} = {};", x.start()));
     }
-    // Keys side by side, for sums that run over many of them at once.
+    // Transposes the keys, so that sums run over many contiguous keys at once.
     body.each("x", width);
     body.line(format!(
         "for (kiln_int j = 0; j < {keys}; ++j) {turned}[x * {keys} + j] = kk[j * {} + x * {}];",
@@ -95,7 +95,7 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
     Ok(())
 }
 
-/// Makes weights of the scores of a block's rows.
+/// Prints the scaling, masking and softmax of the scores of a block's rows.
 fn weighed(body: &mut Text, p: &Scores, scores: &str, keys: i64, mask: Option<&(Operand, DType)>) {
     let (ty, name) = (memory(p.dtype), p.dtype.name());
     body.open("for (kiln_int r = 0; r < m; ++r)");

@@ -1,4 +1,4 @@
-//! Loops and branches: functions that run the plans in them.
+//! Loops and branches: functions that run the plans inside them.
 
 use super::dialect::memory;
 use super::kernel::Printed;
@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use kiln_plan::memory::ALIGN;
 use kiln_plan::{Described, If, Loop, Plan};
 
-/// A loop or branch that is being printed: what it is called, its arguments, what its sites report.
+/// A loop or branch that is being printed: its name, its arguments, and the error numbers of its sites.
 pub(super) struct Bodies<'a> {
     pub name: String,
-    /// What each argument is: something that never changes, or an array of this name.
+    /// The memory of each argument: a constant tensor, or an array of this name.
     pub args: Vec<Memory>,
     pub values: &'a [i64],
     pub sites: Vec<u32>,
@@ -23,7 +23,7 @@ impl Bodies<'_> {
         printer.expression(&self.args[usize::from(at)])
     }
 
-    /// The function around a body.
+    /// Prints the function around a body.
     fn finish(
         self,
         kernel: &dyn Described,
@@ -75,7 +75,7 @@ impl Bodies<'_> {
     }
 }
 
-/// What the buffers of a plan are that are known before it runs.
+/// The buffers of a plan that are known before it runs.
 fn known(plan: &Plan, printer: &mut Printer) -> Vec<Option<Memory>> {
     let mut known = vec![None; plan.buffers.len()];
     for c in &plan.constants {
@@ -127,7 +127,7 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Pr
         text.line(format!(
             "{ty} *const spare{i} = ({ty} *)(void *)(scratch + {spare});"
         ));
-        // The last step writes to where the result belongs.
+        // The last step writes to the place of the result.
         text.line(format!(
             "{ty} *const next{i} = ({trips} - t) % 2 == 1 ? {to} : spare{i};"
         ));

@@ -1,8 +1,8 @@
 //! Convolutions: sums of products over the taps of a filter, with channels last.
 //!
-//! Images with channels first are turned, and padded ones copied with their zeros, one at a time; a result with
-//! channels first is turned back. So each tap, or each row of taps whose channels lie side by side, is a matrix
-//! product of positions by output channels.
+//! Images with channels first are transposed to channels last, and padded images are copied with their zeros, one
+//! image at a time; a result with channels first is transposed back. Then each tap, or each row of taps whose
+//! channels are contiguous, is a matrix product of positions by output channels.
 
 use super::dialect::memory;
 use super::kernel::{Behind, Printing, View};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Conv, ConvRole};
 
-/// A convolution with its numbers: three spatial axes, the first of which may be of one element.
+/// The sizes of a convolution: three spatial axes, the first of which may have one element.
 pub(super) struct Sizes {
     pub dtype: DType,
     pub batch: i64,
@@ -53,14 +53,14 @@ impl Sizes {
         })
     }
 
-    /// Whether each output position is made of the input position of its number.
+    /// True if each output position depends on the input position of the same number only.
     fn is_pointwise(&self) -> bool {
         let is = |all: &[i64; 3], n: i64| all.iter().all(|x| *x == n);
         let taps = is(&self.kernel, 1) && is(&self.stride, 1) && is(&self.padding, 0);
         taps && self.input == self.output
     }
 
-    /// Pointwise convolutions have one long axis.
+    /// Flattens the spatial axes of a pointwise convolution to one.
     fn flat(mut self) -> Sizes {
         if self.is_pointwise() {
             let n = self.output.iter().product();
@@ -74,7 +74,7 @@ impl Sizes {
         self.kernel.iter().product()
     }
 
-    /// Whether sums are over taps alone, few enough to be written out.
+    /// True for depthwise convolutions with few enough taps to unroll.
     fn has_filter_a_channel(&self) -> bool {
         self.ins == 1 && self.outs == 1 && self.groups > 1 && self.taps() <= 49
     }
@@ -87,7 +87,7 @@ impl Sizes {
         self.groups * self.outs
     }
 
-    /// Extents of a padded image: all that taps reach.
+    /// The extents of a padded image: the footprint of all taps.
     pub fn padded(&self) -> [i64; 3] {
         std::array::from_fn(|i| {
             let reached =
@@ -117,8 +117,8 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     }
 }
 
-/// How the elements of filters lie: `[groups, taps.., in, out]` of `[groups · out, in, taps..]`; a filter for each
-/// channel as `[taps.., groups]`.
+/// The layout of filters: `[groups, taps.., in, out]` from `[groups · out, in, taps..]`; depthwise filters as
+/// `[taps.., groups]`.
 pub(super) fn filters(s: &Sizes) -> View {
     let taps = s.taps();
     if s.has_filter_a_channel() && s.dtype.is_float() {
@@ -135,7 +135,8 @@ pub(super) fn filters(s: &Sizes) -> View {
     }
 }
 
-/// The operand `at` of the kernel as a view of it, for good or copied first.
+/// The operand `at` of the kernel in the layout of a view: laid out in the weights if it is constant, else copied at
+/// each call.
 pub(super) fn viewed(k: &mut Printing<'_>, at: u16, dtype: DType, view: View) -> Result<String> {
     let name = k.arg(at);
     let arg = &mut k.args[usize::from(at)];
@@ -161,7 +162,7 @@ pub(super) fn viewed(k: &mut Printing<'_>, at: u16, dtype: DType, view: View) ->
     Ok(copy)
 }
 
-/// Prints the copy of image `n` of `x`, turned and with zeros around it.
+/// Prints the copy of image `n` of `x`, with channels last and with zeros around it.
 pub(super) fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &str) {
     let [_, h, w] = s.padded();
     let channels = s.x_channels();
@@ -190,24 +191,26 @@ pub(super) fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &
     k.body.close_all(2);
 }
 
-/// Prints the copy of image `n` of what has so many channels first, and positions in each, with channels last.
+/// Prints the transposition of image `n` of an array with channels first, with this number of channels and of
+/// positions, to channels last.
 pub(super) fn turned(k: &mut Printing<'_>, to: &str, from: &str, (channels, plane): (i64, i64)) {
     k.body.each("c", channels);
     k.body.line(format!("for (kiln_int p = 0; p < {plane}; ++p) {to}[p * {channels} + c] = {from}[(n * {channels} + c) * {plane} + p];"));
     k.body.close();
 }
 
-/// Where results go: straight to memory, or through more work, turned or not.
+/// The destination of results: directly in memory, or through an epilogue, transposed or not.
 pub(super) struct Results {
-    /// The array that the kernel writes or its epilogue reads, and whether that is of one image or block.
+    /// The epilogue, if there is one. Then `out` is the array that it reads, of an image or a block; otherwise `out`
+    /// is the argument that the kernel writes.
     pub behind: Option<Behind>,
     pub out: String,
-    /// With channels first: where an image lies before it is turned.
+    /// With channels first: the array of a block before it is transposed.
     pub turned: Option<String>,
 }
 
 impl Results {
-    /// `len` are the elements of an image, `block` those that are computed at once.
+    /// `len` is the number of elements of an image, `block` of those that are computed at once.
     pub fn new(k: &mut Printing<'_>, c: &Conv, (len, block): (i64, i64)) -> Result<Results> {
         let last = c.writes_channels_last();
         let behind = k.behind(&c.epilogue)?;
@@ -292,7 +295,7 @@ fn result(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     Ok(())
 }
 
-/// Prints what becomes of a block of lines, whose first element is number `first` of the result.
+/// Prints the output of a block of lines, whose first element is number `first` of the result.
 fn written(k: &mut Printing<'_>, s: &Sizes, results: &Results, first: &str) {
     let channels = s.y_channels();
     let [depth, height, width] = s.output;
@@ -304,7 +307,7 @@ fn written(k: &mut Printing<'_>, s: &Sizes, results: &Results, first: &str) {
         }
         (None, None) => {}
         (Some(_), behind) => {
-            // To where the image has them.
+            // Transposes the block to its place in the image.
             let n = if behind.is_some() { "0" } else { "n" };
             let plane = depth * height * width;
             k.body.each("c", channels);
@@ -322,7 +325,7 @@ fn products(k: &mut Printing<'_>, s: &Sizes, w: &str, name: &str) {
     let [_, _, width] = s.output;
     let (sz, sy, sx) = (s.stride[0], s.stride[1], s.stride[2]);
     let (dz, dy, dx) = (s.dilation[0], s.dilation[1], s.dilation[2]);
-    // Taps of a line whose channels lie side by side are one run.
+    // Taps of a line whose channels are contiguous are one run.
     let joined = s.groups == 1 && (dx == 1 || kx == 1);
     let (runs, run) = match joined {
         true => (1, kx * s.ins),
@@ -356,7 +359,7 @@ fn products(k: &mut Printing<'_>, s: &Sizes, w: &str, name: &str) {
     k.body.close_all(6);
 }
 
-/// Sums over taps of a filter for each channel.
+/// Sums over the taps of a depthwise filter.
 fn each_channel(k: &mut Printing<'_>, s: &Sizes, w: &str) {
     let [_, h, wide] = s.padded();
     let channels = s.x_channels();

@@ -1,4 +1,4 @@
-//! Scalars in C99. What C lacks is in `kiln_c99.h`, called by the name of its compute type.
+//! Scalars in C99. Operations that C lacks are functions of `kiln_c99.h`, named after their compute type.
 
 use crate::error::{Error, Result};
 use kiln_base::prim::Reduction;
@@ -36,7 +36,7 @@ impl Dialect for C99 {
             "erfinv" | "log_ndtr" | "ndtri" | "digamma" | "i0" | "i0e" | "i1" | "i1e" | "zeta" => {
                 Err(Error::function(name))
             }
-            // Without branches, so that loops of them vectorise.
+            // Functions without branches, so that loops over them vectorise.
             "exp" | "sigmoid" | "tanh" | "erf" if compute == Compute::F32 => {
                 Ok(Some(format!("kiln_{name}_f32({})", operands[0])))
             }

@@ -7,7 +7,7 @@ use super::kernel::Printing;
 use crate::error::Result;
 use kiln_plan::Conv;
 
-/// Prints one.
+/// Prints the gradient of weights.
 pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let (ty, name) = (memory(c.dtype()), c.dtype().name());
@@ -17,7 +17,7 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     let plane: i64 = s.output.iter().product();
     let (from, to) = (s.groups * s.ins, s.groups * s.outs);
     let all = taps * from * s.outs;
-    // As [groups, taps.., in, out].
+    // The layout is [groups, taps.., in, out].
     let sums = k.array(c.dtype(), all)?;
     let behind = k.behind(&c.epilogue)?;
     let out = match &behind {
@@ -55,7 +55,7 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     k.body.line(format!("const {ty} *restrict q = {q};"));
     each_tap(k, &s, &sums, name);
     k.body.close();
-    // To where filters lie: [groups · out, in, taps..].
+    // Transposes to the layout of filters: [groups · out, in, taps..].
     k.body.each("g", s.groups);
     k.body.each("o", s.outs);
     k.body.each("i", s.ins);

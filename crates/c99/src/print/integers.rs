@@ -1,4 +1,4 @@
-//! Products and convolutions of whole numbers: plain sums, which wrap around.
+//! Products and convolutions of integers: plain sums, which wrap around.
 
 use super::conv::{Sizes, filters, viewed};
 use super::dialect::memory;
@@ -8,13 +8,13 @@ use crate::error::Result;
 use kiln_base::DType;
 use kiln_plan::{Conv, Epilogue, MatMul};
 
-/// An element of sums of a dtype, to which a product is added; all wraps around.
+/// A statement that adds a product to an accumulator of a dtype; all arithmetic wraps around.
 fn added(sums: DType, to: &str, x: &str, y: &str) -> String {
     let name = sums.compute().name();
     format!("{to} = kiln_add_{name}({to}, kiln_mul_{name}({x}, {y}));")
 }
 
-/// So many results, which are the argument, or pass through more work from an array of their own.
+/// The `len` results: the argument itself, or an array that an epilogue reads.
 struct Results {
     array: String,
     behind: Option<super::kernel::Behind>,
@@ -36,7 +36,7 @@ impl Results {
         Ok(Results { array, behind, len })
     }
 
-    /// Prints what follows.
+    /// Prints the epilogue.
     fn finish(self, k: &mut Printing<'_>) {
         if let Some(behind) = &self.behind {
             let call = behind.call(&self.array, "0", &self.len.to_string());

@@ -1,4 +1,4 @@
-//! A kernel as a function: what the printers of all kinds share.
+//! A kernel as a function: the parts that the printers of all kinds share.
 
 use super::dialect::memory;
 use super::numbers::number;
@@ -10,8 +10,8 @@ use kiln_plan::memory::ALIGN;
 use kiln_plan::tile::{Inst, TileProgram};
 use kiln_plan::{Epilogue, Kernel, Prologue};
 
-/// How something that never changes is laid out for the kernel that reads it: element i of the new array is that at
-/// `offset + Σ strides · index` of the old one, where the index of i counts through the extents.
+/// The layout of a constant array for the kernel that reads it. Element i of the new array is the old one's element
+/// at `offset + Σ strides · index`, where `index` is i in the row-major order of the extents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct View {
     pub offset: i64,
@@ -29,7 +29,7 @@ impl View {
         strides
     }
 
-    /// Where each element of the new array is in the old one.
+    /// The position in the old array of each element of the new one.
     pub fn places(&self) -> Vec<i64> {
         let mut places = vec![self.offset];
         for (n, stride) in self.extents.iter().zip(&self.strides) {
@@ -44,13 +44,13 @@ impl View {
 
 /// An argument of a kernel.
 pub(crate) struct Argument {
-    /// What it is called; arguments that are one memory have one name.
+    /// Its name; arguments in the same memory have the same name.
     pub name: String,
     pub dtype: DType,
     pub written: bool,
-    /// Whether it never changes, and may be laid out anew.
+    /// True if it is constant and its layout may change.
     pub fixed: bool,
-    /// How it is.
+    /// Its layout, if it differs from the original.
     pub view: Option<View>,
     used: bool,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Printing<'a> {
     pub values: &'a [i64],
     pub args: Vec<Argument>,
     pub sites: &'a [u32],
-    /// Functions that it calls, in front of it.
+    /// The functions that it calls, printed before it.
     pub before: Text,
     pub body: Text,
     scratch: usize,
@@ -69,15 +69,15 @@ pub(crate) struct Printing<'a> {
     fails: bool,
 }
 
-/// What a printed kernel is called with.
+/// A printed kernel, and the arguments to call it with.
 pub(crate) struct Printed {
     pub function: Function,
-    /// For each array of the function the argument that it is, and how that is laid out.
+    /// For each array parameter of the function, the argument and its layout.
     pub args: Vec<(usize, Option<View>)>,
 }
 
 impl<'a> Printing<'a> {
-    /// Of a kernel whose arguments are called so, and of which these never change.
+    /// The printing of a kernel with these names of arguments; `fixed` marks the constant ones.
     pub fn new(
         name: String,
         kernel: &Kernel,
@@ -123,14 +123,14 @@ impl<'a> Printing<'a> {
         arg.name.clone()
     }
 
-    /// Bytes of scratch memory.
+    /// Reserves bytes of scratch memory and returns their offset.
     pub fn room(&mut self, bytes: usize) -> usize {
         let at = self.scratch;
         self.scratch += bytes.next_multiple_of(ALIGN);
         at
     }
 
-    /// An array of its own.
+    /// Declares an array in scratch memory and returns its name.
     pub fn array(&mut self, dtype: DType, len: i64) -> Result<String> {
         let bytes = usize::try_from(len).ok();
         let bytes = bytes.and_then(|n| n.checked_mul(dtype.size()));
@@ -176,7 +176,7 @@ impl<'a> Printing<'a> {
         Ok(function)
     }
 
-    /// Makes an operand whole, in an array of its own.
+    /// Computes a whole operand by its prologue, into an array in scratch memory.
     pub fn made(&mut self, prologue: &Prologue) -> Result<String> {
         let program = &prologue.program;
         let points = self.numbers(&program.axes)?.iter().product();
@@ -190,14 +190,14 @@ impl<'a> Printing<'a> {
         Ok(array)
     }
 
-    /// The work on results, if there is some.
+    /// The epilogue, if there is one.
     pub fn behind(&mut self, epilogue: &Option<Epilogue>) -> Result<Option<Behind>> {
         let Some(epilogue) = epilogue else {
             return Ok(None);
         };
         let function = self.program(&epilogue.program, Some("raw"), true)?;
         let room = self.room(function.scratch);
-        // Points of rows are rows.
+        // The epilogue's points may be whole rows.
         let row = match epilogue.over_rows() {
             true => self.numbers(&epilogue.program.inner)?.iter().product(),
             false => 1,
@@ -209,7 +209,7 @@ impl<'a> Printing<'a> {
         }))
     }
 
-    /// The whole function, behind those that it calls.
+    /// Prints the whole function after the functions that it calls.
     pub fn finish(self, text: &mut Text) -> Printed {
         let mut args = Vec::new();
         let mut params: Vec<Param> = Vec::new();
@@ -246,22 +246,22 @@ impl<'a> Printing<'a> {
         }
     }
 
-    /// Notes that it can report an error.
+    /// Records that it can report an error.
     pub fn fails(&mut self) {
         self.fails = true;
     }
 }
 
-/// Work on results.
+/// An epilogue on results.
 pub(crate) struct Behind {
     function: Function,
     room: usize,
-    /// Elements of a point.
+    /// The number of elements of a point.
     row: i64,
 }
 
 impl Behind {
-    /// A call for the elements of `raw`, of which the first is number `first` and there are `len`.
+    /// A call for the `len` elements of `raw` from number `first` on.
     pub fn call(&self, raw: &str, first: &str, len: &str) -> String {
         let arrays = self.function.own().into_iter();
         let arrays = arrays.map(|name| if name == "raw" { raw.into() } else { name });
@@ -277,7 +277,7 @@ impl Behind {
     }
 }
 
-/// The arguments that programs of a kernel name.
+/// The arguments that the tile programs of a kernel access.
 fn read_by_programs(kernel: &Kernel) -> Vec<usize> {
     let programs = kernel.programs();
     let of = programs.flat_map(|p| {

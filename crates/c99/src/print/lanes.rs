@@ -7,17 +7,17 @@ use super::tile::{inner_number, place};
 use crate::error::Result;
 use kiln_base::Compute;
 
-/// Points of a tile, where results live from stage to stage.
+/// The number of points of a tile, for which results are kept from stage to stage.
 pub(super) const TILE: i64 = 128;
 
-/// Prints the loops and what is in them.
+/// Prints the loops and their bodies.
 pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let axes = &s.numbers.axes;
     let (last, run) = match axes.len() {
         0 => (None, 1),
         n => (Some(n - 1), axes[n - 1]),
     };
-    // The point that a tile begins at.
+    // Several stages, or stages over inner axes, need tiles.
     let tiled = s.numbers.program.stages.len() > 1 || !s.numbers.inner.is_empty();
     let tiled = tiled || s.numbers.program.stages.iter().any(|s| s.over_inner);
     let blocks = match s.raw {
@@ -54,7 +54,7 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// Loops over all points; what is inside has `n` points from `i` of the last axis on.
+/// Opens loops over all points; their body covers `n` points from `i` of the last axis on.
 fn whole(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     let Some((last, outer)) = axes.split_last() else {
         text.open("");
@@ -80,7 +80,7 @@ fn whole(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     outer.len() + 1
 }
 
-/// The coordinates of point number `at`, along each axis.
+/// Prints the coordinates of point number `at` along each axis.
 pub(super) fn coordinates(axes: &[i64], text: &mut Text) {
     let mut rest = "at".to_string();
     for (i, n) in axes.iter().enumerate().rev() {
@@ -93,7 +93,7 @@ pub(super) fn coordinates(axes: &[i64], text: &mut Text) {
     }
 }
 
-/// A loop over `from..to` of the points in their order.
+/// Opens a loop over the points `from..to` in their order.
 fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     text.open("for (kiln_int at = from; at < to;)");
     coordinates(axes, text);
@@ -111,7 +111,7 @@ fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     1
 }
 
-/// What runs in one tile: stage by stage over its points.
+/// Prints the body for one tile: stage by stage over its points.
 fn tile(s: &Stages<'_>, mut at: super::stage::Place, text: &mut Text) -> Result<()> {
     for r in &s.kept {
         text.line(format!("{} r{}[{TILE}];", C99::ctype(s.ty(*r)?), r.0));

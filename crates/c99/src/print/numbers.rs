@@ -1,4 +1,4 @@
-//! Tile programs with all sizes known, whose neighbouring axes are one where that changes nothing.
+//! Tile programs with all sizes known. Adjacent axes are merged if that changes nothing.
 
 use crate::error::{Error, Result};
 use kiln_base::{Dim, Scalar};
@@ -22,16 +22,16 @@ pub(crate) struct Affine {
     pub strides: Vec<i64>,
 }
 
-/// How memory is read and written.
+/// An access to memory.
 pub(crate) struct Access {
     pub arg: usize,
     pub at: Affine,
-    /// Numbers and what they must be below, and not negative.
+    /// Values with their exclusive upper bounds; the access is in bounds if each is not negative and below its bound.
     pub bounds: Vec<(Affine, i64)>,
     pub fill: Scalar,
 }
 
-/// A program with its numbers.
+/// A program with the values of its sizes.
 pub(crate) struct Numbers<'a> {
     pub program: &'a TileProgram,
     /// The values of symbols.
@@ -39,7 +39,7 @@ pub(crate) struct Numbers<'a> {
     pub axes: Vec<i64>,
     pub inner: Vec<i64>,
     pub accesses: Vec<Access>,
-    /// Those of [`Inst::Index`], in the order of the stages and their instructions.
+    /// The values of [`Inst::Index`], in the order of the stages and their instructions.
     pub indices: Vec<Affine>,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Numbers<'a> {
         Ok(found)
     }
 
-    /// All affine numbers.
+    /// All affine expressions.
     fn all(&mut self) -> impl Iterator<Item = &mut Affine> {
         let accesses = self.accesses.iter_mut();
         let of = accesses.flat_map(|a| {
@@ -93,7 +93,7 @@ impl<'a> Numbers<'a> {
         of.chain(self.indices.iter_mut())
     }
 
-    /// Makes one axis of two where every number moves over both as over one, and drops axes of one element.
+    /// Merges two axes if every expression moves over both as over one, and drops axes of one element.
     fn merge(&mut self) {
         let mut extents = [&self.axes[..], &self.inner].concat();
         let mut outer = self.axes.len();
@@ -140,7 +140,7 @@ impl<'a> Numbers<'a> {
         }
     }
 
-    /// How many points the inner axes have.
+    /// The number of points of the inner axes.
     pub fn inner_points(&self) -> i64 {
         self.inner.iter().product()
     }

@@ -38,7 +38,7 @@ pub(super) fn scan(k: &mut Printing<'_>, p: &Scan) -> Result<()> {
     Ok(())
 }
 
-/// Prints a sort: a heap sort of places, no two of which are equal, so that it is stable.
+/// Prints a sort: a heap sort of indices. No two of them compare as equal, so that it is stable.
 pub(super) fn sort(k: &mut Printing<'_>, p: &ArgSort) -> Result<()> {
     let (lanes, len, kept) = (k.number(&p.lanes)?, k.number(&p.len)?, k.number(&p.kept)?);
     let (x, out) = (k.arg(p.x), k.arg(p.out));
@@ -76,7 +76,7 @@ pub(super) fn sort(k: &mut Printing<'_>, p: &ArgSort) -> Result<()> {
     body.line(format!(
         "for (kiln_int i = 0; i < {len}; ++i) {order}[i] = i;"
     ));
-    // First a heap is made, then its largest element is moved behind it again and again.
+    // Builds a heap first, then repeatedly moves its largest element to the end.
     body.open(format!(
         "for (kiln_int n = {len}, start = {} ; n > 1;)",
         len / 2

@@ -1,4 +1,4 @@
-//! Matrix products: blocks of rows, in which sums go on while the right matrix is walked over.
+//! Matrix products: blocks of rows of C, accumulated over blocks of rows of B.
 
 use super::dialect::memory;
 use super::kernel::{Printing, View};
@@ -6,12 +6,12 @@ use super::text::sum;
 use crate::error::{Error, Result};
 use kiln_plan::{MatMul, Matrix};
 
-/// Elements of a block of results, which stay in the second-level cache...
+/// The number of elements of a block of C, which stays in the second-level cache...
 pub(super) const BLOCK: i64 = 1 << 15;
-/// ...while so many rows of the right matrix are added to it.
+/// ...while this number of rows of B is accumulated into it.
 pub(super) const DEEP: i64 = 128;
 
-/// A matrix operand with its numbers.
+/// A matrix operand with the values of its sizes.
 pub(super) struct Operand {
     pub array: String,
     pub offset: i64,
@@ -31,7 +31,7 @@ impl Operand {
         })
     }
 
-    /// Where the matrix of a batch begins, whose indices are `b0`, `b1`, ...
+    /// A pointer to the start of a batch's matrix; the indices of the batch are `b0`, `b1`, ...
     pub fn start(&self) -> String {
         let names: Vec<String> = (0..self.batch.len()).map(|i| format!("b{i}")).collect();
         let terms = self.batch.iter().zip(&names);
@@ -43,8 +43,8 @@ impl Operand {
     }
 }
 
-/// Makes neighbours of a row of an operand lie side by side: for good where it never changes, else (`None`) whoever
-/// reads it copies it.
+/// Makes the rows of an operand contiguous: in the weights if it is constant, else returns `None`, and its reader
+/// copies it.
 pub(super) fn laid(
     k: &mut Printing<'_>,
     m: &Matrix,
@@ -79,7 +79,7 @@ pub(super) fn laid(
     Some(())
 }
 
-/// Opens loops over a batch and gives its number as text.
+/// Opens loops over a batch and returns the number of its matrix as text.
 pub(super) fn each_matrix(k: &mut Printing<'_>, batch: &[i64]) -> String {
     let mut stride: i64 = batch.iter().product();
     let mut terms = Vec::new();
@@ -167,7 +167,7 @@ pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
     Ok(())
 }
 
-/// Prints a block of results as sums of neighbours.
+/// Prints a block of C as dot products of contiguous operands.
 fn dotted(
     k: &mut Printing<'_>,
     (left, right): (&Operand, &Operand),
@@ -182,7 +182,7 @@ fn dotted(
     k.body.close();
 }
 
-/// Prints a block of results to which some rows of the right matrix after the other are added.
+/// Prints a block of C that accumulates blocks of rows of B.
 fn summed(
     k: &mut Printing<'_>,
     left: &Operand,

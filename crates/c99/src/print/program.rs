@@ -1,4 +1,4 @@
-//! Programs: which kernels run, on what memory.
+//! Programs: the kernels that run, and their memory.
 
 use super::control::{self, Bodies};
 use super::dialect::memory;
@@ -13,22 +13,22 @@ use kiln_plan::{BufferId, Kernel, Place, Plan, Step};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What a buffer is.
+/// The memory of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Memory {
-    /// A tensor that never changes, by its number.
+    /// A constant tensor, by its number.
     Fixed(usize),
     /// An array that this expression points at.
     At(String),
 }
 
-/// What a kernel is printed for: its plan and number there, the names of its arguments, which never change, and what
-/// its sites report.
+/// The properties that a kernel is printed for: its plan and its number there, the names of its arguments, the marks
+/// of the constant ones, and the error numbers of its sites.
 type Key = (usize, u32, Vec<String>, Vec<bool>, Vec<u32>);
 
 /// Prints the kernels of programs, each once.
 pub(crate) struct Printer {
-    /// What names begin with.
+    /// The prefix of names.
     pub prefix: String,
     pub functions: Text,
     pub weights: Weights,
@@ -44,7 +44,7 @@ struct Ready {
 }
 
 impl Printer {
-    /// One whose weights are in a file of their own, or arrays.
+    /// A printer whose weights are in a file, or in arrays.
     pub fn new(prefix: &str, in_file: bool) -> Printer {
         Printer {
             prefix: prefix.into(),
@@ -56,12 +56,12 @@ impl Printer {
         }
     }
 
-    /// Whether weights are in a file, which functions are given as `weights`.
+    /// True if weights are in a file, which functions get as `weights`.
     pub fn in_file(&self) -> bool {
         self.in_file
     }
 
-    /// A pointer to what a buffer holds.
+    /// A pointer to the contents of a buffer.
     pub fn expression(&mut self, of: &Memory) -> Result<String> {
         Ok(match of {
             Memory::At(text) => text.clone(),
@@ -71,8 +71,8 @@ impl Printer {
         })
     }
 
-    /// Prints the calls of a plan's run and gives the bytes of the arena that they use. `known` are the buffers that
-    /// are no temporaries, `sites` what the plan's sites report.
+    /// Prints the calls of a plan's run and returns the bytes of the arena that they use. `known` are the buffers
+    /// that are not temporaries, `sites` the error numbers of the plan's sites.
     pub fn frame(
         &mut self,
         plan: &Plan,
@@ -109,7 +109,7 @@ impl Printer {
                 let mut array =
                     |buffer: usize| self.array(plan, known, buffer, None, (arena, at(buffer)));
                 text.open(format!("if (*{})", array(guard.0 as usize)?));
-                // A step that is left out leaves what there was.
+                // A skipped step keeps the previous contents.
                 for (to, from) in kept(plan, &plan.run[i])? {
                     let (bytes, to, from) = (bytes[to], array(to)?, array(from)?);
                     text.line(format!(
@@ -134,7 +134,7 @@ impl Printer {
         Ok(layout.peak)
     }
 
-    /// What a function gets for a buffer, which may lie at an offset of the arena.
+    /// The pointer that a function gets for a buffer, which may lie at an offset of the arena.
     fn array(
         &mut self,
         plan: &Plan,
@@ -233,7 +233,7 @@ impl Printer {
     }
 }
 
-/// What a guarded step writes, and the input that holds it where the step is left out: buffers.
+/// The buffers that a guarded step writes, each with the input that holds its value if the step is skipped.
 fn kept(plan: &Plan, step: &Step) -> Result<Vec<(usize, usize)>> {
     let damaged = || Error::Damaged("a guarded step writes what holds nothing before".into());
     let contract = plan.kernels[step.kernel as usize].contract();
@@ -252,7 +252,7 @@ fn step_kernel(plan: &Plan, step: usize) -> usize {
     plan.run[step].kernel as usize
 }
 
-/// Prints a kernel that runs no others.
+/// Prints a kernel that runs no other kernels.
 fn leaf(
     text: &mut Text,
     name: String,
@@ -304,7 +304,7 @@ fn leaf(
     Ok(k.finish(text))
 }
 
-/// For each buffer the one whose memory it is.
+/// For each buffer, the buffer whose memory it uses.
 fn roots(plan: &Plan) -> Vec<usize> {
     let follow = |mut at: usize| {
         while let Place::InPlace(next) = plan.buffers[at].place {

@@ -8,10 +8,10 @@ use crate::error::Result;
 use kiln_base::Compute;
 use kiln_plan::tile::{Reg, Turn};
 
-/// Partial results of a reduction, which compilers keep in a vector.
+/// The number of partial results of a reduction, which compilers keep in a vector.
 pub(super) const PARTS: i64 = 16;
 
-/// Prints the loops and what is in them.
+/// Prints the loops and their bodies.
 pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let program = s.numbers.program;
     let axes = &s.numbers.axes;
@@ -59,7 +59,7 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// A stage that runs along a row.
+/// Prints a stage that runs along a row.
 fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     let reductions = s.reductions(stage)?;
     let inner = &s.numbers.inner;
@@ -110,7 +110,7 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
         run(vec![format!("j{outer}"), "l".into()], PARTS, text)?;
         text.close();
     }
-    // What is left, or all of it: partial results are taken in turn where there are some.
+    // The rest of the row, or all of it: it is accumulated into the first partial results.
     let left = len - whole;
     if left > 0 {
         run(vec![whole.to_string(), "l".into()], left, text)?;
@@ -119,7 +119,7 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     reductions.iter().try_for_each(|r| fold(s, r, text))
 }
 
-/// The result of partial results.
+/// Combines partial results to the result.
 fn fold(s: &Stages<'_>, r: &Reduced, text: &mut Text) -> Result<()> {
     if r.place {
         return Ok(());

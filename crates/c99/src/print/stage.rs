@@ -9,38 +9,38 @@ use kiln_base::{Compute, DType};
 use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps of a sum of floats after which it goes on in double precision.
+/// The number of steps of a sum of f32 above which it accumulates in double precision.
 pub(super) const LONG: i64 = 256;
 
-/// Where a stage runs: what stands for the index of each axis, and where its results are kept.
+/// The place of a stage: the expression of each axis's index, and the places of its results.
 pub(super) struct Place {
-    /// For each axis what its index is a sum of.
+    /// For each axis, the terms whose sum is its index.
     pub index: Vec<Vec<String>>,
-    /// The inner point's number.
+    /// The number of the inner point.
     pub number: String,
-    /// What stands behind the name of a register that lives from stage to stage: `[l]`, or nothing.
+    /// The suffix of the name of a register that lives from stage to stage: `[l]`, or nothing.
     pub lane: &'static str,
-    /// What stands behind that of a partial result: `[l]`, or nothing.
+    /// The suffix of the name of a partial result: `[l]`, or nothing.
     pub part: &'static str,
-    /// What a slot is indexed by.
+    /// The index into a slot.
     pub slot: String,
 }
 
 /// Prints stages of a program.
 pub(super) struct Stages<'a> {
     pub numbers: &'a Numbers<'a>,
-    /// What each argument is called.
+    /// The name of each argument.
     pub args: &'a [String],
-    /// What each site of the program reports.
+    /// The error number of each site of the program.
     pub sites: &'a [u32],
-    /// The argument of which only a part exists, which begins at `first`.
+    /// The argument of which only a part exists; the part begins at `first`.
     pub raw: Option<usize>,
     /// Registers that live from stage to stage.
     pub kept: BTreeSet<Reg>,
     names: std::cell::Cell<usize>,
 }
 
-/// What holds between the instructions of a stage.
+/// The state between the instructions of a stage.
 struct Point<'a> {
     place: &'a Place,
     names: BTreeMap<Reg, String>,
@@ -74,7 +74,7 @@ impl<'a> Stages<'a> {
         ty.ok_or_else(|| Error::Damaged(format!("no register {}", r.0)))
     }
 
-    /// The type that a reduction's partial results have.
+    /// The type of a reduction's partial results.
     pub fn sum_type(&self, op: Reduction, ty: Compute) -> Compute {
         let long = self.numbers.inner_points() > LONG * self.width();
         match op == Reduction::Sum && ty == Compute::F32 && long {
@@ -83,7 +83,7 @@ impl<'a> Stages<'a> {
         }
     }
 
-    /// How many partial results a reduction has.
+    /// The number of partial results of a reduction.
     fn width(&self) -> i64 {
         match self.numbers.program.schedule {
             Schedule::Lanes => 1,
@@ -95,7 +95,7 @@ impl<'a> Stages<'a> {
         self.sites.get(site as usize).copied().unwrap_or(0) + 1
     }
 
-    /// Prints what stage `at` does at a point.
+    /// Prints the instructions of stage `at` at a point.
     pub fn point(&self, at: usize, place: &Place, text: &mut Text) -> Result<()> {
         let stages = &self.numbers.program.stages;
         let counts = |s: &kiln_plan::tile::Stage| {
@@ -117,7 +117,7 @@ impl<'a> Stages<'a> {
         Ok(())
     }
 
-    /// What stands for a register.
+    /// The expression for a register's value.
     fn read(&self, r: Reg, p: &mut Point<'_>) -> Result<String> {
         if let Some(name) = p.names.get(&r) {
             p.unread.remove(name);
@@ -153,7 +153,7 @@ impl<'a> Stages<'a> {
         )
     }
 
-    /// The element that an access names, and the condition on which there is one.
+    /// The element of an access, and the condition under which it exists.
     fn element(
         &self,
         access: u16,
@@ -201,7 +201,7 @@ impl<'a> Stages<'a> {
         let (element, bounds, dtype) = self.element(access, &more, p.place)?;
         let mut value = C99::loaded(&element, dtype);
         if empty {
-            // There is no element, whatever the index.
+            // There is no element for any index.
             value = format!("({}, {fill})", more.join(", "));
         }
         if let Some(bounds) = bounds {
@@ -320,7 +320,7 @@ impl<'a> Stages<'a> {
         Ok(())
     }
 
-    /// The reductions of a stage: how, into which register, and the type of what is reduced.
+    /// The reductions of a stage.
     pub fn reductions(&self, at: usize) -> Result<Vec<Reduced>> {
         let code = self.numbers.program.stages[at].code.iter();
         let of = code.filter_map(|i| match i {
@@ -351,7 +351,7 @@ pub(super) struct Reduced {
     pub acc: u16,
     /// The type of its partial results.
     pub ty: Compute,
-    /// Whether it gives the place of an element and not its value.
+    /// True if it returns the place of an element instead of its value.
     pub place: bool,
 }
 

@@ -16,20 +16,20 @@ impl Text {
         self.text.push('\n');
     }
 
-    /// A line that opens a block.
+    /// Appends a line that opens a block.
     pub fn open(&mut self, head: impl Display) {
         self.line(format!("{head} {{").trim_start());
         self.depth += 1;
     }
 
-    /// A loop over `0..n`.
+    /// Opens a loop over `0..n`.
     pub fn each(&mut self, index: &str, n: i64) {
         self.open(format!(
             "for (kiln_int {index} = 0; {index} < {n}; ++{index})"
         ));
     }
 
-    /// Lines that were printed apart.
+    /// Appends lines that were printed separately.
     pub fn block(&mut self, lines: &str) {
         lines.lines().for_each(|line| match line {
             "" => self.text.push('\n'),
@@ -42,7 +42,7 @@ impl Text {
         self.line("}");
     }
 
-    /// Closes a block whose last line goes on.
+    /// Closes a block, with `rest` after the brace.
     pub fn end(&mut self, rest: &str) {
         self.depth -= 1;
         self.line(format!("}}{rest}"));
@@ -57,7 +57,7 @@ impl Text {
     }
 }
 
-/// `offset + Σ factor · name`, without what is 0.
+/// `offset + Σ factor · name`, without terms that are 0.
 pub(crate) fn sum<'a>(offset: i64, terms: impl IntoIterator<Item = (i64, &'a str)>) -> String {
     let mut parts = Vec::new();
     for (factor, name) in terms {
@@ -73,7 +73,7 @@ pub(crate) fn sum<'a>(offset: i64, terms: impl IntoIterator<Item = (i64, &'a str
     parts.join(" + ").replace("+ -", "- ")
 }
 
-/// A name of C made of any name: letters, digits and underscores, the first of which is no digit.
+/// Turns any name into an identifier of C: letters, digits and underscores, not beginning with a digit.
 pub(crate) fn identifier(name: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let text: String = name.chars().map(legal).collect();

@@ -13,35 +13,35 @@ use kiln_plan::tile::{Inst, TileProgram};
 #[derive(Clone, Debug)]
 pub(crate) struct Param {
     pub name: String,
-    /// As C has it, such as `const float *restrict a0`.
+    /// Its declaration in C, such as `const float *restrict a0`.
     pub text: String,
 }
 
 /// A printed function.
 pub(crate) struct Function {
     pub name: String,
-    /// The arrays that it takes, by their names where it was printed.
+    /// The arrays that it takes, by their names when it was printed.
     pub params: Vec<Param>,
-    /// Whether it takes where errors are noted.
+    /// True if it takes a pointer for error numbers.
     pub fails: bool,
-    /// Bytes that it needs beside its arguments.
+    /// The bytes of scratch memory that it needs.
     pub scratch: usize,
 }
 
-/// What a program is called with.
+/// A program, and the arguments to print it with.
 pub(crate) struct Called<'a> {
     pub name: String,
     pub program: &'a TileProgram,
     pub values: &'a [i64],
-    /// What each argument is called; those that are one memory have one name.
+    /// The name of each argument; arguments in the same memory have the same name.
     pub args: &'a [String],
     pub sites: &'a [u32],
-    /// The argument of which a part exists, if it works on ranges of its points.
+    /// The argument of which only a part exists, if the program works on ranges of its points.
     pub raw: Option<usize>,
 }
 
 impl Function {
-    /// A call of it, with these between the arrays and the rest.
+    /// A call of it, with `numbers` between the arrays and the remaining arguments.
     pub fn call(&self, arrays: &[String], numbers: &[String], scratch: &str) -> String {
         let mut args = arrays.to_vec();
         args.extend_from_slice(numbers);
@@ -54,13 +54,13 @@ impl Function {
         format!("{}({});", self.name, args.join(", "))
     }
 
-    /// The arrays by their own names, as a function that has the same calls it.
+    /// The arrays by their own names, for a call from a function whose arrays have the same names.
     pub fn own(&self) -> Vec<String> {
         self.params.iter().map(|p| p.name.clone()).collect()
     }
 }
 
-/// Prints a program: over all its points, or over `from..to` of them where an argument exists in part.
+/// Prints a program: over all its points, or over the points `from..to` if an argument exists in part.
 pub(crate) fn print(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let within = |e: Error| e.within(&called.program.name);
     printed(called, text).map_err(within)
@@ -104,7 +104,7 @@ fn printed(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     })
 }
 
-/// Whether a program can report an error.
+/// True if a program can report an error.
 pub(crate) fn fails(program: &TileProgram) -> bool {
     let mut code = program.stages.iter().flat_map(|s| &s.code);
     code.any(|i| match i {
@@ -152,7 +152,7 @@ pub(crate) fn pointer(of: &str, written: bool, name: &str) -> String {
     }
 }
 
-/// Elements of a slot.
+/// The number of elements of a slot.
 fn slot_len(numbers: &Numbers<'_>) -> Result<usize> {
     let lanes = if numbers.by_rows() { 1 } else { lanes::TILE };
     let len = numbers.inner_points().checked_mul(lanes);
@@ -167,7 +167,7 @@ fn scratch(numbers: &Numbers<'_>) -> Result<usize> {
     Ok(slots.sum())
 }
 
-/// Bytes of a kept value.
+/// The bytes of a value that is kept.
 fn width(ty: Compute) -> usize {
     ty.size().max(if ty == Compute::Mask { 4 } else { 0 })
 }
@@ -185,7 +185,7 @@ fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// The place of a point: the axes' indices are `i0`, `i1`, .., those of the inner axes `j0`, ...
+/// The place of a point: the indices of the axes are `i0`, `i1`, .., those of the inner axes `j0`, ...
 pub(super) fn place(numbers: &Numbers<'_>) -> Place {
     let axes = numbers.axes.len();
     let outer = (0..axes).map(|i| vec![format!("i{i}")]);
@@ -199,7 +199,7 @@ pub(super) fn place(numbers: &Numbers<'_>) -> Place {
     }
 }
 
-/// The number of an inner point, of what its indices are sums of.
+/// The number of an inner point, as an expression of the terms of its indices.
 pub(super) fn inner_number(numbers: &Numbers<'_>, place: &Place) -> String {
     let mut stride: i64 = numbers.inner_points();
     let mut terms = Vec::new();

@@ -1,5 +1,5 @@
-//! Transposed convolutions, which gradients of images are too: each position of the operand is multiplied by the taps
-//! of the filter and added to the places of the result that they meet.
+//! Transposed convolutions, which gradients of images are too. Each position of the operand is multiplied by the taps
+//! of the filter, and the products are added to the positions of the result under the taps.
 
 use super::conv::{Results, Sizes, turned, viewed};
 use super::dialect::memory;
@@ -7,7 +7,7 @@ use super::kernel::{Printing, View};
 use crate::error::Result;
 use kiln_plan::Conv;
 
-/// Prints one.
+/// Prints a transposed convolution.
 pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let ty = memory(c.dtype());
@@ -16,7 +16,7 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
         None => k.arg(c.operands[0]),
     };
     let taps: i64 = s.kernel.iter().product();
-    // As [groups, taps.., out, in].
+    // The layout is [groups, taps.., out, in].
     let filters = View {
         offset: 0,
         extents: vec![s.groups, taps, s.outs, s.ins],
@@ -78,7 +78,7 @@ fn each_tap(k: &mut Printing<'_>, s: &Sizes, w: &str) {
     k.body.each("tz", kz);
     k.body.each("ty", ky);
     k.body.each("tx", kx);
-    // The first position whose tap falls on the image, and the one behind the last.
+    // The first position whose tap falls on the image, and the end of these positions.
     k.body.line(format!(
         "const kiln_int ahead = {px} - tx * {dx}, rest = {} - tx * {dx};",
         width - 1 + px

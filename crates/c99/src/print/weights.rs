@@ -1,4 +1,4 @@
-//! What never changes: arrays of C, or a file that is mapped.
+//! Constant tensors: arrays of C, or a file that is mapped.
 
 use super::dialect::{C99, Dialect, memory};
 use super::kernel::View;
@@ -8,12 +8,12 @@ use kiln_plan::memory::ALIGN;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// Tensors that never change.
+/// The constant tensors.
 #[derive(Default)]
 pub(crate) struct Weights {
-    /// As programs name them.
+    /// The tensors as programs name them.
     sources: Vec<Tensor>,
-    /// As kernels read them.
+    /// The tensors as kernels read them.
     arrays: Vec<Tensor>,
     laid: HashMap<(usize, Option<View>), usize>,
     same: HashMap<Tensor, usize>,
@@ -26,13 +26,13 @@ struct Tensor {
 }
 
 impl Weights {
-    /// Takes a tensor and gives its number.
+    /// Adds a tensor and returns its number.
     pub fn add(&mut self, dtype: DType, bytes: Vec<u8>) -> usize {
         self.sources.push(Tensor { dtype, bytes });
         self.sources.len() - 1
     }
 
-    /// The number of the array that a tensor is, laid out so.
+    /// The number of the array of a tensor in this layout.
     pub fn array(&mut self, source: usize, view: Option<View>) -> Result<usize> {
         let key = (source, view);
         if let Some(at) = self.laid.get(&key) {
@@ -60,7 +60,7 @@ impl Weights {
         self.arrays.iter().map(|a| a.bytes.len()).sum()
     }
 
-    /// Declarations of the arrays, for those that read them.
+    /// Declarations of the arrays, for files that read them.
     pub fn declared(&self, prefix: &str) -> String {
         let mut text = String::new();
         for (i, a) in self.arrays.iter().enumerate() {
@@ -90,7 +90,7 @@ impl Weights {
         text
     }
 
-    /// The arrays as a file, and where each of them is in it, as macros.
+    /// The arrays as a file, and macros for their places in it.
     pub fn file(&self, prefix: &str) -> (String, Vec<u8>) {
         let (mut text, mut file) = (String::new(), Vec::new());
         for (i, a) in self.arrays.iter().enumerate() {
@@ -108,7 +108,7 @@ impl Weights {
 }
 
 impl Tensor {
-    /// Its elements; an array of C has one at least.
+    /// The number of its elements; an array of C has at least one.
     fn len(&self) -> usize {
         (self.bytes.len() / self.dtype.size()).max(1)
     }
@@ -129,7 +129,7 @@ impl Tensor {
         Ok(Tensor { dtype, bytes })
     }
 
-    /// Each element as C has it.
+    /// Each element as a literal of C.
     fn elements(&self) -> Vec<String> {
         let each = self.bytes.chunks_exact(self.dtype.size());
         let dtype = self.dtype;

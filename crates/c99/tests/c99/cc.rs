@@ -1,4 +1,4 @@
-//! The system's C compiler, and libraries that it makes of printed sources.
+//! The system's C compiler, and libraries that it compiles from printed sources.
 
 use kiln_c99::{Program, Sources};
 use std::ffi::{c_int, c_void};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What sources must be compiled with, without a word.
+/// The flags with which sources must compile without a message.
 const FLAGS: &[&str] = &[
     "-std=c99",
     "-Wall",
@@ -19,7 +19,7 @@ const FLAGS: &[&str] = &[
     "-fPIC",
 ];
 
-/// Whether there is a C compiler; says so once if there is none.
+/// True if there is a C compiler; prints a message once if there is none.
 pub fn is_there() -> bool {
     static THERE: OnceLock<bool> = OnceLock::new();
     *THERE.get_or_init(|| {
@@ -34,7 +34,7 @@ pub fn is_there() -> bool {
     })
 }
 
-/// A folder that is removed at the end.
+/// A folder that is removed when dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -66,7 +66,7 @@ pub struct Library {
     folder: Folder,
 }
 
-/// A call that passes pointers from an array, so that functions of any number of parameters are called alike.
+/// A wrapper that passes pointers from an array, so that functions of any number of parameters are called alike.
 pub fn shim(name: &str, function: &str, params: usize) -> String {
     let mut text = String::new();
     let args: Vec<String> = (0..params).map(|i| format!("p[{i}]")).collect();
@@ -84,7 +84,7 @@ pub fn shim(name: &str, function: &str, params: usize) -> String {
 }
 
 impl Library {
-    /// Compiles sources called `name` with these calls in them.
+    /// Compiles sources called `name` together with these wrappers.
     pub fn new(sources: &Sources, name: &str, optimised: &str, shims: &str) -> Library {
         let folder = Folder::new();
         sources.write(&folder.0).unwrap();
@@ -93,7 +93,7 @@ impl Library {
         let mut c: Vec<String> = vec!["shims.c".into()];
         let names = sources.files.iter().map(|(name, _)| name);
         c.extend(names.filter(|n| n.ends_with(".c")).cloned());
-        // Sanitizers, say.
+        // More flags, for sanitizers for example.
         let more = std::env::var("KILN_CFLAGS").unwrap_or_default();
         let out = Command::new("cc")
             .args(FLAGS)
@@ -127,7 +127,7 @@ impl Library {
         std::fs::metadata(file).map_or(0, |m| m.len())
     }
 
-    /// Calls an entry and gives its outputs, whose bytes are of these numbers, or what went wrong.
+    /// Calls an entry and returns its outputs, which have these numbers of bytes, or the text of the error.
     pub fn call(
         &self,
         function: &str,
@@ -144,7 +144,7 @@ impl Library {
                 .get::<unsafe extern "C" fn() -> std::ffi::c_long>(arena);
             (call.unwrap(), arena.unwrap()())
         };
-        // Bytes that nothing may depend on; a guard behind what the caller gives stays as it is.
+        // The memory holds bytes that no result may depend on; the guard after each array must stay intact.
         const GUARD: u64 = 0x5aa5_1234_8765_c33c;
         let mut memory = vec![u64::MAX; arena as usize / 8 + 1];
         *memory.last_mut().unwrap() = GUARD;
@@ -186,7 +186,7 @@ impl Library {
     fn error(&self, code: c_int) -> String {
         type Text = unsafe extern "C" fn(c_int) -> *const std::ffi::c_char;
         let name = format!("{}_error", self.name);
-        // SAFETY: the function has this signature, and gives texts that stay.
+        // SAFETY: the function has this signature, and returns texts that live as long as the library.
         unsafe {
             let text = self.library.get::<Text>(name).unwrap()(code);
             std::ffi::CStr::from_ptr(text).to_str().unwrap().to_string()
@@ -207,7 +207,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 }
 
 #[allow(dead_code, reason = "only some programs that have this module ask")]
-/// The calls of programs: pointers of their inputs that are given, of outputs, and of memory.
+/// The wrappers of programs: pointers to the inputs that are arguments, to outputs, and to memory.
 pub fn shims(name: &str, programs: &[Program<'_>], in_file: bool) -> String {
     let params = |p: &Program<'_>| {
         let given = p.inputs.iter();

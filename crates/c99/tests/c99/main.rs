@@ -1,4 +1,4 @@
-//! Printed sources, compiled by the system's C compiler where there is one.
+//! Printed sources, compiled by the system's C compiler if there is one.
 
 mod cc;
 mod models;

@@ -1,4 +1,4 @@
-//! Networks as packages, printed as C, beside the reference evaluation of the graphs in the packages.
+//! Networks as packages, printed as C and compared with the reference evaluation of the packages' graphs.
 
 use crate::cc::{self, Library};
 use kiln::nn::{
@@ -13,14 +13,14 @@ use kiln_ir::eval::Array;
 use kiln_models::{MobileNetV3, ResNet, TransformerConfig};
 use kiln_testkit::oracle::Oracle;
 
-/// A package of one function of one tensor, `forward`, which takes `x` and gives `y`.
+/// A package with one function of one tensor, `forward`, which takes `x` and returns `y`.
 fn package<I, O>(model: &dyn Module, forward: &Compiled<I, O>) -> Package {
     let builder = Builder::new().module("", model);
     let builder = builder.entry("forward", forward).inputs(["x"]);
     Package::from_bytes(&builder.outputs(["y"]).to_bytes().unwrap()).unwrap()
 }
 
-/// Moves running statistics away from where they begin.
+/// Moves running statistics away from their initial values.
 fn warm(model: &impl Forward<Tensor, Tensor>, x: Tensor) {
     for _ in 0..3 {
         model.call(&x).realize().unwrap();
@@ -31,7 +31,7 @@ fn array(t: &Tensor) -> Array {
     Array::from_bytes(t.dtype(), &t.shape().unwrap(), &t.to_bytes().unwrap()).unwrap()
 }
 
-/// Prints a package, compiles the sources, and compares what they compute of `x` with the reference.
+/// Prints a package, compiles the sources, and compares their results for `x` with the reference.
 fn check(package: &Package, sizes: &[(&str, i64)], x: &Tensor, weights: Weights) {
     if !cc::is_there() {
         return;
@@ -53,7 +53,7 @@ fn check(package: &Package, sizes: &[(&str, i64)], x: &Tensor, weights: Weights)
     let bytes = shape.iter().product::<usize>() * output.dtype.size();
     let given = [x.to_bytes().unwrap()];
     let found = library.call("forward", &given, &[bytes]).unwrap();
-    // And again: nothing is left of the first call.
+    // A second call: the first one leaves no trace.
     assert_eq!(library.call("forward", &given, &[bytes]).unwrap(), found);
 
     let graph = Graph::parse(package.graph("forward").unwrap()).unwrap();
@@ -65,7 +65,7 @@ fn check(package: &Package, sizes: &[(&str, i64)], x: &Tensor, weights: Weights)
         let value = Array::from_bytes(value.dtype(), &shape, &value.to_bytes().unwrap());
         inputs[state.input.unwrap() as usize] = Some(value.unwrap());
     }
-    // The graph is for two and more: one is compared as two that are alike.
+    // The graph is for a batch of two and more, so a batch of one is compared as two equal ones.
     let mut shape = shape;
     let mut bytes = found[0].clone();
     if sizes.iter().any(|(_, n)| *n == 1) {
@@ -86,7 +86,7 @@ fn images(n: usize, side: usize) -> Tensor {
     x
 }
 
-/// A network for images with batch norms that have seen some, as a package for any batch.
+/// A network for images whose batch norms have seen data, as a package for any batch.
 fn classifier(model: &impl Forward<Tensor, Tensor>, side: usize) -> Package {
     model.train();
     warm(model, images(4, side));

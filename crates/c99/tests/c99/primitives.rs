@@ -20,7 +20,7 @@ fn compiled(graph: &Graph, inputs: &[Array]) -> Vec<Array> {
     outputs.map(Option::unwrap).collect()
 }
 
-/// An array whose elements are numbers of its dtype.
+/// An array whose elements are representable in its dtype.
 fn settled(dtype: DType, data: Data) -> Array {
     let shape = [data_len(&data)];
     let array = Array::new(dtype, &shape, data).unwrap();
@@ -34,7 +34,7 @@ fn data_len(data: &Data) -> usize {
     }
 }
 
-/// Every cast, exactly: among the numbers are some that would be rounded to another on the way through f32.
+/// Every cast, exactly: some of the numbers would be rounded differently on the way through f32.
 #[test]
 fn every_cast() {
     if !cc::is_there() {
@@ -91,7 +91,7 @@ fn every_cast() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A row of the pointwise table on numbers of a dtype, no divisor among which is 0.
+/// A row of the pointwise table on numbers of a dtype, without a divisor of 0.
 fn row(row: Pw, dtype: DType, rng: &mut Rng) -> (Graph, Vec<Array>) {
     const SIZE: usize = 61;
     let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.0];
@@ -123,8 +123,8 @@ fn row(row: Pw, dtype: DType, rng: &mut Rng) -> (Graph, Vec<Array>) {
     (graph, inputs)
 }
 
-/// Every row of the pointwise table, at every dtype: what C has no function for is refused, and all others give what
-/// the reference gives.
+/// Every row of the pointwise table, at every dtype: rows without a function in C are refused, and all others agree
+/// with the reference.
 #[test]
 fn every_primitive() {
     let printed = |case: &Case| print("rows", &[case.program()], Weights::Arrays);

@@ -1,4 +1,4 @@
-//! Random programs: what C compilers make of printed sources gives what the reference gives.
+//! Random programs: compiled printed sources agree with the reference.
 
 use crate::cc::{self, Library};
 use kiln_c99::{Error, Input, Output, Program, Weights, print};
@@ -12,7 +12,7 @@ use kiln_testkit::oracle::{Engine, Oracle};
 use kiln_testkit::programs::plain;
 use kiln_testkit::rules::some_program;
 
-/// A compiled program with what the reference says of it.
+/// A compiled program with the reference's results.
 pub struct Case {
     pub name: String,
     engine: Engine,
@@ -35,7 +35,7 @@ impl Case {
         }
     }
 
-    /// Whether the runtime gives what the reference gives: some rewrites hold for finite numbers alone.
+    /// True if the runtime agrees with the reference: some rewrites hold for finite numbers only.
     fn is_exact(&self) -> bool {
         let outputs = self.engine.run(&self.oracle.inputs);
         outputs.is_ok_and(|o| self.oracle.check(&o).is_ok())
@@ -74,7 +74,7 @@ impl Case {
         self.oracle.check_arrays(&self.outputs(library)?)
     }
 
-    /// The outputs of the graph; `None` for what is not written.
+    /// The outputs of the graph; `None` for an output that is not written.
     pub fn outputs(&self, library: &Library) -> Result<Vec<Option<Array>>, String> {
         let plan = self.plan();
         let given = plan.inputs.iter().zip(&self.oracle.inputs);

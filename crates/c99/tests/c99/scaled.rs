@@ -1,4 +1,5 @@
-//! Training steps that are left out now and then, and the step of the digits, printed as C, beside the runtime.
+//! Training steps that are skipped now and then, and the training step of the digits, printed as C and compared with
+//! the runtime.
 
 use crate::cc::{self, Library};
 use crate::training::{bytes, floats, shims};
@@ -14,7 +15,7 @@ mod network;
 
 const ROWS: usize = 6;
 
-/// A step with a loss that overflows where `by` does; it gives the scale too.
+/// A step whose loss overflows where `by` does; it also returns the scale.
 fn scaled() -> Package {
     let network = sequential![Linear::new(3, 8), ReLU::new(), Linear::new(8, 2)].unwrap();
     let mut optimizer = Optimizer::new(network.parameters(), AdamW::new().lr(1e-2)).unwrap();
@@ -47,7 +48,7 @@ fn scaled() -> Package {
     Package::from_bytes(&bytes.unwrap()).unwrap()
 }
 
-/// Steps of which some are left out, in C and by the runtime: the same ones are, and change nothing.
+/// Steps of which some are skipped, in C and by the runtime: both skip the same ones, which change nothing.
 fn guarded(weights: Weights) {
     let package = scaled();
     let export = Export::new("model").entry("train_step").weights(weights);
@@ -92,7 +93,7 @@ fn guarded(weights: Weights) {
         scales,
         [256.0, 512.0, 256.0, 256.0, 128.0, 128.0, 256.0, 256.0]
     );
-    // The steps before changed something, those that were left out nothing.
+    // The steps before changed the model, the skipped ones did not.
     assert!(
         losses[1] != losses[0] && losses[7] < losses[0],
         "{losses:?}"
@@ -113,7 +114,7 @@ fn steps_that_overflow_are_left_out_in_c() {
     }
 }
 
-/// The digits' network with its optimiser, schedule and loss, as the program that trains it has them.
+/// The digits' network with its optimiser, schedule and loss, as in the program that trains it.
 #[test]
 fn the_digits_training_step_goes_on_in_c() {
     const BATCH: usize = 64;
@@ -141,7 +142,7 @@ fn the_digits_training_step_goes_on_in_c() {
             .inputs(["images", "labels"])
             .outputs(["loss", "right"])
             .to_bytes();
-        // Images of a class are noisy ones of its own.
+        // Images of a class are noisy copies of one image.
         let classes = Tensor::rand([10, 1, 8, 8], DType::F32);
         let batch = |_| {
             let y = Tensor::randint(0, 10, [BATCH]);

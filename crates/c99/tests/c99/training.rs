@@ -1,4 +1,4 @@
-//! Training steps printed as C, beside the runtime.
+//! Training steps printed as C and compared with the runtime.
 
 use crate::cc::{self, Library};
 use kiln::nn::optim::{AdamW, Optimizer};
@@ -54,7 +54,7 @@ fn package() -> Package {
     Package::from_bytes(&bytes.unwrap()).unwrap()
 }
 
-/// Calls of entries of so many parameters, with a state of their own, which they begin with the first.
+/// Wrappers of entries with these numbers of parameters. They share a state, which `call_begin` fills.
 pub fn shims(in_file: bool, entries: &[(&str, usize)]) -> String {
     let weights = if in_file { "p[0], " } else { "" };
     let at = |i: usize| format!("p[{}]", i + usize::from(in_file));
@@ -89,7 +89,7 @@ pub fn bytes(t: &Tensor) -> Vec<u8> {
     t.to_bytes().unwrap()
 }
 
-/// Trains in C and by the runtime: losses stay as close as sums in another order keep them.
+/// Trains in C and by the runtime: losses differ no more than sums in another order do.
 fn trained(weights: Weights) {
     let package = package();
     let export = Export::new("model").entry("train_step").entry("forward");
@@ -134,14 +134,14 @@ fn trained(weights: Weights) {
         let total = |part: &[f32]| part.iter().sum::<f32>();
         let (early, late) = (total(&losses[..4]), total(&losses[12..]));
         assert!(late < 0.9 * early, "it learns: {losses:?}");
-        // The classifier reads what was learnt.
+        // The classifier reads the trained weights.
         let (x, _) = given(&data[0]);
         let wanted = forward.run([x]).unwrap()[0].to_vec::<f32>().unwrap();
         let found = library.call("forward", &[data[0].0.clone()], &[BATCH * 16]);
         for (a, b) in floats(&found.unwrap()[0]).iter().zip(&wanted) {
             assert!((a - b).abs() < 1e-3 * b.abs().max(1.0), "{a} {b}");
         }
-        // What begins anew goes the same way, to the bit.
+        // A second training from the start gives the same losses, to the bit.
         match round {
             0 => first = losses,
             _ => assert_eq!(first, losses),
@@ -181,8 +181,8 @@ fn an_error_leaves_the_state_as_it_was() {
     });
 }
 
-/// Noise, and a training step with dropout: numbers are those of the runtime, go on from call to call, begin anew with
-/// the state, and stay where they are when a call fails.
+/// Noise, and a training step with dropout: the numbers are the runtime's. They go on from call to call, begin anew
+/// with the state, and do not advance when a call fails.
 #[test]
 fn random_numbers_are_those_of_the_runtime() {
     if !cc::is_there() {
