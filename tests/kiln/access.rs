@@ -90,7 +90,7 @@ fn in_place_results_must_fit() {
         "{e}"
     );
     assert!(e.to_string().contains("v.add_(0.5)"), "{e}");
-    // A wider operand of one kind does not widen the cell.
+    // A wider operand of the same kind does not widen the cell.
     v.add_(1).unwrap();
     let half = Var::new(vector(&[1.0]).to_dtype(DType::F16)).unwrap();
     half.add_(vector(&[1.0])).unwrap();

@@ -1,11 +1,12 @@
-//! Optimised programs are as near to the result in f64 as recorded ones: beside large offsets, and at the ends of a range.
+//! Optimised programs are as close to the result in f64 as recorded ones, with large offsets and at the ends of a
+//! range.
 
 use kiln::nn::{BatchNorm2d, Conv2d, Forward, Kernel, Linear, Module, ReLU, sequential};
 use kiln::{DType, Tensor, compile, manual_seed, no_grad, realize_all};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Data around an offset, in memory.
+/// Realised data around an offset.
 fn around(offset: f64, sizes: &[usize]) -> kiln::Result<Tensor> {
     let x = Tensor::randn(sizes, DType::F32) + offset;
     x.realize()?;
@@ -16,7 +17,7 @@ fn wide(t: &Tensor) -> Tensor {
     t.to_dtype(DType::F64)
 }
 
-/// The largest difference from the same function of f64 values, as a part of the largest result.
+/// The largest difference from the same function of f64 values, relative to the largest result.
 fn off(found: &Tensor, exact: &Tensor) -> kiln::Result<f64> {
     let largest = |t: Tensor| t.abs().amax(()).item::<f64>();
     Ok(largest(wide(found) - exact)? / largest(exact.clone())?)
@@ -36,7 +37,7 @@ fn what_cancels_an_offset_is_added_before_a_mean() -> Outcome {
         b.realize()?;
         for (i, program) in programs.iter().enumerate() {
             let exact = program(&(wide(&x) + wide(&b)));
-            // The sum is let go of, or held, or a number is added.
+            // The sum is dropped, or held, or a number is added instead.
             let held = &x + &b;
             let results = [program(&(&x + &b)), program(&held), program(&(&x - offset))];
             for (j, found) in results.iter().enumerate() {
@@ -96,7 +97,7 @@ fn factors_that_keep_results_in_range_stay_where_they_are() -> Outcome {
     let x = full([3, 2], 1e38, DType::F32)?;
     assert!(off(&x.mean(0).mean(0), &Tensor::full((), 1e38, DType::F64))? < 1e-6);
 
-    // The weight times the factor would be subnormal.
+    // The product of weight and factor would be subnormal.
     let (x, w) = (
         full([2, 8], 1e20, DType::F32)?,
         full([8, 3], 1e-20, DType::F32)?,
@@ -106,7 +107,7 @@ fn factors_that_keep_results_in_range_stay_where_they_are() -> Outcome {
     Ok(())
 }
 
-/// A network whose parameters are drawn when it first runs gives the bits that it gives from then on.
+/// A network whose parameters are drawn at its first run gives the same bits in every run.
 #[test]
 fn the_first_run_gives_the_bits_of_every_run() -> Outcome {
     for realized in [false, true] {

@@ -1,4 +1,4 @@
-//! A program for any size, and the same for the size at hand, are computed by the same algorithms, to the bit.
+//! A program for any size and one for a known size use the same algorithms and agree to the bit.
 
 use kiln::{
     CompileOptions, Conv, DType, Layout, Precision, Result, Spec, Tensor, Var, compile_with, grad,
@@ -11,7 +11,7 @@ fn data(shape: &[usize]) -> Tensor {
     Tensor::from_slice(&values, shape)
 }
 
-/// What the steps of a plan are computed by where symbols have the values that its inputs have in `known`.
+/// The algorithms of a plan's steps, with the symbols' values taken from the shapes of the inputs of `known`.
 fn algorithms(plan: &Plan, known: &Plan) -> Vec<Algorithm> {
     let value = |s: &kiln_plan::Symbol| {
         let shape = &known.inputs[s.input as usize].shape;
@@ -23,7 +23,7 @@ fn algorithms(plan: &Plan, known: &Plan) -> Vec<Algorithm> {
     by.collect()
 }
 
-/// As [`same_in`], with channels first.
+/// Calls [`same_in`] with channels first.
 fn same(
     name: &str,
     any: Spec,
@@ -33,8 +33,8 @@ fn same(
     same_in(Layout::ChannelsFirst, name, any, shapes, f)
 }
 
-/// Compares a function of a tensor that was compiled for any size with what is compiled for each of these shapes,
-/// and gives the algorithms by which it was computed.
+/// Compares a function of a tensor compiled for any size with the same function compiled for each of these shapes,
+/// and returns the algorithms used.
 fn same_in(
     layout: Layout,
     name: &str,
@@ -42,7 +42,7 @@ fn same_in(
     shapes: &[&[usize]],
     f: impl Fn(Tensor) -> Result<Vec<Tensor>>,
 ) -> Result<Vec<Algorithm>> {
-    // Which layout costs less is estimated where sizes are open.
+    // For open sizes, the cost of each layout is estimated.
     let options = CompileOptions {
         layout,
         ..CompileOptions::default()
@@ -66,7 +66,7 @@ fn same_in(
         assert!(any_bits == known_bits, "{name} of {shape:?}");
         let (any, known) = (any.plan(), known.plan());
         let by = algorithms(known, known);
-        // A symbol is 2 at least: with 1 in its place the program was compiled again.
+        // A symbol is at least 2, so for a size of 1 the program was compiled again.
         if !shape.contains(&1) {
             assert_eq!(algorithms(any, known), by, "{name} of {shape:?}");
         }
@@ -122,7 +122,7 @@ fn convolutions_for_any_size() -> Result<()> {
         [2, 33, 31],
         [5, 40, 64],
     ];
-    // Groups, channels and filters of each, and steps.
+    // Groups, input channels and filters per group, and stride.
     let cases: [([usize; 4], usize, usize); 6] = [
         ([1, 3, 20, 3], 1, 1),
         ([1, 16, 5, 3], 2, 1),
@@ -177,7 +177,7 @@ fn convolutions_with_channels_last_for_any_size() -> Result<()> {
         Ok(vec![y.sum((2, 3))])
     })?;
     assert!(by.contains(&Algorithm::Winograd2), "{by:?}");
-    // Weights that a run is given would be transformed each time.
+    // Weights that are inputs of a run would be transformed in each run.
     let by = same_in(last, "of given weights", any(), &shapes, |x| {
         let x = x.conv2d(first.get()).relu();
         let w = w.get() * x.sum(()).tanh();

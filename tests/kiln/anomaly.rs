@@ -1,4 +1,4 @@
-//! Anomaly mode names the operation that made the first NaN or infinity.
+//! Anomaly mode names the operation that produced the first NaN or infinity.
 
 use crate::{matrix, vector};
 use kiln::{
@@ -100,13 +100,13 @@ fn compiled_functions_and_their_parameters_are_looked_at() {
 fn what_was_there_or_is_stated_is_left_alone() {
     let given = vector(&[f32::NAN, f32::INFINITY, 1.0]);
     detect_anomaly(|| (&given * 2.0 + 1.0).to_vec::<f32>()).unwrap();
-    // A mask of minus infinity, and what softmax makes of it.
+    // A mask of minus infinity, and the zeros that softmax turns it into.
     let scores = matrix(4, 4);
     let mask = Tensor::ones([4, 4], kiln::DType::Bool).triu_with(1);
     let masked = scores.masked_fill(&mask, f64::NEG_INFINITY);
     let soft = masked.softmax(1);
     detect_anomaly(|| soft.to_vec::<f32>()).unwrap();
-    // A row that is masked as a whole is an anomaly of the softmax.
+    // A row that is masked completely is an anomaly of the softmax.
     let all = Tensor::ones([4, 4], kiln::DType::Bool);
     let line = line!() + 1;
     let soft = matrix(4, 4).masked_fill(&all, f64::NEG_INFINITY).softmax(1);
@@ -143,7 +143,7 @@ fn the_mode_ends_with_its_guard() {
             vector(&[0.0]).log().to_vec::<f32>().unwrap();
         }
         assert!(is_anomaly_enabled());
-        // Another thread has a mode of its own.
+        // Another thread has its own mode.
         assert!(!std::thread::spawn(is_anomaly_enabled).join().unwrap());
     }
     assert!(!is_anomaly_enabled());
@@ -174,7 +174,7 @@ fn names_what_is_in_a_loop(device: Device) {
     let place = format!("in step 0 of scan at tests/kiln/anomaly.rs:{scanned}");
     assert!(e.to_string().contains(&place), "{e}");
 
-    // Only the last step divides by zero, in a loop in the loop.
+    // Only the last step divides by zero, in a loop inside the loop.
     let xs = vector(&[2.0, 1.0, 0.0]).to(device);
     let (last, _) = scan(vector(&[1.0]).to(device), xs, |h, x| {
         let (inner, _) = scan(h, vector(&[1.0, 1.0]).to(device), |h, one| {

@@ -1,4 +1,4 @@
-//! Programs for images of any height and width: windows that need not divide them, their gradients, parts of axes.
+//! Programs for images of any height and width: windows that need not divide them, gradients, and parts of axes.
 
 use crate::cuda::test_device;
 use kiln::nn::{Forward, Module};
@@ -8,14 +8,14 @@ use kiln::{
 };
 use kiln_models::{ResNet, ResNetBlock, ResNetConfig};
 
-/// Numbers of which no two are alike, so that each window has one maximum.
+/// Distinct numbers, so that each window has one maximum.
 fn data(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
     let values: Vec<f64> = (0..n).map(|i| (i as f64 * 1.7 + 0.3).sin()).collect();
     Tensor::from_slice(&values, shape).to(test_device())
 }
 
-/// Largest difference beside the largest number.
+/// The largest difference, relative to the largest number.
 fn off(a: &Tensor, b: &Tensor) -> f64 {
     let host = |t: &Tensor| {
         t.to(Device::Cpu)
@@ -280,7 +280,7 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Heights and widths: odd and even ones, primes, those where a window just fits and the next.
+/// Heights and widths: odd and even ones, primes, the sizes that a window just fits and the next ones.
 const SIZES: [[usize; 2]; 10] = [
     [2, 2],
     [3, 5],
@@ -324,7 +324,7 @@ fn windows_need_not_divide() -> Result<()> {
     Ok(())
 }
 
-/// The gradients of everything that is learned, beside the loss.
+/// The gradients of all parameters, and the loss.
 fn trained(images: &Tensor, net: &ResNet) -> Result<Vec<Tensor>> {
     let loss = net.call(images).pow(2).mean(());
     let parameters: Vec<Tensor> = net.parameters().iter().map(|p| p.get()).collect();
@@ -402,7 +402,7 @@ fn what_does_not_fit_is_an_error_of_the_run() -> Result<()> {
             }
         }
     }
-    // What symbols decide is asked of them, and nothing else is.
+    // The plan checks exactly the conditions on symbols that the program depends on.
     let part = compile(Spec::new(DType::F32, "n"), |x| {
         (x.narrow(0, 2, 3), x.i(-4..-1))
     })?;
@@ -420,7 +420,7 @@ fn what_does_not_fit_is_an_error_of_the_run() -> Result<()> {
         (vec![2.0, 3.0, 4.0], vec![1.0, 2.0, 3.0])
     );
     assert!(part.run(Tensor::ones([4], DType::F32)).is_err());
-    // Sizes that may differ can't be added, and it is said which.
+    // Sizes that may differ can't be added, and the error names them.
     let e = compile(spec(), |x| {
         &x.max_pool2d(2).conv_transpose2d_with(
             Tensor::ones([3, 3, 2, 2], DType::F32),
@@ -459,7 +459,7 @@ fn a_shipped_function_takes_any_size() -> Result<()> {
     Ok(())
 }
 
-/// As many windows as PyTorch has: none that begins behind the input and the border in front of it.
+/// PyTorch's number of windows: no window begins beyond the input and the padding in front of it.
 #[test]
 fn windows_beyond_the_end_are_counted() {
     for n in 1i64..12 {

@@ -1,11 +1,11 @@
-//! Attention on the CPU, and its gradients: a kernel each, which never holds all scores.
+//! Attention on the CPU and its gradients: one kernel each, which never holds all scores.
 
 use crate::vector;
 use kiln::{
     Attention, Backward, DType, Grad, Result, Spec, Tensor, cat, compile, grad, grad_with, no_grad,
 };
 
-/// Sizes: batch, heads, rows that ask, keys, width, columns of the value.
+/// Sizes: batch, heads, queries, keys, width, columns of the value.
 type Sizes = [usize; 6];
 
 const SIZES: [Sizes; 9] = [
@@ -20,19 +20,19 @@ const SIZES: [Sizes; 9] = [
     [2, 2, 3, 4, 5, 0],
 ];
 
-/// What is asked beside the sizes.
+/// The options of a case other than the sizes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Case {
     causal: bool,
     /// 0: none, 1: bool, 2: added numbers, some -inf; both leave some rows without a key.
     mask: usize,
-    /// Operands that lie in memory otherwise than row by row.
+    /// True if the operands are not stored row by row.
     strided: bool,
-    /// Work on the result.
+    /// True if the result has an epilogue.
     epilogue: bool,
 }
 
-/// Which keys are seen: all, those in front, those that a mask says.
+/// The visible keys: all, the previous ones, or those that a mask selects.
 const MASKS: [Case; 4] = {
     let none = Case {
         causal: false,
@@ -85,7 +85,7 @@ fn operands([b, h, l, s, e, w]: Sizes, case: Case) -> Vec<Tensor> {
     x
 }
 
-/// Numbers in another dtype; masks of bools as they are.
+/// Floats in another dtype; masks of bools unchanged.
 fn floats_as(x: &Tensor, dtype: DType) -> Tensor {
     match x.dtype().is_float() {
         true => x.to_dtype(dtype),
@@ -93,7 +93,7 @@ fn floats_as(x: &Tensor, dtype: DType) -> Tensor {
     }
 }
 
-/// The result, as one kernel, and what f64 gives, which is taken apart.
+/// The result of the kernel, and the result in f64, which is computed from single ops.
 fn both(x: &[Tensor], case: Case) -> Result<(Vec<f32>, Vec<f64>)> {
     let program = compile(x, |x| no_grad(|| attention(&x, case)))?;
     let kernels = &program.explain().kernels;
@@ -108,7 +108,7 @@ fn both(x: &[Tensor], case: Case) -> Result<(Vec<f32>, Vec<f64>)> {
     Ok((y, attention(&wide, case).to_vec::<f64>()?))
 }
 
-/// Compares to a few roundings of the largest element; what is not a number must be none in both.
+/// Compares to a few roundings of the largest element; a NaN must be NaN in both.
 fn assert_agree(x: &[Tensor], case: Case, about: &str) -> Result<()> {
     let (y, expected) = both(x, case)?;
     assert_eq!(y.len(), expected.len());
@@ -141,7 +141,7 @@ fn every_size_mask_and_layout_gives_what_f64_gives() -> Result<()> {
 
 #[test]
 fn what_is_not_finite_stays_so() -> Result<()> {
-    // One element of one operand; behind what a causal row sees as well.
+    // One element of one operand, also beyond the keys that a causal row sees.
     for (operand, at) in [(0, 0), (1, 3), (2, 1), (2, 99)] {
         for bad in [f32::NAN, f32::INFINITY, -f32::INFINITY] {
             for case in MASKS {
@@ -192,7 +192,7 @@ fn threads_and_sharing_heads_change_nothing() -> Result<()> {
     Ok(())
 }
 
-/// The gradients of query, key and value for random gradients `g` of the result, which is its shape.
+/// The gradients of query, key and value for the gradient `g` of the result.
 fn gradients(x: &[Tensor], g: &Tensor, case: Case) -> Vec<Tensor> {
     let mut leaves: Vec<Tensor> = x.iter().map(Tensor::detach).collect();
     for leaf in &mut leaves[..3] {
@@ -203,8 +203,8 @@ fn gradients(x: &[Tensor], g: &Tensor, case: Case) -> Vec<Tensor> {
     leaves[..3].iter().map(|x| x.grad().unwrap()).collect()
 }
 
-/// Compares gradients to so many parts of the largest of each, or of the products that it is a difference of: with
-/// one key, the gradients of query and key are zero.
+/// Compares gradients with a tolerance of `part` of the largest element of each, or of the products that it is a
+/// difference of: with one key, the gradients of query and key are zero.
 fn assert_gradients_agree(x: &[Tensor], case: Case, part: f64, about: &str) -> Result<()> {
     let g = Tensor::randn(attention(x, case).shape()?, DType::F32).to_dtype(x[0].dtype());
     let mut operands = x.to_vec();
@@ -328,7 +328,7 @@ fn a_training_step_stores_no_scores() -> Result<()> {
         Ok(memory.peak + memory.outputs)
     };
     let (short, long) = (peak(512)?, peak(2048)?);
-    // In proportion to the length, and less than one matrix of scores a head takes.
+    // The peak is proportional to the length, and less than one matrix of scores per head.
     assert!(long <= 4 * short + (1 << 16), "{short} and {long}");
     assert!(long < 2048 * 2048 * 4, "{long}");
     Ok(())
@@ -356,7 +356,7 @@ fn gradients_do_not_depend_on_threads() -> Result<()> {
     Ok(())
 }
 
-/// Attention to identity values, which gives the weights.
+/// Attention to identity values, which returns the weights.
 fn weights(q: &Tensor, k: &Tensor, causal: bool, p: f64) -> Tensor {
     let keys = k.dims()[k.ndim() - 2].as_const().unwrap();
     let one = Tensor::eye(keys, q.dtype());
@@ -384,7 +384,7 @@ fn dropout_is_of_the_weights() -> Result<()> {
         assert!(none.iter().all(|w| *w == 0.0));
     }
     assert!(weights(&q, &k, false, 1.5).to_vec::<f64>().is_err());
-    // Of the same numbers, so that differences are those of a function.
+    // The generator is seeded in each call, so that differences are those of one function.
     let v = Tensor::randn([2, 3, 50, 4], DType::F64);
     let loss = |[q, k, v]: [Tensor; 3]| {
         kiln::with_seed(7, || {
@@ -403,13 +403,13 @@ fn dropout_is_of_the_weights() -> Result<()> {
     kiln::gradcheck_with(loss, [&q, &k, &v], bounds)
 }
 
-/// Decoding: a row asks what a cache holds, which grows by a key and a value a step.
+/// Decoding: one query attends to a cache, which grows by a key and a value per step.
 #[test]
 fn a_growing_cache_is_read_by_one_program() -> Result<()> {
     for (dtype, part, heads) in [(DType::F32, 2e-6, 4), (DType::BF16, 8e-3, 2)] {
         let past = || Spec::new(dtype, (1, heads, "past", 16));
         let one = |heads: i64| Spec::new(dtype, (1, heads, 1, 16));
-        // Queries come in groups where there are fewer heads of keys.
+        // Several query heads share one key head if there are fewer key heads.
         let how = || Attention::new().enable_gqa(true);
         let program = compile(
             (one(4), one(heads), one(heads), past(), past()),
@@ -442,7 +442,7 @@ fn a_growing_cache_is_read_by_one_program() -> Result<()> {
     Ok(())
 }
 
-/// Of f64 both passes are taken apart, so there the numbers are drawn by kernels of their own.
+/// In f64 both passes run as single ops, so their random numbers come from kernels of their own.
 #[test]
 fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
     let how = |case: Case| Attention::new().dropout_p(0.3).is_causal(case.causal);
@@ -452,7 +452,7 @@ fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
         let [q, k, v] = &leaves[..] else {
             unreachable!()
         };
-        // The number of a first weight may be any of a block of random words.
+        // The random numbers of the weights may begin anywhere in a block of random words.
         let y = kiln::with_seed(7, || {
             let before = Tensor::rand([x[0].dims().len() + 1], DType::F32);
             let y = q.scaled_dot_product_attention_with(k, v, how(case).attn_mask(x.get(3)));
@@ -486,7 +486,7 @@ fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
             }
         }
     }
-    // A kernel each, in memory that grows with the length.
+    // One kernel each, in memory that grows with the length.
     let program = |length: usize| {
         let x = Tensor::randn([1, 2, length, 16], DType::F32);
         compile((&x, &x, &x), |(q, k, v): (Tensor, Tensor, Tensor)| {
@@ -515,8 +515,8 @@ fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
     Ok(())
 }
 
-/// The derivative of the gradients goes through their parts, with and without dropout.
-/// A row whose keys are all hidden has no derivatives of any order.
+/// Second derivatives go through the single ops of the gradients, with and without dropout. A row whose keys are all
+/// hidden has zero derivatives of every order.
 #[test]
 fn rows_that_see_nothing_have_derivatives_of_zero() -> Result<()> {
     for dtype in [DType::F64, DType::F32] {

@@ -302,7 +302,7 @@ fn long_chains_are_dropped_and_differentiated() {
     assert_eq!(values(&x.grad().unwrap()), [1.0]);
 }
 
-/// How often `explain` names an op among what runs for these tensors.
+/// The number of times that `explain` lists an op in the program for these tensors.
 fn count(op: &str, tensors: &[Tensor]) -> usize {
     let text = kiln::explain(tensors).unwrap();
     text.matches(&format!("    {op} ")).count()

@@ -29,7 +29,7 @@ fn all_zero(gradient: &Tensor) {
     assert!(gradient.iter().all(|g| *g == 0.0), "{gradient:?}");
 }
 
-/// The batch norm of a layer's result by hand, on values that were computed before it, and its means.
+/// The batch norm of a layer's result by its definition, on values that were computed before it, and its means.
 fn normalised(h: &Tensor) -> kiln::Result<(Tensor, Tensor)> {
     let h = h.detach();
     h.realize()?;
@@ -57,7 +57,7 @@ fn check<L: Forward + Module, N: Forward + Module>(
     check_on(Device::Cpu, layer, norm, sizes, &dims, read)
 }
 
-/// Compiles a step of `layer` and `norm` for data of `dims` and holds it against PyTorch's definitions.
+/// Compiles a step of `layer` and `norm` for data of `dims` and compares it with PyTorch's definitions.
 fn check_on<L: Forward + Module, N: Forward + Module>(
     device: Device,
     layer: &L,
@@ -117,7 +117,8 @@ fn check_on<L: Forward + Module, N: Forward + Module>(
     Ok(())
 }
 
-/// In lazy programs, sizes that have changed become symbols; what is zero in the first plan is so in all.
+/// In lazy programs, sizes that have changed become symbols; a gradient that is zero in the first plan is zero in
+/// all.
 #[test]
 fn gradients_are_zero_for_batches_of_any_size() -> Outcome {
     let (layer, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
@@ -178,7 +179,7 @@ fn convolutions_and_linear_layers_lose_their_bias() -> Outcome {
     check(&Linear::new(5, 6)?, &BatchNorm1d::new(6)?, &[7, 5], false)
 }
 
-/// A norm reads views of what the layer gives.
+/// A norm reads views of the layer's result.
 #[test]
 fn a_bias_behind_a_view_is_dropped() -> Outcome {
     let norm = BatchNorm1d::new(5)?;
@@ -220,13 +221,13 @@ fn a_bias_behind_a_view_is_dropped() -> Outcome {
     Ok(())
 }
 
-/// In mixed precision the norm reads what was rounded to halves with the bias, which may have more correct digits than
-/// without; its gradient is zero all the same.
+/// In mixed precision the norm reads values that were rounded to f16 or bf16 after the bias was added. These may have
+/// more correct digits than without the bias. The bias's gradient is zero all the same.
 #[test]
 fn a_bias_in_front_of_a_cast_stays() -> Outcome {
     let norm = BatchNorm2d::new(6)?;
     let weight = Var::parameter(&(Tensor::randn([6, 3, 3, 3], DType::F32) * 0.3))?;
-    // The data are around 30, the bias takes most of that away again.
+    // The data are around 30; the bias cancels most of that.
     let bias = Var::parameter(weight.get().sum([1, 2, 3]) * -30.0)?;
     let x = Tensor::randn([4, 3, 7, 5], DType::F32) + 30.0;
     let convolved = |x: &Tensor, dtype: DType| {
@@ -270,7 +271,7 @@ fn a_gpu_drops_it_too() -> Outcome {
     check_on(gpu, &conv, &norm, &sizes, &dims, false)
 }
 
-/// The statistics are of the last axis of `[n, c, l]`, and the bias is one a channel.
+/// The statistics are of the last axis of `[n, c, l]`, and the bias is per channel.
 #[test]
 fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
     let (conv, norm) = (Conv1d::new(2, 5, 3)?, BatchNorm1d::new(5)?);
@@ -291,7 +292,7 @@ fn a_bias_of_another_axis_than_the_norm_s_stays() -> Outcome {
     Ok(())
 }
 
-/// A step that does not read the bias neither changes what is saved nor what loading puts back.
+/// A step that does not read the bias changes neither the saved nor the loaded bias.
 #[test]
 fn a_dropped_bias_is_saved_and_loaded() -> Outcome {
     let (conv, norm) = (Conv2d::new(3, 4, 3)?, BatchNorm2d::new(4)?);
@@ -357,7 +358,7 @@ fn sums_of_zeros_show_what_is_not_a_number() -> Outcome {
     Ok(())
 }
 
-/// Also where nothing else reads the gradient behind it: the weight is frozen.
+/// This also holds if nothing else reads the gradient of the layer's result, since the weight is frozen.
 #[test]
 fn a_bias_alone_has_a_gradient_of_zero() -> Outcome {
     let losses: [fn(&Tensor) -> Tensor; 3] = [

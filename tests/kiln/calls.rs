@@ -1,4 +1,4 @@
-//! Arguments in the forms that people type.
+//! Arguments in the forms that users write.
 
 use kiln::{
     DType, PadSequence, Spec, Tensor, TopK, Var, cat, compile, einsum, pad_sequence,
@@ -207,7 +207,7 @@ fn a_cell_has_the_methods_of_a_tensor() {
     assert_eq!(floats(w.sort(1).0), [-2.0, 1.0, 3.0, 4.0]);
     assert_eq!(w.to_vec::<f32>().unwrap(), [1.0, -2.0, 3.0, 4.0]);
     assert_eq!(w.sum(()).item::<f64>().unwrap(), 6.0);
-    // Gradients flow to the cell, and what was computed stays when the cell changes.
+    // Gradients flow to the cell, and computed values stay when the cell changes.
     let norm = w.square().sum(());
     let old = w.flatten(());
     norm.backward().unwrap();
@@ -215,7 +215,7 @@ fn a_cell_has_the_methods_of_a_tensor() {
     assert_eq!(floats(&old), [1.0, -2.0, 3.0, 4.0]);
     assert_eq!(floats(w.detach()), [0.0; 4]);
     assert!(w.abs().requires_grad() && !w.detach().requires_grad());
-    // A compiled function reads what the cell holds at each run.
+    // A compiled function reads the cell's value at each run.
     let f = compile(Spec::new(DType::F32, [2]), |x| x.matmul(w.t())).unwrap();
     let ones = Tensor::ones([2], DType::F32);
     assert_eq!(floats(f.run(&ones).unwrap()), [0.0; 2]);

@@ -10,7 +10,7 @@ fn random(shape: &[usize], seed: u64) -> Tensor {
     with_seed(seed, || Tensor::randn(shape, DType::F64))
 }
 
-/// Dropout, a product with a parameter and a captured tensor: all that a block may hold.
+/// Dropout, a product with a parameter and a captured tensor: everything that a block may contain.
 fn block(x: &Tensor, w: &Var, offset: &Tensor) -> Tensor {
     (x.matmul(w.get()).tanh() + offset).dropout(0.5).sin()
 }
@@ -156,7 +156,7 @@ fn step(checkpointed: bool) -> (usize, Vec<f32>) {
 #[test]
 fn the_planned_peak_is_lower() {
     let ((plain, wanted), (peak, found)) = (step(false), step(true));
-    // Twelve activations against four and those of one segment, of 8 KiB each.
+    // Twelve activations compared with four and those of one segment, of 8 KiB each.
     assert!(
         peak + 3 * 8192 <= plain,
         "{peak} bytes with checkpoints, {plain} without"

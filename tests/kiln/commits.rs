@@ -1,4 +1,4 @@
-//! What cells hold after a run: the same, be it of lazy values or of a compiled function.
+//! The contents of cells after a run: the same for lazy values and for a compiled function.
 
 use crate::cuda::{device, test_device};
 use crate::vector;
@@ -38,13 +38,13 @@ impl Run {
     }
 }
 
-/// Checks a claim about both kinds of runs.
+/// Checks a claim for both kinds of runs.
 fn both(claim: impl Fn(Run)) {
     claim(Run::Lazy);
     claim(Run::Compiled);
 }
 
-/// Cells of these first elements, large enough to be written over.
+/// Cells filled with these values, large enough to be overwritten in place.
 fn cells<const N: usize>(device: Device, values: [f32; N]) -> [Var; N] {
     values.map(|v| {
         let cell = Var::new(Tensor::full([1 << 10], v, DType::F32).to(device)).unwrap();
@@ -53,14 +53,14 @@ fn cells<const N: usize>(device: Device, values: [f32; N]) -> [Var; N] {
     })
 }
 
-/// What a cell holds: the same number everywhere.
+/// The value of a cell, which is the same in all elements.
 fn number(cell: &Var) -> f32 {
     let values = cell.get().to_vec::<f32>().unwrap();
     assert!(values.iter().all(|v| *v == values[0]), "half written");
     values[0]
 }
 
-/// Adds 1 to one cell and what a table of two holds at an index to the other.
+/// Adds 1 to one cell, and an indexed element of a table of two to the other.
 fn looked_up<'a>(a: &'a Var, b: &'a Var) -> impl Fn(&Tensor) -> Result<Tensor> + Sync + 'a {
     let table = vector(&[10.0, 20.0]).to(a.device());
     move |index| {
@@ -91,7 +91,7 @@ fn a_data_error_on_a_device_touches_no_cell() {
     both(|run| failure_touches_no_cell(run, gpu));
 }
 
-/// Gives what it is given, and panics for a negative number.
+/// The identity, which panics for a negative number.
 static PANICS: LazyLock<CustomOp> = LazyLock::new(|| {
     let op = CustomOp::new(
         "commits::panics",
@@ -105,7 +105,7 @@ static PANICS: LazyLock<CustomOp> = LazyLock::new(|| {
     op.unwrap()
 });
 
-/// Gives what it is given, and refuses a negative number.
+/// The identity, which refuses a negative number.
 static REFUSES: LazyLock<CustomOp> = LazyLock::new(|| {
     let op = CustomOp::new(
         "commits::refuses",
@@ -173,7 +173,7 @@ fn threads_see_cells_whole() {
         let both_of = |x: &Tensor| {
             let x = x.to_dtype(DType::F32).expand([1 << 10]);
             let (up, down) = (&x + a.get() * 0.0, b.get() * 0.0 - &x);
-            // In one order by some threads, in the other by others.
+            // Some threads assign in one order, others in the other.
             assign_together([(&a, &up), (&b, &down)])?;
             Ok(x)
         };

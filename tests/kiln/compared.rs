@@ -1,12 +1,12 @@
-//! What is compared with something that was chosen from it, as the derivatives of extremes do: both must be the same
-//! to the bit, wherever and however often the values are computed.
+//! Comparisons of a value with one that was chosen from it, as in the derivatives of extremes. Both must be the same
+//! to the bit, wherever and however often they are computed.
 
 use kiln::{
     Backward, CompileOptions, DType, Features, Tensor, checkpoint, compile, compile_with, keep,
     scan,
 };
 
-/// Something that is chosen by comparison, with one gradient of 1 (or −1) for each row.
+/// A function that chooses by comparison; each row has one gradient of 1 (or −1).
 type Extreme = (&'static str, fn(&Tensor) -> Tensor);
 
 const EXTREMES: [Extreme; 8] = [
@@ -23,7 +23,7 @@ const EXTREMES: [Extreme; 8] = [
     ("median", |y| y.median(1).0),
 ];
 
-/// Work that a kernel does on the way, and that others may do again.
+/// Work that a kernel fuses, and that other kernels may recompute.
 const WORKS: [Extreme; 4] = [
     ("scaled and shifted", |x| x * 1.7 + 0.3),
     ("a product twice", |x| {
@@ -45,7 +45,7 @@ fn data(rows: usize, columns: usize, dtype: DType, seed: u64) -> Tensor {
     x
 }
 
-/// The gradient with respect to what `chosen` is taken of, with that computed apart.
+/// The expected gradient: that of the extreme is computed for realised values, then propagated through the work.
 fn expected(work: Extreme, extreme: Extreme, x: &Tensor) -> Vec<f32> {
     let x = x.detach().requires_grad_(true);
     let y = work.1(&x);
@@ -63,14 +63,14 @@ fn values(t: &Tensor) -> Vec<f32> {
     t.to_dtype(DType::F32).to_vec().unwrap()
 }
 
-/// How far two gradients are apart, relative to the largest element.
+/// The distance of two gradients, relative to the largest element.
 fn distance(a: &[f32], b: &[f32]) -> f32 {
     let size = b.iter().fold(1.0f32, |m, x| m.max(x.abs()));
     let pairs = a.iter().zip(b).map(|(a, b)| (a - b).abs() / size);
     pairs.fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m })
 }
 
-/// What is wrong in some gradients of all works and extremes, taken by `gradient`.
+/// The gradients, taken by `gradient`, that are wrong, among all works and extremes.
 fn wrong(
     dtype: DType,
     sizes: &[[usize; 2]],
@@ -84,7 +84,7 @@ fn wrong(
     let mut wrong = Vec::new();
     for (seed, &[rows, columns]) in sizes.iter().enumerate() {
         let x = data(rows, columns, dtype, seed as u64);
-        // In halves a rounding of the mean makes another element the largest.
+        // In f16 and bf16, rounding the mean can change which element is the largest.
         let halves = dtype != DType::F32;
         for work in WORKS
             .into_iter()
@@ -94,7 +94,8 @@ fn wrong(
                 let mut expected = expected(work, extreme, &x);
                 let mut found = gradient(work, extreme, &x);
                 if halves && extreme.0 == "infinity norm" {
-                    // It is one of what a kernel has not rounded yet: what is equal once it is rounded need not share.
+                    // The kernel compares unrounded values: elements that are equal once rounded need not share the
+                    // gradient.
                     let rows = expected.chunks_mut(columns).zip(found.chunks_mut(columns));
                     for (expected, found) in rows {
                         if expected.iter().filter(|g| **g != 0.0).count() > 1 {
@@ -181,7 +182,7 @@ fn gradients_of_extremes_in_compiled_functions_and_within_a_budget() {
             memory_budget: Some(1 << 12),
             ..CompileOptions::default()
         };
-        // Where the budget can't be met there is nothing to compare.
+        // If the budget can't be met there is nothing to compare.
         let Ok(bound) = compile_with(x, &options, program) else {
             return unbound;
         };
@@ -201,7 +202,7 @@ fn gradients_of_extremes_in_checkpoints() {
     }));
 }
 
-/// The forward values of a step that its derivative compares are kept, or are the same again.
+/// The derivative of a step compares forward values, which are kept or recomputed with the same bits.
 #[test]
 fn gradients_of_extremes_in_loops() {
     for dtype in [DType::F32, DType::BF16] {

@@ -151,7 +151,7 @@ fn arguments_must_fit() {
         assert_eq!(e.kind(), ErrorKind::Value);
         assert!(e.message().contains("f32[n, 2]"), "{e}");
     }
-    // As many arguments as there are is not always part of the type.
+    // The number of arguments is not always part of the type.
     let sum = compile(vec![Spec::new(DType::F32, 2); 3], |x| &x[0] + &x[1] * &x[2]).unwrap();
     let e = sum.run(vec![vector(&[1.0, 2.0]); 2]).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Value);
@@ -207,7 +207,7 @@ fn symbols_of_0_and_1_run() {
         "{seen:?} {total:?}"
     );
 
-    // What a size of 1 does not have is an error of that run.
+    // An operation that a size of 1 does not allow is an error of that run.
     let spec = Spec::new(DType::F32, "n");
     let second = compile(spec, |x| x.narrow(0, 1, 1)).unwrap();
     let e = second.run(Tensor::zeros([1], DType::F32)).unwrap_err();
@@ -342,7 +342,7 @@ fn a_tensor_that_left_its_function_has_no_value() {
 fn what_was_prepared_for_other_sizes_is_prepared_again_where_only_an_offset_differs() {
     let w = Var::new(vector(&[1.0, 2.0, 3.0])).unwrap();
     let spec = Spec::new(DType::F32, ("n", 4));
-    // The last row of a triangle: which of its elements are 1 follows from the number of rows.
+    // The last row of a triangle: the number of rows decides which of its elements are 1.
     let f = compile(spec, |x| {
         let triangle = x.ones_like().triu();
         let row = triangle.select(0, -1).narrow(0, 0, 3) * w.get();

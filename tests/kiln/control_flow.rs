@@ -33,7 +33,7 @@ fn recurrent(h: &Tensor, xs: &Tensor, w: &Tensor, u: &Tensor, b: &Tensor) -> (Te
     })
 }
 
-/// The same, step by step.
+/// The same network, unrolled step by step.
 fn unrolled(h: &Tensor, xs: &Tensor, w: &Tensor, u: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let mut h = h.clone();
     let mut all = Vec::new();
@@ -50,7 +50,7 @@ fn parts(length: usize) -> Vec<Tensor> {
     each.map(|(i, s)| random(s, 10 + i as u64) * 0.5).collect()
 }
 
-/// A tensor to differentiate by, with what history it has.
+/// A tensor to differentiate by, with its history if it has one.
 fn tracked(x: &Tensor) -> Tensor {
     match x.requires_grad() {
         true => x.clone(),
@@ -58,7 +58,7 @@ fn tracked(x: &Tensor) -> Tensor {
     }
 }
 
-/// How far gradients may be off, in all and as a part.
+/// The absolute and relative tolerance of gradients.
 fn bounds(atol: f64, rtol: f64) -> GradCheck {
     GradCheck::new().atol(atol).rtol(rtol)
 }
@@ -98,7 +98,7 @@ fn states_results_and_slices_may_be_nested() {
         [matrix(1, 2), matrix(1, 2)],
     );
     let ((count, [a, b]), rows) = scan(init, xs, |(count, [a, b]), (x, row)| {
-        // The state changes places at every step.
+        // The carried tensors exchange places at every step.
         let next = (count + &x, [b, &a + &row]);
         (next, vec![row * x])
     });
@@ -174,7 +174,7 @@ fn gradients_are_those_of_the_steps() {
 fn only_what_is_wanted_has_gradients() {
     let xs = random(&[3, 2], 1);
     let (w, offset) = (random(&[2], 2).requires_grad_(true), random(&[2], 3));
-    // An integer counts along, and a state that nothing flows through.
+    // An integer that counts along, and a state without a gradient.
     let zero = Tensor::full((), 0i64, DType::I64);
     let ((total, _, _), ()) = scan((offset.clone(), zero, xs.i(0)), xs, |(s, n, last), x| {
         let n = n + 1;
@@ -270,7 +270,7 @@ fn baked(shape: &[usize]) -> Tensor {
     Tensor::from_slice(&values, shape).to(cuda::test_device())
 }
 
-/// Work on `[6, 8]` by constants, which kernels read in forms of their own.
+/// Work on `[6, 8]` by constants, which kernels read in layouts of their own.
 const BY_CONSTANTS: &[fn(&Tensor) -> Tensor] = &[
     |x| x.reshape([16, 3]).matmul(baked(&[3, 40])),
     |x| x.reshape([3, 16]).matmul(baked(&[16, 64])),
@@ -393,7 +393,7 @@ fn data_errors_in_bodies_name_their_lines() {
     );
     let place = format!("in scan at tests/kiln/control_flow.rs:{scanned}");
     assert!(text.contains(&place), "{text}");
-    // The second branch's site is not the first one's.
+    // The second branch has a site of its own.
     let index = indices(&[9], &[1]);
     let table = vector(&[1.0, 2.0]);
     let e = cond(

@@ -1,4 +1,4 @@
-//! Tensors on a GPU: the emulated one, or that of the driver which `KILN_CUDA_DRIVER` names.
+//! Tensors on a GPU: the emulated one, or that of the driver in `KILN_CUDA_DRIVER`.
 
 use crate::{assert_close, matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
@@ -10,7 +10,7 @@ use kiln::{
 use kiln_runtime::{Executable, cuda};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The device, or a line that says what is skipped.
+/// The device, or `None` after printing that the test is skipped.
 pub fn device() -> Option<Device> {
     cuda::set_driver(kiln_fake_cuda::library());
     if let Err(e) = cuda::Nvrtc::get() {
@@ -21,14 +21,14 @@ pub fn device() -> Option<Device> {
     Some(Device::cuda(0).unwrap())
 }
 
-/// Where suites run that any device passes: with `KILN_TEST_DEVICE=cuda` on a GPU.
+/// The device of suites that pass on any device: a GPU with `KILN_TEST_DEVICE=cuda`.
 pub fn test_device() -> Device {
     let wanted = std::env::var("KILN_TEST_DEVICE").is_ok_and(|d| d == "cuda");
     let found = if wanted { device() } else { None };
     found.unwrap_or_default()
 }
 
-/// Runs tests of this binary whose names contain this with `KILN_TEST_DEVICE=cuda` and this `KILN_CUDA_PTX`.
+/// Runs the tests of this binary whose names contain `tests`, with `KILN_TEST_DEVICE=cuda` and this `KILN_CUDA_PTX`.
 fn runs_on_a_gpu(tests: &str, keeps_ptx: &str) {
     if device().is_none() {
         return;
@@ -165,7 +165,7 @@ fn custom_operators_run_there() {
             assert_eq!(of(&y), of(&want));
         }
     }
-    // For any size, in a loop, and in the branch that is taken alone.
+    // For any size, in a loop, and in only the branch that is taken.
     let f = compile(Spec::new(DType::F64, "n").on(gpu), |x| {
         let two = Tensor::scalar(2.0f64);
         let (last, ()) = scan(x.clone(), Tensor::ones([3], DType::F64), |s, _| {
@@ -235,7 +235,7 @@ fn a_step_after_a_failed_one_gives_its_error_and_training_goes_on() {
         (errors, parameters)
     };
     let (good, bad) = ([0, 1, 1, 0], [0, 1, 7, 0]);
-    // The step behind the bad one is lost with it; the others are as if neither had been.
+    // The step after the bad one is lost with it; the others run as if neither had been there.
     let (errors, found) = train(&[good, good, bad, good, good, good]);
     let kinds: Vec<Option<ErrorKind>> = errors
         .iter()
@@ -266,9 +266,9 @@ fn an_error_is_told_by_what_depends_on_it_and_by_synchronize() {
         let (rows, line) = (table.index_select(0, &index), line!());
         let sum = &rows.sum(keep([0])) + cell.get();
         cell.assign(&sum).unwrap();
-        // Given to the device, where nobody has looked at it yet.
+        // The work is submitted to the device, and nobody has checked for its error yet.
         sum.realize().unwrap();
-        // What does not depend on it goes on, in the same run too.
+        // Work that does not depend on it goes on, in the same run too.
         assert_close(&floats(&(&table * 2.0)), &floats(&(matrix(4, 3) * 2.0)));
         let next = cell.get() * 2.0;
         let errors = [
@@ -293,7 +293,7 @@ fn an_error_is_told_by_what_depends_on_it_and_by_synchronize() {
     gpu.synchronize().unwrap();
 }
 
-/// Held where errors of a device are made or asked for: whoever synchronises is told those of all.
+/// A lock for tests that cause or read errors of a device: a synchronisation reports the errors of all.
 fn errors() -> MutexGuard<'static, ()> {
     static ERRORS: Mutex<()> = Mutex::new(());
     ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -313,7 +313,7 @@ fn expressions_are_computed_where_their_operands_are() {
     assert_close(&floats(&there), &floats(&of(&x)));
     assert_close(&floats(&there.to(Device::Cpu)), &floats(&of(&x)));
     assert!(format!("{}", there.i(0)).ends_with("device='cuda:0')"));
-    // Numbers and what depends on no data join any device.
+    // Scalars and tensors that depend on no data combine with tensors of any device.
     let y = x.to(gpu) * Tensor::scalar(2.0f32) + Tensor::ones([7], DType::F32);
     assert_eq!(y.device(), gpu);
     assert_close(&floats(&y), &floats(&(x * 2.0 + 1.0)));
@@ -416,7 +416,7 @@ fn cells_move_and_train_as_on_the_cpu() {
     for (a, b) in there.iter().zip(&here) {
         assert!((a - b).abs() < 1e-5 * b.abs(), "{there:?} {here:?}");
     }
-    // What was trained there is loaded here, and back.
+    // A state trained on the GPU is loaded here, and back.
     let other = sequential![Linear::new(5, 8), ReLU::new(), Linear::new(8, 3)].unwrap();
     other.load_state_dict(&state, true).unwrap();
     net.load_state_dict(&other.state_dict(), true).unwrap();
@@ -500,8 +500,8 @@ fn attention_and_its_gradients_store_no_scores() {
     );
 }
 
-/// What a kernel touches is known of its work, so a plan whose buffers are too short for it is refused, whatever the
-/// text of its kernels is.
+/// The footprint of a kernel follows from the description of its work. A plan whose buffers are too short for it is
+/// refused, whatever the source of its kernels.
 #[test]
 fn a_plan_with_a_buffer_that_is_too_short_is_refused() {
     let Some(gpu) = device() else { return };

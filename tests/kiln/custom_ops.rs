@@ -123,7 +123,7 @@ fn operands_are_contiguous_whatever_they_are() -> Result<()> {
         rows(&x.i((1..3, ..)), &two)?,
         wanted(&|i, j| each[(i + 1) * 3 + j], 2, 3)
     );
-    // Numbers, broadcasts and nothing at all.
+    // Scalars, broadcasts and empty tensors.
     assert_eq!(rows(&Tensor::ones([2, 5], DType::Bool), &two)?, [10, 10]);
     assert_eq!(rows(&x.i((0..1, ..)).expand([2, 3]), &two)?.len(), 2);
     assert_eq!(rows(&Tensor::ones([3, 0], DType::Bool), &two)?, [0, 0, 0]);
@@ -202,7 +202,7 @@ fn a_kernel_runs_once_for_each_plan_run() -> Result<()> {
         RUNS.fetch_add(1, Ordering::Relaxed);
         Ok(x)
     });
-    // Equal calls are one, unused ones none.
+    // Equal calls run once, unused ones never.
     let x = vector(&[1.0]);
     let (a, b) = (op.call(&x), op.call(&x));
     let _unused = op.call(&b);
@@ -210,7 +210,7 @@ fn a_kernel_runs_once_for_each_plan_run() -> Result<()> {
     drop(_unused);
     assert_eq!(sum.to_vec::<f32>()?, [2.0]);
     assert_eq!(RUNS.load(Ordering::Relaxed), 1);
-    // Of a parameter alone: prepared, so not run again.
+    // A call on a parameter alone is prepared, so it does not run again.
     let w = Var::new(vector(&[2.0]))?;
     let f = compile(Spec::new(DType::F32, 1), |x| &x + op.call(&w))?;
     for _ in 0..3 {
@@ -321,7 +321,7 @@ fn what_does_not_apply_says_so() -> Result<()> {
     assert!(e.message().contains("is lost inside scan and cond"), "{e}");
     let (y, ()) = kiln::no_grad(|| cubed(&vector(&[2.0])));
     assert_eq!(y.to_vec::<f32>()?, [512.0]);
-    // A derivative that doesn't fit.
+    // A derivative with a wrong number of gradients.
     let op = identity("test::misfit", Ok).backward(|_, _, _| vec![]);
     let e = op.call([&x.requires_grad_(true)]).backward().unwrap_err();
     assert!(e.message().contains("of 1 inputs gave 0 gradients"), "{e}");
@@ -336,7 +336,7 @@ fn a_compiled_function_runs_where_its_operators_are_registered() -> Result<()> {
     let x = Buffer::from_slice(&[1.0f32, 2.0, 3.0], &[3]).unwrap();
     let y = executable.run(&mut [x], &[]).unwrap();
     assert_eq!(y[0].as_slice::<f32>().unwrap(), [2.0, 9.0, 28.0]);
-    // Under a name that nobody registered.
+    // A plan with a name that nobody registered.
     let mut plan = Entry::from_bytes(&bytes).unwrap().plan;
     for kernel in &mut plan.kernels {
         if let kiln_plan::Kernel::Custom(c) = Arc::make_mut(kernel) {

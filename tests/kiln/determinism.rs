@@ -1,4 +1,4 @@
-//! The same program gives the same plan and the same bits, whatever the thread count.
+//! The same program gives the same plan and the same bits for every thread count.
 
 use crate::matrix;
 use crate::tuning::{options, store};

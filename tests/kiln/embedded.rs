@@ -1,4 +1,4 @@
-//! Entries that run with nothing above the runtime linked: the one of the runtime's own tests, and training.
+//! Entries that run with nothing above the runtime linked: the one of the runtime's own tests, and a training step.
 
 use crate::vector;
 use kiln::nn::optim::{Adam, Optimizer};
@@ -42,7 +42,7 @@ fn entry() -> Vec<u8> {
     f.unwrap().to_bytes()
 }
 
-/// The inputs that the runtime's test makes for itself: element i of input k.
+/// The inputs that the runtime's test builds: element i of input k.
 fn input(k: usize, shape: &[i64]) -> Buffer {
     let count: i64 = shape.iter().product();
     let values: Vec<f32> = (0..count)
@@ -97,7 +97,7 @@ struct Progress {
     right: Tensor,
 }
 
-/// A process without the compiler, after it has read an entry and the values that belong to it.
+/// A process without the compiler, after it has read an entry and its values.
 struct Shipped {
     executable: Executable,
     signature: Signature,
@@ -159,8 +159,8 @@ fn bits(tensors: &[Tensor]) -> Vec<Vec<u8>> {
     tensors.iter().map(|t| t.to_bytes().unwrap()).collect()
 }
 
-/// Dropout, running statistics and moments; weights that change places, a loss that is kept without being read,
-/// and means that the function captures.
+/// Dropout, running statistics and moments; weights that exchange places, a loss that is kept without being read, and
+/// means that the function captures.
 #[test]
 fn training_goes_on_without_the_compiler() {
     let net = with_seed(1, || {
@@ -247,7 +247,7 @@ fn training_goes_on_without_the_compiler() {
     assert_eq!(turns.to_vec::<f32>().unwrap(), [1.0; 2]);
 }
 
-/// What a reader of an entry is told of its states and draws.
+/// The description of an entry's states and draws in its signature and plan.
 fn told(signature: &Signature, plan: &kiln_plan::Plan) -> String {
     let mut text = String::new();
     for s in &signature.states {

@@ -1,4 +1,4 @@
-//! Operands without elements: nothing is divided, looked up or multiplied, so nothing can go wrong.
+//! Operands without elements: nothing is divided, looked up or multiplied, so no error can occur.
 
 use kiln::{DType, Tensor};
 
@@ -28,7 +28,7 @@ fn nothing_is_divided_for_no_elements() {
         let right = zero(&[0, 4]).floor_divide(zero(&[4]));
         zeros(&one(&[11, 0]).matmul(&right), &[11, 4]);
     }
-    // Where there are elements, they are divided.
+    // With elements, they are divided.
     let e = (Tensor::ones([11], DType::I64).floor_divide(Tensor::zeros([11], DType::I64)))
         .to_vec::<i64>()
         .unwrap_err();
@@ -47,7 +47,7 @@ fn nothing_is_looked_up_for_no_elements() {
     zeros(&lost.sum([1]), &[1]);
     let right = x.gather(0, none(&[0, 3]));
     zeros(&Tensor::ones([5, 0], DType::F32).matmul(&right), &[5, 3]);
-    // Places are looked up in what has none.
+    // A lookup in an empty tensor is an error.
     let e = Tensor::zeros([0], DType::F32)
         .take(none(&[2]))
         .to_vec::<f32>();

@@ -1,4 +1,4 @@
-//! What errors look like.
+//! The texts of errors.
 
 use crate::{matrix, vector};
 use kiln::{CrossEntropy, Tensor, Var};
@@ -102,7 +102,7 @@ fn parameters_are_called_by_their_names() {
     let model = Sequential::new().named("fc", fc);
     let mut optimizer = Optimizer::new(model.parameters(), SGD::new()).unwrap();
     assert_eq!(weight.name().as_deref(), Some("fc.weight"));
-    // A pending update is still the parameter.
+    // A pending update still has the parameter's name.
     model.call(matrix(2, 3)).sum(()).backward().unwrap();
     weight.sub_(&(weight.grad().unwrap() * 0.1)).unwrap();
     let e = matrix(2, 4).matmul(weight.get()).error().unwrap().clone();
@@ -121,7 +121,7 @@ fn parameters_are_called_by_their_names() {
     );
     let e = optimizer.add_group([&weight], SGD::new()).unwrap_err();
     assert!(e.message().contains("fc.weight"), "{e}");
-    // Frozen ones too, and inside compile.
+    // This holds for frozen parameters too, and inside compile.
     weight.requires_grad_(false).unwrap();
     weight.get().realize().unwrap();
     let e = matrix(2, 4)
@@ -136,7 +136,7 @@ fn parameters_are_called_by_their_names() {
         .unwrap_err()
         .to_string();
     assert!(e.contains("operand 1: f32[8, 3], `fc.weight`"), "{e}");
-    // The head of a larger model is found there.
+    // In a larger model, the name contains the path of the head.
     let whole = Sequential::new().named("body", model);
     whole.state_dict();
     assert_eq!(bias.unwrap().name().as_deref(), Some("body.fc.bias"));
@@ -163,7 +163,7 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
     let tokens = Tensor::from([[0i64, 1], [2, 9], [9, 3]]);
     let e = table.call(&tokens).to_vec::<f32>().unwrap_err();
     insta::assert_snapshot!(shown(e, FILE));
-    // Backward and step alike, and with smaller integers.
+    // The same in backward and step, and with smaller integers.
     let tokens = tokens.to_dtype(kiln::DType::I32);
     table.call(&tokens).sum(()).backward().unwrap();
     let e = table.parameters()[0]
@@ -173,7 +173,7 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
         .unwrap_err();
     assert_eq!(e.kind(), kiln::ErrorKind::Data);
 
-    // In a compiled function the arguments of the run are looked at.
+    // In a compiled function, the arguments of the run are checked.
     let spec = kiln::Spec::new(kiln::DType::I64, ("batch", 2));
     let f = kiln::compile(spec, |x| table.call(&x)).unwrap();
     let e = f

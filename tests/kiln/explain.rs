@@ -1,4 +1,4 @@
-//! What the compiler says it did.
+//! The compiler's report of its work.
 
 use crate::{matrix, vector};
 use kiln::nn::{Conv2d, Forward};
@@ -7,7 +7,7 @@ use kiln::{
     compile, compile_with, memory,
 };
 
-/// Times, lines of this file, and what depends on the processor left out.
+/// The text without times, lines of this file, and parts that depend on the processor.
 fn shown(text: &str) -> String {
     let lines = text.lines().map(|l| {
         let ends = [" at ", "; CPU level ", " bytes: "];
@@ -83,7 +83,7 @@ fn peak_and_lower_bound_are_known_before_the_run() {
 #[test]
 fn a_memory_limit_is_an_error_and_not_the_end() {
     let x = Tensor::zeros([1 << 22], DType::F32) + 1.0;
-    // Everything else in this process allocates too, so only an impossible size is asked for.
+    // Other tests of this process allocate too, so only an impossible size is requested.
     let huge = Tensor::zeros([1i64 << 40], DType::F32) + x.sum([0]);
     assert!(huge.realize().is_err());
     assert_eq!(x.sum([0]).item::<f32>().unwrap(), (1 << 22) as f32);
@@ -174,7 +174,7 @@ fn nodes_of(graph: &kiln_ir::Graph) -> Vec<&kiln_ir::Node> {
     nodes
 }
 
-/// All kernels, those of bodies behind those that run them.
+/// All kernels; those of bodies follow the kernel that runs them.
 fn all_kernels(kernels: &[KernelInfo]) -> Vec<&KernelInfo> {
     let mut all = Vec::new();
     for k in kernels {
@@ -184,21 +184,21 @@ fn all_kernels(kernels: &[KernelInfo]) -> Vec<&KernelInfo> {
     all
 }
 
-/// What stands in double quotes behind each place of a text.
+/// The quoted texts after each `before=` of a page.
 fn quoted<'p>(page: &'p str, before: &str) -> Vec<&'p str> {
     let start = format!("{before}=\"");
     let behind = page.split(start.as_str()).skip(1);
     behind.map(|t| &t[..t.find('"').unwrap()]).collect()
 }
 
-/// What a page writes as text.
+/// The text that a page's escaped text stands for.
 fn unescaped(page: &str) -> String {
     let page = page.replace("&lt;", "<").replace("&gt;", ">");
     let page = page.replace("&quot;", "\"").replace("&#39;", "'");
     page.replace("&amp;", "&")
 }
 
-/// A network with a branch in a loop's step, and temporaries.
+/// A network with a branch in a loop's step, and with temporaries.
 fn nested_network() -> Compiled<Tensor, Tensor> {
     compile(Spec::new(DType::F32, [5, 64]), |x| {
         let w = Tensor::ones([64, 64], DType::F32);
@@ -303,7 +303,7 @@ fn every_node_of_the_page_says_what_it_is_and_leads_to_its_kernel() {
         for k in named.iter().flat_map(|k| k.split(' ')) {
             assert!(rows.contains(&format!("k{k}").as_str()), "{k} of {rows:?}");
         }
-        // Every kernel has a node of its colour, those in loops and branches too.
+        // Every kernel has a node of its colour, also in loops and branches.
         let shown: Vec<String> = (named.iter())
             .flat_map(|k| k.split(' '))
             .map(|k| format!("k{k}"))
@@ -367,7 +367,7 @@ fn the_page_can_be_moved_and_zoomed_and_fetches_nothing() {
             "{event}"
         );
     }
-    // What the script looks up is there.
+    // Every element that the script looks up exists.
     assert!(script.contains("getElementById(\"info\")") && page.contains("id=\"info\""));
     for tab in quoted(&page, "data-of") {
         assert!(page.contains(&format!("id=\"{tab}\"")), "{tab}");
@@ -381,7 +381,7 @@ fn the_page_can_be_moved_and_zoomed_and_fetches_nothing() {
     ] {
         assert!(!page.contains(elsewhere), "{elsewhere}");
     }
-    // Every temporary is a box over the steps from which to which it is there.
+    // Every temporary is a box over the steps of its live range.
     let memory = &page[page.find("<svg class=\"memory\"").unwrap()..];
     let memory = &memory[..memory.find("</svg>").unwrap()];
     let explain = f.explain();
@@ -513,7 +513,7 @@ fn every_stage_is_dumped_where_the_environment_asks_for_it() {
         balanced(&read(files.iter().find(|f| f.ends_with(".html")).unwrap())).unwrap();
     }
     std::fs::remove_dir_all(&folder).unwrap();
-    // A place that can't be written is an error of the compilation.
+    // A folder that can't be written is an error of the compilation.
     std::fs::write(&folder, "a file").unwrap();
     assert!(!in_a_process(test, &folder));
     std::fs::remove_file(&folder).unwrap();
@@ -546,7 +546,7 @@ fn machine_code_is_dumped_where_the_environment_asks_for_it() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Convolutions, batch norms and residual sums of ResNet-50's arrangement, narrow.
+/// Convolutions, batch norms and residual sums arranged as in ResNet-50, with few channels.
 fn residual_network() -> Compiled<Tensor, Tensor> {
     let conv = |from: usize, to: usize, size: usize| {
         let weight = Tensor::ones([to, from, size, size], DType::F32) * 0.01;
@@ -632,7 +632,7 @@ fn nodes_of_a_deep_network_are_drawn_apart() {
             let apart = |b: &[f64; 4]| a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
             assert!(boxes[..i].iter().all(apart), "{a:?}");
         }
-        // Wide rows would make it unreadable.
+        // Wide rows would make the drawing unreadable.
         let right = boxes.iter().map(|b| b[2]).fold(0.0, f64::max);
         let left = boxes.iter().map(|b| b[0]).fold(0.0, f64::min);
         assert!(right - left < 6000.0, "{left} to {right}");
@@ -698,7 +698,7 @@ fn kernels_say_how_they_are_cut_for_the_processor() {
     );
     assert!(text.contains(&at), "{text}");
     assert!(explain.to_html().contains(schedule));
-    // Sizes that are open are cut when they are known.
+    // Open sizes get a schedule when they are known.
     let open = compile(Spec::new(DType::F32, ("n", 64)), |x| x.matmul(&weight)).unwrap();
     assert!(open.explain().kernels.iter().all(|k| k.schedule.is_none()));
 }

@@ -1,18 +1,18 @@
-//! Functions of structures of tensors: what is given, what is got, and the derivatives of both.
+//! Functions of structures of tensors: their arguments, their results, and the derivatives of both.
 
 use kiln::{
     DType, Error, Feed, Flat, Grad, Nest, Result, Spec, Tensor, Var, cat, checkpoint, compile,
     cond, custom_function, grad, grad_with, gradcheck, hessian, jacobian, jvp, scan, vjp,
 };
 
-/// The same with references, specs, or anything else in place of tensors.
+/// A structure that may hold references, specs, or anything else instead of tensors.
 #[derive(Nest, Clone, Debug)]
 struct Layer<T = Tensor> {
     weight: T,
     bias: Option<T>,
 }
 
-/// Of tensors alone.
+/// A structure of tensors alone.
 #[derive(Nest)]
 struct Batch {
     images: Tensor,
@@ -71,7 +71,7 @@ fn structures_go_in_and_out_of_compiled_functions() -> Result<()> {
         near(same, &x);
         near(twice, &(&x * 2.0));
     }
-    // What there is, is part of what the function was compiled for.
+    // The presence of a value is part of the structure that the function was compiled for.
     let without = Layer {
         weight: &w,
         bias: None,
@@ -143,7 +143,7 @@ fn functions_may_fail() {
         |(), g: Tensor| g,
     );
     assert_eq!(own.apply(&x).unwrap_err().message(), "never");
-    // What goes wrong beside the function is an error there, too.
+    // An error outside the function is returned too.
     let e = scan(&x, &x, |s, x| Result::Ok((cat([&s, &s], 0), x)));
     let e = e.err().unwrap();
     assert!(
@@ -241,7 +241,7 @@ fn products_with_the_jacobian_are_structures() -> Result<()> {
             .contains("only floats have derivatives, but the input is i64"),
         "{e}"
     );
-    // What does not depend on an input has a gradient of zeros.
+    // The gradient of an input that the result does not depend on is zeros.
     let (_, pull) = vjp(|(x, w): (Tensor, Tensor)| x + w.detach(), (&x, &x))?;
     assert_eq!(values(&pull.call(Tensor::ones_like(&x))?.1), [0.0; 6]);
     Ok(())
@@ -272,7 +272,7 @@ fn differences(f: impl Fn(&Tensor) -> Tensor, x: &Tensor) -> Vec<f64> {
 #[test]
 fn a_jacobian_is_its_rows() -> Result<()> {
     let w = random(&[5, 4], 1);
-    // Few rows are recorded one by one, many as a loop.
+    // Few rows are recorded one by one, many rows as a loop.
     for n in [1, 2, 3, 7] {
         let x = random(&[n, 5], 2);
         let f = |x: &Tensor| x.matmul(&w).tanh().cumsum(0);
@@ -393,13 +393,13 @@ fn derivatives_are_differentiated_again() -> Result<()> {
     }
     gradcheck(|(x, v)| jvp(cube, x, v), (&x, random(&[4], 2)))?;
     gradcheck(|(x, v)| vjp(cube, x)?.1.call(v), (&x, random(&[4], 3)))?;
-    // What the function captures may be what is differentiated.
+    // A captured tensor may be differentiated too.
     let w = random(&[4], 4);
     gradcheck(|w| jacobian(|x: Tensor| (x * &w).sin(), &x), &w)?;
-    // And they stand in each other: the trace of the second derivatives.
+    // Jacobians nest: the Jacobian of a Jacobian is the Hessian.
     let nested = jacobian(|x: Tensor| jacobian(|x: Tensor| x.pow(3).sum(()), x), &x)?;
     near(&nested, &hessian(|x: Tensor| x.pow(3).sum(()), &x)?);
-    // What nobody else asks for has no history.
+    // Without a use of its history, the result has none.
     let frozen = kiln::no_grad(|| jacobian(cube, random(&[12], 2).requires_grad_(true)))?;
     assert!(!frozen.requires_grad());
     Ok(())
@@ -416,7 +416,7 @@ fn derivatives_are_compiled_and_stand_in_loops() -> Result<()> {
     }
     let h = compile(&x, |x| hessian(|x| f(x).sum(()), x))?;
     near(&h.run(&x)?, &hessian(|x| f(x).sum(()), &x)?);
-    // Of each row by itself, in a loop whose derivative is taken, too.
+    // The Jacobian of each row by itself, also in a loop that is differentiated.
     let rows = |x: Tensor| scan((), x, |(), row| Ok(((), jacobian(f, row)?))).map(|(_, y)| y);
     let apart = (0..3)
         .map(|i| jacobian(f, x.select(0, i)))
@@ -447,12 +447,12 @@ fn custom_functions_take_and_save_structures() -> Result<()> {
     let (gx, gy) = grad_with((z * 3.0).sum(()) + e.sum(()), (&x, &y), create)?;
     near(&gx, &(&y * 3.0 + x.exp()));
     near(&gy, &(&x * 6.0));
-    // What was saved of the inputs is differentiated again; what was computed aside is a constant.
+    // Saved inputs are differentiated again; other saved values are constants.
     let (xx, xy) = grad(gx.sum(()), (Some(&x), &y))?;
     assert!(xx.is_none());
     assert_eq!(values(&xy), [3.0; 3]);
 
-    // Labels have no gradient; neither has what gets none.
+    // Labels have no gradient, and neither has an input whose gradient is `None`.
     let picked = custom_function(
         |(x, at, unused): (Tensor, Tensor, Tensor)| (x.gather(0, &at) + unused, (at, x)),
         |(at, x): (Tensor, Tensor), g: Tensor| {
@@ -481,7 +481,7 @@ fn derivatives_are_recorded_at_the_users_lines() {
     );
 }
 
-/// A structure with a setting.
+/// A structure with a setting that is not a tensor.
 struct Scaled {
     x: Tensor,
     by: usize,

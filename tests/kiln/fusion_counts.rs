@@ -1,4 +1,4 @@
-//! Small pieces of networks become one kernel, on the CPU and on a GPU, and these are right.
+//! Small pieces of networks become one kernel, on the CPU and on a GPU, and give the right results.
 
 use crate::cuda;
 use kiln::{
@@ -9,7 +9,7 @@ use kiln_codegen::Body;
 
 type Program = fn(&[Tensor]) -> Vec<Tensor>;
 
-/// A piece of a network that is one kernel, and the shapes of what it reads.
+/// A piece of a network that becomes one kernel, and the shapes of its inputs.
 type Piece = (&'static str, &'static [&'static [usize]], Program);
 
 const PIECES: &[Piece] = &[
@@ -41,7 +41,7 @@ const PIECES: &[Piece] = &[
         vec![-(&log * x[0].softmax(1)).sum([1])]
     }),
     ("a long chain", &[&[64, 48]], |x| {
-        // A kernel holds 128 operations, of which functions count as several.
+        // A kernel holds 128 operations; some functions count as several.
         let step = |y: Tensor, i: i32| (&y * 0.9 - i as f64 * 0.01).relu() + &x[0];
         vec![(0..30).fold(x[0].clone(), step)]
     }),
@@ -181,7 +181,7 @@ fn costs(explain: &Explain) -> (usize, i64, usize) {
     (explain.kernels_run(), bytes.sum(), memory.peak)
 }
 
-/// The costs of a program if gathers read what they gather from.
+/// The costs of a program without the pass that lets gathers read the operands of what they gather from.
 fn costs_without_gathers(explain: &Explain, device: Device) -> (usize, i64, usize) {
     let all = kiln_optimize::passes().iter().copied();
     let passes: Vec<_> = all.filter(|p| p.name != "gathers").collect();
@@ -213,8 +213,8 @@ fn check_cross_entropy(device: Device) -> kiln::Result<()> {
         let (now, before) = (costs(explain), costs_without_gathers(explain, device));
         println!("smoothing {smoothing}, {results} results: {now:?}, else {before:?}");
         assert_eq!(now.0, kernels, "{explain}");
-        // Smoothing and gradient both want the whole log-softmax, which is written once for both; the gather then
-        // reads two rows' numbers beside the logit.
+        // Smoothing and gradient both need the whole log-softmax, which is written once for both. The gather then
+        // reads two numbers per row besides the logit.
         let shared = smoothing > 0.0 && results == 2;
         let most = if shared {
             before.1 + 32 * n as i64
@@ -250,7 +250,7 @@ fn a_cross_entropy_stores_no_log_softmax_on_a_gpu() -> kiln::Result<()> {
     }
 }
 
-/// Weights and biases of query, key and value, of which each may have another number of heads of 8.
+/// Weights and biases of query, key and value, each with its own number of heads of width 8.
 fn projections(dtype: DType, heads: [usize; 3], device: Device) -> kiln::Result<Vec<[Var; 2]>> {
     let var = |shape: &[usize]| {
         let value = with_seed(7, || Tensor::randn(shape, DType::F32) * 0.2);
@@ -270,7 +270,7 @@ fn check_projections(device: Device) -> kiln::Result<()> {
             ([4, 2, 2], [false; 3]),
         ] {
             let what = format!("{dtype} {heads:?} {biases:?} {device}");
-            // Halves with a bias are cast, those without are not.
+            // In f16 and bf16, outputs with a bias are cast and those without are not.
             if dtype != DType::F32 && biases.contains(&true) != biases.iter().all(|b| *b) {
                 continue;
             }
@@ -297,7 +297,7 @@ fn check_projections(device: Device) -> kiln::Result<()> {
             })?;
             let explain = f.explain();
             assert_eq!(explain.count("shared_operand"), 1, "{what}\n{explain}");
-            // Attention of halves is three kernels on the CPU: scores, softmax and the rest, with casts.
+            // Attention in f16 and bf16 is three kernels on the CPU: scores, softmax and the rest, with casts.
             let most = match (dtype, device) {
                 (DType::F32, _) | (_, Device::Cuda(_)) => 2,
                 _ => 3,
@@ -336,7 +336,7 @@ fn projections_are_one_product_on_a_gpu() -> kiln::Result<()> {
     }
 }
 
-/// Rotary embeddings take the products apart, so these can't hold them.
+/// Rotary embeddings split the products, so attention can't be fused with them.
 fn check_rotary(device: Device) -> kiln::Result<()> {
     let vars = projections(DType::F32, [4, 1, 1], device)?;
     let x = Tensor::randn([2, 10, 32], DType::F32).to(device);
@@ -381,7 +381,7 @@ fn rotary_embeddings_read_one_product_on_a_gpu() -> kiln::Result<()> {
     }
 }
 
-/// A norm or factor behind a view of a product is folded into its weight.
+/// A norm or a factor after a view of a product is folded into its weight.
 #[test]
 fn views_stand_in_the_way_of_no_folding() -> kiln::Result<()> {
     let parameter = |shape: &[usize]| Var::parameter(Tensor::randn(shape, DType::F32));

@@ -1,5 +1,5 @@
-//! Random programs: the engine, with and without rewrites and fusion and at every instruction set,
-//! gives what the reference gives.
+//! Random programs: the engine, with and without rewrites and fusion and at every instruction set, agrees with the
+//! reference.
 
 use kiln_compiler::{Layout, Options};
 use kiln_ir::Op;

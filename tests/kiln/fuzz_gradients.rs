@@ -1,5 +1,4 @@
-//! Gradients of random programs: the engine, with and without rewrites and fusion, gives what the
-//! reference gives.
+//! Gradients of random programs: the engine, with and without rewrites and fusion, agrees with the reference.
 
 use kiln_compiler::Options;
 use kiln_ir::fuzz::Config;

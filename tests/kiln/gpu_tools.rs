@@ -1,10 +1,10 @@
-//! What shows and checks a program, of one that runs on a GPU: bisecting, the page, the profiler.
+//! The tools that show and check a program, on a GPU: bisecting, the page, the profiler.
 
 use crate::{cuda, matrix};
 use kiln::profiler::profile;
 use kiln::{Bisection, Compiled, DType, RunningStats, Tensor, Var, compile};
 
-/// One kernel: a product with a factor and a softmax behind it.
+/// One kernel: a product with a factor and a softmax as its epilogue.
 fn program(gpu: kiln::Device) -> kiln::Result<(Compiled<Tensor, Tensor>, Tensor)> {
     let x = matrix(6, 5).to(gpu);
     let weight = Var::new((Tensor::ones([5, 3], DType::F32) * 1e20).to(gpu))?;
@@ -19,7 +19,7 @@ fn program(gpu: kiln::Device) -> kiln::Result<(Compiled<Tensor, Tensor>, Tensor)
     Ok((f, x))
 }
 
-/// A product that folds the norm behind it, whose scale overflows beside small values.
+/// A product that folds the following norm, whose scale overflows with small values.
 fn normed(gpu: kiln::Device) -> kiln::Result<(Compiled<Tensor, Tensor>, Tensor)> {
     let x = matrix(6, 5).to(gpu);
     let weight = Var::new((Tensor::ones([5, 3], DType::F32) * 1e20).to(gpu))?;

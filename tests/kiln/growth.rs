@@ -1,5 +1,5 @@
-//! Programs of many parts, of sizes at which work that grows with the square would be felt, give what small ones
-//! do. `benches/growth.rs` prints how times grow.
+//! Programs of many parts give the results of small ones, at sizes where quadratic work would be noticeable.
+//! `benches/growth.rs` prints the growth of times.
 
 use kiln::{DType, Result, Tensor, Var, compile, no_grad, realize_all, stack};
 
@@ -54,7 +54,7 @@ fn taking_a_tensor_apart_and_putting_it_together() -> Result<()> {
         assert_eq!(y.to_vec::<i64>()?, x.to_vec::<i64>()?);
         let step = compile(&x, |x| again(&x))?;
         assert_eq!(step.run(&x)?.to_vec::<i64>()?, x.to_vec::<i64>()?);
-        // In another order nothing is a part of x.
+        // In another order, the result is no view of x.
         let turned = |x: &Tensor| stack(&x.unbind(0).iter().rev().collect::<Vec<_>>(), 0);
         let step = compile(&x, |x| turned(&x))?;
         let y = step.run(&x)?.flip(0);
@@ -71,7 +71,7 @@ fn putting_many_values_together() -> Result<()> {
         let y = kiln::cat(&parts.iter().collect::<Vec<_>>(), 0) * 2.0;
         let expected = (0..n).flat_map(|i| [2.0 * i as f32, 2.0, -2.0]);
         assert_eq!(y.to_vec::<f32>()?, expected.collect::<Vec<_>>());
-        // Beside each other, the first of them computed in place.
+        // The parts are concatenated, and the first one is computed in place.
         let y = stack(
             &parts
                 .iter()

@@ -1,4 +1,5 @@
-//! Second derivatives where a loss has a form of its own for the gradient, and at zeros, kinks and distant operands.
+//! Second derivatives of losses that have a form of their own for the gradient, and at zeros, kinks and distant
+//! operands.
 
 use kiln::{
     DType, Grad, Huber, Reduction, ScatterReduction, SmoothL1, Tensor, grad, grad_with,

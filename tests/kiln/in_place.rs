@@ -8,7 +8,7 @@ fn square() -> Tensor {
     Tensor::arange(0, 9, 1).to_dtype(DType::F32).reshape([3, 3])
 }
 
-/// What a cell that held x holds after a change.
+/// The value of a cell that held x, after a change.
 fn after(x: &Tensor, change: impl FnOnce(&Var) -> kiln::Result<()>) -> Vec<f32> {
     let cell = Var::new(x).unwrap();
     change(&cell).unwrap();
@@ -97,7 +97,7 @@ fn products_are_added() {
         109.0, 134.0, 159.0,
     ];
     assert_eq!(after(&b, |w| w.baddbmm_(&b, &b)), batches);
-    // With a beta of 0 it doesn't matter what is there.
+    // With a beta of 0, the old contents do not matter.
     let nan = Tensor::full([3, 3], f64::NAN, DType::F32);
     assert_eq!(
         after(&nan, |w| w.addbmm_with_(&b, &b, Factors::new().beta(0))),

@@ -10,7 +10,7 @@ fn counted(shape: &[usize]) -> Tensor {
     Tensor::from_slice(&values, shape)
 }
 
-/// What the reference evaluation gives; the engine must agree.
+/// The values of the reference evaluation; the engine must agree.
 #[track_caller]
 fn reference(t: &Tensor) -> Vec<i64> {
     let values: Vec<i64> = kiln::evaluate_reference(t).unwrap().to_vec().unwrap();
@@ -61,7 +61,7 @@ fn lists_masks_and_index_tensors() {
     assert_taken(x.i((&column, [1, 3])), &[2, 2], &[1, 3, 9, 11]);
     let narrow = Tensor::from_slice(&[2i16, 1], [2]);
     assert_taken(x.i((narrow, 0)), &[2], &[8, 4]);
-    // A rank-0 index is a number that is not known yet.
+    // A rank-0 index is a number whose value is not known yet.
     assert_taken(x.i(Tensor::scalar(-1i64)), &[4], &[8, 9, 10, 11]);
     assert_taken(x.i((1.., Tensor::scalar(2i32))), &[2], &[6, 10]);
 
@@ -76,7 +76,7 @@ fn lists_masks_and_index_tensors() {
     assert_taken(x.i((true, 0)), &[1, 4], &[0, 1, 2, 3]);
     assert_taken(x.i((false, 0)), &[0, 4], &[]);
     assert_taken(x.i((Tensor::scalar(true), 0, 1)), &[1], &[1]);
-    // A mask broadcasts with lists by how many elements it chooses.
+    // A mask broadcasts with lists by the number of elements that it selects.
     assert_taken(x.i(([true, false, true], [1, 2])), &[2], &[1, 10]);
     let empty: [i64; 0] = [];
     assert_taken(x.i(empty), &[0, 4], &[]);
@@ -89,7 +89,7 @@ fn advanced_dims_stand_where_pytorch_puts_them() {
     assert_eq!(shape(x.i((.., [0, 1], [1, 2]))), [2, 2, 5]);
     assert_eq!(shape(x.i(([0, 1], .., [1, 2]))), [2, 3, 5]);
     assert_eq!(shape(x.i((.., [0, 1, 2, 0], .., [1]))), [4, 2, 4]);
-    // A number is a view and stands between nothing.
+    // A number is a view and does not separate advanced indices.
     assert_eq!(shape(x.i((.., [0, 1], 3, [1, 2]))), [2, 2]);
     assert_eq!(shape(x.i(([0, 1, 1], NewAxis, [1, 2, 0]))), [3, 1, 4, 5]);
     let pair = Tensor::from_slice(&[0i64, 1, 2, 0, 1, 2], [3, 2]);
@@ -133,7 +133,7 @@ fn a_mask_is_data_and_can_not_be_recorded() {
     let spec = kiln::Spec::new(DType::F32, [3]);
     let compiled = kiln::compile(&spec, |x| x.i(x.gt(0.0)));
     assert_eq!(compiled.unwrap_err().kind(), ErrorKind::ReadWhileCompiling);
-    // But where a mask only chooses what is written, it is recorded.
+    // A mask that only selects the elements to write is recorded.
     let relu = kiln::compile(spec, |x| x.set(x.lt(0.0), 0.0)).unwrap();
     let y = relu.run(vector(&[-1.0, 2.0, -3.0])).unwrap();
     assert_eq!(y.to_vec::<f32>().unwrap(), [0.0, 2.0, 0.0]);
@@ -169,7 +169,7 @@ fn parts_are_assigned() {
         &[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3],
     );
     assert_taken(x.set(3.., 9), &[3, 4], &reference(&x));
-    // Dims of size 1 in front of the value go, as in PyTorch.
+    // Leading dims of size 1 of the value are dropped, as in PyTorch.
     assert_taken(x.set(0, row.reshape([1, 1, 4])).i(0), &[4], &[0, 1, 2, 3]);
     // The value takes the tensor's dtype; -0, NaN and infinities are kept.
     let odd = vector(&[-0.0, f32::NAN, f32::INFINITY]);
@@ -187,7 +187,7 @@ fn parts_are_assigned() {
     }
     let masked = x.set(x.gt(5).bitwise_and(x.lt(9)), -1);
     assert_taken(masked, &[3, 4], &[0, 1, 2, 3, 4, 5, -1, -1, -1, 9, 10, 11]);
-    // A mask over the first dim, and a value for the dims behind it.
+    // A mask over the first dim, and a value for the remaining dims.
     let rows = x.i((.., 0)).gt(0);
     assert_taken(
         x.set(&rows, &row),
@@ -203,7 +203,7 @@ fn elements_are_assigned() {
         reference(&t.set([1, 3, 4], u.i([1, 3, 4]))),
         [0, 11, 2, 13, 14, 5]
     );
-    // The later of two values stands.
+    // The later of two values for one element wins.
     assert_eq!(
         reference(&t.set([0, 0], Tensor::from_slice(&[7i64, 8], [2]))),
         [8, 1, 2, 3, 4, 5]
@@ -232,12 +232,12 @@ fn cells_are_assigned_in_part() {
     assert_eq!(v.get().to_vec::<i64>().unwrap(), [9, 1, 2, 9, 7, 8]);
 }
 
-/// An item and the positions it stands for, as the model sees it.
+/// An item of an index, as the model sees it: its positions.
 enum Model {
     At(i64),
     Slice(Vec<i64>),
     New,
-    /// For each of the dims it stands for, positions of this shape.
+    /// Positions of this shape, for each of the dims that it indexes.
     Advanced(Vec<usize>, Vec<Vec<i64>>),
 }
 
@@ -265,7 +265,7 @@ fn random_item(rng: &mut Rng, sizes: &[usize], lists: usize) -> Option<(Index, M
             let k = 1 + rng.below(sizes.len().min(2));
             let shape = &sizes[..k];
             let total: usize = shape.iter().product();
-            // As many as the lists have, or one: else nothing broadcasts.
+            // The mask selects as many elements as the lists have, or one: otherwise nothing broadcasts.
             let count = [lists, 1][rng.below(2)];
             if total < count {
                 return None;

@@ -1,8 +1,8 @@
-//! Products and convolutions of whole numbers: what they give, wrapping around, and what multiplies them.
+//! Products and convolutions of integers: their results, which wrap around, and their kernels.
 
 use kiln::{Conv, DType, Tensor, Var, compile};
 
-/// Random numbers of a dtype, the outermost ones among them.
+/// Random numbers of a dtype, among them its least and its greatest.
 fn numbers(dtype: DType, n: usize, seed: &mut u64) -> Vec<i64> {
     let bits = 8 * dtype.size() as u32;
     let mut next = || {
@@ -30,7 +30,7 @@ fn tensor(dtype: DType, shape: &[usize], seed: &mut u64) -> (Tensor, Vec<i64>) {
     (t, values)
 }
 
-/// A number as a dtype keeps it.
+/// A number wrapped to a dtype.
 fn wrapped(x: i64, dtype: DType) -> i64 {
     match dtype {
         DType::U8 => (x as u8).into(),
@@ -79,7 +79,7 @@ fn products_wrap_around() {
             let expected = product(&av, &bv, sizes);
             let expected: Vec<i64> = expected.iter().map(|x| wrapped(*x, dtype)).collect();
             assert_eq!(read(&a.matmul(&b)), expected, "{dtype} {sizes:?}");
-            // The same of operands that lie otherwise, and of a batch.
+            // The same product with transposed operands in memory, and in a batch.
             let (at, bt) = (a.t().contiguous().t(), b.t().contiguous().t());
             assert_eq!(read(&at.matmul(&bt)), expected, "{dtype} {sizes:?} turned");
             let batch = a.unsqueeze(0).matmul(b.unsqueeze(0));
@@ -112,7 +112,7 @@ fn bytes_that_were_cast_are_multiplied_as_bytes() {
                 expected,
                 "{x} {w} {sizes:?}"
             );
-            // A zero point is taken from the result.
+            // A zero point is subtracted before the product.
             let zero: Vec<i64> = av.iter().map(|v| v - 3).collect();
             let expected: Vec<i64> = product(&zero, &bv, sizes)
                 .iter()
@@ -129,7 +129,7 @@ fn bytes_that_were_cast_are_multiplied_as_bytes() {
     }
 }
 
-/// A convolution, summed one product after the other.
+/// A convolution as a plain sum of products.
 fn convolved(
     (x, [batch, cin, high, wide]): (&[i64], [usize; 4]),
     (w, [cout, each, down, across]): (&[i64], [usize; 4]),
@@ -193,7 +193,7 @@ fn convolutions_of_whole_numbers() {
             let wide = |t: &Tensor| t.to_dtype(sums);
             let y = wide(&x).conv2d_with(wide(&w), how.clone());
             assert_eq!(read(&y), expected(&xv), "{dtypes:?} {xs:?} {ws:?}");
-            // As a function, with weights that are packed before, work behind it and the result narrow.
+            // A compiled function whose weights are packed before, with an epilogue and a narrow result.
             let weight = Var::new(w).unwrap();
             let f = compile(&x, |x| {
                 let y = wide(&x).conv2d_with(wide(&weight.get()), how.clone());

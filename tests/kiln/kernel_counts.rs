@@ -1,5 +1,4 @@
-//! How many kernels networks and training steps become and how much memory these need, and that they
-//! compute what the program says.
+//! The numbers of kernels of networks and training steps, their memory, and their results.
 
 use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
@@ -14,8 +13,8 @@ use std::collections::BTreeMap;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// The most kernels that each program runs: launches, of which those that start together are one, as the updates
-/// of many parameters in a `foreach` kernel of PyTorch are.
+/// The most kernels that each program runs. Launches that start together count as one, like the updates of many
+/// parameters in a `foreach` kernel of PyTorch.
 const MOST: [(&str, usize); 18] = [
     ("resnet50", 56),
     ("resnet50-8", 56),
@@ -37,14 +36,14 @@ const MOST: [(&str, usize); 18] = [
     ("lstm-step", 7),
 ];
 
-/// The same of training steps inside `autocast`.
+/// The most kernels of training steps inside `autocast`.
 const MOST_IN_HALVES: [(&str, DType, usize); 3] = [
     ("resnet18-step", DType::BF16, 85),
     ("encoder-step", DType::BF16, 24),
     ("encoder-step", DType::F16, 28),
 ];
 
-/// All programs in f32, and training steps in halves.
+/// All programs in f32, and training steps in f16 and bf16.
 fn everything() -> impl Iterator<Item = (&'static str, DType)> {
     let wide = WORKLOADS.iter().map(|w| (w.0, DType::F32));
     wide.chain(MOST_IN_HALVES.map(|(name, dtype, _)| (name, dtype)))
@@ -55,7 +54,7 @@ fn made(name: &str, dtype: DType, options: &CompileOptions) -> kiln::Result<Work
     workloads::make(name, Setup { dtype, ..wide })
 }
 
-/// The first words of the kernels' names with how often they run.
+/// The first words of the kernels' names, with the number of kernels of each.
 fn kinds(program: &Program) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let explain = program.explain();
@@ -81,7 +80,7 @@ fn programs_have_few_kernels() -> Outcome {
             };
             let last = make((&last).into())?.program;
             println!("{name}: {}; {}", explain.layout, last.explain().layout);
-            // Convolutions that turn their images do not make them.
+            // Convolutions that transpose their images materialise no copy of them.
             let turned = last
                 .explain()
                 .conversions
@@ -108,8 +107,8 @@ fn programs_have_few_kernels() -> Outcome {
     Ok(())
 }
 
-/// In mixed precision weights are read from their copies, which updates write, the batch is rounded by what reads it,
-/// and everything else where it is computed or read.
+/// In mixed precision, updates write narrow copies of the weights, and steps read these copies. The batch is rounded
+/// by the kernels that read it, and everything else where it is computed or read.
 #[test]
 fn casts_are_parts_of_other_kernels() -> Outcome {
     for (name, dtype, most) in MOST_IN_HALVES {
@@ -126,7 +125,7 @@ fn casts_are_parts_of_other_kernels() -> Outcome {
     Ok(())
 }
 
-/// What a step keeps from forward to backward is as narrow as what is computed.
+/// The values that a step keeps from forward to backward are as narrow as the computation.
 #[test]
 fn steps_in_halves_keep_halves() -> Outcome {
     let kept = |dtype: DType| -> kiln::Result<usize> {
@@ -138,7 +137,8 @@ fn steps_in_halves_keep_halves() -> Outcome {
     Ok(())
 }
 
-/// Networks of halves keep nothing in f32: sums of products are rounded in their kernels, also where a kernel adds two.
+/// Networks in f16 and bf16 keep nothing in f32: sums of products are rounded in their kernels, also if a kernel adds
+/// two.
 #[test]
 fn networks_of_halves_keep_halves() -> Outcome {
     for name in ["resnet50", "mobilenet", "unet"] {
@@ -153,8 +153,8 @@ fn networks_of_halves_keep_halves() -> Outcome {
     Ok(())
 }
 
-/// Scales and norms are folded into no weights of halves, whose rounding would be another: they are parts of the kernels
-/// in front of them, so that networks of halves run no more kernels than those of f32, where they are folded.
+/// Scales and norms are not folded into weights of f16 and bf16, since that would change the rounding. They are
+/// epilogues of the previous kernels, so that these networks run no more kernels than in f32, where they are folded.
 #[test]
 fn networks_of_halves_have_no_more_kernels() -> Outcome {
     for name in [
@@ -183,8 +183,8 @@ fn networks_of_halves_have_no_more_kernels() -> Outcome {
     Ok(())
 }
 
-/// Bytes of temporaries are within 2% of what no layout can do without, and no more than without fusion, of the
-/// optimised program and of the program as it was recorded.
+/// The bytes of temporaries are within 2% of the lower bound of any layout, and no more than without fusion, for the
+/// optimised and the recorded program.
 #[test]
 fn memory_is_planned_tightly() -> Outcome {
     let unfused = CompileOptions {
@@ -216,7 +216,7 @@ fn memory_is_planned_tightly() -> Outcome {
     Ok(())
 }
 
-/// What a program gives in two runs.
+/// The results of two runs of a program.
 fn results(name: &str, dtype: DType, options: &CompileOptions) -> kiln::Result<Vec<Vec<f32>>> {
     let w = with_seed(7, || made(name, dtype, options))?;
     assert!(!w.model.parameters().is_empty());
@@ -248,7 +248,7 @@ fn optimised_programs_compute_the_same() -> Outcome {
         if layout.convolutions > 0 {
             new.extend(results(name, dtype, &last)?);
         }
-        // What is rounded to a half or to a byte may come to lie on a neighbour.
+        // A value that is rounded to f16, bf16 or a byte may become its neighbour.
         let is_rounded = dtype != DType::F32 || name.contains("-int");
         let tolerance = if is_rounded { 2e-2 } else { 2e-4 };
         for (old, new) in old.iter().cycle().zip(&new) {
@@ -262,8 +262,8 @@ fn optimised_programs_compute_the_same() -> Outcome {
     Ok(())
 }
 
-/// Two results of one value, which products read, are one kernel that holds both; apart, one is gone before
-/// the other is there, however small the kernels are.
+/// Two results of one value, which products read, would be one kernel that holds both. As two kernels, the first
+/// result is freed before the second exists, however small the kernels are.
 #[test]
 fn nothing_is_fused_where_all_that_is_needs_far_more_memory() -> Outcome {
     let weights = with_seed(3, || [0, 1].map(|_| Tensor::randn([1024, 4], DType::F32)));
@@ -295,7 +295,7 @@ fn nothing_is_fused_where_all_that_is_needs_far_more_memory() -> Outcome {
     Ok(())
 }
 
-/// On a GPU the small updates of a step are one launch, in which each computes what it does on the CPU.
+/// On a GPU the small updates of a step are one launch, in which each computes the same as on the CPU.
 #[test]
 fn small_updates_are_one_kernel_on_a_gpu() -> Outcome {
     let Some(gpu) = cuda::device() else {
@@ -380,7 +380,7 @@ fn a_gpu_runs_few_kernels_too() -> Outcome {
     Ok(())
 }
 
-/// With channels last networks run as few kernels there as with channels first.
+/// With channels last, networks run as few kernels on a GPU as with channels first.
 #[test]
 fn layouts_add_no_kernels_on_a_gpu() -> Outcome {
     let Some(device) = cuda::device() else {

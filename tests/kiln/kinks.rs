@@ -1,11 +1,11 @@
-//! Gradients where a function has no derivative, at ties and kinks, and where it is zero: PyTorch's, which
-//! computed what is expected here (2.15, on a CPU, in f64).
+//! Gradients where a function has no derivative, at ties and kinks, and where it is zero. The expected values are
+//! PyTorch's (2.15, on a CPU, in f64).
 //!
-//! Which of equal elements `sort`, `topk`, `kthvalue`, `median` along a dim and `quantile` choose is not defined
-//! there; here sorts are stable, and the table has those that agree. Zeros where PyTorch has NaN: `hypot` and
-//! `xlogy` of zeros. It has no gradient of `nextafter`. Left as mathematics has them: extremes of a
-//! scatter without its own element (PyTorch counts that among the equals), several largest differences in
-//! `cdist` of order infinity (each has the whole gradient there), and a median that is NaN.
+//! PyTorch does not define the choice among equal elements of `sort`, `topk`, `kthvalue`, `median` along a dim and
+//! `quantile`. Here sorts are stable, and the table has the cases that agree. Some gradients are zero where PyTorch
+//! has NaN: `hypot` and `xlogy` of zeros. PyTorch has no gradient of `nextafter`. Some follow the mathematical
+//! definition: extremes of a scatter without its own element (PyTorch counts that among the equals), several largest
+//! differences in `cdist` of order infinity (each has the whole gradient there), and a median that is NaN.
 
 use kiln::{
     BagMode, Bags, BinaryCrossEntropy, DType, Factors, GridMode, GridSample, HingeEmbedding, Huber,
@@ -186,7 +186,7 @@ const ROWS: &[Row] = &[
     ("where nothing is taken", |x| where_(Tensor::from_slice(&[false, false], [2]), &x[0], 1.0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),
     ("part of nothing", |x| x[0].narrow(0, 0, 0), &[(&[2], &[1.0, 2.0])], &[&[0.0, 0.0]]),];
 
-/// The gradients of the sum of what a function gives.
+/// The gradients of the sum of a function's result.
 fn gradients(row: &Row, dtype: DType) -> Vec<Option<Vec<f64>>> {
     let (_, function, operands, _) = row;
     let leaf = |(shape, values): &Data| {

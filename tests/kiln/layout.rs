@@ -1,4 +1,4 @@
-//! Images with channels last: the same results, the same kernels, and what is said of them.
+//! Images with channels last: the same results, the same kernels, and the report about them.
 
 use crate::cuda;
 use kiln::nn::optim::{AdamW, Optimizer};
@@ -10,7 +10,7 @@ use kiln::{
 
 const LAYOUTS: [Layout; 3] = [Layout::Auto, Layout::ChannelsFirst, Layout::ChannelsLast];
 
-/// Layers of every kind that has images on both sides.
+/// Layers of every kind that has images as input and output.
 #[derive(Module)]
 struct Layers {
     stem: Conv2d,
@@ -65,12 +65,12 @@ fn compiled(layers: &Layers, x: &Tensor, layout: Layout) -> Result<Compiled<Tens
     };
     compile_with(x, &options, |x| {
         let y = layers.call(&x);
-        // One result is an image, one is what a reshape makes of one.
+        // One result is an image, the other one is a reshaped image.
         vec![y.clone(), (&y * 2.0).flatten((1, 3)).softmax(1)]
     })
 }
 
-/// Checks all kernels; gives how many run and how many are prepared, by layout.
+/// Checks all kernels; returns the numbers of kernels that run and that are prepared, by layout.
 fn check(device: Device) -> Result<Vec<Vec<(usize, usize)>>> {
     let layers = Layers::new()?;
     layers.to(device)?;
@@ -92,7 +92,7 @@ fn check(device: Device) -> Result<Vec<Vec<(usize, usize)>>> {
             );
             match layout {
                 Layout::ChannelsFirst => assert_eq!(report.channels_last, 0, "{report}"),
-                // The last one writes a result of the program.
+                // The last convolution writes a result of the program.
                 Layout::ChannelsLast => assert!(report.channels_last >= 7, "{report}"),
                 Layout::Auto => {}
             }
@@ -110,7 +110,7 @@ fn every_kernel_is_right_in_every_layout() -> Result<()> {
     Ok(())
 }
 
-/// There filters are copied once, so more is prepared, and as many kernels run.
+/// Filters are copied once, so more work is prepared, but the same number of kernels runs.
 #[test]
 fn an_image_behind_a_reshape_is_read_as_it_lies() {
     let text = r#"graph {
@@ -146,7 +146,7 @@ fn every_kernel_is_right_in_every_layout_on_a_gpu() -> Result<()> {
     Ok(())
 }
 
-/// Gradients have both layouts there too.
+/// Gradients have both layouts on a GPU too.
 #[test]
 fn training_on_a_gpu_is_the_same_in_every_layout() -> Result<()> {
     let Some(gpu) = cuda::device() else {

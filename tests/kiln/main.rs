@@ -1,4 +1,4 @@
-//! Whole-system tests: one binary, a module for each claim about the whole.
+//! Whole-system tests: one binary, with a module for each claim.
 
 mod access;
 mod accuracy;

@@ -1,4 +1,4 @@
-//! A memory budget is kept by computing values again, and changes no result.
+//! A memory budget is met by rematerialising values, and changes no result.
 
 use crate::cuda;
 use crate::oracle::{Engine, Oracle};
@@ -17,10 +17,10 @@ use kiln_ir::ops::MatMul;
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, NodeId, Op, Pw, Role, Value};
 use kiln_testkit::programs::{check, differentiated};
 
-/// Random programs.
+/// The number of random programs.
 const SEEDS: u64 = 300;
 
-/// A program that gives a loss and gradients, or commits a step, for a seed that its weights come from.
+/// Builds a program that returns a loss and gradients, or commits a step, and its input.
 type Make = fn(&CompileOptions, Device) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)>;
 
 const PROGRAMS: [(&str, Make); 3] = [
@@ -63,7 +63,7 @@ fn gradients<M: Module>(
     Ok((program, x))
 }
 
-/// Sixteen layers with dropout, whose masks must be the same again.
+/// Sixteen layers with dropout, whose masks must be the same when they are recomputed.
 fn stack(
     options: &CompileOptions,
     device: Device,
@@ -125,13 +125,13 @@ fn peak(program: &Program) -> usize {
     program.explain().memory.unwrap().peak
 }
 
-/// What a run gives, with the same random numbers every time.
+/// The results of a run, with the same random numbers every time.
 fn results(program: &Compiled<Tensor, Vec<Tensor>>, x: &Tensor) -> Vec<Vec<f32>> {
     let results = with_seed(5, || program.run(x)).unwrap();
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }
 
-/// The bytes that an error says are the least that was found.
+/// The least number of bytes that an error reports.
 fn needed(message: &str) -> usize {
     let behind = message.split("found is ").nth(1).unwrap();
     behind.split(' ').next().unwrap().parse().unwrap()
@@ -299,11 +299,11 @@ fn random_programs(gpu: Option<u32>) {
             }
         }
     }
-    // Most are too short for a value to pause.
+    // Most programs are too short to free a value and recompute it.
     assert!(kept * 100 >= SEEDS, "only {kept} budgets were kept");
 }
 
-/// In a process of its own, since the figures are the process's.
+/// Runs in a process of its own, since the figures are the process's.
 #[test]
 fn a_run_takes_what_is_planned() {
     const INSIDE: &str = "KILN_TEST_MEMORY";
@@ -333,7 +333,7 @@ fn a_run_takes_what_is_planned() {
         let results = program.run(&x).unwrap();
         let report = program.explain().memory.unwrap();
         let used = memory::stats().peak - before;
-        // Sizes are rounded up, each result's too.
+        // Sizes are rounded up, also that of each result.
         let about = report.peak + report.outputs;
         let rounding = 4096 * (results.len() + 2);
         assert!(
@@ -345,7 +345,7 @@ fn a_run_takes_what_is_planned() {
     assert!(taken[1] + most / 4 <= taken[0], "{taken:?} of {most}");
 }
 
-/// Products of one operand are one product where memory is not short.
+/// Products of one operand become one product unless memory is short.
 #[test]
 fn products_stay_apart_where_one_would_hold_too_much() {
     let weight = |shape: [usize; 2]| Var::new(Tensor::randn(shape, DType::F32)).unwrap();
@@ -385,8 +385,7 @@ fn deep_graph() -> Graph {
     differentiated(graph).unwrap()
 }
 
-/// A bug of the rewrite: changes a graph that computes values again, or leaves it alone where it does not
-/// apply.
+/// A bug of the rewrite: changes a graph that recomputes values, or does nothing where it does not apply.
 type Bug = fn(&mut Graph) -> bool;
 
 const BUGS: [(&str, Bug); 4] = [
@@ -445,7 +444,7 @@ fn barriers(graph: &Graph) -> Vec<NodeId> {
     found.map(|(id, _)| id).collect()
 }
 
-/// What is computed from what stands behind barriers.
+/// The nodes computed from values behind barriers.
 fn copies(graph: &Graph) -> Vec<NodeId> {
     let barriers = barriers(graph);
     let found = graph
@@ -454,7 +453,7 @@ fn copies(graph: &Graph) -> Vec<NodeId> {
     found.map(|(id, _)| id).collect()
 }
 
-/// Makes all that read a node read another value.
+/// Lets all readers of a node read another value.
 fn read_instead(graph: &mut Graph, of: NodeId, other: Value) {
     for id in (0..graph.len() as u32).map(NodeId) {
         for v in &mut graph.node_mut(id).inputs {

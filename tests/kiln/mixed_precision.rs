@@ -1,5 +1,5 @@
-//! Training in mixed precision: it goes on after a kill where its last checkpoint was, and steps that overflow are left
-//! out by the plan, on the CPU and on a GPU.
+//! Training in mixed precision: after a kill it resumes at its last checkpoint, and the plan skips steps that
+//! overflow, on the CPU and on a GPU.
 
 use crate::cuda;
 use kiln::nn::amp::{GradScaler, GradScalerState, Scaling};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 type Outcome = std::result::Result<(), Box<dyn std::error::Error>>;
 
-/// A step of images `[6, 9]`, labels and a factor of the loss gives the loss.
+/// A step of images `[6, 9]`, labels and a factor of the loss; it returns the loss.
 type Step = Compiled<(Tensor, Tensor, Tensor), Tensor>;
 
 struct Training {
@@ -69,7 +69,7 @@ impl Training {
         })
     }
 
-    /// The step of a number, of which some overflow; its loss.
+    /// Runs the step of a number, some of which overflow; returns its loss.
     fn step(&mut self, number: u64) -> Result<f32> {
         let device = self.model.parameters()[0].device();
         let (x, y) = with_seed(number, || {
@@ -95,7 +95,7 @@ impl Training {
             .value("next", &next))
     }
 
-    /// Goes on from a file; gives the number of the next step.
+    /// Resumes from a file; returns the number of the next step.
     fn load(&mut self, file: &Path) -> Result<u64> {
         let loaded = Checkpoint::load(file)?;
         let restore = loaded.restore().module("model", &self.model);
@@ -107,7 +107,7 @@ impl Training {
         loaded.get("next")
     }
 
-    /// What a step leaves behind, as text: the bits of its loss, the scale and its counts.
+    /// The results of a step, as text: the bits of its loss, the scale and its counts.
     fn line(&mut self, number: u64) -> Result<String> {
         let loss = self.step(number)?.to_bits();
         let state = self.scaler.state_dict()?;
@@ -115,7 +115,7 @@ impl Training {
         Ok(format!("{number} {loss} {} {counts:?}", state.scale))
     }
 
-    /// The bits of all that a step may change but the scale.
+    /// The bits of everything that a step may change except the scale.
     fn bits(&self) -> Result<Vec<Vec<u64>>> {
         let state = self.optimizer.named_state().into_iter().map(|s| s.var);
         let all = self.model.parameters().into_iter().chain(state);
@@ -153,7 +153,7 @@ fn a_training_until_it_is_killed() {
     }
 }
 
-/// Starts a training that goes on from the folder's checkpoint.
+/// Starts a training that resumes from the folder's checkpoint.
 fn start(folder: &Path, until: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([
@@ -197,7 +197,7 @@ fn a_killed_training_goes_on_to_the_bit() -> Outcome {
     let until = lines(&folder).len() as u64 + 10;
     assert!(start(&folder, until).wait()?.success());
 
-    // A step that was logged and not saved was made again.
+    // A step that was logged but not saved ran again.
     let found = lines(&folder);
     let number = |line: &String| line.split(' ').next().unwrap().parse::<u64>().unwrap();
     let steps: BTreeMap<u64, usize> = found.iter().fold(BTreeMap::new(), |mut all, line| {
@@ -222,8 +222,8 @@ fn a_killed_training_goes_on_to_the_bit() -> Outcome {
     Ok(())
 }
 
-/// A step that overflows changes nothing; the plan leaves updates out by the flag: whoever changes parameters, moments
-/// or narrow copies has a guard.
+/// A step that overflows changes nothing. The plan skips updates by a flag: every step that changes parameters,
+/// moments or narrow copies has a guard.
 fn overflows_are_left_out(dtype: DType, device: Device) -> Outcome {
     let mut training = Training::new(dtype, device)?;
     let plan = training.step.plan();
@@ -231,7 +231,8 @@ fn overflows_are_left_out(dtype: DType, device: Device) -> Outcome {
     let written: Vec<_> = guarded.flat_map(|step| step.args.iter().copied()).collect();
     let (mut left, mut large) = (0, 0);
     for output in plan.outputs.iter().filter(|o| o.donor.is_some()) {
-        // What is kept of a parameter has its shape; the scale, its counts and the optimiser's are vectors of few.
+        // Values kept per parameter have its shape; the scale, its counts and the optimiser's are vectors of few
+        // elements.
         let elements: i64 = output.shape.iter().filter_map(|d| d.as_const()).product();
         if output.shape.len() == 2 || elements == 13 || elements == 5 && output.dtype != DType::F64
         {
@@ -269,7 +270,7 @@ fn a_step_that_overflows_changes_nothing_on_a_gpu() -> Outcome {
     }
 }
 
-/// Parameters that are rounded stochastically have the same bits on a GPU.
+/// Stochastically rounded parameters have the same bits on a GPU.
 #[test]
 fn stochastic_rounding_is_the_same_on_a_gpu() -> Outcome {
     let Some(gpu) = cuda::device() else {
@@ -292,7 +293,7 @@ fn stochastic_rounding_is_the_same_on_a_gpu() -> Outcome {
     Ok(())
 }
 
-/// Old values that somebody holds are not written over, and the step that is left out gives copies of them.
+/// Old values that somebody holds are not overwritten, and a skipped step returns copies of them.
 #[test]
 fn held_values_survive_steps_that_are_left_out() -> Outcome {
     let mut training = Training::new(DType::F16, Device::Cpu)?;
@@ -314,7 +315,7 @@ fn held_values_survive_steps_that_are_left_out() -> Outcome {
     Ok(())
 }
 
-/// Lazily recorded steps are left out too, of an optimiser with other state and master weights.
+/// Lazily recorded steps are skipped too, with an optimiser of other state and with master weights.
 #[test]
 fn lazy_steps_are_left_out() -> Outcome {
     let model = with_seed(4, || Linear::new(7, 3))?;
@@ -343,7 +344,7 @@ fn lazy_steps_are_left_out() -> Outcome {
     Ok(())
 }
 
-/// What an op computes in f32 is rounded where it's stored, what somebody casts where the cast is.
+/// Values that an op computes in f32 are rounded when they are stored, explicit casts at the cast.
 #[test]
 fn ops_of_halves_round_what_they_store() -> Outcome {
     let is_half = |x: f32| half::bf16::from_f32(x).to_f32() == x;

@@ -1,4 +1,4 @@
-//! Named dims: they take the place of numbers, follow operations, and check.
+//! Named dims: they replace numbers, follow operations, and are checked.
 
 use kiln::{DType, Tensor, Var, cat, keep};
 
@@ -71,7 +71,7 @@ fn names_follow_operations() {
     assert_names(&x.flatten(("C", "W")), &["N", "_"]);
     assert_names(&cat(&[&x, &x], 0), &["N", "C", "H", "W"]);
     assert_names(&x.clone(), &["N", "C", "H", "W"]);
-    // What can't say which dims it has drops them.
+    // Operations that can't tell their dims drop the names.
     assert_names(&x.reshape([2, 3, 20]), &["_", "_", "_"]);
     assert_names(&x.i((.., [0, 1], [0, 1])), &["_", "_", "_"]);
     // Cells hold values, not names.
@@ -114,7 +114,7 @@ fn products_take_names_from_the_dims_that_stay() {
     assert_names(&x.matmul(&w), &["N", "O"]);
     assert_names(&x.matmul(w.select("O", 0)), &["N"]);
     assert_names(&x.select("N", 0).matmul(&w), &["O"]);
-    // Two dims of one name are none.
+    // If two dims would have the same name, both lose it.
     assert_names(&x.matmul(x.t()), &["_", "_"]);
     let batched = Tensor::ones([5, 2, 3], DType::F32).refine_names(["B", "N", "I"]);
     assert_names(&batched.matmul(&w), &["B", "N", "O"]);

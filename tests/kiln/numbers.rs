@@ -34,7 +34,7 @@ fn integers_follow_the_rules() {
     let wrapped = (int(&[i32::MAX]) + int(&[1])).to_vec::<i32>().unwrap();
     assert_eq!(wrapped, [i32::MIN]);
     let u = Tensor::from_slice(&[200u8, 100], [2]);
-    // Wraps before it is used further, also inside one kernel.
+    // A value wraps before it is used further, also inside one kernel.
     let sum = (&u + &u).to_dtype(DType::I32) + 0;
     assert_eq!(sum.to_vec::<i32>().unwrap(), [144, 200]);
     assert_eq!(

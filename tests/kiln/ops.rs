@@ -1,5 +1,5 @@
-//! Every op through the engine, one at a time: odd sizes, ranks 0 to 6, broadcasting and other views,
-//! every dtype it takes, NaN and infinities.
+//! Every op through the engine, one at a time: odd sizes, ranks 0 to 6, broadcasting and other views, every dtype
+//! that it accepts, NaN and infinities.
 
 use crate::oracle::{Engine, Oracle};
 use kiln::Tensor;
@@ -213,7 +213,7 @@ fn reductions() {
                 (&[2, 3, 1, 2, 7, 3], &[1, 3, 4]),
             ];
             for (shape, axes) in cases {
-                // Products stay small: what overflows is not comparable.
+                // Products stay small, since overflowing ones are not comparable.
                 let tame = |_: usize, a: Array| match kind {
                     Reduction::Prod if a.len() > 20 => {
                         Array::from_f64(a.dtype(), a.shape(), &vec![1.0; a.len()]).unwrap()
@@ -432,7 +432,7 @@ fn scans() {
                 continue;
             }
             for shape in SHAPES.iter().filter(|s| !s.is_empty()) {
-                // Products stay small: what overflows is not comparable.
+                // Products stay small, since overflowing ones are not comparable.
                 let tame = |_: usize, a: Array| match kind {
                     ScanKind::Prod if a.len() > 20 => {
                         Array::from_f64(a.dtype(), a.shape(), &vec![1.0; a.len()]).unwrap()
@@ -516,7 +516,7 @@ fn scatters() {
                 let inputs = [(dtype, *shape), (DType::I64, *index), (dtype, *index)];
                 check(&inputs, &mut rng, inside(4), |b, x| b.op(op, x));
             }
-            // One index for a row, one number for all, and x computed in front of it.
+            // One index per row, one number for all, and an x that the same kernel computes first.
             let op = ops::Scatter { axis: 0, kind };
             let inputs = [(dtype, &[4, 7][..]), (DType::I64, &[9]), (dtype, &[7, 4])];
             check(&inputs, &mut rng, inside(4), |b, x| {
@@ -566,7 +566,7 @@ fn attention() {
             (17, 33, 8, 5),
         ] {
             for causal in [false, true] {
-                // Hidden keys that a GPU's blocks don't read may hold anything.
+                // Hidden keys that a GPU's blocks don't read may hold any values.
                 let s = if causal { s.min(31) } else { s };
                 for mask in [None, Some(DType::Bool), Some(dtype)] {
                     let op = ops::Attention {
@@ -588,8 +588,8 @@ fn attention() {
     }
 }
 
-/// Rows of a table by index, with what is the same along the row, along parts of it, and alike nowhere; and rows of
-/// every length that is walked in its own way.
+/// Rows of a table by index, with factors that are constant along the row, along parts of it, or nowhere; and rows of
+/// every length that has a loop of its own.
 #[test]
 fn rows_by_index_with_factors_and_sums() -> kiln::Result<()> {
     for (parts, width) in [(4, 16), (3, 16), (4, 17), (2, 5), (1, 64), (5, 33), (3, 97)] {
@@ -630,7 +630,7 @@ fn rows_by_index_with_factors_and_sums() -> kiln::Result<()> {
     Ok(())
 }
 
-/// Heads side by side, as the backward of a split into heads makes them, and the same with a border.
+/// Contiguous heads, as the backward of a split into heads produces them, and the same with padding.
 #[test]
 fn concats_and_pads_of_permuted_parts() -> kiln::Result<()> {
     for (b, h, s, d) in [

@@ -1,4 +1,4 @@
-//! The plan cache: what compiles anew and what does not. The counters are the process's, so each test
+//! The plan cache: programs that compile anew and programs that do not. The counters are the process's, so each test
 //! counts in a process of its own.
 
 use kiln::{
@@ -7,7 +7,7 @@ use kiln::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Whether this process runs the test alone; if not, it has been run in a child that does.
+/// True if this process runs the test alone; otherwise it has been run in a child process.
 fn alone(name: &str) -> bool {
     is_alone(&format!("plan_cache::{name}"))
 }
@@ -26,7 +26,7 @@ pub fn is_alone(path: &str) -> bool {
     false
 }
 
-/// How many plans `f` compiles.
+/// The number of plans that `f` compiles.
 fn compiled(f: impl FnOnce()) -> u64 {
     let before = cache_stats().compiled;
     f();
@@ -39,7 +39,7 @@ fn counted(shape: &[usize]) -> Tensor {
     Tensor::from_slice(&values, shape)
 }
 
-/// The engine's values, which are those of the reference.
+/// Checks that the engine's values are those of the reference.
 #[track_caller]
 fn checked(tensors: &[&Tensor]) {
     let wanted = kiln::evaluate_reference(tensors).unwrap();
@@ -93,7 +93,7 @@ fn variants() {
     assert_eq!(causes, (1, 1, 4, 1), "{stats:?}");
 }
 
-/// Steps of a loop, each with another number among its indices.
+/// Runs the steps of a loop, each with another number among its indices.
 #[track_caller]
 fn steps(n: usize, most: u64, step: impl Fn(usize)) {
     let first = compiled(|| (0..n).for_each(&step));
@@ -134,7 +134,7 @@ fn numbers_in_indices_are_inputs() {
     steps(60, 3, |i| {
         checked(&[&x.select_scatter(x.i(1), 0, i as i64)])
     });
-    // What depends on no input is prepared once for an offset.
+    // Work that depends on no input is prepared once per offset.
     let table = || Tensor::arange(0, 64, 1).to_dtype(DType::F32).sin();
     steps(60, 4, |i| {
         let part = table().cumsum(0).i(i..i + 4).softmax(0).cumsum(0);
@@ -184,7 +184,7 @@ fn any_dim_becomes_a_symbol() {
     assert!(plans <= 4, "{plans} plans for one batch size");
     let plans = compiled(|| lengths.iter().for_each(|l| step(2 + l % 5, *l)));
     assert!(plans <= 3, "{plans} more for several");
-    // A batch of 1 does not turn what is there out.
+    // A batch of 1 does not evict the existing plans.
     let plans = compiled(|| lengths.iter().for_each(|l| step(1, *l)));
     assert!(plans <= 3, "{plans} plans for a batch of 1");
     let plans = compiled(|| (1..60).for_each(|l| step(1 + l % 3, lengths[l % 40])));
@@ -264,7 +264,7 @@ fn what_compiles_often_is_said() {
     set_warning_hook(Some(std::sync::Arc::new(move |text| {
         list.lock().unwrap().push(text.to_string())
     })));
-    // A kernel's borders are part of a program's structure.
+    // The padding of a kernel is part of a program's structure.
     let x = counted(&[1, 1, 40, 40]);
     let mut ys = Vec::new();
     for n in 1..30 {

@@ -1,11 +1,11 @@
-//! Random programs that run again and again with other sizes, offsets and numbers in between: every run
-//! gives what the reference gives, and the first sizes the same bits as before.
+//! Random programs that run repeatedly, with other sizes, offsets and numbers in between. Every run agrees with the
+//! reference, and a repeated run has the same bits as the first.
 
 use crate::cuda::test_device;
 use kiln::{DType, Device, PadMode, Tensor, TopK, Var, cat, keep};
 use kiln_ir::fuzz::Rng;
 
-/// What differs between the runs of a program.
+/// The parameters that differ between the runs of a program.
 #[derive(Copy, Clone, Debug)]
 struct Given {
     batch: usize,
@@ -31,7 +31,7 @@ fn data(shape: &[usize]) -> Tensor {
     Tensor::from_slice(&values, shape).to(test_device())
 }
 
-/// The `kind`-th operation on `[batch, length, 4]`, which gives another of these.
+/// Applies the `kind`-th operation to a `[batch, length, 4]` tensor; the result has that form too.
 fn apply(kind: usize, x: &Tensor, w: &Tensor, g: Given) -> Tensor {
     let shape = x.shape().unwrap();
     let (batch, length) = (shape[0], shape[1]);
@@ -72,7 +72,7 @@ fn program(seed: u64, g: Given) -> Vec<Tensor> {
     let w = Var::parameter(data(&[4, 4])).unwrap();
     let mut y = x.get();
     for _ in 0..3 + rng.below(6) {
-        // Nothing is taken of what has become short.
+        // A short result is concatenated with its operand, so that later operations can take parts of it.
         let kind = rng.below(20);
         let next = apply(kind, &y, &w.get(), g);
         y = match next.shape().unwrap()[1] {
@@ -90,7 +90,7 @@ fn program(seed: u64, g: Given) -> Vec<Tensor> {
     outputs
 }
 
-/// The values, if they are those of the reference.
+/// The values, after checking that they are those of the reference.
 fn run(seed: u64, g: Given) -> Result<Vec<Vec<u32>>, String> {
     let outputs = program(seed, g);
     let outputs: Vec<&Tensor> = outputs.iter().collect();

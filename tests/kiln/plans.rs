@@ -1,4 +1,4 @@
-//! Functions called with many sizes take few plans.
+//! Functions called with many sizes need few plans.
 
 use crate::plan_cache::is_alone;
 use kiln::{
@@ -16,7 +16,7 @@ fn data(shape: &[usize]) -> Tensor {
 /// A function of a size n, as two types of integer, and tensors `[n, 5]`, `[1, 2, n, n + 1]` and `[n]`.
 type Function<'a> = &'a dyn Fn(usize, i64, &Tensor, &Tensor, &Tensor) -> Tensor;
 
-/// How many plans a function takes for sizes that follow each other.
+/// Records the number of plans of a function for consecutive sizes.
 fn plans(name: &str, f: Function, found: &mut Vec<(u64, String)>) {
     let before = cache_stats().compiled;
     for n in 6..=60 {
@@ -39,8 +39,8 @@ macro_rules! sweep {
     };
 }
 
-/// The most plans for a function of 55 sizes: the first three have plans of their own, and a size that divides another
-/// may be computed in another way than one that does not.
+/// The most plans for a function of 55 sizes. The first three sizes have plans of their own, and a size that divides
+/// another may be computed differently from one that does not.
 const MOST: u64 = 16;
 
 #[test]

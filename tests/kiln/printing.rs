@@ -1,4 +1,4 @@
-//! Tensors print as in PyTorch. The texts are PyTorch's, but for the names of dtypes.
+//! Tensors print as in PyTorch. The texts are PyTorch's, except for the names of dtypes.
 
 use crate::vector;
 use kiln::{DType, PrintOptions, Tensor};
@@ -100,7 +100,7 @@ fn dims_are_nested_and_lines_break() {
         "tensor([ 0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13, 14, 15, 16, 17,\n        \
          18, 19, 20, 21, 22, 23])",
     );
-    // As PyTorch has it: zeros don't count for the width, so these lines are long.
+    // As in PyTorch, zeros don't count for the width, so these lines are long.
     let zeros = Tensor::zeros([25], DType::F32).to_string();
     assert_eq!(zeros.lines().next().unwrap().matches("0.").count(), 24);
     assert_prints(
@@ -129,7 +129,7 @@ fn many_elements_are_summarised() {
          [9800, 9801, 9802,  ..., 9897, 9898, 9899],\n        \
          [9900, 9901, 9902,  ..., 9997, 9998, 9999]])",
     );
-    // What isn't shown decides nothing.
+    // Elements that are not shown do not affect the format.
     let mut values = vec![1.0f32; 1001];
     values[500] = 0.5;
     let text = vector(&values).to_string();

@@ -1,4 +1,4 @@
-//! The profiler: which kernels ran, how often, what they cost.
+//! The profiler: the kernels that ran, their numbers of runs, and their costs.
 
 use crate::matrix;
 use kiln::profiler::{Profile, profile};
@@ -40,7 +40,7 @@ fn kernels_of_reads_and_of_compiled_functions_are_counted() {
     let products = named(&found, "matmul");
     assert_eq!(products.len(), 3);
     for p in &products {
-        // Two operations for each multiplication, at least, and both operands are read.
+        // At least two operations for each multiplication, and both operands are read.
         assert!(p.flops >= 2.0 * 48.0 * 32.0 * 40.0, "{p:?}");
         assert!(p.bytes >= 4.0 * (48.0 * 32.0 + 32.0 * 40.0), "{p:?}");
         assert!(
@@ -128,7 +128,7 @@ fn what_kernels_reach_of_the_peak_is_told_once_it_is_measured() {
     let row = &all.rows[0];
     assert!(all.share_of_peak(row).unwrap() > 0.0);
     assert!(all.table(3).contains("of peak"), "{}", all.table(3));
-    // What takes twice as long reaches half.
+    // A kernel that takes twice as long reaches half the share.
     let mut slow = row.clone();
     slow.total *= 2;
     let half = all.share_of_peak(&slow).unwrap() / all.share_of_peak(row).unwrap();

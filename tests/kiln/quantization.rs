@@ -21,7 +21,7 @@ fn network() -> Result<Sequential> {
     Ok(net)
 }
 
-/// The mean distance as a part of the mean size.
+/// The mean distance, relative to the mean magnitude.
 fn distance(y: &Tensor, exact: &Tensor) -> Result<f64> {
     let off = (y - exact).abs().mean(()).item::<f64>()?;
     Ok(off / exact.abs().mean(()).item::<f64>()?)
@@ -46,12 +46,12 @@ fn a_calibrated_network_is_near_the_one_of_floats() -> Result<()> {
         let f = compile(&x, |x| no_grad(|| calibration.quantized(|| net.call(x))))?;
         let compiled = distance(&f.run(&x)?, &eager)?;
         assert!(compiled < 0.01, "{compiled}");
-        // Each layer is a kernel, and one makes the images into bytes.
+        // Each layer is a kernel, and one more quantises the images.
         let explain = f.explain();
         assert!(explain.kernels_run() <= 5, "{explain}");
         let found = f.verify(&x)?;
         assert!(found.is_right(), "{found}");
-        // Half as many bytes are farther off.
+        // With seven bits the results are farther from the exact ones.
         let reduced = || reduce_range(|| calibration.quantized(|| net.call(&x)));
         let eager = no_grad(reduced);
         let farther = distance(&eager, &exact)?;
@@ -79,7 +79,7 @@ impl Forward for Block {
     }
 }
 
-/// Between residual blocks there are bytes alone: what a layer reads is quantised for all that read it behind.
+/// Residual blocks exchange bytes alone: a layer's input is quantised once for all its readers.
 #[test]
 fn what_a_layer_reads_is_stored_as_bytes_alone() -> Result<()> {
     with_seed(7, || {
@@ -115,7 +115,7 @@ fn what_a_layer_reads_is_stored_as_bytes_alone() -> Result<()> {
     })
 }
 
-/// Another reader of what a layer has read finds what its bytes stand for.
+/// Another reader of a quantised input gets the values that the bytes represent.
 #[test]
 fn what_was_quantised_is_read_as_its_bytes() -> Result<()> {
     let x = Tensor::from_slice(&[-1.0f32, 0.26, 0.031, 2.0], [1, 4]);
@@ -134,7 +134,7 @@ fn what_was_quantised_is_read_as_its_bytes() -> Result<()> {
     assert_eq!(behind.to_vec::<f32>()?, stands_for.to_vec::<f32>()?);
     assert_ne!(behind.to_vec::<f32>()?, x.to_vec::<f32>()?);
     assert_eq!(sum.item::<f32>()?, stands_for.sum(()).item::<f32>()?);
-    // Outside it is what it was.
+    // Outside of quantisation the input is unchanged.
     assert_eq!((&x * 1.0).to_vec::<f32>()?, x.to_vec::<f32>()?);
     Ok(())
 }
@@ -155,7 +155,7 @@ fn linear_layers_scale_bytes_as_they_run() -> Result<()> {
             let found = f.verify(&x)?;
             assert!(found.is_right(), "{found}");
         }
-        // Zeros are zeros, and halves come back as halves.
+        // Zeros stay zeros, and f16 inputs give f16 results.
         let net = Linear::with(8, 3, LinearOptions::new().bias(false))?;
         let zeros = Tensor::zeros([2, 8], DType::F32);
         let y = quantize_dynamic(|| net.call(&zeros));
@@ -195,7 +195,7 @@ fn layers_that_were_not_observed_are_refused() -> Result<()> {
         error(x.quantize_per_tensor(scale, zero, dtype));
     }
     error(x.dequantize_per_tensor(1.0, 0));
-    // At the user's line.
+    // The error is at the user's line.
     let narrow = Tensor::zeros([4, 7], DType::F32);
     let wrong = error(quantize_dynamic(|| x.linear(&narrow)));
     assert!(wrong.contains("quantization.rs:"), "{wrong}");
@@ -211,7 +211,7 @@ fn layers_take_a_batch_of_none() -> Result<()> {
     no_grad(|| calibration.observe(|| net.call(&x)))?;
     let quantized = |c: &Calibration, x: &Tensor| no_grad(|| c.quantized(|| net.call(x)));
     let before = quantized(&calibration, &x).to_vec::<f32>()?;
-    // Which ends no range.
+    // An empty batch changes no range.
     no_grad(|| calibration.observe(|| net.call(&none)))?;
     assert_eq!(quantized(&calibration, &x).to_vec::<f32>()?, before);
     assert_eq!(quantized(&calibration, &none).shape()?, [0, 10, 8, 7]);

@@ -4,7 +4,7 @@ use kiln::{DType, Tensor, manual_seed};
 use kiln_base::prim::{RandomKind, random_uniform_f32, random_words};
 use std::sync::Mutex;
 
-/// The default generator is the process's.
+/// A lock: the default generator belongs to the process.
 static SEED: Mutex<()> = Mutex::new(());
 
 #[test]

@@ -1,4 +1,4 @@
-//! Lazy reads: what is kept, poisoned tensors, long chains.
+//! Lazy reads: kept values, poisoned tensors, long chains.
 
 use crate::{assert_reference, matrix, vector};
 use kiln::{DType, ErrorKind, Tensor, realize_all};
@@ -16,7 +16,7 @@ fn a_read_keeps_held_intermediates_that_reach_memory() {
     let product = matrix(5, 7).matmul(matrix(7, 3));
     let total = product.exp().sum([0, 1]);
     total.realize().unwrap();
-    // Whether kept or recomputed, it has its value.
+    // Kept or recomputed, it has the right value.
     assert_reference(&product);
 }
 

@@ -1,5 +1,5 @@
-//! Training that is interrupted and goes on in a fresh process ends with the same bits, also where the size of a batch
-//! changes: what runs follows from the program and the sizes, not from what ran before.
+//! Training that is interrupted and resumed in a fresh process ends with the same bits, also if the batch size
+//! changes. The kernels that run follow from the program and the sizes, not from earlier runs.
 
 use kiln::nn::optim::{AdamW, Optimizer};
 use kiln::nn::{
@@ -46,7 +46,7 @@ impl Training {
         self.head.call(h.mean([2, 3]))
     }
 
-    /// The batch of a step, and a loss of it on held out data in between.
+    /// Trains on the batch of a step, and evaluates a loss on held out data.
     fn step(&mut self, step: usize) -> kiln::Result<()> {
         let batch = BATCHES[step % BATCHES.len()];
         let (x, y) = with_seed(step as u64, || {
@@ -88,7 +88,7 @@ impl Training {
     }
 }
 
-/// Steps from `from` until `until`, from the file of step `from` to that of `until`.
+/// Runs the steps from `from` until `until`: loads the file of step `from` and writes that of `until`.
 fn part(from: usize, until: usize, folder: &Path) -> kiln::Result<Vec<u32>> {
     let file = |step: usize| folder.join(format!("{step}.safetensors"));
     kiln::manual_seed(5);
@@ -124,7 +124,7 @@ fn a_part_of_training() {
     std::fs::write(folder.join("bits"), text.join(" ")).unwrap();
 }
 
-/// The bits after steps that run in processes which begin at these steps.
+/// The bits after training in several processes, which begin at these steps.
 fn bits(begins: &[usize]) -> String {
     let name = format!("kiln-resuming-{}-{}", std::process::id(), begins.len());
     let folder = std::env::temp_dir().join(name);
@@ -150,7 +150,7 @@ fn bits(begins: &[usize]) -> String {
 fn a_run_in_parts_ends_with_the_bits_of_a_whole_one() {
     let whole = bits(&[0]);
     assert!(whole.len() > 1000, "all weights");
-    // A fresh process begins with a small batch, with a large one, and with each step.
+    // A fresh process begins with a small batch, with a large one, and at every step.
     assert!(whole == bits(&[0, 2]), "in two parts");
     assert!(whole == bits(&[0, 4, 5]), "in three parts");
     let every: Vec<usize> = (0..STEPS).collect();

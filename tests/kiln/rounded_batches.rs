@@ -1,11 +1,11 @@
-//! A batch that mixed precision rounds to f16 or bf16 is rounded by every product and convolution that reads it, and
-//! what they compute is what they compute of a batch that was rounded before.
+//! In mixed precision, a batch is rounded to f16 or bf16 by every product and convolution that reads it. The results
+//! equal those for a batch that was rounded before.
 
 use kiln::{Compiled, Conv, DType, Result, Spec, Tensor, Var, compile, with_seed};
 
 type Results = Vec<Vec<f64>>;
 
-/// A function of a batch and a weight gives results and the gradient of the weight.
+/// Compiles a function of a batch and a weight to its results and the gradient of the weight.
 fn compiled(
     spec: Spec,
     weight: &Tensor,
@@ -44,7 +44,7 @@ fn check(
     for (found, wanted) in found.iter().zip(&wanted) {
         let largest = wanted.iter().fold(1e-30, |m: f64, x| m.max(x.abs()));
         for (a, b) in found.iter().zip(wanted) {
-            // Sums may be cut otherwise, of which each is rounded to a half once.
+            // The schedules of sums may differ; each sum is rounded to f16 or bf16 once.
             let off = (a - b).abs() / largest;
             assert!(off < 8e-3, "{shape:?} {weight:?} {half}: {a} and {b}");
         }

@@ -1,4 +1,4 @@
-//! Every rewrite rule on the engine: programs made for a rule fire it, and give what the reference gives.
+//! Every rewrite rule on the engine: programs written for a rule fire it, and agree with the reference.
 
 use kiln_compiler::Options;
 use kiln_testkit::programs::check;

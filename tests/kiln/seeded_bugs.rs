@@ -1,5 +1,5 @@
-//! Deliberately broken kernels and plans are caught: the runtime refuses them, or their results differ
-//! from the reference on random programs.
+//! Deliberately broken kernels and plans are caught: the runtime refuses them, or their results differ from the
+//! reference on random programs.
 
 use crate::oracle::{Engine, Oracle, run};
 use kiln_base::prim::{Binary, Reduction, ScatterKind, Unary};
@@ -12,7 +12,7 @@ use kiln_runtime::Executable;
 use kiln_testkit::programs::differentiated;
 use std::sync::Arc;
 
-/// A bug: changes a plan, or leaves it alone where it does not apply.
+/// A bug: changes a plan, or does nothing where it does not apply.
 type Bug = fn(&mut Plan) -> bool;
 
 const BUGS: &[(&str, Bug)] = &[
@@ -183,7 +183,7 @@ const BUGS: &[(&str, Bug)] = &[
     ),
     ("a scan loses what its second half starts from", |p| {
         p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
-            // Lanes cut in two that both start from nothing.
+            // Each lane is cut in two, and the second half starts anew.
             Kernel::Scan(s) if s.outer.is(1) && s.inner.is(1) => match s.len.as_const() {
                 Some(n) if n > 2 && n % 2 == 0 => {
                     (s.outer, s.len) = (Dim::Const(2), Dim::Const(n / 2));
@@ -215,7 +215,7 @@ const BUGS: &[(&str, Bug)] = &[
     ("the first to a place wins a scatter", |p| {
         p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::Scatter(s) if s.kind == ScatterKind::Set => {
-                // The source from its end.
+                // The source is read from its end.
                 let a = s.axis as usize;
                 let last = &s.index_shape[a] - &Dim::ONE;
                 for operand in [&mut s.index, &mut s.src] {
@@ -374,7 +374,7 @@ fn every_bug_is_caught() {
     let mut caught = vec![0; BUGS.len()];
     let mut planted = vec![0; BUGS.len()];
     let forward = (0..250).map(|seed| (seed, config.graph(seed)));
-    // The roles of convolutions that only gradients have.
+    // Gradients add the roles of convolutions that forward graphs lack.
     let backward = (0..80).map(|seed| Some((seed, differentiated(config.graph(seed))?)));
     for (seed, graph) in forward.chain(backward.flatten()) {
         let oracle = Oracle::new(&graph, random_inputs(&graph, seed));

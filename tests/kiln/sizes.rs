@@ -1,4 +1,4 @@
-//! Sizes and numbers that nobody means: every call gives a value or an error at its line, soon.
+//! Hostile sizes and numbers: every call returns a value, or an error at its line, within a short time.
 
 use kiln::{
     Affine, Attention, AvgPool, BinCount, Combinations, Conv, ConvTranspose, Cosine, CrossEntropy,
@@ -27,7 +27,7 @@ const SIZES: [i64; 12] = [
 ];
 const NUMBERS: [f64; 7] = [0.0, -1.0, 1e300, -1e300, f64::NAN, f64::INFINITY, 1e-300];
 
-/// What a call gives.
+/// The tensors that a call returns, whatever its type.
 trait Given {
     fn tensors(self) -> Vec<kiln::Result<Tensor>>;
 }
@@ -52,7 +52,7 @@ impl Given for kiln::Result<()> {
     }
 }
 
-/// Whether an error names a line of this file that holds the call's name.
+/// True if an error points to a line of this file that contains the call's name.
 fn is_at(e: &kiln::Error, call: &str) -> bool {
     let line = include_str!("sizes.rs")
         .lines()
@@ -62,7 +62,7 @@ fn is_at(e: &kiln::Error, call: &str) -> bool {
     e.loc().file().ends_with("sizes.rs") && line.is_some_and(|line| line.contains(name))
 }
 
-/// What is wrong with what a call gave.
+/// Fails if the result of a call is wrong.
 fn judged(given: Vec<kiln::Result<Tensor>>, call: &str) -> Result<(), String> {
     for t in given.into_iter().take(8) {
         let read = t.and_then(|t| {
@@ -82,7 +82,7 @@ fn judged(given: Vec<kiln::Result<Tensor>>, call: &str) -> Result<(), String> {
                 return Err(e.to_string());
             }
             Err(e) if e.op().is_empty() || e.message().is_empty() => return Err(format!("{e:?}")),
-            // Running out of memory is found where values are read.
+            // Running out of memory is found only when values are read.
             Err(e) if e.kind() == ErrorKind::Memory => {}
             Err(e) if !is_at(&e, call) => return Err(format!("{e}, which is not its line")),
             Err(_) => {}
@@ -97,14 +97,14 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// Said at once too, since a later call may end the process.
+    /// Also prints the message at once, since a later call may end the process.
     fn note(&mut self, wrong: String) {
         eprintln!("{wrong}");
         self.wrong.push(wrong);
     }
 
     fn case<T: Given>(&mut self, text: String, call: impl FnOnce() -> T) {
-        // Somebody listens until all is over.
+        // The receiver exists until all calls are done.
         let _ = self.at.send(text.clone());
         let judge = || judged(call().tensors(), &text);
         match catch_unwind(AssertUnwindSafe(judge)) {
@@ -115,7 +115,7 @@ impl Sweep {
     }
 }
 
-/// Each call with each number in the place of `$v`.
+/// Calls each function with each number in place of `$v`.
 macro_rules! sweep {
     ($sweep:ident, $values:expr, $v:ident: $($call:expr;)*) => {
         for $v in $values {
@@ -294,7 +294,7 @@ fn sweep_numbers(s: &mut Sweep) {
     );
 }
 
-/// Calls that take sizes elsewhere than in an argument.
+/// Calls that take sizes from something other than an argument.
 trait Others {
     fn cat_with(&self, dim: i64) -> Tensor;
     fn stack_with(&self, dim: i64) -> Tensor;
@@ -302,7 +302,7 @@ trait Others {
 }
 
 impl Others for Tensor {
-    /// Concatenates what is stretched along `dim`: the sum of the sizes may not be a size.
+    /// Concatenates tensors expanded along `dim`: the sum of their sizes may not be representable.
     #[track_caller]
     fn cat_with(&self, dim: i64) -> Tensor {
         let one = Tensor::ones([1, 1], DType::U8);
@@ -320,7 +320,7 @@ impl Others for Tensor {
     }
 }
 
-/// In a process of its own, which is given little memory.
+/// Runs in a process of its own with a small memory limit.
 #[test]
 fn hostile_numbers_give_values_or_errors_soon() {
     if std::env::var_os("KILN_ALONE").is_none() {
@@ -366,7 +366,7 @@ fn hostile_numbers_give_values_or_errors_soon() {
     assert!(count > 2000, "{count}");
 }
 
-/// So that memory that nobody asked Kiln's limits for is missed early.
+/// Limits the address space, so that an allocation beyond Kiln's limits fails early.
 fn limit_address_space(bytes: u64) {
     #[cfg(target_os = "linux")]
     // SAFETY: sets a limit of this process.

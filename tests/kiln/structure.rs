@@ -1,7 +1,7 @@
-//! Counts of the sources that are not to grow: import circles, files with `unsafe`, crates that a user compiles.
+//! Counts of the sources that must not grow: import circles, files with `unsafe`, crates that a user compiles.
 //!
-//! `cargo test --test kiln -- structure:: --nocapture` prints them, and the lines of each kind. A count that has become
-//! smaller is to be lowered here.
+//! `cargo test --test kiln -- structure:: --nocapture` prints them, and the lines of each kind. When a count has
+//! become smaller, lower it here.
 
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::DiGraph;
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Crates of the engine.
+/// The crates of the engine.
 const ENGINE: [&str; 5] = ["kernel", "jit", "cpu", "cuda", "runtime"];
-/// The most files of a circle in other crates that have one of more than three.
+/// The largest number of files in an import circle, for each other crate with a circle of more than three files.
 const CIRCLES: [(&str, usize); 8] = [
     ("fake-cuda", 4),
     ("gpu-emulator", 5),
@@ -22,9 +22,9 @@ const CIRCLES: [(&str, usize); 8] = [
     ("tensor", 7),
     ("x86-interpreter", 5),
 ];
-/// Files of the engine that have `unsafe` code.
+/// The number of files of the engine with `unsafe` code.
 const UNSAFE: usize = 94;
-/// Crates that a project compiles which depends on `kiln` with its default features.
+/// The number of crates that a project compiles if it depends on `kiln` with its default features.
 const CRATES: usize = 60;
 
 fn root() -> &'static Path {
@@ -49,7 +49,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The module that a file below `src` is, as a path from the crate's root.
+/// The module of a file below `src`, as a path from the crate's root.
 fn module(src: &Path, file: &Path) -> Vec<String> {
     let relative = file.strip_prefix(src).unwrap().with_extension("");
     let mut path: Vec<String> = (relative.components())
@@ -101,7 +101,7 @@ fn code(file: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The paths from the root that a file imports, and whether it passes them on (`pub use`).
+/// The paths from the root that a file imports, each with true if it re-exports it (`pub use`).
 fn imports(code: &str, module: &[String]) -> Vec<(Vec<String>, bool)> {
     let mut found = Vec::new();
     for statement in code.split(';') {
@@ -116,7 +116,7 @@ fn imports(code: &str, module: &[String]) -> Vec<(Vec<String>, bool)> {
         for leaf in leaves(&statement[from + 4..]) {
             let parts: Vec<&str> = leaf.split("::").map(str::trim).collect();
             let ups = parts.iter().take_while(|p| **p == "super").count();
-            // A name alone is of a child, or of another crate.
+            // A single name belongs to a child module or to another crate.
             let above = match parts[0] {
                 "crate" => 0,
                 _ => module.len().saturating_sub(ups),
@@ -141,7 +141,7 @@ fn largest_circle(src: &Path) -> Vec<String> {
         .map(|(i, f)| (module(src, f), i))
         .collect();
     let texts: Vec<String> = files.iter().map(|f| code(f)).collect();
-    // What each module passes on, by name.
+    // The re-exports of each module, by name.
     let mut passed = BTreeMap::new();
     for (module, at) in &modules {
         for (path, public) in imports(&texts[*at], module) {
@@ -269,7 +269,7 @@ fn a_project_compiles_few_crates() {
     );
 }
 
-/// Lines by kind: what users link, what tests are made with, tests.
+/// Prints lines by kind: code that users link, tools for tests, tests.
 #[test]
 fn lines_are_printed() {
     const TOOLS: [&str; 8] = [

@@ -1,4 +1,4 @@
-//! Threads that read and write the same cells, in any order, all get their turn.
+//! Threads that read and write the same cells in any order all make progress.
 
 use crate::vector;
 use kiln::{DType, ErrorKind, Spec, Tensor, Var, compile, keep};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const THREADS: usize = 8;
 const ROUNDS: usize = 150;
 
-/// Runs `work` for each of some threads at a time, and fails if one of them has not ended in a minute.
+/// Runs `work` in several threads at a time, and fails if one of them has not ended within a minute.
 #[track_caller]
 fn all_end(threads: usize, work: impl Fn(usize) + Send + Sync + Clone + 'static) {
     let (done, ended) = mpsc::channel();
@@ -18,7 +18,7 @@ fn all_end(threads: usize, work: impl Fn(usize) + Send + Sync + Clone + 'static)
         std::thread::spawn(move || {
             start.wait();
             work(t);
-            // Nobody listens any more if another thread was given up.
+            // The receiver is gone if another thread was given up.
             let _ = done.send(t);
         });
     }
@@ -80,7 +80,7 @@ fn lazy_and_compiled_runs_with_swaps_and_failures_end() {
                     a.assign(&y).and(b.assign(&x))
                 }
                 2 => {
-                    // The whole run fails, and what was assigned goes with it.
+                    // The whole run fails, and its assignments are undone.
                     let bad = a.get().index_select(0, &picks).sum(keep([0]));
                     a.assign(&(a.get() * &bad))
                         .and(b.assign(&(b.get() * bad)))
@@ -98,7 +98,7 @@ fn lazy_and_compiled_runs_with_swaps_and_failures_end() {
                     a.get().realize().map(drop)
                 }
             };
-            // Of one's own, or of another thread that joined in.
+            // The error may come from its own run, or from another thread's run that this one joined.
             if let Err(e) = ended {
                 assert_eq!(e.kind(), ErrorKind::Data, "{e}");
             }
@@ -106,7 +106,7 @@ fn lazy_and_compiled_runs_with_swaps_and_failures_end() {
     });
 }
 
-/// Anything in any order: what is held across rounds depends on values that others write over.
+/// Operations in any order: values held across rounds depend on cells that others overwrite.
 #[test]
 fn held_values_of_cells_that_others_assign_stay() {
     let cells = cells();
@@ -145,7 +145,7 @@ fn held_values_of_cells_that_others_assign_stay() {
     });
 }
 
-/// A run has its turn while others assign without reading.
+/// A run makes progress while others assign without reading.
 #[test]
 fn a_compiled_run_gets_cells_that_are_always_pending() {
     let cells = cells();
@@ -173,7 +173,7 @@ fn a_compiled_run_gets_cells_that_are_always_pending() {
     });
 }
 
-/// What a forked child does, and how it ended: its exit code, none if it hung.
+/// Runs `child` in a forked process and returns its exit code; `None` if it hung.
 #[cfg(unix)]
 fn forked(child: impl FnOnce() -> i32) -> Option<i32> {
     // SAFETY: the child ends in `_exit`, without unwinding or running what others left to run.
@@ -219,7 +219,7 @@ fn a_forked_child_computes_or_says_why_not() {
     let x = Tensor::ones([1 << 18], DType::F32);
     let compute = |n: i64| (&x * n).sum([0]).item::<f32>();
     assert_eq!(compute(2).unwrap(), 524288.0);
-    // Nobody computes: the child has threads of its own.
+    // No other thread computes: the child starts threads of its own.
     for round in 0..5 {
         let code = forked(|| match compute(3 + round) {
             Ok(sum) if sum == ((3 + round) << 18) as f32 => 0,
@@ -227,7 +227,7 @@ fn a_forked_child_computes_or_says_why_not() {
         });
         assert_eq!(code, Some(0));
     }
-    // Another thread computes, most of the time.
+    // Another thread computes most of the time.
     let stop = AtomicBool::new(false);
     let codes: Vec<Option<i32>> = std::thread::scope(|s| {
         s.spawn(|| {

@@ -1,4 +1,4 @@
-//! Choosing algorithms by measuring them: whatever is chosen, the results are right.
+//! Choosing algorithms by measurement: the results are right for every choice.
 
 use crate::matrix;
 use kiln::tuning::{Choice, Mode, Outcome, Precision, Settings, Store, Trial, Why};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// A store that no other test has.
+/// The path of a store that no other test uses.
 pub fn store(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("kiln-tuning-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
@@ -35,7 +35,7 @@ pub fn options(mode: Mode, store: &Path) -> CompileOptions {
     }
 }
 
-/// Asserts that two slices agree to a part of their largest element.
+/// Asserts that two slices agree to a fraction of their largest element.
 #[track_caller]
 fn assert_close(a: &[f32], b: &[f32], part: f32) {
     assert_eq!(a.len(), b.len());
@@ -44,7 +44,7 @@ fn assert_close(a: &[f32], b: &[f32], part: f32) {
     assert!(a.iter().zip(b).all(near), "{a:?}\n{b:?}");
 }
 
-/// A network of a convolution, work behind it, another one, and a product, of so many images.
+/// A network of a convolution with an epilogue, another convolution, and a product, for this number of images.
 fn network(images: usize, options: &CompileOptions) -> Result<Compiled<Tensor, Tensor>> {
     let w = Var::new(&(Tensor::rand([6, 3, 3, 3], DType::F32) - 0.5))?;
     let depthwise = Var::new(&(Tensor::rand([6, 1, 3, 3], DType::F32) - 0.5))?;
@@ -119,7 +119,7 @@ fn tuned_programs_are_right_and_say_what_they_use() {
 fn deterministic_choices_change_no_bit() {
     let store = store("deterministic");
     let plain = run(&seeded(&options(Mode::Off, &store)));
-    // Whoever filled the store.
+    // The result does not depend on the mode that filled the store.
     for mode in [Mode::On, Mode::Deterministic] {
         seeded(&options(mode, &store));
         assert_eq!(run(&seeded(&options(Mode::Deterministic, &store))), plain);
@@ -182,7 +182,7 @@ fn precision_says_which_algorithms_are_candidates() {
         "{exact:?}"
     );
     assert!(!has(&default, "winograd_4"), "{default:?}");
-    // What is legal grows with what is allowed.
+    // The legal candidates grow with the allowed approximations.
     assert!(exact.len() <= default.len() && default.len() <= fast.len());
     assert!(exact.iter().all(|n| has(&default, n)) && default.iter().all(|n| has(&fast, n)));
     assert_eq!(
@@ -201,7 +201,7 @@ fn a_filter_of_many_taps_may_be_computed_by_transforms() {
     let compiled = |mode, precision| {
         let options = CompileOptions {
             precision,
-            // Transforms are of images with channels first.
+            // Transform algorithms need images with channels first.
             layout: Layout::ChannelsFirst,
             ..options(mode, &store)
         };
@@ -246,7 +246,7 @@ fn every_way_to_run_a_fused_kernel_is_right() {
         (|x| (x * 2.0).exp() + x.argmax(keep(1)), [67, 1031]),
         (|x| x.sin() * x - 1.0, [1, 70_001]),
         (|x| x.transpose(0, 1) + 1.0, [263, 1001]),
-        // Large enough for stores that bypass the cache, with beginnings and ends that are no whole lines of it.
+        // Large enough for stores that bypass the cache; both ends are not aligned to cache lines.
         (|x| x.sin() * x - 1.0, [1, 2_100_003]),
         (|x| x.softmax(1), [2049, 1031]),
     ];
@@ -334,7 +334,7 @@ fn what_is_fused_and_how_sums_are_cut_are_choices() {
     );
     let again = make(&on);
     assert_eq!(again.plan(), tuned.plan(), "one store gives one program");
-    // A region that can't be cut in the way that is the best of its key is cut by rule, and says so.
+    // A region whose best measured schedule is not legal for it gets its schedule by rule, and reports that.
     let file = Store::new(on.tune.store.as_ref().unwrap().to_path_buf());
     let mut record = file.get(&fusion.key).unwrap();
     record.trials.push(Trial {
@@ -381,7 +381,7 @@ fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     assert!(has("conv f32 2 x 1:3->6 ") && has("conv f32 channels last 2 x 1:3->6 "));
     let layouts = choices.iter().find(|c| c.key.starts_with("network "));
     let line = format!("layouts {}", layouts.unwrap());
-    // What was measured may be that everything has channels last.
+    // Channels last everywhere may be the measured choice.
     let other = ["measured ", "channels_last "]
         .iter()
         .any(|name| line.contains(name));
@@ -396,7 +396,7 @@ fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     };
     assert!(measured(9) > 0);
     assert_eq!(measured(10), 0);
-    // In a layout that is given, only that is measured.
+    // If the layout is given, only that one is measured.
     let first = CompileOptions {
         layout: Layout::ChannelsFirst,
         ..options(Mode::On, &store("layouts-first"))
@@ -407,7 +407,7 @@ fn layouts_follow_from_what_convolutions_were_measured_to_take() {
     assert_close(&run(&made), &run(&first), 1e-4);
 }
 
-/// x + 1, with further kernels of which two are right.
+/// x + 1, with alternative kernels of which two are right.
 static NEXT: LazyLock<CustomOp> = LazyLock::new(|| {
     let add = |by: f32| {
         move |inputs: &[ArrayView<'_>], output: &mut ArrayViewMut<'_>| {
@@ -462,12 +462,12 @@ fn custom_ops_bring_candidates_and_bad_ones_never_win() {
     hangs did not answer for 4000 ms
     "
     );
-    // Bit for bit the operator's own.
+    // The result equals the operator's own kernel bit for bit.
     let same = make(Mode::Deterministic);
     assert!(["default", "same"].contains(&&same.explain().tuning.choices[0].chosen[..]));
     assert_eq!(same.run(&x).unwrap().to_vec::<f32>().unwrap(), expected);
     assert_eq!(make(Mode::Off).plan(), make(Mode::Off).plan());
-    // A name stands for one kernel.
+    // A name stands for one kernel only.
     let twice = kiln_base::custom::register_alternative("test::next", "same", |_, _| Ok(()));
     assert!(twice.unwrap_err().contains("can't have another kernel"));
 }
@@ -518,7 +518,7 @@ fn settings_of_the_process() {
     assert_eq!(compiled(&product), 1);
     let store = tuning::store_path().unwrap();
     assert!(!store.exists(), "frozen");
-    // Another mode is another program.
+    // Another mode makes another program.
     tuning::set_mode(Mode::On);
     assert_eq!([compiled(&product), compiled(&product)], [1, 0]);
     assert_eq!(Store::new(&store).records().len(), 1);
@@ -590,7 +590,7 @@ fn a_setting_that_cannot_be_read_is_an_error() {
     assert!(e.to_string().contains(text), "{e}");
 }
 
-/// A product with work behind it, a softmax of its rows, and sums of its columns.
+/// A product with an epilogue, a softmax of its rows, and sums of its columns.
 fn on_a_gpu(gpu: Device, options: &CompileOptions) -> Compiled<[Tensor; 3], [Tensor; 2]> {
     let specs = [[5, 2000], [2000, 33], [1, 33]];
     let specs = specs.map(|s: [usize; 2]| Spec::new(DType::F32, s).on(gpu));
@@ -611,7 +611,7 @@ fn results(made: &Compiled<[Tensor; 3], [Tensor; 2]>, gpu: Device) -> Vec<Vec<f3
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }
 
-/// Puts made-up times of choices' candidates, by their number and name, into a store.
+/// Writes made-up times for the choices' candidates, by their number and name, into a store.
 pub fn remember(path: &Path, choices: &[Arc<Choice>], time: impl Fn(usize, &str) -> u64) {
     let file = Store::new(path);
     for choice in choices {
@@ -669,7 +669,7 @@ fn what_the_store_says_of_a_gpu_is_used() {
             assert_ne!(tuned.plan(), off.plan());
         }
     }
-    // What a budget holds is the default.
+    // With a memory budget, the defaults are used.
     let budget = CompileOptions {
         memory_budget: Some(1 << 30),
         ..on
@@ -677,7 +677,7 @@ fn what_the_store_says_of_a_gpu_is_used() {
     assert!(on_a_gpu(gpu, &budget).explain().tuning.choices.is_empty());
 }
 
-/// Each candidate runs once, on a slow emulated GPU too.
+/// Each candidate runs once, with patience for a slow emulated GPU.
 pub const ONCE: Effort = Effort {
     least: 1,
     most: 1,
@@ -686,7 +686,7 @@ pub const ONCE: Effort = Effort {
     patience: Duration::from_secs(300),
 };
 
-/// The program of a compiled function for a GPU, with every way to compute its launches.
+/// The program of a compiled function for a GPU, with all candidates for its launches.
 pub fn lowered_for_a_gpu(made: &Program) -> kiln_codegen::Program {
     let graph = &made.explain().stages.as_ref().unwrap().optimized;
     let lowering = kiln_codegen::Options {
@@ -717,7 +717,7 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
         assert!(trials > 3, "{trials}");
         program
     };
-    // Sums of products of halves are in f32 where a bias is added.
+    // With a bias, sums of products of f16 are in f32.
     let halves = [vec![40, 300], vec![33, 300], vec![33]];
     let halves = halves.map(|shape: Vec<usize>| Spec::new(DType::F16, shape).on(gpu));
     let linear = compile_with(&halves, &options, |[x, w, b]| x.linear_with(w, &b));

@@ -1,4 +1,4 @@
-//! Which approximations a tuner may choose on a GPU, and that wrong ones are found.
+//! The approximations that a tuner may choose on a GPU; wrong ones are found.
 
 use crate::matrix;
 use crate::tuning::{ONCE, lowered_for_a_gpu, options, remember, store};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const SHAPES: [[usize; 2]; 4] = [[41, 210], [210, 37], [23, 63], [13, 207]];
 
-/// A product with work behind it, a softmax of its columns, and a convolution.
+/// A product with an epilogue, a softmax of its columns, and a convolution.
 fn compiled(gpu: Device, options: &CompileOptions) -> Compiled<[Tensor; 4], [Tensor; 3]> {
     let specs = SHAPES.map(|s| Spec::new(DType::F32, s).on(gpu));
     let made = compile_with(&specs, options, |[x, w, image, filters]| {
@@ -32,7 +32,7 @@ fn results(made: &Compiled<[Tensor; 4], [Tensor; 3]>, gpu: Device) -> Vec<Vec<f3
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }
 
-/// What a candidate gives up, as far as its name says.
+/// The approximation that a candidate uses, according to its name.
 fn class(name: &str) -> Option<String> {
     Approximation::named(name).map(|a| a.to_string())
 }
@@ -44,7 +44,7 @@ fn classes<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     classes
 }
 
-/// All that ways give up.
+/// The approximations of all candidates.
 const FAST: [&str; 5] = ["fast math", "tf32", "tf32x3", "winograd_2", "winograd_4"];
 
 #[test]
@@ -69,12 +69,12 @@ fn approximations_on_a_gpu_follow_the_precision() {
         let made = compiled(gpu, &with(precision));
         let choices = &made.explain().tuning.choices;
         assert_eq!(classes(choices.iter().flat_map(|c| &c.candidates)), allowed);
-        // Without measurements nothing is given up.
+        // Without measurements no approximation is chosen.
         assert!(choices.iter().all(|c| class(&c.chosen).is_none()));
         all.clone_from(choices);
     }
     let exact = results(&compiled(gpu, &options(Mode::Off, &path)), gpu).concat();
-    // A store says that what gives something up is the fastest.
+    // The store records each approximation as the fastest in turn.
     for wanted in FAST {
         remember(&path, &all, |i, name| {
             let first = class(name).as_deref() == Some(wanted);
@@ -103,7 +103,7 @@ fn approximations_on_a_gpu_follow_the_precision() {
     }
 }
 
-/// The kernels of the program with all their ways.
+/// The kernels of the program with all their candidates.
 fn lowered(gpu: Device) -> Program {
     let made = compiled(gpu, &options(Mode::Off, &store("precision-checked")));
     lowered_for_a_gpu(&made)
@@ -123,7 +123,7 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
         trials.filter(|t| class(&t.name).is_some()).collect()
     };
     for task in &mut program.tasks {
-        // Those that give up nothing have a test of their own.
+        // Candidates without an approximation have a test of their own.
         let default = task.ways[0].name();
         let ways = &mut task.ways;
         ways.retain(|w| w.name() == default || w.approximation.is_some());
@@ -131,7 +131,7 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
     let timed = |t: &Trial| matches!(t.outcome, Outcome::Timed(_));
     let wrong = |t: &Trial| matches!(t.outcome, Outcome::Wrong(_));
     let pruned = |t: &Trial| matches!(t.outcome, Outcome::Pruned(_));
-    // Those of every class that the cost model gives a chance are as they should be.
+    // Every class of approximations has a candidate with this outcome; the cost model pruned all others.
     let all_are = |program: &Program, outcome: &dyn Fn(&Trial) -> bool| {
         let (are, others): (Vec<Trial>, Vec<Trial>) =
             tried(program).into_iter().partition(|t| outcome(t));
@@ -139,7 +139,7 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
         others.iter().for_each(|t| assert!(pruned(t), "{t}"));
     };
     all_are(&program, &timed);
-    // Factors off by a hundredth, and tiles that are turned.
+    // Factors off by a hundredth, and transposed tiles.
     for way in program.tasks.iter_mut().flat_map(|t| &mut t.ways) {
         let (right, wrong) = match way.approximation {
             None => continue,

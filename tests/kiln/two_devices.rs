@@ -1,4 +1,4 @@
-//! One optimiser, and clipping, for parameters on the CPU and on a GPU.
+//! One optimiser and gradient clipping for parameters on the CPU and on a GPU.
 
 use crate::cuda::device;
 use crate::matrix;
@@ -42,7 +42,7 @@ impl Split {
     }
 }
 
-/// Parameters and norms after some steps, in the third of which one parameter has no gradient.
+/// Parameters and norms after some steps; in the third step one parameter has no gradient.
 fn trained<R: Rule>(rule: R, devices: [Device; 2]) -> (Vec<f32>, Vec<f32>) {
     let split = Split::new(devices);
     let parameters = split.parameters();
@@ -86,7 +86,7 @@ fn check<R: Rule + Clone>(rule: R) {
 fn parameters_on_both_are_trained_by_one_optimizer() {
     check(SGD::new().momentum(0.9).weight_decay(0.1));
     check(AdamW::new());
-    // Numbers that are kept for each parameter, and reductions.
+    // Rules with scalars per parameter, and with reductions.
     check(NAdam::new());
     check(Adafactor::new());
 }

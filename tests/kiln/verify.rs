@@ -1,4 +1,4 @@
-//! Every kernel of a plan beside the reference, and the rewrite behind a wrong result.
+//! Comparison of every kernel of a plan with the reference, and the rewrite that caused a wrong result.
 
 use crate::{matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
@@ -113,7 +113,7 @@ fn kernels_on_a_gpu_are_right_and_nothing_is_committed() {
     verify_commits_nothing(gpu);
 }
 
-/// Floats that are rounded to integers, compared and sorted fall to either side of an edge: that is no error.
+/// Floats that are rounded to integers, compared or sorted may fall on either side of an edge: that is no error.
 #[test]
 fn discrete_results_are_right() {
     let devices = [Some(kiln::Device::Cpu), crate::cuda::device()];
@@ -218,7 +218,7 @@ fn a_broken_kernel_is_named_with_its_line() {
     assert_eq!(broken, 1);
     let executable = Executable::new(plan).unwrap();
     let found = kiln_compiler::verify(&c.stages, &executable, &inputs).unwrap();
-    // What reads the wrong values is right itself.
+    // A kernel that reads wrong values is right itself.
     let wrong: Vec<_> = found.checks.iter().filter(|c| !c.is_right()).collect();
     assert_eq!(wrong.len(), 1, "{found}");
     assert_eq!((wrong[0].loc.line(), wrong[0].loc.file()), (20, "user.rs"));
@@ -260,7 +260,7 @@ fn memory_that_is_given_away_too_early_is_refused_or_found() {
 
 #[test]
 fn a_fold_that_overflows_is_the_rewrite_that_bisect_names() {
-    // Beside values this small, the unfolded product is finite; the folded weight is not.
+    // With values this small, the unfolded product is finite; the folded weight is not.
     let weight = Var::new(&(Tensor::ones([2, 1, 1, 1], DType::F32) * 1e20)).unwrap();
     let (mean, variance) = (vector(&[0.0; 2]), vector(&[1.0; 2]));
     let (mean, variance) = (Var::new(&mean).unwrap(), Var::new(&variance).unwrap());
@@ -308,7 +308,7 @@ fn right_programs_have_nothing_to_bisect() {
     );
 }
 
-/// Takes `sin` for `tanh` where it is added to something.
+/// Replaces `tanh` by `sin` where it is added to something.
 struct Broken;
 
 impl Rule for Broken {
@@ -369,7 +369,7 @@ fn arguments_that_do_not_fit_are_errors() {
         assert_eq!(f.verify(&wrong).unwrap_err().kind(), ErrorKind::Value);
         assert_eq!(f.bisect(&wrong).unwrap_err().kind(), ErrorKind::Value);
     }
-    // Data errors are those of a run.
+    // A data error is reported as in a run.
     let table = Linear::new(2, 2).unwrap();
     let f = compile(Spec::new(DType::I64, [1]), |x| {
         table.weight.get().index_select(0, &x)

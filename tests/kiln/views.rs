@@ -1,4 +1,4 @@
-//! Views, strides and what can be viewed, by PyTorch's rules.
+//! Views, strides and the conditions for views, by PyTorch's rules.
 
 use crate::matrix;
 use kiln::{DType, Diagonal, Strided, Tensor, Var, Window, step};
@@ -32,7 +32,7 @@ fn strides_follow_the_chain_of_views() {
     let t = ones(&[10, 10]).t();
     assert_strides(&t, &[1, 10], false);
     assert_strides(&t.contiguous(), &[10, 1], true);
-    // Strides of single elements don't matter, and no elements are always contiguous.
+    // Strides of axes of size 1 don't matter, and a tensor without elements is always contiguous.
     assert!(ones(&[1, 5]).t().is_contiguous());
     assert!(ones(&[3, 0, 2]).transpose(0, 2).is_contiguous());
     assert_strides(&ones(&[2, 0, 3]), &[3, 3, 1], true);
@@ -65,7 +65,7 @@ fn diagonals_windows_and_strided_parts_are_views() {
         &[1, 3],
         false,
     );
-    // Copies, in PyTorch too.
+    // These copy, in PyTorch too.
     assert_strides(&ones(&[4, 4]).t().diag_with(1), &[1], true);
     assert_strides(&ones(&[3]).diag(), &[3, 1], true);
     let e = x.diagonal_with(Diagonal::new().dim1(1).dim2(2)).view(6);
@@ -101,14 +101,14 @@ fn a_view_that_would_copy_is_an_error_that_names_reshape() {
     let copied = x.t().contiguous().view([24]).to_vec::<f32>().unwrap();
     assert_eq!(copied, x.t().reshape([24]).to_vec::<f32>().unwrap());
     assert_eq!(copied[1], x.i((1, 0)).item::<f32>().unwrap());
-    // Dims that still lie together can be joined, others can be split.
+    // Dims that are still contiguous can be joined, others can be split.
     assert!(x.i(1..3).view([12]).error().is_none());
     assert!(x.i((.., 1..3)).view([8]).error().is_some());
     assert!(x.i((.., 1..3)).view([2, 2, 2]).error().is_none());
     assert!(x.t().view([2, 3, 4]).error().is_none());
     assert!(x.i((.., ..1)).view([4]).error().is_none());
     assert!(x.i(0).expand([3, 6]).view([18]).error().is_some());
-    // A wrong count says so, not that it needs a copy.
+    // The error of a wrong count says so, not that a copy is needed.
     let e = x.t().view([5, 5]).realize().unwrap_err();
     assert!(!e.message().contains("reshape"), "{e}");
 }
@@ -124,7 +124,7 @@ fn sizes_are_inferred_and_refused() {
     assert_eq!(ones(&[3, 1]).expand([2, -1, 4]).shape().unwrap(), [2, 3, 4]);
     assert!(message(ones(&[3]).expand([-1, 3])).contains("keeps no dim"));
     assert!(ones(&[3]).expand([4]).error().is_some());
-    // Refused where it is written, not when it is read.
+    // The error is raised when the view is recorded, not when it is read.
     let absurd = ones(&[1]).expand([1i64 << 40, 1 << 40]);
     assert!(absurd.error().is_some());
     assert!(ones(&[2, 1]).squeeze(0).shape().unwrap() == [2, 1]);

@@ -1,4 +1,4 @@
-//! Examples that people who learnt PyTorch know by heart, with their values.
+//! Well-known examples from PyTorch's documentation, with their values.
 
 use crate::assert_close;
 use kiln::{Conv, CrossEntropy, DType, Im2Col, Nll, Reduction, Tensor, cat, stack};
@@ -25,7 +25,7 @@ fn scatter() {
     let src = range(&[3, 5]);
     let index = Tensor::from([[1i64, 1, 1, 1], [2, 0, 1, 2], [2, 0, 1, 2]]);
     let placed = Tensor::zeros([3, 3], DType::I64).scatter(1, &index, &src);
-    // Of several values for one place the last stays.
+    // Of several values for one element, the last stays.
     let want = [0, 4, 0, 7, 8, 9, 12, 13, 14];
     assert_eq!(placed.to_vec::<i64>().unwrap(), want);
 }
@@ -94,7 +94,7 @@ fn weighted_losses() {
             "{loss:?}"
         );
     }
-    // Divided by the weights of the targets.
+    // The loss is divided by the weights of the targets.
     for loss in [nll(Reduction::Mean), entropy(Reduction::Mean)] {
         assert!((loss[0] - 0.9076).abs() < 5e-5, "{loss:?}");
     }

@@ -1,4 +1,4 @@
-//! Arguments out of range: what PyTorch refuses is refused, what it takes is taken.
+//! Arguments out of range: those that PyTorch refuses are refused, those that it accepts are accepted.
 
 use kiln::{
     Bags, BinaryCrossEntropy, CrossEntropy, DType, ErrorKind, GaussianNll, MultiMargin,
@@ -102,7 +102,7 @@ fn indices_have_the_dtypes_that_pytorch_takes() {
             .to_vec::<f64>();
         let wanted = wanted.unwrap_or_else(|e| panic!("{name}: {e}"));
         for dtype in [Bool, U8, I16, I32, I64, F32] {
-            // A float target of a cross-entropy is one of probabilities.
+            // A float target of a cross-entropy is a tensor of probabilities.
             if (dtype, *name) == (F32, "cross_entropy") {
                 continue;
             }
@@ -139,7 +139,7 @@ fn a_binary_cross_entropy_outside_0_and_1_is_a_data_error() {
             text, "all elements of target should be between 0 and 1",
             "{v}"
         );
-        // Nothing is learned from such a step either.
+        // Such a step gives no gradient either.
         let x = bad.requires_grad_(true);
         mean(&x, &one).backward().unwrap();
         assert!(x.grad().unwrap().to_vec::<f32>().is_err());

@@ -1,4 +1,4 @@
-//! What is said about sizes and dtypes that do not fit.
+//! The error messages for sizes and dtypes that do not fit.
 
 use super::ints;
 use crate::errors::shown;

@@ -138,7 +138,7 @@ fn the_mode_is_the_smallest_of_the_most_frequent_and_its_last_place() {
                 .max_by_key(|i| frequency(lane[**i]))
                 .unwrap();
             let same = |w: &f64| *w == lane[best] || w.is_nan() && lane[best].is_nan();
-            // Every NaN is a value of its own, so that the first of them counts.
+            // Every NaN counts as a distinct value, so the first of them wins.
             match lane[best].is_nan() {
                 true => vec![lane.iter().position(same).unwrap()],
                 false => vec![lane.iter().rposition(same).unwrap()],

@@ -132,7 +132,7 @@ fn unpooling_undoes_pooling() {
     );
 }
 
-/// A sample of one `[H, W]` plane as the definition has it.
+/// A sample of one `[H, W]` plane by the definition.
 struct Plane<'a> {
     image: &'a Host,
     plane: [usize; 2],
@@ -202,7 +202,7 @@ impl Plane<'_> {
     }
 }
 
-/// Folded at both ends until inside.
+/// Reflects a coordinate at both ends until it is inside.
 fn mirrored(mut at: f64, low: f64, high: f64) -> f64 {
     if low == high {
         return 0.0;
@@ -311,7 +311,7 @@ fn a_factor_that_leaves_a_size_copies_where_pytorch_does() {
         (&[1, 1, 4], 1.2, linear, &[0, 1, 2, 3]),
         (&[1, 4], 1.2, Nearest, &[0, 1, 2, 3]),
         (&[1, 4], 2.2, Nearest, &[0, 0, 1, 1, 2, 2, 3, 3]),
-        // Of others than images, the nearest are those at the factor's steps.
+        // For tensors other than images, the nearest indices follow the steps of the factor.
         (&[4], 1.2, Nearest, &[0, 0, 1, 2]),
         (&[1, 1, 4], 1.2, Nearest, &[0, 0, 1, 2]),
         (&[4], 2.2, Nearest, &[0, 0, 0, 1, 1, 2, 2, 3]),

@@ -1,4 +1,4 @@
-//! Elements put by index.
+//! Elements written by index.
 
 use super::{Host, assert_is, assert_near, ints, read};
 use kiln::{Combine, DType, Diagonal, Put, ScatterReduction, Tensor};
@@ -9,7 +9,7 @@ fn index(rng: &mut Rng, shape: &[usize], bound: usize) -> Host {
     Host::made(shape, || rng.below(bound) as f64)
 }
 
-/// x with each element of the source that the index covers combined into its place.
+/// x with each source element that the index covers combined into its destination.
 fn scattered(
     x: &Host,
     dim: usize,
@@ -226,7 +226,7 @@ fn a_scattered_diagonal_is_the_diagonal() {
                 DType::F32,
                 &src,
             );
-            // All else stays: with the old diagonal back, it is x again.
+            // All other elements are unchanged: with the old diagonal restored, the result is x.
             let back = y.diagonal_scatter_with(
                 x.diagonal_with(Diagonal::new().offset(offset).dim1(a).dim2(b)),
                 Diagonal::new().offset(offset).dim1(a).dim2(b),

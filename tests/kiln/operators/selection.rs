@@ -117,7 +117,7 @@ fn index_put_places_broadcasts_and_accumulates() {
         let mut expected = x.clone();
         for n in 0..3 {
             for a in 0..4 {
-                // Indices on both sides of a whole dim: theirs comes first.
+                // Indices on both sides of a whole dim: their dim comes first.
                 let at = x.offset(&[i[n].rem_euclid(3) as usize, a, j[n] as usize]);
                 let v = values.data[n * 4 % 12 + a];
                 expected.data[at] = if accumulate { expected.data[at] + v } else { v };
