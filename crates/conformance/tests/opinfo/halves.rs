@@ -1,9 +1,9 @@
 //! Every operator and its gradient in f16 and bf16: PyTorch's samples of f32, rounded.
 //!
-//! What a call of halves must give is what the reference evaluation, which agrees with PyTorch on the samples as they are,
-//! gives in f64 for the same rounded inputs. How far it may be off is derived: each result and each value in between may
-//! be rounded, which is as if inputs were off by a few roundings, so the reference is asked how far results move if
-//! inputs are.
+//! The expected result is that of the reference evaluation in f64 for the same rounded inputs; the reference agrees
+//! with PyTorch on the original samples. The tolerance is derived: each result and each intermediate value may be
+//! rounded, which has the effect of inputs that are off by a few roundings. So the reference computes how far results
+//! move if inputs do.
 
 use kiln_goldens::samples::listed;
 use kiln_goldens::{Array, Case, Engine, Folder, Kind, Outcome, ids, run};
@@ -11,23 +11,23 @@ use kiln_tensor::DType;
 use kiln_testkit::sweep::Sweep;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Samples whose results are asked for in f32, which gradients in halves do not fit.
+/// Samples that request results in f32, which gradients in f16 or bf16 do not fit.
 const IN_F32: &[&str] = &["cumprod/f32_00", "cumsum/f32_00", "prod/f32_00"];
 
-/// What takes f32 and f64 alone, as in PyTorch.
+/// The error of an operator that accepts only f32 and f64, as in PyTorch.
 const WIDE: &str = "f32 or f64";
 
 /// Roundings of a result, and of what it is computed from.
 const ROUNDINGS: f64 = 8.0;
 
-/// How the floats of a case's tensors are changed.
+/// The change of the floats of a case's tensors.
 #[derive(Copy, Clone)]
 enum Change {
     /// Rounded.
     Rounded,
-    /// Rounded, then as f64.
+    /// Rounded, then converted to f64.
     Exact,
-    /// The same, each off by at most a rounding, in a way that depends on this number.
+    /// The same, with each number off by at most a rounding, depending on this number.
     Moved(u64),
 }
 
@@ -70,7 +70,7 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// What is wrong with a sample in halves; `Err` if it is refused.
+/// The deviations of a sample in f16 or bf16; `Err` if it is refused.
 fn judged(
     folder: &Folder,
     id: &str,
@@ -128,7 +128,7 @@ fn difference(got: &[f64], want: &[f64], moved: &[Vec<f64>], dtype: DType) -> Op
         2f64.powi(-133)
     };
     let moves = |i: usize| moved.iter().map(move |m| (m[i] - want[i]).abs());
-    // What jumps where inputs hardly move is not compared there.
+    // A result that jumps for slightly different inputs is not compared there.
     let jumps = |i: usize| {
         moved
             .iter()
@@ -184,7 +184,7 @@ fn check(engine: Engine) {
     let ids = one_each(&folder);
     let sweep = Sweep::wanted().filter(|_| matches!(engine, Engine::Cuda(_)));
     let range = sweep.map_or(0..ids.len(), |s| s.share(ids.len()));
-    // Compiling kernels takes long: without a sweep, every operator is computed in one of the two on a GPU.
+    // Compiling kernels takes long: without a sweep, every operator runs in one of the two dtypes on a GPU.
     let alternate = matches!(engine, Engine::Cuda(_)) && sweep.is_none();
     for (i, id) in ids[range].iter().enumerate() {
         let both = [DType::F16, DType::BF16];

@@ -1,4 +1,4 @@
-//! Attention: every way to call it says the same where the ways overlap.
+//! Attention: all ways to call it agree where they overlap.
 
 use kiln_tensor::{Attention, DType, InProjection, MultiHeadAttention, Tensor, cat};
 

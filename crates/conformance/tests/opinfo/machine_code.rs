@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// By entry.
+/// Kernels by their entry names.
 type Kernels = BTreeMap<String, CudaKernel>;
 
-/// Kernels of a translation unit.
+/// The number of kernels of a translation unit.
 const UNIT: usize = 8;
-/// Of how many cases one is compiled, unless all are.
+/// One of this number of cases is compiled, unless all are.
 const EVERY: usize = 23;
 
-/// What a multiprocessor has.
+/// The resources of a multiprocessor.
 const REGISTERS: u32 = 65536;
 const SHARED: u32 = 160 << 10;
 
@@ -86,7 +86,7 @@ fn collect(plan: &Plan, kernels: &mut Kernels) {
     }
 }
 
-/// What is wrong with the kernels of a unit.
+/// The faults of the kernels of a unit.
 fn check(unit: &[CudaKernel], most: &Mutex<BTreeMap<&str, (u32, String)>>) -> Vec<String> {
     let mut text = String::from(PRELUDE);
     unit.iter().for_each(|k| text += &k.source());
@@ -130,8 +130,8 @@ fn over_budget(kernel: &CudaKernel, r: &Resources) -> Option<String> {
     (r.spilled > 0 || few).then(|| format!("{blocks} blocks of {threads} threads, {r:?}"))
 }
 
-/// Products of 16-bit floats, of at least one number, that don't use tensor cores, or don't copy asynchronously where rows are
-/// aligned.
+/// Products of 16-bit floats, of at least one number, that don't use tensor cores, or don't copy asynchronously
+/// although their rows are aligned.
 fn without_tensor_cores(unit: &[CudaKernel]) -> Vec<String> {
     let product = |k: &&CudaKernel| {
         let source = k.source();

@@ -1,4 +1,4 @@
-//! Every sample on every engine: what is listed as passing passes, and nothing is wrong.
+//! Every sample on every engine: the listed ones pass, and no result is wrong.
 
 use kiln_goldens::samples::{listed, verdict};
 use kiln_goldens::{Case, Engine, Folder, Kind, Outcome, Verdict, ids, run};
@@ -110,7 +110,7 @@ fn the_runner_writes_what_the_contract_says() {
     );
 }
 
-/// What a call gives, written as a sample.
+/// The outcome of a call, written as a sample.
 fn called(folder: &Folder, op: &str, args: &str, keywords: &str) -> Outcome {
     let sample = format!(
         r#"{{"op": "{op}", "tier": "core", "kind": "value", "args": {args}, "kwargs": {keywords},

@@ -54,7 +54,7 @@ rows! {
     "apex.normalization.FusedLayerNorm" = { amp::FusedLayerNorm::new(64)? } "every norm is; also `FusedRMSNorm`";
 }
 
-/// The operations by what they do on a GPU and on a CPU.
+/// The operations by their treatment on a GPU and on a CPU.
 pub(super) fn lists() -> String {
     let said = |rule: Option<AutocastRule>| match rule {
         None => "as they are",
@@ -80,7 +80,7 @@ pub(super) fn lists() -> String {
     table
 }
 
-/// What Apex's levels mean.
+/// The properties of Apex's levels.
 pub(super) fn levels() -> String {
     let mut table = "| | `cast_model_type` | `patch_torch_functions` | `keep_batchnorm_fp32` | `master_weights` | `loss_scale` |\n|---|---|---|---|---|---|\n".to_string();
     for level in OptLevel::ALL {

@@ -1,4 +1,4 @@
-//! The layers, losses, optimisers and schedules that PyTorch has, which are here or said to be missing.
+//! The layers, losses, optimisers and schedules of PyTorch, each of which is either here or listed as missing.
 
 use kiln_nn as nn;
 use std::marker::PhantomData;
@@ -202,7 +202,7 @@ types! { SCHEDULES:
     "torch.optim.lr_scheduler.StepLR" = nn::optim::StepLR,
 }
 
-/// All of PyTorch 2.15's, but for base classes and names that it has given up.
+/// All names of PyTorch 2.15, except base classes and deprecated names.
 pub(super) const THEIRS: &[&str] = &[
     "torch.nn.AdaptiveAvgPool1d",
     "torch.nn.AdaptiveAvgPool2d",

@@ -1,6 +1,6 @@
-//! What PyTorch has and Kiln has not.
+//! Names of PyTorch that Kiln lacks.
 
-/// Names, and why they are not there.
+/// Names, and the reason why they are missing.
 pub(super) struct Missing {
     pub(super) torch: &'static [&'static str],
     pub(super) why: &'static str,

@@ -30,13 +30,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// What PyTorch calls an operator, and the call here.
+/// PyTorch's names of an operator, and the call here.
 struct Row {
     /// PyTorch's names, some with arguments in parentheses.
     torch: &'static [&'static str],
     /// The call.
     code: &'static str,
-    /// How it differs.
+    /// The differences from PyTorch.
     note: &'static str,
 }
 
@@ -49,7 +49,7 @@ macro_rules! rows {
             note: concat!($($note)?),
         }),*];
 
-        /// Never run: the calls need only be right.
+        /// A function that never runs: the calls need only compile.
         #[allow(dead_code, clippy::let_unit_value, clippy::too_many_arguments)]
         fn compiled($($parameters)*) -> Result<()> {
             $(let _ = { $($code)* };)*
@@ -98,15 +98,15 @@ fn bare(torch: &str) -> &str {
     torch.split(['(', ' ']).next().unwrap_or(torch)
 }
 
-/// What the samples of PyTorch say of an operator.
+/// The results of PyTorch's samples for an operator.
 struct Samples {
-    /// Whether some are of the core tier.
+    /// True if some are of the core tier.
     core: bool,
-    /// Whether all of them pass.
+    /// True if all of them pass.
     pass: bool,
 }
 
-/// By the operator's name without `torch.`.
+/// The results by the operator's name without `torch.`.
 static SAMPLES: LazyLock<BTreeMap<String, Samples>> = LazyLock::new(|| {
     let goldens = Folder::opinfo("page").unwrap();
     let root = goldens.path();

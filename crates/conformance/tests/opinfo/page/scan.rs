@@ -71,7 +71,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(other).filter(|w| !w.is_empty())
 }
 
-/// What the text says in code that is Rust's, PyTorch's or the page's own.
+/// Names in code of the text that are Rust's, PyTorch's or the page's own.
 pub(super) const NOT_OURS: &[&str] = &[
     "AutoAugment",
     "CutMix",
