@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What the command takes.
+/// The usage of the command.
 pub const USAGE: &str = "usage: kiln-conformance gpu [options]
 
 Proves the GPU that the CUDA driver shows first. Results are written as they are known, a line each, to
@@ -110,7 +110,7 @@ impl Given {
         named && self.stage.is_none_or(|stage| stage == part.stage)
     }
 
-    /// Where a part's lines go.
+    /// The file of a part's lines.
     fn lines(&self, part: &Part) -> PathBuf {
         self.out.join(format!("{}.jsonl", part.name))
     }
@@ -217,7 +217,7 @@ fn in_process(part: &Part, given: &Given, limit: u64) -> Result<Report, Failed> 
     let ended = within(&mut command, Duration::from_secs(limit))?;
     let text = std::fs::read_to_string(&lines).unwrap_or_default();
     let found = Report::from_lines(&text);
-    // It is known by its last line, of whatever kind.
+    // The last line, of whatever kind, shows how far the part came.
     let last = text.lines().last().unwrap_or("nothing");
     let mut report = Report::going_on(&lines)?;
     match ended {
@@ -233,7 +233,7 @@ fn in_process(part: &Part, given: &Given, limit: u64) -> Result<Report, Failed> 
     Ok(Report::from_lines(&std::fs::read_to_string(&lines)?))
 }
 
-/// What was proven, where and when.
+/// The facts of a proof: machine, versions, commit and date.
 fn facts(settings: &Settings, commit: &str) -> Result<Vec<(&'static str, String)>, Failed> {
     let driver = Driver::open()?;
     let (major, minor) = settings.device.capability().unwrap_or((0, 0));

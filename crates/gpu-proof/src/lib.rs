@@ -5,7 +5,7 @@
 //! which ends a process's use of a GPU, or a part that takes too long, spoils no other. Parts belong to three
 //! stages of at most ten minutes: [`Stage`].
 
-/// Prints a line. That nobody reads any more stops nothing: pages are written, and the exit code says the rest.
+/// Prints a line. A closed reader stops nothing: pages are still written, and the exit code reports the result.
 #[macro_export]
 macro_rules! say {
     ($($text:tt)*) => {{
@@ -35,27 +35,27 @@ use kiln_tensor::Device;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What stops a part.
+/// The error that stops a part.
 pub type Failed = Box<dyn std::error::Error>;
 
-/// What parts are run with.
+/// The settings that parts run with.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The GPU.
     pub device: Device,
-    /// Random programs to run.
+    /// The number of random programs.
     pub seeds: u64,
     /// The first of them.
     pub first: u64,
-    /// Whether parts that check a long run take a small share of it.
+    /// True if parts that check a long run take a small share of it.
     pub short: bool,
-    /// Where outputs of hardware are stored, if anywhere.
+    /// The folder for outputs of hardware, if they are stored.
     pub out: Option<PathBuf>,
-    /// Where the binaries of the test suites are, if anywhere.
+    /// The folder of the test suites' binaries, if there is one.
     pub tests: Option<PathBuf>,
     /// The Python that may have PyTorch.
     pub python: String,
-    /// When the part is to be at its end.
+    /// The time by which the part must end.
     pub deadline: Option<Instant>,
 }
 
@@ -74,12 +74,12 @@ impl Settings {
         }
     }
 
-    /// True if what is not begun yet is to be left out.
+    /// True if checks that have not begun are to be left out.
     pub fn is_over(&self) -> bool {
         self.deadline.is_some_and(|end| Instant::now() >= end)
     }
 
-    /// Whether the device is the emulator, whose timings mean nothing.
+    /// True if the device is the emulator, whose timings mean nothing.
     pub fn emulated(&self) -> bool {
         self.device.name().contains("emulator")
     }
@@ -97,7 +97,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The stage that the command line calls so.
+    /// The stage of this name on the command line.
     pub fn named(name: &str) -> Option<Stage> {
         match name {
             "a" => Some(Stage::A),
@@ -113,9 +113,9 @@ pub const STAGE_SECONDS: u64 = 600;
 
 /// A part of the proof.
 pub struct Part {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it shows.
+    /// The claim that it proves.
     pub claim: &'static str,
     /// The stage that it belongs to.
     pub stage: Stage,
@@ -162,7 +162,7 @@ impl Part {
         PARTS.iter().find(|p| p.name == name)
     }
 
-    /// Runs the part in this process. An error that stops it is among what is wrong.
+    /// Runs the part in this process. An error that stops it is added to the faults.
     pub fn run(&self, settings: &Settings, report: &mut Report) {
         let start = Instant::now();
         if let Err(e) = (self.run)(settings, report) {
@@ -181,7 +181,7 @@ mod tests {
         for stage in [Stage::A, Stage::B, Stage::C] {
             let parts = PARTS.iter().filter(|p| p.stage == stage);
             let seconds: u64 = parts.map(|p| p.limit).sum();
-            // Each takes a moment more, to end its process.
+            // Each part takes a moment more to end its process.
             assert!(seconds <= STAGE_SECONDS - 20, "{stage:?}: {seconds}");
         }
     }

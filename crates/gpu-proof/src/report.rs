@@ -10,9 +10,9 @@ use std::path::Path;
 /// A measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was measured.
+    /// The name of the measurement.
     pub name: String,
-    /// The unit of all numbers but the spread and what candidates say.
+    /// The unit of all numbers except the spread and those of candidates.
     pub unit: String,
     /// Kiln's number, a median; `None` where something else is measured.
     pub kiln: Option<f64>,
@@ -24,12 +24,12 @@ pub struct Figure {
     pub predicted: Option<f64>,
     /// Other numbers for the same work, by whose they are.
     pub beside: BTreeMap<String, f64>,
-    /// The ways that the tuner chose among.
+    /// The candidates that the tuner chose among.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<Candidate>,
 }
 
-/// One of the ways to compute a kernel of a measured program.
+/// A candidate for a kernel of a measured program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The tuner's key of the kernel.
@@ -45,12 +45,12 @@ pub struct Candidate {
     pub predicted: Option<f64>,
 }
 
-/// What a part found.
+/// The findings of a part.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Checks that held.
     pub held: u64,
-    /// What is wrong.
+    /// Faults.
     pub wrong: Vec<String>,
     /// Checks and measurements that there was no time for.
     pub left_out: Vec<String>,
@@ -60,7 +60,7 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// Seconds it took; `None` if it did not come to its end.
     pub seconds: Option<f64>,
-    /// Where each line goes.
+    /// The file of the lines.
     lines: Option<File>,
 }
 
@@ -130,7 +130,7 @@ impl Report {
         self.take(&line);
     }
 
-    /// Adds something wrong.
+    /// Adds a fault.
     pub fn wrong(&mut self, what: impl Into<String>) {
         let what = what.into();
         eprintln!("  WRONG {what}");
@@ -151,7 +151,7 @@ impl Report {
         self.add(json!({"note": what}));
     }
 
-    /// Counts a check, or adds what is wrong.
+    /// Counts a check, or adds its fault.
     pub fn check(&mut self, what: &str, result: Result<(), String>) {
         match result {
             Ok(()) => self.add(json!({"held": what})),
@@ -331,7 +331,7 @@ mod tests {
         for row in rows {
             assert!(text.contains(row), "{text}");
         }
-        // What is not known is not there.
+        // Unknown numbers are left out.
         let figures = &report.to_json()["figures"];
         let known: Vec<&String> = figures[0].as_object().unwrap().keys().collect();
         assert_eq!(known, ["beside", "kiln", "name", "spread", "unit"]);
@@ -342,7 +342,7 @@ mod tests {
             (&json!(1.0), &Value::Null)
         );
         assert_eq!(candidates[1]["seconds"], 3.2e-6);
-        // Whatever a process was about when it was killed, what it had written stays.
+        // Lines written before a process was killed stay.
         for end in 0..lines.len() {
             let Some(cut) = lines.get(..end) else {
                 continue;

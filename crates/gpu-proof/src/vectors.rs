@@ -8,11 +8,11 @@ use std::path::Path;
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let (major, minor) = settings.device.capability().unwrap_or((0, 0));
     let driver = Driver::open()?;
-    // What the emulator computes itself is no golden.
+    // Outputs of the emulator are no goldens.
     let out = settings.out.as_ref().filter(|_| !settings.emulated());
     let mut outputs = Vec::new();
     for vector in vectors() {
-        // Code for `sm_90a` runs on that alone.
+        // Code for `sm_90a` runs on that architecture only.
         if vector.architecture.ends_with('a') && (major, minor) != (9, 0) {
             report.note(format!(
                 "skipped: {} is for {}",

@@ -268,7 +268,7 @@ fn table(
     Ok(())
 }
 
-/// What cases are measured with.
+/// The environment in which cases are measured.
 struct Bench<'a> {
     /// Everything runs once then, and its times mean nothing.
     emulated: bool,
@@ -387,7 +387,7 @@ impl Bench<'_> {
             (self.copy)(8)?;
             copies.push(start.elapsed().as_secs_f64() / 8.0);
         }
-        // What is copied is read and written.
+        // Each copied byte is read and written.
         let bandwidth = (COLD / 2) as f64 / median(&copies);
         let peak = match case.flops > 0.0 && !self.emulated {
             true => self.peaks.of(dtype, self.report),
