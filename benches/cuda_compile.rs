@@ -1,5 +1,5 @@
-//! What ResNet-50 for inference costs to compile for a GPU: its kernels, their compilation by NVRTC on all
-//! cores and one by one, and a start from the disk cache.
+//! The cost of compiling ResNet-50 for inference on a GPU: its kernels, their compilation by NVRTC on all cores and
+//! one by one, and a start from the disk cache.
 //!
 //! `cargo bench --bench cuda_compile`, with NVRTC where it is found (`KILN_NVRTC`). Without a GPU's driver in
 //! `KILN_CUDA_DRIVER` the emulated one loads the kernels: it takes PTX and decodes it, which is most of its

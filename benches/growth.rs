@@ -1,6 +1,6 @@
-//! How the time to record, compile, bind, run and drop programs grows with their size: for each size the time on
-//! the processor of the thread that does it, which other programs on the machine disturb less, and the slope, the
-//! exponent of the growth since the size before. Linear is 1, quadratic 2.
+//! The growth of the time to record, compile, bind, run and drop programs with their size. For each size it prints
+//! the processor time of the thread that does the work, which other programs on the machine disturb less, and the
+//! slope: the exponent of the growth since the size before. Linear is 1, quadratic 2.
 //!
 //! ```sh
 //! cargo bench --bench growth            # all of it
@@ -14,7 +14,7 @@ use kiln_models::{Gpt, GptConfig, TransformerConfig};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What is measured at a size; gives the time of what it is about.
+/// A measurement at a size; returns the time of its subject.
 type Measure<'a> = &'a dyn Fn(usize) -> Result<Duration>;
 
 fn main() -> Result<()> {

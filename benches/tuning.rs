@@ -1,8 +1,8 @@
-//! What tuning costs, and how good its picks are: ResNet-50 tuned from nothing and compiled with a filled
-//! store, and picks beside the best of a much longer measurement.
+//! The cost of tuning and the quality of its picks: ResNet-50 tuned from nothing and compiled with a filled store,
+//! and picks compared with the best of a much longer measurement.
 //!
-//! `cargo bench --bench tuning` prints it; nothing is asserted. `KILN_BENCH_PART=network` or `picks` asks for
-//! one of the two.
+//! `cargo bench --bench tuning` prints it; nothing is asserted. `KILN_BENCH_PART=network` or `picks` runs only one of
+//! the two.
 
 use kiln::nn::{Forward, Module};
 use kiln::tuning::{Mode, Settings, Trial};
@@ -116,8 +116,8 @@ fn network(store: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What compiling takes where nothing of the program is known, and what the first run takes over a later one, in
-/// which code is printed and weights are packed.
+/// The time to compile a program of which nothing is known yet, and the extra time of its first run, in which code is
+/// emitted and weights are packed.
 fn compiling(model: &ResNet, store: &Path) -> Result<(), Failed> {
     let x = Tensor::rand([1, 3, 224, 224], DType::F32);
     x.realize()?;
@@ -156,11 +156,11 @@ fn start(store: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// How often each shape is tuned from nothing.
+/// The number of tunings from nothing for each shape.
 const REPEATS: usize = 3;
 /// The largest ratio to the best at which a pick counts as right.
 const NEAR: f64 = 1.03;
-/// The same of a default, which nothing was measured for.
+/// The same ratio for a default, which needs no measurement.
 const FAIR: f64 = 1.15;
 
 /// Products and convolutions of networks: what is picked in tunings from nothing, and what the rules pick,

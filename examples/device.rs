@@ -9,7 +9,7 @@ fn main() -> kiln::Result<()> {
 
     let layer = Linear::new(3, 2)?;
     layer.to(device)?;
-    // What depends on no data goes where its operands are; data is moved.
+    // Tensors that depend on no data go to the device of the other operands; data is moved.
     let x = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]).to(device);
     let y = no_grad(|| layer.call(&x).softmax(1));
     println!("{y}");

@@ -1,4 +1,4 @@
-//! What a small network looks at: trains it on handwritten digits for a moment and writes pictures.
+//! The regions that a small network looks at: trains it on handwritten digits for a moment and writes pictures.
 
 use kiln::data::{DataLoader, TensorDataset, tqdm};
 use kiln::prelude::*;
@@ -49,7 +49,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Writes what the network looks at in ten digits.
+/// Writes the regions that the network looks at in ten digits.
 fn pictures(model: &Sequential, digits: &Tensor, out: &Path) -> Result<()> {
     // Of the class that each digit is taken for, brought to pictures of 64x64.
     let cams = normalise(&grad_cam(model, "relu2", digits, None)?)?;

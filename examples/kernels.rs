@@ -1,4 +1,4 @@
-//! How many kernels networks and training steps become.
+//! The numbers of kernels of networks and training steps.
 //!
 //! ```sh
 //! cargo run --release --example kernels                          # a table
@@ -6,13 +6,13 @@
 //! cargo run --release --example kernels -- encoder-step bf16     # of a training step inside autocast
 //! ```
 //!
-//! A launch is a step of the plan that every run takes; an algorithm of several launches, such as a sum in
-//! parts, counts with each. Launches that start together, such as the updates of small parameters, are one
-//! parallel region, as PyTorch's `foreach` kernels are, and one kernel. What depends on weights alone is
-//! computed once per change of the weights, and counted apart. Casts are launches that only change a dtype. The peak is what the memory
-//! plan of a run needs for temporaries, beside the least that any layout of them needs; kept are those that are there
-//! while the first result is computed and read behind it, which is what a training step keeps from forward to backward. The time is the least
-//! of a few runs.
+//! A launch is a step of the plan that every run takes; each launch of an algorithm of several, such as a sum in
+//! parts, counts. Launches that start together, such as the updates of small parameters, are one parallel region, as
+//! PyTorch's `foreach` kernels are, and one kernel. Work that depends on weights alone is done once per change of the
+//! weights, and counted separately. Casts are launches that only change a dtype. The peak is the bytes of temporaries
+//! in the memory plan of a run, printed next to the lower bound of any layout. Kept are the temporaries that exist
+//! while the first result is computed and are read after it: those that a training step keeps from forward to
+//! backward. The time is the least of a few runs.
 
 use kiln::nn::Module;
 use kiln::{CompileOptions, DType, Error, Result, Tensor};

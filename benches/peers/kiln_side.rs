@@ -25,7 +25,7 @@ pub fn write_start(name: &str, path: &str) -> Result<(), Failure> {
 pub fn serve(name: &str, path: &str, threads: usize) -> Result<(), Failure> {
     kiln::set_threads(threads);
     let base = status("VmRSS")?;
-    // What is calibrated is calibrated on the weights that are read below.
+    // Calibration uses the weights that are read below.
     kiln::manual_seed(0);
     let w = workload(name)?;
     let mut state = StateDict::load(path)?;

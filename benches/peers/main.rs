@@ -23,23 +23,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What stops the comparison.
+/// The error that stops the comparison.
 type Failure = Box<dyn std::error::Error>;
 
-/// Rounds, where nothing else is asked for; each is [`STEPS`] runs of every side.
+/// The number of rounds unless another is given; each is [`STEPS`] runs of every side.
 const ROUNDS: usize = 11;
 const STEPS: usize = 3;
 /// Before a side's turn: threads of others go on spinning for some milliseconds after their last run.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Runs before the rounds, whose results must agree.
 const WARM_UP: usize = 5;
-/// How far results may be apart, relatively: f32 sums of other orders. For the losses of a training step's
-/// first two runs, and of any later ones: where rounding moves the operand of a ReLU to the other side of zero,
-/// gradients differ by some thousandths, PyTorch's own with and without oneDNN too, and steps add that up.
+/// The relative tolerance between results, which are f32 sums in other orders: for the losses of a training step's
+/// first two runs, and for those of later runs. Rounding may move the operand of a ReLU to the other side of zero;
+/// gradients then differ by some thousandths, also between PyTorch with and without oneDNN, and steps accumulate
+/// that.
 const AGREE: [f64; 2] = [1e-3, 3e-2];
-/// The same where a step is computed in halves.
+/// The same for steps computed in f16 or bf16.
 const AGREE_IN_HALVES: [f64; 2] = [2e-2, 5e-2];
-/// The same of bytes, whose scales the sides choose each in its way.
+/// The same for bytes; each side chooses their scales in its own way.
 const AGREE_IN_BYTES: [f64; 2] = [0.1, 0.1];
 /// An allocator that gives nothing back to the system, with huge pages.
 const KEEPS_MEMORY: &str = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:\

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running side.
 pub struct Side {
-    /// What it is, its version and its threads.
+    /// Its name, its version and its threads.
     pub name: String,
     child: Child,
     stdin: ChildStdin,

@@ -1,10 +1,10 @@
-//! What is compared: single operations, and the networks and training steps.
+//! The compared workloads: single operations, networks and training steps.
 
 use kiln::nn::{BatchNorm2d, Forward, LayerNorm, Linear, Module, Sequential};
 use kiln::{CompileOptions, DType, Result, Tensor, compile, no_grad};
 use kiln_models::workloads::{self, Setup, Workload};
 
-/// The operations: names and what they are.
+/// The operations: names and descriptions.
 const OPERATIONS: [(&str, &str); 20] = [
     ("softmax", "softmax of rows, 4096x4096"),
     ("layer-norm", "layer norm, 8192x1024"),
@@ -75,7 +75,7 @@ const NETWORKS_OF_HALVES: [(&str, &str); 6] = [
     ),
 ];
 
-/// Every workload: its name and what it is.
+/// Every workload: its name and its description.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     let networks = workloads::names().chain(NETWORKS_OF_HALVES);
     OPERATIONS.into_iter().chain(networks)
@@ -136,7 +136,8 @@ pub fn workload(name: &str) -> Result<Workload> {
     }
 }
 
-/// Attention of 12 heads of 64: over so many keys, with `-step` behind it with its gradients, and with `-bf16` of that dtype.
+/// Attention of 12 heads of 64 over the given number of keys; with the suffix `-step` also its gradients, with
+/// `-bf16` in that dtype.
 fn attention(what: &str) -> Option<Result<Workload>> {
     let of_halves = what.strip_suffix(HALVES);
     let dtype = if of_halves.is_some() {

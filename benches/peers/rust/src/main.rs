@@ -19,7 +19,7 @@ pub struct Array {
     pub values: Vec<f32>,
 }
 
-/// What all sides start from.
+/// The data that all sides start from.
 pub struct Start {
     pub weights: HashMap<String, Array>,
     pub inputs: Vec<Array>,
