@@ -1,4 +1,5 @@
-//! Counts of the sources that must not grow: import circles, files with `unsafe`, crates that a user compiles.
+//! Counts of the sources that must not grow: import circles, files with `unsafe`, crates that a user compiles; and the
+//! form of comments.
 //!
 //! `cargo test --test kiln -- structure:: --nocapture` prints them, and the lines of each kind. When a count has
 //! become smaller, lower it here.
@@ -26,6 +27,19 @@ const CIRCLES: [(&str, usize); 8] = [
 const UNSAFE: usize = 94;
 /// The number of crates that a project compiles if it depends on `kiln` with its default features.
 const CRATES: usize = 60;
+/// Beginnings of comments that ask instead of saying: a doc comment is a noun phrase, "Returns …" or "True if …".
+const QUESTIONS: [&str; 10] = [
+    "What ",
+    "Whether ",
+    "Which ",
+    "How ",
+    "Says wh",
+    "Says how",
+    "Tells wh",
+    "Determines wh",
+    "Determines how",
+    "Returns whether",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -267,6 +281,33 @@ fn a_project_compiles_few_crates() {
         "{} crates, at most {CRATES}",
         names.len()
     );
+}
+
+#[test]
+fn comments_are_statements() {
+    let folders = ["crates", "tests", "benches", "examples"];
+    let files = folders
+        .iter()
+        .flat_map(|folder| files(&root().join(folder)));
+    let mut found = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut before = "";
+        for (i, line) in text.lines().enumerate() {
+            let line = line.trim_start();
+            // Of a comment, the first line.
+            let begins = !before.starts_with("//") || ["//", "///", "//!"].contains(&before);
+            let words = line.trim_start_matches(['/', '!']).trim_start();
+            let asks = QUESTIONS.iter().any(|q| words.starts_with(q));
+            if line.starts_with("//") && begins && asks {
+                let file = file.strip_prefix(root()).unwrap_or(&file);
+                found.push(format!("{}:{}: {line}", file.display(), i + 1));
+            }
+            before = line.trim_end();
+        }
+    }
+    let (count, all) = (found.len(), found.join("\n"));
+    assert!(found.is_empty(), "{count} comments ask:\n{all}");
 }
 
 /// Prints lines by kind: code that users link, tools for tests, tests.

@@ -1,4 +1,4 @@
-//! What every stage gave, written to files where the environment asks for it.
+//! Dumps: the results of every stage in files, where the environment asks for them.
 
 use crate::explain::why_not;
 use crate::{CompileError, Explain, Stages};

@@ -1,4 +1,4 @@
-//! What the compiler did, for people: as text, as a page, as drawings of the graph.
+//! Explanations of compilations: as text, as a page, as drawings of the graph.
 
 mod conversions;
 mod dot;
@@ -27,37 +27,37 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the compiler did: passes that fired, kernels, memory. Displays as text; [`Explain::to_html`] is
+/// An explanation of a compilation: passes that fired, kernels, memory. Displays as text; [`Explain::to_html`] is
 /// a page with the graphs, [`Explain::to_dot`] the optimised graph for Graphviz.
 #[derive(Clone, Debug)]
 pub struct Explain {
     /// Rewrites, in order: rule, what it looked at, the user's line.
     pub rewrites: Vec<Fired>,
-    /// How often each rule fired.
+    /// The number of times that each rule fired.
     pub counts: Vec<(&'static str, usize)>,
     /// Kernels, prepare steps first.
     pub kernels: Vec<KernelInfo>,
-    /// What is computed again instead of being kept, to stay within a memory budget.
+    /// The values that are rematerialised to stay within a memory budget.
     pub recomputed: Vec<Recomputed>,
     /// Why kernels are smaller than they could be, where that saves memory.
     pub limited: Option<String>,
-    /// How images lie in memory, and why.
+    /// The layout of images in memory, with reasons.
     pub layout: LayoutReport,
     /// Where an image changes its layout.
     pub conversions: Vec<ConversionInfo>,
     /// The CPU's level that it is compiled for; `None` for a GPU.
     pub level: Option<Features>,
-    /// What the plan needs, where all sizes are known.
+    /// The memory that the plan needs, where all sizes are known.
     pub memory: Option<MemoryReport>,
-    /// How algorithms were chosen.
+    /// The choices of candidates.
     pub tuning: Tuning,
-    /// How long compiling took.
+    /// The time that compiling took.
     pub time: Duration,
     /// The optimised graph as text.
     pub graph: String,
     /// The temporaries of a run, where all sizes are known.
     pub temporaries: Vec<MemoryBlock>,
-    /// What the stages gave; the plan cache of lazy programs drops it.
+    /// The results of the stages; the plan cache of lazy programs drops it.
     pub stages: Option<Arc<Stages>>,
 }
 
@@ -66,7 +66,7 @@ pub struct Explain {
 pub struct KernelInfo {
     /// The kernel's name.
     pub name: String,
-    /// How it is computed, where there are several ways.
+    /// The candidate that was chosen, where there are several.
     pub algorithm: Option<Decision>,
     /// Why it is computed like that, where the tuner had a choice.
     pub choice: Option<Arc<Choice>>,
@@ -74,20 +74,20 @@ pub struct KernelInfo {
     pub fusion: Option<Arc<Choice>>,
     /// Its position among the steps of its part of the plan.
     pub step: usize,
-    /// How it is cut for the CPU's level, where all sizes are known: the sums that registers hold, loops that are
+    /// Its schedule for the CPU's level, where all sizes are known: the sums that registers hold, loops that are
     /// printed as machine code or interpreted.
     pub schedule: Option<String>,
-    /// What it costs, as an estimate: arithmetic operations, and bytes of the buffers it touches.
+    /// Its estimated cost: arithmetic operations, and bytes of the buffers it touches.
     pub cost: Cost,
-    /// Whether it runs only when a parameter has changed.
+    /// True if it runs only when a parameter has changed.
     pub prepared: bool,
-    /// Whether it starts together with the one in front of it.
+    /// True if it starts together with the launch before it.
     pub joined: bool,
-    /// Whether a flag that the plan computes can leave it out.
+    /// True if a flag that the plan computes can skip it.
     pub guarded: bool,
     /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
-    /// Whether it does nothing but change a dtype, and perhaps how elements lie, be it for an operation that computes
+    /// True if it does nothing but change a dtype, and perhaps how elements lie, be it for an operation that computes
     /// in another one.
     pub casts: bool,
     /// Why neighbours were not fused into it.
@@ -129,18 +129,18 @@ impl Explain {
         }
     }
 
-    /// How often a rule fired.
+    /// Returns the number of times that a rule fired.
     pub fn count(&self, rule: &str) -> usize {
         let found = self.counts.iter().find(|(name, _)| *name == rule);
         found.map_or(0, |(_, n)| *n)
     }
 
-    /// How many convolutions were folded with their batch norms.
+    /// Returns the number of convolutions that were folded with their batch norms.
     pub fn folded(&self) -> usize {
         self.count("conv_batch_norm")
     }
 
-    /// How many biases were dropped in front of a batch norm that uses batch statistics.
+    /// Returns the number of biases that were dropped in front of a batch norm that uses batch statistics.
     pub fn dropped_biases(&self) -> usize {
         self.count("bias_before_norm")
     }
@@ -188,13 +188,13 @@ impl Explain {
         self.kernels.iter().filter(|k| !k.prepared).count()
     }
 
-    /// How many launches of every run do nothing but change a dtype.
+    /// Returns the number of launches of every run that do nothing but change a dtype.
     pub fn casts_alone(&self) -> usize {
         let casts = |k: &&KernelInfo| !k.prepared && k.casts;
         self.kernels.iter().filter(casts).count()
     }
 
-    /// How many launches of every run start together with another one in front of them.
+    /// Returns the number of launches of every run that start together with one before them.
     pub fn joined(&self) -> usize {
         let joined = |k: &&KernelInfo| !k.prepared && k.joined;
         self.kernels.iter().filter(joined).count()
@@ -264,7 +264,7 @@ pub(crate) fn why_not<'a>(
     tasks.flat_map(|t| &program.tasks[*t].why_not)
 }
 
-/// What was chosen for one of the values that a launch gives.
+/// The choices for one of the values that a launch gives.
 fn fusion(sequence: &Sequence, launch: &Launch, tuned: &Tuned) -> Option<Arc<Choice>> {
     let mut choices = written(launch).filter_map(|b| match &sequence.buffers[ix(b)].origin {
         Origin::Value(value) => tuned.fusion.get(value),

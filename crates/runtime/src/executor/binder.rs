@@ -118,7 +118,7 @@ impl Binder<'_> {
         Ok(work)
     }
 
-    /// Returns whether the parts of a step may be concurrent, and which arguments it writes. They may be concurrent
+    /// Returns true if the parts of a step may be concurrent, and the arguments that it writes. They may be concurrent
     /// if each location in memory that the step writes is touched by one part only.
     pub fn parallel(&self, step: &Step, work: &dyn Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
         let args = &self.contract(step).args;
