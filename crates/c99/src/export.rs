@@ -46,7 +46,8 @@ impl Export {
 
     /// Prints the sources of a package.
     ///
-    /// # Errors If there is no such entry or size, or a part of it can't be printed.
+    /// # Errors
+    /// If there is no such entry or size, or a part of it can't be printed.
     pub fn sources(&self, package: &Package) -> Result<Sources> {
         let entries = self.chosen(package)?;
         let mut used = vec![false; self.sizes.len()];
@@ -158,7 +159,8 @@ impl Export {
 
     /// Writes the sources of a package into a folder, which is created if it is missing.
     ///
-    /// # Errors As [`Export::sources`], or if a file can't be written.
+    /// # Errors
+    /// As [`Export::sources`], or if a file can't be written.
     pub fn write(&self, package: &Package, folder: impl AsRef<Path>) -> Result<Sources> {
         let sources = self.sources(package)?;
         sources.write(folder)?;
@@ -169,7 +171,8 @@ impl Export {
 impl Sources {
     /// Writes the files into a folder, which is created if it is missing.
     ///
-    /// # Errors If a file can't be written.
+    /// # Errors
+    /// If a file can't be written.
     pub fn write(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).map_err(Error::io(folder))?;

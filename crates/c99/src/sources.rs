@@ -84,7 +84,8 @@ pub struct Sources {
 
 /// Prints programs as C sources whose names begin with `name`.
 ///
-/// # Errors If a part of them can't be printed, or their prepared work fails.
+/// # Errors
+/// If a part of them can't be printed, or their prepared work fails.
 pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
     let name = identifier(name).to_ascii_lowercase();
     let made = |in_file: bool| -> Result<Printed> {

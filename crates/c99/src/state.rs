@@ -49,7 +49,8 @@ impl States {
 
     /// An expression for the array of a state that some entry reads.
     ///
-    /// # Errors If no entry reads it.
+    /// # Errors
+    /// If no entry reads it.
     pub fn found(&self, name: &str) -> Result<String> {
         let found = self.all.iter().find(|m| m.name == name);
         let unread = || Error::Damaged(format!("state `{name}` is written and never read"));

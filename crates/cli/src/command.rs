@@ -22,7 +22,8 @@ use std::time::Duration;
 /// Runs a command line whose first word is the program's name. Exits with 0 on success, 1 if something failed, 2 if
 /// the command line is wrong; see [`end`](crate::end).
 ///
-/// # Errors The cause of the failure.
+/// # Errors
+/// The cause of the failure.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
     let matches = match command().try_get_matches_from(words) {
         Ok(matches) => matches,

@@ -56,7 +56,8 @@ pub(crate) fn of(workload: &dyn fmt::Display, e: &kiln::Error) -> Failure {
 
 /// Writes to the standard output.
 ///
-/// # Errors If it can't be written, as when its reader has closed it.
+/// # Errors
+/// If it can't be written, as when its reader has closed it.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

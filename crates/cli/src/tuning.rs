@@ -63,7 +63,8 @@ pub struct TunedChoice {
 
 /// Compiles a workload; the process's settings decide the algorithms of its kernels.
 ///
-/// # Errors If it can't be compiled.
+/// # Errors
+/// If it can't be compiled.
 pub fn tune(
     workload: &Workload,
     dtype: DType,

@@ -12,7 +12,8 @@ const FILE: &str = "libkiln_fake_cuda.so";
 /// The path of the shared library, which Cargo builds as part of this crate: next to the running test, or in the
 /// folder above. If `KILN_CUDA_DRIVER` names another driver, tests run on that one, and this is its path.
 ///
-/// # Panics If it is not there.
+/// # Panics
+/// If it is not there.
 pub fn library() -> PathBuf {
     if let Some(driver) = std::env::var_os("KILN_CUDA_DRIVER").filter(|v| !v.is_empty()) {
         return driver.into();
@@ -36,7 +37,8 @@ pub fn library() -> PathBuf {
 
 /// Loads the library, so that opening `libcuda.so` finds it from now on. Calling it again is fine.
 ///
-/// # Panics If the library is not there or can't be loaded.
+/// # Panics
+/// If the library is not there or can't be loaded.
 pub fn install() {
     handle();
 }

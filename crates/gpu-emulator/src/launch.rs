@@ -75,7 +75,8 @@ impl Launch<'_> {
 
     /// Runs every block, and returns their accesses. These are empty unless races in global memory are checked.
     ///
-    /// # Errors The first fault that is found.
+    /// # Errors
+    /// The first fault that is found.
     pub fn traced(&self, memory: &Memory) -> Result<(Statistics, Trail), Box<Fault>> {
         self.noting(memory, true)
     }

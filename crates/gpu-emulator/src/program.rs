@@ -144,7 +144,8 @@ pub struct Program {
 impl Program {
     /// Parses and decodes `source`, and puts its global variables into `memory` until the program is dropped.
     ///
-    /// # Errors If the text is not PTX, or has an instruction that is not emulated.
+    /// # Errors
+    /// If the text is not PTX, or has an instruction that is not emulated.
     pub fn load(source: &str, memory: &Arc<Memory>) -> Result<Program, LoadError> {
         let module = ptx::parse(source)?;
         let mut program = Program {

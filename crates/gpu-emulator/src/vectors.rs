@@ -189,7 +189,8 @@ fn misc() -> Vector {
 impl Vector {
     /// Runs the kernel in the emulator and returns the bytes of its outputs, concatenated.
     ///
-    /// # Errors A fault of the kernel.
+    /// # Errors
+    /// A fault of the kernel.
     pub fn emulate(&self) -> Result<Vec<u8>, Box<Fault>> {
         let memory = Arc::new(Memory::default());
         let program = Program::load(self.ptx, &memory).expect("the emulator's tests load it");
@@ -234,7 +235,8 @@ impl Vector {
 
     /// Compares outputs with those of hardware; the error names the first difference.
     ///
-    /// # Errors If they differ by more than the elements allow.
+    /// # Errors
+    /// If they differ by more than the elements allow.
     pub fn compare(&self, ours: &[u8], hardware: &[u8]) -> Result<(), String> {
         if ours.len() != hardware.len() {
             return Err(format!(

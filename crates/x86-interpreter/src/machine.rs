@@ -63,8 +63,9 @@ impl<'a> Machine<'a> {
 
     /// Lets code read these bytes, and write them if `writable`. Regions may overlap.
     ///
-    /// # Safety The bytes can be read, and written if `writable`, as long as the machine is used, and nobody else
-    /// writes to them while code runs.
+    /// # Safety
+    /// The bytes can be read, and written if `writable`, as long as the machine is used, and nobody else writes to
+    /// them while code runs.
     pub unsafe fn region(mut self, at: *mut u8, bytes: usize, writable: bool) -> Machine<'a> {
         // SAFETY: what the caller promised.
         unsafe { self.memory.add(at, bytes, writable) };

@@ -55,8 +55,8 @@ impl<'a> Memory<'a> {
 
     /// Adds memory for which the caller answers.
     ///
-    /// # Safety The bytes can be read, and written if `writable`, as long as this is used, and nobody else writes to
-    /// them.
+    /// # Safety
+    /// The bytes can be read, and written if `writable`, as long as this is used, and nobody else writes to them.
     pub unsafe fn add(&mut self, at: *mut u8, bytes: usize, writable: bool) {
         self.regions.push(Region {
             at,

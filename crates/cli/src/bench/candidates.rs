@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Checks and times the candidates of each kernel that has several, alone, on operands that are not in the caches.
 /// Returns those that were timed, and for each other candidate the reason why it was not. Nothing is stored.
 ///
-/// # Errors If the workload can't be compiled.
+/// # Errors
+/// If the workload can't be compiled.
 pub fn candidates(
     workload: &Workload,
     dtype: DType,

@@ -185,7 +185,8 @@ fn cost(explain: &Explain) -> (f64, f64) {
 
 /// Measures workloads in rounds. After each part, `progress` gets the number of finished parts and their total.
 ///
-/// # Errors If a run fails.
+/// # Errors
+/// If a run fails.
 pub fn measure(
     mut ready: Vec<Ready>,
     effort: &Effort,

@@ -13,7 +13,8 @@ pub use workloads::Workload as Program;
 /// Builds and compiles a workload, with random data of a dtype on a device. Training steps in f16 or bf16 are steps
 /// of f32 inside `autocast`.
 ///
-/// # Errors If the sizes don't go together, or the device fails.
+/// # Errors
+/// If the sizes don't go together, or the device fails.
 pub fn program(
     workload: &Workload,
     dtype: DType,

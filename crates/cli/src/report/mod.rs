@@ -134,7 +134,8 @@ impl Report {
 
     /// Writes one line per workload.
     ///
-    /// # Errors If the file can't be written.
+    /// # Errors
+    /// If the file can't be written.
     pub fn save_csv(&self, path: &Path) -> Result<(), Failure> {
         let mut file = csv::Writer::from_path(path)?;
         file.write_record([

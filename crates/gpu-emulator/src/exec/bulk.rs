@@ -33,7 +33,8 @@ impl TensorMap {
     /// The map of a tensor at `base` with elements of `element` bytes. `sizes` and `box_sizes` begin with the fastest
     /// dimension; `strides` are in bytes and leave it out.
     ///
-    /// # Errors If hardware does not allow the map.
+    /// # Errors
+    /// If hardware does not allow the map.
     pub fn new(
         base: u64,
         element: usize,
