@@ -19,7 +19,7 @@ impl Tensor {
         })
     }
 
-    /// a| with the sign of b, where −0 counts as negative; always a float.
+    /// Returns |a| with the sign of b, where −0 counts as negative; always a float.
     #[track_caller]
     pub fn copysign<'a>(&self, other: impl Into<Other<'a>>) -> Tensor {
         let other = other.into();
