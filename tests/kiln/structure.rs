@@ -47,6 +47,11 @@ fn root() -> &'static Path {
 
 /// The Rust files below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
+    files_of(folder, "rs")
+}
+
+/// The files below a folder whose names end so.
+fn files_of(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let Ok(entries) = std::fs::read_dir(folder) else {
         return found;
@@ -54,8 +59,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     for entry in entries.flatten() {
         let path = entry.path();
         if path.is_dir() {
-            found.extend(files(&path));
-        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.extend(files_of(&path, extension));
+        } else if path.extension().is_some_and(|e| e == extension) {
             found.push(path);
         }
     }
@@ -308,6 +313,32 @@ fn comments_are_statements() {
     }
     let (count, all) = (found.len(), found.join("\n"));
     assert!(found.is_empty(), "{count} comments ask:\n{all}");
+}
+
+/// The targets of relative links in Markdown exist.
+#[test]
+fn links_lead_somewhere() {
+    let folders = ["docs", "benches", "crates", "examples"];
+    let below = folders
+        .iter()
+        .flat_map(|folder| files_of(&root().join(folder), "md"));
+    let own = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|file| root().join(file));
+    let mut links = 0;
+    for file in own.into_iter().chain(below) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        // Code is between fences.
+        let prose: String = text.split("```").step_by(2).collect();
+        for link in prose.split("](").skip(1) {
+            let target = link.split([')', '#', ' ']).next().unwrap_or_default();
+            if target.is_empty() || target.contains(':') {
+                continue;
+            }
+            let to = file.parent().unwrap().join(target);
+            assert!(to.exists(), "{} links to {target}", file.display());
+            links += 1;
+        }
+    }
+    assert!(links > 100, "{links} links");
 }
 
 /// Prints lines by kind: code that users link, tools for tests, tests.
