@@ -167,7 +167,7 @@ pub fn run(parser: lexopt::Parser) -> Result<u8, Failed> {
         .collect();
     // A part that a run which is killed never comes to is one without an end.
     for part in PARTS.iter().filter(|p| given.wants(p)) {
-        Report::going_on(&given.lines(part))?;
+        Report::to_file(&given.lines(part))?;
     }
     std::fs::write(given.out.join("facts.json"), json!(facts).to_string())?;
     let stages = if given.stage.is_some() { 1 } else { 3 };
@@ -212,7 +212,6 @@ fn in_process(part: &Part, given: &Given, limit: u64) -> Result<Report, Failed> 
     if let Some(tests) = &given.tests {
         command.arg("--tests").arg(tests);
     }
-    let _ = std::fs::remove_file(&lines);
     let start = Instant::now();
     let ended = within(&mut command, Duration::from_secs(limit))?;
     let text = std::fs::read_to_string(&lines).unwrap_or_default();

@@ -5,6 +5,7 @@ use kiln_runtime::cuda;
 use kiln_tensor::Device;
 use kiln_testkit::sweep::Sweep;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -158,15 +159,23 @@ fn nothing_is_lost_when_it_is_killed() {
     if device().is_none() {
         return;
     }
-    for moment in 0..10 {
+    for moment in 0..13 {
         let arguments = ["--parts", "vectors,programs", "--seeds", "100000"];
         let (out, mut command) = command("killed", &arguments);
         let mut child = command
             .stderr(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(600 + 350 * moment));
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        if moment < 10 {
+            std::thread::sleep(Duration::from_millis(600 + 350 * moment));
+        } else {
+            // Between two parts: the second is announced, its process about to start.
+            let mut lines = stdout.lines().map(Result::unwrap);
+            assert!(lines.any(|l| l.starts_with("programs: ")));
+            std::thread::sleep(Duration::from_millis(moment - 10));
+        }
         child.kill().unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), None);
