@@ -1,6 +1,7 @@
 //! Contractions compute the definitions of products and convolutions.
 
 use super::*;
+use crate::{Conv, ConvRole, Images, MatMul, Matrix};
 use kiln_base::DType;
 
 /// Pseudo-random numbers.

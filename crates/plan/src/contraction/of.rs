@@ -1,0 +1,286 @@
+//! The contractions of matrix products, of convolutions and of the gradients of these.
+
+use super::{Access, BATCH, COLUMNS, Contraction, Filters, ROWS, TERMS};
+use crate::tile::Bound;
+use crate::{Conv, ConvRole, Images, MatMul, Matrix};
+use kiln_base::{Dim, contiguous_strides, numel};
+
+impl From<&MatMul> for Contraction {
+    fn from(p: &MatMul) -> Contraction {
+        let MatMul { batch, m, k, n, .. } = p;
+        let nothing = [Dim::ZERO];
+        let access = |x: &Matrix, [rows, columns, terms]: [&[Dim]; 3]| {
+            let parts = [&x.batch_strides[..], rows, columns, terms];
+            let strides: Vec<Dim> = parts.concat();
+            let extents = batch.iter().chain([m, n, k]);
+            let last = |(n, by): (&Dim, &Dim)| match by.as_const() {
+                Some(..0) => Dim::ZERO,
+                _ => n * by,
+            };
+            let reach = extents.zip(&strides).map(last);
+            Access {
+                arg: x.arg,
+                len: reach.fold(x.offset.clone(), |sum, n| &sum + &n),
+                offset: x.offset.clone(),
+                strides,
+                bounds: Vec::new(),
+            }
+        };
+        let one = |d: &Dim| [d.clone()];
+        let (left, right) = (&p.lhs, &p.rhs);
+        let shape: Vec<Dim> = batch.iter().chain([m, n]).cloned().collect();
+        let mut strides = contiguous_strides(&shape);
+        strides.push(Dim::ZERO);
+        Contraction {
+            loops: [
+                batch.clone(),
+                vec![m.clone()],
+                vec![n.clone()],
+                vec![k.clone()],
+            ],
+            operands: [
+                access(left, [&one(&left.row), &nothing, &one(&left.col)]),
+                access(right, [&nothing, &one(&right.col), &one(&right.row)]),
+            ],
+            result: Access {
+                arg: p.out,
+                len: numel(&shape),
+                offset: Dim::ZERO,
+                strides,
+                bounds: Vec::new(),
+            },
+            skips: false,
+        }
+        .simplified()
+    }
+}
+
+/// A contraction under construction: loops have names.
+#[derive(Default)]
+struct Draft {
+    loops: [Vec<(Dim, usize)>; 4],
+    count: usize,
+}
+
+/// An affine function of named loops.
+#[derive(Clone)]
+struct Affine {
+    offset: Dim,
+    steps: Vec<(usize, Dim)>,
+}
+
+/// A coordinate of an array, and its extent, outside of which it may lie.
+type Coordinate = (Affine, Dim);
+
+/// The coordinates of images, result and filter along an axis of a convolution.
+struct Axis {
+    x: Coordinate,
+    y: Coordinate,
+    tap: Coordinate,
+    /// Zero at the positions that a tap meets, if there may be others; its extent is 1.
+    beside: Option<Coordinate>,
+}
+
+impl Affine {
+    fn of(steps: impl IntoIterator<Item = (usize, Dim)>, offset: Dim) -> Affine {
+        Affine {
+            offset,
+            steps: steps.into_iter().collect(),
+        }
+    }
+}
+
+/// Returns a loop's index as a coordinate.
+fn index(at: usize, extent: &Dim) -> Coordinate {
+    (Affine::of([(at, Dim::ONE)], Dim::ZERO), extent.clone())
+}
+
+impl Draft {
+    /// Adds a loop, inside those of its kind.
+    fn add(&mut self, kind: usize, extent: &Dim) -> usize {
+        self.loops[kind].push((extent.clone(), self.count));
+        self.count += 1;
+        self.count - 1
+    }
+
+    /// Adds a loop along the whole of a coordinate.
+    fn whole(&mut self, kind: usize, extent: &Dim) -> Coordinate {
+        index(self.add(kind, extent), extent)
+    }
+
+    /// Returns the function's stride for each loop.
+    fn strides(&self, f: &Affine) -> Vec<Dim> {
+        let all = self.loops.iter().flatten();
+        let stride = |(_, name): &(Dim, usize)| {
+            let own = f.steps.iter().filter(|(at, _)| at == name);
+            own.fold(Dim::ZERO, |sum, (_, by)| &sum + by)
+        };
+        all.map(stride).collect()
+    }
+
+    /// Returns the condition that a coordinate lies inside.
+    fn bound(&self, (f, extent): &Coordinate) -> Bound {
+        Bound {
+            offset: f.offset.clone(),
+            strides: self.strides(f),
+            extent: extent.clone(),
+        }
+    }
+
+    /// Returns the access to an array of these coordinates, the outermost first. Each is a condition; those that always
+    /// hold are removed later.
+    fn access(&self, arg: u16, coordinates: &[&Coordinate]) -> Access {
+        let shape: Vec<Dim> = coordinates.iter().map(|c| c.1.clone()).collect();
+        let mut whole = Affine::of([], Dim::ZERO);
+        for ((f, _), by) in coordinates.iter().zip(contiguous_strides(&shape)) {
+            whole.offset = &whole.offset + &(&f.offset * &by);
+            let steps = f.steps.iter().map(|(at, step)| (*at, step * &by));
+            whole.steps.extend(steps);
+        }
+        Access {
+            arg,
+            len: numel(&shape),
+            strides: self.strides(&whole),
+            offset: whole.offset,
+            bounds: coordinates.iter().map(|c| self.bound(c)).collect(),
+        }
+    }
+
+    /// Adds the loops along an axis over result positions and taps, which meet at an image position.
+    fn window(&mut self, c: &Conv, i: usize, [positions, taps]: [usize; 2]) -> Axis {
+        let (position, tap) = (
+            self.add(positions, &c.output[i]),
+            self.add(taps, &c.kernel[i]),
+        );
+        let steps = [
+            (position, c.stride[i].clone()),
+            (tap, c.dilation[i].clone()),
+        ];
+        Axis {
+            x: (
+                Affine::of(steps, &Dim::ZERO - &c.padding[i]),
+                c.input[i].clone(),
+            ),
+            y: index(position, &c.output[i]),
+            tap: index(tap, &c.kernel[i]),
+            beside: None,
+        }
+    }
+
+    /// Adds the loops along an axis over image positions and the taps that meet them; see the [module](super).
+    fn meeting(&mut self, c: &Conv, i: usize, [positions, taps]: [usize; 2]) -> Axis {
+        let number = |d: &Dim| d.as_const().expect("strides and dilations are numbers");
+        let (stride, dilation) = (number(&c.stride[i]), number(&c.dilation[i]));
+        let unit = gcd(stride, dilation);
+        let hop = stride / unit;
+        let ceil = |d: &Dim, by: i64| (d + &Dim::Const(by - 1)).div_floor(by);
+        let n = Dim::Const;
+        // For all r and e, the first q is before the first position, or within a step after it.
+        let farthest = n((hop - 1) * dilation + unit - stride);
+        let first = ceil(&(&farthest - &c.padding[i]), stride);
+        let last = ceil(&(&c.input[i] + &c.padding[i]), stride);
+        let r = self.add(BATCH, &n(hop));
+        let e = self.add(BATCH, &n(unit));
+        let q = self.add(positions, &(&last + &first));
+        let u = self.add(taps, &ceil(&c.kernel[i], hop));
+        let x = [(q, n(stride)), (r, n(dilation)), (e, Dim::ONE)];
+        let y = [(q, Dim::ONE), (u, n(-dilation / unit))];
+        let tap = [(r, Dim::ONE), (u, n(hop))];
+        let x_offset = &(&first * &n(-stride)) - &c.padding[i];
+        Axis {
+            x: (Affine::of(x, x_offset), c.input[i].clone()),
+            y: (Affine::of(y, &Dim::ZERO - &first), c.output[i].clone()),
+            tap: (Affine::of(tap, Dim::ZERO), c.kernel[i].clone()),
+            beside: Some(index(e, &Dim::ONE)),
+        }
+    }
+
+    fn extents(&self) -> [Vec<Dim>; 4] {
+        let extents = |loops: &Vec<(Dim, usize)>| loops.iter().map(|(d, _)| d.clone()).collect();
+        self.loops.each_ref().map(extents)
+    }
+}
+
+impl Conv {
+    /// Returns the layout of filters that are read, on a GPU or on a CPU.
+    pub fn filters(&self, on_gpu: bool) -> Filters {
+        match on_gpu && self.images != Images::ChannelsFirst {
+            true => Filters::ChannelsLast,
+            false => Filters::ChannelsFirst,
+        }
+    }
+
+    /// Returns the contraction that it is, with filters that are read in this layout. Its columns are contiguous in the
+    /// result: positions, or channels if these come last.
+    ///
+    /// # Panics
+    /// If a stride or dilation is not a number. Those of plans are.
+    pub fn contraction(&self, filters: Filters) -> Contraction {
+        let is_last = self.images != Images::ChannelsFirst;
+        let is_input = self.role == ConvRole::Input;
+        let [positions, channels, taps] = match self.role {
+            ConvRole::Weight => [TERMS, ROWS, COLUMNS],
+            _ if is_last => [ROWS, COLUMNS, TERMS],
+            _ => [COLUMNS, ROWS, TERMS],
+        };
+        let [ins, outs] = match is_input {
+            true => [channels, taps],
+            false => [taps, channels],
+        };
+        let mut draft = Draft::default();
+        let group = draft.whole(BATCH, &self.groups);
+        let image = draft.whole(positions, &self.batch);
+        let ins = draft.whole(ins, &self.in_channels);
+        let outs = draft.whole(outs, &self.out_channels);
+        let along = |i: usize| match is_input {
+            true => draft.meeting(self, i, [positions, taps]),
+            false => draft.window(self, i, [positions, taps]),
+        };
+        let axes: Vec<Axis> = (0..self.kernel.len()).map(along).collect();
+        if is_last {
+            // Contiguous channels are the innermost loop.
+            draft.loops[taps].rotate_left(1);
+        }
+        let array = |arg, outer: &[&Coordinate], channels: &[&Coordinate], axes, last| {
+            let axes: &[&Coordinate] = axes;
+            let [first, second] = if last {
+                [axes, channels]
+            } else {
+                [channels, axes]
+            };
+            draft.access(arg, &[outer, first, second].concat())
+        };
+        let each = |of: fn(&Axis) -> &Coordinate| axes.iter().map(of).collect::<Vec<_>>();
+        let [x_axes, y_axes, tap_axes] = [each(|a| &a.x), each(|a| &a.y), each(|a| &a.tap)];
+        let [x_last, y_last] = self.images.last();
+        let x = |arg| array(arg, &[&image], &[&group, &ins], &x_axes, x_last);
+        let y = |arg| array(arg, &[&image], &[&group, &outs], &y_axes, y_last);
+        let filter = |arg, last| array(arg, &[&group, &outs], &[&ins], &tap_axes, last);
+        let [first, second] = self.operands;
+        let last = filters == Filters::ChannelsLast;
+        let (mut read, other, result) = match self.role {
+            ConvRole::Result => (x(first), filter(second, last), y(self.out)),
+            ConvRole::Input => (y(first), filter(second, last), x(self.out)),
+            ConvRole::Weight => (x(first), y(second), filter(self.out, false)),
+        };
+        let beside = axes.iter().filter_map(|a| a.beside.as_ref());
+        read.bounds.extend(beside.map(|c| draft.bound(c)));
+        let contraction = Contraction {
+            loops: draft.extents(),
+            operands: match is_last && self.role != ConvRole::Weight {
+                true => [read, other],
+                false => [other, read],
+            },
+            result,
+            skips: is_input,
+        };
+        contraction.simplified()
+    }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    match b {
+        0 => a,
+        _ => gcd(b, a % b),
+    }
+}
