@@ -238,6 +238,12 @@ impl From<Factor> for Dim {
     }
 }
 
+/// Returns `a / b`, rounded up, for `a` of 0 and more; a `b` of 0 counts as 1.
+#[inline]
+pub fn ceil(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b.max(1)
+}
+
 /// Returns the product of a shape's dims.
 pub fn numel(shape: &[Dim]) -> Dim {
     shape.iter().fold(Dim::ONE, |a, d| &a * d)

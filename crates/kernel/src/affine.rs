@@ -2,6 +2,7 @@
 
 use crate::error::{Result, damaged};
 use kiln_base::Dim;
+pub use kiln_base::ceil;
 use kiln_plan::tile::Bound;
 
 /// The bound of all numbers, so that sums of a few of them fit an i64.
@@ -21,12 +22,6 @@ pub fn extent(dim: &Dim, values: &[i64]) -> Result<i64> {
         return Err(damaged!("extent {dim} is negative"));
     }
     Ok(v)
-}
-
-/// Returns `a / b`, rounded up, for `a` of 0 and more; a `b` of 0 counts as 1.
-#[inline]
-pub fn ceil(a: i64, b: i64) -> i64 {
-    (a + b - 1) / b.max(1)
 }
 
 /// Returns the product of extents.

@@ -7,7 +7,7 @@
 mod gpu;
 
 use crate::Algorithm;
-pub use gpu::{Gpu, Multiply, Work, beside, ceil, passing};
+pub use gpu::{Gpu, Multiply, Work, beside, passing};
 use kiln_base::{DType, Features, Instruction};
 use serde::{Deserialize, Serialize};
 use std::fmt;

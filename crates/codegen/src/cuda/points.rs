@@ -4,9 +4,8 @@ use super::job::Job;
 use super::source::{Index, Source};
 use super::values::Values;
 use super::vector::Vector;
-use super::walk::Walk;
-use crate::kir::{Kernel, Val};
-use crate::tile::Step;
+use super::walk;
+use crate::kir::Kernel;
 use kiln_base::numel;
 use kiln_plan::cuda::{Blocks, CudaKernel};
 
@@ -63,18 +62,7 @@ pub(super) fn print(job: Job, kernel: &Kernel, vector: &Vector, fast: bool) -> C
     let end = source.dim(&points);
     source.line(format!("if (p >= {end}) return;"));
     values.decompose(&mut source, "p");
-    let defs: Vec<Step> = (0..kernel.body.len() as u32)
-        .map(|v| Step::Compute(Val(v)))
-        .collect();
-    let walk = Walk {
-        kernel,
-        vector,
-        defs: &defs,
-        stores: &kernel.stores,
-        keeps: &vec![false; kernel.body.len()],
-        live: false,
-    };
-    walk.print(&mut source, &mut values);
+    walk::each(&mut source, &mut values, kernel, vector);
     let grid = Blocks {
         points,
         each: THREADS * vector.width,

@@ -16,7 +16,7 @@ use kiln_plan::cuda::CudaCpp;
 /// let mut values = Values::new(kernel);
 /// values.replace(raw_argument, "acc");
 /// values.decompose(source, "p"); // declares the indices of the point of that number
-/// values.point(source);          // declares every value, and stores
+/// each(source, &mut values, kernel, &Vector::scalar(kernel)); // declares every value, and stores
 /// ```
 pub(super) struct Values<'a> {
     kernel: &'a Kernel,
@@ -58,7 +58,7 @@ impl<'a> Values<'a> {
     /// Declares the indices of `axes` from the row-major number of a point.
     pub fn decompose(&mut self, source: &mut Source, point: &str) {
         let extents = &self.kernel.axes;
-        let names = decomposed(source, 'a', extents, point, &|a| self.uses(a));
+        let names = decomposed(source, "a", extents, point, &|a| self.uses(a));
         self.indices[..extents.len()].clone_from_slice(&names);
     }
 
@@ -66,7 +66,7 @@ impl<'a> Values<'a> {
     pub fn decompose_inner(&mut self, source: &mut Source, point: &str) {
         let outer = self.kernel.axes.len();
         let extents = &self.kernel.inner;
-        let names = decomposed(source, 'i', extents, point, &|a| self.uses(outer + a));
+        let names = decomposed(source, "i", extents, point, &|a| self.uses(outer + a));
         self.indices[outer..].clone_from_slice(&names);
     }
 
@@ -80,14 +80,6 @@ impl<'a> Values<'a> {
                 Expr::Index { strides, .. } => moves(strides),
                 _ => false,
             })
-    }
-
-    /// Declares every value and performs every store, at one point of a kernel without inner axes.
-    pub fn point(&mut self, source: &mut Source) {
-        self.define_all(source);
-        for store in &self.kernel.stores {
-            self.store(source, store);
-        }
     }
 
     /// Declares every value of a kernel without inner axes.
@@ -286,9 +278,9 @@ impl<'a> Values<'a> {
 }
 
 /// Declares the indices into `extents` of the row-major number `point` as `<prefix>0`, …
-fn decomposed(
+pub(super) fn decomposed(
     source: &mut Source,
-    prefix: char,
+    prefix: &str,
     extents: &[Dim],
     point: &str,
     used: &dyn Fn(usize) -> bool,

@@ -21,6 +21,21 @@ pub(super) struct Walk<'a> {
     pub live: bool,
 }
 
+/// Emits all values and stores of a kernel without inner axes, at the point whose indices are those of `values` and at
+/// its neighbours in `vector`.
+pub(super) fn each(source: &mut Source, values: &mut Values, kernel: &Kernel, vector: &Vector) {
+    let defs = (0..kernel.body.len() as u32).map(|v| Step::Compute(Val(v)));
+    let walk = Walk {
+        kernel,
+        vector,
+        defs: &defs.collect::<Vec<_>>(),
+        stores: &kernel.stores,
+        keeps: &vec![false; kernel.body.len()],
+        live: false,
+    };
+    walk.print(source, values);
+}
+
 impl Walk<'_> {
     /// Emits the step. The indices of the first point are those of `values`.
     pub fn print(&self, source: &mut Source, values: &mut Values) {

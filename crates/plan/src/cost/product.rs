@@ -4,7 +4,7 @@ use super::MOVE;
 use super::decision::{Decision, Guard};
 use crate::schedule::Cpu;
 use crate::{Algorithm, Epilogue, MatMul};
-use kiln_base::Dim;
+use kiln_base::{Dim, ceil};
 
 /// The fewest columns of a right matrix that is packed once: fewer would leave most of a panel empty.
 const PACKED_COLUMNS: i64 = 8;
@@ -77,7 +77,6 @@ fn block_of(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64
 /// Returns the number of whole rows of `m` in a block, given about the `wanted` number: whole register tiles of `tile`
 /// rows, few enough to stay hot, and enough blocks for threads to share.
 pub fn whole_rows(batch: &[i64], (m, n): (i64, i64), wanted: i64, tile: i64) -> i64 {
-    let ceil = |a: i64, b: i64| (a + b - 1) / b;
     let hot = BLOCK_ELEMENTS / n.max(1);
     let shared = ceil(m * batch.iter().product::<i64>(), LEAST_BLOCKS).min(m);
     ceil(wanted.min(hot).min(shared).max(1), tile) * tile

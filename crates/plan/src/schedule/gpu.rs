@@ -1,6 +1,6 @@
 //! Schedules of contractions on GPUs.
 
-use kiln_base::{DType, Gpu as Machine};
+use kiln_base::{DType, Gpu as Machine, ceil};
 use std::fmt;
 use std::str::FromStr;
 
@@ -103,11 +103,6 @@ const INSTRUCTIONS: f64 = 1.0 / 32.0;
 const FILL: f64 = 800.0;
 /// The cycles of a further kernel.
 const LAUNCH: f64 = 3000.0;
-
-/// Returns ⌈n / by⌉.
-pub fn ceil(n: i64, by: i64) -> i64 {
-    (n + by - 1) / by
-}
 
 /// Returns the approximate cycles of moving `bytes` bytes through a machine's memory.
 pub fn passing(machine: &Machine, bytes: i64) -> f64 {

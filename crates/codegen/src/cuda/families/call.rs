@@ -4,9 +4,8 @@ use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
 use crate::cuda::vector::Vector;
-use crate::cuda::walk::Walk;
-use crate::kir::{self, Val};
-use crate::tile;
+use crate::cuda::walk;
+use crate::kir;
 use crate::work::{Slot, Step};
 use kiln_base::{DType, Dim};
 use kiln_plan::Kernel;
@@ -144,25 +143,16 @@ kiln_store({out} + at, all);"
                 let mut values = Values::new(kir);
                 values.replace(made, if width > 1 { "raw.v[k]" } else { "raw" });
                 values.decompose(source, "at");
-                if width == 1 {
-                    return values.point(source);
-                }
-                let vector = Vector::of_width(kir, kir.axes.len() - 1, width);
+                let vector = match width {
+                    1 => Some(Vector::scalar(kir)),
+                    _ => Vector::of_width(kir, kir.axes.len() - 1, width),
+                };
                 let mut vector = vector.expect("it is the width that was said to be legal");
                 // The raw element lies in shared memory.
                 for (whole, access) in vector.whole.iter_mut().zip(&kir.accesses) {
                     *whole &= usize::from(access.arg) != made;
                 }
-                let defs = (0..kir.body.len() as u32).map(|v| tile::Step::Compute(Val(v)));
-                let walk = Walk {
-                    kernel: kir,
-                    vector: &vector,
-                    defs: &defs.collect::<Vec<_>>(),
-                    stores: &kir.stores,
-                    keeps: &vec![false; kir.body.len()],
-                    live: false,
-                };
-                walk.print(source, &mut values);
+                walk::each(source, &mut values, kir, &vector);
             }
         }
     }

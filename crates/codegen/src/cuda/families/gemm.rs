@@ -14,11 +14,11 @@ use crate::cuda::{rows, rows_shape};
 use crate::kir;
 use crate::schedule::Schedule;
 use crate::work::{Printed, Slot, Step, Way};
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, ceil};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{Beside, CudaCpp};
-use kiln_plan::schedule::{Gpu, Multiply, Work, ceil};
+use kiln_plan::schedule::{Gpu, Multiply, Work};
 
 /// A contraction as block tiles.
 pub(super) struct Gemm<'a> {
@@ -85,7 +85,6 @@ impl Gemm<'_> {
     ) -> Gemm<'a> {
         let sizes = [ROWS, COLUMNS, TERMS, BATCH].map(|kind| contraction.size(kind));
         let [m, n, k, batches] = sizes;
-        let bounded = contraction.operands.iter().any(|x| !x.bounds.is_empty());
         let mut made = operands.iter().filter_map(|(_, made)| *made);
         Gemm {
             work,
@@ -93,7 +92,7 @@ impl Gemm<'_> {
             dtype,
             total: contraction.result.len.clone(),
             // Each line that a thread reads is several numbers, which take registers.
-            costly: made.any(made::is_costly) || bounded && dtype.size() == 8,
+            costly: made.any(made::is_costly) || contraction.is_bounded() && dtype.size() == 8,
             finding: [0, 1].map(|side| finding(&contraction, side, operands[side].1)),
             contraction,
             operands,
@@ -241,7 +240,7 @@ impl Gemm<'_> {
         }
         source.line("}");
         let tiles = |d: &Dim, each: i64| match d.as_const() {
-            Some(n) => Dim::Const((n + each - 1) / each * each),
+            Some(n) => Dim::Const(ceil(n, each) * each),
             None => d + &Dim::Const(each - 1),
         };
         let [m, n, _] = tile.map(i64::from);
@@ -346,12 +345,7 @@ if (i >= m || j >= n) continue;
 
     /// True if elements that come out NaN are summed again, without the terms that lie outside.
     fn sums_inside(&self) -> bool {
-        let bounded = self
-            .contraction
-            .operands
-            .iter()
-            .any(|x| !x.bounds.is_empty());
-        self.contraction.skips && bounded
+        self.contraction.skips && self.contraction.is_bounded()
     }
 
     /// Returns the number of elements that are stored as one vector.
@@ -440,9 +434,8 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
                 raster: if best.raster == 1 { 4 } else { 1 },
                 ..best
             };
-            let legal = |s: &Gpu| self.allows(s) && (s.stages > 1 || multiply == Multiply::Fma);
-            let more: Vec<Gpu> = [fewer, other].into_iter().filter(legal).collect();
-            all.extend(more.into_iter().filter(|s| *s != best));
+            let more = [fewer, other].into_iter();
+            all.extend(more.filter(|s| *s != best && self.allows(s)));
         }
         match all.is_empty() {
             true => vec![self.smallest()],

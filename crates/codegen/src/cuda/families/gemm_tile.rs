@@ -1,8 +1,8 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
 use super::operand::Operand;
-use kiln_base::DType;
-use kiln_plan::schedule::{Gpu, Multiply, beside, ceil};
+use kiln_base::{DType, ceil};
+use kiln_plan::schedule::{Gpu, Multiply, beside};
 use std::fmt::Write;
 
 /// Rows and columns of a tile, and of the part of a thread, ...

@@ -3,6 +3,7 @@
 use super::call::Call;
 use super::made;
 use crate::cuda::source::Source;
+use crate::cuda::values::decomposed;
 use crate::kir;
 use crate::work::Slot;
 use kiln_base::Dim;
@@ -27,34 +28,14 @@ pub(super) fn eights(d: &Dim) -> bool {
     d.as_const().is_some_and(|n| n % 8 == 0)
 }
 
-/// Declares the indices of loops of these extents from their number, as `<prefix>0`, …
+/// Returns declarations of the indices of loops of these extents from their number, and the names of these.
 pub(super) fn split(
     source: &mut Source,
     extents: &[Dim],
     [prefix, number]: [&str; 2],
 ) -> (String, Vec<String>) {
-    let names = (0..extents.len()).map(|i| format!("{prefix}{i}"));
-    let names: Vec<String> = match extents.len() {
-        1 => vec![number.into()],
-        _ => names.collect(),
-    };
-    let mut text = String::new();
-    let mut inner = Dim::ONE;
-    for (i, extent) in extents.iter().enumerate().rev().take(names.len()) {
-        if extents.len() == 1 {
-            break;
-        }
-        let by = match inner.is(1) {
-            true => number.to_string(),
-            false => format!("{number} / {}", source.dim(&inner)),
-        };
-        let value = match i {
-            0 => by,
-            _ => format!("{by} % {}", source.dim(extent)),
-        };
-        let _ = writeln!(text, "const Index {} = {value};", names[i]);
-        inner = &inner * extent;
-    }
+    let mut names = Vec::new();
+    let text = source.apart(|s| names = decomposed(s, prefix, extents, number, &|_| true));
     (text, names)
 }
 
@@ -114,7 +95,7 @@ pub(super) fn operand(
             ),
         };
     } else {
-        text += &gathered(source, c, x, [name, count, &class, &pointer], lines);
+        text += &gathered(source, c, &batch, [name, count, &class, &pointer], lines);
     }
     let (along_k, vector, whole) = read(c, x, lines);
     Operand {
@@ -149,15 +130,14 @@ fn is_plain(c: &Contraction, lines: usize) -> bool {
 fn gathered(
     source: &mut Source,
     c: &Contraction,
-    x: &Access,
+    batch: &[(Range<usize>, &[String])],
     [name, count, class, pointer]: [&str; 4],
     lines: usize,
 ) -> String {
     let mut text = String::new();
-    let batch = split(source, &c.loops[BATCH], [&format!("{name}_batch"), "batch"]).1;
-    let batch = [(c.range(BATCH), &batch[..])];
+    let x = &c.result;
     for (n, b) in x.bounds.iter().enumerate() {
-        let from = affine(source, &b.offset, &b.strides, &batch);
+        let from = affine(source, &b.offset, &b.strides, batch);
         let _ = writeln!(text, "const Index {name}_from{n} = {from};");
     }
     let bounds = x.bounds.len();
