@@ -101,8 +101,8 @@ const SLOTS: f64 = 128.0;
 const INSTRUCTIONS: f64 = 1.0 / 32.0;
 /// The cycles until a block's first stage has arrived.
 const FILL: f64 = 800.0;
-/// The cycles of a further kernel.
-const LAUNCH: f64 = 3000.0;
+/// The cycles of a further kernel, which starts after the last block of the one before.
+const LAUNCH: f64 = 5000.0;
 
 /// Returns the approximate cycles of moving `bytes` bytes through a machine's memory.
 pub fn passing(machine: &Machine, bytes: i64) -> f64 {
