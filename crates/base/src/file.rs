@@ -24,7 +24,7 @@ pub fn cache_folder() -> Option<PathBuf> {
 /// Writes the file at `path` by `write`. Readers, also after a crash, see the old file or the complete new one, never a
 /// part. The new file is written beside its destination, under a name that begins with a dot. It is moved there once it
 /// is on the disk. Leftovers of writers that died are removed. The new file has the old one's permissions. A symbolic
-/// link stays: the file that it leads to is replaced.
+/// link stays: the file that it leads to is replaced. Where the file system has no locks, leftovers stay.
 ///
 /// # Errors
 /// The error of `write`; or if the file can't be written, or if `path` is a folder, a pipe or a device. The old
@@ -33,18 +33,21 @@ pub fn replace<E: From<io::Error>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let (new, mut file) = New::beside(path)?;
-    match write(&mut file) {
-        Ok(()) => Ok(new.take_its_place(file)?),
-        Err(e) => {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&new.beside);
-            Err(e)
-        }
-    }
+    replace_locked(path, File::lock, write)
 }
 
-/// A file that is to replace another.
+/// [`replace`] with what locks the new file.
+fn replace_locked<E: From<io::Error>>(
+    path: &Path,
+    lock: fn(&File) -> io::Result<()>,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
+) -> Result<(), E> {
+    let (new, mut file) = New::beside(path, lock)?;
+    write(&mut file)?;
+    Ok(new.take_its_place(file)?)
+}
+
+/// A file that is to replace another, removed unless it has taken its place.
 struct New {
     beside: PathBuf,
     path: PathBuf,
@@ -52,9 +55,21 @@ struct New {
     prefix: OsString,
 }
 
+impl Drop for New {
+    fn drop(&mut self) {
+        if !self.beside.as_os_str().is_empty() {
+            // An earlier error is the one to report.
+            let _ = fs::remove_file(&self.beside);
+        }
+    }
+}
+
 impl New {
     /// Creates a new file beside the one at `path`, with its permissions.
-    fn beside(path: &Path) -> io::Result<(New, BufWriter<File>)> {
+    fn beside(
+        path: &Path,
+        lock: fn(&File) -> io::Result<()>,
+    ) -> io::Result<(New, BufWriter<File>)> {
         let path = followed(path)?;
         let Some(name) = path.file_name() else {
             return Err(Error::new(
@@ -75,39 +90,45 @@ impl New {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let (file, beside) = create_beside(&path, &prefix)?;
-        if let Some(old) = old
-            && let Err(e) = file.set_permissions(old.permissions())
-        {
-            let _ = fs::remove_file(&beside);
-            return Err(e);
-        }
+        let (file, beside) = create_beside(&path, &prefix, lock)?;
         let new = New {
             beside,
             folder: folder.to_path_buf(),
             path,
             prefix,
         };
+        // Some file systems have no permissions to set; there all files have the same.
+        if let Some(old) = old.map(|old| old.permissions())
+            && old != file.metadata()?.permissions()
+        {
+            file.set_permissions(old)?;
+        }
         Ok((new, BufWriter::new(file)))
     }
 
     /// Flushes the written data to the disk and gives the file its name.
-    fn take_its_place(&self, file: BufWriter<File>) -> io::Result<()> {
-        let renamed = (|| {
-            // The file stays locked, and open, until it has its name.
-            let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.sync_all()?;
-            fs::rename(&self.beside, &self.path)
-        })();
-        if renamed.is_err() {
-            let _ = fs::remove_file(&self.beside);
-            return renamed;
-        }
-        // The new name is on the disk once its folder is.
+    fn take_its_place(mut self, file: BufWriter<File>) -> io::Result<()> {
+        // The file stays locked, and open, until it has its name.
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        fs::rename(&self.beside, &self.path)?;
+        self.beside.clear();
         #[cfg(unix)]
-        File::open(&self.folder)?.sync_all()?;
+        sync_folder(&self.folder)?;
         remove_left_over(&self.folder, &self.prefix);
         Ok(())
+    }
+}
+
+/// Flushes the names in a folder to the disk, where the folder can be read and its file system can do so.
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    let Ok(folder) = File::open(folder) else {
+        return Ok(());
+    };
+    match folder.sync_all() {
+        Err(e) if !matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Err(e),
+        _ => Ok(()),
     }
 }
 
@@ -144,7 +165,14 @@ fn prefix(name: &OsStr) -> OsString {
 }
 
 /// Creates a new file, locked for as long as it is open.
-fn create_beside(path: &Path, prefix: &OsString) -> io::Result<(File, PathBuf)> {
+///
+/// The lock only tells others that the file is no leftover. Where the file system has no locks, they can't take one
+/// either, and leave it alone. So a lock that fails is no error.
+fn create_beside(
+    path: &Path,
+    prefix: &OsString,
+    lock: fn(&File) -> io::Result<()>,
+) -> io::Result<(File, PathBuf)> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     loop {
         let mut name = prefix.clone();
@@ -156,7 +184,7 @@ fn create_beside(path: &Path, prefix: &OsString) -> io::Result<(File, PathBuf)> 
             Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
             file => file?,
         };
-        file.lock()?;
+        let _ = lock(&file);
         // Another writer may have mistaken it for a leftover before it was locked.
         if beside.exists() {
             return Ok((file, beside));
@@ -219,6 +247,36 @@ mod tests {
         let names: Vec<_> = names.iter().map(|e| e.file_name()).collect();
         assert_eq!(names, [".data.1.0.tmp", ".data.x.tmp", "data"]);
         assert!(replace::<io::Error>(Path::new("/"), |_| Ok(())).is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn files_are_written_where_there_are_no_locks_and_none_is_left_over() {
+        let folder = std::env::temp_dir().join(format!("kiln-unlocked-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("data");
+        let names = || fs::read_dir(&folder).unwrap().flatten().count();
+        for kind in [ErrorKind::Unsupported, ErrorKind::Other] {
+            let lock: fn(&File) -> io::Result<()> = match kind {
+                ErrorKind::Unsupported => |_| Err(ErrorKind::Unsupported.into()), // ENOTSUP, ENOSYS
+                _ => |_| Err(Error::other("No locks available")),                 // ENOLCK
+            };
+            let text = kind.to_string();
+            replace_locked::<io::Error>(&path, lock, |f| f.write_all(text.as_bytes())).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(names(), 1);
+        }
+        // Neither an error nor a panic leaves the new file behind.
+        let failed = |f: &mut BufWriter<File>| f.write_all(b"half").and(Err(Error::other("full")));
+        assert!(replace::<io::Error>(&path, failed).is_err());
+        let panicked = std::panic::catch_unwind(|| {
+            replace::<io::Error>(&path, |_| std::panic::resume_unwind(Box::new(())))
+        });
+        assert!(panicked.is_err());
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap(), names()),
+            (ErrorKind::Other.to_string(), 1)
+        );
         fs::remove_dir_all(&folder).unwrap();
     }
 
