@@ -4,6 +4,7 @@
 //! everything that the runtime holds.
 
 mod block;
+mod budget;
 mod evict;
 mod figures;
 mod lent;
@@ -12,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::lock::lock;
 pub use block::ALIGN;
 use block::Block;
+pub use budget::{Budget, read_file};
 pub use evict::{can_evict, evict};
 pub use figures::MemoryStats;
 pub use lent::Lender;

@@ -1,0 +1,240 @@
+//! Memory for the contents of files, whose sizes are not to be trusted.
+
+use super::{cache, machine_memory};
+use std::io::{Error, ErrorKind, Read, Result};
+use std::path::Path;
+
+/// The memory that reading one file may take: what is left of the limit, or without one of the machine's memory.
+///
+/// Readers spend what they keep of a file before they allocate it. [`stats`](super::stats) does not count it, and
+/// another file has a budget of its own. The errors are of the kind
+/// [`ErrorKind::OutOfMemory`]; they say how many bytes are wanted, for what, and how many are left.
+///
+/// ```
+/// use kiln_kernel::memory::Budget;
+/// use std::io::ErrorKind;
+///
+/// let mut file = &b"\x03abc"[..];
+/// let mut budget = Budget::new();
+/// let len = budget.exactly(&mut file, 1, "the length")?[0];
+/// assert_eq!(budget.exactly(&mut file, len.into(), "the text")?, b"abc");
+///
+/// // A size that a damaged file claims takes no memory.
+/// let short = budget.exactly(&mut file, 1 << 20, "the text").unwrap_err();
+/// assert_eq!(short.kind(), ErrorKind::UnexpectedEof);
+/// let large = budget.exactly(&mut file, 1 << 60, "the text").unwrap_err();
+/// assert_eq!(large.kind(), ErrorKind::OutOfMemory);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Budget {
+    left: u64,
+    limit: Option<usize>,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget::new()
+    }
+}
+
+impl Budget {
+    /// Returns the budget of a file that is opened now.
+    pub fn new() -> Budget {
+        let stats = cache().stats;
+        let most = stats.limit.unwrap_or_else(machine_memory);
+        Budget {
+            left: most.saturating_sub(stats.allocated) as u64,
+            limit: stats.limit,
+        }
+    }
+
+    /// Returns the bytes that are left.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Spends bytes on `what`.
+    ///
+    /// # Errors
+    /// If fewer are left.
+    pub fn spend(&mut self, bytes: u64, what: &str) -> Result<()> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(self.lacks(bytes, what)),
+        }
+    }
+
+    fn lacks(&self, bytes: u64, what: &str) -> Error {
+        let of = match self.limit {
+            Some(limit) => format!("of the memory limit of {limit}"),
+            None => "of the machine's memory".to_string(),
+        };
+        let message = format!(
+            "{what} takes {bytes} bytes, and {} are left {of}",
+            self.left
+        );
+        Error::new(ErrorKind::OutOfMemory, message)
+    }
+
+    /// Reads `len` bytes. Memory grows with the bytes that exist, not with the length that a header claims.
+    ///
+    /// # Errors
+    /// If fewer bytes are left of the budget or of the reader, there is no memory, or the reader fails.
+    pub fn exactly(
+        &mut self,
+        file: &mut (impl Read + ?Sized),
+        len: u64,
+        what: &str,
+    ) -> Result<Vec<u8>> {
+        self.spend(len, what)?;
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < len {
+            let found = self.more(file, len - bytes.len() as u64, &mut bytes, what)?;
+            if found == 0 {
+                let found = bytes.len();
+                let message =
+                    format!("{what} takes {len} bytes, but the file ends after {found} of them");
+                return Err(Error::new(ErrorKind::UnexpectedEof, message));
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Reads to the end.
+    ///
+    /// # Errors
+    /// If more bytes come than are left of the budget, there is no memory, or the reader fails.
+    pub fn to_end(&mut self, file: &mut (impl Read + ?Sized), what: &str) -> Result<Vec<u8>> {
+        let (mut bytes, most) = (Vec::new(), self.left);
+        loop {
+            let left = most - bytes.len() as u64;
+            // One byte beyond the budget shows that the end was not reached.
+            let found = self.more(file, left.saturating_add(1), &mut bytes, what)?;
+            if bytes.len() as u64 > most {
+                return Err(self.lacks(
+                    bytes.len() as u64,
+                    &format!("{what}, as far as it was read,"),
+                ));
+            }
+            if found == 0 {
+                self.left = left;
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// Returns an empty vector with room for `len` elements.
+    ///
+    /// # Errors
+    /// If fewer bytes are left, or there is no memory.
+    pub fn room<T>(&mut self, len: usize, what: &str) -> Result<Vec<T>> {
+        self.spend((len as u64).saturating_mul(size_of::<T>() as u64), what)?;
+        let mut room = Vec::new();
+        match room.try_reserve_exact(len) {
+            Ok(()) => Ok(room),
+            Err(_) => Err(none(len as u64 * size_of::<T>() as u64, what)),
+        }
+    }
+
+    /// Appends at most `most` bytes, and about as many as there are.
+    fn more(
+        &self,
+        file: &mut (impl Read + ?Sized),
+        most: u64,
+        bytes: &mut Vec<u8>,
+        what: &str,
+    ) -> Result<usize> {
+        const LEAST: usize = 64 << 10;
+        let part = most.min(bytes.len().max(LEAST) as u64);
+        if bytes.try_reserve_exact(part as usize).is_err() {
+            return Err(none(bytes.len() as u64 + part, what));
+        }
+        Read::take(file, part).read_to_end(bytes)
+    }
+}
+
+/// The error of memory that the system refuses.
+fn none(bytes: u64, what: &str) -> Error {
+    let message = format!("{what} takes {bytes} bytes, and the system has no memory for them");
+    Error::new(ErrorKind::OutOfMemory, message)
+}
+
+/// Reads a whole file, within the budget of one.
+///
+/// # Errors
+/// If the file can't be read, or has more bytes than the budget.
+pub fn read_file(path: impl AsRef<Path>) -> Result<Vec<u8>> {
+    let mut file = std::fs::File::open(path)?;
+    let (len, mut budget) = (file.metadata()?.len(), Budget::new());
+    let mut bytes = budget.exactly(&mut file, len, "the file")?;
+    // The size of a device or a pipe is not known, and that of a file may grow.
+    bytes.append(&mut budget.to_end(&mut file, "the file")?);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(left: u64) -> Budget {
+        Budget { left, limit: None }
+    }
+
+    #[test]
+    fn a_budget_is_spent_once() {
+        let mut budget = of(10);
+        assert_eq!(
+            budget.exactly(&mut &b"abcdef"[..], 6, "a").unwrap(),
+            b"abcdef"
+        );
+        let error = budget
+            .exactly(&mut &b"abcdef"[..], 6, "the text")
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the text takes 6 bytes, and 4 are left of the machine's memory"
+        );
+        assert_eq!(budget.to_end(&mut &b"abcd"[..], "a").unwrap(), b"abcd");
+        assert_eq!(budget.left(), 0);
+        assert_eq!(budget.to_end(&mut &b""[..], "a").unwrap(), b"");
+        assert!(budget.to_end(&mut &b"a"[..], "a").is_err());
+    }
+
+    /// Zeros without an end.
+    #[test]
+    fn what_does_not_end_is_read_as_far_as_the_budget_goes() {
+        let mut budget = of(1 << 20);
+        let error = budget
+            .to_end(&mut std::io::repeat(0), "the text")
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert!(
+            error
+                .to_string()
+                .contains("1048577 bytes, and 1048576 are left"),
+            "{error}"
+        );
+        let all = budget
+            .exactly(&mut std::io::repeat(7), 1 << 20, "it")
+            .unwrap();
+        assert_eq!((all.len(), all.capacity()), (1 << 20, 1 << 20));
+    }
+
+    #[test]
+    fn a_claimed_size_takes_memory_for_what_is_there() {
+        let error = of(u64::MAX)
+            .exactly(&mut &[1; 100][..], 1 << 62, "it")
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "it takes {} bytes, but the file ends after 100 of them",
+                1u64 << 62
+            )
+        );
+    }
+}
