@@ -2,11 +2,13 @@
 
 use crate::fault::Fault;
 use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
+use flate2::bufread::MultiGzDecoder;
 use half::{bf16, f16};
+use kiln_tensor::memory::Budget;
 use kiln_tensor::{Element, Error, Result, Tensor, options};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, BufRead, BufReader, Read};
 use std::panic::Location;
 use std::path::Path;
 
@@ -38,15 +40,18 @@ pub struct CsvTable {
     /// The origin of the table, for messages.
     source: String,
     headers: Vec<String>,
+    /// The number of each column by name.
+    columns: HashMap<String, usize>,
     rows: Vec<StringRecord>,
 }
 
 impl CsvTable {
-    /// Reads a file whose first line names the columns.
+    /// Reads a file whose first line names the columns. It may be compressed with gzip.
     ///
     /// # Errors
     /// If the file can't be read, two columns have one name, a line has more or fewer fields than the first,
-    /// or is not UTF-8.
+    /// or is not UTF-8; or if the table takes more memory than the limit leaves
+    /// ([`Device::set_memory_limit`](kiln_tensor::Device::set_memory_limit)).
     #[track_caller]
     pub fn read(path: impl AsRef<Path>) -> Result<CsvTable> {
         CsvTable::read_with(path, &CsvOptions::default())
@@ -59,7 +64,7 @@ impl CsvTable {
     #[track_caller]
     pub fn read_with(path: impl AsRef<Path>, options: &CsvOptions) -> Result<CsvTable> {
         let (path, loc) = (path.as_ref(), Location::caller());
-        let file = File::open(path).map_err(Fault::from);
+        let file = unpacked(path).map_err(Fault::from);
         let table = file.and_then(|file| parse(file, path.display().to_string(), options));
         table.map_err(|fault| fault.in_file("CsvTable::read", path, loc))
     }
@@ -124,9 +129,13 @@ impl CsvTable {
     }
 
     fn position(&self, name: &str) -> Result<usize, Fault> {
-        let found = self.headers.iter().position(|h| h == name);
+        let found = self.columns.get(name).copied();
         found.ok_or_else(|| {
-            let names = self.headers.join(", ");
+            const SHOWN: usize = 50;
+            let mut names = self.headers[..self.headers.len().min(SHOWN)].join(", ");
+            if let Some(more) = self.headers.len().checked_sub(SHOWN + 1) {
+                names += &format!(" and {} more", more + 1);
+            }
             Fault::from(format!(
                 "there is no column {name:?}; the columns are {names}"
             ))
@@ -158,6 +167,11 @@ fn parse(reader: impl Read, source: String, options: &CsvOptions) -> Result<CsvT
     } else {
         csv::Trim::None
     };
+    let reader = Metered {
+        reader,
+        delimiter: options.delimiter,
+        budget: Budget::new(),
+    };
     let mut reader = ReaderBuilder::new()
         .delimiter(options.delimiter)
         .has_headers(options.has_headers)
@@ -168,9 +182,9 @@ fn parse(reader: impl Read, source: String, options: &CsvOptions) -> Result<CsvT
         true => headers.iter().map(String::from).collect(),
         false => (0..headers.len()).map(|n| n.to_string()).collect(),
     };
-    let mut first = HashMap::new();
+    let mut columns = HashMap::new();
     for (n, name) in headers.iter().enumerate() {
-        if let Some(earlier) = first.insert(name, n) {
+        if let Some(earlier) = columns.insert(name.clone(), n) {
             let message = format!(
                 "columns {} and {} are both named {name:?}",
                 earlier + 1,
@@ -183,14 +197,48 @@ fn parse(reader: impl Read, source: String, options: &CsvOptions) -> Result<CsvT
     Ok(CsvTable {
         source,
         headers,
+        columns,
         rows: rows.map_err(fault)?,
     })
+}
+
+/// Opens a file for reading, unpacked if it is packed by gzip.
+fn unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
+    let mut file = BufReader::new(File::open(path)?);
+    Ok(match file.fill_buf()? {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(file)),
+        _ => Box::new(file),
+    })
+}
+
+/// A reader of text that spends the memory which its table takes. The size of compressed text is not known before.
+struct Metered<R> {
+    reader: R,
+    delimiter: u8,
+    budget: Budget,
+}
+
+impl<R: Read> Read for Metered<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        /// Bytes of a character, in a buffer and in its row; of a field, and of a row, beside their text.
+        const BYTES: [u64; 3] = [2, 16, 200];
+        let len = self.reader.read(to)?;
+        let count = |wanted: u8| to[..len].iter().filter(|c| **c == wanted).count() as u64;
+        let counts = [
+            len as u64,
+            count(self.delimiter),
+            count(b'\n') + count(b'\r'),
+        ];
+        let bytes = counts.iter().zip(BYTES).map(|(count, bytes)| count * bytes);
+        self.budget.spend(bytes.sum(), "a part of the table")?;
+        Ok(len)
+    }
 }
 
 fn fault(e: csv::Error) -> Fault {
     let line = |pos: &Option<Position>| pos.as_ref().map_or(0, Position::line);
     match e.kind() {
-        ErrorKind::Io(e) => Fault::io(e),
+        ErrorKind::Io(e) => Fault::from(e),
         ErrorKind::UnequalLengths {
             pos,
             expected_len,

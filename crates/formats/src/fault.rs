@@ -13,13 +13,6 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn io(message: impl Display) -> Fault {
-        Fault {
-            kind: ErrorKind::Io,
-            message: message.to_string(),
-        }
-    }
-
     pub(crate) fn unsupported(message: impl Into<String>) -> Fault {
         Fault {
             kind: ErrorKind::Unsupported,
@@ -55,7 +48,21 @@ impl From<String> for Fault {
 
 impl From<std::io::Error> for Fault {
     fn from(e: std::io::Error) -> Fault {
-        Fault::io(e)
+        Fault::from(&e)
+    }
+}
+
+impl From<&std::io::Error> for Fault {
+    fn from(e: &std::io::Error) -> Fault {
+        let kind = match e.kind() {
+            std::io::ErrorKind::OutOfMemory => ErrorKind::Memory,
+            std::io::ErrorKind::UnexpectedEof => ErrorKind::Value,
+            _ => ErrorKind::Io,
+        };
+        Fault {
+            kind,
+            message: e.to_string(),
+        }
     }
 }
 

@@ -50,6 +50,39 @@ fn options_change_how_a_file_is_read() -> Result<()> {
 }
 
 #[test]
+fn a_compressed_file_is_read_by_its_content() -> Result<()> {
+    use std::io::Write;
+    let folder = Folder::new("csv-gz");
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+    packed.write_all(b"a,b\n1,2\n3,4\n").unwrap();
+    let packed = packed.finish().unwrap();
+    for name in ["x.csv.gz", "x.csv"] {
+        std::fs::write(folder.0.join(name), &packed).unwrap();
+        let table = CsvTable::read(folder.0.join(name))?;
+        assert_eq!(table.column::<i64>("b")?, [2, 4]);
+    }
+    std::fs::write(folder.0.join("y.csv.gz"), &packed[..packed.len() - 9]).unwrap();
+    assert!(CsvTable::read(folder.0.join("y.csv.gz")).is_err());
+    Ok(())
+}
+
+/// Each name is looked up, not searched for.
+#[test]
+fn a_wide_table_is_read_at_once() -> Result<()> {
+    let row = |n: &str| (0..100_000).map(|i| format!("{n}{i}")).collect::<Vec<_>>();
+    let names = row("c");
+    let wide = table(&format!("{}\n{}\n", names.join(","), row("").join(",")))?;
+    let numbers = wide.tensor::<f32>(&names)?.to_vec::<f32>()?;
+    assert_eq!(numbers[99_999], 99_999.0);
+    let found = message(wide.column::<u8>("d"));
+    assert!(
+        found.len() < 1000 && found.contains("c49 and 99950 more"),
+        "{found}"
+    );
+    Ok(())
+}
+
+#[test]
 fn what_is_wrong_is_named_by_line_and_column() -> Result<()> {
     let t = table("name,age\nAnn,31\n\"two\nlines\",40\nBob,old\nEve,\n")?;
     let found = message(t.column::<u8>("age"));
