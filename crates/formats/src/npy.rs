@@ -4,7 +4,8 @@
 
 use crate::fault::Fault;
 use crate::npy_header::{Header, MAGIC};
-use crate::read::{read_exact, take};
+use crate::read::fill;
+use kiln_tensor::memory::Budget;
 use kiln_tensor::{Result, Tensor};
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -20,7 +21,15 @@ use std::path::Path;
 pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor> {
     let (path, loc) = (path.as_ref(), Location::caller());
     let file = File::open(path).map_err(Fault::from);
-    let tensor = file.and_then(|file| decode(&mut BufReader::new(file)));
+    let tensor = file.and_then(|mut file| {
+        let about = file.metadata()?;
+        if !about.is_file() {
+            // The size of a pipe is known at its end.
+            let bytes = Budget::new().to_end(&mut file, "the file")?;
+            return decode(&mut &bytes[..], bytes.len() as u64);
+        }
+        decode(&mut BufReader::new(file), about.len())
+    });
     tensor.map_err(|fault| fault.in_file("read_npy", path, loc))
 }
 
@@ -31,7 +40,8 @@ pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor> {
 #[track_caller]
 pub fn npy_from_bytes(mut bytes: &[u8]) -> Result<Tensor> {
     let loc = Location::caller();
-    decode(&mut bytes).map_err(|fault| fault.at("npy_from_bytes", loc))
+    let len = bytes.len() as u64;
+    decode(&mut bytes, len).map_err(|fault| fault.at("npy_from_bytes", loc))
 }
 
 /// Writes a `.npy` file. A reader sees the old file or the whole new one, never a part.
@@ -59,42 +69,63 @@ pub fn npy_to_bytes(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads to the end, which must be that of the array.
-pub(crate) fn decode(file: &mut impl Read) -> Result<Tensor, Fault> {
-    let mut start = [0; 8];
-    read_exact(file, &mut start, "the magic number and the version")?;
-    let [magic @ .., major, minor] = start;
-    if magic != *MAGIC {
+/// The most bytes of the text of a header. NumPy reads 10,000.
+const MOST_HEADER: u64 = 1 << 20;
+
+/// Reads the array that makes up a file of `bytes` bytes. Its size is compared with them before it takes memory.
+pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> {
+    let mut budget = Budget::new();
+    let start = budget.exactly(file, 8, "the magic number and the version")?;
+    let Some([major, minor]) = start.strip_prefix(MAGIC) else {
         return Err(Fault::from("this is not a .npy file".to_string()));
-    }
-    let mut len = [0; 4];
-    match (major, minor) {
-        (1, 0) => read_exact(file, &mut len[..2], "the header's length")?,
-        (2 | 3, 0) => read_exact(file, &mut len, "the header's length")?,
+    };
+    let size = match (major, minor) {
+        (1, 0) => 2,
+        (2 | 3, 0) => 4,
         _ => {
             let message = format!("format {major}.{minor} is not known; 1.0 to 3.0 are");
             return Err(Fault::unsupported(message));
         }
+    };
+    let len = budget.exactly(file, size, "the header's length")?;
+    let len = len
+        .iter()
+        .rev()
+        .fold(0, |n, byte| n << 8 | u64::from(*byte));
+    if len > MOST_HEADER {
+        let message = format!("the header takes {len} bytes, and at most {MOST_HEADER} are read");
+        return Err(message.into());
     }
-    let text = take(file, u64::from(u32::from_le_bytes(len)), "the header")?;
+    let text = budget.exactly(file, len, "the header")?;
     let text = String::from_utf8(text).map_err(|e| format!("the header: {e}"))?;
     let header = Header::parse(&text).map_err(|fault| fault.within("the header"))?;
-    let mut bytes = take(file, header.bytes()?, "the array")?;
-    if file.read(&mut [0])? > 0 {
-        let shape = &header.shape;
+    let shape = &header.shape;
+    let (wanted, there) = (header.bytes()?, bytes.saturating_sub(8 + size + len));
+    if wanted > there {
+        return Err(Fault::from(format!(
+            "the array takes {wanted} bytes, but the file ends after {there} of them"
+        )));
+    }
+    if wanted < there {
         let message = format!("there are bytes behind the array of shape {shape:?}");
         return Err(Fault::from(message));
-    }
-    if header.big_endian {
-        let size = header.dtype.size();
-        bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
     }
     let mut shape = header.shape;
     if header.fortran_order {
         shape.reverse();
     }
-    let tensor = Tensor::from_bytes(&bytes, header.dtype, &shape);
-    let tensor = tensor.check()?.clone();
+    let tensor = Tensor::filled(header.dtype, &shape[..], |bytes| {
+        fill(file, bytes)?;
+        if header.big_endian {
+            let size = header.dtype.size();
+            bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+        }
+        // A compressed file may be longer than its archive says. This read also compares the checksum.
+        match file.read(&mut [0])? {
+            0 => Ok(()),
+            _ => Err(Fault::from("there are bytes behind the array".to_string())),
+        }
+    })?;
     Ok(match header.fortran_order && shape.len() > 1 {
         true => tensor.permute((0..shape.len() as i64).rev().collect::<Vec<i64>>()),
         false => tensor,

@@ -2,6 +2,7 @@
 
 use crate::fault::Fault;
 use crate::npy::{decode, encode};
+use kiln_tensor::memory::Budget;
 use kiln_tensor::{Result, Tensor};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -67,14 +68,21 @@ pub fn write_npz_compressed<N: AsRef<str>, T: Borrow<Tensor>>(
 
 fn read_members(file: impl Read + Seek) -> Result<BTreeMap<String, Tensor>, Fault> {
     let mut archive = ZipArchive::new(file)?;
-    let mut tensors = BTreeMap::new();
+    let (mut tensors, mut budget) = (BTreeMap::new(), Budget::new());
+    for n in 0..archive.len() {
+        let member = archive.by_index_data(n)?;
+        if member.name()?.ends_with(".npy") {
+            budget.spend(member.size(), "the archive's arrays, unpacked,")?;
+        }
+    }
     for n in 0..archive.len() {
         let mut member = archive.by_index(n)?;
         let file = member.name()?.into_owned();
         let Some(name) = file.strip_suffix(".npy") else {
             continue;
         };
-        let tensor = decode(&mut member).map_err(|fault| fault.within(&file))?;
+        let bytes = member.size();
+        let tensor = decode(&mut member, bytes).map_err(|fault| fault.within(&file))?;
         tensors.insert(name.to_string(), tensor);
     }
     Ok(tensors)

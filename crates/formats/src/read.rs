@@ -1,31 +1,25 @@
 //! Reading files that may be damaged.
 
 use crate::fault::Fault;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
-pub(crate) fn read_exact(
-    file: &mut (impl Read + ?Sized),
-    bytes: &mut [u8],
-    what: &str,
-) -> Result<(), Fault> {
-    let found = take(file, bytes.len() as u64, what)?;
-    bytes.copy_from_slice(&found);
+/// Fills `bytes` part by part, so that a checksum is computed from cached data.
+pub(crate) fn fill(file: &mut (impl Read + ?Sized), bytes: &mut [u8]) -> Result<(), Fault> {
+    const PART: usize = 1 << 18;
+    for part in bytes.chunks_mut(PART) {
+        let end = |e: std::io::Error| match e.kind() {
+            ErrorKind::UnexpectedEof => "the file ends within it".to_string().into(),
+            _ => Fault::from(e),
+        };
+        file.read_exact(part).map_err(end)?;
+    }
     Ok(())
 }
 
-/// Reads `len` bytes. Memory grows with the bytes that exist, not with the length that a damaged header promises.
-pub(crate) fn take(
-    file: &mut (impl Read + ?Sized),
-    len: u64,
-    what: &str,
-) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Vec::new();
-    Read::take(file, len).read_to_end(&mut bytes)?;
-    let found = bytes.len();
-    match found as u64 == len {
-        true => Ok(bytes),
-        false => Err(Fault::from(format!(
-            "{what} takes {len} bytes, but the file ends after {found} of them"
-        ))),
-    }
+/// The most bytes that a file of `file_bytes` may take in memory, where small ones may take `least`. Compressed parts,
+/// and parts that are named again and again, could otherwise take any amount.
+#[cfg(feature = "pytorch")]
+pub(crate) fn most_bytes(file_bytes: u64, least: u64) -> u64 {
+    const TIMES: u64 = 8;
+    file_bytes.saturating_mul(TIMES).saturating_add(least)
 }

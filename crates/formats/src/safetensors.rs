@@ -2,6 +2,7 @@
 
 use crate::StateDict;
 use crate::fault::Fault;
+use kiln_tensor::memory::Budget;
 use kiln_tensor::{DType, Result, Tensor};
 use safetensors::tensor::{Dtype, Metadata as Header, TensorInfo};
 use std::cmp::Reverse;
@@ -111,7 +112,7 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
         return Err(damaged(format!("its header can't be {length} bytes long")));
     };
     file.seek(SeekFrom::Start(8))?;
-    let text = crate::read::take(&mut file, length, "the header")?;
+    let text = Budget::new().exactly(&mut file, length, "the header")?;
     let header: Header = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
     let names = header.offset_keys();
     let infos = names
@@ -146,7 +147,9 @@ fn read_tensor(file: &mut File, info: &TensorInfo) -> Result<Tensor, Fault> {
             info.dtype
         )));
     };
-    Tensor::filled(dtype, &info.shape[..], |bytes| Ok(file.read_exact(bytes)?))
+    Tensor::filled(dtype, &info.shape[..], |bytes| {
+        crate::read::fill(file, bytes)
+    })
 }
 
 /// The name of a dtype in safetensors files: its own, in capitals.

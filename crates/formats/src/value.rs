@@ -7,6 +7,9 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+/// The most bytes of the paths within a value, all together.
+const MOST_PATHS: u64 = 1 << 26;
+
 /// A value in a checkpoint: a tensor, a number, a text, or lists and dicts of these. Clones are cheap.
 ///
 /// ```
@@ -205,12 +208,14 @@ impl Value {
     /// All tensors within, each under its path with dots: `optimizer.state.0.exp_avg`.
     ///
     /// # Errors
-    /// If two tensors have one path.
+    /// If two tensors have one path, or the paths take far more memory than those of any checkpoint, as they do where
+    /// many tensors lie under one long key.
     #[track_caller]
     pub fn tensors(&self) -> Result<StateDict> {
         let loc = Location::caller();
         let (mut all, mut path) = (Vec::new(), String::new());
-        self.collect(&mut path, &mut all);
+        let collected = self.collect(&mut path, &mut all, &mut 0);
+        collected.map_err(|e| Fault::from(e).at("tensors", loc))?;
         let count = all.len();
         let state: StateDict = all.into_iter().collect();
         match state.len() == count {
@@ -222,28 +227,41 @@ impl Value {
         }
     }
 
-    fn collect(&self, path: &mut String, all: &mut Vec<(String, Tensor)>) {
+    fn collect(
+        &self,
+        path: &mut String,
+        all: &mut Vec<(String, Tensor)>,
+        bytes: &mut u64,
+    ) -> Result<(), String> {
         let before = path.len();
-        let mut within = |name: fmt::Arguments, value: &Value| {
+        let mut within = |name: String, value: &Value| {
             let dot = if before == 0 { "" } else { "." };
             path.push_str(dot);
-            path.push_str(&name.to_string());
-            value.collect(path, all);
+            path.push_str(&name);
+            *bytes += path.len() as u64;
+            if *bytes > MOST_PATHS {
+                return Err(format!(
+                    "the paths within it take more than {MOST_PATHS} bytes"
+                ));
+            }
+            let collected = value.collect(path, all, bytes);
             path.truncate(before);
+            collected
         };
         match self {
-            Value::Tensor(t) => all.push((path.clone(), t.clone())),
+            Value::Tensor(t) => {
+                all.push((path.clone(), t.clone()));
+                Ok(())
+            }
             Value::List(list) | Value::Tuple(list) => {
-                for (i, value) in list.iter().enumerate() {
-                    within(format_args!("{i}"), value);
-                }
+                let mut list = list.iter().enumerate();
+                list.try_for_each(|(i, value)| within(i.to_string(), value))
             }
             Value::Dict(entries) => {
-                for (key, value) in entries.iter() {
-                    within(format_args!("{}", key.name()), value);
-                }
+                let mut entries = entries.iter();
+                entries.try_for_each(|(key, value)| within(key.name(), value))
             }
-            _ => {}
+            _ => Ok(()),
         }
     }
 
@@ -256,7 +274,7 @@ impl Value {
     }
 
     /// A text that is equal exactly for equal keys.
-    fn key(&self) -> String {
+    pub(crate) fn key(&self) -> String {
         format!("{self:?}")
     }
 
@@ -265,8 +283,9 @@ impl Value {
         match self {
             Value::Dict(entries) => {
                 const SHOWN: usize = 20;
-                let mut keys: Vec<String> =
-                    entries.iter().take(SHOWN).map(|(k, _)| k.key()).collect();
+                let short = |key: String| key.chars().take(200).collect::<String>();
+                let keys = entries.iter().take(SHOWN);
+                let mut keys: Vec<String> = keys.map(|(k, _)| short(k.key())).collect();
                 if entries.len() > SHOWN {
                     keys.push(format!("and {} more", entries.len() - SHOWN));
                 }
@@ -295,12 +314,10 @@ pub(crate) struct Dict {
 impl Dict {
     /// A later value replaces that of an equal key, which keeps its place, as in Python.
     pub(crate) fn insert(&mut self, key: Value, value: Value) {
-        match self.places.get(&key.key()) {
-            Some(at) => self.entries[*at].1 = value,
-            None => {
-                self.places.insert(key.key(), self.entries.len());
-                self.entries.push((key, value));
-            }
+        let next = self.entries.len();
+        match *self.places.entry(key.key()).or_insert(next) {
+            at if at < next => self.entries[at].1 = value,
+            _ => self.entries.push((key, value)),
         }
     }
 

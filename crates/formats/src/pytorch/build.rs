@@ -6,6 +6,9 @@ use crate::fault::Fault;
 use kiln_tensor::DType;
 use std::collections::HashMap;
 
+/// The most dims of a tensor: PyTorch's limit.
+pub(super) const MOST_DIMS: usize = 64;
+
 /// A range of bytes in a checkpoint that tensors are views of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Storage {
@@ -113,7 +116,7 @@ impl Parts {
         let dtype = match class {
             Node::Global(class) => match &**class {
                 Global::StorageOf(dtype) => *dtype,
-                Global::Refused(why) => return Ok(Node::Refused(why.as_str().into())),
+                Global::Refused(why) => return Ok(Node::Refused(why.clone())),
                 other => return Err(format!("a storage of {other:?}")),
             },
             other => return Err(format!("a storage of {}", kind(other))),
@@ -161,8 +164,6 @@ impl Parts {
     /// Checks that a tensor lies in its storage, and makes a node of it.
     pub(super) fn view(&self, view: View) -> Result<Node, String> {
         let storage = &self.storages[view.storage];
-        /// PyTorch's limit.
-        const MOST_DIMS: usize = 64;
         if view.shape.len() != view.strides.len() || view.shape.len() > MOST_DIMS {
             return Err(format!(
                 "a tensor of shape {:?} and strides {:?}",
@@ -181,7 +182,7 @@ impl Parts {
     ) -> Result<Node, String> {
         let nodes: Vec<&Node> = arguments.iter().map(|id| graph.node(*id)).collect();
         Ok(match (function, &nodes[..]) {
-            (Global::Refused(why), _) => Node::Refused(why.as_str().into()),
+            (Global::Refused(why), _) => Node::Refused(why.clone()),
             (Global::Dict, []) => Node::Dict(Vec::new()),
             (Global::Dict, [Node::Dict(entries)]) => Node::Dict(entries.clone()),
             (Global::Dict, [Node::List(pairs)]) => {
@@ -215,7 +216,7 @@ impl Parts {
             (Global::TensorOfDtype, [.., _, _, Node::Global(dtype)])
             | (Global::TensorOfDtype, [_, _, _, _, _, _, Node::Global(dtype), _]) => match &**dtype {
                 Global::Dtype(dtype) => self.tensor(graph, arguments, Some(*dtype))?,
-                Global::Refused(why) => Node::Refused(why.as_str().into()),
+                Global::Refused(why) => Node::Refused(why.clone()),
                 other => return Err(format!("a tensor of the dtype {other:?}")),
             },
             (Global::FromType, [Node::Global(function), Node::Global(class), Node::Tuple(all), ..])
@@ -266,7 +267,13 @@ fn is_text(graph: &Graph, id: Option<&Id>, wanted: &str) -> bool {
 
 /// The name of a storage or tensor: a text, or a number in old files.
 pub(super) fn key(graph: &Graph, id: Id) -> Result<String, String> {
+    /// Names are numbers and paths of files. Each use copies one.
+    const LONGEST: usize = 255;
     match graph.node(id) {
+        Node::Str(text) if text.len() > LONGEST => Err(format!(
+            "a key of {} bytes; at most {LONGEST} are read",
+            text.len()
+        )),
         Node::Str(text) => Ok(text.to_string()),
         Node::Int(number) => Ok(number.to_string()),
         other => Err(format!("a key that is {}", kind(other))),

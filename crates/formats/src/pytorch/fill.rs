@@ -1,11 +1,15 @@
 //! Reading the bytes of tensors.
 
 use super::build::{Storage, View};
+use super::pickle::Id;
+use super::tree::Walk;
 use crate::fault::Fault;
+use crate::read::{fill, most_bytes};
+use kiln_tensor::memory::Budget;
 use kiln_tensor::{Device, Tensor};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::sync::Arc;
 use zip::ZipArchive;
 
@@ -86,16 +90,16 @@ impl Container {
 pub(super) fn tensors(
     container: &mut Container,
     storages: &[Storage],
-    views: Vec<(Arc<View>, String)>,
+    walk: &Walk,
     device: Device,
 ) -> Result<HashMap<Arc<View>, Tensor>, Fault> {
-    within_reason(container, storages, &views)?;
-    let mut by_storage: BTreeMap<usize, Vec<(Arc<View>, String)>> = BTreeMap::new();
+    within_reason(container, storages, walk)?;
+    let mut by_storage: BTreeMap<usize, Vec<(&Arc<View>, Id)>> = BTreeMap::new();
     let mut known = HashSet::new();
-    for (view, path) in views {
-        if known.insert(view.clone()) {
+    for (view, id) in &walk.views {
+        if known.insert(view) {
             let of = by_storage.entry(view.storage).or_default();
-            of.push((view, path));
+            of.push((view, *id));
         }
     }
     let mut tensors = HashMap::new();
@@ -108,7 +112,7 @@ pub(super) fn tensors(
         };
         let whole =
             |v: &View| v.is_contiguous() && (v.len() * v.dtype.size()) as u64 == storage.bytes;
-        let name = |e: Fault| e.within(&views[0].1);
+        let name = |e: Fault| e.within(walk.path(views[0].1));
         if let [(view, _)] = &views[..]
             && whole(view)
         {
@@ -117,22 +121,24 @@ pub(super) fn tensors(
                 swap(bytes, swapped);
                 Ok(())
             });
-            tensors.insert(view.clone(), tensor.map_err(name)?.to(device));
+            tensors.insert((*view).clone(), tensor.map_err(name)?.to(device));
             continue;
         }
         let mut bytes = Vec::new();
         container
             .with_reader(storage, &mut |file| {
-                read_all(file, storage.bytes, &mut bytes)
+                bytes = Budget::new().exactly(file, storage.bytes, "the storage")?;
+                Ok(())
             })
             .map_err(name)?;
         swap(&mut bytes, swapped);
-        for (view, path) in views {
+        for (view, id) in views {
             let tensor = Tensor::filled(view.dtype, &view.shape[..], |to| {
-                gather(&view, &bytes, to);
+                gather(view, &bytes, to);
                 Ok::<(), Fault>(())
             });
-            tensors.insert(view, tensor.map_err(|e| e.within(path))?.to(device));
+            let tensor = tensor.map_err(|e| e.within(walk.path(id)))?;
+            tensors.insert(view.clone(), tensor.to(device));
         }
     }
     Ok(tensors)
@@ -140,57 +146,27 @@ pub(super) fn tensors(
 
 /// Checks that the tensors take no more memory than a file of this size can account for. Compressed storages, and
 /// tensors that repeat the elements of small ones, could otherwise take any amount.
-fn within_reason(
-    container: &Container,
-    storages: &[Storage],
-    views: &[(Arc<View>, String)],
-) -> Result<(), Fault> {
-    const TIMES: u64 = 8;
-    const BESIDE: u64 = 256 << 20;
-    let most = container
-        .file_bytes()
-        .saturating_mul(TIMES)
-        .saturating_add(BESIDE);
-    let named: HashMap<&View, &str> = views
-        .iter()
-        .map(|(view, path)| (&**view, path.as_str()))
-        .collect();
-    let mut largest = (0, "");
+fn within_reason(container: &Container, storages: &[Storage], walk: &Walk) -> Result<(), Fault> {
+    let most = most_bytes(container.file_bytes(), 256 << 20).saturating_mul(2);
+    let views = walk.views.iter();
+    let named: HashMap<&View, Id> = views.map(|(view, id)| (&**view, *id)).collect();
+    let mut largest = (0, 0);
     let mut total = storages.iter().fold(0u64, |n, s| n.saturating_add(s.bytes));
-    for (view, path) in named {
+    for (view, id) in named {
         let bytes = (view.len() * view.dtype.size()) as u64;
         total = total.saturating_add(bytes);
-        largest = largest.max((bytes, path));
+        largest = largest.max((bytes, id));
     }
-    match total <= 2 * most {
+    match total <= most {
         true => Ok(()),
         false => Err(Fault::unsupported(format!(
             "the tensors and their storages take {total} bytes, of which the file has {}; the largest is {}, of {} \
              bytes. Tensors that repeat elements, as expand() makes them, are saved small: clone them first",
             container.file_bytes(),
-            largest.1,
+            walk.path(largest.1),
             largest.0
         ))),
     }
-}
-
-/// Fills `bytes` part by part, so that the checksum is computed from cached data.
-fn fill(file: &mut dyn Read, bytes: &mut [u8]) -> Result<(), Fault> {
-    const PART: usize = 1 << 18;
-    for part in bytes.chunks_mut(PART) {
-        let end = |e: std::io::Error| match e.kind() {
-            ErrorKind::UnexpectedEof => "the file ends within it".to_string().into(),
-            _ => Fault::from(e),
-        };
-        file.read_exact(part).map_err(end)?;
-    }
-    Ok(())
-}
-
-/// As [`fill`], with memory that grows with the bytes that exist.
-fn read_all(file: &mut dyn Read, len: u64, bytes: &mut Vec<u8>) -> Result<(), Fault> {
-    *bytes = crate::read::take(file, len, "a storage")?;
-    Ok(())
 }
 
 /// Reverses the bytes of each element.

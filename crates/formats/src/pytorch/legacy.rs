@@ -7,16 +7,15 @@
 //! little-endian on every machine.
 
 use super::Contents;
-use super::build::{Parts, Storage, View, key, size};
+use super::build::{MOST_DIMS, Parts, Storage, View, key, size};
 use super::fill::Container;
 use super::names::Global;
 use super::pickle::{self, Graph, Id, Node, kind};
 use crate::fault::Fault;
-use crate::read::read_exact;
 use kiln_tensor::DType;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 
 /// The magic number of PyTorch's files of pickles.
 const MAGIC: i128 = 0x1950_a86a_20f9_469c_fc6c;
@@ -161,7 +160,7 @@ impl Tar {
             let dtype = match self.graph.node(row[2]) {
                 Node::Global(class) => match &**class {
                     Global::StorageOf(dtype) => *dtype,
-                    Global::Refused(why) => return Err(Fault::unsupported(why).within(key)),
+                    Global::Refused(why) => return Err(Fault::unsupported(&**why).within(key)),
                     other => return Err(format!("storage {key} is of {other:?}").into()),
                 },
                 other => return Err(format!("storage {key} is of {}", kind(other)).into()),
@@ -206,6 +205,9 @@ impl Tar {
             let dtype = dtype.ok_or_else(|| format!("tensor {name} has no dtype"))?;
             // Of these eight bytes only four are significant.
             let dims = number(&mut self.file)? as u32;
+            if dims as usize > MOST_DIMS {
+                return Err(format!("tensor {name} has {dims} dims").into());
+            }
             let mut sizes = || {
                 let sizes = (0..dims).map(|_| index(&mut self.file));
                 sizes.collect::<Result<Vec<usize>, Fault>>()
@@ -229,7 +231,8 @@ impl Tar {
 /// Reads a number of eight bytes.
 fn number(file: &mut BufReader<File>) -> Result<u64, Fault> {
     let mut bytes = [0; 8];
-    read_exact(file, &mut bytes, "a number")?;
+    file.read_exact(&mut bytes)
+        .map_err(|e| Fault::from(e).within("a number"))?;
     Ok(u64::from_le_bytes(bytes))
 }
 

@@ -25,7 +25,6 @@ use build::Parts;
 use fill::Container;
 use kiln_tensor::Device;
 use pickle::{Graph, Id};
-use std::collections::HashMap;
 use std::fs::File;
 
 /// The object of a pickle, its parts, and the location of its bytes.
@@ -58,7 +57,7 @@ fn finish(contents: Contents, device: Device) -> Result<Value, Fault> {
         parts,
         mut container,
     } = contents;
-    let views = tree::Walk::over(&graph, root)?.views;
-    let tensors = fill::tensors(&mut container, &parts.storages, views, device)?;
-    tree::value(&graph, root, &tensors, &mut HashMap::new())
+    let walk = tree::Walk::over(&graph, root)?;
+    let tensors = fill::tensors(&mut container, &parts.storages, &walk, device)?;
+    tree::Values::new(&graph, &tensors).of(root)
 }

@@ -1,6 +1,7 @@
 //! The names in pickles: those that are built, and those that are refused.
 
 use kiln_tensor::DType;
+use std::sync::Arc;
 
 /// Kiln's dtypes under PyTorch's names, and the classes of their storages.
 pub(super) const DTYPES: [(DType, &str, &str); 13] = [
@@ -149,7 +150,7 @@ pub(super) enum Global {
     /// `numpy.dtype`, of a name like `u1`.
     ArrayDtype,
     /// A value of a kind that Kiln does not have, with advice.
-    Refused(String),
+    Refused(Arc<str>),
 }
 
 /// Looks up the meaning of `module.name`.
@@ -177,9 +178,10 @@ pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
         }
         "torch._tensor._rebuild_from_type_v2" => Global::FromType,
         _ => match REFUSED.iter().find(|(start, ..)| path.starts_with(start)) {
-            Some((_, what, instead)) => Global::Refused(format!(
-                "{what} (`{path}`), which Kiln does not have; in PyTorch, save {instead}"
-            )),
+            Some((_, what, instead)) => Global::Refused(
+                format!("{what} (`{path}`), which Kiln does not have; in PyTorch, save {instead}")
+                    .into(),
+            ),
             None => return Err(unknown(&path)),
         },
     })

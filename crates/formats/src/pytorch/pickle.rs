@@ -6,7 +6,7 @@
 
 use super::names::{Global, global};
 use crate::fault::Fault;
-use crate::read::take;
+use kiln_tensor::memory::Budget;
 use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
@@ -39,10 +39,11 @@ pub(super) enum Node {
     Refused(Arc<str>),
 }
 
-/// The objects of pickles.
+/// The objects of pickles, and the memory that is left for more.
 #[derive(Default)]
 pub(super) struct Graph {
     nodes: Vec<Node>,
+    budget: Budget,
 }
 
 impl Graph {
@@ -132,7 +133,12 @@ struct Machine<'a> {
 impl Machine<'_> {
     /// Runs one instruction. Returns the object if it was the last.
     fn step(&mut self) -> Result<Option<Id>, Fault> {
+        /// An object with its places on the stack, in the memo and in a list.
+        const MOST_BYTES: u64 = 64;
         let [op] = self.bytes()?;
+        self.graph
+            .budget
+            .spend(MOST_BYTES, "what the pickle makes")?;
         match op {
             b'.' => return self.pop().map(Some),
             // The protocol and frames carry no information that is needed.
@@ -293,7 +299,7 @@ impl Machine<'_> {
     }
 
     fn take(&mut self, len: u64) -> Result<Vec<u8>, Fault> {
-        let bytes = take(self.file, len, "what is here")?;
+        let bytes = self.graph.budget.exactly(self.file, len, "what is here")?;
         self.at += len;
         Ok(bytes)
     }
@@ -322,7 +328,10 @@ impl Machine<'_> {
         loop {
             match self.bytes()? {
                 [b'\n'] => break,
-                [byte] => line.push(byte),
+                [byte] => {
+                    self.graph.budget.spend(1, "a line")?;
+                    line.push(byte);
+                }
             }
         }
         Ok(String::from_utf8(line).map_err(|_| "a line that is no text".to_string())?)
@@ -481,9 +490,16 @@ impl Machine<'_> {
     }
 
     fn push_global(&mut self, module: &str, name: &str) -> Result<(), Fault> {
+        /// Far more than any name that is known; a text of the pickle may name many.
+        const LONGEST: usize = 255;
+        let len = module.len().saturating_add(name.len());
+        if len > LONGEST {
+            return Err(format!("a name of {len} bytes; at most {LONGEST} are read").into());
+        }
         let found = self.builder.global(module, name);
-        let found = found.map_err(Fault::unsupported)?;
-        self.push(Node::Global(found.into()))
+        let node = Node::Global(found.map_err(Fault::unsupported)?.into());
+        self.count(&node)?;
+        self.push(node)
     }
 
     fn call(&mut self, function: Id, arguments: &[Id]) -> Result<(), Fault> {
@@ -503,8 +519,17 @@ impl Machine<'_> {
             Node::Array(array) => array.len(),
             Node::Tuple(all) | Node::List(all) => size_of_val(&all[..]),
             Node::Dict(entries) => size_of_val(&entries[..]),
+            Node::Str(text) => text.len(),
+            Node::Tensor(view) => size_of_val(&view.shape[..]) + size_of_val(&view.strides[..]),
+            Node::Global(global) => match &**global {
+                Global::Refused(why) => why.len(),
+                _ => 0,
+            },
             _ => 0,
         };
+        self.graph
+            .budget
+            .spend(bytes as u64, "what the pickle makes")?;
         self.made = self.made.saturating_add(bytes as u64);
         // An entry of a dict takes a few bytes in the file and eight in memory.
         match self.made <= self.at.saturating_mul(16) {

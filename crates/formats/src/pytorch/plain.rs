@@ -90,7 +90,7 @@ fn read(path: &Path) -> Result<Value, Fault> {
     let mut graph = Graph::default();
     let root = pickle::read(&mut file, &mut graph, &mut Plain)?;
     tree::Walk::over(&graph, root)?;
-    tree::value(&graph, root, &HashMap::new(), &mut HashMap::new())
+    tree::Values::new(&graph, &HashMap::new()).of(root)
 }
 
 /// The builder of plain pickles.

@@ -4,9 +4,9 @@ use super::build::View;
 use super::pickle::{Graph, Id, Node, kind};
 use crate::Value;
 use crate::fault::Fault;
-use crate::value::Dict;
 use kiln_tensor::Tensor;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// The deepest nesting of lists and dicts.
@@ -15,20 +15,31 @@ const DEEPEST: usize = 200;
 /// The most values, where a shared value counts each time that it is named.
 const MOST_VALUES: u64 = 1 << 24;
 
-/// The state of a visited node: on the current path, or done, with its number of values.
+/// A place within an object.
+#[derive(Clone, Copy)]
+enum Step {
+    At(usize),
+    Key(Id),
+}
+
+/// The place that first named a node: a step within another one. The root has none.
+type Place = Option<(Id, Step)>;
+
+/// The state of a visited node.
 #[derive(Clone, Copy)]
 enum Walked {
+    /// On the current path.
     Open,
+    /// Done, with its number of values.
     Done(u64),
 }
 
 /// The walk that checks that an object is a tree of values.
 pub(super) struct Walk<'a> {
     graph: &'a Graph,
-    walked: HashMap<Id, Walked>,
-    path: Vec<String>,
-    /// The tensors, each with the path of one place that names it.
-    pub views: Vec<(Arc<View>, String)>,
+    walked: HashMap<Id, (Walked, Place)>,
+    /// The tensors, each with a node that holds it; see [`Walk::path`].
+    pub views: Vec<(Arc<View>, Id)>,
 }
 
 impl<'a> Walk<'a> {
@@ -40,50 +51,52 @@ impl<'a> Walk<'a> {
         let mut walk = Walk {
             graph,
             walked: HashMap::new(),
-            path: Vec::new(),
             views: Vec::new(),
         };
-        walk.visit(root)?;
+        walk.visit(root, None, 0)?;
         Ok(walk)
     }
 
-    fn visit(&mut self, id: Id) -> Result<u64, Fault> {
+    fn visit(&mut self, id: Id, place: Place, depth: usize) -> Result<u64, Fault> {
         match self.walked.get(&id) {
-            Some(Walked::Open) => return Err(self.refused("it holds itself")),
-            Some(Walked::Done(count)) => return Ok(*count),
+            Some((Walked::Open, _)) => return Err(self.refused(place, "it holds itself")),
+            Some((Walked::Done(count), _)) => return Ok(*count),
             None => {}
         }
-        if self.path.len() > DEEPEST {
-            return Err(self.refused(&format!("it is nested more than {DEEPEST} levels deep")));
+        if depth > DEEPEST {
+            let why = format!("it is nested more than {DEEPEST} levels deep");
+            return Err(self.refused(place, &why));
         }
-        self.walked.insert(id, Walked::Open);
+        self.walked.insert(id, (Walked::Open, place));
         let graph = self.graph;
         let mut count = 1u64;
         match graph.node(id) {
-            Node::Refused(why) => return Err(self.refused(why)),
+            Node::Refused(why) => return Err(self.refused(place, why)),
             Node::Global(global) => match &**global {
                 super::names::Global::Dtype(_) => {}
-                super::names::Global::Refused(why) => return Err(self.refused(why)),
-                _ => return Err(self.refused("it is a class, and no value")),
+                super::names::Global::Refused(why) => return Err(self.refused(place, why)),
+                _ => return Err(self.refused(place, "it is a class, and no value")),
             },
             Node::Storage(..) => {
-                return Err(self.refused("it is a storage by itself; save a tensor over it"));
+                let why = "it is a storage by itself; save a tensor over it";
+                return Err(self.refused(place, why));
             }
-            Node::Tensor(view) => self.views.push((view.clone(), self.path.join("."))),
+            Node::Tensor(view) => self.views.push((view.clone(), id)),
             Node::Tuple(all) | Node::List(all) => {
                 for (i, child) in all.iter().enumerate() {
-                    count = count.saturating_add(self.within(i.to_string(), *child)?);
+                    let within = self.visit(*child, Some((id, Step::At(i))), depth + 1)?;
+                    count = count.saturating_add(within);
                 }
             }
             Node::Dict(entries) => {
                 for (key, value) in entries {
-                    let Some(key) = scalar(graph.node(*key)) else {
+                    if scalar(graph.node(*key)).is_none() {
                         let what = kind(graph.node(*key));
-                        return Err(self.refused(&format!(
-                            "a key of it is {what}, and not a text or a number"
-                        )));
-                    };
-                    count = count.saturating_add(self.within(key.name(), *value)?);
+                        let why = format!("a key of it is {what}, and not a text or a number");
+                        return Err(self.refused(place, &why));
+                    }
+                    let within = self.visit(*value, Some((id, Step::Key(*key))), depth + 1)?;
+                    count = count.saturating_add(within);
                 }
             }
             Node::None
@@ -95,27 +108,46 @@ impl<'a> Walk<'a> {
             | Node::Array(_) => {}
         }
         if count > MOST_VALUES {
-            return Err(self.refused(&format!("it holds more than {MOST_VALUES} values")));
+            let why = format!("it holds more than {MOST_VALUES} values");
+            return Err(self.refused(place, &why));
         }
-        self.walked.insert(id, Walked::Done(count));
+        self.walked.insert(id, (Walked::Done(count), place));
         Ok(count)
     }
 
-    fn within(&mut self, name: String, id: Id) -> Result<u64, Fault> {
-        self.path.push(name);
-        let count = self.visit(id)?;
-        self.path.pop();
-        Ok(count)
+    /// The path of the first place that names a node, shortened. It is made for messages alone: many tensors may lie
+    /// under one long key.
+    pub(super) fn path(&self, id: Id) -> String {
+        self.path_to(self.walked.get(&id).and_then(|(_, place)| *place))
     }
 
-    /// The error for the value at the current path.
-    fn refused(&self, why: &str) -> Fault {
-        const SHOWN: usize = 20;
-        let path = match &self.path[..] {
-            [] => "the object".to_string(),
-            path => path[..path.len().min(SHOWN)].join("."),
+    fn path_to(&self, mut place: Place) -> String {
+        /// The most steps from the root, and the most characters of one.
+        const SHOWN: (usize, usize) = (20, 200);
+        let mut steps = Vec::new();
+        while let Some((within, step)) = place {
+            steps.push(step);
+            place = self.walked.get(&within).and_then(|(_, place)| *place);
+        }
+        let name = |step: &Step| match step {
+            Step::At(i) => i.to_string(),
+            Step::Key(key) => {
+                let name = scalar(self.graph.node(*key)).map_or(String::new(), |key| key.name());
+                name.chars().take(SHOWN.1).collect()
+            }
         };
-        Fault::unsupported(why).within(path)
+        match &steps[..] {
+            [] => "the object".to_string(),
+            steps => {
+                let names: Vec<String> = steps.iter().rev().take(SHOWN.0).map(name).collect();
+                names.join(".")
+            }
+        }
+    }
+
+    /// The error for the value at a place.
+    fn refused(&self, place: Place, why: &str) -> Fault {
+        Fault::unsupported(why).within(self.path_to(place))
     }
 }
 
@@ -132,45 +164,84 @@ fn scalar(node: &Node) -> Option<Value> {
     })
 }
 
-/// Builds the value of a node that was walked over; objects that are named twice are shared.
-pub(super) fn value(
-    graph: &Graph,
-    id: Id,
-    tensors: &HashMap<Arc<View>, Tensor>,
-    made: &mut HashMap<Id, Value>,
-) -> Result<Value, Fault> {
-    if let Some(value) = made.get(&id) {
-        return Ok(value.clone());
-    }
-    let node = graph.node(id);
-    let mut part = |id: &Id| value(graph, *id, tensors, made);
-    let found = match node {
-        Node::Tuple(all) => Value::Tuple(all.iter().map(part).collect::<Result<_, _>>()?),
-        Node::List(all) => Value::List(all.iter().map(part).collect::<Result<_, _>>()?),
-        Node::Dict(entries) => {
-            let mut dict = Dict::default();
-            for (key, value) in entries {
-                dict.insert(part(key)?, part(value)?);
-            }
-            dict.finish()
+/// Builds the values of nodes that were walked over; objects that are named twice are shared.
+pub(super) struct Values<'a> {
+    graph: &'a Graph,
+    tensors: &'a HashMap<Arc<View>, Tensor>,
+    made: HashMap<Id, Value>,
+    /// Numbers of keys, equal for equal keys. A key that is named often is compared once.
+    numbers: HashMap<Id, usize>,
+    by_text: HashMap<String, usize>,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn new(graph: &'a Graph, tensors: &'a HashMap<Arc<View>, Tensor>) -> Values<'a> {
+        Values {
+            graph,
+            tensors,
+            made: HashMap::new(),
+            numbers: HashMap::new(),
+            by_text: HashMap::new(),
         }
-        Node::Tensor(view) => match tensors.get(view) {
-            Some(tensor) => Value::Tensor(tensor.clone()),
-            None => return Err("a tensor was not read".to_string().into()),
-        },
-        Node::Array(array) => Value::Tensor(array.tensor()?),
-        Node::Global(global) => match &**global {
-            super::names::Global::Dtype(dtype) => {
-                let row = super::names::DTYPES.iter().find(|(d, ..)| d == dtype);
-                Value::Str(format!("torch.{}", row.map_or("", |r| r.1)).into())
+    }
+
+    /// The value of a node.
+    pub(super) fn of(&mut self, id: Id) -> Result<Value, Fault> {
+        if let Some(value) = self.made.get(&id) {
+            return Ok(value.clone());
+        }
+        let node = self.graph.node(id);
+        let part = |id: &Id| self.of(*id);
+        let found = match node {
+            Node::Tuple(all) => Value::Tuple(all.iter().map(part).collect::<Result<_, _>>()?),
+            Node::List(all) => Value::List(all.iter().map(part).collect::<Result<_, _>>()?),
+            Node::Dict(entries) => self.dict(entries)?,
+            Node::Tensor(view) => match self.tensors.get(view) {
+                Some(tensor) => Value::Tensor(tensor.clone()),
+                None => return Err("a tensor was not read".to_string().into()),
+            },
+            Node::Array(array) => Value::Tensor(array.tensor()?),
+            Node::Global(global) => match &**global {
+                super::names::Global::Dtype(dtype) => {
+                    let row = super::names::DTYPES.iter().find(|(d, ..)| d == dtype);
+                    Value::Str(format!("torch.{}", row.map_or("", |r| r.1)).into())
+                }
+                _ => return Err("a class is no value".to_string().into()),
+            },
+            other => match scalar(other) {
+                Some(value) => value,
+                None => return Err(format!("{} is no value", kind(other)).into()),
+            },
+        };
+        self.made.insert(id, found.clone());
+        Ok(found)
+    }
+
+    /// A later value replaces that of an equal key, which keeps its place, as in Python.
+    fn dict(&mut self, entries: &[(Id, Id)]) -> Result<Value, Fault> {
+        let mut dict: Vec<(Value, Value)> = Vec::new();
+        let mut places: HashMap<usize, usize> = HashMap::new();
+        for (key, value) in entries {
+            let (number, value) = (self.number(*key)?, self.of(*value)?);
+            match places.entry(number) {
+                Entry::Occupied(at) => dict[*at.get()].1 = value,
+                Entry::Vacant(place) => {
+                    place.insert(dict.len());
+                    dict.push((self.of(*key)?, value));
+                }
             }
-            _ => return Err("a class is no value".to_string().into()),
-        },
-        other => match scalar(other) {
-            Some(value) => value,
-            None => return Err(format!("{} is no value", kind(other)).into()),
-        },
-    };
-    made.insert(id, found.clone());
-    Ok(found)
+        }
+        Ok(Value::Dict(dict.into()))
+    }
+
+    fn number(&mut self, key: Id) -> Result<usize, Fault> {
+        if let Some(number) = self.numbers.get(&key) {
+            return Ok(*number);
+        }
+        let next = self.by_text.len();
+        let text = self.of(key)?.key();
+        let number = *self.by_text.entry(text).or_insert(next);
+        self.numbers.insert(key, number);
+        Ok(number)
+    }
 }

@@ -4,9 +4,9 @@ use super::build::Parts;
 use super::fill::Container;
 use super::{Contents, pickle};
 use crate::fault::Fault;
-use crate::read::take;
+use crate::read::most_bytes;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use zip::ZipArchive;
 use zip::read::{ZipFile, ZipReadOptions};
 
@@ -21,11 +21,21 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
         .to_string();
     let big_endian = byte_order(&mut archive, &folder)?;
     let (mut graph, mut parts) = (pickle::Graph::default(), Parts::default());
-    let root = entry(&mut archive, &name).and_then(|mut entry| {
-        let root = pickle::read(&mut BufReader::new(&mut entry), &mut graph, &mut parts)?;
-        // Reading to the end makes the archive compare the checksum.
+    let root = entry(&mut archive, &name).and_then(|entry| {
+        let bytes = entry.size();
+        if bytes > most_bytes(file_bytes, 64 << 20) {
+            return Err(Fault::unsupported(format!(
+                "it takes {bytes} bytes, of which the file has {file_bytes}"
+            )));
+        }
+        // Not even the archive's promise is exceeded. The byte after it makes the archive compare the checksum.
+        let mut entry = BufReader::new(entry.take(bytes + 1));
+        let root = pickle::read(&mut entry, &mut graph, &mut parts)?;
         std::io::copy(&mut entry, &mut std::io::sink())?;
-        Ok(root)
+        match entry.get_ref().limit() {
+            0 => Err("it is longer than the archive says".to_string().into()),
+            _ => Ok(root),
+        }
     });
     let root = root.map_err(|e| e.within(&name))?;
     let container = Container::Zip {
@@ -74,9 +84,9 @@ fn byte_order(archive: &mut ZipArchive<BufReader<File>>, folder: &str) -> Result
         return Ok(false); // files of PyTorch before 2.1
     }
     let order = entry(archive, &name).and_then(|mut entry| {
-        let len = entry.size();
-        let order = take(&mut entry, len.min(16), "a word")?;
-        std::io::copy(&mut entry, &mut std::io::sink())?;
+        let mut order = Vec::new();
+        // Reading to the end, where it is near, makes the archive compare the checksum.
+        Read::take(&mut entry, 16).read_to_end(&mut order)?;
         match &order[..] {
             b"little" => Ok(false),
             b"big" => Ok(true),

@@ -198,6 +198,45 @@ fn compressed_storages_are_no_bombs() {
 }
 
 #[test]
+fn long_keys_that_are_named_often_are_kept_once() {
+    let key = [&b"X\0\0\x10\0"[..], &b"k".repeat(1 << 20)].concat();
+    // A dict of one tensor under a long key, in a list again and again.
+    let one = tensor(b"K\x01", b"K\x00", b"K\x01\x85", b"K\x01\x85");
+    let one = &one[2..one.len() - 1];
+    let dict = [&b"\x80\x02}"[..], &key, one, b"sq\x07"].concat();
+    let many = [&dict[..], b"](", &b"h\x07".repeat(1000), b"e."].concat();
+    let value = read(&many, &[&[0; 4]]).expect("each of them is the same dict");
+    let found = message(value.tensors());
+    assert!(found.contains("paths within it take more than"), "{found}");
+    // An error names the key in short.
+    let refused = [&b"\x80\x02}"[..], &key, b"ctorch\ncomplex64\ns."].concat();
+    let found = message(read(&refused, &[]));
+    assert!(
+        found.len() < 1000 && found.contains("kkk: a complex tensor"),
+        "{found}"
+    );
+    // Names and keys of storages are copied, so they are short.
+    let named = [&b"\x80\x02"[..], &key, b"q\0h\0\x93."].concat();
+    assert!(message(read(&named, &[])).contains("a name of 2097152 bytes; at most 255"));
+    let stored = [
+        &b"\x80\x02(X\x07\0\0\0storagectorch\nFloatStorage\n"[..],
+        &key,
+    ]
+    .concat();
+    let stored = [&stored[..], b"X\x03\0\0\0cpuK\x01tQ."].concat();
+    assert!(message(read(&stored, &[])).contains("a key of 1048576 bytes; at most 255"));
+    // A long text that a function returns counts each time.
+    let devices = [
+        &b"\x80\x02"[..],
+        &key,
+        b"\x85q\0ctorch\ndevice\nq\x01](",
+        &b"h\x01h\0R".repeat(20),
+    ];
+    let devices = [&devices.concat()[..], b"e."].concat();
+    assert!(message(read(&devices, &[])).contains("far more of its contents"));
+}
+
+#[test]
 fn damage_is_an_error_or_changes_nothing() -> Result<()> {
     let folder = Folder::new("damage");
     let path = folder.0.join("x.pt");
