@@ -2,7 +2,7 @@
 
 use kiln_base::Loc;
 use kiln_tensor::{Error, ErrorKind};
-use std::fmt::Display;
+use std::io;
 use std::panic::Location;
 use std::path::Path;
 
@@ -23,11 +23,28 @@ pub(crate) fn invalid(op: &str, message: impl Into<String>) -> Error {
     }
 }
 
-/// An error for a file that can't be read or written, at the caller's line.
+/// An error for a file that can't be read or written, at the caller's line, or as [`invalid`] for one whose content is
+/// wrong.
 #[track_caller]
-pub(crate) fn io(op: &str, path: &Path, e: impl Display) -> Error {
-    let message = format!("{}: {e}", path.display());
-    Error::new(ErrorKind::Io, op, message, Location::caller())
+pub(crate) fn io(op: &str, path: &Path, e: io::Error) -> Error {
+    failed(op, format!("{}: {e}", path.display()), e.kind())
+}
+
+/// An error of reading, with this message.
+#[track_caller]
+pub(crate) fn failed(op: &str, message: String, kind: io::ErrorKind) -> Error {
+    use io::ErrorKind::{InvalidData, InvalidInput, OutOfMemory, UnexpectedEof};
+    let kind = match kind {
+        InvalidData | InvalidInput | UnexpectedEof => return invalid(op, message),
+        OutOfMemory => ErrorKind::Memory,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, op, message, Location::caller())
+}
+
+/// The error of reading wrong content.
+pub(crate) fn wrong(message: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message.into())
 }
 
 /// An error for a request that Kiln does not support, at the caller's line.

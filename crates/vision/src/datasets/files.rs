@@ -1,11 +1,13 @@
 //! Files that data sets are made of.
 
 use crate::fault::{invalid, io};
+use flate2::bufread::MultiGzDecoder;
 use kiln_data::check_integrity;
 use kiln_tensor::Result;
+use kiln_tensor::memory::{Budget, read_file};
 use std::fmt::Write;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// A file by its name below a folder, and its MD5.
@@ -97,7 +99,7 @@ impl Files<'_> {
 /// All bytes of a file.
 #[track_caller]
 pub(super) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| io(op, path, e))
+    read_file(path).map_err(|e| io(op, path, e))
 }
 
 /// The text of a file.
@@ -111,26 +113,17 @@ pub(super) fn read_text(op: &str, path: &Path) -> Result<String> {
 }
 
 /// Opens a file for reading, unpacked if it is packed by gzip.
-pub(super) fn unpacked(path: &Path) -> std::io::Result<Box<dyn Read>> {
-    let mut magic = [0; 2];
-    let found = File::open(path)?.take(2).read(&mut magic)?;
-    let file = std::io::BufReader::new(File::open(path)?);
-    Ok(match &magic[..found] {
-        [0x1f, 0x8b] => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+pub(super) fn unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
+    let mut file = BufReader::new(File::open(path)?);
+    Ok(match file.fill_buf()? {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(file)),
         _ => Box::new(file),
     })
 }
 
-/// Reads `len` bytes. Memory grows with the bytes that exist, not with the length that a header promises.
-pub(super) fn take(file: &mut dyn Read, len: u64) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = Read::take(file, len).read_to_end(&mut bytes);
-    read.map_err(|e| e.to_string())?;
-    match bytes.len() as u64 == len {
-        true => Ok(bytes),
-        false => Err(format!(
-            "{len} bytes are promised, but the file ends after {}",
-            bytes.len()
-        )),
-    }
+/// Labels that are bytes in a file, as integers.
+pub(super) fn labels(bytes: &[u8], budget: &mut Budget) -> io::Result<Vec<i64>> {
+    let mut labels = budget.room(bytes.len(), "the labels")?;
+    labels.extend(bytes.iter().map(|label| i64::from(*label)));
+    Ok(labels)
 }

@@ -1,10 +1,11 @@
 //! MNIST and sets of its form.
 
-use super::files::{Files, Named, Origin};
+use super::files::{self, Files, Named, Origin};
 use super::idx;
 use super::labelled::{Labelled, Layout, labelled};
-use crate::fault::invalid;
+use crate::fault::{invalid, io};
 use kiln_tensor::Result;
+use kiln_tensor::memory::Budget;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -64,14 +65,27 @@ fn load(files: &Files, [images, labels]: [&str; 2], classes: Vec<String>) -> Res
         let missing = || invalid(files.set, format!("the file {name} is missing"));
         files.path(name).ok_or_else(missing)
     };
-    let (shape, pixels) = idx::read(files.set, &path(images)?, 3)?;
-    let (_, labels) = idx::read(files.set, &path(labels)?, 1)?;
+    let (set, images, labels) = (files.set, path(images)?, path(labels)?);
+    let mut budget = Budget::new();
+    let (shape, pixels) = idx::read(set, &images, &mut budget, |shape: [usize; 3]| {
+        match shape[1].checked_mul(shape[2]) {
+            Some(1..) => Ok(()),
+            _ => Err(format!("{shape:?} are no images")),
+        }
+    })?;
+    let (_, bytes) = idx::read(set, &labels, &mut budget, |[count]| {
+        match count == shape[0] {
+            true => Ok(()),
+            false => Err(format!("{} images for {count} labels", shape[0])),
+        }
+    })?;
+    let targets = files::labels(&bytes, &mut budget).map_err(|e| io(set, &labels, e))?;
     let set = Labelled {
-        set: files.set,
+        set,
         pixels,
         layout: Layout::Rows,
         shape: [1, shape[1], shape[2]],
-        targets: labels.into_iter().map(i64::from).collect(),
+        targets,
         classes,
     };
     set.checked()

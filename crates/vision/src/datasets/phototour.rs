@@ -2,10 +2,11 @@
 
 use super::files::read_text;
 use super::folder::{entries, name};
-use crate::fault::invalid;
+use crate::fault::{invalid, io};
 use crate::{Image, Mode};
 use kiln_data::Dataset;
 use kiln_tensor::Result;
+use kiln_tensor::memory::Budget;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -204,8 +205,9 @@ fn patches(folder: &Path, count: usize) -> Result<Vec<u8>> {
         }
     }
     files.sort();
-    let mut pixels: Vec<u8> = Vec::new();
     let wanted = count.saturating_mul(SIDE * SIDE);
+    let room = Budget::new().room(wanted, "the patches");
+    let mut pixels: Vec<u8> = room.map_err(|e| io("PhotoTour", folder, e))?;
     for (_, path) in files {
         if pixels.len() >= wanted {
             break;
@@ -219,6 +221,9 @@ fn patches(folder: &Path, count: usize) -> Result<Vec<u8>> {
         for (top, left) in (0..height / SIDE).flat_map(|y| (0..width / SIDE).map(move |x| (y, x))) {
             for row in 0..SIDE {
                 let at = (top * SIDE + row) * width + left * SIDE;
+                if pixels.len() == wanted {
+                    break;
+                }
                 pixels.extend_from_slice(&image.bytes()[at..at + SIDE]);
             }
         }

@@ -130,11 +130,7 @@ fn labelled(set: &mut Labelled, folder: &Path, part: &str, fold: Option<usize>) 
     let pixels = pictures(folder, &format!("{part}_X.bin"))?;
     // Labels in the file count from 1.
     let labels = read("STL10", &folder.join(format!("{part}_y.bin")))?;
-    let labels: Vec<i64> = labels
-        .into_iter()
-        .map(|label| i64::from(label) - 1)
-        .collect();
-    if labels.len() * AREA != pixels.len() || labels.contains(&-1) {
+    if labels.len().checked_mul(AREA) != Some(pixels.len()) || labels.contains(&0) {
         let message = format!(
             "{}: {} bytes of pictures and {} labels, which begin with 1",
             folder.display(),
@@ -143,6 +139,7 @@ fn labelled(set: &mut Labelled, folder: &Path, part: &str, fold: Option<usize>) 
         );
         return Err(invalid("STL10", message));
     }
+    let labels: Vec<i64> = labels.iter().map(|label| i64::from(*label) - 1).collect();
     let Some(fold) = fold else {
         (set.pixels, set.targets) = (pixels, labels);
         return Ok(());
@@ -152,6 +149,12 @@ fn labelled(set: &mut Labelled, folder: &Path, part: &str, fold: Option<usize>) 
     let wrong = |message: String| invalid("STL10", format!("{}: {message}", path.display()));
     let line = text.lines().nth(fold).filter(|_| fold < 10);
     let line = line.ok_or_else(|| wrong(format!("there is no fold {fold}")))?;
+    // A line may name a picture again and again.
+    let count = line.split_whitespace().count();
+    if count > labels.len() {
+        let message = format!("the fold {fold} has {count} pictures of {}", labels.len());
+        return Err(wrong(message));
+    }
     for word in line.split_whitespace() {
         let at = word.parse().ok().filter(|at: &usize| *at < labels.len());
         let at = at.ok_or_else(|| wrong(format!("{word:?} is no picture of {}", labels.len())))?;

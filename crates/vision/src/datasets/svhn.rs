@@ -1,10 +1,11 @@
 //! Street View House Numbers (Netzer et al., 2011).
 
-use super::files::{Files, Named, Origin};
+use super::files::{self, Files, Named, Origin};
 use super::labelled::{Labelled, Layout, labelled};
 use super::mat::{self, Array, Numbers};
-use crate::fault::invalid;
+use crate::fault::{invalid, io};
 use kiln_tensor::Result;
+use kiln_tensor::memory::Budget;
 use std::path::Path;
 
 /// Street View House Numbers, the digits cut out: RGB of 32x32.
@@ -65,7 +66,8 @@ fn load(root: &Path, split: SvhnSplit, verify: bool) -> Result<SVHN> {
     };
     files.check(verify)?;
     let path = root.join(file.0);
-    let mut arrays = mat::read("SVHN", &path)?;
+    let mut budget = Budget::new();
+    let mut arrays = mat::read("SVHN", &path, &mut budget)?;
     let mut array = |name: &str| {
         let missing = || {
             invalid(
@@ -87,22 +89,25 @@ fn load(root: &Path, split: SvhnSplit, verify: bool) -> Result<SVHN> {
             return Err(invalid("SVHN", message));
         }
     };
-    let targets: Vec<i64> = match labels.numbers {
-        Numbers::Bytes(all) => all.into_iter().map(i64::from).collect(),
-        Numbers::Floats(all) => {
+    let targets = match labels.numbers {
+        Numbers::Bytes(all) => files::labels(&all, &mut budget),
+        Numbers::Floats(all) => budget.room(all.len(), "the labels").map(|mut targets| {
             let whole = |x: f64| if x.fract() == 0.0 { x as i64 } else { -1 };
-            all.into_iter().map(whole).collect()
-        }
+            targets.extend(all.into_iter().map(whole));
+            targets
+        }),
     };
+    let mut targets: Vec<i64> = targets.map_err(|e| io("SVHN", &path, e))?;
+    targets
+        .iter_mut()
+        .filter(|t| **t == 10)
+        .for_each(|t| *t = 0);
     let set = Labelled {
         set: "SVHN",
         pixels,
         layout: Layout::Columns,
         shape: [3, 32, 32],
-        targets: targets
-            .into_iter()
-            .map(|t| if t == 10 { 0 } else { t })
-            .collect(),
+        targets,
         classes: (0..10).map(|digit| digit.to_string()).collect(),
     };
     set.checked().map(SVHN)

@@ -23,7 +23,7 @@ fn idx_that_lies_is_refused() {
     for (file, wanted) in [
         (
             gzip(&more),
-            "1800 bytes are promised, but the file ends after 18",
+            "the array takes 1800 bytes, but the file ends after 18",
         ),
         (
             gzip(&idx(&[usize::MAX >> 40, 1 << 30, 1 << 30], &[])),
@@ -34,7 +34,7 @@ fn idx_that_lies_is_refused() {
             "more than can be counted",
         ),
         (half, "MNIST"),
-        (gzip(&images[..30]), "are promised"),
+        (gzip(&images[..30]), "the array takes 18 bytes"),
         (
             gzip(b"PK\x03\x04 a zip archive"),
             "the magic number [50, 4b, 03, 04]",
@@ -42,9 +42,12 @@ fn idx_that_lies_is_refused() {
         (gzip(&float), "of type 13 and have 3 dims"),
         (gzip(&idx(&[18], &pattern(18))), "of type 8 and have 1 dims"),
         (gzip(&[&images[..], &[0]].concat()), "there is more behind"),
-        (gzip(&idx(&[3, 3, 3], &pattern(27))), "for 2 labels"),
-        (gzip(&idx(&[0, 0, 0], &[])), "for 2 labels"),
-        (Vec::new(), "promised"),
+        (
+            gzip(&idx(&[3, 3, 3], &pattern(27))),
+            "3 images for 2 labels",
+        ),
+        (gzip(&idx(&[0, 0, 0], &[])), "[0, 0, 0] are no images"),
+        (Vec::new(), "the magic number takes 4 bytes"),
     ] {
         let error = wrong(file);
         assert!(error.contains(wanted), "{error}");
@@ -121,6 +124,12 @@ fn other_files_of_the_wrong_size_are_refused() {
         error.contains("3072 bytes are no records of 3073"),
         "{error}"
     );
+    // A fold that names one picture again and again.
+    root.write("stl10_binary/train_X.bin", vec![0; 3 * 96 * 96]);
+    root.write("stl10_binary/train_y.bin", [1]);
+    root.write("stl10_binary/fold_indices.txt", "0 0\n");
+    let error = message(STL10::new(&root, Stl10Split::Train(Some(0))));
+    assert!(error.contains("the fold 0 has 2 pictures of 1"), "{error}");
     root.write("stl10_binary/unlabeled_X.bin", [0; 100]);
     let error = message(STL10::new(&root, Stl10Split::Unlabeled));
     assert!(error.contains("100 bytes are no pictures"), "{error}");
