@@ -1,15 +1,16 @@
 //! Image files: decoding and encoding.
 
 use super::{Buffer, Image, Mode};
-use crate::fault::{invalid, io};
+use crate::fault::{failed, invalid, io, wrong};
 use crate::transforms::Count;
 use image::codecs::jpeg::JpegEncoder;
 use image::{
-    ColorType, DynamicImage, ImageDecoder, ImageEncoder, ImageFormat, ImageReader, ImageResult,
+    ColorType, DynamicImage, ImageDecoder, ImageEncoder, ImageError, ImageFormat, ImageReader,
+    ImageResult,
 };
+use kiln_tensor::memory::{Budget, read_file};
 use kiln_tensor::{Result, options};
-use std::fs;
-use std::io::Cursor;
+use std::io::{self, Cursor, Write};
 use std::path::Path;
 
 /// The formats that can be read and written.
@@ -77,9 +78,8 @@ impl Image {
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Image> {
         let path = path.as_ref();
-        let bytes = fs::read(path).map_err(|e| io("Image::open", path, e))?;
-        decoded(&bytes, &Limits::new())
-            .map_err(|m| invalid("Image::open", format!("{}: {m}", path.display())))
+        let image = read_file(path).and_then(|bytes| decoded(&bytes, &Limits::new()));
+        image.map_err(|e| io("Image::open", path, e))
     }
 
     /// Decodes the image in the bytes of a file, whose format is found by its content.
@@ -97,13 +97,14 @@ impl Image {
     /// As [`Image::decode`].
     #[track_caller]
     pub fn decode_with(bytes: &[u8], limits: &Limits) -> Result<Image> {
-        decoded(bytes, limits).map_err(|m| invalid("Image::decode", m))
+        decoded(bytes, limits).map_err(|e| failed("Image::decode", e.to_string(), e.kind()))
     }
 
-    /// Writes the image to a file, in the format that its name ends with.
+    /// Writes the image to a file, in the format that its name ends with. A reader sees the old file or the whole new
+    /// one, never a part.
     ///
     /// # Errors
-    /// If the name ends otherwise, as [`Image::encode`], or if the file can't be written.
+    /// If the name ends otherwise, as [`Image::encode`], or if the file can't be written; an older one then stays.
     #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.save_with(path, &Encoding::new())
@@ -125,7 +126,8 @@ impl Image {
         })?;
         let bytes = encoded(self, format, encoding)
             .map_err(|m| invalid("Image::save", format!("{}: {m}", path.display())))?;
-        fs::write(path, bytes).map_err(|e| io("Image::save", path, e))
+        kiln_base::file::replace(path, |file| file.write_all(&bytes))
+            .map_err(|e| io("Image::save", path, e))
     }
 
     /// The image encoded as the bytes of a file.
@@ -148,37 +150,45 @@ impl Image {
 }
 
 /// Decodes the image in the bytes of a file, or returns what is wrong with them.
-fn decoded(bytes: &[u8], limits: &Limits) -> Result<Image, String> {
-    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
-    let mut reader = reader.map_err(|e| e.to_string())?;
+fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
+    let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
     let Some(format) = reader.format() else {
         let message = format!("these {} bytes are no image of a known format", bytes.len());
-        return Err(message);
+        return Err(wrong(message));
     };
-    let mut most = image::Limits::no_limits();
-    // Eight bytes per allowed pixel (twice four numbers), and what a decoder needs for itself.
-    most.max_alloc = Some(
-        (limits.max_pixels.0 as u64)
-            .saturating_mul(8)
-            .saturating_add(1 << 22),
-    );
-    reader.limits(most);
-    let decoder = reader.into_decoder().map_err(|e| e.to_string())?;
-    let (w, h) = decoder.dimensions();
-    if u64::from(w) * u64::from(h) > limits.max_pixels.0 as u64 {
-        return Err(format!(
+    let few = |w: u32, h: u32| match u64::from(w) * u64::from(h) <= limits.max_pixels.0 as u64 {
+        true => Ok(()),
+        false => Err(wrong(format!(
             "the image claims {w}x{h} pixels, and at most {} are read",
             limits.max_pixels.0
-        ));
+        ))),
+    };
+    let mut budget = Budget::new();
+    let mut pixels = limits.max_pixels.0 as u64;
+    // A PNG has its size in front of all that can be packed.
+    if let (ImageFormat::Png, Some([w, h])) = (format, bytes.get(16..24).map(big_endian)) {
+        few(w, h)?;
+        pixels = u64::from(w) * u64::from(h);
     }
+    let mut most = image::Limits::no_limits();
+    // Eight bytes per pixel (twice four numbers), and what a decoder needs for itself.
+    let wanted = pixels.saturating_mul(8).saturating_add(1 << 22);
+    most.max_alloc = Some(wanted.min(budget.left()));
+    reader.limits(most);
+    let decoder = reader.into_decoder().map_err(fault)?;
+    let (w, h) = decoder.dimensions();
+    few(w, h)?;
     if format == ImageFormat::Jpeg && !jpeg_ends(bytes) {
-        return Err(format!("the JPEG is cut off after {} bytes", bytes.len()));
+        let message = format!("the JPEG is cut off after {} bytes", bytes.len());
+        return Err(wrong(message));
     }
-    let bytes = usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX);
-    if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
-        return Err(format!("there is no memory for {w}x{h} pixels"));
-    }
-    let image = read(decoder).map_err(|e| e.to_string())?;
+    // The decoder has about as many bytes for itself. They are taken once it is known that there is room for them.
+    let bytes = decoder.total_bytes().saturating_mul(2);
+    budget.room::<u8>(
+        usize::try_from(bytes).unwrap_or(usize::MAX),
+        &format!("an image of {w}x{h} pixels"),
+    )?;
+    let image = read(decoder).map_err(fault)?;
     // Every GIF is decoded with alpha, even if it is opaque.
     let opaque = || image.bytes().iter().skip(3).step_by(4).all(|a| *a == 255);
     Ok(
@@ -212,6 +222,24 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
         }
     }
     false
+}
+
+/// Two numbers of 32 bits.
+fn big_endian(bytes: &[u8]) -> [u32; 2] {
+    let (numbers, _) = bytes.as_chunks::<4>();
+    [0, 1].map(|n| numbers.get(n).map_or(0, |n| u32::from_be_bytes(*n)))
+}
+
+/// The error of a decoder.
+fn fault(e: ImageError) -> io::Error {
+    match e {
+        ImageError::Limits(_) => {
+            let message =
+                format!("it takes more memory to decode than its size or the limit allows: {e}");
+            io::Error::new(io::ErrorKind::OutOfMemory, message)
+        }
+        e => wrong(e.to_string()),
+    }
 }
 
 /// Reads the pixels of a decoder.

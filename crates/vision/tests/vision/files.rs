@@ -98,6 +98,21 @@ fn what_is_no_image_is_an_error() {
     assert!(e.contains("picture.tga"), "{e}");
 }
 
+/// A reader of the old file goes on with it.
+#[test]
+fn a_saved_image_replaces_the_old_file_whole() {
+    let folder = std::env::temp_dir().join(format!("kiln-image-save-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (path, old) = (folder.join("x.png"), folder.join("old.png"));
+    image(Mode::L).save(&path).unwrap();
+    std::fs::hard_link(&path, &old).unwrap();
+    image(Mode::RGB).save(&path).unwrap();
+    assert_eq!(Image::open(&old).unwrap(), image(Mode::L));
+    assert_eq!(Image::open(&path).unwrap(), image(Mode::RGB));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn limits_hold() {
     let x = image_of(Mode::RGB, 300, 200);
