@@ -3,6 +3,7 @@
 use crate::fault::Fault;
 use crate::shards::Index;
 use crate::{StateDict, load, write_safetensors};
+use kiln_tensor::memory::read_file;
 use kiln_tensor::{Device, Error, Result, Tensor, options};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -176,7 +177,7 @@ impl Pretrained {
 }
 
 fn read(folder: &Path) -> Result<Pretrained, Fault> {
-    let config = fs::read(folder.join(CONFIG)).map_err(|e| Fault::from(e).within(CONFIG))?;
+    let config = read_file(folder.join(CONFIG)).map_err(|e| Fault::from(e).within(CONFIG))?;
     let config = serde_json::from_slice(&config).map_err(|e| format!("{CONFIG}: {e}"))?;
     let weights = READ.into_iter().find(|name| folder.join(name).is_file());
     let weights =

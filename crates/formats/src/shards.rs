@@ -3,6 +3,7 @@
 use crate::StateDict;
 use crate::fault::Fault;
 use crate::load;
+use kiln_tensor::memory::Budget;
 use kiln_tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -25,10 +26,8 @@ pub(crate) struct Index {
 pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict, Fault> {
     /// The largest index: one of millions of tensors.
     const MOST: u64 = 1 << 28;
-    let mut text = String::new();
-    let read = file.take(MOST).read_to_string(&mut text);
-    read.map_err(|e| Fault::unsupported(format!("this is no index of safetensors files: {e}")))?;
-    let index: Index = serde_json::from_str(&text)
+    let text = Budget::new().to_end(&mut file.take(MOST), "the index")?;
+    let index: Index = serde_json::from_slice(&text)
         .map_err(|e| Fault::unsupported(format!("this is no index of safetensors files: {e}")))?;
     let mut by_file: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, file) in &index.weight_map {

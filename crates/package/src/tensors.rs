@@ -3,6 +3,7 @@
 use crate::error::{Error, Result, damaged};
 use kiln_base::DType;
 use kiln_runtime::Buffer;
+use kiln_runtime::memory::read_file;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -24,7 +25,7 @@ const ALIGN: usize = 64;
 pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Buffer>> {
     let path = path.as_ref();
     let tensors = || -> Result<_> {
-        let bytes = std::fs::read(path)?;
+        let bytes = read_file(path)?;
         let tensor = |(name, place): (String, Place)| {
             let value = Buffer::from_bytes(place.dtype, &place.shape, &bytes[place.bytes]);
             let value = value.map_err(|e| damaged!("tensor `{name}`: {e}"))?;
