@@ -47,6 +47,21 @@ fn replace_locked<E: From<io::Error>>(
     Ok(new.take_its_place(file)?)
 }
 
+/// Returns the result of locking a file, where a file system without locks is no error: one on a network, or of a
+/// program.
+///
+/// # Errors
+/// The error of the lock, if it has another cause.
+pub fn locked(result: io::Result<()>) -> io::Result<()> {
+    /// ENOLCK, "No locks available".
+    const NONE: i32 = if cfg!(target_os = "linux") { 37 } else { 77 };
+    match result {
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok(()),
+        Err(e) if cfg!(unix) && e.raw_os_error() == Some(NONE) => Ok(()),
+        result => result,
+    }
+}
+
 /// A file that is to replace another, removed unless it has taken its place.
 struct New {
     beside: PathBuf,
@@ -248,6 +263,17 @@ mod tests {
         assert_eq!(names, [".data.1.0.tmp", ".data.x.tmp", "data"]);
         assert!(replace::<io::Error>(Path::new("/"), |_| Ok(())).is_err());
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_system_without_locks_is_no_error() {
+        assert!(locked(Ok(())).is_ok());
+        assert!(locked(Err(ErrorKind::Unsupported.into())).is_ok());
+        #[cfg(target_os = "linux")]
+        for (number, fine) in [(37, true), (38, true), (95, true), (5, false), (9, false)] {
+            let locked = locked(Err(Error::from_raw_os_error(number)));
+            assert_eq!(locked.is_ok(), fine, "{number}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@
 
 use super::record::{BEGINNING, Line, Record, look};
 use hashbrown::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -304,7 +304,8 @@ impl Store {
         let process = self.path.as_ref().and_then(|path| {
             let file = beside(path, "measuring").ok()?;
             let start = Instant::now();
-            while file.try_lock().is_err() && start.elapsed() < patience {
+            let busy = |file: &File| matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+            while busy(&file) && start.elapsed() < patience {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Some(file)
@@ -485,9 +486,10 @@ fn beside(path: &Path, ending: &str) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(name)
 }
 
-/// Opens a file beside the store's and locks it until it is dropped or the process ends.
+/// Opens a file beside the store's and locks it until it is dropped or the process ends. Where the file system has no
+/// locks, a process may miss what another one writes at the same time.
 fn hold(path: &Path, ending: &str) -> io::Result<File> {
     let file = beside(path, ending)?;
-    file.lock()?;
+    kiln_base::file::locked(file.lock())?;
     Ok(file)
 }
