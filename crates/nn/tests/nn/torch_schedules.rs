@@ -222,6 +222,11 @@ fn what_is_no_schedule_is_named() -> Result<()> {
         ("base_lrs", vec![0.1].into()),
     ];
     assert!(text(Value::dict(early)).contains("has not begun"));
+    let late = [
+        ("last_epoch", Value::from(i64::MAX)),
+        ("base_lrs", vec![0.1].into()),
+    ];
+    assert!(text(Value::dict(late)).contains("beyond 4294967296"));
     assert!(PlateauState::try_from(&Value::dict([("best", 1.0)])).is_err());
     Ok(())
 }

@@ -19,9 +19,13 @@ impl TryFrom<&Value> for SchedulerState {
         let first = within.ok().and_then(|all| all.first()).unwrap_or(dict);
         let get = |name: &str| dict.get(name).or_else(|_| first.get(name));
         let epoch = get("last_epoch")?.int()?;
-        let Ok(epoch) = u64::try_from(epoch) else {
-            let message = format!("a schedule at epoch {epoch} has not begun");
-            return Err(Error::invalid("load_state_dict", message));
+        /// Schedules of a user's function count up to the epoch.
+        const MOST: u64 = 1 << 32;
+        let invalid = |message| Err(Error::invalid("load_state_dict", message));
+        let epoch = match u64::try_from(epoch) {
+            Ok(epoch @ 0..=MOST) => epoch,
+            Ok(_) => return invalid(format!("epoch {epoch} of a schedule is beyond {MOST}")),
+            Err(_) => return invalid(format!("a schedule at epoch {epoch} has not begun")),
         };
         let base_lrs = rates(get("base_lrs")?)?;
         let last_lr = match get("_last_lr") {
