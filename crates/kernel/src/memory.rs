@@ -5,6 +5,8 @@
 
 mod block;
 mod budget;
+#[cfg(target_os = "linux")]
+mod container;
 mod evict;
 mod figures;
 mod lent;
@@ -115,8 +117,8 @@ pub fn empty_cache() {
     drop(blocks);
 }
 
-/// Returns the size of the machine's memory in bytes, where known. The system would promise more, and end the process
-/// when it can't keep the promise.
+/// Returns the size of the machine's memory in bytes, or of the container's, where known. The system would promise more,
+/// and end the process when it can't keep the promise.
 fn machine_memory() -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -129,10 +131,11 @@ fn machine_memory() -> usize {
                     libc::sysconf(libc::_SC_PAGESIZE),
                 )
             };
-            match (usize::try_from(pages), usize::try_from(size)) {
+            let machine = match (usize::try_from(pages), usize::try_from(size)) {
                 (Ok(pages), Ok(size)) if pages > 0 => pages.saturating_mul(size),
                 _ => usize::MAX,
-            }
+            };
+            machine.min(container::limit())
         })
     }
     #[cfg(not(target_os = "linux"))]
