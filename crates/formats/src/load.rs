@@ -31,7 +31,8 @@ options! {
 /// ```
 ///
 /// # Errors
-/// If the file can't be read, is damaged, or holds values of a kind that Kiln does not have; the message names it.
+/// If the file can't be read, is damaged, or holds values of a kind that Kiln does not have; the message names it. If it
+/// takes more memory than the limit leaves, or far more than it has bytes.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>) -> Result<Value> {
     load_with(path, Load::new())

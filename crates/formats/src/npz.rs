@@ -16,8 +16,8 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 /// The tensors of a `.npz` file by name. Members whose names don't end in `.npy` are left out.
 ///
 /// # Errors
-/// If the file can't be read, is damaged, or holds an array that [`crate::read_npy`] doesn't read; the
-/// message names it.
+/// If the file can't be read, is damaged, or holds an array that [`crate::read_npy`] doesn't read (the
+/// message names it); or if the arrays, unpacked, take more memory than the limit leaves.
 #[track_caller]
 pub fn read_npz(path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
     let (path, loc) = (path.as_ref(), Location::caller());

@@ -68,7 +68,8 @@ impl Device {
     }
 
     /// Limits the bytes that this process may hold of the device's memory. To exceed the limit is an error
-    /// ([`ErrorKind::Memory`]) after which the program can continue.
+    /// ([`ErrorKind::Memory`]) after which the program can continue. What readers of files keep must also fit into what
+    /// is left of the CPU's.
     pub fn set_memory_limit(self, limit: Option<usize>) {
         match self.gpu() {
             Some(gpu) => gpu.set_limit(limit),

@@ -85,7 +85,8 @@ impl Image {
     /// Decodes the image in the bytes of a file, whose format is found by its content.
     ///
     /// # Errors
-    /// If the bytes are no image of a known [`Format`], are damaged, or exceed the default [`Limits`].
+    /// If the bytes are no image of a known [`Format`], are damaged, or exceed the default [`Limits`]; or if decoding
+    /// takes more memory than the limit leaves ([`Device::set_memory_limit`](kiln_tensor::Device::set_memory_limit)).
     #[track_caller]
     pub fn decode(bytes: &[u8]) -> Result<Image> {
         Image::decode_with(bytes, &Limits::new())
