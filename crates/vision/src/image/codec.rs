@@ -179,6 +179,13 @@ fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     let decoder = reader.into_decoder().map_err(fault)?;
     let (w, h) = decoder.dimensions();
     few(w, h)?;
+    if u64::from(w) * u64::from(h) > most_pixels(format, bytes) {
+        let message = format!(
+            "the image claims {w}x{h} pixels, more than {} bytes hold",
+            bytes.len()
+        );
+        return Err(wrong(message));
+    }
     if format == ImageFormat::Jpeg && !jpeg_ends(bytes) {
         let message = format!("the JPEG is cut off after {} bytes", bytes.len());
         return Err(wrong(message));
@@ -223,6 +230,19 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
         }
     }
     false
+}
+
+/// The most pixels in the bytes of a file, of formats in which each pixel takes a bit at least.
+fn most_pixels(format: ImageFormat, bytes: &[u8]) -> u64 {
+    /// The most bytes that a byte of zlib's stands for.
+    const INFLATED: u64 = 1032;
+    let bits = 8 * bytes.len() as u64;
+    match format {
+        ImageFormat::Png => bits.saturating_mul(INFLATED),
+        // It is not compressed.
+        ImageFormat::Bmp if bytes.get(30..34) == Some(&[0; 4]) => bits,
+        _ => u64::MAX,
+    }
 }
 
 /// Two numbers of 32 bits.

@@ -145,6 +145,25 @@ fn a_bomb_is_refused() {
     png[29..33].copy_from_slice(&crc.to_be_bytes());
     let e = Image::decode(&png).unwrap_err().to_string();
     assert!(e.contains("60000"), "{e}");
+    // No more pixels than are allowed, and more than the bytes can hold.
+    for (format, at) in [(Format::Png, 16), (Format::Bmp, 18)] {
+        let mut bytes = image(Mode::RGB).encode(format).unwrap();
+        let side = match format {
+            Format::Png => 13_000u32.to_be_bytes(),
+            _ => 13_000u32.to_le_bytes(),
+        };
+        bytes[at..at + 8].copy_from_slice(&[side, side].concat());
+        if format == Format::Png {
+            let crc = crc32(&bytes[12..29]);
+            bytes[29..33].copy_from_slice(&crc.to_be_bytes());
+        }
+        let e = Image::decode(&bytes).unwrap_err().to_string();
+        let wanted = format!(
+            "claims 13000x13000 pixels, more than {} bytes hold",
+            bytes.len()
+        );
+        assert!(e.contains(&wanted), "{e}");
+    }
 }
 
 fn crc32(bytes: &[u8]) -> u32 {
