@@ -1,7 +1,7 @@
 //! Functions that pickles call: they build tensors over storages, dicts, and sizes.
 
 use super::names::Global;
-use super::pickle::{Builder, Graph, Id, Node, kind};
+use super::pickle::{Builder, Graph, Id, MOST_ARGUMENTS, Node, kind};
 use crate::fault::Fault;
 use kiln_tensor::DType;
 use std::collections::HashMap;
@@ -221,7 +221,8 @@ impl Parts {
             },
             (Global::FromType, [Node::Global(function), Node::Global(class), Node::Tuple(all), ..])
                 if matches!(**class, Global::TensorClass | Global::Parameter)
-                    && **function != Global::FromType =>
+                    && **function != Global::FromType
+                    && all.len() <= MOST_ARGUMENTS =>
             {
                 let all = all.clone();
                 return self.build(graph, function, &all);
@@ -291,8 +292,17 @@ pub(super) fn size(graph: &Graph, id: Id) -> Result<usize, String> {
 }
 
 fn sizes(graph: &Graph, id: Id) -> Result<Vec<usize>, String> {
-    match graph.node(id) {
+    dims(graph, graph.node(id), "sizes")
+}
+
+/// Reads sizes or strides. A tuple may be named again and again, so a long one is refused before it is copied.
+pub(super) fn dims(graph: &Graph, node: &Node, what: &str) -> Result<Vec<usize>, String> {
+    match node {
+        Node::Tuple(all) | Node::List(all) if all.len() > MOST_DIMS => Err(format!(
+            "{what} of {} dims; at most {MOST_DIMS} are read",
+            all.len()
+        )),
         Node::Tuple(all) | Node::List(all) => all.iter().map(|id| size(graph, *id)).collect(),
-        other => Err(format!("sizes that are {}", kind(other))),
+        other => Err(format!("{what} that are {}", kind(other))),
     }
 }

@@ -17,6 +17,9 @@ pub(super) type Id = u32;
 /// The most objects of a file. Real files have a few for each tensor.
 const MOST_NODES: usize = 1 << 22;
 
+/// More arguments than any function takes.
+pub(super) const MOST_ARGUMENTS: usize = 16;
+
 /// An object.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
@@ -256,10 +259,10 @@ impl Machine<'_> {
             }
             b'R' | 0x81 => {
                 let (arguments, function) = (self.pop()?, self.pop()?);
-                /// More arguments than any function takes.
-                const MOST: usize = 16;
                 match self.graph.node(arguments) {
-                    Node::Tuple(all) if all.len() <= MOST => self.call(function, &all.clone())?,
+                    Node::Tuple(all) if all.len() <= MOST_ARGUMENTS => {
+                        self.call(function, &all.clone())?
+                    }
                     other => return Err(format!("arguments that are {}", kind(other)).into()),
                 }
             }
@@ -543,6 +546,7 @@ impl Machine<'_> {
 
     fn persistent(&mut self, id: Id) -> Result<(), Fault> {
         let node = self.builder.persistent(self.graph, id)?;
+        self.count(&node)?;
         self.push(node)
     }
 }

@@ -191,13 +191,7 @@ fn known(node: &Node) -> Result<DType, Fault> {
 }
 
 fn sizes(graph: &Graph, shape: &Node) -> Result<Vec<usize>, String> {
-    match shape {
-        Node::Tuple(all) => all
-            .iter()
-            .map(|id| super::build::size(graph, *id))
-            .collect(),
-        other => Err(format!("a shape that is {}", kind(other))),
-    }
+    super::build::dims(graph, shape, "a shape")
 }
 
 fn contents(node: &Node) -> Result<Arc<[u8]>, String> {

@@ -225,6 +225,22 @@ fn long_keys_that_are_named_often_are_kept_once() {
     .concat();
     let stored = [&stored[..], b"X\x03\0\0\0cpuK\x01tQ."].concat();
     assert!(message(read(&stored, &[])).contains("a key of 1048576 bytes; at most 255"));
+    // A long tuple is no shape, and counts each time that it is copied.
+    let long = [&b"("[..], &b"K\x01".repeat(1 << 17), b"tq\x05"].concat();
+    let shape = [
+        &b"\x80\x02"[..],
+        &long,
+        &tensor(b"K\x01", b"K\x00", b"h\x05", b"h\x05")[2..],
+    ];
+    assert!(message(read(&shape.concat(), &[])).contains("sizes of 131072 dims"));
+    let module = [
+        &b"\x80\x02X\x06\0\0\0module"[..],
+        &long,
+        b"\x86q\x06](",
+        &b"h\x06Q".repeat(20),
+    ];
+    let module = [&module.concat()[..], b"e."].concat();
+    assert!(message(read(&module, &[])).contains("far more of its contents"));
     // A long text that a function returns counts each time.
     let devices = [
         &b"\x80\x02"[..],
