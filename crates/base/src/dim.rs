@@ -2,8 +2,9 @@
 //!
 //! A [`Dim`] is a polynomial with integer coefficients. Its variables are symbols, and quotients `d // n` of dims by
 //! numbers, rounded down as in Python. It is in a normal form: equal polynomials are equal values. Numbers beyond an
-//! `i64` saturate, and no size there is legal ([`addressable`]), so that nothing wraps around to a legal size. A symbol
-//! stands for a size of at least 2, so it never equals 0 or 1, and broadcasting is decided while recording.
+//! `i64` saturate, and no size there is legal ([`addressable`]), so that nothing wraps around to a legal size. So do
+//! expressions of more than [`MAX_PARTS`] parts. A symbol stands for a size of at least 2, so it never equals 0 or 1,
+//! and broadcasting is decided while recording.
 
 mod quotient;
 mod text;
@@ -13,6 +14,14 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::ops::{Add, Mul, Sub};
 use std::sync::Arc;
+pub use text::NotADim;
+
+/// The most parts of an expression: its terms and their factors, those of quotients included. A short product of sums
+/// multiplies out to any number of them.
+pub const MAX_PARTS: usize = 2048;
+
+/// Beyond all sizes: what stands for numbers and expressions that are too large.
+const TOO_LARGE: Dim = Dim::Const(i64::MAX);
 
 /// A symbol: an index into the values that a plan is bound with.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,6 +48,16 @@ struct Monomial {
     /// The factors in ascending order, with repetition.
     factors: Vec<Factor>,
     coefficient: i64,
+}
+
+impl Monomial {
+    fn parts(&self) -> usize {
+        let of = |f: &Factor| match f {
+            Factor::Symbol(_) => 1,
+            Factor::Quotient(q) => 1 + q.of.parts(),
+        };
+        1 + self.factors.iter().map(of).sum::<usize>()
+    }
 }
 
 /// An irreducible factor.
@@ -161,7 +180,8 @@ impl Dim {
         match (self, by) {
             (_, Dim::Const(1)) => Ok(self.clone()),
             (_, Dim::Const(0)) => Err(fail()),
-            (Dim::Const(a), Dim::Const(b)) if a % b == 0 => Ok(Dim::Const(a / b)),
+            (d, _) if *d == TOO_LARGE => Err(fail()),
+            (Dim::Const(a), Dim::Const(b)) if a.checked_rem(*b) == Some(0) => Ok(Dim::Const(a / b)),
             (Dim::Const(0), _) => Ok(Dim::ZERO),
             (Dim::Const(_), _) => Err(fail()),
             (Dim::Expr(_), _) => {
@@ -173,7 +193,7 @@ impl Dim {
                 while !rest.is(0) {
                     let m = &rest.monomials()[0];
                     let factors = without(&m.factors, &lead.factors).ok_or_else(fail)?;
-                    if m.coefficient % lead.coefficient != 0 {
+                    if m.coefficient.checked_rem(lead.coefficient) != Some(0) {
                         return Err(fail());
                     }
                     let term = Dim::from_monomials(vec![Monomial {
@@ -215,7 +235,23 @@ impl Dim {
         match out.as_slice() {
             [] => Dim::Const(0),
             [m] if m.factors.is_empty() => Dim::Const(m.coefficient),
+            _ if out.iter().map(Monomial::parts).sum::<usize>() > MAX_PARTS => TOO_LARGE,
             _ => Dim::Expr(Arc::new(Poly(out))),
+        }
+    }
+
+    /// Returns the number of terms and factors, those of quotients included.
+    fn parts(&self) -> usize {
+        match self {
+            Dim::Const(_) => 1,
+            Dim::Expr(p) => p.0.iter().map(Monomial::parts).sum(),
+        }
+    }
+
+    fn terms(&self) -> usize {
+        match self {
+            Dim::Const(_) => 1,
+            Dim::Expr(p) => p.0.len(),
         }
     }
 }
@@ -272,6 +308,7 @@ impl Add for &Dim {
         match (self, other) {
             (Dim::Const(a), Dim::Const(b)) => Dim::Const(a.saturating_add(*b)),
             (Dim::Const(0), d) | (d, Dim::Const(0)) => d.clone(),
+            (d, _) | (_, d) if *d == TOO_LARGE => TOO_LARGE,
             _ => {
                 let mut terms = self.monomials();
                 terms.extend(other.monomials());
@@ -293,7 +330,10 @@ impl Mul for &Dim {
     fn mul(self, other: &Dim) -> Dim {
         match (self, other) {
             (Dim::Const(a), Dim::Const(b)) => Dim::Const(a.saturating_mul(*b)),
+            (Dim::Const(0), _) | (_, Dim::Const(0)) => Dim::ZERO,
             (Dim::Const(1), d) | (d, Dim::Const(1)) => d.clone(),
+            (d, _) | (_, d) if *d == TOO_LARGE => TOO_LARGE,
+            (a, b) if a.terms() * b.parts() + b.terms() * a.parts() > 2 * MAX_PARTS => TOO_LARGE,
             _ => {
                 let mut terms = Vec::new();
                 let right = other.monomials();
@@ -361,6 +401,27 @@ mod tests {
         assert!((&n + &Dim::ONE).div_exact(&n).is_err());
         let square = &(&n + &Dim::ONE) * &(&n + &Dim::ONE);
         assert_eq!(square.div_exact(&(&n + &Dim::ONE)).unwrap(), &n + &Dim::ONE);
+    }
+
+    #[test]
+    fn expressions_stay_small() {
+        let sum = |from: u32| (from..from + 12).fold(Dim::ONE, |sum, i| &sum + &s(i));
+        let product = (1..200).fold(sum(0), |product, i| &product * &sum(i));
+        assert_eq!(product, TOO_LARGE);
+        assert!(!addressable(&[&product - &s(0)], 1));
+        assert!(!addressable(&[(&product * &s(0)).div_floor(7)], 1));
+        assert!(product.div_exact(&Dim::Const(7)).is_err());
+        // Quotients that each hold the one before several times.
+        let mut d = s(0);
+        for _ in 0..14 {
+            d = (&d.div_floor(3) * &sum(1)).div_floor(5);
+        }
+        assert_eq!(d, TOO_LARGE);
+        let power = (0..10_000).fold(Dim::ONE, |power, _| &power * &s(0));
+        assert_eq!(power, TOO_LARGE);
+        let most = (0..MAX_PARTS as u32 / 2).fold(Dim::ZERO, |sum, i| &sum + &s(i));
+        assert!(most.as_const().is_none());
+        assert_eq!(&most + &Dim::ONE, TOO_LARGE);
     }
 
     #[test]

@@ -18,7 +18,10 @@ mod scalar;
 mod scoped;
 pub mod special;
 
-pub use dim::{Dim, NotDivisible, Sym, SymbolValues, addressable, ceil, contiguous_strides, numel};
+pub use dim::{
+    Dim, MAX_PARTS, NotADim, NotDivisible, Sym, SymbolValues, addressable, ceil,
+    contiguous_strides, numel,
+};
 pub use dtype::{Compute, DType, Float, Kind};
 pub use element::{Element, round_float};
 pub use features::{Feature, Features, LevelError};

@@ -1,8 +1,8 @@
 //! Affine index maps with known numbers, and the values that they can take.
 
 use crate::error::{Result, damaged};
-use kiln_base::Dim;
 pub use kiln_base::ceil;
+use kiln_base::{Dim, MAX_PARTS};
 use kiln_plan::tile::Bound;
 
 /// The bound of all numbers, so that sums of a few of them fit an i64.
@@ -12,7 +12,11 @@ const LARGE: i128 = 1 << 60;
 pub fn eval(dim: &Dim, values: &[i64]) -> Result<i64> {
     let v = dim.eval_checked(values);
     v.filter(|v| (v.unsigned_abs() as i128) < LARGE)
-        .ok_or_else(|| damaged!("size {dim} has no usable value"))
+        .ok_or_else(|| {
+            damaged!(
+                "size {dim} has no usable value: it is at least 2^60, or has more than {MAX_PARTS} terms and factors"
+            )
+        })
 }
 
 /// Returns an extent's value.

@@ -1,6 +1,6 @@
 //! Quotients, rounded down, and bounds of sizes without their symbols' values.
 
-use super::{Dim, Factor, Monomial};
+use super::{Dim, Factor, Monomial, TOO_LARGE};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -35,6 +35,9 @@ impl Dim {
     /// ```
     pub fn div_floor(&self, by: i64) -> Dim {
         assert!(by > 0, "sizes are divided by positive numbers, not {by}");
+        if *self == TOO_LARGE {
+            return TOO_LARGE;
+        }
         let each = |f: fn(i64, i64) -> i64| {
             let terms = self.monomials().into_iter().map(|m| Monomial {
                 coefficient: f(m.coefficient, by),
@@ -72,7 +75,7 @@ impl Dim {
         }
         match of.depth() < DEEPEST {
             true => Factor::Quotient(Arc::new(Quotient { of, by })).into(),
-            false => Dim::Const(i64::MAX),
+            false => TOO_LARGE,
         }
     }
 

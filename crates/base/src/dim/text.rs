@@ -1,7 +1,7 @@
 //! Sizes as text, and as data.
 
-use super::{Dim, Factor, Monomial, Poly, Sym};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use super::{Dim, Factor, MAX_PARTS, Monomial, Poly, Sym, TOO_LARGE};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::fmt;
 
 /// A dim with names of symbols.
@@ -75,15 +75,33 @@ impl fmt::Debug for Dim {
     }
 }
 
+/// A text or data that is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotADim {
+    /// A text with another syntax.
+    #[error("{0:?} is not a size")]
+    Syntax(String),
+    /// An expression that is beyond all sizes.
+    #[error("a size is above 2^63, or multiplies out to more than {MAX_PARTS} terms and factors")]
+    TooLarge,
+}
+
 impl Dim {
     /// Parses the output of `Display`, such as `12`, `s0`, `2*s0*s1-3` or `(s0-1)//2+1`, as Python reads it.
-    pub fn parse(text: &str) -> Option<Dim> {
+    ///
+    /// # Errors
+    /// If the text has another syntax, or the expression is too large.
+    pub fn parse(text: &str) -> Result<Dim, NotADim> {
         let mut p = Parser {
             rest: text,
             depth: 0,
         };
-        let sum = p.sum()?;
-        p.rest.trim().is_empty().then_some(sum)
+        let sum = p.sum().filter(|_| p.rest.trim().is_empty());
+        match sum.ok_or_else(|| NotADim::Syntax(text.to_owned()))? {
+            // `Display` writes this number for a size that is too large itself.
+            d if d == TOO_LARGE && text.trim() != d.to_string() => Err(NotADim::TooLarge),
+            d => Ok(d),
+        }
     }
 }
 
@@ -168,7 +186,10 @@ impl<'de> Deserialize<'de> for Dim {
             let mut terms = Poly::deserialize(d)?.0;
             let sort = |m: &mut Monomial| m.factors.sort();
             terms.iter_mut().for_each(sort);
-            return Ok(Dim::from_monomials(terms));
+            return match terms.iter().map(Monomial::parts).sum::<usize>() {
+                parts if parts > MAX_PARTS => Err(D::Error::custom(NotADim::TooLarge)),
+                _ => Ok(Dim::from_monomials(terms)),
+            };
         }
         struct Visitor;
         impl serde::de::Visitor<'_> for Visitor {
@@ -183,7 +204,7 @@ impl<'de> Deserialize<'de> for Dim {
                 i64::try_from(n).map(Dim::Const).map_err(E::custom)
             }
             fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Dim, E> {
-                Dim::parse(s).ok_or_else(|| E::custom(format!("not a size: {s:?}")))
+                Dim::parse(s).map_err(E::custom)
             }
         }
         d.deserialize_any(Visitor)
@@ -219,19 +240,33 @@ mod tests {
     #[test]
     fn text_round_trips() {
         for d in forms() {
-            assert_eq!(Dim::parse(&d.to_string()), Some(d));
+            assert_eq!(Dim::parse(&d.to_string()), Ok(d));
         }
         assert_eq!(
             Dim::parse("2 * s0 // 3"),
-            Some((&s(0) * &Dim::Const(2)).div_floor(3))
+            Ok((&s(0) * &Dim::Const(2)).div_floor(3))
         );
         for wrong in [
             "", "s", "-", "s0//", "s0//0", "(s0", "s0)", "s0/2", "s0 s1", "--1",
         ] {
-            assert_eq!(Dim::parse(wrong), None, "{wrong}");
+            let refused = Err(NotADim::Syntax(wrong.to_string()));
+            assert_eq!(Dim::parse(wrong), refused, "{wrong}");
         }
         let deep = "(".repeat(100_000);
-        assert_eq!(Dim::parse(&deep), None);
+        assert!(Dim::parse(&deep).is_err());
+    }
+
+    #[test]
+    fn short_texts_of_large_expressions_are_refused() {
+        let sum = (0..12).map(|i| format!("+s{i}")).collect::<String>();
+        let product = vec![format!("(1{sum})"); 12].join("*");
+        let nested = (0..12).fold("s0".to_string(), |d, _| format!("(({d}//3)*(1{sum}))//5"));
+        for text in [&product, &nested] {
+            let refused = Dim::parse(text).unwrap_err().to_string();
+            assert!(refused.contains("2048 terms"), "{refused}");
+        }
+        let largest = i64::MAX.to_string();
+        assert_eq!(Dim::parse(&largest), Ok(TOO_LARGE));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod attributes;
 
 use crate::{Fact, Facts, Graph, Node, NodeId, Output, SymbolInfo, Target, Value};
-use kiln_base::{DType, Dim, Loc};
+use kiln_base::{DType, Dim, Loc, NotADim};
 use smallvec::SmallVec;
 
 /// The position and the reason at which a text is not a graph.
@@ -69,7 +69,7 @@ impl<'t> Parser<'t> {
     fn block(&mut self, depth: usize) -> Parsed<Graph> {
         self.expect("{")?;
         if depth > MAX_DEPTH {
-            return self.fail("bodies nest too deeply");
+            return self.fail(&format!("bodies nest more than {MAX_DEPTH} deep"));
         }
         let mut graph = Graph::default();
         if self.accept("symbols") {
@@ -187,15 +187,17 @@ impl<'t> Parser<'t> {
             return self.fail("expected ]");
         };
         let dims = &self.rest()[..end];
-        let shape = match dims.trim() {
-            "" => Some(vec![]),
+        let shape: Result<Vec<Dim>, NotADim> = match dims.trim() {
+            "" => Ok(vec![]),
             _ => dims.split(',').map(Dim::parse).collect(),
         };
-        let Some(shape) = shape else {
-            return self.fail(&format!("{dims:?} are not sizes"));
-        };
-        self.at += end + 1;
-        Ok(Fact::new(dtype, shape))
+        match shape {
+            Ok(shape) => {
+                self.at += end + 1;
+                Ok(Fact::new(dtype, shape))
+            }
+            Err(e) => self.fail(&e.to_string()),
+        }
     }
 
     /// `%2`, `kept %2` or `assign 1 %2`
