@@ -31,3 +31,6 @@ pub use machine::{Cpu, Gpu, Machine};
 pub use role::Role;
 pub use scalar::{Scalar, float_to_int, wrap_int};
 pub use scoped::{Scoped, Slot};
+
+/// The deepest nesting of the bodies of loops and branches.
+pub const MAX_DEPTH: usize = 64;

@@ -1,12 +1,10 @@
 //! The nesting depth of programs. Code that reads, checks or runs a program calls itself for its bodies, so the depth
 //! must not depend on untrusted bytes.
 
+pub use kiln_base::MAX_DEPTH;
 use kiln_base::Scoped;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::cell::Cell;
-
-/// The deepest nesting of the bodies of loops and branches.
-pub const MAX_DEPTH: usize = 64;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };

@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::Graph;
+use kiln_base::MAX_DEPTH;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -201,8 +202,18 @@ impl Hash for Loop {
     }
 }
 
+/// True if bodies in the graph nest at most `levels` deep.
+fn nests_within(graph: &Graph, levels: usize) -> bool {
+    let mut bodies = graph.iter().flat_map(|(_, node)| node.op.bodies());
+    bodies.all(|body| levels > 0 && nests_within(body, levels - 1))
+}
+
 /// The facts that a body gives for these inputs.
 fn body_facts(body: &Graph, inputs: &[&Fact]) -> Result<Facts, OpError> {
+    ensure!(
+        nests_within(body, MAX_DEPTH - 1),
+        "loops and branches nest at most {MAX_DEPTH} deep, and this one holds as many already"
+    );
     let wanted = body.inputs();
     ensure!(
         wanted.len() == inputs.len(),

@@ -200,3 +200,27 @@ fn all_violations_are_reported() {
     let all = [Inputs, Sizes, Inference, Operands, Results];
     assert_eq!(broken(text), all);
 }
+
+#[test]
+fn bodies_nest_to_a_depth() {
+    use kiln_ir::{Builder, Fact, GraphBuilder, Loc, Role, ops::Loop};
+    let fact = |dtype| Fact::new(dtype, [0i64; 0]);
+    let mut body = Graph::default();
+    for depth in 0..=kiln_base::MAX_DEPTH {
+        let mut graph = Graph::default();
+        let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+        b.input(fact(kiln_ir::DType::I64), Role::Data);
+        let x = b.input(fact(kiln_ir::DType::F32), Role::Data);
+        let y = match depth {
+            0 => Ok(x),
+            _ => b.op(Loop::repeat(1.into(), body), &[x]),
+        };
+        graph.add_output(y.unwrap());
+        body = graph;
+    }
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let x = b.input(fact(kiln_ir::DType::F32), Role::Data);
+    let e = b.op(Loop::repeat(1.into(), body), &[x]).unwrap_err();
+    assert!(e.to_string().contains("at most 64 deep"), "{e}");
+}
