@@ -11,6 +11,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
 
+#[test]
+fn what_is_too_large_for_the_reference_says_the_limit() {
+    let x = Tensor::zeros([4, 1 << 31, 0], DType::F32);
+    assert_eq!(x.to_vec::<f32>().unwrap(), []);
+    let e = kiln::evaluate_reference(&x).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Data);
+    assert!(e.message().contains("at most 1073741824"), "{e}");
+}
+
 const SIZES: [i64; 12] = [
     0,
     1,

@@ -39,6 +39,11 @@ pub enum ArrayError {
         /// The shape asked for.
         shape: Vec<usize>,
     },
+    /// More elements than [`MAX_ELEMENTS`].
+    #[error(
+        "{0}{1:?} is too large for the reference: the product of sizes above 0 is at most {MAX_ELEMENTS}"
+    )]
+    TooLarge(DType, Vec<usize>),
     /// Floats for an integer dtype, or the reverse.
     #[error("the data of a {0} tensor has the wrong kind")]
     Kind(DType),
@@ -91,7 +96,10 @@ impl Array {
         if matches!(data, Data::Float(_)) != dtype.is_float() {
             return Err(ArrayError::Kind(dtype));
         }
-        if element_count(shape) != Some(data.len()) {
+        let Some(wanted) = element_count(shape) else {
+            return Err(ArrayError::TooLarge(dtype, shape.to_vec()));
+        };
+        if wanted != data.len() {
             return Err(ArrayError::Length {
                 given: data.len(),
                 unit: "elements",
@@ -134,8 +142,10 @@ impl Array {
     /// # Errors
     /// If the number of bytes does not fit.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Array, ArrayError> {
-        let wanted = element_count(shape).and_then(|n| n.checked_mul(dtype.size()));
-        if wanted != Some(bytes.len()) {
+        let Some(wanted) = element_count(shape) else {
+            return Err(ArrayError::TooLarge(dtype, shape.to_vec()));
+        };
+        if wanted * dtype.size() != bytes.len() {
             return Err(ArrayError::Length {
                 given: bytes.len(),
                 unit: "bytes",

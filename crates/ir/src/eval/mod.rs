@@ -101,7 +101,9 @@ pub enum Problem {
     #[error(transparent)]
     Op(#[from] OpError),
     /// More elements than [`MAX_ELEMENTS`].
-    #[error("{0} is too large for the reference")]
+    #[error(
+        "{0} is too large for the reference: the product of sizes above 0 is at most {MAX_ELEMENTS}"
+    )]
     TooLarge(String),
     /// A data error: an index outside its axis.
     #[error("index {index} at element {element} is outside 0..{bound}")]

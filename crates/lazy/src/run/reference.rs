@@ -28,7 +28,10 @@ pub fn evaluate_reference<T: AsRef<Handle>>(
             .buffer
             .as_ref()
             .ok_or_else(|| wrong("a placeholder has no value".into()))?;
-        inputs.push(array(buffer).map_err(|e| wrong(e.to_string()))?);
+        let value = array(buffer);
+        let value = value
+            .map_err(|e| Error::new(ErrorKind::Data, "evaluate_reference", e.to_string(), loc));
+        inputs.push(value?);
     }
     let values = evaluate(&graph, &inputs, &[], Mode::Rounded)
         .map_err(|e| Error::new(ErrorKind::Data, "evaluate_reference", e.to_string(), loc))?;
@@ -57,5 +60,5 @@ pub fn array(buffer: &Buffer) -> Result<Array, RunError> {
     let host = buffer.to_host()?;
     let shape: Vec<usize> = host.shape().iter().map(|d| *d as usize).collect();
     let array = Array::from_bytes(host.dtype(), &shape, host.bytes()?);
-    array.map_err(|e| RunError::Internal(e.to_string()))
+    array.map_err(|e| RunError::Buffer(e.to_string()))
 }
