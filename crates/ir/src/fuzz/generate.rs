@@ -1,5 +1,6 @@
 //! The generator: a growing graph, with the known magnitude and exactness of each value.
 
+use super::inputs::least;
 use super::{Config, Rng};
 use crate::{
     Fact, Graph, GraphBuilder, Op, Output, Pw, Role, Shape, SymbolInfo, Target, Value, ops,
@@ -91,11 +92,10 @@ impl Generator {
         let facts: Vec<&Fact> = inputs.iter().map(|v| self.graph.fact(*v)).collect();
         let results = op.infer(&facts).ok()?;
         let most = vec![MAX_SYMBOL; self.graph.symbols.len()];
-        let least: Vec<i64> = self.graph.symbols.iter().map(|s| s.min).collect();
         let fits = |f: &Fact| {
             let n = f.numel().eval_checked(&most);
             // A window must fit under every binding.
-            let real = |d: &Dim| d.as_const().is_some() || d.eval_checked(&least) >= Some(1);
+            let real = |d: &Dim| d.as_const().is_some() || least(&self.graph, d) >= 1;
             f.rank() <= 5 && n.is_some_and(|n| n <= MAX_ELEMENTS) && f.shape.iter().all(real)
         };
         if !results.iter().all(fits) {

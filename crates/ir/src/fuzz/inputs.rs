@@ -63,10 +63,18 @@ pub fn random_inputs(graph: &Graph, seed: u64) -> Vec<Array> {
     out
 }
 
-/// A size; the least one, at most 2, where it is symbolic.
+/// A size; the least one of all bindings, at most 2, where it is symbolic. The size of what a quotient leaves may be
+/// larger at smaller symbols.
 pub(super) fn least(graph: &Graph, size: &Dim) -> i64 {
-    let symbols: Vec<i64> = graph.symbols.iter().map(|s| s.min).collect();
-    let least = || size.eval_checked(&symbols).map_or(1, |n| n.min(2));
+    let mut bindings = vec![vec![]];
+    for symbol in &graph.symbols {
+        let more = |b: Vec<i64>| {
+            (symbol.min..=symbol.min.max(MAX_SYMBOL)).map(move |n| [&b[..], &[n]].concat())
+        };
+        bindings = bindings.into_iter().flat_map(more).collect();
+    }
+    let sizes = bindings.iter().map(|b| size.eval_checked(b).unwrap_or(1));
+    let least = || sizes.min().map_or(1, |n| n.min(2));
     size.as_const().unwrap_or_else(least)
 }
 
@@ -135,5 +143,25 @@ fn integer(rng: &mut Rng, dtype: DType, needs: &Needs, edges: bool) -> i64 {
     match value as i64 {
         0 if needs.nonzero => 1,
         x => x,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SymbolInfo;
+    use kiln_base::Sym;
+
+    #[test]
+    fn the_least_size_is_that_of_any_binding() {
+        let name = "n".to_string();
+        let mut graph = Graph::default();
+        graph.symbols.push(SymbolInfo { name, min: 2 });
+        let n = Dim::symbol(Sym(0));
+        let left = &n - &(&n.div_floor(3) * &Dim::Const(3));
+        assert_eq!(least(&graph, &left), 0); // of 3
+        assert_eq!(least(&graph, &n.div_floor(2)), 1);
+        assert_eq!(least(&graph, &(&n + &n)), 2);
+        assert_eq!(least(&graph, &Dim::Const(7)), 7);
     }
 }
