@@ -161,7 +161,8 @@ impl Home {
     }
 }
 
-/// Sets the number of threads that run kernels, for the whole process. Results never depend on it.
+/// Sets the number of threads that run kernels, for the whole process: at least 1, at most 1024; a number outside is
+/// taken as the nearest one. Results never depend on it.
 pub fn set_threads(threads: usize) {
     kiln_runtime::pool::Pool::global().set_threads(threads);
 }

@@ -117,6 +117,13 @@ fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
 }
 
 #[test]
+fn the_number_of_threads_is_limited() {
+    let pool = Pool::new(1);
+    pool.set_threads(usize::MAX);
+    assert!(pool.threads() <= MOST_THREADS);
+}
+
+#[test]
 fn the_number_of_threads_can_change() {
     let pool = Pool::new(1);
     for threads in [1, 3, 2, 0, 4] {
