@@ -68,15 +68,32 @@ pub(crate) fn checked<S: Settings>(layer: &str, settings: S) -> Result<S> {
     }
 }
 
+/// The largest size: above all that exist, and small enough to compute with.
+const LARGEST: i64 = 1 << 40;
+
+/// The most layers of a stack.
+const MOST_LAYERS: usize = 1 << 12;
+
 /// Converts numbers of features, heads or rows to sizes.
 #[track_caller]
 pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[usize; N]> {
-    match numbers.iter().find(|n| n.0 < 0) {
-        Some(n) => Err(invalid(
-            layer,
-            format!("a size can't be negative ({})", n.0),
-        )),
-        None => Ok(numbers.map(|n| n.0 as usize)),
+    let message = match numbers.iter().find(|n| !(0..=LARGEST).contains(&n.0)) {
+        Some(n) if n.0 < 0 => format!("a size can't be negative ({})", n.0),
+        Some(n) => format!("a size must be at most {LARGEST}, not {}", n.0),
+        None => return Ok(numbers.map(|n| n.0 as usize)),
+    };
+    Err(invalid(layer, message))
+}
+
+/// Converts a number of layers of a stack.
+#[track_caller]
+pub(crate) fn layers(layer: &str, number: Int) -> Result<usize> {
+    match sizes(layer, [number])? {
+        [n] if n > MOST_LAYERS => {
+            let message = format!("num_layers must be at most {MOST_LAYERS}, not {n}");
+            Err(invalid(layer, message))
+        }
+        [n] => Ok(n),
     }
 }
 

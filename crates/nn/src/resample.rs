@@ -226,7 +226,8 @@ impl Fold {
     /// Returns the position in the image of each element of the columns, counted from 1; padding is at 0.
     fn places(&self) -> Tensor {
         let [h, w] = self.output_size;
-        let places = Tensor::arange(1, h * w + 1, 1).reshape([1, h, w]);
+        let count = h.saturating_mul(w).saturating_add(1);
+        let places = Tensor::arange(1, count, 1).reshape([1, h, w]);
         places.im2col(self.windows.clone())
     }
 }

@@ -53,8 +53,8 @@ impl Network {
     #[track_caller]
     fn new(cell: Cell, sizes: [Int; 2], how: Recurrent) -> Result<Network> {
         let layer = cell.name();
-        let [input_size, hidden_size, num_layers] =
-            layer::sizes(layer, [sizes[0], sizes[1], how.num_layers])?;
+        let [input_size, hidden_size] = layer::sizes(layer, sizes)?;
+        let num_layers = layer::layers(layer, how.num_layers)?;
         if input_size == 0 || hidden_size == 0 {
             let message = format!(
                 "sizes must be at least 1, not {input_size} inputs and {hidden_size} hidden"

@@ -290,10 +290,10 @@ macro_rules! stack {
             /// Makes a stack of copies of a layer, which start with its values.
             ///
             /// # Errors
-            /// If the number is negative, or a value of the layer can't be computed.
+            /// If the number is negative or above 4096, or a value of the layer can't be computed.
             #[track_caller]
             pub fn new(layer: &$layer, num_layers: impl Into<Int>) -> Result<$name> {
-                let [num_layers] = layer::sizes(stringify!($name), [num_layers.into()])?;
+                let num_layers = layer::layers(stringify!($name), num_layers.into())?;
                 let layers = (0..num_layers).map(|_| layer.deep_copy());
                 Ok($name {
                     layers: layers.collect::<Result<_>>()?,

@@ -234,3 +234,33 @@ fn errors_of_settings_show_the_line_of_the_caller() {
         assert_eq!(e.loc().line(), line, "{e}");
     }
 }
+
+#[test]
+fn absurd_numbers_are_refused_with_the_limit() {
+    let layer = TransformerEncoderLayer::new(4, 2).unwrap();
+    let more = TransformerDecoderLayer::new(4, 2).unwrap();
+    for n in [1i64 << 40, 1 << 62, i64::MAX] {
+        let deep = || Recurrent::new().num_layers(n);
+        for e in [
+            LSTM::with(1, 4, deep()).err(),
+            GRU::with(1, 4, deep()).err(),
+            RNN::with(1, 4, deep()).err(),
+            TransformerEncoder::new(&layer, n).err(),
+            TransformerDecoder::new(&more, n).err(),
+            Transformer::of(&layer, 1, &more, n).err(),
+        ] {
+            let e = e.unwrap().to_string();
+            assert!(e.contains("at most"), "{e}");
+        }
+        assert!(Fold::new(n, 2).is_err());
+        let lbfgs = optim::LBFGS::new().max_iter(n);
+        assert!(optim::Optimizer::new(layer.parameters(), lbfgs).is_ok());
+    }
+    for n in [1i64 << 62, i64::MAX] {
+        for e in [Linear::new(n, 4).err(), Linear::new(4, n).err()] {
+            let e = e.unwrap().to_string();
+            assert!(e.contains("at most 1099511627776"), "{e}");
+        }
+        assert!(LSTM::new(n, n).is_err() && MultiheadAttention::new(n, 2).is_err());
+    }
+}

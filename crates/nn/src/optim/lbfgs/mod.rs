@@ -40,7 +40,7 @@ options! {
 
 impl Rule for LBFGS {
     fn describe(&self) -> Description {
-        let max_eval = self.max_eval.0.unwrap_or(self.max_iter.0 * 5 / 4);
+        let max_eval = (self.max_eval.0).unwrap_or(self.max_iter.0.saturating_mul(5) / 4);
         Description::new("LBFGS")
             .number("lr", self.lr)
             .number_in("max_iter", self.max_iter.0 as f64, 1.0..)
