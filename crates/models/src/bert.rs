@@ -1,6 +1,7 @@
 //! BERT with the names of the library `transformers`.
 #![allow(non_snake_case)] // transformers' names
 
+use crate::limits;
 use crate::text::{self, Activation};
 use kiln::nn::{
     Copies, Dropout, Embedding, Forward, Hooks, LayerNorm, Linear, Members, Mode, Module,
@@ -343,7 +344,8 @@ impl BertModel {
     /// Makes the model with random weights.
     ///
     /// # Errors
-    /// If the heads don't divide the width, the activation is unknown, or inside `compile`: make networks before.
+    /// If the heads don't divide the width, the activation is unknown, if a size is above 2^24 or there are more than
+    /// 4096 layers, or inside `compile`: make networks before.
     pub fn new(config: BertConfig) -> Result<BertModel> {
         BertModel::with_pooling(config, true)
     }
@@ -353,6 +355,14 @@ impl BertModel {
     /// # Errors
     /// As [`BertModel::new`].
     pub fn with_pooling(config: BertConfig, add_pooling_layer: bool) -> Result<BertModel> {
+        let sizes = [
+            config.vocab_size,
+            config.hidden_size,
+            config.intermediate_size,
+            config.max_position_embeddings,
+            config.type_vocab_size,
+        ];
+        limits::check("BertModel", &[config.num_hidden_layers], &sizes)?;
         text::check_heads("BertModel", config.hidden_size, config.num_attention_heads)?;
         let activation = Activation::of(&config.hidden_act)?;
         let pooler = add_pooling_layer.then(|| BertPooler::new(&config));

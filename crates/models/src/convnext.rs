@@ -1,5 +1,6 @@
 //! Convolutional networks in the manner of transformers.
 
+use crate::limits;
 use crate::ops::{LayerNorm2d, Permute, StochasticDepth};
 use kiln::nn::{
     AdaptiveAvgPool2d, Conv2d, Flatten, Forward, GELU, Hooks, Kernel, LayerNorm, Linear, Module,
@@ -80,13 +81,15 @@ impl ConvNeXt {
     /// dropped with probability `stochastic_depth` and the first never; in between, the probability grows linearly.
     ///
     /// # Errors
-    /// If the probability is out of range, or inside `compile`: make networks before.
+    /// If the probability is out of range, if a size is above 2^24 or there are more than
+    /// 4096 layers, or inside `compile`: make networks before.
     pub fn new(
         channels: [usize; 4],
         blocks: [usize; 4],
         stochastic_depth: f64,
         classes: usize,
     ) -> Result<ConvNeXt> {
+        limits::check("ConvNeXt", &blocks, &channels)?;
         let mut features = sequential![sequential![
             Conv2d::new(3, channels[0], Kernel::new(4).stride(4)),
             LayerNorm2d::new(channels[0], EPS),

@@ -1,5 +1,6 @@
 //! Networks whose layers take the results of all layers before them.
 
+use crate::limits;
 use kiln::nn::{
     AvgPool2d, BatchNorm2d, Conv2d, Forward, Hooks, Kernel, Linear, MaxPool2d, Module, ReLU,
     Sequential, module, sequential,
@@ -73,13 +74,14 @@ impl DenseNet {
     /// those of the stem.
     ///
     /// # Errors
-    /// Inside `compile`: make networks before.
+    /// If a size is above 2^24 or more than 4096 blocks in a row, or inside `compile`: make networks before.
     pub fn new(
         growth: usize,
         blocks: [usize; 4],
         channels: usize,
         classes: usize,
     ) -> Result<DenseNet> {
+        limits::check("DenseNet", &blocks, &[growth, channels, classes])?;
         let stem = Kernel::new(7).stride(2).padding(3).bias(false);
         let mut features = sequential![
             "conv0": Conv2d::new(3, channels, stem),

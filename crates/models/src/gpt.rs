@@ -1,6 +1,6 @@
 //! A transformer that continues text.
 
-use crate::TransformerConfig;
+use crate::{TransformerConfig, limits};
 use kiln::nn::{
     AttentionMasks, Dropout, Embedding, Forward, Hooks, LayerNorm, Module, ModuleList,
     TransformerEncoderLayer, init,
@@ -64,8 +64,11 @@ impl Gpt {
     /// Makes the network with random weights.
     ///
     /// # Errors
-    /// If the heads don't divide the width, or inside `compile`: make networks before.
+    /// If the heads don't divide the width, if a size is above 2^24 or there are more than
+    /// 4096 layers, or inside `compile`: make networks before.
     pub fn new(config: GptConfig) -> Result<Gpt> {
+        let sizes = [config.vocabulary, config.context];
+        limits::check("Gpt", &[config.layers], &sizes)?;
         let embedding = |rows: usize| -> Result<Embedding> {
             let embedding = Embedding::new(rows, config.block.width)?;
             // Scores are products with these rows: with a deviation of 1 they would be far from 0.

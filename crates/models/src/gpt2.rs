@@ -1,5 +1,6 @@
 //! GPT-2 with the names of the library `transformers`.
 
+use crate::limits;
 use crate::text::{self, Activation};
 use kiln::formats::Pretrained;
 use kiln::nn::{
@@ -199,8 +200,12 @@ impl GPT2Model {
     /// Makes the model with random weights.
     ///
     /// # Errors
-    /// If the heads don't divide the width, the activation is unknown, or inside `compile`: make networks before.
+    /// If the heads don't divide the width, the activation is unknown, if a size is above 2^24 or there are more than
+    /// 4096 layers, or inside `compile`: make networks before.
     pub fn new(config: GPT2Config) -> Result<GPT2Model> {
+        let within = config.n_inner.unwrap_or(0);
+        let sizes = [config.vocab_size, config.n_positions, config.n_embd, within];
+        limits::check("GPT2Model", &[config.n_layer], &sizes)?;
         text::check_heads("GPT2Model", config.n_embd, config.n_head)?;
         let activation = Activation::of(&config.activation_function)?;
         let blocks = (0..config.n_layer).map(|i| GPT2Block::new(&config, activation, i));

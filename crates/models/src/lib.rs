@@ -19,6 +19,7 @@ mod googlenet;
 mod gpt;
 mod gpt2;
 mod inception;
+mod limits;
 mod lstm;
 mod mobilenet;
 mod mobilenet_v2;

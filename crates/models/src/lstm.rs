@@ -19,8 +19,8 @@ module!(
     /// # Ok::<(), kiln::Error>(())
     /// ```
     pub struct LstmCell(input: usize, hidden: usize) {
-        ih: Linear = Linear::new(input, 4 * hidden),
-        hh: Linear = Linear::new(hidden, 4 * hidden),
+        ih: Linear = Linear::new(input, hidden.saturating_mul(4)),
+        hh: Linear = Linear::new(hidden, hidden.saturating_mul(4)),
     }
 );
 

@@ -1,5 +1,6 @@
 //! Residual networks.
 
+use crate::limits;
 use kiln::nn::{
     BatchNorm2d, Conv2d, Forward, Hooks, Kernel, Linear, Module, Sequential, module, sequential,
 };
@@ -214,8 +215,15 @@ impl ResNet {
     /// Makes the network with random weights.
     ///
     /// # Errors
-    /// Inside `compile`: make networks before.
+    /// If a size is above 2^24 or more than 4096 blocks in a row, or inside `compile`: make networks before.
     pub fn new(config: ResNetConfig) -> Result<ResNet> {
+        let sizes = [
+            config.channels,
+            config.classes,
+            config.groups,
+            config.width_per_group,
+        ];
+        limits::check("ResNet", &config.blocks, &sizes)?;
         let mut from = 64;
         let mut layer = |i: usize| -> Result<Sequential> {
             let mut layer = Sequential::new();

@@ -1,10 +1,11 @@
 //! A network that labels every pixel.
 
+use crate::limits;
 use kiln::nn::{
     BatchNorm2d, Conv2d, ConvTranspose2d, Forward, Hooks, Kernel, Module, ModuleList, ReLU,
     Sequential, TransposedKernel, sequential,
 };
-use kiln::{Pool, Result, Tensor, cat};
+use kiln::{Error, Pool, Result, Tensor, cat};
 
 /// Makes two 3x3 convolutions, each with batch norm and ReLU.
 fn double(from: usize, to: usize) -> Result<Sequential> {
@@ -67,12 +68,21 @@ pub struct UNet {
     hooks: Hooks,
 }
 
+/// The most levels: each halves images and doubles the channels.
+const MOST_LEVELS: usize = 16;
+
 impl UNet {
     /// Makes the network with random weights.
     ///
     /// # Errors
-    /// Inside `compile`: make networks before.
+    /// If a size is above 2^24 or there are more than 16 levels, or inside `compile`: make networks before.
     pub fn new(config: UNetConfig) -> Result<UNet> {
+        if config.levels > MOST_LEVELS {
+            let message = format!("it has at most {MOST_LEVELS} levels, not {}", config.levels);
+            return Err(Error::invalid("UNet", message));
+        }
+        let sizes = [config.channels, config.classes, config.width];
+        limits::check("UNet", &[], &sizes)?;
         let mut down = Vec::new();
         let (mut up, mut merge) = (Vec::new(), Vec::new());
         let mut from = config.channels;

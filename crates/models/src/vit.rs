@@ -1,5 +1,6 @@
 //! Transformers for images.
 
+use crate::limits;
 use kiln::nn::{
     AttentionOptions, Conv2d, Dropout, Forward, GELU, Hooks, Kernel, LayerNorm, Linear, Module,
     MultiheadAttention, Norm, Sequential, Tanh, init, module, sequential,
@@ -174,9 +175,13 @@ impl VisionTransformer {
     /// Makes the network with random weights.
     ///
     /// # Errors
-    /// If the patches don't divide the images, or the heads the width, or inside `compile`: make networks before.
+    /// If the patches don't divide the images, or the heads the width, if a size is above 2^24 or there are more than
+    /// 4096 layers, or inside `compile`: make networks before.
     pub fn new(config: VisionTransformerConfig) -> Result<VisionTransformer> {
         let (size, patch, width) = (config.image_size, config.patch_size, config.hidden_dim);
+        let within = config.representation_size.unwrap_or(0);
+        let sizes = [size, patch, width, config.mlp_dim, config.classes, within];
+        limits::check("VisionTransformer", &[config.num_layers], &sizes)?;
         if patch == 0 || !size.is_multiple_of(patch) {
             let message = format!("patches of {patch} do not divide images of {size}");
             return Err(Error::invalid("VisionTransformer", message));
