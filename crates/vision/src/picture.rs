@@ -13,7 +13,7 @@ impl Picture for Image {}
 impl Picture for Tensor {}
 
 /// The longest side of an image that may be created.
-const LONGEST: usize = 1 << 24;
+pub(crate) const LONGEST: usize = 1 << 24;
 
 pub(crate) mod sealed {
     use super::*;
@@ -60,7 +60,10 @@ pub(crate) fn room(op: &str, width: usize, height: usize, channels: usize) -> Re
     if width <= LONGEST && height <= LONGEST && bytes.is_some_and(fits) {
         return Ok(());
     }
-    let message = format!("an image of {height} rows and {width} columns is too large");
+    let message = format!(
+        "an image of {height} rows and {width} columns is too large: sides are at most {LONGEST}, and it must fit into \
+         memory"
+    );
     Err(invalid(op, message))
 }
 
@@ -183,7 +186,7 @@ fn places(
     };
     if before > most || after > most || len > LONGEST {
         let message = format!(
-            "a border of {before} and {after} around {len} pixels is too wide for padding_mode {mode}"
+            "a border of {before} and {after} around {len} pixels is too wide for padding_mode {mode}: at most {most}"
         );
         return Err(invalid(op, message));
     }

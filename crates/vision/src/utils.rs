@@ -2,6 +2,7 @@
 
 use crate::fault::invalid;
 use crate::image::Image;
+use crate::picture::LONGEST;
 use crate::transforms::Count;
 use kiln_tensor::{DType, PadMode, Result, Tensor, cat, options, stack};
 use std::path::Path;
@@ -38,7 +39,8 @@ options! {
 /// ```
 ///
 /// # Errors
-/// If the tensor has another number of dims, there is no image, `nrow` is 0, or the range descends or is NaN.
+/// If the tensor has another number of dims, there is no image, `nrow` is 0, the padding is above 2^24, or the range
+/// descends or is NaN.
 #[track_caller]
 pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
     let op = "make_grid";
@@ -73,16 +75,21 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
     if count == 1 {
         return Ok(images.squeeze(0).check()?.clone());
     }
+    let padding = grid.padding.0;
+    if padding > LONGEST {
+        let message = format!("the padding is at most {LONGEST} pixels, not {padding}");
+        return Err(invalid(op, message));
+    }
     let columns = grid.nrow.0.min(count);
     let rows = count.div_ceil(columns);
-    let (gap, empty) = (grid.padding.0 as i64, (rows * columns - count) as i64);
+    let (gap, empty) = (padding as i64, (rows * columns - count) as i64);
     let value = match images.dtype().is_float() {
         true => PadMode::Constant(grid.pad_value.into()),
         false => PadMode::Constant((grid.pad_value as i64).into()),
     };
     // Padding above and to the left of each image, and empty tiles for the missing images.
     let tiles = images.pad([gap, 0, gap, 0, 0, 0, 0, empty], value);
-    let (h, w) = (height + grid.padding.0, width + grid.padding.0);
+    let (h, w) = (height + padding, width + padding);
     let tiles = tiles.reshape([rows, columns, channels, h, w]);
     let whole = tiles.permute([2, 0, 3, 1, 4]);
     let whole = whole.reshape([channels, rows * h, columns * w]);

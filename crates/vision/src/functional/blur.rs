@@ -29,11 +29,12 @@ pub(crate) fn blurred(
     (across, down): (f64, f64),
 ) -> Result<Image> {
     let (w, h, c) = (image.width(), image.height(), image.channels());
-    let columns = kernel(op, size.x, across)?;
-    let rows = kernel(op, size.y, down)?;
     let half = (size.x / 2, size.y / 2);
+    // They limit the size of the kernel to that of the image.
     let left = mirror(op, w, (half.0, half.0), PaddingMode::Reflect)?;
     let above = mirror(op, h, (half.1, half.1), PaddingMode::Reflect)?;
+    let columns = kernel(op, size.x, across)?;
+    let rows = kernel(op, size.y, down)?;
     let mut wide_row = vec![0.0; left.len() * c];
     let mut sums = vec![0.0; w * h * c];
     for (row, sums) in image

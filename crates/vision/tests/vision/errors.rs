@@ -247,3 +247,23 @@ fn the_users_line_is_shown() {
     let (e, line) = (all.call(image(Mode::L)).unwrap_err().to_string(), line!());
     assert!(e.contains(&format!("errors.rs:{line}")), "{e}");
 }
+
+#[test]
+fn absurd_numbers_are_refused_with_the_limit() {
+    use kiln_vision::utils::{Grid, make_grid};
+    let x = image(Mode::RGB);
+    let images = Tensor::zeros([4, 3, 4, 4], DType::F32);
+    for n in [(1 << 40) + 1, usize::MAX] {
+        for e in [
+            f::gaussian_blur(&x, n, (1.0, 1.0)).err(),
+            f::gaussian_blur(&x, (1, n), (1.0, 1.0)).err(),
+            f::pad(&x, n).err(),
+            make_grid(&images, Grid::new().padding(n)).err(),
+        ] {
+            let e = e.unwrap().to_string();
+            assert!(e.contains("at most"), "{e}");
+        }
+    }
+    let grid = make_grid(&images, Grid::new().nrow(usize::MAX).padding(1)).unwrap();
+    assert_eq!(grid.shape().unwrap(), [3, 6, 21]);
+}
