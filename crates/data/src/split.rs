@@ -170,7 +170,7 @@ pub type Fold<D> = (Subset<Arc<D>>, Subset<Arc<D>>);
 /// ```
 ///
 /// # Errors
-/// If `k` is less than 2 or more than there are samples.
+/// If `k` is less than 2 or more than there are samples, or memory is short for `k` indices of each sample.
 #[track_caller]
 pub fn k_fold<D: Dataset>(dataset: D, k: usize, seed: Option<u64>) -> Result<Vec<Fold<D>>> {
     let (loc, len) = (Location::caller(), dataset.len());
@@ -222,13 +222,16 @@ fn fold_lengths(
     len: usize,
     loc: &'static Location<'static>,
 ) -> Result<Vec<usize>> {
-    match (2..=len).contains(&k) {
-        true => Ok((0..k).map(|i| len / k + usize::from(i < len % k)).collect()),
-        false => {
-            let message = format!("{len} samples make no {k} folds; there are at least 2");
-            Err(invalid(op, message, loc))
-        }
+    if !(2..=len).contains(&k) {
+        let message = format!("{len} samples make no {k} folds; there are at least 2");
+        return Err(invalid(op, message, loc));
     }
+    let indices = k.checked_mul(len);
+    if indices.is_none_or(|n| Vec::<usize>::new().try_reserve_exact(n).is_err()) {
+        let message = format!("there is no memory for the indices of {len} samples in {k} folds");
+        return Err(invalid(op, message, loc));
+    }
+    Ok((0..k).map(|i| len / k + usize::from(i < len % k)).collect())
 }
 
 /// The fold of each part: all other parts, and the part, in the order of the dataset.

@@ -1,6 +1,7 @@
 use crate::{message, numbers};
 use kiln_data::{
-    Dataset, Parts, Rng, Subset, k_fold, random_split, stratified_k_fold, stratified_split,
+    Dataset, FnDataset, Parts, Rng, Subset, k_fold, random_split, stratified_k_fold,
+    stratified_split,
 };
 use kiln_tensor::Result;
 use std::sync::Arc;
@@ -142,5 +143,9 @@ fn each_fold_validates_on_a_part_of_its_own() -> Result<()> {
         );
     }
     assert!(message(stratified_k_fold(numbers(3), &[1, 2], 2, 0)).contains("2 labels for 3"));
+    let huge = || FnDataset::new(1 << 62, |_| Ok(0i64));
+    for (k, seed) in [(2, None), (2, Some(1)), (1 << 40, None), (1 << 62, None)] {
+        assert!(message(k_fold(huge(), k, seed)).contains("no memory for the indices"));
+    }
     Ok(())
 }
