@@ -234,11 +234,14 @@ impl CacheStats {
     }
 }
 
-/// A plan linked for the machine takes several times its encoded size, and its recording is kept too.
+/// Bytes of memory for each byte of an encoded plan: its structures take more than their encoding, it is kept linked
+/// for the machine, and its recording is kept too.
+const BYTES_HELD: usize = 72;
+
 fn variant(expects: Expectation, why: String, found: Found) -> Variant {
     let plan = found.executable.plan().estimated_len();
     Variant {
-        bytes: 16 * plan + found.explain.bytes() + 64 * expects.dims.len(),
+        bytes: BYTES_HELD * plan + found.explain.bytes() + 64 * expects.dims.len(),
         expects,
         why,
         found: Arc::new(found),
