@@ -187,7 +187,8 @@ impl Tensor {
             let e = Error::new(ErrorKind::Data, "bincount", message, loc);
             return Tensor::poisoned(e, loc);
         }
-        let length = ints.iter().max().map_or(0, |m| m + 1).max(minlength);
+        let length = ints.iter().max().map_or(0, |m| m.saturating_add(1));
+        let length = length.max(minlength);
         let operands: Vec<&Tensor> = [&numbers].into_iter().chain(weights).collect();
         compose("bincount", &operands, |b| {
             super::args::addressable(&[length.into()], DType::I64)?;
