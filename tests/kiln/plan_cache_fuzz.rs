@@ -7,7 +7,7 @@ use kiln_ir::fuzz::Rng;
 
 /// The parameters that differ between the runs of a program.
 #[derive(Copy, Clone, Debug)]
-struct Given {
+struct CallParameters {
     batch: usize,
     length: usize,
     at: usize,
@@ -15,8 +15,8 @@ struct Given {
     scale: f64,
 }
 
-fn given(rng: &mut Rng) -> Given {
-    Given {
+fn given(rng: &mut Rng) -> CallParameters {
+    CallParameters {
         batch: 1 + rng.below(5),
         length: 2 + rng.below(8),
         at: rng.below(9),
@@ -32,7 +32,7 @@ fn data(shape: &[usize]) -> Tensor {
 }
 
 /// Applies the `kind`-th operation to a `[batch, length, 4]` tensor; the result has that form too.
-fn apply(kind: usize, x: &Tensor, w: &Tensor, g: Given) -> Tensor {
+fn apply(kind: usize, x: &Tensor, w: &Tensor, g: CallParameters) -> Tensor {
     let shape = x.shape().unwrap();
     let (batch, length) = (shape[0], shape[1]);
     let at = g.at % length;
@@ -66,7 +66,7 @@ fn apply(kind: usize, x: &Tensor, w: &Tensor, g: Given) -> Tensor {
     }
 }
 
-fn program(seed: u64, g: Given) -> Vec<Tensor> {
+fn program(seed: u64, g: CallParameters) -> Vec<Tensor> {
     let mut rng = Rng::new(seed);
     let x = Var::parameter(data(&[g.batch, g.length, 4])).unwrap();
     let w = Var::parameter(data(&[4, 4])).unwrap();
@@ -91,7 +91,7 @@ fn program(seed: u64, g: Given) -> Vec<Tensor> {
 }
 
 /// The values, after checking that they are those of the reference.
-fn run(seed: u64, g: Given) -> Result<Vec<Vec<u32>>, String> {
+fn run(seed: u64, g: CallParameters) -> Result<Vec<Vec<u32>>, String> {
     let outputs = program(seed, g);
     let outputs: Vec<&Tensor> = outputs.iter().collect();
     let wanted = kiln::evaluate_reference(&outputs).map_err(|e| e.to_string())?;
@@ -122,9 +122,9 @@ fn other_sizes_in_between_change_nothing() {
     for seed in seeds {
         let mut rng = Rng::new(seed ^ 0x5eed);
         let first = given(&mut rng);
-        let mut runs: Vec<Given> = (0..9).map(|_| given(&mut rng)).collect();
+        let mut runs: Vec<CallParameters> = (0..9).map(|_| given(&mut rng)).collect();
         runs.insert(0, first);
-        let tell = |g: Given, e: String| format!("seed {seed}, {g:?}: {e}");
+        let tell = |g: CallParameters, e: String| format!("seed {seed}, {g:?}: {e}");
         let mut found = Vec::new();
         for g in &runs {
             match run(seed, *g) {

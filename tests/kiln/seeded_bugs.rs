@@ -7,7 +7,7 @@ use kiln_base::{Dim, Scalar};
 use kiln_compiler::{Layout, Options};
 use kiln_ir::fuzz::{Config, random_inputs};
 use kiln_plan::tile::{Inst, Stage, TileProgram};
-use kiln_plan::{Conv, ConvRole, Images, Kernel, Loop, Place, Plan};
+use kiln_plan::{Allocation, Conv, ConvRole, Images, Kernel, Loop, Plan};
 use kiln_runtime::Executable;
 use kiln_testkit::programs::differentiated;
 use std::sync::Arc;
@@ -126,12 +126,12 @@ const BUGS: &[(&str, Bug)] = &[
     }),
     ("a step is missing", |p| p.run.pop().is_some()),
     ("two buffers share memory while both live", |p| {
-        let temporary = |p: &Plan, i: usize| p.buffers[i].place == Place::Temporary;
+        let temporary = |p: &Plan, i: usize| p.buffers[i].place == Allocation::Temporary;
         let all: Vec<usize> = (0..p.buffers.len()).filter(|i| temporary(p, *i)).collect();
         let [a, b, ..] = all.as_slice() else {
             return false;
         };
-        p.buffers[*b].place = Place::InPlace(kiln_plan::BufferId(*a as u32));
+        p.buffers[*b].place = Allocation::InPlace(kiln_plan::BufferId(*a as u32));
         true
     }),
     ("a kernel reads another buffer", |p| {

@@ -291,9 +291,10 @@ fn a_project_compiles_few_crates() {
 #[test]
 fn comments_are_statements() {
     let folders = ["crates", "tests", "benches", "examples"];
-    let files = folders
-        .iter()
-        .flat_map(|folder| files(&root().join(folder)));
+    let files = ["rs", "cu"].into_iter().flat_map(|extension| {
+        let folders = folders.iter();
+        folders.flat_map(move |folder| files_of(&root().join(folder), extension))
+    });
     let mut found = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -313,6 +314,65 @@ fn comments_are_statements() {
     }
     let (count, all) = (found.len(), found.join("\n"));
     assert!(found.is_empty(), "{count} comments ask:\n{all}");
+}
+
+/// Names that the glossary of CONTRIBUTING.md retired, and those to use instead. Each said that something is held, cut
+/// or placed, but not what.
+const RETIRED: &[(&str, &str)] = &[
+    ("Aside", "the instruction or copy that it is"),
+    ("Behind", "Epilogue"),
+    ("Beside", "SharedLaunch"),
+    (
+        "Block",
+        "the thing that is cut into blocks: LineBlock, TileBlock; DeviceBlock for memory",
+    ),
+    ("Cut", "Blocking, TileSizes or Schedule"),
+    ("Finish", "Epilogue"),
+    ("Given", "Arguments, or the thing that is given"),
+    ("Held", "the thing that is held"),
+    ("Kept", "Buffers, or the thing that is kept"),
+    ("Making", "Builder"),
+    ("Part", "the whole that it is a part of: PlanPart"),
+    ("Parts", "Partial… or the things that they are parts of"),
+    ("Place", "Address, Location, Range or Allocation"),
+    (
+        "Printed",
+        "Emitted for machine code, KernelCalls for lowered work",
+    ),
+    ("Reach", "Footprint"),
+    ("Told", "Parameters"),
+    ("Way", "Candidate, or Schedule"),
+];
+
+/// The definitions of types that carry a retired name on purpose.
+const STILL: &[(&str, &str)] = &[("Part", "gpu-proof/src/lib.rs")];
+
+#[test]
+fn retired_names_stay_retired() {
+    let mut found = Vec::new();
+    for file in ["crates", "src"]
+        .iter()
+        .flat_map(|f| files(&root().join(f)))
+    {
+        let path = file.strip_prefix(root()).unwrap().display().to_string();
+        if path.contains("/tests/") {
+            continue;
+        }
+        for line in code(&file).lines() {
+            let words: Vec<&str> = line
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .collect();
+            for pair in words.windows(2) {
+                let defines = ["struct", "enum", "trait", "type"].contains(&pair[0]);
+                let instead = RETIRED.iter().find(|(name, _)| defines && *name == pair[1]);
+                let still = |name: &str| STILL.iter().any(|(n, f)| *n == name && path.ends_with(f));
+                if let Some((name, instead)) = instead.filter(|(name, _)| !still(name)) {
+                    found.push(format!("{path}: {name}; use {instead}"));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 /// The targets of relative links in Markdown exist.

@@ -7,7 +7,7 @@ use kiln::{
     Layout, Program, Result, Spec, Tensor, Var, cache_stats, compile_with, keep, tuning,
 };
 use kiln_base::{Gpu, Machine};
-use kiln_codegen::{Body, Task, Way};
+use kiln_codegen::{Body, Candidate, Task};
 use kiln_compiler::tune::{Effort, Record, measure};
 use kiln_plan::Kernel;
 use kiln_runtime::{Buffer, Executable};
@@ -260,23 +260,23 @@ fn every_way_to_run_a_fused_kernel_is_right() {
         let stages = made.explain().stages.clone().unwrap();
         let options = kiln_codegen::Options {
             machine: stages.program.machine,
-            ways: true,
+            candidates: true,
             ..Default::default()
         };
         let program = kiln_codegen::lower(&stages.optimized, &options).unwrap();
         for task in &program.tasks {
             let streams = |name: &str| matches!(name, "streamed" | "cached");
-            let kernel = |way: &Way| way.printed.steps[0].kernel.clone();
-            let (default, others) = task.ways.split_first().unwrap();
-            let large = others.iter().any(|way| streams(&way.name()));
-            for way in others {
-                let name = way.name();
+            let kernel = |candidate: &Candidate| candidate.calls.steps[0].kernel.clone();
+            let (default, others) = task.candidates.split_first().unwrap();
+            let large = others.iter().any(|candidate| streams(&candidate.name()));
+            for candidate in others {
+                let name = candidate.name();
                 if large && !streams(&name) {
                     continue; // the smaller programs have it too
                 }
                 let mut plan = made.plan().clone();
                 let same = plan.kernels.iter().position(|k| *k == kernel(default));
-                plan.kernels[same.unwrap()] = kernel(way);
+                plan.kernels[same.unwrap()] = kernel(candidate);
                 let executable = Executable::new(plan).unwrap();
                 let x = std::slice::from_ref(&x);
                 let checked = kiln_compiler::verify(&stages, &executable, x).unwrap();
@@ -647,14 +647,17 @@ fn what_the_store_says_of_a_gpu_is_used() {
     assert!(choices.len() >= 2, "{choices:?}");
     assert!(choices.iter().all(|c| c.why == Why::Emulated));
     let most = choices.iter().map(|c| c.candidates.len()).max().unwrap();
-    for way in 0..most {
-        remember(&path, &choices, |i, _| match i == way {
+    for candidate in 0..most {
+        remember(&path, &choices, |i, _| match i == candidate {
             true => 10,
             false => 20 + i as u64,
         });
         let tuned = on_a_gpu(gpu, &on);
         for choice in &tuned.explain().tuning.choices {
-            let wanted = choice.candidates.get(way).unwrap_or(&choice.candidates[0]);
+            let wanted = choice
+                .candidates
+                .get(candidate)
+                .unwrap_or(&choice.candidates[0]);
             assert_eq!((&choice.chosen, &choice.why), (wanted, &Why::Store));
         }
         for (got, expected) in results(&tuned, gpu).iter().zip(&expected) {
@@ -665,7 +668,7 @@ fn what_the_store_says_of_a_gpu_is_used() {
             text.contains("fma tile=") && text.contains("threads a row"),
             "{text}"
         );
-        if way > 0 {
+        if candidate > 0 {
             assert_ne!(tuned.plan(), off.plan());
         }
     }
@@ -691,7 +694,7 @@ pub fn lowered_for_a_gpu(made: &Program) -> kiln_codegen::Program {
     let graph = &made.explain().stages.as_ref().unwrap().optimized;
     let lowering = kiln_codegen::Options {
         machine: Machine::Gpu(Gpu::H100),
-        ways: true,
+        candidates: true,
         ..Default::default()
     };
     kiln_codegen::lower(graph, &lowering).unwrap()
@@ -725,9 +728,9 @@ fn every_way_on_a_gpu_is_checked_and_wrong_ones_are_found() {
     let mut program = every_way_is_right(&on_a_gpu(gpu, &options));
     let is_product = |t: &&mut Task| matches!(t.work.body, Body::MatMul(_));
     let product = program.tasks.iter_mut().find(is_product).unwrap();
-    for way in &mut product.ways[1..] {
-        let Kernel::Cuda(kernel) = Arc::make_mut(&mut way.printed.steps[0].kernel) else {
-            panic!("{} is for a GPU", way.name())
+    for candidate in &mut product.candidates[1..] {
+        let Kernel::Cuda(kernel) = Arc::make_mut(&mut candidate.calls.steps[0].kernel) else {
+            panic!("{} is for a GPU", candidate.name())
         };
         let (right, wrong) = (
             "multiply_add(x[i], y[j], ",

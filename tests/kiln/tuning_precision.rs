@@ -124,9 +124,9 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
     };
     for task in &mut program.tasks {
         // Candidates without an approximation have a test of their own.
-        let default = task.ways[0].name();
-        let ways = &mut task.ways;
-        ways.retain(|w| w.name() == default || w.approximation.is_some());
+        let default = task.candidates[0].name();
+        let candidates = &mut task.candidates;
+        candidates.retain(|w| w.name() == default || w.approximation.is_some());
     }
     let timed = |t: &Trial| matches!(t.outcome, Outcome::Timed(_));
     let wrong = |t: &Trial| matches!(t.outcome, Outcome::Wrong(_));
@@ -140,14 +140,14 @@ fn approximations_on_a_gpu_are_checked_and_wrong_ones_are_found() {
     };
     all_are(&program, &timed);
     // Factors off by a hundredth, and transposed tiles.
-    for way in program.tasks.iter_mut().flat_map(|t| &mut t.ways) {
-        let (right, wrong) = match way.approximation {
+    for candidate in program.tasks.iter_mut().flat_map(|t| &mut t.candidates) {
+        let (right, wrong) = match candidate.approximation {
             None => continue,
             Some(Approximation::FastMath(_)) => ("__expf(", "__expf(0.99f * "),
             Some(Approximation::Algorithm(_)) => ("raw = results[i][j]", "raw = results[j][i]"),
             Some(_) => ("part(*b.place(", "part(0.99f * *b.place("),
         };
-        for step in &mut way.printed.steps {
+        for step in &mut candidate.calls.steps {
             let Kernel::Cuda(kernel) = Arc::make_mut(&mut step.kernel) else {
                 continue;
             };

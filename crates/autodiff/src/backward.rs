@@ -5,14 +5,14 @@ use kiln_ir::{Builder, Graph, GraphBuilder, Loc, NodeId, Op, OpError, Pw, Value}
 use smallvec::SmallVec;
 
 /// One result of a program: (step, output).
-pub type Place = (usize, u32);
+pub type StepOutput = (usize, u32);
 
 /// A step of a program.
 pub struct Step<'a, V> {
     /// The rule for gradients of the step.
     pub rule: Rule<'a, V>,
     /// The operands, each with the earlier step whose result it is, if any.
-    pub inputs: SmallVec<[(V, Option<Place>); 3]>,
+    pub inputs: SmallVec<[(V, Option<StepOutput>); 3]>,
     /// The results. Only those of a [`Rule::Op`] need be given.
     pub outputs: SmallVec<[V; 1]>,
 }
@@ -50,7 +50,7 @@ pub trait Observer<B: Builder> {
     ///
     /// # Errors
     /// If the replacement is invalid.
-    fn gradient(&mut self, _b: &mut B, _of: Place, g: B::Value) -> Result<B::Value, OpError> {
+    fn gradient(&mut self, _b: &mut B, _of: StepOutput, g: B::Value) -> Result<B::Value, OpError> {
         Ok(g)
     }
 }
@@ -65,8 +65,8 @@ impl<B: Builder> Observer<B> for () {}
 pub fn backward<B: Builder>(
     b: &mut B,
     steps: &[Step<'_, B::Value>],
-    seeds: Vec<(Place, B::Value)>,
-    targets: &[Place],
+    seeds: Vec<(StepOutput, B::Value)>,
+    targets: &[StepOutput],
     observer: &mut impl Observer<B>,
 ) -> Result<Vec<Option<B::Value>>, Problem> {
     let mut wanted = vec![false; steps.len()];
@@ -76,7 +76,8 @@ pub fn backward<B: Builder>(
     }
     let mut sums: Vec<SmallVec<[Option<B::Value>; 1]>> = Vec::with_capacity(steps.len());
     for (i, step) in steps.iter().enumerate() {
-        let from_wanted = |(_, from): &(B::Value, Option<Place>)| from.is_some_and(|f| wanted[f.0]);
+        let from_wanted =
+            |(_, from): &(B::Value, Option<StepOutput>)| from.is_some_and(|f| wanted[f.0]);
         wanted[i] |= step.inputs.iter().any(from_wanted);
         sums.push(SmallVec::from_elem(None, step.outputs.len().max(1)));
     }
@@ -114,7 +115,7 @@ pub fn backward<B: Builder>(
             }
         }
     }
-    let found = |(step, output): &Place| sums[*step].get(*output as usize).cloned().flatten();
+    let found = |(step, output): &StepOutput| sums[*step].get(*output as usize).cloned().flatten();
     Ok(targets.iter().map(found).collect())
 }
 
@@ -186,7 +187,7 @@ pub fn gradients(
         })
         .collect();
     let seeds = seeds.iter().map(|(y, g)| (at(y), *g)).collect();
-    let targets: Vec<Place> = inputs.iter().map(at).collect();
+    let targets: Vec<StepOutput> = inputs.iter().map(at).collect();
     let mut b = GraphBuilder::new(graph, Loc::UNKNOWN);
     backward(&mut b, &steps, seeds, &targets, &mut Lines(&forward))
 }

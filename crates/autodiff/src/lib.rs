@@ -39,7 +39,7 @@ mod tape;
 mod views;
 mod window;
 
-pub use backward::{Custom, Observer, Place, Problem, Rule, Step, backward, gradients};
+pub use backward::{Custom, Observer, Problem, Rule, Step, StepOutput, backward, gradients};
 pub use loops::with_residuals;
 
 use erased::{Erased, Id};

@@ -1,6 +1,6 @@
 //! The derivative of a composite through its parts.
 
-use crate::backward::Place;
+use crate::backward::StepOutput;
 use crate::erased::{Erased, Id};
 use crate::{Call, Gradients, Problem, Rule, Step, backward};
 use kiln_ir::{Builder, Fact, Op, OpError};
@@ -15,7 +15,7 @@ struct Tape<'b, 'e> {
 struct Taped<V> {
     /// `None` for the composite's operands.
     op: Option<Op>,
-    inputs: SmallVec<[(V, Option<Place>); 3]>,
+    inputs: SmallVec<[(V, Option<StepOutput>); 3]>,
     outputs: SmallVec<[V; 1]>,
 }
 
@@ -23,7 +23,7 @@ struct Taped<V> {
 #[derive(Clone)]
 struct Marked<V> {
     value: V,
-    at: Place,
+    at: StepOutput,
 }
 
 impl Builder for Tape<'_, '_> {
@@ -93,7 +93,7 @@ pub(crate) fn through_parts(
             outputs: s.outputs.clone(),
         })
         .collect();
-    let targets: Vec<Place> = (0..call.inputs.len())
+    let targets: Vec<StepOutput> = (0..call.inputs.len())
         .filter(|i| call.wanted[*i])
         .map(|i| (i, 0))
         .collect();

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::print::number;
-use kiln_plan::{Output, Place, Plan};
+use kiln_plan::{Allocation, Output, Plan};
 use kiln_runtime::{Buffer, Executable};
 
 /// The values of the buffers that *prepare* computes, with their numbers. `fixed` are the plan's constant inputs;
@@ -12,7 +12,7 @@ pub(crate) fn prepared(
     values: &[i64],
     fixed: &[Option<&Buffer>],
 ) -> Result<Vec<(usize, Buffer)>> {
-    let made = |b: &kiln_plan::Buffer| b.place == Place::Prepared;
+    let made = |b: &kiln_plan::Buffer| b.place == Allocation::Prepared;
     let places: Vec<usize> = (0..plan.buffers.len())
         .filter(|i| made(&plan.buffers[*i]))
         .collect();
@@ -26,8 +26,8 @@ pub(crate) fn prepared(
     first.outputs.clear();
     for buffer in &mut first.buffers {
         buffer.place = match buffer.place {
-            Place::Output => Place::Temporary,
-            Place::Prepared => Place::Output,
+            Allocation::Output => Allocation::Temporary,
+            Allocation::Prepared => Allocation::Output,
             other => other,
         };
     }

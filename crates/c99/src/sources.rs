@@ -88,8 +88,8 @@ pub struct Sources {
 /// If a part of them can't be printed, or their prepared work fails.
 pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
     let name = identifier(name).to_ascii_lowercase();
-    let made = |in_file: bool| -> Result<Printed> {
-        let mut printed = Printed::new(&name, in_file);
+    let made = |in_file: bool| -> Result<PrintedSteps> {
+        let mut printed = PrintedSteps::new(&name, in_file);
         programs.iter().try_for_each(|p| printed.program(p))?;
         Ok(printed)
     };
@@ -107,7 +107,7 @@ pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<S
     printed.finish(&name)
 }
 
-struct Printed {
+struct PrintedSteps {
     printer: Printer,
     header: Text,
     entries: Text,
@@ -169,7 +169,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    fn new(printed: &mut Printed, p: &Program<'_>, params: &mut Params) -> Result<Drawn> {
+    fn new(printed: &mut PrintedSteps, p: &Program<'_>, params: &mut Params) -> Result<Drawn> {
         let mut drawn = Drawn {
             array: String::new(),
             count: 0,
@@ -245,9 +245,9 @@ const TAKEN: &[&str] = &[
     "volatile", "while",
 ];
 
-impl Printed {
-    fn new(name: &str, in_file: bool) -> Printed {
-        Printed {
+impl PrintedSteps {
+    fn new(name: &str, in_file: bool) -> PrintedSteps {
+        PrintedSteps {
             printer: Printer::new(name, in_file),
             header: Text::default(),
             entries: Text::default(),

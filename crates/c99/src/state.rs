@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::print::{Printer, Text, identifier, memory};
-use kiln_plan::{Place, Plan};
+use kiln_plan::{Allocation, Plan};
 use kiln_runtime::Buffer;
 
 /// A state, which is a member of the struct.
@@ -129,8 +129,8 @@ pub(crate) fn unprepared(plan: &Plan) -> Plan {
     run.append(&mut plan.run);
     plan.run = run;
     for buffer in &mut plan.buffers {
-        if buffer.place == Place::Prepared {
-            buffer.place = Place::Temporary;
+        if buffer.place == Allocation::Prepared {
+            buffer.place = Allocation::Temporary;
         }
     }
     plan

@@ -88,7 +88,7 @@ Examples:
 
 /// The subject of a measurement.
 #[derive(Clone)]
-enum Given {
+enum Subject {
     Workloads(Vec<Workload>),
     Package(PathBuf),
 }
@@ -98,21 +98,21 @@ enum Given {
 struct Workloads;
 
 impl TypedValueParser for Workloads {
-    type Value = Given;
+    type Value = Subject;
 
     fn parse_ref(
         &self,
         command: &Command,
         arg: Option<&Arg>,
         value: &OsStr,
-    ) -> Result<Given, clap::Error> {
+    ) -> Result<Subject, clap::Error> {
         let path = PathBuf::from(value);
         if path.extension().is_some_and(|e| e == "kiln") {
-            return Ok(Given::Package(path));
+            return Ok(Subject::Package(path));
         }
         let parser: fn(&str) -> Result<Vec<Workload>, spec::SpecError> = spec::parse;
         let workloads = parser.parse_ref(command, arg, value)?;
-        Ok(Given::Workloads(workloads))
+        Ok(Subject::Workloads(workloads))
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
@@ -469,10 +469,10 @@ fn path(name: &'static str, help: &'static str) -> Arg {
 
 /// The named workloads; without any, the usual ones, given as text.
 pub(crate) fn workloads(m: &ArgMatches, usual: &[&str]) -> Result<Vec<Workload>, spec::SpecError> {
-    let given = m.get_many::<Given>("workload").into_iter().flatten();
+    let given = m.get_many::<Subject>("workload").into_iter().flatten();
     let given = given.filter_map(|g| match g {
-        Given::Workloads(all) => Some(all.clone()),
-        Given::Package(_) => None,
+        Subject::Workloads(all) => Some(all.clone()),
+        Subject::Package(_) => None,
     });
     let given: Vec<Workload> = given.flatten().collect();
     if !given.is_empty() {
@@ -484,12 +484,12 @@ pub(crate) fn workloads(m: &ArgMatches, usual: &[&str]) -> Result<Vec<Workload>,
 
 /// The packages given in place of workloads. An error if packages and workloads are mixed.
 pub(crate) fn packages(m: &ArgMatches) -> Result<Vec<PathBuf>, Usage> {
-    let given = m.get_many::<Given>("workload").into_iter().flatten();
+    let given = m.get_many::<Subject>("workload").into_iter().flatten();
     let all = given.clone().count();
     let packages: Vec<PathBuf> = given
         .filter_map(|g| match g {
-            Given::Package(path) => Some(path.clone()),
-            Given::Workloads(_) => None,
+            Subject::Package(path) => Some(path.clone()),
+            Subject::Workloads(_) => None,
         })
         .collect();
     match packages.is_empty() || packages.len() == all {

@@ -160,9 +160,9 @@ impl Assembler<'_> {
         nodes.sort();
         nodes.dedup();
         let value = self.flow.nodes[group.roots[0].0].source;
-        let ways = engine::ways(&work, self.options);
+        let candidates = engine::candidates(&work, self.options);
         self.program.tasks.push(Task {
-            ways: ways.map_err(|text| LowerError::new(value.node, text))?,
+            candidates: candidates.map_err(|text| LowerError::new(value.node, text))?,
             chosen: 0,
             args: args.into_iter().map(|n| self.buffer(n)).collect(),
             work,
@@ -182,7 +182,7 @@ impl Assembler<'_> {
     }
 
     /// Makes the work of an anchor that writes its result itself.
-    fn alone(&self, group: &Group, anchor: &Anchor) -> Result<Parts, LowerError> {
+    fn alone(&self, group: &Group, anchor: &Anchor) -> Result<Operands, LowerError> {
         let (mut nodes, made) = self.operands(group, anchor)?;
         let out = nodes.len() as u16;
         nodes.push(group.roots[0].0);
@@ -211,7 +211,7 @@ impl Assembler<'_> {
     }
 
     /// Makes work with no epilogue after its body.
-    fn work(&self, body: Body, args: Vec<Arg>, made: Vec<Made>, nodes: &[Nid]) -> Work {
+    fn work(&self, body: Body, args: Vec<Arg>, made: Vec<Materialised>, nodes: &[Nid]) -> Work {
         let mut work = Work {
             body,
             before: [None, None],
@@ -268,7 +268,7 @@ impl Assembler<'_> {
         &self,
         group: &Group,
         anchor: &Anchor,
-    ) -> Result<(Vec<Nid>, Vec<Made>), LowerError> {
+    ) -> Result<(Vec<Nid>, Vec<Materialised>), LowerError> {
         let mut made = Vec::with_capacity(group.before.len());
         for before in &group.before {
             let emitted = emit_prologue(self.flow, &before.group, anchor.node)?;
@@ -308,7 +308,7 @@ impl Assembler<'_> {
     }
 
     /// Makes the work of a group that Kernel IR describes fully, except for its anchor.
-    fn fused(&self, group: &Group) -> Result<Parts, LowerError> {
+    fn fused(&self, group: &Group) -> Result<Operands, LowerError> {
         let (operands, made) = match &group.anchor {
             Some(anchor) => self.operands(group, anchor)?,
             None => Default::default(),
@@ -415,10 +415,10 @@ impl Assembler<'_> {
 }
 
 /// Some work, the nodes that are its arguments, and its error sites.
-type Parts = (Work, Vec<Nid>, Vec<plan::Site>);
+type Operands = (Work, Vec<Nid>, Vec<plan::Site>);
 
 /// The index of an operand of a product, and its prologue.
-type Made = (usize, Emitted);
+type Materialised = (usize, Emitted);
 
 /// Returns the nodes among the arguments of a kernel.
 fn buffers(args: &[ArgOf]) -> impl Iterator<Item = Nid> {

@@ -7,7 +7,7 @@ use crate::limits::{Few, HeldRows, Limits, TwoSteps};
 use crate::program::Options;
 use crate::schedule::Schedule;
 use crate::tile;
-use crate::work::{Body, Engine, Printed, Way, Work};
+use crate::work::{Body, Candidate, Engine, KernelCalls, Work};
 use kiln_base::{Instruction, Machine};
 use kiln_plan::schedule;
 use kiln_plan::tile::TileProgram;
@@ -42,37 +42,39 @@ impl Engine for Cpu {
         }
     }
 
-    fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
+    fn candidates(&self, work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {
         let exact = match &work.body {
             Body::Conv(c) => only_sums(options.exact, c, &options.machine),
             _ => options.exact,
         };
         let kernel = kernel(work, exact);
-        if !options.ways {
-            return Ok(vec![way(kernel, work)]);
+        if !options.candidates {
+            return Ok(vec![candidate(kernel, work)]);
         }
-        let mut ways = vec![way(kernel.clone(), work)];
+        let mut candidates = vec![candidate(kernel.clone(), work)];
         match (&work.body, &kernel) {
-            (Body::Fused(kir), Kernel::Tile(program)) => ways.extend(cuts(kir, program, work)),
+            (Body::Fused(kir), Kernel::Tile(program)) => {
+                candidates.extend(cuts(kir, program, work))
+            }
             _ => {
                 let default = kernel.decision().and_then(Decision::one);
                 let all = algorithms(&kernel);
                 let others = all.iter().map(|by| schedule::Cpu::from(*by));
                 let others = others.filter(|by| default != Some(*by));
-                ways.extend(others.map(|by| way(kernel.clone().by(by), work)));
+                candidates.extend(others.map(|by| candidate(kernel.clone().by(by), work)));
                 if let Machine::Cpu(cpu) = &options.machine {
                     let values = typical(&*kernel);
                     let sized = |by: &Algorithm| kernel.schedules(*by, cpu.level, &values);
                     let sized = all.iter().flat_map(sized);
-                    ways.extend(sized.map(|(by, cost)| {
-                        let mut way = way(kernel.clone().by(by), work);
-                        way.predicted = way.predicted.map(|usual| usual * cost);
-                        way
+                    candidates.extend(sized.map(|(by, cost)| {
+                        let mut candidate = candidate(kernel.clone().by(by), work);
+                        candidate.predicted = candidate.predicted.map(|usual| usual * cost);
+                        candidate
                     }));
                 }
             }
         }
-        Ok(ways)
+        Ok(candidates)
     }
 }
 
@@ -84,20 +86,20 @@ pub(crate) fn only_sums(exact: bool, conv: &Conv, machine: &Machine) -> bool {
 }
 
 /// Returns other schedules of the program of a kernel.
-fn cuts(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Way> {
+fn cuts(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Candidate> {
     let bytes = |written: bool| {
         let args = work.args.iter().filter(move |a| a.written || !written);
         args.map(|a| estimate(&a.len).saturating_mul(a.dtype.size() as i64))
     };
     let (touched, result) = (bytes(false).sum(), bytes(true).max().unwrap_or(0));
     let variants = tile::variants(kir, program, &work.in_place, touched, result);
-    let way = |(schedule, program)| Way {
+    let candidate = |(schedule, program)| Candidate {
         schedule,
         approximation: None,
         predicted: None,
-        printed: Printed::one(Kernel::Tile(program), work),
+        calls: KernelCalls::one(Kernel::Tile(program), work),
     };
-    variants.into_iter().map(way).collect()
+    variants.into_iter().map(candidate).collect()
 }
 
 /// Returns the distinct algorithms that are legal for all values of the symbols.
@@ -115,11 +117,11 @@ fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
 }
 
 /// Returns a kernel of the CPU engine as a candidate for some work.
-fn way(kernel: Kernel, work: &Work) -> Way {
+fn candidate(kernel: Kernel, work: &Work) -> Candidate {
     let decision = kernel.decision();
     let by = decision.and_then(Decision::one);
     let cost = |by: schedule::Cpu| kernel.cost(by.algorithm, &typical(&*kernel), work.packs());
-    Way {
+    Candidate {
         schedule: decision
             .cloned()
             .map_or(Schedule::Default, Schedule::Algorithm),
@@ -128,7 +130,7 @@ fn way(kernel: Kernel, work: &Work) -> Way {
             .filter(|by| !by.only_sums())
             .map(Approximation::Algorithm),
         predicted: by.and_then(cost),
-        printed: Printed::one(kernel, work),
+        calls: KernelCalls::one(kernel, work),
     }
 }
 

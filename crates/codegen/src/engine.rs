@@ -5,7 +5,7 @@ use crate::cuda::Cuda;
 use crate::limits::Limits;
 use crate::program::Options;
 use crate::schedule::Schedule;
-use crate::work::{Body, Engine, Printed, Way, Work};
+use crate::work::{Body, Candidate, Engine, KernelCalls, Work};
 use kiln_base::{Machine, custom};
 use kiln_plan::{Custom, Kernel};
 
@@ -26,42 +26,48 @@ pub(crate) fn limits(options: &Options) -> Limits {
 ///
 /// # Errors
 /// Lists what is not supported.
-pub(crate) fn ways(work: &Work, options: &Options) -> Result<Vec<Way>, String> {
+pub(crate) fn candidates(work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {
     match &work.body {
         // Their bodies have candidates of their own.
-        Body::Loop(l, _) => Ok(Way::only(Printed::one(Kernel::Loop(l.clone()), work))),
-        Body::If(i, _) => Ok(Way::only(Printed::one(Kernel::If(i.clone()), work))),
+        Body::Loop(l, _) => Ok(Candidate::only(KernelCalls::one(
+            Kernel::Loop(l.clone()),
+            work,
+        ))),
+        Body::If(i, _) => Ok(Candidate::only(KernelCalls::one(
+            Kernel::If(i.clone()),
+            work,
+        ))),
         Body::Library(Kernel::Custom(custom)) => custom_ways(custom, work, options),
-        _ => of(options).ways(work, options),
+        _ => of(options).candidates(work, options),
     }
 }
 
 /// Returns the kernels of a user's operator. On a GPU, the code that it brings is looked up by name once sizes are
 /// known. Only the operator knows the sizes that its kernels can compute.
-fn custom_ways(custom: &Custom, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
+fn custom_ways(custom: &Custom, work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {
     let kernels = custom::find(&custom.name)?;
     let gpu = options.machine.gpu().is_some();
     if gpu {
         kernels.cuda(custom.kernel.as_deref())?;
     }
-    let mut ways = Way::only(Printed::one(Kernel::Custom(custom.clone()), work));
+    let mut candidates = Candidate::only(KernelCalls::one(Kernel::Custom(custom.clone()), work));
     let known = || work.args.iter().all(|a| a.len.as_const().is_some());
-    let others = match options.ways && known() {
+    let others = match options.candidates && known() {
         true => kernels.alternatives(gpu),
         false => Vec::new(),
     };
-    let way = |name: String| {
+    let candidate = |name: String| {
         let kernel = Kernel::Custom(Custom {
             kernel: Some(name.clone()),
             ..custom.clone()
         });
-        Way {
+        Candidate {
             schedule: Schedule::Custom(name),
             approximation: None,
             predicted: None,
-            printed: Printed::one(kernel, work),
+            calls: KernelCalls::one(kernel, work),
         }
     };
-    ways.extend(others.into_iter().map(way));
-    Ok(ways)
+    candidates.extend(others.into_iter().map(candidate));
+    Ok(candidates)
 }

@@ -1,6 +1,6 @@
 //! The results of lowering: buffers and tasks.
 
-use crate::work::{Way, Work};
+use crate::work::{Candidate, Work};
 use hashbrown::HashMap;
 use kiln_base::{DType, Dim, Machine};
 use kiln_ir::{NodeId, Value};
@@ -31,7 +31,7 @@ pub struct Options {
     /// True if sums of products must be computed as such, unless another candidate is requested.
     pub exact: bool,
     /// True if tasks get all candidates, for a tuner to choose from.
-    pub ways: bool,
+    pub candidates: bool,
     /// One more schedule of contractions among these candidates on a GPU, where it is legal.
     pub schedule: Option<schedule::Gpu>,
 }
@@ -57,7 +57,7 @@ impl Default for Options {
             max_buffers: 24,
             layout: Layout::Auto,
             exact: false,
-            ways: false,
+            candidates: false,
             schedule: None,
         }
     }
@@ -208,8 +208,8 @@ pub enum Origin {
 pub struct Task {
     /// The work.
     pub work: Work,
-    /// The candidates, the default first; others only if [`Options::ways`] requests them.
-    pub ways: Vec<Way>,
+    /// The candidates, the default first; others only if [`Options::candidates`] requests them.
+    pub candidates: Vec<Candidate>,
     /// The index of the chosen candidate.
     pub chosen: usize,
     /// The buffer of each of the work's arguments.
@@ -224,8 +224,8 @@ pub struct Task {
 
 impl Task {
     /// Returns the chosen candidate.
-    pub fn way(&self) -> &Way {
-        &self.ways[self.chosen]
+    pub fn candidate(&self) -> &Candidate {
+        &self.candidates[self.chosen]
     }
 
     /// Returns the buffers that it writes.

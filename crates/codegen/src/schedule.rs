@@ -1,6 +1,6 @@
 //! The division of work among threads, as data.
 
-use kiln_plan::tile::Cut;
+use kiln_plan::tile::TileSizes;
 use kiln_plan::{Decision, schedule};
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub enum Schedule {
     /// The engine's own choice, or the only one.
     Default,
     /// A tile program that is cut differently.
-    Cut(Cut),
+    Tiles(TileSizes),
     /// A tile program that walks the other axes.
     Turned,
     /// An algorithm of the CPU engine, or several that sizes choose from, or one of a family of kernels.
@@ -37,7 +37,7 @@ impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Schedule::Default => f.write_str("default"),
-            Schedule::Cut(cut) => cut_text(cut, f),
+            Schedule::Tiles(cut) => cut_text(cut, f),
             Schedule::Turned => f.write_str("turned"),
             Schedule::Algorithm(algorithm) => algorithm.fmt(f),
             Schedule::Custom(name) => f.write_str(name),
@@ -56,8 +56,8 @@ impl fmt::Display for Schedule {
     }
 }
 
-fn cut_text(cut: &Cut, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let Cut {
+fn cut_text(cut: &TileSizes, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let TileSizes {
         tile,
         stream,
         parts,

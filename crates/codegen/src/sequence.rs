@@ -62,9 +62,9 @@ impl Program {
 
 impl Sequence {
     fn add(&mut self, at: usize, task: &Task) {
-        let printed = &task.way().printed;
+        let calls = &task.candidate().calls;
         let scratch = self.buffers.len() as u32;
-        if !printed.scratch.is_empty() {
+        if !calls.scratch.is_empty() {
             let result = task.written().next().expect("a task writes something");
             let result = &self.buffers[result.0 as usize];
             let (parameter_only, origin) = match result.origin {
@@ -73,7 +73,7 @@ impl Sequence {
                 }
                 _ => unreachable!("nothing else is written"),
             };
-            let buffers = printed.scratch.iter().map(|(dtype, shape)| BufferInfo {
+            let buffers = calls.scratch.iter().map(|(dtype, shape)| BufferInfo {
                 dtype: *dtype,
                 shape: shape.clone(),
                 origin: origin.clone(),
@@ -82,7 +82,7 @@ impl Sequence {
             });
             self.buffers.extend(buffers);
         }
-        for (i, step) in printed.steps.iter().enumerate() {
+        for (i, step) in calls.steps.iter().enumerate() {
             let of = |a: usize| step.args.iter().position(|s| *s == Slot::Arg(a));
             let together = |(r, w): &(usize, usize)| Some((of(*r)?, of(*w)?));
             let args = step.args.iter().map(|slot| match slot {
@@ -96,8 +96,8 @@ impl Sequence {
                 bodies: bodies.collect(),
                 sites: step.sites.iter().map(|s| task.sites[*s].clone()).collect(),
                 nodes: task.nodes.clone(),
-                in_place: printed.in_place.iter().filter_map(together).collect(),
-                cost: match i + 1 == printed.steps.len() {
+                in_place: calls.in_place.iter().filter_map(together).collect(),
+                cost: match i + 1 == calls.steps.len() {
                     true => task.work.cost(),
                     false => Cost::default(),
                 },

@@ -7,7 +7,7 @@ use crate::program::{Cost, Options, Program};
 use crate::schedule::Schedule;
 use kiln_base::{DType, Dim, Machine, numel};
 use kiln_plan::contraction::Contraction;
-use kiln_plan::{Attention, Conv, ConvRole, Described, If, Kernel, Loop, MatMul, Reach, Reads};
+use kiln_plan::{Attention, Conv, ConvRole, Described, Footprint, If, Kernel, Loop, MatMul, Reads};
 use std::sync::Arc;
 
 /// A computation on some arguments: a body, whose operands pointwise prologues may compute, and whose result may pass
@@ -65,7 +65,7 @@ pub struct Arg {
 
 /// A candidate: a way to compute some work.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Way {
+pub struct Candidate {
     /// The division among threads.
     pub schedule: Schedule,
     /// The precision that it gives up; the default gives up none.
@@ -73,7 +73,7 @@ pub struct Way {
     /// Its cost by a model, in a unit that the candidates for some work share.
     pub predicted: Option<f64>,
     /// Its kernels.
-    pub printed: Printed,
+    pub calls: KernelCalls,
 }
 
 /// An engine that computes work.
@@ -85,12 +85,12 @@ pub(crate) trait Engine {
     ///
     /// # Errors
     /// Lists what is not supported.
-    fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String>;
+    fn candidates(&self, work: &Work, options: &Options) -> Result<Vec<Candidate>, String>;
 }
 
 /// Kernels that compute some work.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Printed {
+pub struct KernelCalls {
     /// The kernel calls, in order.
     pub steps: Vec<Step>,
     /// Memory that only these steps use: dtype and shape.
@@ -115,7 +115,7 @@ pub struct Step {
 pub enum Slot {
     /// An argument of the work.
     Arg(usize),
-    /// One of [`Printed::scratch`].
+    /// One of [`KernelCalls::scratch`].
     Scratch(usize),
 }
 
@@ -188,8 +188,8 @@ impl Work {
     }
 
     /// Returns its footprints in its arguments.
-    pub fn reaches(&self) -> Vec<Reach> {
-        let here = |r: &Reach| usize::from(r.arg) < self.args.len();
+    pub fn reaches(&self) -> Vec<Footprint> {
+        let here = |r: &Footprint| usize::from(r.arg) < self.args.len();
         let kernels = self.kernels().flat_map(kir::reaches);
         let own = self.body.described().into_iter();
         let all = own.flat_map(|d| d.reaches()).chain(kernels);
@@ -283,7 +283,7 @@ impl Body {
     }
 }
 
-impl Way {
+impl Candidate {
     /// Returns the name that distinguishes it from the other candidates, such as `fast: 4 elements a thread`.
     pub fn name(&self) -> String {
         match (self.approximation, &self.schedule) {
@@ -296,20 +296,20 @@ impl Way {
     }
 
     /// Returns the only candidate.
-    pub(crate) fn only(printed: Printed) -> Vec<Way> {
-        vec![Way {
+    pub(crate) fn only(calls: KernelCalls) -> Vec<Candidate> {
+        vec![Candidate {
             schedule: Schedule::Default,
             approximation: None,
             predicted: None,
-            printed,
+            calls,
         }]
     }
 }
 
-impl Printed {
+impl KernelCalls {
     /// Returns one kernel, which takes the arguments of the work.
-    pub fn one(kernel: Kernel, work: &Work) -> Printed {
-        Printed {
+    pub fn one(kernel: Kernel, work: &Work) -> KernelCalls {
+        KernelCalls {
             steps: vec![Step {
                 kernel: Arc::new(kernel),
                 args: (0..work.args.len()).map(Slot::Arg).collect(),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One structure with its variants.
 pub(crate) struct Entry {
-    pub(crate) nodes: Vec<Kept>,
+    pub(crate) nodes: Vec<StructureNode>,
     pub(crate) operands: Vec<Value>,
     pub(crate) outputs: Vec<Output>,
     pub(crate) kinds: Vec<Kind>,
@@ -19,7 +19,7 @@ pub(crate) struct Entry {
 }
 
 /// A node of a structure: its op without sizes, its body and its operands.
-type Kept = (Op, Option<Arc<Graph>>, Range<usize>);
+type StructureNode = (Op, Option<Arc<Graph>>, Range<usize>);
 
 #[derive(Default)]
 pub(crate) struct EntryState {
@@ -67,7 +67,7 @@ impl Entry {
     }
 
     pub(crate) fn is(&self, recording: &Recording) -> bool {
-        let same = |((op, body, inputs), n): (&Kept, &Recorded)| {
+        let same = |((op, body, inputs), n): (&StructureNode, &Recorded)| {
             *inputs == n.inputs && n.same_structure(op, body)
         };
         self.nodes.len() == recording.nodes.len()
@@ -79,7 +79,7 @@ impl Entry {
     /// The first operation of a program that has no counterpart here.
     fn unlike(&self, recording: &Recording) -> String {
         let nodes = self.nodes.iter().zip(&recording.nodes);
-        let differs = |((op, body, inputs), n): (&Kept, &Recorded)| {
+        let differs = |((op, body, inputs), n): (&StructureNode, &Recorded)| {
             *inputs != n.inputs
                 || self.operands[inputs.clone()] != recording.operands[n.inputs.clone()]
                 || !n.same_structure(op, body)

@@ -60,7 +60,7 @@ struct Groups {
 
 /// The groups that a launch may join, the nearest first.
 #[derive(Copy, Clone)]
-enum Way {
+enum JoinOrder {
     /// The groups before a group, or before the end.
     Before(Option<usize>),
     /// The groups behind a group.
@@ -107,7 +107,7 @@ impl<'a> Joiner<'a> {
     pub(crate) fn groups(&self, launches: &[usize]) -> Vec<Vec<usize>> {
         let mut groups = Groups::new(self.sequence.launches.len());
         for &l in launches {
-            match self.host(&groups, l, Way::Before(None)) {
+            match self.host(&groups, l, JoinOrder::Before(None)) {
                 Some(g) => groups.put(l, g),
                 None => groups.add(l),
             }
@@ -124,7 +124,7 @@ impl<'a> Joiner<'a> {
     }
 
     /// The nearest group that the launch can join and behind which no launch conflicts with it.
-    fn host(&self, groups: &Groups, l: usize, way: Way) -> Option<usize> {
+    fn host(&self, groups: &Groups, l: usize, way: JoinOrder) -> Option<usize> {
         if !self.joins(l) {
             return None;
         }
@@ -134,8 +134,8 @@ impl<'a> Joiner<'a> {
         };
         let in_the_way = self.in_the_way(l).filter_map(|other| groups.of[other]);
         let nearest = match way {
-            Way::Before(from) => in_the_way.filter(|c| from.is_none_or(|g| *c < g)).max(),
-            Way::Behind(from) => in_the_way.filter(|c| *c > from).min(),
+            JoinOrder::Before(from) => in_the_way.filter(|c| from.is_none_or(|g| *c < g)).max(),
+            JoinOrder::Behind(from) => in_the_way.filter(|c| *c > from).min(),
         };
         let mut free = groups.along(way).take(reach);
         let mut free = std::iter::from_fn(|| free.next().filter(|g| Some(*g) != nearest));
@@ -159,8 +159,8 @@ impl<'a> Joiner<'a> {
         if !group.iter().all(|l| self.is_small(*l)) {
             return None;
         }
-        let behind = |l: usize| self.host(groups, l, Way::Behind(g));
-        let before = |l: usize| self.host(groups, l, Way::Before(Some(g)));
+        let behind = |l: usize| self.host(groups, l, JoinOrder::Behind(g));
+        let before = |l: usize| self.host(groups, l, JoinOrder::Before(Some(g)));
         let hosts = group.iter().map(|l| before(*l).or_else(|| behind(*l)));
         let hosts: Vec<usize> = hosts.collect::<Option<_>>()?;
         let all_fit = hosts.iter().all(|host| {
@@ -248,11 +248,11 @@ impl Groups {
     }
 
     /// The groups on one side, the nearest first.
-    fn along(&self, way: Way) -> impl Iterator<Item = usize> {
+    fn along(&self, way: JoinOrder) -> impl Iterator<Item = usize> {
         let (first, next) = match way {
-            Way::Before(None) => (self.last, &self.before),
-            Way::Before(Some(g)) => (self.before[g], &self.before),
-            Way::Behind(g) => (self.behind[g], &self.behind),
+            JoinOrder::Before(None) => (self.last, &self.before),
+            JoinOrder::Before(Some(g)) => (self.before[g], &self.before),
+            JoinOrder::Behind(g) => (self.behind[g], &self.behind),
         };
         std::iter::successors(first, |g| next[*g])
     }

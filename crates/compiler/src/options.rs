@@ -66,7 +66,7 @@ impl Options {
             layout: self.layout,
             exact: self.precision() == tune::Precision::Exact,
             // Candidates differ in the memory that they take, so a plan within a memory budget has none.
-            ways: self.tune.mode != tune::Mode::Off && self.memory_budget.is_none(),
+            candidates: self.tune.mode != tune::Mode::Off && self.memory_budget.is_none(),
             ..codegen::Options::default()
         }
     }

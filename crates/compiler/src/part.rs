@@ -5,7 +5,7 @@ use kiln_base::Loc;
 use kiln_ir::{Facts, Graph, Node, Op, Output, Role, Target, Value, ops};
 
 /// A part of a graph that computes some values from others.
-pub(crate) struct Part {
+pub(crate) struct Subgraph {
     /// The graph of the part. Its outputs are the values, its inputs the values that they are computed from.
     pub graph: Graph,
     /// For each input, its value in the whole graph.
@@ -15,8 +15,8 @@ pub(crate) struct Part {
 }
 
 /// The part of a graph that computes `values` from the given values and from the graph's inputs.
-pub(crate) fn part(from: &Graph, values: &[Value], given: impl Fn(Value) -> bool) -> Part {
-    let mut part = Part {
+pub(crate) fn part(from: &Graph, values: &[Value], given: impl Fn(Value) -> bool) -> Subgraph {
+    let mut part = Subgraph {
         graph: Graph::default(),
         inputs: Vec::new(),
         of: HashMap::new(),
@@ -58,7 +58,7 @@ fn operands(node: &Node, v: Value) -> impl Iterator<Item = Value> {
     node.inputs[from..to].iter().copied()
 }
 
-impl Part {
+impl Subgraph {
     /// Adds an input for a given value.
     fn input(&mut self, from: &Graph, v: Value) {
         let fact = from.fact(v).clone();

@@ -15,7 +15,9 @@ use hashbrown::HashMap;
 use kiln_codegen::{Launch, Origin, Sequence, shares_a_launch};
 use kiln_ir::{Graph, NodeId, Op};
 use kiln_plan::memory::planned;
-use kiln_plan::{Buffer, BufferId, Constant, Input, Kernel, Output, Place, Plan, Step, Symbol};
+use kiln_plan::{
+    Allocation, Buffer, BufferId, Constant, Input, Kernel, Output, Plan, Step, Symbol,
+};
 use std::sync::{Arc, OnceLock};
 
 /// The plan of a lowered sequence. Sites name the position that their node's location marks, where it marks
@@ -110,7 +112,7 @@ fn arrange(
             .map(|b| Buffer {
                 dtype: b.dtype,
                 len: kiln_base::numel(&b.shape),
-                place: Place::Temporary,
+                place: Allocation::Temporary,
             })
             .collect(),
         ..Plan::default()
@@ -120,8 +122,8 @@ fn arrange(
     for &l in &order.prepare {
         for buffer in written(&sequence.launches[l]) {
             let place = &mut plan.buffers[ix(buffer)].place;
-            if *place == Place::Temporary {
-                *place = Place::Prepared;
+            if *place == Allocation::Temporary {
+                *place = Allocation::Prepared;
             }
         }
     }
@@ -197,11 +199,11 @@ fn inputs_and_constants(graph: &Graph, sequence: &Sequence, plan: &mut Plan) {
     for (i, info) in sequence.buffers.iter().enumerate() {
         match &info.origin {
             Origin::Input(index) => {
-                plan.buffers[i].place = Place::Input;
+                plan.buffers[i].place = Allocation::Input;
                 given[*index as usize] = Some(BufferId(i as u32));
             }
             Origin::Constant(bytes) => {
-                plan.buffers[i].place = Place::Constant;
+                plan.buffers[i].place = Allocation::Constant;
                 plan.constants.push(Constant {
                     dtype: info.dtype,
                     bytes: bytes.to_vec(),
@@ -219,7 +221,7 @@ fn inputs_and_constants(graph: &Graph, sequence: &Sequence, plan: &mut Plan) {
             plan.buffers.push(Buffer {
                 dtype: input.fact.dtype,
                 len: input.fact.numel(),
-                place: Place::Input,
+                place: Allocation::Input,
             });
             BufferId(plan.buffers.len() as u32 - 1)
         });
@@ -237,7 +239,7 @@ fn outputs(sequence: &Sequence, donors: &[Option<u32>], plan: &mut Plan) -> Vec<
     for (output, donor) in sequence.outputs.iter().zip(donors) {
         positions.push(output.map(|buffer| {
             let info = &sequence.buffers[ix(buffer)];
-            plan.buffers[ix(buffer)].place = Place::Output;
+            plan.buffers[ix(buffer)].place = Allocation::Output;
             plan.outputs.push(Output {
                 dtype: info.dtype,
                 shape: info.shape.to_vec(),
@@ -324,13 +326,14 @@ fn in_place(sequence: &Sequence, groups: &[Vec<usize>], plan: &mut Plan) {
                 |b: usize| others().any(|o| read(&sequence.launches[*o]).any(|r| ix(r) == b));
             for &(r, w) in &launch.in_place {
                 let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
-                let temporary = |p: Place| matches!(p, Place::Temporary | Place::InPlace(_));
+                let temporary =
+                    |p: Allocation| matches!(p, Allocation::Temporary | Allocation::InPlace(_));
                 let fits = temporary(plan.buffers[from].place)
-                    && plan.buffers[to].place == Place::Temporary
+                    && plan.buffers[to].place == Allocation::Temporary
                     && plan.buffers[from].len == plan.buffers[to].len
                     && plan.buffers[from].dtype.size() == plan.buffers[to].dtype.size();
                 if fits && last_read[from] == at && !taken[from] && !read_beside(from) {
-                    plan.buffers[to].place = Place::InPlace(BufferId(from as u32));
+                    plan.buffers[to].place = Allocation::InPlace(BufferId(from as u32));
                     taken[from] = true;
                 }
             }

@@ -6,9 +6,9 @@ use smallvec::{SmallVec, smallvec};
 
 /// For each node of a recording, in order, its node or values in the graph.
 #[derive(Default)]
-pub(crate) struct Places(Vec<Place>);
+pub(crate) struct Places(Vec<Mapped>);
 
-enum Place {
+enum Mapped {
     Node(NodeId),
     /// The results of a body.
     Values(SmallVec<[Value; 3]>),
@@ -17,17 +17,17 @@ enum Place {
 impl Places {
     /// Records that the next node of the recording is this one.
     pub(crate) fn add(&mut self, id: NodeId) {
-        self.0.push(Place::Node(id));
+        self.0.push(Mapped::Node(id));
     }
 
     /// The value of the graph for a value of the recording.
     pub(crate) fn value(&self, v: &Value) -> Value {
         match &self.0[v.node.index()] {
-            Place::Node(node) => Value {
+            Mapped::Node(node) => Value {
                 node: *node,
                 output: v.output,
             },
-            Place::Values(values) => values[v.output as usize],
+            Mapped::Values(values) => values[v.output as usize],
         }
     }
 
@@ -49,13 +49,13 @@ impl Places {
             match op {
                 Op::Input(input) => {
                     let given = operands[input.index as usize];
-                    inner.0.push(Place::Values(smallvec![given]));
+                    inner.0.push(Mapped::Values(smallvec![given]));
                 }
                 op => inner.add(graph.add(op.clone(), &inputs, loc(id.index()))?),
             }
         }
         let results = body.outputs.iter().map(|o| inner.value(&o.value));
-        self.0.push(Place::Values(results.collect()));
+        self.0.push(Mapped::Values(results.collect()));
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Lanes: the stream and error record of a run.
 
 use super::driver::{Address, call};
-use super::pool::{Block, Pool};
+use super::pool::{DeviceBlock, Pool};
 use super::slot::Slot;
 use super::stream::Stream;
 use kiln_kernel::error::Result;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// while no run holds the lane.
 pub(super) struct Lane {
     pub(super) stream: Arc<Stream>,
-    record: Block,
+    record: DeviceBlock,
 }
 
 impl Lane {
@@ -20,7 +20,7 @@ impl Lane {
     pub(super) fn new(pool: &Arc<Pool>) -> Result<Lane> {
         let stream = Arc::new(Stream::new(pool.context)?);
         let size = size_of::<ErrorRecord>();
-        let record = Block::new(pool, size, &stream, &"an error record".into())?;
+        let record = DeviceBlock::new(pool, size, &stream, &"an error record".into())?;
         let lane = Lane { stream, record };
         lane.clear()?;
         Ok(lane)

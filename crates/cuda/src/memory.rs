@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::driver::call;
-use super::pool::Block;
+use super::pool::DeviceBlock;
 use super::stream::{Pinned, Staging, Stream};
 use kiln_kernel::error::Result;
 use kiln_kernel::lock::lock;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 /// A block of memory, and its device.
 pub struct Memory {
     device: Arc<Device>,
-    block: Block,
+    block: DeviceBlock,
 }
 
 impl Deref for Memory {
-    type Target = Block;
+    type Target = DeviceBlock;
 
-    fn deref(&self) -> &Block {
+    fn deref(&self) -> &DeviceBlock {
         &self.block
     }
 }
@@ -31,7 +31,7 @@ const STAGING: usize = 4 << 20;
 const STAGINGS: usize = 4;
 
 impl Memory {
-    /// As [`Block::new`].
+    /// As [`DeviceBlock::new`].
     pub(super) fn new(
         device: &Arc<Device>,
         len: usize,
@@ -39,7 +39,7 @@ impl Memory {
         what: &Arc<str>,
     ) -> Result<Memory> {
         Ok(Memory {
-            block: Block::new(&device.pool, len, stream, what)?,
+            block: DeviceBlock::new(&device.pool, len, stream, what)?,
             device: device.clone(),
         })
     }

@@ -31,7 +31,7 @@ struct Figures {
 }
 
 /// A block of a device's memory. When dropped, it is freed after the work of the streams that use it.
-pub struct Block {
+pub struct DeviceBlock {
     pool: Arc<Pool>,
     address: Address,
     pub(super) len: usize,
@@ -144,14 +144,14 @@ impl Pool {
     }
 }
 
-impl Block {
+impl DeviceBlock {
     /// Memory that can be used on `stream`, with arbitrary contents. The context must be current.
     pub(super) fn new(
         pool: &Arc<Pool>,
         len: usize,
         stream: &Arc<Stream>,
         what: &Arc<str>,
-    ) -> Result<Block> {
+    ) -> Result<DeviceBlock> {
         let reserve = || {
             let mut figures = lock(&pool.figures);
             let stats = &mut figures.stats;
@@ -167,7 +167,7 @@ impl Block {
             Ok(())
         };
         reserve()?;
-        let mut block = Block {
+        let mut block = DeviceBlock {
             pool: pool.clone(),
             address: 0,
             len,
@@ -235,7 +235,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for DeviceBlock {
     fn drop(&mut self) {
         let mut figures = lock(&self.pool.figures);
         figures.stats.allocated -= self.len;

@@ -36,5 +36,5 @@ pub use sampler::{
     BatchSampler, FnSampler, Order, Pass, RandomSampler, Sampler, SequentialSampler,
     SubsetRandomSampler, WeightedRandomSampler,
 };
-pub use split::{Fold, Parts, k_fold, random_split, stratified_k_fold, stratified_split};
+pub use split::{Fold, SplitSizes, k_fold, random_split, stratified_k_fold, stratified_split};
 pub use tensor_dataset::{TensorDataset, Tensors};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The sizes of the parts of a split: `[80, 20]` samples, or the fractions `[0.8, 0.2]`.
 #[derive(Clone, Debug)]
-pub enum Parts {
+pub enum SplitSizes {
     /// Numbers of samples, which sum to the dataset's.
     Lengths(Vec<usize>),
     /// Fractions, which sum to 1. Each part gets its share, rounded down to whole samples; the first parts get one of
@@ -20,9 +20,9 @@ pub enum Parts {
 
 macro_rules! parts {
     ($($from:ty, ($($n:tt)*), $kind:ident;)*) => {$(
-        impl<$($n)*> From<$from> for Parts {
-            fn from(parts: $from) -> Parts {
-                Parts::$kind(parts.into())
+        impl<$($n)*> From<$from> for SplitSizes {
+            fn from(parts: $from) -> SplitSizes {
+                SplitSizes::$kind(parts.into())
             }
         }
     )*};
@@ -36,10 +36,10 @@ parts! {
     &[f64], (), Fractions;
 }
 
-impl Parts {
+impl SplitSizes {
     fn lengths(self, len: usize) -> Result<Vec<usize>, String> {
         match self {
-            Parts::Lengths(lengths) => {
+            SplitSizes::Lengths(lengths) => {
                 let sum = lengths
                     .iter()
                     .try_fold(0usize, |sum, n| sum.checked_add(*n));
@@ -50,7 +50,7 @@ impl Parts {
                     )),
                 }
             }
-            Parts::Fractions(fractions) => {
+            SplitSizes::Fractions(fractions) => {
                 if fractions.iter().any(|f| !(0.0..=1.0).contains(f)) {
                     return Err(format!("the fractions {fractions:?} don't lie in 0..=1"));
                 }
@@ -96,7 +96,7 @@ fn shares(fractions: &[f64], len: usize) -> Vec<usize> {
 #[track_caller]
 pub fn random_split<D: Dataset>(
     dataset: D,
-    parts: impl Into<Parts>,
+    parts: impl Into<SplitSizes>,
     seed: u64,
 ) -> Result<Vec<Subset<Arc<D>>>> {
     let loc = Location::caller();
@@ -134,7 +134,7 @@ pub fn random_split<D: Dataset>(
 pub fn stratified_split<D: Dataset, L: Ord>(
     dataset: D,
     labels: &[L],
-    parts: impl Into<Parts>,
+    parts: impl Into<SplitSizes>,
     seed: u64,
 ) -> Result<Vec<Subset<Arc<D>>>> {
     let (loc, len) = (Location::caller(), dataset.len());

@@ -24,7 +24,7 @@ impl Pool {
 
 /// One allocation.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Block {
+pub(crate) struct Allocation {
     pub device: usize,
     pub size: u64,
     pub pool: Option<usize>,
@@ -41,7 +41,7 @@ pub(crate) struct Accounts {
     /// The pool that each device allocates from.
     pub current_pool: Vec<usize>,
     pub pools: HashMap<usize, Pool>,
-    pub blocks: HashMap<u64, Block>,
+    pub blocks: HashMap<u64, Allocation>,
 }
 
 /// Sizes are rounded up as the driver does.
@@ -93,7 +93,7 @@ impl Accounts {
         device: usize,
         size: u64,
         pool: Option<usize>,
-    ) -> Result<Block, Failure> {
+    ) -> Result<Allocation, Failure> {
         let size = size.next_multiple_of(UNIT);
         let cached = match pool {
             Some(handle) => {
@@ -123,11 +123,11 @@ impl Accounts {
             }
             None => self.plain[device] += size,
         }
-        Ok(Block { device, size, pool })
+        Ok(Allocation { device, size, pool })
     }
 
     /// Removes an allocation from the accounts.
-    pub fn release(&mut self, block: Block) {
+    pub fn release(&mut self, block: Allocation) {
         match block.pool.and_then(|handle| self.pools.get_mut(&handle)) {
             Some(pool) => pool.used -= block.size,
             None => self.plain[block.device] -= block.size,

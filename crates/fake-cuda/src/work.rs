@@ -24,7 +24,7 @@ pub(crate) struct KernelNode {
 
 /// One end of a copy.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum CopyEnd {
     Device(u64),
     Host(usize),
     /// The contents of pageable memory when the copy was submitted.
@@ -48,8 +48,8 @@ unsafe impl Sync for Callback {}
 pub(crate) enum Node {
     Kernel(KernelNode),
     Copy {
-        to: Place,
-        from: Place,
+        to: CopyEnd,
+        from: CopyEnd,
         len: usize,
     },
     Fill {
@@ -163,12 +163,12 @@ impl KernelNode {
     }
 }
 
-fn copy(driver: &Driver, to: &Place, from: &Place, len: usize) -> Result<(), Broken> {
+fn copy(driver: &Driver, to: &CopyEnd, from: &CopyEnd, len: usize) -> Result<(), Broken> {
     if len == 0 {
         return Ok(());
     }
     for host in [to, from] {
-        if let Place::Host(address) = host {
+        if let CopyEnd::Host(address) = host {
             driver.check_host(*address, len).map_err(illegal)?;
         }
     }
@@ -176,20 +176,20 @@ fn copy(driver: &Driver, to: &Place, from: &Place, len: usize) -> Result<(), Bro
     // checked above.
     let host = |address: usize| unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) };
     match (to, from) {
-        (Place::Device(to), Place::Device(from)) => driver.memory.copy(*to, *from, len),
-        (Place::Device(to), Place::Host(from)) => driver.memory.write(*to, host(*from)),
-        (Place::Device(to), Place::Bytes(from)) => driver.memory.write(*to, from),
-        (Place::Host(to), Place::Device(from)) => driver.memory.read(*from, host(*to)),
-        (Place::Host(to), Place::Host(from)) => {
+        (CopyEnd::Device(to), CopyEnd::Device(from)) => driver.memory.copy(*to, *from, len),
+        (CopyEnd::Device(to), CopyEnd::Host(from)) => driver.memory.write(*to, host(*from)),
+        (CopyEnd::Device(to), CopyEnd::Bytes(from)) => driver.memory.write(*to, from),
+        (CopyEnd::Host(to), CopyEnd::Device(from)) => driver.memory.read(*from, host(*to)),
+        (CopyEnd::Host(to), CopyEnd::Host(from)) => {
             // SAFETY: as above; the ranges may overlap.
             unsafe { std::ptr::copy(*from as *const u8, *to as *mut u8, len) };
             Ok(())
         }
-        (Place::Host(to), Place::Bytes(from)) => {
+        (CopyEnd::Host(to), CopyEnd::Bytes(from)) => {
             host(*to).copy_from_slice(from);
             Ok(())
         }
-        (Place::Bytes(_), _) => unreachable!("copies go to memory"),
+        (CopyEnd::Bytes(_), _) => unreachable!("copies go to memory"),
     }
     .map_err(illegal)
 }

@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     Rejected(String),
 }
 
-pub(crate) type Found<T> = Result<T, Failure>;
+pub(crate) type Parsed<T> = Result<T, Failure>;
 
 /// An argument.
 #[derive(Clone)]
@@ -279,7 +279,7 @@ impl Args {
         name: &str,
         what: &str,
         f: impl FnOnce(&Arg) -> Option<T>,
-    ) -> Found<Option<T>> {
+    ) -> Parsed<Option<T>> {
         match self.get(position, name) {
             None | Some(Arg::None) => Ok(None),
             Some(a) => match f(a) {
@@ -292,14 +292,14 @@ impl Args {
         }
     }
 
-    pub(crate) fn opt_tensor(&self, position: usize, name: &str) -> Found<Option<Tensor>> {
+    pub(crate) fn opt_tensor(&self, position: usize, name: &str) -> Parsed<Option<Tensor>> {
         self.typed(position, name, "a tensor", |a| match a {
             Arg::Tensor(_, t, _) => Some(t.clone()),
             _ => None,
         })
     }
 
-    pub(crate) fn tensor(&self, position: usize, name: &str) -> Found<Tensor> {
+    pub(crate) fn tensor(&self, position: usize, name: &str) -> Parsed<Tensor> {
         required(name, self.opt_tensor(position, name)?)
     }
 
@@ -312,11 +312,11 @@ impl Args {
     }
 
     /// The first argument, which most operators work on.
-    pub(crate) fn input(&self) -> Found<Tensor> {
+    pub(crate) fn input(&self) -> Parsed<Tensor> {
         self.tensor(0, "input")
     }
 
-    pub(crate) fn tensors(&self, position: usize, name: &str) -> Found<Vec<Tensor>> {
+    pub(crate) fn tensors(&self, position: usize, name: &str) -> Parsed<Vec<Tensor>> {
         let one = |a: &Arg| match a {
             Arg::Tensor(_, t, _) => Some(t.clone()),
             _ => None,
@@ -329,7 +329,7 @@ impl Args {
     }
 
     /// Tensors from a position on, or a list of them at that position.
-    pub(crate) fn rest_tensors(&self, position: usize, name: &str) -> Found<Vec<Tensor>> {
+    pub(crate) fn rest_tensors(&self, position: usize, name: &str) -> Parsed<Vec<Tensor>> {
         match self.get(position, name) {
             Some(Arg::List(_)) => self.tensors(position, name),
             _ => (position..self.positions())
@@ -338,32 +338,32 @@ impl Args {
         }
     }
 
-    pub(crate) fn opt_int(&self, position: usize, name: &str) -> Found<Option<i64>> {
+    pub(crate) fn opt_int(&self, position: usize, name: &str) -> Parsed<Option<i64>> {
         self.typed(position, name, "a whole number", Arg::int)
     }
 
-    pub(crate) fn int(&self, position: usize, name: &str) -> Found<i64> {
+    pub(crate) fn int(&self, position: usize, name: &str) -> Parsed<i64> {
         required(name, self.opt_int(position, name)?)
     }
 
-    pub(crate) fn int_or(&self, position: usize, name: &str, default: i64) -> Found<i64> {
+    pub(crate) fn int_or(&self, position: usize, name: &str, default: i64) -> Parsed<i64> {
         Ok(self.opt_int(position, name)?.unwrap_or(default))
     }
 
-    pub(crate) fn opt_ints(&self, position: usize, name: &str) -> Found<Option<Vec<i64>>> {
+    pub(crate) fn opt_ints(&self, position: usize, name: &str) -> Parsed<Option<Vec<i64>>> {
         self.typed(position, name, "a list of whole numbers", Arg::ints)
     }
 
-    pub(crate) fn ints(&self, position: usize, name: &str) -> Found<Vec<i64>> {
+    pub(crate) fn ints(&self, position: usize, name: &str) -> Parsed<Vec<i64>> {
         required(name, self.opt_ints(position, name)?)
     }
 
-    pub(crate) fn ints_or(&self, position: usize, name: &str, default: &[i64]) -> Found<Vec<i64>> {
+    pub(crate) fn ints_or(&self, position: usize, name: &str, default: &[i64]) -> Parsed<Vec<i64>> {
         Ok(self.opt_ints(position, name)?.unwrap_or(default.to_vec()))
     }
 
     /// Integers from a position on, or a list of them at that position.
-    pub(crate) fn rest_ints(&self, position: usize, name: &str) -> Found<Vec<i64>> {
+    pub(crate) fn rest_ints(&self, position: usize, name: &str) -> Parsed<Vec<i64>> {
         let mut out = self.ints(position, name)?;
         for i in position + 1..self.positions() {
             out.push(self.int(i, name)?);
@@ -371,7 +371,7 @@ impl Args {
         Ok(out)
     }
 
-    pub(crate) fn opt_number(&self, position: usize, name: &str) -> Found<Option<Scalar>> {
+    pub(crate) fn opt_number(&self, position: usize, name: &str) -> Parsed<Option<Scalar>> {
         self.typed(position, name, "a number", |a| match a {
             Arg::Number(n) => Some(*n),
             Arg::Tensor(_, t, array) if array.shape.is_empty() => Some(match t.dtype() {
@@ -383,7 +383,7 @@ impl Args {
         })
     }
 
-    pub(crate) fn number(&self, position: usize, name: &str) -> Found<Scalar> {
+    pub(crate) fn number(&self, position: usize, name: &str) -> Parsed<Scalar> {
         required(name, self.opt_number(position, name)?)
     }
 
@@ -392,19 +392,19 @@ impl Args {
         position: usize,
         name: &str,
         default: impl Into<Scalar>,
-    ) -> Found<Scalar> {
+    ) -> Parsed<Scalar> {
         Ok(self.opt_number(position, name)?.unwrap_or(default.into()))
     }
 
-    pub(crate) fn opt_float(&self, position: usize, name: &str) -> Found<Option<f64>> {
+    pub(crate) fn opt_float(&self, position: usize, name: &str) -> Parsed<Option<f64>> {
         Ok(self.opt_number(position, name)?.map(Scalar::as_f64))
     }
 
-    pub(crate) fn float_or(&self, position: usize, name: &str, default: f64) -> Found<f64> {
+    pub(crate) fn float_or(&self, position: usize, name: &str, default: f64) -> Parsed<f64> {
         Ok(self.opt_float(position, name)?.unwrap_or(default))
     }
 
-    pub(crate) fn bool_or(&self, position: usize, name: &str, default: bool) -> Found<bool> {
+    pub(crate) fn bool_or(&self, position: usize, name: &str, default: bool) -> Parsed<bool> {
         let b = self.typed(position, name, "a truth value", |a| match a {
             Arg::Number(n) => Some(n.as_bool()),
             _ => None,
@@ -412,21 +412,21 @@ impl Args {
         Ok(b.unwrap_or(default))
     }
 
-    pub(crate) fn opt_text(&self, position: usize, name: &str) -> Found<Option<String>> {
+    pub(crate) fn opt_text(&self, position: usize, name: &str) -> Parsed<Option<String>> {
         self.typed(position, name, "a text", |a| match a {
             Arg::Text(s) => Some(s.clone()),
             _ => None,
         })
     }
 
-    pub(crate) fn dtype(&self, name: &str) -> Found<Option<DType>> {
+    pub(crate) fn dtype(&self, name: &str) -> Parsed<Option<DType>> {
         self.typed(usize::MAX, name, "a dtype", |a| match a {
             Arg::DType(d) => Some(*d),
             _ => None,
         })
     }
 
-    pub(crate) fn opt_operand(&self, position: usize, name: &str) -> Found<Option<Operand>> {
+    pub(crate) fn opt_operand(&self, position: usize, name: &str) -> Parsed<Option<Operand>> {
         self.typed(position, name, "a tensor or number", |a| match a {
             Arg::Tensor(_, t, _) => Some(Operand::Tensor(t.clone())),
             Arg::Number(n) => Some(Operand::Number(*n)),
@@ -434,11 +434,11 @@ impl Args {
         })
     }
 
-    pub(crate) fn operand(&self, position: usize, name: &str) -> Found<Operand> {
+    pub(crate) fn operand(&self, position: usize, name: &str) -> Parsed<Operand> {
         required(name, self.opt_operand(position, name)?)
     }
 }
 
-fn required<T>(name: &str, value: Option<T>) -> Found<T> {
+fn required<T>(name: &str, value: Option<T>) -> Parsed<T> {
     value.ok_or_else(|| Failure::Unsupported(format!("a call without {name}")))
 }

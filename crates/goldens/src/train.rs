@@ -125,7 +125,7 @@ impl Run {
         parameters: impl Iterator<Item = &'a Var>,
     ) -> Result<Optimizer, TrainError> {
         let hyper = self.settings["hyper"].as_object();
-        let mut given = Given(hyper.cloned().unwrap_or_default());
+        let mut given = UnusedArguments(hyper.cloned().unwrap_or_default());
         /// Builds the optimiser of a rule with the arguments of these names.
         macro_rules! optimizer {
             ($rule:ident: $($field:ident)*) => {{
@@ -187,9 +187,9 @@ fn read(t: &Tensor) -> Result<Array, TrainError> {
 }
 
 /// PyTorch's constructor arguments that are not used yet.
-struct Given(Map<String, Value>);
+struct UnusedArguments(Map<String, Value>);
 
-impl Given {
+impl UnusedArguments {
     fn take<T: DeserializeOwned>(&mut self, name: &str, into: &mut T) -> Result<(), TrainError> {
         if let Some(value) = self.0.remove(name) {
             *into = T::deserialize(&value).map_err(|_| format!("{name} is {value}"))?;

@@ -1,6 +1,6 @@
 //! Launches: running blocks on threads of the host.
 
-use crate::exec::{Block, Footprint, Trail};
+use crate::exec::{Footprint, ThreadBlock, Trail};
 use crate::fault::Fault;
 use crate::memory::Memory;
 use crate::program::Kernel;
@@ -93,7 +93,7 @@ impl Launch<'_> {
             Mutex::new((Statistics::default(), None)),
         );
         let work = || {
-            let mut block = Block::new(self, self.parameters, &view, footprint.as_ref());
+            let mut block = ThreadBlock::new(self, self.parameters, &view, footprint.as_ref());
             let mut fault = None;
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);

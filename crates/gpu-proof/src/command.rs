@@ -30,7 +30,7 @@ On the emulated driver nothing is timed.
   --page          only writes the page of what is in DIR
   --list          only says what parts there are";
 
-struct Given {
+struct Arguments {
     out: PathBuf,
     stage: Option<Stage>,
     parts: Vec<String>,
@@ -47,9 +47,9 @@ struct Given {
     only: Option<(String, u64)>,
 }
 
-fn parse(mut parser: lexopt::Parser) -> Result<Given, Failed> {
+fn parse(mut parser: lexopt::Parser) -> Result<Arguments, Failed> {
     use lexopt::prelude::*;
-    let mut given = Given {
+    let mut given = Arguments {
         out: "gpu-report".into(),
         stage: None,
         parts: Vec::new(),
@@ -101,7 +101,7 @@ fn parse(mut parser: lexopt::Parser) -> Result<Given, Failed> {
     Ok(given)
 }
 
-impl Given {
+impl Arguments {
     fn wants(&self, part: &Part) -> bool {
         let named = |n: &String| n == part.name;
         let without = |n: &String| n.strip_prefix('-') == Some(part.name);
@@ -190,7 +190,7 @@ pub fn run(parser: lexopt::Parser) -> Result<u8, Failed> {
 }
 
 /// Runs a part in a process of its own, for at most so many seconds.
-fn in_process(part: &Part, given: &Given, limit: u64) -> Result<Report, Failed> {
+fn in_process(part: &Part, given: &Arguments, limit: u64) -> Result<Report, Failed> {
     let lines = given.lines(part);
     if limit < 5 {
         let mut report = Report::to_file(&lines)?;

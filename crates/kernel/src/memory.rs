@@ -14,7 +14,7 @@ mod lent;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 pub use block::ALIGN;
-use block::Block;
+use block::AlignedBlock;
 pub use budget::{Budget, read_file};
 pub use evict::{can_evict, evict};
 pub use figures::MemoryStats;
@@ -44,7 +44,7 @@ pub trait DeviceMemory: Any + Debug + Send + Sync {
 
 #[derive(Debug)]
 enum Home {
-    Host(Block),
+    Host(AlignedBlock),
     /// A part of a block, at an offset in bytes.
     Gpu(Arc<dyn DeviceMemory>, usize),
     /// A part of host or lent memory, at an offset in bytes.
@@ -55,7 +55,7 @@ enum Home {
 
 struct Cache {
     /// Free blocks by size class.
-    free: BTreeMap<usize, Vec<Block>>,
+    free: BTreeMap<usize, Vec<AlignedBlock>>,
     free_bytes: usize,
     free_limit: usize,
     stats: MemoryStats,
@@ -160,10 +160,10 @@ fn size_class(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(step.max(ALIGN))
 }
 
-fn obtain(bytes: usize) -> Result<Block> {
+fn obtain(bytes: usize) -> Result<AlignedBlock> {
     crate::fork::here();
     if bytes == 0 {
-        return Ok(Block::EMPTY);
+        return Ok(AlignedBlock::EMPTY);
     }
     let mut c = cache();
     let oom = |c: &Cache| Error::OutOfMemory {
@@ -183,12 +183,12 @@ fn obtain(bytes: usize) -> Result<Block> {
     let block = match c.take(class) {
         Some(block) => block,
         None => {
-            let mut fresh = Block::new(class);
+            let mut fresh = AlignedBlock::new(class);
             if fresh.is_none() {
                 drop(c);
                 empty_cache();
                 c = cache();
-                fresh = Block::new(class);
+                fresh = AlignedBlock::new(class);
             }
             let Some(block) = fresh else {
                 return Err(oom(&c));
@@ -210,7 +210,7 @@ const SHARED: usize = 2 << 20;
 
 impl Cache {
     /// Takes a free block of this class, or a somewhat larger one.
-    fn take(&mut self, class: usize) -> Option<Block> {
+    fn take(&mut self, class: usize) -> Option<AlignedBlock> {
         let most = if class < SHARED { 2 * class } else { class };
         let mut fitting = self.free.range_mut(class..=most);
         let block = fitting.find_map(|(_, blocks)| blocks.pop())?;
@@ -297,7 +297,7 @@ impl Storage {
     /// Returns the memory to the system, instead of keeping it for reuse.
     pub fn give_back(mut self) {
         if let Home::Host(block) = &mut self.home {
-            let block = std::mem::replace(block, Block::EMPTY);
+            let block = std::mem::replace(block, AlignedBlock::EMPTY);
             if block.len() == 0 {
                 return;
             }
@@ -388,7 +388,7 @@ impl Drop for Storage {
         let Home::Host(block) = &mut self.home else {
             return;
         };
-        let block = std::mem::replace(block, Block::EMPTY);
+        let block = std::mem::replace(block, AlignedBlock::EMPTY);
         let held = block.len();
         if held == 0 {
             return;
@@ -450,7 +450,7 @@ mod tests {
         let keep = |cache: &mut Cache, len: usize| {
             cache.free_bytes += len;
             let blocks = cache.free.entry(len).or_default();
-            blocks.push(Block::new(len).unwrap());
+            blocks.push(AlignedBlock::new(len).unwrap());
         };
         let take = |cache: &mut Cache, class| cache.take(class).map(|block| block.len());
         for len in [4096, 8192, SHARED, 2 * SHARED] {

@@ -39,7 +39,7 @@ pub const MOST_THREADS: usize = 1024;
 #[derive(Copy, Clone)]
 struct Job {
     /// Lives as long as the run, which waits for every worker inside.
-    part: *const Parts<'static>,
+    part: *const RunParts<'static>,
     parts: usize,
     ranges: usize,
 }
@@ -87,9 +87,9 @@ pub struct Pool {
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The parts of a run.
-type Parts<'a> = dyn Fn(usize) + Sync + 'a;
+type RunParts<'a> = dyn Fn(usize) + Sync + 'a;
 /// A function that receives the parts of a run in place of the pool.
-type Gather<'a> = dyn FnMut(usize, &Parts<'_>) + 'a;
+type Gather<'a> = dyn FnMut(usize, &RunParts<'_>) + 'a;
 
 thread_local! {
     /// The receiver of the parts of the next run on this thread.
@@ -141,7 +141,7 @@ impl Pool {
                 next: std::array::from_fn(|_| Next(AtomicUsize::new(0))),
                 limit: AtomicUsize::new(0),
                 job: UnsafeCell::new(Job {
-                    part: &raw const *(&(|_: usize| {}) as &Parts<'static>),
+                    part: &raw const *(&(|_: usize| {}) as &RunParts<'static>),
                     parts: 0,
                     ranges: 0,
                 }),
@@ -194,7 +194,7 @@ impl Pool {
     }
 
     /// [`Pool::run`], compiled once.
-    fn run_parts(&self, parts: usize, part: &Parts<'_>) {
+    fn run_parts(&self, parts: usize, part: &RunParts<'_>) {
         if let Some(mut gather) = GATHER.take() {
             // SAFETY: it belongs to a call of `gathered` further up on this thread's stack.
             return unsafe { gather.as_mut()(parts, part) };
@@ -212,7 +212,7 @@ impl Pool {
             Err(TryLockError::WouldBlock) => return (0..parts).for_each(part),
         };
         // SAFETY: only the lifetime changes; this run waits for every worker inside.
-        let part = unsafe { std::mem::transmute::<&Parts<'_>, &Parts<'static>>(part) };
+        let part = unsafe { std::mem::transmute::<&RunParts<'_>, &RunParts<'static>>(part) };
         let s = &*self.shared;
         let job = Job {
             part,
@@ -284,7 +284,7 @@ impl Pool {
     }
 
     /// Runs jobs together with parts that were already gathered.
-    fn gathered(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, ahead: &Parts<'_>) {
+    fn gathered(&self, jobs: &mut [Box<dyn FnMut() + '_>], count: usize, ahead: &RunParts<'_>) {
         struct Restore;
         impl Drop for Restore {
             fn drop(&mut self) {
@@ -295,7 +295,7 @@ impl Pool {
             return self.run(count, ahead);
         };
         let mut ran = false;
-        let mut gather = |parts: usize, part: &Parts<'_>| {
+        let mut gather = |parts: usize, part: &RunParts<'_>| {
             ran = true;
             let all = |i: usize| match i.checked_sub(count) {
                 None => ahead(i),

@@ -2,10 +2,10 @@
 
 use crate::affine::{Affine, Limit, Proof, extent, prove};
 use crate::error::{Result, damaged};
-use kiln_plan::Reach;
+use kiln_plan::Footprint;
 
 /// Returns an error unless all that a kernel accesses of an argument exists.
-pub fn within(name: &str, reach: &Reach, values: &[i64], lens: &[i64]) -> Result<()> {
+pub fn within(name: &str, reach: &Footprint, values: &[i64], lens: &[i64]) -> Result<()> {
     let extents = reach.extents.iter().map(|d| extent(d, values));
     let extents: Vec<i64> = extents.collect::<Result<_>>()?;
     let rank = extents.len();

@@ -17,13 +17,13 @@ use std::sync::{Arc, LazyLock};
 /// The recordings of a function, by the kinds of its operands; `None` where a call can't be one operation.
 #[derive(Default)]
 pub struct Repeated {
-    known: HashMap<Kinds, Option<Recorded>>,
+    known: HashMap<Kinds, Option<RecordedBody>>,
 }
 
 type Kinds = SmallVec<[(Fact, Option<Device>); 12]>;
 
 #[derive(Clone)]
-struct Recorded {
+struct RecordedBody {
     body: Arc<Graph>,
     hash: u64,
     facts: Facts,
@@ -49,7 +49,7 @@ impl Repeated {
         let kind = |t: &T| (t.as_ref().fact().clone(), t.as_ref().node.device);
         let kinds: Kinds = operands.iter().map(kind).collect();
         let known = self.known.entry(kinds);
-        let known = known.or_insert_with_key(|kinds| Recorded::of(kinds, loc, &f));
+        let known = known.or_insert_with_key(|kinds| RecordedBody::of(kinds, loc, &f));
         match known {
             Some(recorded) => recorded.call(operands, loc).map(T::from).collect(),
             None => f(operands),
@@ -67,13 +67,13 @@ impl Repeated {
     }
 }
 
-impl Recorded {
+impl RecordedBody {
     /// Records `f` for operands of these kinds, if a call can be one operation.
     fn of<T: AsRef<Handle> + From<Handle>>(
         kinds: &[(Fact, Option<Device>)],
         loc: &'static Location<'static>,
         f: impl Fn(&[T]) -> Vec<T>,
-    ) -> Option<Recorded> {
+    ) -> Option<RecordedBody> {
         let (results, mut traced) = trace(kinds, None, "repeated", loc, |given| {
             f(&given.iter().cloned().map(T::from).collect::<Vec<_>>())
         });
@@ -94,7 +94,7 @@ impl Recorded {
             return None;
         }
         static STATE: LazyLock<DefaultHashBuilder> = LazyLock::new(Default::default);
-        Some(Recorded {
+        Some(RecordedBody {
             hash: STATE.hash_one(&body),
             facts: results.iter().map(|t| t.as_ref().fact().clone()).collect(),
             body: Arc::new(body),

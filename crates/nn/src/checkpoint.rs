@@ -57,26 +57,26 @@ pub struct Checkpoint {
 /// The part of a checkpoint that is not tensors.
 #[derive(Default, Serialize, Deserialize)]
 struct Header {
-    parts: BTreeMap<String, Part>,
+    parts: BTreeMap<String, SavedPart>,
 }
 
 /// A part that was saved under a name.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Part {
+enum SavedPart {
     Module,
     Optimizer(Vec<GroupDict>),
     Scheduler(SchedulerState),
     Value(Value),
 }
 
-impl Part {
+impl SavedPart {
     fn kind(&self) -> &'static str {
         match self {
-            Part::Module => "a module",
-            Part::Optimizer(_) => "an optimiser",
-            Part::Scheduler(_) => "a schedule",
-            Part::Value(_) => "a value",
+            SavedPart::Module => "a module",
+            SavedPart::Optimizer(_) => "an optimiser",
+            SavedPart::Scheduler(_) => "a schedule",
+            SavedPart::Value(_) => "a value",
         }
     }
 }
@@ -96,7 +96,7 @@ impl Checkpoint {
         for (key, value) in module.state_dict() {
             self.tensors.insert(format!("{name}.{key}"), &value);
         }
-        self.add(name, Part::Module)
+        self.add(name, SavedPart::Module)
     }
 
     /// Adds an optimiser's moments, counts and numbers as they are now.
@@ -109,7 +109,7 @@ impl Checkpoint {
                         self.tensors.insert(format!("{name}.{id}.{key}"), value);
                     }
                 }
-                self.add(name, Part::Optimizer(state.param_groups))
+                self.add(name, SavedPart::Optimizer(state.param_groups))
             }
             Err(e) => self.failed(e),
         }
@@ -118,7 +118,7 @@ impl Checkpoint {
     /// Adds the state of a schedule as it is now.
     #[track_caller]
     pub fn scheduler(self, name: &str, scheduler: &Scheduler) -> Checkpoint {
-        self.add(name, Part::Scheduler(scheduler.state_dict()))
+        self.add(name, SavedPart::Scheduler(scheduler.state_dict()))
     }
 
     /// Adds a value that can be written as JSON and read back. NaN and infinities can't.
@@ -130,7 +130,7 @@ impl Checkpoint {
             Ok(json)
         });
         match json {
-            Ok(json) => self.add(name, Part::Value(json)),
+            Ok(json) => self.add(name, SavedPart::Value(json)),
             Err(e) => {
                 let message = format!("`{name}` can't be written as JSON and read back: {e}");
                 self.failed(Error::invalid("Checkpoint", message))
@@ -139,7 +139,7 @@ impl Checkpoint {
     }
 
     #[track_caller]
-    fn add(mut self, name: &str, part: Part) -> Checkpoint {
+    fn add(mut self, name: &str, part: SavedPart) -> Checkpoint {
         let problem = match name {
             "" => "a part needs a name".to_string(),
             _ if name.contains('.') => format!("`{name}`: the name of a part has no dots"),
@@ -206,7 +206,7 @@ impl Checkpoint {
     #[track_caller]
     pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let value = self.part(name, "a value").and_then(|part| match part {
-            Part::Value(json) => T::deserialize(json).map_err(|e| format!("`{name}`: {e}")),
+            SavedPart::Value(json) => T::deserialize(json).map_err(|e| format!("`{name}`: {e}")),
             other => Err(wrong(name, other, "a value")),
         });
         match value {
@@ -225,7 +225,7 @@ impl Checkpoint {
         }
     }
 
-    fn part(&self, name: &str, kind: &str) -> Result<&Part, String> {
+    fn part(&self, name: &str, kind: &str) -> Result<&SavedPart, String> {
         let names: Vec<&str> = self.names().collect();
         let missing = || format!("there is no `{name}`, {kind}, among {names:?}");
         self.header.parts.get(name).ok_or_else(missing)
@@ -244,7 +244,7 @@ fn named<T, E: std::fmt::Display>(op: &str, path: &Path, result: Result<T, E>) -
     }
 }
 
-fn wrong(name: &str, part: &Part, wanted: &str) -> String {
+fn wrong(name: &str, part: &SavedPart, wanted: &str) -> String {
     format!("`{name}` is {}, not {wanted}", part.kind())
 }
 
@@ -262,7 +262,7 @@ impl<'a> Restore<'a> {
     /// Restores a model, whose parameters and buffers must be those that were saved.
     pub fn module(mut self, name: &str, module: &'a dyn Module) -> Restore<'a> {
         match self.checkpoint.part(name, "a module") {
-            Ok(Part::Module) => match plan(module, &self.checkpoint.state_dict(name)) {
+            Ok(SavedPart::Module) => match plan(module, &self.checkpoint.state_dict(name)) {
                 Ok(plan) if plan.problems(true).is_empty() => {
                     let apply = || plan.apply().map(|_: LoadReport| ());
                     self.apply.push(Box::new(apply));
@@ -285,7 +285,7 @@ impl<'a> Restore<'a> {
     /// Restores an optimiser, whose groups must be those that were saved.
     pub fn optimizer(mut self, name: &str, optimizer: &'a mut Optimizer) -> Restore<'a> {
         let groups = match self.checkpoint.part(name, "an optimiser") {
-            Ok(Part::Optimizer(groups)) => Ok(groups.clone()),
+            Ok(SavedPart::Optimizer(groups)) => Ok(groups.clone()),
             Ok(other) => Err(wrong(name, other, "an optimiser")),
             Err(problem) => Err(problem),
         };
@@ -317,7 +317,7 @@ impl<'a> Restore<'a> {
     /// Restores a schedule of an optimiser with the same number of groups.
     pub fn scheduler(mut self, name: &str, scheduler: &'a mut Scheduler) -> Restore<'a> {
         match self.checkpoint.part(name, "a schedule") {
-            Ok(Part::Scheduler(state)) => {
+            Ok(SavedPart::Scheduler(state)) => {
                 let (given, here) = (state.base_lrs.len(), scheduler.last_lr().len());
                 if given != here {
                     let problem = format!("{name}: a schedule of {given} groups, not {here}");

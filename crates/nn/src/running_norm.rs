@@ -166,8 +166,8 @@ macro_rules! running_norms {
                 )
             }
 
-            fn parts(&self) -> Parts<'_> {
-                Parts {
+            fn parts(&self) -> BatchStatisticsNorm<'_> {
+                BatchStatisticsNorm {
                     layer: self,
                     weight: &self.weight,
                     bias: &self.bias,
@@ -286,11 +286,11 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
     mut forward: impl FnMut(B) -> O,
 ) -> Result<()> {
     let modules = module.modules().into_iter();
-    let norms: Vec<Parts<'_>> = modules.filter_map(Parts::of).collect();
+    let norms: Vec<BatchStatisticsNorm<'_>> = modules.filter_map(BatchStatisticsNorm::of).collect();
     let modes = tree::modes(module).into_iter();
     let modes: Vec<(&Mode, bool)> = modes.map(|(_, m)| (m, m.is_training())).collect();
     let momenta: Vec<Option<f64>> = norms.iter().map(|n| n.momentum.get()).collect();
-    norms.iter().try_for_each(Parts::reset)?;
+    norms.iter().try_for_each(BatchStatisticsNorm::reset)?;
     norms.iter().for_each(|n| n.momentum.set(None));
     module.train();
     let result = no_grad(|| {
@@ -316,7 +316,7 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
 }
 
 /// A norm layer with any number of dims.
-struct Parts<'a> {
+struct BatchStatisticsNorm<'a> {
     layer: &'a dyn Module,
     weight: &'a Option<Var>,
     bias: &'a Option<Var>,
@@ -329,9 +329,9 @@ struct Parts<'a> {
     mode: &'a Mode,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> BatchStatisticsNorm<'a> {
     /// Returns the parts of a batch norm that updates running statistics in training.
-    fn of(m: &'a dyn Module) -> Option<Parts<'a>> {
+    fn of(m: &'a dyn Module) -> Option<BatchStatisticsNorm<'a>> {
         let parts = (m.downcast_ref::<BatchNorm1d>().map(BatchNormNd::parts))
             .or_else(|| m.downcast_ref::<BatchNorm2d>().map(BatchNormNd::parts))
             .or_else(|| m.downcast_ref::<BatchNorm3d>().map(BatchNormNd::parts));

@@ -7,7 +7,7 @@ use crate::manifest::{FileInfo, MANIFEST, Manifest, WEIGHTS};
 use crate::map::Map;
 use crate::package::{Package, Shared};
 use crate::state::{RNG_STATE, States};
-use crate::tensors::{self, Place};
+use crate::tensors::{self, TensorRange};
 use crate::zip;
 use kiln_runtime::memory::{ALIGN, Lender, Storage};
 use kiln_runtime::{Buffer, cuda};
@@ -147,7 +147,7 @@ fn contents(member: &zip::Member) -> Range<usize> {
 }
 
 /// A tensor of the file: mapped if it is aligned, else a copy.
-pub(crate) fn tensor(map: &Arc<Map>, name: &str, place: &Place) -> Result<Buffer> {
+pub(crate) fn tensor(map: &Arc<Map>, name: &str, place: &TensorRange) -> Result<Buffer> {
     let tensor = storage(map, place.bytes.clone())
         .and_then(|s| Buffer::from_storage(place.dtype, &place.shape, s));
     tensor.map_err(|e| damaged!("tensor `{name}`: {e}"))
@@ -165,7 +165,7 @@ pub(crate) fn storage(map: &Arc<Map>, range: Range<usize>) -> kiln_runtime::Resu
 fn states(
     map: &Arc<Map>,
     manifest: &Manifest,
-    tensors: &BTreeMap<String, Place>,
+    tensors: &BTreeMap<String, TensorRange>,
     gpu: Option<&Arc<cuda::Device>>,
 ) -> Result<States> {
     let infos = manifest.state.clone();

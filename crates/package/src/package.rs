@@ -7,7 +7,7 @@ use crate::manifest::{ASSETS, FORMAT, Manifest, ProgramInfo, WEIGHTS};
 use crate::map::Map;
 use crate::open::{self, Options};
 use crate::state::States;
-use crate::tensors::{self, Place, read_safetensors, write_safetensors};
+use crate::tensors::{self, TensorRange, read_safetensors, write_safetensors};
 use crate::write::{self, File, Piece};
 use kiln_base::DType;
 use kiln_runtime::memory::Lender;
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub files: BTreeMap<String, Range<usize>>,
     pub weights: Range<usize>,
     /// The tensors of the weights, with their ranges in the package.
-    pub tensors: BTreeMap<String, Place>,
+    pub tensors: BTreeMap<String, TensorRange>,
     pub states: States,
     /// The GPU that it runs on, with the compiled kernels that this GPU takes.
     pub loader: Option<Arc<cuda::Loader>>,

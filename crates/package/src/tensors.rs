@@ -26,7 +26,7 @@ pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Buffe
     let path = path.as_ref();
     let tensors = || -> Result<_> {
         let bytes = read_file(path)?;
-        let tensor = |(name, place): (String, Place)| {
+        let tensor = |(name, place): (String, TensorRange)| {
             let value = Buffer::from_bytes(place.dtype, &place.shape, &bytes[place.bytes]);
             let value = value.map_err(|e| damaged!("tensor `{name}`: {e}"))?;
             Ok((name, value))
@@ -52,7 +52,7 @@ pub fn write_safetensors(
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct TensorRange {
     pub dtype: DType,
     pub shape: Vec<i64>,
     /// The range of its bytes in the file.
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for Header {
 ///
 /// # Errors
 /// If it is no safetensors file: tensors must have the sizes that their shapes need, and lie side by side.
-pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, Place>> {
+pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
     let wrong = |what: String| damaged!("its tensors: {what}");
     let (length, rest) = file
         .split_first_chunk::<8>()
@@ -145,7 +145,7 @@ pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, Place>> {
 }
 
 /// The range of a tensor; `None` if it contradicts the header.
-fn place(info: &Info, start: usize, len: usize) -> Option<Place> {
+fn place(info: &Info, start: usize, len: usize) -> Option<TensorRange> {
     let dtype = DType::ALL
         .into_iter()
         .find(|d| name_in_file(*d) == info.dtype)?;
@@ -153,7 +153,7 @@ fn place(info: &Info, start: usize, len: usize) -> Option<Place> {
     let bytes = info.shape.iter().try_fold(dtype.size() as u64, size)?;
     let (from, to) = info.data_offsets;
     let fits = from <= to && to <= len as u64 && to - from == bytes;
-    fits.then(|| Place {
+    fits.then(|| TensorRange {
         dtype,
         shape: info.shape.clone(),
         bytes: start + from as usize..start + to as usize,

@@ -4,7 +4,7 @@
 //! may alias reads only the [`Contract`].
 
 use crate::tile::{Inst, TileProgram};
-use crate::{Epilogue, Plan, Prologue, Reach};
+use crate::{Epilogue, Footprint, Plan, Prologue};
 use kiln_base::{DType, Dim};
 
 /// A kernel's use of its arguments.
@@ -86,7 +86,7 @@ pub trait Described {
     }
 
     /// Returns its footprints in its arguments, without those of its programs and bodies.
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         Vec::new()
     }
 

@@ -17,7 +17,7 @@
 
 mod dialect;
 
-use crate::Reach;
+use crate::Footprint;
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use crate::cstyle::Dialect;
 pub use dialect::CudaCpp;
@@ -47,7 +47,7 @@ pub struct CudaKernel {
     /// The number of data-error sites that the text names.
     pub sites: u32,
     /// Its footprints in its arguments, derived from the work that it was emitted from.
-    pub reaches: Vec<Reach>,
+    pub reaches: Vec<Footprint>,
     /// The blocks along x, y and z. A grid without blocks is not launched.
     pub grid: [Blocks; 3],
     /// The threads of a block along x, y and z.
@@ -69,13 +69,13 @@ pub struct Text {
     /// The lines of the function, after the guard.
     pub body: String,
     /// The kernels that it may share a launch with.
-    pub beside: Beside,
+    pub beside: SharedLaunch,
 }
 
 /// The kernels that a kernel may share a launch with. All blocks of a launch get as many registers as the largest
 /// needs.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Beside {
+pub enum SharedLaunch {
     /// Anything.
     #[default]
     Anything,
@@ -188,7 +188,7 @@ impl Described for CudaKernel {
             && reaches.iter().all(|r| r.all_dims(holds))
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         self.reaches.clone()
     }
 }
@@ -255,7 +255,7 @@ mod tests {
                 scope: "struct Room { int x; };\n".into(),
                 shared: Some("Room".into()),
                 body: "    arg2[0] = arg0[s0];\n".into(),
-                beside: Beside::Anything,
+                beside: SharedLaunch::Anything,
             },
             args: vec![
                 pointer(false, true),

@@ -174,7 +174,7 @@ fn each_once(what: &str, mut found: Vec<u32>, count: usize) -> Result<(), Contra
 mod tests {
     use super::*;
     use crate::bytes::mended;
-    use crate::{Buffer, BufferId, DecodeError, Input, Output, Place, Symbol};
+    use crate::{Allocation, Buffer, BufferId, DecodeError, Input, Output, Symbol};
     use kiln_base::DType;
 
     fn named(name: &str, at: u32) -> Named {
@@ -212,7 +212,7 @@ mod tests {
         ] {
             plan.inputs.push(Input {
                 dtype,
-                buffer: buffer(dtype, &dim, Place::Input),
+                buffer: buffer(dtype, &dim, Allocation::Input),
                 shape: vec![dim],
                 role,
             });
@@ -220,7 +220,7 @@ mod tests {
         for dim in [n.clone(), Dim::Const(3)] {
             plan.outputs.push(Output {
                 dtype: f,
-                buffer: buffer(f, &dim, Place::Output),
+                buffer: buffer(f, &dim, Allocation::Output),
                 shape: vec![dim],
                 donor: None,
             });

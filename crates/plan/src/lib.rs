@@ -36,7 +36,7 @@ pub use kernel::*;
 pub use kiln_base::Role;
 use kiln_base::{DType, Dim, Sym};
 pub use operand::{Array, Matrix, Strided};
-pub use reach::Reach;
+pub use reach::Footprint;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 pub use winograd::{Rows, Winograd};
@@ -145,12 +145,12 @@ pub struct Buffer {
     /// The number of elements.
     pub len: Dim,
     /// The origin of its memory.
-    pub place: Place,
+    pub place: Allocation,
 }
 
 /// The origin of a buffer's memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Place {
+pub enum Allocation {
     /// The caller.
     Input,
     /// A fresh allocation that outlives the run (or the donor's memory).

@@ -52,7 +52,7 @@ fn kernel(kernel: &Kernel) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Buffer, BufferId, Constant, Place, Step};
+    use crate::{Allocation, Buffer, BufferId, Constant, Step};
     use crate::{DType, Dim};
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
             plan.buffers.push(Buffer {
                 dtype: DType::F32,
                 len: Dim::Const(i),
-                place: Place::Temporary,
+                place: Allocation::Temporary,
             });
             plan.run.push(Step {
                 kernel: 0,

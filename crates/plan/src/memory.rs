@@ -8,7 +8,7 @@ pub use plan::{Temporaries, planned};
 
 /// A buffer that lives from the step that writes it to the last step that reads it, both inclusive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct Lifetime {
     /// The size in bytes.
     pub size: usize,
     /// The first step.
@@ -39,15 +39,15 @@ fn aligned(size: usize) -> usize {
 ///
 /// Greedy orders are tried first, then a bounded local search from the best of them (see `search`). The search stops
 /// once a layout needs only the lower bound. Its effort is counted, not timed, so a layout depends only on the blocks.
-pub fn solve(blocks: &[Block]) -> Layout {
+pub fn solve(blocks: &[Lifetime]) -> Layout {
     // Blocks that differ in nothing else keep their order: exchanging them changes nothing.
     let mut sorted: Vec<usize> = (0..blocks.len()).filter(|i| blocks[*i].size > 0).collect();
     sorted.sort_by_key(|&i| (blocks[i].first, blocks[i].last, blocks[i].size, i));
-    let canonical = sorted.iter().map(|&i| Block {
+    let canonical = sorted.iter().map(|&i| Lifetime {
         size: aligned(blocks[i].size),
         ..blocks[i]
     });
-    let canonical: Vec<Block> = canonical.collect();
+    let canonical: Vec<Lifetime> = canonical.collect();
     let lower_bound = lower_bound(&canonical);
     let (found, peak) = search::best(&canonical, lower_bound);
     let mut offsets = vec![0; blocks.len()];
@@ -61,7 +61,7 @@ pub fn solve(blocks: &[Block]) -> Layout {
     }
 }
 
-fn lower_bound(blocks: &[Block]) -> usize {
+fn lower_bound(blocks: &[Lifetime]) -> usize {
     let mut events: Vec<(usize, bool, usize)> = Vec::with_capacity(2 * blocks.len());
     for b in blocks {
         events.push((b.first, true, b.size));
@@ -93,19 +93,19 @@ mod tests {
         }
 
         /// Returns blocks that each begin at one of `steps` and live for less than `life`.
-        fn blocks(&mut self, n: usize, steps: usize, life: usize) -> Vec<Block> {
+        fn blocks(&mut self, n: usize, steps: usize, life: usize) -> Vec<Lifetime> {
             let block = |_| {
                 let first = self.below(steps);
                 let last = first + self.below(life);
                 let size = self.below(1000) * [1, 1, 64][self.below(3)];
-                Block { size, first, last }
+                Lifetime { size, first, last }
             };
             (0..n).map(block).collect()
         }
     }
 
     /// Describes the first pair of blocks that are live together and overlap, or the first block that is placed wrong.
-    fn fault(blocks: &[Block], layout: &Layout) -> Option<String> {
+    fn fault(blocks: &[Lifetime], layout: &Layout) -> Option<String> {
         if layout.peak < layout.lower_bound {
             return Some("the peak is below the bound".into());
         }
@@ -126,11 +126,11 @@ mod tests {
     }
 
     /// A layout with a deliberate error.
-    type Bug = fn(&[Block]) -> Layout;
+    type Bug = fn(&[Lifetime]) -> Layout;
 
     /// Returns the layout of other blocks, with the right bound.
-    fn of_others(blocks: &[Block], change: fn(&Block) -> Block) -> Layout {
-        let others: Vec<Block> = blocks.iter().map(change).collect();
+    fn of_others(blocks: &[Lifetime], change: fn(&Lifetime) -> Lifetime) -> Layout {
+        let others: Vec<Lifetime> = blocks.iter().map(change).collect();
         Layout {
             lower_bound: solve(blocks).lower_bound,
             ..solve(&others)
@@ -139,19 +139,19 @@ mod tests {
 
     const BUGS: [(&str, Bug); 6] = [
         ("the last reader is forgotten", |blocks| {
-            of_others(blocks, |b| Block {
+            of_others(blocks, |b| Lifetime {
                 last: b.last.max(b.first + 1) - 1,
                 ..*b
             })
         }),
         ("a block is there one step too late", |blocks| {
-            of_others(blocks, |b| Block {
+            of_others(blocks, |b| Lifetime {
                 first: (b.first + 1).min(b.last),
                 ..*b
             })
         }),
         ("half a block", |blocks| {
-            of_others(blocks, |b| Block {
+            of_others(blocks, |b| Lifetime {
                 size: b.size / 2,
                 ..*b
             })
@@ -187,14 +187,14 @@ mod tests {
         }
     }
 
-    fn alive_at(blocks: &[Block], step: usize) -> usize {
+    fn alive_at(blocks: &[Lifetime], step: usize) -> usize {
         let alive = blocks.iter().filter(|b| b.first <= step && step <= b.last);
         alive.map(|b| aligned(b.size)).sum()
     }
 
     #[test]
     fn chains_reach_the_bound() {
-        let block = |i| Block {
+        let block = |i| Lifetime {
             size: 100,
             first: i,
             last: i + 1,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     /// Returns the least peak of all orders of placing blocks into the lowest gap, which is the optimum.
-    fn least(blocks: &[Block], placed: &mut Vec<(usize, usize)>, most: usize) -> usize {
+    fn least(blocks: &[Lifetime], placed: &mut Vec<(usize, usize)>, most: usize) -> usize {
         if placed.len() == blocks.len() {
             let end = |(i, at): &(usize, usize)| at + blocks[*i].size;
             return placed.iter().map(end).max().unwrap_or(0);
@@ -260,8 +260,8 @@ mod tests {
     fn small_cases_get_the_least_peak() {
         let mut random = Random(11);
         for case in 0..150 {
-            let blocks: Vec<Block> = (random.blocks(7, 6, 4).into_iter())
-                .map(|b| Block {
+            let blocks: Vec<Lifetime> = (random.blocks(7, 6, 4).into_iter())
+                .map(|b| Lifetime {
                     size: (b.size % 9 + 1) * ALIGN,
                     ..b
                 })
@@ -280,7 +280,7 @@ mod tests {
         for l in 0..layers {
             let mut add = |first, last| {
                 let size = (random.below(64) + 1) * 4096;
-                blocks.push(Block { size, first, last });
+                blocks.push(Lifetime { size, first, last });
             };
             add(l, 2 * layers - l);
             add(l, l + 1);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// index of a box that is within all bounds. Binding a plan proves that they lie within the argument, whatever the
 /// kernel's code is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
+pub struct Footprint {
     /// The argument's index.
     pub arg: u16,
     /// The extents of the box.
@@ -23,11 +23,11 @@ pub struct Reach {
     pub bounds: Vec<Bound>,
 }
 
-impl Reach {
+impl Footprint {
     /// Returns the first elements of an argument, as many as the product of these extents.
-    pub fn whole<'a>(arg: u16, extents: impl IntoIterator<Item = &'a Dim>) -> Reach {
+    pub fn whole<'a>(arg: u16, extents: impl IntoIterator<Item = &'a Dim>) -> Footprint {
         let extents: Vec<Dim> = extents.into_iter().cloned().collect();
-        Reach {
+        Footprint {
             arg,
             extents: vec![numel(&extents)],
             offset: Dim::ZERO,
@@ -38,7 +38,7 @@ impl Reach {
 
     /// True if `holds` is true for every size in it.
     pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
-        let Reach {
+        let Footprint {
             arg: _,
             extents,
             offset,
@@ -52,9 +52,9 @@ impl Reach {
 
 impl Matrix {
     /// Returns the footprint of a batch of matrices with `rows` rows and `columns` columns.
-    pub fn reach(&self, batch: &[Dim], rows: &Dim, columns: &Dim) -> Reach {
+    pub fn reach(&self, batch: &[Dim], rows: &Dim, columns: &Dim) -> Footprint {
         let strides = self.batch_strides.iter().chain([&self.row, &self.col]);
-        Reach {
+        Footprint {
             arg: self.arg,
             extents: batch.iter().chain([rows, columns]).cloned().collect(),
             offset: self.offset.clone(),
@@ -66,8 +66,8 @@ impl Matrix {
 
 impl Strided {
     /// Returns the footprint of a box of these extents.
-    pub fn reach(&self, extents: &[Dim]) -> Reach {
-        Reach {
+    pub fn reach(&self, extents: &[Dim]) -> Footprint {
+        Footprint {
             arg: self.arg,
             extents: extents.to_vec(),
             offset: self.offset.clone(),

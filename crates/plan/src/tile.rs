@@ -46,7 +46,7 @@ pub struct TileProgram {
     /// The axes that are cut into tiles.
     pub schedule: Schedule,
     /// The division of the work.
-    pub cut: Cut,
+    pub cut: TileSizes,
     /// The buffers that the kernel is called with.
     pub args: Vec<Arg>,
     /// The accesses to memory; instructions name these by position.
@@ -67,7 +67,7 @@ pub struct TileProgram {
 /// The division of a program's work; fields that are not set follow from the sizes. None of it changes results, except
 /// for the order in which a row is summed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Cut {
+pub struct TileSizes {
     /// The number of elements of a tile, up to [`TILE`].
     pub tile: Option<u16>,
     /// True if results that are written in order bypass the cache.

@@ -3,7 +3,7 @@
 use crate::exec::tiles::Tile;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::memory::Memory;
-use crate::step::{Address, Index, Place, Step};
+use crate::step::{Address, Index, OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 
 /// The number of the stack pointer.
@@ -110,7 +110,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
 
     /// The address of an operand in memory, which must be a multiple of its size.
     pub fn check_aligned(&self, step: &Step, i: usize) -> Outcome<()> {
-        if let Place::Memory(m) = &step.operands[i] {
+        if let OperandLocation::Memory(m) = &step.operands[i] {
             let address = self.address(m);
             if !address.is_multiple_of(m.bytes as u64) {
                 let message = format!("{address:#x} is not a multiple of {}", m.bytes);
@@ -123,31 +123,31 @@ impl<'m, 'a> Cpu<'m, 'a> {
     /// An operand of up to 64 bits.
     pub fn value(&self, step: &Step, i: usize) -> Outcome<u64> {
         Ok(match &step.operands[i] {
-            Place::Gpr(r, bytes) => self.gprs[usize::from(*r)] & ones(8 * bytes),
-            Place::Vector(r, _) => self.vectors[usize::from(*r)].get(0),
-            Place::Mask(k) => self.masks[usize::from(*k)],
-            Place::Memory(m) => {
+            OperandLocation::Gpr(r, bytes) => self.gprs[usize::from(*r)] & ones(8 * bytes),
+            OperandLocation::Vector(r, _) => self.vectors[usize::from(*r)].get(0),
+            OperandLocation::Mask(k) => self.masks[usize::from(*k)],
+            OperandLocation::Memory(m) => {
                 let mut bytes = [0; 8];
                 self.memory
                     .read(self.address(m), &mut bytes[..m.bytes.min(8)])?;
                 u64::from_le_bytes(bytes)
             }
-            Place::Immediate(n) | Place::Branch(n) => *n,
-            Place::None | Place::Tile(_) => 0,
+            OperandLocation::Immediate(n) | OperandLocation::Branch(n) => *n,
+            OperandLocation::None | OperandLocation::Tile(_) => 0,
         })
     }
 
     /// Writes an operand of up to 64 bits; writing 32 bits of a register clears its upper half.
     pub fn set_value(&mut self, step: &Step, i: usize, x: u64) -> Outcome<()> {
         match step.operands[i] {
-            Place::Gpr(r, bytes) => {
+            OperandLocation::Gpr(r, bytes) => {
                 let kept = if bytes < 4 { !ones(8 * bytes) } else { 0 };
                 let r = &mut self.gprs[usize::from(r)];
                 *r = *r & kept | x & ones(8 * bytes);
             }
-            Place::Vector(r, _) => self.vectors[usize::from(r)] = Vector::from(1, |_| x),
-            Place::Mask(k) => self.masks[usize::from(k)] = x,
-            Place::Memory(m) => {
+            OperandLocation::Vector(r, _) => self.vectors[usize::from(r)] = Vector::from(1, |_| x),
+            OperandLocation::Mask(k) => self.masks[usize::from(k)] = x,
+            OperandLocation::Memory(m) => {
                 let address = self.address(&m);
                 self.memory
                     .write(address, &x.to_le_bytes()[..m.bytes.min(8)])?;
@@ -170,8 +170,8 @@ impl<'m, 'a> Cpu<'m, 'a> {
     /// The active lanes of a vector operand: only these are read from memory.
     pub fn lanes<T: Lane>(&self, step: &Step, i: usize, active: u64) -> Outcome<Vector> {
         match &step.operands[i] {
-            Place::Memory(m) => self.load::<T>(m, active),
-            Place::Vector(r, _) => Ok(self.vectors[usize::from(*r)]),
+            OperandLocation::Memory(m) => self.load::<T>(m, active),
+            OperandLocation::Vector(r, _) => Ok(self.vectors[usize::from(*r)]),
             _ => self.value(step, i).map(|x| Vector::from(1, |_| x)),
         }
     }
@@ -217,7 +217,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
         active: u64,
     ) -> Outcome<()> {
         match step.operands[0] {
-            Place::Vector(r, _) => {
+            OperandLocation::Vector(r, _) => {
                 let before = self.vectors[usize::from(r)];
                 self.vectors[usize::from(r)] = Vector::from(count, |i| {
                     if active >> i & 1 == 1 {
@@ -229,7 +229,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
                     }
                 });
             }
-            Place::Memory(m) => {
+            OperandLocation::Memory(m) => {
                 let address = self.address(&m);
                 if active & ones(count) == ones(count) {
                     return self.memory.write(address, &v.0[..count * T::SIZE]);

@@ -1,6 +1,6 @@
 //! Code as a list of steps.
 
-use crate::step::{Place, Step};
+use crate::step::{OperandLocation, Step};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
 
 /// 64 bytes, the alignment of constants.
@@ -53,7 +53,7 @@ impl Program {
                 let target = instruction.memory_displacement64().wrapping_sub(start);
                 self.data = self.data.min(target as usize);
             }
-            if let Place::Branch(to) = step.operands[0] {
+            if let OperandLocation::Branch(to) = step.operands[0] {
                 open.push(to.wrapping_sub(start) as usize);
             }
             let ends = [Mnemonic::Jmp, Mnemonic::Ret, Mnemonic::INVALID];

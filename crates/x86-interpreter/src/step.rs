@@ -8,7 +8,7 @@ pub(crate) struct Step {
     pub mnemonic: Mnemonic,
     /// The effect; `None` for an instruction that is not interpreted.
     pub action: Option<Action>,
-    pub operands: [Place; 5],
+    pub operands: [OperandLocation; 5],
     /// The mask register of the result, if it has one.
     pub mask: Option<u8>,
     /// True if lanes without their mask bit become 0.
@@ -22,7 +22,7 @@ pub(crate) struct Step {
 
 /// The place of an operand.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum OperandLocation {
     None,
     /// A vector register and its bytes.
     Vector(u8, usize),
@@ -60,13 +60,13 @@ pub(crate) enum Index {
 
 impl Step {
     pub fn new(instruction: &Instruction, at: usize) -> Step {
-        let mut operands = [Place::None; 5];
+        let mut operands = [OperandLocation::None; 5];
         let mut known = true;
         for (i, operand) in operands.iter_mut().enumerate() {
             if (i as u32) < instruction.op_count() {
                 let place = place(instruction, i as u32);
                 known &= place.is_some();
-                *operand = place.unwrap_or(Place::None);
+                *operand = place.unwrap_or(OperandLocation::None);
             }
         }
         let mask = instruction.op_mask();
@@ -95,9 +95,13 @@ impl Step {
 
     /// The last operand, if it is an immediate.
     pub fn immediate(&self) -> u8 {
-        let last = self.operands.iter().rev().find(|p| **p != Place::None);
+        let last = self
+            .operands
+            .iter()
+            .rev()
+            .find(|p| **p != OperandLocation::None);
         match last {
-            Some(Place::Immediate(n)) => *n as u8,
+            Some(OperandLocation::Immediate(n)) => *n as u8,
             _ => 0,
         }
     }
@@ -105,8 +109,8 @@ impl Step {
     /// Bytes of an operand.
     pub fn bytes(&self, i: usize) -> usize {
         match self.operands[i] {
-            Place::Vector(_, bytes) | Place::Gpr(_, bytes) => bytes,
-            Place::Memory(m) => m.spread.unwrap_or(m.bytes),
+            OperandLocation::Vector(_, bytes) | OperandLocation::Gpr(_, bytes) => bytes,
+            OperandLocation::Memory(m) => m.spread.unwrap_or(m.bytes),
             _ => 8,
         }
     }
@@ -140,20 +144,23 @@ fn gpr(register: Register) -> Option<(u8, usize)> {
     (classes.into_iter().find_map(found)).or(low.map(|n| (n, 1)))
 }
 
-fn place(instruction: &Instruction, i: u32) -> Option<Place> {
+fn place(instruction: &Instruction, i: u32) -> Option<OperandLocation> {
     match instruction.op_kind(i) {
         OpKind::Register => {
             let register = instruction.op_register(i);
-            let mask = || number(register, Register::K0, 8).map(Place::Mask);
-            let tile = || number(register, Register::TMM0, 8).map(Place::Tile);
-            (vector(register).map(|(n, bytes)| Place::Vector(n, bytes)))
-                .or_else(|| gpr(register).map(|(n, bytes)| Place::Gpr(n, bytes)))
+            let mask = || number(register, Register::K0, 8).map(OperandLocation::Mask);
+            let tile = || number(register, Register::TMM0, 8).map(OperandLocation::Tile);
+            (vector(register).map(|(n, bytes)| OperandLocation::Vector(n, bytes)))
+                .or_else(|| gpr(register).map(|(n, bytes)| OperandLocation::Gpr(n, bytes)))
                 .or_else(mask)
                 .or_else(tile)
         }
-        OpKind::Memory => memory(instruction).map(Place::Memory),
-        OpKind::NearBranch64 => Some(Place::Branch(instruction.near_branch64())),
-        _ => instruction.try_immediate(i).ok().map(Place::Immediate),
+        OpKind::Memory => memory(instruction).map(OperandLocation::Memory),
+        OpKind::NearBranch64 => Some(OperandLocation::Branch(instruction.near_branch64())),
+        _ => instruction
+            .try_immediate(i)
+            .ok()
+            .map(OperandLocation::Immediate),
     }
 }
 

@@ -162,7 +162,7 @@ fn gcd(a: i64, b: i64) -> i64 {
 impl<'de> Deserialize<'de> for Quotient {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Quotient, D::Error> {
         #[derive(Deserialize)]
-        struct Given {
+        struct Fields {
             of: Dim,
             by: i64,
         }
@@ -174,9 +174,9 @@ impl<'de> Deserialize<'de> for Quotient {
             return Err(D::Error::custom("too many quotients in each other"));
         }
         DEPTH.set(DEPTH.get() + 1);
-        let given = Given::deserialize(from);
+        let given = Fields::deserialize(from);
         DEPTH.set(DEPTH.get() - 1);
-        let Given { of, by } = given?;
+        let Fields { of, by } = given?;
         let made = (by > 0).then(|| of.div_floor(by));
         let quotient = Quotient { of, by };
         // This crate did not write a dim with another normal form.

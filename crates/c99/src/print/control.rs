@@ -1,7 +1,7 @@
 //! Loops and branches: functions that run the plans inside them.
 
 use super::dialect::memory;
-use super::kernel::Printed;
+use super::kernel::PrintedKernel;
 use super::program::{Memory, Printer};
 use super::text::Text;
 use super::tile::{Function, Param, pointer};
@@ -30,7 +30,7 @@ impl Bodies<'_> {
         body: Text,
         scratch: usize,
         printer: &mut Printer,
-    ) -> Result<Printed> {
+    ) -> Result<PrintedKernel> {
         let contract = kernel.contract();
         let contract = contract.map_err(|e| Error::Damaged(e.to_string()))?;
         let mut params: Vec<Param> = Vec::new();
@@ -63,7 +63,7 @@ impl Bodies<'_> {
         }
         text.close();
         text.line("");
-        Ok(Printed {
+        Ok(PrintedKernel {
             function: Function {
                 name: self.name,
                 params,
@@ -90,7 +90,7 @@ fn elements(shape: &[kiln_base::Dim], values: &[i64]) -> Result<i64> {
 }
 
 /// Prints a loop.
-pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Printed> {
+pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<PrintedKernel> {
     let plan = &*l.body;
     let trips = super::numbers::number(&l.trips, of.values)?;
     let mut text = Text::default();
@@ -167,7 +167,7 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Pr
 }
 
 /// Prints a branch.
-pub(super) fn branch(printer: &mut Printer, b: &If, of: Bodies<'_>) -> Result<Printed> {
+pub(super) fn branch(printer: &mut Printer, b: &If, of: Bodies<'_>) -> Result<PrintedKernel> {
     let mut text = Text::default();
     let condition = of.arg(b.condition, printer)?;
     let mut scratch = 0;

@@ -5,7 +5,7 @@
 //! channels are contiguous, is a matrix product of positions by output channels.
 
 use super::dialect::memory;
-use super::kernel::{Behind, Printing, View};
+use super::kernel::{EpilogueCode, Printing, View};
 use super::product::{BLOCK, DEEP};
 use crate::error::{Error, Result};
 use kiln_base::{DType, Dim};
@@ -203,7 +203,7 @@ pub(super) fn turned(k: &mut Printing<'_>, to: &str, from: &str, (channels, plan
 pub(super) struct Results {
     /// The epilogue, if there is one. Then `out` is the array that it reads, of an image or a block; otherwise `out`
     /// is the argument that the kernel writes.
-    pub behind: Option<Behind>,
+    pub behind: Option<EpilogueCode>,
     pub out: String,
     /// With channels first: the array of a block before it is transposed.
     pub turned: Option<String>,

@@ -17,7 +17,7 @@ fn added(sums: DType, to: &str, x: &str, y: &str) -> String {
 /// The `len` results: the argument itself, or an array that an epilogue reads.
 struct Results {
     array: String,
-    behind: Option<super::kernel::Behind>,
+    behind: Option<super::kernel::EpilogueCode>,
     len: i64,
 }
 

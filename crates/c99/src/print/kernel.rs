@@ -70,7 +70,7 @@ pub(crate) struct Printing<'a> {
 }
 
 /// A printed kernel, and the arguments to call it with.
-pub(crate) struct Printed {
+pub(crate) struct PrintedKernel {
     pub function: Function,
     /// For each array parameter of the function, the argument and its layout.
     pub args: Vec<(usize, Option<View>)>,
@@ -191,7 +191,7 @@ impl<'a> Printing<'a> {
     }
 
     /// The epilogue, if there is one.
-    pub fn behind(&mut self, epilogue: &Option<Epilogue>) -> Result<Option<Behind>> {
+    pub fn behind(&mut self, epilogue: &Option<Epilogue>) -> Result<Option<EpilogueCode>> {
         let Some(epilogue) = epilogue else {
             return Ok(None);
         };
@@ -202,7 +202,7 @@ impl<'a> Printing<'a> {
             true => self.numbers(&epilogue.program.inner)?.iter().product(),
             false => 1,
         };
-        Ok(Some(Behind {
+        Ok(Some(EpilogueCode {
             function,
             room,
             row,
@@ -210,7 +210,7 @@ impl<'a> Printing<'a> {
     }
 
     /// Prints the whole function after the functions that it calls.
-    pub fn finish(self, text: &mut Text) -> Printed {
+    pub fn finish(self, text: &mut Text) -> PrintedKernel {
         let mut args = Vec::new();
         let mut params: Vec<Param> = Vec::new();
         for (i, a) in self.args.iter().enumerate() {
@@ -235,7 +235,7 @@ impl<'a> Printing<'a> {
         text.block(&self.body.into_string());
         text.close();
         text.line("");
-        Printed {
+        PrintedKernel {
             function: Function {
                 name: self.name,
                 params,
@@ -253,14 +253,14 @@ impl<'a> Printing<'a> {
 }
 
 /// An epilogue on results.
-pub(crate) struct Behind {
+pub(crate) struct EpilogueCode {
     function: Function,
     room: usize,
     /// The number of elements of a point.
     row: i64,
 }
 
-impl Behind {
+impl EpilogueCode {
     /// A call for the `len` elements of `raw` from number `first` on.
     pub fn call(&self, raw: &str, first: &str, len: &str) -> String {
         let arrays = self.function.own().into_iter();

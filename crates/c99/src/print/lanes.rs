@@ -112,7 +112,7 @@ fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
 }
 
 /// Prints the body for one tile: stage by stage over its points.
-fn tile(s: &Stages<'_>, mut at: super::stage::Place, text: &mut Text) -> Result<()> {
+fn tile(s: &Stages<'_>, mut at: super::stage::StageAddress, text: &mut Text) -> Result<()> {
     for r in &s.kept {
         text.line(format!("{} r{}[{TILE}];", C99::ctype(s.ty(*r)?), r.0));
     }

@@ -2,14 +2,14 @@
 
 use super::control::{self, Bodies};
 use super::dialect::memory;
-use super::kernel::{Printed, Printing, View};
+use super::kernel::{PrintedKernel, Printing, View};
 use super::text::{Text, identifier};
 use super::tile::{self, Called};
 use super::weights::Weights;
 use super::{attention, conv, ordered, product};
 use crate::error::{Error, Result};
 use kiln_plan::memory::{Temporaries, solve};
-use kiln_plan::{BufferId, Kernel, Place, Plan, Step};
+use kiln_plan::{Allocation, BufferId, Kernel, Plan, Step};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -33,13 +33,13 @@ pub(crate) struct Printer {
     pub functions: Text,
     pub weights: Weights,
     in_file: bool,
-    printed: HashMap<Key, Rc<Printed>>,
+    printed: HashMap<Key, Rc<PrintedKernel>>,
     count: usize,
 }
 
 /// A step with the function that it calls.
 struct Ready {
-    printed: Rc<Printed>,
+    printed: Rc<PrintedKernel>,
     buffers: Vec<BufferId>,
 }
 
@@ -259,7 +259,7 @@ fn leaf(
     kernel: &Kernel,
     args: (&[String], &[bool]),
     (sites, values): (&[u32], &[i64]),
-) -> Result<Printed> {
+) -> Result<PrintedKernel> {
     if let Kernel::Tile(program) = kernel {
         let function = tile::print(
             &Called {
@@ -277,7 +277,7 @@ fn leaf(
             Some((at?, None))
         });
         let args = of.collect();
-        return Ok(Printed { function, args });
+        return Ok(PrintedKernel { function, args });
     }
     let mut k = Printing::new(name, kernel, args, (sites, values))?;
     match kernel {
@@ -307,7 +307,7 @@ fn leaf(
 /// For each buffer, the buffer whose memory it uses.
 fn roots(plan: &Plan) -> Vec<usize> {
     let follow = |mut at: usize| {
-        while let Place::InPlace(next) = plan.buffers[at].place {
+        while let Allocation::InPlace(next) = plan.buffers[at].place {
             at = next.0 as usize;
         }
         at

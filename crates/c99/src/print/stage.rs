@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) const LONG: i64 = 256;
 
 /// The place of a stage: the expression of each axis's index, and the places of its results.
-pub(super) struct Place {
+pub(super) struct StageAddress {
     /// For each axis, the terms whose sum is its index.
     pub index: Vec<Vec<String>>,
     /// The number of the inner point.
@@ -42,7 +42,7 @@ pub(super) struct Stages<'a> {
 
 /// The state between the instructions of a stage.
 struct Point<'a> {
-    place: &'a Place,
+    place: &'a StageAddress,
     names: BTreeMap<Reg, String>,
     unread: BTreeSet<String>,
 }
@@ -96,7 +96,7 @@ impl<'a> Stages<'a> {
     }
 
     /// Prints the instructions of stage `at` at a point.
-    pub fn point(&self, at: usize, place: &Place, text: &mut Text) -> Result<()> {
+    pub fn point(&self, at: usize, place: &StageAddress, text: &mut Text) -> Result<()> {
         let stages = &self.numbers.program.stages;
         let counts = |s: &kiln_plan::tile::Stage| {
             let is = |i: &&Inst| matches!(i, Inst::Index { .. });
@@ -145,7 +145,7 @@ impl<'a> Stages<'a> {
         Ok(())
     }
 
-    fn affine(&self, a: &Affine, place: &Place) -> String {
+    fn affine(&self, a: &Affine, place: &StageAddress) -> String {
         let terms = a.strides.iter().zip(&place.index);
         sum(
             a.offset,
@@ -158,7 +158,7 @@ impl<'a> Stages<'a> {
         &self,
         access: u16,
         more: &[String],
-        place: &Place,
+        place: &StageAddress,
     ) -> Result<(String, Option<String>, DType)> {
         let of = self.numbers.accesses.get(usize::from(access));
         let of = of.ok_or_else(|| Error::Damaged(format!("no access {access}")))?;

@@ -2,7 +2,7 @@
 
 use super::dialect::{C99, Dialect, memory};
 use super::numbers::Numbers;
-use super::stage::{Place, Stages};
+use super::stage::{StageAddress, Stages};
 use super::text::Text;
 use super::{lanes, rows};
 use crate::error::{Error, Result};
@@ -186,11 +186,11 @@ fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<()> {
 }
 
 /// The place of a point: the indices of the axes are `i0`, `i1`, .., those of the inner axes `j0`, ...
-pub(super) fn place(numbers: &Numbers<'_>) -> Place {
+pub(super) fn place(numbers: &Numbers<'_>) -> StageAddress {
     let axes = numbers.axes.len();
     let outer = (0..axes).map(|i| vec![format!("i{i}")]);
     let inner = (0..numbers.inner.len()).map(|i| vec![format!("j{i}")]);
-    Place {
+    StageAddress {
         index: outer.chain(inner).collect(),
         number: String::new(),
         lane: "",
@@ -200,7 +200,7 @@ pub(super) fn place(numbers: &Numbers<'_>) -> Place {
 }
 
 /// The number of an inner point, as an expression of the terms of its indices.
-pub(super) fn inner_number(numbers: &Numbers<'_>, place: &Place) -> String {
+pub(super) fn inner_number(numbers: &Numbers<'_>, place: &StageAddress) -> String {
     let mut stride: i64 = numbers.inner_points();
     let mut terms = Vec::new();
     for (n, names) in numbers.inner.iter().zip(&place.index[numbers.axes.len()..]) {

@@ -27,7 +27,7 @@ pub fn candidates(
     let gpu = device.gpu();
     let with_ways = Options {
         machine: stages.program.machine,
-        ways: true,
+        candidates: true,
         ..Options::default()
     };
     let program = lower(&stages.optimized, &with_ways)

@@ -1,6 +1,6 @@
 //! Loops and branches: work that runs programs.
 
-use super::{Assembler, Keeps, Parts};
+use super::{Assembler, Keeps, Operands};
 use crate::flow::{Nid, Op};
 use crate::fuse::{Anchor, Group};
 use crate::work::{Body, Work};
@@ -10,7 +10,7 @@ use kiln_plan::{self as plan, Plan};
 
 impl Assembler<'_> {
     /// Makes the work of a loop or branch. Its bodies become plans when memory is planned.
-    pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<Parts, LowerError> {
+    pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<Operands, LowerError> {
         let node = &self.flow.nodes[anchor.node];
         let mut nodes: Vec<Nid> = Vec::new();
         let operands = anchor.operands.iter().map(|o| {

@@ -12,7 +12,7 @@ use crate::sequence::{Launch, Sequence};
 use kiln_base::{Dim, Machine};
 use kiln_ir::NodeId;
 use kiln_plan::Kernel;
-use kiln_plan::cuda::{Beside, Blocks, CudaKernel};
+use kiln_plan::cuda::{Blocks, CudaKernel, SharedLaunch};
 
 /// The most kernels of a launch.
 const MOST: usize = 16;
@@ -37,7 +37,7 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
     };
     let parts = launches.iter().filter_map(|l| part(sequence, l));
     let parts: Vec<&CudaKernel> = parts.collect();
-    let product = |k: &CudaKernel| k.text.beside == Beside::Few;
+    let product = |k: &CudaKernel| k.text.beside == SharedLaunch::Few;
     let products = parts.iter().filter(|k| product(k)).count();
     let light = |k: &CudaKernel| product(k) || k.grid[0].count(&[]) <= gpu.processors.into();
     parts.len() == launches.len()
@@ -71,7 +71,8 @@ fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
     let threads: u32 = kernel.block.iter().product();
     let row = kernel.grid[1..].iter().all(|b| *b == Blocks::one());
     let known = kernel.scalars.is_empty() && kernel.grid[0].points.as_const().is_some();
-    let plain = kernel.sites == 0 && kernel.shared == 0 && kernel.text.beside != Beside::Nothing;
+    let plain =
+        kernel.sites == 0 && kernel.shared == 0 && kernel.text.beside != SharedLaunch::Nothing;
     let turn = i64::from(gpu.processors) * i64::from(gpu.resident());
     let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= TURNS * turn;
     (row && known && plain && short()).then_some(kernel)

@@ -6,11 +6,11 @@ use crate::kir;
 use crate::limits::{Few, HeldRows, Limits, TwoSteps};
 use crate::program::Options;
 use crate::schedule::Schedule;
-use crate::work::{Body, Engine, Printed, Slot, Step, Way, Work};
+use crate::work::{Body, Candidate, Engine, KernelCalls, Slot, Step, Work};
 use job::Job;
 use kiln_base::Gpu;
 use kiln_plan::cuda::CudaKernel;
-use kiln_plan::{Kernel, Reach};
+use kiln_plan::{Footprint, Kernel};
 use std::sync::Arc;
 use vector::Vector;
 
@@ -56,28 +56,28 @@ impl Engine for Cuda<'_> {
         }
     }
 
-    fn ways(&self, work: &Work, options: &Options) -> Result<Vec<Way>, String> {
+    fn candidates(&self, work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {
         let job = Job {
             work,
             gpu: self.0,
             schedule: options.schedule,
         };
-        let all = options.ways;
-        let mut ways = match &work.body {
+        let all = options.candidates;
+        let mut candidates = match &work.body {
             Body::Fused(kernel) => fused(job, kernel, all),
             _ => families::print(job, all)?,
         };
         let reaches = work.reaches();
-        for way in &mut ways {
-            reach(&mut way.printed, &reaches);
+        for candidate in &mut candidates {
+            reach(&mut candidate.calls, &reaches);
         }
-        Ok(ways)
+        Ok(candidates)
     }
 }
 
 /// Sets the footprints of kernels: for the work's arguments those of the work, for memory between kernels all of it.
-fn reach(printed: &mut Printed, work: &[Reach]) {
-    let Printed { steps, scratch, .. } = printed;
+fn reach(calls: &mut KernelCalls, work: &[Footprint]) {
+    let KernelCalls { steps, scratch, .. } = calls;
     for Step { kernel, args, .. } in steps {
         let Kernel::Cuda(kernel) = Arc::make_mut(kernel) else {
             continue;
@@ -85,21 +85,21 @@ fn reach(printed: &mut Printed, work: &[Reach]) {
         let of = |(arg, slot): (u16, &Slot)| match *slot {
             Slot::Arg(a) => {
                 let own = work.iter().filter(|r| usize::from(r.arg) == a);
-                own.map(|r| Reach { arg, ..r.clone() }).collect()
+                own.map(|r| Footprint { arg, ..r.clone() }).collect()
             }
-            Slot::Scratch(s) => vec![Reach::whole(arg, &scratch[s].1)],
+            Slot::Scratch(s) => vec![Footprint::whole(arg, &scratch[s].1)],
         };
         kernel.reaches = (0..).zip(&*args).flat_map(of).collect();
     }
 }
 
 /// Returns the candidates of a kernel that Kernel IR describes fully.
-fn fused(job: Job, kernel: &kir::Kernel, all: bool) -> Vec<Way> {
+fn fused(job: Job, kernel: &kir::Kernel, all: bool) -> Vec<Candidate> {
     let fast = fast::approximation(kernel).filter(|_| all);
     let by = |approximation| fused_by(job, kernel, all, approximation);
-    let mut ways = by(None);
-    ways.extend(fast.into_iter().flat_map(|a| by(Some(a))));
-    ways
+    let mut candidates = by(None);
+    candidates.extend(fast.into_iter().flat_map(|a| by(Some(a))));
+    candidates
 }
 
 /// Returns the candidates that give up nothing, or those with fast math.
@@ -108,13 +108,13 @@ fn fused_by(
     kernel: &kir::Kernel,
     all: bool,
     approximation: Option<Approximation>,
-) -> Vec<Way> {
+) -> Vec<Candidate> {
     let (in_place, fast) = (&job.in_place, approximation.is_some());
-    let way = |schedule, kernel, in_place| Way {
+    let candidate = |schedule, kernel, in_place| Candidate {
         schedule,
         approximation,
         predicted: None,
-        printed: Printed {
+        calls: KernelCalls {
             steps: vec![whole(kernel)],
             scratch: Vec::new(),
             in_place,
@@ -124,14 +124,14 @@ fn fused_by(
         true => {
             let print = |vector: Vector| {
                 let kernel = points::print(job, kernel, &vector, fast);
-                way(Schedule::Elements(vector.width), kernel, in_place.clone())
+                candidate(Schedule::Elements(vector.width), kernel, in_place.clone())
             };
             points::shapes(kernel, all).into_iter().map(print).collect()
         }
         false => {
             let print = |(schedule, shape)| {
                 let (kernel, in_place) = rows::print(job, kernel, &shape, fast);
-                way(schedule, kernel, in_place)
+                candidate(schedule, kernel, in_place)
             };
             let shapes = rows_shape::shapes(kernel, job.gpu, all);
             shapes.into_iter().map(print).collect()

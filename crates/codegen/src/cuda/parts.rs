@@ -4,8 +4,8 @@
 //! Their shared memory is one union, since a block runs only one of them.
 
 use kiln_base::Dim;
-use kiln_plan::Reach;
-use kiln_plan::cuda::{Beside, Blocks, CudaKernel, Pointer, Text};
+use kiln_plan::Footprint;
+use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, SharedLaunch, Text};
 use std::fmt::Write;
 
 /// Merges kernels of equal blocks, known grids along x, no numbers and no sites into one. Equal ones are neighbours.
@@ -41,7 +41,7 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
             scope,
             shared,
             body,
-            beside: Beside::Nothing,
+            beside: SharedLaunch::Nothing,
         },
         args: args.map(shares).collect(),
         scalars: Vec::new(),
@@ -56,11 +56,11 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
 }
 
 /// Returns the footprints of kernels whose arguments follow each other.
-fn reaches(kernels: &[&CudaKernel]) -> Vec<Reach> {
+fn reaches(kernels: &[&CudaKernel]) -> Vec<Footprint> {
     let mut all = Vec::new();
     let mut first = 0;
     for kernel in kernels {
-        all.extend(kernel.reaches.iter().map(|r| Reach {
+        all.extend(kernel.reaches.iter().map(|r| Footprint {
             arg: first + r.arg,
             ..r.clone()
         }));

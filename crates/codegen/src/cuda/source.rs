@@ -3,7 +3,7 @@
 use kiln_base::{Compute, Dim, Gpu, Scalar};
 use kiln_plan::cstyle::Dialect;
 pub(super) use kiln_plan::cuda::memory;
-use kiln_plan::cuda::{Beside, Blocks, CudaCpp, CudaKernel, Pointer, Text};
+use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel, Pointer, SharedLaunch, Text};
 use kiln_plan::tile::Arg;
 
 /// The integer type that indices and addresses are computed in.
@@ -42,7 +42,7 @@ pub(super) struct Source {
     /// The type of indices.
     pub index: Index,
     /// The kernels that it may share a launch with.
-    pub beside: Beside,
+    pub beside: SharedLaunch,
     scope: String,
     shared: Option<String>,
     dynamic: u32,
@@ -66,7 +66,7 @@ impl Source {
             scalars: Vec::new(),
             sites,
             index,
-            beside: Beside::default(),
+            beside: SharedLaunch::default(),
             scope: String::new(),
             shared: None,
             dynamic: 0,

@@ -18,7 +18,7 @@ pub(super) struct Vector {
 
 /// The movement of an access along the axis.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Way {
+enum Movement {
     /// Not at all.
     Still,
     /// From one aligned vector to the next.
@@ -69,23 +69,23 @@ impl Vector {
             return None;
         }
         let varies = varies_along(kernel, axis);
-        let mut ways: Vec<Way> = (kernel.accesses.iter())
-            .map(|a| way(kernel, a, axis, width))
+        let mut candidates: Vec<Movement> = (kernel.accesses.iter())
+            .map(|a| movement(kernel, a, axis, width))
             .collect();
         for def in &kernel.body {
             if let Expr::LoadAt { access, dynamic } = &def.expr {
                 let steady = |d: &Dynamic| !varies[d.index.index()] && divides(&d.stride, width);
-                let way = &mut ways[*access as usize];
-                if *way == Way::Whole && !dynamic.iter().all(steady) {
-                    *way = Way::Near;
+                let movement = &mut candidates[*access as usize];
+                if *movement == Movement::Whole && !dynamic.iter().all(steady) {
+                    *movement = Movement::Near;
                 }
             }
         }
-        let useful = ways.contains(&Way::Whole) && !ways.contains(&Way::Far);
+        let useful = candidates.contains(&Movement::Whole) && !candidates.contains(&Movement::Far);
         useful.then(|| Vector {
             axis,
             width,
-            whole: ways.iter().map(|w| *w == Way::Whole).collect(),
+            whole: candidates.iter().map(|w| *w == Movement::Whole).collect(),
             varies,
         })
     }
@@ -95,13 +95,13 @@ fn divides(d: &Dim, by: u32) -> bool {
     d.div_exact(&Dim::from(i64::from(by))).is_ok()
 }
 
-fn way(kernel: &Kernel, a: &Access, axis: usize, width: u32) -> Way {
+fn movement(kernel: &Kernel, a: &Access, axis: usize, width: u32) -> Movement {
     let stride = &a.strides[axis];
     let bounded = a.bounds.iter().any(|b| !b.strides[axis].is(0));
     match stride.as_const() {
-        Some(0) if !bounded => return Way::Still,
+        Some(0) if !bounded => return Movement::Still,
         Some(-2..=2) => {}
-        _ => return Way::Far,
+        _ => return Movement::Far,
     }
     let size = kernel.args[a.arg as usize].dtype.size() as u32;
     let aligned = (16 / size).min(width);
@@ -110,7 +110,11 @@ fn way(kernel: &Kernel, a: &Access, axis: usize, width: u32) -> Way {
         && !bounded
         && divides(&a.offset, aligned)
         && others.map(|o| o.1).all(|s| divides(s, aligned));
-    if whole { Way::Whole } else { Way::Near }
+    if whole {
+        Movement::Whole
+    } else {
+        Movement::Near
+    }
 }
 
 /// For each value, true if it depends on the index of an axis.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The first of the two steps of a reduction.
 #[derive(Copy, Clone)]
-enum Cut {
+enum FirstStep {
     /// Rows along the last axis, in a reduction of everything. A kernel that reduces the rows of the same value
     /// computes these in passing.
     Rows,
@@ -214,8 +214,8 @@ impl FlowBuilder {
         }
         let last = shape.len() - 1;
         let (x, split, first) = match cut {
-            Cut::Rows => (x, shape, SmallVec::from_iter([last])),
-            Cut::Chunks(run, chunks) => {
+            FirstStep::Rows => (x, shape, SmallVec::from_iter([last])),
+            FirstStep::Chunks(run, chunks) => {
                 let (before, behind) = (&shape[..run.first], &shape[run.first + run.axes..]);
                 let parts = [chunks, run.extent / chunks].map(Dim::Const);
                 let split: SmallVec<[Dim; 4]> =
@@ -232,8 +232,10 @@ impl FlowBuilder {
         let rest = (0..split.len()).filter(|a| !first.contains(a));
         let partial_shape: SmallVec<[Dim; 4]> = rest.clone().map(|a| split[a].clone()).collect();
         let second = match cut {
-            Cut::Rows => (0..last).collect(),
-            Cut::Chunks(run, _) => SmallVec::from_iter([rest.filter(|a| *a < run.first).count()]),
+            FirstStep::Rows => (0..last).collect(),
+            FirstStep::Chunks(run, _) => {
+                SmallVec::from_iter([rest.filter(|a| *a < run.first).count()])
+            }
         };
         let partial = self.helper(Op::Reduce(kind, first), &[x], wide, partial_shape);
         let whole = self.helper(Op::Reduce(kind, second), &[partial], wide, kept.clone());
@@ -305,7 +307,7 @@ pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> View {
 
 impl TwoSteps {
     /// Returns the first of the two steps of a long reduction; `None` if one step is enough.
-    fn cut(self, shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<Cut> {
+    fn cut(self, shape: &[Dim], axes: &[usize], kept: &[Dim]) -> Option<FirstStep> {
         let results = kiln_base::numel(kept).as_const()?;
         let elements = axes
             .iter()
@@ -317,7 +319,7 @@ impl TwoSteps {
             && row >= ROW
             && (self.few..MOST_ROWS).contains(&rows)
         {
-            return Some(Cut::Rows);
+            return Some(FirstStep::Rows);
         }
         let columns = shape.len() > 1 && !axes.contains(&(shape.len() - 1)) && results > 1;
         let (few, long_enough) = match columns {
@@ -335,7 +337,7 @@ impl TwoSteps {
             let enough = (few / results).max(2);
             let most = (4 * enough).min(extent / 8).min(4 * self.few);
             let chunks = (enough.min(most).max(2)..=most).find(|c| extent % c == 0)?;
-            Some(Cut::Chunks(run, chunks))
+            Some(FirstStep::Chunks(run, chunks))
         })
     }
 }
@@ -360,7 +362,7 @@ fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = Run> + 
 
 /// Cuts axes into about `parts` chunks; none if `parts` is below 2, or no axes divide into equal chunks near that
 /// number.
-fn about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<Cut> {
+fn about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<FirstStep> {
     if parts < 2 {
         return None;
     }
@@ -368,6 +370,6 @@ fn about(parts: i64, shape: &[Dim], axes: &[usize]) -> Option<Cut> {
         let extent = run.extent;
         let fits = |c: &i64| extent % c == 0 && extent / c > 1;
         let near = (0..parts / 2).flat_map(|d| [parts + d, parts - d]);
-        Some(Cut::Chunks(run, near.into_iter().find(fits)?))
+        Some(FirstStep::Chunks(run, near.into_iter().find(fits)?))
     })
 }

@@ -21,7 +21,7 @@ mod verify;
 pub use interpret::{DataError, interpret};
 
 pub(crate) use build::{KernelBuilder, PointwiseBuilder, wide};
-use kiln_plan::Reach;
+use kiln_plan::Footprint;
 pub use kiln_plan::tile::{Access, Arg, Bound};
 
 /// A value: an index into [`Kernel::body`].
@@ -310,7 +310,7 @@ pub(crate) fn flops(kernel: &Kernel) -> Dim {
 
 /// Returns the footprints of a kernel in its arguments: the elements of each load and store, and for a load at a
 /// data-dependent address all that its parts may name.
-pub(crate) fn reaches(kernel: &Kernel) -> Vec<Reach> {
+pub(crate) fn reaches(kernel: &Kernel) -> Vec<Footprint> {
     let (axes, inner) = (&kernel.axes, &kernel.inner);
     let reach = |access: u16, dynamic: &[Dynamic]| {
         let Access {
@@ -331,7 +331,7 @@ pub(crate) fn reaches(kernel: &Kernel) -> Vec<Reach> {
                 .collect(),
             ..b.clone()
         };
-        Reach {
+        Footprint {
             arg: *arg,
             extents: extents
                 .chain(dynamic.iter().map(|d| d.extent.clone()))
@@ -349,7 +349,7 @@ pub(crate) fn reaches(kernel: &Kernel) -> Vec<Reach> {
         _ => None,
     });
     let stores = kernel.stores.iter().map(|s| reach(s.access, &[]));
-    let mut reaches: Vec<Reach> = Vec::new();
+    let mut reaches: Vec<Footprint> = Vec::new();
     for reach in loads.chain(stores) {
         if !reaches.contains(&reach) {
             reaches.push(reach);

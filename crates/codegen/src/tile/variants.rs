@@ -4,7 +4,7 @@ use super::inst::print;
 use super::stages::in_place_as;
 use crate::Schedule;
 use crate::kir::Kernel;
-use kiln_plan::tile::{self, Cut, TileProgram};
+use kiln_plan::tile::{self, TileProgram, TileSizes};
 
 /// The fewest bytes that a kernel with variants touches: below, little can be gained.
 const LEAST_BYTES: i64 = 1 << 18;
@@ -36,13 +36,13 @@ pub(crate) fn variants(
             all.push((Schedule::Turned, print(kernel, turned)));
         }
     }
-    let (mut cuts, cut) = (Vec::new(), Cut::default());
-    cuts.extend([128, 256, 512].map(|tile| Cut {
+    let (mut cuts, cut) = (Vec::new(), TileSizes::default());
+    cuts.extend([128, 256, 512].map(|tile| TileSizes {
         tile: Some(tile),
         ..cut
     }));
     if result >= LARGE_RESULT {
-        cuts.extend([true, false].map(|stream| Cut {
+        cuts.extend([true, false].map(|stream| TileSizes {
             stream: Some(stream),
             ..cut
         }));
@@ -52,7 +52,7 @@ pub(crate) fn variants(
     } else {
         &[1]
     };
-    cuts.extend(threads.iter().map(|parts| Cut {
+    cuts.extend(threads.iter().map(|parts| TileSizes {
         parts: Some(*parts),
         ..cut
     }));
@@ -61,7 +61,7 @@ pub(crate) fn variants(
             cut,
             ..program.clone()
         };
-        (Schedule::Cut(cut), program)
+        (Schedule::Tiles(cut), program)
     }));
     all
 }

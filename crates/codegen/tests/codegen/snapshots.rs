@@ -347,8 +347,8 @@ fn ordered() {
     );
     let mut text = launches(&p);
     for t in p.tasks.iter().filter(|t| t.work.kernels().next().is_none()) {
-        let printed = &t.way().printed;
-        let (kernel, in_place) = (&printed.steps[0].kernel, &printed.in_place);
+        let calls = &t.candidate().calls;
+        let (kernel, in_place) = (&calls.steps[0].kernel, &calls.in_place);
         writeln!(text, "{kernel:?}\n  in place {in_place:?}").unwrap();
     }
     insta::assert_snapshot!(text);

@@ -21,7 +21,7 @@ use hashbrown::HashMap;
 use kiln_codegen::{Cost, Launch, LayoutReport, Origin, Program, Sequence};
 use kiln_ir::{Graph, Loc, Op};
 use kiln_optimize::{Fired, Report};
-use kiln_plan::{Decision, Place};
+use kiln_plan::{Allocation, Decision};
 use kiln_runtime::{Features, MemoryBlock, MemoryReport};
 use std::fmt;
 use std::sync::Arc;
@@ -215,7 +215,7 @@ fn kernels(
     let prepared = |launch: &Launch| {
         let Some(placed) = placed else { return false };
         let mut written = written(launch);
-        written.all(|b| placed.plan.buffers[ix(b)].place == Place::Prepared)
+        written.all(|b| placed.plan.buffers[ix(b)].place == Allocation::Prepared)
     };
     let info = |(i, launch): (usize, &Launch)| {
         let task = match launch.tasks[..] {

@@ -17,7 +17,7 @@ use kiln_base::{Role, numel};
 use kiln_codegen::{Launch, Origin};
 use kiln_ir::{Graph, Loc, NodeId, Op, Pw, Value};
 use kiln_plan::memory::Temporaries;
-use kiln_plan::{Place, Plan};
+use kiln_plan::{Allocation, Plan};
 use std::cmp::Reverse;
 use std::fmt;
 
@@ -92,7 +92,7 @@ pub(super) struct Again {
 }
 
 /// A value in memory during a run.
-pub(super) struct Held {
+pub(super) struct LiveValue {
     /// The step that writes it; none for a value that is there before.
     pub written: Option<usize>,
     pub item: Option<usize>,
@@ -103,7 +103,7 @@ pub(super) struct Held {
 pub(super) struct Model {
     pub items: Vec<Item>,
     steps: usize,
-    pub held: HashMap<Value, Held>,
+    pub held: HashMap<Value, LiveValue>,
     /// For each node, whether pointwise work and views derive floats from it that are compared for equality.
     compared: Vec<bool>,
     /// For each step, the values in memory that it reads.
@@ -184,7 +184,7 @@ impl Model {
         let bytes = |b: usize| bytes(plan, b);
         let temporary = |b: usize| {
             let place = plan.buffers[b].place;
-            matches!(place, Place::Temporary | Place::InPlace(_))
+            matches!(place, Allocation::Temporary | Allocation::InPlace(_))
         };
         let mut of: Vec<Option<usize>> = vec![None; plan.buffers.len()];
         for (&l, &time) in base.placed.run.iter().zip(&temporaries.times) {
@@ -196,7 +196,7 @@ impl Model {
             }
             for b in written(launch).map(ix).filter(|b| temporary(*b)) {
                 of[b].get_or_insert_with(|| self.item(bytes(b), time));
-                if let Place::InPlace(from) = plan.buffers[b].place
+                if let Allocation::InPlace(from) = plan.buffers[b].place
                     && let Some(from) = of[from.0 as usize]
                 {
                     self.items[from].handed_over = Some(time);
@@ -221,7 +221,7 @@ impl Model {
                 Origin::Input(i) => plan.inputs[*i as usize].role == Role::RandomKey,
                 _ => false,
             };
-            let held = Held {
+            let held = LiveValue {
                 written: None,
                 item: of[b],
                 waits: !info.parameter_only && !key,

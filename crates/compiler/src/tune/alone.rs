@@ -5,15 +5,15 @@ use kiln_base::{DType, Dim};
 pub(super) use kiln_codegen::Arg;
 use kiln_ir::eval::Array;
 use kiln_plan::{
-    Buffer as PlanBuffer, BufferId, Input, Kernel, Output, Place, Plan, Role, Site, SiteKind, Step,
-    Symbol,
+    Allocation, Buffer as PlanBuffer, BufferId, Input, Kernel, Output, Plan, Role, Site, SiteKind,
+    Step, Symbol,
 };
 use kiln_runtime::{Buffer, Error, Executable, cuda};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A kernel of such a program.
-pub(super) struct Part {
+pub(super) struct IsolatedKernel {
     pub kernel: Arc<Kernel>,
     /// Its arguments: positions among those of the whole, and behind these, of memory of the program's own.
     pub args: Vec<usize>,
@@ -24,7 +24,7 @@ pub(super) struct Part {
 /// The program that runs a kernel alone. Its inputs are a tensor for each symbol, which gives it its value,
 /// and the arguments that are read; its outputs are those that are written.
 pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
-    let part = Part {
+    let part = IsolatedKernel {
         args: (0..args.len()).collect(),
         sites: (0..kernel.contract().map_or(0, |c| c.sites)).collect(),
         kernel: Arc::new(kernel),
@@ -34,7 +34,7 @@ pub(super) fn plan(kernel: Kernel, args: &[Arg], symbols: usize) -> Plan {
 
 /// A program that runs several kernels, one after the other, with memory between them.
 pub(super) fn plan_of(
-    parts: Vec<Part>,
+    parts: Vec<IsolatedKernel>,
     args: &[Arg],
     scratch: Vec<(DType, Dim)>,
     symbols: usize,
@@ -49,7 +49,7 @@ pub(super) fn plan_of(
         BufferId(plan.buffers.len() as u32 - 1)
     };
     let input = |plan: &mut Plan, dtype, len: &Dim, role| {
-        let buffer = buffer(plan, dtype, len, Place::Input);
+        let buffer = buffer(plan, dtype, len, Allocation::Input);
         plan.inputs.push(Input {
             dtype,
             shape: vec![len.clone()],
@@ -78,7 +78,7 @@ pub(super) fn plan_of(
                 input(&mut plan, arg.dtype, &arg.len, role)
             }
             true => {
-                let buffer = buffer(&mut plan, arg.dtype, &arg.len, Place::Output);
+                let buffer = buffer(&mut plan, arg.dtype, &arg.len, Allocation::Output);
                 plan.outputs.push(Output {
                     dtype: arg.dtype,
                     shape: vec![arg.len.clone()],
@@ -90,7 +90,7 @@ pub(super) fn plan_of(
         });
     }
     for (dtype, len) in scratch {
-        ids.push(buffer(&mut plan, dtype, &len, Place::Temporary));
+        ids.push(buffer(&mut plan, dtype, &len, Allocation::Temporary));
     }
     plan.commit = parts.len() as u32;
     for part in parts {

@@ -1,7 +1,7 @@
 //! Choosing among candidates: from the store, else by measuring, else the default.
 
 use super::record::{Limits, Outcome, Record, Trial};
-use super::search::{Candidate, Clock, Effort, Subject, search};
+use super::search::{CandidateInfo, Clock, Effort, Subject, search};
 use super::settings::{Mode, Settings};
 use super::store::Store;
 use hashbrown::HashMap;
@@ -195,7 +195,7 @@ impl<'a> Chooser<'a> {
     pub fn choose(
         &mut self,
         key: String,
-        candidates: &[Candidate],
+        candidates: &[CandidateInfo],
         subject: impl FnOnce() -> Arc<dyn Subject>,
     ) -> Arc<Choice> {
         if let Some(known) = self.known.get(&key) {
@@ -214,13 +214,13 @@ impl<'a> Chooser<'a> {
             return Some(known.clone());
         }
         let record = self.stored(key)?;
-        let candidate = |t: &Trial| Candidate {
+        let candidate = |t: &Trial| CandidateInfo {
             name: t.name.clone(),
             workspace: t.workspace,
             predicted: None,
             base: None,
         };
-        let candidates: Vec<Candidate> = record.trials.iter().map(candidate).collect();
+        let candidates: Vec<CandidateInfo> = record.trials.iter().map(candidate).collect();
         let needed = candidates.iter().map(|c| (&c.name[..], c.workspace));
         let needed: Vec<_> = needed.collect();
         if !record.covers(&needed, &self.limits()) {
@@ -252,7 +252,7 @@ impl<'a> Chooser<'a> {
     /// Records that a key is left at its default because the time for measuring is spent, if it is.
     pub fn leave(&mut self, key: String, default: &str) {
         if self.settings.mode != Mode::Frozen && self.spent >= self.settings.budget {
-            let candidate = Candidate {
+            let candidate = CandidateInfo {
                 name: default.to_string(),
                 workspace: 0,
                 predicted: None,
@@ -267,7 +267,7 @@ impl<'a> Chooser<'a> {
     fn record(
         &mut self,
         key: &str,
-        candidates: &[Candidate],
+        candidates: &[CandidateInfo],
         subject: impl FnOnce() -> Arc<dyn Subject>,
     ) -> (Option<Record>, Why) {
         let mode = self.settings.mode;
@@ -326,7 +326,7 @@ impl<'a> Chooser<'a> {
     fn choice(
         &self,
         key: String,
-        candidates: &[Candidate],
+        candidates: &[CandidateInfo],
         record: Option<Record>,
         why: Why,
     ) -> Choice {

@@ -50,16 +50,16 @@ pub(super) struct Product {
 type Sides = [Vec<Vec<f64>>; 3];
 
 /// The operands of a product, its result, and the number of products in one of its sums.
-struct Parts {
+struct ProductShape {
     operands: [u16; 2],
     dtype: DType,
     total: Dim,
     terms: Dim,
 }
 
-fn parts(kernel: &Kernel) -> Option<Parts> {
+fn parts(kernel: &Kernel) -> Option<ProductShape> {
     match kernel {
-        Kernel::MatMul(m) => Some(Parts {
+        Kernel::MatMul(m) => Some(ProductShape {
             operands: [m.lhs.arg, m.rhs.arg],
             dtype: m.dtype(),
             total: &(&numel(&m.batch) * &m.m) * &m.n,
@@ -70,7 +70,7 @@ fn parts(kernel: &Kernel) -> Option<Parts> {
     }
 }
 
-fn conv_parts(c: &Conv) -> Parts {
+fn conv_parts(c: &Conv) -> ProductShape {
     let of = |dims: &[&Dim]| dims.iter().fold(Dim::ONE, |n, d| &n * *d);
     let (x, y, taps) = (numel(&c.input), numel(&c.output), numel(&c.kernel));
     let (total, terms) = match c.role {
@@ -87,7 +87,7 @@ fn conv_parts(c: &Conv) -> Parts {
             of(&[&c.batch, &y]),
         ),
     };
-    Parts {
+    ProductShape {
         operands: c.operands,
         dtype: c.dtype(),
         total,

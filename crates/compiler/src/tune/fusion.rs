@@ -4,11 +4,11 @@
 use super::alone;
 use super::choose::{Choice, Chooser};
 use super::key::{self, bucket, stamp};
-use super::search::Candidate;
+use super::search::CandidateInfo;
 use super::subject::KernelSubject;
 use crate::CompileError;
 use crate::lowered::Lowered;
-use crate::part::{Part, part};
+use crate::part::{Subgraph, part};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::{Dim, numel};
 use kiln_codegen::{Body, Hint, Hints, Options, Origin, Program, Task, Work};
@@ -33,11 +33,11 @@ const MOST_APART: usize = 3;
 /// The tasks that compute some values, and the candidates that divide them into launches.
 pub(super) struct Region {
     name: String,
-    part: Part,
+    part: Subgraph,
     /// Its results, as values of the whole graph.
     pub values: Vec<Value>,
     /// Candidates that may differ, each with a name; that of the rules first.
-    ways: Vec<(String, Hints)>,
+    candidates: Vec<(String, Hints)>,
 }
 
 impl Region {
@@ -55,11 +55,11 @@ impl Region {
         let part = part(graph, &values, |v| given.contains(&v));
         let region = Region {
             name: program.tasks[task].work.name().to_string(),
-            ways: ways(&part.graph),
+            candidates: candidates(&part.graph),
             part,
             values,
         };
-        (region.ways.len() > 1).then_some(region)
+        (region.candidates.len() > 1).then_some(region)
     }
 
     /// The key of the region in the store: its ops with their sizes by quarter octaves.
@@ -76,9 +76,9 @@ impl Region {
     }
 
     /// The programs of the candidates without duplicates, that of the rules first.
-    fn candidates(&self, options: &Options) -> Result<Vec<(Candidate, Plan)>, CompileError> {
-        let mut all: Vec<(Candidate, Plan)> = Vec::new();
-        for (name, hints) in &self.ways {
+    fn candidates(&self, options: &Options) -> Result<Vec<(CandidateInfo, Plan)>, CompileError> {
+        let mut all: Vec<(CandidateInfo, Plan)> = Vec::new();
+        for (name, hints) in &self.candidates {
             let lowered = Lowered::hinted(self.part.graph.clone(), options, hints)?;
             add(&mut all, name, lowered);
         }
@@ -119,7 +119,7 @@ impl Region {
             Some(choice) => choice,
             None => {
                 let list = self.candidates(options)?;
-                let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
+                let names: Vec<CandidateInfo> = list.iter().map(|(c, _)| c.clone()).collect();
                 chooser.choose(key, &names, || {
                     let args = list
                         .first()
@@ -130,15 +130,18 @@ impl Region {
             }
         };
         // Regions with one key may have different candidates.
-        let choice = choice.among(self.ways.iter().map(|(name, _)| name));
-        let way = self.ways.iter().find(|(name, _)| *name == choice.chosen);
+        let choice = choice.among(self.candidates.iter().map(|(name, _)| name));
+        let candidate = self
+            .candidates
+            .iter()
+            .find(|(name, _)| *name == choice.chosen);
         let whole: HashMap<NodeId, NodeId> = (self
             .part
             .of
             .iter()
             .map(|(whole, here)| (here.node, whole.node)))
         .collect();
-        let hints = way.into_iter().flat_map(|(_, hints)| hints);
+        let hints = candidate.into_iter().flat_map(|(_, hints)| hints);
         let hints = hints.filter_map(|(id, hint)| Some((*whole.get(id)?, *hint)));
         Ok((choice, hints.collect()))
     }
@@ -211,8 +214,8 @@ fn is_fused(work: &Work) -> bool {
 }
 
 /// The candidates to lower a region that may differ, that of the rules first.
-fn ways(graph: &Graph) -> Vec<(String, Hints)> {
-    let mut ways = vec![("by rule".to_string(), Hints::default())];
+fn candidates(graph: &Graph) -> Vec<(String, Hints)> {
+    let mut candidates = vec![("by rule".to_string(), Hints::default())];
     let users = graph.users();
     let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
     let is_output = |id: NodeId| graph.outputs.iter().any(|o| o.value.node == id);
@@ -225,7 +228,7 @@ fn ways(graph: &Graph) -> Vec<(String, Hints)> {
             for parts in PARTS {
                 if all >= LEAST_ELEMENTS && row >= LEAST_PART * parts {
                     let hints = [(id, Hint::Parts(parts))].into_iter().collect();
-                    ways.push((name(&format!("in {parts}")), hints));
+                    candidates.push((name(&format!("in {parts}")), hints));
                 }
             }
         }
@@ -246,13 +249,13 @@ fn ways(graph: &Graph) -> Vec<(String, Hints)> {
         }
     }
     let first = apart.len().saturating_sub(MOST_APART);
-    ways.extend(apart.drain(first..));
-    ways
+    candidates.extend(apart.drain(first..));
+    candidates
 }
 
 /// Adds a program to the candidates, unless it is among them.
-pub(super) fn add(list: &mut Vec<(Candidate, Plan)>, name: &str, lowered: Lowered) {
-    let candidate = Candidate {
+pub(super) fn add(list: &mut Vec<(CandidateInfo, Plan)>, name: &str, lowered: Lowered) {
+    let candidate = CandidateInfo {
         name: name.to_string(),
         workspace: lowered.peak().unwrap_or(0) as u64,
         predicted: None,

@@ -1,21 +1,21 @@
 //! The layout of images in memory, by the measured times of convolutions.
 
+use super::candidates::is_last;
 use super::choose::{NETWORK, Why};
 use super::fusion::{add, structure};
 use super::program::Tuner;
 use super::record::{Limits, Outcome, Record, Trial};
-use super::search::Candidate;
+use super::search::CandidateInfo;
 use super::settings::Mode;
 use super::settings::Precision;
 use super::store::Store;
 use super::subject::KernelSubject;
-use super::ways::is_last;
 use super::{alone, key};
 use crate::error::lower_error;
 use crate::lowered::Lowered;
 use crate::{CompileError, Options};
 use kiln_base::Machine;
-use kiln_codegen::{Body, Hint, Hints, Layout, Options as Lowering, Printed, Task, cpu_kernel};
+use kiln_codegen::{Body, Hint, Hints, KernelCalls, Layout, Options as Lowering, Task, cpu_kernel};
 use kiln_ir::{Graph, NodeId, Op};
 use kiln_plan::{Images, Plan};
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Tuner<'_> {
             return Ok(Hints::default());
         }
         let times = Record::new(times_key, trials);
-        let mut list: Vec<(Candidate, Plan)> = Vec::new();
+        let mut list: Vec<(CandidateInfo, Plan)> = Vec::new();
         for way in WAYS {
             let hints = hints(graph, &times.trials, way);
             let mut lowered = Lowered::hinted(graph.clone(), options, &hints)?;
@@ -115,7 +115,7 @@ impl Tuner<'_> {
                 Lowered::chosen(lowered.graph, lowered.program)?,
             );
         }
-        let names: Vec<Candidate> = list.iter().map(|(c, _)| c.clone()).collect();
+        let names: Vec<CandidateInfo> = list.iter().map(|(c, _)| c.clone()).collect();
         let choice = self.chooser.choose(key, &names, || {
             let args = list
                 .first()
@@ -188,8 +188,8 @@ impl Tuner<'_> {
             // The cost of transposing the image is known separately.
             c.images = Images::ChannelsLast;
             // The other candidates are schedules of the transposed one.
-            task.ways.truncate(1);
-            task.ways[0].printed = Printed::one(cpu_kernel(&task.work, exact), &task.work);
+            task.candidates.truncate(1);
+            task.candidates[0].calls = KernelCalls::one(cpu_kernel(&task.work, exact), &task.work);
         }
         let choice = self.choose(&mut task)?;
         let time = |name: &str| choice.trials.iter().find(|t| t.name == name)?.time();

@@ -19,6 +19,7 @@
 //! `torch.backends.cudnn.benchmark` is off: compiling takes no longer, and results depend on the program alone.
 
 mod alone;
+mod candidates;
 mod choose;
 mod expect;
 mod fusion;
@@ -30,7 +31,6 @@ mod search;
 mod settings;
 mod store;
 mod subject;
-mod ways;
 
 pub use choose::{Choice, Chooser, Tuning, Why, measured};
 pub use key::device;
@@ -39,7 +39,7 @@ pub use program::measure;
 pub(crate) use program::{Tuned, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{
-    Answer, Candidate, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,
+    Answer, CandidateInfo, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,
 };
 pub(crate) use settings::problem;
 pub use settings::{Mode, Precision, Settings, UnknownWord, set, set_precision, store_path};

@@ -1,12 +1,12 @@
 //! The tasks of a lowered program.
 
+use super::candidates::{infos, limit};
 use super::choose::{Choice, Chooser, Tuning};
 use super::fusion::Region;
 use super::record::{Limits, Trial};
 use super::search::{Effort, Subject, SystemClock, search};
 use super::settings::Precision;
 use super::subject::KernelSubject;
-use super::ways::{candidates, limit};
 use super::{Mode, Why, key, layouts};
 use crate::lowered::Lowered;
 use crate::{CompileError, Options};
@@ -91,13 +91,13 @@ pub fn measure(
     effort: &Effort,
     gpu: Option<&Arc<cuda::Device>>,
 ) -> Vec<Trial> {
-    let mut ways = task.ways.clone();
-    limit(&mut ways, symbols, precision);
-    if ways.len() < 2 {
+    let mut candidates = task.candidates.clone();
+    limit(&mut candidates, symbols, precision);
+    if candidates.len() < 2 {
         return Vec::new();
     }
     let values = key::typical(symbols);
-    let subject = KernelSubject::of_work(&task.work, &ways, values, gpu.cloned());
+    let subject = KernelSubject::of_work(&task.work, &candidates, values, gpu.cloned());
     let subject: Arc<dyn Subject> = Arc::new(subject);
     search(
         &subject,
@@ -125,7 +125,7 @@ impl Tuner<'_> {
         choices: &mut HashMap<Value, Arc<Choice>>,
     ) -> Result<Hints, CompileError> {
         let plain = kiln_codegen::Options {
-            ways: false,
+            candidates: false,
             ..*options
         };
         let mut hints = Hints::default();
@@ -160,22 +160,22 @@ impl Tuner<'_> {
 
     /// Chooses the candidate of a task, where there is a choice.
     pub(super) fn choose(&mut self, task: &mut Task) -> Option<Arc<Choice>> {
-        limit(&mut task.ways, self.symbols, self.precision);
-        let ways = &task.ways;
+        limit(&mut task.candidates, self.symbols, self.precision);
+        let candidates = &task.candidates;
         // The choice of a layout needs the time of a convolution.
-        if ways.len() < 2 && !task.work.body.is_conv() {
+        if candidates.len() < 2 && !task.work.body.is_conv() {
             return None;
         }
         let values = key::typical(self.symbols);
-        let key = key::key(&task.work, &values, &ways[0].name(), &self.device)?;
-        let candidates = candidates(ways, &values);
-        let choice = self.chooser.choose(key, &candidates, || {
+        let key = key::key(&task.work, &values, &candidates[0].name(), &self.device)?;
+        let infos = infos(candidates, &values);
+        let choice = self.chooser.choose(key, &infos, || {
             let gpu = self.gpu.cloned();
-            Arc::new(KernelSubject::of_work(&task.work, ways, values, gpu))
+            Arc::new(KernelSubject::of_work(&task.work, candidates, values, gpu))
         });
         // Tasks with one key may differ in the candidates that are legal.
-        let choice = choice.among(candidates.iter().map(|c| &c.name));
-        let chosen = ways.iter().position(|w| w.name() == choice.chosen);
+        let choice = choice.among(infos.iter().map(|c| &c.name));
+        let chosen = candidates.iter().position(|c| c.name() == choice.chosen);
         task.chosen = chosen.unwrap_or(0);
         Some(choice)
     }

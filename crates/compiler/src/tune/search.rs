@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// A candidate to compute something, before it is tried.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
+pub struct CandidateInfo {
     /// Its name.
     pub name: String,
     /// The number of bytes of its workspace.
@@ -30,7 +30,7 @@ pub struct Candidate {
 /// Something with several candidates to compute it.
 pub trait Subject: Send + Sync + 'static {
     /// The candidates, the default first.
-    fn candidates(&self) -> &[Candidate];
+    fn candidates(&self) -> &[CandidateInfo];
 
     /// True if trying it takes too much memory.
     fn is_too_large(&self) -> bool {
@@ -236,7 +236,7 @@ struct Thread {
 }
 
 impl Racer {
-    fn new(candidate: &Candidate) -> Racer {
+    fn new(candidate: &CandidateInfo) -> Racer {
         Racer {
             trial: Trial {
                 name: candidate.name.clone(),

@@ -33,7 +33,7 @@ pub struct Store {
 struct Contents {
     /// The text of the file when it was read.
     text: String,
-    seen: Option<Seen>,
+    seen: Option<FileState>,
     /// The range in the text of the record of each key.
     index: HashMap<String, Range<usize>>,
     /// Records that are in no file, or could not be written.
@@ -45,7 +45,7 @@ struct Contents {
 
 /// Metadata that distinguishes states of the file.
 #[derive(Clone, Debug, PartialEq)]
-struct Seen {
+struct FileState {
     len: u64,
     modified: Option<SystemTime>,
 }
@@ -381,7 +381,7 @@ impl Store {
         let Some(path) = &self.path else {
             return contents;
         };
-        let seen = fs::metadata(path).ok().map(|m| Seen {
+        let seen = fs::metadata(path).ok().map(|m| FileState {
             len: m.len(),
             modified: m.modified().ok(),
         });

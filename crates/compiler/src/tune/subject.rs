@@ -1,12 +1,12 @@
 //! A kernel of a plan as a subject with several candidates.
 
-use super::alone::{self, Arg, Numbers, Part, load, symbol_inputs};
+use super::alone::{self, Arg, IsolatedKernel, Numbers, load, symbol_inputs};
+use super::candidates;
 use super::expect::{Product, far, multiplied, product};
 use super::key::bytes;
-use super::search::{Candidate, Checked, Rejected, Subject};
-use super::ways;
+use super::search::{CandidateInfo, Checked, Rejected, Subject};
 use kiln_base::numel;
-use kiln_codegen::{Approximation, Body, Slot, Way, Work, cpu_kernel};
+use kiln_codegen::{Approximation, Body, Candidate, Slot, Work, cpu_kernel};
 use kiln_plan::tile::{Inst, TileProgram};
 use kiln_plan::{Conv, Kernel, MatMul, Plan};
 use kiln_runtime::{Buffer, Error, Executable, cuda, memory};
@@ -30,7 +30,7 @@ const REPLAYS: usize = 32;
 
 /// Candidates that compute the same results from the same arguments.
 pub(super) struct KernelSubject {
-    candidates: Vec<Candidate>,
+    candidates: Vec<CandidateInfo>,
     /// A kernel of the CPU engine that defines their results; `None` for programs that are only compared with the
     /// default.
     kernel: Option<Kernel>,
@@ -70,32 +70,34 @@ impl KernelSubject {
     /// The subject of candidates that compute some work.
     pub fn of_work(
         work: &Work,
-        ways: &[Way],
+        candidates: &[Candidate],
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
-        let plans = ways.iter().map(|w| plan(w, &work.args, values.len()));
-        let list = ways::candidates(ways, &values).into_iter().zip(plans);
+        let plans = candidates.iter().map(|w| plan(w, &work.args, values.len()));
+        let list = candidates::infos(candidates, &values)
+            .into_iter()
+            .zip(plans);
         let terms = match &work.body {
             Body::Fused(kernel) if !kernel.inner.is_empty() => numel(&kernel.inner).eval(&values),
             _ => 0,
         };
         KernelSubject {
             kernel: Some(cpu_kernel(work, true)),
-            approximations: ways.iter().map(|w| w.approximation).collect(),
+            approximations: candidates.iter().map(|w| w.approximation).collect(),
             ..KernelSubject::of_plans(list.collect(), terms, work.args.clone(), values, gpu)
         }
     }
 
     /// The subject of programs with these arguments, with `terms` terms in their sums.
     pub fn of_plans(
-        list: Vec<(Candidate, Plan)>,
+        list: Vec<(CandidateInfo, Plan)>,
         terms: i64,
         args: Vec<Arg>,
         values: Vec<i64>,
         gpu: Option<Arc<cuda::Device>>,
     ) -> KernelSubject {
-        let (candidates, plans): (Vec<Candidate>, Vec<Plan>) = list.into_iter().unzip();
+        let (candidates, plans): (Vec<CandidateInfo>, Vec<Plan>) = list.into_iter().unzip();
         KernelSubject {
             kernel: None,
             approximations: vec![None; plans.len()],
@@ -111,7 +113,7 @@ impl KernelSubject {
 
     /// The subject of whole programs of known sizes on the CPU, whose kernels were compared one by one. Their results
     /// are not compared, since random operands may give NaN in a whole network.
-    pub fn of_networks(list: Vec<(Candidate, Plan)>, args: Vec<Arg>) -> KernelSubject {
+    pub fn of_networks(list: Vec<(CandidateInfo, Plan)>, args: Vec<Arg>) -> KernelSubject {
         KernelSubject {
             terms: None,
             ..KernelSubject::of_plans(list, 0, args, Vec::new(), None)
@@ -249,9 +251,9 @@ fn takes_indices(kernel: &Kernel) -> bool {
 }
 
 /// The program that runs a candidate alone.
-fn plan(way: &Way, args: &[Arg], symbols: usize) -> Plan {
-    let printed = &way.printed;
-    let parts = printed.steps.iter().map(|step| Part {
+fn plan(candidate: &Candidate, args: &[Arg], symbols: usize) -> Plan {
+    let calls = &candidate.calls;
+    let parts = calls.steps.iter().map(|step| IsolatedKernel {
         kernel: step.kernel.clone(),
         args: (step.args.iter())
             .map(|slot| match slot {
@@ -261,7 +263,7 @@ fn plan(way: &Way, args: &[Arg], symbols: usize) -> Plan {
             .collect(),
         sites: step.sites.iter().map(|s| *s as u32).collect(),
     });
-    let scratch = printed.scratch.iter();
+    let scratch = calls.scratch.iter();
     let scratch = scratch.map(|(dtype, shape)| (*dtype, numel(shape)));
     alone::plan_of(parts.collect(), args, scratch.collect(), symbols)
 }
@@ -278,7 +280,7 @@ fn same(a: &[Buffer], b: &[Buffer]) -> bool {
 }
 
 impl Subject for KernelSubject {
-    fn candidates(&self) -> &[Candidate] {
+    fn candidates(&self) -> &[CandidateInfo] {
         &self.candidates
     }
 
@@ -323,7 +325,7 @@ mod tests {
     use super::super::search::Subject as _;
     use super::*;
     use kiln_base::{DType, Dim};
-    use kiln_codegen::{Printed, Schedule};
+    use kiln_codegen::{KernelCalls, Schedule};
     use kiln_plan::Decision;
     use kiln_plan::{ConvRole, Images, Matrix};
 
@@ -414,21 +416,21 @@ mod tests {
             in_place: Vec::new(),
         };
         // By the default algorithm, where none is named.
-        let way = |mut kernel: Kernel| {
+        let candidate = |mut kernel: Kernel| {
             if kernel.decision().is_none() {
                 kernel.decide(kernel.by_default(false, true));
             }
             let by = kernel.decision().and_then(Decision::one);
             let by = by.map(|by| by.algorithm).filter(|by| !by.only_sums());
-            Way {
+            Candidate {
                 schedule: Schedule::Default,
                 approximation: by.map(Approximation::Algorithm),
                 predicted: None,
-                printed: Printed::one(kernel, &work),
+                calls: KernelCalls::one(kernel, &work),
             }
         };
-        let ways: Vec<Way> = kernels.into_iter().map(way).collect();
-        KernelSubject::of_work(&work, &ways, Vec::new(), None)
+        let candidates: Vec<Candidate> = kernels.into_iter().map(candidate).collect();
+        KernelSubject::of_work(&work, &candidates, Vec::new(), None)
     }
 
     /// The outcome of trying each of these kernels, of which the first is right.

@@ -1,7 +1,7 @@
 //! Candidates with times that a test determines, and a clock that waits for all except those that hang.
 
 use kiln_compiler::tune::{
-    Answer, Candidate, Checked, Clock, Effort, Outcome, Record, Rejected, Subject, Trial,
+    Answer, CandidateInfo, Checked, Clock, Effort, Outcome, Record, Rejected, Subject, Trial,
 };
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub enum Does {
 }
 
 pub struct MadeUp {
-    candidates: Vec<Candidate>,
+    candidates: Vec<CandidateInfo>,
     does: Vec<Does>,
     /// The number of runs of all candidates together.
     pub runs: AtomicUsize,
@@ -40,7 +40,7 @@ pub struct MadeUp {
 
 /// Candidates by name, workspace and behaviour.
 pub fn made_up(list: &[(&str, u64, Does)]) -> Arc<MadeUp> {
-    let candidate = |(name, workspace, _): &(&str, u64, Does)| Candidate {
+    let candidate = |(name, workspace, _): &(&str, u64, Does)| CandidateInfo {
         name: name.to_string(),
         workspace: *workspace,
         predicted: None,
@@ -71,7 +71,7 @@ impl MadeUp {
         Arc::new(made)
     }
 
-    pub fn list(&self) -> Vec<Candidate> {
+    pub fn list(&self) -> Vec<CandidateInfo> {
         self.candidates.clone()
     }
 }
@@ -84,7 +84,7 @@ fn forever() -> ! {
 }
 
 impl Subject for MadeUp {
-    fn candidates(&self) -> &[Candidate] {
+    fn candidates(&self) -> &[CandidateInfo] {
         &self.candidates
     }
 

@@ -20,7 +20,7 @@ use kiln_kernel::simd::Features;
 use kiln_kernel::work::Call;
 use kiln_kernel::work::Program;
 use kiln_plan as plan;
-use scores::{AllSums, Block, Scores, Side, is_finite};
+use scores::{AllSums, ScoreBlock, Scores, Side, is_finite};
 use softmax::Sums;
 
 /// Linked attention.
@@ -45,7 +45,7 @@ impl kiln_kernel::work::Work for Attention {
 }
 
 /// The sizes of a block.
-const BLOCK: Block = Block {
+const BLOCK: ScoreBlock = ScoreBlock {
     keys: 512,
     rows: 256,
 };
@@ -60,12 +60,12 @@ struct Scratch {
     value: Option<Storage>,
     /// Panels of keys and values, and the operands kept for all blocks of rows of a matrix.
     panels: [Option<Storage>; 2],
-    holds: Option<Held>,
+    holds: Option<KeysValues>,
 }
 
 /// The keys and values of a matrix.
 #[derive(Clone, Copy)]
-struct Held {
+struct KeysValues {
     /// The start of the keys and of the values in the operands; matrices may alias them.
     of: [*const u8; 2],
     /// The keys as columns, and the values.
@@ -176,7 +176,7 @@ impl Attention {
 
     /// Returns the keys and values of matrix `b` as micro-kernels read them. They are packed where more than one block
     /// of rows reads them.
-    unsafe fn hold(&self, args: &[*mut u8], b: i64, scratch: &mut Scratch) -> Result<Held> {
+    unsafe fn hold(&self, args: &[*mut u8], b: i64, scratch: &mut Scratch) -> Result<KeysValues> {
         let s = &self.scores;
         let of = [
             s.key_start(args, b),
@@ -202,7 +202,7 @@ impl Attention {
             }
             let count = s.terms.count();
             let wild = |word: &i64| !is_finite(value, (*word, *word + 1), self.columns, s.terms);
-            Held {
+            KeysValues {
                 of,
                 keys,
                 values,
@@ -225,7 +225,7 @@ impl Attention {
         &self,
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
-        (query, held): (Side, Held),
+        (query, held): (Side, KeysValues),
         seen: i64,
         (weights, out): (*mut f32, *mut f32),
     ) -> Result<()> {
@@ -255,7 +255,7 @@ impl Attention {
                 let to = (weights, &mut sums);
                 s.weights(args, at, (query, held.keys), part, to, terms)?;
                 for (i, sums) in (0..rows).zip(&sums).filter(|_| from > 0) {
-                    line(i).iter_mut().for_each(|x| *x *= sums.fade);
+                    line(i).iter_mut().for_each(|x| *x *= sums.correction);
                 }
                 weighted(from, until)?;
                 from = until;

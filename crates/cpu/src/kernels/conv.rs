@@ -66,12 +66,12 @@ enum How {
     /// Not determined yet.
     Unknown,
     /// Register tiles for a result, or a gradient of images.
-    Dense(Box<dense::Cut>),
+    Dense(Box<dense::Blocking>),
     /// Register tiles for a depthwise one.
-    Each(Box<depthwise::Cut>),
+    Each(Box<depthwise::Blocking>),
     /// Register tiles for a gradient of weights.
-    Weight(Box<weight::Cut>),
-    Winograd(Box<winograd::Cut>),
+    Weight(Box<weight::Blocking>),
+    Winograd(Box<winograd::Blocking>),
     Fft(Box<Fft>),
 }
 
@@ -277,7 +277,7 @@ impl Conv {
         };
         if let Some(winograd) = Winograd::of(algorithm) {
             let finish = finished(self.groups * self.cin < 1 << 24)?;
-            let cut = winograd::Cut::new(self, winograd, finish)?;
+            let cut = winograd::Blocking::new(self, winograd, finish)?;
             return Ok(How::Winograd(Box::new(cut)));
         }
         if let (Algorithm::Fft, Some(tile)) = (algorithm, p.fft_tile(values)) {
@@ -287,17 +287,17 @@ impl Conv {
         }
         let turned = turned(p);
         if self.role == ConvRole::Weight {
-            return Ok(How::Weight(Box::new(weight::Cut::new(self, turned))));
+            return Ok(How::Weight(Box::new(weight::Blocking::new(self, turned))));
         }
         let g = &self.geometry;
         let one = (self.cin, self.cout) == (1, 1) && self.dtype != DType::I64;
         let each = one && g.is_near() && g.kernels() > 0;
         if each && !(turned[0] && self.made_in_parts().is_some()) {
             let finish = finished(depthwise::is_near(self) && !turned[1])?;
-            let cut = depthwise::Cut::new(self, turned, finish)?;
+            let cut = depthwise::Blocking::new(self, turned, finish)?;
             return Ok(How::Each(Box::new(cut)));
         }
-        let cut = dense::Cut::new(self, turned, finished(!turned[1])?, false)?;
+        let cut = dense::Blocking::new(self, turned, finished(!turned[1])?, false)?;
         Ok(How::Dense(Box::new(cut)))
     }
 

@@ -8,21 +8,21 @@ mod parts;
 mod vector;
 mod work;
 
-pub(crate) use operand::{Made, Operand, link};
+pub(crate) use operand::{Materialised, Operand, link};
 pub(crate) use work::{Args, Work, epilogue, finish, run_blocks, split};
 
 use super::terms::Terms;
 use crate::tile::Linked;
-use block::Block;
+use block::ProductBlock;
 use kiln_base::{DType, Instruction};
-use kiln_jit::contraction::{Finish, TERMS, multiply_as, shape, shown};
+use kiln_jit::contraction::{RegisterEpilogue, TERMS, multiply_as, shape, shown};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::{Failure, Failures};
 use kiln_kernel::simd::Features;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::work::{Call, Packs, Program};
-use kiln_plan::cost::Behind;
+use kiln_plan::cost::ProductEpilogue;
 use kiln_plan::schedule::{Cpu, lanes};
 use kiln_plan::{self as plan, Algorithm};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct MatMul {
     lhs: Operand,
     rhs: Operand,
     out: usize,
-    behind: Behind,
+    behind: ProductEpilogue,
     /// True if B may be packed in *prepare*.
     packable: bool,
     /// The rows and columns of a block.
@@ -49,7 +49,7 @@ pub(crate) struct MatMul {
     level: Features,
     pub(crate) epilogue: Option<Linked>,
     /// The same epilogue applied to accumulators in registers, where possible.
-    finish: Option<Arc<Finish>>,
+    finish: Option<Arc<RegisterEpilogue>>,
 }
 
 impl kiln_kernel::work::Work for MatMul {
@@ -305,7 +305,7 @@ impl MatMul {
         b: i64,
         r: i64,
         c: i64,
-        made: &mut [Made; 2],
+        made: &mut [Materialised; 2],
         work: &mut Work,
     ) -> Result<()> {
         let (i0, j0) = (r * self.block.0, c * self.block.1);

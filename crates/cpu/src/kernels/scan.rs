@@ -97,7 +97,7 @@ impl Scan {
             };
             let at = ((o * self.len + row) * self.inner + column) as usize * self.loops.size;
             let out = args.0[self.out].wrapping_add(at);
-            let part = Part {
+            let part = ColumnGroup {
                 x: args.0[self.x].wrapping_add(at),
                 out: store.then_some(out),
                 carry,
@@ -156,7 +156,7 @@ struct Carries(*mut u8);
 unsafe impl Sync for Carries {}
 
 /// Rows of neighbouring columns, in the order of the scan.
-struct Part {
+struct ColumnGroup {
     x: *mut u8,
     /// The result; `None` if only the end is computed.
     out: Option<*mut u8>,
@@ -171,7 +171,7 @@ struct Part {
     step: isize,
 }
 
-impl Part {
+impl ColumnGroup {
     /// Scans all lanes, a tile at a time.
     ///
     /// # Safety
@@ -210,7 +210,7 @@ impl Part {
                     width: if self.step == 1 { all } else { self.width },
                     step: self.step,
                 };
-                let block = Block {
+                let block = LaneBlock {
                     from: tile,
                     to: tile,
                     carry,
@@ -223,7 +223,7 @@ impl Part {
                 // SAFETY: the caller's; a tile has room for these rows.
                 unsafe {
                     if loops.direct && self.step == 1 {
-                        (loops.scan)(Block {
+                        (loops.scan)(LaneBlock {
                             from: place(self.x),
                             to: self.out.map_or(tile, place),
                             ..block
@@ -259,7 +259,7 @@ struct Loops {
     direct: bool,
     load: unsafe fn(Moved),
     store: unsafe fn(Moved),
-    scan: unsafe fn(Block),
+    scan: unsafe fn(LaneBlock),
     /// Fills carries with the identity; the number is their count.
     begin: unsafe fn(*mut u8, usize),
     /// Replaces the totals of each chunk's columns by their initial values; the last number is the count of columns.
@@ -368,7 +368,7 @@ unsafe fn join<C: Number, K: Combine>(carries: *mut u8, chunks: usize, width: us
 }
 
 /// Contiguous lanes of register elements, and the carries of their columns.
-struct Block {
+struct LaneBlock {
     from: *const u8,
     /// The destination: the same place, or possibly another for rows of one element.
     to: *mut u8,
@@ -386,9 +386,9 @@ struct Block {
 
 /// Combines the rows of lanes with the preceding ones.
 struct Running<C, K>(PhantomData<(C, K)>);
-impl<C: Number, K: Combine> Kernel<Block> for Running<C, K> {
+impl<C: Number, K: Combine> Kernel<LaneBlock> for Running<C, K> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(b: Block) {
+    unsafe fn run<I: Isa>(b: LaneBlock) {
         let len = b.rows * b.width;
         // SAFETY: there is a carry for each column.
         let carry = unsafe { std::slice::from_raw_parts_mut(b.carry.cast::<C>(), b.width) };
@@ -410,7 +410,7 @@ impl<C: Number, K: Combine> Running<C, K> {
     /// There are as many elements as the block has in a lane.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "zipped runs are not unrolled")]
-    unsafe fn lane(b: &Block, from: *const C, to: *mut C, carry: &mut [C]) {
+    unsafe fn lane(b: &LaneBlock, from: *const C, to: *mut C, carry: &mut [C]) {
         let len = b.rows * b.width;
         // SAFETY: every index is below `len`.
         unsafe {

@@ -155,7 +155,7 @@ impl Scatter {
                 (0..3).for_each(|k| at[k] += i * a.strides[k]);
             }
             (0..3).for_each(|k| at[k] += column.0 * self.inner.strides[k]);
-            let part = Part {
+            let part = Slice {
                 out: args.0[self.out].wrapping_offset(at[0] as isize * size),
                 index: args.0[self.index]
                     .cast::<i64>()
@@ -226,7 +226,7 @@ fn merged(axes: &[Axis]) -> Vec<Axis> {
 }
 
 /// The part of a scatter at one place outside the indexed axis.
-struct Part<'a> {
+struct Slice<'a> {
     out: *mut u8,
     index: *const i64,
     src: *const u8,
@@ -244,7 +244,7 @@ struct Part<'a> {
     failures: &'a Failures,
 }
 
-impl Part<'_> {
+impl Slice<'_> {
     fn fail(&self, i: i64, j: i64, index: i64) {
         self.failures.report(Failure {
             place: self.place + i * self.pitch + j,

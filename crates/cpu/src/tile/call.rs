@@ -22,7 +22,7 @@ mod native {
     use super::{Call, MAX, Steps};
     use crate::tile::Ctx;
     use crate::tile::code::Code as Instruction;
-    use crate::tile::emitted::{Operand, Place, Printed};
+    use crate::tile::emitted::{Emitted, Operand, OperandLocation};
     use kiln_jit::contraction::pack;
     use kiln_kernel::sums::Lane;
     use kiln_x86::Code;
@@ -40,7 +40,7 @@ mod native {
     /// # Safety
     /// The code is a function over lanes, and of rows if there are several. Each address of the table points to the
     /// data of its operand for `n` lanes.
-    unsafe fn enter(f: &Printed, code: &Code, table: &[*mut u8], n: usize, rows: usize) {
+    unsafe fn enter(f: &Emitted, code: &Code, table: &[*mut u8], n: usize, rows: usize) {
         #[cfg(feature = "testing")]
         if interpret(f, code, table, [n, rows]) {
             return;
@@ -57,11 +57,11 @@ mod native {
     /// Interprets a call, if this thread does so. The table and the row's state are accessible beside the declared
     /// memory.
     #[cfg(feature = "testing")]
-    fn interpret(f: &Printed, code: &Code, table: &[*mut u8], [n, rows]: [usize; 2]) -> bool {
+    fn interpret(f: &Emitted, code: &Code, table: &[*mut u8], [n, rows]: [usize; 2]) -> bool {
         let mut beside = vec![(table.as_ptr().cast(), size_of_val(table), false)];
         for (i, at) in table.iter().enumerate() {
             let operand = &f.operands[i % f.operands.len()];
-            if matches!(operand.place, Place::State(_)) {
+            if matches!(operand.place, OperandLocation::State(_)) {
                 beside.push((at.cast_const(), STATE, true));
             }
         }
@@ -77,13 +77,13 @@ mod native {
         // SAFETY: linking made the function of operands that are the program's.
         unsafe {
             let ctx = &*ctx;
-            let f = &*ctx.printed.add((*code).x as usize);
+            let f = &*ctx.emitted.add((*code).x as usize);
             let mut table = [MaybeUninit::<*mut u8>::uninit(); MAX];
             let table = &mut table[..f.operands.len()];
             let table = &mut *(std::ptr::from_mut(table) as *mut [*mut u8]);
             f.addresses(ctx, ctx.bases, ctx.slot_at, table);
             for (operand, to) in f.operands.iter().zip(&*table) {
-                if let Place::Turned(x, _) = operand.place {
+                if let OperandLocation::Turned(x, _) = operand.place {
                     let base = *ctx.bases.add((*ctx.walks.add(x as usize)).base_at);
                     f.turn(ctx, (operand, x), &[base], *to);
                 }
@@ -102,7 +102,7 @@ mod native {
     pub(crate) unsafe fn steps(ctx: &Ctx, code: &Instruction, tile: usize, steps: &mut Steps) {
         // SAFETY: linking made the function of operands that are the program's.
         unsafe {
-            let f = &*ctx.printed.add(code.x as usize);
+            let f = &*ctx.emitted.add(code.x as usize);
             let (operands, count) = (f.operands.len(), steps.count);
             let width = steps.bases.len() / steps.given.max(1);
             let bases = |step: usize| steps.bases.as_ptr().add(step * width);
@@ -124,11 +124,11 @@ mod native {
         }
     }
 
-    impl Printed {
+    impl Emitted {
         /// Copies the elements of a walk for the lanes of steps with these bases, a step per row.
         ///
         /// # Safety
-        /// As for every instruction; the operand is a [`Place::Turned`] of the walk, and there is room.
+        /// As for every instruction; the operand is a [`OperandLocation::Turned`] of the walk, and there is room.
         unsafe fn turn(
             &self,
             ctx: &Ctx,
@@ -179,7 +179,7 @@ mod native {
             let width = steps.bases.len() / steps.given.max(1);
             let mut memories = 0;
             for (o, operand) in self.operands.iter().enumerate() {
-                let Place::Turned(x, _) = operand.place else {
+                let OperandLocation::Turned(x, _) = operand.place else {
                     continue;
                 };
                 // SAFETY: the walk is the program's.
@@ -356,28 +356,30 @@ mod native {
                             .wrapping_offset(at as isize * operand.size as isize),
                     };
                     match operand.place {
-                        Place::Line(x) => {
+                        OperandLocation::Line(x) => {
                             let w = walk(x);
                             element(w.arg, *bases.add(w.base_at) + ctx.at.start)
                         }
-                        Place::Ahead(x, by) => {
+                        OperandLocation::Ahead(x, by) => {
                             let w = walk(x);
                             let base = *bases.add(w.base_at) + i64::from(by);
                             element(w.arg, base + ctx.at.start)
                         }
-                        Place::First(x) => {
+                        OperandLocation::First(x) => {
                             let w = walk(x);
                             element(w.arg, *bases.add(w.base_at))
                         }
-                        Place::Run(_) => std::ptr::null_mut(),
-                        Place::Register(r) | Place::Turned(_, r) => ctx.reg::<u8>(r),
-                        Place::Slot(s) => {
+                        OperandLocation::Run(_) => std::ptr::null_mut(),
+                        OperandLocation::Register(r) | OperandLocation::Turned(_, r) => {
+                            ctx.reg::<u8>(r)
+                        }
+                        OperandLocation::Slot(s) => {
                             (*ctx.slots.add(s as usize)).wrapping_add(slot_at * operand.size)
                         }
-                        Place::State(x) => ctx.states.add(x as usize).cast(),
-                        Place::Argument(arg) => *ctx.args.add(arg as usize),
-                        Place::Context => (&raw const ctx.at).cast_mut().cast(),
-                        Place::Zero => std::ptr::null_mut(),
+                        OperandLocation::State(x) => ctx.states.add(x as usize).cast(),
+                        OperandLocation::Argument(arg) => *ctx.args.add(arg as usize),
+                        OperandLocation::Context => (&raw const ctx.at).cast_mut().cast(),
+                        OperandLocation::Zero => std::ptr::null_mut(),
                     }
                 };
             }

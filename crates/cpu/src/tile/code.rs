@@ -1,6 +1,6 @@
 //! Instructions, and the context that they run in.
 
-use super::emitted::Printed;
+use super::emitted::Emitted;
 use super::walk::Walk;
 use kiln_kernel::bound::BoundDynamic;
 use kiln_kernel::failures::Position;
@@ -37,7 +37,7 @@ pub(crate) struct Ctx {
     pub bases: *mut i64,
     pub coords: *mut i64,
     pub dynamics: *const Vec<BoundDynamic>,
-    pub printed: *const Printed,
+    pub emitted: *const Emitted,
     pub slots: *const *mut u8,
     pub states: *mut [u64; 2],
     /// The number of lanes of this tile.

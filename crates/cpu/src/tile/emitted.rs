@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The location of an operand of an emitted function.
 #[derive(Copy, Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum OperandLocation {
     /// A line of consecutive elements, by its walk.
     Line(u32),
     /// The same line, this many elements further on.
@@ -32,7 +32,7 @@ pub(crate) enum Place {
 /// An operand of an emitted function.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Operand {
-    pub place: Place,
+    pub place: OperandLocation,
     /// The bytes of an element.
     pub size: usize,
     /// The bytes to the next lane.
@@ -45,7 +45,7 @@ pub(crate) struct Operand {
 
 /// An emitted function, with its operands.
 #[derive(Clone)]
-pub(crate) struct Printed {
+pub(crate) struct Emitted {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub code: Arc<kiln_x86::Code>,
     /// The same without non-temporal stores, which need aligned memory.

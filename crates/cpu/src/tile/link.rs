@@ -1,7 +1,7 @@
 //! Linking of a checked program to code.
 
 use super::code::{Code, Op};
-use super::emitted::{Place, Printed};
+use super::emitted::{Emitted, OperandLocation};
 use super::inst::cost;
 use super::linked::{Linked, Stage};
 use super::walk::Walk;
@@ -42,7 +42,7 @@ pub(super) struct Linker<'a> {
     globals: HashMap<u16, u32>,
     /// The registers that code over the lanes of a row reads in each lane.
     pub(super) spread: HashSet<u16>,
-    pub(super) printed: Vec<Printed>,
+    pub(super) emitted: Vec<Emitted>,
     /// True if code is emitted.
     prints: bool,
     pub(super) walks: Vec<Walk>,
@@ -85,7 +85,7 @@ pub(super) fn link_as(bound: &Bound, level: Features, prints: bool) -> Result<Li
         fixed: live::fixed(program),
         globals: HashMap::new(),
         spread: HashSet::new(),
-        printed: vec![],
+        emitted: vec![],
         prints,
         walks: vec![],
         walk_of: HashMap::new(),
@@ -174,10 +174,10 @@ impl Linker<'_> {
         };
         let mut out = empty();
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-        let printed = self.prints && self.function(index, &mut out)?;
+        let emitted = self.prints && self.function(index, &mut out)?;
         #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
-        let printed = false;
-        if !printed {
+        let emitted = false;
+        if !emitted {
             out = empty();
             for (i, inst) in source.code.iter().enumerate() {
                 self.interpreted(index, i, inst, &mut out)?;
@@ -417,7 +417,7 @@ impl Linker<'_> {
             serial: bound.serial,
             tile,
             step: tile,
-            printed: self.printed,
+            emitted: self.emitted,
             walks: self.walks,
             stages,
             dynamics: self.dynamics,
@@ -456,8 +456,8 @@ impl Linker<'_> {
                 tile /= 2;
             }
             let steps = outer_len.min(reduce::FLUSH) as usize;
-            let mut operands = self.printed.iter().flat_map(|p| &p.operands);
-            let turned = operands.any(|o| matches!(o.place, Place::Turned(..)));
+            let mut operands = self.emitted.iter().flat_map(|p| &p.operands);
+            let turned = operands.any(|o| matches!(o.place, OperandLocation::Turned(..)));
             while turned && tile > LEAST_TILE && steps * tile > TURNED {
                 tile /= 2;
             }

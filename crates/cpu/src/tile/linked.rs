@@ -1,7 +1,7 @@
 //! A program as code.
 
 use super::code::Code;
-use super::emitted::{Place, Printed};
+use super::emitted::{Emitted, OperandLocation};
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
 use kiln_kernel::bound::BoundDynamic;
@@ -44,7 +44,7 @@ pub(crate) struct Linked {
     /// The lanes that all stages run over at once, of tiles of the parallel axes; see [`Stage::step`].
     pub step: usize,
     /// The emitted functions.
-    pub printed: Vec<Printed>,
+    pub emitted: Vec<Emitted>,
     pub walks: Vec<Walk>,
     pub stages: Vec<Stage>,
     pub dynamics: Vec<Vec<BoundDynamic>>,
@@ -118,10 +118,10 @@ const STEP: usize = 1 << 15;
 fn step(program: &Linked, stage: &Stage) -> usize {
     let is_call = |c: &Code| c.is_call;
     let whole = |c: &Code| {
-        let operands = &program.printed[c.x as usize].operands;
+        let operands = &program.emitted[c.x as usize].operands;
         operands.iter().all(|o| match o.place {
-            Place::Register(_) => o.step == 0,
-            Place::Turned(..) => false,
+            OperandLocation::Register(_) => o.step == 0,
+            OperandLocation::Turned(..) => false,
             _ => true,
         })
     };

@@ -1,10 +1,10 @@
 //! The parts of an emitted body that depend on the position of lanes.
 
 use super::blocks;
-use super::emitted::Place;
+use super::emitted::OperandLocation;
 use super::link::Linker;
 use super::linked::Stage;
-use super::making::Making;
+use super::making::BodyBuilder;
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
 use kiln_base::prim::Binary;
@@ -14,7 +14,7 @@ use kiln_kernel::bound::BoundDynamic;
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::tile::{Dynamic, Inst, Reg};
 
-impl Making {
+impl BodyBuilder {
     /// Returns a register with the affine numbers of a walk without limits.
     pub(super) fn number(&mut self, linker: &mut Linker, x: u32, out: &mut Stage) -> Result<Reg> {
         if let Some(r) = self.numbers.get(&x) {
@@ -31,7 +31,7 @@ impl Making {
                 // The contribution of the lanes is the same at every step.
                 let index = blocks::index::<true>(&mut linker.walks[x as usize], linker.level);
                 let lanes = self.before(linker, Compute::I64, (index, x), (out, true))?;
-                let base = self.linear(Place::First(x), 0)?;
+                let base = self.linear(OperandLocation::First(x), 0)?;
                 let new = self.register(Compute::I64)?;
                 self.body.code.push(Inst::Binary {
                     op: Binary::Add,
@@ -47,7 +47,7 @@ impl Making {
                 self.before(linker, Compute::I64, (index, x), (out, false))?
             }
             Some(stride) => {
-                let place = Making::place(walk, x);
+                let place = BodyBuilder::place(walk, x);
                 self.walks.push(x);
                 self.linear(place, stride)?
             }
@@ -57,7 +57,7 @@ impl Making {
     }
 
     /// Returns a register with the number of a place and the following ones at this stride, lane by lane.
-    fn linear(&mut self, place: Place, stride: i64) -> Result<Reg> {
+    fn linear(&mut self, place: OperandLocation, stride: i64) -> Result<Reg> {
         let new = self.register(Compute::I64)?;
         let n = self.operands.len() as u16;
         self.operand(Key::Number(n), Kind::Number, place);
@@ -74,8 +74,8 @@ impl Making {
     pub(super) fn reports(&mut self) {
         if !self.body.operands.iter().any(|(k, _)| *k == Key::Context) {
             self.body.steps = false;
-            self.operand(Key::Context, Kind::Context, Place::Context);
-            let lane = self.operand(Key::Lane, Kind::Number, Place::Zero);
+            self.operand(Key::Context, Kind::Context, OperandLocation::Context);
+            let lane = self.operand(Key::Lane, Kind::Number, OperandLocation::Zero);
             self.operands[lane].step = 1;
         }
     }
@@ -125,7 +125,7 @@ impl Making {
         });
         let rest: Vec<Dynamic> = rest.collect();
         self.reports();
-        let place = Place::Argument(arg.into());
+        let place = OperandLocation::Argument(arg.into());
         if !same {
             let access = self.memory(dtype, Kind::Memory, place);
             let dynamic = [first(lanes, Elements::Anywhere)].into_iter().chain(rest);

@@ -3,11 +3,11 @@
 use super::ahead;
 use super::blocks;
 use super::code::Op;
-use super::emitted::{Operand, Place};
+use super::emit::{kind, least_run};
+use super::emitted::{Operand, OperandLocation};
 use super::link::{Linker, plain};
 use super::linked::Stage;
 use super::load;
-use super::print::{kind, least_run};
 use super::walk::{Shape, Walk};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::{Compute, DType};
@@ -17,7 +17,7 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_plan::tile::{Inst, Reg, Schedule, TILE};
 
 /// A body under construction.
-pub(super) struct Making {
+pub(super) struct BodyBuilder {
     pub(super) stage: usize,
     /// True if its lanes are those of a row.
     along: bool,
@@ -42,27 +42,27 @@ pub(super) struct Making {
     /// The reductions, and the operand of each.
     pub sums: Vec<(usize, usize)>,
     /// The instructions that run after the emitted function.
-    pub aside: Vec<Aside>,
+    pub aside: Vec<DetachedInst>,
     /// The arguments that were stored to, and those of them that are stored to after the emitted function.
     pub(super) stored: HashSet<u16>,
     late: HashSet<u16>,
 }
 
 /// An instruction after the emitted function, and the physical register that it reads.
-pub(super) struct Aside {
+pub(super) struct DetachedInst {
     pub inst: usize,
     pub from: u32,
 }
 
-impl Making {
-    pub(super) fn new(linker: &Linker, stage: usize) -> Making {
+impl BodyBuilder {
+    pub(super) fn new(linker: &Linker, stage: usize) -> BodyBuilder {
         let program = linker.bound.program;
         let rows = program.schedule == Schedule::Rows;
         let source = &program.stages[stage];
         let along = rows && source.over_inner;
-        let reduces = source.code.iter().any(|i| is_printed_sum(linker, i));
+        let reduces = source.code.iter().any(|i| is_emitted_sum(linker, i));
         let tile = program.cut.tile.map_or(TILE, usize::from).clamp(1, TILE);
-        Making {
+        BodyBuilder {
             stage,
             along,
             one: rows && !source.over_inner,
@@ -93,7 +93,7 @@ impl Making {
         Ok(Reg(n.map_err(|_| damaged!("a stage of too many values"))?))
     }
 
-    pub(super) fn operand(&mut self, key: Key, kind: Kind, place: Place) -> usize {
+    pub(super) fn operand(&mut self, key: Key, kind: Kind, place: OperandLocation) -> usize {
         let size = self.body.size(key);
         self.body.operands.push((key, kind));
         self.operands.push(Operand {
@@ -136,7 +136,7 @@ impl Making {
             linker.spread.insert(r.0);
         }
         let kind = if same { Kind::Splat } else { Kind::Line };
-        let place = Place::Register(linker.global(r.0));
+        let place = OperandLocation::Register(linker.global(r.0));
         self.operand(Key::Input(new), kind, place);
         Ok(new)
     }
@@ -157,7 +157,7 @@ impl Making {
         self.walks.push(x);
         self.body.steps &= once;
         let new = self.register(ty)?;
-        self.operand(Key::Input(new), Kind::Line, Place::Register(home));
+        self.operand(Key::Input(new), Kind::Line, OperandLocation::Register(home));
         self.homes.insert(new.0, home);
         Ok(new)
     }
@@ -168,11 +168,11 @@ impl Making {
         let from = self.homes.get(&r.0).copied().unwrap_or_else(|| {
             let from = linker.fresh(self.body.registers[usize::from(r.0)]);
             self.body.outputs.push(r);
-            self.operand(Key::Output(r), Kind::Line, Place::Register(from));
+            self.operand(Key::Output(r), Kind::Line, OperandLocation::Register(from));
             self.homes.insert(r.0, from);
             from
         });
-        self.aside.push(Aside { inst, from });
+        self.aside.push(DetachedInst { inst, from });
     }
 
     /// Returns the stride of a walk's runs, if code over them pays.
@@ -186,11 +186,11 @@ impl Making {
     }
 
     /// Returns the place of a walk's element.
-    pub(super) fn place(walk: &Walk, x: u32) -> Place {
+    pub(super) fn place(walk: &Walk, x: u32) -> OperandLocation {
         match walk.shape {
-            Shape::Contiguous => Place::Line(x),
-            Shape::Splat => Place::First(x),
-            Shape::General => Place::Run(x),
+            Shape::Contiguous => OperandLocation::Line(x),
+            Shape::Splat => OperandLocation::First(x),
+            Shape::General => OperandLocation::Run(x),
         }
     }
 
@@ -207,7 +207,7 @@ impl Making {
         }
         let dtype = linker.bound.program.args[usize::from(arg)].dtype;
         let walk = &mut linker.walks[x as usize];
-        let place = Making::place(walk, x);
+        let place = BodyBuilder::place(walk, x);
         walk.make_fills(dtype);
         let kept = self.body.block.is_some() || self.lane_by_lane;
         let streams = is_store && walk.shape == Shape::Contiguous && !kept;
@@ -228,13 +228,13 @@ impl Making {
             return *n;
         }
         let home = linker.fresh(dtype.compute());
-        let n = self.memory(dtype, Kind::Line, Place::Turned(x, home));
+        let n = self.memory(dtype, Kind::Line, OperandLocation::Turned(x, home));
         self.walks.push(x);
         self.loads.insert(x, n);
         n
     }
 
-    pub(super) fn memory(&mut self, dtype: DType, kind: Kind, place: Place) -> u16 {
+    pub(super) fn memory(&mut self, dtype: DType, kind: Kind, place: OperandLocation) -> u16 {
         let n = self.body.dtypes.len() as u16;
         self.body.dtypes.push(dtype);
         self.operand(Key::Access(n), kind, place);
@@ -248,7 +248,11 @@ impl Making {
         let n = self.body.slots.len() as u16;
         let ty = linker.bound.program.slots[usize::from(slot)];
         self.body.slots.push(ty);
-        self.operand(Key::Slot(n), Kind::Line, Place::Slot(u32::from(slot)));
+        self.operand(
+            Key::Slot(n),
+            Kind::Line,
+            OperandLocation::Slot(u32::from(slot)),
+        );
         self.slots.insert(slot, n);
         n
     }
@@ -264,7 +268,7 @@ impl Making {
             from.push(self.read(linker, *r)?);
         }
         let ty = |r: Reg| program.registers[usize::from(r.0)];
-        let made = |making: &mut Making, made: Reg| {
+        let made = |making: &mut BodyBuilder, made: Reg| {
             if let Some(r) = writes {
                 making.made.insert(r.0, made);
             }
@@ -318,7 +322,7 @@ impl Making {
                 self.body.code.push(Inst::Store { access, src });
                 return Ok(true);
             }
-            Inst::Reduce { .. } | Inst::ArgReduce { .. } if !is_printed_sum(linker, inst) => {
+            Inst::Reduce { .. } | Inst::ArgReduce { .. } if !is_emitted_sum(linker, inst) => {
                 self.behind(linker, i, from[0]);
                 return Ok(true);
             }
@@ -392,9 +396,9 @@ impl Making {
             Inst::Reduce { op, acc, .. } => {
                 let key = Key::Accumulator(dst);
                 let at = match self.along {
-                    true => self.operand(key, Kind::State, Place::State(0)),
+                    true => self.operand(key, Kind::State, OperandLocation::State(0)),
                     false => {
-                        let place = Place::Register(linker.global(acc.0));
+                        let place = OperandLocation::Register(linker.global(acc.0));
                         self.operand(key, Kind::Line, place)
                     }
                 };
@@ -419,13 +423,13 @@ impl Making {
         let runs = self
             .operands
             .iter()
-            .any(|o| matches!(o.place, Place::Run(_)));
+            .any(|o| matches!(o.place, OperandLocation::Run(_)));
         let streams = self.operands.iter().any(|o| o.streams);
         self.body.steps |= runs && !streams && !self.lane_by_lane && self.body.block.is_none();
         for ((_, kind), operand) in self.body.operands.iter_mut().zip(&self.operands) {
             let moves = match operand.place {
-                Place::Run(_) => true,
-                Place::First(x) => self.lane_by_lane && linker.walks[x as usize].moves(),
+                OperandLocation::Run(_) => true,
+                OperandLocation::First(x) => self.lane_by_lane && linker.walks[x as usize].moves(),
                 _ => false,
             };
             if self.body.steps && moves && *kind == Kind::Splat {
@@ -453,7 +457,11 @@ impl Making {
             fetched.push(x);
             let n = self.body.dtypes.len() as u16;
             self.body.dtypes.push(program.args[walk.arg].dtype);
-            self.operand(Key::Ahead(n), Kind::Line, Place::Ahead(x, distance));
+            self.operand(
+                Key::Ahead(n),
+                Kind::Line,
+                OperandLocation::Ahead(x, distance),
+            );
             self.walks.push(x);
         }
         Ok(())
@@ -467,7 +475,7 @@ impl Making {
             let Some(out) = self.made.get(&r).copied() else {
                 continue;
             };
-            let place = Place::Register(linker.global(r));
+            let place = OperandLocation::Register(linker.global(r));
             // A value with several names is a separate output for each.
             let new = Reg(self.body.registers.len() as u16);
             let ty = self.body.registers[usize::from(out.0)];
@@ -486,7 +494,7 @@ impl Making {
 }
 
 /// True if a reduction is emitted; others run after the function.
-fn is_printed_sum(linker: &Linker, inst: &Inst) -> bool {
+fn is_emitted_sum(linker: &Linker, inst: &Inst) -> bool {
     let ty = |r: &Reg| linker.bound.program.registers[usize::from(r.0)];
     matches!(inst, Inst::Reduce { a, .. } if ty(a) != Compute::Mask)
 }

@@ -10,6 +10,10 @@ mod blocks;
 mod call;
 mod cast;
 mod code;
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
+mod emit;
+#[cfg(all(test, target_arch = "x86_64", not(portable), unix))]
+mod emit_tests;
 mod emitted;
 mod fills;
 mod inst;
@@ -24,10 +28,6 @@ mod located;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod making;
 mod pieces;
-#[cfg(all(target_arch = "x86_64", not(portable), unix))]
-mod print;
-#[cfg(all(test, target_arch = "x86_64", not(portable), unix))]
-mod print_tests;
 mod random;
 mod reduce;
 mod run;

@@ -67,7 +67,7 @@ unsafe fn fold<T: Elem, const OP: usize>(a: *const T, n: usize) -> T {
 pub(super) const FLUSH: i64 = 256;
 
 /// The instructions before the first tile or step, at each, and after the last.
-pub(super) struct Parts {
+pub(super) struct FoldCode {
     pub begin: Vec<Op>,
     pub body: Op,
     /// Runs after `body`, with an f64 register beside the reduction's own; `begin` clears that one last.
@@ -75,9 +75,9 @@ pub(super) struct Parts {
     pub end: Option<Op>,
 }
 
-impl Parts {
-    fn new(begin: Op, body: Op, end: Option<Op>) -> Parts {
-        Parts {
+impl FoldCode {
+    fn new(begin: Op, body: Op, end: Option<Op>) -> FoldCode {
+        FoldCode {
             begin: vec![begin],
             body,
             after: None,
@@ -134,10 +134,10 @@ unsafe fn row_end<T: Elem, const OP: usize>((ctx, code): Call) {
 }
 
 /// Returns a reduction across the lanes of a row; `x` is its state.
-pub(super) fn rows(op: Reduction, ty: Compute) -> Parts {
-    fn parts<T: Elem, const OP: usize>() -> Parts {
+pub(super) fn rows(op: Reduction, ty: Compute) -> FoldCode {
+    fn parts<T: Elem, const OP: usize>() -> FoldCode {
         let end = Some(row_end::<T, OP> as Op);
-        Parts::new(row_begin::<T, OP>, row_body::<T, OP>, end)
+        FoldCode::new(row_begin::<T, OP>, row_body::<T, OP>, end)
     }
     of!(parts, op, ty)
 }
@@ -183,12 +183,12 @@ unsafe fn long_end((ctx, code): Call) {
 }
 
 /// Returns a reduction lane by lane over `steps` inner points.
-pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> Parts {
-    fn parts<T: Elem, const OP: usize>() -> Parts {
-        Parts::new(lane_begin::<T, OP>, lane_body::<T, OP>, None)
+pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> FoldCode {
+    fn parts<T: Elem, const OP: usize>() -> FoldCode {
+        FoldCode::new(lane_begin::<T, OP>, lane_body::<T, OP>, None)
     }
     if (op, ty) == (Reduction::Sum, Compute::F32) && steps > FLUSH {
-        return Parts {
+        return FoldCode {
             begin: vec![lane_begin::<f32, SUM>, lane_begin::<f64, SUM>],
             body: lane_body::<f32, SUM>,
             after: Some(flush),
@@ -278,10 +278,10 @@ unsafe fn best_lane_body<T: Elem, const L: bool>((ctx, code): Call) {
 }
 
 /// Returns an arg-reduction across the lanes of a row; `x` is the first of its two states.
-pub(super) fn arg_rows(op: Reduction, ty: Compute) -> Parts {
-    fn parts<T: Elem, const L: bool>() -> Parts {
+pub(super) fn arg_rows(op: Reduction, ty: Compute) -> FoldCode {
+    fn parts<T: Elem, const L: bool>() -> FoldCode {
         let end = Some(best_row_end as Op);
-        Parts::new(best_row_begin::<T, L>, best_row_body::<T, L>, end)
+        FoldCode::new(best_row_begin::<T, L>, best_row_body::<T, L>, end)
     }
     match op {
         Reduction::Max => with_compute!(ty, T => parts::<T, true>()),
@@ -290,9 +290,9 @@ pub(super) fn arg_rows(op: Reduction, ty: Compute) -> Parts {
 }
 
 /// Returns an arg-reduction lane by lane; register `b` holds the best value.
-pub(super) fn arg_lanes(op: Reduction, ty: Compute) -> Parts {
-    fn parts<T: Elem, const L: bool>() -> Parts {
-        Parts::new(best_lane_begin::<T, L>, best_lane_body::<T, L>, None)
+pub(super) fn arg_lanes(op: Reduction, ty: Compute) -> FoldCode {
+    fn parts<T: Elem, const L: bool>() -> FoldCode {
+        FoldCode::new(best_lane_begin::<T, L>, best_lane_body::<T, L>, None)
     }
     match op {
         Reduction::Max => with_compute!(ty, T => parts::<T, true>()),

@@ -60,7 +60,7 @@ impl<'a> Runner<'a> {
             bases: bases.cast(),
             coords: coords.cast(),
             dynamics: program.dynamics.as_ptr(),
-            printed: program.printed.as_ptr(),
+            emitted: program.emitted.as_ptr(),
             slots: slots.cast(),
             states: coords.wrapping_add(program.coords).cast(),
             n: 0,
@@ -192,7 +192,7 @@ impl<'a> Runner<'a> {
         let p = self.program;
         let calls = stage.body.iter().filter(|c| c.is_call);
         let runs = calls
-            .map(|c| p.printed[c.x as usize].runs.len())
+            .map(|c| p.emitted[c.x as usize].runs.len())
             .sum::<usize>();
         let inner = p.outer.iter().rev().find(|e| **e > 1).copied().unwrap_or(1);
         // SAFETY: the tile is set, every step is one of the program's, and there are `p.bases` bases.

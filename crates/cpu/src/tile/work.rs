@@ -35,14 +35,14 @@ impl Work for Linked {
                 .collect()
         };
         let loops = self.stages.iter().flat_map(codes);
-        let (printed, interpreted): (Vec<Code>, Vec<Code>) = loops.partition(|c| c.is_call);
+        let (emitted, interpreted): (Vec<Code>, Vec<Code>) = loops.partition(|c| c.is_call);
         let count = |n: usize, what: &str| match n {
             0 => None,
             1 => Some(format!("1 {what} loop")),
             n => Some(format!("{n} {what} loops")),
         };
         let all = [
-            count(printed.len(), "printed"),
+            count(emitted.len(), "emitted"),
             count(interpreted.len(), "interpreted"),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();

@@ -1,6 +1,6 @@
 use crate::{message, numbers};
 use kiln_data::{
-    Dataset, FnDataset, Parts, Rng, Subset, k_fold, random_split, stratified_k_fold,
+    Dataset, FnDataset, Rng, SplitSizes, Subset, k_fold, random_split, stratified_k_fold,
     stratified_split,
 };
 use kiln_tensor::Result;
@@ -18,7 +18,7 @@ fn union<D: Dataset>(parts: &[Subset<Arc<D>>]) -> Vec<usize> {
 
 #[test]
 fn parts_share_no_sample_and_miss_none() -> Result<()> {
-    let cases: [(usize, Parts, &[usize]); 6] = [
+    let cases: [(usize, SplitSizes, &[usize]); 6] = [
         (10, [7, 3].into(), &[7, 3]),
         (10, [0.8, 0.2].into(), &[8, 2]),
         (11, [0.5, 0.25, 0.25].into(), &[6, 3, 2]),
@@ -85,13 +85,13 @@ fn each_label_is_shared_in_proportion() -> Result<()> {
 
 #[test]
 fn parts_that_do_not_sum_up_are_errors() {
-    let split = |parts: Parts| message(random_split(numbers(10), parts, 0));
+    let split = |parts: SplitSizes| message(random_split(numbers(10), parts, 0));
     assert!(split([5, 4].into()).contains("the lengths [5, 4] don't sum to 10 samples"));
     assert!(split([usize::MAX, 11].into()).contains("don't sum to 10 samples"));
     assert!(split([0.5, 0.4].into()).contains("the fractions [0.5, 0.4] sum to 0.9, not to 1"));
     assert!(split([1.5, -0.5].into()).contains("don't lie in 0..=1"));
     assert!(split([f64::NAN, 1.0].into()).contains("don't lie in 0..=1"));
-    assert!(split(Parts::Fractions(vec![])).contains("sum to 0, not to 1"));
+    assert!(split(SplitSizes::Fractions(vec![])).contains("sum to 0, not to 1"));
     let labels = message(stratified_split(numbers(10), &[1, 2], [5, 5], 0));
     assert!(
         labels.contains("there are 2 labels for 10 samples"),

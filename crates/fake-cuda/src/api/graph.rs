@@ -5,7 +5,7 @@ use crate::abi::{Arguments, In, KernelNodeParams, Memcpy3d, MemcpySide, MemsetNo
 use crate::driver::{Graph, driver};
 use crate::graph::Placed;
 use crate::status::{Failure, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, failure};
-use crate::work::{Node, Place, Work};
+use crate::work::{CopyEnd, Node, Work};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
@@ -99,9 +99,9 @@ fn copy(params: In<Memcpy3d>) -> Result<Node, Failure> {
         return Err(failure(NOT_SUPPORTED, "memcpy nodes of more than one row"));
     }
     let place = |side: &MemcpySide| match side.kind {
-        1 => Ok(Place::Host(side.host + side.x)),
-        2 => Ok(Place::Device(side.device + side.x as u64)),
-        4 => Ok(Place::Device(side.device + side.x as u64)),
+        1 => Ok(CopyEnd::Host(side.host + side.x)),
+        2 => Ok(CopyEnd::Device(side.device + side.x as u64)),
+        4 => Ok(CopyEnd::Device(side.device + side.x as u64)),
         _ => Err(failure(NOT_SUPPORTED, "memcpy nodes of arrays")),
     };
     Ok(Node::Copy {

@@ -2,9 +2,9 @@
 
 use crate::abi::Out;
 use crate::driver::{Driver, driver};
-use crate::pool::Block;
+use crate::pool::Allocation;
 use crate::status::{Failure, INVALID_VALUE, NOT_SUPPORTED, failure};
-use crate::work::{Node, Place, Work};
+use crate::work::{CopyEnd, Node, Work};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
@@ -28,17 +28,17 @@ fn check_device(driver: &Driver, address: u64, len: usize) -> Result<(), Failure
 }
 
 /// The source of a copy from the host: pageable memory is read at once, pinned memory when the copy is executed.
-fn from_host(host: usize, len: usize) -> Result<Place, Failure> {
+fn from_host(host: usize, len: usize) -> Result<CopyEnd, Failure> {
     if host == 0 && len > 0 {
         return Err(INVALID_VALUE.into());
     }
     let driver = driver();
     if len == 0 || driver.state().pinned_at(host, len) {
-        return Ok(Place::Host(host));
+        return Ok(CopyEnd::Host(host));
     }
     // SAFETY: the caller passes `len` readable bytes.
     let bytes = unsafe { std::slice::from_raw_parts(host as *const u8, len) };
-    Ok(Place::Bytes(Arc::from(bytes)))
+    Ok(CopyEnd::Bytes(Arc::from(bytes)))
 }
 
 fn to_device(to: u64, host: usize, len: usize, stream: usize) -> Result<(), Failure> {
@@ -48,14 +48,14 @@ fn to_device(to: u64, host: usize, len: usize, stream: usize) -> Result<(), Fail
     // A graph copies the contents at the time that it runs.
     let captures = driver.state().stream(stream)?.capture.is_some();
     let from = if captures {
-        Place::Host(host)
+        CopyEnd::Host(host)
     } else {
         from_host(host, len)?
     };
     driver.submit(
         stream,
         Node::Copy {
-            to: Place::Device(to),
+            to: CopyEnd::Device(to),
             from,
             len,
         },
@@ -74,8 +74,8 @@ fn to_host(host: usize, from: u64, len: usize, stream: usize) -> Result<(), Fail
     driver.submit(
         stream,
         Node::Copy {
-            to: Place::Host(host),
-            from: Place::Device(from),
+            to: CopyEnd::Host(host),
+            from: CopyEnd::Device(from),
             len,
         },
     )?;
@@ -88,8 +88,8 @@ fn between(to: u64, from: u64, len: usize, stream: usize) -> Result<(), Failure>
     check_device(driver, to, len)?;
     check_device(driver, from, len)?;
     let node = Node::Copy {
-        to: Place::Device(to),
-        from: Place::Device(from),
+        to: CopyEnd::Device(to),
+        from: CopyEnd::Device(from),
         len,
     };
     driver.submit(driver.stream(stream)?, node)
@@ -238,7 +238,7 @@ exports! {
     fn cuPointerGetAttribute(data: Out<u64>, attribute: c_int, address: u64) {
         let state = driver().state();
         let mut blocks = state.accounts.blocks.iter();
-        let inside = |(start, block): &(&u64, &Block)| (**start..**start + block.size).contains(&address);
+        let inside = |(start, block): &(&u64, &Allocation)| (**start..**start + block.size).contains(&address);
         let (_, block) = blocks.find(inside).ok_or(INVALID_VALUE)?;
         match attribute {
             2 => {
@@ -259,18 +259,18 @@ exports! {
 
     fn cuMemcpyHtoD_v2(to: u64, host: usize, len: usize) {
         check_device(driver(), to, len)?;
-        now(Node::Copy { to: Place::Device(to), from: Place::Host(host), len })
+        now(Node::Copy { to: CopyEnd::Device(to), from: CopyEnd::Host(host), len })
     }
 
     fn cuMemcpyDtoH_v2(host: usize, from: u64, len: usize) {
         check_device(driver(), from, len)?;
-        now(Node::Copy { to: Place::Host(host), from: Place::Device(from), len })
+        now(Node::Copy { to: CopyEnd::Host(host), from: CopyEnd::Device(from), len })
     }
 
     fn cuMemcpyDtoD_v2(to: u64, from: u64, len: usize) {
         check_device(driver(), to, len)?;
         check_device(driver(), from, len)?;
-        now(Node::Copy { to: Place::Device(to), from: Place::Device(from), len })
+        now(Node::Copy { to: CopyEnd::Device(to), from: CopyEnd::Device(from), len })
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, host: usize, len: usize, stream: usize) {

@@ -80,14 +80,14 @@ impl View {
 
 /// The storages that a pickle names, and the tensors of the tar form, which it names by key.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct Storages {
     pub storages: Vec<Storage>,
     by_key: HashMap<String, usize>,
     /// Tensors of the tar form by key.
     pub tensors: HashMap<String, Node>,
 }
 
-impl Parts {
+impl Storages {
     /// Registers a storage and returns its number. A key must have the same dtype and size everywhere.
     pub(super) fn storage(&mut self, storage: Storage) -> Result<usize, String> {
         if let Some(&known) = self.by_key.get(&storage.key) {
@@ -235,7 +235,7 @@ impl Parts {
     }
 }
 
-impl Builder for Parts {
+impl Builder for Storages {
     fn persistent(&mut self, graph: &Graph, id: Id) -> Result<Node, Fault> {
         Ok(match graph.node(id) {
             Node::Tuple(parts)

@@ -7,7 +7,7 @@
 //! little-endian on every machine.
 
 use super::Contents;
-use super::build::{MOST_DIMS, Parts, Storage, View, key, size};
+use super::build::{MOST_DIMS, Storage, Storages, View, key, size};
 use super::fill::Container;
 use super::names::Global;
 use super::pickle::{self, Graph, Id, Node, kind};
@@ -26,8 +26,8 @@ const VERSION: i128 = 1001;
 pub(super) fn open(file: File) -> Result<Contents, Fault> {
     let file_bytes = file.metadata()?.len();
     let mut file = BufReader::new(file);
-    let (mut graph, mut parts) = (Graph::default(), Parts::default());
-    let mut next = |what: &str, graph: &mut Graph, parts: &mut Parts| {
+    let (mut graph, mut parts) = (Graph::default(), Storages::default());
+    let mut next = |what: &str, graph: &mut Graph, parts: &mut Storages| {
         let id = pickle::read(&mut file, graph, parts);
         id.map_err(|e| e.within(what))
     };
@@ -84,7 +84,7 @@ pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
     let mut tar = Tar {
         file: BufReader::new(file),
         graph: Graph::default(),
-        parts: Parts::default(),
+        parts: Storages::default(),
         roots: HashMap::new(),
     };
     let mut places = HashMap::new();
@@ -124,7 +124,7 @@ pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
 struct Tar {
     file: BufReader<File>,
     graph: Graph,
-    parts: Parts,
+    parts: Storages,
     /// Storages by key: the number of the storage, and the first element, for those that are parts of others.
     roots: HashMap<String, (usize, usize)>,
 }

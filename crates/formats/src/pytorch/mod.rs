@@ -21,7 +21,7 @@ pub use write::save;
 
 use crate::Value;
 use crate::fault::Fault;
-use build::Parts;
+use build::Storages;
 use fill::Container;
 use kiln_tensor::Device;
 use pickle::{Graph, Id};
@@ -31,7 +31,7 @@ use std::fs::File;
 struct Contents {
     graph: Graph,
     root: Id,
-    parts: Parts,
+    parts: Storages,
     container: Container,
 }
 

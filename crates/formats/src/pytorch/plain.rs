@@ -111,7 +111,7 @@ impl Builder for Plain {
         let nodes: Vec<&Node> = arguments.iter().map(|id| graph.node(*id)).collect();
         Ok(match (function, &nodes[..]) {
             (Global::Dict, _) | (Global::Encode, _) => {
-                return super::build::Parts::default().call(graph, function, arguments);
+                return super::build::Storages::default().call(graph, function, arguments);
             }
             (Global::Bytes, []) => Node::Bytes(Vec::new().into()),
             (Global::ArrayDtype, [Node::Str(code), ..]) => dtype(code)?,

@@ -23,7 +23,7 @@ enum Step {
 }
 
 /// The place that first named a node: a step within another one. The root has none.
-type Place = Option<(Id, Step)>;
+type Origin = Option<(Id, Step)>;
 
 /// The state of a visited node.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ enum Walked {
 /// The walk that checks that an object is a tree of values.
 pub(super) struct Walk<'a> {
     graph: &'a Graph,
-    walked: HashMap<Id, (Walked, Place)>,
+    walked: HashMap<Id, (Walked, Origin)>,
     /// The tensors, each with a node that holds it; see [`Walk::path`].
     pub views: Vec<(Arc<View>, Id)>,
 }
@@ -57,7 +57,7 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    fn visit(&mut self, id: Id, place: Place, depth: usize) -> Result<u64, Fault> {
+    fn visit(&mut self, id: Id, place: Origin, depth: usize) -> Result<u64, Fault> {
         match self.walked.get(&id) {
             Some((Walked::Open, _)) => return Err(self.refused(place, "it holds itself")),
             Some((Walked::Done(count), _)) => return Ok(*count),
@@ -121,7 +121,7 @@ impl<'a> Walk<'a> {
         self.path_to(self.walked.get(&id).and_then(|(_, place)| *place))
     }
 
-    fn path_to(&self, mut place: Place) -> String {
+    fn path_to(&self, mut place: Origin) -> String {
         /// The most steps from the root, and the most characters of one.
         const SHOWN: (usize, usize) = (20, 200);
         let mut steps = Vec::new();
@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The error for the value at a place.
-    fn refused(&self, place: Place, why: &str) -> Fault {
+    fn refused(&self, place: Origin, why: &str) -> Fault {
         Fault::unsupported(why).within(self.path_to(place))
     }
 }

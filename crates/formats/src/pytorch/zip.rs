@@ -1,6 +1,6 @@
 //! The zip form: `data.pkl` describes the object, `data/0`, `data/1`, … are storages, all in one folder.
 
-use super::build::Parts;
+use super::build::Storages;
 use super::fill::Container;
 use super::{Contents, pickle};
 use crate::fault::Fault;
@@ -20,7 +20,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
         .unwrap_or_default()
         .to_string();
     let big_endian = byte_order(&mut archive, &folder)?;
-    let (mut graph, mut parts) = (pickle::Graph::default(), Parts::default());
+    let (mut graph, mut parts) = (pickle::Graph::default(), Storages::default());
     let root = entry(&mut archive, &name).and_then(|entry| {
         let bytes = entry.size();
         if bytes > most_bytes(file_bytes, 64 << 20) {

@@ -1,10 +1,10 @@
 //! Creation of tensors.
 
 use super::{Outputs, rejected, unsupported};
-use crate::args::{Args, Failure, Found};
+use crate::args::{Args, Failure, Parsed};
 use kiln_tensor::{DType, Scalar, Tensor};
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     let dtype = || a.dtype("dtype");
     Ok(match op {
         "zeros" | "ones" => {
@@ -89,14 +89,14 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
 }
 
 /// The number of steps; a fraction is an error.
-fn steps(a: &Args) -> Found<i64> {
+fn steps(a: &Args) -> Parsed<i64> {
     match a.number(2, "steps")? {
         Scalar::Float(n) => Err(rejected(format!("steps must be an integer, not {n}"))),
         _ => a.int(2, "steps"),
     }
 }
 
-fn sizes(shape: Vec<i64>) -> Found<Vec<usize>> {
+fn sizes(shape: Vec<i64>) -> Parsed<Vec<usize>> {
     let size = |d: i64| usize::try_from(d).map_err(|_| rejected(format!("a size of {d}")));
     shape.into_iter().map(size).collect()
 }

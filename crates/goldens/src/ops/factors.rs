@@ -2,12 +2,12 @@
 
 use super::linalg::order;
 use super::{Outputs, rejected};
-use crate::args::{Args, Failure, Found, Operand};
+use crate::args::{Args, Failure, Operand, Parsed};
 use kiln_tensor::{
     Cutoff, MatrixNorm, Other, QrMode, Rank, Solve, SolveTriangular, Svd, Tensor, Triangle,
 };
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     let matrix = || a.tensor(0, "A").or_else(|_| a.input());
     let half = |position: usize| Ok(triangle(a.bool_or(position, "upper", false)?));
     Ok(match op {
@@ -102,7 +102,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     .into())
 }
 
-fn three((a, b, c): (Tensor, Tensor, Tensor)) -> Found<Outputs> {
+fn three((a, b, c): (Tensor, Tensor, Tensor)) -> Parsed<Outputs> {
     Ok(vec![a, b, c].into())
 }
 
@@ -121,7 +121,7 @@ fn triangle(upper: bool) -> Triangle {
     }
 }
 
-fn half_of(a: &Args) -> Found<Triangle> {
+fn half_of(a: &Args) -> Parsed<Triangle> {
     match a.opt_text(1, "UPLO")?.as_deref() {
         None | Some("L" | "l") => Ok(Triangle::Lower),
         Some("U" | "u") => Ok(Triangle::Upper),
@@ -129,7 +129,7 @@ fn half_of(a: &Args) -> Found<Triangle> {
     }
 }
 
-fn qr(x: &Tensor, op: &str, a: &Args) -> Found<Outputs> {
+fn qr(x: &Tensor, op: &str, a: &Args) -> Parsed<Outputs> {
     let mode = match op {
         "qr" if a.bool_or(1, "some", true)? => QrMode::Reduced,
         "qr" => QrMode::Complete,

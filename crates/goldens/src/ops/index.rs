@@ -1,13 +1,13 @@
 //! Indexing.
 
 use super::{Outputs, refs, rejected, unsupported};
-use crate::args::{Arg, Args, Failure, Found};
+use crate::args::{Arg, Args, Failure, Parsed};
 use kiln_tensor::{
     BagMode, Bags, Combinations, Index, Indexing, Scalar, Tensor, cartesian_prod, meshgrid_with,
     where_,
 };
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     Ok(match op {
         "gather" => a.input()?.gather(a.int(1, "dim")?, &a.tensor(2, "index")?),
         "take_along_dim" => a
@@ -75,14 +75,14 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     .into())
 }
 
-fn embedding(a: &Args) -> Found<Outputs> {
+fn embedding(a: &Args) -> Parsed<Outputs> {
     a.opt_int(2, "padding_idx")?; // this and the flags change gradients only
     a.bool_or(5, "scale_grad_by_freq", false)?;
     a.bool_or(6, "sparse", false)?;
     looked_up(a, |weight, indices| weight.embedding(indices))
 }
 
-fn embedding_bag(a: &Args) -> Found<Outputs> {
+fn embedding_bag(a: &Args) -> Parsed<Outputs> {
     a.bool_or(5, "scale_grad_by_freq", false)?; // these change gradients only
     a.bool_or(7, "sparse", false)?;
     let mode = match a.opt_text(6, "mode")? {
@@ -102,7 +102,7 @@ fn embedding_bag(a: &Args) -> Found<Outputs> {
 }
 
 /// In the goldens the weight comes first. A `max_norm` scales the looked-up rows down in the weight itself.
-fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Found<Outputs> {
+fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Parsed<Outputs> {
     let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
     let weight_first = weight.dtype().is_float() || weight.ndim() != 2;
     let (weight, indices, name) = match weight_first {
@@ -125,17 +125,17 @@ fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Found<Ou
 }
 
 /// Python's `x[..]`.
-fn getitem(a: &Args) -> Found<Tensor> {
+fn getitem(a: &Args) -> Parsed<Tensor> {
     let items = match a.get(1, "index") {
         Some(Arg::List(items)) => items.clone(),
         Some(one) => vec![one.clone()],
         None => return Err(unsupported("a call without an index")),
     };
-    let items: Found<Vec<Index>> = items.iter().map(item).collect();
+    let items: Parsed<Vec<Index>> = items.iter().map(item).collect();
     Ok(a.input()?.i(items?))
 }
 
-fn item(arg: &Arg) -> Found<Index> {
+fn item(arg: &Arg) -> Parsed<Index> {
     Ok(match arg {
         Arg::Number(Scalar::Int(i)) => Index::At(*i),
         Arg::Number(Scalar::Bool(keep)) => Index::Bool(*keep),

@@ -1,10 +1,10 @@
 //! Norms, powers and products of matrices.
 
 use super::{Outputs, rejected, typed_input};
-use crate::args::{Arg, Args, Failure, Found};
+use crate::args::{Arg, Args, Failure, Parsed};
 use kiln_tensor::{MatrixNorm, Tensor, keep};
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     Ok(match op {
         "linalg.matrix_norm" => {
             let x = typed_input(a)?;
@@ -45,7 +45,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
 }
 
 /// The order of a norm, if it is given.
-pub(super) fn order(a: &Args, position: usize, name: &str) -> Found<Option<MatrixNorm>> {
+pub(super) fn order(a: &Args, position: usize, name: &str) -> Parsed<Option<MatrixNorm>> {
     if let Some(Arg::Text(text)) = a.get(position, name) {
         return match text.as_str() {
             "fro" => Ok(Some(MatrixNorm::Frobenius)),
@@ -56,7 +56,7 @@ pub(super) fn order(a: &Args, position: usize, name: &str) -> Found<Option<Matri
     Ok(a.opt_float(position, name)?.map(MatrixNorm::Order))
 }
 
-fn matrix_norm(x: &Tensor, ord: MatrixNorm, dims: &[i64], keepdim: bool) -> Found<Tensor> {
+fn matrix_norm(x: &Tensor, ord: MatrixNorm, dims: &[i64], keepdim: bool) -> Parsed<Tensor> {
     let [rows, columns] = dims[..] else {
         return Err(rejected(format!("{dims:?} are not the dims of matrices")));
     };
@@ -64,7 +64,7 @@ fn matrix_norm(x: &Tensor, ord: MatrixNorm, dims: &[i64], keepdim: bool) -> Foun
 }
 
 /// `torch.linalg.norm`, and the older `torch.norm`, whose numeric orders are always vector norms.
-fn norm(op: &str, a: &Args) -> Found<Tensor> {
+fn norm(op: &str, a: &Args) -> Parsed<Tensor> {
     let old = op == "norm";
     let x = typed_input(a)?;
     let ord = order(a, 1, if old { "p" } else { "ord" })?;

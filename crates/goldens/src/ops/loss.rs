@@ -1,19 +1,19 @@
 //! Losses.
 
 use super::{Outputs, rejected, unsupported};
-use crate::args::{Args, Failure, Found, Operand};
+use crate::args::{Args, Failure, Operand, Parsed};
 use kiln_tensor::{
     BinaryCrossEntropy, BinaryCrossEntropyWithLogits, CosineEmbedding, CrossEntropy, GaussianNll,
     HingeEmbedding, Huber, KlDiv, MarginRanking, MultiLabelSoftMargin, MultiMargin, Nll,
     PoissonNll, Reduction, SmoothL1, TripletMargin,
 };
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     let Some(name) = op.strip_prefix("nn.functional.") else {
         return Err(Failure::Unknown);
     };
     let target = || a.tensor(1, "target");
-    let reduction = || -> Found<Reduction> {
+    let reduction = || -> Parsed<Reduction> {
         for old in ["size_average", "reduce"] {
             if a.keyword(old)
                 .is_some_and(|v| !matches!(v, crate::Arg::None))

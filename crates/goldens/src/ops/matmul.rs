@@ -1,10 +1,10 @@
 //! Products.
 
 use super::{Outputs, refs};
-use crate::args::{Arg, Args, Failure, Found};
+use crate::args::{Arg, Args, Failure, Parsed};
 use kiln_tensor::{Factors, einsum, multi_dot};
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     let factors = || {
         Ok((
             a.number_or(3, "beta", 1i64)?,

@@ -14,7 +14,7 @@ mod reduce;
 mod scatter;
 mod shape;
 
-use crate::args::{Args, Failure, Found};
+use crate::args::{Args, Failure, Parsed};
 use kiln_tensor::Tensor;
 
 /// The results of a call.
@@ -47,7 +47,7 @@ impl From<(Tensor, Tensor)> for Outputs {
 }
 
 /// A group of operators.
-type Group = fn(&str, &Args) -> Found<Outputs>;
+type Group = fn(&str, &Args) -> Parsed<Outputs>;
 
 const GROUPS: &[Group] = &[
     pointwise::call,
@@ -66,7 +66,7 @@ const GROUPS: &[Group] = &[
 ];
 
 /// Calls an operator; the prefix `promo.` of its name is ignored.
-pub(crate) fn call(op: &str, args: &Args) -> Found<Outputs> {
+pub(crate) fn call(op: &str, args: &Args) -> Parsed<Outputs> {
     let op = op.strip_prefix("promo.").unwrap_or(op);
     for group in GROUPS {
         match group(op, args) {
@@ -91,7 +91,7 @@ fn unsupported(why: impl Into<String>) -> Failure {
 }
 
 /// The first argument, converted to `dtype` if that is given.
-fn typed_input(a: &Args) -> Found<Tensor> {
+fn typed_input(a: &Args) -> Parsed<Tensor> {
     let x = a.input()?;
     Ok(match a.dtype("dtype")? {
         Some(dtype) => x.to_dtype(dtype),

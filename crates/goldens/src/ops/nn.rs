@@ -1,14 +1,14 @@
 //! Activations, convolutions, normalisation and attention.
 
 use super::{Outputs, rejected, typed_input, unsupported};
-use crate::args::{Arg, Args, Failure, Found};
+use crate::args::{Arg, Args, Failure, Parsed};
 use kiln_tensor::{
     Affine, Attention, Conv, ConvTranspose, Cosine, GridSample, InProjection, IntList,
     InterpolateMode, InterpolateSize, LocalResponse, MultiHeadAttention, Normalize, Padding,
     Pairwise, RunningStats, SoftPlus, Tensor, Var, cdist_with,
 };
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     let name = op.strip_prefix("nn.functional.").unwrap_or(op);
     if let Some(y) = activation(name, a)? {
         return Ok(y.into());
@@ -83,7 +83,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     .into())
 }
 
-fn multi_head(a: &Args) -> Found<Outputs> {
+fn multi_head(a: &Args) -> Parsed<Outputs> {
     let optional = |i: usize, name: &str| a.opt_tensor(i, name);
     let (query, key, value) = (
         a.tensor(0, "query")?,
@@ -151,7 +151,7 @@ fn multi_head(a: &Args) -> Found<Outputs> {
     Ok(out.into())
 }
 
-fn activation(name: &str, a: &Args) -> Found<Option<Tensor>> {
+fn activation(name: &str, a: &Args) -> Parsed<Option<Tensor>> {
     let dim = || {
         a.opt_int(2, "_stacklevel")?;
         a.int(1, "dim")
@@ -199,7 +199,7 @@ fn activation(name: &str, a: &Args) -> Found<Option<Tensor>> {
     Ok(Some(y))
 }
 
-fn normalisation(name: &str, a: &Args) -> Found<Option<Outputs>> {
+fn normalisation(name: &str, a: &Args) -> Parsed<Option<Outputs>> {
     let y = match name {
         "batch_norm" | "instance_norm" => return statistics(name, a).map(Some),
         "layer_norm" => {
@@ -251,8 +251,8 @@ fn normalisation(name: &str, a: &Args) -> Found<Option<Outputs>> {
 }
 
 /// Normalisations that keep running statistics.
-fn statistics(name: &str, a: &Args) -> Found<Outputs> {
-    let running = |i: usize, what: &str| -> Found<Option<(String, Var)>> {
+fn statistics(name: &str, a: &Args) -> Parsed<Outputs> {
+    let running = |i: usize, what: &str| -> Parsed<Option<(String, Var)>> {
         let Some(t) = a.opt_tensor(i, what)? else {
             return Ok(None);
         };
@@ -285,7 +285,7 @@ fn statistics(name: &str, a: &Args) -> Found<Outputs> {
     })
 }
 
-fn convolution(name: &str, a: &Args) -> Found<Tensor> {
+fn convolution(name: &str, a: &Args) -> Parsed<Tensor> {
     let (x, weight, bias) = (a.input()?, a.tensor(1, "weight")?, a.opt_tensor(2, "bias")?);
     let stride = a.ints_or(3, "stride", &[1])?;
     let padding: Padding = match a.get(4, "padding") {
@@ -309,7 +309,7 @@ fn convolution(name: &str, a: &Args) -> Found<Tensor> {
     })
 }
 
-fn transposed(name: &str, a: &Args) -> Found<Tensor> {
+fn transposed(name: &str, a: &Args) -> Parsed<Tensor> {
     let (x, weight, bias) = (a.input()?, a.tensor(1, "weight")?, a.opt_tensor(2, "bias")?);
     let (stride, padding) = (
         a.ints_or(3, "stride", &[1])?,
@@ -332,7 +332,7 @@ fn transposed(name: &str, a: &Args) -> Found<Tensor> {
     })
 }
 
-fn interpolate(a: &Args) -> Found<Tensor> {
+fn interpolate(a: &Args) -> Parsed<Tensor> {
     let x = a.input()?;
     let align_corners = a.bool_or(4, "align_corners", false)?;
     let mode = match a.opt_text(3, "mode")?.as_deref() {

@@ -1,13 +1,13 @@
 //! Sorting, scanning, searching and counting.
 
 use super::{Outputs, rejected, typed_input};
-use crate::args::{Args, Failure, Found};
+use crate::args::{Args, Failure, Parsed};
 use kiln_tensor::{
     BinCount, Bucketize, DType, Diff, Histogram, Interpolation, SearchSorted, Sort, Tensor, TopK,
     keep,
 };
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     Ok(match op {
         "sort" | "argsort" => {
             a.bool_or(usize::MAX, "stable", false)?; // every sort is
@@ -151,7 +151,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
 }
 
 /// A scan, whose result has the dtype that the call asks for.
-fn scanned(a: &Args, scan: fn(&Tensor, i64) -> Tensor) -> Found<Tensor> {
+fn scanned(a: &Args, scan: fn(&Tensor, i64) -> Tensor) -> Parsed<Tensor> {
     let y = scan(&typed_input(a)?, a.int(1, "dim")?);
     Ok(match a.dtype("dtype")? {
         Some(dtype) => y.to_dtype(dtype), // sums of small integers wrap to it
@@ -159,14 +159,14 @@ fn scanned(a: &Args, scan: fn(&Tensor, i64) -> Tensor) -> Found<Tensor> {
     })
 }
 
-fn in_i32(a: &Args, y: Tensor) -> Found<Tensor> {
+fn in_i32(a: &Args, y: Tensor) -> Parsed<Tensor> {
     Ok(match a.bool_or(usize::MAX, "out_int32", false)? {
         true => y.to_dtype(DType::I32),
         false => y,
     })
 }
 
-fn distinct(op: &str, a: &Args) -> Found<Outputs> {
+fn distinct(op: &str, a: &Args) -> Parsed<Outputs> {
     let x = a.input()?;
     let sorted = op == "unique";
     let at = sorted as usize; // `unique` has `sorted` in front of the other flags

@@ -1,10 +1,10 @@
 //! Elementwise operators.
 
 use super::{Outputs, rejected, unsupported};
-use crate::args::{Arg, Args, Failure, Found, Operand};
+use crate::args::{Arg, Args, Failure, Operand, Parsed};
 use kiln_tensor::{DType, NanToNum, RoundingMode, Scalar, Tensor, Tolerance, where_};
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     let op = match op.strip_prefix("special.") {
         Some("gammaln") => "lgamma",
         Some("psi") => "digamma",
@@ -106,7 +106,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     .into())
 }
 
-fn scaled_float(a: &Args, factor: f64) -> Found<Tensor> {
+fn scaled_float(a: &Args, factor: f64) -> Parsed<Tensor> {
     Ok(a.input()?.mul(factor))
 }
 
@@ -115,7 +115,7 @@ fn scaled(
     a: &Args,
     with_alpha: fn(&Tensor, &Operand, Scalar) -> Tensor,
     plain: fn(&Tensor, &Operand) -> Tensor,
-) -> Found<Tensor> {
+) -> Parsed<Tensor> {
     let (x, y) = (a.input()?, a.operand(1, "other")?);
     Ok(match a.opt_number(2, "alpha")? {
         Some(alpha) => with_alpha(&x, &y, alpha),
@@ -123,7 +123,7 @@ fn scaled(
     })
 }
 
-fn clamp(a: &Args) -> Found<Tensor> {
+fn clamp(a: &Args) -> Parsed<Tensor> {
     let x = a.input()?;
     Ok(match (a.opt_operand(1, "min")?, a.opt_operand(2, "max")?) {
         (Some(low), Some(high)) => x.clamp(&low, &high),
@@ -142,7 +142,7 @@ macro_rules! by_name {
     };
 }
 
-fn unary(op: &str, a: &Args) -> Found<Option<Tensor>> {
+fn unary(op: &str, a: &Args) -> Parsed<Option<Tensor>> {
     let name = op.strip_prefix("nn.functional.").unwrap_or(op);
     let name = match name {
         "sgn" => "sign", // the same on real numbers
@@ -187,7 +187,7 @@ macro_rules! by_name_binary {
     };
 }
 
-fn binary(op: &str, a: &Args) -> Found<Option<Tensor>> {
+fn binary(op: &str, a: &Args) -> Parsed<Option<Tensor>> {
     const NAMES: &[&str] = &[
         "mul",
         "floor_divide",

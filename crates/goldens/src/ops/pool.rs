@@ -1,10 +1,10 @@
 //! Pooling.
 
 use super::Outputs;
-use crate::args::{Args, Failure, Found};
+use crate::args::{Args, Failure, Parsed};
 use kiln_tensor::{AvgPool, Im2Col, OutputSize, Pool, Tensor, Unpool};
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     let name = op.strip_prefix("nn.functional.").unwrap_or(op);
     Ok(match name {
         "max_pool1d" | "max_pool2d" | "max_pool3d" => max(name, a)?,
@@ -35,7 +35,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     })
 }
 
-fn max(name: &str, a: &Args) -> Found<Outputs> {
+fn max(name: &str, a: &Args) -> Parsed<Outputs> {
     let x = a.input()?;
     let (k, s) = (a.ints(1, "kernel_size")?, a.ints_or(2, "stride", &[])?);
     let (p, d) = (
@@ -58,7 +58,7 @@ fn max(name: &str, a: &Args) -> Found<Outputs> {
     })
 }
 
-fn unpool(name: &str, a: &Args) -> Found<Tensor> {
+fn unpool(name: &str, a: &Args) -> Parsed<Tensor> {
     let (x, at, k) = (
         a.input()?,
         a.tensor(1, "indices")?,
@@ -74,7 +74,7 @@ fn unpool(name: &str, a: &Args) -> Found<Tensor> {
     })
 }
 
-fn average(name: &str, a: &Args) -> Found<Tensor> {
+fn average(name: &str, a: &Args) -> Parsed<Tensor> {
     let x = a.input()?;
     let (k, s) = (a.ints(1, "kernel_size")?, a.ints_or(2, "stride", &[])?);
     let p = a.ints_or(3, "padding", &[0])?;
@@ -94,7 +94,7 @@ fn average(name: &str, a: &Args) -> Found<Tensor> {
     })
 }
 
-fn adaptive(name: &str, a: &Args) -> Found<Outputs> {
+fn adaptive(name: &str, a: &Args) -> Parsed<Outputs> {
     let x = a.input()?;
     let size = match a.get(1, "output_size") {
         // None keeps a size.

@@ -1,10 +1,10 @@
 //! Reductions.
 
 use super::{Outputs, rejected, typed_input, unsupported};
-use crate::args::{Arg, Args, Failure, Found};
+use crate::args::{Arg, Args, Failure, Parsed};
 use kiln_tensor::{Scalar, Tensor, keep};
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     let dims = || a.ints_or(1, "dim", &[]);
     let keepdim = || a.bool_or(2, "keepdim", false);
     Ok(match op {
@@ -55,7 +55,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
 }
 
 /// The result in the dtype that the call asks for.
-fn in_dtype(a: &Args, y: Tensor) -> Found<Tensor> {
+fn in_dtype(a: &Args, y: Tensor) -> Parsed<Tensor> {
     Ok(match a.dtype("dtype")? {
         Some(dtype) => y.to_dtype(dtype),
         None => y,
@@ -63,7 +63,7 @@ fn in_dtype(a: &Args, y: Tensor) -> Found<Tensor> {
 }
 
 /// `(dim, unbiased, keepdim)`, `(unbiased)` or keywords with a correction.
-fn moments(op: &str, a: &Args) -> Found<Outputs> {
+fn moments(op: &str, a: &Args) -> Parsed<Outputs> {
     let x = a.input()?;
     let only_flag = matches!(a.get(1, "dim"), Some(Arg::Number(Scalar::Bool(_))));
     let dims = if only_flag {

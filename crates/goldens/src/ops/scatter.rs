@@ -1,10 +1,10 @@
 //! Elements chosen by masks and put by indices.
 
 use super::{Outputs, rejected, unsupported};
-use crate::args::{Arg, Args, Failure, Found, Operand};
+use crate::args::{Arg, Args, Failure, Operand, Parsed};
 use kiln_tensor::{Combine, Diagonal, Index, Put, ScatterReduction, Tensor};
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     Ok(match op {
         "scatter" => scatter(a)?.into(),
         "scatter_add" => {
@@ -61,7 +61,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
                 }),
                 _ => return Err(unsupported("these indices")),
             };
-            let indices = indices.collect::<Found<Vec<Index>>>()?;
+            let indices = indices.collect::<Parsed<Vec<Index>>>()?;
             let how = Put::new().accumulate(a.bool_or(3, "accumulate", false)?);
             a.input()?
                 .index_put_with(indices, &a.tensor(2, "values")?, how)
@@ -98,7 +98,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
     })
 }
 
-fn scatter(a: &Args) -> Found<Tensor> {
+fn scatter(a: &Args) -> Parsed<Tensor> {
     let (dim, index) = (a.int(1, "dim")?, a.tensor(2, "index")?);
     let src = match a.opt_operand(usize::MAX, "value")? {
         Some(value) => value,
@@ -123,7 +123,7 @@ fn scatter(a: &Args) -> Found<Tensor> {
     })
 }
 
-fn reduction(a: &Args, position: usize) -> Found<ScatterReduction> {
+fn reduction(a: &Args, position: usize) -> Parsed<ScatterReduction> {
     let name = a.opt_text(position, "reduce")?;
     let name = name.ok_or(unsupported("a call without reduce"))?;
     name.parse().map_err(rejected)

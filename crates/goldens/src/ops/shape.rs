@@ -1,13 +1,13 @@
 //! Views, joins and parts.
 
 use super::{Outputs, refs, rejected};
-use crate::args::{Arg, Args, Failure, Found};
+use crate::args::{Arg, Args, Failure, Parsed};
 use kiln_tensor::{
     Diagonal, PadMode, Scalar, Strided, Tensor, Window, block_diag, cat, column_stack, dstack,
     hstack, stack, vstack,
 };
 
-pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
+pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
     if let Some(many) = many(op, a)? {
         return Ok(many.into());
     }
@@ -144,7 +144,7 @@ pub(super) fn call(op: &str, a: &Args) -> Found<Outputs> {
 }
 
 /// Operators that return a list.
-fn many(op: &str, a: &Args) -> Found<Option<Vec<Tensor>>> {
+fn many(op: &str, a: &Args) -> Parsed<Option<Vec<Tensor>>> {
     let indices = ["indices_or_sections", "indices", "sections"];
     Ok(Some(match op {
         "split" => match a.get(1, "split_size_or_sections") {
@@ -183,7 +183,7 @@ fn many(op: &str, a: &Args) -> Found<Option<Vec<Tensor>>> {
     }))
 }
 
-fn with_sizes(a: &Args) -> Found<Vec<Tensor>> {
+fn with_sizes(a: &Args) -> Parsed<Vec<Tensor>> {
     let sizes = match a.keyword("split_sizes") {
         Some(_) => a.ints(1, "split_sizes")?,
         None => a.ints(1, "split_size_or_sections")?,

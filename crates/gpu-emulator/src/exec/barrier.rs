@@ -1,6 +1,6 @@
 //! Barriers of a block.
 
-use super::block::Block;
+use super::block::ThreadBlock;
 use super::warp::State;
 use crate::code::{Barrier, BarrierReduction, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
@@ -19,7 +19,7 @@ pub(crate) struct BarrierState {
     voters: u32,
 }
 
-impl Block<'_> {
+impl ThreadBlock<'_> {
     /// Lets the group `group` of `warp`, which is all of its living lanes, arrive at the barrier at `pc`.
     pub(super) fn arrive(
         &mut self,

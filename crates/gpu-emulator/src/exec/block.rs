@@ -23,7 +23,7 @@ pub(super) enum Turn {
 }
 
 /// A block, used for one block index after the other.
-pub(crate) struct Block<'a> {
+pub(crate) struct ThreadBlock<'a> {
     pub(super) launch: &'a Launch<'a>,
     pub(super) core: Core<'a>,
     pub(super) warps: Vec<Warp>,
@@ -59,13 +59,13 @@ impl Random {
     }
 }
 
-impl<'a> Block<'a> {
+impl<'a> ThreadBlock<'a> {
     pub fn new(
         launch: &'a Launch<'a>,
         parameters: &'a [u8],
         view: &'a View,
         others: Option<&'a Footprint>,
-    ) -> Block<'a> {
+    ) -> ThreadBlock<'a> {
         let kernel = launch.kernel;
         let threads: u32 = launch.block.iter().product();
         let warps = threads.div_ceil(LANES as u32) as usize;
@@ -81,7 +81,7 @@ impl<'a> Block<'a> {
             let registers = Registers::new(kernel.words, kernel.predicates);
             Warp::new(id, registers, kernel.local_bytes)
         };
-        let mut block = Block {
+        let mut block = ThreadBlock {
             launch,
             core,
             warps: (0..warps).map(warp).collect(),

@@ -18,7 +18,7 @@ mod warp;
 mod warpgroup;
 
 pub(crate) use atomic::is_atomic;
-pub(crate) use block::{Block, Random};
+pub(crate) use block::{Random, ThreadBlock};
 pub use bulk::TensorMap;
 pub(crate) use footprint::Footprint;
 pub use footprint::Trail;

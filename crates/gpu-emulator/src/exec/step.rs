@@ -1,6 +1,6 @@
 //! The interpreter's loop.
 
-use super::block::{Block, Turn};
+use super::block::{ThreadBlock, Turn};
 use super::matrix;
 use super::warp::{Group, State, Warp};
 use crate::code::{Inst, Op};
@@ -20,7 +20,7 @@ enum After {
     Yield,
 }
 
-impl<'a> Block<'a> {
+impl<'a> ThreadBlock<'a> {
     /// Runs a warp for up to `fuel` instructions.
     pub(super) fn run_warp(&mut self, warp: usize, mut fuel: u64) -> Outcome<Turn> {
         let code: &'a [Inst] = &self.core.kernel.code;

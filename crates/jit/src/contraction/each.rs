@@ -6,7 +6,7 @@
 //! taps.
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-mod print;
+mod emit;
 #[cfg(test)]
 mod tests;
 
@@ -96,7 +96,7 @@ impl Each {
 
     /// True if code is emitted for its level, and all of its distances fit into instructions.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    pub(super) fn is_printed(&self) -> bool {
+    pub(super) fn is_emitted(&self) -> bool {
         let (rows, taps) = (i64::from(self.tile.rows.count), i64::from(self.tile.taps));
         let last = rows * i64::from(self.stride) + taps * i64::from(self.dilation);
         let fits = |n: i64, bytes: i64| i32::try_from(n.saturating_mul(bytes)).is_ok();

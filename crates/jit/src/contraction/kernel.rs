@@ -1,10 +1,10 @@
 //! Kernels made from descriptions.
 
 use super::each::Each;
-use super::finish::Finish;
-use super::portable::{self, by_terms};
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-use super::print::print;
+use super::emit::emit;
+use super::epilogue::RegisterEpilogue;
+use super::portable::{self, by_terms};
 use super::tile::{Call, Tile};
 use super::transform::{self, Transform};
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
@@ -46,7 +46,7 @@ impl Kernels {
 #[derive(Clone)]
 pub enum Kernel {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    Printed(Arc<kiln_x86::Code>),
+    Emitted(Arc<kiln_x86::Code>),
     Portable(Arc<Tile>),
     PortableEach(Arc<Each>),
     PortableTransform(Arc<Transform>),
@@ -59,10 +59,10 @@ impl Kernel {
     /// If there is an epilogue, and the system gives no memory for code.
     pub fn of(tile: Tile) -> Result<Kernel> {
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-        if tile.is_printed()
-            && let Some(code) = cache::code(tile.key(), || tile.name("sums"), || print(&tile))
+        if tile.is_emitted()
+            && let Some(code) = cache::code(tile.key(), || tile.name("sums"), || emit(&tile))
         {
-            return Ok(printed(code, &tile.finish, tile.taps, false));
+            return Ok(emitted(code, &tile.finish, tile.taps, false));
         }
         portable_without(&tile.finish)?;
         Ok(Kernel::Portable(Arc::new(tile)))
@@ -74,14 +74,14 @@ impl Kernel {
     /// As [`Kernel::of`].
     pub fn of_each(each: Each) -> Result<Kernel> {
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-        if each.is_printed()
+        if each.is_emitted()
             && let Some(code) = cache::code(
                 each.key(),
                 || each.tile.name("sums a column"),
-                || each.print(),
+                || each.emit(),
             )
         {
-            return Ok(printed(code, &each.tile.finish, 0, true));
+            return Ok(emitted(code, &each.tile.finish, 0, true));
         }
         portable_without(&each.tile.finish)?;
         Ok(Kernel::PortableEach(Arc::new(each)))
@@ -93,14 +93,14 @@ impl Kernel {
     /// As [`Kernel::of`].
     pub fn of_transform(transform: Transform) -> Result<Kernel> {
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-        if transform.is_printed()
+        if transform.is_emitted()
             && let Some(code) = cache::code(
                 transform.key(),
                 || transform.name(),
-                || transform::print::print(&transform),
+                || transform::emit::emit(&transform),
             )
         {
-            return Ok(printed(code, &transform.finish, 0, false));
+            return Ok(emitted(code, &transform.finish, 0, false));
         }
         portable_without(&transform.finish)?;
         Ok(Kernel::PortableTransform(Arc::new(transform)))
@@ -115,7 +115,7 @@ impl Kernel {
     pub unsafe fn run(&self, call: &Call) {
         match self {
             #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-            Kernel::Printed(code) => {
+            Kernel::Emitted(code) => {
                 #[cfg(feature = "testing")]
                 if super::interpreted::tile(code.bytes(), call) {
                     return;
@@ -141,9 +141,9 @@ impl Kernel {
 
 /// Returns the kernel of emitted code, which is called with a list of `taps` taps, or of lines.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-fn printed(
+fn emitted(
     code: Arc<kiln_x86::Code>,
-    finish: &Option<Arc<Finish>>,
+    finish: &Option<Arc<RegisterEpilogue>>,
     taps: u32,
     lines: bool,
 ) -> Kernel {
@@ -157,14 +157,14 @@ fn printed(
             lines,
         },
     );
-    Kernel::Printed(code)
+    Kernel::Emitted(code)
 }
 
-fn portable_without(finish: &Option<Arc<Finish>>) -> Result<()> {
+fn portable_without(finish: &Option<Arc<RegisterEpilogue>>) -> Result<()> {
     match finish {
         None => Ok(()),
         Some(_) => Err(Error::Internal(
-            "work behind sums that can't be printed".into(),
+            "work behind sums that can't be emitted".into(),
         )),
     }
 }

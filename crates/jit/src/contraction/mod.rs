@@ -5,13 +5,13 @@
 //! and the loop order.
 
 mod each;
-mod finish;
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
+mod emit;
+mod epilogue;
 #[cfg(all(feature = "testing", target_arch = "x86_64", not(portable), unix))]
 mod interpreted;
 mod kernel;
 mod portable;
-#[cfg(all(target_arch = "x86_64", not(portable), unix))]
-mod print;
 mod product;
 #[cfg(test)]
 pub mod tests;
@@ -19,7 +19,7 @@ mod tile;
 mod transform;
 
 pub use each::{Each, most_each_rows};
-pub use finish::{Accesses, Finish};
+pub use epilogue::{Accesses, RegisterEpilogue};
 pub use kernel::{Kernel, Kernels};
 pub use product::{Matrix, Right, TERMS, multiply, multiply_as, pack, pack_panels, shape};
 pub use tile::{Call, RightSide, Rows, Tile, even_rows, shown, strips};

@@ -138,7 +138,7 @@ pub unsafe fn multiply_as<T: Lane>(
             for row in (0..m).step_by(ROWS as usize) {
                 let sizes = (ROWS.min(m - row), n, terms);
                 let adds = bug("the next terms are not added", adds || from > 0, |_| adds);
-                let cut = Cut::new((by, level, schedule), sizes, adds, left, right);
+                let cut = Blocking::new((by, level, schedule), sizes, adds, left, right);
                 let at = |(x, row, col): Matrix<T>, i: i64, j: i64| {
                     (x.wrapping_offset((i * row + j * col) as isize), row, col)
                 };
@@ -160,7 +160,7 @@ pub unsafe fn multiply_as<T: Lane>(
 }
 
 /// The blocking of a part of a product.
-struct Cut {
+struct Blocking {
     by: Instruction,
     level: Features,
     m: i64,
@@ -172,14 +172,14 @@ struct Cut {
     columns: i64,
 }
 
-impl Cut {
+impl Blocking {
     fn new<T>(
         (by, level, schedule): (Instruction, Features, Option<&Cpu>),
         (m, n, k): (i64, i64, i64),
         adds: bool,
         left: Matrix<T>,
         right: Right<T>,
-    ) -> Cut {
+    ) -> Blocking {
         let lanes = i64::from(lanes(level, by.sums));
         // AMX tile registers read rows with contiguous words, in whole vectors.
         let by_tiles = by.has_tiles() && left.1 > 0 && left.2 == 1;
@@ -196,7 +196,7 @@ impl Cut {
             false => most(level, by, vectors),
         };
         let rows = rows.unwrap_or_else(|| even_rows(m, most));
-        Cut {
+        Blocking {
             by,
             level,
             m,

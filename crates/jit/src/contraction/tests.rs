@@ -2,7 +2,9 @@
 
 mod terms;
 
-use super::{Accesses, Call, Finish, Kernel, Right, RightSide, Rows, Tile, multiply, pack_panels};
+use super::{
+    Accesses, Call, Kernel, RegisterEpilogue, Right, RightSide, Rows, Tile, multiply, pack_panels,
+};
 use half::{bf16, f16};
 use kiln_base::prim::Binary;
 use kiln_base::{Compute, DType, Features, Instruction, Scalar};
@@ -96,7 +98,7 @@ impl By {
         }
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         {
-            let code = super::print::print(tile);
+            let code = super::emit::emit(tile);
             interpret(&code, call, read, list, written, wide);
         }
     }
@@ -269,7 +271,7 @@ fn tiles_of_any_size_are_sums_of_products() {
 
 #[test]
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-fn printed_tiles_touch_nothing_but_their_operands() {
+fn emitted_tiles_touch_nothing_but_their_operands() {
     for level in [Features::AVX2, Features::AVX512] {
         let mut rng = Rng(u64::from(level.bits()) + 3);
         for _ in 0..60 {
@@ -405,7 +407,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let all = (height * width) as i64;
     let lens = [width as i64, all, height as i64, all, all, all];
     let bound = bind(&program, &[], &lens).unwrap();
-    let finish = Finish::of(&bound, width as i64, level)
+    let finish = RegisterEpilogue::of(&bound, width as i64, level)
         .map(Arc::new)
         .unwrap();
     let a: Vec<f32> = rng.numbers((count + taps) * steps + 1);

@@ -4,7 +4,7 @@
 //! contiguous, and all accumulators of a tile stay in registers. An element is summed in the order of K, whatever the
 //! tile.
 
-use super::finish::Finish;
+use super::epilogue::RegisterEpilogue;
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::simd::convert;
@@ -40,7 +40,7 @@ pub struct Tile {
     /// the result. Zeros if a call never has several.
     pub strip: [i64; 2],
     /// The epilogue on the accumulators, which then writes its own results.
-    pub finish: Option<Arc<Finish>>,
+    pub finish: Option<Arc<RegisterEpilogue>>,
 }
 
 /// The B of a tile: a row of vectors for each step of K, with the taps contiguous.
@@ -258,7 +258,7 @@ impl Tile {
     /// Returns the most tiles that a call may compute.
     #[inline]
     pub fn most(&self) -> i64 {
-        let several = self.strip != [0; 2] && self.is_by_tiles() && self.is_printed();
+        let several = self.strip != [0; 2] && self.is_by_tiles() && self.is_emitted();
         if several { STRIP } else { 1 }
     }
 
@@ -278,7 +278,7 @@ impl Tile {
     }
 
     /// True if code is emitted for its level, and all of its distances fit into instructions.
-    pub fn is_printed(&self) -> bool {
+    pub fn is_emitted(&self) -> bool {
         let is_here = cfg!(all(target_arch = "x86_64", not(portable), unix));
         if !self.level.contains(self.instruction.emitted_from) || !is_here {
             return false;

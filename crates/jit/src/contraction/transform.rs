@@ -5,11 +5,11 @@
 //! emission, a portable loop computes it.
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-pub(super) mod print;
+pub(super) mod emit;
 #[cfg(test)]
 mod tests;
 
-use super::finish::Finish;
+use super::epilogue::RegisterEpilogue;
 use super::tile::{Call, element};
 use kiln_base::{DType, Features};
 use kiln_plan::Rows;
@@ -32,7 +32,7 @@ pub struct Transform {
     /// Rows and columns of the result that are written.
     pub kept: [u8; 2],
     /// The epilogue on the results, which then writes its own.
-    pub finish: Option<Arc<Finish>>,
+    pub finish: Option<Arc<RegisterEpilogue>>,
 }
 
 impl Transform {
@@ -45,11 +45,11 @@ impl Transform {
     }
 
     /// True if there is code for its level, and the epilogue can be part of it.
-    pub fn is_printed(&self) -> bool {
+    pub fn is_emitted(&self) -> bool {
         let near = |n: i64| n.saturating_abs() < 1 << 26;
         let all_near = self.from.into_iter().chain(self.to).all(near);
         let rows = 4 * (self.to[0] + self.to[1]);
-        let far = |p: &super::finish::Place| {
+        let far = |p: &super::epilogue::BodyAccess| {
             !near(rows.saturating_mul(p.row.saturating_mul(p.size as i64)))
         };
         let finishes = self.finish.as_ref().is_none_or(|finish| {

@@ -36,7 +36,7 @@ static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 pub fn code(
     #[cfg_attr(not(feature = "testing"), expect(unused_mut))] mut key: Vec<u8>,
     name: impl FnOnce() -> String,
-    print: impl FnOnce() -> Vec<u8>,
+    emit: impl FnOnce() -> Vec<u8>,
 ) -> Option<Arc<Code>> {
     #[cfg(feature = "testing")]
     key.extend(kiln_kernel::bugs::seeded().unwrap_or_default().bytes());
@@ -50,7 +50,7 @@ pub fn code(
         }
     }
     // Emission runs outside the lock; two threads that emit the same code both get correct code.
-    let (name, bytes) = (name(), print());
+    let (name, bytes) = (name(), emit());
     dump(&name, &bytes);
     let code = Arc::new(Code::named(&bytes, &name).ok()?);
     lock(&CACHE).insert(key, code.clone());
@@ -102,23 +102,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_printed_once_and_the_oldest_goes() {
-        let print = |_: &[u8]| vec![0xC3u8; 1 << 20];
+    fn code_is_emitted_once_and_the_oldest_goes() {
+        let emit = |_: &[u8]| vec![0xC3u8; 1 << 20];
         let key = |i: u32| [b"cache test".as_slice(), &i.to_le_bytes()].concat();
-        let code = |key, print: &mut dyn FnMut() -> Vec<u8>| code(key, String::new, print);
-        let first = code(key(0), &mut || print(&[])).unwrap();
-        let again = code(key(0), &mut || panic!("printed twice")).unwrap();
+        let code = |key, emit: &mut dyn FnMut() -> Vec<u8>| code(key, String::new, emit);
+        let first = code(key(0), &mut || emit(&[])).unwrap();
+        let again = code(key(0), &mut || panic!("emitted twice")).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
         for i in 1..40 {
-            code(key(i), &mut || print(&[])).unwrap();
+            code(key(i), &mut || emit(&[])).unwrap();
         }
         assert!(lock(&CACHE).bytes <= BYTES + (1 << 21));
-        let mut printed = false;
+        let mut emitted = false;
         code(key(0), &mut || {
-            printed = true;
-            print(&[])
+            emitted = true;
+            emit(&[])
         });
-        assert!(printed, "the oldest code was kept");
+        assert!(emitted, "the oldest code was kept");
         assert_eq!(first.bytes()[0], 0xC3);
     }
 }

@@ -3,12 +3,12 @@
 use super::ir::{Cmp, Ir, Src, Virt};
 use super::native;
 use super::primitive::{as_number, is_set};
-use super::value::{Unprintable, Value, in_registers, is_wide};
+use super::value::{NotEmitted, Value, in_registers, is_wide};
 use kiln_base::{Compute, DType};
 use kiln_x86::{MaskOp, op};
 
 /// Returns a value of dtype `from` as one of dtype `to`.
-pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<Value, Unprintable> {
+pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<Value, NotEmitted> {
     let ty = to.compute();
     match ty {
         Compute::Mask => return Ok(Value::one(ty, is_set(ir, a)?)),
@@ -18,7 +18,7 @@ pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<V
     }
     let value = match ty {
         // The register holds a u64 as an i64, whose value may differ.
-        _ if from == DType::U64 && (ty.is_float() || to == DType::U32) => Err(Unprintable),
+        _ if from == DType::U64 && (ty.is_float() || to == DType::U32) => Err(NotEmitted),
         Compute::F32 => to_f32(ir, a, to),
         Compute::F64 => to_f64(ir, a),
         Compute::I32 => to_i32(ir, a, to),
@@ -46,7 +46,7 @@ pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
     ir.select(false, is_nan, nan, rounded)
 }
 
-fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
+fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
     let width = ir.width();
     let half = to.is_half();
     let parts = in_registers(ir, a.parts);
@@ -61,7 +61,7 @@ fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
         }
         Compute::F32 => parts[0],
         // These are rounded once, from f64.
-        _ if half => return Err(Unprintable),
+        _ if half => return Err(NotEmitted),
         Compute::I32 => ir.op1(op::VCVTDQ2PS, parts[0]),
         Compute::F64 => {
             let [low, high] = parts.map(|p| ir.op1(op::VCVTPD2PS, p));
@@ -79,7 +79,7 @@ fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
             });
             ir.joined(low, high)
         }
-        _ => return Err(Unprintable),
+        _ => return Err(NotEmitted),
     };
     Ok(Value::one(Compute::F32, value))
 }
@@ -117,7 +117,7 @@ fn odd_beyond_f64(ir: &mut Ir, x: Virt) -> Virt {
     ir.select(true, beyond, y, x)
 }
 
-fn to_f64(ir: &mut Ir, a: Value) -> Result<Value, Unprintable> {
+fn to_f64(ir: &mut Ir, a: Value) -> Result<Value, NotEmitted> {
     let parts = in_registers(ir, a.parts);
     let parts = match a.ty {
         Compute::F64 => parts,
@@ -131,7 +131,7 @@ fn to_f64(ir: &mut Ir, a: Value) -> Result<Value, Unprintable> {
         }
         Compute::I64 if ir.target.evex => parts.map(|p| ir.op1(op::VCVTQQ2PD, p)),
         Compute::I64 => parts.map(|p| from_i64(ir, p)),
-        _ => return Err(Unprintable),
+        _ => return Err(NotEmitted),
     };
     Ok(Value {
         ty: Compute::F64,
@@ -146,16 +146,16 @@ fn range(to: DType) -> Option<(f64, f64)> {
 }
 
 /// A number of f32 that is clamped before it becomes an integer; the ends are f32 numbers.
-struct Cut {
+struct Clamp {
     x: Src,
     ends: (f64, f64),
     /// True if it is rounded to the nearest, not towards zero.
     nearest: bool,
 }
 
-impl Cut {
+impl Clamp {
     /// Returns the clamp of a number to a dtype's range. If its producer already clamps or rounds it, that is merged.
-    fn of(ir: &Ir, mut x: Src, (mut low, mut high): (f64, f64)) -> Cut {
+    fn of(ir: &Ir, mut x: Src, (mut low, mut high): (f64, f64)) -> Clamp {
         let mut nearest = false;
         while let Some((op, immediate, [Some(a), b, None])) = ir.made_by(x) {
             let is_whole = |n: f64| n.fract() == 0.0;
@@ -177,7 +177,7 @@ impl Cut {
             }
         }
         let ends = (low, high);
-        Cut { x, ends, nearest }
+        Clamp { x, ends, nearest }
     }
 }
 
@@ -202,9 +202,9 @@ fn clamped(ir: &mut Ir, wide: bool, x: Src, (low, high): (f64, f64)) -> Virt {
     ir.select(wide, nan, zero, y)
 }
 
-fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
+fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
     let width = ir.width();
-    let range = range(to).ok_or(Unprintable)?;
+    let range = range(to).ok_or(NotEmitted)?;
     let value = match a.ty {
         Compute::F32 if to == DType::I32 => {
             let x = a.parts[0];
@@ -219,7 +219,7 @@ fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
             ir.select(false, nan, zero, kept)
         }
         Compute::F32 => {
-            let Cut { x, ends, nearest } = Cut::of(ir, a.parts[0], range);
+            let Clamp { x, ends, nearest } = Clamp::of(ir, a.parts[0], range);
             let y = clamped(ir, false, x, ends);
             match nearest {
                 true => ir.op1(op::VCVTPS2DQ, y),
@@ -253,16 +253,16 @@ fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
                 _ => narrow,
             }
         }
-        Compute::Mask => return Err(Unprintable),
+        Compute::Mask => return Err(NotEmitted),
     };
     Ok(Value::one(Compute::I32, value))
 }
 
-fn to_i64(ir: &mut Ir, a: Value, to: DType) -> Result<Value, Unprintable> {
+fn to_i64(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
     let ty = Compute::I64;
     if a.ty.is_float() {
         if !ir.target.evex || to == DType::U64 {
-            return Err(Unprintable);
+            return Err(NotEmitted);
         }
         let a = to_f64(ir, a)?;
         return Ok(Value::of(ty, |p| {

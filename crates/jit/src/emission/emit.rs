@@ -4,7 +4,7 @@
 //! farthest is spilled.
 
 use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
-use super::places::{Place, Places, Tail};
+use super::places::{LaneLocation, Places, Tail};
 use super::pressure::uses;
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Asm, Mask, Mem, Operand, Operands, Vreg, Width, op};
@@ -117,7 +117,7 @@ impl<'a, P: Places> Emit<'a, P> {
                 },
                 Some(Src::Virt(v)),
             ) = (step.what, step.from[0])
-                && let Place::Register { at, .. } = self.find(key, step)
+                && let LaneLocation::Register { at, .. } = self.find(key, step)
             {
                 self.wanted[v.0 as usize] = Some(at[part(form)]);
             }
@@ -131,7 +131,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     /// Returns the place of an operand, for the group of lanes that a step belongs to.
-    pub(super) fn find(&mut self, key: Key, step: &Step) -> Place {
+    pub(super) fn find(&mut self, key: Key, step: &Step) -> LaneLocation {
         self.places.turn(usize::from(step.group));
         self.places.place(self.asm, key)
     }
@@ -458,11 +458,11 @@ impl<'a, P: Places> Emit<'a, P> {
             let slot = self.new_slot();
             let (at, bytes) = (self.slot(slot), self.vector(bytes));
             self.asm.op(op::VMOVSD_STORE, Width::X, (at, bytes));
-            place = Place::Vector(self.places.moved(self.asm, key, at));
+            place = LaneLocation::Vector(self.places.moved(self.asm, key, at));
             self.free_slots.push(slot);
             self.end(step, now);
         }
-        if let Place::Register { at, last } = place {
+        if let LaneLocation::Register { at, last } = place {
             self.at[to.0 as usize] = At::Vector(at[part(form)]);
             self.borrowed[to.0 as usize] = !last;
             return;
@@ -482,7 +482,7 @@ impl<'a, P: Places> Emit<'a, P> {
             panic!("a store of nothing");
         };
         let place = self.find(key, step);
-        if let Place::Register { at, .. } = place {
+        if let LaneLocation::Register { at, .. } = place {
             let from = self.register(value, now, &step.from);
             let to = at[part(form)];
             if from != to {

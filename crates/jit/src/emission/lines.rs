@@ -14,10 +14,10 @@ use super::emit::{Emit, load_constant};
 pub use super::ir::Key;
 use super::ir::{Cmp, Form, Ir, Src, Virt};
 use super::native;
-pub use super::places::{Place, Places, Run, Tail};
+pub use super::places::{LaneLocation, Places, Run, Tail};
 use super::pressure::{constant_uses, pressure};
 use super::primitive::{binary, select, unary};
-pub use super::value::Unprintable;
+pub use super::value::NotEmitted;
 use super::value::{Value, in_registers, is_wide};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Reduction;
@@ -63,7 +63,7 @@ impl Lines {
         about: &About,
         code: &[Inst],
         outputs: &[Reg],
-    ) -> Result<Lines, Unprintable> {
+    ) -> Result<Lines, NotEmitted> {
         let mut build = Build {
             ir: Ir::new(target),
             about,
@@ -146,7 +146,7 @@ impl Lines {
     /// Emits the code for one group of lanes: all of them, or those of the tail. It uses the registers `free` (at least
     /// [`Lines::LEAST`], and those that places give), the masks 3 to 7, and the bytes of [stack](Lines::stack) at
     /// `stack`.
-    pub fn print(
+    pub fn emit(
         &self,
         asm: &mut Asm,
         places: &mut impl Places,
@@ -174,17 +174,17 @@ pub(super) struct Build<'a> {
 }
 
 impl Build<'_> {
-    pub(super) fn ty(&self, r: Reg) -> Result<Compute, Unprintable> {
+    pub(super) fn ty(&self, r: Reg) -> Result<Compute, NotEmitted> {
         let ty = self.about.registers.get(usize::from(r.0));
-        ty.copied().ok_or(Unprintable)
+        ty.copied().ok_or(NotEmitted)
     }
 
-    pub(super) fn value(&mut self, r: Reg) -> Result<Value, Unprintable> {
+    pub(super) fn value(&mut self, r: Reg) -> Result<Value, NotEmitted> {
         if let Some(v) = self.values.get(&r.0) {
             return Ok(*v);
         }
         if self.accumulators.contains(&r.0) {
-            return Err(Unprintable);
+            return Err(NotEmitted);
         }
         let ty = self.ty(r)?;
         let constant = self.about.constants.iter().find(|(c, _)| *c == r);
@@ -196,7 +196,7 @@ impl Build<'_> {
         Ok(value)
     }
 
-    pub(super) fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, Unprintable> {
+    pub(super) fn constant(&mut self, x: Scalar, ty: Compute) -> Result<Value, NotEmitted> {
         let bits = scalar_bits(x, ty);
         Ok(match ty {
             Compute::F32 => Value::one(ty, self.ir.f32(f32::from_bits(bits as u32))),
@@ -241,7 +241,7 @@ impl Build<'_> {
     }
 
     /// Stores a value of a dtype's compute type as elements of the dtype.
-    fn store(&mut self, to: Key, dtype: DType, value: Value) -> Result<(), Unprintable> {
+    fn store(&mut self, to: Key, dtype: DType, value: Value) -> Result<(), NotEmitted> {
         let ir = &mut self.ir;
         let evex = ir.target.evex;
         let [low, high] = value.parts;
@@ -309,7 +309,7 @@ impl Build<'_> {
         ir.op1_of(op::VPERMQ, width, Some(0x08), packed)
     }
 
-    fn inst(&mut self, inst: &Inst) -> Result<(), Unprintable> {
+    fn inst(&mut self, inst: &Inst) -> Result<(), NotEmitted> {
         let (dst, value) = match inst {
             Inst::Load { dst, access } => {
                 let dtype = (self.about.dtypes)(*access);
@@ -332,7 +332,7 @@ impl Build<'_> {
             } => {
                 let (a, b) = (self.value(*a)?, self.value(*b)?);
                 let value = match binary(&mut self.ir, *op, a, b) {
-                    Err(Unprintable) if a.ty != Compute::Mask => {
+                    Err(NotEmitted) if a.ty != Compute::Mask => {
                         native::binary_of(&mut self.ir, *op, [a, b], *site)
                     }
                     value => value?,
@@ -375,10 +375,10 @@ impl Build<'_> {
                 strides,
             } => {
                 let [Dim::Const(stride)] = strides[..] else {
-                    return Err(Unprintable);
+                    return Err(NotEmitted);
                 };
                 let Dim::Const(n) = offset else {
-                    return Err(Unprintable);
+                    return Err(NotEmitted);
                 };
                 (*dst, self.index(*dst, *n as u16, stride)?)
             }
@@ -389,18 +389,18 @@ impl Build<'_> {
                 offset,
                 index,
             } => (*dst, self.random(*kind, *dst, [*seed, *offset, *index])?),
-            Inst::ArgReduce { .. } => return Err(Unprintable),
+            Inst::ArgReduce { .. } => return Err(NotEmitted),
         };
         self.accumulators.remove(&dst.0);
         self.values.insert(dst.0, value);
         Ok(())
     }
 
-    fn reduce(&mut self, reduction: Reduction, acc: Reg, a: Reg) -> Result<(), Unprintable> {
+    fn reduce(&mut self, reduction: Reduction, acc: Reg, a: Reg) -> Result<(), NotEmitted> {
         let a = self.value(a)?;
         let ty = a.ty;
         if ty == Compute::Mask {
-            return Err(Unprintable);
+            return Err(NotEmitted);
         }
         let wide = is_wide(ty);
         let parts = Value::of(ty, |p| {

@@ -5,7 +5,7 @@ use super::ir::{Do, Ir, Key, Src, Virt};
 use super::lines::Build;
 use super::primitive::{binary, select};
 use super::stage::Elements;
-use super::value::{Unprintable, Value};
+use super::value::{NotEmitted, Value};
 use super::{cast, native, random};
 use kiln_base::prim::{Binary, RandomKind};
 use kiln_base::{Compute, DType, Dim, Scalar};
@@ -19,7 +19,7 @@ impl Build<'_> {
         dst: Reg,
         number: u16,
         stride: i64,
-    ) -> Result<Value, Unprintable> {
+    ) -> Result<Value, NotEmitted> {
         if stride == 1 {
             self.lined.insert(dst.0);
         }
@@ -32,7 +32,7 @@ impl Build<'_> {
         binary(&mut self.ir, Binary::Add, first, by)
     }
 
-    fn times(&mut self, x: Value, by: i64) -> Result<Value, Unprintable> {
+    fn times(&mut self, x: Value, by: i64) -> Result<Value, NotEmitted> {
         if by == 1 {
             return Ok(x);
         }
@@ -42,13 +42,13 @@ impl Build<'_> {
 
     /// Loads elements at data-dependent addresses. The first part is the one that does not depend on data. Its stride
     /// is 1, its extent is the number of all addresses, and its site is one of [`Elements`].
-    pub(super) fn load_at(&mut self, access: u16, parts: &[Dynamic]) -> Result<Value, Unprintable> {
+    pub(super) fn load_at(&mut self, access: u16, parts: &[Dynamic]) -> Result<Value, NotEmitted> {
         let [first, rest @ ..] = parts else {
-            return Err(Unprintable);
+            return Err(NotEmitted);
         };
         let number = |d: &Dim| match d {
             Dim::Const(n) => Ok(*n),
-            _ => Err(Unprintable),
+            _ => Err(NotEmitted),
         };
         let zero = self.constant(Scalar::Int(0), Compute::I64)?;
         let mut address = self.value(first.index)?;
@@ -121,12 +121,12 @@ impl Build<'_> {
                 let parts = [x, upper].map(|x| ir.op1(op::VPMOVZXDQ, x).into());
                 Ok(Value { ty, parts })
             }
-            _ => Err(Unprintable),
+            _ => Err(NotEmitted),
         }
     }
 
     /// Returns a mask of the numbers outside `0..extent`.
-    fn outside(&mut self, x: Value, extent: Value) -> Result<Virt, Unprintable> {
+    fn outside(&mut self, x: Value, extent: Value) -> Result<Virt, NotEmitted> {
         let zero = self.constant(Scalar::Int(0), Compute::I64)?;
         let below = binary(&mut self.ir, Binary::Lt, x, zero)?.mask()?;
         let above = binary(&mut self.ir, Binary::Ge, x, extent)?.mask()?;
@@ -139,7 +139,7 @@ impl Build<'_> {
         kind: RandomKind,
         dst: Reg,
         from: [Reg; 3],
-    ) -> Result<Value, Unprintable> {
+    ) -> Result<Value, NotEmitted> {
         let [_, _, index] = from;
         let same = from[..2].iter().all(|r| (self.about.same)(*r));
         let side_by_side = same && self.lined.contains(&index.0);

@@ -2,7 +2,7 @@
 
 use super::emit::{Emit, part};
 use super::ir::{Form, Key, Src, Step};
-use super::places::{Place, Places, Tail};
+use super::places::{LaneLocation, Places, Tail};
 use kiln_x86::{Condition, Gpr, Mask, MaskOp, Mem, Op, Vreg, Width, op};
 
 /// Returns the byte offset of part `p` of a form in a group of lanes.
@@ -43,13 +43,13 @@ impl<P: Places> Emit<'_, P> {
     }
 
     /// Loads elements in the given form from memory into a register.
-    pub(super) fn load_vector(&mut self, place: Place, form: Form, to: Vreg, now: u32) {
+    pub(super) fn load_vector(&mut self, place: LaneLocation, form: Form, to: Vreg, now: u32) {
         let full = self.width();
         let from = match place {
-            Place::Splat(m) => return self.load_splat(m, form, to),
-            Place::Lanes { first, plus } => return self.load_lanes(first, plus, form, to),
-            Place::Vector(m) | Place::Stream(m) => m.plus(offset(form, full)),
-            Place::Register { .. } => panic!("registers are not loaded"),
+            LaneLocation::Splat(m) => return self.load_splat(m, form, to),
+            LaneLocation::Lanes { first, plus } => return self.load_lanes(first, plus, form, to),
+            LaneLocation::Vector(m) | LaneLocation::Stream(m) => m.plus(offset(form, full)),
+            LaneLocation::Register { .. } => panic!("registers are not loaded"),
         };
         let op = match form {
             Form::Word => op::VMOVUPS,
@@ -147,7 +147,7 @@ impl<P: Places> Emit<'_, P> {
         let [Some(fill), Some(at), Some(last @ Src::Virt(mask))] = step.from else {
             panic!("three operands");
         };
-        let Place::Splat(base) = self.find(key, step) else {
+        let LaneLocation::Splat(base) = self.find(key, step) else {
             panic!("a gather is from memory");
         };
         let (width, busy) = (self.width(), &step.from);
@@ -187,23 +187,25 @@ impl<P: Places> Emit<'_, P> {
     }
 
     /// Loads bytes as a mask of those that are not 0; `r` is a temporary register.
-    pub(super) fn load_bits(&mut self, place: Place, to: Mask, r: Vreg) {
+    pub(super) fn load_bits(&mut self, place: LaneLocation, to: Mask, r: Vreg) {
         match (place, self.tail) {
-            (Place::Splat(m), _) => self.asm.op(op::VPBROADCASTB, Width::X, (r, m)),
-            (Place::Vector(m) | Place::Stream(m), Some(Tail::Bits { low, .. })) => {
+            (LaneLocation::Splat(m), _) => self.asm.op(op::VPBROADCASTB, Width::X, (r, m)),
+            (LaneLocation::Vector(m) | LaneLocation::Stream(m), Some(Tail::Bits { low, .. })) => {
                 self.asm.masked(op::VMOVDQU8, Width::X, (low, true), (r, m));
             }
-            (Place::Vector(m) | Place::Stream(m), _) => {
+            (LaneLocation::Vector(m) | LaneLocation::Stream(m), _) => {
                 self.asm.op(op::VMOVDQU, Width::X, (r, m));
             }
-            (Place::Register { .. } | Place::Lanes { .. }, _) => panic!("bytes are in memory"),
+            (LaneLocation::Register { .. } | LaneLocation::Lanes { .. }, _) => {
+                panic!("bytes are in memory")
+            }
         }
         self.asm.op(op::VPTESTMB, Width::X, (to, r, r));
     }
 
     /// Stores a mask as bytes of 0 and 1.
-    pub(super) fn store_bits(&mut self, place: Place, from: Mask, r: Vreg) {
-        let (Place::Vector(m) | Place::Stream(m)) = place else {
+    pub(super) fn store_bits(&mut self, place: LaneLocation, from: Mask, r: Vreg) {
+        let (LaneLocation::Vector(m) | LaneLocation::Stream(m)) = place else {
             panic!("bytes are stored side by side");
         };
         let ones = self.asm.constant(&[1; 16]);
@@ -221,7 +223,7 @@ impl<P: Places> Emit<'_, P> {
     /// Stores a register as elements in memory.
     pub(super) fn store_vector(
         &mut self,
-        place: Place,
+        place: LaneLocation,
         form: Form,
         from: Vreg,
         now: u32,
@@ -229,8 +231,8 @@ impl<P: Places> Emit<'_, P> {
     ) {
         let full = self.width();
         let (to, stream) = match place {
-            Place::Vector(m) => (m, false),
-            Place::Stream(m) => (m, true),
+            LaneLocation::Vector(m) => (m, false),
+            LaneLocation::Stream(m) => (m, true),
             place => panic!("a store to {place:?}"),
         };
         let to = to.plus(offset(form, full));

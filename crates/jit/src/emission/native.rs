@@ -24,21 +24,21 @@ const SLOT: usize = 64;
 /// The parameters of a function: the primitive, the half of a group, the number of lanes, and the site that it reports
 /// at.
 #[derive(Copy, Clone)]
-struct Told {
+struct FunctionCall {
     what: u8,
     upper: bool,
     lanes: u8,
     site: u32,
 }
 
-impl Told {
+impl FunctionCall {
     fn bits(self) -> u64 {
         let site = u64::from(self.site) << 32;
         site | u64::from(self.upper) << 16 | u64::from(self.lanes) << 8 | u64::from(self.what)
     }
 
-    fn of(bits: u64) -> Told {
-        Told {
+    fn of(bits: u64) -> FunctionCall {
+        FunctionCall {
             what: bits as u8,
             upper: bits >> 16 & 1 == 1,
             lanes: (bits >> 8) as u8,
@@ -76,7 +76,7 @@ unsafe extern "sysv64" fn unary<T: Elem>(
     _: u64,
     _: u64,
 ) -> u64 {
-    let told = Told::of(told);
+    let told = FunctionCall::of(told);
     let op = Unary::ALL[usize::from(told.what)];
     for i in 0..told.lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
@@ -93,7 +93,7 @@ unsafe extern "sysv64" fn binary<T: Elem>(
     lane: u64,
     _: u64,
 ) -> u64 {
-    let told = Told::of(told);
+    let told = FunctionCall::of(told);
     let op = Binary::ALL[usize::from(told.what)];
     let (first, lanes) = told.lanes(count);
     for i in 0..lanes {
@@ -126,7 +126,7 @@ unsafe extern "sysv64" fn cast<S: Elem, D: Element, const UNSIGNED: bool>(
 where
     D::C: Elem,
 {
-    for i in 0..Told::of(told).lanes(count).1 {
+    for i in 0..FunctionCall::of(told).lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
             let x = *slot::<S>(slots, 1).add(i);
@@ -163,7 +163,7 @@ unsafe extern "sysv64" fn random(
         }
     }
     use RandomKind::{Bits, Normal, Uniform};
-    let told = Told::of(told);
+    let told = FunctionCall::of(told);
     let lanes = told.lanes(count).1;
     // SAFETY: the caller's.
     unsafe {
@@ -185,7 +185,7 @@ unsafe extern "sysv64" fn report(
     lane: u64,
     _: u64,
 ) -> u64 {
-    let told = Told::of(told);
+    let told = FunctionCall::of(told);
     let (first, lanes) = told.lanes(count);
     for i in 0..lanes {
         // SAFETY: a slot has room for the lanes of a group; the context is that of the run.
@@ -202,7 +202,7 @@ unsafe extern "sysv64" fn report(
 /// Adds a call for each half of a group if an operand or the result has 64 bits per lane, otherwise one call.
 fn call(
     ir: &mut Ir,
-    (f, told): (Function, Told),
+    (f, told): (Function, FunctionCall),
     reports: bool,
     ty: Compute,
     from: &[Value],
@@ -211,7 +211,7 @@ fn call(
     let halves = is_wide(ty) || from.iter().any(|v| is_wide(v.ty));
     let lanes = ir.target.lanes() / if halves { 2 } else { 1 };
     let mut of = |upper: bool| {
-        let told = Told {
+        let told = FunctionCall {
             upper,
             lanes: lanes as u8,
             ..told
@@ -261,7 +261,7 @@ fn call(
     }
 }
 
-const NOTHING: Told = Told {
+const NOTHING: FunctionCall = FunctionCall {
     what: 0,
     upper: false,
     lanes: 0,
@@ -271,7 +271,7 @@ const NOTHING: Told = Told {
 /// Adds a primitive on one value, lane by lane.
 pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value) -> Value {
     let f = with_compute!(a.ty, T => unary::<T> as Function);
-    let told = Told {
+    let told = FunctionCall {
         what: op as u8,
         ..NOTHING
     };
@@ -280,7 +280,7 @@ pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value) -> Value {
 
 /// Adds the same on f32, called only if any lane of a mask is set; otherwise the result is arbitrary.
 pub(super) fn unary_where(ir: &mut Ir, op: Unary, a: Value, mask: Virt) -> Src {
-    let told = Told {
+    let told = FunctionCall {
         what: op as u8,
         ..NOTHING
     };
@@ -291,7 +291,7 @@ pub(super) fn unary_where(ir: &mut Ir, op: Unary, a: Value, mask: Virt) -> Src {
 pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) -> Value {
     let f = with_compute!(a.ty, T => binary::<T> as Function);
     let reports = op.divides() && !a.ty.is_float();
-    let told = Told {
+    let told = FunctionCall {
         what: op as u8,
         site,
         ..NOTHING
@@ -310,7 +310,7 @@ pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
 
 /// Adds random numbers of 64 bits, from seeds and positions.
 pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
-    let told = Told {
+    let told = FunctionCall {
         what: kind as u8,
         ..NOTHING
     };
@@ -319,7 +319,7 @@ pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value
 
 /// Adds the report of the lanes of a mask, whose index is not below an extent.
 pub(super) fn check(ir: &mut Ir, from: [Value; 2], outside: Virt, site: u32) {
-    let told = Told { site, ..NOTHING };
+    let told = FunctionCall { site, ..NOTHING };
     call(ir, (report, told), true, Compute::I64, &from, Some(outside));
 }
 

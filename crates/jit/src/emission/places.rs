@@ -5,7 +5,7 @@ use kiln_x86::{Asm, Gpr, Mask, Mem, Vreg};
 
 /// The place of the elements of a group of lanes.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub enum Place {
+pub enum LaneLocation {
     /// Contiguous in memory, in the order of lanes.
     Vector(Mem),
     /// The same, for non-temporal stores: 32 or 64 bits per element, aligned to a group's vector.
@@ -35,7 +35,7 @@ pub struct Run {
 pub trait Places {
     /// Returns the place of an operand. [`Key::Access`] is in memory as the access' dtype, the others have their
     /// register's type ([`Key::Slot`] the slot's). Masks are bytes of 0 and 1.
-    fn place(&mut self, asm: &mut Asm, key: Key) -> Place;
+    fn place(&mut self, asm: &mut Asm, key: Key) -> LaneLocation;
 
     /// Returns the address of an access, advanced by a number of bytes in memory.
     fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {

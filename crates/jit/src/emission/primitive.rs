@@ -1,14 +1,14 @@
 //! Primitives on values of a group of lanes.
 
 use super::ir::{Cmp, Ir, Src, Virt};
-use super::value::{Unprintable, Value, in_registers, is_wide};
+use super::value::{NotEmitted, Value, in_registers, is_wide};
 use super::{math, native};
 use kiln_base::Compute;
 use kiln_base::prim::{Binary, Unary};
 use kiln_x86::{MaskOp, op};
 
 /// Returns `mask ? a : b`.
-pub(super) fn select(ir: &mut Ir, m: Virt, a: Value, b: Value) -> Result<Value, Unprintable> {
+pub(super) fn select(ir: &mut Ir, m: Virt, a: Value, b: Value) -> Result<Value, NotEmitted> {
     let ty = a.ty;
     if ty == Compute::Mask {
         let (a, b) = (a.mask()?, b.mask()?);
@@ -46,7 +46,7 @@ fn each(ir: &mut Ir, ty: Compute, mut f: impl FnMut(&mut Ir, usize) -> Virt) -> 
 }
 
 /// Returns 1 where a mask is set, otherwise 0.
-pub(super) fn as_number(ir: &mut Ir, m: Virt, ty: Compute) -> Result<Value, Unprintable> {
+pub(super) fn as_number(ir: &mut Ir, m: Virt, ty: Compute) -> Result<Value, NotEmitted> {
     let of = |ir: &mut Ir, x: i64| {
         let part = match ty {
             Compute::F32 => ir.f32(x as f32),
@@ -69,7 +69,7 @@ pub(super) fn zero(ir: &mut Ir, ty: Compute) -> Src {
 }
 
 /// Returns a mask of the lanes where a value is not zero.
-pub(super) fn is_set(ir: &mut Ir, a: Value) -> Result<Virt, Unprintable> {
+pub(super) fn is_set(ir: &mut Ir, a: Value) -> Result<Virt, NotEmitted> {
     if a.ty == Compute::Mask {
         return a.mask();
     }
@@ -83,7 +83,7 @@ pub(super) fn is_set(ir: &mut Ir, a: Value) -> Result<Virt, Unprintable> {
 }
 
 /// Returns a primitive on one value.
-pub(super) fn unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable> {
+pub(super) fn unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, NotEmitted> {
     match a.ty {
         Compute::F32 | Compute::F64 => float_unary(ir, what, a),
         Compute::I32 | Compute::I64 => int_unary(ir, what, a),
@@ -94,7 +94,7 @@ pub(super) fn unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprint
     }
 }
 
-fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable> {
+fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, NotEmitted> {
     use Unary::*;
     let ty = a.ty;
     let wide = is_wide(ty);
@@ -175,7 +175,7 @@ fn float_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable>
     })
 }
 
-fn int_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable> {
+fn int_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, NotEmitted> {
     use Unary::*;
     let ty = a.ty;
     let wide = is_wide(ty);
@@ -201,7 +201,7 @@ fn int_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, Unprintable> {
             let (zero, one) = (ir.i32(0), ir.i32(1));
             Value::one(Compute::Mask, ir.compare_int(false, Cmp::Eq, zero, one))
         }
-        _ => return Err(Unprintable),
+        _ => return Err(NotEmitted),
     })
 }
 
@@ -218,7 +218,7 @@ fn comparison(what: Binary) -> Option<Cmp> {
 }
 
 /// Returns a primitive on two values.
-pub(super) fn binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Unprintable> {
+pub(super) fn binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, NotEmitted> {
     let ty = a.ty;
     let wide = is_wide(ty);
     if ty == Compute::Mask {
@@ -236,7 +236,7 @@ pub(super) fn binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Va
     }
 }
 
-fn mask_binary(ir: &mut Ir, what: Binary, a: Virt, b: Virt) -> Result<Value, Unprintable> {
+fn mask_binary(ir: &mut Ir, what: Binary, a: Virt, b: Virt) -> Result<Value, NotEmitted> {
     let m = match what {
         Binary::And | Binary::Min => ir.masks(MaskOp::And, a, b),
         Binary::Or | Binary::Max => ir.masks(MaskOp::Or, a, b),
@@ -252,12 +252,12 @@ fn mask_binary(ir: &mut Ir, what: Binary, a: Virt, b: Virt) -> Result<Value, Unp
             let m = ir.masks(MaskOp::AndNot, a, b);
             ir.not_mask(m)
         }
-        _ => return Err(Unprintable),
+        _ => return Err(NotEmitted),
     };
     Ok(Value::one(Compute::Mask, m))
 }
 
-fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Unprintable> {
+fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, NotEmitted> {
     let ty = a.ty;
     let wide = is_wide(ty);
     let pick = |single, double| if wide { double } else { single };
@@ -309,11 +309,11 @@ fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, 
             let m = ir.masks(how, a, b);
             as_number(ir, m, ty)?
         }
-        _ => return Err(Unprintable),
+        _ => return Err(NotEmitted),
     })
 }
 
-fn int_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Unprintable> {
+fn int_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, NotEmitted> {
     let ty = a.ty;
     let wide = is_wide(ty);
     let evex = ir.target.evex;
@@ -359,6 +359,6 @@ fn int_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, Un
         Binary::Shl => plain(ir, pick(op::VPSLLVD, op::VPSLLVQ)),
         Binary::Shr if !wide => plain(ir, op::VPSRAVD),
         Binary::Shr if evex => plain(ir, op::VPSRAVQ),
-        _ => return Err(Unprintable),
+        _ => return Err(NotEmitted),
     })
 }

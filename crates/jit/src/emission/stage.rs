@@ -6,18 +6,18 @@
 //! lane by lane run over steps: the table then has a row of addresses for each step, and a group of lanes goes through
 //! all steps with its accumulators in registers. Short runs of lanes at different addresses may be rows too.
 
+mod emit;
 mod fold;
-mod print;
 mod steps;
 #[cfg(test)]
 mod tests;
 
 use super::Target;
-use super::lines::{About, Key, Lines, Unprintable};
+use super::lines::{About, Key, Lines, NotEmitted};
+pub use emit::emit;
 use hashbrown::HashSet;
 use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_plan::tile::{Inst, Reg};
-pub use print::print;
 
 /// The layout of an operand's elements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Body {
         target: Target,
         code: &[Inst],
         outputs: &[Reg],
-    ) -> Result<Lines, Unprintable> {
+    ) -> Result<Lines, NotEmitted> {
         self.about(|about| Lines::new(target, about, code, outputs))
     }
 

@@ -7,7 +7,7 @@ use kiln_x86::op;
 
 /// The error of a list with an instruction that can't be emitted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Unprintable;
+pub struct NotEmitted;
 
 /// A value of a group of lanes.
 #[derive(Copy, Clone, Debug)]
@@ -36,10 +36,10 @@ impl Value {
         Value::one(ty, part(0))
     }
 
-    pub(super) fn mask(&self) -> Result<Virt, Unprintable> {
+    pub(super) fn mask(&self) -> Result<Virt, NotEmitted> {
         match self.parts[0] {
             Src::Virt(v) => Ok(v),
-            Src::Const(_) => Err(Unprintable),
+            Src::Const(_) => Err(NotEmitted),
         }
     }
 }

@@ -11,31 +11,31 @@ const MAPPED: usize = 2 << 20;
 
 /// A zero-initialised, aligned block that is freed on drop.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct AlignedBlock {
     ptr: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: a block is plain memory that it alone owns; access is governed by its `Storage`.
-unsafe impl Send for Block {}
+unsafe impl Send for AlignedBlock {}
 // SAFETY: as above; a shared block gives out only its address.
-unsafe impl Sync for Block {}
+unsafe impl Sync for AlignedBlock {}
 
 /// The alignment of the address of an empty block.
 #[repr(align(64))]
 struct Line;
 
-impl Block {
+impl AlignedBlock {
     /// The empty block, at an aligned address.
-    pub(super) const EMPTY: Block = Block {
+    pub(super) const EMPTY: AlignedBlock = AlignedBlock {
         ptr: NonNull::<Line>::dangling().cast(),
         len: 0,
     };
 
     /// Allocates a block of `len` bytes; returns `None` if the system has none.
-    pub(super) fn new(len: usize) -> Option<Block> {
+    pub(super) fn new(len: usize) -> Option<AlignedBlock> {
         if len == 0 {
-            return Some(Block::EMPTY);
+            return Some(AlignedBlock::EMPTY);
         }
         let ptr = if cfg!(target_os = "linux") && len >= MAPPED {
             map(len)?
@@ -44,7 +44,7 @@ impl Block {
             // SAFETY: the layout's size is not zero.
             NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?
         };
-        Some(Block { ptr, len })
+        Some(AlignedBlock { ptr, len })
     }
 
     #[inline]
@@ -58,7 +58,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for AlignedBlock {
     fn drop(&mut self) {
         if self.len == 0 {
             return;

@@ -6,7 +6,7 @@ use crate::postorder::{Key, postorder};
 use crate::recorder::Recorder;
 use crate::{Error, ErrorKind};
 use hashbrown::HashMap;
-use kiln_autodiff::{Observer, Place, Problem, Rule, Step};
+use kiln_autodiff::{Observer, Problem, Rule, Step, StepOutput};
 use kiln_ir::{Builder, OpError, ops};
 use smallvec::SmallVec;
 use std::convert::Infallible;
@@ -204,7 +204,7 @@ impl Region {
             Source::Outer(at) => Some((*at, 0)),
             Source::Entry(at, output) => Some((first + at, *output)),
         };
-        let mut seeds: Vec<(Place, Handle)> = Vec::new();
+        let mut seeds: Vec<(StepOutput, Handle)> = Vec::new();
         for (end, g) in ends.iter().zip(cotangents) {
             if let (Some(at), Some(g)) = (place(end), g) {
                 seeds.push((at, g.clone()));
@@ -245,7 +245,7 @@ impl Region {
                 outputs,
             });
         }
-        let targets: Vec<Place> = (0..first).map(|at| (at, 0)).collect();
+        let targets: Vec<StepOutput> = (0..first).map(|at| (at, 0)).collect();
         let found = kiln_autodiff::backward(&mut b, &steps, seeds, &targets, &mut Watch(self));
         found.map_err(|p: Problem| p.error)
     }
@@ -334,7 +334,7 @@ impl Observer<Recorder> for Watch<'_> {
         }
     }
 
-    fn gradient(&mut self, _: &mut Recorder, of: Place, g: Handle) -> Result<Handle, OpError> {
+    fn gradient(&mut self, _: &mut Recorder, of: StepOutput, g: Handle) -> Result<Handle, OpError> {
         match self.grad(of.0) {
             Some(node) => node.observe(of.1, g),
             None => Ok(g),

@@ -175,7 +175,7 @@ pub struct GradNode {
 #[derive(Clone)]
 pub struct Saved {
     /// The node whose values are the outputs.
-    pub held: Held,
+    pub held: SavedNode,
     /// A user's function; the derivative of the node's op where `None`.
     pub custom: Option<Arc<CustomRule>>,
     /// The operands, and the destinations of their gradients.
@@ -188,13 +188,13 @@ pub type CustomRule = dyn Fn(&[Handle], &[Handle], &[Option<Handle>], &[bool]) -
     + Sync;
 
 /// A node whose values a backward pass may need; reads keep those that a plan writes anyway.
-pub struct Held(Arc<Node>);
+pub struct SavedNode(Arc<Node>);
 
-impl Held {
+impl SavedNode {
     /// Keeps the values of a node.
-    pub fn new(node: &Arc<Node>) -> Held {
+    pub fn new(node: &Arc<Node>) -> SavedNode {
         node.saved.fetch_add(1, Ordering::Relaxed);
-        Held(node.clone())
+        SavedNode(node.clone())
     }
 
     /// The node.
@@ -203,13 +203,13 @@ impl Held {
     }
 }
 
-impl Clone for Held {
-    fn clone(&self) -> Held {
-        Held::new(&self.0)
+impl Clone for SavedNode {
+    fn clone(&self) -> SavedNode {
+        SavedNode::new(&self.0)
     }
 }
 
-impl Drop for Held {
+impl Drop for SavedNode {
     fn drop(&mut self) {
         self.0.saved.fetch_sub(1, Ordering::Relaxed);
     }
@@ -248,7 +248,7 @@ impl GradNode {
             loc,
             called,
             saved: Mutex::new(Some(Saved {
-                held: Held::new(node),
+                held: SavedNode::new(node),
                 custom,
                 inputs: inputs.iter().map(operand).collect(),
             })),

@@ -6,7 +6,7 @@ use super::{enable_grad, no_grad};
 use crate::node::Handle;
 use crate::recorder::Recorder;
 use crate::{Error, ErrorKind, Result};
-use kiln_autodiff::{Observer, Place};
+use kiln_autodiff::{Observer, StepOutput};
 use kiln_base::Loc;
 use kiln_ir::{Fact, OpError};
 use std::panic::Location;
@@ -24,7 +24,7 @@ impl Observer<Recorder> for Watch<'_> {
         }
     }
 
-    fn gradient(&mut self, _: &mut Recorder, of: Place, g: Handle) -> Result<Handle, OpError> {
+    fn gradient(&mut self, _: &mut Recorder, of: StepOutput, g: Handle) -> Result<Handle, OpError> {
         match &self.walk.entries[of.0] {
             Entry::Leaf(leaf) => {
                 let fact = g.fact().clone();
@@ -46,7 +46,7 @@ pub struct Keep {
 }
 
 /// A leaf, where leaves were requested, and the gradient found.
-pub type Found = (Option<Arc<Leaf>>, Option<Handle>);
+pub type LeafGradient = (Option<Arc<Leaf>>, Option<Handle>);
 
 /// Computes the gradients of `targets` (all leaves if `None`); returns them with the leaves.
 pub fn run(
@@ -54,10 +54,10 @@ pub fn run(
     targets: Option<&[&Handle]>,
     keep: Keep,
     loc: &'static Location<'static>,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<LeafGradient>> {
     let roots: Vec<&Handle> = outputs.iter().map(|(y, _)| *y).collect();
     let walk = Walk::of(&roots, loc)?;
-    let mut places: Vec<Option<Place>> = Vec::new();
+    let mut places: Vec<Option<StepOutput>> = Vec::new();
     let mut leaves: Vec<Option<Arc<Leaf>>> = Vec::new();
     match targets {
         Some(targets) => {
@@ -77,7 +77,7 @@ pub fn run(
     for (y, g) in outputs {
         seeds.extend(walk.place(&y.edge).map(|place| (place, g.clone())));
     }
-    let wanted: Vec<Place> = places.iter().flatten().copied().collect();
+    let wanted: Vec<StepOutput> = places.iter().flatten().copied().collect();
     let chain = || {
         let steps = walk.steps(keep.create);
         let mut recorder = Recorder::backward(loc, roots[0].node.device);
@@ -103,7 +103,7 @@ pub fn run(
         }
     }
     let mut found = found.into_iter();
-    let gradient = |place: Option<Place>| place.and_then(|_| found.next().flatten());
+    let gradient = |place: Option<StepOutput>| place.and_then(|_| found.next().flatten());
     Ok(leaves
         .into_iter()
         .zip(places.into_iter().map(gradient).collect::<Vec<_>>())

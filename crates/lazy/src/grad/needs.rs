@@ -2,7 +2,7 @@
 
 use super::walk::{Entry, Walk};
 use crate::node::{Handle, Node, Operand};
-use kiln_autodiff::Place;
+use kiln_autodiff::StepOutput;
 use kiln_ir::{Builder, Fact, Op, OpError, Pw};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -23,7 +23,7 @@ pub struct Needed {
 pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed> {
     let walk = Walk::of_pending(losses, loc);
     let seed = |t: &&Handle| Some((walk.place(&t.edge)?, Value::computed(t.fact().clone())));
-    let seeds: Vec<(Place, Value)> = losses.iter().filter_map(seed).collect();
+    let seeds: Vec<(StepOutput, Value)> = losses.iter().filter_map(seed).collect();
     if seeds.is_empty() {
         return Vec::new();
     }
@@ -40,7 +40,7 @@ pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed
     };
     let steps = walk.steps_of(|_| &opaque, |node, output, _| Value::of(node, output));
     let leaf = |(i, e): (usize, &Entry)| (!matches!(e, Entry::Node(..))).then_some((i, 0));
-    let leaves: Vec<Place> = walk.entries.iter().enumerate().filter_map(leaf).collect();
+    let leaves: Vec<StepOutput> = walk.entries.iter().enumerate().filter_map(leaf).collect();
     // The backward pass itself reports an op without derivative.
     let _ = kiln_autodiff::backward(&mut b, &steps, seeds, &leaves, &mut ());
     drop(steps);

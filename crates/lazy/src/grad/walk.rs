@@ -5,7 +5,7 @@ use crate::node::{Handle, Node};
 use crate::postorder::{Key, postorder};
 use crate::{Error, ErrorKind, Result};
 use hashbrown::HashMap;
-use kiln_autodiff::{Custom, Place, Rule, Step};
+use kiln_autodiff::{Custom, Rule, Step, StepOutput};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl Walk {
     }
 
     /// The place that an edge leads to.
-    pub fn place(&self, edge: &Edge) -> Option<Place> {
+    pub fn place(&self, edge: &Edge) -> Option<StepOutput> {
         match edge {
             Edge::None => None,
             Edge::Leaf(leaf) => Some((*self.known.get(&Key::whole(leaf))?, 0)),

@@ -14,10 +14,10 @@ use std::sync::{Arc, Weak};
 const LIMIT: usize = 1 << 13;
 
 thread_local! {
-    static RECORDED: RefCell<Recorded> = const { RefCell::new(Recorded { nodes: Vec::new(), limit: LIMIT }) };
+    static RECORDED: RefCell<Unrealised> = const { RefCell::new(Unrealised { nodes: Vec::new(), limit: LIMIT }) };
 }
 
-struct Recorded {
+struct Unrealised {
     nodes: Vec<Weak<Node>>,
     /// The number of nodes at which to count again.
     limit: usize,

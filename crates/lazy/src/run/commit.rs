@@ -144,12 +144,12 @@ impl Running {
     pub fn finish<'a>(
         self,
         values: &[Buffer],
-        given: impl IntoIterator<Item = Given<'a>>,
+        given: impl IntoIterator<Item = CellUpdate<'a>>,
         sites: &[Site],
         gather: &Gather,
     ) {
         let mut storing = Storing::new(values);
-        for Given {
+        for CellUpdate {
             cell,
             position,
             old,
@@ -164,7 +164,7 @@ impl Running {
 }
 
 /// A value that a cell is given.
-pub struct Given<'a> {
+pub struct CellUpdate<'a> {
     /// The cell.
     pub cell: &'a Busy,
     /// The position of the value among those of the run.

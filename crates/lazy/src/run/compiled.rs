@@ -9,7 +9,7 @@ mod small;
 mod verify;
 
 use self::small::Small;
-use super::commit::{self, Donor, Given, Inputs, Running};
+use super::commit::{self, CellUpdate, Donor, Inputs, Running};
 use super::gather::Gather;
 use super::{anomaly, errors, profiler, read};
 use crate::cell::{Busy, Cell};
@@ -105,7 +105,7 @@ impl Program {
             errors::run_error_with(e, &self.gather, loc, &given)
         })?;
         let given = self.written().filter_map(|(cell, state)| {
-            Some(Given {
+            Some(CellUpdate {
                 cell: busy(&cells, cell),
                 position: state.output? as usize,
                 old: state.input.map(|i| i as usize),

@@ -1,7 +1,7 @@
 //! Reads: compiles the program of a value, runs it, keeps the results and commits the assignments.
 
 use super::cached::cache;
-use super::commit::{self, Donor, Given, Inputs, Running};
+use super::commit::{self, CellUpdate, Donor, Inputs, Running};
 use super::errors::{check_process, compile_error, forbid_while_compiling, run_error};
 use super::gather::Missing;
 use super::wanted::{Wanted, is_product};
@@ -430,7 +430,7 @@ impl Run {
         drop(released);
         let given = self.pending.cells.iter().enumerate();
         let given = given.filter_map(|(i, (cell, value))| {
-            Some(Given {
+            Some(CellUpdate {
                 cell,
                 position: found.outputs[i]?,
                 old: self.wanted.donors[i],

@@ -2,7 +2,7 @@
 
 use super::master::Masters;
 use super::rule::{Description, Rule};
-use super::scalars::{Given, Scalars, Update};
+use super::scalars::{OperandScalars, Scalars, Update};
 use super::stochastic;
 use kiln_tensor::{DType, Device, Error, Repeated, Result, Tensor, Var, where_};
 use std::cell::RefCell;
@@ -326,7 +326,7 @@ impl Updates {
                 let mut wide_values = values.iter().map(|v| v.to_dtype(wide));
                 let both =
                     std::array::from_fn(|_| wide_values.next().unwrap_or_else(|| x[0].clone()));
-                let given = Given {
+                let given = OperandScalars {
                     names: &self.asked,
                     values: given.iter().map(|c| c.reshape(())).collect(),
                     missing: &missing,

@@ -115,13 +115,13 @@ pub struct Update<'a> {
     parameter: Tensor,
     gradient: Tensor,
     state: Vec<(&'static str, Tensor)>,
-    given: Given<'a>,
+    given: OperandScalars<'a>,
     /// The first error.
     failed: Option<Tensor>,
 }
 
 /// The scalars that are operands of an update, and those found to be missing among them.
-pub(crate) struct Given<'a> {
+pub(crate) struct OperandScalars<'a> {
     pub names: &'a [&'static str],
     pub values: Vec<Tensor>,
     pub missing: &'a RefCell<Vec<&'static str>>,
@@ -133,7 +133,7 @@ impl<'a> Update<'a> {
         dtype: DType,
         [parameter, gradient]: [Tensor; 2],
         state: Vec<(&'static str, Tensor)>,
-        given: Given<'a>,
+        given: OperandScalars<'a>,
     ) -> Update<'a> {
         let mut u = Update {
             scalars,
@@ -181,7 +181,7 @@ impl<'a> Update<'a> {
     /// a tensor that carries an error.
     #[track_caller]
     pub fn number(&self, name: &str) -> Tensor {
-        let Given {
+        let OperandScalars {
             names,
             values,
             missing,

@@ -161,7 +161,7 @@ fn views_of(view: &View<'_>, mut v: Value, of: NodeId) -> Option<Vec<Op>> {
 }
 
 /// A product `x · w` or `w · x`, perhaps with a bias, and cast.
-struct Part {
+struct ProductPart {
     product: NodeId,
     /// The node of the result.
     result: NodeId,
@@ -193,13 +193,13 @@ fn shared(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
         return None;
     }
     let parts = users.iter().filter_map(|u| part(view, *u, x, slot));
-    let mut parts: Vec<Part> = parts.collect();
+    let mut parts: Vec<ProductPart> = parts.collect();
     parts.sort_by_key(|p| p.product);
     parts.dedup_by_key(|p| p.product);
     let mine = parts.iter().find(|p| p.product == id)?;
     let (biased, cast) = (mine.bias.is_some(), mine.cast);
     parts.retain(|p| p.cast == cast);
-    let tried = |parts: &[Part]| match parts {
+    let tried = |parts: &[ProductPart]| match parts {
         [first, _, ..] if first.product == id => merged(view, id, slot, parts),
         _ => None,
     };
@@ -210,13 +210,13 @@ fn shared(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
 }
 
 /// A product of `x` that can be merged with others.
-fn part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<Part> {
+fn part(view: &View<'_>, id: NodeId, x: Value, slot: usize) -> Option<ProductPart> {
     let node = view.node(id);
     let product = matches!(node.op, Op::MatMul(_)) && node.inputs[slot] == x;
     if !product || node.inputs[1 - slot] == x || view.is_prepared(x) {
         return None;
     }
-    let mut part = Part {
+    let mut part = ProductPart {
         product: id,
         result: id,
         weight: node.inputs[1 - slot],
@@ -256,7 +256,7 @@ fn biased(view: &View<'_>, id: NodeId, product: NodeId, slot: usize) -> Option<V
     row.then(|| below.inputs[0])
 }
 
-fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[Part]) -> Option<Patch> {
+fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[ProductPart]) -> Option<Patch> {
     let mut patch = view.patch(id);
     // The weights are concatenated along the columns for x · w, and along the rows for w · x.
     let axis = view.node(id).fact().rank() - 1 - slot;
@@ -285,7 +285,7 @@ fn merged(view: &View<'_>, id: NodeId, slot: usize, parts: &[Part]) -> Option<Pa
 fn biases(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,
-    parts: &[Part],
+    parts: &[ProductPart],
     axis: usize,
     slot: usize,
 ) -> Option<Value> {

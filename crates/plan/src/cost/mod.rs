@@ -14,7 +14,7 @@ mod schedules;
 mod tests;
 
 pub use decision::Decision;
-pub use product::{Behind, block, whole_rows};
+pub use product::{ProductEpilogue, block, whole_rows};
 
 use crate::schedule::Cpu;
 use crate::{Algorithm, ConvRole, Kernel, Winograd};

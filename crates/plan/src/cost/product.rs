@@ -27,7 +27,7 @@ const LEAST_BLOCKS: i64 = 8;
 
 /// The epilogue of a product.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Behind {
+pub enum ProductEpilogue {
     /// None.
     Nothing,
     /// Work on each element.
@@ -37,23 +37,28 @@ pub enum Behind {
 }
 
 /// Returns the rows and columns of a block by [`Algorithm::Panels`].
-pub fn block(batch: &[i64], sizes: (i64, i64, i64), behind: Behind) -> (i64, i64) {
+pub fn block(batch: &[i64], sizes: (i64, i64, i64), behind: ProductEpilogue) -> (i64, i64) {
     let most = match behind {
-        Behind::Rows => ROWS_WORK,
+        ProductEpilogue::Rows => ROWS_WORK,
         _ => BLOCK_WORK,
     };
     block_of(batch, sizes, behind, most)
 }
 
 /// Returns the rows and columns of a block of at most `most` multiply-adds.
-fn block_of(batch: &[i64], (m, k, n): (i64, i64, i64), behind: Behind, most: i64) -> (i64, i64) {
+fn block_of(
+    batch: &[i64],
+    (m, k, n): (i64, i64, i64),
+    behind: ProductEpilogue,
+    most: i64,
+) -> (i64, i64) {
     let (mut rows, mut cols) = (m.max(1), n.max(1));
-    if behind == Behind::Rows {
+    if behind == ProductEpilogue::Rows {
         // Each block packs the whole right matrix.
         let wanted = most * PACKS_ALL / (k * n).max(1);
         return (whole_rows(batch, (m, n), wanted, ROWS), cols);
     }
-    let hot = behind == Behind::Elements;
+    let hot = behind == ProductEpilogue::Elements;
     let large = |rows: i64, cols: i64| {
         let elements = rows.saturating_mul(cols);
         elements.saturating_mul(k.max(1)) > most || hot && elements > BLOCK_ELEMENTS
@@ -132,15 +137,15 @@ impl MatMul {
     /// True if it is of floats, its operands are in memory and its epilogue does not need whole rows.
     fn walks(&self) -> bool {
         let in_memory = self.prologues.iter().all(Option::is_none);
-        self.sums().is_float() && in_memory && self.behind() != Behind::Rows
+        self.sums().is_float() && in_memory && self.behind() != ProductEpilogue::Rows
     }
 
     /// Returns the kind of its epilogue.
-    pub fn behind(&self) -> Behind {
+    pub fn behind(&self) -> ProductEpilogue {
         match &self.epilogue {
-            None => Behind::Nothing,
-            Some(e) if Epilogue::over_rows(e) => Behind::Rows,
-            Some(_) => Behind::Elements,
+            None => ProductEpilogue::Nothing,
+            Some(e) if Epilogue::over_rows(e) => ProductEpilogue::Rows,
+            Some(_) => ProductEpilogue::Elements,
         }
     }
 

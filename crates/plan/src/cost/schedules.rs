@@ -1,6 +1,6 @@
 //! Schedules that a tuner tries in addition to those that follow from sizes.
 
-use super::Behind;
+use super::ProductEpilogue;
 use crate::schedule::{Cpu, lanes, most_rows};
 use crate::{Algorithm, Conv, ConvRole, Kernel, MatMul};
 use kiln_base::{DType, Features, Instruction, numel};
@@ -61,7 +61,7 @@ impl MatMul {
             }
             _ => {
                 let columns = match self.behind() {
-                    Behind::Rows => 1,
+                    ProductEpilogue::Rows => 1,
                     _ => n,
                 };
                 all.extend(blocks(plain, [m, columns]));

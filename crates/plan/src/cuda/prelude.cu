@@ -1,4 +1,4 @@
-// What every kernel may use. No header is included: they cost most of a compilation.
+// Functions that every kernel may use. No header is included: they cost most of a compilation.
 #pragma nv_diag_suppress 177
 
 struct kiln_errors { unsigned state; unsigned padding; long long index; long long bound; };
@@ -20,7 +20,7 @@ __device__ __forceinline__ long long kiln_checked(long long index, long long bou
 #define kiln_inf __int_as_float(0x7f800000)
 #define kiln_nan __int_as_float(0x7fc00000)
 #define KILN_FN static __device__ __forceinline__
-// What is long or rare is not inlined.
+// Long or rare functions are not inlined.
 #define KILN_CALL static __device__ __noinline__
 
 // N neighbours in memory, read and written by instructions as wide as they come.

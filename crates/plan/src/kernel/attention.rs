@@ -2,7 +2,7 @@
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use crate::tile::TileProgram;
-use crate::{Epilogue, Matrix, Reach};
+use crate::{Epilogue, Footprint, Matrix};
 use kiln_base::{DType, Dim, numel};
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,7 @@ impl Scores {
     }
 
     /// Returns its footprints, and that of a matrix with `columns` columns and a row per key.
-    fn reaches(&self, value: &Matrix, columns: &Dim) -> Vec<Reach> {
+    fn reaches(&self, value: &Matrix, columns: &Dim) -> Vec<Footprint> {
         let Scores {
             batch,
             length,
@@ -172,12 +172,12 @@ impl Described for Attention {
         Some(batch.iter().chain([length, &self.columns]).collect())
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         let Scores { batch, length, .. } = &self.scores;
         let mut reaches = self.scores.reaches(&self.value, &self.columns);
         if self.epilogue.is_none() {
             let result = batch.iter().chain([length, &self.columns]);
-            reaches.push(Reach::whole(self.out, result));
+            reaches.push(Footprint::whole(self.out, result));
         }
         reaches
     }
@@ -236,12 +236,12 @@ impl Described for AttentionGrad {
         scores.own_dims(holds) && holds(columns) && others.iter().all(|m| m.all_dims(holds))
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         let Scores { batch, length, .. } = &self.scores;
         let mut reaches = self.scores.reaches(&self.value, &self.columns);
         reaches.push(self.gradient.reach(batch, length, &self.columns));
         let all = self.lengths().iter().fold(Dim::ZERO, |n, d| &n + d);
-        reaches.push(Reach::whole(self.out, [&all]));
+        reaches.push(Footprint::whole(self.out, [&all]));
         reaches
     }
 

@@ -3,7 +3,7 @@
 use super::{match_up, sums};
 use crate::contract::{Contract, Contradiction, Described, Draft, contradiction};
 use crate::tile::TileProgram;
-use crate::{Decision, Epilogue, Prologue, Reach};
+use crate::{Decision, Epilogue, Footprint, Prologue};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -220,7 +220,7 @@ impl Described for Conv {
         Some(extents.iter().chain(channels).collect())
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         let channels = [&self.groups, &self.in_channels, &self.out_channels];
         let [groups, ins, outs] = channels;
         let x = self.input.iter().chain([&self.batch, groups, ins]);
@@ -232,12 +232,12 @@ impl Described for Conv {
             ConvRole::Input => [y, w, x],
             ConvRole::Weight => [x, y, w],
         };
-        let mut reaches = vec![Reach::whole(self.operands[1], second)];
+        let mut reaches = vec![Footprint::whole(self.operands[1], second)];
         if self.prologue.is_none() {
-            reaches.push(Reach::whole(self.operands[0], first));
+            reaches.push(Footprint::whole(self.operands[0], first));
         }
         if self.epilogue.is_none() {
-            reaches.push(Reach::whole(self.out, out));
+            reaches.push(Footprint::whole(self.out, out));
         }
         reaches
     }

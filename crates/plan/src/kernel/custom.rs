@@ -1,7 +1,7 @@
 //! Calls of registered operators.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
-use crate::{Array, Reach};
+use crate::{Array, Footprint};
 use kiln_base::{Dim, numel};
 use serde::{Deserialize, Serialize};
 
@@ -59,8 +59,8 @@ impl Described for Custom {
         first.map_or(Dim::ZERO, |x| numel(&x.shape))
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         let arrays = self.operands.iter().chain([&self.out]);
-        arrays.map(|a| Reach::whole(a.arg, &a.shape)).collect()
+        arrays.map(|a| Footprint::whole(a.arg, &a.shape)).collect()
     }
 }

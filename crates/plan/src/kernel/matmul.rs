@@ -3,7 +3,7 @@
 use super::{match_up, sums};
 use crate::contract::{Contract, Contradiction, Described, Draft, contradiction};
 use crate::tile::TileProgram;
-use crate::{Decision, Epilogue, Matrix, Prologue, Reach};
+use crate::{Decision, Epilogue, Footprint, Matrix, Prologue};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -104,13 +104,13 @@ impl Described for MatMul {
         Some(self.batch.iter().chain([&self.m, &self.n]).collect())
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         let MatMul { batch, m, k, n, .. } = self;
         let lhs = || self.lhs.reach(batch, m, k);
         let rhs = || self.rhs.reach(batch, k, n);
         let [left, right] = self.prologues.each_ref().map(Option::is_none);
         let own = self.epilogue.is_none();
-        let out = || Reach::whole(self.out, batch.iter().chain([m, n]));
+        let out = || Footprint::whole(self.out, batch.iter().chain([m, n]));
         let all = [left.then(lhs), right.then(rhs), own.then(out)];
         all.into_iter().flatten().collect()
     }

@@ -1,7 +1,7 @@
 //! Kernels that walk along an axis in an order: scans, sorts and scatters.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
-use crate::{Reach, Strided};
+use crate::{Footprint, Strided};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, numel};
 use serde::{Deserialize, Serialize};
@@ -103,9 +103,11 @@ impl Described for Scan {
         Some(vec![&self.outer, &self.len, &self.inner])
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         let all = [&self.outer, &self.len, &self.inner];
-        [self.x, self.out].map(|arg| Reach::whole(arg, all)).into()
+        [self.x, self.out]
+            .map(|arg| Footprint::whole(arg, all))
+            .into()
     }
 }
 
@@ -142,10 +144,10 @@ impl Described for ArgSort {
         &self.lanes * &self.len
     }
 
-    fn reaches(&self) -> Vec<Reach> {
+    fn reaches(&self) -> Vec<Footprint> {
         vec![
-            Reach::whole(self.x, [&self.lanes, &self.len]),
-            Reach::whole(self.out, [&self.lanes, &self.kept]),
+            Footprint::whole(self.x, [&self.lanes, &self.len]),
+            Footprint::whole(self.out, [&self.lanes, &self.kept]),
         ]
     }
 }
@@ -189,8 +191,8 @@ impl Described for Scatter {
         numel(&self.index_shape)
     }
 
-    fn reaches(&self) -> Vec<Reach> {
-        let whole = [self.x, self.out].map(|arg| Reach::whole(arg, &self.shape));
+    fn reaches(&self) -> Vec<Footprint> {
+        let whole = [self.x, self.out].map(|arg| Footprint::whole(arg, &self.shape));
         let strided = [&self.index, &self.src].map(|x| x.reach(&self.index_shape));
         whole.into_iter().chain(strided).collect()
     }

@@ -1,6 +1,6 @@
 //! Placement of blocks one after the other.
 
-use super::Block;
+use super::Lifetime;
 
 /// The choice among the gaps that a block fits into.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Fit {
 
 /// Places blocks into the lowest gap in program order: each when it becomes live, among the live ones. `blocks` are
 /// sorted by their first step. The time is linear in the number of blocks that are live together.
-pub(super) fn in_program_order(blocks: &[Block]) -> (Vec<usize>, usize) {
+pub(super) fn in_program_order(blocks: &[Lifetime]) -> (Vec<usize>, usize) {
     let mut offsets = vec![0; blocks.len()];
     let mut alive: Vec<usize> = Vec::new(); // by ascending offset
     let mut peak = 0;
@@ -35,7 +35,7 @@ pub(super) fn in_program_order(blocks: &[Block]) -> (Vec<usize>, usize) {
 }
 
 /// Returns the number of pairs of blocks that are live together. `blocks` are sorted by their first step.
-pub(super) fn pairs(blocks: &[Block]) -> usize {
+pub(super) fn pairs(blocks: &[Lifetime]) -> usize {
     let mut ends: Vec<usize> = blocks.iter().map(|b| b.last).collect();
     ends.sort();
     let (mut dead, mut pairs) = (0, 0);
@@ -50,7 +50,7 @@ pub(super) fn pairs(blocks: &[Block]) -> usize {
 
 /// A placer of blocks, which knows the blocks that are live together.
 pub(super) struct Placer<'a> {
-    blocks: &'a [Block],
+    blocks: &'a [Lifetime],
     /// The other blocks that are live with each, as a part of `list`.
     from: Vec<usize>,
     list: Vec<u32>,
@@ -64,7 +64,7 @@ pub(super) struct Placer<'a> {
 
 impl<'a> Placer<'a> {
     /// Makes a placer. `blocks` are sorted by their first step.
-    pub fn new(blocks: &'a [Block]) -> Placer<'a> {
+    pub fn new(blocks: &'a [Lifetime]) -> Placer<'a> {
         let mut alive: Vec<u32> = Vec::new();
         let mut beside: Vec<(u32, u32)> = Vec::new();
         for (i, b) in blocks.iter().enumerate() {

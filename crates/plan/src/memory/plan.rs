@@ -1,13 +1,13 @@
 //! The temporaries of a plan.
 
-use super::{ALIGN, Block, Layout, solve};
-use crate::{Kernel, Place, Plan, Step};
+use super::{ALIGN, Layout, Lifetime, solve};
+use crate::{Allocation, Kernel, Plan, Step};
 
 /// The temporaries of one part of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Temporaries {
     /// The blocks in the order of their first use, then scratch memory. Steps that start together are one.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<Lifetime>,
     /// For each buffer that is the root of temporaries, its block.
     pub of: Vec<Option<usize>>,
     /// For each step, the block of its scratch memory.
@@ -35,7 +35,7 @@ impl Temporaries {
             time += (i > 0 && !step.joined) as usize;
             t.times.push(time);
             for at in step.touched().map(|id| id.0 as usize) {
-                if plan.buffers[root[at]].place != Place::Temporary {
+                if plan.buffers[root[at]].place != Allocation::Temporary {
                     continue;
                 }
                 let block = match t.of[root[at]] {
@@ -56,7 +56,7 @@ impl Temporaries {
     }
 
     fn add(&mut self, size: usize, time: usize) -> usize {
-        self.blocks.push(Block {
+        self.blocks.push(Lifetime {
             size,
             first: time,
             last: time,
@@ -77,7 +77,7 @@ fn sizes(plan: &Plan, values: &[i64]) -> Option<Vec<usize>> {
 /// Returns for each buffer of a checked plan the one whose memory it uses.
 fn roots(plan: &Plan) -> Vec<usize> {
     let follow = |mut at: usize| {
-        while let Place::InPlace(next) = plan.buffers[at].place {
+        while let Allocation::InPlace(next) = plan.buffers[at].place {
             at = next.0 as usize;
         }
         at

@@ -5,7 +5,7 @@
 //! without a hole. So each of these orders is tried. Then a block that exceeds the lower bound is repeatedly moved
 //! before one that is in its way. Changes that make nothing worse are kept.
 
-use super::Block;
+use super::Lifetime;
 use super::place::{Fit, Placer, in_program_order, pairs};
 use std::cmp::Reverse;
 
@@ -19,7 +19,7 @@ const MOST_CHANGES: usize = 600;
 const PATIENCE: usize = 150;
 
 /// Returns the offsets of the best layout found, and its peak. `blocks` are sorted by their first step.
-pub(super) fn best(blocks: &[Block], lower_bound: usize) -> (Vec<usize>, usize) {
+pub(super) fn best(blocks: &[Lifetime], lower_bound: usize) -> (Vec<usize>, usize) {
     let (offsets, peak) = in_program_order(blocks);
     if peak == lower_bound || pairs(blocks) > MOST_PAIRS {
         return (offsets, peak);
@@ -36,7 +36,7 @@ pub(super) fn best(blocks: &[Block], lower_bound: usize) -> (Vec<usize>, usize) 
 }
 
 struct Search<'a> {
-    blocks: &'a [Block],
+    blocks: &'a [Lifetime],
     placer: Placer<'a>,
     lower_bound: usize,
     /// The offsets of the best layout so far.
@@ -145,7 +145,7 @@ impl Search<'_> {
 }
 
 /// Returns the orders that are tried, each of all blocks.
-fn orders(blocks: &[Block]) -> Vec<Vec<u32>> {
+fn orders(blocks: &[Lifetime]) -> Vec<Vec<u32>> {
     let life = |i: u32| {
         let b = &blocks[i as usize];
         b.last - b.first + 1
@@ -169,19 +169,19 @@ fn orders(blocks: &[Block]) -> Vec<Vec<u32>> {
 }
 
 /// Returns for each block the most bytes that are live at one of its steps. `blocks` are sorted by their first step.
-fn pressure(blocks: &[Block]) -> Vec<usize> {
+fn pressure(blocks: &[Lifetime]) -> Vec<usize> {
     // There may be many more steps than blocks; memory is scarcest where a block begins.
     let mut starts: Vec<usize> = blocks.iter().map(|b| b.first).collect();
     starts.dedup();
     let mut alive = vec![0usize; starts.len()];
-    let span = |b: &Block| {
+    let span = |b: &Lifetime| {
         let from = starts.partition_point(|s| *s < b.first);
         from..starts.partition_point(|s| *s <= b.last)
     };
     for b in blocks {
         alive[span(b)].iter_mut().for_each(|a| *a += b.size);
     }
-    let most = |b: &Block| alive[span(b)].iter().copied().max().unwrap_or(0);
+    let most = |b: &Lifetime| alive[span(b)].iter().copied().max().unwrap_or(0);
     blocks.iter().map(most).collect()
 }
 

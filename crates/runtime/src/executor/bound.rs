@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::ALIGN;
 use kiln_plan::memory::{Temporaries, solve};
-use kiln_plan::{BufferId, Place, Plan, Step};
+use kiln_plan::{Allocation, BufferId, Plan, Step};
 use std::sync::Arc;
 
 /// Memory that outlives a run.
@@ -106,9 +106,9 @@ impl Bound {
         let outputs = first_of(plan.outputs.iter().map(|x| x.buffer));
         let at = |list: &HashMap<usize, usize>, i| list.get(&i).copied().unwrap_or(0);
         let fixed = (plan.buffers.iter().enumerate()).map(|(i, b)| match b.place {
-            Place::Input => Loc::Input(at(&inputs, i)),
-            Place::Constant => Loc::Constant(at(&constants, i)),
-            Place::Output => {
+            Allocation::Input => Loc::Input(at(&inputs, i)),
+            Allocation::Constant => Loc::Constant(at(&constants, i)),
+            Allocation::Output => {
                 slots.push(Slot {
                     bytes: bytes(i),
                     donor: outputs.get(&i).and_then(|o| facts.donors[*o]),
@@ -117,11 +117,11 @@ impl Bound {
                 kept.extend(facts.kept[i].map(|input| (input, slots.len() - 1)));
                 Loc::Slot(slots.len() - 1)
             }
-            Place::Prepared => {
+            Allocation::Prepared => {
                 prepared.push(bytes(i));
                 Loc::Prepared(prepared.len() - 1)
             }
-            Place::Temporary | Place::InPlace(_) => Loc::Arena(0),
+            Allocation::Temporary | Allocation::InPlace(_) => Loc::Arena(0),
         });
         b.fixed = fixed.collect();
         b.check_lens()?;

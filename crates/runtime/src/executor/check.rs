@@ -16,7 +16,7 @@ use kiln_cpu::supported;
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::memory::Storage;
 use kiln_plan::{
-    self as plan, ArgUse, BufferId, Contract, Kernel, Output, Place, Plan, Reads, Role, Step,
+    self as plan, Allocation, ArgUse, BufferId, Contract, Kernel, Output, Plan, Reads, Role, Step,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     }
     for (b, w) in plan.buffers.iter().zip(&mut written) {
         // Temporaries of prepare are gone when the run begins.
-        *w &= !matches!(b.place, Place::Temporary | Place::InPlace(_));
+        *w &= !matches!(b.place, Allocation::Temporary | Allocation::InPlace(_));
     }
     for i in &plan.inputs {
         written[i.buffer.0 as usize] = true;
@@ -113,9 +113,9 @@ fn check_body(plan: &Plan, depth: usize) -> Result<()> {
     let own = |o: &Output| {
         let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
         let place = plan.buffers.get(o.buffer.0 as usize).map(|b| b.place);
-        place == Some(Place::Output) && others.count() == 1
+        place == Some(Allocation::Output) && others.count() == 1
     };
-    let prepared = |b: &plan::Buffer| b.place == Place::Prepared;
+    let prepared = |b: &plan::Buffer| b.place == Allocation::Prepared;
     let parameter = |i: &plan::Input| i.role == Role::Parameter;
     let plain = plan.symbols.is_empty()
         && plan.prepare.is_empty()
@@ -147,7 +147,7 @@ fn buffer(plan: &Plan, id: BufferId) -> Result<&kiln_plan::Buffer> {
 
 fn places(plan: &Plan) -> Result<()> {
     let mut owned = vec![false; plan.buffers.len()];
-    let mut claim = |what: &str, id: BufferId, dtype: DType, place: Place| {
+    let mut claim = |what: &str, id: BufferId, dtype: DType, place: Allocation| {
         let b = buffer(plan, id)?;
         if b.dtype != dtype || b.place != place {
             return Err(damaged!(
@@ -166,15 +166,15 @@ fn places(plan: &Plan) -> Result<()> {
             &format!("input {i}"),
             input.buffer,
             input.dtype,
-            Place::Input,
+            Allocation::Input,
         )?;
     }
     for c in &plan.constants {
-        claim("a constant", c.buffer, c.dtype, Place::Constant)?;
+        claim("a constant", c.buffer, c.dtype, Allocation::Constant)?;
     }
     for (i, o) in plan.outputs.iter().enumerate() {
         let b = buffer(plan, o.buffer)?;
-        let temporary = matches!(b.place, Place::Temporary | Place::InPlace(_));
+        let temporary = matches!(b.place, Allocation::Temporary | Allocation::InPlace(_));
         if b.dtype != o.dtype || temporary {
             return Err(damaged!(
                 "output {i} in a buffer of {} at {:?}",
@@ -187,7 +187,11 @@ fn places(plan: &Plan) -> Result<()> {
         owned[o.buffer.0 as usize] = true;
     }
     for (b, owned) in plan.buffers.iter().zip(owned) {
-        if matches!(b.place, Place::Input | Place::Constant | Place::Output) && !owned {
+        if matches!(
+            b.place,
+            Allocation::Input | Allocation::Constant | Allocation::Output
+        ) && !owned
+        {
             return Err(damaged!("a buffer at {:?} that is none", b.place));
         }
     }
@@ -199,11 +203,11 @@ fn roots(plan: &Plan) -> Result<Vec<usize>> {
         let mut at = start;
         for _ in 0..=plan.buffers.len() {
             match plan.buffers[at].place {
-                Place::InPlace(next) => {
+                Allocation::InPlace(next) => {
                     buffer(plan, next)?;
                     at = next.0 as usize;
                 }
-                Place::Temporary => return Ok(at),
+                Allocation::Temporary => return Ok(at),
                 _ if at == start => return Ok(at),
                 place => return Err(damaged!("a buffer in place of one at {place:?}")),
             }
@@ -244,10 +248,10 @@ fn check_step(
             return Err(damaged!("{name} reads buffer {at} before it is written"));
         }
         let may_write = match plan.buffers[at].place {
-            Place::Input | Place::Constant => false,
-            Place::Prepared => preparing,
-            Place::Output => !preparing,
-            Place::Temporary | Place::InPlace(_) => true,
+            Allocation::Input | Allocation::Constant => false,
+            Allocation::Prepared => preparing,
+            Allocation::Output => !preparing,
+            Allocation::Temporary | Allocation::InPlace(_) => true,
         };
         if arg.writes && !may_write {
             let place = plan.buffers[at].place;
@@ -280,7 +284,7 @@ fn doubtful(plan: &Plan, contracts: &[Contract], root: &[usize]) -> Vec<bool> {
 /// True if any size that *prepare* uses is symbolic: extents, offsets or strides.
 fn prepare_is_symbolic(plan: &Plan) -> bool {
     let symbolic = |d: &Dim| d.as_const().is_none();
-    let buffer = |b: &kiln_plan::Buffer| b.place == Place::Prepared && symbolic(&b.len);
+    let buffer = |b: &kiln_plan::Buffer| b.place == Allocation::Prepared && symbolic(&b.len);
     let parameter =
         |i: &kiln_plan::Input| i.role == Role::Parameter && i.shape.iter().any(symbolic);
     let step = |s: &Step| {
@@ -362,7 +366,7 @@ fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
         let asked_before = std::mem::replace(&mut asked[donor], true);
         let (to, from) = (o.buffer.0 as usize, input.buffer.0 as usize);
         let shared = outputs[to] > 1 || outputs[from] > 0 || asked_before;
-        if shared || plan.buffers[to].place != Place::Output {
+        if shared || plan.buffers[to].place != Allocation::Output {
             return None;
         }
         let first = first_write[to].filter(|first| *first >= safe)?;

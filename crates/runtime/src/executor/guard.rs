@@ -12,7 +12,7 @@ use kiln_cuda as cuda;
 use kiln_cuda::Launch;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::ALIGN;
-use kiln_plan::{Contract, Output, Place, Plan, Step};
+use kiln_plan::{Allocation, Contract, Output, Plan, Step};
 use std::sync::Arc;
 
 /// A guard: it skips a step if one of its bytes is not 0.
@@ -96,7 +96,7 @@ fn keeps(plan: &Plan, output: &Output) -> Option<usize> {
     let donor = output.donor? as usize;
     let from = &plan.buffers[plan.inputs.get(donor)?.buffer.0 as usize];
     let to = &plan.buffers[output.buffer.0 as usize];
-    let alike = from.dtype == to.dtype && from.len == to.len && to.place == Place::Output;
+    let alike = from.dtype == to.dtype && from.len == to.len && to.place == Allocation::Output;
     alike.then_some(donor)
 }
 

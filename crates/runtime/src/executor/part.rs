@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A part of a plan being run: *prepare* or the rest.
-pub(super) struct Part<'a> {
+pub(super) struct PlanPart<'a> {
     pub(super) exe: &'a Executable,
     pub(super) bound: &'a Bound,
     pub(super) preparing: bool,
@@ -32,10 +32,14 @@ pub(super) struct Part<'a> {
     pub(super) session: Option<Session>,
 }
 
-impl<'a> Part<'a> {
-    pub(super) fn new(exe: &'a Executable, bound: &'a Bound, preparing: bool) -> Result<Part<'a>> {
+impl<'a> PlanPart<'a> {
+    pub(super) fn new(
+        exe: &'a Executable,
+        bound: &'a Bound,
+        preparing: bool,
+    ) -> Result<PlanPart<'a>> {
         let session = exe.gpu.as_ref().map(Session::new).transpose()?;
-        Ok(Part {
+        Ok(PlanPart {
             exe,
             bound,
             preparing,

@@ -3,7 +3,7 @@
 use super::bound::Bound;
 use super::executable::Executable;
 use super::loc::Loc;
-use super::part::Part;
+use super::part::PlanPart;
 use super::run::cleared;
 use super::step::BoundStep;
 use super::trace::Tracer;
@@ -33,7 +33,7 @@ fn whole(
     inputs: &[Buffer],
     tracer: Option<&mut dyn Tracer>,
 ) -> Result<Vec<Arc<Storage>>> {
-    let part = Part::new(exe, bound, true)?;
+    let part = PlanPart::new(exe, bound, true)?;
     let clear = bound.prepare_clear;
     let storages = bound.prepared.iter().map(|bytes| {
         let fresh = part.allocate(*bytes, &bound.holders.prepared)?;
@@ -58,7 +58,7 @@ fn whole(
 /// has provided them. Inputs that nothing reads again are released, which is possible for those in a mapped file.
 fn by_turns(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Arc<Storage>>> {
     let (turns, clear) = (&bound.turns, bound.prepare_clear);
-    let part = Part::new(exe, bound, true)?;
+    let part = PlanPart::new(exe, bound, true)?;
     let arena = cleared(Storage::new(bound.prepare_arena)?, clear);
     let spare = Arc::new(Storage::new(turns.spare_bytes)?);
     let (places, bytes) = bound.packed_places();

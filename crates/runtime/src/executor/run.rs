@@ -3,7 +3,7 @@
 use super::bound::Bound;
 use super::executable::{Executable, Prepared, guarded, recent, remember};
 use super::loc::Loc;
-use super::part::Part;
+use super::part::PlanPart;
 use super::prepare::prepare;
 use super::trace::Tracer;
 use crate::buffer::Buffer;
@@ -164,7 +164,7 @@ fn run(
         }
     };
     cancel::check()?;
-    let mut part = Part::new(exe, bound, false)?;
+    let mut part = PlanPart::new(exe, bound, false)?;
     let mut slots: SmallVec<[Memory; 4]> = SmallVec::new();
     for slot in &bound.slots {
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
@@ -199,7 +199,7 @@ fn run(
     finish(exe, bound, inputs, slots, prepared, outcome)
 }
 
-impl Part<'_> {
+impl PlanPart<'_> {
     /// Runs the steps up to the first data error. On a GPU they may still be running afterwards; if they can report
     /// one, the outcome of the run is returned.
     pub(super) fn run<'s>(

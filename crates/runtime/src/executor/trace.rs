@@ -2,7 +2,7 @@
 
 use super::loc::Loc;
 use super::on_gpu::OnGpu;
-use super::part::Part;
+use super::part::PlanPart;
 use super::step::{After, BoundStep};
 use kiln_cuda::{Memory, Session};
 use kiln_kernel::error::{Error, Result};
@@ -47,7 +47,7 @@ impl Traced<'_> {
     }
 }
 
-impl Part<'_> {
+impl PlanPart<'_> {
     /// Runs the steps one by one and shows each to a tracer.
     pub(super) fn trace<'s>(
         &self,

@@ -6,7 +6,7 @@ use super::loc::Loc;
 use super::step::BoundStep;
 use hashbrown::HashSet;
 use kiln_kernel::memory::ALIGN;
-use kiln_plan::memory::{Block, solve};
+use kiln_plan::memory::{Lifetime, solve};
 use std::ops::Range;
 
 /// Concurrent steps, and the memory that is first or last used by them.
@@ -67,7 +67,7 @@ impl Turns {
         if total.is_none() {
             passing.clear(); // there is no such memory, shared or not
         }
-        let block = |p: &usize| Block {
+        let block = |p: &usize| Lifetime {
             size: bound.prepared[*p],
             first: first[*p].unwrap_or(0),
             last: last[*p],

@@ -9,7 +9,7 @@ use kiln_runtime::Buffer;
 /// The plan with its last input as a constant.
 fn with_weights(mut plan: Plan, weights: &Buffer) -> Plan {
     let input = plan.inputs.pop().unwrap();
-    plan.buffers[input.buffer.0 as usize].place = Place::Constant;
+    plan.buffers[input.buffer.0 as usize].place = Allocation::Constant;
     plan.constants.push(Constant {
         dtype: input.dtype,
         bytes: weights.bytes().unwrap().to_vec(),
@@ -28,7 +28,7 @@ pub fn with_some_weights(plan: Plan, r: &mut Random) -> Plan {
 
 /// The same steps in a plan whose first input is the number of a step.
 fn step_of(mut body: Plan) -> Plan {
-    let number = add_buffer(&mut body, DType::I64, 1, Place::Input);
+    let number = add_buffer(&mut body, DType::I64, 1, Allocation::Input);
     let number = Input {
         dtype: DType::I64,
         shape: vec![],

@@ -3,7 +3,7 @@
 use kiln_base::prim::{Binary, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar};
 use kiln_plan::tile::*;
-use kiln_plan::{BufferId, Input, Kernel, MatMul, Matrix, Output, Place, Plan, Role, Step};
+use kiln_plan::{Allocation, BufferId, Input, Kernel, MatMul, Matrix, Output, Plan, Role, Step};
 use kiln_runtime::{Buffer, Executable, Features, Result};
 use std::sync::Mutex;
 
@@ -179,9 +179,9 @@ pub fn plan_of(mut kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
     let mut plan = empty();
     for (dtype, len, written) in args {
         let place = if *written {
-            Place::Output
+            Allocation::Output
         } else {
-            Place::Input
+            Allocation::Input
         };
         let buffer = add_buffer(&mut plan, *dtype, *len, place);
         let shape = vec![Dim::Const(*len)];
@@ -236,7 +236,7 @@ pub fn empty() -> Plan {
     }
 }
 
-pub fn add_buffer(plan: &mut Plan, dtype: DType, len: i64, place: Place) -> BufferId {
+pub fn add_buffer(plan: &mut Plan, dtype: DType, len: i64, place: Allocation) -> BufferId {
     plan.buffers.push(kiln_plan::Buffer {
         dtype,
         len: len.into(),

@@ -25,7 +25,7 @@ fn input(plan: &mut Plan, dtype: DType, n: &Dim, role: Role) -> BufferId {
     plan.buffers.push(Buffer {
         dtype,
         len: n.clone(),
-        place: Place::Input,
+        place: Allocation::Input,
     });
     let buffer = BufferId(plan.buffers.len() as u32 - 1);
     plan.inputs.push(Input {
@@ -37,7 +37,7 @@ fn input(plan: &mut Plan, dtype: DType, n: &Dim, role: Role) -> BufferId {
     buffer
 }
 
-fn buffer_at(plan: &mut Plan, dtype: DType, n: &Dim, place: Place) -> BufferId {
+fn buffer_at(plan: &mut Plan, dtype: DType, n: &Dim, place: Allocation) -> BufferId {
     plan.buffers.push(Buffer {
         dtype,
         len: n.clone(),
@@ -82,11 +82,11 @@ pub fn model(n: &Dim, constants: bool) -> Plan {
     let x = input(&mut p, f, n, Role::Data);
     let w = input(&mut p, f, n, Role::Parameter);
     let state = input(&mut p, f, n, Role::Data);
-    let w2 = buffer_at(&mut p, f, n, Place::Prepared);
-    let t = buffer_at(&mut p, f, n, Place::Temporary);
-    let u = buffer_at(&mut p, f, n, Place::InPlace(t));
-    let y = buffer_at(&mut p, f, n, Place::Output);
-    let state2 = buffer_at(&mut p, f, n, Place::Output);
+    let w2 = buffer_at(&mut p, f, n, Allocation::Prepared);
+    let t = buffer_at(&mut p, f, n, Allocation::Temporary);
+    let u = buffer_at(&mut p, f, n, Allocation::InPlace(t));
+    let y = buffer_at(&mut p, f, n, Allocation::Output);
+    let state2 = buffer_at(&mut p, f, n, Allocation::Output);
     output(&mut p, y, None);
     output(&mut p, state2, Some(2));
     p.kernels
@@ -97,7 +97,7 @@ pub fn model(n: &Dim, constants: bool) -> Plan {
     p.run.push(step(1, &[x, w2, t]));
     p.run.push(step(0, &[t, t, u]));
     let c = if constants {
-        let c = buffer_at(&mut p, f, &4i64.into(), Place::Constant);
+        let c = buffer_at(&mut p, f, &4i64.into(), Allocation::Constant);
         let bytes = [1f32, 2.0, 3.0, 4.0]
             .iter()
             .flat_map(|x| x.to_le_bytes())
@@ -166,8 +166,8 @@ fn a_data_error_leaves_donated_memory_alone() {
     let mut p = empty();
     let a = input(&mut p, DType::I64, &n, Role::Data);
     let b = input(&mut p, DType::I64, &n, Role::Data);
-    let q = buffer_at(&mut p, DType::I64, &n, Place::Temporary);
-    let out = buffer_at(&mut p, DType::I64, &n, Place::Output);
+    let q = buffer_at(&mut p, DType::I64, &n, Allocation::Temporary);
+    let out = buffer_at(&mut p, DType::I64, &n, Allocation::Output);
     output(&mut p, out, Some(0));
     p.kernels
         .push(Kernel::Tile(binary(Binary::Div, DType::I64, &n)).into());

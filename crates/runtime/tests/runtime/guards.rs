@@ -64,7 +64,7 @@ fn numbers(t: &Tensor) -> Vec<f32> {
 }
 
 fn input(plan: &mut Plan, dtype: DType, n: i64) -> BufferId {
-    let buffer = add_buffer(plan, dtype, n, Place::Input);
+    let buffer = add_buffer(plan, dtype, n, Allocation::Input);
     plan.inputs.push(Input {
         dtype,
         shape: vec![n.into()],
@@ -75,7 +75,7 @@ fn input(plan: &mut Plan, dtype: DType, n: i64) -> BufferId {
 }
 
 fn output(plan: &mut Plan, dtype: DType, n: i64, donor: Option<u32>) -> BufferId {
-    let buffer = add_buffer(plan, dtype, n, Place::Output);
+    let buffer = add_buffer(plan, dtype, n, Allocation::Output);
     plan.outputs.push(Output {
         dtype,
         shape: vec![n.into()],
@@ -156,7 +156,7 @@ fn a_guard_that_the_plan_computes_lives_until_the_step() {
         let mut p = empty();
         let (x, i) = (input(&mut p, F, 1), input(&mut p, DType::I32, 1));
         let [guard, u, v] =
-            [DType::I32, F, F].map(|dtype| add_buffer(&mut p, dtype, 1, Place::Temporary));
+            [DType::I32, F, F].map(|dtype| add_buffer(&mut p, dtype, 1, Allocation::Temporary));
         let first = output(&mut p, F, 1, Some(0));
         let last = output(&mut p, F, 1, None);
         step(&mut p, engine.add(DType::I32, 1), [i, i, guard], None);
@@ -452,7 +452,7 @@ fn what_a_guard_may_not_do_is_refused() {
     p.run[1].guard = Some(several);
     refused(&p, "is no bool or i32");
     let mut p = plan();
-    let late = add_buffer(&mut p, DType::I32, 1, Place::Temporary);
+    let late = add_buffer(&mut p, DType::I32, 1, Allocation::Temporary);
     p.run[1].guard = Some(late);
     refused(&p, "before it is written");
     let mut p = plan();
@@ -468,7 +468,7 @@ fn what_a_guard_may_not_do_is_refused() {
     };
     refused(&p, "");
     let mut p = plan();
-    let temporary = add_buffer(&mut p, F, 7, Place::Temporary);
+    let temporary = add_buffer(&mut p, F, 7, Allocation::Temporary);
     p.run[1].args[2] = temporary;
     refused(&p, "writes what holds nothing before");
     let mut p = plan();

@@ -49,7 +49,7 @@ fn plus_one(n: i64) -> Plan {
 
 /// A plan that calls a loop over `body` `calls` times; the loop carries one value of `n` f32.
 fn carrying(mut body: Plan, n: i64, trips: i64, calls: usize) -> Plan {
-    let number = add_buffer(&mut body, DType::I64, 1, Place::Input);
+    let number = add_buffer(&mut body, DType::I64, 1, Allocation::Input);
     body.inputs.insert(
         0,
         Input {
@@ -72,7 +72,7 @@ fn carrying(mut body: Plan, n: i64, trips: i64, calls: usize) -> Plan {
     let mut plan = plan_of(kernel, &[(DType::F32, n, false), (DType::F32, n, true)]);
     let mut from = BufferId(0);
     for _ in 1..calls {
-        let to = add_buffer(&mut plan, DType::F32, n, Place::Temporary);
+        let to = add_buffer(&mut plan, DType::F32, n, Allocation::Temporary);
         let last = plan.run.len() - 1;
         let args = vec![from, to];
         plan.run.insert(
@@ -146,7 +146,7 @@ fn kernels_that_are_called_twice_are_looked_at_once() {
     cancelled(&plan, &[floats(&[0.0; 3])]);
     // An argument that distinguishes calls and has no effect.
     let mut plan = nested(1, 1, 1);
-    let other = add_buffer(&mut plan, DType::F32, 5, Place::Temporary);
+    let other = add_buffer(&mut plan, DType::F32, 5, Allocation::Temporary);
     plan.run[0].args.push(other);
     refused(&plan, "other arguments");
 }
@@ -230,7 +230,7 @@ fn one_of(n: i64) -> Plan {
 fn one_of_copied(n: i64) -> Plan {
     let mut plan = one_of(n);
     let whole = plus_one(n).kernels.remove(0);
-    let temporary = add_buffer(&mut plan, DType::F32, n, Place::Temporary);
+    let temporary = add_buffer(&mut plan, DType::F32, n, Allocation::Temporary);
     let out = std::mem::replace(&mut plan.run[0].args[1], temporary);
     plan.kernels.push(whole);
     plan.run.push(Step {
@@ -337,11 +337,11 @@ fn bodies_without_what_they_need_are_refused() {
     Executable::new(body(&|_| {})).unwrap();
     refused(&body(&|b| b.inputs[1].role = Role::Parameter), "parameters");
     let out = |b: &mut Plan| {
-        add_buffer(b, DType::F32, 3, Place::Output);
+        add_buffer(b, DType::F32, 3, Allocation::Output);
     };
     refused(&body(&out), "that is none");
     let prepared = |b: &mut Plan| {
-        add_buffer(b, DType::F32, 3, Place::Prepared);
+        add_buffer(b, DType::F32, 3, Allocation::Prepared);
     };
     refused(&body(&prepared), "parameters");
 }

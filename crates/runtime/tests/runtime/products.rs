@@ -130,30 +130,30 @@ pub fn made_product() -> Plan {
 
 /// The epilogue of a product.
 #[derive(Copy, Clone, PartialEq)]
-enum Behind {
+enum RowEpilogue {
     Nothing,
     BiasRelu,
     BelowLargest,
 }
 
-impl Behind {
+impl RowEpilogue {
     /// Applies the epilogue to a row of sums.
     fn apply(self, row: &mut [f64], bias: &[f64]) {
-        if self == Behind::Nothing {
+        if self == RowEpilogue::Nothing {
             return;
         }
         row.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
         let largest = row.iter().fold(f64::NEG_INFINITY, |m, x| m.max(*x));
         for x in row {
             *x = match self {
-                Behind::BiasRelu => x.max(0.0),
+                RowEpilogue::BiasRelu => x.max(0.0),
                 _ => *x - largest,
             };
         }
     }
 }
 
-fn check_matmul(p: MatMul, behind: Behind) {
+fn check_matmul(p: MatMul, behind: RowEpilogue) {
     check_made(&p, behind, [false, false]);
     let lines = |x: &Matrix| [&x.row, &x.col].iter().any(|s| s.is(1));
     let can = [&p.lhs, &p.rhs].map(lines);
@@ -165,7 +165,7 @@ fn check_matmul(p: MatMul, behind: Behind) {
 }
 
 /// Checks a product; its operands are computed by prologues where `made` is true.
-fn check_made(p: &MatMul, behind: Behind, made: [bool; 2]) {
+fn check_made(p: &MatMul, behind: RowEpilogue, made: [bool; 2]) {
     let mut p = p.clone();
     let c = |d: &Dim| d.as_const().unwrap();
     let batch: Vec<i64> = p.batch.iter().map(c).collect();
@@ -224,10 +224,10 @@ fn check_made(p: &MatMul, behind: Behind, made: [bool; 2]) {
         ],
         vec![a, b],
     );
-    if behind != Behind::Nothing {
+    if behind != RowEpilogue::Nothing {
         let extents: Vec<i64> = batch.iter().copied().chain([m, n]).collect();
         p.epilogue = Some(match behind {
-            Behind::BelowLargest => below_largest(sums, p.dtypes, &extents),
+            RowEpilogue::BelowLargest => below_largest(sums, p.dtypes, &extents),
             _ => bias_relu(sums, p.dtypes, &extents, extents.len() - 1),
         });
         args.push((sums, n, false));
@@ -261,7 +261,11 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
         [DType::I8, DType::U8],
     ];
     for dtypes in alike.chain(bytes) {
-        for behind in [Behind::Nothing, Behind::BiasRelu, Behind::BelowLargest] {
+        for behind in [
+            RowEpilogue::Nothing,
+            RowEpilogue::BiasRelu,
+            RowEpilogue::BelowLargest,
+        ] {
             for (m, k, n) in [
                 (1, 1, 1),
                 (3, 5, 7),

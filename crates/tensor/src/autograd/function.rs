@@ -167,7 +167,7 @@ struct Call {
 
 /// The place where a derivative finds a saved value.
 #[derive(Copy, Clone)]
-enum Place {
+enum SavedFrom {
     /// Among the operands: the inputs, followed by other saved values.
     Operand(usize),
     /// Among the results.
@@ -190,7 +190,7 @@ impl Call {
             return Ok(results);
         }
         let mut operands = inputs.clone();
-        let places: Vec<Place> = (saved.all.iter())
+        let places: Vec<SavedFrom> = (saved.all.iter())
             .map(|t| self.place(t, &outputs.all, &mut operands))
             .collect();
         if results.len() > 1 {
@@ -207,9 +207,9 @@ impl Call {
             if at.iter().all(|o| cotangents[*o].is_none()) {
                 return Ok(vec![None; operands.len()]);
             }
-            let value = |p: &Place| match p {
-                Place::Operand(i) => Tensor::from(operands[*i].clone()),
-                Place::Output(i) => Tensor::from(outputs[at[*i]].clone()),
+            let value = |p: &SavedFrom| match p {
+                SavedFrom::Operand(i) => Tensor::from(operands[*i].clone()),
+                SavedFrom::Output(i) => Tensor::from(outputs[at[*i]].clone()),
             };
             let saved = places.iter().map(value).collect();
             let cotangent = |o: &usize| match cotangents[*o].clone() {
@@ -232,7 +232,7 @@ impl Call {
 
     /// Returns the place where the derivative will find a saved tensor. A tensor found nowhere else becomes an
     /// operand.
-    fn place(&self, t: &Tensor, outputs: &[Tensor], operands: &mut Vec<Tensor>) -> Place {
+    fn place(&self, t: &Tensor, outputs: &[Tensor], operands: &mut Vec<Tensor>) -> SavedFrom {
         let node = |t: &Tensor| (Arc::as_ptr(&t.handle.node), t.handle.output);
         let leaf = |t: &Tensor| match &t.handle.edge {
             Edge::Leaf(leaf) => Some(Arc::as_ptr(leaf)),
@@ -241,13 +241,13 @@ impl Call {
         if let Some(at) = leaf(t)
             && let Some(i) = self.marked.iter().position(|m| leaf(m) == Some(at))
         {
-            return Place::Operand(i);
+            return SavedFrom::Operand(i);
         }
         if let Some(i) = outputs.iter().position(|o| node(o) == node(t)) {
-            return Place::Output(i);
+            return SavedFrom::Output(i);
         }
         operands.push(t.handle.plain().into());
-        Place::Operand(operands.len() - 1)
+        SavedFrom::Operand(operands.len() - 1)
     }
 }
 

@@ -45,7 +45,7 @@ const UNROLLED: i64 = 8;
 /// If `f` fails, or an input is not a float tensor.
 #[track_caller]
 pub fn vjp<I: Nest, R: Returned>(f: impl FnOnce(I::Owned) -> R, inputs: I) -> Result<Pulled<I, R>> {
-    let recorded = Recorded::of::<I, R>(f, &inputs, "vjp", Location::caller())?;
+    let recorded = RecordedFunction::of::<I, R>(f, &inputs, "vjp", Location::caller())?;
     let y = recorded.results.iter().map(|y| recorded.settled(y));
     let y = built::<R::Nest, Tensor>(&recorded.gives, y.collect::<Vec<_>>());
     let types = PhantomData;
@@ -60,7 +60,7 @@ type Pulled<I, R> = (
 
 /// The function from gradients of the results to gradients of the inputs; see [`vjp`].
 pub struct Pullback<I, O> {
-    recorded: Recorded,
+    recorded: RecordedFunction,
     types: PhantomData<fn(O) -> I>,
 }
 
@@ -133,7 +133,7 @@ pub fn jvp<I: Nest, R: Returned>(
 ) -> Result<(R::Nest, R::Nest)> {
     let loc = Location::caller();
     let (along, paths) = Flat::named(&tangents);
-    let recorded = Recorded::of::<I, R>(f, &inputs, "jvp", loc)?;
+    let recorded = RecordedFunction::of::<I, R>(f, &inputs, "jvp", loc)?;
     same_kind(&along, (&recorded.inputs, &recorded.takes), |i, t, x| {
         let name = called("tangent", paths.get(i).map_or("", |p| p));
         let message = format!("{name} is {t}, but the input is {x}");
@@ -173,7 +173,7 @@ pub fn jacobian<I: Nest, R: Returned<Nest: NestOf>>(
     inputs: I,
 ) -> Result<<R::Nest as NestOf>::Of<I::Owned>> {
     let loc = Location::caller();
-    let recorded = Recorded::of::<I, R>(f, &inputs, "jacobian", loc)?;
+    let recorded = RecordedFunction::of::<I, R>(f, &inputs, "jacobian", loc)?;
     let blocks = on_behalf_of_caller(HERE, || recorded.jacobian(&recorded.results, loc))?;
     let mut blocks = blocks.into_iter();
     Ok(built_of::<R::Nest, _>(&recorded.gives, || {
@@ -201,7 +201,7 @@ pub fn hessian<I: Nest<Owned: NestOf>, R: Returned<Nest = Tensor>>(
     inputs: I,
 ) -> Result<<I::Owned as NestOf>::Of<I::Owned>> {
     let loc = Location::caller();
-    let recorded = Recorded::of::<I, R>(f, &inputs, "hessian", loc)?;
+    let recorded = RecordedFunction::of::<I, R>(f, &inputs, "hessian", loc)?;
     let blocks = on_behalf_of_caller(HERE, || {
         let slopes = recorded.slopes(&recorded.results[0], loc)?;
         recorded.jacobian(&slopes, loc)
@@ -213,7 +213,7 @@ pub fn hessian<I: Nest<Owned: NestOf>, R: Returned<Nest = Tensor>>(
 }
 
 /// A function, recorded once.
-struct Recorded {
+struct RecordedFunction {
     /// The stand-ins for the inputs.
     inputs: Vec<Tensor>,
     results: Vec<Tensor>,
@@ -223,14 +223,14 @@ struct Recorded {
     create: bool,
 }
 
-impl Recorded {
+impl RecordedFunction {
     #[track_caller]
     fn of<I: Nest, R: Returned>(
         f: impl FnOnce(I::Owned) -> R,
         inputs: &I,
         op: &'static str,
         loc: &'static Location<'static>,
-    ) -> Result<Recorded> {
+    ) -> Result<RecordedFunction> {
         let (given, paths) = Flat::named(inputs);
         let mut inputs = Vec::new();
         for (x, path) in given.all.iter().zip(&paths) {
@@ -249,7 +249,7 @@ impl Recorded {
         }
         let create =
             is_grad_enabled() && (body::may_flow() || reach_beyond(&results.all, &inputs, loc)?);
-        Ok(Recorded {
+        Ok(RecordedFunction {
             inputs,
             results: results.all,
             takes: given.counts,

@@ -224,11 +224,11 @@ impl Dataset for ImageFolder {
     }
 }
 
-type Found = (Vec<String>, Vec<(PathBuf, i64)>);
+type Samples = (Vec<String>, Vec<(PathBuf, i64)>);
 
 /// Finds the classes, and the samples with their labels.
 #[track_caller]
-fn find(op: &str, root: &Path, folder: &Folder) -> Result<Found> {
+fn find(op: &str, root: &Path, folder: &Folder) -> Result<Samples> {
     if folder.extensions.is_some() == folder.is_valid_file.is_some() {
         let message = "either extensions or is_valid_file says which files are samples";
         return Err(invalid(op, message));

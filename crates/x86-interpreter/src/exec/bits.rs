@@ -3,7 +3,7 @@
 use super::Action;
 use crate::cpu::{Cpu, Flags};
 use crate::fault::Outcome;
-use crate::step::{Place, Step};
+use crate::step::{OperandLocation, Step};
 use crate::vector::Lane;
 use iced_x86::Mnemonic::*;
 
@@ -11,7 +11,7 @@ pub(super) fn find(step: &Step) -> Option<Action> {
     logic(step)
         .or_else(|| by_lanes(step))
         .or_else(|| match step.operands[2] {
-            Place::Immediate(_) => by_immediate(step),
+            OperandLocation::Immediate(_) => by_immediate(step),
             _ => by_one(step),
         })
 }

@@ -4,7 +4,7 @@ use super::Action;
 use crate::cpu::{Cpu, Flags};
 use crate::fault::Outcome;
 use crate::number::Float;
-use crate::step::{Place, Step};
+use crate::step::{OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
@@ -81,7 +81,7 @@ impl Cpu<'_, '_> {
     }
 
     fn compare<T: Lane>(&mut self, step: &Step, f: impl Fn(T, T) -> bool) -> Outcome<()> {
-        let Place::Mask(k) = step.operands[0] else {
+        let OperandLocation::Mask(k) = step.operands[0] else {
             return self.zip(step, |a: T, b: T| T::all(f(a, b)));
         };
         let count = step.bytes(1) / T::SIZE;

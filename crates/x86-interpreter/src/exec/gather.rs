@@ -3,7 +3,7 @@
 use super::Action;
 use crate::cpu::Cpu;
 use crate::fault::{FaultKind, Outcome, Raised};
-use crate::step::{Index, Place, Step};
+use crate::step::{Index, OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
@@ -20,7 +20,8 @@ pub(super) fn find(step: &Step) -> Option<Action> {
 impl Cpu<'_, '_> {
     /// Loads the lanes from the addresses of operand 1. Clears the mask, which with VEX is the signs of operand 2.
     fn gather<I: Lane + std::convert::Into<i64>, T: Lane>(&mut self, step: &Step) -> Outcome<()> {
-        let (Place::Vector(to, bytes), Place::Memory(m)) = (step.operands[0], step.operands[1])
+        let (OperandLocation::Vector(to, bytes), OperandLocation::Memory(m)) =
+            (step.operands[0], step.operands[1])
         else {
             return Err(Raised::new(FaultKind::Unknown, "no gather"));
         };
@@ -29,7 +30,7 @@ impl Cpu<'_, '_> {
         };
         let count = (bytes / T::SIZE).min(index_bytes / I::SIZE);
         let active = match step.operands[2] {
-            Place::Vector(..) => {
+            OperandLocation::Vector(..) => {
                 let mask = self.vector(step, 2)?;
                 let signs = (0..count).filter(|i| mask.get::<T>(*i).sign());
                 signs.fold(0, |bits, i| bits | 1 << i)
@@ -52,7 +53,7 @@ impl Cpu<'_, '_> {
         }
         self.vectors[usize::from(to)] = result;
         match (step.operands[2], step.mask) {
-            (Place::Vector(mask, _), _) => self.vectors[usize::from(mask)] = Vector::ZERO,
+            (OperandLocation::Vector(mask, _), _) => self.vectors[usize::from(mask)] = Vector::ZERO,
             (_, Some(mask)) => self.masks[usize::from(mask)] = 0,
             _ => {}
         }

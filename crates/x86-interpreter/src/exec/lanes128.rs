@@ -3,7 +3,7 @@
 use super::Action;
 use crate::cpu::Cpu;
 use crate::fault::Outcome;
-use crate::step::{Place, Step};
+use crate::step::{OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
@@ -28,7 +28,7 @@ fn interleaved(step: &Step) -> Option<Action> {
 }
 
 fn shuffled(step: &Step) -> Option<Action> {
-    let by_immediate = matches!(step.operands[2], Place::Immediate(_));
+    let by_immediate = matches!(step.operands[2], OperandLocation::Immediate(_));
     Some(match step.mnemonic {
         Vshufps => |c, s| {
             c.within2::<u32>(s, |i, _, [a, b]| {

@@ -3,7 +3,7 @@
 use super::Action;
 use crate::cpu::{Cpu, ones};
 use crate::fault::Outcome;
-use crate::step::{Place, Step};
+use crate::step::{OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
@@ -103,7 +103,7 @@ impl Cpu<'_, '_> {
     fn repeat<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let count = step.bytes(0) / T::SIZE;
         let lanes = match &step.operands[1] {
-            Place::Memory(m) => m.bytes / T::SIZE,
+            OperandLocation::Memory(m) => m.bytes / T::SIZE,
             _ => 2,
         };
         // Only the lanes in memory that an active lane needs are read.
@@ -138,11 +138,11 @@ impl Cpu<'_, '_> {
     /// 1's.
     fn move_first<T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let active = self.active(step);
-        if step.operands[2] != Place::None {
+        if step.operands[2] != OperandLocation::None {
             return self.first(step, |_: T, b| b);
         }
         let x = self.lanes::<T>(step, 1, active & 1)?;
-        let stores = matches!(step.operands[0], Place::Memory(_));
+        let stores = matches!(step.operands[0], OperandLocation::Memory(_));
         let count = if stores { 1 } else { 16 / T::SIZE };
         let result = Vector::from(1, |_| x.get::<T>(0));
         self.set_active::<T>(step, &result, count, active & 1 | !1)
@@ -178,7 +178,7 @@ impl Cpu<'_, '_> {
         let signs = (0..count).filter(|i| signs.get::<T>(*i).sign());
         let active = signs.fold(0, |bits, i| bits | 1 << i);
         let x = self.lanes::<T>(step, 2, active)?;
-        let stores = matches!(step.operands[0], Place::Memory(_));
+        let stores = matches!(step.operands[0], OperandLocation::Memory(_));
         let written = if stores { active } else { !0 };
         self.set_active::<T>(step, &x, count, written)
     }

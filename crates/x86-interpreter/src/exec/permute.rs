@@ -3,7 +3,7 @@
 use super::Action;
 use crate::cpu::{Cpu, ones};
 use crate::fault::Outcome;
-use crate::step::{Place, Step};
+use crate::step::{OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
@@ -15,7 +15,7 @@ pub(super) fn find(step: &Step) -> Option<Action> {
 }
 
 fn permuted(step: &Step) -> Option<Action> {
-    let by_immediate = matches!(step.operands[2], Place::Immediate(_));
+    let by_immediate = matches!(step.operands[2], OperandLocation::Immediate(_));
     Some(match step.mnemonic {
         Vpermq | Vpermpd if by_immediate => |c, s| {
             let a = c.vector(s, 1)?;
@@ -148,7 +148,7 @@ impl Cpu<'_, '_> {
         let (a, count) = (self.vector(step, 1)?, step.bytes(0) / T::SIZE);
         let parts = step.bytes(1) / step.bytes(0);
         let part = usize::from(step.immediate()) % parts;
-        if let Place::Memory(m) = &step.operands[0] {
+        if let OperandLocation::Memory(m) = &step.operands[0] {
             // Lanes that are masked off fault too.
             self.memory.check_writable(self.address(m), m.bytes)?;
         }
@@ -173,7 +173,7 @@ impl Cpu<'_, '_> {
         let count = step.bytes(1) / T::SIZE;
         let from: Vec<usize> = (0..count).filter(|i| active >> i & 1 == 1).collect();
         let result = Vector::from(from.len(), |i| a.get::<T>(from[i]));
-        let stores = matches!(step.operands[0], Place::Memory(_));
+        let stores = matches!(step.operands[0], OperandLocation::Memory(_));
         let count = if stores { from.len() } else { count };
         self.set_active::<T>(step, &result, count, ones(from.len()))
     }

@@ -3,7 +3,7 @@
 use super::Action;
 use crate::cpu::{Cpu, Flags, RSP, ones};
 use crate::fault::{FaultKind, Outcome, Raised};
-use crate::step::{Place, Step};
+use crate::step::{OperandLocation, Step};
 use iced_x86::Mnemonic::{self, *};
 
 pub(super) fn find(step: &Step) -> Option<Action> {
@@ -24,7 +24,7 @@ fn moves(step: &Step) -> Option<Action> {
             c.set_value(s, 0, x)
         },
         Lea => |c, s| {
-            let Place::Memory(m) = &s.operands[1] else {
+            let OperandLocation::Memory(m) = &s.operands[1] else {
                 return Err(Raised::new(FaultKind::Unknown, "no address"));
             };
             let x = c.address(m);
@@ -98,7 +98,7 @@ fn arithmetic(step: &Step) -> Option<Action> {
             c.flags.carry = carry;
             c.set_value(s, 0, x)
         },
-        Imul if step.operands[1] != Place::None => multiply,
+        Imul if step.operands[1] != OperandLocation::None => multiply,
         Popcnt => |c, s| {
             let x = c.value(s, 1)?;
             c.set_value(s, 0, u64::from(x.count_ones()))?;
@@ -149,7 +149,7 @@ fn shifts(step: &Step) -> Option<Action> {
 }
 
 fn control(step: &Step) -> Option<Action> {
-    let jumps = matches!(step.operands[0], Place::Branch(_));
+    let jumps = matches!(step.operands[0], OperandLocation::Branch(_));
     Some(match step.mnemonic {
         Jmp if jumps => |c, s| {
             c.next = c.value(s, 0)?;
@@ -161,11 +161,11 @@ fn control(step: &Step) -> Option<Action> {
             }
             Ok(())
         },
-        Ret if step.operands[0] == Place::None => |c, _| {
+        Ret if step.operands[0] == OperandLocation::None => |c, _| {
             c.next = c.pop()?;
             Ok(())
         },
-        Call if matches!(step.operands[0], Place::Gpr(_, 8)) => |c, s| {
+        Call if matches!(step.operands[0], OperandLocation::Gpr(_, 8)) => |c, s| {
             let to = c.value(s, 0)?;
             c.call(to)
         },
@@ -199,7 +199,7 @@ fn signed(x: u64, bytes: usize) -> i64 {
 }
 
 fn multiply(cpu: &mut Cpu, step: &Step) -> Outcome<()> {
-    let first = if step.operands[2] == Place::None {
+    let first = if step.operands[2] == OperandLocation::None {
         0
     } else {
         1

@@ -5,7 +5,7 @@ use super::integer::add_bytes;
 use crate::cpu::Cpu;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::number::{Float, flushed, from_half};
-use crate::step::{Index, Place, Step};
+use crate::step::{Index, OperandLocation, Step};
 use iced_x86::Mnemonic::*;
 
 /// The most rows of a tile, and bytes of a row.
@@ -115,7 +115,7 @@ impl Cpu<'_, '_> {
 
     /// The tile of an operand.
     fn tile(&mut self, step: &Step, i: usize) -> Outcome<&mut Tile> {
-        let Place::Tile(at) = step.operands[i] else {
+        let OperandLocation::Tile(at) = step.operands[i] else {
             return Err(wrong(format!("operand {i} is no tile")));
         };
         let tiles = self.tiles.as_mut();
@@ -125,7 +125,7 @@ impl Cpu<'_, '_> {
 
     /// The address of a row of an operand; the index register holds the distance of rows.
     fn row(&self, step: &Step, i: usize, row: usize) -> Outcome<u64> {
-        let Place::Memory(m) = step.operands[i] else {
+        let OperandLocation::Memory(m) = step.operands[i] else {
             return Err(wrong(format!("operand {i} is not in memory")));
         };
         let apart = match m.index {

@@ -1,14 +1,14 @@
-// A block computes BM rows and BV columns of attention. It walks the keys, BN at a time: scores are products
-// like any other, weights are exponentials relative to the best score so far, and what was summed before a
-// better score came fades by as much (Milakov and Gimelshein, "Online normalizer calculation for softmax").
+// A block computes BM rows and BV columns of attention with an online softmax (Milakov and Gimelshein, "Online
+// normalizer calculation for softmax"). It walks the keys, BN at a time. Scores are products like any other, weights
+// are exponentials relative to the running max, and accumulators are rescaled when that grows.
 
 struct Block {
     union {
         Weighted in;
         Acc out[BM][BV + 1];
     };
-    // Of each row: the best score, the sum of weights, and by how much earlier sums fade.
-    Acc best[BM], total[BM], fade[BM];
+    // Of each row: the running max, the denominator, and the correction of accumulators.
+    Acc running_max[BM], denominator[BM], correction[BM];
 };
 
 // Makes the scores of keys j0 <= j < end weights. A warp takes whole rows.
@@ -18,11 +18,11 @@ __device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index 
     for (int r = threadIdx.x / 32; r < BM; r += THREADS / 32) {
         const Index i = i0 + r;
         const Index seen = CAUSAL && i + 1 < end ? i + 1 : end, last = i < length ? seen : 0;
-        const Acc before = block.best[r];
+        const Acc before = block.running_max[r];
         Acc x[BN / 32];
-        const Acc best = best_score(x, block.in.scores.out[r], scores, i, j0, last, before);
+        const Acc running_max = best_score(x, block.in.scores.out[r], scores, i, j0, last, before);
         // While no key was seen, every weight is exp(-inf).
-        const Acc base = best == Acc(-kiln_inf) ? Acc(0) : best;
+        const Acc base = running_max == Acc(-kiln_inf) ? Acc(0) : running_max;
         Acc sum = 0;
 #pragma unroll
         for (int c = 0; c < BN / 32; c++) {
@@ -35,21 +35,21 @@ __device__ __forceinline__ void weigh(Block& block, const Scores& scores, Index 
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
         __syncwarp();
         if (lane == 0) {
-            const Acc fade = exp(before - base);
-            block.best[r] = best;
-            block.fade[r] = fade;
-            block.total[r] = block.total[r] * fade + sum;
+            const Acc correction = exp(before - base);
+            block.running_max[r] = running_max;
+            block.correction[r] = correction;
+            block.denominator[r] = block.denominator[r] * correction + sum;
         }
     }
 }
 
-// Leaves the weighted sums of values in block.out, and in block.total what they are to be multiplied by.
+// Leaves the weighted sums of values in block.out, and the factor that normalises them in block.denominator.
 template <class Q, class K, class V>
 __device__ __forceinline__ void attend(Block& block, const Q& q, const K& k, const V& v, const Scores& scores, Index i0, Index c0, Index length, Index keys, Index width) {
 #pragma unroll 1
     for (int r = threadIdx.x; r < BM; r += THREADS) {
-        block.best[r] = -kiln_inf;
-        block.total[r] = 0;
+        block.running_max[r] = -kiln_inf;
+        block.denominator[r] = 0;
     }
     Sums sums;
     const Index end = CAUSAL && keys > i0 + BM ? i0 + BM : keys;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void attend(Block& block, const Q& q, const K& k, con
         weigh(block, scores, i0, j0, length, end);
         sums.wait();
         __syncthreads();
-        sums.fade(block.fade);
+        sums.rescale(block.correction);
         sums.add(block.in, v, c0, j0, end);
         __syncthreads();
     }
@@ -70,9 +70,9 @@ __device__ __forceinline__ void attend(Block& block, const Q& q, const K& k, con
     // which values that are not finite still make NaN.
 #pragma unroll 1
     for (int r = threadIdx.x; r < BM; r += THREADS) {
-        const Acc total = block.total[r];
-        const bool blind = CAUSAL || MASK != NONE ? total == 0 : keys == 0;
-        block.total[r] = blind ? Acc(1) : inverse(total);
+        const Acc denominator = block.denominator[r];
+        const bool blind = CAUSAL || MASK != NONE ? denominator == 0 : keys == 0;
+        block.denominator[r] = blind ? Acc(1) : inverse(denominator);
     }
     __syncthreads();
 }

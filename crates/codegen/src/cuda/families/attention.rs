@@ -8,15 +8,15 @@ use super::operand::{Operand, eights};
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
-use crate::work::{Printed, Slot};
+use crate::work::{KernelCalls, Slot};
 use kiln_base::{Compute, DType, Dim, Scalar, numel};
 use kiln_plan::cstyle::Dialect;
-use kiln_plan::cuda::{Beside, Blocks, CudaCpp};
+use kiln_plan::cuda::{Blocks, CudaCpp, SharedLaunch};
 use kiln_plan::schedule::{self, Multiply};
 use kiln_plan::{Attention, Dropout, Matrix, Scores};
 use std::fmt::Write;
 
-pub(super) fn print(work: Job, a: &Attention) -> Printed {
+pub(super) fn print(work: Job, a: &Attention) -> KernelCalls {
     let name = match &work.behind {
         Some(kir) => kir.name.clone(),
         None => format!("attention_{}", a.scores.dtype),
@@ -33,12 +33,12 @@ pub(super) fn print(work: Job, a: &Attention) -> Printed {
     source.scope(&tile.sums(a.scores.dtype, &operands.value));
     source.scope(include_str!("attention.cu"));
     source.shared("Block");
-    source.beside = Beside::Nothing;
+    source.beside = SharedLaunch::Nothing;
     block(&mut source, &call, a, &operands);
     store.print(&mut source, &call, 1);
     source.line("}");
     let grid = tile.grid(&a.scores, &a.scores.length, &a.columns);
-    Printed {
+    KernelCalls {
         steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1]))],
         scratch: Vec::new(),
         in_place: work.in_place.clone(),
@@ -252,7 +252,7 @@ attend(shared, q, k, v, scores, i0, c0, length, keys, width);
 for (int e = threadIdx.x; e < BM * BV; e += THREADS) {{
 const Index i = i0 + e / BV, c = c0 + e % BV;
 if (i >= length || c >= columns) continue;
-const Acc raw = shared.out[e / BV][e % BV] * shared.total[e / BV];
+const Acc raw = shared.out[e / BV][e % BV] * shared.denominator[e / BV];
 const Index at = (batch * length + i) * columns + c;",
         operands.query.text, operands.key.text, operands.value.text,
     );

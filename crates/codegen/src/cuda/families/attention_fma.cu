@@ -14,7 +14,7 @@ struct Sums {
     Acc sum[TM][VN] = {};
     __device__ __forceinline__ int row() const { return threadIdx.x / (BN / TN) * TM; }
     __device__ __forceinline__ int column() const { return threadIdx.x % (BN / TN) * VN; }
-    __device__ __forceinline__ void fade(const Acc* by) {
+    __device__ __forceinline__ void rescale(const Acc* by) {
 #pragma unroll
         for (int i = 0; i < TM; i++)
 #pragma unroll

@@ -8,19 +8,19 @@ use super::call::{Call, few, lines};
 use super::operand::Operand;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
-use crate::work::{Printed, Slot, Step};
+use crate::work::{KernelCalls, Slot, Step};
 use kiln_base::{DType, Dim, numel};
-use kiln_plan::cuda::Beside;
+use kiln_plan::cuda::SharedLaunch;
 use kiln_plan::{AttentionGrad, Matrix};
 
 /// The three numbers of each row of scores.
 const ROWS: Slot = Slot::Scratch(0);
 
-pub(super) fn print(work: Job, a: &AttentionGrad) -> Printed {
+pub(super) fn print(work: Job, a: &AttentionGrad) -> KernelCalls {
     let grad = Grad { work, a };
-    let gradients = [Of::Query, Of::Key, Of::Value].map(|of| grad.gradient(of));
+    let gradients = [Gradient::Query, Gradient::Key, Gradient::Value].map(|of| grad.gradient(of));
     let rows = &(&numel(&a.scores.batch) * &a.scores.length) * &Dim::Const(3);
-    Printed {
+    KernelCalls {
         steps: std::iter::once(grad.rows()).chain(gradients).collect(),
         scratch: vec![(kept(a.scores.dtype), vec![rows])],
         in_place: work.in_place.clone(),
@@ -37,7 +37,7 @@ fn kept(dtype: DType) -> DType {
 
 /// A choice of the gradient to compute.
 #[derive(Copy, Clone, PartialEq)]
-enum Of {
+enum Gradient {
     Query,
     Key,
     Value,
@@ -96,7 +96,7 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
     }
 
     /// Emits the kernel of a gradient.
-    fn gradient(&self, of: Of) -> Step {
+    fn gradient(&self, of: Gradient) -> Step {
         let a = self.a;
         let (dtype, index) = (a.scores.dtype, self.index());
         let mut call = Call::new(self.work);
@@ -105,43 +105,43 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
         call.push(ROWS, kept(dtype), false);
         reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
         let name = match of {
-            Of::Query => "query",
-            Of::Key => "key",
-            Of::Value => "value",
+            Gradient::Query => "query",
+            Gradient::Key => "key",
+            Gradient::Value => "value",
         };
         let name = format!("attention_grad_of_{name}_{dtype}");
         let mut source = call.source(&name, index);
         let [q, k, g, v] = self.operands();
         let (rows, columns, times) = match of {
-            Of::Query => ("length", "width", k),
-            Of::Key => ("keys", "width", q),
-            Of::Value => ("keys", "columns", g),
+            Gradient::Query => ("length", "width", k),
+            Gradient::Key => ("keys", "width", q),
+            Gradient::Value => ("keys", "columns", g),
         };
         let times = operand(&mut source, &call, a, ("x", times.1, columns, false));
         let operands = [q, k, g, v].map(|lines| operand(&mut source, &call, a, lines));
         let (lengths, sides) = match of {
-            Of::Query => (&a.scores.length, &a.scores.width),
-            Of::Key => (&a.scores.keys, &a.scores.width),
-            Of::Value => (&a.scores.keys, &a.columns),
+            Gradient::Query => (&a.scores.length, &a.scores.width),
+            Gradient::Key => (&a.scores.keys, &a.scores.width),
+            Gradient::Value => (&a.scores.keys, &a.columns),
         };
         let tile = Tile::of(dtype, lengths, sides);
         let [x, y] = both(&operands);
-        let turned = of != Of::Query;
+        let turned = of != Gradient::Query;
         let pair = if turned { [&y, &x] } else { [&x, &y] };
         source.scope(&tile.scores(&a.scores, index, pair));
         source.scope(&tile.sums(dtype, &times));
         source.scope(&format!(
             "constexpr bool TURNED = {turned}, OF_VALUES = {};",
-            of == Of::Value
+            of == Gradient::Value
         ));
         source.scope(include_str!("attention_grad.cu"));
         self.begin(&mut source, &call, rows, columns, &operands);
         let pairs = if turned { "k, q, v, g" } else { "q, k, g, v" };
         let [query, key, _] = a.lengths();
         let begin = match of {
-            Of::Query => Dim::ZERO,
-            Of::Key => query,
-            Of::Value => &query + &key,
+            Gradient::Query => Dim::ZERO,
+            Gradient::Key => query,
+            Gradient::Value => &query + &key,
         };
         let (begin, pointer) = (source.dim(&begin), call.pointer(ROWS));
         let text = format!(
@@ -170,7 +170,7 @@ if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} +
         operands: &[Operand; 4],
     ) {
         source.shared("Block");
-        source.beside = Beside::Nothing;
+        source.beside = SharedLaunch::Nothing;
         let scores = &self.a.scores;
         sizes(source, scores, &self.a.columns);
         let declared = declare(source, call, scores);

@@ -18,7 +18,7 @@ struct Sums {
     // The place in the warp's part of a thread's x-th sum of a 16 x 8 matrix.
     __device__ __forceinline__ static int row_of(int x) { return threadIdx.x % 32 / 4 + x / 2 * 8; }
     __device__ __forceinline__ static int column_of(int x) { return threadIdx.x % 4 * 2 + x % 2; }
-    __device__ __forceinline__ void fade(const Acc* by) {
+    __device__ __forceinline__ void rescale(const Acc* by) {
 #pragma unroll
         for (int i = 0; i < WM / 16; i++)
 #pragma unroll

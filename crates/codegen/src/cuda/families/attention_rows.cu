@@ -1,11 +1,10 @@
-// What the gradients of scores take of a whole row: its best score, what its weights are multiplied by, and the
-// sum of its weights times their gradients. The keys are walked as in the forward pass, BN at a time; what was
-// summed before a better score came fades.
+// The numbers of a whole row that gradients of scores need: its max, the factor that normalises its weights, and the
+// sum of its weights times their gradients. The keys are walked as in the forward pass, BN at a time.
 
 struct Block {
     Shared in;
     Acc products[BM][BN + 1];
-    Acc best[BM], total[BM], share[BM];
+    Acc running_max[BM], denominator[BM], share[BM];
 };
 
 // Adds keys j0 <= j < end to what is known of the rows. A warp takes whole rows.
@@ -15,11 +14,11 @@ __device__ __forceinline__ void add_keys(Block& block, const Scores& scores, Ind
     for (int r = threadIdx.x / 32; r < BM; r += THREADS / 32) {
         const Index i = i0 + r;
         const Index seen = CAUSAL && i + 1 < end ? i + 1 : end, last = i < length ? seen : 0;
-        const Acc before = block.best[r];
+        const Acc before = block.running_max[r];
         Acc x[BN / 32];
-        const Acc best = best_score(x, block.products[r], scores, i, j0, last, before);
+        const Acc running_max = best_score(x, block.products[r], scores, i, j0, last, before);
         // While no key was seen, every weight is exp(-inf).
-        const Acc base = best == Acc(-kiln_inf) ? Acc(0) : best;
+        const Acc base = running_max == Acc(-kiln_inf) ? Acc(0) : running_max;
         Acc sum = 0, share = 0;
 #pragma unroll
         for (int c = 0; c < BN / 32; c++) {
@@ -36,10 +35,10 @@ __device__ __forceinline__ void add_keys(Block& block, const Scores& scores, Ind
         }
         __syncwarp();
         if (lane == 0) {
-            const Acc fade = exp(before - base);
-            block.best[r] = best;
-            block.total[r] = block.total[r] * fade + sum;
-            block.share[r] = block.share[r] * fade + share;
+            const Acc correction = exp(before - base);
+            block.running_max[r] = running_max;
+            block.denominator[r] = block.denominator[r] * correction + sum;
+            block.share[r] = block.share[r] * correction + share;
         }
     }
 }
@@ -49,8 +48,8 @@ template <class Q, class K, class G, class V>
 __device__ __forceinline__ void sum_rows(Block& block, const Q& q, const K& k, const G& g, const V& v, const Scores& scores, Acc* rows, Index i0, Index length, Index keys, Index width, Index columns) {
 #pragma unroll 1
     for (int r = threadIdx.x; r < BM; r += THREADS) {
-        block.best[r] = -kiln_inf;
-        block.total[r] = block.share[r] = 0;
+        block.running_max[r] = -kiln_inf;
+        block.denominator[r] = block.share[r] = 0;
     }
     const Index end = CAUSAL && keys > i0 + BM ? i0 + BM : keys;
 #pragma unroll 1
@@ -66,11 +65,11 @@ __device__ __forceinline__ void sum_rows(Block& block, const Q& q, const K& k, c
     __syncthreads();
 #pragma unroll 1
     for (int r = threadIdx.x; r < BM && i0 + r < length; r += THREADS) {
-        const Acc best = block.best[r], total = block.total[r];
-        const bool blind = CAUSAL || MASK != NONE ? total == 0 : keys == 0;
-        const Acc part = blind ? Acc(1) : inverse(total);
+        const Acc running_max = block.running_max[r], denominator = block.denominator[r];
+        const bool blind = CAUSAL || MASK != NONE ? denominator == 0 : keys == 0;
+        const Acc part = blind ? Acc(1) : inverse(denominator);
         Acc* to = rows + (i0 + r) * 3;
-        to[0] = best == Acc(-kiln_inf) ? Acc(0) : best;
+        to[0] = running_max == Acc(-kiln_inf) ? Acc(0) : running_max;
         to[1] = part;
         to[2] = block.share[r] * part;
     }

@@ -19,8 +19,8 @@ struct Scores {
     }
 };
 
-// The scores of row i and keys j0 <= j < last, spread over a warp, and the best of these and of an earlier one; of the
-// keys behind there is nothing to see.
+// The scores of row i and keys j0 <= j < last, spread over a warp. Returns the largest of these and of an earlier one.
+// Later keys have no weight.
 __device__ __forceinline__ Acc best_score(Acc (&x)[BN / 32], const Acc* products, const Scores& scores, Index i, Index j0, Index last, Acc best) {
     const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -8,14 +8,14 @@ use super::call::Store;
 use super::gemm::Gemm;
 use super::{sums, winograd};
 use crate::cuda::job::Job;
-use crate::work::{Slot, Way};
+use crate::work::{Candidate, Slot};
 use kiln_plan::{Conv, ConvRole, MatMul};
 
 /// Rows or columns of a product that fill a good part of a tile.
 const MANY: i64 = 32;
 
 /// Returns the candidates of a matrix product.
-pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Way> {
+pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Candidate> {
     let own = || format!("matmul_{}", m.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);
     let operands = [&m.lhs, &m.rhs].map(|x| Slot::Arg(x.arg.into()));
@@ -26,7 +26,7 @@ pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Way> {
 }
 
 /// Returns the candidates of a convolution, or of a gradient of one.
-pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Way> {
+pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
     let own = || format!("{}_{}", c.role.name(), c.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);
     let contraction = c.contraction(c.filters(true));
@@ -37,7 +37,7 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Way> {
     });
     let store = Store::of(work, c.out, c.dtype());
     let is_each = c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1);
-    let mut ways = match is_each {
+    let mut candidates = match is_each {
         true => vec![sums::print(
             work,
             &name,
@@ -52,7 +52,7 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Way> {
         }
     };
     if all {
-        ways.extend(winograd::ways(work, c, &name));
+        candidates.extend(winograd::candidates(work, c, &name));
     }
-    ways
+    candidates
 }

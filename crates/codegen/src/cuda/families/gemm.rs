@@ -13,11 +13,11 @@ use crate::cuda::values::Values;
 use crate::cuda::{rows, rows_shape};
 use crate::kir;
 use crate::schedule::Schedule;
-use crate::work::{Printed, Slot, Step, Way};
+use crate::work::{Candidate, KernelCalls, Slot, Step};
 use kiln_base::{DType, Dim, ceil};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cstyle::Dialect;
-use kiln_plan::cuda::{Beside, CudaCpp};
+use kiln_plan::cuda::{CudaCpp, SharedLaunch};
 use kiln_plan::schedule::{Gpu, Multiply, Work};
 
 /// A contraction as block tiles.
@@ -105,7 +105,7 @@ impl Gemm<'_> {
     }
 
     /// Returns the default, and with `all` every other candidate.
-    pub fn print(self, all: bool) -> Vec<Way> {
+    pub fn print(self, all: bool) -> Vec<Candidate> {
         // Candidates are measured within a bound of rounding, which integers don't have.
         let all = all && self.dtype.is_float();
         let exact = Multiply::exact(self.dtype);
@@ -119,17 +119,17 @@ impl Gemm<'_> {
             .schedule
             .filter(|s| self.is_legal(s) && !chosen.contains(s));
         chosen.extend(given);
-        let way = |schedule: &Gpu| Way {
+        let candidate = |schedule: &Gpu| Candidate {
             schedule: Schedule::Gpu(*schedule),
             approximation: Approximation::of(schedule.multiply),
             predicted: self.predicted(schedule),
-            printed: self.kernels(schedule),
+            calls: self.kernels(schedule),
         };
-        chosen.iter().map(way).collect()
+        chosen.iter().map(candidate).collect()
     }
 
     /// Emits the kernels of a candidate.
-    fn kernels(&self, schedule: &Gpu) -> Printed {
+    fn kernels(&self, schedule: &Gpu) -> KernelCalls {
         let (parts, shape) = (i64::from(schedule.parts), self.shape(schedule));
         let mut steps = vec![self.product(&shape)];
         let mut scratch = Vec::new();
@@ -137,7 +137,7 @@ impl Gemm<'_> {
             steps.push(self.sum(&shape));
             scratch.push((shape.acc, vec![Dim::Const(parts), self.total.clone()]));
         }
-        Printed {
+        KernelCalls {
             steps,
             scratch,
             in_place: match self.rows() {
@@ -219,7 +219,7 @@ impl Gemm<'_> {
             true => source.shared("Shared"),
             false => source.dynamic_shared("Shared", shared),
         }
-        source.beside = Beside::Few;
+        source.beside = SharedLaunch::Few;
         source.hold(shape.schedule.resident(machine, self.dtype));
         self.block(&mut source, shape, [&a, &b]);
         match (parts, self.rows()) {

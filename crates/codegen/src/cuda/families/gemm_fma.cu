@@ -13,7 +13,7 @@ union Shared {
     alignas(16) Acc out[BM][BN + BESIDE];
 };
 
-// What a thread loads of LINES x BK elements, in runs that lie side by side.
+// The share of a thread of LINES x BK elements, in contiguous runs.
 template <int LINES, bool ALONG_K, bool VECTOR, class Operand> struct Loader {
     static constexpr int EACH = LINES * BK / THREADS;
     static constexpr int SIDE = VECTOR && EACH % SIDE_BY_SIDE == 0 && (ALONG_K ? BK : LINES) % SIDE_BY_SIDE == 0 ? SIDE_BY_SIDE : 1;

@@ -22,13 +22,13 @@ struct Strided {
     __device__ __forceinline__ bool exists(Line l, Index) const { return l.exists; }
 };
 
-// What a line or a term adds to the place of an element, and to the numbers that must be within bounds.
+// The contribution of a line or a term to the address of an element, and to the numbers that must be within bounds.
 template <int BOUNDS> struct Parts {
     Index at, bounds[BOUNDS > 0 ? BOUNDS : 1];
     bool exists;
 };
 
-// An element at the sum of what its line and its term say.
+// An element at the sum of the contributions of its line and its term.
 template <class Place, class Lines, class Terms, int BOUNDS> struct Gathered {
     Place p;
     const Lines& parts_of_line;

@@ -74,7 +74,7 @@ template <int LINES, bool ALONG_K, bool WHOLE, class Operand> struct Reader<LINE
     static_assert(LINES * BK / SIDE_BY_SIDE % THREADS == 0, "threads load equally much");
     static_assert(THREADS * SIDE_BY_SIDE % (ALONG_K ? BK : LINES) == 0, "threads keep to their k, or to their line");
     typename Operand::Line kept[KEPT];
-    // How many of 16 exist, where lines lie side by side.
+    // The number of existing bytes of 16, where lines are contiguous.
     int bytes;
     __device__ __forceinline__ static int line_of(int x) {
         const int e = (threadIdx.x + x * THREADS) * SIDE_BY_SIDE;

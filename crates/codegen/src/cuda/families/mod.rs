@@ -2,7 +2,7 @@
 //! `.cu` files, which follow the emitted types and numbers.
 
 use super::job::Job;
-use crate::work::{Body, Way};
+use crate::work::{Body, Candidate};
 use kiln_plan::Kernel;
 
 mod attention;
@@ -23,15 +23,17 @@ mod winograd;
 ///
 /// # Errors
 /// Lists what is not supported.
-pub(super) fn print(work: Job, all: bool) -> Result<Vec<Way>, String> {
+pub(super) fn print(work: Job, all: bool) -> Result<Vec<Candidate>, String> {
     match &work.body {
         Body::MatMul(m) => Ok(contraction::product(work, m, all)),
         Body::Conv(c) => Ok(contraction::convolution(work, c, all)),
-        Body::Attention(a) => Ok(Way::only(attention::print(work, a))),
-        Body::Library(Kernel::Scan(s)) => Ok(Way::only(scan::print(work, s))),
-        Body::Library(Kernel::ArgSort(s)) => Ok(Way::only(sort::print(work, s))),
-        Body::Library(Kernel::Scatter(s)) => Ok(Way::only(scatter::print(work, s))),
-        Body::Library(Kernel::AttentionGrad(a)) => Ok(Way::only(attention_grad::print(work, a))),
+        Body::Attention(a) => Ok(Candidate::only(attention::print(work, a))),
+        Body::Library(Kernel::Scan(s)) => Ok(Candidate::only(scan::print(work, s))),
+        Body::Library(Kernel::ArgSort(s)) => Ok(Candidate::only(sort::print(work, s))),
+        Body::Library(Kernel::Scatter(s)) => Ok(Candidate::only(scatter::print(work, s))),
+        Body::Library(Kernel::AttentionGrad(a)) => {
+            Ok(Candidate::only(attention_grad::print(work, a)))
+        }
         Body::Library(kernel) => Err(format!("{} has no CUDA kernel yet", kernel.name())),
         Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is no library kernel".into()),
     }

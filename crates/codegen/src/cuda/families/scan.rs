@@ -5,29 +5,29 @@ use super::call::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::job::Job;
 use crate::cuda::source::Index;
 use crate::cuda::walk::combine;
-use crate::work::{Printed, Slot, Step};
+use crate::work::{KernelCalls, Slot, Step};
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim};
 use kiln_plan::Scan;
 use kiln_plan::cstyle::Dialect;
-use kiln_plan::cuda::{Beside, CudaCpp};
+use kiln_plan::cuda::{CudaCpp, SharedLaunch};
 use std::fmt::Write;
 
 /// The shape of a block.
-struct Block {
+struct BlockShape {
     columns: i64,
     runs: i64,
     run: i64,
 }
 
-pub(super) fn print(work: Job, s: &Scan) -> Printed {
+pub(super) fn print(work: Job, s: &Scan) -> KernelCalls {
     let block = match s.inner.is(1) {
-        true => Block {
+        true => BlockShape {
             columns: 1,
             runs: 128,
             run: 4,
         },
-        false => Block {
+        false => BlockShape {
             columns: 32,
             runs: 8,
             run: 4,
@@ -36,14 +36,14 @@ pub(super) fn print(work: Job, s: &Scan) -> Printed {
     let (chunks, chunk) = chunks(s, &block, work.gpu.busy());
     let acc = accumulator(s.dtype);
     if chunks == 1 {
-        return Printed {
+        return KernelCalls {
             steps: vec![kernel(work, s, &block, 1, chunk, true)],
             scratch: Vec::new(),
             in_place: work.in_place.clone(),
         };
     }
     let totals = vec![s.outer.clone(), s.inner.clone(), Dim::Const(chunks)];
-    Printed {
+    KernelCalls {
         steps: vec![
             kernel(work, s, &block, chunks, chunk, false),
             kernel(work, s, &block, chunks, chunk, true),
@@ -54,7 +54,7 @@ pub(super) fn print(work: Job, s: &Scan) -> Printed {
 }
 
 /// Returns the number of chunks of a lane, so that `busy` blocks share the work, and the length of a chunk.
-fn chunks(s: &Scan, block: &Block, busy: i64) -> (i64, i64) {
+fn chunks(s: &Scan, block: &BlockShape, busy: i64) -> (i64, i64) {
     let [Some(outer), Some(len), Some(inner)] = [&s.outer, &s.len, &s.inner].map(Dim::as_const)
     else {
         return (1, 0);
@@ -82,7 +82,7 @@ fn accumulator(dtype: DType) -> DType {
 }
 
 /// Emits the kernel that stores results, or the reductions of chunks.
-fn kernel(work: Job, s: &Scan, block: &Block, chunks: i64, chunk: i64, stores: bool) -> Step {
+fn kernel(work: Job, s: &Scan, block: &BlockShape, chunks: i64, chunk: i64, stores: bool) -> Step {
     let mut call = Call::new(work);
     call.push(Slot::Arg(s.x as usize), s.dtype, false);
     if stores {
@@ -130,7 +130,7 @@ constexpr int COLUMNS = {}, RUNS = {}, RUN = {};
     text += include_str!("scan.cu");
     source.scope(&text);
     source.shared("Shared");
-    source.beside = Beside::Nothing;
+    source.beside = SharedLaunch::Nothing;
     let [outer, len, inner] = [&s.outer, &s.len, &s.inner].map(|d| source.dim(d));
     let x = call.pointer(Slot::Arg(s.x as usize));
     lines(

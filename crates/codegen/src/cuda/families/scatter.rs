@@ -9,7 +9,7 @@ use super::call::{Call, elements, few, line_of_blocks, lines};
 use super::sort::Sort;
 use crate::cuda::job::Job;
 use crate::cuda::source::Index;
-use crate::work::{Printed, Slot};
+use crate::work::{KernelCalls, Slot};
 use kiln_base::prim::ScatterKind;
 use kiln_base::{DType, Dim, contiguous_strides, numel};
 use kiln_plan::Scatter;
@@ -22,7 +22,7 @@ const PARTS: i64 = 1024;
 /// The smallest number of indices that is worth sorting.
 const LONG: i64 = 2048;
 
-pub(super) fn print(work: Job, s: &Scatter) -> Printed {
+pub(super) fn print(work: Job, s: &Scatter) -> KernelCalls {
     let axis = s.axis as usize;
     let long = s.index_shape[axis].as_const().is_some_and(|n| n >= LONG);
     let shared = |a: usize| a == axis || s.index.strides[a].is(0) || s.index_shape[a].is(1);
@@ -60,7 +60,7 @@ fn combining(s: &Scatter) -> String {
 }
 
 /// Emits kernels in which each element of the result finds its source elements in the sorted index.
-fn sorted(work: Job, s: &Scatter) -> Printed {
+fn sorted(work: Job, s: &Scatter) -> KernelCalls {
     let axis = s.axis as usize;
     let sort = Sort {
         work,
@@ -134,7 +134,7 @@ for (; low < {count} && records[low].key == key; low++) value = combine(value, {
     );
     let grid = line_of_blocks(total, THREADS as u32);
     steps.push(call.step(source.finish(grid, [THREADS as u32, 1, 1])));
-    Printed {
+    KernelCalls {
         steps,
         scratch,
         in_place: work.in_place.clone(),
@@ -142,7 +142,7 @@ for (; low < {count} && records[low].key == key; low++) value = combine(value, {
 }
 
 /// Emits a kernel in which each part of a lane walks the lane's source.
-fn walked(work: Job, s: &Scatter) -> Printed {
+fn walked(work: Job, s: &Scatter) -> KernelCalls {
     let axis = s.axis as usize;
     let [x, index, src, out] = [s.x, s.index.arg, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));
     let mut call = Call::new(work);
@@ -221,7 +221,7 @@ const Index to = at + (Index)d * {step};
         ),
     );
     let grid = line_of_blocks(&lanes * &Dim::Const(parts), THREADS as u32);
-    Printed {
+    KernelCalls {
         steps: vec![call.step(source.finish(grid, [THREADS as u32, 1, 1]))],
         scratch: Vec::new(),
         in_place: work.in_place.clone(),

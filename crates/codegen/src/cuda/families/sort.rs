@@ -5,10 +5,10 @@
 use super::call::{Call, few, line_of_blocks, lines};
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
-use crate::work::{Printed, Slot, Step};
+use crate::work::{KernelCalls, Slot, Step};
 use kiln_base::{DType, Dim};
 use kiln_plan::ArgSort;
-use kiln_plan::cuda::Beside;
+use kiln_plan::cuda::SharedLaunch;
 
 /// The most records that a block sorts.
 const WIDTH: i64 = 1024;
@@ -17,7 +17,7 @@ const THREADS: i64 = 64;
 /// The number of runs that are merged at once.
 const WAYS: i64 = 16;
 
-pub(super) fn print(work: Job, s: &ArgSort) -> Printed {
+pub(super) fn print(work: Job, s: &ArgSort) -> KernelCalls {
     let sort = Sort {
         work,
         dtype: s.dtype,
@@ -31,7 +31,7 @@ pub(super) fn print(work: Job, s: &ArgSort) -> Printed {
         out: Some(Slot::Arg(s.out as usize)),
     };
     let (steps, scratch) = sort.print();
-    Printed {
+    KernelCalls {
         steps,
         scratch,
         in_place: Vec::new(),
@@ -144,7 +144,7 @@ impl Sort<'_> {
             "struct Shared {{\n    Record records[WIDTH * {together}];\n}};"
         ));
         source.shared("Shared");
-        source.beside = Beside::Nothing;
+        source.beside = SharedLaunch::Nothing;
         let x = call.pointer(Slot::Arg(s.x as usize));
         let (key, bits) = key(s.dtype);
         let flip = match s.descending {

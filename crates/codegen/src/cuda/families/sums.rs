@@ -9,7 +9,7 @@ use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
 use crate::kir;
 use crate::schedule::Schedule;
-use crate::work::{Printed, Slot, Way};
+use crate::work::{Candidate, KernelCalls, Slot};
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::contraction::{Contraction, TERMS};
 
@@ -24,7 +24,7 @@ pub(super) fn print(
     c: &Contraction,
     operands: [(Slot, Option<&kir::Kernel>); 2],
     store: Store,
-) -> Way {
+) -> Candidate {
     let mut call = Call::new(work);
     store.push(&mut call);
     made::push(&mut call, &operands, dtype);
@@ -95,11 +95,11 @@ if (thread >= {total}) return;
     store.print(&mut source, &call, 1);
     let grid = line_of_blocks(points, THREADS);
     let step = call.step(source.finish(grid, [THREADS, 1, 1]));
-    Way {
+    Candidate {
         schedule: Schedule::Sums,
         approximation: None,
         predicted: None,
-        printed: Printed {
+        calls: KernelCalls {
             steps: vec![step],
             scratch: Vec::new(),
             in_place: work.in_place.clone(),

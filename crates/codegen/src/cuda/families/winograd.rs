@@ -9,7 +9,7 @@ use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
 use crate::schedule::Schedule;
-use crate::work::{Printed, Slot, Step, Way};
+use crate::work::{Candidate, KernelCalls, Slot, Step};
 use kiln_base::{DType, Dim};
 use kiln_plan::{self as plan, Algorithm, Conv, ConvRole, Images, Matrix, schedule};
 
@@ -24,7 +24,7 @@ const PRODUCTS: Slot = Slot::Scratch(2);
 const THREADS: u32 = 128;
 
 /// Returns the candidates by Winograd's algorithms, if they can compute the convolution and its sizes are known.
-pub(super) fn ways(work: Job, c: &Conv, name: &str) -> Vec<Way> {
+pub(super) fn candidates(work: Job, c: &Conv, name: &str) -> Vec<Candidate> {
     let is_known = !c.algorithms(&[]).is_empty();
     let is_plain = c.prologue.is_none() && c.images == Images::ChannelsFirst;
     let is_result = (c.role, c.dtype()) == (ConvRole::Result, DType::F32);
@@ -32,17 +32,17 @@ pub(super) fn ways(work: Job, c: &Conv, name: &str) -> Vec<Way> {
         return Vec::new();
     }
     let all = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
-    let ways = all.into_iter().filter_map(|(algorithm, m)| {
+    let candidates = all.into_iter().filter_map(|(algorithm, m)| {
         let winograd = Winograd::new(work, c, name, m)?;
-        let (printed, predicted) = winograd.print();
-        Some(Way {
+        let (calls, predicted) = winograd.print();
+        Some(Candidate {
             schedule: Schedule::Algorithm(algorithm.into()),
             approximation: Some(Approximation::Algorithm(algorithm)),
             predicted,
-            printed,
+            calls,
         })
     });
-    ways.collect()
+    candidates.collect()
 }
 
 struct Winograd<'a> {
@@ -117,17 +117,17 @@ impl<'a> Winograd<'a> {
     }
 
     /// Emits the kernels, and returns their time by the model of products.
-    fn print(&self) -> (Printed, Option<f64>) {
+    fn print(&self) -> (KernelCalls, Option<f64>) {
         let (product, time) = self.product();
         let sizes = self.sizes();
         let passed = schedule::passing(self.work.gpu, 4 * sizes.iter().sum::<i64>());
         let scratch = sizes.map(|n| (DType::F32, vec![Dim::Const(n)]));
-        let printed = Printed {
+        let calls = KernelCalls {
             steps: vec![self.inputs(), self.weights(), product, self.results()],
             scratch: scratch.into(),
             in_place: self.work.in_place.clone(),
         };
-        (printed, time.map(|time| time + passed))
+        (calls, time.map(|time| time + passed))
     }
 
     /// Begins a kernel with a thread for each number `at` below `points`.

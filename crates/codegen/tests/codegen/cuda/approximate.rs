@@ -1,8 +1,8 @@
 //! Candidates that give up some precision stay within their stated bounds, and give up nothing else.
 
+use super::candidates::{convolution, every, lowered, together};
 use super::families::{Case, finite};
 use super::library::samples;
-use super::ways::{convolution, every, lowered, together};
 use super::{parsed, sources};
 use crate::device;
 use crate::run::{decomposed_for_cuda, run_compiled};
@@ -27,16 +27,19 @@ fn approximate(graph: &Graph) -> Vec<Approximate> {
 
 /// Returns the first result of each approximate candidate of a graph.
 fn results(graph: &Graph, inputs: &[Array]) -> Vec<(String, Approximation, Vec<f64>)> {
-    let ways = approximate(graph);
-    assert!(!ways.is_empty(), "no way gives anything up:\n{graph}");
-    let compiled = device::compile(&together(ways.iter().map(|(_, _, p)| p)));
+    let candidates = approximate(graph);
+    assert!(
+        !candidates.is_empty(),
+        "no candidate gives anything up:\n{graph}"
+    );
+    let compiled = device::compile(&together(candidates.iter().map(|(_, _, p)| p)));
     let run = |(name, approximation, program): Approximate| {
         let got = run_compiled(&program, inputs, &[], &compiled);
         let got = got.expect("no data error").swap_remove(0);
         let got = got.expect("it is computed").to_f64();
         (name, approximation, got)
     };
-    ways.into_iter().map(run).collect()
+    candidates.into_iter().map(run).collect()
 }
 
 fn exact(graph: &Graph, inputs: &[Array]) -> Vec<f64> {
@@ -55,8 +58,10 @@ fn sums(graph: &Graph, inputs: &[Array], terms: usize) {
     let sizes = exact(graph, &inputs.iter().map(absolute).collect::<Vec<_>>());
     let gamma = terms as f64 * U;
     let mut seen = Vec::new();
-    let ways = results(graph, inputs).into_iter();
-    for (name, approximation, got) in ways.filter(|w| !matches!(w.1, Approximation::Algorithm(_))) {
+    let candidates = results(graph, inputs).into_iter();
+    for (name, approximation, got) in
+        candidates.filter(|w| !matches!(w.1, Approximation::Algorithm(_)))
+    {
         let part = approximation.error() + approximation.growth() * gamma / (1.0 - gamma) + U;
         let mut most = 0f64;
         for (i, ((got, right), size)) in got.iter().zip(&right).zip(&sizes).enumerate() {
@@ -179,8 +184,8 @@ fn where_nothing_is_gained_nothing_is_given_up() {
          %2: f32[64, 64] = matmul %0, %1
          return %2",
     );
-    let ways = approximate(&graph);
-    assert!(!ways.is_empty() && ways.iter().all(|w| w.1 == Approximation::Tf32));
+    let candidates = approximate(&graph);
+    assert!(!candidates.is_empty() && candidates.iter().all(|w| w.1 == Approximation::Tf32));
 }
 
 /// Sums that cancel except for a rest far below their terms.
@@ -278,7 +283,7 @@ fn convolutions() {
 }
 
 /// A convolution of 3 × 3 with a stride of 1, in plain numbers.
-struct Plain {
+struct PlainConvolution {
     batch: usize,
     groups: usize,
     channels: [usize; 2],
@@ -286,7 +291,7 @@ struct Plain {
     padding: [(usize, usize); 2],
 }
 
-impl Plain {
+impl PlainConvolution {
     fn case(&self, rng: &mut Rng) -> Case {
         let [ins, outs] = self.channels;
         let conv = ops::Conv {
@@ -306,8 +311,8 @@ impl Plain {
 
     /// Returns its results by Winograd's algorithms.
     fn results(case: &Case) -> Vec<(Algorithm, Vec<f64>)> {
-        let ways = results(&case.graph, &case.inputs).into_iter();
-        let winograd = ways.filter_map(|(_, approximation, got)| match approximation {
+        let candidates = results(&case.graph, &case.inputs).into_iter();
+        let winograd = candidates.filter_map(|(_, approximation, got)| match approximation {
             Approximation::Algorithm(algorithm) => Some((algorithm, got)),
             _ => None,
         });
@@ -332,7 +337,7 @@ fn winograd() {
     .into_iter()
     .enumerate()
     {
-        let plain = Plain {
+        let plain = PlainConvolution {
             batch,
             groups,
             channels,
@@ -351,10 +356,10 @@ fn winograd() {
         let most = |a: &Array| a.to_f64().iter().fold(0f64, |m, x| m.max(x.abs()));
         let size = most(&case.inputs[0]) * most(&case.inputs[1]);
         let terms = (channels[0] * 9) as f64;
-        let ways = Plain::results(&case);
-        let names: Vec<Algorithm> = ways.iter().map(|w| w.0).collect();
+        let candidates = PlainConvolution::results(&case);
+        let names: Vec<Algorithm> = candidates.iter().map(|w| w.0).collect();
         assert_eq!(names, [Algorithm::Winograd2, Algorithm::Winograd4]);
-        for (algorithm, got) in ways {
+        for (algorithm, got) in candidates {
             let bound = algorithm.error_growth() * (terms + 28.0) * U * terms * size;
             for (i, (got, right)) in got.iter().zip(&right).enumerate() {
                 let off = (got - right).abs();
@@ -374,9 +379,12 @@ fn winograd() {
              %2: {dtype}[1, 4, {output}, {output}] = conv(stride: [{stride}, {stride}], padding: [(0, 0), (0, 0)], dilation: [1, 1], groups: 1) %0, %1
              return %2"
         ));
-        let ways = approximate(&graph);
+        let candidates = approximate(&graph);
         let winograd = |w: &Approximate| matches!(w.1, Approximation::Algorithm(_));
-        assert!(!ways.iter().any(winograd), "{dtype} {stride} {kernel}");
+        assert!(
+            !candidates.iter().any(winograd),
+            "{dtype} {stride} {kernel}"
+        );
     }
 }
 
@@ -387,7 +395,7 @@ fn winograd_of_nan() {
         return;
     }
     let mut rng = Rng::new(59);
-    let plain = Plain {
+    let plain = PlainConvolution {
         batch: 1,
         groups: 1,
         channels: [2, 3],
@@ -399,7 +407,7 @@ fn winograd_of_nan() {
     (x[8 * 15 + 7], x[15 * 17 + 3]) = (f64::NAN, f64::INFINITY);
     case.inputs[0] = Array::from_f64(DType::F32, &[1, 2, 17, 15], &x).unwrap();
     let right = exact(&case.graph, &case.inputs);
-    for (algorithm, got) in Plain::results(&case) {
+    for (algorithm, got) in PlainConvolution::results(&case) {
         let tile = if algorithm == Algorithm::Winograd2 {
             2
         } else {
@@ -436,8 +444,8 @@ fn machine_code() {
     let samples = samples.filter(|(name, _)| names.contains(name));
     for (name, graph) in samples.chain([("conv_f32", convolution)]) {
         let default = device::unit(&lowered(&graph).sequence());
-        let ways = approximate(&graph);
-        let text = device::unit(&together(ways.iter().map(|(_, _, p)| p)));
+        let candidates = approximate(&graph);
+        let text = device::unit(&together(candidates.iter().map(|(_, _, p)| p)));
         let products = |text: &str| {
             let ptx = nvrtc.compile(text, Code::Ptx(80)).unwrap().image;
             let ptx = String::from_utf8_lossy(&ptx);

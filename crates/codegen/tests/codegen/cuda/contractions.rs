@@ -1,8 +1,8 @@
 //! Random contractions by random schedules equal the reference. `KILN_FUZZ` sets their number.
 
 use super::Expected;
+use super::candidates::together;
 use super::families::{Case, FLOATS, cases, epilogue, finite};
-use super::ways::together;
 use crate::device;
 use crate::run::run_compiled;
 use kiln_base::{DType, Gpu, Machine};
@@ -173,7 +173,7 @@ fn convolution(case: &mut Case, dtype: DType, role: usize, rng: &mut Rng) -> Val
 fn scheduled(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, bool) {
     let options = Options {
         machine: Machine::Gpu(Gpu::H100),
-        ways: true,
+        candidates: true,
         schedule: Some(schedule),
         ..Options::default()
     };
@@ -181,7 +181,7 @@ fn scheduled(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, bool) {
     let mut followed = false;
     for task in &mut program.tasks {
         let found = task
-            .ways
+            .candidates
             .iter()
             .position(|w| w.schedule == Schedule::Gpu(schedule));
         followed |= found.is_some();

@@ -1,8 +1,8 @@
 //! Products whose blocks hold whole rows, and epilogues that reduce these.
 
+use super::candidates::{self, every};
 use super::families::{Case, FLOATS, cases, epilogue, finite, wild};
 use super::made::{Activated, Dequantized, Nothing, Together, Turned, operand};
-use super::ways::{self, every};
 use super::{lowered, parsed};
 use crate::device;
 use crate::run::decomposed_for_cuda;
@@ -22,7 +22,7 @@ fn launches(graph: &Graph) -> Vec<bool> {
 
 /// An epilogue of a product that works on rows.
 #[derive(Copy, Clone, Debug)]
-enum Behind {
+enum RowEpilogue {
     Softmax,
     /// The place of the largest probability, and all probabilities.
     Argmax,
@@ -33,9 +33,9 @@ enum Behind {
     /// The largest and the sum of a masked row: only numbers.
     Numbers,
 }
-use Behind::*;
+use RowEpilogue::*;
 
-fn behind(case: &mut Case, y: Value, what: Behind, rng: &mut Rng) -> Vec<Value> {
+fn behind(case: &mut Case, y: Value, what: RowEpilogue, rng: &mut Rng) -> Vec<Value> {
     let fact = case.graph.fact(y).clone();
     let axis = fact.shape.len() - 1;
     let sizes: Vec<usize> = (fact.shape.iter())
@@ -122,7 +122,7 @@ fn rows_are_reduced_by_every_way() {
                 assert_eq!(launches(&whole), [true], "{text}\n{whole}");
             }
             // Short rows, and few of them, leave one candidate.
-            match every(&ways::lowered(&decomposed_for_cuda(&whole))).is_empty() {
+            match every(&candidates::lowered(&decomposed_for_cuda(&whole))).is_empty() {
                 true => case.check(&results, &text),
                 false => several += case.check_ways(&results, &text).len(),
             }

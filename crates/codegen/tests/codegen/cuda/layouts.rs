@@ -1,8 +1,8 @@
 //! Convolutions with channels last: the same results, 16 bytes copied at a time, and the cases in which they are
 //! chosen.
 
+use super::candidates::{every, together};
 use super::families::{Case, FLOATS, cases, finite, wild};
-use super::ways::{every, together};
 use super::{Expected, parsed, sources};
 use crate::device;
 use crate::run::run_compiled;
@@ -13,11 +13,11 @@ use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Fact, Graph, Pw, Role, Value, ops};
 use kiln_runtime::cuda::Code;
 
-pub fn lowered(graph: &Graph, layout: Layout, ways: bool) -> Program {
+pub fn lowered(graph: &Graph, layout: Layout, candidates: bool) -> Program {
     let options = Options {
         machine: Machine::Gpu(Gpu::H100),
         layout,
-        ways,
+        candidates,
         ..Options::default()
     };
     lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
@@ -117,7 +117,7 @@ fn chain(
     dtype: DType,
     axes: usize,
     numbers: Numbers,
-    [gradients, ways]: [bool; 2],
+    [gradients, candidates]: [bool; 2],
     rng: &mut Rng,
 ) -> (LayoutReport, String) {
     let mut size = || rng.one([2, 5, if axes == 1 { 33 } else { 8 }]);
@@ -168,18 +168,18 @@ fn chain(
     let expected = Expected::of(&case.graph, &case.inputs).unwrap();
     let program = lowered(&expected.lowered, Layout::ChannelsLast, false);
     let mut sequences = vec![("default".to_string(), program.sequence())];
-    if ways {
+    if candidates {
         let all = every(&lowered(&expected.lowered, Layout::ChannelsLast, true));
         let exact = all.into_iter().filter(|(_, a, _)| a.is_none());
         sequences.extend(exact.map(|(name, _, p)| (name, p)));
     }
-    for (way, sequence) in &sequences {
+    for (candidate, sequence) in &sequences {
         let compiled = device::compile(sequence);
         let got = run_compiled(sequence, &case.inputs, &expected.symbols, &compiled);
         let got = got.unwrap_or_else(|| panic!("{what}: a false data error"));
         if let Err(e) = expected.compare(&got) {
             panic!(
-                "{what} by {way}: {e}\n{}\n{}",
+                "{what} by {candidate}: {e}\n{}\n{}",
                 case.graph,
                 sources(sequence)
             );
@@ -375,8 +375,8 @@ fn machine_code() {
     for dtype in ["f32", "f64", "f16", "bf16"] {
         for graph in [block(dtype, 256, 28), grouped(dtype), gradients(dtype)] {
             let program = lowered(&graph, Layout::ChannelsLast, true);
-            let ways: Vec<Sequence> = every(&program).into_iter().map(|(.., p)| p).collect();
-            let text = device::unit(&together(&ways));
+            let candidates: Vec<Sequence> = every(&program).into_iter().map(|(.., p)| p).collect();
+            let text = device::unit(&together(&candidates));
             for capability in [80, 90] {
                 let compiled = nvrtc.compile(&text, Code::Cubin(capability)).unwrap();
                 for r in compiled.resources() {

@@ -13,6 +13,7 @@ use kiln_plan::Kernel;
 mod approximate;
 mod attention;
 mod beside;
+mod candidates;
 mod contractions;
 pub mod elements;
 mod families;
@@ -22,7 +23,6 @@ mod library;
 mod made;
 mod schedules;
 mod sources;
-mod ways;
 
 /// Lowers for the device; `None` if a kernel has no emission.
 pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {

@@ -27,7 +27,7 @@ pub(super) type Called = (&'static str, Result<Vec<Tensor>>);
 pub(super) type Group = fn(usize, &Tensor, &Tensor) -> Option<Called>;
 
 /// A result of a call.
-pub(super) struct Found<'a, T>(pub(super) &'a T);
+pub(super) struct CallResult<'a, T>(pub(super) &'a T);
 
 /// The tensors of a result; those of results that hold none are [`Other`]'s.
 pub(super) trait Tensors {
@@ -40,27 +40,27 @@ pub(super) trait Other {
     }
 }
 
-impl<T> Other for &Found<'_, T> {}
+impl<T> Other for &CallResult<'_, T> {}
 
-impl Tensors for Found<'_, Tensor> {
+impl Tensors for CallResult<'_, Tensor> {
     fn tensors(&self) -> Vec<Tensor> {
         vec![self.0.clone()]
     }
 }
 
-impl Tensors for Found<'_, Vec<Tensor>> {
+impl Tensors for CallResult<'_, Vec<Tensor>> {
     fn tensors(&self) -> Vec<Tensor> {
         self.0.clone()
     }
 }
 
-impl Tensors for Found<'_, (Tensor, Tensor)> {
+impl Tensors for CallResult<'_, (Tensor, Tensor)> {
     fn tensors(&self) -> Vec<Tensor> {
         vec![self.0.0.clone(), self.0.1.clone()]
     }
 }
 
-impl Tensors for Found<'_, (Tensor, Option<Tensor>)> {
+impl Tensors for CallResult<'_, (Tensor, Option<Tensor>)> {
     fn tensors(&self) -> Vec<Tensor> {
         std::iter::once(self.0.0.clone())
             .chain(self.0.1.clone())
@@ -68,14 +68,14 @@ impl Tensors for Found<'_, (Tensor, Option<Tensor>)> {
     }
 }
 
-impl Tensors for Found<'_, (Tensor, Tensor, Tensor, Tensor)> {
+impl Tensors for CallResult<'_, (Tensor, Tensor, Tensor, Tensor)> {
     fn tensors(&self) -> Vec<Tensor> {
         let (a, b, c, d) = self.0;
         vec![a.clone(), b.clone(), c.clone(), d.clone()]
     }
 }
 
-impl Tensors for Found<'_, (Tensor, Tensor, Tensor)> {
+impl Tensors for CallResult<'_, (Tensor, Tensor, Tensor)> {
     fn tensors(&self) -> Vec<Tensor> {
         let (a, b, c) = self.0;
         vec![a.clone(), b.clone(), c.clone()]

@@ -59,11 +59,11 @@ macro_rules! rows {
         /// The call of a row, and the tensors among its results.
         #[allow(dead_code, unused, clippy::too_many_arguments)]
         pub(super) fn call(row: usize, $($parameters)*) -> Option<super::calls::Called> {
-            use super::calls::{Found, Other, Tensors};
+            use super::calls::{CallResult, Other, Tensors};
             let mut at = 0;
             $(if at == row {
                 let mut call = || -> Result<_> { Ok({ $($code)* }) };
-                let found = call().map(|value| (&Found(&value)).tensors());
+                let found = call().map(|value| (&CallResult(&value)).tensors());
                 return Some((stringify!($($code)*), found));
             }
             at += 1;)*

@@ -1,6 +1,6 @@
 //! The gradients of attention: for a block of rows at a time, with recomputed weights.
 
-use super::scores::{AllSums, BLOCK_ROWS, Block, Scores, Side, apart, is_finite};
+use super::scores::{AllSums, BLOCK_ROWS, ScoreBlock, Scores, Side, apart, is_finite};
 use super::softmax::{LANES, Sums};
 use crate::kernels::matmul::{Operand, run_blocks, split};
 use kiln_base::Dim;
@@ -30,7 +30,7 @@ pub(crate) struct AttentionGrad {
 }
 
 /// The sizes of a block.
-const BLOCK: Block = Block {
+const BLOCK: ScoreBlock = ScoreBlock {
     keys: 512,
     rows: 256,
 };
@@ -50,16 +50,16 @@ struct Scratch {
     gradient: Option<Storage>,
     /// Panels of transposed keys, transposed values, and keys.
     panels: [Option<Storage>; 3],
-    block: Kept,
+    block: Buffers,
 }
 
 /// The buffers kept between blocks.
 #[derive(Default)]
-struct Kept {
+struct Buffers {
     /// Weights, gradients of scores, and the running maxima that the weights are relative to.
     weights: Option<Storage>,
     scores: Option<Storage>,
-    bests: Option<Storage>,
+    running_maxima: Option<Storage>,
     /// Gradients of queries.
     queries: Option<Storage>,
     /// Transposed queries and transposed gradients of rows of the result.
@@ -69,7 +69,7 @@ struct Kept {
 }
 
 /// The operands that all blocks of rows of a matrix multiply: transposed keys and values, and keys.
-struct Held {
+struct RightOperands {
     keys: Right<f32>,
     values: Right<f32>,
     key: Right<f32>,
@@ -221,7 +221,7 @@ impl AttentionGrad {
             let pack = |x, sizes, to| {
                 pack_panels((s.level, s.terms.instruction()), x, sizes, to).map(Right::Packed)
             };
-            let held = Held {
+            let held = RightOperands {
                 keys: pack(turned(key), (words, s.keys), of_keys)?,
                 values: pack(turned(value), (value_words, s.keys), of_value)?,
                 key: pack(summed_key, (s.terms.words(s.keys), s.width), of_key)?,
@@ -256,16 +256,16 @@ impl AttentionGrad {
         args: &[*mut u8],
         (b, first, rows): (i64, i64, i64),
         seen: i64,
-        (q, g, held): (Side, Side, &Held),
+        (q, g, held): (Side, Side, &RightOperands),
         of_keys: *mut f32,
-        kept: &mut Kept,
+        kept: &mut Buffers,
     ) -> Result<()> {
         let (s, columns, at) = (&self.scores, self.columns, (b, first, rows));
         let all = ceil(s.keys, s.part) * rows * s.pitch;
         let weights: *mut f32 = room(&mut kept.weights, all)?;
         let scores: *mut f32 = room(&mut kept.scores, all)?;
         let queries: *mut f32 = room(&mut kept.queries, rows * s.width)?;
-        let bests: *mut f32 = room(&mut kept.bests, ceil(s.keys, s.part) * rows)?;
+        let running_maxima: *mut f32 = room(&mut kept.running_maxima, ceil(s.keys, s.part) * rows)?;
         let mut means = [0f32; BLOCK_ROWS as usize];
         let mut sums: AllSums = [Sums::NONE; _];
         // SAFETY: the caller's; there is room.
@@ -274,7 +274,8 @@ impl AttentionGrad {
                 let size = (from * rows / s.part * s.pitch) as isize;
                 (weights.offset(size), scores.offset(size))
             };
-            let best = |from: i64, i: i64| bests.offset((from / s.part * rows + i) as isize);
+            let running_max =
+                |from: i64, i: i64| running_maxima.offset((from / s.part * rows + i) as isize);
             for from in (0..seen).step_by(s.part as usize) {
                 let until = seen.min(from + s.part);
                 let (w, d) = part(from);
@@ -290,12 +291,12 @@ impl AttentionGrad {
                 )?;
                 s.drop(args, at, (from, until), d);
                 for (i, (sums, mean)) in (0..rows).zip(sums.iter().zip(&mut means)) {
-                    *best(from, i) = sums.best;
+                    *running_max(from, i) = sums.running_max;
                     (self.means)(Means {
                         weights: w.offset((i * s.pitch) as isize),
                         scores: d.offset((i * s.pitch) as isize),
                         len: (until - from) as usize,
-                        fade: sums.fade,
+                        correction: sums.correction,
                         mean,
                     });
                 }
@@ -320,7 +321,7 @@ impl AttentionGrad {
                     }
                     let part = sums.part(s.may_be_blind());
                     let since = match from < seen {
-                        true => sums.since(*best(from, i)),
+                        true => sums.since(*running_max(from, i)),
                         false => 0.0,
                     };
                     (self.shares)(Shares {
@@ -406,11 +407,11 @@ struct Means {
     weights: *const f32,
     scores: *const f32,
     len: usize,
-    fade: f32,
+    correction: f32,
     mean: *mut f32,
 }
 
-/// `mean = mean · fade + Σ weight · d`.
+/// `mean = mean · correction + Σ weight · d`.
 struct Mean;
 
 impl Kernel<Means> for Mean {
@@ -433,7 +434,7 @@ impl Kernel<Means> for Mean {
         for (sum, (w, d)) in sums.iter_mut().zip(last_w.iter().zip(last_d)) {
             *sum += w * d;
         }
-        *mean = *mean * row.fade + merged(sums, |a, b| a + b);
+        *mean = *mean * row.correction + merged(sums, |a, b| a + b);
     }
 }
 

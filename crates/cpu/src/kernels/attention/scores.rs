@@ -32,7 +32,7 @@ const FEW: (i64, i64) = (128, 16);
 pub(super) type AllSums = [Sums; BLOCK_ROWS as usize];
 
 /// The largest number of keys and rows whose scores are computed at once.
-pub(super) struct Block {
+pub(super) struct ScoreBlock {
     pub keys: i64,
     pub rows: i64,
 }
@@ -80,7 +80,7 @@ impl Scores {
     /// Checks and links scores whose arguments have these lengths.
     pub(super) fn new(
         p: &plan::Scores,
-        block: Block,
+        block: ScoreBlock,
         values: &[i64],
         lens: &[i64],
         level: Features,

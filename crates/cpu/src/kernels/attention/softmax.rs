@@ -22,40 +22,40 @@ pub(super) struct Row {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
     /// The running max of the scores, as an exponent of 2, rounded up to an integer.
-    pub best: f32,
+    pub running_max: f32,
     /// The denominator: the sum of the weights.
-    total: f32,
+    denominator: f32,
     /// The correction that accumulators of earlier weights are to be multiplied by.
-    pub fade: f32,
+    pub correction: f32,
 }
 
 impl Sums {
     /// The state before any score.
     pub(super) const NONE: Sums = Sums {
-        best: f32::NEG_INFINITY,
-        total: 0.0,
-        fade: 0.0,
+        running_max: f32::NEG_INFINITY,
+        denominator: 0.0,
+        correction: 0.0,
     };
 
     /// Returns the factor that brings weights relative to an earlier running max to the current one.
-    pub(super) fn since(&self, best: f32) -> f32 {
-        (best - self.base()).exp2()
+    pub(super) fn since(&self, running_max: f32) -> f32 {
+        (running_max - self.base()).exp2()
     }
 
     /// Returns the exponent that scores are relative to. While no key was seen, every weight is 2^-inf.
     fn base(&self) -> f32 {
-        match self.best == f32::NEG_INFINITY {
+        match self.running_max == f32::NEG_INFINITY {
             true => 0.0,
-            false => self.best,
+            false => self.running_max,
         }
     }
 
     /// Returns the final factor of all weights of the row: the reciprocal of the denominator, or NaN if that is NaN. A
     /// zero denominator gives 1 if `blind` says that a row may see no key, and otherwise infinity.
     pub(super) fn part(&self, blind: bool) -> f32 {
-        match blind && self.total == 0.0 {
+        match blind && self.denominator == 0.0 {
             true => 1.0,
-            false => 1.0 / self.total,
+            false => 1.0 / self.denominator,
         }
     }
 }
@@ -84,20 +84,20 @@ impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
                 &mut *row.sums,
             )
         };
-        let (before, mut factor) = (sums.best, row.factor);
+        let (before, mut factor) = (sums.running_max, row.factor);
         if factor < LEAST_FACTOR {
             scores.iter_mut().for_each(|s| *s *= factor);
             factor = 1.0;
         }
-        sums.best = (best::<I>(scores) * factor).ceil().max(before);
+        sums.running_max = (row_max::<I>(scores) * factor).ceil().max(before);
         let mut base = sums.base();
-        sums.fade = (before - base).exp2();
+        sums.correction = (before - base).exp2();
         if base.abs() > MOST_BASE {
             (scores.iter_mut()).for_each(|s| *s = fma32::<I>(*s, factor, -base));
             (factor, base) = (1.0, 0.0);
         }
         // SAFETY: the machine has the level; a chunk has `WIDE` vectors, and `last` has room for `WIDE` vectors.
-        let total = unsafe {
+        let sum = unsafe {
             let powers = Powers::<I::F32>::new(factor, base);
             let mut totals = [I::F32::splat(0.0); WIDE];
             let mut chunks = scores.chunks_exact_mut(WIDE * I::F32::LANES);
@@ -115,7 +115,7 @@ impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
             totals[0].add(totals[1]).store(lanes.as_mut_ptr());
             merged(lanes, |a, b| a + b)
         };
-        sums.total = sums.total * sums.fade + total;
+        sums.denominator = sums.denominator * sums.correction + sum;
     }
 }
 
@@ -217,7 +217,7 @@ fn larger(a: f32, b: f32) -> f32 {
 
 /// Returns the largest score.
 #[inline(always)]
-fn best<I: Isa>(scores: &[f32]) -> f32 {
+fn row_max<I: Isa>(scores: &[f32]) -> f32 {
     /// The number of vectors that are compared at once, so that comparisons are independent.
     const ABREAST: usize = 4;
     let lanes = I::F32::LANES;
@@ -421,7 +421,7 @@ mod tests {
                                 sums: &mut sums,
                             });
                         }
-                        *base = sums.best;
+                        *base = sums.running_max;
                     }
                     let exact = |s: &f32| f64::from(*s) * f64::from(factor);
                     let best = scores.iter().map(exact).fold(f64::NEG_INFINITY, f64::max);

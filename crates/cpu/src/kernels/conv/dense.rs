@@ -12,13 +12,13 @@ mod cut;
 mod pack;
 mod phase;
 
-pub(super) use cut::Cut;
+pub(super) use cut::Blocking;
 
 use super::Conv;
 use super::narrow::{Images, Weights};
 use crate::kernels::matmul::{Args, Work, run_blocks};
 use copy::{ImageArgs, Scratch, Source};
-use cut::Part;
+use cut::PhasePart;
 use kiln_jit::contraction::{Accesses, Call, strips};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
@@ -28,7 +28,7 @@ use kiln_kernel::sums::Lane;
 
 /// Some channels of some lines of the result, of one image or of several.
 #[derive(Copy, Clone)]
-struct Block {
+struct ChannelBlock {
     /// The first image, and the number of images.
     image: i64,
     images: i64,
@@ -41,8 +41,8 @@ struct Block {
     channels: i64,
 }
 
-impl Block {
-    fn of(cut: &Cut, mut item: i64) -> Block {
+impl ChannelBlock {
+    fn of(cut: &Blocking, mut item: i64) -> ChannelBlock {
         let mut next = |count: i64| {
             let at = item % count;
             item /= count;
@@ -54,7 +54,7 @@ impl Block {
         let from = [d, h, w];
         let to = |i: usize| (from[i] + cut.block[i]).min(cut.result[i]);
         let image = item * cut.images;
-        Block {
+        ChannelBlock {
             image,
             images: cut.images.min(cut.batch - image),
             group,
@@ -66,8 +66,8 @@ impl Block {
     }
 
     /// Returns the part of the block in one of its images.
-    fn of_image(&self, i: i64) -> Block {
-        Block {
+    fn of_image(&self, i: i64) -> ChannelBlock {
+        ChannelBlock {
             image: self.image + i,
             images: 1,
             ..*self
@@ -81,7 +81,7 @@ type Results<T> = (*mut T, i64);
 
 impl Conv {
     /// Returns the number of elements of its workspace, on `threads` threads.
-    pub(super) fn dense_workspace(&self, cut: &Cut, threads: i64) -> i64 {
+    pub(super) fn dense_workspace(&self, cut: &Blocking, threads: i64) -> i64 {
         cut.packed() + threads * (cut.copied() + cut.results())
     }
 
@@ -92,7 +92,7 @@ impl Conv {
     pub(super) unsafe fn dense<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Cut,
+        cut: &Blocking,
         (images, weights): (Images, Weights),
         parallel: bool,
         failures: &Failures,
@@ -123,7 +123,7 @@ impl Conv {
                 let weights = &weights;
                 let weights = weights.0[0].cast::<T>().cast_const();
                 let images = (args, images);
-                let block = Block::of(cut, i);
+                let block = ChannelBlock::of(cut, i);
                 self.dense_block(images, cut, &block, (weights, one_by_one), scratch, work)
             },
         );
@@ -132,8 +132,8 @@ impl Conv {
     unsafe fn dense_block<T: Lane>(
         &self,
         images: ImageArgs,
-        cut: &Cut,
-        b: &Block,
+        cut: &Blocking,
+        b: &ChannelBlock,
         (weights, one_by_one): (*const T, bool),
         scratch: &mut Scratch,
         work: &mut Work,
@@ -198,9 +198,9 @@ impl Conv {
     unsafe fn part<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Cut,
-        b: &Block,
-        part: &Part,
+        cut: &Blocking,
+        b: &ChannelBlock,
+        part: &PhasePart,
         (source, weights, (column, end)): (&Source, *const T, (i64, i64)),
         (dst, pitch): Results<T>,
     ) {

@@ -10,9 +10,11 @@
 use super::images::Laid;
 use super::narrow::{Images, Weights};
 use super::{Conv, LEAST_BLOCKS, dense};
-use crate::kernels::matmul::{Args, Made, Work, run_blocks};
+use crate::kernels::matmul::{Args, Materialised, Work, run_blocks};
 use kiln_base::DType;
-use kiln_jit::contraction::{Accesses, Call, Each, Finish, Kernel, RightSide, Rows, Tile};
+use kiln_jit::contraction::{
+    Accesses, Call, Each, Kernel, RegisterEpilogue, RightSide, Rows, Tile,
+};
 use kiln_jit::contraction::{even_rows, most_each_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::bugs::bug;
@@ -39,7 +41,7 @@ pub(super) fn is_near(c: &Conv) -> bool {
 }
 
 /// The blocking of a convolution; it follows from the shapes and the level alone.
-pub(super) struct Cut {
+pub(super) struct Blocking {
     /// The equivalent convolution with unit stride.
     geometry: Geometry,
     /// The copies of the images that are read, if images are copied.
@@ -47,7 +49,7 @@ pub(super) struct Cut {
     /// True if the result has channels first (NCHW).
     returned: bool,
     /// For a gradient of images: the blocking where weights are not finite.
-    careful: Option<Box<dense::Cut>>,
+    careful: Option<Box<dense::Blocking>>,
     /// The channels, padded to whole vectors.
     panel: i64,
     /// The rows of the result and channels of a block.
@@ -57,7 +59,7 @@ pub(super) struct Cut {
     rows: i64,
     /// The tiles of a row of the result.
     tiles: Vec<Same>,
-    finish: Option<Arc<Finish>>,
+    finish: Option<Arc<RegisterEpilogue>>,
 }
 
 /// Consecutive tiles that are alike.
@@ -68,13 +70,13 @@ struct Same {
     kernels: [Kernel; 2],
 }
 
-impl Cut {
+impl Blocking {
     /// Makes the blocking for images, and a result, that have channels first or last.
     pub(super) fn new(
         c: &Conv,
         [turned, returned]: [bool; 2],
-        finish: Option<Arc<Finish>>,
-    ) -> Result<Cut> {
+        finish: Option<Arc<RegisterEpilogue>>,
+    ) -> Result<Blocking> {
         let size = c.dtype.size() as i64;
         let lanes = i64::from(lanes(c.level, c.dtype));
         let axes = c.geometry.axes;
@@ -89,7 +91,7 @@ impl Cut {
             false => c.geometry,
         };
         product(&[laid.len(c)])?;
-        let careful = is_input.then(|| dense::Cut::new(c, [turned, returned], None, true));
+        let careful = is_input.then(|| dense::Blocking::new(c, [turned, returned], None, true));
         let [depth, height, width] = &geometry.axes;
         let panel = ceil(c.groups.max(1), lanes) * lanes;
         product(&[panel, geometry.kernels() + depth.kernel * height.kernel])?;
@@ -108,7 +110,7 @@ impl Cut {
         let share = ceil(blocks.min(1 << 40), LEAST_BLOCKS);
         let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
         let most = c.schedule.rows(most_each_rows(c.level, c.dtype, taps));
-        let mut cut = Cut {
+        let mut cut = Blocking {
             geometry,
             laid: is_laid.then_some(laid),
             returned,
@@ -256,7 +258,7 @@ fn lines(c: &Conv, g: &Geometry) -> i64 {
 /// The buffers that a thread keeps between blocks.
 #[derive(Default)]
 struct Scratch {
-    made: Made,
+    made: Materialised,
     /// Results that are still to be transposed.
     results: Option<Storage>,
     /// The lines that a row of the result reads with their weights, and the weights of lines of padding.
@@ -266,7 +268,7 @@ struct Scratch {
 }
 
 /// Some channels of some rows of the result.
-struct Block<'a, T> {
+struct RowBlock<'a, T> {
     x: Images<'a>,
     weights: *const T,
     /// The first row, among those of all images.
@@ -278,7 +280,7 @@ struct Block<'a, T> {
 
 impl Conv {
     /// Returns the number of elements of its workspace.
-    pub(super) fn each_workspace(&self, cut: &Cut) -> i64 {
+    pub(super) fn each_workspace(&self, cut: &Blocking) -> i64 {
         cut.packed() + cut.laid.as_ref().map_or(0, |laid| laid.len(self))
     }
 
@@ -286,7 +288,7 @@ impl Conv {
     ///
     /// # Safety
     /// As [`Conv::pack`].
-    pub(super) unsafe fn pack_each<T: Lane>(&self, cut: &Cut, weights: *const T, to: *mut T) {
+    pub(super) unsafe fn pack_each<T: Lane>(&self, cut: &Blocking, weights: *const T, to: *mut T) {
         let (all, taps) = (cut.geometry.kernels(), cut.geometry.axes[2].kernel);
         let lines = all / taps;
         let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * cut.panel) as usize;
@@ -331,7 +333,7 @@ impl Conv {
     pub(super) unsafe fn each<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Cut,
+        cut: &Blocking,
         (images, weights): (Images, Weights),
         parallel: bool,
         failures: &Failures,
@@ -380,7 +382,7 @@ impl Conv {
             |i, args, scratch: &mut Scratch, work| {
                 let packed = &packed;
                 let (line, channel) = (i / across * cut.lines, i % across * cut.channels);
-                let block = Block {
+                let block = RowBlock {
                     x,
                     weights: packed.0[0].cast::<T>().cast_const(),
                     line,
@@ -397,8 +399,8 @@ impl Conv {
     unsafe fn each_block<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Cut,
-        b: &Block<'_, T>,
+        cut: &Blocking,
+        b: &RowBlock<'_, T>,
         scratch: &mut Scratch,
         work: &mut Work,
     ) -> Result<()> {
@@ -477,8 +479,8 @@ impl Conv {
     /// Lists the lines that a row of the result reads, from the first tap of its first position on, and their weights.
     fn lines_of<T>(
         &self,
-        cut: &Cut,
-        b: &Block<'_, T>,
+        cut: &Blocking,
+        b: &RowBlock<'_, T>,
         (x, line): (*const u8, i64),
         scratch: &mut Scratch,
     ) {

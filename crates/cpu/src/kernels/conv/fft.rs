@@ -16,7 +16,7 @@ use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::compiled;
 use kiln_plan::FftTile;
-use transform::{Back, Forth, LANES, Multiply, Parts, Products, Tile, Turns};
+use transform::{Back, Complex, Forth, LANES, Multiply, Products, Tile, Turns};
 
 /// Elements of a block: real and imaginary parts.
 const BLOCK: i64 = 2 * LANES as i64;
@@ -44,7 +44,7 @@ impl Fft {
     fn scratch(&self, storage: &mut Scratch) -> Result<Tile<'_>> {
         let start = room::<f32>(storage, 2 * self.numbers())?;
         let len = self.turns.len();
-        let parts = |i: usize| Parts {
+        let parts = |i: usize| Complex {
             re: start.wrapping_add(i * len),
             im: start.wrapping_add((i + 1) * len),
         };

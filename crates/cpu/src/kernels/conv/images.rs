@@ -2,7 +2,7 @@
 
 use super::Conv;
 use super::narrow::Images;
-use crate::kernels::matmul::{Args, Made, Work, split};
+use crate::kernels::matmul::{Args, Materialised, Work, split};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
@@ -152,7 +152,7 @@ impl Conv {
         args: &[*mut u8],
         (g, images): (&Geometry, Images),
         (position, positions): (i64, i64),
-        made: &mut Made,
+        made: &mut Materialised,
         failures: &Failures,
     ) -> Result<*const u8> {
         let program = match images {

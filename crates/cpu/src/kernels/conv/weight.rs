@@ -28,7 +28,7 @@ const COLUMNS: i64 = 128;
 const PARTS: i64 = 1 << 20;
 
 /// The blocking of a gradient of weights; it follows from the shapes and the level alone.
-pub(super) struct Cut {
+pub(super) struct Blocking {
     /// The input channels of a group, their taps, and the output channels.
     groups: i64,
     cin: i64,
@@ -45,8 +45,8 @@ pub(super) struct Cut {
 
 /// The blocking, by kind of convolution.
 enum By {
-    Dense(dense::Cut),
-    Each(each::Cut),
+    Dense(dense::Blocking),
+    Each(each::Blocking),
 }
 
 /// The extent of a range: some blocks of positions, for some channels of a group.
@@ -79,23 +79,30 @@ struct Scratch {
     taps: Vec<i64>,
 }
 
-impl Cut {
+impl Blocking {
     /// Makes the blocking for images, and a gradient of the result, that have channels first or last.
-    pub(super) fn new(c: &Conv, turned: [bool; 2]) -> Cut {
+    pub(super) fn new(c: &Conv, turned: [bool; 2]) -> Blocking {
         let taps = c.geometry.kernels();
         let (by, blocks, groups, cin, cout, tile) = match (c.cin, c.cout) {
             (1, 1) => {
-                let cut = each::Cut::new(c, turned);
+                let cut = each::Blocking::new(c, turned);
                 let tile = [1, i64::from(kiln_plan::schedule::lanes(c.level, c.dtype))];
-                (By::Each(cut), each::Cut::blocks(c), 1, 1, c.groups, tile)
+                (
+                    By::Each(cut),
+                    each::Blocking::blocks(c),
+                    1,
+                    1,
+                    c.groups,
+                    tile,
+                )
             }
             _ => {
-                let cut = dense::Cut::new(c, turned);
+                let cut = dense::Blocking::new(c, turned);
                 let (blocks, tile) = (cut.blocks(), cut.tile());
                 (By::Dense(cut), blocks, c.groups, c.cin, c.cout, tile)
             }
         };
-        let mut cut = Cut {
+        let mut cut = Blocking {
             groups,
             cin,
             taps,
@@ -202,7 +209,7 @@ impl Conv {
     pub(super) unsafe fn weight<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Cut,
+        cut: &Blocking,
         operands: [*const u8; 2],
         parallel: bool,
         failures: &Failures,
@@ -305,7 +312,7 @@ impl Conv {
     unsafe fn put_weights<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Cut,
+        cut: &Blocking,
         range: &Range,
         sums: &Sums<T>,
         work: &mut Work,

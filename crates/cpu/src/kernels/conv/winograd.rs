@@ -10,7 +10,7 @@ mod cut;
 use super::Conv;
 use super::narrow::Weights;
 use crate::kernels::matmul::{Args, Work, run_blocks, split};
-pub(super) use cut::Cut;
+pub(super) use cut::Blocking;
 use cut::Sizes;
 use kiln_jit::contraction::{Accesses, Call, Kernel};
 use kiln_kernel::affine::ceil;
@@ -33,7 +33,7 @@ struct Scratch {
 }
 
 /// Some output channels of some tiles.
-struct Block {
+struct TileBlock {
     group: i64,
     /// The first tile, among those of all images.
     tile: i64,
@@ -43,7 +43,7 @@ struct Block {
 }
 
 /// A tile of an image.
-struct Place {
+struct ImageTile {
     image: i64,
     row: i64,
     column: i64,
@@ -56,7 +56,7 @@ impl Conv {
     /// As [`Conv::pack`].
     pub(super) unsafe fn winograd_pack(
         &self,
-        cut: &Cut,
+        cut: &Blocking,
         weights: *const f32,
         to: *mut f32,
         parallel: bool,
@@ -120,7 +120,7 @@ impl Conv {
     pub(super) unsafe fn winograd(
         &self,
         args: &[*mut u8],
-        cut: &Cut,
+        cut: &Blocking,
         (images, weights): (*const u8, Weights),
         parallel: bool,
         failures: &Failures,
@@ -149,7 +149,7 @@ impl Conv {
             |i, args, scratch: &mut Scratch, work| unsafe {
                 let weights = &weights;
                 let (tile, panel) = (i / shares % blocks * s.tiles, i % shares * s.share);
-                let block = Block {
+                let block = TileBlock {
                     group: i / shares / blocks,
                     tile,
                     tiles: s.tiles.min(s.all - tile),
@@ -168,9 +168,9 @@ impl Conv {
     unsafe fn winograd_block(
         &self,
         args: &[*mut u8],
-        cut: &Cut,
+        cut: &Blocking,
         (images, weights): (*const u8, *const f32),
-        b: &Block,
+        b: &TileBlock,
         scratch: &mut Scratch,
         work: &mut Work,
     ) -> Result<()> {
@@ -199,9 +199,9 @@ impl Conv {
         Ok(())
     }
 
-    fn place(&self, cut: &Cut, tile: i64) -> Place {
+    fn place(&self, cut: &Blocking, tile: i64) -> ImageTile {
         let s = &cut.sizes;
-        Place {
+        ImageTile {
             image: tile / (s.down * s.across),
             row: tile / s.across % s.down,
             column: tile % s.across,
@@ -215,8 +215,8 @@ impl Conv {
     unsafe fn transform_inputs(
         &self,
         images: *const u8,
-        cut: &Cut,
-        b: &Block,
+        cut: &Blocking,
+        b: &TileBlock,
         tile: i64,
         copy: *mut u8,
         to: *mut f32,
@@ -262,8 +262,8 @@ impl Conv {
     /// All of them are there, and there is room for the products.
     unsafe fn multiply_elements(
         &self,
-        cut: &Cut,
-        b: &Block,
+        cut: &Blocking,
+        b: &TileBlock,
         weights: *const f32,
         inputs: *const f32,
         products: *mut f32,
@@ -303,8 +303,8 @@ impl Conv {
     unsafe fn transform_results(
         &self,
         (args, accesses): (&[*mut u8], &mut Accesses),
-        cut: &Cut,
-        b: &Block,
+        cut: &Blocking,
+        b: &TileBlock,
         tile: i64,
         from: *const f32,
         work: &mut Work,

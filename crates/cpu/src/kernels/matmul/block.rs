@@ -3,13 +3,13 @@
 use super::MatMul;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::sums::rows_of;
-use kiln_plan::cost::{Behind, block, whole_rows};
+use kiln_plan::cost::{ProductEpilogue, block, whole_rows};
 
 /// The most elements of an operand that its prologue computes for a block.
 const MADE_ELEMENTS: i64 = 1 << 18;
 
 /// A block of one product.
-pub(super) struct Block {
+pub(super) struct ProductBlock {
     pub(super) batch: i64,
     pub(super) row: i64,
     pub(super) rows: i64,
@@ -34,7 +34,7 @@ impl MatMul {
     fn given_block(&self) -> Option<(i64, i64)> {
         let (rows, cols) = (self.schedule.block_rows()?, self.schedule.block_columns()?);
         let cols = match self.behind {
-            Behind::Rows => self.n.max(1),
+            ProductEpilogue::Rows => self.n.max(1),
             _ => cols.min(self.n.max(1)),
         };
         Some((rows.min(self.m.max(1)), cols))
@@ -50,7 +50,7 @@ impl MatMul {
         if self.lhs.made.is_some() {
             rows = rows.min(made);
         }
-        if self.rhs.made.is_some() && self.behind != Behind::Rows {
+        if self.rhs.made.is_some() && self.behind != ProductEpilogue::Rows {
             cols = cols.min(made);
         }
         (rows, cols)
@@ -63,7 +63,7 @@ impl MatMul {
             return given;
         }
         let eight = (SMALL_ROWS * self.k).max(1);
-        if self.behind == Behind::Rows {
+        if self.behind == ProductEpilogue::Rows {
             let wanted = SMALL_ROWS * SMALL_WORK / (eight * self.n).max(1);
             return (self.whole_rows(wanted), self.n);
         }
@@ -79,10 +79,10 @@ impl MatMul {
 
     /// Returns block number `i` of this size. Rows vary fastest, so that columns are reused while they are in the
     /// cache.
-    pub(super) fn block_of(&self, (rows, cols): (i64, i64), i: i64) -> Block {
+    pub(super) fn block_of(&self, (rows, cols): (i64, i64), i: i64) -> ProductBlock {
         let (down, across) = (ceil(self.m, rows), ceil(self.n, cols));
         let (row, col) = (i % down * rows, i / down % across * cols);
-        Block {
+        ProductBlock {
             batch: i / (down * across),
             row,
             rows: rows.min(self.m - row),

@@ -2,7 +2,7 @@
 //! they are multiplied in place, and rows that would collide in the caches.
 
 use super::packed::READ_ROWS;
-use super::{Args, Made, MatMul, split};
+use super::{Args, MatMul, Materialised, split};
 use crate::kernels::terms::Terms;
 use kiln_base::DType;
 use kiln_jit::contraction::{Matrix, pack};
@@ -140,7 +140,7 @@ impl MatMul {
         let work = panel * self.k * READ_ROWS;
         split(self.all_panels(), work, parallel, |first, until| {
             let (args, to) = (&args, &to);
-            let mut made = Made::default();
+            let mut made = Materialised::default();
             for (b, column) in (first..until).map(|i| self.panel_at(i)) {
                 let columns = (b, column, panel.min(self.n - column));
                 // SAFETY: the caller's; panels are apart.
@@ -337,7 +337,7 @@ impl MatMul {
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
         copied: *const f32,
-        (made, copies): (&mut Made, &mut Option<Storage>),
+        (made, copies): (&mut Materialised, &mut Option<Storage>),
         failures: &Failures,
     ) -> Result<(*const u8, [i64; 2])> {
         if self.copies_left() {

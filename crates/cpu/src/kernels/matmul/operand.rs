@@ -123,7 +123,7 @@ pub(crate) fn link(
 
 /// A part of an operand that a thread has computed by a prologue, kept for other blocks that read it.
 #[derive(Default)]
-pub(crate) struct Made {
+pub(crate) struct Materialised {
     storage: Option<Storage>,
     /// The identity of the part. For a matrix: its number, and the first row or column. For images: the first element,
     /// and the number of elements.
@@ -131,7 +131,7 @@ pub(crate) struct Made {
     args: SmallVec<[*mut u8; 12]>,
 }
 
-impl Made {
+impl Materialised {
     /// Runs a prologue over `count` lines of `len` elements of its linear space, `apart` apart. The first line starts
     /// at `at`. The results are contiguous.
     ///
@@ -182,7 +182,7 @@ impl MatMul {
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
-        made: &mut Made,
+        made: &mut Materialised,
         failures: &Failures,
     ) -> Result<(*const T, i64, i64)> {
         // SAFETY: the caller's.
@@ -199,7 +199,7 @@ impl MatMul {
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
-        made: &mut Made,
+        made: &mut Materialised,
         failures: &Failures,
     ) -> Result<(*const T, i64, i64)> {
         // SAFETY: the caller's.
@@ -218,7 +218,7 @@ impl MatMul {
         rows: bool,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
-        made: &mut Made,
+        made: &mut Materialised,
         failures: &Failures,
     ) -> Result<(*const T, [i64; 2])> {
         let x = if rows { &self.lhs } else { &self.rhs };

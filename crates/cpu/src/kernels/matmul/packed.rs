@@ -2,7 +2,7 @@
 //! parameters alone is packed in *prepare*.
 
 use super::narrow::Wide;
-use super::{Args, Block, Made, MatMul, Work, run_blocks, split};
+use super::{Args, MatMul, Materialised, ProductBlock, Work, run_blocks, split};
 use kiln_base::DType;
 use kiln_jit::contraction::{
     Accesses, Call, Kernels, RightSide, Rows, Tile, even_rows, pack, strips,
@@ -14,7 +14,7 @@ use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::sums::Lane;
 use kiln_kernel::work::packed_weights;
-use kiln_plan::cost::Behind;
+use kiln_plan::cost::ProductEpilogue;
 use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, lanes, most_rows};
 
 /// The multiply-adds of a block.
@@ -119,7 +119,7 @@ impl MatMul {
     pub(super) fn waiting_sums(&self) -> i64 {
         let results = self.m * self.n * self.batch.iter().product::<i64>();
         let waits = self.terms.instruction().has_tiles()
-            && self.behind == Behind::Rows
+            && self.behind == ProductEpilogue::Rows
             && self.finish.is_none()
             && self.lhs.made.is_none();
         if waits && results <= WAITING_SUMS {
@@ -204,7 +204,7 @@ impl MatMul {
     /// Returns the rows and panels of a block.
     pub(super) fn packed_cut(&self) -> (i64, i64) {
         let (tile, waits) = (self.tile_rows(), self.waiting_sums() > 0);
-        let whole = self.behind == Behind::Rows && !waits || self.lhs.made.is_some();
+        let whole = self.behind == ProductEpilogue::Rows && !waits || self.lhs.made.is_some();
         let rows = match whole {
             true => ceil(self.whole_rows(self.block_rows()), tile) * tile,
             false => self.m.clamp(1, self.block_rows()),
@@ -296,8 +296,14 @@ impl MatMul {
         &self,
         args: &[*mut u8],
         (packed, left): (*const u8, *const f32),
-        (b, waiting): (&Block, Option<*mut T>),
-        scratch: &mut (Option<Storage>, Made, Option<Storage>, Wide, Kernels),
+        (b, waiting): (&ProductBlock, Option<*mut T>),
+        scratch: &mut (
+            Option<Storage>,
+            Materialised,
+            Option<Storage>,
+            Wide,
+            Kernels,
+        ),
         work: &mut Work,
     ) -> Result<()> {
         // Blocks start at a panel.

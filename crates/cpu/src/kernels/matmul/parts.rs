@@ -71,7 +71,7 @@ impl MatMul {
             parallel,
             failures,
         );
-        let sums = Parts { sums, parts };
+        let sums = PartialSums { sums, parts };
         let cost = RESULTS * parts;
         run_blocks(
             (ceil(results, RESULTS), cost),
@@ -120,7 +120,7 @@ impl MatMul {
     unsafe fn add_parts<T: Lane>(
         &self,
         args: &[*mut u8],
-        sums: &Parts<T>,
+        sums: &PartialSums<T>,
         (first, len): (i64, i64),
         work: &mut Work,
     ) -> Result<()> {
@@ -145,9 +145,9 @@ impl MatMul {
 }
 
 /// The parts of sums, contiguous.
-struct Parts<T> {
+struct PartialSums<T> {
     sums: *mut T,
     parts: i64,
 }
 // SAFETY: the parts are only read while they are shared.
-unsafe impl<T> Sync for Parts<T> {}
+unsafe impl<T> Sync for PartialSums<T> {}

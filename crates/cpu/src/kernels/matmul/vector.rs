@@ -20,7 +20,7 @@ const TOGETHER: usize = 4;
 const READ_WORK: i64 = 8;
 
 /// `dst[i] = Σ_j matrix[i, j] · vector[j]`.
-struct Block<T> {
+struct MatrixVector<T> {
     matrix: *const T,
     rows: usize,
     row: isize,
@@ -30,7 +30,7 @@ struct Block<T> {
     dst: *mut T,
 }
 
-impl<T: Lane> Block<T> {
+impl<T: Lane> MatrixVector<T> {
     /// # Safety
     /// The element exists.
     #[inline(always)]
@@ -41,9 +41,9 @@ impl<T: Lane> Block<T> {
 }
 
 struct Sweep<T>(PhantomData<T>);
-impl<T: Lane> Kernel<Block<T>> for Sweep<T> {
+impl<T: Lane> Kernel<MatrixVector<T>> for Sweep<T> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(b: Block<T>) {
+    unsafe fn run<I: Isa>(b: MatrixVector<T>) {
         // SAFETY: the caller's.
         unsafe {
             if b.col == 1 {
@@ -65,7 +65,7 @@ impl<T: Lane> Kernel<Block<T>> for Sweep<T> {
 
 /// Computes the elements as dot products, for rows that are contiguous in memory.
 #[inline(always)]
-unsafe fn dots<T: Lane, I: Isa>(b: &Block<T>) {
+unsafe fn dots<T: Lane, I: Isa>(b: &MatrixVector<T>) {
     let lanes = T::Vector::<I>::LANES;
     let whole = b.cols / lanes * lanes;
     for first in (0..b.rows).step_by(TOGETHER) {
@@ -97,7 +97,7 @@ unsafe fn dots<T: Lane, I: Isa>(b: &Block<T>) {
 
 /// Adds a product to all elements at a time, for columns that are contiguous in memory.
 #[inline(always)]
-unsafe fn columns<T: Lane, I: Isa>(b: &Block<T>) {
+unsafe fn columns<T: Lane, I: Isa>(b: &MatrixVector<T>) {
     let lanes = T::Vector::<I>::LANES;
     let whole = b.rows / lanes * lanes;
     // SAFETY: the caller's.
@@ -195,7 +195,7 @@ impl MatMul {
                 }
                 vector = to;
             }
-            compiled::<Sweep<T>, _>(self.level)(Block {
+            compiled::<Sweep<T>, _>(self.level)(MatrixVector {
                 matrix,
                 rows: rows as usize,
                 row: row as isize,

@@ -2,7 +2,7 @@
 
 use crate::tile;
 use crate::tile::{Linked, Runner};
-use kiln_jit::contraction::Finish;
+use kiln_jit::contraction::RegisterEpilogue;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::Storage;
@@ -71,13 +71,13 @@ pub(crate) fn finish(
     lens: &[i64],
     (total, width): (i64, i64),
     level: Features,
-) -> Result<Option<Arc<Finish>>> {
+) -> Result<Option<Arc<RegisterEpilogue>>> {
     let Some(Epilogue { program }) = epilogue else {
         return Ok(None);
     };
     let lens: Vec<i64> = lens.iter().copied().chain([total]).collect();
     let bound = tile::bind(program, values, &lens)?;
-    Ok(Finish::of(&bound, width, level).map(Arc::new))
+    Ok(RegisterEpilogue::of(&bound, width, level).map(Arc::new))
 }
 
 /// Links an epilogue over `total` results, or over whole rows of them if `row` gives their length.

@@ -2,7 +2,7 @@
 
 use super::{Each, most_each_rows};
 use crate::contraction::tests::{Rng, Whole, levels, stored, work};
-use crate::contraction::{Accesses, Call, Finish, Kernel, RightSide, Rows, Tile};
+use crate::contraction::{Accesses, Call, Kernel, RegisterEpilogue, RightSide, Rows, Tile};
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bind::bind;
 use kiln_plan::schedule::lanes;
@@ -41,7 +41,7 @@ fn run<T: Whole>(
         }
         let mut machine = machine.writable(wide);
         machine
-            .call(&each.print(), &[words.as_ptr() as u64])
+            .call(&each.emit(), &[words.as_ptr() as u64])
             .unwrap();
     }
 }
@@ -110,7 +110,8 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool
     let program = work(rows as i64, out_pitch as i64, rng.below(2) == 0);
     let lens = [out_pitch as i64, all, rows as i64, all, all, all];
     let bound = bind(&program, &[], &lens).unwrap();
-    let finish = worked.then(|| Arc::new(Finish::of(&bound, out_pitch as i64, level).unwrap()));
+    let finish =
+        worked.then(|| Arc::new(RegisterEpilogue::of(&bound, out_pitch as i64, level).unwrap()));
     let bias: Vec<T> = rng.numbers(out_pitch);
     let residual: Vec<T> = rng.numbers(rows * out_pitch);
     let of_row: Vec<T> = rng.numbers(rows);

@@ -230,7 +230,7 @@ fn tiles_of_terms_are_sums_of_products() {
 
 #[test]
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-fn printed_tiles_of_terms_touch_nothing_but_their_operands() {
+fn emitted_tiles_of_terms_touch_nothing_but_their_operands() {
     let mut rng = Rng(12);
     for (operands, least) in ALL {
         for level in [least, wide(least)] {

@@ -1,7 +1,7 @@
 //! Tests of transforms against matrix products in f64, at every level, on the processor and interpreted.
 
 use super::super::tests::{By, Rng, levels, stored, work};
-use super::super::{Accesses, Call, Finish, Kernel};
+use super::super::{Accesses, Call, Kernel, RegisterEpilogue};
 use super::Transform;
 use kiln_base::{DType, Features};
 use kiln_kernel::bind::bind;
@@ -84,7 +84,7 @@ fn run(
         By::Processor => unsafe { Kernel::of_transform(transform.clone()).unwrap().run(call) },
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         By::Interpreter => {
-            let code = super::print::print(transform);
+            let code = super::emit::emit(transform);
             super::super::tests::interpret(&code, call, read, numbers, written, wide);
         }
         #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
@@ -104,7 +104,7 @@ fn transforms_are_products_with_a_matrix_from_both_sides() {
 
 #[test]
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-fn printed_transforms_touch_nothing_but_their_squares() {
+fn emitted_transforms_touch_nothing_but_their_squares() {
     for level in [Features::AVX2, Features::AVX512] {
         let mut rng = Rng(u64::from(level.bits()) + 19);
         for matrix in matrices() {
@@ -136,7 +136,7 @@ fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, b
     let all = (height * width) as i64;
     let lens = [width as i64, all, height as i64, all, all, all];
     let bound = bind(&program, &[], &lens).unwrap();
-    let finish = Arc::new(Finish::of(&bound, width as i64, level).unwrap());
+    let finish = Arc::new(RegisterEpilogue::of(&bound, width as i64, level).unwrap());
     let x: Vec<f32> = rng.numbers(side * side * channels);
     let bias: Vec<f32> = rng.numbers(width);
     let residual: Vec<f32> = rng.numbers(height * width);

@@ -6,20 +6,20 @@ use kiln_kernel::simd::Features;
 use kiln_x86::{Code, Gpr, Width};
 
 /// The places of an epilogue: the accumulator is in a register, a bias is one element, a residual is in memory.
-struct Behind {
+struct EpiloguePlaces {
     accumulator: Vreg,
 }
 
-impl Places for Behind {
-    fn place(&mut self, _: &mut Asm, key: Key) -> Place {
+impl Places for EpiloguePlaces {
+    fn place(&mut self, _: &mut Asm, key: Key) -> LaneLocation {
         match key {
-            Key::Access(0) => Place::Register {
+            Key::Access(0) => LaneLocation::Register {
                 at: [self.accumulator; 2],
                 last: true,
             },
-            Key::Access(1) => Place::Splat(Mem::at(Gpr::RSI)),
-            Key::Access(2) => Place::Vector(Mem::at(Gpr::RDX)),
-            Key::Access(3) => Place::Vector(Mem::at(Gpr::RCX)),
+            Key::Access(1) => LaneLocation::Splat(Mem::at(Gpr::RSI)),
+            Key::Access(2) => LaneLocation::Vector(Mem::at(Gpr::RDX)),
+            Key::Access(3) => LaneLocation::Vector(Mem::at(Gpr::RCX)),
             key => panic!("{key:?}"),
         }
     }
@@ -75,11 +75,11 @@ fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
     asm.op(op::VMOVUPS, target.width(), (Vreg(0), Mem::at(Gpr::RDI)));
     let (pinned, free) = registers.split_at(pins);
     let pinned = lines.pin(&mut asm, pinned);
-    let mut places = Behind {
+    let mut places = EpiloguePlaces {
         accumulator: Vreg(0),
     };
     let memory = (free, Mem::at(Gpr::RSP));
-    lines.print(&mut asm, &mut places, memory, &pinned, None);
+    lines.emit(&mut asm, &mut places, memory, &pinned, None);
     asm.leave(&[], room);
     let code = Code::new(&asm.finish()).unwrap();
     let x: [f32; 16] = std::array::from_fn(|i| i as f32 * 0.3 - 2.0);

@@ -1,10 +1,10 @@
 //! The accumulators of reductions across lanes, and their combination into one number.
 
-use super::print::{Printer, Table, parts};
+use super::emit::{Emitter, Table, parts};
 use crate::emission::Target;
 use crate::emission::emit::{Emit, load_constant};
 use crate::emission::ir::{Form, Ir, Src, Virt};
-use crate::emission::lines::{Key, Place, Places, Unprintable};
+use crate::emission::lines::{Key, LaneLocation, NotEmitted, Places};
 use crate::emission::over::identity;
 use crate::emission::primitive::binary;
 use crate::emission::value::{Value, is_wide};
@@ -14,7 +14,7 @@ use kiln_kernel::bugs::bug;
 use kiln_plan::tile::Reg;
 use kiln_x86::{Asm, Mem, Width, op};
 
-impl Printer<'_> {
+impl Emitter<'_> {
     /// Initialises accumulators with the identity element.
     pub(super) fn start(&mut self) {
         let width = self.target.width();
@@ -22,18 +22,18 @@ impl Printer<'_> {
             let ty = self.body.registers[usize::from(r.0)];
             let constant = identity(*op, is_wide(ty), ty.is_float());
             let source = match groups[0] {
-                Place::Register { at, .. } => at[0],
+                LaneLocation::Register { at, .. } => at[0],
                 _ => self.free[0],
             };
             load_constant(self.asm, &constant, width, source);
             for place in groups {
                 for part in 0..parts(ty) {
                     match place {
-                        Place::Register { at, .. } if at[part] != source => {
+                        LaneLocation::Register { at, .. } if at[part] != source => {
                             self.asm.op(op::VMOVAPS, width, (at[part], source));
                         }
-                        Place::Register { .. } => {}
-                        Place::Vector(m) => {
+                        LaneLocation::Register { .. } => {}
+                        LaneLocation::Vector(m) => {
                             let m = m.plus((part * width.bytes()) as i32);
                             self.asm.op(op::VMOVUPS_STORE, width, (m, source));
                         }
@@ -45,7 +45,7 @@ impl Printer<'_> {
     }
 
     /// Combines the lanes of each reduction, and adds the result to its state.
-    pub(super) fn fold(&mut self) -> Result<(), Unprintable> {
+    pub(super) fn fold(&mut self) -> Result<(), NotEmitted> {
         let accumulators = std::mem::take(&mut self.accumulators);
         for ((op, r), (_, groups)) in self.reductions.iter().zip(&accumulators) {
             let ty = self.body.registers[usize::from(r.0)];
@@ -78,26 +78,26 @@ impl Printer<'_> {
 
 /// The places of a fold: the accumulators of group `n` are slot `n`, the state is the output.
 struct FoldPlaces<'a> {
-    groups: &'a [Place],
+    groups: &'a [LaneLocation],
     operand: usize,
     table: Table,
 }
 
 impl Places for FoldPlaces<'_> {
-    fn place(&mut self, asm: &mut Asm, key: Key) -> Place {
+    fn place(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
         match key {
             Key::Slot(group) => self.groups[usize::from(group)],
-            Key::Input(_) => Place::Splat(Mem::at(self.table.pointer(asm, self.operand))),
-            _ => Place::Vector(Mem::at(self.table.pointer(asm, self.operand))),
+            Key::Input(_) => LaneLocation::Splat(Mem::at(self.table.pointer(asm, self.operand))),
+            _ => LaneLocation::Vector(Mem::at(self.table.pointer(asm, self.operand))),
         }
     }
 }
 
 /// Combines the lower half of 64 lanes with the upper half, and so on, and the last lane with the state.
-fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir, Unprintable> {
+fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir, NotEmitted> {
     let mut ir = Ir::new(target);
     let wide = is_wide(ty);
-    let combine = |ir: &mut Ir, a: Src, b: Src| -> Result<Src, Unprintable> {
+    let combine = |ir: &mut Ir, a: Src, b: Src| -> Result<Src, NotEmitted> {
         // One register of a value that may have two.
         let of = |part: Src| Value {
             ty,
@@ -142,7 +142,7 @@ fn fold(target: Target, op: Reduction, ty: Compute, groups: usize) -> Result<Ir,
         let before = ir.load(state, form(0), false);
         match combine(&mut ir, before.into(), sum)? {
             Src::Virt(v) => v,
-            Src::Const(_) => return Err(Unprintable),
+            Src::Const(_) => return Err(NotEmitted),
         }
     };
     ir.store(Key::Output(Reg(0)), Form::Bytes, total.into());

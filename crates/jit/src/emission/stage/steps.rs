@@ -1,7 +1,7 @@
 //! Steps: each group of lanes goes through all steps, and its accumulators stay in registers.
 
-use super::print::{AT, END, LANES, Printer, TABLE, WHOLE, parts};
-use crate::emission::lines::{Key, Pinned, Place, Tail};
+use super::emit::{AT, END, Emitter, LANES, TABLE, WHOLE, parts};
+use crate::emission::lines::{Key, LaneLocation, Pinned, Tail};
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Condition, Gpr, Label, Mem, op};
 
@@ -10,7 +10,7 @@ fn table_end() -> Mem {
     Mem::at(Gpr::RSP).plus(32)
 }
 
-impl Printer<'_> {
+impl Emitter<'_> {
     /// Returns the size of a row of the table in bytes.
     fn row(&self) -> i32 {
         8 * self.body.operands.len() as i32
@@ -111,8 +111,10 @@ impl Printer<'_> {
                     let at = (n * parts(ty) + part) as i32 * bytes;
                     let memory = Mem::at(base).index(AT, ty.size() as u8).plus(at);
                     let (register, stack) = match place {
-                        Place::Register { at, .. } => (at[part], None),
-                        Place::Vector(m) => (self.free[0], Some(m.plus(part as i32 * bytes))),
+                        LaneLocation::Register { at, .. } => (at[part], None),
+                        LaneLocation::Vector(m) => {
+                            (self.free[0], Some(m.plus(part as i32 * bytes)))
+                        }
                         _ => panic!("accumulators are in registers or memory"),
                     };
                     let (from, to) = match written {

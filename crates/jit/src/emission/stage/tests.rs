@@ -1,6 +1,6 @@
 //! Tests of emitted steps, interpreted at every level: only the operands are accessed.
 
-use super::{Body, Kind, print};
+use super::{Body, Kind, emit};
 use crate::emission::Target;
 use crate::emission::lines::Key;
 use kiln_base::prim::{Binary, Reduction};
@@ -52,7 +52,7 @@ fn greatest() -> Body {
 #[test]
 fn steps_touch_nothing_but_their_operands() {
     for evex in [false, true] {
-        let code = print(&greatest(), Target { evex }).unwrap();
+        let code = emit(&greatest(), Target { evex }).unwrap();
         for (n, steps) in [(1, 1), (7, 3), (8, 2), (16, 5), (33, 1), (64, 4), (100, 3)] {
             let number = |i: usize| (i * 37 % 23) as f32 - 11.0;
             let x: Vec<f32> = (0..n * steps).map(number).collect();

@@ -59,7 +59,7 @@ impl Compiling {
         paths: Vec<String>,
         options: &Options,
     ) -> Result<Program> {
-        Recorded {
+        RecordedFunction {
             scope: self.recording.finish(),
             takes: self.takes,
             names: self.names,
@@ -113,7 +113,7 @@ pub(super) fn compiled(
 }
 
 /// The recording of a function.
-struct Recorded {
+struct RecordedFunction {
     takes: Vec<Argument>,
     names: Vec<String>,
     arguments: Vec<Handle>,
@@ -121,7 +121,7 @@ struct Recorded {
     loc: &'static Location<'static>,
 }
 
-impl Recorded {
+impl RecordedFunction {
     fn compile<T: AsRef<Handle>>(
         self,
         results: &[T],

@@ -6,7 +6,7 @@ use kiln_cuda::{self as cuda, Device, Nvrtc};
 use kiln_kernel::error::Result;
 use kiln_kernel::lock::lock;
 use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, Text};
-use kiln_plan::{Input, Kernel, Output, Place, Plan, Role};
+use kiln_plan::{Allocation, Input, Kernel, Output, Plan, Role};
 use std::sync::Arc;
 
 struct Random(u64);
@@ -175,11 +175,11 @@ fn sums() -> Plan {
         reaches: vec![],
     };
     let [x, first, last, a, b, c] = [0, 1, 2, 3, 4, 5].map(BufferId);
-    let (temporary, shape) = (Place::Temporary, vec![n.clone()]);
+    let (temporary, shape) = (Allocation::Temporary, vec![n.clone()]);
     let places = [
-        Place::Input,
-        Place::Output,
-        Place::Output,
+        Allocation::Input,
+        Allocation::Output,
+        Allocation::Output,
         temporary,
         temporary,
         temporary,

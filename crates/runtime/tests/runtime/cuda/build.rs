@@ -57,7 +57,7 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
     }))
 }
 
-pub fn buffer(dtype: DType, len: &Dim, place: Place) -> kiln_plan::Buffer {
+pub fn buffer(dtype: DType, len: &Dim, place: Allocation) -> kiln_plan::Buffer {
     kiln_plan::Buffer {
         dtype,
         len: len.clone(),
@@ -113,12 +113,12 @@ pub fn chain() -> Plan {
         outputs: vec![output(f, std::slice::from_ref(&n), 5, None)],
         constants: vec![],
         buffers: vec![
-            buffer(f, &n, Place::Input),
-            buffer(f, &one, Place::Input),
-            buffer(f, &one, Place::Prepared),
-            buffer(f, &n, Place::Temporary),
-            buffer(f, &n, Place::Temporary),
-            buffer(f, &n, Place::Output),
+            buffer(f, &n, Allocation::Input),
+            buffer(f, &one, Allocation::Input),
+            buffer(f, &one, Allocation::Prepared),
+            buffer(f, &n, Allocation::Temporary),
+            buffer(f, &n, Allocation::Temporary),
+            buffer(f, &n, Allocation::Output),
         ],
         kernels: vec![
             kernel("twice", "x1[i] = 2.0f * x0[i];", &[f, f], &one, 0),
@@ -157,10 +157,10 @@ pub fn take_and_update() -> Plan {
         ],
         constants: vec![],
         buffers: vec![
-            buffer(f, &four, Place::Input),
-            buffer(i, &three, Place::Input),
-            buffer(f, &three, Place::Output),
-            buffer(f, &four, Place::Output),
+            buffer(f, &four, Allocation::Input),
+            buffer(i, &three, Allocation::Input),
+            buffer(f, &three, Allocation::Output),
+            buffer(f, &four, Allocation::Output),
         ],
         kernels: vec![
             kernel("take", take, &[f, i, f], &three, 1),

@@ -2,7 +2,7 @@
 
 use super::build::*;
 use kiln_base::{DType, Dim, Gpu};
-use kiln_plan::{Place, Plan, Role, SiteKind};
+use kiln_plan::{Allocation, Plan, Role, SiteKind};
 use kiln_runtime::{Buffer, Error, Executable};
 use std::sync::Arc;
 
@@ -286,7 +286,10 @@ fn kernels_of_one_name_and_other_text_are_not_taken_for_each_other() {
         Plan {
             inputs: vec![input(f, std::slice::from_ref(&n), Role::Data, 0)],
             outputs: vec![output(f, std::slice::from_ref(&n), 1, None)],
-            buffers: vec![buffer(f, &n, Place::Input), buffer(f, &n, Place::Output)],
+            buffers: vec![
+                buffer(f, &n, Allocation::Input),
+                buffer(f, &n, Allocation::Output),
+            ],
             kernels: vec![kernel("same_name", body, &[f, f], &n, 0)],
             run: vec![step(0, &[0, 1], &[])],
             commit: 1,

@@ -2,15 +2,15 @@
 //! finite must not meet padding, and where copies of lines would be far larger than the images.
 
 use super::copy::{ImageArgs, Scratch};
-use super::cut::{Cut, many};
-use super::{Block, Conv, Results};
+use super::cut::{Blocking, many};
+use super::{ChannelBlock, Conv, Results};
 use kiln_jit::contraction::{Call, Kernel, RightSide, Rows, Tile};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::sums::Lane;
 use kiln_plan::ConvRole;
 
-impl Cut {
+impl Blocking {
     /// Returns a register tile that adds one tap of one position to its result; the terms of A are `apart` elements
     /// apart.
     fn one_tap(&self, c: &Conv, columns: i64, [apart, pitch]: [i64; 2]) -> Result<Kernel> {
@@ -57,8 +57,8 @@ impl Conv {
     pub(super) unsafe fn add_taps<T: Lane>(
         &self,
         images: ImageArgs,
-        cut: &Cut,
-        b: &Block,
+        cut: &Blocking,
+        b: &ChannelBlock,
         weights: *const T,
         ((dst, pitch), scratch): (Results<T>, &mut Scratch),
         failures: &Failures,

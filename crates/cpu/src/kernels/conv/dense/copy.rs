@@ -1,9 +1,9 @@
 //! The source of a block: the images themselves, or a copy of the lines that it reads, padding included.
 
-use super::cut::Cut;
-use super::{Block, Conv};
+use super::cut::Blocking;
+use super::{ChannelBlock, Conv};
 use crate::kernels::conv::narrow::Images;
-use crate::kernels::matmul::Made;
+use crate::kernels::matmul::Materialised;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
@@ -18,7 +18,7 @@ pub(super) struct Scratch {
     copy: Option<Storage>,
     /// The image, group and start that the copy is of.
     holds: Option<(i64, i64, [i64; 3])>,
-    pub made: Made,
+    pub made: Materialised,
     /// Results that are still to be transposed.
     pub results: Option<Storage>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Source {
 
 impl Source {
     /// Returns the images as a source.
-    pub(super) fn images<T>(cut: &Cut, x: *const T, b: &Block) -> Source {
+    pub(super) fn images<T>(cut: &Blocking, x: *const T, b: &ChannelBlock) -> Source {
         let at = b.image * cut.image_len() + b.group * cut.terms * cut.channel_apart();
         Source {
             first: x.wrapping_offset(at as isize).cast(),
@@ -72,8 +72,8 @@ impl Conv {
     pub(super) unsafe fn bring<T: Lane>(
         &self,
         images: ImageArgs,
-        cut: &Cut,
-        b: &Block,
+        cut: &Blocking,
+        b: &ChannelBlock,
         scratch: &mut Scratch,
         failures: &Failures,
     ) -> Result<Source> {
@@ -124,7 +124,7 @@ impl Conv {
     /// The part within the image exists, and there is room.
     unsafe fn copy_line<T: Lane>(
         &self,
-        cut: &Cut,
+        cut: &Blocking,
         (images, channel): (&Source, i64),
         (there, [z, y]): (bool, [i64; 2]),
         (from, until): (i64, i64),
@@ -184,10 +184,10 @@ impl Conv {
     pub(super) unsafe fn images_read<T>(
         &self,
         images: ImageArgs,
-        cut: &Cut,
-        b: &Block,
+        cut: &Blocking,
+        b: &ChannelBlock,
         windows: [(i64, i64); 3],
-        made: &mut Made,
+        made: &mut Materialised,
         failures: &Failures,
     ) -> Result<(Source, i64)> {
         // SAFETY: the caller's.
@@ -207,10 +207,10 @@ impl Conv {
     unsafe fn begin<T>(
         &self,
         images: ImageArgs,
-        cut: &Cut,
-        b: &Block,
+        cut: &Blocking,
+        b: &ChannelBlock,
         windows: [(i64, i64); 3],
-        made: &mut Made,
+        made: &mut Materialised,
         failures: &Failures,
     ) -> Result<(Source, i64)> {
         let source = |x: *const T| Source::images(cut, x, b);

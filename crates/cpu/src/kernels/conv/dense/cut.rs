@@ -2,7 +2,7 @@
 
 use super::Conv;
 use super::phase::{Phase, window};
-use kiln_jit::contraction::{Finish, Kernel, RightSide, Rows, Tile, even_rows};
+use kiln_jit::contraction::{Kernel, RegisterEpilogue, RightSide, Rows, Tile, even_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::ConvRole;
@@ -28,7 +28,7 @@ const FAR_WEIGHTS: i64 = if cfg!(test) { 1 << 10 } else { 1 << 19 };
 const NEAR_IMAGES: i64 = if cfg!(test) { 1 << 12 } else { 1 << 18 };
 
 /// The blocking of a convolution; it follows from the shapes and the level alone.
-pub(in crate::kernels::conv) struct Cut {
+pub(in crate::kernels::conv) struct Blocking {
     pub(super) groups: i64,
     /// The channels that are summed over, and the words that hold them.
     pub(super) terms: i64,
@@ -42,7 +42,7 @@ pub(in crate::kernels::conv) struct Cut {
     pub(super) image: [i64; 3],
     pub(super) result: [i64; 3],
     pub(super) phases: [Vec<Phase>; 3],
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<PhasePart>,
     /// The place of each tap of a filter in a panel, or -1 for a tap that meets only padding.
     pub(super) taps: Vec<i64>,
     /// The axes of the convolution. `apart` is true if each tap of a position is accumulated by itself: where copies of
@@ -71,7 +71,7 @@ pub(in crate::kernels::conv) struct Cut {
     /// True if the next register tile of a call is the one below, not the one beside.
     pub(super) is_down: bool,
     /// The epilogue that is applied to accumulators while they are in registers.
-    pub(super) finish: Option<Arc<Finish>>,
+    pub(super) finish: Option<Arc<RegisterEpilogue>>,
 }
 
 /// True if lines are copied with their padding, and a gradient of images is one convolution for each stride offset.
@@ -83,7 +83,7 @@ fn is_near(c: &Conv) -> bool {
 }
 
 /// A phase of each axis.
-pub(super) struct Part {
+pub(super) struct PhasePart {
     phases: [usize; 3],
     /// The number of taps in the preceding parts.
     pub before: i64,
@@ -96,9 +96,9 @@ pub(super) struct Part {
     kernels: Vec<Kernel>,
 }
 
-impl Part {
+impl PhasePart {
     /// Returns the register tile for the remaining lines, positions and columns.
-    pub(super) fn kernel(&self, cut: &Cut, [lines, positions, columns]: [i64; 3]) -> &Kernel {
+    pub(super) fn kernel(&self, cut: &Blocking, [lines, positions, columns]: [i64; 3]) -> &Kernel {
         let rest = [
             lines < cut.rows[0],
             positions < cut.rows[1],
@@ -109,13 +109,13 @@ impl Part {
     }
 }
 
-impl Cut {
+impl Blocking {
     pub(in crate::kernels::conv) fn new(
         c: &Conv,
         [turned, returned]: [bool; 2],
-        finish: Option<Arc<Finish>>,
+        finish: Option<Arc<RegisterEpilogue>>,
         apart: bool,
-    ) -> Result<Cut> {
+    ) -> Result<Blocking> {
         let is_input = c.role == ConvRole::Input;
         let (terms, columns) = match is_input {
             true => (c.cout, c.cin),
@@ -140,7 +140,7 @@ impl Cut {
         let panel = c
             .schedule
             .panel_columns(c.level, c.terms.instruction(), columns);
-        let mut cut = Cut {
+        let mut cut = Blocking {
             groups: c.groups,
             terms,
             sums: c.terms.words(terms),
@@ -312,7 +312,7 @@ impl Cut {
         let runs: Vec<(Vec<i64>, i64)> = runs.collect();
         let whole = [self.rows[0], self.rows[1], self.panel.min(self.columns)];
         for run in &runs {
-            if !self.tile(c, run, whole)?.is_printed() {
+            if !self.tile(c, run, whole)?.is_emitted() {
                 self.finish = None;
                 self.images = 1;
             }
@@ -341,7 +341,7 @@ impl Cut {
                     }
                 }
             }
-            let part = Part {
+            let part = PhasePart {
                 phases: at,
                 before,
                 most: self.tile(c, &run, whole)?.most(),
@@ -538,12 +538,12 @@ impl Cut {
         ((image * deep + d) * height + h) * width + w
     }
 
-    pub(super) fn phases_of(&self, part: &Part) -> [&Phase; 3] {
+    pub(super) fn phases_of(&self, part: &PhasePart) -> [&Phase; 3] {
         [0, 1, 2].map(|i| &self.phases[i][part.phases[i]])
     }
 
     /// True if a part has results in a plane.
-    pub(super) fn is_at(&self, part: &Part, plane: i64) -> bool {
+    pub(super) fn is_at(&self, part: &PhasePart, plane: i64) -> bool {
         let (from, to) = self.phases[0][part.phases[0]].within(plane, plane + 1);
         from < to
     }

@@ -1,7 +1,7 @@
 //! Weights in panels: for each group, a row per tap and input channel holds some output channels side by side.
 
 use super::Conv;
-use super::cut::Cut;
+use super::cut::Blocking;
 use crate::kernels::matmul::{Args, split};
 use crate::kernels::terms::put;
 use kiln_base::DType;
@@ -23,7 +23,7 @@ impl Conv {
     /// As [`Conv::pack`].
     pub(in crate::kernels::conv) unsafe fn pack_dense<T: Lane>(
         &self,
-        cut: &Cut,
+        cut: &Blocking,
         weights: *const T,
         to: *mut T,
         parallel: bool,

@@ -54,16 +54,16 @@ fn turns(parts: impl Iterator<Item = f64>) -> [Vec<f32>; 2] {
 
 /// Real and imaginary parts.
 #[derive(Copy, Clone)]
-pub(super) struct Parts {
+pub(super) struct Complex {
     pub re: *mut f32,
     pub im: *mut f32,
 }
 
-impl Parts {
+impl Complex {
     /// Returns the parts from element `at` on.
     #[inline(always)]
-    fn at(self, at: usize) -> Parts {
-        Parts {
+    fn at(self, at: usize) -> Complex {
+        Complex {
             re: self.re.wrapping_add(at),
             im: self.im.wrapping_add(at),
         }
@@ -112,7 +112,7 @@ unsafe fn turned<V: Vector<Lane = f32>>(
 /// The matrix exists.
 #[inline(always)]
 unsafe fn columns<V: Vector<Lane = f32>>(
-    x: Parts,
+    x: Complex,
     [n, width]: [usize; 2],
     [cos, sin]: &[Vec<f32>; 2],
     back: bool,
@@ -148,7 +148,7 @@ unsafe fn columns<V: Vector<Lane = f32>>(
 
 /// Multiplies the elements of the matrix by the twiddle factors between the two directions.
 #[inline(always)]
-unsafe fn turn<V: Vector<Lane = f32>>(x: Parts, between: &Option<[Vec<f32>; 2]>, back: bool) {
+unsafe fn turn<V: Vector<Lane = f32>>(x: Complex, between: &Option<[Vec<f32>; 2]>, back: bool) {
     let Some([cos, sin]) = between else { return };
     for at in (0..cos.len()).step_by(V::LANES) {
         // SAFETY: the level is the caller's; there are as many angles as numbers, whole vectors.
@@ -183,9 +183,9 @@ unsafe fn transpose(from: *const f32, to: *mut f32, [rows, columns]: [usize; 2])
 pub(super) struct Tile<'a> {
     pub turns: &'a Turns,
     /// The elements in row-major order. Both directions overwrite them.
-    pub tile: Parts,
+    pub tile: Complex,
     /// Workspace of the size of a tile.
-    pub turned: Parts,
+    pub turned: Complex,
     /// The spectrum: groups of [`LANES`] real parts, then as many imaginary ones.
     pub spectrum: *mut f32,
     /// The distance between groups, in elements.

@@ -28,7 +28,7 @@ const MEETS: i64 = 64;
 const APART: i64 = 16;
 
 /// The blocking of positions.
-pub(super) struct Cut {
+pub(super) struct Blocking {
     axes: [Axis; 3],
     batch: i64,
     /// True for channels first (NCHW): the images, and the gradient of the result.
@@ -48,15 +48,15 @@ pub(super) struct Cut {
 }
 
 /// Parts of lines that are processed together.
-struct Block {
+struct LineBlock {
     first: i64,
     count: i64,
     /// The positions of each part.
     len: i64,
 }
 
-impl Cut {
-    pub fn new(c: &Conv, turned: [bool; 2]) -> Cut {
+impl Blocking {
+    pub fn new(c: &Conv, turned: [bool; 2]) -> Blocking {
         let (mut axes, mut batch) = (c.geometry.axes, c.batch);
         if c.geometry.is_pointwise() {
             // All positions are a line, of all images or of one.
@@ -97,7 +97,7 @@ impl Cut {
         };
         let most = c.schedule.rows(most_rows(c.level, by, vectors as u8));
         let channels = even_rows(c.cin, most);
-        Cut {
+        Blocking {
             batch,
             turned,
             segments,
@@ -160,7 +160,7 @@ impl Cut {
     }
 
     /// Returns the number of elements that a thread copies.
-    pub fn copied(&self, c: &Conv, cut: &super::Cut) -> i64 {
+    pub fn copied(&self, c: &Conv, cut: &super::Blocking) -> i64 {
         let images: i64 = self.images(cut.channels).iter().sum();
         let halves = match c.terms.are_grouped() {
             true => ceil(self.halves(cut.channels, cut.columns), 2),
@@ -175,10 +175,10 @@ impl Cut {
         images.max((self.units * self.segment + 1) * ceil(columns, self.panel) * self.panel)
     }
 
-    fn block(&self, at: i64) -> Block {
+    fn block(&self, at: i64) -> LineBlock {
         let first = at * self.units;
         let line = first % self.segments * self.segment;
-        Block {
+        LineBlock {
             first,
             count: self.units.min(self.all() - first),
             len: self.segment.min(self.axes[2].output - line),
@@ -200,7 +200,7 @@ impl Cut {
     pub unsafe fn sum<T: Lane>(
         &self,
         c: &Conv,
-        cut: &super::Cut,
+        cut: &super::Blocking,
         [x, y]: [*const T; 2],
         range: &Range,
         sums: &Sums<T>,
@@ -279,9 +279,9 @@ impl Cut {
     fn tile_of<T: Lane>(
         &self,
         c: &Conv,
-        cut: &super::Cut,
+        cut: &super::Blocking,
         range: &Range,
-        block: &Block,
+        block: &LineBlock,
         out: i64,
     ) -> Tile {
         let size = size_of::<T>() as i64;
@@ -326,7 +326,7 @@ impl Cut {
     /// The copies and the sums exist.
     unsafe fn tiles<T: Lane>(
         &self,
-        cut: &super::Cut,
+        cut: &super::Blocking,
         range: &Range,
         tile: &Tile,
         [images, gradients]: [*const T; 2],
@@ -381,7 +381,13 @@ impl Cut {
     ///
     /// # Safety
     /// They were copied, and there is room for the pairs.
-    unsafe fn join_gradients(&self, range: &Range, block: &Block, from: *mut u16, to: *mut u32) {
+    unsafe fn join_gradients(
+        &self,
+        range: &Range,
+        block: &LineBlock,
+        from: *mut u16,
+        to: *mut u32,
+    ) {
         let (all, panel) = (block.count * block.len, self.panel);
         let steps = ceil(all, 2);
         for (i, column) in (0..range.columns).step_by(panel as usize).enumerate() {
@@ -406,7 +412,7 @@ impl Cut {
     ///
     /// # Safety
     /// They were copied, and there is room for the pairs.
-    unsafe fn join_images(&self, range: &Range, block: &Block, from: *mut u16, to: *mut u32) {
+    unsafe fn join_images(&self, range: &Range, block: &LineBlock, from: *mut u16, to: *mut u32) {
         let (channels, pitch) = (range.channels, self.pitch(range.channels));
         let to = (to, pitch);
         // SAFETY: the caller's; there is room for a row of zeros.
@@ -433,7 +439,7 @@ impl Cut {
         &self,
         c: &Conv,
         range: &Range,
-        block: &Block,
+        block: &LineBlock,
         from: *const T,
         to: *mut T,
     ) {
@@ -459,7 +465,7 @@ impl Cut {
         c: &Conv,
         y: *const T,
         range: &Range,
-        block: &Block,
+        block: &LineBlock,
         to: *mut T,
     ) {
         let all = block.count * block.len;
@@ -506,7 +512,7 @@ impl Cut {
         c: &Conv,
         x: *const T,
         range: &Range,
-        block: &Block,
+        block: &LineBlock,
         [kd, kh, kw]: [i64; 3],
         to: *mut T,
     ) {

@@ -17,17 +17,17 @@ const LINES: i64 = 16;
 const POSITIONS: i64 = 32;
 
 /// The copies that are made first.
-pub(super) struct Cut {
+pub(super) struct Blocking {
     /// The images, and the gradient of the result, where they have channels first.
     laid: [Option<Laid>; 2],
 }
 
-impl Cut {
-    pub fn new(c: &Conv, turned: [bool; 2]) -> Cut {
+impl Blocking {
+    pub fn new(c: &Conv, turned: [bool; 2]) -> Blocking {
         let axes = c.geometry.axes;
         let extents = [axes.map(|a| a.input), axes.map(|a| a.output)];
         let laid = |i: usize| turned[i].then(|| Laid::turned(extents[i]));
-        Cut {
+        Blocking {
             laid: [laid(0), laid(1)],
         }
     }

@@ -2,7 +2,7 @@
 
 use super::super::{Conv, LEAST_BLOCKS};
 use kiln_base::DType;
-use kiln_jit::contraction::{Finish, Kernel, RightSide, Tile, Transform, even_rows};
+use kiln_jit::contraction::{Kernel, RegisterEpilogue, RightSide, Tile, Transform, even_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::Result;
 use kiln_plan::schedule::{lanes, most_rows};
@@ -21,7 +21,7 @@ const LINE: i64 = 16;
 const SIZE: i64 = size_of::<f32>() as i64;
 
 /// The blocking of a convolution, and its code; both follow from the shapes and the level alone.
-pub(in super::super) struct Cut {
+pub(in super::super) struct Blocking {
     pub sizes: Sizes,
     /// The transforms of inputs in place, and of a copy with padding.
     pub transforms: [Kernel; 2],
@@ -30,7 +30,7 @@ pub(in super::super) struct Cut {
     pub sums: [[Kernel; 2]; 3],
     pub results: Results,
     /// The epilogue that is applied to results while they are in registers.
-    pub finish: Option<Arc<Finish>>,
+    pub finish: Option<Arc<RegisterEpilogue>>,
 }
 
 /// Kernels indexed by three properties of a tile: it is in the last row of tiles, it is the last of its row, it has the
@@ -207,8 +207,8 @@ impl Sizes {
     fn results(
         &self,
         c: &Conv,
-        finish: Option<Arc<Finish>>,
-    ) -> Result<(Results, Option<Arc<Finish>>)> {
+        finish: Option<Arc<RegisterEpilogue>>,
+    ) -> Result<(Results, Option<Arc<RegisterEpilogue>>)> {
         let [_, height, width] = c.geometry.axes.map(|a| a.output);
         let (step, share) = (self.winograd.step(), self.share * self.panel);
         let channels = share.min(c.cout.max(1));
@@ -221,7 +221,7 @@ impl Sizes {
             ..of([width, 1])
         };
         let whole = match c.epilogue {
-            Some(_) if finished.finish.is_some() && finished.is_printed() => finished,
+            Some(_) if finished.finish.is_some() && finished.is_emitted() => finished,
             Some(_) => of(square(step, share)),
             None => of(square(width, c.groups * c.cout)),
         };
@@ -248,15 +248,15 @@ impl Sizes {
     }
 }
 
-impl Cut {
+impl Blocking {
     pub(in super::super) fn new(
         c: &Conv,
         winograd: &'static Winograd,
-        finish: Option<Arc<Finish>>,
-    ) -> Result<Cut> {
+        finish: Option<Arc<RegisterEpilogue>>,
+    ) -> Result<Blocking> {
         let sizes = Sizes::new(c, winograd)?;
         let (results, finish) = sizes.results(c, finish)?;
-        Ok(Cut {
+        Ok(Blocking {
             transforms: sizes.inputs(c)?,
             sums: sizes.sums(c)?,
             results,

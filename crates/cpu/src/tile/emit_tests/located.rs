@@ -22,7 +22,7 @@ fn plane(
             inner: vec![],
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: Cut::default(),
+            cut: TileSizes::default(),
             args,
             accesses,
             registers,
@@ -199,7 +199,7 @@ fn indices_of(n: i64, extent: i64, errors: bool, r: &mut Random) -> Vec<u8> {
 #[test]
 fn gathers() {
     let mut r = Random(24);
-    let mut printed = 0;
+    let mut emitted = 0;
     for dtype in DTYPES {
         for plane_of in PLANES {
             for (way, errors) in [(0, false), (0, true), (1, false), (1, true), (2, true)] {
@@ -248,11 +248,11 @@ fn gathers() {
                     })
                     .collect();
                 let what = format!("{dtype:?} {plane_of:?}, {way}, {extent}");
-                printed += compare_of(&case, &args, &what, &mut r);
+                emitted += compare_of(&case, &args, &what, &mut r);
             }
         }
     }
-    assert!(printed > 350 * levels(), "{printed} functions");
+    assert!(emitted > 350 * levels(), "{emitted} functions");
 }
 
 /// Accesses that are transposed, in short runs, or within limits.

@@ -1,9 +1,9 @@
 //! Emission of transforms.
 
-use super::super::finish::Finish;
+use super::super::epilogue::RegisterEpilogue;
 use super::{POINTERS, Transform};
 use crate::emission::Target;
-use crate::emission::lines::{Key, Place, Places, Tail};
+use crate::emission::lines::{Key, LaneLocation, Places, Tail};
 use crate::emission::stage::Body;
 use kiln_base::prim::Binary;
 use kiln_base::{Compute, DType, Scalar};
@@ -33,14 +33,14 @@ const ACCESSES: [Gpr; POINTERS] = [
 const PINNED: u8 = 4;
 
 /// Returns the code of a transform.
-pub(in crate::contraction) fn print(t: &Transform) -> Vec<u8> {
+pub(in crate::contraction) fn emit(t: &Transform) -> Vec<u8> {
     let lanes = u32::from(lanes(t.level, DType::F32));
     let evex = lanes == 16;
     let target = Target { evex };
     let mut asm = Asm::new(evex);
     let body = body(t);
     let lines = body.lines(target, &body.code, &[]);
-    let lines = lines.unwrap_or_else(|_| panic!("a transform that is not printed"));
+    let lines = lines.unwrap_or_else(|_| panic!("a transform that is not emitted"));
     let places = t.finish.as_ref().map_or(&[][..], |f| &f.places);
     let saved: Vec<Gpr> = (ACCESSES[..places.len()].iter().copied())
         .filter(|r| Gpr::SAVED.contains(r))
@@ -60,7 +60,7 @@ pub(in crate::contraction) fn print(t: &Transform) -> Vec<u8> {
     let pinned = lines.pin(&mut asm, &pins);
     let group = |asm: &mut Asm, tail: Option<Tail>| {
         let stack = Mem::at(Gpr::RSP);
-        lines.print(asm, &mut Squares(t), (&free, stack), &pinned, tail);
+        lines.emit(asm, &mut Squares(t), (&free, stack), &pinned, tail);
     };
     if t.channels >= lanes {
         asm.mov_number(LEFT, i64::from(t.channels / lanes));
@@ -112,7 +112,7 @@ fn tail(asm: &mut Asm, evex: bool, lanes: u32) -> Tail {
 struct Squares<'a>(&'a Transform);
 
 impl Places for Squares<'_> {
-    fn place(&mut self, _: &mut Asm, key: Key) -> Place {
+    fn place(&mut self, _: &mut Asm, key: Key) -> LaneLocation {
         let Squares(t) = self;
         let Key::Access(access) = key else {
             panic!("{key:?} in a transform");
@@ -124,11 +124,11 @@ impl Places for Squares<'_> {
             Mem::at(base).plus(at as i32)
         };
         if n < squares {
-            return Place::Vector(at(FROM, t.from, n, side));
+            return LaneLocation::Vector(at(FROM, t.from, n, side));
         }
         let n = n - squares;
         let Some(finish) = &t.finish else {
-            return Place::Vector(at(TO, t.to, n, kept));
+            return LaneLocation::Vector(at(TO, t.to, n, kept));
         };
         let each = finish.places.len() as i64;
         let access = (n % each) as usize;
@@ -138,8 +138,8 @@ impl Places for Squares<'_> {
         let apart = t.to.map(|n| n * place.row * place.size as i64);
         let at = at(ACCESSES[access], apart, n / each, kept);
         match place.column {
-            0 => Place::Splat(at),
-            _ => Place::Vector(at),
+            0 => LaneLocation::Splat(at),
+            _ => LaneLocation::Vector(at),
         }
     }
 }
@@ -187,7 +187,7 @@ fn body(t: &Transform) -> Body {
 }
 
 /// Adds the epilogue on a result, which replaces the loads of the accumulators.
-fn finished(body: &mut Body, finish: &Finish, row: &[f64], x: &[Reg]) {
+fn finished(body: &mut Body, finish: &RegisterEpilogue, row: &[f64], x: &[Reg]) {
     let first = body.dtypes.len() as u16;
     body.dtypes.extend(&finish.body.dtypes);
     for inst in &finish.body.code {
@@ -235,13 +235,13 @@ fn sum(body: &mut Body, row: &[f64], x: &[Reg], dst: Reg) -> Inst {
     for (i, (c, x)) in others.iter().enumerate() {
         let sum = match (i, first.0) {
             (0, 1.0) => first.1,
-            _ => emit(body, last),
+            _ => push(body, last),
         };
         let term = match c.abs() {
             1.0 => *x,
             size => {
                 let size = constant(body, size);
-                emit(body, (Binary::Mul, *x, size))
+                push(body, (Binary::Mul, *x, size))
             }
         };
         let less = bug("a coefficient has another sign", *c < 0.0, |less| {
@@ -256,7 +256,7 @@ fn sum(body: &mut Body, row: &[f64], x: &[Reg], dst: Reg) -> Inst {
 /// An instruction's operation and operands.
 type Operation = (Binary, Reg, Reg);
 
-fn emit(body: &mut Body, operation: Operation) -> Reg {
+fn push(body: &mut Body, operation: Operation) -> Reg {
     let dst = new(body);
     body.code.push(binary(dst, operation));
     dst

@@ -156,7 +156,7 @@ type Outcome = (Vec<Vec<u8>>, usize, Option<Failure>);
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum How {
     Plain,
-    Printed,
+    Emitted,
     Interpreted,
 }
 
@@ -191,7 +191,7 @@ fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
     };
     let results = memory.iter().zip(args).map(|(m, a)| bytes(m, a.len()));
     let failure = failures.take().unwrap();
-    (results.collect(), linked.printed.len(), failure)
+    (results.collect(), linked.emitted.len(), failure)
 }
 
 /// True if elements are the same; NaNs are all equal.
@@ -222,19 +222,19 @@ fn levels() -> usize {
 
 /// As [`compare`], for given arguments. Some of the emitted code is interpreted too, also at unsupported levels.
 fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usize {
-    let mut printed = 0;
+    let mut emitted = 0;
     for level in [Features::AVX2, Features::AVX512] {
         let (want, none, failure) = run(case, level, How::Plain, args);
         assert_eq!(none, 0);
         let interprets = r.below(12) == 0;
-        for how in [How::Printed, How::Interpreted] {
-            if how == How::Printed && !level.is_supported()
+        for how in [How::Emitted, How::Interpreted] {
+            if how == How::Emitted && !level.is_supported()
                 || how == How::Interpreted && !interprets
             {
                 continue;
             }
             let (got, some, found) = run(case, level, how, args);
-            printed += if how == How::Printed { some } else { 0 };
+            emitted += if how == How::Emitted { some } else { 0 };
             assert_eq!(found, failure, "{what} at {level:?}, {how:?}");
             same_bytes(
                 case,
@@ -244,7 +244,7 @@ fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usiz
             );
         }
     }
-    printed
+    emitted
 }
 
 /// Checks that results are the same, and that the memory after them is untouched.
@@ -315,7 +315,7 @@ fn pointwise(
             inner: vec![],
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: Cut::default(),
+            cut: TileSizes::default(),
             accesses: (0..args.len() as u16).map(|a| line(a, 1)).collect(),
             args,
             registers,

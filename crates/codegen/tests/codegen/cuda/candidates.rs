@@ -21,7 +21,7 @@ pub fn lowered(graph: &Graph) -> Program {
 fn lowered_for(gpu: Gpu, graph: &Graph) -> Program {
     let options = Options {
         machine: Machine::Gpu(gpu),
-        ways: true,
+        candidates: true,
         ..Options::default()
     };
     lower(graph, &options).unwrap_or_else(|e| panic!("{e}\n{graph}"))
@@ -39,11 +39,11 @@ fn all(program: &Program) -> Vec<(String, Sequence)> {
 pub fn every(program: &Program) -> Vec<(String, Option<Approximation>, Sequence)> {
     let mut all = Vec::new();
     for (t, task) in program.tasks.iter().enumerate() {
-        let several = task.ways.iter().filter(|_| task.ways.len() > 1);
-        for (w, way) in several.enumerate() {
+        let several = task.candidates.iter().filter(|_| task.candidates.len() > 1);
+        for (w, candidate) in several.enumerate() {
             let mut other = program.clone();
             other.tasks[t].chosen = w;
-            all.push((way.name(), way.approximation, other.sequence()));
+            all.push((candidate.name(), candidate.approximation, other.sequence()));
         }
     }
     all
@@ -63,10 +63,10 @@ pub fn together<'a>(sequences: impl IntoIterator<Item = &'a Sequence>) -> Sequen
 #[track_caller]
 fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
     let expected = Expected::of(graph, inputs).unwrap();
-    let ways = all(&lowered(&expected.lowered));
-    assert!(!ways.is_empty(), "{what} has one way only");
-    let compiled = device::compile(&together(ways.iter().map(|(_, p)| p)));
-    for (name, program) in &ways {
+    let candidates = all(&lowered(&expected.lowered));
+    assert!(!candidates.is_empty(), "{what} has one candidate only");
+    let compiled = device::compile(&together(candidates.iter().map(|(_, p)| p)));
+    for (name, program) in &candidates {
         let symbols = &expected.symbols;
         let got = run_compiled(program, inputs, symbols, &compiled);
         let got = got.unwrap_or_else(|| panic!("{what} by {name}: a false data error"));
@@ -74,7 +74,7 @@ fn check(graph: &Graph, inputs: &[Array], what: &str) -> Vec<String> {
             panic!("{what} by {name}: {e}\n{graph}");
         }
     }
-    ways.into_iter().map(|(name, _)| name).collect()
+    candidates.into_iter().map(|(name, _)| name).collect()
 }
 
 impl Case {
@@ -441,9 +441,11 @@ fn machine_code() {
         .chain([("softmax", softmax)]);
     let mut seen = 0;
     for (name, graph) in products {
-        let ways = all(&lowered(&decomposed_for_cuda(&graph)));
-        let Some(_) = ways.first() else { continue };
-        let text = device::unit(&together(ways.iter().map(|(_, p)| p)));
+        let candidates = all(&lowered(&decomposed_for_cuda(&graph)));
+        let Some(_) = candidates.first() else {
+            continue;
+        };
+        let text = device::unit(&together(candidates.iter().map(|(_, p)| p)));
         for capability in [80, 90] {
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
             for r in compiled

@@ -6,7 +6,7 @@ use super::*;
 fn visits_runs(case: &Case, level: Features) -> bool {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
     let linked = link_as(&bound, level, true).unwrap();
-    linked.printed.iter().any(|p| !p.runs.is_empty())
+    linked.emitted.iter().any(|p| !p.runs.is_empty())
 }
 
 /// One spatial axis of a window over a padded image.
@@ -138,7 +138,7 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
             inner: inner.iter().map(|e| (*e).into()).collect(),
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: Cut::default(),
+            cut: TileSizes::default(),
             accesses,
             args: vec![arg(false), arg(true)],
             registers: vec![dtype.compute(); 2],
@@ -236,7 +236,7 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
             inner: vec![blocks.into(), rows.into()],
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: Cut::default(),
+            cut: TileSizes::default(),
             accesses: vec![
                 access(0, [1, rows * n, n]),
                 access(1, bias),

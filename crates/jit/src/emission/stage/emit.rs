@@ -2,7 +2,7 @@
 
 use super::{Body, Kind};
 use crate::emission::Target;
-use crate::emission::lines::{Key, Lines, Pinned, Place, Places, Run, Tail, Unprintable};
+use crate::emission::lines::{Key, LaneLocation, Lines, NotEmitted, Pinned, Places, Run, Tail};
 use crate::emission::value::is_wide;
 use hashbrown::HashSet;
 use kiln_base::Compute;
@@ -40,9 +40,9 @@ struct Env<'a> {
     body: &'a Body,
     table: Table,
     /// The values of hoisted code.
-    hoisted: &'a [(Reg, Place)],
+    hoisted: &'a [(Reg, LaneLocation)],
     /// The accumulators of each group, in the order of the reductions.
-    accumulators: &'a [(Reg, Vec<Place>)],
+    accumulators: &'a [(Reg, Vec<LaneLocation>)],
     group: usize,
     /// The first of the groups that are emitted together.
     first: usize,
@@ -84,7 +84,7 @@ impl Places for Env<'_> {
         self.group = self.first + group;
     }
 
-    fn place(&mut self, asm: &mut Asm, key: Key) -> Place {
+    fn place(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
         if let Key::Input(r) | Key::Output(r) = key
             && let Some((_, place)) = self.hoisted.iter().find(|(h, _)| *h == r)
             && matches!(key, Key::Input(_)) == self.moves
@@ -98,23 +98,23 @@ impl Places for Env<'_> {
         }
         if key == Key::Lane {
             let plus = (self.group * self.lanes) as i32;
-            return Place::Lanes { first: AT, plus };
+            return LaneLocation::Lanes { first: AT, plus };
         }
         let i = self.operand(key);
         if let Key::Number(_) = key {
-            return Place::Splat(self.table.entry(i));
+            return LaneLocation::Splat(self.table.entry(i));
         }
         let base = self.table.pointer(asm, i);
         let kind = self.body.operands[i].1;
         if matches!(kind, Kind::Splat | Kind::SplatOfRow | Kind::Memory) {
-            return Place::Splat(Mem::at(base));
+            return LaneLocation::Splat(Mem::at(base));
         }
         let size = self.body.size(key);
         let at = Mem::at(base).index(AT, size as u8);
         let at = at.plus((self.group * self.lanes * size) as i32);
         match kind {
-            Kind::Stream if !self.tail => Place::Stream(at),
-            _ => Place::Vector(at),
+            Kind::Stream if !self.tail => LaneLocation::Stream(at),
+            _ => LaneLocation::Vector(at),
         }
     }
 }
@@ -169,7 +169,7 @@ const OVER: usize = 4;
 ///
 /// # Errors
 /// If some instruction can't be emitted.
-pub fn print(body: &Body, target: Target) -> Result<Vec<u8>, Unprintable> {
+pub fn emit(body: &Body, target: Target) -> Result<Vec<u8>, NotEmitted> {
     let (before, inside) = body.split();
     let entering = body.entering(&inside, &body.outputs);
     let made: HashSet<u16> = before
@@ -190,12 +190,12 @@ pub fn print(body: &Body, target: Target) -> Result<Vec<u8>, Unprintable> {
     let in_turns = lines.instructions() >= CHAIN && twice.needs() <= registers + OVER;
     let pair = in_turns.then_some(&twice);
     let lines = (&lines, pair);
-    let mut printer = Printer::new(&mut asm, body, target, &front, lines, &inside, &hoisted);
-    printer.function()?;
+    let mut emitter = Emitter::new(&mut asm, body, target, &front, lines, &inside, &hoisted);
+    emitter.function()?;
     Ok(asm.finish())
 }
 
-pub(super) struct Printer<'a> {
+pub(super) struct Emitter<'a> {
     pub asm: &'a mut Asm,
     pub body: &'a Body,
     pub table: Table,
@@ -207,8 +207,8 @@ pub(super) struct Printer<'a> {
     /// The groups of lanes per iteration of the loop.
     pub groups: usize,
     pub reductions: Vec<(Reduction, Reg)>,
-    hoisted: Vec<(Reg, Place)>,
-    pub accumulators: Vec<(Reg, Vec<Place>)>,
+    hoisted: Vec<(Reg, LaneLocation)>,
+    pub accumulators: Vec<(Reg, Vec<LaneLocation>)>,
     /// The registers that hold nothing permanently.
     pub free: Vec<Vreg>,
     /// The registers for constants.
@@ -224,7 +224,7 @@ pub(super) fn parts(ty: Compute) -> usize {
     if is_wide(ty) { 2 } else { 1 }
 }
 
-impl<'a> Printer<'a> {
+impl<'a> Emitter<'a> {
     fn new(
         asm: &'a mut Asm,
         body: &'a Body,
@@ -233,7 +233,7 @@ impl<'a> Printer<'a> {
         (lines, pair): (&'a Lines, Option<&'a Lines>),
         inside: &[Inst],
         hoisted: &[Reg],
-    ) -> Printer<'a> {
+    ) -> Emitter<'a> {
         let kept = body.block.is_some() || body.steps;
         let reductions: Vec<(Reduction, Reg)> = inside
             .iter()
@@ -275,9 +275,9 @@ impl<'a> Printer<'a> {
                     Some(first) => {
                         let second = if n == 2 { next.next() } else { None };
                         let at = [first, second.unwrap_or(first)];
-                        Place::Register { at, last: false }
+                        LaneLocation::Register { at, last: false }
                     }
-                    None => Place::Vector(memory(bytes * n as i32)),
+                    None => LaneLocation::Vector(memory(bytes * n as i32)),
                 };
                 (*r, (0..groups).map(|_| place()).collect())
             })
@@ -289,11 +289,11 @@ impl<'a> Printer<'a> {
                 let n = parts(ty);
                 let registers = (ty != Compute::Mask).then(|| take(n)).flatten();
                 let place = match registers {
-                    Some(at) => Place::Register {
+                    Some(at) => LaneLocation::Register {
                         at: [at[0], at[n - 1]],
                         last: false,
                     },
-                    None => Place::Vector(memory(bytes * n as i32)),
+                    None => LaneLocation::Vector(memory(bytes * n as i32)),
                 };
                 (*r, place)
             })
@@ -304,7 +304,7 @@ impl<'a> Printer<'a> {
         let spills = memory(stack.max(front.stack()) as i32);
         // The code that combines accumulators has few values, except with 64 bits.
         memory(64 * 40);
-        Printer {
+        Emitter {
             asm,
             body,
             table: Table::of(body),
@@ -324,7 +324,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn function(&mut self) -> Result<(), Unprintable> {
+    fn function(&mut self) -> Result<(), NotEmitted> {
         self.asm.enter(&SAVED, self.room);
         if self.body.steps {
             self.begin_steps();
@@ -387,7 +387,7 @@ impl<'a> Printer<'a> {
             tail: tail.is_some(),
         };
         let memory = (&self.free[..], self.spills);
-        lines.print(self.asm, &mut env, memory, pinned, tail);
+        lines.emit(self.asm, &mut env, memory, pinned, tail);
     }
 
     /// Emits the lanes up to the end of the block.

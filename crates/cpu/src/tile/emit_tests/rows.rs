@@ -145,7 +145,7 @@ pub(super) fn rows(r: &mut Random) -> Case {
             inner: vec![lane.into()],
             serial: 0,
             schedule: Schedule::Rows,
-            cut: Cut::default(),
+            cut: TileSizes::default(),
             args,
             accesses,
             registers,
@@ -159,13 +159,13 @@ pub(super) fn rows(r: &mut Random) -> Case {
 
 #[test]
 fn random_rows() {
-    let mut printed = 0;
+    let mut emitted = 0;
     for seed in 0..SEEDS {
         let mut r = Random(seed * 1033 + 7);
         let case = rows(&mut r);
-        printed += compare(&case, &format!("rows {seed}"), &mut r);
+        emitted += compare(&case, &format!("rows {seed}"), &mut r);
     }
-    assert!(printed > SEEDS as usize, "{printed} functions");
+    assert!(emitted > SEEDS as usize, "{emitted} functions");
 }
 
 /// Returns a program that reduces rows, some of which are excluded, as a whole or in part; and also numbers that are
@@ -245,7 +245,7 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
             inner: vec![lane.into()],
             serial: 0,
             schedule: Schedule::Rows,
-            cut: Cut::default(),
+            cut: TileSizes::default(),
             accesses,
             args: vec![arg(false), arg(false), arg(true), arg(true)],
             registers: vec![ty; 7],

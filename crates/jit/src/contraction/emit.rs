@@ -2,10 +2,10 @@
 
 mod tiles;
 
-use super::finish::Finish;
+use super::epilogue::RegisterEpilogue;
 use super::tile::Tile;
 use crate::emission::Target;
-use crate::emission::lines::{Key, Lines, Pinned, Place, Places, Tail};
+use crate::emission::lines::{Key, LaneLocation, Lines, Pinned, Places, Tail};
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bugs::bug;
 use kiln_plan::schedule::{VECTORS, lanes};
@@ -40,7 +40,7 @@ pub(super) const FRAME: Gpr = Gpr::RBP;
 pub(super) const TAIL: Mask = Mask(1);
 const UPPER_TAIL: Mask = Mask(2);
 
-pub(super) struct Printer<'a> {
+pub(super) struct Emitter<'a> {
     pub(super) tile: &'a Tile,
     /// The instruction that multiplies in vectors.
     by: Instruction,
@@ -84,18 +84,18 @@ fn products(by: Instruction) -> Products {
 }
 
 /// Returns the code of a tile.
-pub(super) fn print(tile: &Tile) -> Vec<u8> {
-    let mut p = Printer::new(tile);
+pub(super) fn emit(tile: &Tile) -> Vec<u8> {
+    let mut p = Emitter::new(tile);
     p.function();
     p.asm.finish()
 }
 
-impl Printer<'_> {
-    pub(super) fn new(tile: &Tile) -> Printer<'_> {
+impl Emitter<'_> {
+    pub(super) fn new(tile: &Tile) -> Emitter<'_> {
         let lanes = lanes(tile.level, tile.instruction.sums);
         let evex = tile.level.width() == Features::AVX512;
         let over = tile.columns % lanes;
-        Printer {
+        Emitter {
             tile,
             by: tile.instruction.in_vectors(),
             asm: Asm::new(evex),
@@ -454,9 +454,9 @@ impl Printer<'_> {
 
 /// The places of operands while one vector of accumulators is processed.
 struct Sums<'a> {
-    finish: &'a Finish,
+    finish: &'a RegisterEpilogue,
     /// The place of the accumulators: a register, or the stack.
-    sums: Place,
+    sums: LaneLocation,
     row: i64,
     /// The offset of the vector's first column in bytes of f32, and a register with further columns to add.
     column: i64,
@@ -464,7 +464,7 @@ struct Sums<'a> {
 }
 
 impl Places for Sums<'_> {
-    fn place(&mut self, asm: &mut Asm, key: Key) -> Place {
+    fn place(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
         let Key::Access(access) = key else {
             panic!("{key:?} behind a product");
         };
@@ -481,17 +481,17 @@ impl Places for Sums<'_> {
         let at = (self.row * place.row + self.column / 4 * place.column) * place.size as i64;
         let at = Mem::at(base).plus(at as i32);
         match (place.column, self.walked) {
-            (0, _) => Place::Splat(at),
-            (_, None) => Place::Vector(at),
-            (_, Some(columns)) => Place::Vector(at.index(columns, place.size as u8)),
+            (0, _) => LaneLocation::Splat(at),
+            (_, None) => LaneLocation::Vector(at),
+            (_, Some(columns)) => LaneLocation::Vector(at.index(columns, place.size as u8)),
         }
     }
 }
 
-impl Printer<'_> {
+impl Emitter<'_> {
     /// Emits the epilogue on all accumulators. Those of the first rows come first. If registers are missing, as many of
     /// the last accumulators wait on the stack.
-    pub(super) fn finish(&mut self, finish: &Finish) {
+    pub(super) fn finish(&mut self, finish: &RegisterEpilogue) {
         let lines = self.lines_of(finish);
         let bytes = self.width.bytes() as i32;
         let sums = self.tile.rows.count * self.vectors;
@@ -512,24 +512,24 @@ impl Printer<'_> {
             free.push(Vreg(sum));
         }
         let place = |sum: Vreg| match sum.0 < kept {
-            true => Place::Register {
+            true => LaneLocation::Register {
                 at: [sum; 2],
                 last: false,
             },
-            false => Place::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),
+            false => LaneLocation::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),
         };
         self.asm.mov(RIGHT, Mem::at(CALL).plus(24));
         self.finish_sums(finish, &lines, free, place);
         self.asm.mov(Gpr::RSP, FRAME);
     }
 
-    pub(super) fn lines_of(&self, finish: &Finish) -> Lines {
+    pub(super) fn lines_of(&self, finish: &RegisterEpilogue) -> Lines {
         let target = Target {
             evex: self.asm.is_evex(),
         };
-        match Finish::lines(&finish.body, target) {
+        match RegisterEpilogue::lines(&finish.body, target) {
             Some(lines) => lines,
-            None => panic!("an epilogue that is not printed"),
+            None => panic!("an epilogue that is not emitted"),
         }
     }
 
@@ -537,10 +537,10 @@ impl Printer<'_> {
     /// in a list at [`RIGHT`].
     pub(super) fn finish_sums(
         &mut self,
-        finish: &Finish,
+        finish: &RegisterEpilogue,
         lines: &Lines,
         mut free: Vec<Vreg>,
-        place: impl Fn(Vreg) -> Place,
+        place: impl Fn(Vreg) -> LaneLocation,
     ) {
         let bytes = self.width.bytes() as i32;
         for (i, r) in ROWS.iter().enumerate().take(finish.places.len()) {
@@ -579,14 +579,14 @@ impl Printer<'_> {
                 };
                 let tail = tail.filter(|_| self.is_partial(vector));
                 let stack = Mem::at(Gpr::RSP);
-                lines.print(
+                lines.emit(
                     &mut self.asm,
                     &mut places,
                     (&free, stack),
                     &Pinned::default(),
                     tail,
                 );
-                if let Place::Register { .. } = at {
+                if let LaneLocation::Register { .. } = at {
                     free.push(sum);
                 }
             }

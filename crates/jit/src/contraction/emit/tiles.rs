@@ -7,10 +7,10 @@
 //! part of B that a piece reads stays in the first-level cache while all tiles pass; their accumulators wait on the
 //! stack meanwhile.
 
-use super::{AT, CALL, FRAME, Printer, Products, RIGHT, ROWS, TAPS, products};
-use crate::contraction::finish::Finish;
+use super::{AT, CALL, Emitter, FRAME, Products, RIGHT, ROWS, TAPS, products};
+use crate::contraction::epilogue::RegisterEpilogue;
 use crate::contraction::tile::{self};
-use crate::emission::lines::{Lines, Place};
+use crate::emission::lines::{LaneLocation, Lines};
 use kiln_kernel::bugs::bug;
 use kiln_plan::schedule::TILE;
 use kiln_x86::{Condition, Gpr, Mem, Tile, TileSizes, Vreg, op};
@@ -60,7 +60,7 @@ impl Slot {
     }
 }
 
-impl Printer<'_> {
+impl Emitter<'_> {
     /// Returns the registers of whole tiles of steps, and of the remaining steps; accumulators precede them.
     fn tile_operands(&self) -> [Operands; 2] {
         let [_, rest] = tiles_of(self.tile.steps);
@@ -323,12 +323,12 @@ impl Printer<'_> {
     }
 
     /// Emits the epilogue on a tile's accumulators.
-    fn finish_tile(&mut self, finish: &Finish, lines: &Lines, sums: Mem) {
+    fn finish_tile(&mut self, finish: &RegisterEpilogue, lines: &Lines, sums: Mem) {
         let free = (0..self.asm.registers()).map(Vreg).collect();
         let (tile, vectors) = (self.tile, self.vectors);
         self.finish_sums(finish, lines, free, |sum| {
             let at = sum_at(tile, vectors, [sum.0 / vectors, sum.0 % vectors]);
-            Place::Vector(sums.plus(at))
+            LaneLocation::Vector(sums.plus(at))
         });
     }
 
@@ -354,7 +354,7 @@ impl Printer<'_> {
     }
 
     /// Advances to the next tile; the flags say if there is one.
-    fn next_tile(&mut self, finish: Option<&Finish>, is_last: bool) {
+    fn next_tile(&mut self, finish: Option<&RegisterEpilogue>, is_last: bool) {
         let [left, rows] = self.tile.strip;
         if is_last {
             let places = finish.map_or(&[][..], |f| &f.places);

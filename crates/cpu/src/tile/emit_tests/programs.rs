@@ -97,8 +97,8 @@ fn selections() {
             let types = vec![Compute::Mask, ty, ty, ty];
             let loads = [DType::Bool, plain(ty), plain(ty)];
             let case = pointwise(n, &loads, types, code, &[(R[3], plain(ty))]);
-            let printed = compare(&case, &format!("select of {ty:?}"), &mut r);
-            assert_eq!(printed, levels());
+            let emitted = compare(&case, &format!("select of {ty:?}"), &mut r);
+            assert_eq!(emitted, levels());
         }
     }
 }
@@ -179,8 +179,8 @@ fn cut_casts(r: &mut Random) {
     }
     let mut case = pointwise(r.one_of(&SIZES), &[from], types, code, &stores);
     case.program.constants = constants;
-    let printed = compare(&case, &format!("{:?}", case.program), r);
-    assert_eq!(printed, levels());
+    let emitted = compare(&case, &format!("{:?}", case.program), r);
+    assert_eq!(emitted, levels());
 }
 
 #[test]
@@ -300,14 +300,14 @@ pub(super) fn elementwise(r: &mut Random) -> Case {
 
 #[test]
 fn random_programs() {
-    let mut printed = 0;
+    let mut emitted = 0;
     for seed in 0..SEEDS {
         let mut r = Random(seed * 977 + 13);
         let case = elementwise(&mut r);
-        printed += compare(&case, &format!("seed {seed}"), &mut r);
+        emitted += compare(&case, &format!("seed {seed}"), &mut r);
     }
     assert!(
-        2 * printed > SEEDS as usize * levels(),
-        "{printed} functions"
+        2 * emitted > SEEDS as usize * levels(),
+        "{emitted} functions"
     );
 }

@@ -26,8 +26,8 @@ pub struct Accesses {
 impl Accesses {
     /// Makes the addresses of an epilogue, if there is one.
     #[inline]
-    pub fn of(finish: Option<&Finish>, args: &[*mut u8]) -> Accesses {
-        let place = |place: &Option<Place>| match place {
+    pub fn of(finish: Option<&RegisterEpilogue>, args: &[*mut u8]) -> Accesses {
+        let place = |place: &Option<BodyAccess>| match place {
             None => (std::ptr::null_mut(), [0; 2]),
             Some(p) => {
                 let bytes = |n: i64| n as isize * p.size as isize;
@@ -57,18 +57,18 @@ impl Accesses {
 
 /// An epilogue on the accumulators of a tile.
 #[derive(Debug)]
-pub struct Finish {
+pub struct RegisterEpilogue {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) body: Body,
     /// The place of each access of the body; `None` for the accumulators themselves.
-    pub(super) places: Vec<Option<Place>>,
+    pub(super) places: Vec<Option<BodyAccess>>,
     /// All that emitted code depends on.
     key: Vec<u8>,
 }
 
 /// The place of an access of the body.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct BodyAccess {
     pub arg: usize,
     pub size: usize,
     /// The offset of the first result, and the strides from row to row and from column to column (0 or 1), in elements.
@@ -77,14 +77,14 @@ pub(super) struct Place {
     pub column: i64,
 }
 
-impl PartialEq for Finish {
-    fn eq(&self, other: &Finish) -> bool {
+impl PartialEq for RegisterEpilogue {
+    fn eq(&self, other: &RegisterEpilogue) -> bool {
         self.key == other.key
     }
 }
-impl Eq for Finish {}
+impl Eq for RegisterEpilogue {}
 
-impl Finish {
+impl RegisterEpilogue {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> &[u8] {
         &self.key
@@ -92,7 +92,11 @@ impl Finish {
 
     /// Returns the epilogue on rows of `width` results, if it can be emitted after accumulators of 32 bits.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    pub fn of(bound: &Bound, width: i64, level: kiln_kernel::simd::Features) -> Option<Finish> {
+    pub fn of(
+        bound: &Bound,
+        width: i64,
+        level: kiln_kernel::simd::Features,
+    ) -> Option<RegisterEpilogue> {
         let program = bound.program;
         let target = Target::of(level)?;
         let stages = &program.stages;
@@ -126,7 +130,7 @@ impl Finish {
                 |c: &Inst| matches!(c, Inst::Store { access, .. } if usize::from(*access) == i);
             body.code.iter().any(by)
         };
-        let place = |(i, access): (usize, &BoundAccess)| -> Option<Option<Place>> {
+        let place = |(i, access): (usize, &BoundAccess)| -> Option<Option<BodyAccess>> {
             if access.arg == Some(raw) {
                 let single = matches!(body.dtypes[i], DType::F32 | DType::I32);
                 let sums = single && !is_written(i);
@@ -135,7 +139,7 @@ impl Finish {
             let (row, column) = rows(&access.address, &bound.lane, width)?;
             let fits = access.limits.is_empty() && (column == 1 || column == 0 && !is_written(i));
             let size = body.dtypes[i].size();
-            fits.then_some(Some(Place {
+            fits.then_some(Some(BodyAccess {
                 arg: access.arg?,
                 size,
                 offset: access.address.offset,
@@ -144,26 +148,27 @@ impl Finish {
             }))
         };
         let places = bound.accesses.iter().take(program.accesses.len());
-        let places: Vec<Option<Place>> = places.enumerate().map(place).collect::<Option<_>>()?;
+        let places: Vec<Option<BodyAccess>> =
+            places.enumerate().map(place).collect::<Option<_>>()?;
         // The check that it can be emitted at all.
-        Finish::lines(&body, target)?;
+        RegisterEpilogue::lines(&body, target)?;
         let mut key = body.key(target);
         for place in &places {
             let place = place.as_ref().map_or([-1, -1], |p| [p.row, p.column]);
             place.iter().for_each(|n| key.extend(n.to_le_bytes()));
         }
-        let near = |p: &Place| {
+        let near = |p: &BodyAccess| {
             p.row
                 .checked_mul(32 * p.size as i64)
                 .is_some_and(|n| n.abs() < 1 << 30)
         };
         let all_near = places.iter().flatten().all(near);
-        all_near.then_some(Finish { body, places, key })
+        all_near.then_some(RegisterEpilogue { body, places, key })
     }
 
     /// Always `None`: code is never emitted here.
     #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
-    pub fn of(_: &Bound, _: i64, _: kiln_kernel::simd::Features) -> Option<Finish> {
+    pub fn of(_: &Bound, _: i64, _: kiln_kernel::simd::Features) -> Option<RegisterEpilogue> {
         None
     }
 
@@ -175,7 +180,7 @@ impl Finish {
 
     /// Returns the largest stride of an access from row to row, in bytes.
     pub(super) fn farthest_row(&self) -> i64 {
-        let far = |p: &Place| p.row.saturating_abs().saturating_mul(p.size as i64);
+        let far = |p: &BodyAccess| p.row.saturating_abs().saturating_mul(p.size as i64);
         self.places.iter().flatten().map(far).max().unwrap_or(0)
     }
 }

@@ -2,7 +2,7 @@
 //! are in registers.
 
 use super::{Each, held_taps};
-use crate::contraction::print::{AT, CALL, FRAME, Printer, RIGHT, ROWS};
+use crate::contraction::emit::{AT, CALL, Emitter, FRAME, RIGHT, ROWS};
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Condition, Gpr, Mem, Vreg, op};
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ const COLUMN: Gpr = ROWS[11];
 
 impl Each {
     /// Returns the code of a tile.
-    pub(in crate::contraction) fn print(&self) -> Vec<u8> {
-        let mut p = Printer::new(&self.tile);
+    pub(in crate::contraction) fn emit(&self) -> Vec<u8> {
+        let mut p = Emitter::new(&self.tile);
         p.vectors = 1;
         p.walked = Some(COLUMN);
         p.each(self);
@@ -26,7 +26,7 @@ impl Each {
     }
 }
 
-impl Printer<'_> {
+impl Emitter<'_> {
     /// Emits the function: a loop over vectors of columns.
     fn each(&mut self, each: &Each) {
         let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())

@@ -3,12 +3,12 @@
 use super::ahead;
 use super::call::{self, MAX};
 use super::code::Code;
-use super::emitted::{Place, Printed};
+use super::emitted::{Emitted, OperandLocation};
 use super::link::{Linker, plain};
 use super::linked::Stage;
-use super::making::{Aside, Making};
+use super::making::{BodyBuilder, DetachedInst};
 use super::walk::{Shape, Walk};
-use kiln_jit::emission::stage::{Body, Kind, print};
+use kiln_jit::emission::stage::{Body, Kind, emit};
 use kiln_jit::emission::{Target, cache};
 use kiln_kernel::error::Result;
 use kiln_plan::tile::{Inst, Schedule};
@@ -46,7 +46,7 @@ fn code(target: Target, body: &Body) -> Option<Arc<kiln_x86::Code>> {
     let mut failed = false;
     let name = || format!("fused work of {} instructions", body.code.len());
     let code = cache::code(body.key(target), name, || {
-        print(body, target).unwrap_or_else(|_| {
+        emit(body, target).unwrap_or_else(|_| {
             failed = true;
             vec![]
         })
@@ -80,7 +80,7 @@ impl Linker<'_> {
         let Some(target) = Target::of(self.level) else {
             return Ok(false);
         };
-        let mut made = Making::new(self, index);
+        let mut made = BodyBuilder::new(self, index);
         for i in 0..stage.code.len() {
             if !made.inst(self, i, out)? {
                 return Ok(false);
@@ -91,7 +91,7 @@ impl Linker<'_> {
             made.ahead(self)?;
         }
         made.rows(self);
-        let Making {
+        let BodyBuilder {
             mut body,
             mut operands,
             sums,
@@ -114,7 +114,7 @@ impl Linker<'_> {
         };
         self.streams |= streams;
         let runs = operands.iter().filter_map(|o| match o.place {
-            Place::Run(x) => Some(x),
+            OperandLocation::Run(x) => Some(x),
             _ => None,
         });
         out.general.extend(runs);
@@ -122,14 +122,14 @@ impl Linker<'_> {
         let mut after = vec![];
         for (i, operand) in sums {
             let (state, flush) = self.reduction(&stage.code[i], 0, out);
-            if let Place::State(x) = &mut operands[operand].place {
+            if let OperandLocation::State(x) = &mut operands[operand].place {
                 *x = state.x;
             }
             after.extend(flush);
         }
         let mut runs: Vec<(u32, Vec<usize>)> = vec![];
         for (i, operand) in operands.iter().enumerate() {
-            if let Place::Run(x) = operand.place {
+            if let OperandLocation::Run(x) = operand.place {
                 match runs.iter_mut().find(|(y, _)| *y == x) {
                     Some((_, operands)) => operands.push(i),
                     None => runs.push((x, vec![i])),
@@ -137,7 +137,7 @@ impl Linker<'_> {
             }
         }
         if let Some((code, plain_code)) = function {
-            self.printed.push(Printed {
+            self.emitted.push(Emitted {
                 code,
                 plain: plain_code,
                 level: self.level,
@@ -148,11 +148,11 @@ impl Linker<'_> {
             out.steps = program.schedule == Schedule::Lanes && stage.over_inner && steps;
             out.body.push(Code {
                 is_call: true,
-                ..plain(call::call, 0, self.printed.len() as u32 - 1)
+                ..plain(call::call, 0, self.emitted.len() as u32 - 1)
             });
         }
         out.body.extend(after);
-        for Aside { inst, from } in aside {
+        for DetachedInst { inst, from } in aside {
             match &stage.code[inst] {
                 Inst::Store { access, src } => {
                     let moved = self.moved(*access, stage.over_inner, out)?;
