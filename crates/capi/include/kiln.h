@@ -168,7 +168,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- The text of the last call on this thread that failed; empty if none did. It stays valid until the next call fails.
+ The text of the last call on this thread that failed; empty if none did, and while the thread ends. It stays valid
+ until the next call fails.
  */
 const char *kiln_last_error(void);
 

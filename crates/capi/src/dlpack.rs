@@ -1,7 +1,7 @@
 //! Tensors from and to other libraries, in DLPack's structures.
 
 use crate::dlpack_abi::*;
-use crate::status::{Failure, KilnStatus, call, give, given, list, wrong};
+use crate::status::{Failure, KilnStatus, call, given, hand_over, list, wrong};
 use crate::tensor::KilnTensor;
 use kiln_package::memory::{ALIGN, Lender, Storage};
 use kiln_package::{Buffer, DType};
@@ -70,20 +70,20 @@ impl Managed for DLManagedTensorVersioned {
 }
 
 /// The owner of a tensor of another library, which frees it.
-struct Held<M: Managed> {
+struct Borrowed<M: Managed> {
     managed: *mut M,
     data: *const u8,
     len: usize,
 }
 
 // SAFETY: DLPack lets a tensor be used and freed on any thread.
-unsafe impl<M: Managed> Send for Held<M> {}
+unsafe impl<M: Managed> Send for Borrowed<M> {}
 // SAFETY: the bytes are only read.
-unsafe impl<M: Managed> Sync for Held<M> {}
+unsafe impl<M: Managed> Sync for Borrowed<M> {}
 
 // SAFETY: the bytes are the tensor's, which stays where it is until it is freed. Its producer promised that they are
 // not written meanwhile.
-unsafe impl<M: Managed> Lender for Held<M> {
+unsafe impl<M: Managed> Lender for Borrowed<M> {
     fn bytes(&self) -> &[u8] {
         match self.len {
             0 => &[],
@@ -93,7 +93,7 @@ unsafe impl<M: Managed> Lender for Held<M> {
     }
 }
 
-impl<M: Managed> Drop for Held<M> {
+impl<M: Managed> Drop for Borrowed<M> {
     fn drop(&mut self) {
         // SAFETY: the tensor was handed over, and is not read any more.
         unsafe { M::delete(self.managed) };
@@ -178,7 +178,7 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
         .cast_const()
         .wrapping_add(t.byte_offset as usize);
     if row_major && len > 0 && data.addr().is_multiple_of(ALIGN) {
-        let held = Arc::new(Held { managed, data, len });
+        let held = Arc::new(Borrowed { managed, data, len });
         let lent = Storage::lent(&held, 0..len).and_then(|s| Buffer::from_storage(dtype, shape, s));
         return lent.map_err(|e| {
             // The caller keeps the tensor.
@@ -193,8 +193,10 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
         let text = format!("a copy of {len} bytes can't be allocated");
         return Err(Failure(KilnStatus::KILN_MEMORY, text));
     }
-    // SAFETY: the caller guarantees that the strides lead to elements of the tensor.
-    unsafe { gather(&mut bytes, data, dtype.size(), (shape, &steps)) };
+    if len > 0 {
+        // SAFETY: the caller guarantees that the strides lead to elements of the tensor.
+        unsafe { gather(&mut bytes, data, dtype.size(), (shape, &steps)) };
+    }
     let buffer = Buffer::from_bytes(dtype, shape, &bytes)?;
     // SAFETY: the tensor was handed over, and all its elements are copied.
     unsafe { M::delete(managed) };
@@ -218,7 +220,7 @@ unsafe fn gather(to: &mut Vec<u8>, from: *const u8, size: usize, (shape, steps):
 }
 
 /// The memory behind a tensor for another library.
-struct Given {
+struct Exported {
     shape: Vec<i64>,
     strides: Vec<i64>,
     /// The library's memory, unless there is a copy of it.
@@ -229,7 +231,7 @@ struct Given {
 /// Describes a tensor for another library. With `copies` its memory is a copy, which the library may write.
 fn parts(buffer: &Buffer, copies: bool) -> Result<(DLTensor, *mut c_void), Failure> {
     let bytes = buffer.bytes()?;
-    let mut given = Box::new(Given {
+    let mut given = Box::new(Exported {
         shape: buffer.shape().to_vec(),
         strides: strides(buffer.shape()),
         _buffer: (!copies).then(|| buffer.clone()),
@@ -271,7 +273,7 @@ unsafe extern "C" fn delete(this: *mut DLManagedTensor) {
     call(|| {
         // SAFETY: the caller guarantees it; both boxes were made with the tensor.
         unsafe {
-            drop(Box::from_raw((*this).manager_ctx.cast::<Given>()));
+            drop(Box::from_raw((*this).manager_ctx.cast::<Exported>()));
             drop(Box::from_raw(this));
         }
         Ok(())
@@ -284,7 +286,7 @@ unsafe extern "C" fn delete_versioned(this: *mut DLManagedTensorVersioned) {
     call(|| {
         // SAFETY: the caller guarantees it; both boxes were made with the tensor.
         unsafe {
-            drop(Box::from_raw((*this).manager_ctx.cast::<Given>()));
+            drop(Box::from_raw((*this).manager_ctx.cast::<Exported>()));
             drop(Box::from_raw(this));
         }
         Ok(())
@@ -324,14 +326,8 @@ pub unsafe extern "C" fn kiln_tensor_from_dlpack_versioned(
 /// As [`kiln_tensor_from_dlpack`].
 unsafe fn from_managed<M: Managed>(from: *mut M, to: *mut *mut KilnTensor) -> KilnStatus {
     call(|| {
-        if to.is_null() {
-            return Err(wrong("the result is null"));
-        }
         // SAFETY: the caller guarantees it.
-        let buffer = unsafe { taken(from)? };
-        let tensor = Box::into_raw(Box::new(KilnTensor(buffer)));
-        // SAFETY: the caller guarantees it.
-        unsafe { give(to, tensor, "the result") }
+        unsafe { hand_over(to, || Ok(KilnTensor(taken(from)?))) }
     })
 }
 
@@ -383,14 +379,13 @@ unsafe fn to_managed<M>(
     managed: impl FnOnce(DLTensor, *mut c_void) -> M,
 ) -> KilnStatus {
     call(|| {
-        if to.is_null() {
-            return Err(wrong("the result is null"));
-        }
         // SAFETY: the caller guarantees it.
         let KilnTensor(buffer) = unsafe { given(tensor, "the tensor")? };
-        let (tensor, context) = parts(buffer, copies)?;
-        let managed = Box::into_raw(Box::new(managed(tensor, context)));
+        let make = || {
+            let (tensor, context) = parts(buffer, copies)?;
+            Ok(managed(tensor, context))
+        };
         // SAFETY: the caller guarantees it.
-        unsafe { give(to, managed, "the result") }
+        unsafe { hand_over(to, make) }
     })
 }

@@ -1,6 +1,6 @@
 //! Packages and their state.
 
-use crate::status::{Failure, KilnStatus, call, free, give, given, list, text, wrong};
+use crate::status::{Failure, KilnStatus, call, free, give, given, hand_over, list, text, wrong};
 use crate::tensor::KilnTensor;
 use kiln_package::{Options, Package, memory};
 use std::ffi::{CString, c_char, c_void};
@@ -22,9 +22,9 @@ fn options(flags: u32) -> Result<Options, Failure> {
     }
 }
 
-fn boxed(package: Package) -> *mut KilnPackage {
+fn described(package: Package) -> KilnPackage {
     let about = CString::new(package.manifest()).unwrap_or_default();
-    Box::into_raw(Box::new(KilnPackage { package, about }))
+    KilnPackage { package, about }
 }
 
 /// Opens a file. `flags` is 0, or `KILN_TRUSTED` to skip the verification of checksums. The file must not be written
@@ -41,9 +41,8 @@ pub unsafe extern "C" fn kiln_open(
     call(|| {
         // SAFETY: the caller guarantees it.
         let path = unsafe { text(path, "the path")? };
-        let package = options(flags)?.open(path)?;
         // SAFETY: the caller guarantees it.
-        unsafe { give(to, boxed(package), "the result") }
+        unsafe { hand_over(to, || Ok(described(options(flags)?.open(path)?))) }
     })
 }
 
@@ -61,9 +60,8 @@ pub unsafe extern "C" fn kiln_open_bytes(
     call(|| {
         // SAFETY: the caller guarantees it.
         let bytes = unsafe { list(data.cast::<u8>(), bytes, "the data")? };
-        let package = options(flags)?.open_bytes(bytes)?;
         // SAFETY: the caller guarantees it.
-        unsafe { give(to, boxed(package), "the result") }
+        unsafe { hand_over(to, || Ok(described(options(flags)?.open_bytes(bytes)?))) }
     })
 }
 
@@ -127,9 +125,8 @@ pub unsafe extern "C" fn kiln_state_get(
     call(|| {
         // SAFETY: the caller guarantees it.
         let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
-        let value = package.package.get(name)?;
         // SAFETY: the caller guarantees it.
-        unsafe { give(to, Box::into_raw(Box::new(KilnTensor(value))), "the result") }
+        unsafe { hand_over(to, || Ok(KilnTensor(package.package.get(name)?))) }
     })
 }
 

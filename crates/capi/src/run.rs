@@ -1,7 +1,7 @@
 //! Running entries.
 
 use crate::package::KilnPackage;
-use crate::status::{Failure, KilnStatus, call, free, give, given, list, text, wrong};
+use crate::status::{Failure, KilnStatus, call, free, give, given, hand_over, list, text, wrong};
 use crate::tensor::{KilnTensor, KilnView, copied, copy_out};
 use kiln_package::{Buffer, Entry, Outputs};
 use std::ffi::c_char;
@@ -22,9 +22,8 @@ pub unsafe extern "C" fn kiln_entry(
     call(|| {
         // SAFETY: the caller guarantees it.
         let (package, name) = unsafe { (given(package, "the package")?, text(name, "the name")?) };
-        let entry = package.package.entry(name)?;
         // SAFETY: the caller guarantees it.
-        unsafe { give(to, Box::into_raw(Box::new(KilnEntry(entry))), "the result") }
+        unsafe { hand_over(to, || Ok(KilnEntry(package.package.entry(name)?))) }
     })
 }
 

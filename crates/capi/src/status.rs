@@ -3,6 +3,7 @@
 use kiln_package::{Error, RuntimeError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The status of a call. The numbers never change.
@@ -36,10 +37,13 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// The text of the last call on this thread that failed; empty if none did. It stays valid until the next call fails.
+/// The text of the last call on this thread that failed; empty if none did, and while the thread ends. It stays valid
+/// until the next call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn kiln_last_error() -> *const c_char {
-    LAST.with_borrow(|text| text.as_ptr())
+    // The text is gone where a destructor of the thread calls.
+    LAST.try_with(|text| text.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
 }
 
 /// The version of the library, such as `0.1.0`.
@@ -70,6 +74,7 @@ impl From<RuntimeError> for Failure {
 
 fn status(error: &Error) -> KilnStatus {
     match error {
+        Error::Io(error) if error.kind() == ErrorKind::OutOfMemory => KilnStatus::KILN_MEMORY,
         Error::Io(_) => KilnStatus::KILN_IO,
         Error::Damaged(_) | Error::SomethingElse(_) => KilnStatus::KILN_DAMAGED,
         Error::Format { .. } | Error::PlanFormat { .. } => KilnStatus::KILN_FORMAT,
@@ -103,7 +108,8 @@ pub(crate) fn call(f: impl FnOnce() -> Result<(), Failure>) -> KilnStatus {
     let Err(Failure(status, text)) = result else {
         return KilnStatus::KILN_OK;
     };
-    LAST.set(CString::new(text.replace('\0', " ")).unwrap_or_default());
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    let _ = LAST.try_with(|last| last.replace(text));
     status
 }
 
@@ -165,6 +171,23 @@ pub(crate) unsafe fn give<T>(to: *mut T, value: T, what: &str) -> Result<(), Fai
     }
     // SAFETY: the caller guarantees it.
     unsafe { to.write(value) };
+    Ok(())
+}
+
+/// Makes a handle, which the caller frees, and writes it through the caller's pointer.
+///
+/// # Safety
+/// The pointer is null, or points to memory for a pointer.
+pub(crate) unsafe fn hand_over<T>(
+    to: *mut *mut T,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    if to.is_null() {
+        return Err(wrong("the result is null"));
+    }
+    let handle = Box::into_raw(Box::new(make()?));
+    // SAFETY: the caller guarantees it.
+    unsafe { to.write(handle) };
     Ok(())
 }
 

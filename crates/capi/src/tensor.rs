@@ -1,6 +1,6 @@
 //! Tensors that cross the border.
 
-use crate::status::{Failure, KilnStatus, call, free, give, given, list, wrong};
+use crate::status::{Failure, KilnStatus, call, free, give, given, hand_over, list, wrong};
 use kiln_package::{Buffer, DType};
 use std::ffi::c_void;
 
@@ -132,15 +132,7 @@ pub unsafe extern "C" fn kiln_tensor_new(
 ) -> KilnStatus {
     call(|| {
         // SAFETY: the caller guarantees it.
-        let tensor = unsafe { copied(given(from, "the view")?)? };
-        // SAFETY: the caller guarantees it.
-        unsafe {
-            give(
-                to,
-                Box::into_raw(Box::new(KilnTensor(tensor))),
-                "the result",
-            )
-        }
+        unsafe { hand_over(to, || Ok(KilnTensor(copied(given(from, "the view")?)?))) }
     })
 }
 

@@ -103,3 +103,14 @@ macro_rules! damaged {
     ($($text:tt)*) => { $crate::Error::Damaged(format!($($text)*)) };
 }
 pub(crate) use damaged;
+
+/// The error of a tensor that can't be made of the file's bytes.
+pub(crate) fn unfit(name: &str, error: kiln_runtime::Error) -> Error {
+    match error {
+        error @ kiln_runtime::Error::OutOfMemory { .. } => Error::Run {
+            entry: format!("tensor `{name}`"),
+            error,
+        },
+        error => damaged!("tensor `{name}`: {error}"),
+    }
+}

@@ -1,7 +1,7 @@
 //! Opening a package: everything is checked before anything of it is used.
 
 use crate::compiled;
-use crate::error::{Error, Result, damaged};
+use crate::error::{Error, Result, damaged, unfit};
 use crate::interface::StateInfo;
 use crate::manifest::{FileInfo, MANIFEST, Manifest, WEIGHTS};
 use crate::map::Map;
@@ -150,7 +150,7 @@ fn contents(member: &zip::Member) -> Range<usize> {
 pub(crate) fn tensor(map: &Arc<Map>, name: &str, place: &TensorRange) -> Result<Buffer> {
     let tensor = storage(map, place.bytes.clone())
         .and_then(|s| Buffer::from_storage(place.dtype, &place.shape, s));
-    tensor.map_err(|e| damaged!("tensor `{name}`: {e}"))
+    tensor.map_err(|e| unfit(name, e))
 }
 
 /// Bytes of the file: mapped if they are aligned, else a copy.

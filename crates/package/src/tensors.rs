@@ -1,6 +1,6 @@
 //! Tensors as a safetensors file: <https://huggingface.co/docs/safetensors>.
 
-use crate::error::{Error, Result, damaged};
+use crate::error::{Error, Result, damaged, unfit};
 use kiln_base::DType;
 use kiln_runtime::Buffer;
 use kiln_runtime::memory::read_file;
@@ -28,7 +28,7 @@ pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Buffe
         let bytes = read_file(path)?;
         let tensor = |(name, place): (String, TensorRange)| {
             let value = Buffer::from_bytes(place.dtype, &place.shape, &bytes[place.bytes]);
-            let value = value.map_err(|e| damaged!("tensor `{name}`: {e}"))?;
+            let value = value.map_err(|e| unfit(&name, e))?;
             Ok((name, value))
         };
         read(&bytes)?.into_iter().map(tensor).collect()

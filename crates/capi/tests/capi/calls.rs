@@ -134,6 +134,36 @@ fn null_and_nonsense_are_arguments_that_are_wrong() {
     }
 }
 
+struct FailsAtEnd;
+
+impl Drop for FailsAtEnd {
+    fn drop(&mut self) {
+        let mut package = null_mut();
+        // SAFETY: the pointers are valid.
+        let status = unsafe { kiln_open(c"/none".as_ptr(), 0, &mut package) };
+        assert_eq!(status, KilnStatus::KILN_IO);
+        // The text may be gone by now, but there is one.
+        assert!(last().is_empty() || last().contains("none"));
+    }
+}
+
+/// Destructors of a thread run in any order, so one of the two calls comes when the text of errors is gone.
+#[test]
+fn calls_fail_while_a_thread_ends() {
+    thread_local! {
+        static FIRST: FailsAtEnd = const { FailsAtEnd };
+        static LAST: FailsAtEnd = const { FailsAtEnd };
+    }
+    let thread = std::thread::spawn(|| {
+        FIRST.with(|_| ());
+        assert_eq!(last(), "");
+        // SAFETY: a null path is refused.
+        unsafe { kiln_open(null(), 0, null_mut()) };
+        LAST.with(|_| ());
+    });
+    thread.join().unwrap();
+}
+
 #[test]
 fn entries_run_on_many_threads_and_outlive_their_package() {
     let package = opened();

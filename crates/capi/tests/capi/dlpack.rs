@@ -163,6 +163,20 @@ fn tensors_are_given_to_other_libraries() {
     }
 }
 
+#[test]
+fn tensors_without_elements_are_not_walked() {
+    let mut foreign = Foreign::new(&[1 << 50, 0], &[], 0);
+    let mut managed = foreign.managed();
+    let mut tensor = null_mut();
+    // SAFETY: the pointers are valid for values of this test.
+    unsafe {
+        let status = kiln_tensor_from_dlpack(&mut managed, &mut tensor);
+        assert_eq!(status, KilnStatus::KILN_OK, "{}", last());
+        assert_eq!(held(tensor).0, [1 << 50, 0]);
+        kiln_tensor_free(tensor);
+    }
+}
+
 fn negative(t: &mut DLTensor) {
     // SAFETY: the shape has two elements.
     unsafe { *t.shape = -3 };
