@@ -204,3 +204,23 @@ fn threads_see_cells_whole() {
         );
     });
 }
+
+#[test]
+fn a_watcher_reads_and_assigns_cells() -> Result<()> {
+    let [w, sum] = [0.0f32; 2].map(|x| Var::new(Tensor::from([x])).unwrap());
+    let (seen, total) = (w.clone(), sum.clone());
+    w.watch(move |value| {
+        let read = seen.get().to_vec::<f32>().unwrap();
+        assert_eq!(read, value.to_vec::<f32>().unwrap());
+        total.assign(total.get() + value).unwrap();
+    });
+    w.assign(w.get() + 1.0)?;
+    assert_eq!(w.get().to_vec::<f32>()?, [1.0]);
+    let step = compile(Spec::new(DType::I64, [1]), |x| {
+        w.assign(w.get() + 1.0)?;
+        Ok(x)
+    })?;
+    step.run(Tensor::from([0i64]))?;
+    assert_eq!(sum.get().to_vec::<f32>()?, [3.0]);
+    Ok(())
+}

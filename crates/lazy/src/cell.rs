@@ -28,8 +28,7 @@ pub struct Cell {
     released: Condvar,
 }
 
-/// A function that sees the values that runs give a cell, while the cell is taken. It may read those values, but no
-/// cell.
+/// A function that sees the values that runs give a cell, once the cell is free again.
 pub type Watcher = Box<dyn Fn(&Handle) + Send + Sync>;
 
 /// The contents of a cell.

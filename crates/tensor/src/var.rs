@@ -212,6 +212,11 @@ impl Var {
             .collect()
     }
 
+    /// The number of dims.
+    pub fn ndim(&self) -> usize {
+        self.cell.fact().shape.len()
+    }
+
     /// The device of the values.
     pub fn device(&self) -> Device {
         self.cell.leaf.device.get()
@@ -345,8 +350,8 @@ impl Var {
 }
 
 impl Var {
-    /// Registers `f` to be called after each run with the value that the run assigns to the cell. `f` may read that
-    /// value, which waits for a GPU, but no `Var`. Only the first registration counts.
+    /// Registers `f` to be called after each run with the value that the run assigns to the cell. Reading that value
+    /// waits for a GPU. Only the first registration counts.
     pub fn watch(&self, f: impl Fn(&Tensor) + Send + Sync + 'static) {
         self.cell
             .watch(Box::new(move |value| f(&value.clone().into())));

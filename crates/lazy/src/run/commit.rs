@@ -24,7 +24,7 @@
 //! reference that was counted.
 
 use super::gather::Gather;
-use super::outcome::Storing;
+use super::outcome::{Storing, Watched};
 use crate::cell::{Busy, Cell};
 use crate::node::{Node, State};
 use kiln_plan::Site;
@@ -147,7 +147,7 @@ impl Running {
         given: impl IntoIterator<Item = CellUpdate<'a>>,
         sites: &[Site],
         gather: &Gather,
-    ) {
+    ) -> Watched {
         let mut storing = Storing::new(values);
         for CellUpdate {
             cell,
@@ -159,7 +159,7 @@ impl Running {
             let old = old.filter(|old| self.donate[*old]);
             storing.give(cell, position, old.map(|old| &self.inputs[old]), loc);
         }
-        storing.finish(sites, gather);
+        storing.finish(sites, gather)
     }
 }
 

@@ -112,8 +112,9 @@ impl Program {
                 loc,
             })
         });
-        running.finish(&values, given, &self.plan().sites, &self.gather);
+        let watched = running.finish(&values, given, &self.plan().sites, &self.gather);
         drop(cells);
+        watched.see();
         self.renew_copies(loc)?;
         let result = |named: &Named| {
             let value = values[named.at as usize].clone();

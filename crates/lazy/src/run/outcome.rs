@@ -49,8 +49,23 @@ pub struct Storing<'a> {
     values: &'a [Buffer],
     outcome: Option<&'a Arc<Outcome>>,
     cells: Vec<Stored>,
-    /// Cells with watchers, with their new values.
-    watched: Vec<(Arc<Cell>, Handle)>,
+    watched: Watched,
+}
+
+/// Cells with watchers, and the values that a run gave them.
+#[must_use]
+#[derive(Default)]
+pub struct Watched(Vec<(Arc<Cell>, Handle)>);
+
+impl Watched {
+    /// Calls the watchers. The caller has released the cells, since a watcher may read them.
+    pub fn see(self) {
+        for (cell, value) in &self.0 {
+            if let Some(see) = cell.watcher() {
+                see(value);
+            }
+        }
+    }
 }
 
 impl<'a> Storing<'a> {
@@ -60,7 +75,7 @@ impl<'a> Storing<'a> {
             values,
             outcome: values.iter().find_map(Buffer::outcome),
             cells: Vec::new(),
-            watched: Vec::new(),
+            watched: Watched::default(),
         }
     }
 
@@ -91,14 +106,13 @@ impl<'a> Storing<'a> {
             });
         }
         if cell.watcher().is_some() {
-            self.watched.push((cell.clone(), new.clone()));
+            self.watched.0.push((cell.clone(), new.clone()));
         }
         state.set(new);
     }
 
     /// Ends the storing; `gather` gives the functions and lines of the sites.
-    pub fn finish(self, sites: &[Site], gather: &Gather) {
-        let watched = self.watched;
+    pub fn finish(self, sites: &[Site], gather: &Gather) -> Watched {
         if let Some(outcome) = self.outcome {
             let cells = Mutex::new(self.cells);
             outcome.keep(Arc::new(Blame {
@@ -106,11 +120,7 @@ impl<'a> Storing<'a> {
                 cells,
             }));
         }
-        for (cell, value) in &watched {
-            if let Some(see) = cell.watcher() {
-                see(value);
-            }
-        }
+        self.watched
     }
 }
 

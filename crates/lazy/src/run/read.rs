@@ -4,6 +4,7 @@ use super::cached::cache;
 use super::commit::{self, CellUpdate, Donor, Inputs, Running};
 use super::errors::{check_process, compile_error, forbid_while_compiling, run_error};
 use super::gather::Missing;
+use super::outcome::Watched;
 use super::wanted::{Wanted, is_product};
 use super::{anomaly, outcome, profiler};
 use crate::cell::Busy;
@@ -334,7 +335,8 @@ impl Run {
             })
         });
         let values = values.map_err(|e| failed(e, self))?;
-        self.store(&fit.found, &values, running);
+        let watched = self.store(&fit.found, &values, running);
+        watched.see();
         if let Some(reason) = &fit.compiled {
             warning::compiled(loc, reason);
         }
@@ -415,7 +417,7 @@ impl Run {
     }
 
     /// Gives every value to its node, and the assigned ones to their cells.
-    fn store(&mut self, found: &Found, values: &[Buffer], running: Running) {
+    fn store(&mut self, found: &Found, values: &[Buffer], running: Running) -> Watched {
         let gather = &self.wanted.gather;
         // Dropping operands may drop long chains, so it waits until the lock is free.
         let mut released = Vec::new();
@@ -437,9 +439,10 @@ impl Run {
                 loc: value.node.loc,
             })
         });
-        running.finish(values, given, &found.executable.plan().sites, gather);
+        let watched = running.finish(values, given, &found.executable.plan().sites, gather);
         self.pending.settle();
         self.targets.clear();
+        watched
     }
 }
 
