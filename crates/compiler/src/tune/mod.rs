@@ -1,7 +1,7 @@
 //! Choosing algorithms: the fastest candidate of each kernel, measured once for a device and remembered.
 //!
 //! # How a choice is made
-//! A task of a lowered program has [candidates](kiln_codegen::Way) to compute it, all of them within the
+//! A task of a lowered program has [candidates](kiln_codegen::Candidate) to compute it, all of them within the
 //! [`Precision`]: those that lowering gives; on the CPU, other algorithms that are legal for its exact sizes; for a
 //! custom op, its further kernels. Its key holds everything that the best candidate depends on. Under that key the
 //! [`Store`] may hold a [`Record`] of earlier trials, from which the choice follows; else the candidates are tried.

@@ -40,7 +40,7 @@ pub(super) fn is_near(c: &Conv) -> bool {
     width.kernel <= 64 && width.stride <= 32 && width.dilation <= 32 && c.groups < 1 << 17
 }
 
-/// The blocking of a convolution; it follows from the shapes and the level alone.
+/// The blocking of a convolution. Sizes that the schedule leaves open follow from the shapes and the level.
 pub(super) struct Blocking {
     /// The equivalent convolution with unit stride.
     geometry: Geometry,

@@ -27,7 +27,7 @@ const COLUMNS: i64 = 128;
 /// The most elements of all parts.
 const PARTS: i64 = 1 << 20;
 
-/// The blocking of a gradient of weights; it follows from the shapes and the level alone.
+/// The blocking of a gradient of weights. Sizes that the schedule leaves open follow from the shapes and the level.
 pub(super) struct Blocking {
     /// The input channels of a group, their taps, and the output channels.
     groups: i64,

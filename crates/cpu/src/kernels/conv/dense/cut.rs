@@ -27,7 +27,7 @@ const HOT_WEIGHTS: i64 = 1 << 16;
 const FAR_WEIGHTS: i64 = if cfg!(test) { 1 << 10 } else { 1 << 19 };
 const NEAR_IMAGES: i64 = if cfg!(test) { 1 << 12 } else { 1 << 18 };
 
-/// The blocking of a convolution; it follows from the shapes and the level alone.
+/// The blocking of a convolution. Sizes that the schedule leaves open follow from the shapes and the level.
 pub(in crate::kernels::conv) struct Blocking {
     pub(super) groups: i64,
     /// The channels that are summed over, and the words that hold them.
