@@ -8,7 +8,7 @@ use kiln::nn::{
     Dropout, Forward, Hooks, LayerNorm, Linear, LinearOptions, LoadReport, Module, StateDict,
     module,
 };
-use kiln::{Error, Result, Tensor, Var, default_dtype};
+use kiln::{AsTensor, Error, Nest, Result, Tensor, Var, default_dtype};
 use std::path::Path;
 
 const PREFIX: &str = "bert.";
@@ -227,7 +227,26 @@ impl BertForSequenceClassification {
 }
 
 macro_rules! scores {
-    ($($name:ident |$model:ident, $inputs:ident| $scores:expr;)*) => {$(
+    ($($name:ident |$model:ident, $inputs:ident| $scores:expr, |$found:ident, $labels:ident| $loss:expr;)*) => {$(
+        impl $name {
+            /// Returns the loss and the scores, as `labels=` of `transformers` does: the mean cross-entropy with
+            /// integer labels, of which those of −100 are left out. Of [`BertForSequenceClassification`], one score is
+            /// compared with numbers by its mean squared error, and several with floats by their binary
+            /// cross-entropy.
+            #[track_caller]
+            pub fn with_labels<I, A>(&self, input: A, labels: impl AsTensor) -> (Tensor, Tensor)
+            where
+                Self: Forward<I>,
+                I: Nest<Owned = I>,
+                A: Nest<Owned = I>,
+            {
+                let $found = self.call(input);
+                let $labels = &*labels.as_tensor();
+                let loss = $loss;
+                (loss, $found)
+            }
+        }
+
         impl Forward<BertInputs> for $name {
             fn forward(&self, $inputs: BertInputs) -> Result<Tensor> {
                 let $model = self;
@@ -243,11 +262,19 @@ macro_rules! scores {
     )*};
 }
 scores! {
-    BertForMaskedLM |model, inputs| model.cls.predictions.call(model.bert.call(inputs).0);
+    BertForMaskedLM |model, inputs| model.cls.predictions.call(model.bert.call(inputs).0), |scores, labels| {
+        scores.flatten((0, 1)).cross_entropy(labels.flatten(()))
+    };
     BertForSequenceClassification |model, inputs| {
         let Some(pooled) = model.bert.call(inputs).1 else {
             return Err(Error::invalid("BertForSequenceClassification", "there is no pooling layer"));
         };
         model.classifier.call(model.dropout.call(pooled))
+    }, |scores, labels| {
+        match (scores.dims().last().is_some_and(|n| n.is(1)), labels.dtype().is_float()) {
+            (true, _) => scores.squeeze(-1).mse_loss(labels.flatten(()).to_dtype(scores.dtype())),
+            (_, true) => scores.binary_cross_entropy_with_logits(labels),
+            (_, false) => scores.cross_entropy(labels),
+        }
     };
 }

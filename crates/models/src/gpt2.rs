@@ -7,7 +7,7 @@ use kiln::nn::{
     Dropout, Embedding, Forward, Hooks, LayerNorm, Linear, LinearOptions, LoadReport, Mode, Module,
     ModuleList, Norm, StateDict, init, module,
 };
-use kiln::{Attention, Error, Result, Tensor, Var, default_dtype};
+use kiln::{AsTensor, Attention, Error, Nest, Result, Tensor, Var, default_dtype};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -321,6 +321,9 @@ impl GPT2Model {
 /// let model = GPT2LMHeadModel::new(config)?;
 /// let tokens = Tensor::randint(0, 100, [2, 7]);
 /// assert_eq!(model.call(&tokens).shape()?, [2, 7, 100]);
+///
+/// let (loss, scores) = model.with_labels(&tokens, &tokens);
+/// assert_eq!((loss.ndim(), scores.shape()?), (0, vec![2, 7, 100]));
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Module)]
@@ -392,6 +395,22 @@ impl GPT2LMHeadModel {
     #[track_caller]
     pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         text::save(folder.as_ref(), self, "gpt2", self.config())
+    }
+
+    /// Returns the loss and the scores, as `labels=` of `transformers` does: the mean cross-entropy of each token's
+    /// scores with the label behind it. The labels are integers, `[n, l]`, as a rule the tokens; those of −100 are
+    /// left out.
+    #[track_caller]
+    pub fn with_labels<I, A>(&self, input: A, labels: impl AsTensor) -> (Tensor, Tensor)
+    where
+        Self: Forward<I>,
+        I: Nest<Owned = I>,
+        A: Nest<Owned = I>,
+    {
+        let scores = self.call(input);
+        let labels = labels.as_tensor().i((.., 1..)).flatten(());
+        let loss = scores.i((.., ..-1)).flatten((0, 1)).cross_entropy(labels);
+        (loss, scores)
     }
 }
 

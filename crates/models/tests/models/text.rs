@@ -228,3 +228,60 @@ fn configurations_are_checked() {
         .expect("shapes don't differ");
     assert_eq!(report.unexpected, ["x"]);
 }
+
+/// The mean cross-entropy of rows of scores with labels, of which negative ones are left out.
+fn cross_entropy(scores: &Tensor, labels: &[i64]) -> Result<f64> {
+    let scores = scores.to_vec::<f32>()?;
+    let width = scores.len() / labels.len();
+    let rows = scores.chunks(width).zip(labels);
+    let losses = rows.filter(|(_, label)| **label >= 0).map(|(row, label)| {
+        let sum: f64 = row.iter().map(|s| f64::from(*s).exp()).sum();
+        sum.ln() - f64::from(row[*label as usize])
+    });
+    let losses: Vec<f64> = losses.collect();
+    Ok(losses.iter().sum::<f64>() / losses.len() as f64)
+}
+
+#[test]
+fn labels_give_the_loss_too() -> Result<()> {
+    let near = |loss: Tensor, wanted: f64| {
+        let loss = f64::from(loss.item::<f32>().unwrap());
+        assert!(
+            (loss - wanted).abs() < 1e-5 * wanted.max(1.0),
+            "{loss}, not {wanted}"
+        );
+    };
+    let x = tokens();
+    let mut ids = x.to_vec::<i64>()?;
+    ids[3] = -100;
+    let labels = Tensor::from_slice(&ids, [2, 7]);
+
+    let gpt = GPT2LMHeadModel::new(small_gpt2())?;
+    gpt.eval();
+    let (loss, scores) = no_grad(|| gpt.with_labels(&x, &labels));
+    let behind = [&ids[1..7], &ids[8..14]].concat();
+    near(loss, cross_entropy(&scores.i((.., ..6)), &behind)?);
+
+    let bert = BertForMaskedLM::new(small_bert())?;
+    bert.eval();
+    let (loss, scores) = no_grad(|| bert.with_labels(&x, &labels));
+    near(loss, cross_entropy(&scores, &ids)?);
+
+    for classes in [1, 3] {
+        let model = BertForSequenceClassification::new(small_bert(), classes)?;
+        model.eval();
+        let scores = no_grad(|| model.call(&x)).to_vec::<f32>()?;
+        let targets = Tensor::ones([2, classes], DType::F32);
+        let (loss, _) = no_grad(|| model.with_labels(&x, &targets));
+        let each = scores.iter().map(|s| match classes {
+            1 => (f64::from(*s) - 1.0).powi(2),
+            _ => (-f64::from(*s)).exp().ln_1p(),
+        });
+        near(loss, each.sum::<f64>() / scores.len() as f64);
+    }
+    let model = BertForSequenceClassification::new(small_bert(), 3)?;
+    model.eval();
+    let (loss, scores) = no_grad(|| model.with_labels(&x, Tensor::from([2i64, 0])));
+    near(loss, cross_entropy(&scores, &[2, 0])?);
+    Ok(())
+}
