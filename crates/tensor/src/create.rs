@@ -242,6 +242,12 @@ impl Tensor {
         compose("zeros", &[], |b| b.full(0i64, dtype, &dims(shape, dtype)?))
     }
 
+    /// Zeros, under the name of a tensor whose values are to be replaced. PyTorch's hold whatever was in memory.
+    #[track_caller]
+    pub fn empty(shape: impl IntoShape, dtype: DType) -> Tensor {
+        compose("empty", &[], |b| b.full(0i64, dtype, &dims(shape, dtype)?))
+    }
+
     /// Ones.
     #[track_caller]
     pub fn ones(shape: impl IntoShape, dtype: DType) -> Tensor {
@@ -260,6 +266,14 @@ impl Tensor {
     #[track_caller]
     pub fn zeros_like(&self) -> Tensor {
         compose("zeros_like", &[self], |b| {
+            b.full(0i64, self.dtype(), self.dims())
+        })
+    }
+
+    /// Zeros of this tensor's shape and dtype; see [`Tensor::empty`].
+    #[track_caller]
+    pub fn empty_like(&self) -> Tensor {
+        compose("empty_like", &[self], |b| {
             b.full(0i64, self.dtype(), self.dims())
         })
     }

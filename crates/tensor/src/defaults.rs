@@ -9,7 +9,7 @@ thread_local! {
     static DTYPE: Cell<DType> = const { Cell::new(DType::F32) };
 }
 
-/// The dtype of [`zeros`], [`ones`], [`rand`], [`randn`] and the parameters of layers where none is given: f32,
+/// The dtype of [`zeros`], [`empty`], [`ones`], [`rand`], [`randn`] and the parameters of layers where none is given: f32,
 /// unless inside [`with_default_dtype`].
 pub fn default_dtype() -> DType {
     DTYPE.get()
@@ -40,6 +40,8 @@ macro_rules! of_the_default_dtype {
 of_the_default_dtype! {
     /// Zeros of the [default dtype](default_dtype); see [`Tensor::zeros`].
     zeros
+    /// Zeros of the [default dtype](default_dtype); see [`Tensor::empty`].
+    empty
     /// Ones of the [default dtype](default_dtype); see [`Tensor::ones`].
     ones
     /// Uniform numbers in [0, 1) of the [default dtype](default_dtype); see [`Tensor::rand`].

@@ -45,7 +45,7 @@ pub use autograd::{
 pub use control::{Scan, cond, scan, scan_with};
 pub use create::{Element, IntoShape, Limit, realize_first};
 pub use custom::CustomOp;
-pub use defaults::{default_dtype, ones, rand, randn, with_default_dtype, zeros};
+pub use defaults::{default_dtype, empty, ones, rand, randn, with_default_dtype, zeros};
 pub use function::{Compiled, compile, compile_with};
 pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar, Scoped};

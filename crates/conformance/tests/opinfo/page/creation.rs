@@ -3,9 +3,9 @@
 use super::rows;
 use kiln_tensor::{
     Combinations, DType, Error, Indexing, Multinomial, PrintOptions, Result, Tensor,
-    cartesian_prod, default_dtype, draw_seed, get_rng_state, manual_seed, meshgrid, meshgrid_with,
-    normal, ones, printoptions, rand, randn, set_printoptions, set_rng_state, with_default_dtype,
-    with_seed, zeros,
+    cartesian_prod, default_dtype, draw_seed, empty, get_rng_state, manual_seed, meshgrid,
+    meshgrid_with, normal, ones, printoptions, rand, randn, set_printoptions, set_rng_state,
+    with_default_dtype, with_seed, zeros,
 };
 
 rows! {
@@ -17,10 +17,13 @@ rows! {
     "file.readinto(torch.empty(2, 3).numpy())" = { Tensor::filled(dtype, [2, 3], |to| { to.copy_from_slice(bytes); Ok::<_, Error>(()) })? };
     "torch.zeros" = { zeros([2, 3]) } "of the default dtype";
     "torch.zeros(dtype=)", "Tensor.new_zeros" = { Tensor::zeros([2, 3], dtype) } "where there is no short form below, the dtype must be given";
+    "torch.empty" = { empty([2, 3]) } "zeros";
+    "torch.empty(dtype=)", "Tensor.new_empty" = { Tensor::empty([2, 3], dtype) } "zeros";
     "torch.ones" = { ones([2, 3]) };
     "torch.ones(dtype=)", "Tensor.new_ones" = { Tensor::ones([2, 3], dtype) };
     "torch.full", "Tensor.new_full" = { Tensor::full([2, 3], 7, dtype) };
     "torch.zeros_like" = { x.zeros_like() };
+    "torch.empty_like" = { x.empty_like() } "zeros";
     "torch.ones_like" = { x.ones_like() };
     "torch.full_like" = { x.full_like(7) };
     "torch.eye" = { Tensor::eye(3, dtype) };
