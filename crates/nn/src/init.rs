@@ -269,14 +269,32 @@ fn xavier(var: &Var, called: &str, gain: f64) -> Result<f64> {
     Ok(gain * (2.0 / (fan_in + fan_out).max(1.0)).sqrt())
 }
 
+/// [`kaiming_uniform_with_`] of PyTorch's defaults: `± √(6 / fan_in)`, for a rectifier behind the layer.
+///
+/// # Errors
+/// As [`xavier_uniform_`].
+#[track_caller]
+pub fn kaiming_uniform_(var: &Var) -> Result<()> {
+    kaiming_uniform_with_(var, FanMode::FanIn, Nonlinearity::LeakyRelu(0.0))
+}
+
 /// Uniform numbers within `± gain · √(3 / fan)` (He et al., 2015).
 ///
 /// # Errors
 /// As [`xavier_uniform_`].
 #[track_caller]
-pub fn kaiming_uniform_(var: &Var, mode: FanMode, nonlinearity: Nonlinearity) -> Result<()> {
+pub fn kaiming_uniform_with_(var: &Var, mode: FanMode, nonlinearity: Nonlinearity) -> Result<()> {
     let bound = 3f64.sqrt() * kaiming(var, "kaiming_uniform_", mode, nonlinearity)?;
     uniform_(var, -bound, bound)
+}
+
+/// [`kaiming_normal_with_`] of PyTorch's defaults: the deviation `√(2 / fan_in)`, for a rectifier behind the layer.
+///
+/// # Errors
+/// As [`xavier_uniform_`].
+#[track_caller]
+pub fn kaiming_normal_(var: &Var) -> Result<()> {
+    kaiming_normal_with_(var, FanMode::FanIn, Nonlinearity::LeakyRelu(0.0))
 }
 
 /// Normal numbers with the deviation `gain / √fan` (He et al., 2015).
@@ -284,7 +302,7 @@ pub fn kaiming_uniform_(var: &Var, mode: FanMode, nonlinearity: Nonlinearity) ->
 /// # Errors
 /// As [`xavier_uniform_`].
 #[track_caller]
-pub fn kaiming_normal_(var: &Var, mode: FanMode, nonlinearity: Nonlinearity) -> Result<()> {
+pub fn kaiming_normal_with_(var: &Var, mode: FanMode, nonlinearity: Nonlinearity) -> Result<()> {
     let std = kaiming(var, "kaiming_normal_", mode, nonlinearity)?;
     normal_(var, 0.0, std)
 }

@@ -82,11 +82,14 @@ fn scaled_initialisers_count_inputs_and_outputs() {
     assert_uniform(&w, 2.0 * (6.0f64 / (72.0 + 144.0)).sqrt());
     init::xavier_normal_(&w, 1.0).unwrap();
     assert_normal(&w, (2.0f64 / (72.0 + 144.0)).sqrt());
-    init::kaiming_uniform_(&w, FanMode::FanIn, Nonlinearity::Relu).unwrap();
+    init::kaiming_uniform_(&w).unwrap();
     assert_uniform(&w, (6.0f64 / 72.0).sqrt());
-    init::kaiming_uniform_(&w, FanMode::FanIn, Nonlinearity::LeakyRelu(5f64.sqrt())).unwrap();
+    let slope = Nonlinearity::LeakyRelu(5f64.sqrt());
+    init::kaiming_uniform_with_(&w, FanMode::FanIn, slope).unwrap();
     assert_uniform(&w, 1.0 / 72f64.sqrt());
-    init::kaiming_normal_(&w, FanMode::FanOut, Nonlinearity::Relu).unwrap();
+    init::kaiming_normal_(&w).unwrap();
+    assert_normal(&w, (2.0f64 / 72.0).sqrt());
+    init::kaiming_normal_with_(&w, FanMode::FanOut, Nonlinearity::Relu).unwrap();
     assert_normal(&w, (2.0f64 / 144.0).sqrt());
     assert_eq!(init::calculate_gain(Nonlinearity::Tanh), 5.0 / 3.0);
     assert_eq!(init::calculate_gain(Nonlinearity::Linear), 1.0);
