@@ -227,12 +227,11 @@ impl BertForSequenceClassification {
 }
 
 macro_rules! scores {
-    ($($name:ident |$model:ident, $inputs:ident| $scores:expr, |$found:ident, $labels:ident| $loss:expr;)*) => {$(
+    ($($(#[$about:meta])* $name:ident |$model:ident, $inputs:ident| $scores:expr, |$found:ident, $labels:ident| $loss:expr;)*) => {$(
         impl $name {
-            /// Returns the loss and the scores, as `labels=` of `transformers` does: the mean cross-entropy with
-            /// integer labels, of which those of −100 are left out. Of [`BertForSequenceClassification`], one score is
-            /// compared with numbers by its mean squared error, and several with floats by their binary
-            /// cross-entropy.
+            /// Returns the loss and the scores, as `labels=` of `transformers` does.
+            ///
+            $(#[$about])*
             #[track_caller]
             pub fn with_labels<I, A>(&self, input: A, labels: impl AsTensor) -> (Tensor, Tensor)
             where
@@ -262,9 +261,13 @@ macro_rules! scores {
     )*};
 }
 scores! {
+    /// The loss is the mean cross-entropy of the scores of each place with its label, an integer; those of −100 are
+    /// left out.
     BertForMaskedLM |model, inputs| model.cls.predictions.call(model.bert.call(inputs).0), |scores, labels| {
         scores.flatten((0, 1)).cross_entropy(labels.flatten(()))
     };
+    /// The loss is the mean cross-entropy with integer labels; the binary cross-entropy with floats, one for each score;
+    /// and of a single score the mean squared error.
     BertForSequenceClassification |model, inputs| {
         let Some(pooled) = model.bert.call(inputs).1 else {
             return Err(Error::invalid("BertForSequenceClassification", "there is no pooling layer"));
