@@ -21,13 +21,13 @@ pub mod custom;
 pub mod element;
 pub mod error;
 pub mod failures;
+pub mod footprint;
 pub mod fork;
 #[cfg(feature = "testing")]
 pub mod interpreted;
 pub mod lock;
 pub mod memory;
 pub mod pool;
-pub mod reach;
 pub mod simd;
 pub mod sums;
 pub mod work;

@@ -1,12 +1,12 @@
 //! The choice of the parts of a stage that are emitted, and of their form.
 
 use super::ahead;
+use super::builder::{BodyBuilder, DetachedInst};
 use super::call::{self, MAX};
 use super::code::Code;
 use super::emitted::{Emitted, OperandLocation};
 use super::link::{Linker, plain};
 use super::linked::Stage;
-use super::making::{BodyBuilder, DetachedInst};
 use super::walk::{Shape, Walk};
 use kiln_jit::emission::stage::{Body, Kind, emit};
 use kiln_jit::emission::{Target, cache};

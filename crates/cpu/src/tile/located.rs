@@ -1,10 +1,10 @@
 //! The parts of an emitted body that depend on the position of lanes.
 
 use super::blocks;
+use super::builder::BodyBuilder;
 use super::emitted::OperandLocation;
 use super::link::Linker;
 use super::linked::Stage;
-use super::making::BodyBuilder;
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
 use kiln_base::prim::Binary;

@@ -7,6 +7,8 @@
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod ahead;
 mod blocks;
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
+mod builder;
 mod call;
 mod cast;
 mod code;
@@ -25,8 +27,6 @@ mod live;
 mod load;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod located;
-#[cfg(all(target_arch = "x86_64", not(portable), unix))]
-mod making;
 mod pieces;
 mod random;
 mod reduce;

@@ -6,7 +6,7 @@ use kiln_cpu as cpu;
 use kiln_cuda as cuda;
 use kiln_kernel::custom::Custom;
 use kiln_kernel::error::{Result, damaged};
-use kiln_kernel::reach::within;
+use kiln_kernel::footprint::within;
 use kiln_kernel::simd::Features;
 use kiln_kernel::work::{Sizes, Work};
 use kiln_plan::{Contract, Kernel};

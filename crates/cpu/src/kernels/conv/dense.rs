@@ -7,18 +7,18 @@
 //! flipped taps.
 
 mod apart;
+mod blocking;
 mod copy;
-mod cut;
 mod pack;
 mod phase;
 
-pub(super) use cut::Blocking;
+pub(super) use blocking::Blocking;
 
 use super::Conv;
 use super::narrow::{Images, Weights};
 use crate::kernels::matmul::{Args, Work, run_blocks};
+use blocking::PhasePart;
 use copy::{ImageArgs, Scratch, Source};
-use cut::PhasePart;
 use kiln_jit::contraction::{Accesses, Call, strips};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;

@@ -5,13 +5,13 @@
 //! input channels. This matrix is multiplied by that of the transformed filters, packed into panels of output channels.
 //! A block, some tiles by some panels, goes through all steps while it is in the second-level cache.
 
-mod cut;
+mod blocking;
 
 use super::Conv;
 use super::narrow::Weights;
 use crate::kernels::matmul::{Args, Work, run_blocks, split};
-pub(super) use cut::Blocking;
-use cut::Sizes;
+pub(super) use blocking::Blocking;
+use blocking::Sizes;
 use kiln_jit::contraction::{Accesses, Call, Kernel};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;

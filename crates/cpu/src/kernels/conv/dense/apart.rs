@@ -1,8 +1,8 @@
 //! Accumulation one tap of a position at a time, from the images without a copy. It is used where weights that are not
 //! finite must not meet padding, and where copies of lines would be far larger than the images.
 
+use super::blocking::{Blocking, many};
 use super::copy::{ImageArgs, Scratch};
-use super::cut::{Blocking, many};
 use super::{ChannelBlock, Conv, Results};
 use kiln_jit::contraction::{Call, Kernel, RightSide, Rows, Tile};
 use kiln_kernel::error::Result;

@@ -1,6 +1,6 @@
 //! The source of a block: the images themselves, or a copy of the lines that it reads, padding included.
 
-use super::cut::Blocking;
+use super::blocking::Blocking;
 use super::{ChannelBlock, Conv};
 use crate::kernels::conv::narrow::Images;
 use crate::kernels::matmul::Materialised;

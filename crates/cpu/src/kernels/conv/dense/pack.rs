@@ -1,7 +1,7 @@
 //! Weights in panels: for each group, a row per tap and input channel holds some output channels side by side.
 
 use super::Conv;
-use super::cut::Blocking;
+use super::blocking::Blocking;
 use crate::kernels::matmul::{Args, split};
 use crate::kernels::terms::put;
 use kiln_base::DType;
