@@ -45,6 +45,7 @@
 //! | `torch.linalg.inv(x)`, `torch.linalg.svd_with(Svd::new().full_matrices(x))`, … | `x.inv()`, `x.svd()`, with the feature `linalg` |
 //! | `torch.load(f)`, `torch.save(x, f)` | [`load`]`(f)`, `kiln::save(x, f)`, with the feature `pytorch` |
 //! | `torchvision.transforms`, `datasets`, `utils`, `PIL.Image` | `vision::transforms`, …, `vision::Image`, with the feature `vision` |
+//! | `onnx.load`, `onnxruntime.InferenceSession` | `onnx::load`, `onnx::Model`, with the feature `onnx` |
 //! | `np.load` of an archive, `pd.read_csv` | `formats::read_npz`, with the feature `npz`; `formats::CsvTable`, with the feature `csv` |
 //!
 //! **In place.** A tensor never changes: what other names hold of it stays. So the in-place names exist
@@ -75,6 +76,8 @@ pub use kiln_formats as formats;
 pub use kiln_formats::save;
 pub use kiln_formats::{load, load_with};
 pub use kiln_nn::amp;
+#[cfg(feature = "onnx")]
+pub use kiln_onnx as onnx;
 /// [`kiln_tensor::Nest`] for this crate's users.
 pub use kiln_tensor::KilnNest as Nest;
 pub use kiln_tensor::*;

@@ -2,7 +2,10 @@
 //! writes their outputs; `kiln-conformance compare --root R [--cases LIST] [--engine …]` runs cases and
 //! compares with the expected outputs; `kiln-conformance train RUN_DIR --out F` trains a run and writes its
 //! losses, first gradients and final values; `kiln-conformance tensors FILE --out DUMP` writes every tensor of a
-//! checkpoint as one safetensors file; `kiln-conformance gpu` proves the GPU of this machine.
+//! checkpoint as one safetensors file; `kiln-conformance run` and `run-batch` run ONNX models on inputs in files;
+//! `kiln-conformance gpu` proves the GPU of this machine.
+
+mod onnx;
 
 use kiln_goldens::{Case, Engine, Run, Verdict, ids, judge, run, write_tensors};
 use kiln_gpu_proof::say;
@@ -16,6 +19,8 @@ const USAGE: &str =
        kiln-conformance compare --root DIR [--cases LIST] [--engine cpu|plain|reference|cuda]
        kiln-conformance train RUN_DIR --out FILE
        kiln-conformance tensors FILE --out FILE
+       kiln-conformance run MODEL.onnx --inputs FILE… --output-dir DIR
+       kiln-conformance run-batch JOBS.jsonl
        kiln-conformance gpu [options], which --help lists";
 
 type Failed = Box<dyn std::error::Error>;
@@ -43,6 +48,10 @@ fn command() -> Result<ExitCode, Failed> {
     if std::env::args().nth(1).is_some_and(|a| a == "gpu") {
         parser.next()?;
         return Ok(ExitCode::from(kiln_gpu_proof::command::run(parser)?));
+    }
+    if let Some(command @ ("run" | "run-batch")) = std::env::args().nth(1).as_deref() {
+        parser.next()?;
+        return onnx::command(command, parser);
     }
     let options = parse(parser)?;
     if options.command == "train" {

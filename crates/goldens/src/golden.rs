@@ -16,6 +16,8 @@ pub enum GoldenError {
 
 const OPINFO: &[u8] = include_bytes!("../../../tests/goldens/opinfo.tar.xz");
 const TRAINING: &[u8] = include_bytes!("../../../tests/goldens/training.tar.xz");
+const ONNX: &[u8] = include_bytes!("../../../tests/goldens/onnx.tar.xz");
+const ONNX_MODELS: &[u8] = include_bytes!("../../../tests/goldens/onnx_models.tar.xz");
 
 /// Unpacks a `.tar.xz` into a folder.
 ///
@@ -49,6 +51,22 @@ impl Folder {
     /// If the folder can't be written.
     pub fn training(name: &str) -> Result<Folder, GoldenError> {
         Folder::of(name, "training", TRAINING)
+    }
+
+    /// The tests of the ONNX standard, release 1.19.1, whose operators compute with numbers.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub fn onnx(name: &str) -> Result<Folder, GoldenError> {
+        Folder::of(name, "onnx", ONNX)
+    }
+
+    /// Models that PyTorch exported, with inputs and outputs.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub fn onnx_models(name: &str) -> Result<Folder, GoldenError> {
+        Folder::of(name, "models", ONNX_MODELS)
     }
 
     fn of(name: &str, inner: &str, archive: &[u8]) -> Result<Folder, GoldenError> {

@@ -1,0 +1,103 @@
+//! Checks of a model when it is loaded.
+
+use crate::fault::invalid;
+use crate::nodes::{MOST_NESTED, node_name, plain_domain};
+use crate::proto::{FunctionProto, GraphProto, NodeProto};
+use kiln_tensor::Result;
+use std::collections::HashSet;
+
+/// Checks that each name is given once, and before it is used.
+pub(crate) fn graph(graph: &GraphProto, functions: &[FunctionProto]) -> Result<()> {
+    names(graph, &mut Vec::new())?;
+    let mut seen = HashSet::new();
+    for f in functions {
+        if !seen.insert((plain_domain(f.domain()), f.name(), f.overload())) {
+            return Err(invalid(format!("there are two functions {:?}", f.name())));
+        }
+        let given: HashSet<&str> = f.input.iter().map(String::as_str).collect();
+        nodes(&f.node, given, &mut Vec::new())
+            .and_then(|given| outputs(f.output.iter().map(String::as_str), &given, &[]))
+            .map_err(|e| {
+                e.clone()
+                    .with_message(&format!("the function {:?}: {}", f.name(), e.message()))
+            })?;
+    }
+    Ok(())
+}
+
+/// Checks a graph inside of graphs that give the `outer` names.
+fn names<'a>(graph: &'a GraphProto, outer: &mut Vec<HashSet<&'a str>>) -> Result<()> {
+    if outer.len() > MOST_NESTED {
+        return Err(invalid(format!(
+            "graphs are nested deeper than {MOST_NESTED}"
+        )));
+    }
+    let mut given = HashSet::new();
+    for input in &graph.input {
+        if !given.insert(input.name()) {
+            return Err(invalid(format!("two inputs are named {:?}", input.name())));
+        }
+    }
+    let mut initial = HashSet::new();
+    let sparse = graph.sparse_initializer.iter();
+    let sparse = sparse.filter_map(|t| t.values.as_ref()).map(|t| t.name());
+    for name in graph.initializer.iter().map(|t| t.name()).chain(sparse) {
+        if !initial.insert(name) {
+            return Err(invalid(format!("two initial values are named {name:?}")));
+        }
+    }
+    given.extend(initial);
+    let given = nodes(&graph.node, given, outer)?;
+    outputs(graph.output.iter().map(|o| o.name()), &given, outer)
+}
+
+fn nodes<'a>(
+    nodes: &'a [NodeProto],
+    mut given: HashSet<&'a str>,
+    outer: &mut Vec<HashSet<&'a str>>,
+) -> Result<HashSet<&'a str>> {
+    for node in nodes {
+        for input in node.input.iter().filter(|name| !name.is_empty()) {
+            if !is_given(input, &given, outer) {
+                return Err(invalid(format!(
+                    "{} takes {input:?}, which nothing before it gives",
+                    node_name(node)
+                )));
+            }
+        }
+        let inner = node
+            .attribute
+            .iter()
+            .flat_map(|a| a.g.iter().chain(&a.graphs));
+        for graph in inner {
+            outer.push(std::mem::take(&mut given));
+            let checked = names(graph, outer);
+            given = outer.pop().unwrap_or_default();
+            checked?;
+        }
+        for output in node.output.iter().filter(|name| !name.is_empty()) {
+            if !given.insert(output) {
+                return Err(invalid(format!(
+                    "{} gives {output:?}, which is given already",
+                    node_name(node)
+                )));
+            }
+        }
+    }
+    Ok(given)
+}
+
+fn is_given(name: &str, given: &HashSet<&str>, outer: &[HashSet<&str>]) -> bool {
+    given.contains(name) || outer.iter().any(|names| names.contains(name))
+}
+
+fn outputs<'a>(
+    mut names: impl Iterator<Item = &'a str>,
+    given: &HashSet<&str>,
+    outer: &[HashSet<&str>],
+) -> Result<()> {
+    match names.find(|name| !is_given(name, given, outer)) {
+        Some(name) => Err(invalid(format!("nothing gives the output {name:?}"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,546 @@
+//! Operators on elements that are known while recording: what models compute from shapes.
+//!
+//! They are evaluated here, on sizes that may be symbolic, so that `Shape → Gather → Concat → Reshape` is no part of a
+//! program. What is not here is recorded.
+
+use crate::call::{Call, axes, axis};
+use crate::fault::invalid;
+use crate::tensor;
+use crate::value::{Element, Known, MOST_KNOWN, Value};
+use kiln_base::{Dim, Kind};
+use kiln_tensor::{DType, Result};
+use std::rc::Rc;
+
+/// Returns the results of an operator, if its inputs are known and it is one of those that sizes are computed with.
+pub(crate) fn evaluate(call: &Call) -> Result<Option<Vec<Value>>> {
+    let op = call.node.op_type.as_deref().unwrap_or_default();
+    if op == "Shape" || op == "Size" {
+        return from_shape(call, op);
+    }
+    let mut inputs: Vec<Option<Rc<Known>>> = Vec::new();
+    for input in &call.inputs {
+        inputs.push(match input {
+            None => None,
+            Some(Value::Tensor(t)) if !t.is_variable() && t.known().is_some() => t.known().cloned(),
+            Some(_) => return Ok(None),
+        });
+    }
+    if inputs.is_empty() || inputs.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let result = one(call, op, &inputs)?;
+    let fits = |k: &Known| {
+        k.elements.len() <= MOST_KNOWN && k.elements.iter().all(|e| in_range(e, k.dtype))
+    };
+    Ok(result.filter(fits).map(|k| vec![k.into()]))
+}
+
+/// True if the dtype holds the element.
+fn in_range(e: &Element, dtype: DType) -> bool {
+    match (e, dtype.kind()) {
+        (Element::Float(_), Kind::Float) => true,
+        (Element::Int(_), Kind::Float) | (Element::Float(_), _) => false,
+        (Element::Int(d), Kind::Bool) => d.as_const().is_none_or(|n| n == 0 || n == 1),
+        (Element::Int(d), Kind::Int) => d.as_const().is_none_or(|n| {
+            dtype
+                .int_range()
+                .is_none_or(|(low, high)| i128::from(n) >= low && i128::from(n) <= high)
+        }),
+    }
+}
+
+fn from_shape(call: &Call, op: &str) -> Result<Option<Vec<Value>>> {
+    let t = call.traced(0)?;
+    let dims: Vec<Dim> = match t.known() {
+        Some(known) => known.shape.iter().map(|n| Dim::Const(*n as i64)).collect(),
+        None => t.tensor().check()?.dims().to_vec(),
+    };
+    if op == "Size" {
+        return Ok(Some(vec![scalar(kiln_base::numel(&dims)).into()]));
+    }
+    let rank = dims.len() as i64;
+    let clamp = |n: i64| (if n < 0 { n + rank } else { n }).clamp(0, rank) as usize;
+    let (start, end) = (clamp(call.int("start", 0)?), clamp(call.int("end", rank)?));
+    Ok(Some(vec![
+        Known::sizes(dims.get(start..end).unwrap_or_default()).into(),
+    ]))
+}
+
+fn scalar(d: Dim) -> Known {
+    Known {
+        dtype: DType::I64,
+        shape: vec![],
+        elements: vec![Element::Int(d)],
+    }
+}
+
+fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Known>> {
+    let Some(Some(a)) = inputs.first() else {
+        return Ok(None);
+    };
+    let b = inputs.get(1).and_then(Option::as_deref);
+    let reshaped = |shape: Vec<usize>| {
+        Ok(Some(Known {
+            shape,
+            ..a.as_ref().clone()
+        }))
+    };
+    match op {
+        "Identity" => reshaped(a.shape.clone()),
+        "Unsqueeze" => {
+            let Some(list) = call.integers_or(1, "axes")? else {
+                return Ok(None);
+            };
+            let mut list = axes(&list, a.shape.len() + list.len())?;
+            list.sort_unstable();
+            let mut shape = a.shape.clone();
+            for i in list {
+                if i > shape.len() {
+                    return Err(invalid("the axes of Unsqueeze are not distinct"));
+                }
+                shape.insert(i, 1);
+            }
+            reshaped(shape)
+        }
+        "Squeeze" => {
+            let list = call.integers_or(1, "axes")?;
+            let list = list.map(|l| axes(&l, a.shape.len())).transpose()?;
+            let keep = |i: &usize| match &list {
+                Some(list) => !list.contains(i),
+                None => a.shape[*i] != 1,
+            };
+            let shape: Vec<usize> = (0..a.shape.len())
+                .filter(keep)
+                .map(|i| a.shape[i])
+                .collect();
+            if shape.iter().product::<usize>() != a.elements.len() {
+                return Ok(None);
+            }
+            reshaped(shape)
+        }
+        "Reshape" => {
+            let Some(wanted) = b.and_then(Known::integers) else {
+                return Ok(None);
+            };
+            let mut shape = Vec::new();
+            for (i, n) in wanted.iter().enumerate() {
+                match n {
+                    0 if !call.flag("allowzero", false)? => match a.shape.get(i) {
+                        Some(n) => shape.push(*n),
+                        None => return Ok(None),
+                    },
+                    -1 => shape.push(usize::MAX),
+                    n => {
+                        shape.push(usize::try_from(*n).map_err(|_| invalid("a size is negative"))?)
+                    }
+                }
+            }
+            if let Some(at) = shape.iter().position(|n| *n == usize::MAX) {
+                let rest: usize = shape.iter().filter(|n| **n != usize::MAX).product();
+                if rest == 0 || a.elements.len() % rest != 0 {
+                    return Ok(None);
+                }
+                shape[at] = a.elements.len() / rest;
+            }
+            let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+            if count != Some(a.elements.len()) {
+                return Ok(None);
+            }
+            reshaped(shape)
+        }
+        "Cast" => Ok(cast(a, tensor::dtype(call.int("to", 0)?)?)),
+        "Gather" => gather(call, a, b),
+        "Slice" => slice(call, a, inputs),
+        "Concat" => concat(call, inputs),
+        "Range" => {
+            let list: Option<Vec<i64>> = (0..3)
+                .map(|i| inputs.get(i)?.as_ref()?.integers()?.first().copied())
+                .collect();
+            let Some([start, end, step]) =
+                list.as_deref().and_then(|l| <[i64; 3]>::try_from(l).ok())
+            else {
+                return Ok(None);
+            };
+            let span = i128::from(end) - i128::from(start);
+            if step == 0 || span / i128::from(step) > MOST_KNOWN as i128 {
+                return Ok(None);
+            }
+            let mut elements = Vec::new();
+            let mut n = start;
+            while (step > 0 && n < end) || (step < 0 && n > end) {
+                elements.push(Element::Int(Dim::Const(n)));
+                n += step;
+            }
+            Ok(Some(Known {
+                dtype: a.dtype,
+                shape: vec![elements.len()],
+                elements,
+            }))
+        }
+        "ConstantOfShape" => {
+            let Some(sizes) = a.integers() else {
+                return Ok(None);
+            };
+            let fill = match call.tensor_attribute("value")? {
+                Some(t) => crate::value::Traced::constant(tensor::read(t, None)?)?
+                    .known()
+                    .cloned(),
+                None => Some(Rc::new(Known {
+                    dtype: DType::F32,
+                    shape: vec![1],
+                    elements: vec![Element::Float(0.0)],
+                })),
+            };
+            let Some(fill) = fill else { return Ok(None) };
+            let shape: Option<Vec<usize>> =
+                sizes.iter().map(|n| usize::try_from(*n).ok()).collect();
+            let Some(shape) = shape else { return Ok(None) };
+            let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+            let (Some(count), [element]) = (count.filter(|n| *n <= MOST_KNOWN), &fill.elements[..])
+            else {
+                return Ok(None);
+            };
+            Ok(Some(Known {
+                dtype: fill.dtype,
+                shape,
+                elements: vec![element.clone(); count],
+            }))
+        }
+        "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => reduce(call, op, a),
+        "Where" => {
+            let (Some(x), Some(Some(y))) = (b, inputs.get(2)) else {
+                return Ok(None);
+            };
+            let Some(shape) = broadcast(&[&a.shape, &x.shape, &y.shape]) else {
+                return Ok(None);
+            };
+            let (c, x, y) = (expand(a, &shape), expand(x, &shape), expand(y, &shape));
+            let mut elements = Vec::with_capacity(c.elements.len());
+            for ((c, x), y) in c.elements.iter().zip(x.elements).zip(y.elements.clone()) {
+                match c.number() {
+                    Some(n) => elements.push(if n != 0.0 { x } else { y }),
+                    None => return Ok(None),
+                }
+            }
+            Ok(Some(Known {
+                dtype: x_dtype(inputs),
+                shape,
+                elements,
+            }))
+        }
+        "Neg" | "Floor" | "Ceil" | "Not" | "Abs" | "Sqrt" | "Reciprocal" => {
+            Ok(map(a, |e| unary(op, e)))
+        }
+        _ => match b {
+            Some(b) if inputs.len() == 2 => Ok(pairs(op, a, b)),
+            _ => Ok(None),
+        },
+    }
+}
+
+fn x_dtype(inputs: &[Option<Rc<Known>>]) -> DType {
+    inputs
+        .get(1)
+        .and_then(Option::as_ref)
+        .map_or(DType::I64, |k| k.dtype)
+}
+
+fn map(a: &Known, f: impl Fn(&Element) -> Option<Element>) -> Option<Known> {
+    Some(Known {
+        elements: a.elements.iter().map(f).collect::<Option<_>>()?,
+        ..a.clone()
+    })
+}
+
+fn unary(op: &str, e: &Element) -> Option<Element> {
+    let int = |n: i64| Some(Element::Int(Dim::Const(n)));
+    Some(match (op, e) {
+        ("Neg", Element::Int(d)) => Element::Int(&Dim::ZERO - d),
+        ("Neg", Element::Float(f)) => Element::Float(-f),
+        ("Floor", Element::Float(f)) => Element::Float(f.floor()),
+        ("Ceil", Element::Float(f)) => Element::Float(f.ceil()),
+        ("Abs", Element::Float(f)) => Element::Float(f.abs()),
+        ("Abs", Element::Int(d)) => return int(d.as_const()?.checked_abs()?),
+        ("Not", Element::Int(d)) => return int(i64::from(d.as_const()? == 0)),
+        _ => return None,
+    })
+}
+
+fn cast(a: &Known, to: DType) -> Option<Known> {
+    let one = |e: &Element| -> Option<Element> {
+        Some(match (e, to.kind()) {
+            (Element::Int(d), Kind::Int) => Element::Int(d.clone()),
+            (Element::Int(d), Kind::Float) => Element::Float(rounded(d.as_const()? as f64, to)?),
+            (Element::Int(d), Kind::Bool) => Element::Int(Dim::Const((d.as_const()? != 0).into())),
+            (Element::Float(f), Kind::Float) => Element::Float(rounded(*f, to)?),
+            (Element::Float(f), Kind::Bool) => Element::Int(Dim::Const((*f != 0.0).into())),
+            (Element::Float(f), Kind::Int) => {
+                let whole = f.trunc();
+                if whole.abs() >= 2f64.powi(53) || whole.is_nan() {
+                    return None;
+                }
+                Element::Int(Dim::Const(whole as i64))
+            }
+        })
+    };
+    Some(Known {
+        dtype: to,
+        ..map(a, one)?
+    })
+}
+
+fn rounded(f: f64, dtype: DType) -> Option<f64> {
+    match dtype {
+        DType::F32 => Some(f64::from(f as f32)),
+        DType::F64 => Some(f),
+        _ => None,
+    }
+}
+
+/// Returns the broadcast shape.
+fn broadcast(shapes: &[&[usize]]) -> Option<Vec<usize>> {
+    let rank = shapes.iter().map(|s| s.len()).max()?;
+    let mut out = vec![1; rank];
+    for s in shapes {
+        for (o, d) in out[rank - s.len()..].iter_mut().zip(*s) {
+            match (*o, *d) {
+                (1, d) => *o = d,
+                (o, d) if o == d || d == 1 => {}
+                _ => return None,
+            }
+        }
+    }
+    Some(out)
+}
+
+/// Returns the elements expanded to a shape that the own shape broadcasts to.
+fn expand(a: &Known, shape: &[usize]) -> Known {
+    let strides = strides(&a.shape);
+    let skipped = shape.len() - a.shape.len();
+    let at = |flat: usize| {
+        let mut rest = flat;
+        let mut index = 0;
+        for i in (0..shape.len()).rev() {
+            let position = rest % shape[i];
+            rest /= shape[i];
+            if i >= skipped && a.shape[i - skipped] != 1 {
+                index += position * strides[i - skipped];
+            }
+        }
+        a.elements[index].clone()
+    };
+    let count: usize = shape.iter().product();
+    Known {
+        dtype: a.dtype,
+        shape: shape.to_vec(),
+        elements: (0..count).map(at).collect(),
+    }
+}
+
+fn strides(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i] * shape[i];
+    }
+    strides
+}
+
+fn pairs(op: &str, a: &Known, b: &Known) -> Option<Known> {
+    let compares = matches!(
+        op,
+        "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual"
+    );
+    let shape = broadcast(&[&a.shape, &b.shape])?;
+    if shape.iter().product::<usize>() > MOST_KNOWN {
+        return None;
+    }
+    let (x, y) = (expand(a, &shape), expand(b, &shape));
+    let elements = x
+        .elements
+        .iter()
+        .zip(&y.elements)
+        .map(|(x, y)| binary(op, x, y, a.dtype));
+    Some(Known {
+        dtype: if compares { DType::Bool } else { a.dtype },
+        elements: elements.collect::<Option<_>>()?,
+        shape,
+    })
+}
+
+fn binary(op: &str, a: &Element, b: &Element, dtype: DType) -> Option<Element> {
+    let truth = |t: bool| Some(Element::Int(Dim::Const(t.into())));
+    let (a, b) = match (a, b) {
+        (Element::Int(a), Element::Int(b)) => (a, b),
+        (Element::Float(a), Element::Float(b)) => {
+            return Some(Element::Float(match op {
+                "Add" => rounded(a + b, dtype)?,
+                "Sub" => rounded(a - b, dtype)?,
+                "Mul" => rounded(a * b, dtype)?,
+                "Div" => rounded(a / b, dtype)?,
+                "Equal" => return truth(a == b),
+                "Less" => return truth(a < b),
+                "LessOrEqual" => return truth(a <= b),
+                "Greater" => return truth(a > b),
+                "GreaterOrEqual" => return truth(a >= b),
+                _ => return None,
+            }));
+        }
+        _ => return None,
+    };
+    let constants = a.as_const().zip(b.as_const());
+    Some(Element::Int(match op {
+        "Add" => a + b,
+        "Sub" => a - b,
+        "Mul" => a * b,
+        "Div" => match constants {
+            Some((a, b)) => Dim::Const(a.checked_div(b)?),
+            None => quotient(a, b)?,
+        },
+        "Mod" => match constants {
+            Some((a, b)) => Dim::Const(a.checked_rem_euclid(b).filter(|_| b > 0)?),
+            None => a - &(&quotient(a, b)? * b),
+        },
+        "Min" => Dim::Const(constants.map(|(a, b)| a.min(b))?),
+        "Max" => Dim::Const(constants.map(|(a, b)| a.max(b))?),
+        "And" => Dim::Const(constants.map(|(a, b)| (a != 0 && b != 0).into())?),
+        "Or" => Dim::Const(constants.map(|(a, b)| (a != 0 || b != 0).into())?),
+        "Equal" => match (&(a - b), constants) {
+            (Dim::Const(0), _) => return truth(true),
+            (Dim::Const(_), _) => return truth(false),
+            // A size is not negative.
+            _ if a.as_const().or(b.as_const()).is_some_and(|n| n < 0) => return truth(false),
+            _ => return None,
+        },
+        "Less" => return constants.and_then(|(a, b)| truth(a < b)),
+        "LessOrEqual" => return constants.and_then(|(a, b)| truth(a <= b)),
+        "Greater" => return constants.and_then(|(a, b)| truth(a > b)),
+        "GreaterOrEqual" => return constants.and_then(|(a, b)| truth(a >= b)),
+        _ => return None,
+    }))
+}
+
+/// Returns the quotient of sizes, rounded down.
+fn quotient(a: &Dim, b: &Dim) -> Option<Dim> {
+    match b.as_const() {
+        Some(by) if by > 0 => Some(a.div_floor(by)),
+        _ => a.div_exact(b).ok(),
+    }
+}
+
+fn gather(call: &Call, a: &Known, b: Option<&Known>) -> Result<Option<Known>> {
+    let Some((b, indices)) = b.and_then(|b| Some((b, b.integers()?))) else {
+        return Ok(None);
+    };
+    let at = call.axis("axis", 0, a.shape.len())?;
+    let n = a.shape[at];
+    let (outer, inner): (usize, usize) = (
+        a.shape[..at].iter().product(),
+        a.shape[at + 1..].iter().product(),
+    );
+    let mut elements = Vec::new();
+    for o in 0..outer {
+        for i in &indices {
+            let i = if *i < 0 { i + n as i64 } else { *i };
+            let Some(i) = usize::try_from(i).ok().filter(|i| *i < n) else {
+                return Err(invalid(format!("the index {i} is not below {n}")));
+            };
+            let start = (o * n + i) * inner;
+            elements.extend_from_slice(&a.elements[start..start + inner]);
+        }
+    }
+    let shape = [&a.shape[..at], &b.shape, &a.shape[at + 1..]].concat();
+    Ok(Some(Known {
+        dtype: a.dtype,
+        shape,
+        elements,
+    }))
+}
+
+/// Slices of vectors.
+fn slice(call: &Call, a: &Known, inputs: &[Option<Rc<Known>>]) -> Result<Option<Known>> {
+    if a.shape.len() != 1 {
+        return Ok(None);
+    }
+    let list = |i: usize, name: &str| match inputs.get(i).and_then(Option::as_ref) {
+        Some(known) => Ok(known.integers()),
+        None => call.ints(name),
+    };
+    let (Some(starts), Some(ends)) = (list(1, "starts")?, list(2, "ends")?) else {
+        return Ok(None);
+    };
+    let steps = list(4, "steps")?.unwrap_or(vec![1]);
+    let ([start], [end], [step]) = (&starts[..], &ends[..], &steps[..]) else {
+        return Ok(None);
+    };
+    if *step < 1 {
+        return Ok(None);
+    }
+    let n = a.shape[0] as i64;
+    let clamp = |i: i64| (if i < 0 { i.saturating_add(n) } else { i }).clamp(0, n) as usize;
+    let range = a
+        .elements
+        .get(clamp(*start)..clamp(*end))
+        .unwrap_or_default();
+    let elements: Vec<Element> = range.iter().step_by(*step as usize).cloned().collect();
+    Ok(Some(Known {
+        dtype: a.dtype,
+        shape: vec![elements.len()],
+        elements,
+    }))
+}
+
+/// Concatenation of vectors.
+fn concat(call: &Call, inputs: &[Option<Rc<Known>>]) -> Result<Option<Known>> {
+    let Some(all) = inputs.iter().cloned().collect::<Option<Vec<_>>>() else {
+        return Ok(None);
+    };
+    if all.iter().any(|k| k.shape.len() != 1) {
+        return Ok(None);
+    }
+    axis(call.int("axis", 0)?, 1)?;
+    let elements: Vec<Element> = all
+        .iter()
+        .flat_map(|k| k.elements.iter().cloned())
+        .collect();
+    Ok(Some(Known {
+        dtype: all[0].dtype,
+        shape: vec![elements.len()],
+        elements,
+    }))
+}
+
+/// Reductions of vectors to one element.
+fn reduce(call: &Call, op: &str, a: &Known) -> Result<Option<Known>> {
+    let list = call.integers_or(1, "axes")?;
+    let whole = list.is_none_or(|l| l.is_empty() || l == [0] || l == [-1]);
+    if a.shape.len() > 1 || !whole || call.flag("noop_with_empty_axes", false)? {
+        return Ok(None);
+    }
+    let Some(dims) = a.dims() else {
+        return Ok(None);
+    };
+    let element = match op {
+        "ReduceProd" => Some(kiln_base::numel(&dims)),
+        "ReduceSum" => Some(dims.iter().fold(Dim::ZERO, |sum, d| &sum + d)),
+        _ => {
+            let numbers: Option<Vec<i64>> = dims.iter().map(Dim::as_const).collect();
+            let numbers = numbers.unwrap_or_default();
+            let found = if op == "ReduceMax" {
+                numbers.iter().max()
+            } else {
+                numbers.iter().min()
+            };
+            found.map(|n| Dim::Const(*n))
+        }
+    };
+    let shape = if call.flag("keepdims", true)? {
+        vec![1; a.shape.len()]
+    } else {
+        vec![]
+    };
+    Ok(element.map(|d| Known {
+        dtype: a.dtype,
+        shape,
+        elements: vec![Element::Int(d)],
+    }))
+}

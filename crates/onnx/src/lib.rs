@@ -1,0 +1,24 @@
+//! ONNX models: <https://onnx.ai>.
+//!
+//! [`load`] reads a model. [`Model::run`] compiles it for the shapes of its inputs and runs it; [`Model::compile`]
+//! compiles it for any; [`Model::record`] records it, for training or within another program. Operators are recorded as
+//! Kiln's own operations, of which `ops` has a file for each kind. Nothing else in Kiln knows of ONNX.
+
+mod call;
+mod check;
+mod fault;
+mod files;
+mod known;
+mod loaded;
+mod missing;
+mod model;
+mod nodes;
+mod ops;
+mod proto;
+mod record;
+mod tensor;
+mod value;
+
+pub use files::{read_value, write_value};
+pub use loaded::{Kind, Port};
+pub use model::{Data, Model, Outputs, load};

@@ -1,0 +1,209 @@
+//! The content of a model file.
+
+use crate::check;
+use crate::fault::invalid;
+use crate::nodes::plain_domain;
+use crate::proto::{
+    FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TypeProto,
+    tensor_shape_proto, type_proto,
+};
+use crate::tensor;
+use crate::value::{Known, Traced};
+use kiln_tensor::{DType, DimSpec, Result, Spec, Tensor, Var};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+/// The most elements of a weight whose first elements are known while recording.
+const MOST_KNOWN_OF_WEIGHT: usize = 64;
+
+/// The content of a model file, with its weights as cells.
+pub(crate) struct Loaded {
+    pub graph: GraphProto,
+    pub opsets: Vec<OperatorSetIdProto>,
+    functions: HashMap<(String, String, String), FunctionProto>,
+    pub folder: Option<PathBuf>,
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    /// The inputs that have initial values.
+    pub initialised: Vec<Port>,
+    pub weights: Vec<Weight>,
+    pub constants: Vec<(String, Tensor)>,
+}
+
+/// An initial value that may be trained.
+pub(crate) struct Weight {
+    pub name: String,
+    pub var: Var,
+    /// The elements at first, if they are few.
+    pub first: Option<Known>,
+}
+
+/// An input or output of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Port {
+    /// The name.
+    pub name: String,
+    /// The dtype, if it is a tensor and the model says it.
+    pub dtype: Option<DType>,
+    /// The sizes, if the model says how many dims there are. An unnamed unknown size has a name that begins with `?`.
+    pub dims: Option<Vec<DimSpec>>,
+    /// The kind of its values.
+    pub kind: Kind,
+}
+
+/// The kind of an input or output.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A tensor.
+    Tensor,
+    /// A sequence.
+    Sequence,
+    /// An optional value.
+    Optional,
+}
+
+impl Loaded {
+    /// Checks a model and reads its initial values.
+    pub fn new(model: ModelProto, folder: Option<PathBuf>) -> Result<Loaded> {
+        let mut graph = model
+            .graph
+            .ok_or_else(|| invalid("the model has no graph"))?;
+        check::graph(&graph, &model.functions)?;
+        let function = |f: FunctionProto| {
+            let key = (
+                plain_domain(f.domain()).to_string(),
+                f.name().to_string(),
+                f.overload().to_string(),
+            );
+            (key, f)
+        };
+        let initial: HashSet<&str> = graph.initializer.iter().map(TensorProto::name).collect();
+        let ports = graph
+            .input
+            .iter()
+            .map(|i| Port::new(i.name(), i.r#type.as_ref()));
+        let (initialised, inputs) = ports.partition(|p: &Port| initial.contains(p.name.as_str()));
+        let outputs = graph.output.iter();
+        let outputs = outputs
+            .map(|o| Port::new(o.name(), o.r#type.as_ref()))
+            .collect();
+        let (mut weights, mut constants) = (Vec::new(), Vec::new());
+        for t in std::mem::take(&mut graph.initializer) {
+            let value = tensor::read(&t, folder.as_deref())?;
+            value.check()?;
+            let name = t.name().to_string();
+            if value.dtype().is_float() && value.ndim() > 0 {
+                let few = value.numel()? <= MOST_KNOWN_OF_WEIGHT;
+                let first = if few {
+                    Traced::constant(value.clone())?
+                        .known()
+                        .map(|k| k.as_ref().clone())
+                } else {
+                    None
+                };
+                let var = Var::parameter(value)?;
+                var.set_name(&name);
+                weights.push(Weight { name, var, first });
+            } else {
+                constants.push((name, value));
+            }
+        }
+        Ok(Loaded {
+            graph,
+            opsets: model.opset_import,
+            functions: model.functions.into_iter().map(function).collect(),
+            folder,
+            inputs,
+            outputs,
+            initialised,
+            weights,
+            constants,
+        })
+    }
+
+    /// Returns the model's own function for an operator.
+    pub fn function(&self, domain: &str, name: &str, overload: &str) -> Option<&FunctionProto> {
+        if self.functions.is_empty() {
+            return None;
+        }
+        let key = (domain.to_string(), name.to_string(), overload.to_string());
+        self.functions.get(&key)
+    }
+
+    /// The model's own functions.
+    pub fn functions(&self) -> impl Iterator<Item = &FunctionProto> {
+        self.functions.values()
+    }
+}
+
+impl Port {
+    pub(crate) fn new(name: &str, kind: Option<&TypeProto>) -> Port {
+        let tensor = match kind.and_then(|t| t.value.as_ref()) {
+            Some(type_proto::Value::TensorType(t)) => Some(t),
+            _ => None,
+        };
+        let dim = |(i, d): (usize, &tensor_shape_proto::Dimension)| match &d.value {
+            Some(tensor_shape_proto::dimension::Value::DimValue(n)) if *n >= 0 => {
+                DimSpec::Known(*n)
+            }
+            Some(tensor_shape_proto::dimension::Value::DimParam(p)) if !p.is_empty() => {
+                DimSpec::Symbol(p.clone())
+            }
+            _ => DimSpec::Symbol(format!("?{name}.{i}")),
+        };
+        let shape = tensor.and_then(|t| t.shape.as_ref());
+        Port {
+            name: name.to_string(),
+            kind: match kind.and_then(|t| t.value.as_ref()) {
+                Some(type_proto::Value::SequenceType(_)) => Kind::Sequence,
+                Some(type_proto::Value::OptionalType(_)) => Kind::Optional,
+                _ => Kind::Tensor,
+            },
+            dtype: tensor.and_then(|t| tensor::dtype(t.elem_type().into()).ok()),
+            dims: shape.map(|s| s.dim.iter().enumerate().map(dim).collect()),
+        }
+    }
+
+    /// Checks the dtype and the number of dims of an input, and the sizes that the model names.
+    pub fn check(&self, t: &Tensor) -> Result<()> {
+        t.check()?;
+        let dtype_fits = self.dtype.is_none_or(|d| d == t.dtype());
+        let dims_fit = self.dims.as_ref().is_none_or(|dims| {
+            dims.len() == t.ndim()
+                && dims.iter().zip(t.dims()).all(|(wanted, d)| match wanted {
+                    DimSpec::Known(n) => d.as_const().is_none_or(|d| d == *n),
+                    DimSpec::Symbol(_) => true,
+                })
+        });
+        if dtype_fits && dims_fit {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "the input {:?} must be {self}, not {}{:?}",
+            self.name,
+            t.dtype(),
+            t.dims()
+        )))
+    }
+}
+
+impl std::fmt::Display for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.dtype, &self.dims) {
+            (Some(dtype), Some(dims)) => {
+                let dims = dims.iter().map(|d| match d {
+                    DimSpec::Symbol(s) if s.starts_with('?') => DimSpec::Symbol("?".to_string()),
+                    other => other.clone(),
+                });
+                let spec = Spec {
+                    dtype,
+                    dims: dims.collect(),
+                    device: kiln_tensor::Device::Cpu,
+                };
+                write!(f, "{spec}")
+            }
+            (Some(dtype), None) => write!(f, "{dtype}[..]"),
+            (None, _) => write!(f, "of any type"),
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Models: loading, running, compiling, training.
+
+use crate::fault::invalid;
+use crate::loaded::{Kind, Loaded, Port};
+use crate::missing::missing_operators;
+use crate::proto::ModelProto;
+use crate::record::Scope;
+use crate::value::{Traced, Value};
+use kiln_tensor::memory::Budget;
+use kiln_tensor::{
+    AsTensor, Compiled, ErrorKind, Result, Spec, Tensor, Var, compile, no_grad, realize_first,
+};
+use prost::Message;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The most programs that a model keeps, one for each list of input shapes.
+const MOST_PROGRAMS: usize = 16;
+
+/// Reads a model from a file. External data is read from files in the same folder.
+///
+/// # Errors
+/// If the file can't be read or is damaged, with the node or tensor at fault. Operators that Kiln lacks are no error
+/// here: [`Model::unsupported`] lists them.
+#[track_caller]
+pub fn load(path: impl AsRef<Path>) -> Result<Model> {
+    let path = path.as_ref();
+    let named = |message: &dyn std::fmt::Display| invalid(format!("{}: {message}", path.display()));
+    let mut file = std::fs::File::open(path).map_err(|e| named(&e))?;
+    let length = file.metadata().map_err(|e| named(&e))?.len();
+    let bytes = Budget::new().exactly(&mut file, length, "the model");
+    let bytes = bytes.map_err(|e| named(&e))?;
+    let folder = match path.parent() {
+        Some(p) if p != Path::new("") => p.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    Model::read(bytes, Some(folder)).map_err(|e| {
+        let message = format!("{}: {}", path.display(), e.message());
+        e.with_message(&message)
+    })
+}
+
+/// A model of ONNX.
+///
+/// ```no_run
+/// use kiln_tensor::{DType, Tensor};
+/// let model = kiln_onnx::load("resnet50.onnx")?;
+/// let out = model.run([("input", Tensor::zeros([1, 3, 224, 224], DType::F32))])?;
+/// println!("{}", out.get("output")?);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub struct Model {
+    loaded: Loaded,
+    programs: Mutex<Vec<(Signature, Program)>>,
+}
+
+/// A value that a model takes or gives.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// A tensor.
+    Tensor(Tensor),
+    /// A sequence.
+    Sequence(Vec<Data>),
+    /// An optional without content.
+    Nothing,
+}
+
+impl From<Tensor> for Data {
+    fn from(t: Tensor) -> Data {
+        Data::Tensor(t)
+    }
+}
+
+impl From<&Tensor> for Data {
+    fn from(t: &Tensor) -> Data {
+        Data::Tensor(t.clone())
+    }
+}
+
+impl From<Data> for Value {
+    fn from(d: Data) -> Value {
+        match d {
+            Data::Tensor(t) => t.into(),
+            Data::Sequence(list) => Value::Sequence(list.into_iter().map(Value::from).collect()),
+            Data::Nothing => Value::Nothing,
+        }
+    }
+}
+
+impl From<Value> for Data {
+    fn from(v: Value) -> Data {
+        match v {
+            Value::Tensor(t) => Data::Tensor(t.tensor()),
+            Value::Sequence(list) => Data::Sequence(list.into_iter().map(Data::from).collect()),
+            Value::Nothing => Data::Nothing,
+        }
+    }
+}
+
+/// The outputs of a model, in its order.
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    names: Vec<String>,
+    values: Vec<Data>,
+}
+
+impl Outputs {
+    /// Returns the tensor with a name.
+    ///
+    /// # Errors
+    /// If there is no output of this name, or it is no tensor.
+    #[track_caller]
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        let at = self.names.iter().position(|n| n == name);
+        match at.map(|i| &self.values[i]) {
+            Some(Data::Tensor(t)) => Ok(t),
+            Some(_) => Err(invalid(format!("the output {name:?} is no tensor"))),
+            None => Err(invalid(format!(
+                "there is no output {name:?}; there are {}",
+                self.names.join(", ")
+            ))),
+        }
+    }
+
+    /// Returns the values with their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Data)> {
+        self.names.iter().map(String::as_str).zip(&self.values)
+    }
+}
+
+/// Values in place of initial ones, by name.
+type Replaced = Vec<(String, Data)>;
+
+/// The dtypes, shapes and devices of inputs.
+type Signature = Vec<Spec>;
+
+#[derive(Clone)]
+enum Program {
+    Compiled(Arc<Compiled>),
+    /// Sizes depend on values: the graph is recorded for each run.
+    Recorded,
+}
+
+impl Model {
+    /// Reads a model from the bytes of its file.
+    ///
+    /// # Errors
+    /// As [`load`].
+    #[track_caller]
+    pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Model> {
+        Model::read(bytes.into(), None)
+    }
+
+    fn read(bytes: Vec<u8>, folder: Option<PathBuf>) -> Result<Model> {
+        let model = ModelProto::decode(prost::bytes::Bytes::from(bytes));
+        let model = model.map_err(|e| invalid(format!("this is no ONNX model: {e}")))?;
+        Ok(Model {
+            loaded: Loaded::new(model, folder)?,
+            programs: Mutex::default(),
+        })
+    }
+
+    /// The inputs, without those that have an initial value.
+    pub fn inputs(&self) -> &[Port] {
+        &self.loaded.inputs
+    }
+
+    /// The inputs in the file's order, with those that have an initial value, which a run may replace.
+    pub fn all_inputs(&self) -> impl Iterator<Item = &Port> {
+        let order = |name: &str| {
+            self.loaded
+                .graph
+                .input
+                .iter()
+                .position(|i| i.name() == name)
+        };
+        let mut all: Vec<&Port> = self
+            .loaded
+            .inputs
+            .iter()
+            .chain(&self.loaded.initialised)
+            .collect();
+        all.sort_by_key(|p| order(&p.name));
+        all.into_iter()
+    }
+
+    /// The outputs.
+    pub fn outputs(&self) -> &[Port] {
+        &self.loaded.outputs
+    }
+
+    /// The weights by name: initialisers of floats with at least 1 dim.
+    pub fn parameters(&self) -> Vec<Var> {
+        self.loaded.weights.iter().map(|w| w.var.clone()).collect()
+    }
+
+    /// The operators that Kiln lacks, each with its version and the nodes that apply it.
+    pub fn unsupported(&self) -> Vec<String> {
+        missing_operators(&self.loaded)
+    }
+
+    /// Runs the model. The first run with inputs of some shapes compiles a program for them.
+    ///
+    /// # Errors
+    /// If an input is missing, unknown or does not fit, an operator is not supported, or the run fails.
+    #[track_caller]
+    pub fn run<N: AsRef<str>, D: Into<Data>>(
+        &self,
+        inputs: impl IntoIterator<Item = (N, D)>,
+    ) -> Result<Outputs> {
+        let (inputs, replaced) = self.ordered(inputs)?;
+        let values = no_grad(|| match tensors(&inputs) {
+            Some(tensors) if replaced.is_empty() => self.run_tensors(tensors),
+            _ => self.run_recorded(inputs, replaced),
+        })?;
+        Ok(self.named(values))
+    }
+
+    fn named(&self, values: Vec<Data>) -> Outputs {
+        Outputs {
+            names: self.loaded.outputs.iter().map(|o| o.name.clone()).collect(),
+            values,
+        }
+    }
+
+    /// Puts inputs into the model's order, and those that replace initial values behind them.
+    fn ordered<N: AsRef<str>, D: Into<Data>>(
+        &self,
+        inputs: impl IntoIterator<Item = (N, D)>,
+    ) -> Result<(Vec<Data>, Replaced)> {
+        let mut replaced = Vec::new();
+        let mut found: Vec<Option<Data>> = vec![None; self.loaded.inputs.len()];
+        for (name, data) in inputs {
+            let name = name.as_ref();
+            if let Some(port) = self.loaded.initialised.iter().find(|i| i.name == name) {
+                let data = data.into();
+                checked(port, &data)?;
+                replaced.push((name.to_string(), data));
+                continue;
+            }
+            let Some(at) = self.loaded.inputs.iter().position(|i| i.name == name) else {
+                let names: Vec<&str> = self.loaded.inputs.iter().map(|i| i.name.as_str()).collect();
+                return Err(invalid(format!(
+                    "the model has no input {name:?}; it takes {}",
+                    names.join(", ")
+                )));
+            };
+            found[at] = Some(data.into());
+        }
+        let with_port = found.into_iter().zip(&self.loaded.inputs);
+        let mut ordered = Vec::new();
+        for (data, port) in with_port {
+            let data =
+                data.ok_or_else(|| invalid(format!("the input {:?} is missing", port.name)))?;
+            checked(port, &data)?;
+            ordered.push(data);
+        }
+        Ok((ordered, replaced))
+    }
+
+    fn run_tensors(&self, inputs: Vec<Tensor>) -> Result<Vec<Data>> {
+        let signature: Signature = inputs.iter().map(Spec::like).collect::<Result<_>>()?;
+        let program = match self.program(&signature) {
+            Some(program) => program,
+            None => self.compiled(signature)?,
+        };
+        match program {
+            Program::Compiled(f) => Ok(f.run(inputs)?.into_iter().map(Data::Tensor).collect()),
+            Program::Recorded => {
+                let inputs = inputs.into_iter().map(Data::Tensor).collect();
+                self.run_recorded(inputs, Vec::new())
+            }
+        }
+    }
+
+    fn program(&self, signature: &Signature) -> Option<Program> {
+        let programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = programs.iter().find(|(s, _)| s == signature);
+        found.map(|(_, program)| program.clone())
+    }
+
+    fn compiled(&self, signature: Signature) -> Result<Program> {
+        let all_tensors = self.loaded.outputs.iter().all(|o| o.kind == Kind::Tensor);
+        let compiled = all_tensors.then(|| self.compile_tensors(signature.clone()));
+        let program = match compiled.transpose() {
+            Ok(None) => Program::Recorded,
+            Ok(Some(f)) => Program::Compiled(Arc::new(f)),
+            Err(e) if e.kind() == ErrorKind::ReadWhileCompiling => Program::Recorded,
+            Err(e) => return Err(e),
+        };
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        if programs.len() == MOST_PROGRAMS {
+            programs.remove(0);
+        }
+        programs.push((signature, program.clone()));
+        Ok(program)
+    }
+
+    fn run_recorded(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Data>> {
+        let values = self.record_values(inputs, replaced)?;
+        let values: Vec<Data> = values.into_iter().map(Data::from).collect();
+        realize_first(values.iter().filter_map(|d| match d {
+            Data::Tensor(t) => Some(t),
+            _ => None,
+        }))?;
+        Ok(values)
+    }
+
+    /// Compiles the model for inputs of these specs, whose sizes may be symbolic. The function takes the inputs in the
+    /// model's order and gives the outputs in theirs.
+    ///
+    /// # Errors
+    /// If the specs don't fit, an operator is not supported, or sizes depend on values.
+    #[track_caller]
+    pub fn compile(&self, specs: impl IntoIterator<Item = Spec>) -> Result<Compiled> {
+        let specs: Vec<Spec> = specs.into_iter().collect();
+        let wanted = self.loaded.inputs.len();
+        if specs.len() != wanted {
+            return Err(invalid(format!(
+                "the model takes {wanted} inputs, not {}",
+                specs.len()
+            )));
+        }
+        no_grad(|| self.compile_tensors(specs))
+    }
+
+    fn compile_tensors(&self, specs: Vec<Spec>) -> Result<Compiled> {
+        compile(specs, |inputs: Vec<Tensor>| self.record(inputs))
+    }
+
+    /// Records the model on inputs in its order, for training or as a part of another program. Gradients reach the
+    /// inputs and [`Model::parameters`].
+    ///
+    /// # Errors
+    /// If an operator is not supported or does not apply, or an output is no tensor.
+    #[track_caller]
+    pub fn record(&self, inputs: impl IntoIterator<Item = impl AsTensor>) -> Result<Vec<Tensor>> {
+        let inputs = inputs
+            .into_iter()
+            .map(|t| Data::Tensor(t.as_tensor().into_owned()));
+        let values = self.record_values(inputs.collect(), Vec::new())?;
+        values
+            .into_iter()
+            .zip(&self.loaded.outputs)
+            .map(|(value, port)| match value {
+                Value::Tensor(t) => Ok(t.tensor()),
+                _ => Err(invalid(format!("the output {:?} is no tensor", port.name))),
+            })
+            .collect()
+    }
+
+    fn record_values(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Value>> {
+        let mut scope = Scope::new(&self.loaded);
+        for (port, data) in self.loaded.inputs.iter().zip(inputs) {
+            scope.set(&port.name, data.into());
+        }
+        for w in &self.loaded.weights {
+            let known = w.first.clone().map(Into::into);
+            scope.set(&w.name, Value::Tensor(Traced::weight(w.var.get(), known)));
+        }
+        for (name, t) in &self.loaded.constants {
+            scope.set(name, Value::Tensor(Traced::constant(t.clone())?));
+        }
+        for (name, data) in replaced {
+            scope.set(&name, data.into());
+        }
+        scope.graph(&self.loaded.graph)
+    }
+}
+
+fn checked(port: &Port, data: &Data) -> Result<()> {
+    match data {
+        Data::Tensor(t) => port.check(t),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the tensors, if all are.
+fn tensors(inputs: &[Data]) -> Option<Vec<Tensor>> {
+    let tensor = |d: &Data| match d {
+        Data::Tensor(t) => Some(t.clone()),
+        _ => None,
+    };
+    inputs.iter().map(tensor).collect()
+}

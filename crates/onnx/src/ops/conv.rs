@@ -1,0 +1,235 @@
+//! Convolutions, and the windows that they share with pooling.
+
+use super::Record;
+use super::shape::constant_padded;
+use crate::call::{Call, Results, one};
+use crate::fault::{invalid, unsupported};
+use kiln_base::Dim;
+use kiln_tensor::{Conv, ConvTranspose, Result, Scalar, Tensor};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "Conv" => conv,
+        "ConvTranspose" => conv_transpose,
+        _ => return None,
+    })
+}
+
+/// The windows of a convolution or a pooling, with a number for each spatial axis.
+pub(super) struct Windows {
+    pub kernel: Vec<i64>,
+    pub strides: Vec<i64>,
+    pub dilations: Vec<i64>,
+    pub before: Vec<i64>,
+    pub after: Vec<i64>,
+}
+
+impl Windows {
+    /// The windows that attributes describe, over an input of `[n, c, ..]`.
+    pub fn new(c: &Call, x: &Tensor, kernel: Option<Vec<i64>>) -> Result<Windows> {
+        let spatial = x.ndim().saturating_sub(2);
+        if spatial == 0 {
+            return Err(invalid(format!(
+                "needs an input of at least 3 dims, not {}",
+                x.ndim()
+            )));
+        }
+        let kernel = c.ints("kernel_shape")?.or(kernel);
+        let kernel = kernel.ok_or_else(|| invalid("kernel_shape is missing"))?;
+        let each =
+            |name: &str| Ok::<_, kiln_tensor::Error>(c.ints(name)?.unwrap_or(vec![1; spatial]));
+        let (strides, dilations) = (each("strides")?, each("dilations")?);
+        let pads = c.ints("pads")?.unwrap_or(vec![0; 2 * spatial]);
+        let lists = [kernel.len(), strides.len(), dilations.len()];
+        if lists != [spatial; 3] || pads.len() != 2 * spatial {
+            return Err(invalid(format!(
+                "{spatial} spatial dims don't fit the attributes' lists"
+            )));
+        }
+        if kernel
+            .iter()
+            .chain(&strides)
+            .chain(&dilations)
+            .any(|n| *n < 1 || *n > i64::from(i32::MAX))
+        {
+            return Err(invalid(
+                "kernel sizes, strides and dilations must be positive",
+            ));
+        }
+        let mut windows = Windows {
+            before: pads[..spatial].to_vec(),
+            after: pads[spatial..].to_vec(),
+            kernel,
+            strides,
+            dilations,
+        };
+        let mode = c.text("auto_pad", "NOTSET")?;
+        match mode {
+            "NOTSET" | "" => {}
+            "VALID" => {
+                windows.before.fill(0);
+                windows.after.fill(0);
+            }
+            "SAME_UPPER" | "SAME_LOWER" => {
+                for a in 0..spatial {
+                    let all = windows.same(a, &x.dims()[a + 2])?;
+                    let (small, large) = (all / 2, all - all / 2);
+                    let upper = mode == "SAME_UPPER";
+                    (windows.before[a], windows.after[a]) = if upper {
+                        (small, large)
+                    } else {
+                        (large, small)
+                    };
+                }
+            }
+            other => return Err(invalid(format!("there is no auto_pad {other:?}"))),
+        }
+        Ok(windows)
+    }
+
+    /// Returns the distance from the first to behind the last element of a window.
+    pub fn extent(&self, a: usize) -> i64 {
+        (self.kernel[a] - 1) * self.dilations[a] + 1
+    }
+
+    /// Returns the padding with which a window starts at each stride of an axis.
+    fn same(&self, a: usize, n: &Dim) -> Result<i64> {
+        let (stride, extent) = (self.strides[a], self.extent(a));
+        match n.as_const() {
+            _ if stride == 1 => Ok(extent - 1),
+            Some(n) => Ok((((n + stride - 1) / stride - 1) * stride + extent - n).max(0)),
+            None => Err(invalid("this auto_pad needs known sizes")),
+        }
+    }
+
+    /// Returns the spatial axes.
+    pub fn axes(&self) -> Vec<usize> {
+        (2..2 + self.kernel.len()).collect()
+    }
+
+    /// True if as much is padded before each axis as after it.
+    pub fn is_symmetric(&self) -> bool {
+        self.before == self.after
+    }
+
+    /// Returns the input with a border of this value.
+    pub fn padded(&self, x: &Tensor, value: Scalar) -> Tensor {
+        constant_padded(x, &self.axes(), &self.before, &self.after, value)
+    }
+}
+
+fn conv(c: &Call) -> Results {
+    let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
+    if weight.ndim() != x.ndim() {
+        return Err(invalid(format!(
+            "a weight of {} dims for an input of {}",
+            weight.ndim(),
+            x.ndim()
+        )));
+    }
+    let kernel: Option<Vec<i64>> = weight.dims()[2..].iter().map(Dim::as_const).collect();
+    let w = Windows::new(c, &x, kernel)?;
+    let how = Conv::new()
+        .stride(w.strides.clone())
+        .dilation(w.dilations.clone())
+        .groups(c.int("group", 1)?)
+        .bias(c.optional(2)?);
+    let symmetric = w.is_symmetric() && w.before.iter().all(|p| *p >= 0);
+    let (x, how) = match symmetric {
+        true => (x, how.padding(w.before.clone())),
+        false => (w.padded(&x, Scalar::Int(0)), how),
+    };
+    match w.kernel.len() {
+        1 => one(x.conv1d_with(weight, how)),
+        2 => one(x.conv2d_with(weight, how)),
+        3 => one(x.conv3d_with(weight, how)),
+        n => Err(unsupported(format!("a convolution over {n} dims"))),
+    }
+}
+
+fn conv_transpose(c: &Call) -> Results {
+    let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
+    if weight.ndim() != x.ndim() {
+        return Err(invalid(format!(
+            "a weight of {} dims for an input of {}",
+            weight.ndim(),
+            x.ndim()
+        )));
+    }
+    let kernel: Option<Vec<i64>> = weight.dims()[2..].iter().map(Dim::as_const).collect();
+    let mode = c.text("auto_pad", "NOTSET")?;
+    let w = Windows::new(c, &x, kernel)?;
+    let spatial = w.kernel.len();
+    let extra = c.ints("output_padding")?.unwrap_or(vec![0; spatial]);
+    let wanted = c.ints("output_shape")?;
+    if extra.len() != spatial || wanted.as_ref().is_some_and(|s| s.len() != spatial) {
+        return Err(invalid(
+            "output_padding and output_shape need a number for each spatial dim",
+        ));
+    }
+    let (mut before, mut after) = (w.before.clone(), w.after.clone());
+    for a in 0..spatial {
+        let n = || {
+            let n = x.dims()[a + 2].as_const();
+            n.ok_or_else(|| invalid("output_shape and auto_pad need known sizes"))
+        };
+        let full = |n: i64| (n - 1) * w.strides[a] + w.extent(a) + extra[a];
+        let all = match (&wanted, mode) {
+            (Some(wanted), _) => full(n()?) - wanted[a],
+            (None, "SAME_UPPER" | "SAME_LOWER") => {
+                let n = n()?;
+                full(n) - n * w.strides[a]
+            }
+            _ => continue,
+        };
+        // Missing elements lie at the end.
+        let half = all.max(0) / 2;
+        // As ONNX has it: the odd one lies at the end for SAME_UPPER, else before.
+        (before[a], after[a]) = match mode {
+            _ if all < 0 => (0, all),
+            "SAME_UPPER" => (half, all - half),
+            _ => (all - half, half),
+        };
+    }
+    // Missing elements at the end are padded, extra ones cropped.
+    let fits = |a: usize| {
+        before[a] == after[a] && before[a] >= 0 && extra[a] < w.strides[a].max(w.dilations[a])
+    };
+    let direct = (0..spatial).all(fits);
+    let bias = c.optional(2)?;
+    let mut how = ConvTranspose::new()
+        .stride(w.strides.clone())
+        .dilation(w.dilations.clone())
+        .groups(c.int("group", 1)?);
+    if direct {
+        how = how
+            .padding(before.clone())
+            .output_padding(extra.clone())
+            .bias(&bias);
+    }
+    let y = match spatial {
+        1 => x.conv_transpose1d_with(weight, how),
+        2 => x.conv_transpose2d_with(weight, how),
+        3 => x.conv_transpose3d_with(weight, how),
+        n => {
+            return Err(unsupported(format!(
+                "a transposed convolution over {n} dims"
+            )));
+        }
+    };
+    if direct {
+        return one(y);
+    }
+    let cut: Vec<i64> = before.iter().map(|b| -b).collect();
+    let end: Vec<i64> = (0..spatial).map(|a| extra[a] - after[a]).collect();
+    let y = constant_padded(&y, &w.axes(), &cut, &end, Scalar::Int(0));
+    match bias {
+        Some(bias) => one(y + per_channel(&bias, spatial)),
+        None => one(y),
+    }
+}
+
+/// Returns a vector as `[c, 1, ..]`, which broadcasts over spatial axes.
+pub(super) fn per_channel(t: &Tensor, spatial: usize) -> Tensor {
+    (0..spatial).fold(t.clone(), |t, _| t.unsqueeze(-1))
+}

@@ -1,0 +1,193 @@
+//! Operators that make tensors from numbers and shapes.
+
+use super::Record;
+use crate::call::{Call, Results, one};
+use crate::fault::{invalid, unsupported};
+use crate::tensor;
+use crate::value::{Traced, Value, iota};
+use kiln_base::Dim;
+use kiln_tensor::{DType, Result, Scalar, Tensor};
+use std::f64::consts::PI;
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "BlackmanWindow" => |c| window(c, &[0.42, -0.5, 0.08]),
+        "Constant" => constant,
+        "ConstantOfShape" => constant_of_shape,
+        "Dropout" => dropout,
+        "EyeLike" => eye_like,
+        "HammingWindow" => |c| window(c, &[25.0 / 46.0, 25.0 / 46.0 - 1.0]),
+        "HannWindow" => |c| window(c, &[0.5, -0.5]),
+        "OneHot" => one_hot,
+        "Range" => range,
+        "Trilu" => |c| {
+            let x = c.tensor(0)?;
+            let k = c.integers(1)?.and_then(|k| k.first().copied()).unwrap_or(0);
+            // A mask, since a diagonal may lie far outside.
+            let rank = x.ndim();
+            if rank < 2 {
+                return Err(invalid(format!("needs 2 dims, not {rank}")));
+            }
+            let rows = iota(&x.dims()[rank - 2]).unsqueeze(-1);
+            let distance = iota(&x.dims()[rank - 1]) - rows;
+            let kept = match c.flag("upper", true)? {
+                true => distance.ge(k),
+                false => distance.le(k),
+            };
+            one(x.where_cond(kept, x.zeros_like()))
+        },
+        _ => return None,
+    })
+}
+
+fn constant(c: &Call) -> Results {
+    let of = |t: Tensor| Ok(vec![Value::Tensor(Traced::constant(t)?)]);
+    if let Some(t) = c.tensor_attribute("value")? {
+        return of(tensor::read(t, c.surroundings.folder())?);
+    }
+    if let Some(t) = c
+        .attribute("sparse_value")
+        .and_then(|a| a.sparse_tensor.as_ref())
+    {
+        return of(tensor::read_sparse(t, c.surroundings.folder())?);
+    }
+    if let Some(list) = c.ints("value_ints")? {
+        return of(Tensor::from_slice(&list, list.len()));
+    }
+    if let Some(list) = c.floats("value_floats")? {
+        return of(Tensor::from_slice(&list, list.len()).to_dtype(DType::F32));
+    }
+    if c.attribute("value_int").is_some() {
+        return of(Tensor::scalar(c.int("value_int", 0)?));
+    }
+    if let Some(f) = c.maybe_float("value_float")? {
+        return of(Tensor::scalar(f as f32));
+    }
+    Err(unsupported("a constant of text"))
+}
+
+fn constant_of_shape(c: &Call) -> Results {
+    let sizes = c.sizes(0)?.ok_or_else(|| invalid("the shape is missing"))?;
+    let value = match c.tensor_attribute("value")? {
+        Some(t) => tensor::read(t, c.surroundings.folder())?,
+        None => Tensor::scalar(0f32),
+    };
+    let dtype = value.dtype();
+    let scalar = match dtype.is_float() {
+        true => Scalar::Float(value.to_dtype(DType::F64).item()?),
+        false => Scalar::Int(value.to_dtype(DType::I64).item()?),
+    };
+    one(Tensor::full(sizes, scalar, dtype))
+}
+
+fn eye_like(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let [rows, columns] = x.dims() else {
+        return Err(invalid(format!("needs 2 dims, not {}", x.ndim())));
+    };
+    let distance = iota(columns) - iota(rows).unsqueeze(-1);
+    let dtype = c.dtype("dtype", x.dtype())?;
+    one(distance.eq(c.int("k", 0)?).to_dtype(dtype))
+}
+
+fn one_hot(c: &Call) -> Results {
+    let (indices, values) = (c.tensor(0)?, c.tensor(2)?);
+    let depth = match c.numbers(1)?.as_deref() {
+        Some([depth]) => *depth as i64,
+        _ => return Err(invalid("the depth must be one number")),
+    };
+    let at = c.axis("axis", -1, indices.ndim() + 1)?;
+    let indices = indices.to_dtype(DType::I64);
+    let positive = (&indices + depth).where_cond(indices.lt(0), &indices);
+    let mut shape = vec![Dim::ONE; indices.ndim() + 1];
+    shape[at] = Dim::Const(depth);
+    let classes = Tensor::arange_dtype(0, depth, 1, DType::I64).reshape(shape);
+    let hot = positive.unsqueeze(at).eq(classes);
+    one(values.select(0, 1).where_cond(hot, values.select(0, 0)))
+}
+
+fn range(c: &Call) -> Results {
+    let dtype = c.tensor(0)?.dtype();
+    if dtype.is_float() {
+        let number = |i: usize| match c.numbers(i)?.as_deref() {
+            Some([n]) => Ok(*n),
+            _ => Err(invalid(format!("input {i} must be one number"))),
+        };
+        let (start, end, by) = (number(0)?, number(1)?, number(2)?);
+        let count = ((end - start) / by).ceil().max(0.0);
+        if !count.is_finite() || count > 1e12 {
+            return Err(invalid(format!("{start} to {end} by {by} is no range")));
+        }
+        let steps = Tensor::arange_dtype(0, count as i64, 1, DType::F64);
+        return one((steps * by + start).to_dtype(dtype));
+    }
+    let size = |i: usize| match c.sizes(i)?.as_deref() {
+        Some([n]) => Ok(n.clone()),
+        _ => Err(invalid(format!("input {i} must be one number"))),
+    };
+    let (start, end, by) = (size(0)?, size(1)?, size(2)?);
+    match (start.as_const(), end.as_const(), by.as_const()) {
+        (Some(_), Some(_), Some(0)) => Err(invalid("the step is 0")),
+        (Some(start), Some(end), Some(by)) => one(Tensor::arange_dtype(start, end, by, dtype)),
+        (Some(0), _, Some(1)) => one(iota(&end).to_dtype(dtype)),
+        (Some(start), _, Some(1)) => {
+            one((iota(&(&end - &Dim::Const(start))) + start).to_dtype(dtype))
+        }
+        _ => Err(invalid(
+            "the range's start and step must be known when the model is compiled",
+        )),
+    }
+}
+
+/// Windows of sums of cosines, with these factors.
+fn window(c: &Call, factors: &[f64]) -> Results {
+    let size = c.integers(0)?.and_then(|l| l.first().copied());
+    let size = size
+        .filter(|n| *n >= 0)
+        .ok_or_else(|| invalid("the size is missing or negative"))?;
+    let period = if c.flag("periodic", true)? {
+        size
+    } else {
+        size - 1
+    };
+    let angle = Tensor::arange_dtype(0, size, 1, DType::F64) * (2.0 * PI / period.max(1) as f64);
+    let first = angle.full_like(factors[0]);
+    let sum = factors
+        .iter()
+        .enumerate()
+        .skip(1)
+        .fold(first, |sum, (k, f)| sum + (&angle * k as f64).cos() * *f);
+    let dtype = match c.int("output_datatype", 1)? {
+        0 => DType::F32,
+        n => tensor::dtype(n)?,
+    };
+    one(sum.to_dtype(dtype))
+}
+
+fn dropout(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let training = match c.version {
+        v if v >= 12 => first_flag(c, 2)?,
+        v if v >= 7 => false,
+        _ => !c.flag("is_test", false)?,
+    };
+    let ratio = match c.version >= 12 {
+        true => c
+            .numbers(1)?
+            .and_then(|l| l.first().copied())
+            .unwrap_or(0.5),
+        false => c.float("ratio", 0.5)?,
+    };
+    if !training || ratio == 0.0 {
+        let mask = Tensor::ones(x.dims(), DType::Bool);
+        return Ok(vec![x.into(), mask.into()]);
+    }
+    let kept = x.to_dtype(DType::F32).rand_like().ge(ratio);
+    let y = (&x * (1.0 / (1.0 - ratio))).where_cond(&kept, x.zeros_like());
+    Ok(vec![y.into(), kept.into()])
+}
+
+fn first_flag(c: &Call, i: usize) -> Result<bool> {
+    Ok(c.integers(i)?
+        .is_some_and(|l| l.first().is_some_and(|n| *n != 0)))
+}

@@ -1,0 +1,324 @@
+//! Elementwise operators.
+
+use super::Record;
+use crate::call::{Call, Results, axis, one};
+use crate::fault::invalid;
+use crate::tensor;
+use kiln_tensor::{DType, Result, RoundingMode, Scalar, SoftPlus, Tensor};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "Abs" => |c| one(c.tensor(0)?.abs()),
+        "Acos" => |c| one(c.tensor(0)?.acos()),
+        "Acosh" => |c| one(c.tensor(0)?.acosh()),
+        "Asin" => |c| one(c.tensor(0)?.asin()),
+        "Asinh" => |c| one(c.tensor(0)?.asinh()),
+        "Atan" => |c| one(c.tensor(0)?.atan()),
+        "Atanh" => |c| one(c.tensor(0)?.atanh()),
+        "BitwiseNot" | "Not" => |c| {
+            let x = c.tensor(0)?;
+            let unsigned = Unsigned::of(&x);
+            one(unsigned.back(unsigned.signed(&x).bitwise_not()))
+        },
+        "Ceil" => |c| one(c.tensor(0)?.ceil()),
+        "Cos" => |c| one(c.tensor(0)?.cos()),
+        "Cosh" => |c| one(c.tensor(0)?.cosh()),
+        "Erf" => |c| one(c.tensor(0)?.erf()),
+        "Exp" => |c| one(c.tensor(0)?.exp()),
+        "Floor" => |c| one(c.tensor(0)?.floor()),
+        "HardSwish" => |c| one(c.tensor(0)?.hardswish()),
+        "IsNaN" => |c| one(c.tensor(0)?.isnan()),
+        "Log" => |c| one(c.tensor(0)?.log()),
+        "Mish" => |c| one(c.tensor(0)?.mish()),
+        "Neg" => |c| one(c.tensor(0)?.neg()),
+        "Reciprocal" => |c| one(c.tensor(0)?.reciprocal()),
+        "Relu" => |c| one(c.tensor(0)?.relu()),
+        "Round" => |c| one(c.tensor(0)?.round()),
+        "Sigmoid" => |c| one(c.tensor(0)?.sigmoid()),
+        "Sign" => |c| one(c.tensor(0)?.sign()),
+        "Sin" => |c| one(c.tensor(0)?.sin()),
+        "Sinh" => |c| one(c.tensor(0)?.sinh()),
+        // Without a threshold above which PyTorch's is linear.
+        "Softplus" => |c| {
+            one(c
+                .tensor(0)?
+                .softplus_with(SoftPlus::new().threshold(f64::INFINITY)))
+        },
+        "Softsign" => |c| one(c.tensor(0)?.softsign()),
+        "Sqrt" => |c| one(c.tensor(0)?.sqrt()),
+        "Tan" => |c| one(c.tensor(0)?.tan()),
+        "Tanh" => |c| one(c.tensor(0)?.tanh()),
+
+        "Celu" => |c| one(c.tensor(0)?.celu_with(c.float("alpha", 1.0)?)),
+        "Clip" => clip,
+        "Elu" => |c| one(c.tensor(0)?.elu_with(c.float("alpha", 1.0)?)),
+        "Gelu" => |c| {
+            let x = c.tensor(0)?;
+            match c.text("approximate", "none")? {
+                "none" => one(x.gelu()),
+                "tanh" => one(x.gelu_tanh()),
+                other => Err(invalid(format!("there is no approximation {other:?}"))),
+            }
+        },
+        "HardSigmoid" => |c| {
+            let y = c.tensor(0)? * c.float("alpha", 0.2)? + c.float("beta", 0.5)?;
+            one(y.clamp(0.0, 1.0))
+        },
+        "IsInf" => |c| {
+            let x = c.tensor(0)?;
+            match (
+                c.flag("detect_negative", true)?,
+                c.flag("detect_positive", true)?,
+            ) {
+                (true, true) => one(x.isinf()),
+                (true, false) => one(x.isneginf()),
+                (false, true) => one(x.isposinf()),
+                (false, false) => one(Tensor::zeros(x.dims(), DType::Bool)),
+            }
+        },
+        "LeakyRelu" => |c| one(c.tensor(0)?.leaky_relu_with(c.float("alpha", 0.01)?)),
+        "PRelu" => prelu,
+        "Selu" => |c| {
+            let (alpha, gamma) = (c.float("alpha", 1.673_263_2)?, c.float("gamma", 1.050_701)?);
+            one(c.tensor(0)?.elu_with(alpha) * gamma)
+        },
+        "Shrink" => |c| {
+            let (x, lambda, bias) = (c.tensor(0)?, c.float("lambd", 0.5)?, c.float("bias", 0.0)?);
+            let dtype = x.dtype();
+            let wide = if dtype.is_float() {
+                x
+            } else {
+                x.to_dtype(DType::F64)
+            };
+            let low = (&wide + bias).where_cond(wide.lt(-lambda), wide.zeros_like());
+            one((&wide - bias)
+                .where_cond(wide.gt(lambda), low)
+                .to_dtype(dtype))
+        },
+        "Swish" => |c| {
+            let x = c.tensor(0)?;
+            one(&x * (&x * c.float("alpha", 1.0)?).sigmoid())
+        },
+        "ThresholdedRelu" => |c| one(c.tensor(0)?.threshold(c.float("alpha", 1.0)?, 0.0)),
+
+        "Add" => |c| binary(c, |a, b| a.add(b)),
+        "And" => |c| binary(c, |a, b| a.logical_and(b)),
+        "BitShift" => |c| match c.text("direction", "")? {
+            "LEFT" => shifted(c, |a, b| a.bitwise_left_shift(b)),
+            "RIGHT" => {
+                let is_wide = Unsigned::of(&c.tensor(0)?).is_wide();
+                shifted(c, |a, b| match is_wide {
+                    // Without copies of the sign.
+                    true => {
+                        let kept = b.full_like(2).bitwise_left_shift(b.rsub(63)) - 1i64;
+                        a.bitwise_right_shift(b).bitwise_and(kept)
+                    }
+                    false => a.bitwise_right_shift(b),
+                })
+            }
+            other => Err(invalid(format!("there is no direction {other:?}"))),
+        },
+        "BitwiseAnd" => |c| binary(c, |a, b| a.bitwise_and(b)),
+        "BitwiseOr" => |c| binary(c, |a, b| a.bitwise_or(b)),
+        "BitwiseXor" => |c| binary(c, |a, b| a.bitwise_xor(b)),
+        "Div" => |c| {
+            let is_wide = Unsigned::of(&c.tensor(0)?).is_wide();
+            binary(c, |a, b| match a.dtype().is_float() {
+                true => a.div(b),
+                false if is_wide => wide_division(a, b).0,
+                false => a.div_rounding(b, RoundingMode::Trunc),
+            })
+        },
+        "Equal" => |c| binary(c, |a, b| a.eq(b)),
+        "Greater" => |c| ordered(c, |a, b| a.gt(b)),
+        "GreaterOrEqual" => |c| ordered(c, |a, b| a.ge(b)),
+        "Less" => |c| ordered(c, |a, b| a.lt(b)),
+        "LessOrEqual" => |c| ordered(c, |a, b| a.le(b)),
+        "Mod" => |c| match (
+            Unsigned::of(&c.tensor(0)?).is_wide(),
+            c.flag("fmod", false)?,
+        ) {
+            (true, _) => binary(c, |a, b| wide_division(a, b).1),
+            (false, true) => binary(c, |a, b| a.fmod(b)),
+            (false, false) => binary(c, |a, b| a.remainder(b)),
+        },
+        "Mul" => |c| binary(c, |a, b| a.mul(b)),
+        "Or" => |c| binary(c, |a, b| a.logical_or(b)),
+        // The exponent may be of another type.
+        "Pow" => |c| {
+            let dtype = c.tensor(0)?.dtype();
+            let power = binary_tensor(c, |a, b| {
+                let (a, b) = match (a.dtype().is_float(), b.dtype().is_float()) {
+                    (true, false) => (a.clone(), b.to_dtype(a.dtype())),
+                    (false, true) => (a.to_dtype(DType::F64), b.to_dtype(DType::F64)),
+                    _ => (a.clone(), b.to_dtype(a.dtype())),
+                };
+                a.pow(b)
+            });
+            one(power?.to_dtype(dtype))
+        },
+        "Sub" => |c| binary(c, |a, b| a.sub(b)),
+        "Xor" => |c| binary(c, |a, b| a.logical_xor(b)),
+
+        "Max" => |c| folded(c, |a, b| in_order(a, b, |a, b| a.maximum(b))),
+        "Mean" => |c| {
+            let count = c.inputs.len() as f64;
+            one(sum(c)? / count)
+        },
+        "Min" => |c| folded(c, |a, b| in_order(a, b, |a, b| a.minimum(b))),
+        "Sum" => |c| one(sum(c)?),
+
+        "Cast" => |c| {
+            let to = tensor::dtype(c.int("to", 0)?)?;
+            one(c.tensor(0)?.to_dtype(to))
+        },
+        "CastLike" => |c| one(c.tensor(0)?.to_dtype(c.tensor(1)?.dtype())),
+        "Where" => |c| one(c.tensor(1)?.where_cond(c.tensor(0)?, c.tensor(2)?)),
+        _ => return None,
+    })
+}
+
+/// A binary operator. Before version 7, B is broadcast where attributes say so.
+fn binary(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
+    one(binary_tensor(c, f)?)
+}
+
+/// [`aligned`] operands, unsigned ones as [`Unsigned`].
+fn binary_tensor(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Tensor> {
+    let (a, b) = aligned(c)?;
+    let unsigned = Unsigned::of(&a);
+    Ok(unsigned.back(f(&unsigned.signed(&a), &unsigned.signed(&b))))
+}
+
+fn aligned(c: &Call) -> Result<(Tensor, Tensor)> {
+    let (a, mut b) = (c.tensor(0)?, c.tensor(1)?);
+    if c.version < 7 && c.flag("broadcast", false)? && c.attribute("axis").is_some() && b.ndim() > 0
+    {
+        let at = axis(c.int("axis", 0)?, a.ndim())?;
+        for _ in at + b.ndim()..a.ndim() {
+            b = b.unsqueeze(-1);
+        }
+    }
+    Ok((a, b))
+}
+
+/// Unsigned integers that Kiln stores but does not compute in, as i64. Of u64, all but what orders and divides has the
+/// same bits.
+pub(super) struct Unsigned(Option<DType>);
+
+impl Unsigned {
+    pub fn of(t: &Tensor) -> Unsigned {
+        let dtype = t.dtype();
+        Unsigned(matches!(dtype, DType::U16 | DType::U32 | DType::U64).then_some(dtype))
+    }
+
+    /// Returns the numbers as i64.
+    pub fn signed(&self, t: &Tensor) -> Tensor {
+        match self.0 {
+            Some(dtype) if t.dtype() == dtype => t.to_dtype(DType::I64),
+            _ => t.clone(),
+        }
+    }
+
+    /// Returns a result in the operands' dtype, unless it is one of truth values.
+    pub fn back(&self, t: Tensor) -> Tensor {
+        match self.0 {
+            Some(dtype) if t.dtype() != DType::Bool => t.to_dtype(dtype),
+            _ => t,
+        }
+    }
+
+    /// True if i64 orders the numbers in another way.
+    pub fn is_wide(&self) -> bool {
+        self.0 == Some(DType::U64)
+    }
+
+    /// Moves the numbers of u64, as i64, to where i64 orders them alike; a second time, back.
+    pub fn ordered(&self, t: &Tensor) -> Tensor {
+        match self.is_wide() {
+            true => t.bitwise_xor(i64::MIN),
+            false => t.clone(),
+        }
+    }
+}
+
+/// A binary operator that depends on the order of numbers; `f` keeps to it.
+fn ordered(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
+    let (a, b) = aligned(c)?;
+    one(in_order(&a, &b, f))
+}
+
+fn in_order(a: &Tensor, b: &Tensor, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
+    let unsigned = Unsigned::of(a);
+    let moved = |t: &Tensor| unsigned.ordered(&unsigned.signed(t));
+    let y = f(&moved(a), &moved(b));
+    match y.dtype() {
+        DType::Bool => y,
+        _ => unsigned.back(unsigned.ordered(&y)),
+    }
+}
+
+/// The quotient, rounded towards 0, and the remainder of u64 as i64.
+fn wide_division(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+    let less = |a: &Tensor, b: &Tensor| a.bitwise_xor(i64::MIN).lt(b.bitwise_xor(i64::MIN));
+    // Half of a has no sign; twice its quotient is at most 1 too small.
+    let half = a.bitwise_right_shift(1).bitwise_and(i64::MAX);
+    let is_large = b.lt(0);
+    let safe = b.ones_like().where_cond(&is_large, b);
+    let twice = half.div_rounding(&safe, RoundingMode::Trunc) * 2i64;
+    let rest = a - &twice * &safe;
+    let more = less(&rest, &safe).logical_not().to_dtype(DType::I64);
+    let large = less(a, b).logical_not().to_dtype(DType::I64);
+    let quotient = large.where_cond(&is_large, twice + more);
+    let remainder = a - &quotient * b;
+    (quotient, remainder)
+}
+
+/// Shifts by at least the number of bits, or by a negative one, give what is left of the sign.
+fn shifted(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
+    let bits = 8 * c.tensor(0)?.dtype().size() as i64;
+    let keeps_sign = c.text("direction", "")? == "RIGHT" && !Unsigned::of(&c.tensor(0)?).is_wide();
+    binary(c, |a, b| {
+        let rest = match keeps_sign {
+            true => f(a, &b.full_like(bits - 1)),
+            false => a.zeros_like(),
+        };
+        let within = b.ge(0).logical_and(b.lt(bits));
+        f(a, &b.clamp(0, bits - 1)).where_cond(within, rest)
+    })
+}
+
+fn folded(c: &Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Results {
+    let all = c.tensors(0)?;
+    let folded = all.into_iter().reduce(|a, b| f(&a, &b));
+    one(folded.ok_or_else(|| invalid("there are no inputs"))?)
+}
+
+fn sum(c: &Call) -> Result<Tensor> {
+    let all = c.tensors(0)?;
+    let sum = all.into_iter().reduce(|a, b| a + b);
+    sum.ok_or_else(|| invalid("there are no inputs"))
+}
+
+fn clip(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    if c.version < 11 {
+        let (low, high) = (c.maybe_float("min")?, c.maybe_float("max")?);
+        let x = low.map_or(x.clone(), |low| x.clamp_min(Scalar::Float(low)));
+        return one(high.map_or(x.clone(), |high| x.clamp_max(Scalar::Float(high))));
+    }
+    // A minimum above the maximum gives the maximum.
+    let x = c.optional(1)?.map_or(x.clone(), |low| x.maximum(low));
+    one(c.optional(2)?.map_or(x.clone(), |high| x.minimum(high)))
+}
+
+fn prelu(c: &Call) -> Results {
+    let (x, mut slope) = (c.tensor(0)?, c.tensor(1)?);
+    // Before version 7, a vector is one number for each channel.
+    if c.version < 7 && slope.ndim() == 1 {
+        for _ in 2..x.ndim() {
+            slope = slope.unsqueeze(-1);
+        }
+    }
+    one(x.where_cond(x.ge(0), &x * slope))
+}

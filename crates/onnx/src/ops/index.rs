@@ -1,0 +1,219 @@
+//! Operators that read and write by index, and those that order.
+
+use super::Record;
+use super::elementwise::Unsigned;
+use crate::call::{Call, Results, one};
+use crate::fault::invalid;
+use kiln_base::{Dim, numel};
+use kiln_tensor::{Combine, DType, Result, ScatterReduction, Tensor, TopK};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "Compress" => compress,
+        "Gather" => gather,
+        "GatherElements" => |c| {
+            let (x, index) = (c.tensor(0)?, c.tensor(1)?);
+            let at = c.axis("axis", 0, x.ndim())?;
+            let index = from_start(&index, &x.dims()[at]);
+            one(x.gather(at as i64, index))
+        },
+        "GatherND" => gather_nd,
+        "NonZero" => |c| one(c.tensor(0)?.nonzero().t()),
+        "Scatter" | "ScatterElements" => scatter_elements,
+        "ScatterND" => scatter_nd,
+        "TopK" => top_k,
+        "Unique" => unique,
+        _ => return None,
+    })
+}
+
+/// Returns i64 indices, of which negative ones are counted from the end of a dim.
+pub(super) fn from_start(index: &Tensor, size: &Dim) -> Tensor {
+    let index = index.to_dtype(DType::I64);
+    let size = match size.as_const() {
+        Some(n) => Tensor::full((), n, DType::I64),
+        None => Tensor::ones(vec![size.clone()], DType::I64).sum(()),
+    };
+    (&index + size).where_cond(index.lt(0), &index)
+}
+
+fn gather(c: &Call) -> Results {
+    let (x, index) = (c.tensor(0)?, c.tensor(1)?);
+    let at = c.axis("axis", 0, x.ndim())?;
+    // Known indices need no arithmetic.
+    let known = c.traced(1)?.known().and_then(|k| k.integers());
+    if let (Some(list), Some(n), 0) = (&known, x.dims()[at].as_const(), index.ndim()) {
+        let i = list[0];
+        if i < -n || i >= n {
+            return Err(invalid(format!("the index {i} is not one of {n}")));
+        }
+        return one(x.select(at as i64, i));
+    }
+    let all_positive = known.is_some_and(|list| list.iter().all(|i| *i >= 0));
+    let wrapped = match all_positive {
+        true => index.to_dtype(DType::I64),
+        false => from_start(&index, &x.dims()[at]),
+    };
+    let shape = [&x.dims()[..at], index.dims(), &x.dims()[at + 1..]].concat();
+    let flat = wrapped.reshape(vec![numel(index.dims())]);
+    one(x.index_select(at as i64, flat).reshape(shape))
+}
+
+/// Flat positions that index tuples in the last dim of `indices` stand for, within dims of these sizes.
+fn flat_positions(indices: &Tensor, sizes: &[Dim]) -> Tensor {
+    let mut flat: Option<Tensor> = None;
+    for (i, size) in sizes.iter().enumerate() {
+        let index = from_start(&indices.select(-1, i as i64), size);
+        flat = Some(match (flat, size.as_const()) {
+            (None, _) => index,
+            (Some(f), Some(n)) => f * n + index,
+            (Some(f), None) => f * Tensor::ones(vec![size.clone()], DType::I64).sum(()) + index,
+        });
+    }
+    flat.unwrap_or_else(|| Tensor::zeros(&indices.dims()[..indices.ndim() - 1], DType::I64))
+}
+
+/// Returns the number of dims that an index tuple covers.
+fn tuple_len(indices: &Tensor, within: usize) -> Result<usize> {
+    let last = indices.dims().last().and_then(Dim::as_const);
+    match last.and_then(|k| usize::try_from(k).ok()) {
+        Some(k) if k <= within => Ok(k),
+        _ => Err(invalid(format!(
+            "the last dim of the indices, {:?}, must be at most {within}",
+            indices.dims()
+        ))),
+    }
+}
+
+fn gather_nd(c: &Call) -> Results {
+    let (x, indices) = (c.tensor(0)?, c.tensor(1)?);
+    let batch = usize::try_from(c.int("batch_dims", 0)?).unwrap_or(usize::MAX);
+    if batch >= x.ndim().min(indices.ndim()) {
+        return Err(invalid(format!("batch_dims can't be {batch}")));
+    }
+    let k = tuple_len(&indices, x.ndim() - batch)?;
+    let (lead, rest) = (&x.dims()[..batch], &x.dims()[batch + k..]);
+    let within = &x.dims()[batch..batch + k];
+    let queries = &indices.dims()[batch..indices.ndim() - 1];
+    let flat = flat_positions(&indices, within).reshape(vec![numel(lead), numel(queries)]);
+    let each = numel(within);
+    let rows = match each.as_const() {
+        Some(n) => crate::value::iota(&numel(lead)) * n,
+        None => return Err(invalid("needs known sizes")),
+    };
+    let flat = (flat + rows.unsqueeze(-1)).reshape(vec![&numel(lead) * &numel(queries)]);
+    let table = x.reshape(vec![&numel(lead) * &each, numel(rest)]);
+    let shape = [lead, queries, rest].concat();
+    one(table.index_select(0, flat).reshape(shape))
+}
+
+fn reduction(c: &Call) -> Result<Option<ScatterReduction>> {
+    Ok(Some(match c.text("reduction", "none")? {
+        "none" => return Ok(None),
+        "add" => ScatterReduction::Sum,
+        "mul" => ScatterReduction::Prod,
+        "max" => ScatterReduction::Amax,
+        "min" => ScatterReduction::Amin,
+        other => return Err(invalid(format!("there is no reduction {other:?}"))),
+    }))
+}
+
+fn scatter_elements(c: &Call) -> Results {
+    let (x, index, updates) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
+    let at = c.axis("axis", 0, x.ndim())?;
+    let index = from_start(&index, &x.dims()[at]);
+    match reduction(c)? {
+        None => one(x.scatter(at as i64, index, updates)),
+        Some(r) => one(x.scatter_reduce(at as i64, index, updates, Combine::new(r))),
+    }
+}
+
+fn scatter_nd(c: &Call) -> Results {
+    let (x, indices, updates) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
+    let k = tuple_len(&indices, x.ndim())?;
+    let (within, rest) = x.dims().split_at(k);
+    let queries = numel(&indices.dims()[..indices.ndim() - 1]);
+    let flat = flat_positions(&indices, within).reshape(vec![queries.clone()]);
+    let table = x.reshape(vec![numel(within), numel(rest)]);
+    let updates = updates.reshape(vec![queries, numel(rest)]);
+    let written = match reduction(c)? {
+        None => table.index_copy(0, flat, updates),
+        Some(ScatterReduction::Sum) => table.index_add(0, flat, updates),
+        Some(r) => table.index_reduce(0, flat, updates, Combine::new(r)),
+    };
+    one(written.reshape(x.dims()))
+}
+
+fn top_k(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let k = match c.integers(1)? {
+        Some(list) => list.first().copied(),
+        None => Some(c.int("k", -1)?),
+    };
+    let k = k
+        .filter(|k| *k >= 0)
+        .ok_or_else(|| invalid("k must be one number, not negative"))?;
+    let at = c.axis("axis", -1, x.ndim())? as i64;
+    let unsigned = Unsigned::of(&x);
+    let x = unsigned.ordered(&unsigned.signed(&x));
+    let (values, indices) = x.topk(TopK::new(k).dim(at).largest(c.flag("largest", true)?));
+    let values = unsigned.back(unsigned.ordered(&values));
+    Ok(vec![values.into(), indices.into()])
+}
+
+fn compress(c: &Call) -> Results {
+    let (x, condition) = (c.tensor(0)?, c.tensor(1)?);
+    let positions = condition.nonzero().squeeze(1);
+    if c.attribute("axis").is_none() {
+        let flat = x.reshape(vec![numel(x.dims())]);
+        return one(flat.index_select(0, positions));
+    }
+    let at = c.axis("axis", 0, x.ndim())?;
+    one(x.index_select(at as i64, positions))
+}
+
+fn unique(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let flat = c.attribute("axis").is_none();
+    let at = if flat {
+        0
+    } else {
+        c.axis("axis", 0, x.ndim())?
+    };
+    let source = if flat {
+        x.reshape(vec![numel(x.dims())])
+    } else {
+        x
+    };
+    let (values, inverse, counts) = if flat {
+        source.unique(())
+    } else {
+        source.unique(at as i64)
+    };
+    values.check()?;
+    let (kinds, inverse) = (
+        values.dims()[at].clone(),
+        inverse.reshape(vec![source.dims()[at].clone()]),
+    );
+    // The first position of each.
+    let n = source.dims()[at].clone();
+    let positions = crate::value::iota(&n);
+    let last = Tensor::full(vec![kinds], i64::MAX, DType::I64);
+    let first = last.scatter_reduce(0, &inverse, positions, Combine::new(ScatterReduction::Amin));
+    if c.flag("sorted", true)? {
+        return Ok(vec![
+            values.into(),
+            first.into(),
+            inverse.into(),
+            counts.into(),
+        ]);
+    }
+    let order = first.argsort(0);
+    let rank = order.argsort(0);
+    Ok(vec![
+        values.index_select(at as i64, &order).into(),
+        first.index_select(0, &order).into(),
+        rank.index_select(0, inverse).into(),
+        counts.index_select(0, order).into(),
+    ])
+}

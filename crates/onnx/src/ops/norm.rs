@@ -1,0 +1,167 @@
+//! Normalisation.
+
+use super::Record;
+use super::conv::per_channel;
+use crate::call::{Call, Results, axes, one};
+use crate::fault::invalid;
+use crate::tensor;
+use kiln_base::{Dim, numel};
+use kiln_tensor::{Affine, DType, LocalResponse, Result, RunningStats, Tensor, keep};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "BatchNormalization" => batch_norm,
+        "GroupNormalization" => group_norm,
+        "InstanceNormalization" => |c| {
+            let how = RunningStats::new()
+                .weight(c.tensor(1)?)
+                .bias(c.tensor(2)?)
+                .eps(c.float("epsilon", 1e-5)?);
+            one(c.tensor(0)?.instance_norm_with(how))
+        },
+        "LRN" => local_response,
+        "LayerNormalization" => layer_norm,
+        "LpNormalization" => |c| {
+            let x = c.tensor(0)?;
+            let at = c.axis("axis", -1, x.ndim())?;
+            let norm = match c.int("p", 2)? {
+                1 => x.abs().sum(keep(at)),
+                2 => (&x * &x).sum(keep(at)).sqrt(),
+                p => return Err(invalid(format!("p must be 1 or 2, not {p}"))),
+            };
+            let y = &x / &norm;
+            // A vector of zeros stays one since release 1.20.
+            match c.version {
+                v if v < 25 => one(y),
+                _ => one(y.where_cond(norm.ne(0.0), x.zeros_like())),
+            }
+        },
+        "MeanVarianceNormalization" => |c| {
+            let x = c.tensor(0)?;
+            let list = axes(&c.ints("axes")?.unwrap_or(vec![0, 2, 3]), x.ndim())?;
+            let centred = &x - x.mean(keep(list.clone()));
+            let variance = (&centred * &centred).mean(keep(list));
+            one(centred / (variance.sqrt() + 1e-9))
+        },
+        "RMSNormalization" => |c| {
+            let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
+            let from = c.axis("axis", -1, x.ndim())?;
+            let over: Vec<usize> = (from..x.ndim()).collect();
+            let dtype = x.dtype();
+            let wide = x.to_dtype(stashed(c, dtype)?);
+            let mean = (&wide * &wide).mean(keep(over));
+            let normalised = (&wide / (mean + c.float("epsilon", 1e-5)?).sqrt()).to_dtype(dtype);
+            one(normalised * scale)
+        },
+        _ => return None,
+    })
+}
+
+/// Returns the dtype that statistics are computed in.
+fn stashed(c: &Call, dtype: DType) -> Result<DType> {
+    match c.int("stash_type", 1)? {
+        _ if !dtype.is_half() => Ok(dtype),
+        n => tensor::dtype(n),
+    }
+}
+
+fn batch_norm(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    if x.ndim() < 2 {
+        return Err(invalid(format!(
+            "needs a channel dim, and there are {} dims",
+            x.ndim()
+        )));
+    }
+    let spatial = x.ndim() - 2;
+    let channel = |i: usize| Ok::<_, kiln_tensor::Error>(per_channel(&c.tensor(i)?, spatial));
+    let (scale, bias, mean, var) = (channel(1)?, channel(2)?, channel(3)?, channel(4)?);
+    let dtype = x.dtype();
+    let eps = c.float("epsilon", 1e-5)?;
+    let normalised = |x: &Tensor, mean: &Tensor, var: &Tensor| {
+        let spread = (var + eps).rsqrt();
+        ((x - mean) * spread * &scale + &bias).to_dtype(dtype)
+    };
+    // Before version 14, only programs for training have further outputs.
+    if !c.flag("training_mode", false)? {
+        return one(normalised(&x, &mean, &var));
+    }
+    let over: Vec<usize> = (0..x.ndim()).filter(|a| *a != 1).collect();
+    let batch_mean = x.mean(keep(over.clone()));
+    let centred = &x - &batch_mean;
+    let batch_var = (&centred * &centred).mean(keep(over));
+    let momentum = c.float("momentum", 0.9)?;
+    let running = |old: Tensor, new: &Tensor| old * momentum + new.squeeze_all() * (1.0 - momentum);
+    let running_mean = running(c.tensor(3)?, &batch_mean);
+    let running_var = running(c.tensor(4)?, &batch_var);
+    let shape = c.tensor(3)?.dims().to_vec();
+    Ok(vec![
+        normalised(&x, &batch_mean, &batch_var).into(),
+        running_mean.reshape(&shape).into(),
+        running_var.reshape(&shape).into(),
+    ])
+}
+
+fn group_norm(c: &Call) -> Results {
+    let (x, scale, bias) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
+    let groups = c.int("num_groups", 0)?;
+    let channels = x.dims().get(1).and_then(Dim::as_const);
+    let channels = channels.filter(|n| groups > 0 && n % groups == 0);
+    let channels =
+        channels.ok_or_else(|| invalid(format!("{groups} groups don't divide the channels")))?;
+    // Before version 21, there is a number for each group.
+    let each = |t: Tensor| match c.version < 21 {
+        true => t.repeat_interleave(channels / groups, 0),
+        false => t,
+    };
+    let how = Affine::new()
+        .weight(each(scale))
+        .bias(each(bias))
+        .eps(c.float("epsilon", 1e-5)?);
+    one(x.group_norm_with(groups, how))
+}
+
+fn layer_norm(c: &Call) -> Results {
+    let (x, scale, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
+    let from = c.axis("axis", -1, x.ndim())?;
+    let eps = c.float("epsilon", 1e-5)?;
+    let last = &x.dims()[from..];
+    let sizes: Option<Vec<i64>> = last.iter().map(Dim::as_const).collect();
+    let fits = |t: &Tensor| t.dims() == last && t.dtype() == x.dtype();
+    if let (Some(sizes), false, false) = (sizes, c.wants(1), c.wants(2))
+        && fits(&scale)
+        && bias.as_ref().is_none_or(fits)
+    {
+        let how = Affine::new().weight(scale).bias(bias).eps(eps);
+        return one(x.layer_norm_with(sizes, how));
+    }
+    let over: Vec<usize> = (from..x.ndim()).collect();
+    let dtype = x.dtype();
+    let wide = x.to_dtype(stashed(c, dtype)?);
+    let mean = wide.mean(keep(over.clone()));
+    let centred = &wide - &mean;
+    let spread = ((&centred * &centred).mean(keep(over)) + eps).rsqrt();
+    let y = (centred * &spread).to_dtype(dtype) * scale;
+    let y = match bias {
+        Some(bias) => y + bias,
+        None => y,
+    };
+    Ok(vec![y.into(), mean.into(), spread.into()])
+}
+
+fn local_response(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let size = c.int("size", 0)?;
+    let how = LocalResponse::new(size)
+        .alpha(c.float("alpha", 1e-4)?)
+        .beta(c.float("beta", 0.75)?)
+        .k(c.float("bias", 1.0)?);
+    // Of an even number of channels, PyTorch has the odd one before, ONNX behind.
+    if size % 2 == 0 {
+        return one(x.flip(1).local_response_norm(how).flip(1));
+    }
+    if numel(x.dims()).is(0) {
+        return one(x);
+    }
+    one(x.local_response_norm(how))
+}

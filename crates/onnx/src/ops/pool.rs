@@ -1,0 +1,198 @@
+//! Pooling.
+
+use super::Record;
+use super::conv::Windows;
+use super::shape::constant_padded;
+use crate::call::{Call, Results, one};
+use crate::fault::{invalid, unsupported};
+use kiln_base::{Dim, numel};
+use kiln_tensor::{AvgPool, Conv, DType, Pool, Result, Scalar, Tensor, keep};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "AveragePool" => average,
+        "GlobalAveragePool" => |c| global(c, |x, a| x.mean(keep(a))),
+        "GlobalLpPool" => |c| {
+            let p = c.int("p", 2)? as f64;
+            global(c, |x, a| x.abs().pow(p).sum(keep(a)).pow(1.0 / p))
+        },
+        "GlobalMaxPool" => |c| global(c, |x, a| x.amax(keep(a))),
+        "LpPool" => lp,
+        "MaxPool" => max,
+        _ => return None,
+    })
+}
+
+fn global(c: &Call, f: impl Fn(&Tensor, Vec<usize>) -> Tensor) -> Results {
+    let x = c.tensor(0)?;
+    if x.ndim() < 3 {
+        return Err(invalid(format!("needs at least 3 dims, not {}", x.ndim())));
+    }
+    one(f(&x, (2..x.ndim()).collect()))
+}
+
+fn max(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let w = Windows::new(c, &x, None)?;
+    let spatial = w.kernel.len();
+    let ceil = c.flag("ceil_mode", false)?;
+    let direct =
+        w.is_symmetric() && (0..spatial).all(|a| (0..=w.kernel[a] / 2).contains(&w.before[a]));
+    if !direct && c.wants(1) {
+        return Err(unsupported(
+            "positions of maxima with different padding at both ends",
+        ));
+    }
+    let lowest = match x.dtype().int_range() {
+        Some((low, _)) => Scalar::Int(low as i64),
+        None => Scalar::Float(f64::NEG_INFINITY),
+    };
+    let padded = if direct {
+        x.clone()
+    } else {
+        w.padded(&x, lowest)
+    };
+    let how = Pool::new(w.kernel.clone())
+        .stride(w.strides.clone())
+        .dilation(w.dilations.clone())
+        .padding(if direct {
+            w.before.clone()
+        } else {
+            vec![0; spatial]
+        })
+        .ceil_mode(ceil);
+    if !c.wants(1) {
+        return match spatial {
+            1 => one(padded.max_pool1d(how)),
+            2 => one(padded.max_pool2d(how)),
+            3 => one(padded.max_pool3d(how)),
+            n => Err(unsupported(format!("pooling over {n} dims"))),
+        };
+    }
+    let (y, at) = match spatial {
+        1 => padded.max_pool1d_with_indices(how),
+        2 => padded.max_pool2d_with_indices(how),
+        3 => padded.max_pool3d_with_indices(how),
+        n => return Err(unsupported(format!("pooling over {n} dims"))),
+    };
+    // Positions count over the whole input.
+    let plane = numel(&x.dims()[2..]).as_const();
+    let plane = plane.ok_or_else(|| invalid("positions of maxima need known sizes"))?;
+    let at = match (c.int("storage_order", 0)?, &x.dims()[2..]) {
+        (0, _) => at,
+        (_, [Dim::Const(h), Dim::Const(width)]) => {
+            let row = at.floor_divide(*width);
+            at.remainder(*width) * *h + row
+        }
+        _ => return Err(unsupported("column-major positions of other than 2 dims")),
+    };
+    let mut first = vec![Dim::ONE; x.ndim()];
+    first[..2].clone_from_slice(&x.dims()[..2]);
+    let images = crate::value::iota(&numel(&x.dims()[..2])).reshape(first) * plane;
+    Ok(vec![y.into(), (at + images).into()])
+}
+
+/// Sums over windows of any axes, by a convolution with ones. The input has its border already.
+fn window_sum(x: &Tensor, w: &Windows) -> Result<Tensor> {
+    let [n, channels, rest @ ..] = x.dims() else {
+        return Err(invalid("needs channels"));
+    };
+    let planes = [&[n * channels, Dim::ONE], rest].concat();
+    let kernel: Vec<Dim> = [1, 1]
+        .iter()
+        .chain(&w.kernel)
+        .map(|k| Dim::Const(*k))
+        .collect();
+    let ones = Tensor::ones(kernel, x.dtype());
+    let how = Conv::new()
+        .stride(w.strides.clone())
+        .dilation(w.dilations.clone());
+    let planes = x.reshape(planes);
+    let sums = match w.kernel.len() {
+        1 => planes.conv1d_with(ones, how),
+        2 => planes.conv2d_with(ones, how),
+        3 => planes.conv3d_with(ones, how),
+        n => return Err(unsupported(format!("pooling over {n} dims"))),
+    };
+    sums.check()?;
+    let shape = [&[n.clone(), channels.clone()], &sums.dims()[2..]].concat();
+    Ok(sums.reshape(shape))
+}
+
+/// Returns the elements behind the border that a last window needs, which starts within the input or the border
+/// before it.
+fn ceil_border(x: &Tensor, w: &Windows) -> Result<Vec<i64>> {
+    let each = |a: usize| {
+        let n = x.dims()[a + 2].as_const();
+        let n = n.ok_or_else(|| invalid("ceil_mode needs known sizes"))?;
+        let (all, stride) = (n + w.before[a] + w.after[a] - w.extent(a), w.strides[a]);
+        let mut count = (all + stride - 1).div_euclid(stride) + 1;
+        if (count - 1) * stride >= n + w.before[a] {
+            count -= 1;
+        }
+        Ok(((count - 1) * stride - all).max(0))
+    };
+    (0..w.kernel.len()).map(each).collect()
+}
+
+fn average(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let w = Windows::new(c, &x, None)?;
+    let spatial = w.kernel.len();
+    let (ceil, counts_border) = (
+        c.flag("ceil_mode", false)?,
+        c.flag("count_include_pad", false)?,
+    );
+    let plain = w.dilations.iter().all(|d| *d == 1)
+        && w.is_symmetric()
+        && (0..spatial).all(|a| (0..=w.kernel[a] / 2).contains(&w.before[a]));
+    if plain {
+        let how = AvgPool::new(w.kernel.clone())
+            .stride(w.strides.clone())
+            .padding(w.before.clone())
+            .ceil_mode(ceil)
+            .count_include_pad(counts_border);
+        return match spatial {
+            1 => one(x.avg_pool1d(how)),
+            2 => one(x.avg_pool2d(how)),
+            3 => one(x.avg_pool3d(how)),
+            n => Err(unsupported(format!("pooling over {n} dims"))),
+        };
+    }
+    let extra = if ceil {
+        ceil_border(&x, &w)?
+    } else {
+        vec![0; spatial]
+    };
+    let none = vec![0; spatial];
+    let bordered = |t: &Tensor, inner: Scalar| {
+        let t = w.padded(t, inner);
+        constant_padded(&t, &w.axes(), &none, &extra, Scalar::Int(0))
+    };
+    let mut plane = x.dims().to_vec();
+    (plane[0], plane[1]) = (Dim::ONE, Dim::ONE);
+    let counted = Tensor::ones(plane, x.dtype());
+    let counts = window_sum(&bordered(&counted, Scalar::Float(counts_border.into())), &w)?;
+    one(window_sum(&bordered(&x, Scalar::Int(0)), &w)? / counts)
+}
+
+fn lp(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let w = Windows::new(c, &x, None)?;
+    let p = c.int("p", 2)? as f64;
+    let extra = match c.flag("ceil_mode", false)? {
+        true => ceil_border(&x, &w)?,
+        false => vec![0; w.kernel.len()],
+    };
+    let powers = x.abs().pow(p);
+    let powers = w.padded(&powers, Scalar::Int(0));
+    let none = vec![0; w.kernel.len()];
+    let powers = constant_padded(&powers, &w.axes(), &none, &extra, Scalar::Int(0));
+    let dtype = x.dtype();
+    let wide = if dtype.is_half() {
+        powers.to_dtype(DType::F32)
+    } else {
+        powers
+    };
+    one(window_sum(&wide, &w)?.pow(1.0 / p).to_dtype(dtype))
+}

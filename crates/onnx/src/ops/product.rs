@@ -1,0 +1,45 @@
+//! Matrix products.
+
+use super::Record;
+use crate::call::{Call, Results, one};
+use crate::fault::invalid;
+use kiln_tensor::{Tensor, einsum};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        #[cfg(feature = "linalg")]
+        "Det" => |c| one(c.tensor(0)?.det()),
+        "Einsum" => |c| {
+            one(einsum(
+                &c.text("equation", "")?.replace(' ', ""),
+                c.tensors(0)?,
+            ))
+        },
+        "Gemm" => gemm,
+        "MatMul" => |c| one(c.tensor(0)?.matmul(c.tensor(1)?)),
+        _ => return None,
+    })
+}
+
+fn gemm(c: &Call) -> Results {
+    let (a, b) = (c.tensor(0)?, c.tensor(1)?);
+    if a.ndim() != 2 || b.ndim() != 2 {
+        return Err(invalid(format!(
+            "needs matrices, not {} and {} dims",
+            a.ndim(),
+            b.ndim()
+        )));
+    }
+    let a = if c.flag("transA", false)? { a.t() } else { a };
+    let b = if c.flag("transB", false)? { b.t() } else { b };
+    let scaled = |t: Tensor, by: f64| match () {
+        _ if by == 1.0 => t,
+        _ if t.dtype().is_float() => t * by,
+        _ => t * by as i64,
+    };
+    let product = scaled(a.matmul(b), c.float("alpha", 1.0)?);
+    match c.optional(2)? {
+        Some(bias) => one(product + scaled(bias, c.float("beta", 1.0)?)),
+        None => one(product),
+    }
+}

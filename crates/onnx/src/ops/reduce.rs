@@ -1,0 +1,159 @@
+//! Reductions, and softmax, which is two.
+
+use super::Record;
+use crate::call::{Call, Results, axes, one};
+use crate::fault::invalid;
+use kiln_base::Dim;
+use kiln_tensor::{DType, Result, Scalar, Tensor, keep};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "ReduceL1" => |c| reduced(c, |x, a| x.abs().sum(keep(a)), Scalar::Int(0)),
+        "ReduceL2" => |c| float_reduced(c, |x, a| (x * x).sum(keep(a)).sqrt(), Scalar::Int(0)),
+        "ReduceLogSum" => |c| {
+            float_reduced(
+                c,
+                |x, a| x.sum(keep(a)).log(),
+                Scalar::Float(f64::NEG_INFINITY),
+            )
+        },
+        "ReduceLogSumExp" => |c| {
+            float_reduced(
+                c,
+                |x, a| x.logsumexp(keep(a)),
+                Scalar::Float(f64::NEG_INFINITY),
+            )
+        },
+        "ReduceMax" => |c| extreme(c, |x, a| x.amax(keep(a)), false),
+        "ReduceMean" => |c| float_reduced(c, |x, a| x.mean(keep(a)), Scalar::Float(f64::NAN)),
+        "ReduceMin" => |c| extreme(c, |x, a| x.amin(keep(a)), true),
+        "ReduceProd" => |c| reduced(c, |x, a| x.prod(keep(a)), Scalar::Int(1)),
+        "ReduceSum" => |c| reduced(c, |x, a| x.sum(keep(a)), Scalar::Int(0)),
+        "ReduceSumSquare" => |c| reduced(c, |x, a| (x * x).sum(keep(a)), Scalar::Int(0)),
+
+        "ArgMax" => |c| arg(c, |x, a| x.argmax(keep(a))),
+        "ArgMin" => |c| arg(c, |x, a| x.argmin(keep(a))),
+        "Hardmax" => |c| {
+            along_axis(c, |x, a| {
+                let best = x.argmax(keep(a));
+                x.zeros_like().scatter(a, best, 1)
+            })
+        },
+        "LogSoftmax" => |c| along_axis(c, |x, a| x.log_softmax(a)),
+        "Softmax" => |c| along_axis(c, |x, a| x.softmax(a)),
+        "CumSum" => cumsum,
+        _ => return None,
+    })
+}
+
+/// A reduction of `c`'s axes. `f` keeps them with size 1; `empty` is the reduction of nothing.
+fn reduced(c: &Call, f: impl Fn(&Tensor, &[i64]) -> Tensor, empty: Scalar) -> Results {
+    let x = c.tensor(0)?;
+    let list = c.integers_or(1, "axes")?.unwrap_or_default();
+    if list.is_empty() && c.flag("noop_with_empty_axes", false)? {
+        // Of each element by itself: without an axis, but not without its function.
+        return one(f(&x.unsqueeze(-1), &[-1]).squeeze(-1).to_dtype(x.dtype()));
+    }
+    let list = match list.is_empty() {
+        true => (0..x.ndim()).collect(),
+        false => axes(&list, x.ndim())?,
+    };
+    let dims: Vec<i64> = list.iter().map(|a| *a as i64).collect();
+    let y = if dims.is_empty() {
+        f(&x.unsqueeze(-1), &[-1]).squeeze(-1)
+    } else if list.iter().any(|a| x.dims()[*a].is(0)) {
+        let mut shape = x.dims().to_vec();
+        list.iter().for_each(|a| shape[*a] = Dim::ONE);
+        Tensor::full(shape, empty, x.dtype())
+    } else {
+        f(&x, &dims)
+    };
+    // Integer sums are of the operand's dtype in ONNX.
+    let y = y.to_dtype(x.dtype());
+    match c.flag("keepdims", true)? || dims.is_empty() {
+        true => one(y),
+        false => one(y.squeeze(dims)),
+    }
+}
+
+/// A reduction that is computed in floats, and rounded towards 0 for integers.
+fn float_reduced(c: &Call, f: impl Fn(&Tensor, &[i64]) -> Tensor, empty: Scalar) -> Results {
+    let wide = |x: &Tensor, a: &[i64]| match x.dtype().is_float() {
+        true => f(x, a),
+        false => f(&x.to_dtype(DType::F64), a),
+    };
+    reduced(c, wide, empty)
+}
+
+fn extreme(c: &Call, f: impl Fn(&Tensor, &[i64]) -> Tensor, is_min: bool) -> Results {
+    let dtype = c.tensor(0)?.dtype();
+    let empty = match dtype.int_range() {
+        Some((_, high)) if is_min => Scalar::Int(i64::try_from(high).unwrap_or(i64::MAX)),
+        Some((low, _)) => Scalar::Int(low as i64),
+        None if dtype == DType::Bool => Scalar::Bool(is_min),
+        None if is_min => Scalar::Float(f64::INFINITY),
+        None => Scalar::Float(f64::NEG_INFINITY),
+    };
+    reduced(c, f, empty)
+}
+
+fn arg(c: &Call, f: impl Fn(&Tensor, i64) -> Tensor) -> Results {
+    let x = c.tensor(0)?;
+    let at = c.axis("axis", 0, x.ndim())? as i64;
+    let y = match c.flag("select_last_index", false)? {
+        false => f(&x, at),
+        true => {
+            let last = &x.dims()[at as usize] - &Dim::ONE;
+            let last = last
+                .as_const()
+                .ok_or_else(|| invalid("the last index needs a known size"))?;
+            f(&x.flip(at), at).rsub(last)
+        }
+    };
+    match c.flag("keepdims", true)? {
+        true => one(y),
+        false => one(y.squeeze(at)),
+    }
+}
+
+/// An operator along an axis. Before version 13, all axes from it on are one.
+fn along_axis(c: &Call, f: impl Fn(&Tensor, i64) -> Tensor) -> Results {
+    let x = c.tensor(0)?;
+    if c.version >= 13 {
+        return one(f(&x, c.axis("axis", -1, x.ndim())? as i64));
+    }
+    let at = c.axis("axis", 1, x.ndim())?;
+    let shape = x.dims().to_vec();
+    let rows = kiln_base::numel(&shape[..at]);
+    let columns = kiln_base::numel(&shape[at..]);
+    one(f(&x.reshape(vec![rows, columns]), 1).reshape(shape))
+}
+
+fn cumsum(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let list = c
+        .integers(1)?
+        .ok_or_else(|| invalid("the axis is missing"))?;
+    let at = axes(&list, x.ndim())?;
+    let [at] = at[..] else {
+        return Err(invalid("needs one axis"));
+    };
+    let at = at as i64;
+    let backwards = c.flag("reverse", false)?;
+    let flipped = |t: Tensor| if backwards { t.flip(at) } else { t };
+    let source = flipped(x.clone());
+    let sums = source.cumsum(at).to_dtype(x.dtype());
+    let sums = match c.flag("exclusive", false)? {
+        true => exclusive(&sums, at)?,
+        false => sums,
+    };
+    one(flipped(sums))
+}
+
+/// Moves sums by one position along an axis, behind a 0.
+fn exclusive(sums: &Tensor, at: i64) -> Result<Tensor> {
+    let mut pad = vec![0i64; 2 * (sums.ndim() - at as usize)];
+    let end = pad.len();
+    (pad[end - 2], pad[end - 1]) = (1, -1);
+    Ok(sums.pad(pad, kiln_tensor::PadMode::ZEROS))
+}

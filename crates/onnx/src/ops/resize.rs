@@ -1,0 +1,287 @@
+//! Resizing: along each axis, a weighted sum of neighbours.
+
+use super::Record;
+use crate::call::{Call, Results, axes, one};
+use crate::fault::invalid;
+use kiln_base::Dim;
+use kiln_tensor::{DType, Result, Tensor};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "Resize" => resize,
+        "Upsample" => resize,
+        _ => return None,
+    })
+}
+
+/// The mapping of positions to the input, and the weights of neighbours there.
+struct Resize<'a> {
+    coordinates: &'a str,
+    mode: &'a str,
+    nearest: &'a str,
+    cubic_a: f64,
+    antialias: bool,
+    exclude_outside: bool,
+}
+
+/// An axis that is resized.
+struct Axis {
+    at: usize,
+    n: i64,
+    out: i64,
+    scale: f64,
+    /// The first and last position of the region, as a part of the axis.
+    region: (f64, f64),
+}
+
+fn resize(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let rank = x.ndim();
+    let old = c.version < 11;
+    let list = match c.ints("axes")? {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).collect(),
+    };
+    let filled = |numbers: Option<Vec<f64>>| numbers.filter(|l| !l.is_empty());
+    let (scales, sizes, region) = match old {
+        true => {
+            let attribute = if c.version < 9 {
+                c.floats("scales")?
+            } else {
+                None
+            };
+            (filled(attribute.or(c.numbers(1)?)), None, None)
+        }
+        false => (
+            filled(c.numbers(2)?),
+            filled(c.numbers(3)?),
+            filled(c.numbers(1)?),
+        ),
+    };
+    let how = Resize {
+        coordinates: match old {
+            true => "asymmetric",
+            false => c.text("coordinate_transformation_mode", "half_pixel")?,
+        },
+        mode: c.text("mode", "nearest")?,
+        nearest: match old {
+            true => "floor",
+            false => c.text("nearest_mode", "round_prefer_floor")?,
+        },
+        cubic_a: c.float("cubic_coeff_a", -0.75)?,
+        antialias: c.flag("antialias", false)?,
+        exclude_outside: c.flag("exclude_outside", false)?,
+    };
+    let crops = how.coordinates == "tf_crop_and_resize";
+    if crops && region.as_ref().is_none_or(|r| r.len() != 2 * list.len()) {
+        return Err(invalid("tf_crop_and_resize needs a region"));
+    }
+    let known = |at: usize| {
+        let n = x.dims()[at].as_const();
+        n.filter(|n| *n > 0)
+            .ok_or_else(|| invalid("needs sizes that are known and not 0"))
+    };
+    // Axes whose size stays are left alone, whatever it is.
+    let mut resized: Vec<Axis> = Vec::new();
+    match (&scales, &sizes) {
+        (Some(scales), None) if scales.len() == list.len() => {
+            for (i, at) in list.iter().enumerate() {
+                if scales[i] == 1.0 && !crops {
+                    continue;
+                }
+                let n = known(*at)?;
+                let out = (n as f64 * scales[i]).floor();
+                if !(0.0..1e9).contains(&out) {
+                    return Err(invalid(format!("can't resize {n} by {}", scales[i])));
+                }
+                let (out, scale, region) = (out as i64, scales[i], (0.0, 1.0));
+                resized.push(Axis {
+                    at: *at,
+                    n,
+                    out,
+                    scale,
+                    region,
+                });
+            }
+        }
+        (None, Some(sizes)) if sizes.len() == list.len() => {
+            let mut factors = Vec::new();
+            for (at, size) in list.iter().zip(sizes) {
+                factors.push(size / known(*at)? as f64);
+            }
+            let kept = match c.text("keep_aspect_ratio_policy", "stretch")? {
+                "stretch" => None,
+                "not_larger" => factors.iter().copied().reduce(f64::min),
+                "not_smaller" => factors.iter().copied().reduce(f64::max),
+                other => return Err(invalid(format!("there is no policy {other:?}"))),
+            };
+            for (i, at) in list.iter().enumerate() {
+                let n = known(*at)?;
+                let (scale, out) = match kept {
+                    Some(scale) => (scale, (scale * n as f64 + 0.5).floor() as i64),
+                    None => (factors[i], sizes[i] as i64),
+                };
+                if !(0..1_000_000_000).contains(&out) {
+                    return Err(invalid(format!("can't resize {n} to {out}")));
+                }
+                resized.push(Axis {
+                    at: *at,
+                    n,
+                    out,
+                    scale,
+                    region: (0.0, 1.0),
+                });
+            }
+        }
+        _ => return Err(invalid("needs scales or sizes, one for each axis")),
+    }
+    if let (true, Some(region)) = (crops, region) {
+        for axis in &mut resized {
+            let i = list.iter().position(|a| *a == axis.at).unwrap_or(0);
+            axis.region = (region[i], region[i + list.len()]);
+        }
+    }
+    let dtype = x.dtype();
+    let outside_value = c.float("extrapolation_value", 0.0)?;
+    let exact = how.mode == "nearest";
+    let mut y = if exact || dtype.is_float() {
+        x
+    } else {
+        x.to_dtype(DType::F32)
+    };
+    for axis in resized {
+        if axis.n == axis.out && axis.scale == 1.0 && axis.region == (0.0, 1.0) {
+            continue;
+        }
+        let positions: Vec<f64> = (0..axis.out)
+            .map(|i| how.position(&axis, i as f64))
+            .collect::<Result<_>>()?;
+        y = how.along(&y, &axis, &positions)?;
+        if crops {
+            let last = (axis.n - 1) as f64;
+            let outside: Vec<bool> = positions.iter().map(|p| *p < 0.0 || *p > last).collect();
+            if outside.contains(&true) {
+                let mask = Tensor::from(outside).reshape(shape_along(&y, axis.at, axis.out));
+                y = y.masked_fill(mask, outside_value);
+            }
+        }
+    }
+    one(y.to_dtype(dtype))
+}
+
+/// Returns the shape with which a vector broadcasts along an axis.
+fn shape_along(t: &Tensor, at: usize, n: i64) -> Vec<Dim> {
+    let mut shape = vec![Dim::ONE; t.ndim()];
+    shape[at] = Dim::Const(n);
+    shape
+}
+
+impl Resize<'_> {
+    /// Returns the position in the input of a position of the result.
+    fn position(&self, axis: &Axis, i: f64) -> Result<f64> {
+        let (n, last) = (axis.n as f64, (axis.n - 1) as f64);
+        let out = axis.scale * n;
+        Ok(match self.coordinates {
+            "half_pixel" => (i + 0.5) / axis.scale - 0.5,
+            "half_pixel_symmetric" => {
+                let adjustment = axis.out as f64 / out;
+                n / 2.0 * (1.0 - adjustment) + (i + 0.5) / axis.scale - 0.5
+            }
+            "pytorch_half_pixel" if out > 1.0 => (i + 0.5) / axis.scale - 0.5,
+            "pytorch_half_pixel" => -0.5,
+            "align_corners" if out == 1.0 => 0.0,
+            "align_corners" => i * last / (out - 1.0),
+            "asymmetric" => i / axis.scale,
+            "tf_crop_and_resize" => {
+                let (start, end) = axis.region;
+                let within = match out == 1.0 {
+                    true => (end - start) * last / 2.0,
+                    false => i * (end - start) * last / (out - 1.0),
+                };
+                within + start * last
+            }
+            other => return Err(invalid(format!("there is no coordinate mode {other:?}"))),
+        })
+    }
+
+    fn along(&self, x: &Tensor, axis: &Axis, positions: &[f64]) -> Result<Tensor> {
+        let at = axis.at as i64;
+        let inside = |p: f64| (p as i64).clamp(0, axis.n - 1);
+        if self.mode == "nearest" {
+            let nearest = |p: &f64| {
+                Ok(inside(match self.nearest {
+                    "round_prefer_floor" => (p - 0.5).ceil(),
+                    "round_prefer_ceil" => (p + 0.5).floor(),
+                    "floor" => p.floor(),
+                    "ceil" => p.ceil(),
+                    other => return Err(invalid(format!("there is no nearest_mode {other:?}"))),
+                }))
+            };
+            let index: Vec<i64> = positions.iter().map(nearest).collect::<Result<_>>()?;
+            return Ok(x.index_select(at, Tensor::from(index)));
+        }
+        let support = match self.mode {
+            "linear" => 1.0,
+            "cubic" => 2.0,
+            other => return Err(invalid(format!("there is no mode {other:?}"))),
+        };
+        let squeeze = if self.antialias {
+            axis.scale.min(1.0)
+        } else {
+            1.0
+        };
+        let first = (-support / squeeze).floor() + 1.0;
+        let offsets = (2.0 * (1.0 - first)) as usize;
+        let mut weights = vec![vec![0.0; positions.len()]; offsets];
+        let mut indices = vec![vec![0i64; positions.len()]; offsets];
+        for (i, p) in positions.iter().enumerate() {
+            let base = p.floor();
+            for k in 0..offsets {
+                let offset = first + k as f64;
+                let index = base + offset;
+                let is_outside = index < 0.0 || index > (axis.n - 1) as f64;
+                indices[k][i] = inside(index);
+                if !(self.exclude_outside && is_outside) {
+                    weights[k][i] = self.weight((offset - (p - base)) * squeeze);
+                }
+            }
+            let sum: f64 = weights.iter().map(|w| w[i]).sum();
+            if (self.antialias || self.exclude_outside) && sum != 0.0 {
+                weights.iter_mut().for_each(|w| w[i] /= sum);
+            }
+        }
+        let shape = shape_along(x, axis.at, axis.out);
+        // Many neighbours are a product with a matrix.
+        if offsets > 4 {
+            let mut matrix = vec![0f64; (axis.n * axis.out) as usize];
+            for (w, index) in weights.iter().zip(&indices) {
+                for (i, (w, j)) in w.iter().zip(index).enumerate() {
+                    matrix[i * axis.n as usize + *j as usize] += w;
+                }
+            }
+            let matrix = Tensor::from_slice(&matrix, [axis.out, axis.n]).to_dtype(x.dtype());
+            return Ok(x.movedim(at, -1).matmul(matrix.t()).movedim(-1, at));
+        }
+        let mut sum: Option<Tensor> = None;
+        for (w, index) in weights.into_iter().zip(indices) {
+            let w = Tensor::from(w).to_dtype(x.dtype()).reshape(&shape);
+            let term = x.index_select(at, Tensor::from(index)) * w;
+            sum = Some(match sum {
+                Some(sum) => sum + term,
+                None => term,
+            });
+        }
+        Ok(sum.unwrap_or_else(|| x.clone()))
+    }
+
+    /// Returns the weight of a neighbour at a distance (cubic: Keys, 1981).
+    fn weight(&self, distance: f64) -> f64 {
+        let (d, a) = (distance.abs(), self.cubic_a);
+        match self.mode {
+            "linear" => (1.0 - d).max(0.0),
+            _ if d <= 1.0 => ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0,
+            _ if d < 2.0 => ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a,
+            _ => 0.0,
+        }
+    }
+}

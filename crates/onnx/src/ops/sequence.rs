@@ -1,0 +1,127 @@
+//! Sequences and optional values.
+
+use super::Record;
+use crate::call::{Call, Results, axis, one};
+use crate::fault::invalid;
+use crate::value::{Element, Known, Value};
+use kiln_base::Dim;
+use kiln_tensor::{DType, Result, Tensor, cat, stack};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "ConcatFromSequence" => |c| {
+            let list = tensors(c)?;
+            match c.flag("new_axis", false)? {
+                true => one(stack(list, c.int("axis", 0)?)),
+                false => one(cat(list, c.int("axis", 0)?)),
+            }
+        },
+        "Optional" => |c| match c.has(0) {
+            true => Ok(vec![c.value(0)?.clone()]),
+            false => Ok(vec![Value::Nothing]),
+        },
+        "OptionalGetElement" => |c| match c.value(0)? {
+            Value::Nothing => Err(invalid("the optional has no content")),
+            value => Ok(vec![value.clone()]),
+        },
+        "OptionalHasElement" => |c| {
+            let has = Element::Int(Dim::Const(c.has(0).into()));
+            Ok(vec![known(DType::Bool, has)])
+        },
+        "SequenceAt" => |c| {
+            let list = sequence(c, 0)?;
+            let at = position(c, 1, list.len(), false)?;
+            Ok(vec![list[at].clone()])
+        },
+        "SequenceConstruct" => |c| {
+            let list = (0..c.inputs.len()).map(|i| c.value(i).cloned());
+            Ok(vec![Value::Sequence(list.collect::<Result<_>>()?)])
+        },
+        "SequenceEmpty" => |_| Ok(vec![Value::Sequence(Vec::new())]),
+        "SequenceErase" => |c| {
+            let mut list = sequence(c, 0)?.to_vec();
+            let at = match c.has(1) {
+                true => position(c, 1, list.len(), false)?,
+                false => list
+                    .len()
+                    .checked_sub(1)
+                    .ok_or_else(|| invalid("the sequence is empty"))?,
+            };
+            list.remove(at);
+            Ok(vec![Value::Sequence(list)])
+        },
+        "SequenceInsert" => |c| {
+            let mut list = sequence(c, 0)?.to_vec();
+            let at = match c.has(2) {
+                true => position(c, 2, list.len(), true)?,
+                false => list.len(),
+            };
+            list.insert(at, c.value(1)?.clone());
+            Ok(vec![Value::Sequence(list)])
+        },
+        "SequenceLength" => |c| {
+            let length = Element::Int(Dim::Const(sequence(c, 0)?.len() as i64));
+            Ok(vec![known(DType::I64, length)])
+        },
+        "SplitToSequence" => split,
+        _ => return None,
+    })
+}
+
+fn known(dtype: DType, element: Element) -> Value {
+    Known {
+        dtype,
+        shape: vec![],
+        elements: vec![element],
+    }
+    .into()
+}
+
+fn sequence<'a>(c: &'a Call, i: usize) -> Result<&'a [Value]> {
+    match c.value(i)? {
+        Value::Sequence(list) => Ok(list),
+        _ => Err(invalid(format!("input {i} is no sequence"))),
+    }
+}
+
+fn tensors(c: &Call) -> Result<Vec<Tensor>> {
+    let tensor = |v: &Value| match v {
+        Value::Tensor(t) => Ok(t.tensor()),
+        _ => Err(invalid("an element is no tensor")),
+    };
+    sequence(c, 0)?.iter().map(tensor).collect()
+}
+
+/// Returns a position from an input; negative ones count from the end.
+fn position(c: &Call, i: usize, len: usize, end: bool) -> Result<usize> {
+    let at = c.integers(i)?.and_then(|l| l.first().copied());
+    let at = at.ok_or_else(|| invalid("the position is missing"))?;
+    let from_start = if at < 0 { at + len as i64 } else { at };
+    match usize::try_from(from_start) {
+        Ok(p) if p < len || end && p == len => Ok(p),
+        _ => Err(invalid(format!("the position {at} is not one of {len}"))),
+    }
+}
+
+fn split(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let at = axis(c.int("axis", 0)?, x.ndim())?;
+    let n = x.dims()[at].as_const();
+    let n = n.ok_or_else(|| invalid("needs a known size"))?;
+    let one_each = !c.has(1);
+    let sizes: Vec<i64> = match c.integers(1)? {
+        None => vec![1; usize::try_from(n).unwrap_or(0)],
+        Some(list) if c.traced(1)?.tensor().ndim() == 0 => {
+            let size = list.first().copied().filter(|s| *s > 0);
+            let size = size.ok_or_else(|| invalid("parts must have a positive size"))?;
+            (0..(n + size - 1) / size)
+                .map(|i| size.min(n - i * size))
+                .collect()
+        }
+        Some(list) => list,
+    };
+    let squeezed = one_each && !c.flag("keepdims", true)?;
+    let parts = x.split_with_sizes(sizes, at as i64).into_iter();
+    let parts = parts.map(|t| if squeezed { t.squeeze(at as i64) } else { t });
+    Ok(vec![Value::Sequence(parts.map(Value::from).collect())])
+}

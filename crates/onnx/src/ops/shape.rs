@@ -1,0 +1,453 @@
+//! Operators that move elements.
+
+use super::Record;
+use crate::call::{Call, Results, axes, axis, one};
+use crate::fault::{invalid, unsupported};
+use crate::value::{Value, iota};
+use kiln_base::{Dim, numel};
+use kiln_tensor::{Index, PadMode, Result, Scalar, Tensor, cat, step};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "CenterCropPad" => center_crop_pad,
+        "Concat" => |c| {
+            let all = c.tensors(0)?;
+            let rank = all.first().map_or(0, Tensor::ndim);
+            one(cat(all, c.axis("axis", 1, rank)? as i64))
+        },
+        "DepthToSpace" => depth_to_space,
+        "Expand" => expand,
+        "Flatten" => |c| {
+            let x = c.tensor(0)?;
+            let rank = x.ndim() as i64;
+            let at = c.int("axis", 1)?;
+            let at = if at < 0 { at + rank } else { at };
+            if !(0..=rank).contains(&at) {
+                return Err(invalid(format!("the axis {at} is not one of {rank} dims")));
+            }
+            let (rows, columns) = x.dims().split_at(at as usize);
+            one(x.reshape(vec![numel(rows), numel(columns)]))
+        },
+        "Identity" => |c| Ok(vec![c.value(0)?.clone()]),
+        "Pad" => pad,
+        "Reshape" => reshape,
+        "ReverseSequence" => reverse_sequence,
+        "Slice" => slice,
+        "SpaceToDepth" => space_to_depth,
+        "Split" => split,
+        "Squeeze" => |c| {
+            let x = c.tensor(0)?;
+            match c.integers_or(1, "axes")? {
+                Some(list) => one(x.squeeze(list)),
+                None => one(x.squeeze_all()),
+            }
+        },
+        "Tile" => tile,
+        "Transpose" => |c| {
+            let x = c.tensor(0)?;
+            let reversed = || (0..x.ndim() as i64).rev().collect();
+            one(x.permute(c.ints("perm")?.unwrap_or_else(reversed)))
+        },
+        "Unsqueeze" => |c| {
+            let x = c.tensor(0)?;
+            let list = c.integers_or(1, "axes")?;
+            let list = list.ok_or_else(|| invalid("the axes are missing"))?;
+            let mut list = axes(&list, x.ndim() + list.len())?;
+            list.sort_unstable();
+            one(list.iter().fold(x, |x, a| x.unsqueeze(*a)))
+        },
+        _ => return None,
+    })
+}
+
+fn reshape(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let wanted = match c.sizes(1)? {
+        Some(sizes) => sizes,
+        None => {
+            let list = c
+                .ints("shape")?
+                .ok_or_else(|| invalid("the shape is missing"))?;
+            list.into_iter().map(Dim::Const).collect()
+        }
+    };
+    let mut shape = wanted;
+    if !c.flag("allowzero", false)? {
+        for (i, d) in shape.iter_mut().enumerate() {
+            if d.is(0) {
+                let own = x.dims().get(i);
+                *d = own
+                    .ok_or_else(|| invalid(format!("there is no dim {i} to copy")))?
+                    .clone();
+            }
+        }
+    }
+    let unknown: Vec<usize> = (0..shape.len()).filter(|i| shape[*i].is(-1)).collect();
+    if let [at] = unknown[..] {
+        let rest = shape
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| *i != at)
+            .map(|(_, d)| d.clone());
+        let rest = numel(&rest.collect::<Vec<_>>());
+        let all = numel(x.dims());
+        shape[at] = match all.div_exact(&rest) {
+            Ok(d) => d,
+            // Nothing is divided into nothing.
+            Err(_) if all.is(0) => Dim::ZERO,
+            Err(e) => return Err(invalid(e.to_string())),
+        };
+    }
+    one(x.reshape(shape))
+}
+
+fn expand(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let wanted = c.sizes(1)?.ok_or_else(|| invalid("the shape is missing"))?;
+    one(expanded(&x, &wanted))
+}
+
+/// Broadcasts a tensor with a shape.
+fn expanded(x: &Tensor, wanted: &[Dim]) -> Tensor {
+    let rank = wanted.len().max(x.ndim());
+    let mut shape = vec![Dim::ONE; rank];
+    shape[rank - wanted.len()..].clone_from_slice(wanted);
+    for (s, d) in shape[rank - x.ndim()..].iter_mut().zip(x.dims()) {
+        if s.is(1) {
+            *s = d.clone();
+        }
+    }
+    x.expand(shape)
+}
+
+fn tile(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    if c.version < 6 {
+        return Err(unsupported("Tile before version 6"));
+    }
+    let repeats = c
+        .integers(1)?
+        .ok_or_else(|| invalid("the repeats are missing"))?;
+    if repeats.len() != x.ndim() {
+        return Err(invalid(format!(
+            "{} repeats for {} dims",
+            repeats.len(),
+            x.ndim()
+        )));
+    }
+    one(x.tile(repeats))
+}
+
+fn split(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let at = c.axis("axis", 0, x.ndim())?;
+    let sizes = match c.integers_or(1, "split")? {
+        Some(sizes) => sizes,
+        None => {
+            let parts = c.int("num_outputs", c.node.output.len() as i64)?.max(1);
+            let n = x.dims()[at].as_const();
+            let n = n.ok_or_else(|| invalid("equal parts need a known size"))?;
+            let size = (n + parts - 1) / parts;
+            (0..parts)
+                .map(|i| size.min((n - i * size).max(0)))
+                .collect()
+        }
+    };
+    let parts = x.split_with_sizes(sizes, at as i64);
+    Ok(parts.into_iter().map(Value::from).collect())
+}
+
+fn slice(c: &Call) -> Results {
+    let mut x = c.tensor(0)?;
+    let missing = || invalid("the starts or ends are missing");
+    let sizes = |i: usize, name: &str| match c.sizes(i)? {
+        Some(list) => Ok(Some(list)),
+        None => Ok::<_, kiln_tensor::Error>(
+            c.ints(name)?
+                .map(|l| l.into_iter().map(Dim::Const).collect::<Vec<_>>()),
+        ),
+    };
+    let starts = sizes(1, "starts")?.ok_or_else(missing)?;
+    let ends = sizes(2, "ends")?.ok_or_else(missing)?;
+    let list = match c.integers_or(3, "axes")? {
+        Some(list) => axes(&list, x.ndim())?,
+        None => (0..starts.len()).collect(),
+    };
+    let steps = c.integers(4)?.unwrap_or(vec![1; starts.len()]);
+    if [ends.len(), list.len(), steps.len()] != [starts.len(); 3] {
+        return Err(invalid("starts, ends, axes and steps are not equally many"));
+    }
+    for i in 0..starts.len() {
+        let at = axis(list[i] as i64, x.ndim())?;
+        x = sliced(&x, at, &starts[i], &ends[i], steps[i])?;
+    }
+    one(x)
+}
+
+fn sliced(x: &Tensor, at: usize, start: &Dim, end: &Dim, by: i64) -> Result<Tensor> {
+    if by == 0 {
+        return Err(invalid("a step is 0"));
+    }
+    let n = &x.dims()[at];
+    let along = |item: Index| {
+        let mut items: Vec<Index> = (0..at).map(|_| Index::from(..)).collect();
+        items.push(item);
+        x.i(items)
+    };
+    if let (Some(start), Some(end), Some(n)) = (start.as_const(), end.as_const(), n.as_const()) {
+        let from_start = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
+        let (start, end) = (from_start(start), from_start(end));
+        if by > 0 {
+            let (start, end) = (start.clamp(0, n), end.clamp(0, n));
+            return Ok(along(step(start..end.max(start), by)));
+        }
+        let (start, end) = (start.clamp(-1, n - 1), end.clamp(-1, n - 1));
+        if start <= end {
+            return Ok(along(Index::from(0..0)));
+        }
+        // The last position first.
+        return Ok(along(step(end + 1..start + 1, by)));
+    }
+    if by == -1 && start.is(-1) && end.as_const().is_some_and(|e| e <= -i64::from(i32::MAX)) {
+        return Ok(x.flip(at as i64));
+    }
+    if by < 0 {
+        return Err(invalid("a negative step needs known sizes"));
+    }
+    // Ends are compared with sizes that are not known: those that are a size lie within it.
+    let is_all = |d: &Dim| d == n || d.as_const().is_some_and(|e| e >= i64::from(i32::MAX));
+    match (start.as_const(), end.as_const()) {
+        (Some(start), _) if is_all(end) => Ok(along(Index::Slice {
+            start: Some(start),
+            end: None,
+            step: by,
+        })),
+        (Some(start), Some(end)) => Ok(along(Index::Slice {
+            start: Some(start),
+            end: Some(end),
+            step: by,
+        })),
+        _ if by == 1 => {
+            let end = if is_all(end) { n.clone() } else { end.clone() };
+            let positions = iota(&(&end - start));
+            let positions = match start.as_const() {
+                Some(0) => positions,
+                Some(s) => positions + s,
+                None => {
+                    positions + Tensor::ones(vec![start.clone()], kiln_tensor::DType::I64).sum(())
+                }
+            };
+            Ok(x.index_select(at as i64, positions))
+        }
+        _ => Err(invalid("a step needs known sizes")),
+    }
+}
+
+fn pad(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let rank = x.ndim();
+    let given = match c.integers(1)? {
+        Some(list) => list,
+        None => c
+            .ints("pads")?
+            .or(c.ints("paddings")?)
+            .ok_or_else(|| invalid("the pads are missing"))?,
+    };
+    let list = match c.integers(3)? {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).collect(),
+    };
+    if given.len() != 2 * list.len() {
+        return Err(invalid(format!(
+            "{} pads for {} axes",
+            given.len(),
+            list.len()
+        )));
+    }
+    let (before, after) = given.split_at(list.len());
+    match c.text("mode", "constant")? {
+        "constant" => {
+            let value = match c.optional(2)? {
+                None => c.float("value", 0.0)?,
+                Some(_) => c
+                    .numbers(2)?
+                    .and_then(|v| v.first().copied())
+                    .unwrap_or(0.0),
+            };
+            let value = match x.dtype().is_float() {
+                true => Scalar::Float(value),
+                false => Scalar::Int(value as i64),
+            };
+            one(constant_padded(&x, &list, before, after, value))
+        }
+        mode => {
+            let mut y = x;
+            for (i, at) in list.into_iter().enumerate() {
+                if (before[i], after[i]) != (0, 0) {
+                    let n = y.dims()[at].as_const();
+                    let n = n.ok_or_else(|| invalid("this mode needs known sizes"))?;
+                    let positions = border(mode, n, before[i], after[i])?;
+                    y = y.index_select(at as i64, Tensor::from(positions));
+                }
+            }
+            one(y)
+        }
+    }
+}
+
+/// Pads axes with a value; negative sizes crop.
+pub(super) fn constant_padded(
+    x: &Tensor,
+    list: &[usize],
+    before: &[i64],
+    after: &[i64],
+    value: Scalar,
+) -> Tensor {
+    let mut sides = vec![0; 2 * x.ndim()];
+    for (i, at) in list.iter().enumerate() {
+        let from_last = x.ndim() - 1 - at;
+        (sides[2 * from_last], sides[2 * from_last + 1]) = (before[i], after[i]);
+    }
+    if sides.iter().all(|s| *s == 0) {
+        return x.clone();
+    }
+    x.pad(sides, PadMode::Constant(value))
+}
+
+/// Returns the positions of the elements of a padded axis.
+fn border(mode: &str, n: i64, before: i64, after: i64) -> Result<Vec<i64>> {
+    let limit = 1 << 32;
+    if n < 1 || before.abs() > limit || after.abs() > limit {
+        return Err(invalid(format!(
+            "can't pad a size of {n} by {before} and {after}"
+        )));
+    }
+    let at = |i: i64| match mode {
+        "edge" => Ok(i.clamp(0, n - 1)),
+        "wrap" => Ok(i.rem_euclid(n)),
+        "reflect" if n == 1 => Ok(0),
+        "reflect" => {
+            let period = 2 * (n - 1);
+            let i = i.rem_euclid(period);
+            Ok(i.min(period - i))
+        }
+        other => Err(invalid(format!("there is no mode {other:?}"))),
+    };
+    (-before..n + after).map(at).collect()
+}
+
+fn center_crop_pad(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let wanted = c
+        .integers(1)?
+        .ok_or_else(|| invalid("the shape is missing"))?;
+    let list = match c.ints("axes")? {
+        Some(list) => axes(&list, x.ndim())?,
+        None => (0..x.ndim()).collect(),
+    };
+    if wanted.len() != list.len() {
+        return Err(invalid(format!(
+            "{} sizes for {} axes",
+            wanted.len(),
+            list.len()
+        )));
+    }
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for (at, wanted) in list.iter().zip(wanted) {
+        let n = x.dims()[*at].as_const();
+        let n = n.ok_or_else(|| invalid("needs known sizes"))?;
+        // An odd element more is padded or cropped at the end.
+        let half = (wanted - n).abs() / 2 * (wanted - n).signum();
+        before.push(half);
+        after.push(wanted - n - half);
+    }
+    one(constant_padded(&x, &list, &before, &after, Scalar::Int(0)))
+}
+
+/// Returns the sizes of an image `[n, c, h, w]`, and the block size.
+fn blocks(c: &Call, x: &Tensor) -> Result<(Dim, Dim, Dim, Dim, Dim)> {
+    let [n, channels, h, w] = x.dims() else {
+        return Err(invalid(format!("needs 4 dims, not {}", x.ndim())));
+    };
+    let size = c.int("blocksize", 0)?;
+    if size < 1 {
+        return Err(invalid(format!("a block can't have the size {size}")));
+    }
+    Ok((
+        n.clone(),
+        channels.clone(),
+        h.clone(),
+        w.clone(),
+        Dim::Const(size),
+    ))
+}
+
+fn divided(a: &Dim, b: &Dim) -> Result<Dim> {
+    a.div_exact(b).map_err(|e| invalid(e.to_string()))
+}
+
+fn depth_to_space(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let (n, channels, h, w, b) = blocks(c, &x)?;
+    let depth = divided(&channels, &(&b * &b))?;
+    let moved = match c.text("mode", "DCR")? {
+        "DCR" => x
+            .reshape(vec![
+                n.clone(),
+                b.clone(),
+                b.clone(),
+                depth.clone(),
+                h.clone(),
+                w.clone(),
+            ])
+            .permute([0, 3, 4, 1, 5, 2]),
+        "CRD" => x
+            .reshape(vec![
+                n.clone(),
+                depth.clone(),
+                b.clone(),
+                b.clone(),
+                h.clone(),
+                w.clone(),
+            ])
+            .permute([0, 1, 4, 2, 5, 3]),
+        other => return Err(invalid(format!("there is no mode {other:?}"))),
+    };
+    one(moved.reshape(vec![n, depth, &h * &b, &w * &b]))
+}
+
+fn space_to_depth(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let (n, channels, h, w, b) = blocks(c, &x)?;
+    let (rows, columns) = (divided(&h, &b)?, divided(&w, &b)?);
+    let split = x.reshape(vec![
+        n.clone(),
+        channels.clone(),
+        rows.clone(),
+        b.clone(),
+        columns.clone(),
+        b.clone(),
+    ]);
+    let depth = &(&channels * &b) * &b;
+    let moved = match c.text("mode", "DCR")? {
+        "DCR" => split.permute([0, 3, 5, 1, 2, 4]),
+        "CRD" => split.permute([0, 1, 3, 5, 2, 4]),
+        other => return Err(invalid(format!("there is no mode {other:?}"))),
+    };
+    one(moved.reshape(vec![n, depth, rows, columns]))
+}
+
+fn reverse_sequence(c: &Call) -> Results {
+    let (x, lengths) = (c.tensor(0)?, c.tensor(1)?);
+    let time = c.axis("time_axis", 0, x.ndim())?;
+    let batch = c.axis("batch_axis", 1, x.ndim())?;
+    let mut shape = vec![Dim::ONE; x.ndim()];
+    shape[batch] = x.dims()[batch].clone();
+    let lengths = lengths.reshape(shape);
+    let mut shape = vec![Dim::ONE; x.ndim()];
+    shape[time] = x.dims()[time].clone();
+    let position = iota(&x.dims()[time]).reshape(shape);
+    let reversed = &lengths - 1i64 - &position;
+    let index = reversed.where_cond(position.lt(&lengths), &position);
+    one(x.gather(time as i64, index.expand(x.dims())))
+}

@@ -1,0 +1,213 @@
+//! Recording of graphs as operations of Kiln's.
+
+use crate::call::{Call, Results, Surroundings};
+use crate::fault::{invalid, unsupported};
+use crate::loaded::Loaded;
+use crate::nodes::{MOST_NESTED, node_name, plain_domain, version};
+use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use crate::value::{Traced, Value};
+use crate::{known, ops, tensor};
+use kiln_tensor::{Error, Result};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The values of names while a graph or a function's body is recorded.
+pub(crate) struct Scope<'a> {
+    pub model: &'a Loaded,
+    opsets: &'a [OperatorSetIdProto],
+    /// The graph around this one, whose names are seen here.
+    outer: Option<&'a Scope<'a>>,
+    /// The attributes of the call of the function whose body this is.
+    attributes: HashMap<&'a str, &'a AttributeProto>,
+    values: HashMap<String, Value>,
+    depth: usize,
+}
+
+impl<'a> Scope<'a> {
+    /// The scope of the model's graph.
+    pub fn new(model: &'a Loaded) -> Scope<'a> {
+        Scope {
+            model,
+            opsets: &model.opsets,
+            outer: None,
+            attributes: HashMap::new(),
+            values: HashMap::new(),
+            depth: 0,
+        }
+    }
+
+    /// Returns the value of a name.
+    pub fn get(&self, name: &str) -> Result<Value> {
+        match (self.values.get(name), self.outer) {
+            (Some(value), _) => Ok(value.clone()),
+            (None, Some(outer)) => outer.get(name),
+            (None, None) => Err(invalid(format!("nothing gives the value {name:?}"))),
+        }
+    }
+
+    /// Gives a name its value.
+    pub fn set(&mut self, name: &str, value: Value) {
+        self.values.insert(name.to_string(), value);
+    }
+
+    /// Records a graph and returns its outputs. Its inputs have their values.
+    pub fn graph(&mut self, graph: &GraphProto) -> Results {
+        let folder = self.model.folder.as_deref();
+        for t in &graph.initializer {
+            if !self.values.contains_key(t.name()) {
+                let value = Traced::constant(tensor::read(t, folder)?)?;
+                self.set(t.name(), Value::Tensor(value));
+            }
+        }
+        for t in &graph.sparse_initializer {
+            let name = t.values.as_ref().map_or("", |v| v.name());
+            let value = Traced::constant(tensor::read_sparse(t, folder)?)?;
+            self.set(name, Value::Tensor(value));
+        }
+        self.nodes(&graph.node)?;
+        graph.output.iter().map(|o| self.get(o.name())).collect()
+    }
+
+    fn nodes(&mut self, nodes: &[NodeProto]) -> Result<()> {
+        for node in nodes {
+            let results = self.node(node).map_err(|e| named(node, e))?;
+            let wanted = node.output.iter().rposition(|name| !name.is_empty());
+            if wanted.is_some_and(|i| i >= results.len()) {
+                let message = format!(
+                    "{} results of {} are there",
+                    results.len(),
+                    node.output.len()
+                );
+                return Err(named(node, unsupported(message)));
+            }
+            for (name, value) in node.output.iter().zip(results) {
+                if !name.is_empty() {
+                    self.set(name, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&self, node: &NodeProto) -> Results {
+        let input = |name: &String| match name.as_str() {
+            "" => Ok(None),
+            name => self.get(name).map(Some),
+        };
+        let inputs = node.input.iter().map(input).collect::<Result<_>>()?;
+        let (domain, op) = (plain_domain(node.domain()), node.op_type());
+        if let Some(function) = self.model.function(domain, op, node.overload()) {
+            return self.function(function, node, inputs);
+        }
+        let version = version(self.opsets, domain)
+            .ok_or_else(|| invalid(format!("the model imports no operators of {domain:?}")))?;
+        let call = Call {
+            node,
+            version,
+            inputs,
+            surroundings: self,
+        };
+        if domain.is_empty()
+            && let Some(results) = known::evaluate(&call)?
+        {
+            return Ok(results);
+        }
+        let record = ops::find(domain, op, version)
+            .ok_or_else(|| unsupported("there is no such operator"))?;
+        let results = record(&call)?;
+        for result in &results {
+            if let Value::Tensor(t) = result
+                && t.known().is_none()
+            {
+                t.tensor().check()?;
+            }
+        }
+        Ok(results)
+    }
+
+    fn function(&self, f: &FunctionProto, node: &NodeProto, inputs: Vec<Option<Value>>) -> Results {
+        if self.depth >= MOST_NESTED {
+            return Err(invalid(format!(
+                "functions call each other deeper than {MOST_NESTED}"
+            )));
+        }
+        let mut attributes: HashMap<&str, &AttributeProto> =
+            f.attribute_proto.iter().map(|a| (a.name(), a)).collect();
+        for a in &node.attribute {
+            let held = match a.ref_attr_name() {
+                "" => Some(a),
+                outer => self.attribute(outer),
+            };
+            if let Some(held) = held {
+                attributes.insert(a.name(), held);
+            }
+        }
+        let mut body = Scope {
+            model: self.model,
+            opsets: if f.opset_import.is_empty() {
+                self.opsets
+            } else {
+                &f.opset_import
+            },
+            outer: None,
+            attributes,
+            values: HashMap::new(),
+            depth: self.depth + 1,
+        };
+        for (i, name) in f.input.iter().enumerate() {
+            let value = inputs.get(i).cloned().flatten();
+            body.set(name, value.unwrap_or(Value::Nothing));
+        }
+        body.nodes(&f.node)?;
+        f.output.iter().map(|name| body.get(name)).collect()
+    }
+}
+
+impl Surroundings for Scope<'_> {
+    fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+        match self.attributes.get(name) {
+            Some(a) => Some(a),
+            None => self.outer?.attribute(name),
+        }
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        self.model.folder.as_deref()
+    }
+
+    fn body(&self, graph: &GraphProto, inputs: Vec<Value>) -> Results {
+        if self.depth >= MOST_NESTED {
+            return Err(invalid(format!(
+                "graphs are nested deeper than {MOST_NESTED}"
+            )));
+        }
+        if inputs.len() < graph.input.len() {
+            return Err(invalid(format!(
+                "the body takes {} inputs, not {}",
+                graph.input.len(),
+                inputs.len()
+            )));
+        }
+        let mut scope = Scope {
+            model: self.model,
+            opsets: self.opsets,
+            outer: Some(self),
+            attributes: HashMap::new(),
+            values: HashMap::new(),
+            depth: self.depth + 1,
+        };
+        for (port, value) in graph.input.iter().zip(inputs) {
+            scope.set(port.name(), value);
+        }
+        scope.graph(graph)
+    }
+}
+
+/// Puts the node in front of an error's message.
+fn named(node: &NodeProto, e: Error) -> Error {
+    let what = match e.op() {
+        "onnx" => e.message().to_string(),
+        op => format!("{op}: {}", e.message()),
+    };
+    e.with_message(&format!("{}: {what}", node_name(node)))
+}

@@ -1,0 +1,211 @@
+//! The values of a graph while it is recorded.
+
+use crate::fault::invalid;
+use kiln_base::Dim;
+use kiln_tensor::{DType, Result, Scalar, Tensor, stack};
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+/// The most elements of a value that is known while recording.
+pub(crate) const MOST_KNOWN: usize = 4096;
+
+/// The value of a name.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// A tensor.
+    Tensor(Traced),
+    /// A list of values.
+    Sequence(Vec<Value>),
+    /// An optional value without content; one with content is its content.
+    Nothing,
+}
+
+/// A tensor, or the elements from which it is made if it is needed as one.
+#[derive(Clone, Debug)]
+pub(crate) struct Traced {
+    tensor: Rc<OnceCell<Tensor>>,
+    known: Option<Rc<Known>>,
+    /// True for weights that may change, of which `known` holds the first elements.
+    variable: bool,
+}
+
+/// The elements of a small tensor, known while recording: constants, and what is computed from shapes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Known {
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    pub elements: Vec<Element>,
+}
+
+/// An element that is known while recording.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Element {
+    /// An integer or a bool (0 or 1); a symbolic size if the program is compiled for any.
+    Int(Dim),
+    /// A float.
+    Float(f64),
+}
+
+impl Element {
+    /// Returns the number, unless it is symbolic.
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Element::Int(d) => d.as_const().map(|n| n as f64),
+            Element::Float(f) => Some(*f),
+        }
+    }
+}
+
+impl From<Tensor> for Value {
+    fn from(t: Tensor) -> Value {
+        Value::Tensor(Traced {
+            tensor: Rc::new(OnceCell::from(t)),
+            known: None,
+            variable: false,
+        })
+    }
+}
+
+impl From<Known> for Value {
+    fn from(known: Known) -> Value {
+        Value::Tensor(Traced {
+            tensor: Rc::default(),
+            known: Some(Rc::new(known)),
+            variable: false,
+        })
+    }
+}
+
+impl Traced {
+    /// A tensor whose elements are known too, if they are few.
+    pub fn constant(t: Tensor) -> Result<Traced> {
+        let known = Known::of(&t)?.map(Rc::new);
+        Ok(Traced {
+            tensor: Rc::new(OnceCell::from(t)),
+            known,
+            variable: false,
+        })
+    }
+
+    /// A weight, whose elements are known to be these at first.
+    pub fn weight(t: Tensor, known: Option<Rc<Known>>) -> Traced {
+        Traced {
+            tensor: Rc::new(OnceCell::from(t)),
+            known,
+            variable: true,
+        }
+    }
+
+    /// True for weights that may change.
+    pub fn is_variable(&self) -> bool {
+        self.variable
+    }
+
+    /// Returns the elements, if they are known.
+    pub fn known(&self) -> Option<&Rc<Known>> {
+        self.known.as_ref()
+    }
+
+    /// Returns the tensor.
+    pub fn tensor(&self) -> Tensor {
+        let made = || match &self.known {
+            Some(known) => known.tensor(),
+            None => Tensor::from_error(invalid("a value has neither a tensor nor elements")),
+        };
+        self.tensor.get_or_init(made).clone()
+    }
+}
+
+impl Known {
+    /// A vector of integers.
+    pub fn sizes(sizes: &[Dim]) -> Known {
+        Known {
+            dtype: DType::I64,
+            shape: vec![sizes.len()],
+            elements: sizes.iter().cloned().map(Element::Int).collect(),
+        }
+    }
+
+    /// Returns the elements of a realised tensor, unless they are many or of a dtype that sizes are not computed in.
+    fn of(t: &Tensor) -> Result<Option<Known>> {
+        let shape = t.shape()?;
+        if t.numel()? > MOST_KNOWN {
+            return Ok(None);
+        }
+        let elements = match t.dtype() {
+            DType::Bool | DType::I32 | DType::I64 | DType::U8 => {
+                let integers = t.to_dtype(DType::I64).to_vec::<i64>()?;
+                let int = |n| Element::Int(Dim::Const(n));
+                integers.into_iter().map(int).collect()
+            }
+            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => {
+                let floats = t.to_dtype(DType::F64).to_vec::<f64>()?;
+                floats.into_iter().map(Element::Float).collect()
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Known {
+            dtype: t.dtype(),
+            shape,
+            elements,
+        }))
+    }
+
+    /// Returns a tensor of the elements.
+    fn tensor(&self) -> Tensor {
+        let numbers: Option<Vec<f64>> = self.elements.iter().map(Element::number).collect();
+        if let (Some([first, rest @ ..]), true) = (numbers.as_deref(), self.dtype.is_float())
+            && rest.iter().all(|n| n == first)
+        {
+            return Tensor::full(&self.shape, *first, self.dtype);
+        }
+        match (numbers, self.dtype.is_float()) {
+            (Some(numbers), true) => Tensor::from_slice(&numbers, &self.shape).to_dtype(self.dtype),
+            (Some(_), false) => {
+                let integers = self.integers().unwrap_or_default();
+                Tensor::from_slice(&integers, &self.shape).to_dtype(self.dtype)
+            }
+            // A size is recorded as the length of a sequence.
+            (None, _) => {
+                let one = |e: &Element| match e {
+                    Element::Float(f) => Tensor::scalar(*f).to_dtype(self.dtype),
+                    Element::Int(d) => size_as_tensor(d).to_dtype(self.dtype),
+                };
+                stack(self.elements.iter().map(one), 0).reshape(&self.shape)
+            }
+        }
+    }
+
+    /// Returns the elements as integers, unless one is symbolic or a float.
+    pub fn integers(&self) -> Option<Vec<i64>> {
+        let integer = |e: &Element| match e {
+            Element::Int(d) => d.as_const(),
+            Element::Float(_) => None,
+        };
+        self.elements.iter().map(integer).collect()
+    }
+
+    /// Returns the elements as sizes, unless one is a float.
+    pub fn dims(&self) -> Option<Vec<Dim>> {
+        let dim = |e: &Element| match e {
+            Element::Int(d) => Some(d.clone()),
+            Element::Float(_) => None,
+        };
+        self.elements.iter().map(dim).collect()
+    }
+}
+
+fn size_as_tensor(d: &Dim) -> Tensor {
+    match d.as_const() {
+        Some(n) => Tensor::scalar(n),
+        None => Tensor::ones(vec![d.clone()], DType::I64).sum(()),
+    }
+}
+
+/// Returns `0, 1, ..` below a size.
+pub(crate) fn iota(size: &Dim) -> Tensor {
+    match size.as_const() {
+        Some(n) => Tensor::arange_dtype(0, n, 1, DType::I64),
+        None => Tensor::arange(Scalar::Int(0), size.clone(), 1),
+    }
+}

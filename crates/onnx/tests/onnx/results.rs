@@ -1,0 +1,91 @@
+//! Results beside expected ones.
+
+use kiln_onnx::{Data, Model, load, read_value};
+use kiln_tensor::{DType, Tensor};
+use std::path::{Path, PathBuf};
+
+/// The files of a folder whose names begin with `prefix`, by their numbers.
+fn numbered(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let file = |i: usize| folder.join(format!("{prefix}_{i}.pb"));
+    (0..).map(file).take_while(|f| f.exists()).collect()
+}
+
+/// The folders of a folder, sorted.
+pub fn folders(of: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(of).unwrap();
+    let paths = entries.map(|e| e.unwrap().path());
+    let mut found: Vec<PathBuf> = paths.filter(|p| p.is_dir()).collect();
+    found.sort();
+    found
+}
+
+/// Runs the model of a folder on each of its data sets and returns the first difference.
+pub fn difference(case: &Path, tolerance: [f64; 2]) -> Result<(), String> {
+    let model = load(case.join("model.onnx")).map_err(|e| e.to_string())?;
+    for set in folders(case) {
+        run(&model, &set, tolerance).map_err(|e| format!("{}: {e}", set.display()))?;
+    }
+    Ok(())
+}
+
+fn run(model: &Model, set: &Path, tolerance: [f64; 2]) -> Result<(), String> {
+    let files = numbered(set, "input");
+    let mut ports: Vec<_> = model.inputs().iter().collect();
+    if files.len() > ports.len() {
+        ports = model.all_inputs().collect();
+    }
+    let read = |file: &PathBuf, kind| {
+        read_value(&std::fs::read(file).unwrap(), kind).map_err(|e| e.to_string())
+    };
+    let mut inputs = Vec::new();
+    for (file, port) in files.iter().zip(ports) {
+        inputs.push((port.name.clone(), read(file, port.kind)?));
+    }
+    let outputs = model.run(inputs).map_err(|e| e.to_string())?;
+    let expected = numbered(set, "output");
+    for (((name, got), port), file) in outputs.iter().zip(model.outputs()).zip(&expected) {
+        same(got, &read(file, port.kind)?, tolerance).map_err(|e| format!("{name}: {e}"))?;
+    }
+    Ok(())
+}
+
+fn same(got: &Data, want: &Data, tolerance: [f64; 2]) -> Result<(), String> {
+    match (got, want) {
+        (Data::Tensor(got), Data::Tensor(want)) => same_tensor(got, want, tolerance),
+        (Data::Sequence(got), Data::Sequence(want)) if got.len() == want.len() => got
+            .iter()
+            .zip(want)
+            .try_for_each(|(a, b)| same(a, b, tolerance)),
+        (Data::Nothing, Data::Nothing) => Ok(()),
+        _ => Err(format!("{got:?} instead of {want:?}")),
+    }
+}
+
+/// Dtype and shape exactly, integers and bools too, floats within `rtol` and `atol` with NaN equal to NaN.
+fn same_tensor(got: &Tensor, want: &Tensor, [rtol, atol]: [f64; 2]) -> Result<(), String> {
+    let about = |t: &Tensor| (t.dtype(), t.shape().unwrap());
+    if about(got) != about(want) {
+        return Err(format!("{:?} instead of {:?}", about(got), about(want)));
+    }
+    if !want.dtype().is_float() {
+        return match got.to_bytes().unwrap() == want.to_bytes().unwrap() {
+            true => Ok(()),
+            false => Err(format!("{got} instead of {want}")),
+        };
+    }
+    let rtol = if want.dtype() == DType::BF16 {
+        rtol.max(2f64.powi(-6))
+    } else {
+        rtol
+    };
+    let floats = |t: &Tensor| t.to_dtype(DType::F64).to_vec::<f64>().unwrap();
+    let mut pairs = floats(got).into_iter().zip(floats(want));
+    let differs = |(a, b): &(f64, f64)| {
+        let near = (a - b).abs() <= atol + rtol * b.abs();
+        !(a == b || near || a.is_nan() && b.is_nan())
+    };
+    match pairs.find(differs) {
+        Some((a, b)) => Err(format!("{a} instead of {b}")),
+        None => Ok(()),
+    }
+}
