@@ -17,6 +17,7 @@ pub enum GoldenError {
 const OPINFO: &[u8] = include_bytes!("../../../tests/goldens/opinfo.tar.xz");
 const TRAINING: &[u8] = include_bytes!("../../../tests/goldens/training.tar.xz");
 const ONNX: &[u8] = include_bytes!("../../../tests/goldens/onnx.tar.xz");
+const ONNX_CONTRIB: &[u8] = include_bytes!("../../../tests/goldens/onnx_contrib.tar.xz");
 const ONNX_MODELS: &[u8] = include_bytes!("../../../tests/goldens/onnx_models.tar.xz");
 
 /// Unpacks a `.tar.xz` into a folder.
@@ -59,6 +60,14 @@ impl Folder {
     /// If the folder can't be written.
     pub fn onnx(name: &str) -> Result<Folder, GoldenError> {
         Folder::of(name, "onnx", ONNX)
+    }
+
+    /// Models of onnxruntime's own operators and of quantised ones, with its outputs.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub fn onnx_contrib(name: &str) -> Result<Folder, GoldenError> {
+        Folder::of(name, "contrib", ONNX_CONTRIB)
     }
 
     /// Models that PyTorch exported, with inputs and outputs.

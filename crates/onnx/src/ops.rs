@@ -1,20 +1,25 @@
 //! The operators, in a file for each kind.
 
 mod attention;
+mod contrib;
 mod control;
 mod conv;
 mod create;
 mod elementwise;
+mod image;
 mod index;
 mod loss;
 mod norm;
 mod pool;
 mod product;
+mod quantize;
+mod random;
 mod recurrent;
 mod reduce;
 mod resize;
 mod sequence;
 mod shape;
+mod signal;
 
 use crate::call::{Call, Results};
 
@@ -26,6 +31,9 @@ pub(crate) type Record = fn(&Call) -> Results;
 
 /// Returns the operator of a domain, if Kiln has it at this version.
 pub(crate) fn find(domain: &str, op: &str, version: i64) -> Option<Record> {
+    if domain == "com.microsoft" {
+        return contrib::find(op);
+    }
     if !domain.is_empty() || !(1..=NEWEST).contains(&version) {
         return None;
     }
@@ -36,6 +44,7 @@ pub(crate) fn find(domain: &str, op: &str, version: i64) -> Option<Record> {
         index::find,
         create::find,
         product::find,
+        quantize::find,
         conv::find,
         pool::find,
         norm::find,
@@ -45,6 +54,10 @@ pub(crate) fn find(domain: &str, op: &str, version: i64) -> Option<Record> {
         loss::find,
         control::find,
         sequence::find,
+        image::find,
+        random::find,
+        signal::find,
+        contrib::find_in_own,
     ];
     kinds.iter().find_map(|find| find(op))
 }

@@ -27,6 +27,22 @@ pub(crate) struct Traced {
     known: Option<Rc<Known>>,
     /// True for weights that may change, of which `known` holds the first elements.
     variable: bool,
+    /// The integers that the tensor was dequantised from.
+    quantized: Option<Rc<Quantized>>,
+}
+
+/// A tensor of small integers and its meaning, `(values − zero) · scale`.
+#[derive(Clone, Debug)]
+pub(crate) struct Quantized {
+    pub values: Tensor,
+    /// One number, or one for each position along `axis`.
+    pub scale: Tensor,
+    /// i32 numbers, as many as there are scales; none for 0.
+    pub zero: Option<Tensor>,
+    /// The number that stands for 0, if it is one and known.
+    pub known_zero: Option<i64>,
+    /// The axis of the scales, unless there is one scale.
+    pub axis: Option<usize>,
 }
 
 /// The elements of a small tensor, known while recording: constants, and what is computed from shapes.
@@ -62,6 +78,7 @@ impl From<Tensor> for Value {
             tensor: Rc::new(OnceCell::from(t)),
             known: None,
             variable: false,
+            quantized: None,
         })
     }
 }
@@ -72,6 +89,7 @@ impl From<Known> for Value {
             tensor: Rc::default(),
             known: Some(Rc::new(known)),
             variable: false,
+            quantized: None,
         })
     }
 }
@@ -84,6 +102,7 @@ impl Traced {
             tensor: Rc::new(OnceCell::from(t)),
             known,
             variable: false,
+            quantized: None,
         })
     }
 
@@ -93,12 +112,28 @@ impl Traced {
             tensor: Rc::new(OnceCell::from(t)),
             known,
             variable: true,
+            quantized: None,
         }
     }
 
     /// True for weights that may change.
     pub fn is_variable(&self) -> bool {
         self.variable
+    }
+
+    /// A tensor that was dequantised from integers.
+    pub fn dequantized(t: Tensor, from: Quantized) -> Traced {
+        Traced {
+            tensor: Rc::new(OnceCell::from(t)),
+            known: None,
+            variable: false,
+            quantized: Some(Rc::new(from)),
+        }
+    }
+
+    /// Returns the integers that the tensor was dequantised from.
+    pub fn quantized(&self) -> Option<&Quantized> {
+        self.quantized.as_deref()
     }
 
     /// Returns the elements, if they are known.
@@ -133,7 +168,13 @@ impl Known {
             return Ok(None);
         }
         let elements = match t.dtype() {
-            DType::Bool | DType::I32 | DType::I64 | DType::U8 => {
+            DType::Bool
+            | DType::I8
+            | DType::U8
+            | DType::I16
+            | DType::U16
+            | DType::I32
+            | DType::I64 => {
                 let integers = t.to_dtype(DType::I64).to_vec::<i64>()?;
                 let int = |n| Element::Int(Dim::Const(n));
                 integers.into_iter().map(int).collect()

@@ -4,9 +4,9 @@ use super::Record;
 use crate::call::{Call, Results, one};
 use crate::fault::invalid;
 use crate::tensor;
-use crate::value::iota;
-use kiln_base::Dim;
-use kiln_tensor::{Attention, DType, PadMode, Result, Scalar, Tensor, cat, keep};
+use crate::value::{Value, iota};
+use kiln_base::{Dim, numel};
+use kiln_tensor::{Attention, DType, PadMode, Result, Scalar, Tensor, cat, keep, stack};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -17,7 +17,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
 }
 
 /// Splits the last of 3 dims into heads: `[b, heads, s, e]`.
-fn heads(t: Tensor, count: Option<i64>) -> Result<Tensor> {
+pub(super) fn heads(t: Tensor, count: Option<i64>) -> Result<Tensor> {
     match (t.dims(), count) {
         ([_, _, _, _], _) => Ok(t),
         ([b, s, all], Some(n)) if n > 0 => {
@@ -32,6 +32,154 @@ fn heads(t: Tensor, count: Option<i64>) -> Result<Tensor> {
     }
 }
 
+/// Joins heads `[b, heads, s, e]` to `[b, s, heads · e]`.
+pub(super) fn merged(y: Tensor) -> Tensor {
+    let y = y.transpose(1, 2);
+    let [b, s, heads, size] = y.dims() else {
+        return y;
+    };
+    let shape = vec![b.clone(), s.clone(), heads * size];
+    y.reshape(shape)
+}
+
+/// The meaning of scores besides the products of queries and keys.
+pub(super) struct Scores {
+    scale: f64,
+    /// Scores are bounded by this smoothly, unless it is 0.
+    pub softcap: f64,
+    /// Added to scores.
+    pub bias: Option<Tensor>,
+    /// True if the bias is capped too.
+    caps_bias: bool,
+    /// The keys that take part.
+    allowed: Option<Tensor>,
+}
+
+impl Scores {
+    /// Scores of queries `[b, h, s, e]`, whose scale is 1 / √e if none is given.
+    pub fn new(q: &Tensor, scale: Option<f64>) -> Scores {
+        let size = q.dims().get(3).and_then(Dim::as_const).unwrap_or(1) as f64;
+        Scores {
+            scale: scale.unwrap_or(1.0 / size.sqrt()),
+            softcap: 0.0,
+            bias: None,
+            caps_bias: false,
+            allowed: None,
+        }
+    }
+
+    /// Excludes the keys where the mask is false.
+    pub fn allow(&mut self, mask: Tensor) {
+        self.allowed = Some(match self.allowed.take() {
+            Some(before) => before.logical_and(mask),
+            None => mask,
+        });
+    }
+
+    /// Excludes keys behind their query, which stands behind `past` keys.
+    pub fn causal(&mut self, q: &Tensor, k: &Tensor, past: &Dim) {
+        let distance = distance(q, k, offset_of(past));
+        self.allow(distance.ge(0));
+    }
+
+    /// Excludes keys that are `size` or more in front of their query.
+    pub fn window(&mut self, q: &Tensor, k: &Tensor, past: &Dim, size: i64) {
+        let distance = distance(q, k, offset_of(past));
+        self.allow(distance.lt(size));
+    }
+}
+
+fn offset_of(past: &Dim) -> Option<Tensor> {
+    (!past.is(0)).then(|| size_of(past))
+}
+
+/// The positions of queries minus those of keys.
+fn distance(q: &Tensor, k: &Tensor, offset: Option<Tensor>) -> Tensor {
+    let position = iota(&q.dims()[2]).unsqueeze(-1);
+    let position = match offset {
+        Some(offset) => position + offset,
+        None => position,
+    };
+    position - iota(&k.dims()[2])
+}
+
+/// Returns the number of query heads that share a key head.
+fn sharing(q: &Tensor, k: &Tensor) -> Result<i64> {
+    match (q.dims()[1].as_const(), k.dims()[1].as_const()) {
+        (Some(q), Some(k)) if k > 0 && q % k == 0 => Ok(q / k),
+        (a, b) if a == b => Ok(1),
+        _ => Err(invalid(format!(
+            "{} heads of the query for {} of the key",
+            q.dims()[1],
+            k.dims()[1]
+        ))),
+    }
+}
+
+/// Attention of queries to keys: `[b, h, s, v]`.
+pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
+    if scores.softcap == 0.0 && !(scores.bias.is_some() && scores.allowed.is_some()) {
+        let how = Attention::new()
+            .scale(Some(scores.scale))
+            .enable_gqa(sharing(q, k)? > 1)
+            .attn_mask(scores.bias.or(scores.allowed));
+        return Ok(q.scaled_dot_product_attention_with(k, v, how));
+    }
+    Ok(attend_in_steps(q, k, v, &scores, None, 0)?.0)
+}
+
+/// Attention by products and a softmax, and the scores after one of the steps.
+fn attend_in_steps(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    scores: &Scores,
+    precision: Option<DType>,
+    shown: i64,
+) -> Result<(Tensor, Tensor)> {
+    let shared = sharing(q, k)?;
+    let each = |t: &Tensor| match shared {
+        1 => t.clone(),
+        n => t.repeat_interleave(n, 1),
+    };
+    let (k, v, dtype) = (each(k), each(v), q.dtype());
+    let root = scores.scale.sqrt();
+    let products = (q * root).matmul((k * root).transpose(2, 3));
+    let cap = |t: &Tensor| match scores.softcap > 0.0 {
+        true => (t / scores.softcap).tanh() * scores.softcap,
+        false => t.clone(),
+    };
+    let biased = |t: &Tensor| match &scores.bias {
+        Some(bias) => t + bias.to_dtype(dtype),
+        None => t.clone(),
+    };
+    let excluded = |t: Tensor| match &scores.allowed {
+        Some(allowed) => t.where_cond(allowed, f64::NEG_INFINITY),
+        None => t,
+    };
+    let (first, masked) = match scores.caps_bias {
+        true => (
+            excluded(biased(&products)),
+            excluded(cap(&biased(&products))),
+        ),
+        false => (cap(&products), excluded(biased(&cap(&products)))),
+    };
+    let precise = match precision {
+        Some(dtype) => masked.to_dtype(dtype),
+        None => masked.clone(),
+    };
+    // A query without keys gives zeros.
+    let none = precise.amax(keep(3)).eq(f64::NEG_INFINITY);
+    let weights = precise.softmax(3).masked_fill(none, 0.0).to_dtype(dtype);
+    let shown = match shown {
+        0 => products,
+        1 => first,
+        2 => masked,
+        _ => weights.clone(),
+    };
+    Ok((weights.matmul(v), shown.to_dtype(dtype)))
+}
+
 fn attention(c: &Call) -> Results {
     let count = |name: &str| {
         let given = c.attribute(name).is_some();
@@ -40,152 +188,71 @@ fn attention(c: &Call) -> Results {
     let (query_heads, key_heads) = (count("q_num_heads")?, count("kv_num_heads")?);
     let flat = c.tensor(0)?.ndim() == 3;
     let q = heads(c.tensor(0)?, query_heads)?;
-    let (mut k, mut v) = (
-        heads(c.tensor(1)?, key_heads)?,
-        heads(c.tensor(2)?, key_heads)?,
-    );
-    let past = c
-        .optional(4)?
-        .map_or(Dim::ZERO, |t| t.dims().get(2).cloned().unwrap_or(Dim::ZERO));
+    let mut k = heads(c.tensor(1)?, key_heads)?;
+    let mut v = heads(c.tensor(2)?, key_heads)?;
+    let mut past = Dim::ZERO;
     if let (Some(past_key), Some(past_value)) = (c.optional(4)?, c.optional(5)?) {
+        past = past_key.dims().get(2).cloned().unwrap_or(Dim::ZERO);
         k = cat([past_key, k], 2);
         v = cat([past_value, v], 2);
     }
     k.check()?;
     v.check()?;
-    let present = (k.clone(), v.clone());
-    let size = q.dims()[3].as_const().unwrap_or(1) as f64;
-    let scale = c.maybe_float("scale")?.unwrap_or(1.0 / size.sqrt());
-    let softcap = c.float("softcap", 0.0)?;
-    let (rows, columns) = (q.dims()[2].clone(), k.dims()[2].clone());
-    let lengths = c.optional(6)?;
-
-    // Where keys take part, and what is added to their scores.
-    let mut allowed: Option<Tensor> = None;
-    let mut allow = |mask: Tensor| {
-        allowed = Some(match allowed.take() {
-            Some(before) => before.logical_and(mask),
-            None => mask,
-        });
-    };
-    let mut bias = None;
+    let mut scores = Scores::new(&q, c.maybe_float("scale")?);
+    scores.softcap = c.float("softcap", 0.0)?;
+    // As release 1.19.1 of the standard has it.
+    scores.caps_bias = c.version < 25;
     if let Some(mask) = c.optional(3)? {
-        let mask = widened_mask(&mask, &columns)?;
+        let mask = widened_mask(&mask, &k.dims()[2])?;
         match mask.dtype() {
-            DType::Bool => allow(mask),
-            _ => bias = Some(mask),
+            DType::Bool => scores.allow(mask),
+            _ => scores.bias = Some(mask),
         }
     }
-    let position = iota(&rows).unsqueeze(-1);
-    let key_position = iota(&columns);
-    let offset = match (&lengths, past.as_const()) {
-        (Some(n), _) if !c.has(4) => Some(
-            n.to_dtype(DType::I64)
-                .reshape(vec![n.dims()[0].clone(), Dim::ONE, Dim::ONE, Dim::ONE])
-                - size_of(&rows),
-        ),
-        (_, Some(0)) => None,
-        _ => Some(size_of(&past)),
+    let lengths = c.optional(6)?.map(|n| {
+        let shape = vec![n.dims()[0].clone(), Dim::ONE, Dim::ONE, Dim::ONE];
+        n.to_dtype(DType::I64).reshape(shape)
+    });
+    let offset = match &lengths {
+        Some(n) if !c.has(4) => Some(n - size_of(&q.dims()[2])),
+        _ => offset_of(&past),
     };
-    let position = match offset {
-        Some(offset) => position + offset,
-        None => position,
-    };
-    let is_causal = c.flag("is_causal", false)?;
-    if is_causal {
-        allow(key_position.le(&position));
-    }
     let (left, right) = (
         c.int("left_window_size", -1)?,
         c.int("right_window_size", -1)?,
     );
-    if left >= 0 {
-        allow((&position - &key_position).le(left));
-    }
-    if right >= 0 {
-        allow((&key_position - &position).le(right));
-    }
-    if let Some(n) = &lengths {
-        let n =
-            n.to_dtype(DType::I64)
-                .reshape(vec![n.dims()[0].clone(), Dim::ONE, Dim::ONE, Dim::ONE]);
-        allow(key_position.lt(n));
-    }
-
-    let shared = match (q.dims()[1].as_const(), k.dims()[1].as_const()) {
-        (Some(q), Some(k)) if k > 0 && q % k == 0 => q / k,
-        (a, b) if a == b => 1,
-        _ => {
-            return Err(invalid(format!(
-                "{} heads of the query for {} of the key",
-                q.dims()[1],
-                k.dims()[1]
-            )));
+    let is_causal = c.flag("is_causal", false)?;
+    if is_causal || left >= 0 || right >= 0 {
+        let distance = distance(&q, &k, offset);
+        if is_causal {
+            scores.allow(distance.ge(0));
         }
-    };
-    let merged = |y: Tensor| match flat {
+        if left >= 0 {
+            scores.allow(distance.le(left));
+        }
+        if right >= 0 {
+            scores.allow(distance.ge(-right));
+        }
+    }
+    if let Some(n) = lengths {
+        scores.allow(iota(&k.dims()[2]).lt(n));
+    }
+    let (y, shown) = match c.wants(3) {
         true => {
-            let y = y.transpose(1, 2);
-            let all = &y.dims()[2] * &y.dims()[3];
-            let shape = vec![y.dims()[0].clone(), y.dims()[1].clone(), all];
-            y.reshape(shape)
+            let precision = match c.int("softmax_precision", 0)? {
+                0 => None,
+                n => Some(tensor::dtype(n)?),
+            };
+            let mode = c.int("qk_matmul_output_mode", 0)?;
+            let (y, shown) = attend_in_steps(&q, &k, &v, &scores, precision, mode)?;
+            (y, Some(shown))
         }
-        false => y,
+        false => (attend(&q, &k, &v, scores)?, None),
     };
-    if softcap == 0.0 && !c.wants(3) && !(bias.is_some() && allowed.is_some()) {
-        let how = Attention::new()
-            .scale(Some(scale))
-            .enable_gqa(shared > 1)
-            .attn_mask(bias.or(allowed));
-        let y = q.scaled_dot_product_attention_with(&k, &v, how);
-        return Ok(vec![merged(y).into(), present.0.into(), present.1.into()]);
-    }
-    if shared > 1 {
-        k = k.repeat_interleave(shared, 1);
-        v = v.repeat_interleave(shared, 1);
-    }
-    let dtype = q.dtype();
-    let products = (q * scale.sqrt()).matmul((k * scale.sqrt()).transpose(2, 3));
-    let cap = |t: &Tensor| match softcap > 0.0 {
-        true => (t / softcap).tanh() * softcap,
-        false => t.clone(),
-    };
-    let biased = |t: &Tensor| match &bias {
-        Some(bias) => t + bias.to_dtype(dtype),
-        None => t.clone(),
-    };
-    let excluded = |t: Tensor| match &allowed {
-        Some(allowed) => t.where_cond(allowed, f64::NEG_INFINITY),
-        None => t,
-    };
-    // Before version 25, a bias was capped too, and the first of both was shown without what is excluded.
-    let (first, masked) = match c.version < 25 {
-        true => (
-            excluded(biased(&products)),
-            excluded(cap(&biased(&products))),
-        ),
-        false => (cap(&products), excluded(biased(&cap(&products)))),
-    };
-    let precise = match c.int("softmax_precision", 0)? {
-        0 => masked.clone(),
-        n => masked.to_dtype(tensor::dtype(n)?),
-    };
-    // A query without keys gives zeros.
-    let none = precise.amax(keep(3)).eq(f64::NEG_INFINITY);
-    let weights = precise.softmax(3).masked_fill(none, 0.0).to_dtype(dtype);
-    let shown = match c.int("qk_matmul_output_mode", 0)? {
-        0 => products,
-        1 => first,
-        2 => masked,
-        _ => weights.clone(),
-    };
-    let y = merged(weights.matmul(v));
-    Ok(vec![
-        y.into(),
-        present.0.into(),
-        present.1.into(),
-        shown.to_dtype(dtype).into(),
-    ])
+    let y = if flat { merged(y) } else { y };
+    let mut results = vec![y.into(), k.into(), v.into()];
+    results.extend(shown.map(Value::from));
+    Ok(results)
 }
 
 fn size_of(d: &Dim) -> Tensor {
@@ -212,61 +279,76 @@ fn widened_mask(mask: &Tensor, columns: &Dim) -> Result<Tensor> {
 
 fn rotary(c: &Call) -> Results {
     let x = c.tensor(0)?;
+    let tables = [&c.tensor(1)?, &c.tensor(2)?];
+    one(rotated(c, &x, tables, c.optional(3)?.as_ref())?)
+}
+
+/// Rotates pairs of elements of heads by angles, whose cosines and sines are rows of tables, at these positions.
+pub(super) fn rotated(
+    c: &Call,
+    x: &Tensor,
+    [cos, sin]: [&Tensor; 2],
+    positions: Option<&Tensor>,
+) -> Result<Tensor> {
     let flat = x.ndim() == 3;
     let count = c.int("num_heads", 0)?;
+    let table = |t: &Tensor| {
+        let t = match positions {
+            Some(p) => {
+                let flat = p.to_dtype(DType::I64).reshape(vec![numel(p.dims())]);
+                let shape = [p.dims(), &t.dims()[t.ndim() - 1..]].concat();
+                t.index_select(0, flat).reshape(shape)
+            }
+            None => t.clone(),
+        };
+        t.unsqueeze(2)
+    };
+    let width = cos.dims().last().and_then(Dim::as_const);
+    let count = match (count, x.dims().last().and_then(Dim::as_const), width) {
+        // The table tells the size of a head.
+        (0, Some(all), Some(half)) if flat && half > 0 => all / (2 * half),
+        (count, ..) => count,
+    };
+    let (cos, sin) = (table(cos), table(sin));
     // [b, s, heads, e].
     let split = heads(x.clone(), (count > 0).then_some(count))?.transpose(1, 2);
     split.check()?;
-    let size = split.dims()[3]
-        .as_const()
-        .ok_or_else(|| invalid("the head size must be known"))?;
-    let turned = match c.int("rotary_embedding_dim", 0)? {
+    let size = split.dims()[3].as_const();
+    let size = size.ok_or_else(|| invalid("the head size must be known"))?;
+    let width = match c.int("rotary_embedding_dim", 0)? {
         0 => size,
         n if n > 0 && n <= size && n % 2 == 0 => n,
         n => return Err(invalid(format!("rotary_embedding_dim can't be {n}"))),
     };
-    let positions = c.optional(3)?;
-    let table = |i: usize| {
-        let t = c.tensor(i)?;
-        let t = match &positions {
-            Some(p) => {
-                let flat = p
-                    .to_dtype(DType::I64)
-                    .reshape(vec![kiln_base::numel(p.dims())]);
-                let shape = [p.dims(), &t.dims()[t.ndim() - 1..]].concat();
-                t.index_select(0, flat).reshape(shape)
-            }
-            None => t,
-        };
-        Ok::<_, kiln_tensor::Error>(t.unsqueeze(2))
+    let interleaved = match c.node.op_type() {
+        "GroupQueryAttention" => c.flag("rotary_interleaved", false)?,
+        _ => c.flag("interleaved", false)?,
     };
-    let (cos, sin) = (table(1)?, table(2)?);
-    let part = split.narrow(3, 0, turned);
-    let (a, b) = match c.flag("interleaved", false)? {
+    let rotating = split.narrow(3, 0, width);
+    let (a, b) = match interleaved {
         true => {
-            let mut shape = part.dims().to_vec();
-            shape[3] = Dim::Const(turned / 2);
+            let mut shape = rotating.dims().to_vec();
+            shape[3] = Dim::Const(width / 2);
             shape.push(Dim::Const(2));
-            let pairs = part.reshape(shape);
+            let pairs = rotating.reshape(shape);
             (pairs.select(4, 0), pairs.select(4, 1))
         }
         false => (
-            part.narrow(3, 0, turned / 2),
-            part.narrow(3, turned / 2, turned / 2),
+            rotating.narrow(3, 0, width / 2),
+            rotating.narrow(3, width / 2, width / 2),
         ),
     };
     let (real, imaginary) = (&cos * &a - &sin * &b, sin * a + cos * b);
-    let rotated = match c.flag("interleaved", false)? {
-        true => kiln_tensor::stack([real, imaginary], 4).reshape(part.dims()),
+    let y = match interleaved {
+        true => stack([real, imaginary], 4).reshape(rotating.dims()),
         false => cat([real, imaginary], 3),
     };
-    let y = match turned < size {
-        true => cat([rotated, split.narrow(3, turned, size - turned)], 3),
-        false => rotated,
+    let y = match width < size {
+        true => cat([y, split.narrow(3, width, size - width)], 3),
+        false => y,
     };
-    one(if flat {
-        y.reshape(x.dims())
-    } else {
-        y.transpose(1, 2)
+    Ok(match flat {
+        true => y.reshape(x.dims()),
+        false => y.transpose(1, 2),
     })
 }

@@ -1,7 +1,7 @@
 //! Convolutions, and the windows that they share with pooling.
 
-use super::Record;
 use super::shape::constant_padded;
+use super::{Record, quantize};
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
@@ -112,6 +112,18 @@ impl Windows {
         self.before == self.after
     }
 
+    /// Returns the windows of an input that has its border already.
+    pub fn without_border(&self) -> Windows {
+        let none = vec![0; self.kernel.len()];
+        Windows {
+            kernel: self.kernel.clone(),
+            strides: self.strides.clone(),
+            dilations: self.dilations.clone(),
+            before: none.clone(),
+            after: none,
+        }
+    }
+
     /// Returns the input with a border of this value.
     pub fn padded(&self, x: &Tensor, value: Scalar) -> Tensor {
         constant_padded(x, &self.axes(), &self.before, &self.after, value)
@@ -119,6 +131,9 @@ impl Windows {
 }
 
 fn conv(c: &Call) -> Results {
+    if let Some(y) = quantize::convolution(c)? {
+        return one(y);
+    }
     let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
     if weight.ndim() != x.ndim() {
         return Err(invalid(format!(
@@ -128,21 +143,32 @@ fn conv(c: &Call) -> Results {
         )));
     }
     let kernel: Option<Vec<i64>> = weight.dims()[2..].iter().map(Dim::as_const).collect();
-    let w = Windows::new(c, &x, kernel)?;
+    let windows = Windows::new(c, &x, kernel)?;
+    one(convolved(c, &windows, &x, &weight, c.optional(2)?)?)
+}
+
+/// The convolution of an input with a weight over these windows.
+pub(super) fn convolved(
+    c: &Call,
+    w: &Windows,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<Tensor>,
+) -> Result<Tensor> {
     let how = Conv::new()
         .stride(w.strides.clone())
         .dilation(w.dilations.clone())
         .groups(c.int("group", 1)?)
-        .bias(c.optional(2)?);
+        .bias(bias);
     let symmetric = w.is_symmetric() && w.before.iter().all(|p| *p >= 0);
     let (x, how) = match symmetric {
-        true => (x, how.padding(w.before.clone())),
-        false => (w.padded(&x, Scalar::Int(0)), how),
+        true => (x.clone(), how.padding(w.before.clone())),
+        false => (w.padded(x, Scalar::Int(0)), how),
     };
     match w.kernel.len() {
-        1 => one(x.conv1d_with(weight, how)),
-        2 => one(x.conv2d_with(weight, how)),
-        3 => one(x.conv3d_with(weight, how)),
+        1 => Ok(x.conv1d_with(weight, how)),
+        2 => Ok(x.conv2d_with(weight, how)),
+        3 => Ok(x.conv3d_with(weight, how)),
         n => Err(unsupported(format!("a convolution over {n} dims"))),
     }
 }

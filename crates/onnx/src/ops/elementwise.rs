@@ -95,6 +95,10 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 .where_cond(wide.gt(lambda), low)
                 .to_dtype(dtype))
         },
+        "SwiGLU" => |c| {
+            let a = c.tensor(0)?;
+            one(&a * (&a * c.float("alpha", 1.0)?).sigmoid() * c.tensor(1)?)
+        },
         "Swish" => |c| {
             let x = c.tensor(0)?;
             one(&x * (&x * c.float("alpha", 1.0)?).sigmoid())

@@ -21,6 +21,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "NonZero" => |c| one(c.tensor(0)?.nonzero().t()),
         "Scatter" | "ScatterElements" => scatter_elements,
         "ScatterND" => scatter_nd,
+        "TensorScatter" => tensor_scatter,
         "TopK" => top_k,
         "Unique" => unique,
         _ => return None,
@@ -216,4 +217,27 @@ fn unique(c: &Call) -> Results {
         rank.index_select(0, inverse).into(),
         counts.index_select(0, order).into(),
     ])
+}
+
+/// Writes the update behind each sample's position along an axis.
+fn tensor_scatter(c: &Call) -> Results {
+    let (cache, update) = (c.tensor(0)?, c.tensor(1)?);
+    let at = c.axis("axis", -2, cache.ndim())?;
+    let along = |t: Tensor, a: usize| {
+        let mut shape = vec![Dim::ONE; cache.ndim()];
+        shape[a] = t.dims()[0].clone();
+        t.reshape(shape)
+    };
+    let steps = along(crate::value::iota(&update.dims()[at]), at);
+    let position = match c.optional(2)? {
+        Some(first) => steps + along(first.to_dtype(DType::I64), 0),
+        None => steps,
+    };
+    let position = match (c.text("mode", "linear")?, cache.dims()[at].as_const()) {
+        ("linear", _) => position,
+        ("circular", Some(n)) => position.remainder(n),
+        ("circular", None) => return Err(invalid("this mode needs known sizes")),
+        (other, _) => return Err(invalid(format!("there is no mode {other:?}"))),
+    };
+    one(cache.scatter(at as i64, position.expand(update.dims()), update))
 }

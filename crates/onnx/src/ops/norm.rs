@@ -44,14 +44,11 @@ pub(super) fn find(op: &str) -> Option<Record> {
             one(centred / (variance.sqrt() + 1e-9))
         },
         "RMSNormalization" => |c| {
-            let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
+            let x = c.tensor(0)?;
             let from = c.axis("axis", -1, x.ndim())?;
-            let over: Vec<usize> = (from..x.ndim()).collect();
-            let dtype = x.dtype();
-            let wide = x.to_dtype(stashed(c, dtype)?);
-            let mean = (&wide * &wide).mean(keep(over));
-            let normalised = (&wide / (mean + c.float("epsilon", 1e-5)?).sqrt()).to_dtype(dtype);
-            one(normalised * scale)
+            let precise = stashed(c, x.dtype())?;
+            let eps = c.float("epsilon", 1e-5)?;
+            one(root_mean_square(&x, &c.tensor(1)?, from, eps, precise))
         },
         _ => return None,
     })
@@ -135,18 +132,42 @@ fn layer_norm(c: &Call) -> Results {
         let how = Affine::new().weight(scale).bias(bias).eps(eps);
         return one(x.layer_norm_with(sizes, how));
     }
+    let precise = stashed(c, x.dtype())?;
+    let (y, mean, spread) = normalised(&x, &scale, bias.as_ref(), from, eps, precise);
+    Ok(vec![y.into(), mean.into(), spread.into()])
+}
+
+/// A layer normalisation over the dims from `from`, the mean and the reciprocal of the deviation, computed in a dtype.
+pub(super) fn normalised(
+    x: &Tensor,
+    scale: &Tensor,
+    bias: Option<&Tensor>,
+    from: usize,
+    eps: f64,
+    precise: DType,
+) -> (Tensor, Tensor, Tensor) {
     let over: Vec<usize> = (from..x.ndim()).collect();
-    let dtype = x.dtype();
-    let wide = x.to_dtype(stashed(c, dtype)?);
+    let wide = x.to_dtype(precise);
     let mean = wide.mean(keep(over.clone()));
     let centred = &wide - &mean;
     let spread = ((&centred * &centred).mean(keep(over)) + eps).rsqrt();
-    let y = (centred * &spread).to_dtype(dtype) * scale;
-    let y = match bias {
-        Some(bias) => y + bias,
-        None => y,
-    };
-    Ok(vec![y.into(), mean.into(), spread.into()])
+    let y = (centred * &spread).to_dtype(x.dtype()) * scale;
+    let y = bias.map_or(y.clone(), |bias| y + bias);
+    (y, mean, spread)
+}
+
+/// A normalisation by the root of the mean square over the dims from `from`, computed in a dtype.
+pub(super) fn root_mean_square(
+    x: &Tensor,
+    scale: &Tensor,
+    from: usize,
+    eps: f64,
+    precise: DType,
+) -> Tensor {
+    let over: Vec<usize> = (from..x.ndim()).collect();
+    let wide = x.to_dtype(precise);
+    let mean = (&wide * &wide).mean(keep(over));
+    (wide * (mean + eps).rsqrt()).to_dtype(x.dtype()) * scale
 }
 
 fn local_response(c: &Call) -> Results {

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::Record;
+use super::{Record, quantize};
 use crate::call::{Call, Results, one};
 use crate::fault::invalid;
 use kiln_tensor::{Tensor, einsum};
@@ -16,7 +16,10 @@ pub(super) fn find(op: &str) -> Option<Record> {
             ))
         },
         "Gemm" => gemm,
-        "MatMul" => |c| one(c.tensor(0)?.matmul(c.tensor(1)?)),
+        "MatMul" => |c| match quantize::product(c)? {
+            Some(y) => one(y),
+            None => one(c.tensor(0)?.matmul(c.tensor(1)?)),
+        },
         _ => return None,
     })
 }

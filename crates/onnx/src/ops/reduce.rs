@@ -1,10 +1,11 @@
 //! Reductions, and softmax, which is two.
 
 use super::Record;
+use super::shape::constant_padded;
 use crate::call::{Call, Results, axes, one};
 use crate::fault::invalid;
 use kiln_base::Dim;
-use kiln_tensor::{DType, Result, Scalar, Tensor, keep};
+use kiln_tensor::{DType, Scalar, Tensor, keep};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -41,7 +42,8 @@ pub(super) fn find(op: &str) -> Option<Record> {
         },
         "LogSoftmax" => |c| along_axis(c, |x, a| x.log_softmax(a)),
         "Softmax" => |c| along_axis(c, |x, a| x.softmax(a)),
-        "CumSum" => cumsum,
+        "CumProd" => |c| cumulative(c, |x, a| x.cumprod(a), 1),
+        "CumSum" => |c| cumulative(c, |x, a| x.cumsum(a), 0),
         _ => return None,
     })
 }
@@ -129,31 +131,21 @@ fn along_axis(c: &Call, f: impl Fn(&Tensor, i64) -> Tensor) -> Results {
     one(f(&x.reshape(vec![rows, columns]), 1).reshape(shape))
 }
 
-fn cumsum(c: &Call) -> Results {
+/// Sums or products of all elements up to each.
+fn cumulative(c: &Call, f: impl Fn(&Tensor, i64) -> Tensor, first: i64) -> Results {
     let x = c.tensor(0)?;
     let list = c
         .integers(1)?
         .ok_or_else(|| invalid("the axis is missing"))?;
-    let at = axes(&list, x.ndim())?;
-    let [at] = at[..] else {
+    let [at] = axes(&list, x.ndim())?[..] else {
         return Err(invalid("needs one axis"));
     };
-    let at = at as i64;
     let backwards = c.flag("reverse", false)?;
-    let flipped = |t: Tensor| if backwards { t.flip(at) } else { t };
-    let source = flipped(x.clone());
-    let sums = source.cumsum(at).to_dtype(x.dtype());
-    let sums = match c.flag("exclusive", false)? {
-        true => exclusive(&sums, at)?,
-        false => sums,
+    let flipped = |t: Tensor| if backwards { t.flip(at as i64) } else { t };
+    let y = f(&flipped(x.clone()), at as i64).to_dtype(x.dtype());
+    let y = match c.flag("exclusive", false)? {
+        true => constant_padded(&y, &[at], &[1], &[-1], Scalar::Int(first)),
+        false => y,
     };
-    one(flipped(sums))
-}
-
-/// Moves sums by one position along an axis, behind a 0.
-fn exclusive(sums: &Tensor, at: i64) -> Result<Tensor> {
-    let mut pad = vec![0i64; 2 * (sums.ndim() - at as usize)];
-    let end = pad.len();
-    (pad[end - 2], pad[end - 1]) = (1, -1);
-    Ok(sums.pad(pad, kiln_tensor::PadMode::ZEROS))
+    one(flipped(y))
 }

@@ -1,0 +1,338 @@
+//! Quantised operators.
+//!
+//! A product or convolution of values that were dequantised is one of their integers, in i32, and is scaled behind it.
+
+use super::Record;
+use super::conv::{Windows, convolved, per_channel};
+use crate::call::{Call, Results, axis, one};
+use crate::fault::invalid;
+use crate::tensor;
+use crate::value::{Quantized, Traced, Value};
+use kiln_base::Dim;
+use kiln_tensor::{DType, Result, Scalar, Tensor, keep};
+
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "ConvInteger" => |c| {
+            let (x, w) = (
+                operand(c, 0, None, Some(2), None)?,
+                operand(c, 1, None, Some(3), Some(0))?,
+            );
+            one(convolution_sums(c, &x, &w)?)
+        },
+        "DequantizeLinear" => dequantize,
+        "DynamicQuantizeLinear" => dynamic,
+        "MatMulInteger" => |c| {
+            let a = operand(c, 0, None, Some(2), None)?;
+            let b = operand(c, 1, None, Some(3), Some(1))?;
+            one(product_sums(&a, &b)?)
+        },
+        "QLinearConv" => |c| {
+            let x = operand(c, 0, Some(1), Some(2), None)?;
+            let w = operand(c, 3, Some(4), Some(5), Some(0))?;
+            let mut sums = convolution_sums(c, &x, &w)?;
+            let spatial = sums.ndim() - 2;
+            if let Some(bias) = c.optional(8)? {
+                sums += per_channel(&bias, spatial);
+            }
+            let scale = x.scale * along(&w.scale, &w, 1 + spatial);
+            let y = sums.to_dtype(DType::F32) * scale;
+            one(quantized(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
+        },
+        "QLinearMatMul" => |c| {
+            let a = operand(c, 0, Some(1), Some(2), None)?;
+            let b = operand(c, 3, Some(4), Some(5), Some(1))?;
+            let y = scaled(product_sums(&a, &b)?, &a, &b);
+            one(quantized(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
+        },
+        "QuantizeLinear" => |c| {
+            let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
+            let at = c.int("axis", 1)?;
+            one(quantized(c, &x, &scale, c.optional(2)?, Some(at))?)
+        },
+        _ => return None,
+    })
+}
+
+/// Returns the numbers of a scale or zero point so that they broadcast: one, one for each position along an axis, or
+/// one for each block along it.
+fn spread(t: &Tensor, x: &Tensor, at: Option<i64>, block: i64) -> Result<Tensor> {
+    match (t.ndim(), at) {
+        (0, _) => Ok(t.clone()),
+        (1, Some(at)) if block == 0 && !t.dims()[0].is(1) => {
+            let at = axis(at, x.ndim())?;
+            Ok(per_channel(t, x.ndim() - 1 - at))
+        }
+        (1, _) if t.dims()[0].is(1) => Ok(t.reshape(Vec::<Dim>::new())),
+        (_, Some(at)) if block > 0 => {
+            let at = axis(at, x.ndim())?;
+            let whole = t.repeat_interleave(block, at as i64);
+            let n = x.dims()[at].as_const();
+            let n = n.ok_or_else(|| invalid("blocks need known sizes"))?;
+            Ok(whole.narrow(at as i64, 0, n))
+        }
+        _ => Ok(t.clone()),
+    }
+}
+
+/// Quantises values: rounded to even, moved by the zero point, and clamped to the dtype.
+fn quantized(
+    c: &Call,
+    x: &Tensor,
+    scale: &Tensor,
+    zero: Option<Tensor>,
+    at: Option<i64>,
+) -> Result<Tensor> {
+    let block = c.int("block_size", 0)?;
+    let dtype = match (&zero, c.int("output_dtype", 0)?) {
+        (Some(zero), _) => zero.dtype(),
+        (None, 0) => DType::U8,
+        (None, n) => tensor::dtype(n)?,
+    };
+    let (low, high) = dtype
+        .int_range()
+        .ok_or_else(|| invalid(format!("values are not quantised to {dtype}")))?;
+    let q = (x.to_dtype(DType::F32) / spread(&scale.to_dtype(DType::F32), x, at, block)?).round();
+    let q = match zero {
+        Some(zero) => q + spread(&zero.to_dtype(DType::F32), x, at, block)?,
+        None => q,
+    };
+    Ok(q.clamp(low as f64, high as f64).to_dtype(dtype))
+}
+
+fn dequantize(c: &Call) -> Results {
+    let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
+    let (at, block) = (c.int("axis", 1)?, c.int("block_size", 0)?);
+    let zero = c.optional(2)?.map(|z| z.to_dtype(DType::I32));
+    let dtype = match c.int("output_dtype", 0)? {
+        0 => scale.dtype(),
+        n => tensor::dtype(n)?,
+    };
+    let integers = match &zero {
+        Some(zero) => x.to_dtype(DType::I32) - spread(zero, &x, Some(at), block)?,
+        None => x.to_dtype(DType::I32),
+    };
+    let factor = spread(&scale, &x, Some(at), block)?;
+    let y = (integers.to_dtype(DType::F32) * factor.to_dtype(DType::F32)).to_dtype(dtype);
+    let is_small = matches!(x.dtype(), DType::I8 | DType::U8);
+    if !is_small || block > 0 || dtype != DType::F32 {
+        return one(y);
+    }
+    let single = scale.ndim() == 0 || scale.dims()[0].is(1);
+    let from = Quantized {
+        known_zero: if c.has(2) { known_zero(c, 2) } else { Some(0) },
+        axis: (!single).then(|| axis(at, x.ndim())).transpose()?,
+        values: x,
+        scale,
+        zero,
+    };
+    Ok(vec![Value::Tensor(Traced::dequantized(y, from))])
+}
+
+fn known_zero(c: &Call, i: usize) -> Option<i64> {
+    let known = c.traced(i).ok()?.known()?.integers()?;
+    let first = *known.first()?;
+    known.iter().all(|z| *z == first).then_some(first)
+}
+
+/// Returns an operand of integers, whose scale and zero point are inputs; several stand along `axis`.
+fn operand(
+    c: &Call,
+    at: usize,
+    scale: Option<usize>,
+    zero: Option<usize>,
+    axis: Option<usize>,
+) -> Result<Quantized> {
+    let values = c.tensor(at)?;
+    let scale = match scale {
+        Some(i) => c.tensor(i)?.to_dtype(DType::F32),
+        None => Tensor::scalar(1f32),
+    };
+    let zero_at = zero.filter(|i| c.has(*i));
+    let zero = zero_at.map(|i| c.tensor(i)).transpose()?;
+    let several = |t: &Tensor| t.ndim() > 0 && !t.dims()[t.ndim() - 1].is(1);
+    let along = several(&scale) || zero.as_ref().is_some_and(several);
+    Ok(Quantized {
+        known_zero: zero_at.map_or(Some(0), |i| known_zero(c, i)),
+        axis: axis.filter(|_| along),
+        zero: zero.map(|z| z.to_dtype(DType::I32)),
+        values,
+        scale,
+    })
+}
+
+/// Returns numbers of an operand's channels as `[c, 1, ..]` of `rank` dims; a single one as it is.
+fn along(t: &Tensor, q: &Quantized, rank: usize) -> Tensor {
+    match (q.axis, t.ndim()) {
+        (Some(_), 1) => per_channel(t, rank - 1),
+        (None, 1) => t.reshape(Vec::<Dim>::new()),
+        _ => t.clone(),
+    }
+}
+
+/// Sums of products `(a − zero) · (b − zero)` in i32. The zero points are subtracted behind the product, so that it is
+/// one of bytes.
+fn product_sums(a: &Quantized, b: &Quantized) -> Result<Tensor> {
+    let [x, y] = [a, b].map(|q| q.values.to_dtype(DType::I32));
+    if x.ndim() == 0 || y.ndim() == 0 {
+        return Err(invalid("a product needs matrices"));
+    }
+    let mut sums = x.matmul(&y);
+    let inner = x.dims()[x.ndim() - 1].as_const();
+    let columns = |t: &Tensor| match y.ndim() {
+        1 => t.sum(0),
+        n => t.sum(keep(n - 2)),
+    };
+    let zero_of_row = |z: &Tensor| match z.ndim() {
+        1 if !z.dims()[0].is(1) => z.unsqueeze(-1),
+        1 => z.reshape(Vec::<Dim>::new()),
+        _ => z.clone(),
+    };
+    let zero_of_column = |z: &Tensor| match z.ndim() {
+        1 if z.dims()[0].is(1) => z.reshape(Vec::<Dim>::new()),
+        _ => z.clone(),
+    };
+    let a_zero = a
+        .zero
+        .as_ref()
+        .filter(|_| a.known_zero != Some(0))
+        .map(zero_of_row);
+    let b_zero = b
+        .zero
+        .as_ref()
+        .filter(|_| b.known_zero != Some(0))
+        .map(zero_of_column);
+    if let Some(z) = &a_zero {
+        sums -= columns(&y).to_dtype(DType::I32) * z;
+    }
+    if let Some(z) = &b_zero {
+        let rows = x.sum(keep(-1)).to_dtype(DType::I32);
+        sums -= if y.ndim() == 1 {
+            rows.squeeze(-1) * z
+        } else {
+            rows * z
+        };
+    }
+    if let (Some(a), Some(b)) = (a_zero, b_zero) {
+        let n = inner.ok_or_else(|| invalid("two zero points need a known inner size"))?;
+        sums += a * b * n;
+    }
+    Ok(sums.to_dtype(DType::I32))
+}
+
+/// Returns sums of products as floats.
+fn scaled(sums: Tensor, a: &Quantized, b: &Quantized) -> Tensor {
+    let factor = |t: &Tensor| match t.ndim() {
+        1 if t.dims()[0].is(1) => t.reshape(Vec::<Dim>::new()),
+        _ => t.clone(),
+    };
+    let rows = factor(&a.scale);
+    let rows = if rows.ndim() == 1 {
+        rows.unsqueeze(-1)
+    } else {
+        rows
+    };
+    sums.to_dtype(DType::F32) * (rows * factor(&b.scale))
+}
+
+/// Sums of a convolution in i32. The border is the number that stands for 0.
+fn convolution_sums(c: &Call, x: &Quantized, w: &Quantized) -> Result<Tensor> {
+    let kernel: Option<Vec<i64>> = w.values.dims()[2..].iter().map(Dim::as_const).collect();
+    let windows = Windows::new(c, &x.values, kernel)?;
+    let spatial = windows.kernel.len();
+    let wide = |t: &Tensor| t.to_dtype(DType::I32);
+    let weight = match &w.zero {
+        Some(z) if w.known_zero != Some(0) => wide(&w.values) - along(z, w, 2 + spatial),
+        _ => wide(&w.values),
+    };
+    let Some(zero) = x.known_zero else {
+        let centred = match &x.zero {
+            Some(z) => wide(&x.values) - z.reshape(Vec::<Dim>::new()),
+            None => wide(&x.values),
+        };
+        return convolved(c, &windows, &centred, &weight, None);
+    };
+    if zero == 0 {
+        return convolved(c, &windows, &wide(&x.values), &weight, None);
+    }
+    let padded = windows.padded(&x.values, Scalar::Int(zero));
+    let sums = convolved(c, &windows.without_border(), &wide(&padded), &weight, None)?;
+    let over: Vec<usize> = (1..weight.ndim()).collect();
+    let each = per_channel(&weight.sum(over).to_dtype(DType::I32), spatial);
+    Ok((sums - each * zero).to_dtype(DType::I32))
+}
+
+/// The product of values that were dequantised, or none if they were not.
+pub(super) fn product(c: &Call) -> Result<Option<Tensor>> {
+    let (Some(a), Some(b)) = (c.traced(0)?.quantized(), c.traced(1)?.quantized()) else {
+        return Ok(None);
+    };
+    let per_column = b.axis.is_none_or(|at| at + 1 == b.values.ndim() && at > 0);
+    if a.axis.is_some() || !per_column {
+        return Ok(None);
+    }
+    Ok(Some(scaled(product_sums(a, b)?, a, b)))
+}
+
+/// The convolution of values that were dequantised, or none if they were not.
+pub(super) fn convolution(c: &Call) -> Result<Option<Tensor>> {
+    let (Some(x), Some(w)) = (c.traced(0)?.quantized(), c.traced(1)?.quantized()) else {
+        return Ok(None);
+    };
+    if x.axis.is_some() || w.axis.is_some_and(|at| at != 0) {
+        return Ok(None);
+    }
+    let sums = convolution_sums(c, x, w)?;
+    let spatial = sums.ndim() - 2;
+    let scale = x.scale.reshape(Vec::<Dim>::new()) * along(&w.scale, w, 1 + spatial);
+    let y = sums.to_dtype(DType::F32) * scale;
+    Ok(Some(match c.optional(2)? {
+        Some(bias) => y + per_channel(&bias, spatial),
+        None => y,
+    }))
+}
+
+fn dynamic(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let (least, most) = x.aminmax(());
+    let (least, most) = (least.clamp_max(0.0), most.clamp_min(0.0));
+    let scale = (most - &least) / 255.0;
+    let zero = (-least / &scale).clamp(0.0, 255.0).round();
+    let q = ((x / &scale).round() + &zero).clamp(0.0, 255.0);
+    Ok(vec![
+        q.to_dtype(DType::U8).into(),
+        scale.into(),
+        zero.to_dtype(DType::U8).into(),
+    ])
+}
+
+/// Returns the floats that an operand of integers stands for.
+fn floats_of(q: &Quantized) -> Tensor {
+    let one = |t: &Tensor| t.reshape(Vec::<Dim>::new());
+    let values = q.values.to_dtype(DType::I32);
+    let centred = match &q.zero {
+        Some(z) => values - one(z),
+        None => values,
+    };
+    centred.to_dtype(DType::F32) * one(&q.scale)
+}
+
+/// An operator that is computed in floats, of an operand of integers.
+pub(super) fn floats(c: &Call, f: impl Fn(Tensor) -> Tensor) -> Results {
+    let x = operand(c, 0, Some(1), Some(2), None)?;
+    one(quantized(
+        c,
+        &f(floats_of(&x)),
+        &c.tensor(3)?,
+        c.optional(4)?,
+        None,
+    )?)
+}
+
+/// An operator that is computed in floats, of two operands of integers.
+pub(super) fn floats_of_pair(c: &Call, f: impl Fn(Tensor, Tensor) -> Tensor) -> Results {
+    let a = operand(c, 0, Some(1), Some(2), None)?;
+    let b = operand(c, 3, Some(4), Some(5), None)?;
+    let y = f(floats_of(&a), floats_of(&b));
+    one(quantized(c, &y, &c.tensor(6)?, c.optional(7)?, None)?)
+}

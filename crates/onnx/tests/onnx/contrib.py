@@ -1,0 +1,222 @@
+"""Makes models of onnxruntime's own operators and of quantised ones, with inputs and onnxruntime's outputs:
+
+    contrib.py FOLDER    (with onnx and onnxruntime 1.32)
+
+`tests/goldens/onnx_contrib.tar.xz` holds what it wrote.
+"""
+
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+FOLDER = sys.argv[1]
+RNG = np.random.default_rng(20261129)
+MS = "com.microsoft"
+
+
+def floats(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def integers(dtype, *shape, low=None, high=None):
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min if low is None else low, (info.max if high is None else high) + 1, shape).astype(dtype)
+
+
+def case(name, nodes, inputs, outputs, initial=None):
+    """A model whose inputs are arrays by name, with constants by name."""
+    ports = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()
+    ]
+    results = [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()]
+    constants = [numpy_helper.from_array(a, n) for n, a in (initial or {}).items()]
+    graph = helper.make_graph(nodes, name, ports, results, constants)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found = session.run(None, inputs)
+    folder = os.path.join(FOLDER, name, "test_data_set_0")
+    os.makedirs(folder)
+    onnx.save(model, os.path.join(FOLDER, name, "model.onnx"))
+    for kind, arrays in ("input", inputs.values()), ("output", found):
+        for i, a in enumerate(arrays):
+            with open(os.path.join(folder, f"{kind}_{i}.pb"), "wb") as f:
+                f.write(numpy_helper.from_array(np.asarray(a)).SerializeToString())
+
+
+def node(op, inputs, outputs, domain=MS, **attributes):
+    return helper.make_node(op, inputs, outputs, domain=domain, **attributes)
+
+
+F, U8, I8, I32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32
+
+case("gelu", [node("Gelu", ["x"], ["y"])], {"x": floats(3, 7)}, {"y": F})
+case("bias_gelu", [node("BiasGelu", ["x", "b"], ["y"])], {"x": floats(3, 7), "b": floats(7)}, {"y": F})
+case("fast_gelu", [node("FastGelu", ["x", "b"], ["y"])], {"x": floats(3, 7), "b": floats(7)}, {"y": F})
+case("quick_gelu", [node("QuickGelu", ["x"], ["y"], alpha=1.3)], {"x": floats(3, 7)}, {"y": F})
+case(
+    "fused_matmul",
+    [node("FusedMatMul", ["a", "b"], ["y"], alpha=0.5, transA=1, transB=1)],
+    {"a": floats(2, 5, 3), "b": floats(2, 4, 5)},
+    {"y": F},
+)
+for skip in ("bias", "plain"):
+    names = ["x", "s", "g", "be"] + (["b"] if skip == "bias" else [])
+    arrays = {"x": floats(2, 3, 8), "s": floats(2, 3, 8), "g": floats(8), "be": floats(8), "b": floats(8)}
+    case(
+        f"skip_layer_norm_{skip}",
+        [node("SkipLayerNormalization", names, ["y", "", "", "sum"], epsilon=1e-5)],
+        {n: arrays[n] for n in names},
+        {"y": F, "sum": F},
+    )
+case(
+    "skip_simplified_layer_norm",
+    [node("SkipSimplifiedLayerNormalization", ["x", "s", "g"], ["y", "", "", "sum"], epsilon=1e-5)],
+    {"x": floats(2, 3, 8), "s": floats(2, 3, 8), "g": floats(8)},
+    {"y": F, "sum": F},
+)
+case(
+    "simplified_layer_norm",
+    [node("SimplifiedLayerNormalization", ["x", "g"], ["y"], domain="", epsilon=1e-5, axis=-1)],
+    {"x": floats(2, 3, 8), "g": floats(8)},
+    {"y": F},
+)
+
+
+
+def tables(half):
+    angles = np.outer(np.arange(16), 1.0 / 10000 ** (np.arange(half) / half)).astype(np.float32)
+    return {"cos": np.cos(angles), "sin": np.sin(angles)}
+
+
+TABLES = tables(4)
+for form in (0, 1):
+    case(
+        f"rotary_{form}",
+        [node("RotaryEmbedding", ["x", "p", "cos", "sin"], ["y"], interleaved=form)],
+        {"x": floats(2, 5, 16), "p": integers(np.int64, 2, 5, low=0, high=15)},
+        {"y": F},
+        TABLES,
+    )
+case(
+    "rotary_first",
+    [node("RotaryEmbedding", ["x", "p", "cos", "sin"], ["y"])],
+    {"x": floats(2, 3, 5, 8), "p": np.array([4], np.int64)},
+    {"y": F},
+    TABLES,
+)
+
+qkv = {"q": floats(2, 4, 12), "k": floats(2, 6, 12), "v": floats(2, 6, 12)}
+case("mha", [node("MultiHeadAttention", ["q", "k", "v"], ["y"], num_heads=3)], qkv, {"y": F})
+case(
+    "mha_bias_mask",
+    [node("MultiHeadAttention", ["q", "k", "v", "b", "m"], ["y"], num_heads=3)],
+    {**qkv, "b": floats(36), "m": np.array([[1, 1, 1, 0, 0, 0], [1] * 6], np.int32)},
+    {"y": F},
+)
+case(
+    "mha_past",
+    [node("MultiHeadAttention", ["q", "k", "v", "", "", "", "pk", "pv"], ["y", "nk", "nv"], num_heads=3)],
+    {
+        "q": floats(2, 4, 12),
+        "k": floats(2, 4, 12),
+        "v": floats(2, 4, 12),
+        "pk": floats(2, 3, 5, 4),
+        "pv": floats(2, 3, 5, 4),
+    },
+    {"y": F, "nk": F, "nv": F},
+)
+for rotary in (0, 1):
+    used = tables(8) if rotary else {}
+    case(
+        f"gqa_{rotary}",
+        [
+            node(
+                "GroupQueryAttention",
+                ["q", "k", "v", "pk", "pv", "last", "total"] + list(used),
+                ["y", "nk", "nv"],
+                num_heads=4,
+                kv_num_heads=2,
+                do_rotary=rotary,
+            )
+        ],
+        {
+            "q": floats(2, 1, 64),
+            "k": floats(2, 1, 32),
+            "v": floats(2, 1, 32),
+            "pk": floats(2, 2, 5, 16),
+            "pv": floats(2, 2, 5, 16),
+        },
+        {"y": F, "nk": F, "nv": F},
+        {**used, "last": np.array([5, 5], np.int32), "total": np.array(6, np.int32)},
+    )
+for zero in (0, 1):
+    packed = {"b": integers(np.uint8, 5, 2, 8), "s": np.abs(floats(10))}
+    if zero:
+        packed["z"] = integers(np.uint8, 5)
+    case(
+        f"matmul_4_bits_{zero}",
+        [node("MatMulNBits", ["x"] + list(packed), ["y"], K=32, N=5, bits=4, block_size=16)],
+        {"x": floats(3, 32)},
+        {"y": F},
+        packed,
+    )
+
+for dtype, onnx_type in (np.uint8, U8), (np.int8, I8):
+    scales = {"as": np.float32(0.03), "az": dtype(3), "bs": np.float32(0.05), "bz": dtype(-7 % 128)}
+    scales |= {"ys": np.float32(0.1), "yz": dtype(5)}
+    scales = {n: np.asarray(a) for n, a in scales.items()}
+    pair = {"a": integers(dtype, 3, 9), "b": integers(dtype, 3, 9)}
+    names = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
+    for op in ("QLinearAdd", "QLinearMul"):
+        case(f"{op.lower()}_{dtype.__name__}", [node(op, names, ["y"])], pair, {"y": onnx_type}, scales)
+    alone = ["a", "as", "az", "ys", "yz"]
+    constants = {n: scales[n] for n in alone[1:]}
+    case(
+        f"qlinearsigmoid_{dtype.__name__}",
+        [node("QLinearSigmoid", alone, ["y"])],
+        {"a": pair["a"]},
+        {"y": onnx_type},
+        constants,
+    )
+
+# Products and convolutions between DequantizeLinear and QuantizeLinear.
+for per_channel in (0, 1):
+    count = 6 if per_channel else 1
+    shape = (6,) if per_channel else ()
+    quantised = {
+        "xs": np.float32(0.02),
+        "xz": np.uint8(117),
+        "ws": (np.abs(RNG.standard_normal(count)) * 0.01 + 0.005).astype(np.float32).reshape(shape),
+        "wz": np.zeros(shape, np.int8),
+        "ys": np.float32(0.11),
+        "yz": np.uint8(101),
+        "b": floats(6),
+    }
+    quantised = {n: np.asarray(a) for n, a in quantised.items()}
+    for kind, weight, x in (
+        ("matmul", integers(np.int8, 20, 6, low=-127), floats(4, 20)),
+        ("conv", integers(np.int8, 6, 3, 3, 3, low=-127), floats(2, 3, 9, 8)),
+    ):
+        axis = 1 if kind == "matmul" else 0
+        q = lambda op, *a, **k: helper.make_node(op, *a, **k)
+        product = (
+            [q("MatMul", ["x2", "w2"], ["p"]), q("Add", ["p", "b"], ["y1"])]
+            if kind == "matmul"
+            else [q("Conv", ["x2", "w2", "b"], ["y1"], pads=[1, 0, 1, 2], strides=[2, 1])]
+        )
+        nodes = [
+            q("QuantizeLinear", ["x", "xs", "xz"], ["x1"]),
+            q("DequantizeLinear", ["x1", "xs", "xz"], ["x2"]),
+            q("DequantizeLinear", ["w", "ws", "wz"], ["w2"], axis=axis),
+            *product,
+            q("QuantizeLinear", ["y1", "ys", "yz"], ["y2"]),
+            q("DequantizeLinear", ["y2", "ys", "yz"], ["y"]),
+        ]
+        case(f"qdq_{kind}_{per_channel}", nodes, {"x": x}, {"y": F}, {**quantised, "w": weight})
