@@ -22,6 +22,7 @@ Examples:
   kiln run model.kiln --input x=x.npy           runs it
   kiln verify model.kiln                        compares its kernels with the reference
   kiln export-c model.kiln generated            prints it as C99 sources
+  kiln onnx run model.onnx --input x=x.npy      runs an ONNX model
 
 Exit codes: 0 done, 1 something failed or is damaged, 2 the command line is wrong.";
 
@@ -86,6 +87,15 @@ const DIFF_EXAMPLES: &str = "\
 Examples:
   kiln diff before.kiln after.kiln              exits with 1 if they differ";
 
+const ONNX_EXAMPLES: &str = "\
+Examples:
+  kiln onnx inspect model.onnx                  inputs, outputs, operators, those that Kiln lacks
+  kiln onnx run model.onnx --input x=x.npy      runs it
+  kiln onnx verify model.onnx --size batch=2    exits with 1 if a kernel is wrong
+  kiln onnx bench model.onnx --size batch=8     measures it
+  kiln onnx convert model.onnx model.kiln       for sizes that stay open
+The commands for packages take model.onnx too.";
+
 /// The subject of a measurement.
 #[derive(Clone)]
 enum Subject {
@@ -107,7 +117,7 @@ impl TypedValueParser for Workloads {
         value: &OsStr,
     ) -> Result<Subject, clap::Error> {
         let path = PathBuf::from(value);
-        if path.extension().is_some_and(|e| e == "kiln") {
+        if path.extension().is_some_and(|e| e == "kiln" || e == "onnx") {
             return Ok(Subject::Package(path));
         }
         let parser: fn(&str) -> Result<Vec<Workload>, spec::SpecError> = spec::parse;
@@ -197,29 +207,34 @@ fn measured(command: Command) -> Command {
         .arg(json())
 }
 
+/// Adds the time and the rounds of measurements.
+fn times(command: Command) -> Command {
+    command
+        .arg(
+            option(
+                "time",
+                "Milliseconds for each workload, or kernel with --candidates",
+            )
+            .default_value("500")
+            .value_parser(value_parser!(u64).range(1..)),
+        )
+        .arg(
+            option(
+                "rounds",
+                "Rounds over all workloads, or candidates of a kernel",
+            )
+            .default_value("5")
+            .value_parser(value_parser!(u32).range(1..1000)),
+        )
+}
+
 fn bench() -> Command {
-    entries(
+    times(entries(
         measured(Command::new("bench")),
         "An entry of a package [default: all]",
-    )
+    ))
     .about("Measures ops, networks and training steps")
     .after_help(BENCH_EXAMPLES)
-    .arg(
-        option(
-            "time",
-            "Milliseconds for each workload, or kernel with --candidates",
-        )
-        .default_value("500")
-        .value_parser(value_parser!(u64).range(1..)),
-    )
-    .arg(
-        option(
-            "rounds",
-            "Rounds over all workloads, or candidates of a kernel",
-        )
-        .default_value("5")
-        .value_parser(value_parser!(u32).range(1..1000)),
-    )
     .arg(flag(
         "no-peaks",
         "Does not measure what the device can do at most",
@@ -333,6 +348,49 @@ fn several(name: &'static str, help: &'static str, value: &'static str) -> Arg {
     arg.action(ArgAction::Append)
 }
 
+fn onnx() -> Command {
+    let of = |command: Command| command.arg(file("file", "The model"));
+    let size = || several("size", "A size that the model leaves open", "NAME=N");
+    let verify = entries(Command::new("verify"), "The entry, forward");
+    let bench = entries(Command::new("bench"), "The entry, forward");
+    Command::new("onnx")
+        .about("Inspects, runs, verifies, measures and converts ONNX models")
+        .after_help(ONNX_EXAMPLES)
+        .subcommand_required(true)
+        .subcommand(
+            of(Command::new("inspect"))
+                .about("Says what is in a model")
+                .arg(json()),
+        )
+        .subcommand(
+            of(Command::new("run"))
+                .about("Runs a model")
+                .arg(several(
+                    "input",
+                    "An input and its file",
+                    "NAME=FILE.npy|.pb",
+                ))
+                .arg(several(
+                    "output",
+                    "An output and the file that gets it; printed if there are none",
+                    "[NAME=]FILE.npy|.pb",
+                )),
+        )
+        .subcommand(
+            of(verify)
+                .about("Compares every kernel of a model with the reference")
+                .arg(several("input", "An input and its file", "NAME=FILE.npy"))
+                .arg(json()),
+        )
+        .subcommand(times(of(bench)).about("Measures a model").arg(json()))
+        .subcommand(
+            of(Command::new("convert"))
+                .about("Writes a model as a package")
+                .arg(file("package", "The package to write"))
+                .arg(size()),
+        )
+}
+
 /// Adds the options that select entries of a package and their sizes.
 fn entries(command: Command, usual: &'static str) -> Command {
     command.arg(several("entry", usual, "NAME")).arg(several(
@@ -435,6 +493,7 @@ pub fn command() -> Command {
         .subcommand(verify())
         .subcommand(export_c())
         .subcommand(diff())
+        .subcommand(onnx())
         .subcommand(
             Command::new("devices")
                 .about("Lists the devices that programs can run on")

@@ -5,7 +5,7 @@ use crate::bench::{Effort, Measured, Peaks, Ready, candidates, measure};
 use crate::failure::{of, say, say_json, warn};
 use crate::report::{Report, page};
 use crate::spec::{self, Workload};
-use crate::{Failure, cache, devices, groups, package, tuning};
+use crate::{Failure, cache, devices, groups, onnx, package, tuning};
 use clap::ArgMatches;
 use clap_complete::{Shell, generate};
 use kiln::data::Progress;
@@ -41,6 +41,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
         Some(("verify", m)) => return package::verify(m),
         Some(("export-c", m)) => package::export_c(m)?,
         Some(("diff", m)) => return package::diff(m),
+        Some(("onnx", m)) => return onnx::command(m, effort),
         Some(("devices", m)) => {
             let found = devices::list();
             match m.get_flag("json") {

@@ -3,7 +3,7 @@
 //! They are evaluated here, on sizes that may be symbolic, so that `Shape → Gather → Concat → Reshape` is no part of a
 //! program. What is not here is recorded.
 
-use crate::call::{Call, axes, axis};
+use crate::call::{Call, Results, axes, axis};
 use crate::fault::invalid;
 use crate::tensor;
 use crate::value::{Element, Known, MOST_KNOWN, Value};
@@ -14,9 +14,6 @@ use std::rc::Rc;
 /// Returns the results of an operator, if its inputs are known and it is one of those that sizes are computed with.
 pub(crate) fn evaluate(call: &Call) -> Result<Option<Vec<Value>>> {
     let op = call.node.op_type.as_deref().unwrap_or_default();
-    if op == "Shape" || op == "Size" {
-        return from_shape(call, op);
-    }
     let mut inputs: Vec<Option<Rc<Known>>> = Vec::new();
     for input in &call.inputs {
         inputs.push(match input {
@@ -49,21 +46,31 @@ fn in_range(e: &Element, dtype: DType) -> bool {
     }
 }
 
-fn from_shape(call: &Call, op: &str) -> Result<Option<Vec<Value>>> {
+/// Returns the sizes of the first input.
+fn input_sizes(call: &Call) -> Result<Vec<Dim>> {
     let t = call.traced(0)?;
-    let dims: Vec<Dim> = match t.known() {
-        Some(known) => known.shape.iter().map(|n| Dim::Const(*n as i64)).collect(),
+    Ok(match t.known() {
+        Some(known) => {
+            let size = |n: &usize| Dim::Const(*n as i64);
+            known.shape.iter().map(size).collect()
+        }
         None => t.tensor().check()?.dims().to_vec(),
-    };
-    if op == "Size" {
-        return Ok(Some(vec![scalar(kiln_base::numel(&dims)).into()]));
-    }
+    })
+}
+
+/// The number of elements.
+pub(crate) fn size(call: &Call) -> Results {
+    Ok(vec![scalar(kiln_base::numel(&input_sizes(call)?)).into()])
+}
+
+/// The sizes, or a range of them.
+pub(crate) fn shape(call: &Call) -> Results {
+    let dims = input_sizes(call)?;
     let rank = dims.len() as i64;
     let clamp = |n: i64| (if n < 0 { n + rank } else { n }).clamp(0, rank) as usize;
     let (start, end) = (clamp(call.int("start", 0)?), clamp(call.int("end", rank)?));
-    Ok(Some(vec![
-        Known::sizes(dims.get(start..end).unwrap_or_default()).into(),
-    ]))
+    let range = dims.get(start..end).unwrap_or_default();
+    Ok(vec![Known::sizes(range).into()])
 }
 
 fn scalar(d: Dim) -> Known {
@@ -182,9 +189,7 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
                 return Ok(None);
             };
             let fill = match call.tensor_attribute("value")? {
-                Some(t) => crate::value::Traced::constant(tensor::read(t, None)?)?
-                    .known()
-                    .cloned(),
+                Some(t) => tensor::read_constant(t, None)?.1.map(Rc::new),
                 None => Some(Rc::new(Known {
                     dtype: DType::F32,
                     shape: vec![1],

@@ -8,7 +8,7 @@ use crate::proto::{
     tensor_shape_proto, type_proto,
 };
 use crate::tensor;
-use crate::value::{Known, Traced};
+use crate::value::Known;
 use kiln_tensor::{DType, DimSpec, Result, Spec, Tensor, Var};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(crate) struct Loaded {
     /// The inputs that have initial values.
     pub initialised: Vec<Port>,
     pub weights: Vec<Weight>,
-    pub constants: Vec<(String, Tensor)>,
+    pub constants: Vec<(String, Tensor, Option<Known>)>,
 }
 
 /// An initial value that may be trained.
@@ -45,7 +45,7 @@ pub struct Port {
     pub name: String,
     /// The dtype, if it is a tensor and the model says it.
     pub dtype: Option<DType>,
-    /// The sizes, if the model says how many dims there are. An unnamed unknown size has a name that begins with `?`.
+    /// The sizes, if the model says how many dims there are. An unknown size without a name has that of its place, as `x.0`.
     pub dims: Option<Vec<DimSpec>>,
     /// The kind of its values.
     pub kind: Kind,
@@ -89,23 +89,16 @@ impl Loaded {
             .collect();
         let (mut weights, mut constants) = (Vec::new(), Vec::new());
         for t in std::mem::take(&mut graph.initializer) {
-            let value = tensor::read(&t, folder.as_deref())?;
+            let (value, known) = tensor::read_constant(&t, folder.as_deref())?;
             value.check()?;
             let name = t.name().to_string();
             if value.dtype().is_float() && value.ndim() > 0 {
-                let few = value.numel()? <= MOST_KNOWN_OF_WEIGHT;
-                let first = if few {
-                    Traced::constant(value.clone())?
-                        .known()
-                        .map(|k| k.as_ref().clone())
-                } else {
-                    None
-                };
+                let first = known.filter(|k| k.elements.len() <= MOST_KNOWN_OF_WEIGHT);
                 let var = Var::parameter(value)?;
                 var.set_name(&name);
                 weights.push(Weight { name, var, first });
             } else {
-                constants.push((name, value));
+                constants.push((name, value, known));
             }
         }
         Ok(Loaded {
@@ -149,7 +142,7 @@ impl Port {
             Some(tensor_shape_proto::dimension::Value::DimParam(p)) if !p.is_empty() => {
                 DimSpec::Symbol(p.clone())
             }
-            _ => DimSpec::Symbol(format!("?{name}.{i}")),
+            _ => DimSpec::Symbol(format!("{name}.{i}")),
         };
         let shape = tensor.and_then(|t| t.shape.as_ref());
         Port {
@@ -191,13 +184,9 @@ impl std::fmt::Display for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.dtype, &self.dims) {
             (Some(dtype), Some(dims)) => {
-                let dims = dims.iter().map(|d| match d {
-                    DimSpec::Symbol(s) if s.starts_with('?') => DimSpec::Symbol("?".to_string()),
-                    other => other.clone(),
-                });
                 let spec = Spec {
                     dtype,
-                    dims: dims.collect(),
+                    dims: dims.clone(),
                     device: kiln_tensor::Device::Cpu,
                 };
                 write!(f, "{spec}")

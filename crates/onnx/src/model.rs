@@ -1,16 +1,19 @@
 //! Models: loading, running, compiling, training.
 
-use crate::fault::invalid;
+use crate::fault::{invalid, unsupported};
 use crate::loaded::{Kind, Loaded, Port};
 use crate::missing::missing_operators;
 use crate::proto::ModelProto;
 use crate::record::Scope;
 use crate::value::{Traced, Value};
+use kiln_nn::{Forward, Members, Module};
 use kiln_tensor::memory::Budget;
 use kiln_tensor::{
-    AsTensor, Compiled, ErrorKind, Result, Spec, Tensor, Var, compile, no_grad, realize_first,
+    AsTensor, Compiled, Device, DimSpec, ErrorKind, Result, Spec, Tensor, Var, compile, no_grad,
+    realize_first,
 };
 use prost::Message;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -194,6 +197,57 @@ impl Model {
         self.loaded.weights.iter().map(|w| w.var.clone()).collect()
     }
 
+    /// The specs of the inputs. Sizes that the model leaves open are symbols, unless `sizes` has their names.
+    ///
+    /// # Errors
+    /// If the model does not say the dtype or the number of dims of an input.
+    #[track_caller]
+    pub fn specs(&self, sizes: &[(&str, i64)]) -> Result<Vec<Spec>> {
+        let fixed = |d: &DimSpec| match d {
+            DimSpec::Symbol(name) => match sizes.iter().find(|(n, _)| n == name) {
+                Some((_, n)) => DimSpec::Known(*n),
+                None => d.clone(),
+            },
+            known => known.clone(),
+        };
+        let spec = |port: &Port| match (port.dtype, &port.dims) {
+            (Some(dtype), Some(dims)) => Ok(Spec {
+                dtype,
+                dims: dims.iter().map(fixed).collect(),
+                device: Device::Cpu,
+            }),
+            _ => Err(invalid(format!(
+                "the input {:?} has no dtype or shape",
+                port.name
+            ))),
+        };
+        self.loaded.inputs.iter().map(spec).collect()
+    }
+
+    /// The operator sets that the model imports, with versions.
+    pub fn opsets(&self) -> impl Iterator<Item = (&str, i64)> {
+        let opsets = self.loaded.opsets.iter();
+        opsets.map(|o| {
+            (
+                if o.domain().is_empty() {
+                    "ai.onnx"
+                } else {
+                    o.domain()
+                },
+                o.version(),
+            )
+        })
+    }
+
+    /// The operators of the model's graph, with how often each is applied.
+    pub fn operators(&self) -> BTreeMap<&str, usize> {
+        let mut counts = BTreeMap::new();
+        for node in &self.loaded.graph.node {
+            *counts.entry(node.op_type()).or_default() += 1;
+        }
+        counts
+    }
+
     /// The operators that Kiln lacks, each with its version and the nodes that apply it.
     pub fn unsupported(&self) -> Vec<String> {
         missing_operators(&self.loaded)
@@ -313,15 +367,7 @@ impl Model {
     /// If the specs don't fit, an operator is not supported, or sizes depend on values.
     #[track_caller]
     pub fn compile(&self, specs: impl IntoIterator<Item = Spec>) -> Result<Compiled> {
-        let specs: Vec<Spec> = specs.into_iter().collect();
-        let wanted = self.loaded.inputs.len();
-        if specs.len() != wanted {
-            return Err(invalid(format!(
-                "the model takes {wanted} inputs, not {}",
-                specs.len()
-            )));
-        }
-        no_grad(|| self.compile_tensors(specs))
+        no_grad(|| self.compile_tensors(specs.into_iter().collect()))
     }
 
     fn compile_tensors(&self, specs: Vec<Spec>) -> Result<Compiled> {
@@ -350,6 +396,20 @@ impl Model {
     }
 
     fn record_values(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Value>> {
+        if inputs.len() != self.loaded.inputs.len() {
+            let wanted = self.loaded.inputs.len();
+            return Err(invalid(format!(
+                "the model takes {wanted} inputs, not {}",
+                inputs.len()
+            )));
+        }
+        let missing = self.unsupported();
+        if !missing.is_empty() {
+            return Err(unsupported(format!(
+                "Kiln lacks operators:\n  {}",
+                missing.join("\n  ")
+            )));
+        }
         let mut scope = Scope::new(&self.loaded);
         for (port, data) in self.loaded.inputs.iter().zip(inputs) {
             scope.set(&port.name, data.into());
@@ -358,8 +418,9 @@ impl Model {
             let known = w.first.clone().map(Into::into);
             scope.set(&w.name, Value::Tensor(Traced::weight(w.var.get(), known)));
         }
-        for (name, t) in &self.loaded.constants {
-            scope.set(name, Value::Tensor(Traced::constant(t.clone())?));
+        for (name, t, known) in &self.loaded.constants {
+            let value = Traced::constant(t.clone(), known.clone());
+            scope.set(name, Value::Tensor(value));
         }
         for (name, data) in replaced {
             scope.set(&name, data.into());
@@ -372,6 +433,36 @@ fn checked(port: &Port, data: &Data) -> Result<()> {
     match data {
         Data::Tensor(t) => port.check(t),
         _ => Ok(()),
+    }
+}
+
+/// The parameters are [`Model::parameters`].
+impl Module for Model {
+    fn as_module(&self) -> &dyn Module {
+        self
+    }
+
+    fn members(&self) -> Members<'_> {
+        let mut members = Members::new();
+        for w in &self.loaded.weights {
+            members.parameter(&w.name, &w.var);
+        }
+        members
+    }
+
+    fn name(&self) -> &str {
+        "Model"
+    }
+}
+
+/// For models of one input and one output.
+impl Forward for Model {
+    fn forward(&self, input: Tensor) -> Result<Tensor> {
+        let mut outputs = self.record([input])?;
+        match (outputs.pop(), outputs.is_empty()) {
+            (Some(y), true) => Ok(y),
+            _ => Err(invalid("the model has other than one output")),
+        }
     }
 }
 

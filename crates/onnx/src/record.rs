@@ -55,14 +55,13 @@ impl<'a> Scope<'a> {
         let folder = self.model.folder.as_deref();
         for t in &graph.initializer {
             if !self.values.contains_key(t.name()) {
-                let value = Traced::constant(tensor::read(t, folder)?)?;
-                self.set(t.name(), Value::Tensor(value));
+                let (tensor, known) = tensor::read_constant(t, folder)?;
+                self.set(t.name(), Value::Tensor(Traced::constant(tensor, known)));
             }
         }
         for t in &graph.sparse_initializer {
             let name = t.values.as_ref().map_or("", |v| v.name());
-            let value = Traced::constant(tensor::read_sparse(t, folder)?)?;
-            self.set(name, Value::Tensor(value));
+            self.set(name, tensor::read_sparse(t)?.into());
         }
         self.nodes(&graph.node)?;
         graph.output.iter().map(|o| self.get(o.name())).collect()

@@ -3,6 +3,7 @@
 use crate::fault::{invalid, unsupported};
 use crate::proto::tensor_proto::{DataLocation, DataType};
 use crate::proto::{SparseTensorProto, StringStringEntryProto, TensorProto};
+use crate::value::{Known, MOST_KNOWN};
 use kiln_tensor::{DType, Result, Tensor};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -173,28 +174,67 @@ fn external(
     })
 }
 
+/// Returns the tensor of a message, and its elements if they are few. Nothing is recorded or read from a tensor.
+pub(crate) fn read_constant(
+    t: &TensorProto,
+    folder: Option<&Path>,
+) -> Result<(Tensor, Option<Known>)> {
+    let dtype = dtype(t.data_type().into())?;
+    let few = bytes_of(&t.dims, dtype)? / dtype.size() as u64 <= MOST_KNOWN as u64;
+    let is_external = t.data_location() == DataLocation::External;
+    let tensor = read(t, folder)?;
+    if !few || is_external {
+        return Ok((tensor, None));
+    }
+    let shape: Vec<usize> = t.dims.iter().map(|d| *d as usize).collect();
+    let known = match &t.raw_data {
+        Some(raw) => Known::from_bytes(dtype, &shape, raw),
+        None => Known::from_bytes(dtype, &shape, &typed_bytes(t, dtype)),
+    };
+    Ok((tensor, known))
+}
+
 /// Returns the dense tensor of a sparse one.
-pub(crate) fn read_sparse(t: &SparseTensorProto, folder: Option<&Path>) -> Result<Tensor> {
+pub(crate) fn read_sparse(t: &SparseTensorProto) -> Result<Tensor> {
     let (Some(values), Some(indices)) = (&t.values, &t.indices) else {
         return Err(invalid("a sparse tensor has no values or no indices"));
     };
-    let values = read(values, folder)?;
-    let indices = read(indices, folder)?.to_dtype(DType::I64);
-    bytes_of(&t.dims, values.dtype())?;
-    let flat = match indices.ndim() {
-        1 => indices,
-        2 if indices.shape()?[1] == t.dims.len() => {
-            let mut strides = vec![1i64; t.dims.len()];
-            for i in (1..t.dims.len()).rev() {
-                strides[i - 1] = strides[i] * t.dims[i];
-            }
-            (indices * Tensor::from_slice(&strides, strides.len())).sum(1)
-        }
-        _ => return Err(invalid("the indices of a sparse tensor have a wrong shape")),
+    let dtype = dtype(values.data_type().into())?;
+    let (size, rank) = (dtype.size(), t.dims.len());
+    let len = bytes_of(&t.dims, dtype)?;
+    let inline = |t: &TensorProto, dtype| match &t.raw_data {
+        Some(raw) => raw.to_vec(),
+        None => typed_bytes(t, dtype),
     };
-    let count: i64 = t.dims.iter().product();
-    let dense = Tensor::zeros(count, values.dtype()).index_put((flat,), values);
-    Ok(dense.reshape(&t.dims).realize()?.clone())
+    let (values, places) = (inline(values, dtype), inline(indices, DType::I64));
+    let (places, _) = places.as_chunks::<8>();
+    let places: Vec<i64> = places.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    let count = values.len() / size;
+    let each = if places.len() == count { 1 } else { rank };
+    if places.len() != count * each {
+        return Err(invalid("the indices of a sparse tensor have a wrong shape"));
+    }
+    let position = |index: &[i64]| {
+        let sizes = if each == 1 { &[][..] } else { &t.dims[1..] };
+        let flat = match index {
+            [first, rest @ ..] => rest
+                .iter()
+                .zip(sizes)
+                .try_fold(*first, |at, (i, n)| at.checked_mul(*n)?.checked_add(*i)),
+            [] => Some(0),
+        };
+        let start = usize::try_from(flat?).ok()?.checked_mul(size)?;
+        (start + size <= usize::try_from(len).ok()?).then_some(start)
+    };
+    Tensor::filled(dtype, &t.dims, |memory| {
+        memory.fill(0);
+        for i in 0..count {
+            let start = position(&places[i * each..(i + 1) * each]);
+            let start = start.ok_or_else(|| invalid("an index of a sparse tensor is outside"))?;
+            memory[start..start + size].copy_from_slice(&values[i * size..(i + 1) * size]);
+        }
+        Ok(())
+    })
 }
 
 /// Returns the message of a tensor.

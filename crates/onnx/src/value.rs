@@ -1,8 +1,9 @@
 //! The values of a graph while it is recorded.
 
 use crate::fault::invalid;
+use half::{bf16, f16};
 use kiln_base::Dim;
-use kiln_tensor::{DType, Result, Scalar, Tensor, stack};
+use kiln_tensor::{DType, Scalar, Tensor, stack};
 use std::cell::OnceCell;
 use std::rc::Rc;
 
@@ -95,15 +96,14 @@ impl From<Known> for Value {
 }
 
 impl Traced {
-    /// A tensor whose elements are known too, if they are few.
-    pub fn constant(t: Tensor) -> Result<Traced> {
-        let known = Known::of(&t)?.map(Rc::new);
-        Ok(Traced {
+    /// A tensor whose elements are known, if they are few.
+    pub fn constant(t: Tensor, known: Option<Known>) -> Traced {
+        Traced {
             tensor: Rc::new(OnceCell::from(t)),
-            known,
+            known: known.map(Rc::new),
             variable: false,
             quantized: None,
-        })
+        }
     }
 
     /// A weight, whose elements are known to be these at first.
@@ -161,35 +161,31 @@ impl Known {
         }
     }
 
-    /// Returns the elements of a realised tensor, unless they are many or of a dtype that sizes are not computed in.
-    fn of(t: &Tensor) -> Result<Option<Known>> {
-        let shape = t.shape()?;
-        if t.numel()? > MOST_KNOWN {
-            return Ok(None);
+    /// Returns the elements with these bytes, unless they are many or of a dtype that sizes are not computed in.
+    pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Known> {
+        if bytes.len() / dtype.size() > MOST_KNOWN {
+            return None;
         }
-        let elements = match t.dtype() {
-            DType::Bool
-            | DType::I8
-            | DType::U8
-            | DType::I16
-            | DType::U16
-            | DType::I32
-            | DType::I64 => {
-                let integers = t.to_dtype(DType::I64).to_vec::<i64>()?;
-                let int = |n| Element::Int(Dim::Const(n));
-                integers.into_iter().map(int).collect()
-            }
-            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => {
-                let floats = t.to_dtype(DType::F64).to_vec::<f64>()?;
-                floats.into_iter().map(Element::Float).collect()
-            }
-            _ => return Ok(None),
+        let int = |n: i64| Element::Int(Dim::Const(n));
+        let elements = match dtype {
+            DType::Bool | DType::U8 => each(bytes, |[b]| int(b.into())),
+            DType::I8 => each(bytes, |b| int(i8::from_le_bytes(b).into())),
+            DType::I16 => each(bytes, |b| int(i16::from_le_bytes(b).into())),
+            DType::U16 => each(bytes, |b| int(u16::from_le_bytes(b).into())),
+            DType::I32 => each(bytes, |b| int(i32::from_le_bytes(b).into())),
+            DType::U32 => each(bytes, |b| int(u32::from_le_bytes(b).into())),
+            DType::I64 => each(bytes, |b| int(i64::from_le_bytes(b))),
+            DType::F16 => each(bytes, |b| Element::Float(f16::from_le_bytes(b).into())),
+            DType::BF16 => each(bytes, |b| Element::Float(bf16::from_le_bytes(b).into())),
+            DType::F32 => each(bytes, |b| Element::Float(f32::from_le_bytes(b).into())),
+            DType::F64 => each(bytes, |b| Element::Float(f64::from_le_bytes(b))),
+            _ => return None,
         };
-        Ok(Some(Known {
-            dtype: t.dtype(),
-            shape,
+        Some(Known {
+            dtype,
+            shape: shape.to_vec(),
             elements,
-        }))
+        })
     }
 
     /// Returns a tensor of the elements.
@@ -234,6 +230,12 @@ impl Known {
         };
         self.elements.iter().map(dim).collect()
     }
+}
+
+/// Returns the elements of `N` bytes each.
+fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> Element) -> Vec<Element> {
+    let (chunks, _) = bytes.as_chunks::<N>();
+    chunks.iter().map(|b| f(*b)).collect()
 }
 
 fn size_as_tensor(d: &Dim) -> Tensor {

@@ -1,11 +1,12 @@
 //! The run times of packages' entries.
 
+use super::open;
 use super::subject::{Subject, subjects};
 use crate::Failure;
 use crate::bench::Effort;
 use crate::failure::{say, say_json};
 use clap::ArgMatches;
-use kiln::package::{Options, Package};
+use kiln::package::Package;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Resul
     let mut ready: Vec<(Subject, Measured)> = Vec::new();
     let mut opened = Vec::new();
     for file in files {
-        let package: Package = Options::new().open(file)?;
+        let package: Package = open(file)?;
         for subject in subjects(&package, m)? {
             let began = Instant::now();
             subject.entry.run(subject.given())?;

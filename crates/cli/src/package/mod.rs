@@ -12,6 +12,7 @@ pub(crate) use tune::tune;
 pub(crate) use verify::verify;
 
 use crate::Failure;
+use crate::converted;
 use crate::failure::{Usage, say, say_json};
 use clap::ArgMatches;
 use kiln::Tensor;
@@ -20,12 +21,20 @@ use kiln::package::{Buffer, Entry, Inputs, Interface, Options, Package, StateInf
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) fn opened(m: &ArgMatches, name: &str) -> Result<Package, Failure> {
     let file = m.get_one::<PathBuf>(name).ok_or("no file is given")?;
-    Ok(Options::new().open(file)?)
+    open(file)
+}
+
+/// Opens a package, or the one that an ONNX model converts to.
+fn open(file: &Path) -> Result<Package, Failure> {
+    match file.extension().is_some_and(|e| e == "onnx") {
+        true => Ok(Options::new().open_bytes(&converted::builder(file, &[])?.to_bytes()?)?),
+        false => Ok(Options::new().open(file)?),
+    }
 }
 
 /// The `inspect` command.

@@ -4,7 +4,7 @@ use super::Record;
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
 use crate::tensor;
-use crate::value::{Traced, Value, iota};
+use crate::value::{Element, Known, Traced, Value, iota};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Scalar, Tensor};
 use std::f64::consts::PI;
@@ -41,43 +41,53 @@ pub(super) fn find(op: &str) -> Option<Record> {
 }
 
 fn constant(c: &Call) -> Results {
-    let of = |t: Tensor| Ok(vec![Value::Tensor(Traced::constant(t)?)]);
     if let Some(t) = c.tensor_attribute("value")? {
-        return of(tensor::read(t, c.surroundings.folder())?);
+        let (t, known) = tensor::read_constant(t, c.surroundings.folder())?;
+        return Ok(vec![Value::Tensor(Traced::constant(t, known))]);
     }
     if let Some(t) = c
         .attribute("sparse_value")
         .and_then(|a| a.sparse_tensor.as_ref())
     {
-        return of(tensor::read_sparse(t, c.surroundings.folder())?);
+        return one(tensor::read_sparse(t)?);
     }
-    if let Some(list) = c.ints("value_ints")? {
-        return of(Tensor::from_slice(&list, list.len()));
-    }
-    if let Some(list) = c.floats("value_floats")? {
-        return of(Tensor::from_slice(&list, list.len()).to_dtype(DType::F32));
-    }
-    if c.attribute("value_int").is_some() {
-        return of(Tensor::scalar(c.int("value_int", 0)?));
-    }
-    if let Some(f) = c.maybe_float("value_float")? {
-        return of(Tensor::scalar(f as f32));
-    }
-    Err(unsupported("a constant of text"))
+    let int = |n: &i64| Element::Int(Dim::Const(*n));
+    let (dtype, shape, elements) = if let Some(list) = c.ints("value_ints")? {
+        (DType::I64, vec![list.len()], list.iter().map(int).collect())
+    } else if let Some(list) = c.floats("value_floats")? {
+        let elements = list.iter().map(|f| Element::Float(*f)).collect();
+        (DType::F32, vec![list.len()], elements)
+    } else if c.attribute("value_int").is_some() {
+        (DType::I64, vec![], vec![int(&c.int("value_int", 0)?)])
+    } else if let Some(f) = c.maybe_float("value_float")? {
+        (DType::F32, vec![], vec![Element::Float(f)])
+    } else {
+        return Err(unsupported("a constant of text"));
+    };
+    let known = Known {
+        dtype,
+        shape,
+        elements,
+    };
+    Ok(vec![known.into()])
 }
 
 fn constant_of_shape(c: &Call) -> Results {
     let sizes = c.sizes(0)?.ok_or_else(|| invalid("the shape is missing"))?;
-    let value = match c.tensor_attribute("value")? {
-        Some(t) => tensor::read(t, c.surroundings.folder())?,
-        None => Tensor::scalar(0f32),
+    let (dtype, value) = match c.tensor_attribute("value")? {
+        Some(t) => {
+            let (t, known) = tensor::read_constant(t, None)?;
+            let first = known.and_then(|k| k.elements.into_iter().next());
+            let first = first.and_then(|e| match e {
+                Element::Int(d) => d.as_const().map(Scalar::Int),
+                Element::Float(f) => Some(Scalar::Float(f)),
+            });
+            let message = || unsupported(format!("a constant of {}", t.dtype()));
+            (t.dtype(), first.ok_or_else(message)?)
+        }
+        None => (DType::F32, Scalar::Float(0.0)),
     };
-    let dtype = value.dtype();
-    let scalar = match dtype.is_float() {
-        true => Scalar::Float(value.to_dtype(DType::F64).item()?),
-        false => Scalar::Int(value.to_dtype(DType::I64).item()?),
-    };
-    one(Tensor::full(sizes, scalar, dtype))
+    one(Tensor::full(sizes, value, dtype))
 }
 
 fn eye_like(c: &Call) -> Results {

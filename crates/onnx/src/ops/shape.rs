@@ -3,6 +3,7 @@
 use super::Record;
 use crate::call::{Call, Results, axes, axis, one};
 use crate::fault::{invalid, unsupported};
+use crate::known;
 use crate::value::{Value, iota};
 use kiln_base::{Dim, numel};
 use kiln_tensor::{Index, PadMode, Result, Scalar, Tensor, cat, step};
@@ -32,6 +33,8 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "Pad" => pad,
         "Reshape" => reshape,
         "ReverseSequence" => reverse_sequence,
+        "Shape" => known::shape,
+        "Size" => known::size,
         "Slice" => slice,
         "SpaceToDepth" => space_to_depth,
         "Split" => split,

@@ -1,6 +1,6 @@
 //! Results beside expected ones.
 
-use kiln_onnx::{Data, Model, load, read_value};
+use kiln_onnx::{Data, Kind, Model, load, read_value};
 use kiln_tensor::{DType, Tensor};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,30 @@ pub fn difference(case: &Path, tolerance: [f64; 2]) -> Result<(), String> {
         run(&model, &set, tolerance).map_err(|e| format!("{}: {e}", set.display()))?;
     }
     Ok(())
+}
+
+/// Compiles the model of a folder for sizes that stay open, runs it on each data set and returns the first difference.
+pub fn difference_of_compiled(case: &Path, tolerance: [f64; 2]) -> Result<(), String> {
+    let model = load(case.join("model.onnx")).map_err(|e| e.to_string())?;
+    let specs = model.specs(&[]).map_err(|e| e.to_string())?;
+    let compiled = model.compile(specs).map_err(|e| e.to_string())?;
+    for set in folders(case) {
+        let inputs = numbered(&set, "input");
+        let inputs: Vec<Tensor> = inputs.iter().map(|f| tensor(f)).collect();
+        let outputs = compiled.run(inputs).map_err(|e| e.to_string())?;
+        for (got, file) in outputs.iter().zip(numbered(&set, "output")) {
+            same_tensor(got, &tensor(&file), tolerance)?;
+        }
+    }
+    Ok(())
+}
+
+/// The tensor of a file.
+pub fn tensor(file: &Path) -> Tensor {
+    match read_value(&std::fs::read(file).unwrap(), Kind::Tensor).unwrap() {
+        Data::Tensor(t) => t,
+        other => panic!("{other:?} is no tensor"),
+    }
 }
 
 fn run(model: &Model, set: &Path, tolerance: [f64; 2]) -> Result<(), String> {

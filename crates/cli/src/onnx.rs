@@ -1,0 +1,150 @@
+//! ONNX models: shown, run, and converted to packages.
+
+use crate::Failure;
+use crate::bench::Effort;
+use crate::failure::{Usage, say, say_json};
+use crate::{converted, package};
+use clap::ArgMatches;
+use kiln::formats::{read_npy, write_npy};
+use kiln::onnx::{Data, Kind, Port, load, read_value, write_value};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The commands of `kiln onnx`. A model is verified as the package that it converts to; `kiln bench` and the other
+/// commands for packages take models too.
+pub(crate) fn command(
+    m: &ArgMatches,
+    effort: fn(&ArgMatches) -> Effort,
+) -> Result<ExitCode, Failure> {
+    match m.subcommand() {
+        Some(("inspect", m)) => inspect(m)?,
+        Some(("run", m)) => run(m)?,
+        Some(("verify", m)) => return package::verify(m),
+        Some(("bench", m)) => package::bench(m, &[file(m, "file")?.clone()], &effort(m))?,
+        Some(("convert", m)) => convert(m)?,
+        _ => return Err("no such command".into()), // clap does not let it come here
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn file<'a>(m: &'a ArgMatches, name: &str) -> Result<&'a PathBuf, Failure> {
+    Ok(m.get_one::<PathBuf>(name).ok_or("no file is given")?)
+}
+
+fn inspect(m: &ArgMatches) -> Result<(), Failure> {
+    let model = load(file(m, "file")?)?;
+    let weights = model.parameters();
+    let numbers: usize = weights
+        .iter()
+        .map(|w| w.get().numel())
+        .sum::<Result<_, _>>()?;
+    let missing = model.unsupported();
+    if m.get_flag("json") {
+        let ports = |ports: &[Port]| {
+            ports
+                .iter()
+                .map(|p| json!({ "name": p.name, "type": p.to_string() }))
+                .collect::<Vec<_>>()
+        };
+        return say_json(&json!({
+            "opsets": model.opsets().collect::<Vec<_>>(),
+            "inputs": ports(model.inputs()),
+            "outputs": ports(model.outputs()),
+            "operators": model.operators(),
+            "weights": weights.len(),
+            "numbers": numbers,
+            "unsupported": missing,
+        }));
+    }
+    let mut text = String::new();
+    for (domain, version) in model.opsets() {
+        writeln!(text, "{domain} {version}")?;
+    }
+    for (what, ports) in [("takes", model.inputs()), ("gives", model.outputs())] {
+        for port in ports {
+            writeln!(text, "  {what} {:<12} {port}", port.name)?;
+        }
+    }
+    writeln!(text, "  {} weights of {numbers} numbers", weights.len())?;
+    for (op, count) in model.operators() {
+        writeln!(text, "  {count:>6} {op}")?;
+    }
+    if !missing.is_empty() {
+        writeln!(
+            text,
+            "operators that Kiln lacks:\n  {}",
+            missing.join("\n  ")
+        )?;
+    }
+    say(&text)
+}
+
+/// Reads a tensor, a sequence or an optional from a file of NumPy's or of a message.
+fn read(path: &str, kind: Kind) -> Result<Data, Failure> {
+    match path.ends_with(".pb") {
+        true => Ok(read_value(&std::fs::read(path)?, kind)?),
+        false => Ok(read_npy(path)?.into()),
+    }
+}
+
+fn run(m: &ArgMatches) -> Result<(), Failure> {
+    let model = load(file(m, "file")?)?;
+    let mut inputs = Vec::new();
+    for given in m.get_many::<String>("input").into_iter().flatten() {
+        let (name, path) = given
+            .split_once('=')
+            .ok_or_else(|| Usage(format!("--input {given}: an input is NAME=FILE")))?;
+        let kind = model.all_inputs().find(|p| p.name == name);
+        inputs.push((name, read(path, kind.map_or(Kind::Tensor, |p| p.kind))?));
+    }
+    let outputs = model.run(inputs)?;
+    let wanted: Vec<&String> = m
+        .get_many::<String>("output")
+        .into_iter()
+        .flatten()
+        .collect();
+    if wanted.len() > model.outputs().len() {
+        return Err(Usage("there are more files than outputs".into()).into());
+    }
+    for (i, given) in wanted.iter().enumerate() {
+        let (name, path) = match given.split_once('=') {
+            Some(pair) => pair,
+            None => (model.outputs()[i].name.as_str(), given.as_str()),
+        };
+        let found = outputs
+            .iter()
+            .zip(model.outputs())
+            .find(|((n, _), _)| *n == name);
+        match found {
+            Some(((_, value), port)) if path.ends_with(".pb") => {
+                std::fs::write(path, write_value(name, value, port.kind)?)?;
+            }
+            _ => write_npy(path, outputs.get(name)?)?,
+        }
+    }
+    if wanted.is_empty() {
+        for (name, value) in outputs.iter() {
+            match value {
+                Data::Tensor(t) => say(&format!("{name} = {t}\n"))?,
+                other => say(&format!("{name} = {other:?}\n"))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn convert(m: &ArgMatches) -> Result<(), Failure> {
+    let sizes = m.get_many::<String>("size").into_iter().flatten();
+    let sizes: Vec<(&str, i64)> = sizes.map(|text| size(text)).collect::<Result<_, _>>()?;
+    converted::builder(file(m, "file")?, &sizes)?.save(file(m, "package")?)?;
+    Ok(())
+}
+
+fn size(text: &str) -> Result<(&str, i64), Failure> {
+    let pair = text
+        .split_once('=')
+        .and_then(|(n, v)| Some((n, v.parse().ok()?)));
+    Ok(pair.ok_or_else(|| Usage(format!("--size {text}: a size is NAME=N")))?)
+}
