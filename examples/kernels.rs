@@ -20,7 +20,7 @@ use kiln_models::workloads::{self, Setup, WORKLOADS, Workload};
 use std::time::{Duration, Instant};
 
 /// Training steps that the table has in halves too.
-const HALVES: [(&str, DType); 3] =
+const HALF_DTYPES: [(&str, DType); 3] =
     [("resnet18-step", DType::BF16), ("encoder-step", DType::BF16), ("encoder-step", DType::F16)];
 
 /// Runs of which the fastest counts.
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     for (name, about, make) in WORKLOADS {
         println!("{}  {name}: {about}", row(&make(setup(DType::F32))?)?);
     }
-    for (name, dtype) in HALVES {
+    for (name, dtype) in HALF_DTYPES {
         let workload = workloads::make(name, setup(dtype))?;
         println!("{}  {name} inside autocast to {dtype}", row(&workload)?);
     }
@@ -87,7 +87,7 @@ fn row(workload: &Workload) -> Result<String> {
         "{:>7}  {:>8}  {:>8}  {:>8}  {:>5}  {:>7}  {:>10}  {:>9.3}  {peak:>9.3}  {bound:>8.3}  {:>5.3}  {:>8.2}",
         explain.kernels_run(),
         explain.launches_run(),
-        explain.joined(),
+        explain.concurrent(),
         explain.kernels_prepared(),
         explain.casts_alone(),
         explain.rewrites.len(),

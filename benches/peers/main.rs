@@ -39,7 +39,7 @@ const WARM_UP: usize = 5;
 /// that.
 const AGREE: [f64; 2] = [1e-3, 3e-2];
 /// The same for steps computed in f16 or bf16.
-const AGREE_IN_HALVES: [f64; 2] = [2e-2, 5e-2];
+const HALF_TOLERANCE: [f64; 2] = [2e-2, 5e-2];
 /// The same for bytes; each side chooses their scales in its own way.
 const AGREE_IN_BYTES: [f64; 2] = [0.1, 0.1];
 /// An allocator that gives nothing back to the system, with huge pages.
@@ -217,7 +217,7 @@ fn compare(name: &str, arguments: &Arguments) -> Result<Ratios, Failure> {
         }
     }
     let agree = match name {
-        _ if name.ends_with("f16") => AGREE_IN_HALVES,
+        _ if name.ends_with("f16") => HALF_TOLERANCE,
         _ if name.contains("-int") => AGREE_IN_BYTES,
         _ => AGREE,
     };

@@ -53,8 +53,8 @@ const OPERATIONS: [(&str, &str); 20] = [
 ];
 
 /// Networks whose weights and inputs are bf16: the names of those of f32, with this at the end.
-const HALVES: &str = "-bf16";
-const NETWORKS_OF_HALVES: [(&str, &str); 6] = [
+const BF16_SUFFIX: &str = "-bf16";
+const BF16_NETWORKS: [(&str, &str); 6] = [
     ("resnet50-bf16", "ResNet-50 of bf16, inference, 224x224"),
     (
         "resnet50-8-bf16",
@@ -77,7 +77,7 @@ const NETWORKS_OF_HALVES: [(&str, &str); 6] = [
 
 /// Every workload: its name and its description.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let networks = workloads::names().chain(NETWORKS_OF_HALVES);
+    let networks = workloads::names().chain(BF16_NETWORKS);
     OPERATIONS.into_iter().chain(networks)
 }
 
@@ -126,8 +126,8 @@ pub fn workload(name: &str) -> Result<Workload> {
         _ => {
             let options = CompileOptions::default();
             let mut setup = Setup::from(&options);
-            let of_halves = NETWORKS_OF_HALVES.iter().find(|n| n.0 == name);
-            let of_f32 = of_halves.and_then(|n| n.0.strip_suffix(HALVES));
+            let of_halves = BF16_NETWORKS.iter().find(|n| n.0 == name);
+            let of_f32 = of_halves.and_then(|n| n.0.strip_suffix(BF16_SUFFIX));
             if of_f32.is_some() {
                 setup.dtype = DType::BF16;
             }
@@ -139,7 +139,7 @@ pub fn workload(name: &str) -> Result<Workload> {
 /// Attention of 12 heads of 64 over the given number of keys; with the suffix `-step` also its gradients, with
 /// `-bf16` in that dtype.
 fn attention(what: &str) -> Option<Result<Workload>> {
-    let of_halves = what.strip_suffix(HALVES);
+    let of_halves = what.strip_suffix(BF16_SUFFIX);
     let dtype = if of_halves.is_some() {
         DType::BF16
     } else {

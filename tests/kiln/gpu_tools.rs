@@ -85,7 +85,7 @@ fn the_profiler_times_kernels_there() -> kiln::Result<()> {
     let (f, x) = program(gpu)?;
     let (values, found) = profile(|| f.run(&x).and_then(|y| y.to_vec::<f32>()));
     assert_eq!(values?.len(), 18);
-    let run = f.explain().kernels.iter().filter(|k| !k.joined).count();
+    let run = f.explain().kernels.iter().filter(|k| !k.concurrent).count();
     assert_eq!(found.events().len(), run, "{}", found.key_averages());
     let product = found
         .events()

@@ -58,7 +58,11 @@ fn made(name: &str, dtype: DType, options: &CompileOptions) -> kiln::Result<Work
 fn kinds(program: &Program) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let explain = program.explain();
-    for k in explain.kernels.iter().filter(|k| !k.prepared && !k.joined) {
+    for k in explain
+        .kernels
+        .iter()
+        .filter(|k| !k.prepared && !k.concurrent)
+    {
         let kind = k.name.split(['+', '_', ' ']).next().unwrap_or_default();
         *counts.entry(kind).or_default() += 1;
     }
@@ -97,10 +101,10 @@ fn programs_have_few_kernels() -> Outcome {
             "{name}: {run} kernels and {prepared} prepared, {}; {} launches, of which {} start together with another",
             kinds(&program),
             explain.launches_run(),
-            explain.joined(),
+            explain.concurrent(),
         );
-        let joined = program.plan().run.iter().filter(|s| s.joined);
-        assert_eq!(explain.joined(), joined.count(), "{name}");
+        let joined = program.plan().run.iter().filter(|s| s.concurrent);
+        assert_eq!(explain.concurrent(), joined.count(), "{name}");
         assert_eq!(explain.launches_run(), program.plan().run.len(), "{name}");
         assert!(run <= *most, "{name} has {run} kernels:\n{explain}");
     }

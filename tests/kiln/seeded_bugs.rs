@@ -84,7 +84,7 @@ const BUGS: &[(&str, Bug)] = &[
     }),
     ("a turned image is taken for one with channels last", |p| {
         change_conv(p, ConvRole::Result, |c| {
-            let turned = c.images == Images::Turned;
+            let turned = c.images == Images::ToChannelsLast;
             c.images = if turned {
                 Images::ChannelsLast
             } else {
@@ -121,17 +121,17 @@ const BUGS: &[(&str, Bug)] = &[
             let written = |a: &&kiln_plan::BufferId| p.run[i].args.contains(a);
             p.run[i - 1].args.last().iter().any(written)
         };
-        let dependent = (1..p.run.len()).find(|i| !p.run[*i].joined && reads(p, *i));
-        dependent.map(|i| p.run[i].joined = true).is_some()
+        let dependent = (1..p.run.len()).find(|i| !p.run[*i].concurrent && reads(p, *i));
+        dependent.map(|i| p.run[i].concurrent = true).is_some()
     }),
     ("a step is missing", |p| p.run.pop().is_some()),
     ("two buffers share memory while both live", |p| {
-        let temporary = |p: &Plan, i: usize| p.buffers[i].place == Allocation::Temporary;
+        let temporary = |p: &Plan, i: usize| p.buffers[i].allocation == Allocation::Temporary;
         let all: Vec<usize> = (0..p.buffers.len()).filter(|i| temporary(p, *i)).collect();
         let [a, b, ..] = all.as_slice() else {
             return false;
         };
-        p.buffers[*b].place = Allocation::InPlace(kiln_plan::BufferId(*a as u32));
+        p.buffers[*b].allocation = Allocation::InPlace(kiln_plan::BufferId(*a as u32));
         true
     }),
     ("a kernel reads another buffer", |p| {

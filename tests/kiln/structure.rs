@@ -401,6 +401,73 @@ fn links_lead_somewhere() {
     assert!(links > 100, "{links} links");
 }
 
+/// The paths in backticks in the book and in CONTRIBUTING.md exist. A path may begin in any folder: `cpu/src/lib.rs`.
+/// Folders end with a slash. Names in capitals are placeholders.
+#[test]
+fn paths_in_the_book_exist() {
+    let found = Command::new("git")
+        .arg("ls-files")
+        .current_dir(root())
+        .output();
+    let found = String::from_utf8(found.unwrap().stdout).unwrap();
+    let found: Vec<String> = found.lines().map(|path| format!("/{path}")).collect();
+    let exists = |path: &str| {
+        let end = format!("/{path}");
+        found.iter().any(|f| match path.ends_with('/') {
+            true => f.contains(&end),
+            false => f.ends_with(&end),
+        })
+    };
+    /// Files that a command writes.
+    const WRITTEN: [&str; 1] = ["report/gpu.md"];
+    let (mut paths, mut missing) = (0, Vec::new());
+    let book = files_of(&root().join("docs"), "md").into_iter();
+    for file in book.chain([root().join("CONTRIBUTING.md")]) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let prose: String = text.split("```").step_by(2).collect();
+        for path in prose.split('`').skip(1).step_by(2) {
+            let is_path = |c: char| c.is_ascii_alphanumeric() || "/._-{},".contains(c);
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let is_file = [".rs", ".cu", ".md", ".graph", ".py"]
+                .iter()
+                .any(|e| name.ends_with(e));
+            let placeholder = path
+                .split(['/', '.'])
+                .any(|s| s.len() > 1 && s.to_uppercase() == s);
+            let begins = path.starts_with(|c: char| c.is_ascii_alphanumeric());
+            if !path.chars().all(is_path)
+                || !(path.contains('/') && begins && (is_file || name.is_empty()))
+                || placeholder
+                || WRITTEN.contains(&path)
+            {
+                continue;
+            }
+            for path in alternatives(path) {
+                paths += 1;
+                if !exists(&path) {
+                    missing.push(format!("{}: {path}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(paths > 200, "{paths} paths");
+}
+
+/// The paths that `a/{b,c}.rs` stands for.
+fn alternatives(path: &str) -> Vec<String> {
+    let Some((start, rest)) = path.split_once('{') else {
+        return vec![path.to_string()];
+    };
+    let Some((names, end)) = rest.split_once('}') else {
+        return vec![path.to_string()];
+    };
+    let names = names.split(',');
+    names
+        .flat_map(|name| alternatives(&format!("{start}{name}{end}")))
+        .collect()
+}
+
 /// Prints lines by kind: code that users link, tools for tests, tests.
 #[test]
 fn lines_are_printed() {

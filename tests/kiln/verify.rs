@@ -238,7 +238,7 @@ fn memory_that_is_given_away_too_early_is_refused_or_found() {
         values.iter().map(|v| v.bytes().unwrap().to_vec()).collect()
     };
     let (plan, right) = (c.executable.plan(), bytes(&c.executable));
-    let is_temporary = |i: &usize| plan.buffers[*i].place == Allocation::Temporary;
+    let is_temporary = |i: &usize| plan.buffers[*i].allocation == Allocation::Temporary;
     let temporary: Vec<usize> = (0..plan.buffers.len()).filter(is_temporary).collect();
     let mut caught = 0;
     let pairs = temporary
@@ -246,7 +246,7 @@ fn memory_that_is_given_away_too_early_is_refused_or_found() {
         .flat_map(|a| temporary.iter().map(move |b| (a, b)));
     for (a, b) in pairs.filter(|(a, b)| a != b) {
         let mut plan = plan.clone();
-        plan.buffers[*b].place = Allocation::InPlace(kiln_plan::BufferId(*a as u32));
+        plan.buffers[*b].allocation = Allocation::InPlace(kiln_plan::BufferId(*a as u32));
         let Ok(executable) = Executable::new(plan) else {
             caught += 1;
             continue;

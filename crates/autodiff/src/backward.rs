@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 pub type StepOutput = (usize, u32);
 
 /// A step of a program.
-pub struct Step<'a, V> {
+pub struct BackwardStep<'a, V> {
     /// The rule for gradients of the step.
     pub rule: Rule<'a, V>,
     /// The operands, each with the earlier step whose result it is, if any.
@@ -64,21 +64,21 @@ impl<B: Builder> Observer<B> for () {}
 /// If a step between the seeds and the targets has no derivative.
 pub fn backward<B: Builder>(
     b: &mut B,
-    steps: &[Step<'_, B::Value>],
+    steps: &[BackwardStep<'_, B::Value>],
     seeds: Vec<(StepOutput, B::Value)>,
     targets: &[StepOutput],
     observer: &mut impl Observer<B>,
 ) -> Result<Vec<Option<B::Value>>, Problem> {
-    let mut wanted = vec![false; steps.len()];
+    let mut needs_grad = vec![false; steps.len()];
     let mut is_target = vec![false; steps.len()];
     for (step, _) in targets {
-        (wanted[*step], is_target[*step]) = (true, true);
+        (needs_grad[*step], is_target[*step]) = (true, true);
     }
     let mut sums: Vec<SmallVec<[Option<B::Value>; 1]>> = Vec::with_capacity(steps.len());
     for (i, step) in steps.iter().enumerate() {
-        let from_wanted =
-            |(_, from): &(B::Value, Option<StepOutput>)| from.is_some_and(|f| wanted[f.0]);
-        wanted[i] |= step.inputs.iter().any(from_wanted);
+        let from_needed =
+            |(_, from): &(B::Value, Option<StepOutput>)| from.is_some_and(|f| needs_grad[f.0]);
+        needs_grad[i] |= step.inputs.iter().any(from_needed);
         sums.push(SmallVec::from_elem(None, step.outputs.len().max(1)));
     }
     let problem = |step: usize| move |error: OpError| Problem { step, error };
@@ -86,7 +86,7 @@ pub fn backward<B: Builder>(
         add(b, &mut sums[step], output, g).map_err(problem(step))?;
     }
     for (i, step) in steps.iter().enumerate().rev() {
-        if !wanted[i] || sums[i].iter().all(Option::is_none) {
+        if !needs_grad[i] || sums[i].iter().all(Option::is_none) {
             continue;
         }
         observer.enter(b, i);
@@ -103,7 +103,9 @@ pub fn backward<B: Builder>(
         let needs: SmallVec<[bool; 3]> = step
             .inputs
             .iter()
-            .map(|(v, from)| from.is_some_and(|f| wanted[f.0]) && b.ask(v, |f| f.dtype).is_float())
+            .map(|(v, from)| {
+                from.is_some_and(|f| needs_grad[f.0]) && b.ask(v, |f| f.dtype).is_float()
+            })
             .collect();
         if !needs.contains(&true) {
             continue;
@@ -122,15 +124,15 @@ pub fn backward<B: Builder>(
 /// Returns the gradients of a step's operands.
 fn through<B: Builder>(
     b: &mut B,
-    step: &Step<'_, B::Value>,
+    step: &BackwardStep<'_, B::Value>,
     cotangents: &[Option<B::Value>],
-    wanted: &[bool],
+    needs_grad: &[bool],
 ) -> Result<Gradients<B::Value>, OpError> {
     let inputs: SmallVec<[B::Value; 3]> = step.inputs.iter().map(|(v, _)| v.clone()).collect();
     match &step.rule {
         Rule::Leaf => Ok(Gradients::new()),
         Rule::Custom(rule) => {
-            let gradients = rule(&inputs, &step.outputs, cotangents, wanted)?;
+            let gradients = rule(&inputs, &step.outputs, cotangents, needs_grad)?;
             Ok(gradients.into_iter().collect())
         }
         Rule::Op(op) => {
@@ -138,7 +140,7 @@ fn through<B: Builder>(
                 op,
                 inputs: &inputs,
                 outputs: &step.outputs,
-                wanted,
+                needs_grad,
             };
             pullback(b, &call, cotangents)
         }
@@ -176,9 +178,9 @@ pub fn gradients(
 ) -> Result<Vec<Option<Value>>, Problem> {
     let forward = graph.clone();
     let at = |v: &Value| (v.node.index(), v.output);
-    let steps: Vec<Step<'_, Value>> = forward
+    let steps: Vec<BackwardStep<'_, Value>> = forward
         .iter()
-        .map(|(id, node)| Step {
+        .map(|(id, node)| BackwardStep {
             rule: Rule::Op(&node.op),
             inputs: node.inputs.iter().map(|v| (*v, Some(at(v)))).collect(),
             outputs: (0..node.facts.len() as u32)

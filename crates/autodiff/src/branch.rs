@@ -15,25 +15,30 @@ pub(crate) fn pullback(
     let seeded: Vec<usize> = (0..cotangents.len())
         .filter(|i| cotangents[*i].is_some())
         .collect();
-    let wanted: Vec<usize> = (1..call.inputs.len()).filter(|i| call.wanted[*i]).collect();
+    let differentiated: Vec<usize> = (1..call.inputs.len())
+        .filter(|i| call.needs_grad[*i])
+        .collect();
     let mut graphs = Vec::new();
     let mut found: Vec<Vec<Option<Value>>> = Vec::new();
     for branch in &op.branches {
-        let (graph, grads) = branch_pullback(branch, &seeded, &wanted)?;
+        let (graph, grads) = branch_pullback(branch, &seeded, &differentiated)?;
         graphs.push(graph);
         found.push(grads);
     }
     // Operands that neither branch depends on have no gradient; if only one depends on them, the other's is zero.
-    let given: Vec<usize> = (0..wanted.len())
+    let with_gradient: Vec<usize> = (0..differentiated.len())
         .filter(|i| found.iter().any(|grads| grads[*i].is_some()))
         .collect();
     let mut gradient = Gradients::from_elem(None, call.inputs.len());
-    if given.is_empty() {
+    if with_gradient.is_empty() {
         return Ok(gradient);
     }
     for (graph, grads) in graphs.iter_mut().zip(found) {
-        for &i in &given {
-            let fact = graph.node(graph.inputs()[wanted[i] - 1]).fact().clone();
+        for &i in &with_gradient {
+            let fact = graph
+                .node(graph.inputs()[differentiated[i] - 1])
+                .fact()
+                .clone();
             let g = match grads[i] {
                 Some(g) => g,
                 None => {
@@ -53,18 +58,18 @@ pub(crate) fn pullback(
         .into(),
         &operands,
     )?;
-    for (i, g) in given.into_iter().zip(results) {
-        gradient[wanted[i]] = Some(g);
+    for (i, g) in with_gradient.into_iter().zip(results) {
+        gradient[differentiated[i]] = Some(g);
     }
     Ok(gradient)
 }
 
 /// Returns a branch's graph with one more input for each output that has a cotangent, and the gradients of its
-/// inputs. `wanted` holds their positions among the op's operands.
+/// inputs. `differentiated` holds their positions among the op's operands.
 fn branch_pullback(
     branch: &Graph,
     seeded: &[usize],
-    wanted: &[usize],
+    differentiated: &[usize],
 ) -> Result<(Graph, Vec<Option<Value>>), OpError> {
     let mut graph = branch.clone();
     let outputs: Vec<Value> = std::mem::take(&mut graph.outputs)
@@ -78,7 +83,10 @@ fn branch_pullback(
         let g = GraphBuilder::new(&mut graph, Loc::UNKNOWN).input(fact, Role::Data);
         seeds.push((outputs[i], g));
     }
-    let targets: Vec<Value> = wanted.iter().map(|i| inputs[i - 1].value()).collect();
+    let targets: Vec<Value> = differentiated
+        .iter()
+        .map(|i| inputs[i - 1].value())
+        .collect();
     let grads = gradients(&mut graph, &seeds, &targets).map_err(|p| p.error)?;
     Ok((graph, grads))
 }

@@ -16,7 +16,7 @@ pub(crate) struct Erased<'e>(&'e mut dyn Numbered);
 trait Numbered {
     fn emit(&mut self, op: Op, inputs: &[Id]) -> Result<SmallVec<[Id; 1]>, OpError>;
     fn ask(&self, value: &Id, f: &mut dyn FnMut(&Fact));
-    fn beside(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError>;
+    fn on_one_device(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError>;
     fn reduce_keepdim(&mut self, kind: Reduction, x: &Id, axes: &[usize]) -> Result<Id, OpError>;
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn pullback<B: Builder>(
         op: call.op,
         inputs: &inputs,
         outputs: &outputs,
-        wanted: call.wanted,
+        needs_grad: call.needs_grad,
     };
     let gradients = rule(&mut Erased(&mut table), &call, &cotangents)?;
     let value = |g: Option<Id>| g.map(|Id(i)| table.values[i].clone());
@@ -76,8 +76,8 @@ impl<B: Builder> Numbered for Table<'_, B> {
         self.inner.ask(&self.values[*i], f);
     }
 
-    fn beside(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {
-        let moved = self.inner.beside(&self.values(inputs))?;
+    fn on_one_device(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {
+        let moved = self.inner.on_one_device(&self.values(inputs))?;
         Ok(moved.map(|all| all.into_iter().map(|v| self.number(v)).collect()))
     }
 
@@ -111,8 +111,8 @@ impl Builder for Erased<'_> {
         answer.expect("a builder answers once")
     }
 
-    fn beside(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {
-        self.0.beside(inputs)
+    fn on_one_device(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {
+        self.0.on_one_device(inputs)
     }
 
     fn reduce_keepdim(&mut self, kind: Reduction, x: &Id, axes: &[usize]) -> Result<Id, OpError> {

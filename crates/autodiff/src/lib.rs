@@ -39,7 +39,9 @@ mod tape;
 mod views;
 mod window;
 
-pub use backward::{Custom, Observer, Problem, Rule, Step, StepOutput, backward, gradients};
+pub use backward::{
+    BackwardStep, Custom, Observer, Problem, Rule, StepOutput, backward, gradients,
+};
 pub use loops::with_residuals;
 
 use erased::{Erased, Id};
@@ -56,7 +58,7 @@ pub struct Call<'a, V> {
     /// Its results.
     pub outputs: &'a [V],
     /// True for the operands that need a gradient. Only float operands do.
-    pub wanted: &'a [bool],
+    pub needs_grad: &'a [bool],
 }
 
 /// One gradient for each operand; `None` where it is zero or not wanted.

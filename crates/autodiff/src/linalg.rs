@@ -484,7 +484,7 @@ impl Formula<'_, '_> {
             Routine::SolveTriangular { upper, unit } => self.left(&at, g, !upper, unit)?,
             _ => apply(self.0, routine, &[at, g.clone()])?,
         };
-        if !call.wanted[0] {
+        if !call.needs_grad[0] {
             return Ok(smallvec![None, Some(gb)]);
         }
         let ga = self.mt(&gb, x)?;

@@ -22,14 +22,14 @@ use sums::{Sum, product};
 ///
 /// # Errors
 /// If an op of the body has no derivative.
-pub fn with_residuals(op: &ops::Loop, wanted: &[bool]) -> Result<ops::Loop, OpError> {
+pub fn with_residuals(op: &ops::Loop, needs_grad: &[bool]) -> Result<ops::Loop, OpError> {
     let seeded: Vec<bool> = op
         .body
         .outputs
         .iter()
         .map(|o| is_float(&op.body, o.value))
         .collect();
-    let step = Step::new(op, wanted, &seeded)?;
+    let step = LoopStep::new(op, needs_grad, &seeded)?;
     let missing: Vec<Value> = step
         .residuals()
         .into_iter()
@@ -62,7 +62,7 @@ fn stacking(op: &ops::Loop, values: &[Value]) -> ops::Loop {
 }
 
 /// A step and its derivative.
-struct Step<'a> {
+struct LoopStep<'a> {
     op: &'a ops::Loop,
     /// The body, then its pullback.
     joint: Graph,
@@ -80,15 +80,19 @@ struct Step<'a> {
     alike: Vec<(usize, Value)>,
 }
 
-impl<'a> Step<'a> {
-    fn new(op: &'a ops::Loop, wanted: &[bool], seeded: &[bool]) -> Result<Step<'a>, OpError> {
+impl<'a> LoopStep<'a> {
+    fn new(
+        op: &'a ops::Loop,
+        needs_grad: &[bool],
+        seeded: &[bool],
+    ) -> Result<LoopStep<'a>, OpError> {
         let mut joint = Graph::clone(&op.body);
         let outputs: Vec<Value> = std::mem::take(&mut joint.outputs)
             .iter()
             .map(|o| o.value)
             .collect();
         let inputs = joint.inputs();
-        let active = active(op, wanted);
+        let active = active(op, needs_grad);
         let forward = joint.len();
         let mut seeds = Vec::new();
         let mut seed = |joint: &mut Graph, at: usize| {
@@ -105,7 +109,9 @@ impl<'a> Step<'a> {
         for i in (op.carried..outputs.len()).filter(|i| seeded[*i]) {
             stacked.push((i, seed(&mut joint, i)));
         }
-        let others: Vec<usize> = (op.carried..wanted.len()).filter(|i| wanted[*i]).collect();
+        let others: Vec<usize> = (op.carried..needs_grad.len())
+            .filter(|i| needs_grad[*i])
+            .collect();
         let operands = carried.iter().map(|c| c.0).chain(others.iter().copied());
         let targets: Vec<Value> = operands.map(|i| inputs[i + 1].value()).collect();
         let found = gradients(&mut joint, &seeds, &targets).map_err(|p| p.error)?;
@@ -122,7 +128,7 @@ impl<'a> Step<'a> {
             };
             list.extend(g.map(|g| (i, g)));
         }
-        Ok(Step {
+        Ok(LoopStep {
             op,
             compared: compared(&joint, forward),
             joint,
@@ -191,16 +197,16 @@ fn is_cheap(op: &Op) -> bool {
 }
 
 /// Returns the carried values through which gradients flow to wanted operands.
-fn active(op: &ops::Loop, wanted: &[bool]) -> Vec<bool> {
+fn active(op: &ops::Loop, needs_grad: &[bool]) -> Vec<bool> {
     let body = &op.body;
-    let mut active: Vec<bool> = (0..op.carried).map(|i| wanted[i]).collect();
+    let mut active: Vec<bool> = (0..op.carried).map(|i| needs_grad[i]).collect();
     loop {
         let mut reached = vec![false; body.len()];
         for (id, node) in body.iter() {
             reached[id.index()] = match &node.op {
                 Op::Input(i) => match (i.index as usize).checked_sub(1) {
                     Some(at) if at < op.carried => active[at],
-                    Some(at) => wanted[at],
+                    Some(at) => needs_grad[at],
                     None => false,
                 },
                 _ => node
@@ -220,7 +226,7 @@ fn active(op: &ops::Loop, wanted: &[bool]) -> Vec<bool> {
 }
 
 /// Returns the residuals, each stacked by the loop or by another run of it.
-fn kept(
+fn stacked_residuals(
     b: &mut Erased<'_>,
     op: &ops::Loop,
     call: &Call<'_, Id>,
@@ -243,7 +249,7 @@ fn kept(
 
 /// The body of the loop over the steps' pullbacks, under construction.
 struct Backward<'a> {
-    step: &'a Step<'a>,
+    step: &'a LoopStep<'a>,
     graph: Graph,
     /// A map from the values of the joint graph.
     map: BTreeMap<Value, Value>,
@@ -299,10 +305,10 @@ impl Backward<'_> {
             .zip(sums)
             .filter(|(_, s)| matches!(s, Sum::Carried));
         let shares: Vec<Value> = carried.map(|((_, g), _)| *g).collect();
-        let mut wanted: Vec<Value> = step.carried.iter().filter_map(|c| c.2).collect();
-        wanted.extend(step.scanned.iter().map(|(_, g)| *g));
-        wanted.extend(shares.iter().chain(&self.stacks));
-        self.copy(&wanted);
+        let mut needed: Vec<Value> = step.carried.iter().filter_map(|c| c.2).collect();
+        needed.extend(step.scanned.iter().map(|(_, g)| *g));
+        needed.extend(shares.iter().chain(&self.stacks));
+        self.copy(&needed);
         let zeros = |graph: &mut Graph, like: &Fact| {
             GraphBuilder::new(graph, Loc::UNKNOWN).full(0.0, like.dtype, &like.shape)
         };
@@ -334,7 +340,7 @@ pub(crate) fn pullback(
     cotangents: &[Option<Id>],
 ) -> Result<Gradients<Id>, OpError> {
     let seeded: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
-    let step = Step::new(op, call.wanted, &seeded)?;
+    let step = LoopStep::new(op, call.needs_grad, &seeded)?;
     let residuals = step.residuals();
     let inputs: Vec<Value> = op.body.inputs().iter().map(|id| id.value()).collect();
     let others = &inputs[1 + op.carried..];
@@ -373,8 +379,8 @@ pub(crate) fn pullback(
         totals.push(back.fresh(fact));
     }
     let carried = operands.len();
-    let kept = kept(b, op, call, &residuals)?;
-    operands.extend(kept.iter().cloned());
+    let stacked_residuals = stacked_residuals(b, op, call, &residuals)?;
+    operands.extend(stacked_residuals.iter().cloned());
     residuals.iter().for_each(|v| back.input(*v));
     for (i, g) in &step.stacked {
         operands.extend(cotangents[*i].clone());
@@ -399,7 +405,7 @@ pub(crate) fn pullback(
     let mut results = results.into_iter();
     for (i, _, _) in &step.carried {
         let g = results.next();
-        gradient[*i] = g.filter(|_| call.wanted[*i]);
+        gradient[*i] = g.filter(|_| call.needs_grad[*i]);
     }
     let totals: Vec<Id> = results.by_ref().take(totals.len()).collect();
     for (i, _) in &step.scanned {
@@ -409,7 +415,7 @@ pub(crate) fn pullback(
     let stack = |v: &Value| {
         let at = |list: &[Value]| list.iter().position(|x| x == v);
         let new = at(&stacks).map(|i| stacked[i].clone());
-        let new = new.or_else(|| at(&residuals).map(|i| kept[i].clone()));
+        let new = new.or_else(|| at(&residuals).map(|i| stacked_residuals[i].clone()));
         let new = new.or_else(|| at(others).map(|i| call.inputs[op.carried + i].clone()));
         new.ok_or_else(|| OpError::new("a term of a sum is missing"))
     };

@@ -16,7 +16,7 @@ pub(crate) fn pullback(
     let mut out = Gradients::new();
     for i in 0..call.inputs.len() {
         out.push(match rules.get(i) {
-            Some(Some(rule)) if call.wanted[i] => {
+            Some(Some(rule)) if call.needs_grad[i] => {
                 Some(rule.emit(b, call.inputs, &call.outputs[0], g)?)
             }
             _ => None,

@@ -6,13 +6,13 @@ use kiln_ir::ops::{Axes, Conv, ConvTranspose, ConvWeight, MatMul};
 use kiln_ir::{Builder, Op, OpError, Shape};
 
 /// Records `op` on two values if the result is wanted.
-fn if_wanted(
+fn if_needed(
     b: &mut Erased<'_>,
-    wanted: bool,
+    needs_grad: bool,
     op: impl Into<Op>,
     operands: [&Id; 2],
 ) -> Result<Option<Id>, OpError> {
-    match wanted {
+    match needs_grad {
         true => b.op(op, &operands.map(Clone::clone)).map(Some),
         false => Ok(None),
     }
@@ -25,14 +25,14 @@ pub(crate) fn matmul(
 ) -> Result<Gradients<Id>, OpError> {
     let (x, y) = (&call.inputs[0], &call.inputs[1]);
     let mut out = Gradients::new();
-    out.push(match call.wanted[0] {
+    out.push(match call.needs_grad[0] {
         true => {
             let y = transposed(b, y)?;
             Some(b.op(MatMul {}, &[g.clone(), y])?)
         }
         false => None,
     });
-    out.push(match call.wanted[1] {
+    out.push(match call.needs_grad[1] {
         true => {
             let x = transposed(b, x)?;
             Some(b.op(MatMul {}, &[x, g.clone()])?)
@@ -59,8 +59,8 @@ pub(crate) fn conv(
     let to_x = transpose(b, op, x);
     let to_w = weight(b, op, w)?;
     Ok(Gradients::from_iter([
-        if_wanted(b, call.wanted[0], to_x, [g, w])?,
-        if_wanted(b, call.wanted[1], to_w, [x, g])?,
+        if_needed(b, call.needs_grad[0], to_x, [g, w])?,
+        if_needed(b, call.needs_grad[1], to_w, [x, g])?,
     ]))
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn conv_transpose(
     let (y, w) = (&call.inputs[0], &call.inputs[1]);
     let to_w = weight(b, &op.conv, w)?;
     Ok(Gradients::from_iter([
-        if_wanted(b, call.wanted[0], op.conv.clone(), [g, w])?,
-        if_wanted(b, call.wanted[1], to_w, [g, y])?,
+        if_needed(b, call.needs_grad[0], op.conv.clone(), [g, w])?,
+        if_needed(b, call.needs_grad[1], to_w, [g, y])?,
     ]))
 }
 
@@ -87,8 +87,8 @@ pub(crate) fn conv_weight(
     let (x, y) = (&call.inputs[0], &call.inputs[1]);
     let to_x = transpose(b, &op.conv, x);
     Ok(Gradients::from_iter([
-        if_wanted(b, call.wanted[0], to_x, [y, g])?,
-        if_wanted(b, call.wanted[1], op.conv.clone(), [x, g])?,
+        if_needed(b, call.needs_grad[0], to_x, [y, g])?,
+        if_needed(b, call.needs_grad[1], op.conv.clone(), [x, g])?,
     ]))
 }
 

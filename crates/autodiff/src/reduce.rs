@@ -14,8 +14,8 @@ pub(crate) fn pullback(
     y: &Id,
 ) -> Result<Id, OpError> {
     let shape = b.fact(x).shape;
-    let kept = kept(&shape, &op.axes);
-    let g = b.reshape(g, &kept)?;
+    let keepdim_shape = keepdim_shape(&shape, &op.axes);
+    let g = b.reshape(g, &keepdim_shape)?;
     match op.kind {
         Reduction::Sum => b.broadcast_to(&g, &shape),
         Reduction::Prod => {
@@ -25,7 +25,7 @@ pub(crate) fn pullback(
         // All elements equal to the extreme have equal shares.
         Reduction::Max | Reduction::Min => {
             let dtype = b.ask(x, |f| f.dtype);
-            let y = b.reshape(y, &kept)?;
+            let y = b.reshape(y, &keepdim_shape)?;
             let best = b.pointwise(Pw::Eq, &[x.clone(), y])?;
             let ones = b.cast(&best, dtype)?;
             let count = b.reduce_keepdim(Reduction::Sum, &ones, &op.axes)?;
@@ -36,10 +36,10 @@ pub(crate) fn pullback(
 }
 
 /// Returns the shape with size 1 in the reduced axes.
-fn kept(shape: &Shape, axes: &[usize]) -> Shape {
-    let mut kept = shape.clone();
-    axes.iter().for_each(|a| kept[*a] = Dim::ONE);
-    kept
+fn keepdim_shape(shape: &Shape, axes: &[usize]) -> Shape {
+    let mut keepdim_shape = shape.clone();
+    axes.iter().for_each(|a| keepdim_shape[*a] = Dim::ONE);
+    keepdim_shape
 }
 
 /// Returns, for each element, the product of all others along `axes`, even if some are 0: the product of those before

@@ -2,7 +2,7 @@
 
 use crate::backward::StepOutput;
 use crate::erased::{Erased, Id};
-use crate::{Call, Gradients, Problem, Rule, Step, backward};
+use crate::{BackwardStep, Call, Gradients, Problem, Rule, backward};
 use kiln_ir::{Builder, Fact, Op, OpError};
 use smallvec::SmallVec;
 
@@ -85,26 +85,26 @@ pub(crate) fn through_parts(
     let whole = call.op.decompose(&mut tape, &operands);
     let whole = whole.unwrap_or_else(|| Err(crate::no_derivative(call.op)))?;
     let steps = std::mem::take(&mut tape.steps);
-    let steps: Vec<Step<'_, Id>> = steps
+    let steps: Vec<BackwardStep<'_, Id>> = steps
         .iter()
-        .map(|s| Step {
+        .map(|s| BackwardStep {
             rule: s.op.as_ref().map_or(Rule::Leaf, Rule::Op),
             inputs: s.inputs.clone(),
             outputs: s.outputs.clone(),
         })
         .collect();
     let targets: Vec<StepOutput> = (0..call.inputs.len())
-        .filter(|i| call.wanted[*i])
+        .filter(|i| call.needs_grad[*i])
         .map(|i| (i, 0))
         .collect();
     let found = backward(b, &steps, vec![(whole.at, g.clone())], &targets, &mut ());
     let mut found = found.map_err(|p: Problem| p.error)?.into_iter();
-    let gradient = |wanted: &bool| {
-        if *wanted {
+    let gradient = |needs_grad: &bool| {
+        if *needs_grad {
             found.next().flatten()
         } else {
             None
         }
     };
-    Ok(call.wanted.iter().map(gradient).collect())
+    Ok(call.needs_grad.iter().map(gradient).collect())
 }

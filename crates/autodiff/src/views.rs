@@ -77,10 +77,10 @@ pub(crate) fn parts(
 ) -> Result<Gradients<Id>, OpError> {
     let mut start = Dim::ZERO;
     let mut out = Gradients::new();
-    for (x, wanted) in call.inputs.iter().zip(call.wanted) {
+    for (x, needs_grad) in call.inputs.iter().zip(call.needs_grad) {
         let len = b.fact(x).shape[axis].clone();
         let end = &start + &len;
-        out.push(match wanted {
+        out.push(match needs_grad {
             true => Some(b.narrow(g, axis, start, len)?),
             false => None,
         });

@@ -42,7 +42,7 @@ fn replace_locked<E: From<io::Error>>(
     lock: fn(&File) -> io::Result<()>,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let (new, mut file) = New::beside(path, lock)?;
+    let (new, mut file) = New::temporary(path, lock)?;
     write(&mut file)?;
     Ok(new.take_its_place(file)?)
 }
@@ -64,7 +64,7 @@ pub fn locked(result: io::Result<()>) -> io::Result<()> {
 
 /// A file that is to replace another, removed unless it has taken its place.
 struct New {
-    beside: PathBuf,
+    temporary: PathBuf,
     path: PathBuf,
     folder: PathBuf,
     prefix: OsString,
@@ -72,16 +72,16 @@ struct New {
 
 impl Drop for New {
     fn drop(&mut self) {
-        if !self.beside.as_os_str().is_empty() {
+        if !self.temporary.as_os_str().is_empty() {
             // An earlier error is the one to report.
-            let _ = fs::remove_file(&self.beside);
+            let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
 impl New {
     /// Creates a new file beside the one at `path`, with its permissions.
-    fn beside(
+    fn temporary(
         path: &Path,
         lock: fn(&File) -> io::Result<()>,
     ) -> io::Result<(New, BufWriter<File>)> {
@@ -105,9 +105,9 @@ impl New {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let (file, beside) = create_beside(&path, &prefix, lock)?;
+        let (file, temporary) = create_temporary(&path, &prefix, lock)?;
         let new = New {
-            beside,
+            temporary,
             folder: folder.to_path_buf(),
             path,
             prefix,
@@ -126,8 +126,8 @@ impl New {
         // The file stays locked, and open, until it has its name.
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
-        fs::rename(&self.beside, &self.path)?;
-        self.beside.clear();
+        fs::rename(&self.temporary, &self.path)?;
+        self.temporary.clear();
         #[cfg(unix)]
         sync_folder(&self.folder)?;
         remove_left_over(&self.folder, &self.prefix);
@@ -183,7 +183,7 @@ fn prefix(name: &OsStr) -> OsString {
 ///
 /// The lock only tells others that the file is no leftover. Where the file system has no locks, they can't take one
 /// either, and leave it alone. So a lock that fails is no error.
-fn create_beside(
+fn create_temporary(
     path: &Path,
     prefix: &OsString,
     lock: fn(&File) -> io::Result<()>,
@@ -193,21 +193,21 @@ fn create_beside(
         let mut name = prefix.clone();
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         name.push(format!(".{}.{count}.tmp", std::process::id()));
-        let beside = path.with_file_name(name);
-        let file = match File::create_new(&beside) {
+        let temporary = path.with_file_name(name);
+        let file = match File::create_new(&temporary) {
             // A leftover of an earlier process with the same number.
             Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
             file => file?,
         };
         let _ = lock(&file);
         // Another writer may have mistaken it for a leftover before it was locked.
-        if beside.exists() {
-            return Ok((file, beside));
+        if temporary.exists() {
+            return Ok((file, temporary));
         }
     }
 }
 
-/// Removes files of [`create_beside`] that nobody holds any more.
+/// Removes files of [`create_temporary`] that nobody holds any more.
 fn remove_left_over(folder: &Path, prefix: &OsString) {
     let Ok(entries) = fs::read_dir(folder) else {
         return; // to be tidied another time

@@ -20,11 +20,11 @@ pub struct Row {
     /// True if it also takes signed bytes in A, to which 128 is added.
     flips: bool,
     /// True if no byte in A may be above 127.
-    pub seven_bits: bool,
+    pub reduce_range: bool,
     /// True if it leaves a product in a register, which is then added to the accumulator.
     pub has_product: bool,
     /// The registers that it needs beside accumulators, columns, terms and products.
-    pub beside: u8,
+    pub extra_registers: u8,
     /// For an instruction with AMX tiles, the one that multiplies the same words in vectors, if tiles can't read the
     /// rows.
     vectors: Option<Instruction>,
@@ -37,9 +37,9 @@ const PLAIN: Row = Row {
     sums: DType::F32,
     emitted_from: Features::AVX2,
     flips: false,
-    seven_bits: false,
+    reduce_range: false,
     has_product: false,
-    beside: 0,
+    extra_registers: 0,
     vectors: None,
 };
 
@@ -70,8 +70,8 @@ table! {
     Vdpbf16ps: BF16 BF16 F32, is_chosen: has_fast_bf16;
     Vpdpbusd: U8 I8 I32, is_chosen: has_vnni, flips: true;
     // Widens the pairs that tiles can't read, and adds their products as f32.
-    Vcvtph2ps: F16 F16 F32, is_chosen: |_| false, beside: 2, emitted_from: Features::AVX512;
-    Vpmaddubsw: U8 I8 I32, seven_bits: true, has_product: true, beside: 1;
+    Vcvtph2ps: F16 F16 F32, is_chosen: |_| false, extra_registers: 2, emitted_from: Features::AVX512;
+    Vpmaddubsw: U8 I8 I32, reduce_range: true, has_product: true, extra_registers: 1;
     Vpdpwssd: I16 I16 I32, is_chosen: has_vnni;
     Vpmaddwd: I16 I16 I32, has_product: true;
     Vpmulld: I32 I32 I32, has_product: true;
@@ -102,16 +102,16 @@ fn has_vnni(level: Features) -> bool {
 }
 
 impl Instruction {
-    /// Returns the instruction that multiplies operands of these dtypes. With `seven_bits`, the first has bytes of
+    /// Returns the instruction that multiplies operands of these dtypes. With `reduce_range`, the first has bytes of
     /// seven bits alone (`reduce_range`). `grouped` says that several terms may share a word.
     ///
     /// # Panics
     /// If no instruction multiplies these dtypes.
-    pub fn of(operands: [DType; 2], seven_bits: bool, level: Features, grouped: bool) -> Self {
+    pub fn of(operands: [DType; 2], reduce_range: bool, level: Features, grouped: bool) -> Self {
         let fits = |row: &&Row| {
             (row.is_chosen)(level)
                 && (grouped || row.count() == 1)
-                && (seven_bits || !row.seven_bits)
+                && (reduce_range || !row.reduce_range)
                 && row.takes(operands)
         };
         match TABLE.iter().find(fits) {

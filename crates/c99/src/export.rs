@@ -76,7 +76,7 @@ impl Export {
             let signature = &entry.signature;
             let mut inputs = vec![None; entry.plan.inputs.len()];
             for (named, info) in signature.arguments.iter().zip(&interface.inputs) {
-                inputs[named.at as usize] = Some(Input::Given(info.name.clone()));
+                inputs[named.at as usize] = Some(Input::Argument(info.name.clone()));
             }
             for state in &signature.states {
                 if let Some(at) = state.input {
@@ -113,10 +113,10 @@ impl Export {
                 }),
                 false => None,
             };
-            let nothing = Output::Given(String::new());
+            let nothing = Output::Named(String::new());
             let mut outputs = vec![nothing; entry.plan.outputs.len()];
             for (named, info) in signature.results.iter().zip(&interface.outputs) {
-                outputs[named.at as usize] = Output::Given(info.name.clone());
+                outputs[named.at as usize] = Output::Named(info.name.clone());
             }
             for state in &signature.states {
                 if let Some(at) = state.output {

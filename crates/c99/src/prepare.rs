@@ -12,7 +12,7 @@ pub(crate) fn prepared(
     values: &[i64],
     fixed: &[Option<&Buffer>],
 ) -> Result<Vec<(usize, Buffer)>> {
-    let made = |b: &kiln_plan::Buffer| b.place == Allocation::Prepared;
+    let made = |b: &kiln_plan::Buffer| b.allocation == Allocation::Prepared;
     let places: Vec<usize> = (0..plan.buffers.len())
         .filter(|i| made(&plan.buffers[*i]))
         .collect();
@@ -25,7 +25,7 @@ pub(crate) fn prepared(
     first.commit = first.run.len() as u32;
     first.outputs.clear();
     for buffer in &mut first.buffers {
-        buffer.place = match buffer.place {
+        buffer.allocation = match buffer.allocation {
             Allocation::Output => Allocation::Temporary,
             Allocation::Prepared => Allocation::Output,
             other => other,

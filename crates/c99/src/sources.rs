@@ -42,7 +42,7 @@ pub struct Draws {
 #[derive(Clone, Debug)]
 pub enum Output {
     /// An output of the function, with this name.
-    Given(String),
+    Named(String),
     /// The new value of a state, which must be an input of some program.
     State(String),
 }
@@ -51,7 +51,7 @@ pub enum Output {
 #[derive(Clone, Debug)]
 pub enum Input {
     /// An argument of each call, with this name.
-    Given(String),
+    Argument(String),
     /// This constant.
     Fixed(Buffer),
     /// A state of this name, which the caller holds, with its initial value.
@@ -88,12 +88,12 @@ pub struct Sources {
 /// If a part of them can't be printed, or their prepared work fails.
 pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
     let name = identifier(name).to_ascii_lowercase();
-    let made = |in_file: bool| -> Result<PrintedSteps> {
-        let mut printed = PrintedSteps::new(&name, in_file);
-        programs.iter().try_for_each(|p| printed.program(p))?;
-        Ok(printed)
+    let made = |in_file: bool| -> Result<EmittedSteps> {
+        let mut emitted = EmittedSteps::new(&name, in_file);
+        programs.iter().try_for_each(|p| emitted.program(p))?;
+        Ok(emitted)
     };
-    let printed = match weights {
+    let emitted = match weights {
         Weights::File => made(true)?,
         Weights::Arrays => made(false)?,
         Weights::Auto => {
@@ -104,10 +104,10 @@ pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<S
             }
         }
     };
-    printed.finish(&name)
+    emitted.finish(&name)
 }
 
-struct PrintedSteps {
+struct EmittedSteps {
     printer: Printer,
     header: Text,
     entries: Text,
@@ -122,7 +122,7 @@ struct Params {
     list: Vec<(String, String)>,
     /// Their descriptions for people.
     about: Vec<String>,
-    taken: BTreeSet<String>,
+    used: BTreeSet<String>,
     reads_state: bool,
     writes_state: bool,
 }
@@ -132,7 +132,7 @@ impl Params {
         Params {
             list: Vec::new(),
             about: Vec::new(),
-            taken: TAKEN.iter().map(|s| s.to_string()).collect(),
+            used: RESERVED.iter().map(|s| s.to_string()).collect(),
             reads_state: false,
             writes_state: false,
         }
@@ -146,7 +146,7 @@ impl Params {
         (dtype, shape, symbols): (DType, &[Dim], &[i64]),
     ) -> Result<String> {
         let mut text = identifier(if name.is_empty() { "x" } else { name });
-        while !self.taken.insert(text.clone()) {
+        while !self.used.insert(text.clone()) {
             text.push('_');
         }
         let sizes = shape.iter().map(|d| Ok(number(d, symbols)?.to_string()));
@@ -169,7 +169,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    fn new(printed: &mut PrintedSteps, p: &Program<'_>, params: &mut Params) -> Result<Drawn> {
+    fn new(emitted: &mut EmittedSteps, p: &Program<'_>, params: &mut Params) -> Result<Drawn> {
         let mut drawn = Drawn {
             array: String::new(),
             count: 0,
@@ -182,7 +182,7 @@ impl Drawn {
                 return Err(Error::Damaged(text));
             }
             drawn.array =
-                (printed.states).array(&mut printed.printer, &draws.state, &draws.value)?;
+                (emitted.states).array(&mut emitted.printer, &draws.state, &draws.value)?;
             drawn.count = draws.count;
             params.writes_state = true;
         }
@@ -196,9 +196,9 @@ impl Drawn {
         }
         let (name, array) = (format!("key{}", self.keys), &self.array);
         self.keys += 1;
-        let behind = behind(array, first);
+        let wrapped_offset = wrapped_offset(array, first);
         body.line(format!(
-            "const int64_t {name}[2] = {{{array}[0], {behind}}};"
+            "const int64_t {name}[2] = {{{array}[0], {wrapped_offset}}};"
         ));
         body.line(format!("(void){name};"));
         Ok(name)
@@ -207,14 +207,14 @@ impl Drawn {
     /// Advances the generator past the drawn numbers.
     fn commit(&self, body: &mut Text) {
         if self.count != 0 {
-            let behind = behind(&self.array, self.count);
-            body.line(format!("{}[1] = {behind};", self.array));
+            let wrapped_offset = wrapped_offset(&self.array, self.count);
+            body.line(format!("{}[1] = {wrapped_offset};", self.array));
         }
     }
 }
 
 /// The position at offset `by` from a generator's position; it wraps around.
-fn behind(array: &str, by: i64) -> String {
+fn wrapped_offset(array: &str, by: i64) -> String {
     format!("(int64_t)((uint64_t){array}[1] + UINT64_C({}))", by as u64)
 }
 
@@ -222,11 +222,11 @@ fn behind(array: &str, by: i64) -> String {
 fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
     let fixed = p.inputs.iter().map(|i| match i {
         Input::Fixed(value) => Some(value),
-        Input::Given(_) | Input::State(..) | Input::Key(_) => None,
+        Input::Argument(_) | Input::State(..) | Input::Key(_) => None,
     });
     let fixed: Vec<Option<&Buffer>> = fixed.collect();
     let given = |i: &usize| match &p.inputs[*i] {
-        Input::Given(name) | Input::State(name, _) => Some(name),
+        Input::Argument(name) | Input::State(name, _) => Some(name),
         Input::Fixed(_) | Input::Key(_) => None,
     };
     if let Some(name) = prepare_reads(p.plan).iter().find_map(given) {
@@ -237,7 +237,7 @@ fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
 }
 
 /// Names that a parameter can't have.
-const TAKEN: &[&str] = &[
+const RESERVED: &[&str] = &[
     "memory", "arena", "room", "state", "failed", "weights", "error", "auto", "break", "case",
     "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
     "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short",
@@ -245,9 +245,9 @@ const TAKEN: &[&str] = &[
     "volatile", "while",
 ];
 
-impl PrintedSteps {
-    fn new(name: &str, in_file: bool) -> PrintedSteps {
-        PrintedSteps {
+impl EmittedSteps {
+    fn new(name: &str, in_file: bool) -> EmittedSteps {
+        EmittedSteps {
             printer: Printer::new(name, in_file),
             header: Text::default(),
             entries: Text::default(),
@@ -275,7 +275,7 @@ impl PrintedSteps {
         let mut draws = Drawn::new(self, p, &mut params)?;
         for (input, is) in plan.inputs.iter().zip(&p.inputs) {
             known[input.buffer.0 as usize] = Some(match is {
-                Input::Given(name) => {
+                Input::Argument(name) => {
                     let of = (input.dtype, &input.shape[..], p.symbols);
                     Memory::At(params.add("const ", name, of)?)
                 }
@@ -302,7 +302,7 @@ impl PrintedSteps {
             let elements = elements(&output.shape, p.symbols)?;
             let bytes = elements * output.dtype.size() as i64;
             let name = match is {
-                Output::Given(name) => {
+                Output::Named(name) => {
                     params.add("", name, (output.dtype, &output.shape, p.symbols))?
                 }
                 Output::State(name) => {

@@ -129,8 +129,8 @@ pub(crate) fn unprepared(plan: &Plan) -> Plan {
     run.append(&mut plan.run);
     plan.run = run;
     for buffer in &mut plan.buffers {
-        if buffer.place == Allocation::Prepared {
-            buffer.place = Allocation::Temporary;
+        if buffer.allocation == Allocation::Prepared {
+            buffer.allocation = Allocation::Temporary;
         }
     }
     plan

@@ -104,8 +104,8 @@ pub(crate) fn stored(map: &[Affine], shape: &[Dim], channels_last: bool) -> Affi
     if !channels_last {
         return flatten(map, shape);
     }
-    let turned = |i: usize| (i != 1).then_some(i);
-    let order = (0..shape.len()).filter_map(turned).chain([1]);
+    let others = |i: usize| (i != 1).then_some(i);
+    let order = (0..shape.len()).filter_map(others).chain([1]);
     let (map, shape): (Map, SmallVec<[Dim; 4]>) =
         order.map(|i| (map[i].clone(), shape[i].clone())).unzip();
     flatten(&map, &shape)

@@ -215,7 +215,7 @@ impl Assembler<'_> {
         let mut work = Work {
             body,
             before: [None, None],
-            behind: None,
+            epilogue: None,
             args,
             in_place: Vec::new(),
         };
@@ -318,19 +318,19 @@ impl Assembler<'_> {
         let nodes: Vec<Nid> = buffers(&args).collect();
         let mut in_place = match &group.anchor {
             None => tile::in_place(&kernel),
-            Some(_) => tile::in_place_behind(&kernel),
+            Some(_) => tile::in_place_epilogue(&kernel),
         };
         // Operands come first, and the body's result last.
         in_place.retain(|p| (operands.len()..nodes.len()).contains(&p.0));
         in_place.retain(|p| self.readers(&nodes, nodes[p.0]) == 1);
         in_place.retain(|p| self.flow.numel(nodes[p.0]) == self.flow.numel(nodes[p.1]));
         let args = self.args(&nodes, |at| kernel.args[at].written);
-        let (body, behind) = match &group.anchor {
+        let (body, epilogue) = match &group.anchor {
             None => (Body::Fused(kernel), None),
             Some(anchor) => (self.body(anchor, &nodes, u16::MAX), Some(kernel)),
         };
         let work = Work {
-            behind,
+            epilogue,
             in_place,
             ..self.work(body, args, made, &nodes)
         };
@@ -378,7 +378,7 @@ impl Assembler<'_> {
             Op::Library(_, op) => Body::Library(op.kernel(&call())),
             Op::Conv(c) => Body::Conv(plan::Conv {
                 dtypes: self.multiplied(anchor),
-                seven_bits: self.has_seven_bits(anchor),
+                reduce_range: self.has_seven_bits(anchor),
                 operands: [whole(0), whole(1)],
                 out,
                 ..(**c).clone()
@@ -397,7 +397,7 @@ impl Assembler<'_> {
                 let batch = shape.len() - 2;
                 Body::MatMul(plan::MatMul {
                     dtypes: self.multiplied(anchor),
-                    seven_bits: self.has_seven_bits(anchor),
+                    reduce_range: self.has_seven_bits(anchor),
                     batch: shape[..batch].to_vec(),
                     m: shape[batch].clone(),
                     k: operand(0)[batch + 1].clone(),

@@ -82,7 +82,7 @@ impl Engine for Cpu {
 /// its operands many times faster than f32, the dtype that filters and images would be transformed in.
 pub(crate) fn only_sums(exact: bool, conv: &Conv, machine: &Machine) -> bool {
     let has_tiles = |level| Instruction::of(conv.dtypes, false, level, true).has_tiles();
-    exact || conv.is_of_halves() && matches!(machine, Machine::Cpu(cpu) if has_tiles(cpu.level))
+    exact || conv.is_half() && matches!(machine, Machine::Cpu(cpu) if has_tiles(cpu.level))
 }
 
 /// Returns other schedules of the program of a kernel.
@@ -143,7 +143,7 @@ pub fn kernel(work: &Work, exact: bool) -> Kernel {
 }
 
 fn undecided(work: &Work) -> Kernel {
-    let epilogue = work.behind.as_ref().map(|kernel| Epilogue {
+    let epilogue = work.epilogue.as_ref().map(|kernel| Epilogue {
         program: tile::print_epilogue(kernel),
     });
     let [left, right] = work.made().map(|kernel| kernel.map(prologue));
@@ -172,7 +172,7 @@ fn undecided(work: &Work) -> Kernel {
 
 fn prologue(kernel: &kir::Kernel) -> Box<Prologue> {
     let mut program = tile::print(kernel);
-    program.cut.stream = Some(false);
+    program.sizes.stream = Some(false);
     Box::new(Prologue { program })
 }
 
@@ -237,7 +237,7 @@ mod tests {
             .expect("is lowered")
             .sequence();
         let mut convs = program.launches.iter().filter_map(|l| match &*l.kernel {
-            Kernel::Conv(c) => Some(c.seven_bits),
+            Kernel::Conv(c) => Some(c.reduce_range),
             _ => None,
         });
         convs.next().expect("a convolution")

@@ -8,7 +8,7 @@
 use crate::LowerError;
 use crate::affine::{Affine, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Node, Op, Rounding};
-use crate::fuse::{Group, behind_reshapes, storage, through_reduction, through_view};
+use crate::fuse::{Group, storage, through_reduction, through_reshapes, through_view};
 use crate::kir::{Access, Bound, Dynamic, Expr, KernelBuilder, PointwiseBuilder, Val, wide};
 use hashbrown::HashMap;
 use kiln_base::prim::{Binary, Reduction};
@@ -457,7 +457,7 @@ impl<'a> Emitter<'a> {
         }
         let group = self.group;
         let loaded = |n: Nid| group.loaded.contains(&n);
-        let (held, flat) = behind_reshapes(self.flow, operand, flatten(map, &node.shape), &loaded);
+        let (held, flat) = through_reshapes(self.flow, operand, flatten(map, &node.shape), &loaded);
         if !self.node(held).is_leaf() && !loaded(held) {
             return Err(self.bug(v, "its operand is not in memory"));
         }

@@ -37,14 +37,18 @@ pub(crate) fn candidates(work: &Work, options: &Options) -> Result<Vec<Candidate
             Kernel::If(i.clone()),
             work,
         ))),
-        Body::Library(Kernel::Custom(custom)) => custom_ways(custom, work, options),
+        Body::Library(Kernel::Custom(custom)) => custom_candidates(custom, work, options),
         _ => of(options).candidates(work, options),
     }
 }
 
 /// Returns the kernels of a user's operator. On a GPU, the code that it brings is looked up by name once sizes are
 /// known. Only the operator knows the sizes that its kernels can compute.
-fn custom_ways(custom: &Custom, work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {
+fn custom_candidates(
+    custom: &Custom,
+    work: &Work,
+    options: &Options,
+) -> Result<Vec<Candidate>, String> {
     let kernels = custom::find(&custom.name)?;
     let gpu = options.machine.gpu().is_some();
     if gpu {

@@ -285,8 +285,11 @@ impl Network {
     /// Adds the cost of a convolution for its image.
     fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, operand: usize, n: Nid) {
         let (turn, back) = match self.machine {
-            Machine::Cpu(_) => (elements(flow, n) * cpu::TURNED, cpu::returned(conv)),
-            Machine::Gpu(_) => (gpu::turned(conv, operand), IMPOSSIBLE),
+            Machine::Cpu(_) => (
+                elements(flow, n) * cpu::TO_CHANNELS_LAST,
+                cpu::channels_last_read_cost(conv),
+            ),
+            Machine::Gpu(_) => (gpu::channels_first_read_cost(conv, operand), IMPOSSIBLE),
         };
         self.differ(n, g, turn, back);
     }

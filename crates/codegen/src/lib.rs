@@ -49,7 +49,7 @@ pub use program::{
 pub use schedule::Schedule;
 pub use sequence::{Launch, Sequence};
 pub use tile::tile_text;
-pub use work::{Arg, Body, Candidate, KernelCalls, Slot, Step, Work};
+pub use work::{Arg, Body, Candidate, KernelCall, KernelCalls, Slot, Work};
 
 use assemble::Keeps;
 use kiln_ir::Graph;

@@ -13,7 +13,7 @@ pub enum Schedule {
     /// A tile program that is cut differently.
     Tiles(TileSizes),
     /// A tile program that walks the other axes.
-    Turned,
+    OtherAxis,
     /// An algorithm of the CPU engine, or several that sizes choose from, or one of a family of kernels.
     Algorithm(Decision),
     /// A further kernel of a user's operator.
@@ -38,7 +38,7 @@ impl fmt::Display for Schedule {
         match self {
             Schedule::Default => f.write_str("default"),
             Schedule::Tiles(cut) => cut_text(cut, f),
-            Schedule::Turned => f.write_str("turned"),
+            Schedule::OtherAxis => f.write_str("turned"),
             Schedule::Algorithm(algorithm) => algorithm.fmt(f),
             Schedule::Custom(name) => f.write_str(name),
             Schedule::Elements(1) => f.write_str("an element a thread"),

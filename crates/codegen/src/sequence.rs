@@ -1,7 +1,7 @@
 //! The kernels of a program, once the candidates of its tasks are chosen.
 
 use crate::program::{BufId, BufferInfo, Cost, Origin, Program, Task};
-use crate::work::{Slot, Step};
+use crate::work::{KernelCall, Slot};
 use kiln_base::Machine;
 use kiln_ir::NodeId;
 use kiln_plan::{Kernel, Site};
@@ -110,7 +110,7 @@ impl Sequence {
 
 impl Task {
     /// For each of its arguments, true if a step writes it.
-    fn written_by(&self, step: &Step) -> Vec<bool> {
+    fn written_by(&self, step: &KernelCall) -> Vec<bool> {
         if let Kernel::Cuda(kernel) = &*step.kernel {
             return kernel.args.iter().map(|a| a.written).collect();
         }

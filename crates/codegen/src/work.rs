@@ -22,7 +22,7 @@ pub struct Work {
     /// The prologues of the operands of a product or a convolution, one for each.
     pub before: [Option<Box<kir::Kernel>>; 2],
     /// The epilogue.
-    pub behind: Option<kir::Kernel>,
+    pub epilogue: Option<kir::Kernel>,
     /// The arguments that it reads and writes.
     pub args: Vec<Arg>,
     /// Pairs (read argument, written argument) that may alias: every element is read before it is written, at the same
@@ -92,7 +92,7 @@ pub(crate) trait Engine {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCalls {
     /// The kernel calls, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<KernelCall>,
     /// Memory that only these steps use: dtype and shape.
     pub scratch: Vec<(DType, Vec<Dim>)>,
     /// Pairs (read argument, written argument) of the work that may alias.
@@ -101,7 +101,7 @@ pub struct KernelCalls {
 
 /// One kernel call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct KernelCall {
     /// The kernel.
     pub kernel: Arc<Kernel>,
     /// One for each of the kernel's arguments.
@@ -124,7 +124,7 @@ impl Work {
     pub fn kernels(&self) -> impl Iterator<Item = &kir::Kernel> {
         let own = match &self.body {
             Body::Fused(kernel) => Some(kernel),
-            _ => self.behind.as_ref(),
+            _ => self.epilogue.as_ref(),
         };
         self.before.iter().flatten().map(|k| &**k).chain(own)
     }
@@ -154,7 +154,7 @@ impl Work {
     /// Returns the name of the kernel that is fused into it: of the epilogue, or else of a prologue.
     pub(crate) fn fused_name(&self) -> Option<&str> {
         let before = self.before.iter().flatten().map(|k| &**k);
-        let named = self.behind.iter().chain(before).next();
+        let named = self.epilogue.iter().chain(before).next();
         named.map(|k| &k.name[..])
     }
 
@@ -173,7 +173,7 @@ impl Work {
         match &self.body {
             Body::Fused(kernel) => kernel.sites as usize,
             Body::Library(kernel) => kernel.contract().map_or(0, |c| c.sites as usize),
-            _ => self.behind.as_ref().map_or(0, |k| k.sites as usize),
+            _ => self.epilogue.as_ref().map_or(0, |k| k.sites as usize),
         }
     }
 
@@ -188,11 +188,11 @@ impl Work {
     }
 
     /// Returns its footprints in its arguments.
-    pub fn reaches(&self) -> Vec<Footprint> {
+    pub fn footprints(&self) -> Vec<Footprint> {
         let here = |r: &Footprint| usize::from(r.arg) < self.args.len();
-        let kernels = self.kernels().flat_map(kir::reaches);
+        let kernels = self.kernels().flat_map(kir::footprints);
         let own = self.body.described().into_iter();
-        let all = own.flat_map(|d| d.reaches()).chain(kernels);
+        let all = own.flat_map(|d| d.footprints()).chain(kernels);
         all.filter(here).collect()
     }
 
@@ -310,7 +310,7 @@ impl KernelCalls {
     /// Returns one kernel, which takes the arguments of the work.
     pub fn one(kernel: Kernel, work: &Work) -> KernelCalls {
         KernelCalls {
-            steps: vec![Step {
+            steps: vec![KernelCall {
                 kernel: Arc::new(kernel),
                 args: (0..work.args.len()).map(Slot::Arg).collect(),
                 sites: (0..work.sites()).collect(),

@@ -2,7 +2,7 @@
 
 use crate::Stages;
 use crate::part::part;
-use crate::verify::{array, held};
+use crate::verify::{array, value_in};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::DType;
 use kiln_codegen::{Launch, Origin};
@@ -138,7 +138,7 @@ fn has_bodies(op: &Op) -> bool {
 impl<'a> Watcher<'a> {
     /// The value that a buffer holds, if a loop or branch may need it.
     fn wanted(&self, buffer: u32) -> Option<Value> {
-        held(self.stages, buffer).filter(|v| self.wanted.contains(v))
+        value_in(self.stages, buffer).filter(|v| self.wanted.contains(v))
     }
 
     fn keep(&mut self, wanted: Option<Value>, bytes: &[u8]) {

@@ -8,7 +8,7 @@
 //! Ops infer their shapes on the way, so the dims that they compute (`n + 1` behind a `cat`, `b · l` behind a
 //! reshape) are known to later ops. The more examples there are, the fewer guesses are wrong.
 
-use crate::places::Places;
+use crate::places::NodeMap;
 use crate::recording::Recording;
 use crate::variant::{Expectation, Kind, Sizes, Symbol};
 use hashbrown::HashMap;
@@ -113,7 +113,7 @@ impl Guess<'_> {
     /// Determines every dim of the recording.
     fn walk(&mut self, recording: &Recording) -> Result<Vec<Dim>, Refusal> {
         let mut graph = Graph::default();
-        let mut places = Places::default();
+        let mut places = NodeMap::default();
         let mut dims: Vec<Dim> = Vec::with_capacity(self.kinds.len());
         for (node, recorded) in recording.nodes.iter().enumerate() {
             let refused = |text: String| Refusal { node, text };

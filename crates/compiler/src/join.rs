@@ -19,7 +19,7 @@ const MOST: usize = 64;
 /// The maximum number of bytes that a small launch touches.
 const SMALL: i64 = 1 << 18;
 /// The number of groups that a small launch or an update may be moved over.
-const REACH: usize = 64;
+const MOST_MOVED_OVER: usize = 64;
 
 /// True if a launch on the CPU may start together with others at all.
 pub(crate) fn can_join(_: &Sequence, launch: &Launch) -> bool {
@@ -54,7 +54,7 @@ struct Groups {
     of: Vec<Option<usize>>,
     /// For each group, the nearest groups before and behind it that are not empty.
     before: Vec<Option<usize>>,
-    behind: Vec<Option<usize>>,
+    after: Vec<Option<usize>>,
     last: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ enum JoinOrder {
     /// The groups before a group, or before the end.
     Before(Option<usize>),
     /// The groups behind a group.
-    Behind(usize),
+    After(usize),
 }
 
 impl<'a> Joiner<'a> {
@@ -92,8 +92,8 @@ impl<'a> Joiner<'a> {
             (writes.collect(), touches.collect());
         Joiner {
             sequence,
-            touching: turned(&touches, sequence.buffers.len()),
-            writing: turned(&writes, sequence.buffers.len()),
+            touching: inverted(&touches, sequence.buffers.len()),
+            writing: inverted(&writes, sequence.buffers.len()),
             touches,
             writes,
             assigned,
@@ -129,13 +129,13 @@ impl<'a> Joiner<'a> {
             return None;
         }
         let reach = match self.is_update(l) || self.is_small(l) {
-            true => REACH,
+            true => MOST_MOVED_OVER,
             false => self.near,
         };
         let in_the_way = self.in_the_way(l).filter_map(|other| groups.of[other]);
         let nearest = match way {
             JoinOrder::Before(from) => in_the_way.filter(|c| from.is_none_or(|g| *c < g)).max(),
-            JoinOrder::Behind(from) => in_the_way.filter(|c| *c > from).min(),
+            JoinOrder::After(from) => in_the_way.filter(|c| *c > from).min(),
         };
         let mut free = groups.along(way).take(reach);
         let mut free = std::iter::from_fn(|| free.next().filter(|g| Some(*g) != nearest));
@@ -159,9 +159,9 @@ impl<'a> Joiner<'a> {
         if !group.iter().all(|l| self.is_small(*l)) {
             return None;
         }
-        let behind = |l: usize| self.host(groups, l, JoinOrder::Behind(g));
+        let after = |l: usize| self.host(groups, l, JoinOrder::After(g));
         let before = |l: usize| self.host(groups, l, JoinOrder::Before(Some(g)));
-        let hosts = group.iter().map(|l| before(*l).or_else(|| behind(*l)));
+        let hosts = group.iter().map(|l| before(*l).or_else(|| after(*l)));
         let hosts: Vec<usize> = hosts.collect::<Option<_>>()?;
         let all_fit = hosts.iter().all(|host| {
             let joining = group.iter().zip(&hosts).filter(|(_, h)| *h == host);
@@ -211,7 +211,7 @@ impl Groups {
             members: Vec::new(),
             of: vec![None; launches],
             before: Vec::new(),
-            behind: Vec::new(),
+            after: Vec::new(),
             last: None,
         }
     }
@@ -220,10 +220,10 @@ impl Groups {
     fn add(&mut self, l: usize) {
         let g = self.members.len();
         if let Some(last) = self.last {
-            self.behind[last] = Some(g);
+            self.after[last] = Some(g);
         }
         self.before.push(self.last);
-        self.behind.push(None);
+        self.after.push(None);
         self.last = Some(g);
         self.members.push(vec![l]);
         self.of[l] = Some(g);
@@ -236,11 +236,11 @@ impl Groups {
 
     /// Empties a group and returns its launches.
     fn take(&mut self, g: usize) -> Vec<usize> {
-        let (before, behind) = (self.before[g], self.behind[g]);
+        let (before, after) = (self.before[g], self.after[g]);
         if let Some(b) = before {
-            self.behind[b] = behind;
+            self.after[b] = after;
         }
-        match behind {
+        match after {
             Some(b) => self.before[b] = before,
             None => self.last = before,
         }
@@ -252,17 +252,17 @@ impl Groups {
         let (first, next) = match way {
             JoinOrder::Before(None) => (self.last, &self.before),
             JoinOrder::Before(Some(g)) => (self.before[g], &self.before),
-            JoinOrder::Behind(g) => (self.behind[g], &self.behind),
+            JoinOrder::After(g) => (self.after[g], &self.after),
         };
         std::iter::successors(first, |g| next[*g])
     }
 }
 
 /// For each place, the launches that have it in their list.
-fn turned(places: &[Vec<usize>], count: usize) -> Vec<Vec<usize>> {
-    let mut turned = vec![Vec::new(); count];
+fn inverted(places: &[Vec<usize>], count: usize) -> Vec<Vec<usize>> {
+    let mut inverted = vec![Vec::new(); count];
     for (l, places) in places.iter().enumerate() {
-        places.iter().for_each(|p| turned[*p].push(l));
+        places.iter().for_each(|p| inverted[*p].push(l));
     }
-    turned
+    inverted
 }

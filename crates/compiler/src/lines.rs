@@ -12,7 +12,7 @@ pub(crate) fn resolved(loc: &Loc, locs: &[Loc]) -> Loc {
 }
 
 /// Describes an op, its result, and the user's line where that is known.
-pub(crate) fn place_of(op: &str, fact: &Fact, loc: &Loc) -> String {
+pub(crate) fn describe_op(op: &str, fact: &Fact, loc: &Loc) -> String {
     match loc.is_known() {
         true => format!("{op} {fact} at {loc}"),
         false => format!("{op} {fact}"),

@@ -27,7 +27,7 @@ pub(crate) struct Placed {
     /// For each graph output its position among the plan's outputs.
     pub outputs: Vec<Option<usize>>,
     /// For each launch, whether it starts together with the one before it.
-    pub joined: Vec<bool>,
+    pub concurrent: Vec<bool>,
     /// The launches of the *prepare* steps, in order.
     pub prepare: Vec<usize>,
     /// The launches of the *run* steps, in order.
@@ -56,7 +56,7 @@ pub(crate) fn place(graph: &Graph, sequence: &Sequence) -> Result<Placed, Compil
     };
     let placed = arranged(NEAR);
     let product = |l: usize| !matches!(*sequence.launches[l].kernel, Kernel::Tile(_));
-    if !(0..sequence.launches.len()).any(|l| placed.joined[l] && product(l)) {
+    if !(0..sequence.launches.len()).any(|l| placed.concurrent[l] && product(l)) {
         return Ok(placed);
     }
     // Buffers of launches that run at the same time are in memory at the same time.
@@ -112,7 +112,7 @@ fn arrange(
             .map(|b| Buffer {
                 dtype: b.dtype,
                 len: kiln_base::numel(&b.shape),
-                place: Allocation::Temporary,
+                allocation: Allocation::Temporary,
             })
             .collect(),
         ..Plan::default()
@@ -121,9 +121,9 @@ fn arrange(
     let positions = outputs(sequence, &donors, &mut plan);
     for &l in &order.prepare {
         for buffer in written(&sequence.launches[l]) {
-            let place = &mut plan.buffers[ix(buffer)].place;
-            if *place == Allocation::Temporary {
-                *place = Allocation::Prepared;
+            let allocation = &mut plan.buffers[ix(buffer)].allocation;
+            if *allocation == Allocation::Temporary {
+                *allocation = Allocation::Prepared;
             }
         }
     }
@@ -138,7 +138,7 @@ fn arrange(
             let launch = &sequence.launches[l];
             let guard = guards.of(launch);
             run.push(Step {
-                joined: i > 0,
+                concurrent: i > 0,
                 guard: guard.map(|b| BufferId(b.0)),
                 ..steps.step(launch)
             });
@@ -147,9 +147,9 @@ fn arrange(
     (plan.prepare, plan.run) = (prepare, run);
     plan.commit = order.commit_from as u32;
     in_place(sequence, &groups, &mut plan);
-    let mut joined = vec![false; sequence.launches.len()];
+    let mut concurrent = vec![false; sequence.launches.len()];
     for l in groups.iter().flat_map(|g| &g[1..]) {
-        joined[*l] = true;
+        concurrent[*l] = true;
     }
     let (prepare, run) = (order.prepare, groups.concat());
     let mut steps: Vec<usize> = (0..sequence.launches.len()).collect();
@@ -159,7 +159,7 @@ fn arrange(
     Placed {
         plan,
         outputs: positions,
-        joined,
+        concurrent,
         prepare,
         run,
         steps,
@@ -172,7 +172,7 @@ fn symbols(graph: &Graph) -> Result<Vec<Symbol>, CompileError> {
     let inputs = graph.inputs();
     let define = |(s, info): (usize, &kiln_ir::SymbolInfo)| {
         let dim = Plan::symbol(s);
-        let place = inputs.iter().enumerate().find_map(|(i, id)| {
+        let location = inputs.iter().enumerate().find_map(|(i, id)| {
             let axis = graph
                 .node(*id)
                 .fact()
@@ -181,7 +181,7 @@ fn symbols(graph: &Graph) -> Result<Vec<Symbol>, CompileError> {
                 .position(|d| *d == dim)?;
             Some((i as u32, axis as u32))
         });
-        let (input, axis) = place.ok_or_else(|| {
+        let (input, axis) = location.ok_or_else(|| {
             CompileError::Internal(format!("no input dim gives the symbol {}", info.name))
         })?;
         Ok(Symbol {
@@ -199,11 +199,11 @@ fn inputs_and_constants(graph: &Graph, sequence: &Sequence, plan: &mut Plan) {
     for (i, info) in sequence.buffers.iter().enumerate() {
         match &info.origin {
             Origin::Input(index) => {
-                plan.buffers[i].place = Allocation::Input;
+                plan.buffers[i].allocation = Allocation::Input;
                 given[*index as usize] = Some(BufferId(i as u32));
             }
             Origin::Constant(bytes) => {
-                plan.buffers[i].place = Allocation::Constant;
+                plan.buffers[i].allocation = Allocation::Constant;
                 plan.constants.push(Constant {
                     dtype: info.dtype,
                     bytes: bytes.to_vec(),
@@ -221,7 +221,7 @@ fn inputs_and_constants(graph: &Graph, sequence: &Sequence, plan: &mut Plan) {
             plan.buffers.push(Buffer {
                 dtype: input.fact.dtype,
                 len: input.fact.numel(),
-                place: Allocation::Input,
+                allocation: Allocation::Input,
             });
             BufferId(plan.buffers.len() as u32 - 1)
         });
@@ -239,7 +239,7 @@ fn outputs(sequence: &Sequence, donors: &[Option<u32>], plan: &mut Plan) -> Vec<
     for (output, donor) in sequence.outputs.iter().zip(donors) {
         positions.push(output.map(|buffer| {
             let info = &sequence.buffers[ix(buffer)];
-            plan.buffers[ix(buffer)].place = Allocation::Output;
+            plan.buffers[ix(buffer)].allocation = Allocation::Output;
             plan.outputs.push(Output {
                 dtype: info.dtype,
                 shape: info.shape.to_vec(),
@@ -290,7 +290,7 @@ impl<'a> Steps<'a> {
             kernel: self.kernel(kernel),
             sites: (first..self.plan.sites.len() as u32).collect(),
             args: launch.args.iter().map(|b| BufferId(b.0)).collect(),
-            joined: false,
+            concurrent: false,
             guard: None,
         }
     }
@@ -328,12 +328,12 @@ fn in_place(sequence: &Sequence, groups: &[Vec<usize>], plan: &mut Plan) {
                 let (from, to) = (ix(launch.args[r]), ix(launch.args[w]));
                 let temporary =
                     |p: Allocation| matches!(p, Allocation::Temporary | Allocation::InPlace(_));
-                let fits = temporary(plan.buffers[from].place)
-                    && plan.buffers[to].place == Allocation::Temporary
+                let fits = temporary(plan.buffers[from].allocation)
+                    && plan.buffers[to].allocation == Allocation::Temporary
                     && plan.buffers[from].len == plan.buffers[to].len
                     && plan.buffers[from].dtype.size() == plan.buffers[to].dtype.size();
                 if fits && last_read[from] == at && !taken[from] && !read_beside(from) {
-                    plan.buffers[to].place = Allocation::InPlace(BufferId(from as u32));
+                    plan.buffers[to].allocation = Allocation::InPlace(BufferId(from as u32));
                     taken[from] = true;
                 }
             }

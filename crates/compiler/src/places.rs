@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 /// For each node of a recording, in order, its node or values in the graph.
 #[derive(Default)]
-pub(crate) struct Places(Vec<Mapped>);
+pub(crate) struct NodeMap(Vec<Mapped>);
 
 enum Mapped {
     Node(NodeId),
@@ -14,7 +14,7 @@ enum Mapped {
     Values(SmallVec<[Value; 3]>),
 }
 
-impl Places {
+impl NodeMap {
     /// Records that the next node of the recording is this one.
     pub(crate) fn add(&mut self, id: NodeId) {
         self.0.push(Mapped::Node(id));
@@ -43,7 +43,7 @@ impl Places {
         operands: &[Value],
         loc: impl Fn(usize) -> Loc,
     ) -> Result<(), OpError> {
-        let mut inner = Places::default();
+        let mut inner = NodeMap::default();
         for (id, Node { op, inputs, .. }) in body.iter() {
             let inputs: SmallVec<[Value; 3]> = inputs.iter().map(|v| inner.value(v)).collect();
             match op {

@@ -13,7 +13,7 @@ mod model;
 mod rewrite;
 
 use crate::CompileError;
-use crate::lines::{place_of, resolved};
+use crate::lines::{describe_op, resolved};
 use crate::lowered::Lowered;
 use kiln_codegen::{self as codegen, Origin};
 use kiln_ir::Loc;
@@ -174,7 +174,7 @@ fn holders(
             Origin::Value(v) | Origin::Derived(v) => {
                 let node = lowered.graph.node(v.node);
                 let loc = resolved(&node.loc, locs);
-                let what = place_of(node.op.name(), lowered.graph.fact(*v), &loc);
+                let what = describe_op(node.op.name(), lowered.graph.fact(*v), &loc);
                 format!("{size} bytes of {what}")
             }
             _ => format!("{size} bytes"),

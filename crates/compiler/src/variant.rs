@@ -7,7 +7,7 @@
 //! [`generalize`](crate::generalize)). A variant matches a program when its symbols give every size of the program
 //! exactly, so a wrong guess costs a compilation and never a result.
 
-use crate::places::Places;
+use crate::places::NodeMap;
 use crate::recording::{Found, Recording};
 use kiln_base::{DType, Dim, Loc, Scalar, Sym};
 use kiln_ir::{Fact, Graph, NodeId, Op, OpError, Role, SymbolInfo, Value, ops};
@@ -184,7 +184,7 @@ impl Recording<'_> {
         let mut next_inner = self.nodes.len();
         let mut next_input = 0;
         let mut next_scalar = self.input_count() as u32;
-        let mut places = Places::default();
+        let mut places = NodeMap::default();
         for (index, node) in self.nodes.iter().enumerate() {
             let operands = self.operands[node.inputs.clone()].iter();
             let inputs: Vec<Value> = operands.map(|v| places.value(v)).collect();

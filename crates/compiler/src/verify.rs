@@ -102,7 +102,7 @@ pub(crate) fn symbols(plan: &Plan, inputs: &[Buffer]) -> Result<Vec<i64>, Error>
 }
 
 /// The value of the graph that a buffer holds.
-pub(crate) fn held(stages: &Stages, buffer: u32) -> Option<Value> {
+pub(crate) fn value_in(stages: &Stages, buffer: u32) -> Option<Value> {
     match stages.sequence.buffers[buffer as usize].origin {
         Origin::Value(value) => Some(value),
         Origin::Input(i) => Some(stages.optimized.inputs()[i as usize].value()),
@@ -152,7 +152,7 @@ impl Tracer for Verifier<'_> {
             }
             if let Some(from) = self.known.get(&id.0) {
                 read.extend(from.iter().cloned());
-            } else if let Some(value) = held(self.stages, id.0) {
+            } else if let Some(value) = value_in(self.stages, id.0) {
                 let bytes = self.row_major(id.0, &bytes);
                 read.extend(self.array(value, &bytes).map(|a| (value, a)));
             }

@@ -19,7 +19,7 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
 use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::Features;
-use kiln_kernel::work::{Call, Sizes, Work};
+use kiln_kernel::work::{Call, LinkedKernel, Sizes};
 use kiln_plan::Kernel;
 use matmul::MatMul;
 use scan::Scan;
@@ -51,7 +51,11 @@ pub fn supported(kernel: &Kernel) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Plan`](kiln_kernel::error::Error::Plan) if it contradicts its contract.
-pub fn link(kernel: &Kernel, sizes: Sizes<'_>, level: Features) -> Result<Option<Arc<dyn Work>>> {
+pub fn link(
+    kernel: &Kernel,
+    sizes: Sizes<'_>,
+    level: Features,
+) -> Result<Option<Arc<dyn LinkedKernel>>> {
     let Sizes { values, lens } = sizes;
     Ok(Some(match kernel {
         Kernel::Cuda(_) | Kernel::Loop(_) | Kernel::If(_) => return Ok(None),
@@ -81,8 +85,8 @@ pub fn link(kernel: &Kernel, sizes: Sizes<'_>, level: Features) -> Result<Option
 /// Runs a group of works concurrently.
 ///
 /// # Safety
-/// As [`Work::run`] for each; no work touches memory that another writes.
-pub unsafe fn run_together(group: &[(&dyn Work, &Call<'_>)], failures: &Failures) {
+/// As [`LinkedKernel::run`] for each; no work touches memory that another writes.
+pub unsafe fn run_concurrently(group: &[(&dyn LinkedKernel, &Call<'_>)], failures: &Failures) {
     let mut launches: Vec<Launch> = Vec::new();
     let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
     for (work, call) in group {
@@ -108,5 +112,5 @@ pub unsafe fn run_together(group: &[(&dyn Work, &Call<'_>)], failures: &Failures
     if !launches.is_empty() {
         jobs.push(Box::new(tiles));
     }
-    Pool::global().together(&mut jobs);
+    Pool::global().run_concurrently(&mut jobs);
 }

@@ -2,7 +2,7 @@
 //! stages of tile programs are machine code where the level has an emitter, and otherwise loops. Results are bitwise
 //! identical on every machine of a level, whatever the number of threads.
 //!
-//! [`link`] makes the [`Work`](kiln_kernel::work::Work) of a plan's kernel; start reading there.
+//! [`link`] makes the [`Work`](kiln_kernel::work::LinkedKernel) of a plan's kernel; start reading there.
 
 #![cfg_attr(
     not(all(target_arch = "x86_64", not(portable), unix)),
@@ -14,5 +14,5 @@ mod kernels;
 mod tile;
 mod workspace;
 
-pub use kernels::{link, run_together, supported};
+pub use kernels::{link, run_concurrently, supported};
 pub use workspace::{schedule, tile_elements, workspace};

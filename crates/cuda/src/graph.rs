@@ -23,7 +23,7 @@ struct List {
     /// True if the plan was run.
     ran: bool,
     /// Most recently used last.
-    made: Vec<Graph>,
+    graphs: Vec<Graph>,
 }
 
 /// The most graphs that are kept for a bound plan.
@@ -40,18 +40,18 @@ impl Graphs {
             drop(list);
             return calls(&mut |call| Launch::run(&call, stream));
         }
-        let known = list.made.iter().position(|g| g.key == key);
+        let known = list.graphs.iter().position(|g| g.key == key);
         let graph = match known {
-            Some(at) => list.made.remove(at),
-            None if list.made.len() < GRAPHS => Graph::new(key, calls)?,
+            Some(at) => list.graphs.remove(at),
+            None if list.graphs.len() < GRAPHS => Graph::new(key, calls)?,
             None => {
-                let mut graph = list.made.remove(0);
+                let mut graph = list.graphs.remove(0);
                 graph.rebind(key, calls)?;
                 graph
             }
         };
         let launched = graph.launch(stream);
-        list.made.push(graph);
+        list.graphs.push(graph);
         launched
     }
 }
@@ -71,24 +71,24 @@ struct Node {
 
 impl Graph {
     pub(super) fn new(key: Vec<u64>, calls: &Calls) -> Result<Graph> {
-        let mut made = Graph {
+        let mut graphs = Graph {
             graph: Object(null_mut()),
             executable: Object(null_mut()),
             key,
             nodes: Vec::new(),
         };
         // SAFETY: the pointer is to writable memory.
-        unsafe { call!(cuGraphCreate(&mut made.graph.0, 0)) }?;
-        calls(&mut |call| made.add(&call))?;
+        unsafe { call!(cuGraphCreate(&mut graphs.graph.0, 0)) }?;
+        calls(&mut |call| graphs.add(&call))?;
         // SAFETY: the graph is alive and the pointer is to writable memory.
         unsafe {
             call!(cuGraphInstantiateWithFlags(
-                &mut made.executable.0,
-                made.graph.0,
+                &mut graphs.executable.0,
+                graphs.graph.0,
                 0
             ))
         }?;
-        Ok(made)
+        Ok(graphs)
     }
 
     /// Adds a launch after those that it waits for.

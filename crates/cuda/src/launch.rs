@@ -6,7 +6,7 @@ use super::module::{Function, Unloaded, cuda_kernels};
 use super::stream::Stream;
 use kiln_kernel::calls::{self, Call, Calls, Ends};
 use kiln_kernel::error::{Error, Result, damaged};
-use kiln_kernel::work::{Expand, Work};
+use kiln_kernel::work::{Expand, LinkedKernel};
 use kiln_plan::cuda::CudaKernel;
 use kiln_plan::{Kernel, Plan};
 use smallvec::SmallVec;
@@ -35,7 +35,7 @@ impl calls::Launch for Launch {
     }
 }
 
-impl Work for Launch {
+impl LinkedKernel for Launch {
     fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
         calls.add(with.within.call(self, with.args))
     }

@@ -235,8 +235,8 @@ impl Nvrtc {
             return Vec::new();
         }
         // SAFETY: the buffer has the number of elements that the library asked for.
-        let told = unsafe { call!(nvrtcGetSupportedArchs(known.as_mut_ptr())) };
-        let known = known.into_iter().filter(|_| told.is_ok());
+        let listed = unsafe { call!(nvrtcGetSupportedArchs(known.as_mut_ptr())) };
+        let known = known.into_iter().filter(|_| listed.is_ok());
         known.map(|c| c as u32).collect()
     }
 

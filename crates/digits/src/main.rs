@@ -351,7 +351,7 @@ impl Trained {
             "  kernels       {} ({} launches, of which {} start together with another)",
             explain.kernels_run(),
             explain.launches_run(),
-            explain.joined()
+            explain.concurrent()
         );
         sayln!(
             "  biases        {} dropped in front of a batch norm",

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct Names {
     all: Vec<(String, Var, Vec<String>)>,
     by_id: HashMap<u64, usize>,
-    taken: HashSet<String>,
+    used: HashSet<String>,
 }
 
 impl Names {
@@ -22,7 +22,7 @@ impl Names {
                 "`{name}` is the state of the generator of random numbers"
             ));
         }
-        if !self.taken.insert(name.clone()) {
+        if !self.used.insert(name.clone()) {
             return Err(format!("two states are called `{name}`"));
         }
         self.by_id.insert(var.id(), self.all.len());
@@ -35,7 +35,7 @@ impl Names {
         if let Some(at) = self.by_id.get(&var.id()) {
             return self.all[*at].0.clone();
         }
-        let own = wanted != kiln_package::RNG_STATE && !self.taken.contains(wanted);
+        let own = wanted != kiln_package::RNG_STATE && !self.used.contains(wanted);
         let name = match own {
             true => self.free(wanted.into()),
             false => self.free(format!("{entry}.{wanted}")),
@@ -48,7 +48,7 @@ impl Names {
     /// Returns the name, with a number appended if it is taken, and reserves it.
     pub fn free(&mut self, wanted: String) -> String {
         let (mut name, mut more) = (wanted.clone(), 0);
-        while !self.taken.insert(name.clone()) {
+        while !self.used.insert(name.clone()) {
             more += 1;
             name = format!("{wanted}_{more}");
         }

@@ -48,8 +48,8 @@ pub trait Builder {
             return self.op(ops::Pointwise(op), inputs);
         }
         let facts: SmallVec<[Fact; 3]> = inputs.iter().map(|v| self.fact(v)).collect();
-        let beside = self.beside(inputs)?;
-        let inputs = beside.as_deref().unwrap_or(inputs);
+        let on_one_device = self.on_one_device(inputs)?;
+        let inputs = on_one_device.as_deref().unwrap_or(inputs);
         let shape =
             crate::broadcast_shapes(facts.iter().map(|f| &f.shape[..])).ok_or_else(|| {
                 let shapes: Vec<String> = facts.iter().map(|f| f.to_string()).collect();
@@ -69,7 +69,10 @@ pub trait Builder {
     ///
     /// # Errors
     /// If they can't be combined.
-    fn beside(&mut self, _inputs: &[Self::Value]) -> Result<Option<Vec<Self::Value>>, OpError> {
+    fn on_one_device(
+        &mut self,
+        _inputs: &[Self::Value],
+    ) -> Result<Option<Vec<Self::Value>>, OpError> {
         Ok(None)
     }
 
@@ -286,12 +289,12 @@ pub trait Builder {
         v: &Self::Value,
         axis: usize,
         front: impl Into<Dim>,
-        behind: impl Into<Dim>,
+        after: impl Into<Dim>,
     ) -> Result<Self::Value, OpError> {
         let fact = self.fact(v);
         let mut low = Shape::from_elem(Dim::ZERO, fact.rank());
         let mut high = low.clone();
-        (low[axis], high[axis]) = (front.into(), behind.into());
+        (low[axis], high[axis]) = (front.into(), after.into());
         if low[axis].is(0) && high[axis].is(0) {
             return Ok(v.clone());
         }

@@ -51,7 +51,7 @@ pub enum Cost {
     /// Nothing: the result is an index map of the operand, which could be read in its place.
     View,
     /// Next to nothing: the result depends on numbers and sizes alone.
-    Made,
+    Generated,
     /// Little compared with reading the operands.
     Little,
     /// More.

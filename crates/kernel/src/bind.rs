@@ -192,11 +192,11 @@ fn covers(
             }
         }
     }
-    reach(&mut ranges) >= len
+    union_end(&mut ranges) >= len
 }
 
 /// Returns the end of the gapless union of ranges that starts at 0.
-fn reach(ranges: &mut [(i64, i64)]) -> i64 {
+fn union_end(ranges: &mut [(i64, i64)]) -> i64 {
     ranges.sort();
     let further = |reached: i64, (from, to): &(i64, i64)| match *from <= reached {
         true => reached.max(*to),

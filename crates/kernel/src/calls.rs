@@ -35,12 +35,12 @@ pub type Ends = SmallVec<[u32; 4]>;
 /// A sink of calls, in order.
 pub struct Calls<'a> {
     sink: &'a mut dyn FnMut(Call) -> Result<()>,
-    made: u32,
+    count: u32,
 }
 
 impl<'a> Calls<'a> {
     pub fn new(sink: &'a mut dyn FnMut(Call) -> Result<()>) -> Calls<'a> {
-        Calls { sink, made: 0 }
+        Calls { sink, count: 0 }
     }
 
     /// Adds a call, and returns its position. A call with nothing to do is omitted; then its dependencies are returned.
@@ -52,8 +52,8 @@ impl<'a> Calls<'a> {
             return Ok(call.after);
         }
         (self.sink)(call)?;
-        self.made += 1;
-        Ok(smallvec![self.made - 1])
+        self.count += 1;
+        Ok(smallvec![self.count - 1])
     }
 }
 

@@ -51,7 +51,7 @@ pub enum Error {
         min: i64,
     },
     /// An operation does not apply to tensors of these sizes.
-    #[error("{op} needs {size} to be at least 0, and it is {value} for {given}")]
+    #[error("{op} needs {size} to be at least 0, and it is {value} for {symbols}")]
     Size {
         /// The op, such as `conv`.
         op: String,
@@ -62,7 +62,7 @@ pub enum Error {
         /// Its value.
         value: i64,
         /// The values of the symbols.
-        given: String,
+        symbols: String,
     },
     /// The data made an operation undefined. Nothing that was donated has been touched.
     #[error("{}", data_error(op, *kind, *index, *bound))]

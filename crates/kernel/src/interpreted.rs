@@ -62,7 +62,7 @@ pub fn declare(memory: impl Iterator<Item = Region>) -> Declared {
 }
 
 /// Declares memory that kernels took, or its bytes in current use.
-pub fn given(at: *const u8, bytes: usize, written: bool) {
+pub fn declare_memory(at: *const u8, bytes: usize, written: bool) {
     INTERPRETER.with_borrow_mut(|i| {
         if let Some(i) = i {
             i.memory.retain(|(other, ..)| *other != at);

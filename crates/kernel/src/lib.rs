@@ -2,7 +2,7 @@
 //! accesses stay inside their arguments, host memory, threads, and loops by CPU level.
 //!
 //! This crate knows no engine: a GPU is a [`Launch`](calls::Launch) and a [`DeviceMemory`](memory::DeviceMemory). Start
-//! reading at [`work::Work`].
+//! reading at [`work::LinkedKernel`].
 
 #![allow(
     missing_docs,

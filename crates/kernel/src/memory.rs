@@ -239,7 +239,7 @@ impl Storage {
         let id = Arc::new(next_id());
         let storage = Storage { id, len, home };
         #[cfg(feature = "testing")]
-        crate::interpreted::given(storage.ptr(), len, true);
+        crate::interpreted::declare_memory(storage.ptr(), len, true);
         Ok(storage)
     }
 
@@ -280,7 +280,7 @@ impl Storage {
         let id = Arc::new(next_id());
         let storage = Storage { id, len, home };
         #[cfg(feature = "testing")]
-        crate::interpreted::given(storage.ptr(), len, true);
+        crate::interpreted::declare_memory(storage.ptr(), len, true);
         Ok(storage)
     }
 
@@ -414,7 +414,7 @@ pub fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
     }
     let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
     #[cfg(feature = "testing")]
-    crate::interpreted::given(start, bytes, true);
+    crate::interpreted::declare_memory(start, bytes, true);
     Ok(start.cast())
 }
 

@@ -279,7 +279,7 @@ impl Pool {
     ///
     /// # Panics
     /// If a job or a part does.
-    pub fn together(&self, jobs: &mut [Box<dyn FnMut() + '_>]) {
+    pub fn run_concurrently(&self, jobs: &mut [Box<dyn FnMut() + '_>]) {
         self.gathered(jobs, 0, &|_| {});
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 /// The arguments of a kernel on the CPU.
 pub struct Call<'a> {
     pub args: &'a [*mut u8],
-    /// Weights that [`Work::pack`] packed.
+    /// Weights that [`LinkedKernel::pack`] packed.
     pub packed: Option<*mut u8>,
     pub scratch: *mut u8,
     /// True if its parts may run concurrently.
@@ -68,8 +68,8 @@ pub trait Program {
     fn covers(&self, arg: usize) -> bool;
 }
 
-/// A kernel with known sizes. One that runs on the CPU has [`Work::run`], one on a GPU [`Work::expand`].
-pub trait Work: Send + Sync {
+/// A kernel with known sizes. One that runs on the CPU has [`LinkedKernel::run`], one on a GPU [`LinkedKernel::expand`].
+pub trait LinkedKernel: Send + Sync {
     /// Runs it, and returns the data error of a body in it.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ pub trait Work: Send + Sync {
     ///
     /// # Safety
     /// The arguments and the scratch memory are those it was linked for, and `parallel` is right: nobody else writes
-    /// what it reads, or touches what it writes. The packed weights are the result of [`Work::pack`] on the same
+    /// what it reads, or touches what it writes. The packed weights are the result of [`LinkedKernel::pack`] on the same
     /// weights.
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let _ = call;
@@ -121,7 +121,7 @@ pub trait Work: Send + Sync {
     /// Packs weights.
     ///
     /// # Safety
-    /// As [`Work::run`]; the arguments are the weights, and memory of the bytes that [`Work::packs`] returns.
+    /// As [`LinkedKernel::run`]; the arguments are the weights, and memory of the bytes that [`LinkedKernel::packs`] returns.
     unsafe fn pack(&self, call: &Call<'_>) {
         let _ = call;
     }
@@ -142,7 +142,7 @@ pub trait Work: Send + Sync {
     }
 
     /// Returns the GPU memory that it holds.
-    fn held(&self) -> Vec<&Arc<Storage>> {
+    fn gpu_memory(&self) -> Vec<&Arc<Storage>> {
         Vec::new()
     }
 

@@ -6,7 +6,7 @@
 
 use crate::grad::edge::Edge;
 use crate::grad::is_grad_enabled;
-use crate::node::{Handle, Node, Operand, State, input_op, serial};
+use crate::node::{Handle, Node, NodeState, Operand, input_op, serial};
 use crate::postorder::{Key, postorder};
 use crate::{Device, Error, Result, scope};
 use hashbrown::HashMap;
@@ -236,7 +236,7 @@ impl Body<'_> {
         let new = node.serial >= self.trace.start;
         let number = matches!(node.op, Op::Full(_));
         match &*node.state() {
-            State::Lazy { inputs, .. } if new || number => Some(inputs.to_vec()),
+            NodeState::Lazy { inputs, .. } if new || number => Some(inputs.to_vec()),
             _ => None,
         }
     }

@@ -125,13 +125,13 @@ impl Cell {
     /// Takes the cell for a run that commits to it; see [`crate::run::commit`].
     pub fn acquire(self: &Arc<Cell>) -> Busy {
         self.idle().busy = true;
-        Busy(Arc::new(Taken(self.clone())))
+        Busy(Arc::new(Guard(self.clone())))
     }
 
     /// Takes the cell if it is free, for callers that may not wait.
     pub fn try_acquire(self: &Arc<Cell>) -> Option<Busy> {
         let was_busy = std::mem::replace(&mut self.lock().busy, true);
-        (!was_busy).then(|| Busy(Arc::new(Taken(self.clone()))))
+        (!was_busy).then(|| Busy(Arc::new(Guard(self.clone()))))
     }
 
     /// Makes the cell hold a value, now if it is computed, else once it is.
@@ -220,9 +220,9 @@ impl CellState {
 
 /// A cell that a run is about to commit to. It is free again when the last copy is dropped.
 #[derive(Clone)]
-pub struct Busy(Arc<Taken>);
+pub struct Busy(Arc<Guard>);
 
-struct Taken(Arc<Cell>);
+struct Guard(Arc<Cell>);
 
 impl Busy {
     /// The cell.
@@ -242,7 +242,7 @@ impl Busy {
     }
 }
 
-impl Drop for Taken {
+impl Drop for Guard {
     fn drop(&mut self) {
         self.0.lock().busy = false;
         self.0.released.notify_all();

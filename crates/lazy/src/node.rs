@@ -60,8 +60,8 @@ pub struct Node {
     /// The number of recorded derivatives that may need a value.
     pub saved: AtomicUsize,
     /// True if the caller was already told that its values can't be computed.
-    pub told: AtomicBool,
-    state: Mutex<State>,
+    pub reported: AtomicBool,
+    state: Mutex<NodeState>,
 }
 
 /// The operands of an operation.
@@ -99,7 +99,7 @@ pub struct About {
 }
 
 /// The state of a node's values.
-pub enum State {
+pub enum NodeState {
     /// To be computed from these operands; outputs that a plan wrote anyway are kept.
     Lazy {
         /// The operands.
@@ -127,7 +127,7 @@ impl Node {
         device: Option<Device>,
         loc: &'static Location<'static>,
         called: &'static str,
-        state: State,
+        state: NodeState,
     ) -> Node {
         Node {
             hash: structure_hash(&op),
@@ -143,14 +143,14 @@ impl Node {
             serial: serial(),
             handles: AtomicUsize::new(0),
             saved: AtomicUsize::new(0),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             state: Mutex::new(state),
         }
     }
 
     /// The state, locked.
     #[inline]
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, NodeState> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -162,8 +162,8 @@ impl Node {
     /// Calls `f` with the realised value of an output.
     fn with_ready<R>(&self, output: u32, f: impl FnOnce(Option<&Buffer>) -> R) -> R {
         f(match &*self.state() {
-            State::Ready(values) => values.get(output as usize),
-            State::Lazy { kept, .. } => kept.get(output as usize).and_then(Option::as_ref),
+            NodeState::Ready(values) => values.get(output as usize),
+            NodeState::Lazy { kept, .. } => kept.get(output as usize).and_then(Option::as_ref),
             _ => None,
         })
     }
@@ -227,7 +227,7 @@ impl Handle {
     ) -> Node {
         let fact = Fact::new(buffer.dtype(), buffer.shape().iter().copied());
         let op = input_op(fact.clone(), role);
-        let state = State::Ready(SmallVec::from_buf([buffer]));
+        let state = NodeState::Ready(SmallVec::from_buf([buffer]));
         let facts = Facts::from_buf([fact]);
         Node::new(op, facts, device, loc, called, state)
     }
@@ -237,7 +237,7 @@ impl Handle {
         let fact = Fact::new(DType::F32, [0i64]);
         let op = input_op(fact.clone(), Role::Data);
         let facts = Facts::from_buf([fact]);
-        let mut node = Node::new(op, facts, None, loc, "poisoned", State::Poisoned);
+        let mut node = Node::new(op, facts, None, loc, "poisoned", NodeState::Poisoned);
         node.error = Some(error);
         Handle::from_node(node)
     }
@@ -282,7 +282,7 @@ impl Handle {
     pub fn tell(&self, error: &Error) {
         use ErrorKind::{Anomaly, Data, Op, Unsupported};
         if matches!(error.kind(), Data | Op | Unsupported | Anomaly) {
-            self.node.told.store(true, Ordering::Relaxed);
+            self.node.reported.store(true, Ordering::Relaxed);
         }
     }
 
@@ -344,7 +344,7 @@ impl Handle {
     /// The recording that it belongs to while it is not computed.
     pub fn recording(&self) -> Option<Recording> {
         match &*self.node.state() {
-            State::Lazy { recording, .. } => recording.as_ref().map(Recording::root),
+            NodeState::Lazy { recording, .. } => recording.as_ref().map(Recording::root),
             _ => None,
         }
     }
@@ -403,9 +403,9 @@ impl Drop for Node {
     }
 }
 
-fn take_inputs(state: &mut Mutex<State>, stack: &mut Operands) {
+fn take_inputs(state: &mut Mutex<NodeState>, stack: &mut Operands) {
     let state = state.get_mut().unwrap_or_else(|e| e.into_inner());
-    if let State::Lazy { inputs, .. } = state {
+    if let NodeState::Lazy { inputs, .. } = state {
         while let Some(operand) = inputs.pop() {
             stack.push(operand);
         }

@@ -3,7 +3,7 @@
 use crate::body;
 use crate::grad::edge::{Edge, GradNode};
 use crate::grad::is_grad_enabled;
-use crate::node::{About, Handle, Node, Operands, Recording, State};
+use crate::node::{About, Handle, Node, NodeState, Operands, Recording};
 use crate::run::{boundary, transfer};
 use crate::{Device, note, scope};
 use kiln_base::prim::Reduction;
@@ -43,7 +43,7 @@ impl Builder for Recorder {
         f(value.fact())
     }
 
-    fn beside(&mut self, inputs: &[Handle]) -> Result<Option<Vec<Handle>>, OpError> {
+    fn on_one_device(&mut self, inputs: &[Handle]) -> Result<Option<Vec<Handle>>, OpError> {
         self.together(inputs)
     }
 
@@ -228,7 +228,7 @@ impl Recorder {
         device: Option<Device>,
     ) -> SmallVec<[Handle; 1]> {
         let outputs = facts.len() as u32;
-        let state = State::Lazy {
+        let state = NodeState::Lazy {
             inputs: inputs
                 .iter()
                 .map(|t| t.as_ref().operand())
@@ -348,7 +348,7 @@ fn on_device<T: AsRef<Handle>>(
 pub(crate) fn joined<T: AsRef<Handle>>(inputs: &[T]) -> Recording {
     let mut found: Option<Recording> = None;
     for t in inputs.iter().map(AsRef::as_ref) {
-        if let State::Lazy {
+        if let NodeState::Lazy {
             recording: Some(r), ..
         } = &*t.node.state()
         {

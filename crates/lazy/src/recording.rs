@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, Weak};
 pub struct Recording<C>(Arc<Inner<C>>);
 
 struct Inner<C> {
-    state: Mutex<State<C>>,
+    state: Mutex<RecordingState<C>>,
 }
 
-enum State<C> {
+enum RecordingState<C> {
     Root {
         pending: Vec<Weak<C>>,
         /// The number of recordings that were joined into this one. The smaller joins the larger, so that chains stay
@@ -46,7 +46,7 @@ impl<C: Assigned> Recording<C> {
     /// A recording of its own.
     pub fn new() -> Recording<C> {
         Recording(Arc::new(Inner {
-            state: Mutex::new(State::Root {
+            state: Mutex::new(RecordingState::Root {
                 pending: Vec::new(),
                 size: 1,
             }),
@@ -58,8 +58,8 @@ impl<C: Assigned> Recording<C> {
         let mut at = self.clone();
         loop {
             let next = match &*at.lock() {
-                State::Root { .. } => None,
-                State::Joined(next) => Some(next.clone()),
+                RecordingState::Root { .. } => None,
+                RecordingState::Joined(next) => Some(next.clone()),
             };
             match next {
                 Some(next) => at = next,
@@ -68,8 +68,8 @@ impl<C: Assigned> Recording<C> {
         }
         if !Arc::ptr_eq(&at.0, &self.0) {
             let mut state = self.lock();
-            if matches!(*state, State::Joined(_)) {
-                *state = State::Joined(at.clone());
+            if matches!(*state, RecordingState::Joined(_)) {
+                *state = RecordingState::Joined(at.clone());
             }
         }
         at
@@ -93,7 +93,7 @@ impl<C: Assigned> Recording<C> {
             };
             let mut low_state = low.lock();
             let mut high_state = high.lock();
-            let (State::Root { size: a, .. }, State::Root { size: b, .. }) =
+            let (RecordingState::Root { size: a, .. }, RecordingState::Root { size: b, .. }) =
                 (&*low_state, &*high_state)
             else {
                 continue;
@@ -103,10 +103,10 @@ impl<C: Assigned> Recording<C> {
             } else {
                 (&mut *low_state, low.clone(), &mut *high_state)
             };
-            let old = std::mem::replace(moved, State::Joined(into));
+            let old = std::mem::replace(moved, RecordingState::Joined(into));
             if let (
-                State::Root { pending, size },
-                State::Root {
+                RecordingState::Root { pending, size },
+                RecordingState::Root {
                     pending: more,
                     size: n,
                 },
@@ -132,7 +132,7 @@ impl<C: Assigned> Recording<C> {
     /// Remembers that a cell was assigned a value of this recording.
     pub fn add_pending(&self, cell: &Arc<C>) {
         loop {
-            if let State::Root { pending, .. } = &mut *self.root().lock() {
+            if let RecordingState::Root { pending, .. } = &mut *self.root().lock() {
                 if pending.len().is_power_of_two() {
                     pending.retain(|c| c.strong_count() > 0);
                 }
@@ -146,8 +146,10 @@ impl<C: Assigned> Recording<C> {
     pub fn pending(&self) -> Vec<Arc<C>> {
         let root = self.root();
         let mut cells: Vec<Arc<C>> = match &*root.lock() {
-            State::Root { pending, .. } => pending.iter().filter_map(Weak::upgrade).collect(),
-            State::Joined(_) => Vec::new(),
+            RecordingState::Root { pending, .. } => {
+                pending.iter().filter_map(Weak::upgrade).collect()
+            }
+            RecordingState::Joined(_) => Vec::new(),
         };
         cells.sort_by_key(|c| c.id());
         cells.dedup_by_key(|c| c.id());
@@ -156,12 +158,12 @@ impl<C: Assigned> Recording<C> {
 
     /// Forgets cells whose assignment is committed, by their ids.
     pub fn committed(&self, cells: &HashSet<u64>) {
-        if let State::Root { pending, .. } = &mut *self.root().lock() {
+        if let RecordingState::Root { pending, .. } = &mut *self.root().lock() {
             pending.retain(|p| p.upgrade().is_some_and(|p| !cells.contains(&p.id())));
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State<C>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RecordingState<C>> {
         self.0.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 }

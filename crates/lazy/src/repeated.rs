@@ -2,7 +2,7 @@
 
 use crate::body::{self, Captured, trace};
 use crate::grad::is_grad_enabled;
-use crate::node::{Node, Operands, State};
+use crate::node::{Node, NodeState, Operands};
 use crate::recorder::joined;
 use crate::run::anomaly::is_anomaly_enabled;
 use crate::run::boundary;
@@ -107,7 +107,7 @@ impl RecordedBody {
         operands: &[T],
         loc: &'static Location<'static>,
     ) -> impl Iterator<Item = Handle> {
-        let state = State::Lazy {
+        let state = NodeState::Lazy {
             inputs: operands
                 .iter()
                 .map(|t| t.as_ref().operand())

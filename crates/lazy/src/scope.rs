@@ -2,7 +2,7 @@
 
 use crate::cell::Cell;
 use crate::grad::edge::Leaf;
-use crate::node::{Handle, Node, State, input_op};
+use crate::node::{Handle, Node, NodeState, input_op};
 use crate::{Device, Error, ErrorKind, Result, symbols};
 use hashbrown::HashMap;
 use kiln_base::{DType, Dim};
@@ -146,7 +146,7 @@ pub fn placeholder(
         device,
         loc,
         called,
-        State::Placeholder,
+        NodeState::Placeholder,
     ))
 }
 

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub type WarningHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 #[derive(Default)]
-struct State {
+struct WarningState {
     hook: Option<WarningHook>,
     /// For each line, the number of plans that were compiled for values read there.
     compiled: Option<HashMap<(&'static str, u32, u32), u64>>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
+static STATE: Mutex<WarningState> = Mutex::new(WarningState {
     hook: None,
     compiled: None,
 });
@@ -24,7 +24,7 @@ static STATE: Mutex<State> = Mutex::new(State {
 /// The number of plans of one line at which a warning is given.
 const MANY: u64 = 20;
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, WarningState> {
     STATE.lock().unwrap_or_else(|e| e.into_inner())
 }
 

@@ -40,7 +40,7 @@ impl Workload {
         let writer = plan.run.iter().rposition(|s| s.args.contains(&loss.buffer));
         // Concurrent steps count as one.
         let begun = plan.run.iter().take(writer.map_or(0, |at| at + 1));
-        let at = begun.filter(|s| !s.joined).count().saturating_sub(1);
+        let at = begun.filter(|s| !s.concurrent).count().saturating_sub(1);
         let explain = self.program.explain();
         let blocks = explain.temporaries.iter();
         let kept = blocks.filter(|b| b.buffer.is_some() && b.first <= at && at < b.last);

@@ -312,7 +312,7 @@ impl MultiheadAttention {
         });
         let alone = attn.is_none() && padding.is_none() && self.further_keys() == 0;
         // Further keys come after the given ones.
-        let causal = (masks.is_causal && !alone).then(|| behind(query, key));
+        let causal = (masks.is_causal && !alone).then(|| causal_mask(query, key));
         let dtype = query.dtype();
         let mut hidden: Option<Tensor> = None;
         let mut added: Option<Tensor> = None;
@@ -346,7 +346,7 @@ impl MultiheadAttention {
         let scores = match mask {
             Some(seen) if seen.dtype() == DType::Bool => where_(seen, &scores, f64::NEG_INFINITY),
             Some(added) => &scores + added,
-            None if causal => where_(behind(q, k), f64::NEG_INFINITY, &scores),
+            None if causal => where_(causal_mask(q, k), f64::NEG_INFINITY, &scores),
             None => scores,
         };
         scores.softmax(-1)
@@ -398,7 +398,7 @@ impl Forward<(Tensor, Tensor, Tensor, AttentionMasks), (Tensor, Tensor)> for Mul
 }
 
 /// Returns a mask `[l, s]` that is true where a key of `[.., s, _]` comes after a row of the query `[.., l, _]`.
-fn behind(query: &Tensor, key: &Tensor) -> Tensor {
+fn causal_mask(query: &Tensor, key: &Tensor) -> Tensor {
     let column = |t: &Tensor| {
         let batch = t.ndim() as i64 - 3;
         let t = t.detach().narrow(-1, 0, 1).flatten((0, batch));

@@ -33,14 +33,14 @@ use kiln_tensor::Result;
 /// another kind of constructor, must be written out.
 #[macro_export]
 macro_rules! module {
-    (@made $field:ident) => {
+    (@into_field $field:ident) => {
         $field
     };
-    (@made $field:ident $made:expr) => {
-        $crate::Made::made($made)?
+    (@into_field $field:ident $into_field:expr) => {
+        $crate::IntoField::into_field($into_field)?
     };
     ($(#[$meta:meta])* $vis:vis struct $name:ident ($($arg:ident: $given:ty),* $(,)?) {
-        $($(#[$about:meta])* $field_vis:vis $field:ident: $ty:ty $(= $made:expr)?),* $(,)?
+        $($(#[$about:meta])* $field_vis:vis $field:ident: $ty:ty $(= $into_field:expr)?),* $(,)?
     }) => {
         $(#[$meta])*
         #[derive($crate::Module)]
@@ -56,7 +56,7 @@ macro_rules! module {
             /// # Errors
             /// The first error of a part.
             $vis fn new($($arg: $given),*) -> $crate::Result<$name> {
-                $(let $field: $ty = $crate::module!(@made $field $($made)?);)*
+                $(let $field: $ty = $crate::module!(@into_field $field $($into_field)?);)*
                 Ok($name { $($field,)* hooks: $crate::Hooks::new() })
             }
         }
@@ -66,25 +66,25 @@ macro_rules! module {
 /// A value from which a field of a [`module!`](crate::module) can be made: one of its type, a result of one, or an
 /// option of a result.
 #[diagnostic::on_unimplemented(message = "`{Self}` is neither a `{T}` nor a result of one")]
-pub trait Made<T> {
+pub trait IntoField<T> {
     #[doc(hidden)]
-    fn made(self) -> Result<T>;
+    fn into_field(self) -> Result<T>;
 }
 
-impl<T> Made<T> for T {
-    fn made(self) -> Result<T> {
+impl<T> IntoField<T> for T {
+    fn into_field(self) -> Result<T> {
         Ok(self)
     }
 }
 
-impl<T> Made<T> for Result<T> {
-    fn made(self) -> Result<T> {
+impl<T> IntoField<T> for Result<T> {
+    fn into_field(self) -> Result<T> {
         self
     }
 }
 
-impl<T> Made<Option<T>> for Option<Result<T>> {
-    fn made(self) -> Result<Option<T>> {
+impl<T> IntoField<Option<T>> for Option<Result<T>> {
+    fn into_field(self) -> Result<Option<T>> {
         self.transpose()
     }
 }

@@ -75,7 +75,7 @@ impl<L: Module> Lazy<L> {
     }
 
     /// Returns the layer, after making it if necessary.
-    fn made_for(&self, x: &Tensor) -> Result<&L> {
+    fn layer_for(&self, x: &Tensor) -> Result<&L> {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(layer) = self.made.get() {
             return Ok(layer);
@@ -158,7 +158,7 @@ impl<L: Forward> Forward for Lazy<L> {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         match self.made.get() {
             Some(layer) => layer.forward(x),
-            None => self.made_for(&x)?.forward(x),
+            None => self.layer_for(&x)?.forward(x),
         }
     }
 }

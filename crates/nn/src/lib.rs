@@ -68,7 +68,7 @@ pub use conv::{
     ConvTransposeNd, Kernel, TransposedKernel,
 };
 pub use copy::{BoxCopy, BoxForward, BoxModule, Copies};
-pub use described::Made;
+pub use described::IntoField;
 pub use distance::{CosineSimilarity, PairwiseDistance};
 pub use dropout::{AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout};
 pub use embedding::{Embedding, EmbeddingBag, Rows};

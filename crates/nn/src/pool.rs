@@ -183,7 +183,7 @@ with_indices! {
 }
 
 /// An output size as PyTorch prints it.
-fn kept(size: &OutputSize) -> String {
+fn output_size_repr(size: &OutputSize) -> String {
     let one = |d: &Option<i64>| d.map_or("None".to_string(), |d| d.to_string());
     match &size.0[..] {
         [size] => one(size),
@@ -220,7 +220,7 @@ macro_rules! adaptive_pools {
             }
 
             fn extra_repr(&self) -> String {
-                format!("output_size={}", kept(&self.output_size))
+                format!("output_size={}", output_size_repr(&self.output_size))
             }
         }
 

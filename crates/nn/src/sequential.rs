@@ -348,7 +348,7 @@ pub trait IntoLayer<Kind> {
 pub mod kind {
     pub struct Layer;
     pub struct Function<R>(R);
-    pub struct Made<K>(K);
+    pub struct ResultOf<K>(K);
 }
 
 impl<M: Forward> IntoLayer<kind::Layer> for M {
@@ -363,7 +363,7 @@ impl<R: IntoResult, F: Fn(Tensor) -> R + Send + Sync + 'static> IntoLayer<kind::
     }
 }
 
-impl<K, L: IntoLayer<K>> IntoLayer<kind::Made<K>> for Result<L> {
+impl<K, L: IntoLayer<K>> IntoLayer<kind::ResultOf<K>> for Result<L> {
     fn into_layer(self) -> Result<Arc<dyn Forward>> {
         self?.into_layer()
     }

@@ -28,7 +28,7 @@ pub(crate) struct Arena {
     pub(crate) prepared: Vec<bool>,
     dead: Vec<bool>,
     /// The position in program order. New nodes of a patch take that of the node that the rule looked at.
-    place: Vec<u32>,
+    position: Vec<u32>,
     /// For nodes with many operands that a patch has redirected, the slots of each operand.
     slots: HashMap<NodeId, HashMap<Value, Slots>>,
     is_body: bool,
@@ -45,7 +45,7 @@ impl Arena {
             assigned: HashSet::new(),
             prepared: Vec::with_capacity(n),
             dead: vec![false; n],
-            place: (0..n as u32).collect(),
+            position: (0..n as u32).collect(),
             graph,
             slots: HashMap::new(),
             is_body,
@@ -94,8 +94,8 @@ impl Arena {
     }
 
     /// The node's position in program order.
-    pub(crate) fn place(&self, id: NodeId) -> u32 {
-        self.place[id.index()]
+    pub(crate) fn position(&self, id: NodeId) -> u32 {
+        self.position[id.index()]
     }
 
     /// True if a value exists and has not been removed.
@@ -136,7 +136,7 @@ impl Arena {
     }
 
     /// Adds a node at a position in program order.
-    pub(crate) fn append(&mut self, node: Node, place: u32) -> NodeId {
+    pub(crate) fn append(&mut self, node: Node, position: u32) -> NodeId {
         let id = NodeId(self.graph.len() as u32);
         self.changed = true;
         for v in &node.inputs {
@@ -145,7 +145,7 @@ impl Arena {
         self.graph.push(node);
         self.users.push(SmallVec::new());
         self.dead.push(false);
-        self.place.push(place);
+        self.position.push(position);
         let prepared = self.infer_prepared(id);
         self.prepared.push(prepared);
         id
@@ -207,7 +207,7 @@ impl Arena {
     /// they form a cycle.
     pub(crate) fn linear_order(&self) -> Option<Vec<NodeId>> {
         #[derive(Copy, Clone, PartialEq)]
-        enum State {
+        enum VisitState {
             New,
             Open,
             Done,
@@ -218,17 +218,17 @@ impl Arena {
         let mut roots: Vec<NodeId> = (self.graph.ids())
             .filter(|id| !self.dead[id.index()])
             .collect();
-        roots.sort_by_key(|id| (self.place[id.index()], *id));
-        let mut state = vec![State::New; self.graph.len()];
+        roots.sort_by_key(|id| (self.position[id.index()], *id));
+        let mut state = vec![VisitState::New; self.graph.len()];
         let mut order = Vec::with_capacity(roots.len());
         let mut stack: Vec<(NodeId, usize)> = Vec::new();
         for root in roots {
             stack.push((root, 0));
             while let Some((id, slot)) = stack.pop() {
                 match (state[id.index()], slot) {
-                    (State::Done, _) => continue,
-                    (State::Open, 0) => return None,
-                    _ => state[id.index()] = State::Open,
+                    (VisitState::Done, _) => continue,
+                    (VisitState::Open, 0) => return None,
+                    _ => state[id.index()] = VisitState::Open,
                 }
                 match self.graph.node(id).inputs.get(slot) {
                     Some(v) => {
@@ -236,7 +236,7 @@ impl Arena {
                         stack.push((v.node, 0));
                     }
                     None => {
-                        state[id.index()] = State::Done;
+                        state[id.index()] = VisitState::Done;
                         order.push(id);
                     }
                 }

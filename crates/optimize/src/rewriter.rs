@@ -88,10 +88,10 @@ impl<'a> Rewriter<'a> {
             .collect();
         readers.sort();
         readers.dedup();
-        let place = self.arena.place(node);
+        let position = self.arena.position(node);
         let mut new = Vec::with_capacity(patch.nodes.len());
         for n in patch.nodes {
-            new.push(self.arena.append(n, place));
+            new.push(self.arena.append(n, position));
         }
         let touched = self.arena.redirect(&readers, &patch.replacements);
         let replaced = patch.replacements.iter().map(|(old, _)| old.node);

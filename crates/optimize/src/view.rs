@@ -78,7 +78,7 @@ impl<'a> View<'a> {
     }
 
     /// The axis of the result of a permutation, reshape or cast along which an axis of its operand lies whole.
-    pub fn axis_behind(&self, id: NodeId, axis: usize) -> Option<usize> {
+    pub fn result_axis(&self, id: NodeId, axis: usize) -> Option<usize> {
         let node = self.node(id);
         match &node.op {
             Op::Permute(p) => p.perm.iter().position(|a| *a == axis),

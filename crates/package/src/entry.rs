@@ -6,7 +6,7 @@ use crate::manifest::{EntryInfo, ProgramInfo, Requires};
 use crate::open;
 use crate::package::Shared;
 use crate::packed;
-use crate::program::{self, Program, given_text, of_machine, sizes_text};
+use crate::program::{self, Program, input_text, of_machine, sizes_text};
 use crate::state::RNG_STATE;
 use crate::values::{Inputs, Outputs};
 use kiln_plan::Symbol;
@@ -176,7 +176,7 @@ impl Entry {
             let fits = value.dtype() == info.dtype && value.shape().len() == info.shape.len();
             let mut both = info.shape.iter().zip(value.shape());
             if !fits || both.any(|(size, n)| matches!(size, Size::Known(known) if known != n)) {
-                return Err(Error::Value(given_text(info, value.dtype(), value.shape())));
+                return Err(Error::Value(input_text(info, value.dtype(), value.shape())));
             }
             for (size, n) in info.shape.iter().zip(value.shape()) {
                 let Size::Symbolic(name) = size else { continue };

@@ -204,6 +204,6 @@ pub(crate) fn sizes_text(sizes: &BTreeMap<String, i64>) -> String {
 }
 
 /// An input in the form of messages.
-pub(crate) fn given_text(info: &TensorInfo, dtype: DType, shape: &[i64]) -> String {
+pub(crate) fn input_text(info: &TensorInfo, dtype: DType, shape: &[i64]) -> String {
     format!("input `{}` must be {info}, not {dtype}{shape:?}", info.name)
 }

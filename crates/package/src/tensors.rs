@@ -26,8 +26,12 @@ pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Buffe
     let path = path.as_ref();
     let tensors = || -> Result<_> {
         let bytes = read_file(path)?;
-        let tensor = |(name, place): (String, TensorRange)| {
-            let value = Buffer::from_bytes(place.dtype, &place.shape, &bytes[place.bytes]);
+        let tensor = |(name, tensor_range): (String, TensorRange)| {
+            let value = Buffer::from_bytes(
+                tensor_range.dtype,
+                &tensor_range.shape,
+                &bytes[tensor_range.bytes],
+            );
             let value = value.map_err(|e| unfit(&name, e))?;
             Ok((name, value))
         };
@@ -122,9 +126,10 @@ pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
     let start = file.len() - values.len();
     let mut all = BTreeMap::new();
     for (name, info) in header.tensors {
-        let place = place(&info, start, values.len());
-        let place = place.ok_or_else(|| wrong(format!("`{name}` is not where it should be")))?;
-        all.insert(name, place);
+        let tensor_range = tensor_range(&info, start, values.len());
+        let tensor_range =
+            tensor_range.ok_or_else(|| wrong(format!("`{name}` is not where it should be")))?;
+        all.insert(name, tensor_range);
     }
     let mut ranges: Vec<&Range<usize>> = all.values().map(|p| &p.bytes).collect();
     ranges.sort_by_key(|r| (r.start, r.end));
@@ -145,7 +150,7 @@ pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
 }
 
 /// The range of a tensor; `None` if it contradicts the header.
-fn place(info: &Info, start: usize, len: usize) -> Option<TensorRange> {
+fn tensor_range(info: &Info, start: usize, len: usize) -> Option<TensorRange> {
     let dtype = DType::ALL
         .into_iter()
         .find(|d| name_in_file(*d) == info.dtype)?;
@@ -232,14 +237,22 @@ mod tests {
         let found = read(&written).unwrap();
         assert_eq!(found.len(), tensors.len());
         for (name, tensor) in tensors {
-            let place = &found[&name];
+            let tensor_range = &found[&name];
             assert_eq!(
-                (place.dtype, &place.shape[..]),
+                (tensor_range.dtype, &tensor_range.shape[..]),
                 (tensor.dtype(), tensor.shape())
             );
-            let whole = place.bytes.len().is_multiple_of(64);
-            assert!(!whole || place.bytes.start.is_multiple_of(64), "{name}");
-            assert!(place.bytes.start.is_multiple_of(place.dtype.size()));
+            let whole = tensor_range.bytes.len().is_multiple_of(64);
+            assert!(
+                !whole || tensor_range.bytes.start.is_multiple_of(64),
+                "{name}"
+            );
+            assert!(
+                tensor_range
+                    .bytes
+                    .start
+                    .is_multiple_of(tensor_range.dtype.size())
+            );
         }
         assert!(
             file(vec![(

@@ -86,7 +86,7 @@ pub trait Described {
     }
 
     /// Returns its footprints in its arguments, without those of its programs and bodies.
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         Vec::new()
     }
 

@@ -47,7 +47,7 @@ pub struct CudaKernel {
     /// The number of data-error sites that the text names.
     pub sites: u32,
     /// Its footprints in its arguments, derived from the work that it was emitted from.
-    pub reaches: Vec<Footprint>,
+    pub footprints: Vec<Footprint>,
     /// The blocks along x, y and z. A grid without blocks is not launched.
     pub grid: [Blocks; 3],
     /// The threads of a block along x, y and z.
@@ -69,7 +69,7 @@ pub struct Text {
     /// The lines of the function, after the guard.
     pub body: String,
     /// The kernels that it may share a launch with.
-    pub beside: SharedLaunch,
+    pub shared_launch: SharedLaunch,
 }
 
 /// The kernels that a kernel may share a launch with. All blocks of a launch get as many registers as the largest
@@ -177,7 +177,7 @@ impl Described for CudaKernel {
             args: _,
             scalars,
             sites: _,
-            reaches,
+            footprints,
             grid,
             block: _,
             resident: _,
@@ -185,11 +185,11 @@ impl Described for CudaKernel {
         } = self;
         scalars.iter().all(&mut *holds)
             && grid.iter().all(|b| holds(&b.points))
-            && reaches.iter().all(|r| r.all_dims(holds))
+            && footprints.iter().all(|r| r.all_dims(holds))
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
-        self.reaches.clone()
+    fn footprints(&self) -> Vec<Footprint> {
+        self.footprints.clone()
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
                 scope: "struct Room { int x; };\n".into(),
                 shared: Some("Room".into()),
                 body: "    arg2[0] = arg0[s0];\n".into(),
-                beside: SharedLaunch::Anything,
+                shared_launch: SharedLaunch::Anything,
             },
             args: vec![
                 pointer(false, true),
@@ -264,7 +264,7 @@ mod tests {
             ],
             scalars: vec![Dim::Const(7)],
             sites: 2,
-            reaches: Vec::new(),
+            footprints: Vec::new(),
             grid: [Blocks::one(), Blocks::one(), Blocks::one()],
             block: [32, 2, 1],
             resident: 8,

@@ -195,11 +195,11 @@ mod tests {
     fn entry() -> Entry {
         let n = Plan::symbol(0);
         let mut plan = Plan::default();
-        let mut buffer = |dtype, len: &Dim, place| {
+        let mut buffer = |dtype, len: &Dim, allocation| {
             plan.buffers.push(Buffer {
                 dtype,
                 len: len.clone(),
-                place,
+                allocation,
             });
             BufferId(plan.buffers.len() as u32 - 1)
         };

@@ -52,7 +52,7 @@ impl Footprint {
 
 impl Matrix {
     /// Returns the footprint of a batch of matrices with `rows` rows and `columns` columns.
-    pub fn reach(&self, batch: &[Dim], rows: &Dim, columns: &Dim) -> Footprint {
+    pub fn footprint(&self, batch: &[Dim], rows: &Dim, columns: &Dim) -> Footprint {
         let strides = self.batch_strides.iter().chain([&self.row, &self.col]);
         Footprint {
             arg: self.arg,
@@ -66,7 +66,7 @@ impl Matrix {
 
 impl Strided {
     /// Returns the footprint of a box of these extents.
-    pub fn reach(&self, extents: &[Dim]) -> Footprint {
+    pub fn footprint(&self, extents: &[Dim]) -> Footprint {
         Footprint {
             arg: self.arg,
             extents: extents.to_vec(),

@@ -145,7 +145,7 @@ pub struct Buffer {
     /// The number of elements.
     pub len: Dim,
     /// The origin of its memory.
-    pub place: Allocation,
+    pub allocation: Allocation,
 }
 
 /// The origin of a buffer's memory.
@@ -176,7 +176,7 @@ pub struct Step {
     pub sites: Vec<u32>,
     /// True if it starts together with the step before it. Such steps are tile kernels that report no data error, and
     /// none touches memory that another writes.
-    pub joined: bool,
+    pub concurrent: bool,
     /// One bool or i32: if that is not 0 when the step is about to run, the step writes nothing. Such a step reports no
     /// data error. It writes only outputs with a donor, which then keep the donor's contents.
     pub guard: Option<BufferId>,

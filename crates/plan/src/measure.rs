@@ -68,13 +68,13 @@ mod tests {
             plan.buffers.push(Buffer {
                 dtype: DType::F32,
                 len: Dim::Const(i),
-                place: Allocation::Temporary,
+                allocation: Allocation::Temporary,
             });
             plan.run.push(Step {
                 kernel: 0,
                 args: vec![BufferId(i as u32); 3],
                 sites: Vec::new(),
-                joined: false,
+                concurrent: false,
                 guard: None,
             });
         }

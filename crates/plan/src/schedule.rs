@@ -7,7 +7,7 @@
 mod gpu;
 
 use crate::Algorithm;
-pub use gpu::{Gpu, Multiply, Work, beside, passing};
+pub use gpu::{ContractionSizes, Gpu, Multiply, row_padding, transfer_cycles};
 use kiln_base::{DType, Features, Instruction};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -66,7 +66,7 @@ pub fn most_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
         Features::AVX512 => 32,
         _ => 15,
     };
-    let used = vectors + 1 + u8::from(by.has_product && vectors > 1) + by.beside;
+    let used = vectors + 1 + u8::from(by.has_product && vectors > 1) + by.extra_registers;
     registers.saturating_sub(used) / vectors.max(1)
 }
 

@@ -46,7 +46,7 @@ pub struct TileProgram {
     /// The axes that are cut into tiles.
     pub schedule: Schedule,
     /// The division of the work.
-    pub cut: TileSizes,
+    pub sizes: TileSizes,
     /// The buffers that the kernel is called with.
     pub args: Vec<Arg>,
     /// The accesses to memory; instructions name these by position.
@@ -320,7 +320,7 @@ impl TileProgram {
             inner,
             serial: _,
             schedule: _,
-            cut: _,
+            sizes: _,
             args: _,
             accesses,
             registers: _,

@@ -80,7 +80,7 @@ fn convolution(batch: i64, (name, cin, cout, groups, extent, kernel, stride): La
     let output = (extent + 2 * padding - kernel) / stride + 1;
     let conv = Conv {
         dtypes: [DType::F32; 2],
-        seven_bits: false,
+        reduce_range: false,
         role: ConvRole::Result,
         batch: batch.into(),
         groups: groups.into(),
@@ -139,7 +139,7 @@ fn product(batch: i64, m: i64, k: i64, n: i64) -> Case {
     };
     let product = MatMul {
         dtypes: [DType::F32; 2],
-        seven_bits: false,
+        reduce_range: false,
         batch: vec![batch.into()],
         m: m.into(),
         k: k.into(),

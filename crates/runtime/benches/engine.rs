@@ -249,7 +249,7 @@ fn products() {
     ] {
         let conv = Conv {
             dtypes: [DType::F32; 2],
-            seven_bits: false,
+            reduce_range: false,
             role: ConvRole::Result,
             batch: b.into(),
             groups: g.into(),

@@ -6,7 +6,7 @@
 //! # use kiln_plan::*;
 //! # let plan = Plan { symbols: vec![], outputs: vec![], constants: vec![], kernels: vec![],
 //! #     inputs: vec![Input { dtype: DType::F32, shape: vec![2i64.into()], role: Role::Data, buffer: BufferId(0) }],
-//! #     buffers: vec![kiln_plan::Buffer { dtype: DType::F32, len: 2i64.into(), place: Allocation::Input }],
+//! #     buffers: vec![kiln_plan::Buffer { dtype: DType::F32, len: 2i64.into(), allocation: Allocation::Input }],
 //! #     prepare: vec![], run: vec![], commit: 0, sites: vec![], needs: vec![] };
 //! let program = Executable::new(plan)?;
 //! let x = Buffer::from_slice(&[1.0f32, 2.0], &[2])?;

@@ -131,7 +131,7 @@ pub struct Feed<'a> {
     /// `None` for a missing tensor.
     tensors: &'a mut dyn Iterator<Item = Option<Tensor>>,
     counts: std::slice::Iter<'a, usize>,
-    taken: usize,
+    consumed: usize,
     /// The indices of missing tensors, except where an `Option` became `None` for lack of all its tensors.
     missing: Vec<usize>,
 }
@@ -140,9 +140,9 @@ impl Feed<'_> {
     /// The next tensor.
     pub fn tensor(&mut self) -> Tensor {
         let next = self.tensors.next().flatten();
-        self.taken += 1;
+        self.consumed += 1;
         next.unwrap_or_else(|| {
-            self.missing.push(self.taken - 1);
+            self.missing.push(self.consumed - 1);
             let text = "a structure takes apart into fewer tensors than it is made of";
             let loc = Location::caller();
             Tensor::poisoned(Error::new(ErrorKind::Internal, "Nest", text, loc), loc)
@@ -164,7 +164,7 @@ pub(crate) fn partly<N: Nest<L>, L>(
     let mut feed = Feed {
         tensors: &mut tensors.into_iter(),
         counts: counts.iter(),
-        taken: 0,
+        consumed: 0,
         missing: Vec::new(),
     };
     let nest = N::build(&mut feed);
@@ -182,7 +182,7 @@ pub(crate) fn built<N: Nest<L>, L>(
     N::build(&mut Feed {
         tensors: &mut tensors.into_iter().map(Some),
         counts: counts.iter(),
-        taken: 0,
+        consumed: 0,
         missing: Vec::new(),
     })
 }
@@ -359,9 +359,10 @@ impl<L, T: Nest<L>> Nest<L> for Option<T> {
         if feed.count() == 0 {
             return None;
         }
-        let (taken, missing) = (feed.taken, feed.missing.len());
+        let (consumed, missing) = (feed.consumed, feed.missing.len());
         let t = T::build(feed);
-        if missing < feed.missing.len() && feed.missing.len() - missing == feed.taken - taken {
+        if missing < feed.missing.len() && feed.missing.len() - missing == feed.consumed - consumed
+        {
             feed.missing.truncate(missing);
             return None;
         }
@@ -424,7 +425,7 @@ pub(crate) fn built_of<N: NestOf, T>(counts: &[usize], mut each: impl FnMut() ->
     let mut feed = Feed {
         tensors: &mut std::iter::empty(),
         counts: counts.iter(),
-        taken: 0,
+        consumed: 0,
         missing: Vec::new(),
     };
     N::build_of(&mut feed, &mut each)

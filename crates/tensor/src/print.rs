@@ -167,7 +167,7 @@ impl Layout<'_> {
     }
 
     /// The indices of a dim that are shown.
-    fn kept(&self, n: usize) -> Vec<usize> {
+    fn shown_indices(&self, n: usize) -> Vec<usize> {
         let all = 0..n;
         let near = |i: &usize| !self.skips(n) || *i < self.edge || *i >= n - self.edge;
         all.filter(near).collect()
@@ -177,10 +177,10 @@ impl Layout<'_> {
     fn shown(&self, shape: &[usize]) -> Vec<usize> {
         let mut out = vec![0];
         for &n in shape {
-            let kept = self.kept(n);
+            let shown_indices = self.shown_indices(n);
             let next = out
                 .iter()
-                .flat_map(|at| kept.iter().map(move |i| at * n + i));
+                .flat_map(|at| shown_indices.iter().map(move |i| at * n + i));
             out = next.collect();
         }
         out
@@ -196,10 +196,10 @@ impl Layout<'_> {
         let [n, rest @ ..] = shape else {
             return texts.next().unwrap_or_default().trim_start().to_string();
         };
-        let kept = self.kept(*n).len();
+        let shown_indices = self.shown_indices(*n).len();
         let mut parts: Vec<String> = match rest {
-            [] => texts.take(kept).collect(),
-            _ => (0..kept)
+            [] => texts.take(shown_indices).collect(),
+            _ => (0..shown_indices)
                 .map(|_| self.draw(rest, texts, width, indent + 1))
                 .collect(),
         };

@@ -54,7 +54,7 @@ impl Builder for Recorder {
         f(value.fact())
     }
 
-    fn beside(&mut self, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>, OpError> {
+    fn on_one_device(&mut self, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>, OpError> {
         let moved = self.lazy.together(inputs)?;
         let named = |(handle, t): (Handle, &Tensor)| Tensor {
             handle,

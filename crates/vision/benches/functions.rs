@@ -17,7 +17,7 @@ type Failure = Box<dyn std::error::Error>;
 /// A function to measure, by its name in `functions.py`.
 type Function = (&'static str, fn(&Image) -> Result<()>);
 
-fn turned(x: &Image, interpolation: Interpolation) -> Result<Image> {
+fn rotated(x: &Image, interpolation: Interpolation) -> Result<Image> {
     f::rotate(x, Rotate::new(10.0).interpolation(interpolation))
 }
 
@@ -37,13 +37,13 @@ const FUNCTIONS: &[Function] = &[
     ("hflip", |x| done(f::hflip(x))),
     ("vflip", |x| done(f::vflip(x))),
     ("rotate, nearest", |x| {
-        done(turned(x, Interpolation::Nearest))
+        done(rotated(x, Interpolation::Nearest))
     }),
     ("rotate, bilinear", |x| {
-        done(turned(x, Interpolation::Bilinear))
+        done(rotated(x, Interpolation::Bilinear))
     }),
     ("rotate, bicubic", |x| {
-        done(turned(x, Interpolation::Bicubic))
+        done(rotated(x, Interpolation::Bicubic))
     }),
     ("adjust_brightness", |x| done(f::adjust_brightness(x, 1.3))),
     ("adjust_contrast", |x| done(f::adjust_contrast(x, 1.3))),

@@ -1,6 +1,6 @@
 //! Gradients that are sums over the steps of a loop.
 
-use super::Step;
+use super::LoopStep;
 use crate::erased::{Erased, Id};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Op, OpError, Value, ops};
@@ -32,7 +32,7 @@ impl Sum {
     }
 }
 
-impl Step<'_> {
+impl LoopStep<'_> {
     /// Returns the sums for the gradients of the operands that all steps share.
     pub(super) fn sums(&self) -> Vec<Sum> {
         let mut sums: Vec<Sum> = self.alike.iter().map(|(_, g)| self.product(*g)).collect();

@@ -1,7 +1,7 @@
 //! Attention: the scores of a block of rows, their softmax, and the sums of values weighted by it.
 
 use super::dialect::{C99, Dialect, memory};
-use super::kernel::Printing;
+use super::kernel::Emitter;
 use super::product::{Operand, each_matrix};
 use super::text::{Text, sum};
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use kiln_plan::{Attention, Scores};
 const ROWS: i64 = 32;
 
 /// Prints attention of f32 or f64.
-pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
+pub(super) fn print(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
     let p = &a.scores;
     if !matches!(p.dtype, DType::F32 | DType::F64) {
         let why = format!("attention of {} is not printed", p.dtype);
@@ -26,7 +26,7 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
     let (length, keys) = (k.number(&p.length)?, k.number(&p.keys)?);
     let (width, columns) = (k.number(&p.width)?, k.number(&a.columns)?);
     let (ty, name) = (memory(p.dtype), p.dtype.name());
-    let operand = |k: &mut Printing<'_>, m: &kiln_plan::Matrix| {
+    let operand = |k: &mut Emitter<'_>, m: &kiln_plan::Matrix| {
         let array = k.arg(m.arg);
         Operand::new(k, m, array)
     };
@@ -36,14 +36,14 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
         Some((m, dtype)) => Some((operand(k, m)?, *dtype)),
         None => None,
     };
-    let turned = k.array(p.dtype, keys * width)?;
+    let transposed = k.array(p.dtype, keys * width)?;
     let scores = k.array(p.dtype, ROWS * keys)?;
     let gathered = match value.col == 1 {
         true => None,
         false => Some(k.array(p.dtype, keys * columns)?),
     };
-    let behind = k.behind(&a.epilogue)?;
-    let out = match &behind {
+    let epilogue_code = k.epilogue_code(&a.epilogue)?;
+    let out = match &epilogue_code {
         Some(_) => k.array(p.dtype, ROWS * columns)?,
         None => k.arg(a.out),
     };
@@ -55,7 +55,7 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
     // Transposes the keys, so that sums run over many contiguous keys at once.
     body.each("x", width);
     body.line(format!(
-        "for (kiln_int j = 0; j < {keys}; ++j) {turned}[x * {keys} + j] = kk[j * {} + x * {}];",
+        "for (kiln_int j = 0; j < {keys}; ++j) {transposed}[x * {keys} + j] = kk[j * {} + x * {}];",
         key.row, key.col
     ));
     body.close();
@@ -73,7 +73,7 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
         "const kiln_int m = {length} - i < {ROWS} ? {length} - i : {ROWS};"
     ));
     let first = format!("(({number}) * {length} + i) * {columns}");
-    let z = match behind {
+    let z = match epilogue_code {
         Some(_) => out,
         None => format!("{out} + {first}"),
     };
@@ -81,14 +81,14 @@ pub(super) fn print(k: &mut Printing<'_>, a: &Attention) -> Result<()> {
     body.line(format!(
         "memset({scores}, 0, (size_t)(m * {keys}) * sizeof *{scores});"
     ));
-    body.line(format!("kiln_product_{name}(m, {keys}, {width}, q + i * {0}, {0}, {1}, {turned}, {keys}, {scores}, {keys});", query.row, query.col));
+    body.line(format!("kiln_product_{name}(m, {keys}, {width}, q + i * {0}, {0}, {1}, {transposed}, {keys}, {scores}, {keys});", query.row, query.col));
     weighed(body, p, &scores, keys, mask.as_ref());
     body.line(format!(
         "memset(z, 0, (size_t)(m * {columns}) * sizeof *z);"
     ));
     body.line(format!("kiln_product_{name}(m, {columns}, {keys}, {scores}, {keys}, 1, {v}, {v_row}, z, {columns});"));
-    if let Some(behind) = &behind {
-        let call = behind.call("z", &first, &format!("m * {columns}"));
+    if let Some(epilogue_code) = &epilogue_code {
+        let call = epilogue_code.call("z", &first, &format!("m * {columns}"));
         body.line(call);
     }
     body.close_all(1 + batch.len());

@@ -1,7 +1,7 @@
 //! Loops and branches: functions that run the plans inside them.
 
 use super::dialect::memory;
-use super::kernel::PrintedKernel;
+use super::kernel::EmittedKernel;
 use super::program::{Memory, Printer};
 use super::text::Text;
 use super::tile::{Function, Param, pointer};
@@ -30,7 +30,7 @@ impl Bodies<'_> {
         body: Text,
         scratch: usize,
         printer: &mut Printer,
-    ) -> Result<PrintedKernel> {
+    ) -> Result<EmittedKernel> {
         let contract = kernel.contract();
         let contract = contract.map_err(|e| Error::Damaged(e.to_string()))?;
         let mut params: Vec<Param> = Vec::new();
@@ -63,7 +63,7 @@ impl Bodies<'_> {
         }
         text.close();
         text.line("");
-        Ok(PrintedKernel {
+        Ok(EmittedKernel {
             function: Function {
                 name: self.name,
                 params,
@@ -90,7 +90,7 @@ fn elements(shape: &[kiln_base::Dim], values: &[i64]) -> Result<i64> {
 }
 
 /// Prints a loop.
-pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<PrintedKernel> {
+pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<EmittedKernel> {
     let plan = &*l.body;
     let trips = super::numbers::number(&l.trips, of.values)?;
     let mut text = Text::default();
@@ -167,7 +167,7 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Pr
 }
 
 /// Prints a branch.
-pub(super) fn branch(printer: &mut Printer, b: &If, of: Bodies<'_>) -> Result<PrintedKernel> {
+pub(super) fn branch(printer: &mut Printer, b: &If, of: Bodies<'_>) -> Result<EmittedKernel> {
     let mut text = Text::default();
     let condition = of.arg(b.condition, printer)?;
     let mut scratch = 0;

@@ -5,7 +5,7 @@
 //! channels are contiguous, is a matrix product of positions by output channels.
 
 use super::dialect::memory;
-use super::kernel::{EpilogueCode, Printing, View};
+use super::kernel::{Emitter, EpilogueCode, View};
 use super::product::{BLOCK, DEEP};
 use crate::error::{Error, Result};
 use kiln_base::{DType, Dim};
@@ -27,7 +27,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub fn new(k: &Printing<'_>, c: &Conv) -> Result<Sizes> {
+    pub fn new(k: &Emitter<'_>, c: &Conv) -> Result<Sizes> {
         let three = |dims: &[Dim], missing: i64| -> Result<[i64; 3]> {
             let found = k.numbers(dims)?;
             let mut all = [missing; 3];
@@ -102,7 +102,7 @@ impl Sizes {
 }
 
 /// Prints a convolution.
-pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     if c.role == ConvRole::Result && c.sums().is_int() {
         return super::integers::conv(k, c);
     }
@@ -137,7 +137,7 @@ pub(super) fn filters(s: &Sizes) -> View {
 
 /// The operand `at` of the kernel in the layout of a view: laid out in the weights if it is constant, else copied at
 /// each call.
-pub(super) fn viewed(k: &mut Printing<'_>, at: u16, dtype: DType, view: View) -> Result<String> {
+pub(super) fn viewed(k: &mut Emitter<'_>, at: u16, dtype: DType, view: View) -> Result<String> {
     let name = k.arg(at);
     let arg = &mut k.args[usize::from(at)];
     if arg.fixed && arg.view.is_none() {
@@ -163,7 +163,7 @@ pub(super) fn viewed(k: &mut Printing<'_>, at: u16, dtype: DType, view: View) ->
 }
 
 /// Prints the copy of image `n` of `x`, with channels last and with zeros around it.
-pub(super) fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &str) {
+pub(super) fn copied(k: &mut Emitter<'_>, s: &Sizes, last: bool, to: &str, x: &str) {
     let [_, h, w] = s.padded();
     let channels = s.x_channels();
     let all = s.padded().iter().product::<i64>() * channels;
@@ -175,16 +175,16 @@ pub(super) fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &
     }
     k.body.each("z", d0);
     k.body.each("y", h0);
-    let place = format!("(((z + {p0}) * {h} + y + {p1}) * {w} + {p2}) * {channels}");
+    let address = format!("(((z + {p0}) * {h} + y + {p1}) * {w} + {p2}) * {channels}");
     match last {
         true => k.body.line(format!(
-            "memcpy({to} + {place}, {x} + ((n * {d0} + z) * {h0} + y) * {}, {} * sizeof *{to});",
+            "memcpy({to} + {address}, {x} + ((n * {d0} + z) * {h0} + y) * {}, {} * sizeof *{to});",
             w0 * channels,
             w0 * channels
         )),
         false => {
             k.body.each("c", channels);
-            k.body.line(format!("for (kiln_int x = 0; x < {w0}; ++x) {to}[{place} + x * {channels} + c] = {x}[(((n * {channels} + c) * {d0} + z) * {h0} + y) * {w0} + x];"));
+            k.body.line(format!("for (kiln_int x = 0; x < {w0}; ++x) {to}[{address} + x * {channels} + c] = {x}[(((n * {channels} + c) * {d0} + z) * {h0} + y) * {w0} + x];"));
             k.body.close();
         }
     }
@@ -193,7 +193,12 @@ pub(super) fn copied(k: &mut Printing<'_>, s: &Sizes, last: bool, to: &str, x: &
 
 /// Prints the transposition of image `n` of an array with channels first, with this number of channels and of
 /// positions, to channels last.
-pub(super) fn turned(k: &mut Printing<'_>, to: &str, from: &str, (channels, plane): (i64, i64)) {
+pub(super) fn to_channels_last(
+    k: &mut Emitter<'_>,
+    to: &str,
+    from: &str,
+    (channels, plane): (i64, i64),
+) {
     k.body.each("c", channels);
     k.body.line(format!("for (kiln_int p = 0; p < {plane}; ++p) {to}[p * {channels} + c] = {from}[(n * {channels} + c) * {plane} + p];"));
     k.body.close();
@@ -203,35 +208,35 @@ pub(super) fn turned(k: &mut Printing<'_>, to: &str, from: &str, (channels, plan
 pub(super) struct Results {
     /// The epilogue, if there is one. Then `out` is the array that it reads, of an image or a block; otherwise `out`
     /// is the argument that the kernel writes.
-    pub behind: Option<EpilogueCode>,
+    pub epilogue_code: Option<EpilogueCode>,
     pub out: String,
     /// With channels first: the array of a block before it is transposed.
-    pub turned: Option<String>,
+    pub untransposed: Option<String>,
 }
 
 impl Results {
     /// `len` is the number of elements of an image, `block` of those that are computed at once.
-    pub fn new(k: &mut Printing<'_>, c: &Conv, (len, block): (i64, i64)) -> Result<Results> {
+    pub fn new(k: &mut Emitter<'_>, c: &Conv, (len, block): (i64, i64)) -> Result<Results> {
         let last = c.writes_channels_last();
-        let behind = k.behind(&c.epilogue)?;
-        let turned = match last {
+        let epilogue_code = k.epilogue_code(&c.epilogue)?;
+        let untransposed = match last {
             true => None,
             false => Some(k.array(c.dtype(), block)?),
         };
-        let out = match (&behind, last) {
+        let out = match (&epilogue_code, last) {
             (None, _) => k.arg(c.out),
             (Some(_), true) => k.array(c.dtype(), block)?,
             (Some(_), false) => k.array(c.dtype(), len)?,
         };
         Ok(Results {
-            behind,
+            epilogue_code,
             out,
-            turned,
+            untransposed,
         })
     }
 }
 
-fn result(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?.flat();
     let (ty, name) = (memory(s.dtype), s.dtype.name());
     let [x_last, y_last] = c.images.last();
@@ -270,8 +275,8 @@ fn result(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
         "const kiln_int rows = {height} - oy < {rows} ? {height} - oy : {rows};"
     ));
     let first = format!("((n * {depth} + oz) * {height} + oy) * {line}");
-    let block = match (&results.turned, &results.behind) {
-        (Some(turned), _) => turned.clone(),
+    let block = match (&results.untransposed, &results.epilogue_code) {
+        (Some(untransposed), _) => untransposed.clone(),
         (None, Some(_)) => results.out.clone(),
         (None, None) => format!("{} + {first}", results.out),
     };
@@ -287,8 +292,8 @@ fn result(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     }
     written(k, &s, &results, &first);
     k.body.close_all(2);
-    if let (Some(behind), false) = (&results.behind, y_last) {
-        let call = behind.call(&results.out, &format!("n * {image}"), &image.to_string());
+    if let (Some(epilogue_code), false) = (&results.epilogue_code, y_last) {
+        let call = epilogue_code.call(&results.out, &format!("n * {image}"), &image.to_string());
         k.body.line(call);
     }
     k.body.close();
@@ -296,19 +301,19 @@ fn result(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
 }
 
 /// Prints the output of a block of lines, whose first element is number `first` of the result.
-fn written(k: &mut Printing<'_>, s: &Sizes, results: &Results, first: &str) {
+fn written(k: &mut Emitter<'_>, s: &Sizes, results: &Results, first: &str) {
     let channels = s.y_channels();
     let [depth, height, width] = s.output;
     let line = width * channels;
-    match (&results.turned, &results.behind) {
-        (None, Some(behind)) => {
-            let call = behind.call("u", first, &format!("rows * {line}"));
+    match (&results.untransposed, &results.epilogue_code) {
+        (None, Some(epilogue_code)) => {
+            let call = epilogue_code.call("u", first, &format!("rows * {line}"));
             k.body.line(call);
         }
         (None, None) => {}
-        (Some(_), behind) => {
+        (Some(_), epilogue_code) => {
             // Transposes the block to its place in the image.
-            let n = if behind.is_some() { "0" } else { "n" };
+            let n = if epilogue_code.is_some() { "0" } else { "n" };
             let plane = depth * height * width;
             k.body.each("c", channels);
             k.body.line(format!("for (kiln_int p = 0; p < rows * {width}; ++p) {}[({n} * {channels} + c) * {plane} + (oz * {height} + oy) * {width} + p] = u[p * {channels} + c];", results.out));
@@ -318,7 +323,7 @@ fn written(k: &mut Printing<'_>, s: &Sizes, results: &Results, first: &str) {
 }
 
 /// Sums over taps and channels, as products of positions by output channels.
-fn products(k: &mut Printing<'_>, s: &Sizes, w: &str, name: &str) {
+fn products(k: &mut Emitter<'_>, s: &Sizes, w: &str, name: &str) {
     let [_, h, wide] = s.padded();
     let channels = s.x_channels();
     let [kz, ky, kx] = s.kernel;
@@ -360,7 +365,7 @@ fn products(k: &mut Printing<'_>, s: &Sizes, w: &str, name: &str) {
 }
 
 /// Sums over the taps of a depthwise filter.
-fn each_channel(k: &mut Printing<'_>, s: &Sizes, w: &str) {
+fn each_channel(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
     let [_, h, wide] = s.padded();
     let channels = s.x_channels();
     let [_, _, width] = s.output;

@@ -1,14 +1,14 @@
 //! Gradients of a convolution's weights: for each tap, products of the images' channels by those of the result's
 //! gradient, summed over positions.
 
-use super::conv::{Sizes, copied, turned};
+use super::conv::{Sizes, copied, to_channels_last};
 use super::dialect::memory;
-use super::kernel::Printing;
+use super::kernel::Emitter;
 use crate::error::Result;
 use kiln_plan::Conv;
 
 /// Prints the gradient of weights.
-pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let (ty, name) = (memory(c.dtype()), c.dtype().name());
     let [x_last, y_last] = c.images.last();
@@ -19,8 +19,8 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     let all = taps * from * s.outs;
     // The layout is [groups, taps.., in, out].
     let sums = k.array(c.dtype(), all)?;
-    let behind = k.behind(&c.epilogue)?;
-    let out = match &behind {
+    let epilogue_code = k.epilogue_code(&c.epilogue)?;
+    let out = match &epilogue_code {
         Some(_) => k.array(c.dtype(), all)?,
         None => k.arg(c.out),
     };
@@ -47,7 +47,7 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     k.body.line(format!("const {ty} *restrict v = {v};"));
     let q = match &last {
         Some(last) => {
-            turned(k, last, &dy, (to, plane));
+            to_channels_last(k, last, &dy, (to, plane));
             last.clone()
         }
         None => format!("{dy} + n * {}", plane * to),
@@ -64,15 +64,15 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
         s.outs, s.ins
     ));
     k.body.close_all(3);
-    if let Some(behind) = &behind {
-        let call = behind.call(&out, "0", &all.to_string());
+    if let Some(epilogue_code) = &epilogue_code {
+        let call = epilogue_code.call(&out, "0", &all.to_string());
         k.body.line(call);
     }
     Ok(())
 }
 
 /// Prints the products of all lines for each tap.
-fn each_tap(k: &mut Printing<'_>, s: &Sizes, sums: &str, name: &str) {
+fn each_tap(k: &mut Emitter<'_>, s: &Sizes, sums: &str, name: &str) {
     let [_, h, wide] = s.padded();
     let (from, to) = (s.groups * s.ins, s.groups * s.outs);
     let ([kz, ky, kx], [sz, sy, sx]) = (s.kernel, s.stride);

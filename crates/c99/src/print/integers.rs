@@ -2,7 +2,7 @@
 
 use super::conv::{Sizes, filters, viewed};
 use super::dialect::memory;
-use super::kernel::Printing;
+use super::kernel::Emitter;
 use super::product::{Operand, each_matrix};
 use crate::error::Result;
 use kiln_base::DType;
@@ -17,36 +17,40 @@ fn added(sums: DType, to: &str, x: &str, y: &str) -> String {
 /// The `len` results: the argument itself, or an array that an epilogue reads.
 struct Results {
     array: String,
-    behind: Option<super::kernel::EpilogueCode>,
+    epilogue_code: Option<super::kernel::EpilogueCode>,
     len: i64,
 }
 
 impl Results {
     fn new(
-        k: &mut Printing<'_>,
+        k: &mut Emitter<'_>,
         sums: DType,
         (out, epilogue): (u16, &Option<Epilogue>),
         len: i64,
     ) -> Result<Results> {
-        let behind = k.behind(epilogue)?;
-        let array = match &behind {
+        let epilogue_code = k.epilogue_code(epilogue)?;
+        let array = match &epilogue_code {
             Some(_) => k.array(sums, len)?,
             None => k.arg(out),
         };
-        Ok(Results { array, behind, len })
+        Ok(Results {
+            array,
+            epilogue_code,
+            len,
+        })
     }
 
     /// Prints the epilogue.
-    fn finish(self, k: &mut Printing<'_>) {
-        if let Some(behind) = &self.behind {
-            let call = behind.call(&self.array, "0", &self.len.to_string());
+    fn finish(self, k: &mut Emitter<'_>) {
+        if let Some(epilogue_code) = &self.epilogue_code {
+            let call = epilogue_code.call(&self.array, "0", &self.len.to_string());
             k.body.line(call);
         }
     }
 }
 
 /// Prints a product.
-pub(super) fn product(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
+pub(super) fn product(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     let batch = k.numbers(&p.batch)?;
     let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
     let [left, right] = [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(of, made)| {
@@ -85,7 +89,7 @@ pub(super) fn product(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
 }
 
 /// Prints a convolution.
-pub(super) fn conv(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+pub(super) fn conv(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let x = match &c.prologue {
         Some(made) => k.made(made)?,

@@ -56,7 +56,7 @@ pub(crate) struct Argument {
 }
 
 /// A kernel that is being printed.
-pub(crate) struct Printing<'a> {
+pub(crate) struct Emitter<'a> {
     pub name: String,
     pub values: &'a [i64],
     pub args: Vec<Argument>,
@@ -70,20 +70,20 @@ pub(crate) struct Printing<'a> {
 }
 
 /// A printed kernel, and the arguments to call it with.
-pub(crate) struct PrintedKernel {
+pub(crate) struct EmittedKernel {
     pub function: Function,
     /// For each array parameter of the function, the argument and its layout.
     pub args: Vec<(usize, Option<View>)>,
 }
 
-impl<'a> Printing<'a> {
+impl<'a> Emitter<'a> {
     /// The printing of a kernel with these names of arguments; `fixed` marks the constant ones.
     pub fn new(
         name: String,
         kernel: &Kernel,
         (names, fixed): (&[String], &[bool]),
         (sites, values): (&'a [u32], &'a [i64]),
-    ) -> Result<Printing<'a>> {
+    ) -> Result<Emitter<'a>> {
         let contract = kernel.contract();
         let contract = contract.map_err(|e| Error::Damaged(e.to_string()))?;
         let read_by_programs = read_by_programs(kernel);
@@ -95,7 +95,7 @@ impl<'a> Printing<'a> {
             view: None,
             used: false,
         });
-        Ok(Printing {
+        Ok(Emitter {
             name,
             values,
             args: args.collect(),
@@ -191,7 +191,7 @@ impl<'a> Printing<'a> {
     }
 
     /// The epilogue, if there is one.
-    pub fn behind(&mut self, epilogue: &Option<Epilogue>) -> Result<Option<EpilogueCode>> {
+    pub fn epilogue_code(&mut self, epilogue: &Option<Epilogue>) -> Result<Option<EpilogueCode>> {
         let Some(epilogue) = epilogue else {
             return Ok(None);
         };
@@ -210,7 +210,7 @@ impl<'a> Printing<'a> {
     }
 
     /// Prints the whole function after the functions that it calls.
-    pub fn finish(self, text: &mut Text) -> PrintedKernel {
+    pub fn finish(self, text: &mut Text) -> EmittedKernel {
         let mut args = Vec::new();
         let mut params: Vec<Param> = Vec::new();
         for (i, a) in self.args.iter().enumerate() {
@@ -235,7 +235,7 @@ impl<'a> Printing<'a> {
         text.block(&self.body.into_string());
         text.close();
         text.line("");
-        PrintedKernel {
+        EmittedKernel {
             function: Function {
                 name: self.name,
                 params,

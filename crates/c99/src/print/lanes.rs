@@ -3,7 +3,7 @@
 use super::dialect::{C99, Dialect};
 use super::stage::Stages;
 use super::text::Text;
-use super::tile::{inner_number, place};
+use super::tile::{address, inner_number};
 use crate::error::Result;
 use kiln_base::Compute;
 
@@ -24,7 +24,7 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
         Some(_) => range(axes, tiled, text),
         None => whole(axes, tiled, text),
     };
-    let mut at = place(s.numbers);
+    let mut at = address(s.numbers);
     let from = axes.len() - usize::from(last.is_some());
     if let Some(last) = last {
         at.index[last] = match tiled || s.raw.is_some() {
@@ -113,7 +113,7 @@ fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
 
 /// Prints the body for one tile: stage by stage over its points.
 fn tile(s: &Stages<'_>, mut at: super::stage::StageAddress, text: &mut Text) -> Result<()> {
-    for r in &s.kept {
+    for r in &s.live_out {
         text.line(format!("{} r{}[{TILE}];", C99::ctype(s.ty(*r)?), r.0));
     }
     for (i, stage) in s.numbers.program.stages.iter().enumerate() {
@@ -127,7 +127,7 @@ fn tile(s: &Stages<'_>, mut at: super::stage::StageAddress, text: &mut Text) -> 
         text.open("");
         for r in &reductions {
             text.line(format!("{} s{}[{TILE}];", C99::ctype(r.ty), r.acc));
-            let places = if r.place {
+            let places = if r.address {
                 format!(" r{}[l] = 0;", r.acc)
             } else {
                 String::new()
@@ -147,7 +147,7 @@ fn tile(s: &Stages<'_>, mut at: super::stage::StageAddress, text: &mut Text) -> 
         s.point(i, &at, text)?;
         text.close();
         text.close_all(s.numbers.inner.len());
-        for r in reductions.iter().filter(|r| !r.place) {
+        for r in reductions.iter().filter(|r| !r.address) {
             let cast = match r.ty {
                 Compute::F64 => format!("({})", C99::ctype(s.ty(kiln_plan::tile::Reg(r.acc))?)),
                 _ => String::new(),

@@ -1,7 +1,7 @@
 //! Scans, sorts and scatters.
 
 use super::dialect::{C99, Dialect, memory};
-use super::kernel::Printing;
+use super::kernel::Emitter;
 use super::text::sum;
 use crate::error::Result;
 use kiln_base::DType;
@@ -9,7 +9,7 @@ use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_plan::{ArgSort, Scan, Scatter};
 
 /// Prints a scan.
-pub(super) fn scan(k: &mut Printing<'_>, p: &Scan) -> Result<()> {
+pub(super) fn scan(k: &mut Emitter<'_>, p: &Scan) -> Result<()> {
     let (outer, len, inner) = (k.number(&p.outer)?, k.number(&p.len)?, k.number(&p.inner)?);
     let (x, out) = (k.arg(p.x), k.arg(p.out));
     let compute = p.dtype.compute();
@@ -23,12 +23,12 @@ pub(super) fn scan(k: &mut Printing<'_>, p: &Scan) -> Result<()> {
     let ty = C99::ctype(compute);
     k.body.line(format!("{ty} s = {first};"));
     k.body.each("i", len);
-    let place = match p.reverse {
+    let address = match p.reverse {
         true => format!("{} - i", len - 1),
         false => "i".into(),
     };
     k.body.line(format!(
-        "const kiln_int at = (o * {len} + {place}) * {inner} + j;"
+        "const kiln_int at = (o * {len} + {address}) * {inner} + j;"
     ));
     let value = C99::loaded(&format!("{x}[at]"), p.dtype);
     k.body.line(format!("s = {combine}(s, {value});"));
@@ -39,7 +39,7 @@ pub(super) fn scan(k: &mut Printing<'_>, p: &Scan) -> Result<()> {
 }
 
 /// Prints a sort: a heap sort of indices. No two of them compare as equal, so that it is stable.
-pub(super) fn sort(k: &mut Printing<'_>, p: &ArgSort) -> Result<()> {
+pub(super) fn sort(k: &mut Emitter<'_>, p: &ArgSort) -> Result<()> {
     let (lanes, len, kept) = (k.number(&p.lanes)?, k.number(&p.len)?, k.number(&p.kept)?);
     let (x, out) = (k.arg(p.x), k.arg(p.out));
     let (ty, element) = (C99::ctype(p.dtype.compute()), memory(p.dtype));
@@ -112,7 +112,7 @@ pub(super) fn sort(k: &mut Printing<'_>, p: &ArgSort) -> Result<()> {
 }
 
 /// Prints a scatter.
-pub(super) fn scatter(k: &mut Printing<'_>, p: &Scatter) -> Result<()> {
+pub(super) fn scatter(k: &mut Emitter<'_>, p: &Scatter) -> Result<()> {
     let (shape, index_shape) = (k.numbers(&p.shape)?, k.numbers(&p.index_shape)?);
     let (x, index, src, out) = (
         k.arg(p.x),
@@ -134,7 +134,7 @@ pub(super) fn scatter(k: &mut Printing<'_>, p: &Scatter) -> Result<()> {
     if index_shape.is_empty() {
         k.body.each("once", 1);
     }
-    let strided = |k: &Printing<'_>, s: &kiln_plan::Strided| -> Result<String> {
+    let strided = |k: &Emitter<'_>, s: &kiln_plan::Strided| -> Result<String> {
         let strides = k.numbers(&s.strides)?;
         let terms = strides.iter().zip(&names);
         Ok(sum(k.number(&s.offset)?, terms.map(|(s, n)| (*s, &n[..]))))

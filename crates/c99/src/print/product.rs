@@ -1,7 +1,7 @@
 //! Matrix products: blocks of rows of C, accumulated over blocks of rows of B.
 
 use super::dialect::memory;
-use super::kernel::{Printing, View};
+use super::kernel::{Emitter, View};
 use super::text::sum;
 use crate::error::{Error, Result};
 use kiln_plan::{MatMul, Matrix};
@@ -21,7 +21,7 @@ pub(super) struct Operand {
 }
 
 impl Operand {
-    pub fn new(k: &Printing<'_>, m: &Matrix, array: String) -> Result<Operand> {
+    pub fn new(k: &Emitter<'_>, m: &Matrix, array: String) -> Result<Operand> {
         Ok(Operand {
             array,
             offset: k.number(&m.offset)?,
@@ -46,7 +46,7 @@ impl Operand {
 /// Makes the rows of an operand contiguous: in the weights if it is constant, else returns `None`, and its reader
 /// copies it.
 pub(super) fn laid(
-    k: &mut Printing<'_>,
+    k: &mut Emitter<'_>,
     m: &Matrix,
     x: &mut Operand,
     batch: &[i64],
@@ -80,7 +80,7 @@ pub(super) fn laid(
 }
 
 /// Opens loops over a batch and returns the number of its matrix as text.
-pub(super) fn each_matrix(k: &mut Printing<'_>, batch: &[i64]) -> String {
+pub(super) fn each_matrix(k: &mut Emitter<'_>, batch: &[i64]) -> String {
     let mut stride: i64 = batch.iter().product();
     let mut terms = Vec::new();
     for (i, n) in batch.iter().enumerate() {
@@ -92,8 +92,8 @@ pub(super) fn each_matrix(k: &mut Printing<'_>, batch: &[i64]) -> String {
 }
 
 /// Prints a product.
-pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
-    if p.is_of_halves() {
+pub(super) fn print(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
+    if p.is_half() {
         return Err(Error::kernel("matmul", "it multiplies halves"));
     }
     if !p.sums().is_float() {
@@ -123,8 +123,8 @@ pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
     };
     let even = (BLOCK / n.max(1)).clamp(2, m.max(2)) / 2 * 2;
     let rows = even.min(m.max(1));
-    let behind = k.behind(&p.epilogue)?;
-    let out = match &behind {
+    let epilogue_code = k.epilogue_code(&p.epilogue)?;
+    let out = match &epilogue_code {
         Some(_) => k.array(p.dtype(), rows * n)?,
         None => k.arg(p.out),
     };
@@ -151,7 +151,7 @@ pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
         "const kiln_int m = {m} - i < {rows} ? {m} - i : {rows};"
     ));
     let first = format!("({number}) * {} + i * {n}", m * n);
-    let z = match behind {
+    let z = match epilogue_code {
         Some(_) => out,
         None => format!("{out} + {first}"),
     };
@@ -160,8 +160,9 @@ pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
         true => dotted(k, (&left, &right), [deep, n], name),
         false => summed(k, &left, (y, y_row), [deep, n], name),
     }
-    if let Some(behind) = &behind {
-        k.body.line(behind.call("z", &first, &format!("m * {n}")));
+    if let Some(epilogue_code) = &epilogue_code {
+        k.body
+            .line(epilogue_code.call("z", &first, &format!("m * {n}")));
     }
     k.body.close_all(1 + batch.len());
     Ok(())
@@ -169,7 +170,7 @@ pub(super) fn print(k: &mut Printing<'_>, p: &MatMul) -> Result<()> {
 
 /// Prints a block of C as dot products of contiguous operands.
 fn dotted(
-    k: &mut Printing<'_>,
+    k: &mut Emitter<'_>,
     (left, right): (&Operand, &Operand),
     [deep, n]: [i64; 2],
     name: &str,
@@ -184,7 +185,7 @@ fn dotted(
 
 /// Prints a block of C that accumulates blocks of rows of B.
 fn summed(
-    k: &mut Printing<'_>,
+    k: &mut Emitter<'_>,
     left: &Operand,
     (y, y_row): (&str, i64),
     [deep, n]: [i64; 2],

@@ -2,7 +2,7 @@
 
 use super::control::{self, Bodies};
 use super::dialect::memory;
-use super::kernel::{PrintedKernel, Printing, View};
+use super::kernel::{EmittedKernel, Emitter, View};
 use super::text::{Text, identifier};
 use super::tile::{self, Called};
 use super::weights::Weights;
@@ -33,13 +33,13 @@ pub(crate) struct Printer {
     pub functions: Text,
     pub weights: Weights,
     in_file: bool,
-    printed: HashMap<Key, Rc<PrintedKernel>>,
+    emitted: HashMap<Key, Rc<EmittedKernel>>,
     count: usize,
 }
 
 /// A step with the function that it calls.
 struct Ready {
-    printed: Rc<PrintedKernel>,
+    emitted: Rc<EmittedKernel>,
     buffers: Vec<BufferId>,
 }
 
@@ -51,7 +51,7 @@ impl Printer {
             functions: Text::default(),
             weights: Weights::default(),
             in_file,
-            printed: HashMap::new(),
+            emitted: HashMap::new(),
             count: 0,
         }
     }
@@ -93,16 +93,16 @@ impl Printer {
             bytes.ok_or_else(|| Error::Damaged("a buffer without size".into()))
         });
         let bytes = bytes.collect::<Result<Vec<_>>>()?;
-        let room = |i: usize| steps[i].printed.function.scratch;
+        let room = |i: usize| steps[i].emitted.function.scratch;
         let found = Temporaries::new(plan, &plan.run, &bytes, &root, room);
         let layout = solve(&found.blocks);
         let at = |buffer: usize| found.of[root[buffer]].map(|block| layout.offsets[block]);
         for (i, step) in steps.iter().enumerate() {
             let mut arrays = Vec::new();
-            for (arg, view) in &step.printed.args {
+            for (arg, view) in &step.emitted.args {
                 let buffer = step.buffers[*arg].0 as usize;
-                let place = (arena, at(buffer));
-                arrays.push(self.array(plan, known, buffer, view.clone(), place)?);
+                let address = (arena, at(buffer));
+                arrays.push(self.array(plan, known, buffer, view.clone(), address)?);
             }
             let guard = plan.run[i].guard;
             if let Some(guard) = guard {
@@ -110,7 +110,7 @@ impl Printer {
                     |buffer: usize| self.array(plan, known, buffer, None, (arena, at(buffer)));
                 text.open(format!("if (*{})", array(guard.0 as usize)?));
                 // A skipped step keeps the previous contents.
-                for (to, from) in kept(plan, &plan.run[i])? {
+                for (to, from) in guarded_outputs(plan, &plan.run[i])? {
                     let (bytes, to, from) = (bytes[to], array(to)?, array(from)?);
                     text.line(format!(
                         "if ({to} != {from}) memcpy({to}, {from}, {bytes});"
@@ -125,7 +125,7 @@ impl Printer {
                 (true, Kernel::Loop(_) | Kernel::If(_)) => vec!["weights".to_string()],
                 _ => Vec::new(),
             };
-            let function = &step.printed.function;
+            let function = &step.emitted.function;
             text.line(function.call(&arrays, &weights, &format!("{arena} + {offset}")));
             if guard.is_some() {
                 text.close();
@@ -196,9 +196,9 @@ impl Printer {
             fixed.clone(),
             sites.clone(),
         );
-        if let (Some(printed), false) = (self.printed.get(&key), inside) {
-            let printed = printed.clone();
-            return Ok(Ready { printed, buffers });
+        if let (Some(emitted), false) = (self.emitted.get(&key), inside) {
+            let emitted = emitted.clone();
+            return Ok(Ready { emitted, buffers });
         }
         let name = format!("{}_{}", identifier(kernel.name()), self.count);
         self.count += 1;
@@ -213,7 +213,7 @@ impl Printer {
             values,
             sites,
         };
-        let printed = match kernel {
+        let emitted = match kernel {
             Kernel::Loop(l) => control::each(self, l, bodies(sites))?,
             Kernel::If(b) => control::branch(self, b, bodies(sites))?,
             kernel => {
@@ -227,25 +227,25 @@ impl Printer {
                 found.map_err(|e| e.within(kernel.name()))?
             }
         };
-        let printed = Rc::new(printed);
-        self.printed.insert(key, printed.clone());
-        Ok(Ready { printed, buffers })
+        let emitted = Rc::new(emitted);
+        self.emitted.insert(key, emitted.clone());
+        Ok(Ready { emitted, buffers })
     }
 }
 
 /// The buffers that a guarded step writes, each with the input that holds its value if the step is skipped.
-fn kept(plan: &Plan, step: &Step) -> Result<Vec<(usize, usize)>> {
+fn guarded_outputs(plan: &Plan, step: &Step) -> Result<Vec<(usize, usize)>> {
     let damaged = || Error::Damaged("a guarded step writes what holds nothing before".into());
     let contract = plan.kernels[step.kernel as usize].contract();
     let contract = contract.map_err(|_| damaged())?;
     let args = step.args.iter().zip(&contract.args);
-    let kept = args.filter(|(_, arg)| arg.writes).map(|(to, _)| {
+    let guarded_outputs = args.filter(|(_, arg)| arg.writes).map(|(to, _)| {
         let output = plan.outputs.iter().find(|o| o.buffer == *to);
         let donor = output.and_then(|o| o.donor).ok_or_else(damaged)?;
         let from = plan.inputs.get(donor as usize).ok_or_else(damaged)?;
         Ok((to.0 as usize, from.buffer.0 as usize))
     });
-    kept.collect()
+    guarded_outputs.collect()
 }
 
 fn step_kernel(plan: &Plan, step: usize) -> usize {
@@ -259,7 +259,7 @@ fn leaf(
     kernel: &Kernel,
     args: (&[String], &[bool]),
     (sites, values): (&[u32], &[i64]),
-) -> Result<PrintedKernel> {
+) -> Result<EmittedKernel> {
     if let Kernel::Tile(program) = kernel {
         let function = tile::print(
             &Called {
@@ -277,9 +277,9 @@ fn leaf(
             Some((at?, None))
         });
         let args = of.collect();
-        return Ok(PrintedKernel { function, args });
+        return Ok(EmittedKernel { function, args });
     }
-    let mut k = Printing::new(name, kernel, args, (sites, values))?;
+    let mut k = Emitter::new(name, kernel, args, (sites, values))?;
     match kernel {
         Kernel::MatMul(p) => product::print(&mut k, p)?,
         Kernel::Conv(c) => conv::print(&mut k, c)?,
@@ -307,7 +307,7 @@ fn leaf(
 /// For each buffer, the buffer whose memory it uses.
 fn roots(plan: &Plan) -> Vec<usize> {
     let follow = |mut at: usize| {
-        while let Allocation::InPlace(next) = plan.buffers[at].place {
+        while let Allocation::InPlace(next) = plan.buffers[at].allocation {
             at = next.0 as usize;
         }
         at

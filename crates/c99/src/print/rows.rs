@@ -3,7 +3,7 @@
 use super::dialect::{C99, Dialect, combine};
 use super::stage::{Reduced, Stages};
 use super::text::Text;
-use super::tile::{inner_number, place};
+use super::tile::{address, inner_number};
 use crate::error::Result;
 use kiln_base::Compute;
 use kiln_plan::tile::{Reg, Turn};
@@ -15,7 +15,7 @@ pub(super) const PARTS: i64 = 16;
 pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let program = s.numbers.program;
     let axes = &s.numbers.axes;
-    for r in &s.kept {
+    for r in &s.live_out {
         text.line(format!("{} r{} = 0;", C99::ctype(s.ty(*r)?), r.0));
     }
     let blocks = match s.raw {
@@ -51,7 +51,7 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
         }
         match stage.over_inner {
             true => along(s, i, text)?,
-            false => s.point(i, &place(s.numbers), text)?,
+            false => s.point(i, &address(s.numbers), text)?,
         }
         text.close();
     }
@@ -64,10 +64,10 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     let reductions = s.reductions(stage)?;
     let inner = &s.numbers.inner;
     let len = inner.last().copied().unwrap_or(1);
-    let in_parts = reductions.iter().any(|r| !r.place) && len >= PARTS;
+    let in_parts = reductions.iter().any(|r| !r.address) && len >= PARTS;
     for r in &reductions {
         let (ty, acc) = (C99::ctype(r.ty), r.acc);
-        match r.place {
+        match r.address {
             true => {
                 text.line(format!("{ty} s{acc} = {};", r.identity()));
                 text.line(format!("r{acc} = 0;"));
@@ -85,7 +85,7 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     for (j, n) in inner[..outer].iter().enumerate() {
         text.each(&format!("j{j}"), *n);
     }
-    let mut at = place(s.numbers);
+    let mut at = address(s.numbers);
     at.part = "[l]";
     let last = at.index.len().saturating_sub(1);
     let whole = match in_parts {
@@ -121,7 +121,7 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
 
 /// Combines partial results to the result.
 fn fold(s: &Stages<'_>, r: &Reduced, text: &mut Text) -> Result<()> {
-    if r.place {
+    if r.address {
         return Ok(());
     }
     let acc = r.acc;

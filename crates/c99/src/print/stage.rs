@@ -36,13 +36,13 @@ pub(super) struct Stages<'a> {
     /// The argument of which only a part exists; the part begins at `first`.
     pub raw: Option<usize>,
     /// Registers that live from stage to stage.
-    pub kept: BTreeSet<Reg>,
+    pub live_out: BTreeSet<Reg>,
     names: std::cell::Cell<usize>,
 }
 
 /// The state between the instructions of a stage.
 struct Point<'a> {
-    place: &'a StageAddress,
+    address: &'a StageAddress,
     names: BTreeMap<Reg, String>,
     unread: BTreeSet<String>,
 }
@@ -59,7 +59,7 @@ impl<'a> Stages<'a> {
             args,
             sites,
             raw,
-            kept: kept(numbers),
+            live_out: live_out(numbers),
             names: Default::default(),
         }
     }
@@ -96,7 +96,7 @@ impl<'a> Stages<'a> {
     }
 
     /// Prints the instructions of stage `at` at a point.
-    pub fn point(&self, at: usize, place: &StageAddress, text: &mut Text) -> Result<()> {
+    pub fn point(&self, at: usize, address: &StageAddress, text: &mut Text) -> Result<()> {
         let stages = &self.numbers.program.stages;
         let counts = |s: &kiln_plan::tile::Stage| {
             let is = |i: &&Inst| matches!(i, Inst::Index { .. });
@@ -104,7 +104,7 @@ impl<'a> Stages<'a> {
         };
         let mut index: usize = stages[..at].iter().map(counts).sum();
         let mut point = Point {
-            place,
+            address,
             names: BTreeMap::new(),
             unread: BTreeSet::new(),
         };
@@ -127,7 +127,7 @@ impl<'a> Stages<'a> {
         if let Some((_, value)) = constants.find(|(c, _)| *c == r) {
             return Ok(C99::literal(*value, self.ty(r)?));
         }
-        Ok(format!("r{}{}", r.0, p.place.lane))
+        Ok(format!("r{}{}", r.0, p.address.lane))
     }
 
     fn define(&self, r: Reg, value: &str, p: &mut Point<'_>, text: &mut Text) -> Result<()> {
@@ -137,16 +137,16 @@ impl<'a> Stages<'a> {
             "const {} {name} = {value};",
             C99::ctype(self.ty(r)?)
         ));
-        match self.kept.contains(&r) {
-            true => text.line(format!("r{}{} = {name};", r.0, p.place.lane)),
+        match self.live_out.contains(&r) {
+            true => text.line(format!("r{}{} = {name};", r.0, p.address.lane)),
             false => drop(p.unread.insert(name.clone())),
         }
         p.names.insert(r, name);
         Ok(())
     }
 
-    fn affine(&self, a: &Affine, place: &StageAddress) -> String {
-        let terms = a.strides.iter().zip(&place.index);
+    fn affine(&self, a: &Affine, address: &StageAddress) -> String {
+        let terms = a.strides.iter().zip(&address.index);
         sum(
             a.offset,
             terms.flat_map(|(s, names)| names.iter().map(|n| (*s, &n[..]))),
@@ -158,19 +158,19 @@ impl<'a> Stages<'a> {
         &self,
         access: u16,
         more: &[String],
-        place: &StageAddress,
+        address: &StageAddress,
     ) -> Result<(String, Option<String>, DType)> {
         let of = self.numbers.accesses.get(usize::from(access));
         let of = of.ok_or_else(|| Error::Damaged(format!("no access {access}")))?;
         let dtype = self.numbers.program.args[of.arg].dtype;
-        let mut index = self.affine(&of.at, place);
+        let mut index = self.affine(&of.at, address);
         more.iter().for_each(|m| index += &format!(" + {m}"));
         if self.raw == Some(of.arg) {
             index += " - first";
         }
         let bounds = of.bounds.iter().map(|(at, extent)| match extent {
             ..=0 => "0".to_string(),
-            n => format!("(size_t)({}) < {n}u", self.affine(at, place)),
+            n => format!("(size_t)({}) < {n}u", self.affine(at, address)),
         });
         let bounds: Vec<String> = bounds.collect();
         let all = (!bounds.is_empty()).then(|| bounds.join(" && "));
@@ -198,7 +198,7 @@ impl<'a> Stages<'a> {
             ));
         }
         let fill = C99::literal(self.numbers.accesses[usize::from(access)].fill, ty);
-        let (element, bounds, dtype) = self.element(access, &more, p.place)?;
+        let (element, bounds, dtype) = self.element(access, &more, p.address)?;
         let mut value = C99::loaded(&element, dtype);
         if empty {
             // There is no element for any index.
@@ -225,7 +225,7 @@ impl<'a> Stages<'a> {
                 dynamic,
             } => self.load((*dst, *access), dynamic, p, text),
             Inst::Index { dst, .. } => {
-                let value = self.affine(&self.numbers.indices[*index], p.place);
+                let value = self.affine(&self.numbers.indices[*index], p.address);
                 *index += 1;
                 self.define(*dst, &format!("(int64_t)({value})"), p, text)
             }
@@ -269,13 +269,13 @@ impl<'a> Stages<'a> {
                 let ty = self.ty(*acc)?;
                 let value = self.read(*a, p)?;
                 let sum = self.sum_type(*op, ty);
-                let part = format!("s{}{}", acc.0, p.place.part);
+                let part = format!("s{}{}", acc.0, p.address.part);
                 let next = combine(*op, &part, &value, sum);
                 text.line(format!("{part} = {next};"));
                 Ok(())
             }
             Inst::ArgReduce { op, acc, a } => {
-                let (value, lane) = (self.read(*a, p)?, p.place.lane);
+                let (value, lane) = (self.read(*a, p)?, p.address.lane);
                 let (best, at) = (format!("s{}{lane}", acc.0), format!("r{}{lane}", acc.0));
                 let beats = match op {
                     Reduction::Max => ">",
@@ -287,17 +287,17 @@ impl<'a> Stages<'a> {
                 };
                 text.open(format!("if ({value} {beats} {best}{nan})"));
                 text.line(format!("{best} = {value};"));
-                text.line(format!("{at} = {};", p.place.number));
+                text.line(format!("{at} = {};", p.address.number));
                 text.close();
                 Ok(())
             }
             Inst::Keep { slot, src } => {
                 let value = self.read(*src, p)?;
-                text.line(format!("k{slot}[{}] = {value};", p.place.slot));
+                text.line(format!("k{slot}[{}] = {value};", p.address.slot));
                 Ok(())
             }
             Inst::Kept { dst, slot } => {
-                self.define(*dst, &format!("k{slot}[{}]", p.place.slot), p, text)
+                self.define(*dst, &format!("k{slot}[{}]", p.address.slot), p, text)
             }
             Inst::Store { access, src } => self.store(*access, *src, p, text),
         }
@@ -305,7 +305,7 @@ impl<'a> Stages<'a> {
 
     fn store(&self, access: u16, src: Reg, p: &mut Point<'_>, text: &mut Text) -> Result<()> {
         let (ty, value) = (self.ty(src)?, self.read(src, p)?);
-        let (element, bounds, dtype) = self.element(access, &[], p.place)?;
+        let (element, bounds, dtype) = self.element(access, &[], p.address)?;
         let value = match dtype.compute() == ty {
             true => value,
             false => {
@@ -328,9 +328,9 @@ impl<'a> Stages<'a> {
             Inst::ArgReduce { op, acc, a } => Some((*op, *acc, *a, true)),
             _ => None,
         });
-        of.map(|(op, acc, a, place)| {
+        of.map(|(op, acc, a, address)| {
             let ty = self.ty(a)?;
-            let part = match place {
+            let part = match address {
                 true => ty,
                 false => self.sum_type(op, ty),
             };
@@ -338,7 +338,7 @@ impl<'a> Stages<'a> {
                 op,
                 acc: acc.0,
                 ty: part,
-                place,
+                address,
             })
         })
         .collect()
@@ -352,7 +352,7 @@ pub(super) struct Reduced {
     /// The type of its partial results.
     pub ty: Compute,
     /// True if it returns the place of an element instead of its value.
-    pub place: bool,
+    pub address: bool,
 }
 
 impl Reduced {
@@ -362,20 +362,20 @@ impl Reduced {
 }
 
 /// The registers that are read in another stage than the one that writes them, or that a reduction writes.
-fn kept(numbers: &Numbers<'_>) -> BTreeSet<Reg> {
+fn live_out(numbers: &Numbers<'_>) -> BTreeSet<Reg> {
     let program = numbers.program;
     let constants: BTreeSet<Reg> = program.constants.iter().map(|(r, _)| *r).collect();
-    let mut kept = BTreeSet::new();
+    let mut live_out = BTreeSet::new();
     for stage in &program.stages {
         let mut here = constants.clone();
         for inst in &stage.code {
             let (reads, writes) = inst.operands();
-            kept.extend(reads.into_iter().filter(|r| !here.contains(r)));
+            live_out.extend(reads.into_iter().filter(|r| !here.contains(r)));
             match inst {
-                Inst::Reduce { .. } | Inst::ArgReduce { .. } => kept.extend(writes),
+                Inst::Reduce { .. } | Inst::ArgReduce { .. } => live_out.extend(writes),
                 _ => here.extend(writes),
             }
         }
     }
-    kept
+    live_out
 }

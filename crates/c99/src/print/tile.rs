@@ -63,10 +63,10 @@ impl Function {
 /// Prints a program: over all its points, or over the points `from..to` if an argument exists in part.
 pub(crate) fn print(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let within = |e: Error| e.within(&called.program.name);
-    printed(called, text).map_err(within)
+    emitted(called, text).map_err(within)
 }
 
-fn printed(called: &Called<'_>, text: &mut Text) -> Result<Function> {
+fn emitted(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let numbers = Numbers::new(called.program, called.values)?;
     let stages = Stages::new(&numbers, called.args, called.sites, called.raw);
     let params = params(&numbers, called);
@@ -186,7 +186,7 @@ fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<()> {
 }
 
 /// The place of a point: the indices of the axes are `i0`, `i1`, .., those of the inner axes `j0`, ...
-pub(super) fn place(numbers: &Numbers<'_>) -> StageAddress {
+pub(super) fn address(numbers: &Numbers<'_>) -> StageAddress {
     let axes = numbers.axes.len();
     let outer = (0..axes).map(|i| vec![format!("i{i}")]);
     let inner = (0..numbers.inner.len()).map(|i| vec![format!("j{i}")]);
@@ -200,10 +200,14 @@ pub(super) fn place(numbers: &Numbers<'_>) -> StageAddress {
 }
 
 /// The number of an inner point, as an expression of the terms of its indices.
-pub(super) fn inner_number(numbers: &Numbers<'_>, place: &StageAddress) -> String {
+pub(super) fn inner_number(numbers: &Numbers<'_>, address: &StageAddress) -> String {
     let mut stride: i64 = numbers.inner_points();
     let mut terms = Vec::new();
-    for (n, names) in numbers.inner.iter().zip(&place.index[numbers.axes.len()..]) {
+    for (n, names) in numbers
+        .inner
+        .iter()
+        .zip(&address.index[numbers.axes.len()..])
+    {
         stride /= (*n).max(1);
         terms.extend(names.iter().map(|name| (stride, &name[..])));
     }

@@ -1,14 +1,14 @@
 //! Transposed convolutions, which gradients of images are too. Each position of the operand is multiplied by the taps
 //! of the filter, and the products are added to the positions of the result under the taps.
 
-use super::conv::{Results, Sizes, turned, viewed};
+use super::conv::{Results, Sizes, to_channels_last, viewed};
 use super::dialect::memory;
-use super::kernel::{Printing, View};
+use super::kernel::{Emitter, View};
 use crate::error::Result;
 use kiln_plan::Conv;
 
 /// Prints a transposed convolution.
-pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
+pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let ty = memory(c.dtype());
     let y = match &c.prologue {
@@ -34,14 +34,14 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     k.body.each("n", s.batch);
     let v = match &copy {
         Some(copy) => {
-            turned(k, copy, &y, (from, plane));
+            to_channels_last(k, copy, &y, (from, plane));
             copy.clone()
         }
         None => format!("{y} + n * {}", plane * from),
     };
     k.body.line(format!("const {ty} *restrict v = {v};"));
-    let block = match (&results.turned, &results.behind) {
-        (Some(turned), _) => turned.clone(),
+    let block = match (&results.untransposed, &results.epilogue_code) {
+        (Some(untransposed), _) => untransposed.clone(),
         (None, Some(_)) => results.out.clone(),
         (None, None) => format!("{} + n * {image}", results.out),
     };
@@ -49,18 +49,22 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
     k.body
         .line(format!("memset(u, 0, (size_t){image} * sizeof *u);"));
     each_tap(k, &s, &w);
-    if results.turned.is_some() {
-        let n = if results.behind.is_some() { "0" } else { "n" };
+    if results.untransposed.is_some() {
+        let n = if results.epilogue_code.is_some() {
+            "0"
+        } else {
+            "n"
+        };
         k.body.each("c", to);
         k.body.line(format!("for (kiln_int p = 0; p < {result}; ++p) {}[({n} * {to} + c) * {result} + p] = u[p * {to} + c];", results.out));
         k.body.close();
     }
-    if let Some(behind) = &results.behind {
-        let raw = match results.turned.is_some() {
+    if let Some(epilogue_code) = &results.epilogue_code {
+        let raw = match results.untransposed.is_some() {
             true => &results.out[..],
             false => "u",
         };
-        let call = behind.call(raw, &format!("n * {image}"), &image.to_string());
+        let call = epilogue_code.call(raw, &format!("n * {image}"), &image.to_string());
         k.body.line(call);
     }
     k.body.close();
@@ -68,7 +72,7 @@ pub(super) fn print(k: &mut Printing<'_>, c: &Conv) -> Result<()> {
 }
 
 /// Prints the products of all positions of a line by each tap.
-fn each_tap(k: &mut Printing<'_>, s: &Sizes, w: &str) {
+fn each_tap(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
     let name = s.dtype.name();
     let (from, to) = (s.groups * s.outs, s.groups * s.ins);
     let ([kz, ky, kx], [sz, sy, sx]) = (s.kernel, s.stride);

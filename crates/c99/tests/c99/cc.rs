@@ -211,7 +211,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 pub fn shims(name: &str, programs: &[Program<'_>], in_file: bool) -> String {
     let params = |p: &Program<'_>| {
         let given = p.inputs.iter();
-        let given = given.filter(|i| matches!(i, kiln_c99::Input::Given(_)));
+        let given = given.filter(|i| matches!(i, kiln_c99::Input::Argument(_)));
         given.count() + p.outputs.len() + 1 + usize::from(in_file)
     };
     programs

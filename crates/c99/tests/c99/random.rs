@@ -56,7 +56,7 @@ impl Case {
                         Buffer::from_bytes(value.dtype(), &shape, &value.to_bytes()).unwrap(),
                     )
                 }
-                _ => Input::Given(format!("in{i}")),
+                _ => Input::Argument(format!("in{i}")),
             });
         Program {
             name: &self.name,
@@ -64,7 +64,7 @@ impl Case {
             symbols: &self.symbols,
             inputs: inputs.collect(),
             outputs: (0..self.plan().outputs.len())
-                .map(|i| Output::Given(format!("out{i}")))
+                .map(|i| Output::Named(format!("out{i}")))
                 .collect(),
             draws: None,
         }

@@ -90,7 +90,7 @@ fn plain(plan: &Plan) -> Plan {
         match kernel {
             Kernel::MatMul(k) => k.algorithm = Decision::default(),
             Kernel::Conv(k) => k.algorithm = Decision::default(),
-            Kernel::Tile(k) => k.cut = Default::default(),
+            Kernel::Tile(k) => k.sizes = Default::default(),
             _ => {}
         }
         kernel.bodies_mut().iter_mut().for_each(|b| *b = plain(b));

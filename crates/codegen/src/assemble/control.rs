@@ -66,7 +66,7 @@ impl Assembler<'_> {
         let work = Work {
             body,
             before: [None, None],
-            behind: None,
+            epilogue: None,
             args: self.args(&nodes, |at| at >= reads),
             in_place: Vec::new(),
         };

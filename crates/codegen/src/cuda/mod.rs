@@ -6,7 +6,7 @@ use crate::kir;
 use crate::limits::{Few, HeldRows, Limits, TwoSteps};
 use crate::program::Options;
 use crate::schedule::Schedule;
-use crate::work::{Body, Candidate, Engine, KernelCalls, Slot, Step, Work};
+use crate::work::{Body, Candidate, Engine, KernelCall, KernelCalls, Slot, Work};
 use job::Job;
 use kiln_base::Gpu;
 use kiln_plan::cuda::CudaKernel;
@@ -14,7 +14,6 @@ use kiln_plan::{Footprint, Kernel};
 use std::sync::Arc;
 use vector::Vector;
 
-mod beside;
 mod families;
 mod fast;
 mod job;
@@ -22,12 +21,13 @@ mod parts;
 mod points;
 mod rows;
 mod rows_shape;
+mod shared_launch;
 mod source;
 mod values;
 mod vector;
 mod walk;
 
-pub use beside::{fit_in_a_launch, shares_a_launch, side_by_side};
+pub use shared_launch::{fit_in_a_launch, shares_a_launch, side_by_side};
 
 /// The emitter of CUDA C++ for a GPU.
 pub(crate) struct Cuda<'a>(pub &'a Gpu);
@@ -67,18 +67,18 @@ impl Engine for Cuda<'_> {
             Body::Fused(kernel) => fused(job, kernel, all),
             _ => families::print(job, all)?,
         };
-        let reaches = work.reaches();
+        let footprints = work.footprints();
         for candidate in &mut candidates {
-            reach(&mut candidate.calls, &reaches);
+            set_footprints(&mut candidate.calls, &footprints);
         }
         Ok(candidates)
     }
 }
 
 /// Sets the footprints of kernels: for the work's arguments those of the work, for memory between kernels all of it.
-fn reach(calls: &mut KernelCalls, work: &[Footprint]) {
+fn set_footprints(calls: &mut KernelCalls, work: &[Footprint]) {
     let KernelCalls { steps, scratch, .. } = calls;
-    for Step { kernel, args, .. } in steps {
+    for KernelCall { kernel, args, .. } in steps {
         let Kernel::Cuda(kernel) = Arc::make_mut(kernel) else {
             continue;
         };
@@ -89,7 +89,7 @@ fn reach(calls: &mut KernelCalls, work: &[Footprint]) {
             }
             Slot::Scratch(s) => vec![Footprint::whole(arg, &scratch[s].1)],
         };
-        kernel.reaches = (0..).zip(&*args).flat_map(of).collect();
+        kernel.footprints = (0..).zip(&*args).flat_map(of).collect();
     }
 }
 
@@ -140,8 +140,8 @@ fn fused_by(
 }
 
 /// Makes a step with the arguments of the work.
-fn whole(kernel: CudaKernel) -> Step {
-    Step {
+fn whole(kernel: CudaKernel) -> KernelCall {
+    KernelCall {
         args: (0..kernel.args.len()).map(Slot::Arg).collect(),
         sites: (0..kernel.sites as usize).collect(),
         kernel: Kernel::Cuda(kernel).into(),

@@ -41,12 +41,12 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
             scope,
             shared,
             body,
-            beside: SharedLaunch::Nothing,
+            shared_launch: SharedLaunch::Nothing,
         },
         args: args.map(shares).collect(),
         scalars: Vec::new(),
         sites: 0,
-        reaches: reaches(kernels),
+        footprints: footprints(kernels),
         grid: [Blocks { points, each: 1 }, Blocks::one(), Blocks::one()],
         block: kernels[0].block,
         resident: kernels.iter().map(|k| k.resident).min().unwrap_or(1),
@@ -56,11 +56,11 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
 }
 
 /// Returns the footprints of kernels whose arguments follow each other.
-fn reaches(kernels: &[&CudaKernel]) -> Vec<Footprint> {
+fn footprints(kernels: &[&CudaKernel]) -> Vec<Footprint> {
     let mut all = Vec::new();
     let mut first = 0;
     for kernel in kernels {
-        all.extend(kernel.reaches.iter().map(|r| Footprint {
+        all.extend(kernel.footprints.iter().map(|r| Footprint {
             arg: first + r.arg,
             ..r.clone()
         }));

@@ -7,7 +7,7 @@ use super::source::{Index, Source};
 use super::values::Values;
 use super::walk::{Walk, combine, first, sum};
 use crate::kir::{Expr, Kernel, Store, Val};
-use crate::tile::{self, Plan, Step};
+use crate::tile::{self, StagePlan, ValueSource};
 use kiln_base::{Dim, numel};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel};
@@ -56,7 +56,7 @@ fn parallel(kernel: &Kernel) -> &[Dim] {
 
 /// Emits the epilogue of row number `row` of a library kernel's result, for the threads of its block that are its
 /// `lane`s. The raw result at inner point `i` is the C expression `raw`.
-pub(super) fn behind(kernel: &Kernel, shape: &Shape, raw: &str, source: &mut Source) {
+pub(super) fn emit_epilogue(kernel: &Kernel, shape: &Shape, raw: &str, source: &mut Source) {
     let (mut rows, plans) = Rows::new(kernel, shape, source);
     rows.values.replace(kernel.args.len() - 1, raw);
     rows.row(&plans);
@@ -69,7 +69,7 @@ pub(super) fn may_share(
     shape: &Shape,
 ) -> Vec<(usize, usize)> {
     let (plans, _) = tile::plan(kernel, &shape.keep);
-    let mut pairs = tile::may_share(kernel, &plans);
+    let mut pairs = tile::may_alias(kernel, &plans);
     pairs.retain(|p| in_place.contains(p) && shape.may_share(kernel, p.1));
     pairs
 }
@@ -85,7 +85,11 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// Makes an emitter with no text yet, and returns the plans to emit.
-    fn new(kernel: &'a Kernel, shape: &'a Shape, source: &'a mut Source) -> (Rows<'a>, Vec<Plan>) {
+    fn new(
+        kernel: &'a Kernel,
+        shape: &'a Shape,
+        source: &'a mut Source,
+    ) -> (Rows<'a>, Vec<StagePlan>) {
         let (plans, slots) = tile::plan(kernel, &shape.keep);
         let rows = Rows {
             kernel,
@@ -163,7 +167,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Emits the work on the rows of part number `part`, in order.
-    fn in_order(&mut self, plans: &[Plan]) {
+    fn in_order(&mut self, plans: &[StagePlan]) {
         let kernel = self.kernel;
         let serial = numel(&kernel.axes[parallel(kernel).len()..]);
         let serial = serial.as_const().expect("axes walked in order are known");
@@ -220,7 +224,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Emits the work on a row.
-    fn row(&mut self, plans: &[Plan]) {
+    fn row(&mut self, plans: &[StagePlan]) {
         let Rows { values, source, .. } = self;
         values.decompose(source, "row");
         for (v, keeps) in self.keeps.clone().into_iter().enumerate() {
@@ -244,9 +248,9 @@ impl<'a> Rows<'a> {
     }
 
     /// Emits the values that are the same for a whole row, and their stores.
-    fn by_row(&mut self, plan: &Plan) {
+    fn by_row(&mut self, plan: &StagePlan) {
         for d in &plan.defs {
-            if let Step::Compute(v) = d {
+            if let ValueSource::Compute(v) = d {
                 self.values.define(self.source, *v);
             }
         }
@@ -274,14 +278,14 @@ impl<'a> Rows<'a> {
     }
 
     /// Emits a walk over the inner points, and the reductions that it ends.
-    fn inside(&mut self, plan: &Plan) {
+    fn inside(&mut self, plan: &StagePlan) {
         let reductions: Vec<Val> = (plan.defs.iter())
             .filter_map(|d| match d {
-                Step::Compute(v) => self.kernel.body[v.index()]
+                ValueSource::Compute(v) => self.kernel.body[v.index()]
                     .expr
                     .is_reduction()
                     .then_some(*v),
-                Step::Kept(_) => None,
+                ValueSource::InSlot(_) => None,
             })
             .collect();
         for v in &reductions {

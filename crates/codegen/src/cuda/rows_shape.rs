@@ -4,7 +4,7 @@ use super::vector::Vector;
 use crate::affine::estimate;
 use crate::kir::{Expr, Kernel};
 use crate::schedule::Schedule;
-use crate::tile::{Keep, dear};
+use crate::tile::{SlotPolicy, expensive};
 use kiln_base::{Gpu, numel};
 
 /// The coordinate of a thread that varies fastest with its number.
@@ -27,7 +27,7 @@ pub(super) struct Shape {
     /// The number of trips of a thread over its points, where that is known and small.
     pub trips: Option<u32>,
     /// The values that are kept in registers between walks.
-    pub keep: Keep,
+    pub keep: SlotPolicy,
 }
 
 /// The most trips of an unrolled walk.
@@ -217,17 +217,17 @@ fn trips(kernel: &Kernel, lanes: u32, width: u32) -> Option<u32> {
 }
 
 /// Selects the values to keep: loads and costly values, as far as the registers go.
-fn keep(kernel: &Kernel, vector: &Vector, trips: Option<u32>, threads: u32) -> Keep {
+fn keep(kernel: &Kernel, vector: &Vector, trips: Option<u32>, threads: u32) -> SlotPolicy {
     let varies = kernel.varies_inside();
-    let mut dear = dear(kernel);
+    let mut expensive = expensive(kernel);
     for (i, def) in kernel.body.iter().enumerate() {
         let load = matches!(def.expr, Expr::Load { .. } | Expr::LoadAt { .. });
-        dear[i] |= load && varies[i];
+        expensive[i] |= load && varies[i];
     }
     let budget = if threads > 512 { 32 } else { 64 };
     let most = trips.map_or(0, |trips| budget / (trips * vector.width));
-    Keep {
-        dear,
+    SlotPolicy {
+        expensive,
         most: most as u16,
     }
 }

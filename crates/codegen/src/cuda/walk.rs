@@ -4,7 +4,7 @@ use super::source::{Source, memory};
 use super::values::Values;
 use super::vector::Vector;
 use crate::kir::{Expr, Kernel, Store, Val};
-use crate::tile::{Step, same};
+use crate::tile::{ValueSource, same};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
 
@@ -13,7 +13,7 @@ pub(super) struct Walk<'a> {
     pub kernel: &'a Kernel,
     pub vector: &'a Vector,
     /// Values to define, ascending.
-    pub defs: &'a [Step],
+    pub defs: &'a [ValueSource],
     pub stores: &'a [Store],
     /// For each value, true if it is kept for later steps.
     pub keeps: &'a [bool],
@@ -24,7 +24,7 @@ pub(super) struct Walk<'a> {
 /// Emits all values and stores of a kernel without inner axes, at the point whose indices are those of `values` and at
 /// its neighbours in `vector`.
 pub(super) fn each(source: &mut Source, values: &mut Values, kernel: &Kernel, vector: &Vector) {
-    let defs = (0..kernel.body.len() as u32).map(|v| Step::Compute(Val(v)));
+    let defs = (0..kernel.body.len() as u32).map(|v| ValueSource::Compute(Val(v)));
     let walk = Walk {
         kernel,
         vector,
@@ -39,7 +39,7 @@ pub(super) fn each(source: &mut Source, values: &mut Values, kernel: &Kernel, ve
 impl Walk<'_> {
     /// Emits the step. The indices of the first point are those of `values`.
     pub fn print(&self, source: &mut Source, values: &mut Values) {
-        let (still, moving): (Vec<Step>, Vec<Step>) =
+        let (still, moving): (Vec<ValueSource>, Vec<ValueSource>) =
             self.defs.iter().partition(|d| !self.moves(val(d)));
         for d in &still {
             self.define(source, values, d, None);
@@ -124,8 +124,10 @@ impl Walk<'_> {
     }
 
     /// Returns the access of a load that is one vector.
-    fn vector_load(&self, d: &Step) -> Option<u16> {
-        let Step::Compute(v) = d else { return None };
+    fn vector_load(&self, d: &ValueSource) -> Option<u16> {
+        let ValueSource::Compute(v) = d else {
+            return None;
+        };
         match &self.kernel.body[v.index()].expr {
             Expr::Load { access } | Expr::LoadAt { access, .. } => {
                 self.whole(*access).then_some(*access)
@@ -135,7 +137,7 @@ impl Walk<'_> {
     }
 
     /// Declares the vector that a load reads.
-    fn load_vector(&self, source: &mut Source, values: &Values, d: &Step) {
+    fn load_vector(&self, source: &mut Source, values: &Values, d: &ValueSource) {
         let Some(access) = self.vector_load(d) else {
             return;
         };
@@ -154,7 +156,7 @@ impl Walk<'_> {
     }
 
     /// Defines a value at the point, or at point `k` of the vector.
-    fn define(&self, source: &mut Source, values: &mut Values, d: &Step, k: Option<&str>) {
+    fn define(&self, source: &mut Source, values: &mut Values, d: &ValueSource, k: Option<&str>) {
         let v = val(d);
         if same(self.kernel, v) != v {
             return;
@@ -162,7 +164,7 @@ impl Walk<'_> {
         let def = &self.kernel.body[v.index()];
         let at = k.map_or(String::new(), |k| format!("[{k}]"));
         match (d, &def.expr) {
-            (Step::Kept(_), _) => return values.set(v, format!("kept{}[t]{at}", v.0)),
+            (ValueSource::InSlot(_), _) => return values.set(v, format!("kept{}[t]{at}", v.0)),
             (_, Expr::Reduce { op, a }) => {
                 let (acc, a) = (format!("{v}{at}"), values.name(*a));
                 source.line(format!("{acc} = {}::of({acc}, {a});", combine(*op)));
@@ -202,8 +204,8 @@ fn a_dtype(def: &crate::kir::Def) -> usize {
     }
 }
 
-fn val(d: &Step) -> Val {
-    let (Step::Compute(v) | Step::Kept(v)) = *d;
+fn val(d: &ValueSource) -> Val {
+    let (ValueSource::Compute(v) | ValueSource::InSlot(v)) = *d;
     v
 }
 

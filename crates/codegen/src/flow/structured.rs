@@ -209,7 +209,7 @@ impl FlowBuilder {
         let dims = |list: &[usize]| list.iter().map(|n| Dim::from(*n)).collect();
         let spec = Conv {
             dtypes: [wide; 2],
-            seven_bits: false,
+            reduce_range: false,
             role,
             batch: x[0].clone(),
             groups: conv.groups.into(),

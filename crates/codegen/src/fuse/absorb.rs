@@ -209,7 +209,7 @@ fn rounds_input(flow: &Flow, group: &Group) -> bool {
 /// them in parts. If they only are rounded, there is time for that. False if it could transform them.
 fn is_copied(spec: &Conv) -> bool {
     let reads = matches!(spec.role, ConvRole::Result | ConvRole::Weight);
-    reads && spec.is_of_halves() && !(spec.role == ConvRole::Result && spec.may_be_transformed())
+    reads && spec.is_half() && !(spec.role == ConvRole::Result && spec.may_be_transformed())
 }
 
 /// True if an operand is matrices, not vectors, with contiguous rows or columns, one for each of the batch. A right
@@ -242,7 +242,7 @@ fn has_time(group: &Group, spec: &Conv) -> bool {
     let taps = spec.kernel.iter().skip(1).map(estimate);
     let products = taps.fold(estimate(&spec.out_channels), i64::saturating_mul);
     spec.role == ConvRole::Result
-        && spec.images != Images::Turned
+        && spec.images != Images::ToChannelsLast
         && spec.groups.is(1)
         && !spec.may_be_transformed()
         && (group.ops as i64).saturating_mul(steps) <= products

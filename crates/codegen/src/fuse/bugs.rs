@@ -53,8 +53,8 @@ const BUGS: &[(&str, Bug)] = &[
     (
         "what is combined in order is not walked in order",
         |_, groups| {
-            let turned = groups.iter_mut().find(|g| !g.space.ordered.is_empty());
-            turned.is_some_and(|g| {
+            let transposed = groups.iter_mut().find(|g| !g.space.ordered.is_empty());
+            transposed.is_some_and(|g| {
                 g.space.ordered.clear();
                 true
             })

@@ -220,7 +220,9 @@ impl Fuser<'_> {
             .collect();
         if group.space.inner.iter().any(uses) {
             let inside = || String::from("the reduction would run inside another one");
-            let mut space = self.turned(group, &group.space, &free).ok_or_else(inside)?;
+            let mut space = self
+                .transposed(group, &group.space, &free)
+                .ok_or_else(inside)?;
             let inner = match_inner(&mut space, &dims).ok_or_else(inside)?;
             return Ok(Join::Reduce {
                 inner: Box::new(inner),

@@ -2,7 +2,7 @@
 
 use super::fuser::{Fuser, Group, Merged, Names, Use, renamed, to};
 use super::join::{LARGE, MAX_ROOTS, keeps_parallel};
-use super::turn::keeps_columns;
+use super::transpose::keeps_columns;
 use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
 
@@ -64,7 +64,7 @@ impl Fuser<'_> {
         } else if gk.anchor.is_some() {
             return None;
         } else if renamed(&spaces[1].inner) != spaces[0].inner {
-            self.turn_one(keep, gone, &rename, &mut spaces)?;
+            self.transpose_one(keep, gone, &rename, &mut spaces)?;
         }
         let ordered = renamed(&spaces[1].ordered);
         if spaces[0].ordered != ordered {
@@ -93,7 +93,7 @@ impl Fuser<'_> {
 
     /// Transposes one of two groups, of which one reduces rows and one columns, so that the rest of its space is as the
     /// other's. Shared axes are renamed for the first.
-    fn turn_one(
+    fn transpose_one(
         &self,
         keep: &Use,
         gone: &Use,
@@ -106,12 +106,12 @@ impl Fuser<'_> {
             list.iter().map(|x| to(names, *x)).collect()
         };
         let columns = called(&spaces[0].inner, &back);
-        if let Some(turned) = self.turned(gone, &spaces[1], &columns) {
-            spaces[1] = turned;
+        if let Some(transposed) = self.transposed(gone, &spaces[1], &columns) {
+            spaces[1] = transposed;
             return keeps_columns(&spaces[0], &self.limits).then_some(());
         }
         let columns = called(&spaces[1].inner, rename);
-        spaces[0] = self.turned(keep, &spaces[0], &columns)?;
+        spaces[0] = self.transposed(keep, &spaces[0], &columns)?;
         Some(())
     }
 

@@ -27,13 +27,13 @@ mod fuser;
 mod join;
 mod merge;
 mod propagate;
-mod turn;
+mod transpose;
 
 use fuser::{Fuser, Use};
 
 pub(crate) use absorb::absorb;
 pub(crate) use fuser::{Anchor, Group, Operand};
-pub(crate) use propagate::{behind_reshapes, storage, through_reduction, through_view};
+pub(crate) use propagate::{storage, through_reduction, through_reshapes, through_view};
 
 /// Returns the groups, in no particular order; see [`Group::deps`].
 pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {

@@ -68,7 +68,7 @@ pub(crate) fn storage(
                         map = m;
                         v = operand;
                     }
-                    None => return behind_reshapes(flow, v, flatten(&map, &node.shape), stop),
+                    None => return through_reshapes(flow, v, flatten(&map, &node.shape), stop),
                 }
             }
             _ => return (v, node.address(&map)),
@@ -77,7 +77,7 @@ pub(crate) fn storage(
 }
 
 /// Returns the value of which `v` is a reshape; all values of a chain of reshapes have the same layout in memory.
-pub(crate) fn behind_reshapes(
+pub(crate) fn through_reshapes(
     flow: &Flow,
     mut v: Nid,
     flat: Affine,
@@ -111,7 +111,8 @@ impl<'a> Fuser<'a> {
                     Some(m) => self.demand(operand, g, Some(m)),
                     None => {
                         let stop = self.stop();
-                        let (held, _) = behind_reshapes(self.flow, operand, Affine::zero(), &*stop);
+                        let (held, _) =
+                            through_reshapes(self.flow, operand, Affine::zero(), &*stop);
                         self.demand(held, g, None);
                     }
                 }
@@ -185,7 +186,7 @@ impl<'a> Fuser<'a> {
     /// Returns a contiguous operand.
     pub(super) fn whole(&self, n: Nid) -> Operand {
         let stop = self.stop();
-        let (held, _) = behind_reshapes(self.flow, n, Affine::zero(), &*stop);
+        let (held, _) = through_reshapes(self.flow, n, Affine::zero(), &*stop);
         Operand {
             held,
             offset: Dim::ZERO,
@@ -196,11 +197,11 @@ impl<'a> Fuser<'a> {
     /// Returns an operand that is read through strides.
     fn strided(&self, n: Nid) -> Operand {
         let (mut space, map) = Space::over(&self.node(n).shape);
-        self.behind_views(&mut space, n, &map)
+        self.through_views(&mut space, n, &map)
     }
 
     /// Returns the memory of which `n` is a view, with a stride for each entry of `map`, which are axes.
-    fn behind_views(&self, space: &mut Space, n: Nid, map: &[Affine]) -> Operand {
+    fn through_views(&self, space: &mut Space, n: Nid, map: &[Affine]) -> Operand {
         let stop = self.stop();
         let (held, flat) = storage(self.flow, space, n, map, &*stop);
         let stride = |axis: &Affine| match axis.terms.first() {
@@ -230,7 +231,7 @@ impl<'a> Fuser<'a> {
         let mut operand = |at: usize, row, col| {
             let axes = batch.iter().copied().chain([row, col]);
             let map: Map = axes.map(Affine::axis).collect();
-            self.behind_views(&mut space, node.inputs[at], &map)
+            self.through_views(&mut space, node.inputs[at], &map)
         };
         vec![operand(0, m, k), operand(1, k, n)]
     }

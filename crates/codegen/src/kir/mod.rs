@@ -310,7 +310,7 @@ pub(crate) fn flops(kernel: &Kernel) -> Dim {
 
 /// Returns the footprints of a kernel in its arguments: the elements of each load and store, and for a load at a
 /// data-dependent address all that its parts may name.
-pub(crate) fn reaches(kernel: &Kernel) -> Vec<Footprint> {
+pub(crate) fn footprints(kernel: &Kernel) -> Vec<Footprint> {
     let (axes, inner) = (&kernel.axes, &kernel.inner);
     let reach = |access: u16, dynamic: &[Dynamic]| {
         let Access {
@@ -349,11 +349,11 @@ pub(crate) fn reaches(kernel: &Kernel) -> Vec<Footprint> {
         _ => None,
     });
     let stores = kernel.stores.iter().map(|s| reach(s.access, &[]));
-    let mut reaches: Vec<Footprint> = Vec::new();
+    let mut footprints: Vec<Footprint> = Vec::new();
     for reach in loads.chain(stores) {
-        if !reaches.contains(&reach) {
-            reaches.push(reach);
+        if !footprints.contains(&reach) {
+            footprints.push(reach);
         }
     }
-    reaches
+    footprints
 }

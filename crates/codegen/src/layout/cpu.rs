@@ -7,7 +7,7 @@ use kiln_plan::{Algorithm, Conv, ConvRole, Images};
 /// The cost of striding through memory...
 pub(super) const STRIDED: u64 = 60_000;
 /// ...of copying an element to a layout with channels last...
-pub(super) const TURNED: u64 = 20_000;
+pub(super) const TO_CHANNELS_LAST: u64 = 20_000;
 /// ...of starting to walk over a run of elements...
 pub(super) const RUN: u64 = 3_000_000;
 /// ...and of packing a weight into its panel.
@@ -30,7 +30,7 @@ pub(super) fn conv_cost(c: &Conv, transformed: bool) -> [u64; 2] {
 
 /// Returns the extra cost of a convolution with channels first whose image has channels last. A gradient of weights
 /// reads each image in its own layout, at no cost.
-pub(super) fn returned(c: &Conv) -> u64 {
+pub(super) fn channels_last_read_cost(c: &Conv) -> u64 {
     let written = match c.role {
         ConvRole::Result => [&c.out_channels, &numel(&c.output)],
         ConvRole::Input => [&c.in_channels, &numel(&c.input)],
@@ -39,5 +39,5 @@ pub(super) fn returned(c: &Conv) -> u64 {
     let sizes = [&c.batch, &c.groups].into_iter().chain(written);
     let written = sizes.map(estimate).fold(1i64, i64::saturating_mul);
     let [first, last] = conv_cost(c, false);
-    (written.clamp(0, 1 << 32) as u64 * TURNED + last).saturating_sub(first)
+    (written.clamp(0, 1 << 32) as u64 * TO_CHANNELS_LAST + last).saturating_sub(first)
 }

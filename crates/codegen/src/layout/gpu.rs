@@ -31,7 +31,7 @@ const START: u64 = 1 << 22;
 
 /// Returns the costs of a convolution with channels first, and last.
 pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
-    if is_each(c) {
+    if is_depthwise(c) {
         return [0; 2];
     }
     let bytes = c.dtype().size();
@@ -62,8 +62,8 @@ pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
 
 /// Returns the extra cost of a convolution with channels last if image number `operand` has channels first. The image
 /// is then read element by element; a depthwise convolution reads it through strides.
-pub(super) fn turned(c: &Conv, operand: usize) -> u64 {
-    if is_each(c) {
+pub(super) fn channels_first_read_cost(c: &Conv, operand: usize) -> u64 {
+    if is_depthwise(c) {
         let image = product(&c.input).saturating_mul(size(&c.groups) * size(&c.batch));
         return image.min(MOST >> 8) * strided(c.dtype().size());
     }
@@ -109,7 +109,7 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
 }
 
 /// True if the convolution is depthwise; neighbouring lanes then have neighbouring elements.
-fn is_each(c: &Conv) -> bool {
+fn is_depthwise(c: &Conv) -> bool {
     c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1)
 }
 

@@ -1,7 +1,7 @@
 //! Emission of instructions.
 
 use super::regs::Allocator;
-use super::stages::{Plan, Step, keep, plan, same};
+use super::stages::{StagePlan, ValueSource, plan, same, slot_policy};
 use crate::affine::estimate;
 use crate::kir::{Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
@@ -19,7 +19,7 @@ struct Uses {
 
 /// Emits the tile program of a kernel with this schedule.
 pub(super) fn print(kernel: &Kernel, schedule: Schedule) -> TileProgram {
-    let (plans, slots) = plan(kernel, &keep(kernel, schedule));
+    let (plans, slots) = plan(kernel, &slot_policy(kernel, schedule));
     program(kernel, schedule, &plans, &slots)
 }
 
@@ -27,7 +27,7 @@ pub(super) fn print(kernel: &Kernel, schedule: Schedule) -> TileProgram {
 fn program(
     kernel: &Kernel,
     schedule: Schedule,
-    plans: &[Plan],
+    plans: &[StagePlan],
     slots: &[Option<u16>],
 ) -> TileProgram {
     let mut printer = Printer {
@@ -59,7 +59,7 @@ fn program(
         inner: kernel.inner.clone(),
         serial: kernel.serial as u16,
         schedule,
-        cut: Default::default(),
+        sizes: Default::default(),
         args: kernel.args.clone(),
         accesses: kernel.accesses.clone(),
         registers: printer.regs.types,
@@ -70,7 +70,7 @@ fn program(
     }
 }
 
-fn count(kernel: &Kernel, plans: &[Plan]) -> Uses {
+fn count(kernel: &Kernel, plans: &[StagePlan]) -> Uses {
     let mut uses = Uses {
         counts: HashMap::new(),
         last_stage: vec![0; kernel.body.len()],
@@ -82,7 +82,7 @@ fn count(kernel: &Kernel, plans: &[Plan]) -> Uses {
             uses.last_stage[v.index()] = uses.last_stage[v.index()].max(at);
         };
         for d in &plan.defs {
-            if let Step::Compute(v) = d
+            if let ValueSource::Compute(v) = d
                 && same(kernel, *v) == *v
             {
                 kernel.body[v.index()].expr.operands(&mut note);
@@ -120,14 +120,14 @@ struct Sum {
 const MOST_IN_F32: i64 = 256;
 
 impl Printer<'_> {
-    fn stage(&mut self, at: usize, plan: &Plan) -> Stage {
+    fn stage(&mut self, at: usize, plan: &StagePlan) -> Stage {
         self.stage = at;
         // Values that live in this stage only, to be freed when their uses are done.
         let mut local: HashMap<Val, u32> = HashMap::new();
         let mut defined: Vec<Val> = Vec::new();
         // Accumulators exist from the start of the walk.
         for d in &plan.defs {
-            if let Step::Compute(v) = d
+            if let ValueSource::Compute(v) = d
                 && self.kernel.body[v.index()].expr.is_reduction()
             {
                 let reg = self.fresh(*v);
@@ -135,20 +135,20 @@ impl Printer<'_> {
             }
         }
         for d in &plan.defs {
-            let (Step::Compute(v) | Step::Kept(v)) = *d;
+            let (ValueSource::Compute(v) | ValueSource::InSlot(v)) = *d;
             if same(self.kernel, v) != v {
                 continue;
             }
             let is_reduction = self.kernel.body[v.index()].expr.is_reduction();
             let mut operands: Vec<Val> = Vec::new();
             match d {
-                Step::Kept(v) => {
+                ValueSource::InSlot(v) => {
                     let dst = self.fresh(*v);
                     self.at[v.index()] = Some(dst);
                     let slot = self.slots[v.index()].expect("kept values have slots");
                     self.code.push(Inst::Kept { dst, slot });
                 }
-                Step::Compute(v) => operands = self.compute(*v),
+                ValueSource::Compute(v) => operands = self.compute(*v),
             }
             if !is_reduction {
                 let stays = self.uses.last_stage[v.index()] > at && !plan.over_inner;

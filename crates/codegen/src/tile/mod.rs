@@ -14,7 +14,10 @@ mod stages;
 mod text;
 mod variants;
 
-pub(crate) use stages::{Keep, Plan, Step, dear, in_place, in_place_behind, may_share, plan, same};
+pub(crate) use stages::{
+    SlotPolicy, StagePlan, ValueSource, expensive, in_place, in_place_epilogue, may_alias, plan,
+    same,
+};
 pub use text::tile_text;
 pub(crate) use variants::variants;
 
@@ -25,5 +28,5 @@ pub(crate) fn print(kernel: &Kernel) -> TileProgram {
 
 /// Emits the tile program of an epilogue of a product, whose blocks hold whole rows.
 pub(crate) fn print_epilogue(kernel: &Kernel) -> TileProgram {
-    inst::print(kernel, stages::schedule_behind(kernel))
+    inst::print(kernel, stages::epilogue_schedule(kernel))
 }

@@ -6,26 +6,26 @@ use kiln_base::{DType, Dim};
 use kiln_plan::tile::{Schedule, TILE};
 
 /// The work of one stage, before registers are allocated.
-pub(crate) struct Plan {
+pub(crate) struct StagePlan {
     pub over_inner: bool,
     /// Values to define, ascending.
-    pub defs: Vec<Step>,
+    pub defs: Vec<ValueSource>,
     pub stores: Vec<Store>,
 }
 
 /// The source of a value in a stage.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ValueSource {
     /// By its definition; it is then kept in a slot, if one is named.
     Compute(Val),
     /// From the slot.
-    Kept(Val),
+    InSlot(Val),
 }
 
 /// The values that may be kept from one walk over the inner points for a later one.
-pub(crate) struct Keep {
+pub(crate) struct SlotPolicy {
     /// For each value, true if it is worth keeping.
-    pub dear: Vec<bool>,
+    pub expensive: Vec<bool>,
     /// The most values to keep.
     pub most: u16,
 }
@@ -35,9 +35,9 @@ const LONGEST_SLOT: i64 = 1 << 18;
 /// The most row slots of a kernel.
 const MOST_SLOTS: u16 = 8;
 
-pub(super) fn keep(kernel: &Kernel, schedule: Schedule) -> Keep {
-    Keep {
-        dear: dear(kernel),
+pub(super) fn slot_policy(kernel: &Kernel, schedule: Schedule) -> SlotPolicy {
+    SlotPolicy {
+        expensive: expensive(kernel),
         most: if can_keep(kernel, schedule) {
             MOST_SLOTS
         } else {
@@ -52,17 +52,17 @@ pub(crate) fn in_place(kernel: &Kernel) -> Vec<(usize, usize)> {
 }
 
 /// Returns the same pairs for an epilogue of a product.
-pub(crate) fn in_place_behind(kernel: &Kernel) -> Vec<(usize, usize)> {
-    in_place_as(kernel, schedule_behind(kernel))
+pub(crate) fn in_place_epilogue(kernel: &Kernel) -> Vec<(usize, usize)> {
+    in_place_as(kernel, epilogue_schedule(kernel))
 }
 
 pub(super) fn in_place_as(kernel: &Kernel, schedule: Schedule) -> Vec<(usize, usize)> {
     match kernel.inner.is_empty() {
         // There is only one stage.
         true => (kernel.stores.iter())
-            .flat_map(|s| in_its_place(kernel, s))
+            .flat_map(|s| aliasing_pairs(kernel, s))
             .collect(),
-        false => may_share(kernel, &plan(kernel, &keep(kernel, schedule)).0),
+        false => may_alias(kernel, &plan(kernel, &slot_policy(kernel, schedule)).0),
     }
 }
 
@@ -123,7 +123,7 @@ fn depths(kernel: &Kernel) -> Vec<usize> {
 }
 
 /// Returns the stages, and the slot of each value that is kept.
-pub(crate) fn plan(kernel: &Kernel, keep: &Keep) -> (Vec<Plan>, Vec<Option<u16>>) {
+pub(crate) fn plan(kernel: &Kernel, policy: &SlotPolicy) -> (Vec<StagePlan>, Vec<Option<u16>>) {
     let varies = kernel.varies_inside();
     let depth = depths(kernel);
     let outer = kernel.axes.len();
@@ -144,9 +144,9 @@ pub(crate) fn plan(kernel: &Kernel, keep: &Keep) -> (Vec<Plan>, Vec<Option<u16>>
             !varies[i] && depth[i] == p && !reduction && !is_const(*v)
         };
         let all = (0..kernel.body.len() as u32).map(Val);
-        plans.push(Plan {
+        plans.push(StagePlan {
             over_inner: false,
-            defs: all.filter(by_row).map(Step::Compute).collect(),
+            defs: all.filter(by_row).map(ValueSource::Compute).collect(),
             stores: stores_of(kernel, |s| !inside(s) && depth[s.value.index()] == p),
         });
         let stores = stores_of(kernel, |s| inside(s) && depth[s.value.index()] == p);
@@ -164,25 +164,25 @@ pub(crate) fn plan(kernel: &Kernel, keep: &Keep) -> (Vec<Plan>, Vec<Option<u16>>
             if !wanted[i] || !(varies[i] || reduction) {
                 continue;
             }
-            let keepable = computed[i] && keep.dear[i] && same(kernel, v) == v;
-            if keepable && (slots[i].is_some() || next_slot < keep.most) {
+            let keepable = computed[i] && policy.expensive[i] && same(kernel, v) == v;
+            if keepable && (slots[i].is_some() || next_slot < policy.most) {
                 if slots[i].is_none() {
                     slots[i] = Some(next_slot);
                     next_slot += 1;
                 }
-                defs.push(Step::Kept(v));
+                defs.push(ValueSource::InSlot(v));
                 continue;
             }
-            defs.push(Step::Compute(v));
+            defs.push(ValueSource::Compute(v));
             kernel.body[i].expr.operands(|o| wanted[o.index()] = true);
         }
         defs.reverse();
         for d in &defs {
-            if let Step::Compute(v) = d {
+            if let ValueSource::Compute(v) = d {
                 computed[v.index()] = true;
             }
         }
-        plans.push(Plan {
+        plans.push(StagePlan {
             over_inner: true,
             defs,
             stores,
@@ -214,29 +214,29 @@ fn can_keep(kernel: &Kernel, schedule: Schedule) -> bool {
 }
 
 /// For each value, true if it varies inside and is costly to compute.
-pub(crate) fn dear(kernel: &Kernel) -> Vec<bool> {
+pub(crate) fn expensive(kernel: &Kernel) -> Vec<bool> {
     let varies = kernel.varies_inside();
-    let mut dear: Vec<bool> = Vec::with_capacity(kernel.body.len());
+    let mut expensive: Vec<bool> = Vec::with_capacity(kernel.body.len());
     for (i, def) in kernel.body.iter().enumerate() {
         let mut d = def.expr.is_expensive();
         if !def.expr.is_reduction() {
-            def.expr.operands(|o| d |= dear[o.index()]);
+            def.expr.operands(|o| d |= expensive[o.index()]);
         }
-        dear.push(d && varies[i]);
+        expensive.push(d && varies[i]);
     }
-    dear
+    expensive
 }
 
 /// Returns the pairs of a read and a written argument of one dtype for which every load is at the address of the store,
 /// and in its stage or before.
-pub(crate) fn may_share(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> {
+pub(crate) fn may_alias(kernel: &Kernel, plans: &[StagePlan]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for (at, plan) in plans.iter().enumerate() {
         let later = |pair: &(usize, usize)| {
             let mut defs = plans[at + 1..].iter().flat_map(|p| &p.defs);
-            defs.any(|d| matches!(d, Step::Compute(v) if kernel.loaded(*v) == Some(pair.0)))
+            defs.any(|d| matches!(d, ValueSource::Compute(v) if kernel.loaded(*v) == Some(pair.0)))
         };
-        let places = plan.stores.iter().flat_map(|s| in_its_place(kernel, s));
+        let places = plan.stores.iter().flat_map(|s| aliasing_pairs(kernel, s));
         pairs.extend(places.filter(|pair| !later(pair)));
     }
     pairs
@@ -244,7 +244,7 @@ pub(crate) fn may_share(kernel: &Kernel, plans: &[Plan]) -> Vec<(usize, usize)> 
 
 /// Returns the read arguments of a store's dtype that are loaded only at its address, each with the argument that it
 /// writes.
-fn in_its_place(kernel: &Kernel, store: &Store) -> impl Iterator<Item = (usize, usize)> {
+fn aliasing_pairs(kernel: &Kernel, store: &Store) -> impl Iterator<Item = (usize, usize)> {
     let to = &kernel.accesses[store.access as usize];
     let written = usize::from(to.arg);
     let there = move |v: Val| match &kernel.body[v.index()].expr {
@@ -292,7 +292,7 @@ pub(crate) fn same(kernel: &Kernel, mut v: Val) -> Val {
 }
 
 /// Returns the schedule of an epilogue of a product, whose blocks hold whole rows.
-pub(super) fn schedule_behind(kernel: &Kernel) -> Schedule {
+pub(super) fn epilogue_schedule(kernel: &Kernel) -> Schedule {
     match kernel.inner.is_empty() {
         true => Schedule::Lanes,
         false => Schedule::Rows,

@@ -26,25 +26,25 @@ pub(crate) fn variants(
     if bytes < LEAST_BYTES {
         return all;
     }
-    let turned = match program.schedule {
+    let other = match program.schedule {
         tile::Schedule::Lanes => tile::Schedule::Rows,
         tile::Schedule::Rows => tile::Schedule::Lanes,
     };
     if !kernel.inner.is_empty() && !kernel.axes.is_empty() && kernel.serial == 0 {
-        let may_share = in_place_as(kernel, turned);
-        if in_place.iter().all(|p| may_share.contains(p)) {
-            all.push((Schedule::Turned, print(kernel, turned)));
+        let may_alias = in_place_as(kernel, other);
+        if in_place.iter().all(|p| may_alias.contains(p)) {
+            all.push((Schedule::OtherAxis, print(kernel, other)));
         }
     }
-    let (mut cuts, cut) = (Vec::new(), TileSizes::default());
-    cuts.extend([128, 256, 512].map(|tile| TileSizes {
+    let (mut all_sizes, default) = (Vec::new(), TileSizes::default());
+    all_sizes.extend([128, 256, 512].map(|tile| TileSizes {
         tile: Some(tile),
-        ..cut
+        ..default
     }));
     if result >= LARGE_RESULT {
-        cuts.extend([true, false].map(|stream| TileSizes {
+        all_sizes.extend([true, false].map(|stream| TileSizes {
             stream: Some(stream),
-            ..cut
+            ..default
         }));
     }
     let threads = if bytes <= FEW_BYTES {
@@ -52,16 +52,16 @@ pub(crate) fn variants(
     } else {
         &[1]
     };
-    cuts.extend(threads.iter().map(|parts| TileSizes {
+    all_sizes.extend(threads.iter().map(|parts| TileSizes {
         parts: Some(*parts),
-        ..cut
+        ..default
     }));
-    all.extend(cuts.into_iter().map(|cut| {
+    all.extend(all_sizes.into_iter().map(|sizes| {
         let program = TileProgram {
-            cut,
+            sizes,
             ..program.clone()
         };
-        (Schedule::Tiles(cut), program)
+        (Schedule::Tiles(sizes), program)
     }));
     all
 }

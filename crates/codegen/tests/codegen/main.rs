@@ -8,4 +8,4 @@ mod snapshots;
 mod speed;
 mod symbolic;
 mod tiles;
-mod turned;
+mod transposed;

@@ -1,6 +1,6 @@
 //! The places where images change between channels first and channels last, and the reasons.
 
-use crate::lines::place_of;
+use crate::lines::describe_op;
 use crate::uses::written;
 use kiln_base::Dim;
 use kiln_codegen::{Conversion, Launch, Origin, Program, Sequence};
@@ -38,7 +38,7 @@ pub(super) fn conversions(
         let fact = &node.facts[c.value.output as usize];
         let name = |v| kernel_of(sequence, v).map(|l| l.kernel.name().to_string());
         ConversionInfo {
-            value: place_of(node.op.name(), fact, &resolve(&node.loc)),
+            value: describe_op(node.op.name(), fact, &resolve(&node.loc)),
             bytes: c.bytes.clone(),
             writer: name(c.value),
             reader: name(c.reader).unwrap_or_default(),

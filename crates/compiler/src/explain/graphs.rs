@@ -112,9 +112,9 @@ fn drawing(graph: &Graph, kernels: &[Kernels]) -> String {
         at.left, at.width, at.height
     );
     for (id, node) in graph.iter() {
-        let (x, y) = at.places[id.index()];
+        let (x, y) = at.centres[id.index()];
         for v in &node.inputs {
-            let (fx, fy) = at.places[v.node.index()];
+            let (fx, fy) = at.centres[v.node.index()];
             let (fy, y) = (fy + HEIGHT / 2.0, y - HEIGHT / 2.0);
             let middle = (fy + y) / 2.0;
             let _ = writeln!(
@@ -124,7 +124,7 @@ fn drawing(graph: &Graph, kernels: &[Kernels]) -> String {
         }
     }
     for (id, node) in graph.iter() {
-        let ((x, y), kernels) = (at.places[id.index()], &kernels[id.index()]);
+        let ((x, y), kernels) = (at.centres[id.index()], &kernels[id.index()]);
         let fill = kernels.colour.as_ref();
         let fill = fill.map_or_else(String::new, |c| format!(" style=\"fill:{c}\""));
         let line = match node.loc.is_known() {

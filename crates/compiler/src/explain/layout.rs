@@ -16,7 +16,7 @@ const SWEEPS: usize = 6;
 /// A drawing of a graph.
 pub(super) struct Layout {
     /// For each node, the middle of its box.
-    pub(super) places: Vec<(f64, f64)>,
+    pub(super) centres: Vec<(f64, f64)>,
     /// The left edge of everything.
     pub(super) left: f64,
     /// The width of everything.
@@ -53,20 +53,20 @@ pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
             }
         }
     }
-    let mut places = vec![(0.0, 0.0); graph.len()];
+    let mut centres = vec![(0.0, 0.0); graph.len()];
     for (depth, layer) in layers.iter().enumerate() {
         for &n in layer {
-            places[n] = (x[n], depth as f64 * LAYER + HEIGHT);
+            centres[n] = (x[n], depth as f64 * LAYER + HEIGHT);
         }
     }
     let edges = |side: f64| {
-        let ends = places.iter().zip(widths);
+        let ends = centres.iter().zip(widths);
         ends.map(move |(p, w)| p.0 + side * w / 2.0)
     };
     let left = edges(-1.0).fold(0.0, f64::min) - GAP;
     let right = edges(1.0).fold(0.0, f64::max) + GAP;
     Layout {
-        places,
+        centres,
         left,
         width: right - left,
         height: layers.len() as f64 * LAYER + HEIGHT,

@@ -11,7 +11,7 @@ mod timeline;
 
 pub use conversions::ConversionInfo;
 
-use crate::lines::{place_of, resolved};
+use crate::lines::{describe_op, resolved};
 use crate::lowered::Lowered;
 use crate::place::Placed;
 use crate::tune::{Choice, Mode, Tuned, Tuning};
@@ -82,7 +82,7 @@ pub struct KernelInfo {
     /// True if it runs only when a parameter has changed.
     pub prepared: bool,
     /// True if it starts together with the launch before it.
-    pub joined: bool,
+    pub concurrent: bool,
     /// True if a flag that the plan computes can skip it.
     pub guarded: bool,
     /// The ops that it computes, with the user's lines.
@@ -180,7 +180,7 @@ impl Explain {
     /// Number of kernels that every run starts: its launches, of which those that start together count as
     /// one. On the CPU these are one parallel region, as a `foreach` kernel of PyTorch is, on a GPU one launch.
     pub fn kernels_run(&self) -> usize {
-        self.launches_run() - self.joined()
+        self.launches_run() - self.concurrent()
     }
 
     /// Number of launches of the plan in every run; an algorithm of several launches counts with each.
@@ -195,9 +195,9 @@ impl Explain {
     }
 
     /// Returns the number of launches of every run that start together with one before them.
-    pub fn joined(&self) -> usize {
-        let joined = |k: &&KernelInfo| !k.prepared && k.joined;
-        self.kernels.iter().filter(joined).count()
+    pub fn concurrent(&self) -> usize {
+        let concurrent = |k: &&KernelInfo| !k.prepared && k.concurrent;
+        self.kernels.iter().filter(concurrent).count()
     }
 
     /// Number of kernels that run only when a parameter has changed.
@@ -215,7 +215,7 @@ fn kernels(
     let prepared = |launch: &Launch| {
         let Some(placed) = placed else { return false };
         let mut written = written(launch);
-        written.all(|b| placed.plan.buffers[ix(b)].place == Allocation::Prepared)
+        written.all(|b| placed.plan.buffers[ix(b)].allocation == Allocation::Prepared)
     };
     let info = |(i, launch): (usize, &Launch)| {
         let task = match launch.tasks[..] {
@@ -231,7 +231,7 @@ fn kernels(
             schedule: None,
             cost: launch.cost.clone(),
             prepared: prepared(launch),
-            joined: placed.is_some_and(|p| p.joined[i]),
+            concurrent: placed.is_some_and(|p| p.concurrent[i]),
             guarded: placed.is_some_and(|p| {
                 let step = p.plan.run.get(p.steps[i]).filter(|_| !prepared(launch));
                 step.is_some_and(|step| step.guard.is_some())
@@ -241,7 +241,7 @@ fn kernels(
                 .iter()
                 .map(|id| graph.node(*id))
                 .filter(|n| !matches!(n.op, Op::Input(_)))
-                .map(|n| place_of(n.op.name(), &n.facts[0], &resolve(&n.loc)))
+                .map(|n| describe_op(n.op.name(), &n.facts[0], &resolve(&n.loc)))
                 .collect(),
             casts: launch.kernel.name().split('_').all(|op| op == "cast"),
             why_not: why_not(program, launch).cloned().collect(),
@@ -300,7 +300,7 @@ fn inner(
 
 impl KernelInfo {
     fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
-        let when = match (self.prepared, self.joined) {
+        let when = match (self.prepared, self.concurrent) {
             (true, _) => " (prepare)",
             (_, true) => " (together with another)",
             _ => "",
@@ -358,7 +358,7 @@ impl fmt::Display for Explain {
         for (rule, n) in self.counts.iter().filter(|(_, n)| *n > SHOWN) {
             writeln!(f, "  {rule}: {} more, which the page lists", n - SHOWN)?;
         }
-        let run = match self.joined() {
+        let run = match self.concurrent() {
             0 => String::new(),
             n => format!(
                 " ({} launches, of which {n} start together with another)",

@@ -47,12 +47,12 @@ fn facts(explain: &Explain) -> String {
     }
     fact(explain.rewrites.len().to_string(), "rewrites");
     fact(explain.kernels_run().to_string(), "kernels in every run");
-    if explain.joined() > 0 {
+    if explain.concurrent() > 0 {
         let launches = explain.launches_run().to_string();
-        let joined = explain.joined();
+        let concurrent = explain.concurrent();
         fact(
             launches,
-            &format!("launches, of which {joined} start together with another"),
+            &format!("launches, of which {concurrent} start together with another"),
         );
     }
     let prepared = explain.kernels_prepared().to_string();
@@ -87,7 +87,7 @@ fn kernels(explain: &Explain) -> String {
 
 /// A kernel, with its launch, the launch's name on the page and its colour.
 fn row(kernel: &KernelInfo, launch: Option<(String, usize, &Launch)>) -> String {
-    let when = match (kernel.prepared, kernel.joined) {
+    let when = match (kernel.prepared, kernel.concurrent) {
         (true, _) => "prepare",
         (_, true) => "together",
         _ => "",

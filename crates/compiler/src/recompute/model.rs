@@ -9,7 +9,7 @@
 //! most of the bytes above the target, summed over steps, per operation that it costs. So pointwise work goes before
 //! products, and large values with long pauses before others.
 
-use crate::lines::{place_of, resolved};
+use crate::lines::{describe_op, resolved};
 use crate::lowered::Lowered;
 use crate::uses::{ix, read, written};
 use hashbrown::HashMap;
@@ -183,8 +183,8 @@ impl Model {
         let plan = &base.placed.plan;
         let bytes = |b: usize| bytes(plan, b);
         let temporary = |b: usize| {
-            let place = plan.buffers[b].place;
-            matches!(place, Allocation::Temporary | Allocation::InPlace(_))
+            let allocation = plan.buffers[b].allocation;
+            matches!(allocation, Allocation::Temporary | Allocation::InPlace(_))
         };
         let mut of: Vec<Option<usize>> = vec![None; plan.buffers.len()];
         for (&l, &time) in base.placed.run.iter().zip(&temporaries.times) {
@@ -196,7 +196,7 @@ impl Model {
             }
             for b in written(launch).map(ix).filter(|b| temporary(*b)) {
                 of[b].get_or_insert_with(|| self.item(bytes(b), time));
-                if let Allocation::InPlace(from) = plan.buffers[b].place
+                if let Allocation::InPlace(from) = plan.buffers[b].allocation
                     && let Some(from) = of[from.0 as usize]
                 {
                     self.items[from].handed_over = Some(time);
@@ -230,7 +230,7 @@ impl Model {
         }
         let mut time = 0;
         for (i, &l) in base.placed.run.iter().enumerate() {
-            time += (i > 0 && !plan.run[i].joined) as usize;
+            time += (i > 0 && !plan.run[i].concurrent) as usize;
             let launch = &sequence.launches[l];
             self.reads[time].extend(read(launch).filter_map(|b| value(ix(b))));
             for v in written(launch).filter_map(|b| value(ix(b))) {
@@ -415,7 +415,7 @@ impl Model {
         let node = graph.node(again.value.node);
         let loc = resolved(&node.loc, locs);
         Recomputed {
-            value: place_of(node.op.name(), node.fact(), &loc),
+            value: describe_op(node.op.name(), node.fact(), &loc),
             bytes: item.size,
             steps: pick.need.saturating_sub(again.split + 1),
             flops: again.flops,

@@ -40,11 +40,11 @@ pub(super) fn plan_of(
     symbols: usize,
 ) -> Plan {
     let mut plan = Plan::default();
-    let buffer = |plan: &mut Plan, dtype, len: &Dim, place| {
+    let buffer = |plan: &mut Plan, dtype, len: &Dim, allocation| {
         plan.buffers.push(PlanBuffer {
             dtype,
             len: len.clone(),
-            place,
+            allocation,
         });
         BufferId(plan.buffers.len() as u32 - 1)
     };
@@ -109,7 +109,7 @@ pub(super) fn plan_of(
             kernel: plan.kernels.len() as u32,
             args: part.args.into_iter().map(|a| ids[a]).collect(),
             sites: part.sites,
-            joined: false,
+            concurrent: false,
             guard: None,
         });
         plan.kernels.push(part.kernel);

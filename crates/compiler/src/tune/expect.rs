@@ -111,12 +111,12 @@ fn operand(
     side: usize,
     arg: u16,
     args: &[Arg],
-    given: &[Option<Buffer>],
+    arguments: &[Option<Buffer>],
     symbols: &[Buffer],
 ) -> Result<Buffer, Error> {
     let prologue = kernel.prologues().get(side);
     let Some(prologue) = prologue.and_then(Option::as_ref) else {
-        let operand = given.get(usize::from(arg)).and_then(Option::as_ref);
+        let operand = arguments.get(usize::from(arg)).and_then(Option::as_ref);
         return operand
             .cloned()
             .ok_or_else(|| Error::Internal("no operand".into()));
@@ -135,9 +135,9 @@ fn operand(
         ..arg
     });
     let mut inputs = symbols.to_vec();
-    for (arg, given) in args.iter().zip(given) {
-        inputs.push(match given {
-            Some(given) => given.clone(),
+    for (arg, arguments) in args.iter().zip(arguments) {
+        inputs.push(match arguments {
+            Some(arguments) => arguments.clone(),
             None => buffer(arg.dtype, &vec![0.0; arg.len.eval(&lens(symbols)) as usize])?,
         });
     }
@@ -154,7 +154,7 @@ fn lens(symbols: &[Buffer]) -> Vec<i64> {
     symbols.iter().map(|b| b.len() as i64).collect()
 }
 
-/// The product that a kernel computes from these arguments, on the CPU or a GPU. `given` is `None` for the arguments
+/// The product that a kernel computes from these arguments, on the CPU or a GPU. `arguments` is `None` for the arguments
 /// that it writes, and `symbols` are the inputs that give symbols their values. `None` for kernels whose results can
 /// only be compared with the default's.
 ///
@@ -163,7 +163,7 @@ fn lens(symbols: &[Buffer]) -> Vec<i64> {
 pub(super) fn product(
     kernel: &Kernel,
     args: &[Arg],
-    given: &[Option<Buffer>],
+    arguments: &[Option<Buffer>],
     symbols: &[Buffer],
     on_gpu: bool,
 ) -> Result<Option<Product>, Error> {
@@ -176,10 +176,10 @@ pub(super) fn product(
     // The reference has channels first.
     let [first, second, result] = last(kernel, &values, on_gpu);
     for (i, arg) in parts.operands.into_iter().enumerate() {
-        let of = operand(kernel, i, arg, args, given, symbols)?;
+        let of = operand(kernel, i, arg, args, arguments, symbols)?;
         let mut of = numbers(&of)?;
         if let Some([batch, channels]) = [first, second][i] {
-            of = turned(&of, batch, of.len() / (batch * channels).max(1));
+            of = transposed(&of, batch, of.len() / (batch * channels).max(1));
         }
         reference_args.push(Arg {
             dtype: DType::F64,
@@ -199,7 +199,7 @@ pub(super) fn product(
     let raw = load(plan, None)?.run_shared(&inputs)?;
     let mut raw = numbers(&raw[0])?;
     if let Some([batch, channels]) = result {
-        raw = turned(&raw, batch, channels);
+        raw = transposed(&raw, batch, channels);
     }
     let epilogue = match kernel {
         Kernel::MatMul(MatMul { epilogue, .. }) | Kernel::Conv(Conv { epilogue, .. }) => epilogue,
@@ -249,7 +249,7 @@ fn last(kernel: &Kernel, values: &[i64], on_gpu: bool) -> [Option<[usize; 2]>; 3
 }
 
 /// Transposes each of `matrices` matrices with `rows` rows.
-fn turned(numbers: &[f64], matrices: usize, rows: usize) -> Vec<f64> {
+fn transposed(numbers: &[f64], matrices: usize, rows: usize) -> Vec<f64> {
     let len = numbers.len() / matrices.max(1);
     let columns = len / rows.max(1);
     let element = |i: usize| i / len * len + i % rows * columns + i % len / rows;
@@ -285,7 +285,7 @@ impl Product {
         &self,
         approximation: Option<Approximation>,
         got: &[Buffer],
-        given: &[Option<Buffer>],
+        arguments: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Option<String>, Error> {
         let growth = approximation.map_or(1.0, Approximation::growth);
@@ -302,7 +302,7 @@ impl Product {
             let largest = self.raw.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
             bound += epsilon(self.rounded) / 2.0 * largest;
         }
-        let sides = self.sides(bound, given, symbols)?;
+        let sides = self.sides(bound, arguments, symbols)?;
         for (o, got) in got.iter().enumerate() {
             let moved = [&sides[0][o][..], &sides[1][o][..], &sides[2][o][..]];
             if let Some(text) = differs(got.dtype(), &numbers(got)?, moved) {
@@ -316,29 +316,29 @@ impl Product {
     fn sides(
         &self,
         bound: f64,
-        given: &[Option<Buffer>],
+        arguments: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Arc<Sides>, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, sides)) = known.iter().find(|(b, _)| *b == bound) {
             return Ok(sides.clone());
         }
-        let behind = |by| -> Result<Vec<Vec<f64>>, Error> {
-            self.behind(by, given, symbols)?
+        let with_error = |by| -> Result<Vec<Vec<f64>>, Error> {
+            self.results_with_error(by, arguments, symbols)?
                 .iter()
                 .map(numbers)
                 .collect()
         };
-        let sides = Arc::new([behind(0.0)?, behind(-bound)?, behind(bound)?]);
+        let sides = Arc::new([with_error(0.0)?, with_error(-bound)?, with_error(bound)?]);
         known.push((bound, sides.clone()));
         Ok(sides)
     }
 
     /// The kernel's results if the error of every sum is `by`, with random signs.
-    fn behind(
+    fn results_with_error(
         &self,
         by: f64,
-        given: &[Option<Buffer>],
+        arguments: &[Option<Buffer>],
         symbols: &[Buffer],
     ) -> Result<Vec<Buffer>, Error> {
         let mut signs = Numbers(1);
@@ -349,7 +349,7 @@ impl Product {
             return Ok(vec![raw]);
         };
         let mut inputs = symbols.to_vec();
-        inputs.extend(given.iter().flatten().cloned());
+        inputs.extend(arguments.iter().flatten().cloned());
         inputs.push(raw);
         let plan = alone::plan(kernel.clone(), args, symbols.len());
         load(plan, None)?.run_shared(&inputs)

@@ -43,16 +43,16 @@ pub(super) struct Region {
 impl Region {
     /// The region of a task; `None` where there is no choice.
     pub fn of(graph: &Graph, program: &Program, task: usize) -> Option<Region> {
-        let (values, given) = borders(program, task)?;
+        let (values, arguments) = borders(program, task)?;
         let inputs = graph.inputs();
         let value = |origin: &Origin| match origin {
             Origin::Value(v) => Some(*v),
             Origin::Input(i) => inputs.get(*i as usize).map(|id| id.value()),
             _ => None,
         };
-        let given: HashSet<Value> = given.iter().filter_map(value).collect();
+        let arguments: HashSet<Value> = arguments.iter().filter_map(value).collect();
         let values: Vec<Value> = values.iter().filter_map(value).collect();
-        let part = part(graph, &values, |v| given.contains(&v));
+        let part = part(graph, &values, |v| arguments.contains(&v));
         let region = Region {
             name: program.tasks[task].work.name().to_string(),
             candidates: candidates(&part.graph),
@@ -172,7 +172,7 @@ pub(super) fn structure(graph: &Graph) -> u64 {
 /// to the same region. `None` where the task is too small, or is no region.
 fn borders(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)> {
     let mut members = vec![task];
-    let (mut values, mut given, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let (mut values, mut arguments, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut at = 0;
     while let Some(&t) = members.get(at) {
         let member = &program.tasks[t];
@@ -196,12 +196,12 @@ fn borders(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)>
                         members.push(writer);
                     }
                 }
-                (origin, false) => given.push(origin.clone()),
+                (origin, false) => arguments.push(origin.clone()),
             }
         }
         at += 1;
     }
-    (bytes >= LEAST_BYTES && !values.is_empty()).then_some((values, given))
+    (bytes >= LEAST_BYTES && !values.is_empty()).then_some((values, arguments))
 }
 
 /// True if Kernel IR describes all of some work, or all except a product.

@@ -26,7 +26,7 @@ pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> O
     };
     let made = work.made().into_iter().zip([" left", " right"]);
     let made = made.filter_map(|(k, side)| Some(format!("{side}{}", fused(k?))));
-    let behind = work.behind.as_ref().map(fused).unwrap_or_default();
+    let behind = work.epilogue.as_ref().map(fused).unwrap_or_default();
     // Weights that do not change are packed once.
     let weights = match work.packs() {
         true => " fixed",
@@ -76,8 +76,8 @@ pub(super) fn bucket(n: i64) -> i64 {
 struct Sizes<'a>(&'a [i64]);
 
 /// The dtypes of the operands, the second only if it differs, and whether bytes have seven bits.
-fn multiplied([a, b]: [DType; 2], seven_bits: bool) -> String {
-    let bits = if seven_bits { " of 7 bits" } else { "" };
+fn multiplied([a, b]: [DType; 2], reduce_range: bool) -> String {
+    let bits = if reduce_range { " of 7 bits" } else { "" };
     match a == b {
         true => format!("{a}{bits}"),
         false => format!("{a}{bits} by {b}"),
@@ -104,7 +104,7 @@ impl Sizes<'_> {
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
         format!(
             "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}",
-            multiplied(m.dtypes, m.seven_bits)
+            multiplied(m.dtypes, m.reduce_range)
         )
     }
 
@@ -126,12 +126,12 @@ impl Sizes<'_> {
         format!(
             "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}",
             c.role.name(),
-            multiplied(c.dtypes, c.seven_bits),
+            multiplied(c.dtypes, c.reduce_range),
             match c.images {
                 Images::ChannelsFirst => "",
                 Images::ChannelsLast => " channels last",
-                Images::Turned => " channels last of first",
-                Images::Returned => " channels first of last",
+                Images::ToChannelsLast => " channels last of first",
+                Images::ToChannelsFirst => " channels first of last",
             },
             self.rough(&c.batch),
             self.exact(&c.groups),

@@ -25,7 +25,7 @@ use std::time::Duration;
 const LAYOUTS: [&str; 3] = ["default", "channels first", "channels last"];
 
 /// The candidates to choose layouts: by the model, by the times of convolutions, and one layout wherever possible.
-const WAYS: [&str; 4] = ["by rule", "measured", "channels_first", "channels_last"];
+const CANDIDATES: [&str; 4] = ["by rule", "measured", "channels_first", "channels_last"];
 
 /// The hints for the layouts of a graph that were chosen earlier; none if that is not known.
 pub(crate) fn known(graph: &Graph, machine: &Machine, options: &Options) -> Hints {
@@ -41,7 +41,7 @@ pub(crate) fn known(graph: &Graph, machine: &Machine, options: &Options) -> Hint
     };
     let chosen = || {
         let record = store.get(&network)?;
-        let way = record.best(&WAYS, &limits)?;
+        let way = record.best(&CANDIDATES, &limits)?;
         Some(hints(graph, &store.get(&times)?.trials, &way.name))
     };
     chosen().unwrap_or_default()
@@ -100,12 +100,12 @@ impl Tuner<'_> {
             return Ok(Hints::default());
         };
         if !all {
-            self.chooser.leave(key, WAYS[0]);
+            self.chooser.leave(key, CANDIDATES[0]);
             return Ok(Hints::default());
         }
         let times = Record::new(times_key, trials);
         let mut list: Vec<(CandidateInfo, Plan)> = Vec::new();
-        for way in WAYS {
+        for way in CANDIDATES {
             let hints = hints(graph, &times.trials, way);
             let mut lowered = Lowered::hinted(graph.clone(), options, &hints)?;
             self.program(&mut lowered.program);
@@ -183,7 +183,7 @@ impl Tuner<'_> {
         let mut task = task.clone();
         let exact = self.precision == Precision::Exact;
         if let Body::Conv(c) = &mut task.work.body
-            && c.images == Images::Turned
+            && c.images == Images::ToChannelsLast
         {
             // The cost of transposing the image is known separately.
             c.images = Images::ChannelsLast;

@@ -129,7 +129,7 @@ impl Clock for SystemClock {
 const PRUNE: f64 = 8.0;
 /// The part by which a candidate may be slower than the best and still be timed beyond the minimum number of rounds.
 /// After twice as many rounds it is half of that, so the remaining time goes to candidates that are close.
-const BEHIND: f64 = 0.5;
+const CLOSE_ENOUGH: f64 = 0.5;
 /// The maximum number of runs of a burst.
 const BURST: u128 = 32;
 
@@ -205,7 +205,7 @@ fn race(racers: &mut [Racer], effort: &Effort, clock: &dyn Clock) {
         }
         if round + 1 >= effort.least {
             let rounds = (round + 1) as f64 / effort.least.max(1) as f64;
-            drop_slow(racers, 1.0 + BEHIND / rounds);
+            drop_slow(racers, 1.0 + CLOSE_ENOUGH / rounds);
         }
     }
 }

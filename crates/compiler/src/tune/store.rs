@@ -139,7 +139,7 @@ impl Store {
             return Ok(());
         };
         is_store(path)?;
-        let _lock = beside(path, "lock")?;
+        let _lock = sibling(path, "lock")?;
         OpenOptions::new().append(true).create(true).open(path)?;
         Ok(())
     }
@@ -302,7 +302,7 @@ impl Store {
     pub fn measuring(&self, patience: Duration) -> Measuring<'_> {
         let thread = lock(&self.measuring);
         let process = self.path.as_ref().and_then(|path| {
-            let file = beside(path, "measuring").ok()?;
+            let file = sibling(path, "measuring").ok()?;
             let start = Instant::now();
             let busy = |file: &File| matches!(file.try_lock(), Err(TryLockError::WouldBlock));
             while busy(&file) && start.elapsed() < patience {
@@ -476,7 +476,7 @@ fn is_store(path: &Path) -> io::Result<()> {
 }
 
 /// A file beside the store's.
-fn beside(path: &Path, ending: &str) -> io::Result<File> {
+fn sibling(path: &Path, ending: &str) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }
@@ -489,7 +489,7 @@ fn beside(path: &Path, ending: &str) -> io::Result<File> {
 /// Opens a file beside the store's and locks it until it is dropped or the process ends. Where the file system has no
 /// locks, a process may miss what another one writes at the same time.
 fn hold(path: &Path, ending: &str) -> io::Result<File> {
-    let file = beside(path, ending)?;
+    let file = sibling(path, ending)?;
     kiln_base::file::locked(file.lock())?;
     Ok(file)
 }

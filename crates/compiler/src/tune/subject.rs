@@ -56,7 +56,7 @@ const OPERANDS: usize = 16;
 /// The operands that candidates are run on, and the results that they must give.
 struct Trial {
     /// The first arguments on the host; `None` for those that are written.
-    given: Vec<Option<Buffer>>,
+    arguments: Vec<Option<Buffer>>,
     symbols: Vec<Buffer>,
     /// Inputs on the program's device: sets with different elements, then copies of these.
     inputs: Arc<Vec<Vec<Buffer>>>,
@@ -132,13 +132,16 @@ impl KernelSubject {
     fn bring(
         &self,
         symbols: &[Buffer],
-        given: &[Option<Buffer>],
+        arguments: &[Option<Buffer>],
         others: Option<&Vec<Buffer>>,
     ) -> Result<Vec<Buffer>, Error> {
         let read = self.args.iter().filter(|arg| !arg.written);
         let parameter = symbols.iter().map(|_| false);
         let parameter = parameter.chain(read.map(|arg| arg.fixed));
-        let inputs = symbols.iter().chain(given.iter().flatten()).zip(parameter);
+        let inputs = symbols
+            .iter()
+            .chain(arguments.iter().flatten())
+            .zip(parameter);
         let brought = inputs.enumerate().map(|(i, (b, parameter))| {
             match (others.filter(|_| parameter), &self.gpu) {
                 (Some(others), _) => Ok(others[i].clone()),
@@ -182,14 +185,14 @@ impl KernelSubject {
         let default = self.load(0)?;
         let default = inputs[..different].iter().map(|i| run(&default, i));
         let default = default.collect::<Result<_, Error>>()?;
-        let given = all.into_iter().next().unwrap_or_default();
+        let arguments = all.into_iter().next().unwrap_or_default();
         let product = match &self.kernel {
-            Some(kernel) => product(kernel, &self.args, &given, &symbols, self.gpu.is_some())?,
+            Some(kernel) => product(kernel, &self.args, &arguments, &symbols, self.gpu.is_some())?,
             None => None,
         };
         Ok(Trial {
             product,
-            given,
+            arguments,
             symbols,
             inputs: Arc::new(inputs),
             default,
@@ -217,7 +220,7 @@ impl KernelSubject {
         match &trial.product {
             Some(product) => {
                 let approximation = self.approximations[i];
-                product.compare(approximation, got, &trial.given, &trial.symbols)
+                product.compare(approximation, got, &trial.arguments, &trial.symbols)
             }
             None => {
                 let Some(terms) = self.terms else {
@@ -343,7 +346,7 @@ mod tests {
         };
         let product = MatMul {
             dtypes: [dtype; 2],
-            seven_bits: false,
+            reduce_range: false,
             batch: Vec::new(),
             m: Dim::Const(m),
             k: Dim::Const(k),
@@ -374,7 +377,7 @@ mod tests {
         };
         let conv = Conv {
             dtypes: [DType::F32; 2],
-            seven_bits: false,
+            reduce_range: false,
             role,
             batch: Dim::Const(2),
             groups: Dim::Const(2),
@@ -411,7 +414,7 @@ mod tests {
                 other => panic!("{} is not tried here", other.name()),
             },
             before: [None, None],
-            behind: None,
+            epilogue: None,
             args,
             in_place: Vec::new(),
         };
@@ -503,7 +506,7 @@ mod tests {
 
     #[test]
     fn wrong_convolutions_of_images_with_channels_last_are_found() {
-        for images in [Images::ChannelsLast, Images::Turned] {
+        for images in [Images::ChannelsLast, Images::ToChannelsLast] {
             let (first, args) = conv(ConvRole::Result);
             let right = Conv { images, ..first };
             let wrong = Conv {

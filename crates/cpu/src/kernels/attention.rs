@@ -8,7 +8,7 @@ mod softmax;
 
 pub(crate) use gradient::AttentionGrad;
 
-use crate::kernels::matmul::{Operand, Work, epilogue, run_blocks};
+use crate::kernels::matmul::{EpilogueRunner, Operand, epilogue, run_blocks};
 use crate::tile::Linked;
 use kiln_base::DType;
 use kiln_jit::contraction::{Right, pack_panels};
@@ -32,7 +32,7 @@ pub(crate) struct Attention {
     epilogue: Option<Linked>,
 }
 
-impl kiln_kernel::work::Work for Attention {
+impl kiln_kernel::work::LinkedKernel for Attention {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.parallel, call.failures) };
@@ -139,7 +139,7 @@ impl Attention {
         b: i64,
         first: i64,
         scratch: &mut Scratch,
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
         let s = &self.scores;
         let (rows, columns) = (s.rows.min(s.length - first), self.columns);
@@ -240,7 +240,7 @@ impl Attention {
             let weighted = |from: i64, until: i64| {
                 let sizes = (rows, columns, until - from);
                 let left = (weights.cast_const(), s.pitch, 1);
-                let values = held.values.behind(s.terms.words(from), 0);
+                let values = held.values.part_from(s.terms.words(from), 0);
                 s.multiply(sizes, (out, columns), left, values, from > 0)
             };
             let mut from = 0;

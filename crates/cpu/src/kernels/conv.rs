@@ -20,7 +20,7 @@ use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::{Failure, Failures};
 use kiln_kernel::simd::Features;
 use kiln_kernel::sums::Lane;
-use kiln_kernel::work::{Call, Packs, Program, Work};
+use kiln_kernel::work::{Call, LinkedKernel, Packs, Program};
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::schedule::{Cpu, lanes};
 use kiln_plan::{self as plan, Algorithm, ConvRole, Winograd};
@@ -46,14 +46,14 @@ pub(crate) struct Conv {
     level: Features,
     how: How,
     /// The prologue that produces the images, a part at a time, or all of them before they are read if `whole`.
-    made: Option<Box<Linked>>,
-    whole: bool,
+    prologue: Option<Box<Linked>>,
+    whole_prologue: bool,
     epilogue: Option<Linked>,
 }
 
 /// Returns whose channels come first (NCHW): the images that are read; and the result, or the other operand of a
 /// gradient of weights.
-fn turned(p: &plan::Conv) -> [bool; 2] {
+fn nchw(p: &plan::Conv) -> [bool; 2] {
     let [x, y] = p.images.last().map(|last| !last);
     match p.role {
         ConvRole::Input => [y, x],
@@ -68,14 +68,14 @@ enum How {
     /// Register tiles for a result, or a gradient of images.
     Dense(Box<dense::Blocking>),
     /// Register tiles for a depthwise one.
-    Each(Box<depthwise::Blocking>),
+    Depthwise(Box<depthwise::Blocking>),
     /// Register tiles for a gradient of weights.
     Weight(Box<weight::Blocking>),
     Winograd(Box<winograd::Blocking>),
     Fft(Box<Fft>),
 }
 
-impl Work for Conv {
+impl LinkedKernel for Conv {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; the packed weights were packed by this kind of work.
         unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
@@ -85,12 +85,12 @@ impl Work for Conv {
     fn schedule(&self) -> Option<String> {
         let (tile, finished) = match &self.how {
             How::Unknown | How::Fft(_) => return None,
-            How::Dense(cut) => cut.register_tile(),
-            How::Weight(cut) => (cut.tile()?, false),
-            How::Each(cut) => cut.tile(self),
-            How::Winograd(cut) => {
-                let tile = [cut.sizes.rows, cut.sizes.panel];
-                (tile, cut.finish.is_some())
+            How::Dense(blocking) => blocking.register_tile(),
+            How::Weight(blocking) => (blocking.tile()?, false),
+            How::Depthwise(blocking) => blocking.tile(self),
+            How::Winograd(blocking) => {
+                let tile = [blocking.sizes.rows, blocking.sizes.panel];
+                (tile, blocking.finish.is_some())
             }
         };
         let sums = shown(self.level, self.terms.instruction(), tile, finished);
@@ -110,7 +110,7 @@ impl Work for Conv {
     fn forgets_packed(&self) -> bool {
         let weights = self.weights();
         let alone = self.operands[0] != weights && self.out != weights;
-        let mut programs = self.epilogue.iter().chain(self.made.as_deref());
+        let mut programs = self.epilogue.iter().chain(self.prologue.as_deref());
         self.reads_packed_alone()
             && alone
             && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
@@ -157,26 +157,26 @@ impl Conv {
             ConvRole::Input => x,
             ConvRole::Weight => w,
         };
-        let made = p
+        let prologue = p
             .prologue
             .as_ref()
-            .map(|made| link(made, values, lens, level));
-        let made = made.transpose()?;
-        let in_parts = p.role == ConvRole::Result && p.images != plan::Images::Turned;
-        let can_be_made = in_parts || p.role != ConvRole::Input && p.is_of_halves();
-        if (made.as_ref()).is_some_and(|(_, len)| *len != x || !can_be_made) {
+            .map(|prologue| link(prologue, values, lens, level));
+        let prologue = prologue.transpose()?;
+        let in_parts = p.role == ConvRole::Result && p.images != plan::Images::ToChannelsLast;
+        let can_have_prologue = in_parts || p.role != ConvRole::Input && p.is_half();
+        if (prologue.as_ref()).is_some_and(|(_, len)| *len != x || !can_have_prologue) {
             return Err(damaged!("a convolution of images that are made otherwise"));
         }
         product(&[cin.max(1), k.max(1), o.max(1), cout.max(1), batch.max(1)])?;
         let schedule = chosen(p.schedule(values), &p.algorithms(values))?;
         let algorithm = schedule.algorithm;
         // A depthwise convolution has its own tiles, whose terms share no words.
-        let each = g.is_near() && g.kernels() > 0 && !(turned(p)[0] && made.is_some());
+        let each = g.is_near() && g.kernels() > 0 && !(nchw(p)[0] && prologue.is_some());
         let each = (cin, cout) == (1, 1) && (each || p.sums().is_float());
         let grouped = algorithm == Algorithm::Direct && !each;
         let mut conv = Conv {
             dtype: p.sums(),
-            terms: Terms::new((p.dtypes, p.seven_bits), level, grouped),
+            terms: Terms::new((p.dtypes, p.reduce_range), level, grouped),
             narrow: false,
             role: p.role,
             batch,
@@ -189,13 +189,13 @@ impl Conv {
             schedule,
             level,
             how: How::Unknown,
-            whole: made.is_some() && !in_parts,
-            made: made.map(|(linked, _)| linked),
+            whole_prologue: prologue.is_some() && !in_parts,
+            prologue: prologue.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
         conv.check()?;
-        conv.narrow = conv.reads_narrow(algorithm, turned(p)[0]);
-        conv.how = conv.cut(p, algorithm, (values, lens, total))?;
+        conv.narrow = conv.reads_narrow(algorithm, nchw(p)[0]);
+        conv.how = conv.blocking(p, algorithm, (values, lens, total))?;
         Ok(conv)
     }
 
@@ -236,20 +236,20 @@ impl Conv {
         };
         match &self.how {
             How::Unknown | How::Fft(_) => all,
-            How::Dense(cut) => of(cut.register_tile().0, cut.block_sizes()),
-            How::Each(cut) => of(cut.tile(self).0, cut.block_sizes()),
-            How::Winograd(cut) => {
-                let s = &cut.sizes;
+            How::Dense(blocking) => of(blocking.register_tile().0, blocking.block_sizes()),
+            How::Depthwise(blocking) => of(blocking.tile(self).0, blocking.block_sizes()),
+            How::Winograd(blocking) => {
+                let s = &blocking.sizes;
                 of([s.rows, s.panel], [s.tiles, s.share * s.panel])
             }
-            How::Weight(cut) => {
-                let parts = u16::try_from(cut.parts).ok();
-                let tile = cut.tile();
-                let block = [cut.channels * cut.taps, cut.columns];
+            How::Weight(blocking) => {
+                let parts = u16::try_from(blocking.parts).ok();
+                let tile = blocking.tile();
+                let block = [blocking.channels * blocking.taps, blocking.columns];
                 let sized = of(tile.unwrap_or([1, lanes]), block);
                 Cpu {
                     parts,
-                    terms: cut.positions(),
+                    terms: blocking.positions(),
                     tile: tile.and(sized.tile),
                     ..sized
                 }
@@ -258,7 +258,7 @@ impl Conv {
     }
 
     /// Returns its blocking by an algorithm.
-    fn cut(
+    fn blocking(
         &self,
         p: &plan::Conv,
         algorithm: Algorithm,
@@ -277,28 +277,28 @@ impl Conv {
         };
         if let Some(winograd) = Winograd::of(algorithm) {
             let finish = finished(self.groups * self.cin < 1 << 24)?;
-            let cut = winograd::Blocking::new(self, winograd, finish)?;
-            return Ok(How::Winograd(Box::new(cut)));
+            let blocking = winograd::Blocking::new(self, winograd, finish)?;
+            return Ok(How::Winograd(Box::new(blocking)));
         }
         if let (Algorithm::Fft, Some(tile)) = (algorithm, p.fft_tile(values)) {
             let fft = Fft::new(tile);
             product(&[self.groups, self.cin, self.cout, fft.numbers()])?;
             return Ok(How::Fft(Box::new(fft)));
         }
-        let turned = turned(p);
+        let nchw = nchw(p);
         if self.role == ConvRole::Weight {
-            return Ok(How::Weight(Box::new(weight::Blocking::new(self, turned))));
+            return Ok(How::Weight(Box::new(weight::Blocking::new(self, nchw))));
         }
         let g = &self.geometry;
         let one = (self.cin, self.cout) == (1, 1) && self.dtype != DType::I64;
         let each = one && g.is_near() && g.kernels() > 0;
-        if each && !(turned[0] && self.made_in_parts().is_some()) {
-            let finish = finished(depthwise::is_near(self) && !turned[1])?;
-            let cut = depthwise::Blocking::new(self, turned, finish)?;
-            return Ok(How::Each(Box::new(cut)));
+        if each && !(nchw[0] && self.blockwise_prologue().is_some()) {
+            let finish = finished(depthwise::is_near(self) && !nchw[1])?;
+            let blocking = depthwise::Blocking::new(self, nchw, finish)?;
+            return Ok(How::Depthwise(Box::new(blocking)));
         }
-        let cut = dense::Blocking::new(self, turned, finished(!turned[1])?, false)?;
-        Ok(How::Dense(Box::new(cut)))
+        let blocking = dense::Blocking::new(self, nchw, finished(!nchw[1])?, false)?;
+        Ok(How::Dense(Box::new(blocking)))
     }
 
     /// Runs it, with weights that [`Conv::pack`] packed before, if given.
@@ -339,19 +339,19 @@ impl Conv {
         // SAFETY: the caller's.
         unsafe {
             match (&self.how, images, weights) {
-                (How::Dense(cut), ..) => {
-                    self.dense::<T>(args, cut, (images, weights), parallel, failures);
+                (How::Dense(blocking), ..) => {
+                    self.dense::<T>(args, blocking, (images, weights), parallel, failures);
                 }
-                (How::Each(cut), ..) => {
-                    self.each::<T>(args, cut, (images, weights), parallel, failures);
+                (How::Depthwise(blocking), ..) => {
+                    self.each::<T>(args, blocking, (images, weights), parallel, failures);
                 }
-                (How::Weight(cut), Images::Lying(x), Weights::Lying(y)) => {
-                    self.weight::<T>(args, cut, [x, y], parallel, failures);
+                (How::Weight(blocking), Images::InMemory(x), Weights::InMemory(y)) => {
+                    self.weight::<T>(args, blocking, [x, y], parallel, failures);
                 }
-                (How::Winograd(cut), Images::Lying(x), _) => {
-                    self.winograd(args, cut, (x, weights), parallel, failures);
+                (How::Winograd(blocking), Images::InMemory(x), _) => {
+                    self.winograd(args, blocking, (x, weights), parallel, failures);
                 }
-                (How::Fft(fft), Images::Lying(x), _) => {
+                (How::Fft(fft), Images::InMemory(x), _) => {
                     self.fft(fft, args, (x, weights), parallel, failures);
                 }
                 _ => failures.broken(damaged!("an operand of a convolution is not there")),
@@ -363,9 +363,9 @@ impl Conv {
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
         let elements = match &self.how {
             How::Unknown | How::Weight(_) => return None,
-            How::Dense(cut) => cut.packed(),
-            How::Each(cut) => cut.packed(),
-            How::Winograd(cut) => cut.packed(self),
+            How::Dense(blocking) => blocking.packed(),
+            How::Depthwise(blocking) => blocking.packed(),
+            How::Winograd(blocking) => blocking.packed(self),
             How::Fft(fft) => self.fft_packed(fft),
         };
         Some(elements as usize * self.dtype.size())
@@ -376,7 +376,7 @@ impl Conv {
         match &self.how {
             How::Unknown | How::Weight(_) => false,
             How::Dense(_) | How::Winograd(_) | How::Fft(_) => true,
-            How::Each(cut) => !cut.is_careful(),
+            How::Depthwise(blocking) => !blocking.checks_finite(),
         }
     }
 
@@ -419,10 +419,14 @@ impl Conv {
         unsafe {
             match &self.how {
                 How::Unknown | How::Weight(_) => {}
-                How::Dense(cut) => self.pack_dense::<T>(cut, weights.cast(), to.cast(), parallel),
-                How::Each(cut) => self.pack_each::<T>(cut, weights.cast(), to.cast()),
-                How::Winograd(cut) => {
-                    self.winograd_pack(cut, weights.cast(), to.cast(), parallel, failures);
+                How::Dense(blocking) => {
+                    self.pack_dense::<T>(blocking, weights.cast(), to.cast(), parallel)
+                }
+                How::Depthwise(blocking) => {
+                    self.pack_depthwise::<T>(blocking, weights.cast(), to.cast())
+                }
+                How::Winograd(blocking) => {
+                    self.winograd_pack(blocking, weights.cast(), to.cast(), parallel, failures);
                 }
                 How::Fft(fft) => self.fft_pack(fft, weights, to, parallel, failures),
             }
@@ -451,10 +455,10 @@ impl Conv {
         widened
             + match &self.how {
                 How::Unknown => 0,
-                How::Dense(cut) => self.dense_workspace(cut, threads),
-                How::Each(cut) => self.each_workspace(cut),
-                How::Weight(cut) => cut.workspace(self, threads),
-                How::Winograd(cut) => cut.workspace(self, threads),
+                How::Dense(blocking) => self.dense_workspace(blocking, threads),
+                How::Depthwise(blocking) => self.depthwise_workspace(blocking),
+                How::Weight(blocking) => blocking.workspace(self, threads),
+                How::Winograd(blocking) => blocking.workspace(self, threads),
                 How::Fft(fft) => self.fft_workspace(fft, threads),
             }
     }

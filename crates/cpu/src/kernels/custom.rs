@@ -4,12 +4,12 @@ use kiln_base::custom::{self, ArrayView, ArrayViewMut};
 use kiln_kernel::custom::Custom;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::failures::Failure;
-use kiln_kernel::work::{Call, Work};
+use kiln_kernel::work::{Call, LinkedKernel};
 
 /// A user's kernel on the CPU.
 pub(super) struct CustomWork(pub Custom);
 
-impl Work for CustomWork {
+impl LinkedKernel for CustomWork {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; nobody else touches the result.
         let done = unsafe { self.run(call.args) };

@@ -9,7 +9,7 @@ mod vector;
 mod work;
 
 pub(crate) use operand::{Materialised, Operand, link};
-pub(crate) use work::{Args, Work, epilogue, finish, run_blocks, split};
+pub(crate) use work::{Args, EpilogueRunner, epilogue, finish, run_blocks, split};
 
 use super::terms::Terms;
 use crate::tile::Linked;
@@ -40,7 +40,7 @@ pub(crate) struct MatMul {
     lhs: Operand,
     rhs: Operand,
     out: usize,
-    behind: ProductEpilogue,
+    epilogue_kind: ProductEpilogue,
     /// True if B may be packed in *prepare*.
     packable: bool,
     /// The rows and columns of a block.
@@ -52,7 +52,7 @@ pub(crate) struct MatMul {
     finish: Option<Arc<RegisterEpilogue>>,
 }
 
-impl kiln_kernel::work::Work for MatMul {
+impl kiln_kernel::work::LinkedKernel for MatMul {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; the packed B was packed by this kind of work.
         unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
@@ -82,10 +82,10 @@ impl kiln_kernel::work::Work for MatMul {
     }
 
     fn forgets_packed(&self) -> bool {
-        let (weights, made) = (self.right(), self.lhs.made.as_deref());
-        let by_packed = self.schedule.algorithm == Algorithm::Packed && self.rhs.made.is_none();
-        let alone = (made.is_some() || self.lhs.arg != weights) && self.out != weights;
-        let mut programs = self.epilogue.iter().chain(made);
+        let (weights, prologue) = (self.right(), self.lhs.prologue.as_deref());
+        let by_packed = self.schedule.algorithm == Algorithm::Packed && self.rhs.prologue.is_none();
+        let alone = (prologue.is_some() || self.lhs.arg != weights) && self.out != weights;
+        let mut programs = self.epilogue.iter().chain(prologue);
         by_packed && alone && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
     }
 
@@ -135,7 +135,7 @@ impl MatMul {
             let (x, shape) = ([&p.lhs, &p.rhs][side], (&batch[..], rows, cols));
             match &p.prologues[side] {
                 None => Operand::new(x, shape, values, lens[x.arg as usize]),
-                Some(made) => Operand::of_prologue(x, made, shape, values, lens, level),
+                Some(prologue) => Operand::of_prologue(x, prologue, shape, values, lens, level),
             }
         };
         let schedule = chosen(p.schedule(values), &p.algorithms(values))?;
@@ -143,11 +143,11 @@ impl MatMul {
         let epilogue = epilogue(&p.epilogue, values, lens, (total, Some(n)), level)?;
         let mut linked = MatMul {
             dtype: p.sums(),
-            terms: Terms::new((p.dtypes, p.seven_bits), level, false),
+            terms: Terms::new((p.dtypes, p.reduce_range), level, false),
             lhs: operand(0, m, k)?,
             rhs: operand(1, k, n)?,
             out: p.out as usize,
-            behind: p.behind(),
+            epilogue_kind: p.epilogue_kind(),
             packable: p.algorithm.names().any(|by| by == Algorithm::Packed),
             block: (1, 1),
             schedule,
@@ -162,14 +162,14 @@ impl MatMul {
         let distances = [linked.lhs.row, linked.lhs.col, k].map(i64::abs);
         let near = distances.into_iter().all(|n| n < NEAR)
             && linked.lhs.col.abs().saturating_mul(k) < NEAR;
-        linked.terms = Terms::new((p.dtypes, p.seven_bits), level, near && linked.n < NEAR);
+        linked.terms = Terms::new((p.dtypes, p.reduce_range), level, near && linked.n < NEAR);
         if near && algorithm == Algorithm::Packed && linked.dtype.size() == 4 {
             linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
         }
         linked.check()?;
         linked.block = match algorithm {
             Algorithm::Panels => linked.cut(),
-            Algorithm::Small => linked.small_cut(),
+            Algorithm::Small => linked.small_block(),
             _ => linked.block,
         };
         Ok(linked)
@@ -204,7 +204,7 @@ impl MatMul {
         let tile = |rows: i64, vectors: i64| Some([rows as u8, vectors as u8]);
         match all.algorithm {
             Algorithm::Packed => {
-                let (rows, panels) = self.packed_cut();
+                let (rows, panels) = self.packed_block_size();
                 let panel = self.panel();
                 all.tile = tile(self.tile_rows(), panel * self.panels_at_once() / lanes);
                 all.block = Some([size(rows), size(panels * panel)]);
@@ -287,16 +287,20 @@ impl MatMul {
         let cost = self.block.0 * self.block.1 * self.k.max(1);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
-        run_blocks((blocks, cost), launch, |i, args, made, work| unsafe {
-            // A part of B from a prologue is reused for all rows; otherwise a part of A from a prologue is reused for
-            // all columns.
-            let (b, i) = (i / (rows * cols), i % (rows * cols));
-            let (r, c) = match self.rhs.made {
-                None => (i / cols, i % cols),
-                Some(_) => (i % rows, i / rows),
-            };
-            self.block::<T>(args, b, r, c, made, work)
-        });
+        run_blocks(
+            (blocks, cost),
+            launch,
+            |i, args, materialised, work| unsafe {
+                // A part of B from a prologue is reused for all rows; otherwise a part of A from a prologue is reused for
+                // all columns.
+                let (b, i) = (i / (rows * cols), i % (rows * cols));
+                let (r, c) = match self.rhs.prologue {
+                    None => (i / cols, i % cols),
+                    Some(_) => (i % rows, i / rows),
+                };
+                self.block::<T>(args, b, r, c, materialised, work)
+            },
+        );
     }
 
     unsafe fn block<T: Lane>(
@@ -305,13 +309,13 @@ impl MatMul {
         b: i64,
         r: i64,
         c: i64,
-        made: &mut [Materialised; 2],
-        work: &mut Work,
+        materialised: &mut [Materialised; 2],
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
         let (i0, j0) = (r * self.block.0, c * self.block.1);
         let (h, w) = (self.block.0.min(self.m - i0), self.block.1.min(self.n - j0));
         let first = (b * self.m + i0) * self.n + j0;
-        let [left, right] = made;
+        let [left, right] = materialised;
         // SAFETY: the caller's; blocks lie within the matrices.
         let (lhs, rhs) = unsafe {
             (

@@ -15,7 +15,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
-use kiln_kernel::work::{Call, Work};
+use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
 use std::marker::PhantomData;
 
@@ -33,7 +33,7 @@ pub(crate) struct Scan {
     out: usize,
 }
 
-impl Work for Scan {
+impl LinkedKernel for Scan {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.parallel) };

@@ -15,7 +15,7 @@ use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::convert as c;
 use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::simd::{Features, Isa, Kernel, baseline, compiled};
-use kiln_kernel::work::{Call, Work};
+use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
 use smallvec::SmallVec;
 use std::marker::PhantomData;
@@ -50,7 +50,7 @@ pub(crate) struct Scatter {
     level: Features,
 }
 
-impl Work for Scatter {
+impl LinkedKernel for Scatter {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.parallel, call.failures) };

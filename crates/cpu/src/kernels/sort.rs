@@ -15,7 +15,7 @@ use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::convert as c;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
-use kiln_kernel::work::{Call, Work};
+use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
 use std::marker::PhantomData;
 
@@ -31,7 +31,7 @@ pub(crate) struct ArgSort {
     flip: u64,
 }
 
-impl Work for ArgSort {
+impl LinkedKernel for ArgSort {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.parallel, call.failures) };

@@ -23,16 +23,16 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Makes the layout for operands of these dtypes. With `seven_bits`, the first has bytes of seven bits alone.
+    /// Makes the layout for operands of these dtypes. With `reduce_range`, the first has bytes of seven bits alone.
     /// `grouped` says that several terms may share a word.
     pub(crate) fn new(
-        (operands, seven_bits): ([DType; 2], bool),
+        (operands, reduce_range): ([DType; 2], bool),
         level: Features,
         grouped: bool,
     ) -> Terms {
         Terms {
             operands,
-            by: Instruction::of(operands, seven_bits, level, grouped),
+            by: Instruction::of(operands, reduce_range, level, grouped),
             level,
         }
     }

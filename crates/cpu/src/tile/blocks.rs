@@ -129,7 +129,7 @@ fn in_blocks(
     values: &[i64],
 ) -> Result<TileProgram> {
     let [row, column] = cuts.map(|(axis, _)| axis);
-    let cut = |of: &mut Vec<Dim>, [rows, columns]: [[Dim; 2]; 2]| {
+    let split = |of: &mut Vec<Dim>, [rows, columns]: [[Dim; 2]; 2]| {
         of.remove(row.max(column));
         of.remove(row.min(column));
         let ([a, b], [c, d]) = (rows, columns);
@@ -137,10 +137,10 @@ fn in_blocks(
     };
     let extents = cuts.map(|(axis, by)| (extent(&program.axes[axis], values), by));
     let [rows, columns] = extents.map(|(n, by)| n.map(|n| [Dim::from(n / by), Dim::from(by)]));
-    cut(&mut program.axes, [rows?, columns?]);
+    split(&mut program.axes, [rows?, columns?]);
     for s in strides(&mut program) {
         let both = cuts.map(|(axis, by)| [&s[axis] * &Dim::from(by), s[axis].clone()]);
-        cut(s, both);
+        split(s, both);
     }
     Ok(program)
 }
@@ -317,7 +317,7 @@ mod tests {
             inner: vec![],
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: Default::default(),
+            sizes: Default::default(),
             args: vec![arg(false), arg(true)],
             accesses: vec![access(0, strides), access(1, [columns, 1])],
             registers: vec![Compute::F32],

@@ -4,7 +4,7 @@ use super::ahead;
 use super::blocks;
 use super::code::Op;
 use super::emit::{kind, least_run};
-use super::emitted::{Operand, OperandLocation};
+use super::emitted::{EmittedOperand, OperandLocation};
 use super::link::{Linker, plain};
 use super::linked::Stage;
 use super::load;
@@ -26,12 +26,12 @@ pub(super) struct BodyBuilder {
     /// True if lanes are reduced separately.
     pub(super) lane_by_lane: bool,
     pub body: Body,
-    pub operands: Vec<Operand>,
+    pub operands: Vec<EmittedOperand>,
     pub walks: Vec<u32>,
     /// The registers that instructions of this body wrote last, by the program's registers.
     made: HashMap<u16, Reg>,
     /// The registers that it reads from elsewhere.
-    given: HashMap<u16, Reg>,
+    inputs: HashMap<u16, Reg>,
     /// Loads by their walk.
     loads: HashMap<u32, u16>,
     /// Registers that have the numbers of a walk.
@@ -42,7 +42,7 @@ pub(super) struct BodyBuilder {
     /// The reductions, and the operand of each.
     pub sums: Vec<(usize, usize)>,
     /// The instructions that run after the emitted function.
-    pub aside: Vec<DetachedInst>,
+    pub deferred: Vec<DetachedInst>,
     /// The arguments that were stored to, and those of them that are stored to after the emitted function.
     pub(super) stored: HashSet<u16>,
     late: HashSet<u16>,
@@ -61,7 +61,7 @@ impl BodyBuilder {
         let source = &program.stages[stage];
         let along = rows && source.over_inner;
         let reduces = source.code.iter().any(|i| is_emitted_sum(linker, i));
-        let tile = program.cut.tile.map_or(TILE, usize::from).clamp(1, TILE);
+        let tile = program.sizes.tile.map_or(TILE, usize::from).clamp(1, TILE);
         BodyBuilder {
             stage,
             along,
@@ -75,13 +75,13 @@ impl BodyBuilder {
             operands: vec![],
             walks: vec![],
             made: HashMap::new(),
-            given: HashMap::new(),
+            inputs: HashMap::new(),
             loads: HashMap::new(),
             numbers: HashMap::new(),
             slots: HashMap::new(),
             homes: HashMap::new(),
             sums: vec![],
-            aside: vec![],
+            deferred: vec![],
             stored: HashSet::new(),
             late: HashSet::new(),
         }
@@ -93,11 +93,11 @@ impl BodyBuilder {
         Ok(Reg(n.map_err(|_| damaged!("a stage of too many values"))?))
     }
 
-    pub(super) fn operand(&mut self, key: Key, kind: Kind, place: OperandLocation) -> usize {
+    pub(super) fn operand(&mut self, key: Key, kind: Kind, location: OperandLocation) -> usize {
         let size = self.body.size(key);
         self.body.operands.push((key, kind));
-        self.operands.push(Operand {
-            place,
+        self.operands.push(EmittedOperand {
+            location,
             size,
             step: match kind {
                 Kind::Line | Kind::Stream => size,
@@ -111,12 +111,12 @@ impl BodyBuilder {
 
     /// Returns the register for a read of an instruction.
     fn read(&mut self, linker: &mut Linker, r: Reg) -> Result<Reg> {
-        if let Some(r) = self.made.get(&r.0).or_else(|| self.given.get(&r.0)) {
+        if let Some(r) = self.made.get(&r.0).or_else(|| self.inputs.get(&r.0)) {
             return Ok(*r);
         }
         let program = linker.bound.program;
         let new = self.register(program.registers[usize::from(r.0)])?;
-        self.given.insert(r.0, new);
+        self.inputs.insert(r.0, new);
         let constant = program.constants.iter().find(|(c, _)| *c == r);
         if let Some((_, x)) = constant {
             self.body.constants.push((new, *x));
@@ -136,8 +136,8 @@ impl BodyBuilder {
             linker.spread.insert(r.0);
         }
         let kind = if same { Kind::Splat } else { Kind::Line };
-        let place = OperandLocation::Register(linker.global(r.0));
-        self.operand(Key::Input(new), kind, place);
+        let location = OperandLocation::Register(linker.global(r.0));
+        self.operand(Key::Input(new), kind, location);
         Ok(new)
     }
 
@@ -163,7 +163,7 @@ impl BodyBuilder {
     }
 
     /// Defers an instruction that reads a register until after the emitted function.
-    fn behind(&mut self, linker: &mut Linker, inst: usize, r: Reg) {
+    fn defer(&mut self, linker: &mut Linker, inst: usize, r: Reg) {
         self.body.steps = false;
         let from = self.homes.get(&r.0).copied().unwrap_or_else(|| {
             let from = linker.fresh(self.body.registers[usize::from(r.0)]);
@@ -172,7 +172,7 @@ impl BodyBuilder {
             self.homes.insert(r.0, from);
             from
         });
-        self.aside.push(DetachedInst { inst, from });
+        self.deferred.push(DetachedInst { inst, from });
     }
 
     /// Returns the stride of a walk's runs, if code over them pays.
@@ -186,7 +186,7 @@ impl BodyBuilder {
     }
 
     /// Returns the place of a walk's element.
-    pub(super) fn place(walk: &Walk, x: u32) -> OperandLocation {
+    pub(super) fn location(walk: &Walk, x: u32) -> OperandLocation {
         match walk.shape {
             Shape::Contiguous => OperandLocation::Line(x),
             Shape::Splat => OperandLocation::First(x),
@@ -207,14 +207,14 @@ impl BodyBuilder {
         }
         let dtype = linker.bound.program.args[usize::from(arg)].dtype;
         let walk = &mut linker.walks[x as usize];
-        let place = BodyBuilder::place(walk, x);
+        let location = BodyBuilder::location(walk, x);
         walk.make_fills(dtype);
         let kept = self.body.block.is_some() || self.lane_by_lane;
         let streams = is_store && walk.shape == Shape::Contiguous && !kept;
         if streams && load::is_direct(dtype) && dtype.size() >= 4 && linker.streams(arg.into()) {
             kind = Kind::Stream;
         }
-        let n = self.memory(dtype, kind, place);
+        let n = self.memory(dtype, kind, location);
         self.walks.push(x);
         if !is_store {
             self.loads.insert(x, n);
@@ -223,21 +223,21 @@ impl BodyBuilder {
     }
 
     /// Returns the access of a walk that is copied for many steps at once.
-    fn turned(&mut self, linker: &mut Linker, x: u32, dtype: DType) -> u16 {
+    fn transposed(&mut self, linker: &mut Linker, x: u32, dtype: DType) -> u16 {
         if let Some(n) = self.loads.get(&x) {
             return *n;
         }
         let home = linker.fresh(dtype.compute());
-        let n = self.memory(dtype, Kind::Line, OperandLocation::Turned(x, home));
+        let n = self.memory(dtype, Kind::Line, OperandLocation::Transposed(x, home));
         self.walks.push(x);
         self.loads.insert(x, n);
         n
     }
 
-    pub(super) fn memory(&mut self, dtype: DType, kind: Kind, place: OperandLocation) -> u16 {
+    pub(super) fn memory(&mut self, dtype: DType, kind: Kind, location: OperandLocation) -> u16 {
         let n = self.body.dtypes.len() as u16;
         self.body.dtypes.push(dtype);
-        self.operand(Key::Access(n), kind, place);
+        self.operand(Key::Access(n), kind, location);
         n
     }
 
@@ -296,7 +296,7 @@ impl BodyBuilder {
                     let Some(kind) = kind else {
                         let dtype = program.args[usize::from(arg)].dtype;
                         if self.lane_by_lane && linker.walks[x as usize].turns(dtype) {
-                            let access = self.turned(linker, x, dtype);
+                            let access = self.transposed(linker, x, dtype);
                             let dst = self.register(dtype.compute())?;
                             self.body.code.push(Inst::Load { dst, access });
                             return made(self, dst);
@@ -314,7 +314,7 @@ impl BodyBuilder {
                 self.stored.insert(arg);
                 let Some(kind) = kind.filter(|_| !self.late.contains(&arg)) else {
                     self.late.insert(arg);
-                    self.behind(linker, i, from[0]);
+                    self.defer(linker, i, from[0]);
                     return Ok(true);
                 };
                 let access = self.access(linker, (x, arg), kind, true);
@@ -323,7 +323,7 @@ impl BodyBuilder {
                 return Ok(true);
             }
             Inst::Reduce { .. } | Inst::ArgReduce { .. } if !is_emitted_sum(linker, inst) => {
-                self.behind(linker, i, from[0]);
+                self.defer(linker, i, from[0]);
                 return Ok(true);
             }
             Inst::Index { .. } => {
@@ -398,8 +398,8 @@ impl BodyBuilder {
                 let at = match self.along {
                     true => self.operand(key, Kind::State, OperandLocation::State(0)),
                     false => {
-                        let place = OperandLocation::Register(linker.global(acc.0));
-                        self.operand(key, Kind::Line, place)
+                        let location = OperandLocation::Register(linker.global(acc.0));
+                        self.operand(key, Kind::Line, location)
                     }
                 };
                 self.sums.push((i, at));
@@ -423,11 +423,11 @@ impl BodyBuilder {
         let runs = self
             .operands
             .iter()
-            .any(|o| matches!(o.place, OperandLocation::Run(_)));
+            .any(|o| matches!(o.location, OperandLocation::Run(_)));
         let streams = self.operands.iter().any(|o| o.streams);
         self.body.steps |= runs && !streams && !self.lane_by_lane && self.body.block.is_none();
         for ((_, kind), operand) in self.body.operands.iter_mut().zip(&self.operands) {
-            let moves = match operand.place {
+            let moves = match operand.location {
                 OperandLocation::Run(_) => true,
                 OperandLocation::First(x) => self.lane_by_lane && linker.walks[x as usize].moves(),
                 _ => false,
@@ -475,7 +475,7 @@ impl BodyBuilder {
             let Some(out) = self.made.get(&r).copied() else {
                 continue;
             };
-            let place = OperandLocation::Register(linker.global(r));
+            let location = OperandLocation::Register(linker.global(r));
             // A value with several names is a separate output for each.
             let new = Reg(self.body.registers.len() as u16);
             let ty = self.body.registers[usize::from(out.0)];
@@ -488,7 +488,7 @@ impl BodyBuilder {
                 to: mask,
             });
             self.body.outputs.push(new);
-            self.operand(Key::Output(new), Kind::Line, place);
+            self.operand(Key::Output(new), Kind::Line, location);
         }
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Steps {
     pub bases: Vec<i64>,
     table: Vec<*mut u8>,
     /// The transposed copies of operands, a step per row.
-    turned: Vec<Vec<u64>>,
+    transposed: Vec<Vec<u64>>,
 }
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
@@ -22,7 +22,7 @@ mod native {
     use super::{Call, MAX, Steps};
     use crate::tile::Ctx;
     use crate::tile::code::Code as Instruction;
-    use crate::tile::emitted::{Emitted, Operand, OperandLocation};
+    use crate::tile::emitted::{Emitted, EmittedOperand, OperandLocation};
     use kiln_jit::contraction::pack;
     use kiln_kernel::sums::Lane;
     use kiln_x86::Code;
@@ -61,7 +61,7 @@ mod native {
         let mut beside = vec![(table.as_ptr().cast(), size_of_val(table), false)];
         for (i, at) in table.iter().enumerate() {
             let operand = &f.operands[i % f.operands.len()];
-            if matches!(operand.place, OperandLocation::State(_)) {
+            if matches!(operand.location, OperandLocation::State(_)) {
                 beside.push((at.cast_const(), STATE, true));
             }
         }
@@ -83,7 +83,7 @@ mod native {
             let table = &mut *(std::ptr::from_mut(table) as *mut [*mut u8]);
             f.addresses(ctx, ctx.bases, ctx.slot_at, table);
             for (operand, to) in f.operands.iter().zip(&*table) {
-                if let OperandLocation::Turned(x, _) = operand.place {
+                if let OperandLocation::Transposed(x, _) = operand.location {
                     let base = *ctx.bases.add((*ctx.walks.add(x as usize)).base_at);
                     f.turn(ctx, (operand, x), &[base], *to);
                 }
@@ -128,11 +128,11 @@ mod native {
         /// Copies the elements of a walk for the lanes of steps with these bases, a step per row.
         ///
         /// # Safety
-        /// As for every instruction; the operand is a [`OperandLocation::Turned`] of the walk, and there is room.
+        /// As for every instruction; the operand is a [`OperandLocation::Transposed`] of the walk, and there is room.
         unsafe fn turn(
             &self,
             ctx: &Ctx,
-            (operand, x): (&Operand, u32),
+            (operand, x): (&EmittedOperand, u32),
             bases: &[i64],
             to: *mut u8,
         ) {
@@ -179,7 +179,7 @@ mod native {
             let width = steps.bases.len() / steps.given.max(1);
             let mut memories = 0;
             for (o, operand) in self.operands.iter().enumerate() {
-                let OperandLocation::Turned(x, _) = operand.place else {
+                let OperandLocation::Transposed(x, _) = operand.location else {
                     continue;
                 };
                 // SAFETY: the walk is the program's.
@@ -195,16 +195,16 @@ mod native {
                     let [before, last] = [2, 1].map(|n| bases[bases.len() - n]);
                     bases.push(2 * last - before);
                 }
-                if steps.turned.len() == memories {
-                    steps.turned.push(vec![]);
+                if steps.transposed.len() == memories {
+                    steps.transposed.push(vec![]);
                 }
-                let memory = &mut steps.turned[memories];
+                let memory = &mut steps.transposed[memories];
                 memories += 1;
                 let row = ctx.n * operand.size;
                 memory.resize((steps.count * row).div_ceil(8).max(memory.len()), 0);
                 let to = memory.as_mut_ptr().cast::<u8>();
                 #[cfg(feature = "testing")]
-                kiln_kernel::interpreted::given(to, steps.count * row, false);
+                kiln_kernel::interpreted::declare_memory(to, steps.count * row, false);
                 // SAFETY: the caller's; there is room.
                 unsafe { self.turn(ctx, (operand, x), &bases, to) };
                 for (step, addresses) in steps.table.chunks_exact_mut(operands).enumerate() {
@@ -355,7 +355,7 @@ mod native {
                         false => (*ctx.args.add(arg))
                             .wrapping_offset(at as isize * operand.size as isize),
                     };
-                    match operand.place {
+                    match operand.location {
                         OperandLocation::Line(x) => {
                             let w = walk(x);
                             element(w.arg, *bases.add(w.base_at) + ctx.at.start)
@@ -370,7 +370,7 @@ mod native {
                             element(w.arg, *bases.add(w.base_at))
                         }
                         OperandLocation::Run(_) => std::ptr::null_mut(),
-                        OperandLocation::Register(r) | OperandLocation::Turned(_, r) => {
+                        OperandLocation::Register(r) | OperandLocation::Transposed(_, r) => {
                             ctx.reg::<u8>(r)
                         }
                         OperandLocation::Slot(s) => {

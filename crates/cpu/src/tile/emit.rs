@@ -95,7 +95,7 @@ impl Linker<'_> {
             mut body,
             mut operands,
             sums,
-            aside,
+            deferred,
             walks,
             ..
         } = made;
@@ -113,7 +113,7 @@ impl Linker<'_> {
             },
         };
         self.streams |= streams;
-        let runs = operands.iter().filter_map(|o| match o.place {
+        let runs = operands.iter().filter_map(|o| match o.location {
             OperandLocation::Run(x) => Some(x),
             _ => None,
         });
@@ -122,14 +122,14 @@ impl Linker<'_> {
         let mut after = vec![];
         for (i, operand) in sums {
             let (state, flush) = self.reduction(&stage.code[i], 0, out);
-            if let OperandLocation::State(x) = &mut operands[operand].place {
+            if let OperandLocation::State(x) = &mut operands[operand].location {
                 *x = state.x;
             }
             after.extend(flush);
         }
         let mut runs: Vec<(u32, Vec<usize>)> = vec![];
         for (i, operand) in operands.iter().enumerate() {
-            if let OperandLocation::Run(x) = operand.place {
+            if let OperandLocation::Run(x) = operand.location {
                 match runs.iter_mut().find(|(y, _)| *y == x) {
                     Some((_, operands)) => operands.push(i),
                     None => runs.push((x, vec![i])),
@@ -152,7 +152,7 @@ impl Linker<'_> {
             });
         }
         out.body.extend(after);
-        for DetachedInst { inst, from } in aside {
+        for DetachedInst { inst, from } in deferred {
             match &stage.code[inst] {
                 Inst::Store { access, src } => {
                     let moved = self.moved(*access, stage.over_inner, out)?;

@@ -315,7 +315,7 @@ fn pointwise(
             inner: vec![],
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: TileSizes::default(),
+            sizes: TileSizes::default(),
             accesses: (0..args.len() as u16).map(|a| line(a, 1)).collect(),
             args,
             registers,

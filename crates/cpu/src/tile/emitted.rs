@@ -18,7 +18,7 @@ pub(crate) enum OperandLocation {
     Register(u32),
     /// A copy of the elements of a walk with one stride between lanes: for one step in a register, for several in
     /// memory of the steps.
-    Turned(u32, u32),
+    Transposed(u32, u32),
     Slot(u32),
     State(u32),
     /// The first element of an argument.
@@ -31,8 +31,8 @@ pub(crate) enum OperandLocation {
 
 /// An operand of an emitted function.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Operand {
-    pub place: OperandLocation,
+pub(crate) struct EmittedOperand {
+    pub location: OperandLocation,
     /// The bytes of an element.
     pub size: usize,
     /// The bytes to the next lane.
@@ -54,7 +54,7 @@ pub(crate) struct Emitted {
     #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
     pub none: Arc<std::convert::Infallible>,
     pub level: Features,
-    pub operands: Vec<Operand>,
+    pub operands: Vec<EmittedOperand>,
     /// True if it is called with a row of addresses for each of several steps, or runs.
     pub steps: bool,
     /// The walks that are visited run by run, and the operands that each of them is.

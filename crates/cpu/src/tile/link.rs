@@ -26,7 +26,7 @@ const PARTS: u8 = 4;
 const LEAST_TILE: usize = 64;
 
 /// The most elements that are transposed at once, in the first-level cache.
-const TURNED: usize = 4096;
+const MOST_TRANSPOSED: usize = 4096;
 
 /// The most working memory of one thread.
 const FRAME_LIMIT: usize = 1 << 32;
@@ -44,7 +44,7 @@ pub(super) struct Linker<'a> {
     pub(super) spread: HashSet<u16>,
     pub(super) emitted: Vec<Emitted>,
     /// True if code is emitted.
-    prints: bool,
+    emits: bool,
     pub(super) walks: Vec<Walk>,
     walk_of: HashMap<(usize, bool), u32>,
     states: u32,
@@ -62,8 +62,8 @@ pub(crate) fn link(bound: &Bound, level: Features) -> Result<Linked> {
     link_as(bound, level, true)
 }
 
-/// Links as [`link`] does; `prints` says that code is emitted where there is an emitter.
-pub(super) fn link_as(bound: &Bound, level: Features, prints: bool) -> Result<Linked> {
+/// Links as [`link`] does; `emits` says that code is emitted where there is an emitter.
+pub(super) fn link_as(bound: &Bound, level: Features, emits: bool) -> Result<Linked> {
     let program = bound.program;
     let (mut indices, mut gathers) = (program.accesses.len(), 0);
     let mut numbers = HashMap::new();
@@ -86,7 +86,7 @@ pub(super) fn link_as(bound: &Bound, level: Features, prints: bool) -> Result<Li
         globals: HashMap::new(),
         spread: HashSet::new(),
         emitted: vec![],
-        prints,
+        emits,
         walks: vec![],
         walk_of: HashMap::new(),
         states: 0,
@@ -154,7 +154,7 @@ impl Linker<'_> {
             _ => false,
         };
         let large = || bytes >= STREAM_BYTES;
-        program.cut.stream.unwrap_or_else(large)
+        program.sizes.stream.unwrap_or_else(large)
             && !program.stages.iter().flat_map(|s| &s.code).any(reads)
     }
 
@@ -174,7 +174,7 @@ impl Linker<'_> {
         };
         let mut out = empty();
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-        let emitted = self.prints && self.function(index, &mut out)?;
+        let emitted = self.emits && self.function(index, &mut out)?;
         #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
         let emitted = false;
         if !emitted {
@@ -385,18 +385,18 @@ impl Linker<'_> {
             outer_len.saturating_mul(tile as i64)
         };
         let mut frame = 0usize;
-        let mut place = |elements: usize, size: usize| {
+        let mut location = |elements: usize, size: usize| {
             let at = frame;
             let bytes = elements.saturating_mul(size).saturating_add(ALIGN);
             frame = frame.saturating_add(bytes / ALIGN * ALIGN);
             at
         };
-        let homes = self.types.iter().map(|t| place(tile, t.size()));
+        let homes = self.types.iter().map(|t| location(tile, t.size()));
         let homes: Vec<usize> = homes.collect();
         let slots = program
             .slots
             .iter()
-            .map(|t| place(slot_len as usize, t.size()));
+            .map(|t| location(slot_len as usize, t.size()));
         let slots: Vec<usize> = slots.collect();
         if frame > FRAME_LIMIT {
             return Err(damaged!("{} needs {frame} bytes of scratch", program.name));
@@ -430,7 +430,7 @@ impl Linker<'_> {
             states: self.states as usize,
             streams: self.streams,
             cost: cost(bound),
-            parts: i64::from(program.cut.parts.unwrap_or(PARTS)),
+            parts: i64::from(program.sizes.parts.unwrap_or(PARTS)),
             parallel: bound.parallel,
             covered: bound.covered.clone(),
             pieces: Vec::new(),
@@ -443,7 +443,7 @@ impl Linker<'_> {
     /// first-level cache, or the slots of a tile of rows the second.
     fn tile(&self, outer_len: i64, slot_bytes: usize) -> usize {
         let live: usize = self.types.iter().map(|t| t.size()).sum();
-        if let Some(tile) = self.bound.program.cut.tile {
+        if let Some(tile) = self.bound.program.sizes.tile {
             return usize::from(tile).clamp(LEAST_TILE, TILE);
         }
         let mut tile = TILE;
@@ -457,8 +457,9 @@ impl Linker<'_> {
             }
             let steps = outer_len.min(reduce::FLUSH) as usize;
             let mut operands = self.emitted.iter().flat_map(|p| &p.operands);
-            let turned = operands.any(|o| matches!(o.place, OperandLocation::Turned(..)));
-            while turned && tile > LEAST_TILE && steps * tile > TURNED {
+            let transposed =
+                operands.any(|o| matches!(o.location, OperandLocation::Transposed(..)));
+            while transposed && tile > LEAST_TILE && steps * tile > MOST_TRANSPOSED {
                 tile /= 2;
             }
         }

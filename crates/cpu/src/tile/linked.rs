@@ -119,9 +119,9 @@ fn step(program: &Linked, stage: &Stage) -> usize {
     let is_call = |c: &Code| c.is_call;
     let whole = |c: &Code| {
         let operands = &program.emitted[c.x as usize].operands;
-        operands.iter().all(|o| match o.place {
+        operands.iter().all(|o| match o.location {
             OperandLocation::Register(_) => o.step == 0,
-            OperandLocation::Turned(..) => false,
+            OperandLocation::Transposed(..) => false,
             _ => true,
         })
     };

@@ -68,7 +68,7 @@ mod tests {
             inner: vec![],
             serial: 0,
             schedule: Schedule::Rows,
-            cut: Default::default(),
+            sizes: Default::default(),
             args: vec![],
             accesses: vec![],
             registers: vec![Compute::F32; R.len()],

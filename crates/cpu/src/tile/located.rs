@@ -47,9 +47,9 @@ impl BodyBuilder {
                 self.before(linker, Compute::I64, (index, x), (out, false))?
             }
             Some(stride) => {
-                let place = BodyBuilder::place(walk, x);
+                let location = BodyBuilder::location(walk, x);
                 self.walks.push(x);
-                self.linear(place, stride)?
+                self.linear(location, stride)?
             }
         };
         self.numbers.insert(x, new);
@@ -57,10 +57,10 @@ impl BodyBuilder {
     }
 
     /// Returns a register with the number of a place and the following ones at this stride, lane by lane.
-    fn linear(&mut self, place: OperandLocation, stride: i64) -> Result<Reg> {
+    fn linear(&mut self, location: OperandLocation, stride: i64) -> Result<Reg> {
         let new = self.register(Compute::I64)?;
         let n = self.operands.len() as u16;
-        self.operand(Key::Number(n), Kind::Number, place);
+        self.operand(Key::Number(n), Kind::Number, location);
         self.operands[usize::from(n)].step = stride as usize;
         self.body.code.push(Inst::Index {
             dst: new,
@@ -125,14 +125,14 @@ impl BodyBuilder {
         });
         let rest: Vec<Dynamic> = rest.collect();
         self.reports();
-        let place = OperandLocation::Argument(arg.into());
+        let location = OperandLocation::Argument(arg.into());
         if !same {
-            let access = self.memory(dtype, Kind::Memory, place);
+            let access = self.memory(dtype, Kind::Memory, location);
             let dynamic = [first(lanes, Elements::Anywhere)].into_iter().chain(rest);
             return Ok(Some((access, dynamic.collect())));
         }
         // The first lane's address covers all lanes; it is checked once, before them.
-        let access = self.memory(dtype, Kind::Part, place);
+        let access = self.memory(dtype, Kind::Part, location);
         let [start, address] = [self.register(Compute::I64)?, self.register(Compute::I64)?];
         let number = self.body.code.iter().find_map(|inst| match inst {
             Inst::Index { dst, offset, .. } if *dst == lanes => Some(offset.clone()),

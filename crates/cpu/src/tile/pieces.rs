@@ -381,7 +381,7 @@ mod tests {
             inner: vec![],
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: Default::default(),
+            sizes: Default::default(),
             args,
             accesses,
             registers,

@@ -439,16 +439,16 @@ pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
     let mut shared: SmallVec<[Share; 4]> = SmallVec::new();
     let mut cost = 0.0;
     for l in busy {
-        let cut = l.parts(threads);
-        parts += cut.0;
+        let division = l.parts(threads);
+        parts += division.0;
         cost += l.program.cost * l.program.points as f64;
-        shared.push((parts - cut.0, l, cut));
+        shared.push((parts - division.0, l, division));
     }
     let run = |part: usize| {
         let at = shared.partition_point(|(first, ..)| *first <= part as i64) - 1;
-        let (first, launch, cut) = &shared[at];
+        let (first, launch, division) = &shared[at];
         // SAFETY: each program is run on its arguments; parts, and launches, write different places.
-        unsafe { launch.run(part as i64 - first, *cut, failures) }
+        unsafe { launch.run(part as i64 - first, *division, failures) }
     };
     match cost < 2.0 * PART_NS {
         true => (0..parts as usize).for_each(run),

@@ -1,6 +1,6 @@
 //! The runs of a tile's lanes in memory: emitted code is called once for each.
 
-use super::emitted::Operand;
+use super::emitted::EmittedOperand;
 use super::fills::{Fills, Line};
 use super::load;
 use super::walk::{Split, Walk};
@@ -99,7 +99,7 @@ impl Walk {
         &self,
         ctx: &Ctx,
         bases: *const i64,
-        operand: &Operand,
+        operand: &EmittedOperand,
     ) -> (*mut u8, i64) {
         // SAFETY: the numbers are this walk's, and set; the argument is the program's.
         let (here, memory, bases) = unsafe {
@@ -120,7 +120,11 @@ impl Walk {
         // This is a load, so the fill values are not written.
         let fills = self.fills.lines.as_ptr().cast_mut().cast();
         #[cfg(feature = "testing")]
-        kiln_kernel::interpreted::given(fills, self.fill_elements() as usize * operand.size, false);
+        kiln_kernel::interpreted::declare_memory(
+            fills,
+            self.fill_elements() as usize * operand.size,
+            false,
+        );
         if self.fills.whole {
             let values = here.limits.iter().zip(&bases[1..]).map(|(v, b)| v + b);
             let mut limits = values.zip(&self.limits);

@@ -275,12 +275,12 @@ impl Walk {
         if !(2..SHORT).contains(&inner.extent) || !self.limits.is_empty() {
             return;
         }
-        let place = |i: i64| {
+        let location = |i: i64| {
             let row = (i / inner.extent).checked_mul(outer.stride)?;
             let all = row.checked_add((i % inner.extent).checked_mul(inner.stride)?)?;
             i32::try_from(all).ok()
         };
-        let places = (0..TILE as i64 + inner.extent).map(place);
+        let places = (0..TILE as i64 + inner.extent).map(location);
         self.places = places.collect::<Option<_>>().unwrap_or_default();
     }
 

@@ -6,10 +6,10 @@ use super::run::{Launch, run_all};
 use super::walk::Walk;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
-use kiln_kernel::work::{Call, Program, Work};
+use kiln_kernel::work::{Call, LinkedKernel, Program};
 use std::any::Any;
 
-impl Work for Linked {
+impl LinkedKernel for Linked {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let (args, parallel) = (call.args, call.parallel);
         let program = self;

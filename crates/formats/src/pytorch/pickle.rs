@@ -108,7 +108,7 @@ pub(super) fn read(
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
-        made: 0,
+        result_bytes: 0,
     };
     loop {
         let at = machine.at;
@@ -130,7 +130,7 @@ struct Machine<'a> {
     marks: Vec<usize>,
     memo: HashMap<u64, Id>,
     /// The number of bytes in the results of functions.
-    made: u64,
+    result_bytes: u64,
 }
 
 impl Machine<'_> {
@@ -516,8 +516,8 @@ impl Machine<'_> {
     }
 
     /// Limits the size of function results: repeated calls with one large argument must not fill the memory.
-    fn count(&mut self, made: &Node) -> Result<(), Fault> {
-        let bytes = match made {
+    fn count(&mut self, result_bytes: &Node) -> Result<(), Fault> {
+        let bytes = match result_bytes {
             Node::Bytes(bytes) => bytes.len(),
             Node::Array(array) => array.len(),
             Node::Tuple(all) | Node::List(all) => size_of_val(&all[..]),
@@ -533,9 +533,9 @@ impl Machine<'_> {
         self.graph
             .budget
             .spend(bytes as u64, "what the pickle makes")?;
-        self.made = self.made.saturating_add(bytes as u64);
+        self.result_bytes = self.result_bytes.saturating_add(bytes as u64);
         // An entry of a dict takes a few bytes in the file and eight in memory.
-        match self.made <= self.at.saturating_mul(16) {
+        match self.result_bytes <= self.at.saturating_mul(16) {
             true => Ok(()),
             false => {
                 let message = "the pickle makes far more of its contents than there is";

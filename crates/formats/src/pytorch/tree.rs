@@ -168,7 +168,7 @@ fn scalar(node: &Node) -> Option<Value> {
 pub(super) struct Values<'a> {
     graph: &'a Graph,
     tensors: &'a HashMap<Arc<View>, Tensor>,
-    made: HashMap<Id, Value>,
+    built: HashMap<Id, Value>,
     /// Numbers of keys, equal for equal keys. A key that is named often is compared once.
     numbers: HashMap<Id, usize>,
     by_text: HashMap<String, usize>,
@@ -179,7 +179,7 @@ impl<'a> Values<'a> {
         Values {
             graph,
             tensors,
-            made: HashMap::new(),
+            built: HashMap::new(),
             numbers: HashMap::new(),
             by_text: HashMap::new(),
         }
@@ -187,7 +187,7 @@ impl<'a> Values<'a> {
 
     /// The value of a node.
     pub(super) fn of(&mut self, id: Id) -> Result<Value, Fault> {
-        if let Some(value) = self.made.get(&id) {
+        if let Some(value) = self.built.get(&id) {
             return Ok(value.clone());
         }
         let node = self.graph.node(id);
@@ -213,7 +213,7 @@ impl<'a> Values<'a> {
                 None => return Err(format!("{} is no value", kind(other)).into()),
             },
         };
-        self.made.insert(id, found.clone());
+        self.built.insert(id, found.clone());
         Ok(found)
     }
 

@@ -36,8 +36,8 @@ pub(super) fn varied(op: &Op, operands: &[&Array], seed: u64) -> Option<Vec<Arra
         // Weights and their gradients are operands of products and have the dtype of the other operand.
         Op::AttentionGrad(_) => unit(operands[0].dtype()),
         Op::Pointwise(Pointwise(Pw::Maximum | Pw::Minimum | Pw::Fmax | Pw::Fmin)) => {
-            let turned = operands.iter().rev().map(|a| (*a).clone());
-            return (seed % 2 == 1).then(|| turned.collect());
+            let reversed = operands.iter().rev().map(|a| (*a).clone());
+            return (seed % 2 == 1).then(|| reversed.collect());
         }
         _ => return None,
     };

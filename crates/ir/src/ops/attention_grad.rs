@@ -82,12 +82,12 @@ impl AttentionGrad {
         let (q, k, v, g) = (q?, k?, v?, g?);
         let mut perm: Axes = (0..r).collect();
         perm.swap(r - 2, r - 1);
-        let turned = |b: &mut B, x: &B::Value| b.permute(x, &perm);
+        let transposed = |b: &mut B, x: &B::Value| b.permute(x, &perm);
         let product = |b: &mut B, x: B::Value, y: B::Value| b.op(super::MatMul {}, &[x, y]);
         let dropped = self.of.drop(b, &weights, others)?;
-        let weights_t = turned(b, &dropped)?;
+        let weights_t = transposed(b, &dropped)?;
         let dv = product(b, weights_t, g.clone())?;
-        let v_t = turned(b, &v)?;
+        let v_t = transposed(b, &v)?;
         let dw = product(b, g, v_t)?;
         let dw = self.of.drop(b, &dw, others)?;
         let shares = b.pointwise(Pw::Mul, &[weights.clone(), dw.clone()])?;
@@ -101,7 +101,7 @@ impl AttentionGrad {
         let ds = b.pointwise(Pw::Mul, &[weights, ds])?;
         let scale = b.scalar_like(self.of.scale.as_f64(), &ds)?;
         let ds = b.pointwise(Pw::Mul, &[ds, scale])?;
-        let ds_t = turned(b, &ds)?;
+        let ds_t = transposed(b, &ds)?;
         let dq = product(b, ds, k)?;
         let dk = product(b, ds_t, q)?;
         let flat = |b: &mut B, x: B::Value| {

@@ -42,6 +42,6 @@ impl OpDef for Constant {
     }
 
     fn cost(&self) -> Cost {
-        Cost::Made
+        Cost::Generated
     }
 }

@@ -27,7 +27,7 @@ impl OpDef for Full {
     }
 
     fn cost(&self) -> Cost {
-        Cost::Made
+        Cost::Generated
     }
 
     fn has_sizes(&self) -> bool {

@@ -23,7 +23,7 @@ impl OpDef for Iota {
     }
 
     fn cost(&self) -> Cost {
-        Cost::Made
+        Cost::Generated
     }
 
     fn has_sizes(&self) -> bool {

@@ -24,7 +24,7 @@ impl OpDef for Numel {
     }
 
     fn cost(&self) -> Cost {
-        Cost::Made
+        Cost::Generated
     }
 
     fn has_sizes(&self) -> bool {

@@ -45,7 +45,7 @@ impl OpDef for Random {
     }
 
     fn cost(&self) -> Cost {
-        Cost::Made
+        Cost::Generated
     }
 
     fn has_sizes(&self) -> bool {

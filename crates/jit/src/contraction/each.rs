@@ -17,7 +17,7 @@ use kiln_kernel::sums::Lane;
 
 /// A tile of positions by columns.
 #[derive(Clone, Debug)]
-pub struct Each {
+pub struct Depthwise {
     /// The tile: its rows are positions, its taps those of a line. It does not describe A.
     pub tile: Tile,
     /// The distances from row to row, and from tap to tap, in positions.
@@ -49,7 +49,7 @@ fn held_taps(level: Features, taps: u32) -> u8 {
 /// Returns the largest number of rows of a tile. Beside the accumulators, registers hold weights, two elements, for
 /// integers also a product that is still to be added, and with VEX the mask of the last vector. More rows than the
 /// limit make code longer but not faster.
-pub fn most_each_rows(level: Features, dtype: DType, taps: u32) -> u8 {
+pub fn most_depthwise_rows(level: Features, dtype: DType, taps: u32) -> u8 {
     let registers = if level.width() == Features::AVX512 {
         32
     } else {
@@ -58,7 +58,7 @@ pub fn most_each_rows(level: Features, dtype: DType, taps: u32) -> u8 {
     (registers - held_taps(level, taps) - 2 - u8::from(!dtype.is_float())).min(16)
 }
 
-impl Each {
+impl Depthwise {
     /// Returns the instruction that multiplies. If A has fewer bits than integer accumulators, it multiplies pairs of
     /// i16 whose second elements are zero.
     pub(super) fn instruction(&self) -> Instruction {

@@ -5,7 +5,7 @@ mod tiles;
 use super::epilogue::RegisterEpilogue;
 use super::tile::Tile;
 use crate::emission::Target;
-use crate::emission::lines::{Key, LaneLocation, Lines, Pinned, Places, Tail};
+use crate::emission::lines::{Key, LaneLocation, Lines, Locations, Pinned, Tail};
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bugs::bug;
 use kiln_plan::schedule::{VECTORS, lanes};
@@ -131,13 +131,13 @@ impl Emitter<'_> {
     /// Returns a register for an element of A; the free ones are used in rotation.
     fn number(&mut self) -> Vreg {
         let first = (self.tile.rows.count + 1) * self.vectors;
-        let free = self.asm.registers() - first - self.vector_masks() - self.by.beside;
+        let free = self.asm.registers() - first - self.vector_masks() - self.by.extra_registers;
         self.turn = (self.turn + 1) % free.max(1);
         Vreg(first + self.turn)
     }
 
     /// Returns a register for a product with an element.
-    fn product_beside(&mut self, number: Vreg) -> Vreg {
+    fn product_register(&mut self, number: Vreg) -> Vreg {
         let next = self.number();
         if next == number { self.number() } else { next }
     }
@@ -192,7 +192,7 @@ impl Emitter<'_> {
     /// True if the epilogue keeps an address in this register, or the stack frame.
     pub(super) fn is_for_work(&self, r: Gpr) -> bool {
         let finish = self.tile.finish.as_ref();
-        finish.is_some_and(|f| ROWS.iter().take(f.places.len()).any(|b| *b == r) || r == FRAME)
+        finish.is_some_and(|f| ROWS.iter().take(f.locations.len()).any(|b| *b == r) || r == FRAME)
     }
 
     pub(super) fn prepare_tail(&mut self) {
@@ -327,7 +327,7 @@ impl Emitter<'_> {
             let to = self.value(vector);
             let next = bug("a panel is read twice", vector, |v| v % VECTORS as u8);
             let from = at.plus(self.tile.right_vector(next) as i32);
-            match self.tile.right.halves {
+            match self.tile.right.half_dtype {
                 Some(half) => self.load_wide(to, from, half, false),
                 None => self.load(to, from, partial),
             }
@@ -352,7 +352,7 @@ impl Emitter<'_> {
                 let (sum, value) = (self.sum(row, vector), self.value(vector));
                 // The last product may overwrite the element.
                 let product = match self.by.has_product && vector + 1 < self.vectors {
-                    true => self.product_beside(number),
+                    true => self.product_register(number),
                     false => number,
                 };
                 self.add_product(self.by, sum, [number, value], product);
@@ -379,13 +379,13 @@ impl Emitter<'_> {
             Products::Widened(op, widen) => {
                 // The second terms first, as VDPBF16PS does.
                 for bits in [16u8, 0] {
-                    let halves = [self.kept(0), self.kept(1)];
-                    for (half, pair) in halves.into_iter().zip([number, value]) {
+                    let half_dtype = [self.kept(0), self.kept(1)];
+                    for (half, pair) in half_dtype.into_iter().zip([number, value]) {
                         self.asm.op(op::VPSRLD, width, (half, pair, bits));
                         self.asm.op(op::VPMOVDW, width, (half, half));
                         self.asm.op(widen, width, (half, half));
                     }
-                    self.asm.op(op, width, (to, halves[0], halves[1]));
+                    self.asm.op(op, width, (to, half_dtype[0], half_dtype[1]));
                 }
             }
             Products::Tiles(_) => panic!("{by:?} in vectors"),
@@ -463,12 +463,12 @@ struct Sums<'a> {
     walked: Option<Gpr>,
 }
 
-impl Places for Sums<'_> {
-    fn place(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
+impl Locations for Sums<'_> {
+    fn location(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
         let Key::Access(access) = key else {
             panic!("{key:?} behind a product");
         };
-        let Some(place) = &self.finish.places[usize::from(access)] else {
+        let Some(location) = &self.finish.locations[usize::from(access)] else {
             return self.sums;
         };
         let base = match ROWS.get(usize::from(access)) {
@@ -478,12 +478,13 @@ impl Places for Sums<'_> {
                 AT
             }
         };
-        let at = (self.row * place.row + self.column / 4 * place.column) * place.size as i64;
+        let at =
+            (self.row * location.row + self.column / 4 * location.column) * location.size as i64;
         let at = Mem::at(base).plus(at as i32);
-        match (place.column, self.walked) {
+        match (location.column, self.walked) {
             (0, _) => LaneLocation::Splat(at),
             (_, None) => LaneLocation::Vector(at),
-            (_, Some(columns)) => LaneLocation::Vector(at.index(columns, place.size as u8)),
+            (_, Some(columns)) => LaneLocation::Vector(at.index(columns, location.size as u8)),
         }
     }
 }
@@ -511,7 +512,7 @@ impl Emitter<'_> {
             self.asm.op(op::VMOVUPS_STORE, self.width, (to, Vreg(sum)));
             free.push(Vreg(sum));
         }
-        let place = |sum: Vreg| match sum.0 < kept {
+        let location = |sum: Vreg| match sum.0 < kept {
             true => LaneLocation::Register {
                 at: [sum; 2],
                 last: false,
@@ -519,7 +520,7 @@ impl Emitter<'_> {
             false => LaneLocation::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),
         };
         self.asm.mov(RIGHT, Mem::at(CALL).plus(24));
-        self.finish_sums(finish, &lines, free, place);
+        self.finish_sums(finish, &lines, free, location);
         self.asm.mov(Gpr::RSP, FRAME);
     }
 
@@ -540,10 +541,10 @@ impl Emitter<'_> {
         finish: &RegisterEpilogue,
         lines: &Lines,
         mut free: Vec<Vreg>,
-        place: impl Fn(Vreg) -> LaneLocation,
+        location: impl Fn(Vreg) -> LaneLocation,
     ) {
         let bytes = self.width.bytes() as i32;
-        for (i, r) in ROWS.iter().enumerate().take(finish.places.len()) {
+        for (i, r) in ROWS.iter().enumerate().take(finish.locations.len()) {
             if *r != FRAME && Some(*r) != self.walked {
                 self.asm.mov(*r, Mem::at(RIGHT).plus(8 * i as i32));
             }
@@ -565,8 +566,8 @@ impl Emitter<'_> {
         for row in 0..self.tile.rows.count {
             for vector in 0..self.vectors {
                 let sum = self.sum(row, vector);
-                let at = place(sum);
-                let mut places = Sums {
+                let at = location(sum);
+                let mut locations = Sums {
                     finish,
                     sums: at,
                     row: bug(
@@ -581,7 +582,7 @@ impl Emitter<'_> {
                 let stack = Mem::at(Gpr::RSP);
                 lines.emit(
                     &mut self.asm,
-                    &mut places,
+                    &mut locations,
                     (&free, stack),
                     &Pinned::default(),
                     tail,

@@ -27,7 +27,7 @@ impl Accesses {
     /// Makes the addresses of an epilogue, if there is one.
     #[inline]
     pub fn of(finish: Option<&RegisterEpilogue>, args: &[*mut u8]) -> Accesses {
-        let place = |place: &Option<BodyAccess>| match place {
+        let location = |location: &Option<BodyAccess>| match location {
             None => (std::ptr::null_mut(), [0; 2]),
             Some(p) => {
                 let bytes = |n: i64| n as isize * p.size as isize;
@@ -37,10 +37,13 @@ impl Accesses {
                 )
             }
         };
-        let first: SmallVec<[(*mut u8, [isize; 2]); 8]> =
-            finish.iter().flat_map(|f| &f.places).map(place).collect();
+        let first: SmallVec<[(*mut u8, [isize; 2]); 8]> = finish
+            .iter()
+            .flat_map(|f| &f.locations)
+            .map(location)
+            .collect();
         Accesses {
-            at: first.iter().map(|place| place.0).collect(),
+            at: first.iter().map(|location| location.0).collect(),
             first,
         }
     }
@@ -61,7 +64,7 @@ pub struct RegisterEpilogue {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) body: Body,
     /// The place of each access of the body; `None` for the accumulators themselves.
-    pub(super) places: Vec<Option<BodyAccess>>,
+    pub(super) locations: Vec<Option<BodyAccess>>,
     /// All that emitted code depends on.
     key: Vec<u8>,
 }
@@ -130,7 +133,7 @@ impl RegisterEpilogue {
                 |c: &Inst| matches!(c, Inst::Store { access, .. } if usize::from(*access) == i);
             body.code.iter().any(by)
         };
-        let place = |(i, access): (usize, &BoundAccess)| -> Option<Option<BodyAccess>> {
+        let location = |(i, access): (usize, &BoundAccess)| -> Option<Option<BodyAccess>> {
             if access.arg == Some(raw) {
                 let single = matches!(body.dtypes[i], DType::F32 | DType::I32);
                 let sums = single && !is_written(i);
@@ -147,23 +150,27 @@ impl RegisterEpilogue {
                 column,
             }))
         };
-        let places = bound.accesses.iter().take(program.accesses.len());
-        let places: Vec<Option<BodyAccess>> =
-            places.enumerate().map(place).collect::<Option<_>>()?;
+        let locations = bound.accesses.iter().take(program.accesses.len());
+        let locations: Vec<Option<BodyAccess>> =
+            locations.enumerate().map(location).collect::<Option<_>>()?;
         // The check that it can be emitted at all.
         RegisterEpilogue::lines(&body, target)?;
         let mut key = body.key(target);
-        for place in &places {
-            let place = place.as_ref().map_or([-1, -1], |p| [p.row, p.column]);
-            place.iter().for_each(|n| key.extend(n.to_le_bytes()));
+        for location in &locations {
+            let location = location.as_ref().map_or([-1, -1], |p| [p.row, p.column]);
+            location.iter().for_each(|n| key.extend(n.to_le_bytes()));
         }
         let near = |p: &BodyAccess| {
             p.row
                 .checked_mul(32 * p.size as i64)
                 .is_some_and(|n| n.abs() < 1 << 30)
         };
-        let all_near = places.iter().flatten().all(near);
-        all_near.then_some(RegisterEpilogue { body, places, key })
+        let all_near = locations.iter().flatten().all(near);
+        all_near.then_some(RegisterEpilogue {
+            body,
+            locations,
+            key,
+        })
     }
 
     /// Always `None`: code is never emitted here.
@@ -181,7 +188,7 @@ impl RegisterEpilogue {
     /// Returns the largest stride of an access from row to row, in bytes.
     pub(super) fn farthest_row(&self) -> i64 {
         let far = |p: &BodyAccess| p.row.saturating_abs().saturating_mul(p.size as i64);
-        self.places.iter().flatten().map(far).max().unwrap_or(0)
+        self.locations.iter().flatten().map(far).max().unwrap_or(0)
     }
 }
 

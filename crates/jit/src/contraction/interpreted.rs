@@ -15,7 +15,7 @@ thread_local! {
 pub struct Lists {
     /// The number of taps, and of accesses of the epilogue.
     pub taps: usize,
-    pub places: usize,
+    pub locations: usize,
     /// True if A is a list of lines and a list of padding, each up to a zero.
     pub lines: bool,
 }
@@ -32,10 +32,10 @@ pub fn tile(code: &[u8], tile: &Call) -> bool {
     }
     let lists = LISTS.with_borrow(|all| all[&code.as_ptr()]);
     let list = |at: *const u8, n: usize| (at, 8 * n, false);
-    let mut beside = vec![
+    let mut extra_registers = vec![
         (std::ptr::from_ref(tile).cast(), size_of::<Call>(), false),
         list(tile.taps.cast(), lists.taps),
-        list(tile.finish.cast(), lists.places),
+        list(tile.finish.cast(), lists.locations),
     ];
     if lists.lines {
         let all = tile.left.cast::<usize>();
@@ -47,7 +47,7 @@ pub fn tile(code: &[u8], tile: &Call) -> bool {
             }
             n += 1;
         }
-        beside.push(list(tile.left, n));
+        extra_registers.push(list(tile.left, n));
     }
-    call(code, &[std::ptr::from_ref(tile) as u64], &beside)
+    call(code, &[std::ptr::from_ref(tile) as u64], &extra_registers)
 }

@@ -1,6 +1,6 @@
 //! Kernels made from descriptions.
 
-use super::each::Each;
+use super::each::Depthwise;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use super::emit::emit;
 use super::epilogue::RegisterEpilogue;
@@ -48,7 +48,7 @@ pub enum Kernel {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     Emitted(Arc<kiln_x86::Code>),
     Portable(Arc<Tile>),
-    PortableEach(Arc<Each>),
+    PortableDepthwise(Arc<Depthwise>),
     PortableTransform(Arc<Transform>),
 }
 
@@ -72,7 +72,7 @@ impl Kernel {
     ///
     /// # Errors
     /// As [`Kernel::of`].
-    pub fn of_each(each: Each) -> Result<Kernel> {
+    pub fn of_depthwise(each: Depthwise) -> Result<Kernel> {
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         if each.is_emitted()
             && let Some(code) = cache::code(
@@ -84,7 +84,7 @@ impl Kernel {
             return Ok(emitted(code, &each.tile.finish, 0, true));
         }
         portable_without(&each.tile.finish)?;
-        Ok(Kernel::PortableEach(Arc::new(each)))
+        Ok(Kernel::PortableDepthwise(Arc::new(each)))
     }
 
     /// Returns the kernel of a transform, of the square at `left` to `out`.
@@ -131,9 +131,9 @@ impl Kernel {
             }
             // SAFETY: the caller's.
             Kernel::PortableTransform(t) => unsafe { transform::run(t, call) },
-            Kernel::PortableEach(each) => {
+            Kernel::PortableDepthwise(each) => {
                 // SAFETY: the caller's; the instruction determines the element type.
-                unsafe { by_terms!(each.instruction(), Each::run, each, call) }
+                unsafe { by_terms!(each.instruction(), Depthwise::run, each, call) }
             }
         }
     }
@@ -153,7 +153,7 @@ fn emitted(
         code.bytes(),
         super::interpreted::Lists {
             taps: if taps > 1 { taps as usize } else { 0 },
-            places: finish.as_ref().map_or(0, |f| f.places.len()),
+            locations: finish.as_ref().map_or(0, |f| f.locations.len()),
             lines,
         },
     );

@@ -18,7 +18,7 @@ pub mod tests;
 mod tile;
 mod transform;
 
-pub use each::{Each, most_each_rows};
+pub use each::{Depthwise, most_depthwise_rows};
 pub use epilogue::{Accesses, RegisterEpilogue};
 pub use kernel::{Kernel, Kernels};
 pub use product::{Matrix, Right, TERMS, multiply, multiply_as, pack, pack_panels, shape};

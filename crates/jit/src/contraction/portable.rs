@@ -36,8 +36,8 @@ pub(super) fn add<T: Lane>(sum: T, x: T, y: T) -> T {
 /// `sum + x · y` of pairs of f16 or bf16, the second ones first.
 #[inline(always)]
 pub(super) fn add_pair<H: Mem<Raw = u16, C = f32>>(sum: f32, x: f32, y: f32) -> f32 {
-    let halves = |x: f32| [16, 0].map(|at| H::load((x.to_bits() >> at) as u16));
-    let ([x2, x1], [y2, y1]) = (halves(x), halves(y));
+    let half_dtype = |x: f32| [16, 0].map(|at| H::load((x.to_bits() >> at) as u16));
+    let ([x2, x1], [y2, y1]) = (half_dtype(x), half_dtype(y));
     add(add(sum, x2, y2), x1, y1)
 }
 
@@ -142,7 +142,7 @@ unsafe fn block<T: Lane>(
             });
             for step in 0..tile.steps as isize {
                 let mut values = [T::ZERO; COLUMNS];
-                match (tile.right.halves, columns) {
+                match (tile.right.half_dtype, columns) {
                     (Some(half), _) => {
                         let values = values.iter_mut().enumerate().take(columns);
                         values.for_each(|(j, value)| *value = element(half, right, j));

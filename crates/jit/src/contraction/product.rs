@@ -56,7 +56,7 @@ pub enum Right<T> {
 
 impl<T> Right<T> {
     /// Returns the part from a step of K and a column on; a panel must start there.
-    pub fn behind(self, term: i64, column: i64) -> Right<T> {
+    pub fn part_from(self, term: i64, column: i64) -> Right<T> {
         let at = |(x, row, col): Matrix<T>| {
             let x = x.wrapping_offset((term * row + column * col) as isize);
             (x, row, col)
@@ -148,7 +148,7 @@ pub unsafe fn multiply_as<T: Lane>(
                     cut.run(
                         (out, pitch),
                         at(left, row, from),
-                        right.behind(from, 0),
+                        right.part_from(from, 0),
                         copies,
                     )?;
                 }
@@ -225,7 +225,7 @@ impl Blocking {
             let columns = self.columns.min(self.n - column);
             // SAFETY: the caller's; the panel lies within the matrix.
             let (panel, step, padded) = unsafe {
-                let panel = right.behind(0, column);
+                let panel = right.part_from(0, column);
                 self.panel(panel, columns, &mut copies.right)?
             };
             let tile = |count: i64| Tile {

@@ -62,13 +62,13 @@ pub(super) fn stored<T: Whole>(numbers: &[T], dtype: DType) -> (*const u8, Vec<T
         DType::F16 => f16::from_f64(x.value()).to_bits(),
         _ => bf16::from_f64(x.value()).to_bits(),
     };
-    let halves: Vec<u16> = numbers.iter().map(to).collect();
-    let mut memory = vec![T::ZERO; (2 * halves.len()).div_ceil(size_of::<T>())];
+    let half_dtype: Vec<u16> = numbers.iter().map(to).collect();
+    let mut memory = vec![T::ZERO; (2 * half_dtype.len()).div_ceil(size_of::<T>())];
     // SAFETY: there is room for the 16-bit elements.
     unsafe {
         let end = memory.as_mut_ptr_range().end.cast::<u16>();
-        let at = end.sub(halves.len());
-        at.copy_from_nonoverlapping(halves.as_ptr(), halves.len());
+        let at = end.sub(half_dtype.len());
+        at.copy_from_nonoverlapping(half_dtype.as_ptr(), half_dtype.len());
         (at.cast::<u8>().cast_const(), memory)
     }
 }
@@ -194,9 +194,9 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let b: Vec<T> = rng.numbers(((taps * steps).max(1) - 1) * right + behind);
     let before: Vec<T> = rng.numbers((last + 1) * out + 7);
     let mut c = before.clone();
-    let halves = [None, Some(DType::F16), Some(DType::BF16)][rng.below(3)];
-    let halves = halves.filter(|_| T::DTYPE == DType::F32 && padded);
-    let of = halves.unwrap_or(T::DTYPE);
+    let half_dtype = [None, Some(DType::F16), Some(DType::BF16)][rng.below(3)];
+    let half_dtype = half_dtype.filter(|_| T::DTYPE == DType::F32 && padded);
+    let of = half_dtype.unwrap_or(T::DTYPE);
     let (b_at, b_memory) = stored(&b, of);
     let tile = Tile {
         level,
@@ -207,7 +207,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
         right: RightSide {
             step: (right * of.size()) as i64,
             padded,
-            halves,
+            half_dtype,
             panel: match several {
                 true => (panel * of.size()) as i64,
                 false => 0,
@@ -357,7 +357,7 @@ pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
         inner: vec![],
         serial: 0,
         schedule: Schedule::Lanes,
-        cut: Default::default(),
+        sizes: Default::default(),
         args: vec![
             arg(false),
             arg(false),

@@ -52,7 +52,7 @@ pub struct RightSide {
     pub padded: bool,
     /// The 16-bit float dtype of B, if it is not what is multiplied: elements are widened as they are loaded, in whole
     /// vectors.
-    pub halves: Option<DType>,
+    pub half_dtype: Option<DType>,
     /// The distance of its panels of [`VECTORS`] vectors each, if it has several; otherwise 0.
     pub panel: i64,
     /// The distance at which more of B is prefetched, for later tiles; 0 for no prefetch.
@@ -65,7 +65,7 @@ impl RightSide {
         RightSide {
             step,
             padded: false,
-            halves: None,
+            half_dtype: None,
             panel: 0,
             ahead: 0,
         }
@@ -233,7 +233,7 @@ impl Tile {
         let mut key = flags.to_vec();
         key.extend(self.level.bits().to_le_bytes());
         key.extend(switches);
-        key.push(right.halves.map_or(u8::MAX, |half| half as u8));
+        key.push(right.half_dtype.map_or(u8::MAX, |half| half as u8));
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
         key.extend(self.finish.iter().flat_map(|f| f.key()));
@@ -242,7 +242,10 @@ impl Tile {
 
     /// Returns the size of a lane of B in bytes.
     pub(super) fn right_size(&self) -> usize {
-        self.right.halves.unwrap_or(self.instruction.sums).size()
+        self.right
+            .half_dtype
+            .unwrap_or(self.instruction.sums)
+            .size()
     }
 
     /// Returns the offset of a vector of a step of B from the first.
@@ -287,8 +290,9 @@ impl Tile {
         let fits = |n: i64| i32::try_from(n).is_ok();
         let [left, result] = self.rows.farthest();
         let farthest = result.max(self.strip[1].saturating_abs());
-        let places = (self.finish.iter()).all(|f| fits(farthest.saturating_mul(f.farthest_row())));
-        places
+        let locations =
+            (self.finish.iter()).all(|f| fits(farthest.saturating_mul(f.farthest_row())));
+        locations
             && fits(left.saturating_add(8i64.saturating_mul(self.step.saturating_abs())))
             && fits(steps.saturating_mul(self.step))
             && fits(self.right.ahead)

@@ -53,7 +53,7 @@ impl Transform {
             !near(rows.saturating_mul(p.row.saturating_mul(p.size as i64)))
         };
         let finishes = self.finish.as_ref().is_none_or(|finish| {
-            finish.places.len() <= POINTERS && !finish.places.iter().flatten().any(far)
+            finish.locations.len() <= POINTERS && !finish.locations.iter().flatten().any(far)
         });
         let is_x86 = cfg!(all(target_arch = "x86_64", not(portable), unix));
         is_x86 && self.level != Features::BASELINE && all_near && finishes

@@ -61,10 +61,10 @@ pub fn code(
 /// feature `disassembly`. Errors are ignored, because code also runs without a dump.
 fn dump(name: &str, code: &[u8]) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let Some(place) = std::env::var_os("KILN_DUMP").filter(|p| !p.is_empty()) else {
+    let Some(location) = std::env::var_os("KILN_DUMP").filter(|p| !p.is_empty()) else {
         return;
     };
-    let folder = Path::new(&place).join("code");
+    let folder = Path::new(&location).join("code");
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let slug: String = name.chars().map(plain).collect();
     let (process, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

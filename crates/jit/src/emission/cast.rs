@@ -30,7 +30,7 @@ pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<V
 /// Returns the bits of a bf16, in the low half of each lane. If the number was widened from a bf16, these are its bits.
 pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
     let width = ir.width();
-    if let Some((made, Some(16), [Some(Src::Virt(bits)), None, None])) = ir.made_by(x)
+    if let Some((made, Some(16), [Some(Src::Virt(bits)), None, None])) = ir.definition(x)
         && made.name == op::VPSLLD.name
     {
         return bits;
@@ -157,7 +157,7 @@ impl Clamp {
     /// Returns the clamp of a number to a dtype's range. If its producer already clamps or rounds it, that is merged.
     fn of(ir: &Ir, mut x: Src, (mut low, mut high): (f64, f64)) -> Clamp {
         let mut nearest = false;
-        while let Some((op, immediate, [Some(a), b, None])) = ir.made_by(x) {
+        while let Some((op, immediate, [Some(a), b, None])) = ir.definition(x) {
             let is_whole = |n: f64| n.fract() == 0.0;
             let end = ir.number(false, a).filter(|n| !n.is_nan());
             match (op.name, end, b) {
@@ -213,8 +213,8 @@ fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
             // inverted.
             let (limit, zero, ones) = (ir.f32(2_147_483_648.0), ir.i32(0), ir.i32(-1));
             let large = ir.compare(false, Cmp::Ge, x, limit);
-            let turned = ir.op2(op::VPXOR, cut, ones);
-            let kept = ir.select(false, large, turned, cut);
+            let flipped = ir.op2(op::VPXOR, cut, ones);
+            let kept = ir.select(false, large, flipped, cut);
             let nan = ir.compare(false, Cmp::Unordered, x, x);
             ir.select(false, nan, zero, kept)
         }
@@ -276,8 +276,8 @@ fn to_i64(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
             let limit = ir.f64(9_223_372_036_854_775_808.0);
             let (zero, ones) = (ir.i64(0), ir.i64(-1));
             let large = ir.compare(true, Cmp::Ge, x, limit);
-            let turned = ir.op2(op::VPXOR, cut, ones);
-            let kept = ir.select(true, large, turned, cut);
+            let flipped = ir.op2(op::VPXOR, cut, ones);
+            let kept = ir.select(true, large, flipped, cut);
             let nan = ir.compare(true, Cmp::Unordered, x, x);
             ir.select(true, nan, zero, kept).into()
         }));

@@ -4,7 +4,7 @@
 //! farthest is spilled.
 
 use super::ir::{Constant, Do, Form, Ir, Key, Src, Step, Virt};
-use super::places::{LaneLocation, Places, Tail};
+use super::locations::{LaneLocation, Locations, Tail};
 use super::pressure::uses;
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Asm, Mask, Mem, Operand, Operands, Vreg, Width, op};
@@ -25,7 +25,7 @@ pub(super) enum At {
 pub(super) struct Emit<'a, P> {
     pub ir: &'a Ir,
     pub asm: &'a mut Asm,
-    pub places: &'a mut P,
+    pub locations: &'a mut P,
     pub tail: Option<Tail>,
     /// The spill area.
     pub stack: Mem,
@@ -44,7 +44,7 @@ pub(super) struct Emit<'a, P> {
     free_slots: Vec<u32>,
     /// The registers that only the current step uses; and the value that it produces, once that has a register.
     pub(super) temporary: Vec<Vreg>,
-    made: Option<Virt>,
+    defined: Option<Virt>,
 }
 
 /// Operands in a list.
@@ -75,11 +75,11 @@ pub(super) fn load_constant(asm: &mut Asm, c: &Constant, width: Width, to: Vreg)
     }
 }
 
-impl<'a, P: Places> Emit<'a, P> {
+impl<'a, P: Locations> Emit<'a, P> {
     pub(super) fn new(
         ir: &'a Ir,
         asm: &'a mut Asm,
-        places: &'a mut P,
+        locations: &'a mut P,
         free: &[Vreg],
         stack: Mem,
         pinned: &'a [Option<Vreg>],
@@ -88,7 +88,7 @@ impl<'a, P: Places> Emit<'a, P> {
         Emit {
             ir,
             asm,
-            places,
+            locations,
             tail,
             stack,
             pinned,
@@ -101,7 +101,7 @@ impl<'a, P: Places> Emit<'a, P> {
             slots: 0,
             free_slots: vec![],
             temporary: vec![],
-            made: None,
+            defined: None,
         }
     }
 
@@ -126,14 +126,14 @@ impl<'a, P: Places> Emit<'a, P> {
             self.step(i as u32, step);
             let temporary = std::mem::take(&mut self.temporary);
             self.free.extend(temporary);
-            self.made = None;
+            self.defined = None;
         }
     }
 
     /// Returns the place of an operand, for the group of lanes that a step belongs to.
     pub(super) fn find(&mut self, key: Key, step: &Step) -> LaneLocation {
-        self.places.turn(usize::from(step.group));
-        self.places.place(self.asm, key)
+        self.locations.turn(usize::from(step.group));
+        self.locations.location(self.asm, key)
     }
 
     pub(super) fn full(&self) -> Width {
@@ -161,10 +161,10 @@ impl<'a, P: Places> Emit<'a, P> {
         if let Some(r) = self.free.pop() {
             return r;
         }
-        let made = bug("what is made goes to the stack", self.made, |_| None);
+        let defined = bug("what is made goes to the stack", self.defined, |_| None);
         let stays = |v: usize| {
             let v = Virt(v as u32);
-            busy.contains(&Some(Src::Virt(v))) || made == Some(v)
+            busy.contains(&Some(Src::Virt(v))) || defined == Some(v)
         };
         let candidates = (0..self.at.len())
             .filter(|v| matches!(self.at[*v], At::Vector(_)) && !self.borrowed[*v] && !stays(*v));
@@ -333,7 +333,7 @@ impl<'a, P: Places> Emit<'a, P> {
             }
             _ => self.take(now, busy),
         };
-        self.place(to, r);
+        self.location(to, r);
         r
     }
 
@@ -342,9 +342,9 @@ impl<'a, P: Places> Emit<'a, P> {
         !self.at.contains(&At::Vector(r))
     }
 
-    pub(super) fn place(&mut self, to: Virt, r: Vreg) {
+    pub(super) fn location(&mut self, to: Virt, r: Vreg) {
         self.at[to.0 as usize] = At::Vector(r);
-        self.made = Some(to);
+        self.defined = Some(to);
         if self.uses[to.0 as usize].is_empty() {
             self.release(to);
         }
@@ -450,7 +450,7 @@ impl<'a, P: Places> Emit<'a, P> {
     }
 
     fn load(&mut self, key: Key, form: Form, step: &Step, now: u32) {
-        let mut place = self.find(key, step);
+        let mut location = self.find(key, step);
         let Some(to) = step.to else {
             panic!("a load for nothing");
         };
@@ -458,11 +458,11 @@ impl<'a, P: Places> Emit<'a, P> {
             let slot = self.new_slot();
             let (at, bytes) = (self.slot(slot), self.vector(bytes));
             self.asm.op(op::VMOVSD_STORE, Width::X, (at, bytes));
-            place = LaneLocation::Vector(self.places.moved(self.asm, key, at));
+            location = LaneLocation::Vector(self.locations.moved(self.asm, key, at));
             self.free_slots.push(slot);
             self.end(step, now);
         }
-        if let LaneLocation::Register { at, last } = place {
+        if let LaneLocation::Register { at, last } = location {
             self.at[to.0 as usize] = At::Vector(at[part(form)]);
             self.borrowed[to.0 as usize] = !last;
             return;
@@ -470,19 +470,19 @@ impl<'a, P: Places> Emit<'a, P> {
         if form == Form::Bits {
             let k = self.mask_result(step, now);
             let r = self.temporary(now, &[]);
-            self.load_bits(place, k, r);
+            self.load_bits(location, k, r);
             return;
         }
         let r = self.result(to, now, &[]);
-        self.load_vector(place, form, r, now);
+        self.load_vector(location, form, r, now);
     }
 
     fn store(&mut self, key: Key, form: Form, step: &Step, now: u32) {
         let Some(value) = step.from[0] else {
             panic!("a store of nothing");
         };
-        let place = self.find(key, step);
-        if let LaneLocation::Register { at, .. } = place {
+        let location = self.find(key, step);
+        if let LaneLocation::Register { at, .. } = location {
             let from = self.register(value, now, &step.from);
             let to = at[part(form)];
             if from != to {
@@ -492,10 +492,10 @@ impl<'a, P: Places> Emit<'a, P> {
         } else if form == Form::Bits {
             let k = self.mask_source(step, 0);
             let r = self.temporary(now, &step.from);
-            self.store_bits(place, k, r);
+            self.store_bits(location, k, r);
         } else {
             let from = self.register(value, now, &step.from);
-            self.store_vector(place, form, from, now, &step.from);
+            self.store_vector(location, form, from, now, &step.from);
         }
         self.end(step, now);
     }

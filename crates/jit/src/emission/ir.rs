@@ -153,7 +153,7 @@ impl Ir {
     }
 
     /// Returns the instruction that computes a value, with its immediate and its sources.
-    pub(super) fn made_by(&self, x: Src) -> Option<(Op, Option<u8>, [Option<Src>; 3])> {
+    pub(super) fn definition(&self, x: Src) -> Option<(Op, Option<u8>, [Option<Src>; 3])> {
         let Src::Virt(v) = x else { return None };
         let step = self.steps.iter().rev().find(|s| s.to == Some(v))?;
         match step.what {

@@ -6,15 +6,15 @@
 //!
 //! A caller that emits a loop around them, or puts them after a product, makes [`Lines`] of the list. It gets the
 //! number of registers that they [need](Lines::needs) and the bytes of [stack](Lines::stack). Then it emits them, with
-//! [`Places`] for accesses, and for registers of the program that come from elsewhere.
+//! [`Locations`] for accesses, and for registers of the program that come from elsewhere.
 
 use super::Target;
 use super::cast;
 use super::emit::{Emit, load_constant};
 pub use super::ir::Key;
 use super::ir::{Cmp, Form, Ir, Src, Virt};
+pub use super::locations::{LaneLocation, Locations, Run, Tail};
 use super::native;
-pub use super::places::{LaneLocation, Places, Run, Tail};
 use super::pressure::{constant_uses, pressure};
 use super::primitive::{binary, select, unary};
 pub use super::value::NotEmitted;
@@ -149,7 +149,7 @@ impl Lines {
     pub fn emit(
         &self,
         asm: &mut Asm,
-        places: &mut impl Places,
+        locations: &mut impl Locations,
         (free, stack): (&[Vreg], Mem),
         pinned: &Pinned,
         tail: Option<Tail>,
@@ -160,7 +160,7 @@ impl Lines {
         } else {
             &pinned.0
         };
-        Emit::new(&self.ir, asm, places, free, stack, pinned, tail).run();
+        Emit::new(&self.ir, asm, locations, free, stack, pinned, tail).run();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::emit::{Emit, part};
 use super::ir::{Form, Key, Src, Step};
-use super::places::{LaneLocation, Places, Tail};
+use super::locations::{LaneLocation, Locations, Tail};
 use kiln_x86::{Condition, Gpr, Mask, MaskOp, Mem, Op, Vreg, Width, op};
 
 /// Returns the byte offset of part `p` of a form in a group of lanes.
@@ -14,7 +14,7 @@ fn offset(form: Form, full: Width) -> i32 {
     }
 }
 
-impl<P: Places> Emit<'_, P> {
+impl<P: Locations> Emit<'_, P> {
     fn width(&self) -> Width {
         self.ir.target.width()
     }
@@ -43,9 +43,9 @@ impl<P: Places> Emit<'_, P> {
     }
 
     /// Loads elements in the given form from memory into a register.
-    pub(super) fn load_vector(&mut self, place: LaneLocation, form: Form, to: Vreg, now: u32) {
+    pub(super) fn load_vector(&mut self, location: LaneLocation, form: Form, to: Vreg, now: u32) {
         let full = self.width();
-        let from = match place {
+        let from = match location {
             LaneLocation::Splat(m) => return self.load_splat(m, form, to),
             LaneLocation::Lanes { first, plus } => return self.load_lanes(first, plus, form, to),
             LaneLocation::Vector(m) | LaneLocation::Stream(m) => m.plus(offset(form, full)),
@@ -187,8 +187,8 @@ impl<P: Places> Emit<'_, P> {
     }
 
     /// Loads bytes as a mask of those that are not 0; `r` is a temporary register.
-    pub(super) fn load_bits(&mut self, place: LaneLocation, to: Mask, r: Vreg) {
-        match (place, self.tail) {
+    pub(super) fn load_bits(&mut self, location: LaneLocation, to: Mask, r: Vreg) {
+        match (location, self.tail) {
             (LaneLocation::Splat(m), _) => self.asm.op(op::VPBROADCASTB, Width::X, (r, m)),
             (LaneLocation::Vector(m) | LaneLocation::Stream(m), Some(Tail::Bits { low, .. })) => {
                 self.asm.masked(op::VMOVDQU8, Width::X, (low, true), (r, m));
@@ -204,8 +204,8 @@ impl<P: Places> Emit<'_, P> {
     }
 
     /// Stores a mask as bytes of 0 and 1.
-    pub(super) fn store_bits(&mut self, place: LaneLocation, from: Mask, r: Vreg) {
-        let (LaneLocation::Vector(m) | LaneLocation::Stream(m)) = place else {
+    pub(super) fn store_bits(&mut self, location: LaneLocation, from: Mask, r: Vreg) {
+        let (LaneLocation::Vector(m) | LaneLocation::Stream(m)) = location else {
             panic!("bytes are stored side by side");
         };
         let ones = self.asm.constant(&[1; 16]);
@@ -223,17 +223,17 @@ impl<P: Places> Emit<'_, P> {
     /// Stores a register as elements in memory.
     pub(super) fn store_vector(
         &mut self,
-        place: LaneLocation,
+        location: LaneLocation,
         form: Form,
         from: Vreg,
         now: u32,
         busy: &[Option<Src>],
     ) {
         let full = self.width();
-        let (to, stream) = match place {
+        let (to, stream) = match location {
             LaneLocation::Vector(m) => (m, false),
             LaneLocation::Stream(m) => (m, true),
-            place => panic!("a store to {place:?}"),
+            location => panic!("a store to {location:?}"),
         };
         let to = to.plus(offset(form, full));
         let upper = part(form) == 1;

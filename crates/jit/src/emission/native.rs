@@ -5,7 +5,7 @@
 
 use super::emit::Emit;
 use super::ir::{Do, Ir, Src, Step, Virt};
-use super::places::{Places, Tail};
+use super::locations::{Locations, Tail};
 use super::step::{Function, Native};
 use super::value::{Value, in_registers, is_wide};
 use kiln_base::prim::{self, Binary, RandomKind, Unary};
@@ -71,14 +71,14 @@ unsafe fn slot<T>(slots: *mut u8, n: usize) -> *mut T {
 unsafe extern "sysv64" fn unary<T: Elem>(
     slots: *mut u8,
     count: u64,
-    told: u64,
+    parameters: u64,
     _: *const Position,
     _: u64,
     _: u64,
 ) -> u64 {
-    let told = FunctionCall::of(told);
-    let op = Unary::ALL[usize::from(told.what)];
-    for i in 0..told.lanes(count).1 {
+    let parameters = FunctionCall::of(parameters);
+    let op = Unary::ALL[usize::from(parameters.what)];
+    for i in 0..parameters.lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
         unsafe { *slot::<T>(slots, 0).add(i) = T::unary(op, *slot::<T>(slots, 1).add(i)) }
     }
@@ -88,14 +88,14 @@ unsafe extern "sysv64" fn unary<T: Elem>(
 unsafe extern "sysv64" fn binary<T: Elem>(
     slots: *mut u8,
     count: u64,
-    told: u64,
+    parameters: u64,
     ctx: *const Position,
     lane: u64,
     _: u64,
 ) -> u64 {
-    let told = FunctionCall::of(told);
-    let op = Binary::ALL[usize::from(told.what)];
-    let (first, lanes) = told.lanes(count);
+    let parameters = FunctionCall::of(parameters);
+    let op = Binary::ALL[usize::from(parameters.what)];
+    let (first, lanes) = parameters.lanes(count);
     for i in 0..lanes {
         // SAFETY: a slot has room for the lanes of a group; a division is called with the context of the run.
         unsafe {
@@ -103,7 +103,7 @@ unsafe extern "sysv64" fn binary<T: Elem>(
             let y = T::binary(op, x, *slot::<T>(slots, 2).add(i));
             *slot::<T>(slots, 0).add(i) = y.unwrap_or_else(|| {
                 (*ctx).fail(
-                    told.site,
+                    parameters.site,
                     lane as usize + first + i,
                     x.number().int(DType::I64),
                     0,
@@ -118,7 +118,7 @@ unsafe extern "sysv64" fn binary<T: Elem>(
 unsafe extern "sysv64" fn cast<S: Elem, D: Element, const UNSIGNED: bool>(
     slots: *mut u8,
     count: u64,
-    told: u64,
+    parameters: u64,
     _: *const Position,
     _: u64,
     _: u64,
@@ -126,7 +126,7 @@ unsafe extern "sysv64" fn cast<S: Elem, D: Element, const UNSIGNED: bool>(
 where
     D::C: Elem,
 {
-    for i in 0..FunctionCall::of(told).lanes(count).1 {
+    for i in 0..FunctionCall::of(parameters).lanes(count).1 {
         // SAFETY: a slot has room for the lanes of a group.
         unsafe {
             let x = *slot::<S>(slots, 1).add(i);
@@ -140,7 +140,7 @@ where
 unsafe extern "sysv64" fn random(
     slots: *mut u8,
     count: u64,
-    told: u64,
+    parameters: u64,
     _: *const Position,
     _: u64,
     _: u64,
@@ -163,11 +163,11 @@ unsafe extern "sysv64" fn random(
         }
     }
     use RandomKind::{Bits, Normal, Uniform};
-    let told = FunctionCall::of(told);
-    let lanes = told.lanes(count).1;
+    let parameters = FunctionCall::of(parameters);
+    let lanes = parameters.lanes(count).1;
     // SAFETY: the caller's.
     unsafe {
-        match RandomKind::ALL[usize::from(told.what)] {
+        match RandomKind::ALL[usize::from(parameters.what)] {
             Bits => of(slots, lanes, Bits, prim::random_bits),
             Uniform => of(slots, lanes, Uniform, prim::random_uniform_f64),
             Normal => of(slots, lanes, Normal, prim::random_normal_f64),
@@ -180,19 +180,19 @@ unsafe extern "sysv64" fn random(
 unsafe extern "sysv64" fn report(
     slots: *mut u8,
     count: u64,
-    told: u64,
+    parameters: u64,
     ctx: *const Position,
     lane: u64,
     _: u64,
 ) -> u64 {
-    let told = FunctionCall::of(told);
-    let (first, lanes) = told.lanes(count);
+    let parameters = FunctionCall::of(parameters);
+    let (first, lanes) = parameters.lanes(count);
     for i in 0..lanes {
         // SAFETY: a slot has room for the lanes of a group; the context is that of the run.
         unsafe {
             let (index, extent) = (*slot::<i64>(slots, 1).add(i), *slot::<i64>(slots, 2).add(i));
             if index as u64 >= extent as u64 {
-                (*ctx).fail(told.site, lane as usize + first + i, index, extent);
+                (*ctx).fail(parameters.site, lane as usize + first + i, index, extent);
             }
         }
     }
@@ -202,19 +202,19 @@ unsafe extern "sysv64" fn report(
 /// Adds a call for each half of a group if an operand or the result has 64 bits per lane, otherwise one call.
 fn call(
     ir: &mut Ir,
-    (f, told): (Function, FunctionCall),
+    (f, parameters): (Function, FunctionCall),
     reports: bool,
     ty: Compute,
     from: &[Value],
     asks: Option<Virt>,
 ) -> Value {
-    let halves = is_wide(ty) || from.iter().any(|v| is_wide(v.ty));
-    let lanes = ir.target.lanes() / if halves { 2 } else { 1 };
+    let has_two_registers = is_wide(ty) || from.iter().any(|v| is_wide(v.ty));
+    let lanes = ir.target.lanes() / if has_two_registers { 2 } else { 1 };
     let mut of = |upper: bool| {
-        let told = FunctionCall {
+        let parameters = FunctionCall {
             upper,
             lanes: lanes as u8,
-            ..told
+            ..parameters
         };
         let mut list = [None; 3];
         for (to, v) in list.iter_mut().zip(from) {
@@ -235,11 +235,11 @@ fn call(
         kiln_kernel::interpreted::calls(unsafe {
             std::mem::transmute::<Function, kiln_x86_interpreter::Function>(f)
         });
-        let (told, asks) = (told.bits(), asks.is_some());
+        let (parameters, asks) = (parameters.bits(), asks.is_some());
         ir.push(
             Do::Call(Native {
                 f,
-                told,
+                parameters,
                 reports,
                 asks,
             }),
@@ -248,7 +248,7 @@ fn call(
         )
     };
     let low = of(false);
-    if !halves {
+    if !has_two_registers {
         return Value::one(ty, low);
     }
     let high = of(true);
@@ -271,32 +271,40 @@ const NOTHING: FunctionCall = FunctionCall {
 /// Adds a primitive on one value, lane by lane.
 pub(super) fn unary_of(ir: &mut Ir, op: Unary, a: Value) -> Value {
     let f = with_compute!(a.ty, T => unary::<T> as Function);
-    let told = FunctionCall {
+    let parameters = FunctionCall {
         what: op as u8,
         ..NOTHING
     };
-    call(ir, (f, told), false, a.ty, &[a], None)
+    call(ir, (f, parameters), false, a.ty, &[a], None)
 }
 
 /// Adds the same on f32, called only if any lane of a mask is set; otherwise the result is arbitrary.
 pub(super) fn unary_where(ir: &mut Ir, op: Unary, a: Value, mask: Virt) -> Src {
-    let told = FunctionCall {
+    let parameters = FunctionCall {
         what: op as u8,
         ..NOTHING
     };
-    call(ir, (unary::<f32>, told), false, a.ty, &[a], Some(mask)).parts[0]
+    call(
+        ir,
+        (unary::<f32>, parameters),
+        false,
+        a.ty,
+        &[a],
+        Some(mask),
+    )
+    .parts[0]
 }
 
 /// Adds a primitive on two values, lane by lane; a division of integers by 0 is reported.
 pub(super) fn binary_of(ir: &mut Ir, op: Binary, [a, b]: [Value; 2], site: u32) -> Value {
     let f = with_compute!(a.ty, T => binary::<T> as Function);
     let reports = op.divides() && !a.ty.is_float();
-    let told = FunctionCall {
+    let parameters = FunctionCall {
         what: op as u8,
         site,
         ..NOTHING
     };
-    call(ir, (f, told), reports, a.ty, &[a, b], None)
+    call(ir, (f, parameters), reports, a.ty, &[a, b], None)
 }
 
 /// Adds a conversion, lane by lane, of a value that is not a mask.
@@ -310,17 +318,24 @@ pub(super) fn cast_of(ir: &mut Ir, a: Value, from: DType, to: DType) -> Value {
 
 /// Adds random numbers of 64 bits, from seeds and positions.
 pub(super) fn random_of(ir: &mut Ir, kind: RandomKind, ty: Compute, from: [Value; 2]) -> Value {
-    let told = FunctionCall {
+    let parameters = FunctionCall {
         what: kind as u8,
         ..NOTHING
     };
-    call(ir, (random, told), false, ty, &from, None)
+    call(ir, (random, parameters), false, ty, &from, None)
 }
 
 /// Adds the report of the lanes of a mask, whose index is not below an extent.
 pub(super) fn check(ir: &mut Ir, from: [Value; 2], outside: Virt, site: u32) {
-    let told = FunctionCall { site, ..NOTHING };
-    call(ir, (report, told), true, Compute::I64, &from, Some(outside));
+    let parameters = FunctionCall { site, ..NOTHING };
+    call(
+        ir,
+        (report, parameters),
+        true,
+        Compute::I64,
+        &from,
+        Some(outside),
+    );
 }
 
 /// The general registers that a function may change.
@@ -336,7 +351,7 @@ const CHANGED: [Gpr; 9] = [
     Gpr::R11,
 ];
 
-impl<P: Places> Emit<'_, P> {
+impl<P: Locations> Emit<'_, P> {
     /// Emits a call.
     pub(super) fn call(&mut self, native: Native, step: &Step, now: u32) {
         let busy = &step.from;
@@ -351,9 +366,9 @@ impl<P: Places> Emit<'_, P> {
         });
         self.end(step, now);
         let result = step.to.map(|to| self.result(to, now, busy));
-        self.places.turn(usize::from(step.group));
+        self.locations.turn(usize::from(step.group));
         let run = if native.reports {
-            self.places.run()
+            self.locations.run()
         } else {
             None
         };
@@ -409,7 +424,7 @@ impl<P: Places> Emit<'_, P> {
                 asm.lea(Gpr::RSI, Mem::at(lanes).plus(COUNT as i32))
             }
         }
-        asm.mov_number(Gpr::RDX, native.told as i64);
+        asm.mov_number(Gpr::RDX, native.parameters as i64);
         asm.mov(Gpr::RDI, Gpr::RSP);
         asm.mov_number(Gpr::RAX, native.f as usize as i64);
         asm.zero_upper();

@@ -2,11 +2,11 @@
 
 use super::emit::{At, Emit, load_constant};
 use super::ir::{Constant, Src, Step};
-use super::places::{Places, Tail};
+use super::locations::{Locations, Tail};
 use kiln_base::prim::Reduction;
 use kiln_x86::{Op, Vreg, Width, op};
 
-impl<P: Places> Emit<'_, P> {
+impl<P: Locations> Emit<'_, P> {
     /// Returns the register of a result that overwrites `source`: the register of `source`, if this is its last use.
     pub(super) fn over(&mut self, source: Src, others: &[Src], step: &Step, now: u32) -> Vreg {
         let Some(to) = step.to else {
@@ -45,7 +45,7 @@ impl<P: Places> Emit<'_, P> {
                 self.release(*v);
             }
         }
-        self.place(to, r);
+        self.location(to, r);
         r
     }
 

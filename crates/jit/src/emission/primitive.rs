@@ -189,8 +189,8 @@ fn int_unary(ir: &mut Ir, what: Unary, a: Value) -> Result<Value, NotEmitted> {
         Abs if ir.target.evex => each(ir, ty, |ir, p| ir.op1(op::VPABSQ, a.parts[p])),
         Abs => each(ir, ty, |ir, p| {
             let sign = ir.op2(op::VPCMPGTQ, zero, a.parts[p]);
-            let turned = ir.op2(op::VPXOR, a.parts[p], sign);
-            ir.op2(op::VPSUBQ, turned, sign)
+            let flipped = ir.op2(op::VPXOR, a.parts[p], sign);
+            ir.op2(op::VPSUBQ, flipped, sign)
         }),
         Not => {
             let ones = ir.i32(-1);

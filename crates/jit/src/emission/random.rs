@@ -59,7 +59,7 @@ pub(super) fn normal(ir: &mut Ir, seed: Value, position: Value) -> Value {
         in_registers(ir, position.parts),
     );
     let (width, one) = (ir.width(), ir.i64(1));
-    let halves = [0, 1].map(|p| {
+    let words_of = [0, 1].map(|p| {
         let block = ir.op1_of(op::VPSRLQ, width, Some(1), positions[p]);
         let [w0, w1, w2, w3] = words(ir, block, seeds[p], 2);
         let which = ir.op2(op::VPAND, positions[p], one);
@@ -69,14 +69,14 @@ pub(super) fn normal(ir: &mut Ir, seed: Value, position: Value) -> Value {
             ir.select(true, second, w3, w1),
         ]
     });
-    let [first, second] = [0, 1].map(|n| ir.low_halves(halves[0][n], halves[1][n]));
+    let [first, second] = [0, 1].map(|n| ir.low_halves(words_of[0][n], words_of[1][n]));
     let (one, scale) = (ir.f32(1.0), ir.f32(1.0 / (1u32 << 31) as f32));
     let u = ir.op1_of(op::VPSRLD, width, Some(1), first);
     let u = ir.op1(op::VCVTDQ2PS, u);
     let u = ir.op2(op::VADDPS, u, one);
     let u = ir.op2(op::VMULPS, u, scale);
-    let (unit, turn) = (unit(ir, second), ir.f32(TAU));
-    let angle = ir.op2(op::VMULPS, unit, turn);
+    let (unit, full_turn) = (unit(ir, second), ir.f32(TAU));
+    let angle = ir.op2(op::VMULPS, unit, full_turn);
     Value::one(Compute::F32, math::polar(ir, u, angle))
 }
 

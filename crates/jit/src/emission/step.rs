@@ -138,7 +138,7 @@ pub(super) type Function =
 pub(super) struct Native {
     pub f: Function,
     /// The parameters of the function.
-    pub told: u64,
+    pub parameters: u64,
     /// True if it reports data errors.
     pub reports: bool,
     /// True if it is called only if any lane of the last source, a mask, is set.

@@ -43,7 +43,7 @@ fn jobs_share_their_first_run() {
                 }
             }));
         }
-        pool.together(&mut jobs);
+        pool.run_concurrently(&mut jobs);
         drop(jobs);
         assert!(lock(&order).iter().copied().eq(0..sizes.len()));
         for (j, (hits, parts)) in hits.iter().zip(sizes).enumerate() {
@@ -51,7 +51,7 @@ fn jobs_share_their_first_run() {
         }
     }
     let panics = catch_unwind(AssertUnwindSafe(|| {
-        pool.together(&mut [Box::new(|| pool.run(4, |i| assert!(i != 2, "part two")))]);
+        pool.run_concurrently(&mut [Box::new(|| pool.run(4, |i| assert!(i != 2, "part two")))]);
     }));
     assert!(panics.is_err());
     let sum = AtomicUsize::new(0);

@@ -7,13 +7,13 @@ use kiln_base::DType;
 
 /// Widens f16, or else bf16, to f32.
 pub fn widen(level: Features, dtype: DType, from: &[u16], to: &mut [f32]) {
-    let halves = Halves { dtype, from, to };
+    let halves = HalfFloats { dtype, from, to };
     // SAFETY: the machine has the level.
     unsafe { compiled::<Widen, _>(level)(halves) }
 }
 
 /// The 16-bit floats to widen, and as many f32 to write.
-struct Halves<'a> {
+struct HalfFloats<'a> {
     dtype: DType,
     from: &'a [u16],
     to: &'a mut [f32],
@@ -21,9 +21,9 @@ struct Halves<'a> {
 
 /// The kernel that widens 16-bit floats to f32.
 struct Widen;
-impl Kernel<Halves<'_>> for Widen {
+impl Kernel<HalfFloats<'_>> for Widen {
     #[inline(always)]
-    unsafe fn run<I: Isa>(Halves { dtype, from, to }: Halves<'_>) {
+    unsafe fn run<I: Isa>(HalfFloats { dtype, from, to }: HalfFloats<'_>) {
         if dtype != DType::F16 {
             for (to, from) in to.iter_mut().zip(from) {
                 *to = f32::from_bits(u32::from(*from) << 16);

@@ -1,22 +1,22 @@
 //! Rematerialises forward values in the backward pass, for `checkpoint`.
 
 use super::edge::{CustomRule, Edge, GradNode, Leaf};
-use crate::node::{Handle, Node, Operand, State, serial};
+use crate::node::{Handle, Node, NodeState, Operand, serial};
 use crate::postorder::{Key, postorder};
 use crate::recorder::Recorder;
 use crate::{Error, ErrorKind};
 use hashbrown::HashMap;
-use kiln_autodiff::{Observer, Problem, Rule, Step, StepOutput};
+use kiln_autodiff::{BackwardStep, Observer, Problem, Rule, StepOutput};
 use kiln_ir::{Builder, OpError, ops};
 use smallvec::SmallVec;
 use std::convert::Infallible;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Runs `f` on `given`. The gradients of its results are computed from `given` alone: they record `f`'s operations
+/// Runs `f` on `function_operands`. The gradients of its results are computed from `function_operands` alone: they record `f`'s operations
 /// again.
 pub fn again<T>(
-    given: &[Handle],
+    function_operands: &[Handle],
     loc: &'static Location<'static>,
     f: impl FnOnce(&[Handle]) -> (T, Vec<Handle>),
 ) -> (T, Vec<Handle>) {
@@ -28,14 +28,14 @@ pub fn again<T>(
         }
         t
     };
-    let leaves: Vec<Handle> = given.iter().map(leaf).collect();
+    let leaves: Vec<Handle> = function_operands.iter().map(leaf).collect();
     let (result, outputs) = f(&leaves);
     if outputs.iter().any(|t| t.error().is_some()) {
         return (result, outputs);
     }
     let mut region = Region {
         start,
-        given: given.to_vec(),
+        function_operands: function_operands.to_vec(),
         entries: Vec::new(),
         known: HashMap::new(),
         frontier: Vec::new(),
@@ -43,7 +43,7 @@ pub fn again<T>(
     };
     for (own, outer) in leaves
         .iter()
-        .zip(given)
+        .zip(function_operands)
         .filter(|(own, _)| own.edge.is_some())
     {
         let at = region.frontier.len();
@@ -111,7 +111,7 @@ struct Region {
     /// Nodes with smaller serial numbers existed before.
     start: u64,
     /// The function's operands.
-    given: Vec<Handle>,
+    function_operands: Vec<Handle>,
     /// Operands before users.
     entries: Vec<Entry>,
     /// The known destinations, by the keys of edges; the key of an entry is that of its whole node.
@@ -160,7 +160,7 @@ impl Region {
                     inputs: inputs
                         .map(|(o, e)| (o.clone(), self.source(e).unwrap_or(Source::None)))
                         .collect(),
-                    node: saved.held.node().clone(),
+                    node: saved.node.node().clone(),
                     custom: saved.custom,
                 };
                 let at = Known::Entry(self.entries.len());
@@ -213,12 +213,12 @@ impl Region {
         let device = self.frontier.first().and_then(|t| t.node.device);
         let mut b = Recorder::new(self.loc, "checkpoint", device);
         let mut again = Again::new(self, &mut b, seeds.iter().map(|(_, g)| g))?;
-        let leaf = |_: &Handle| Step {
+        let leaf = |_: &Handle| BackwardStep {
             rule: Rule::Leaf,
             inputs: SmallVec::new(),
             outputs: SmallVec::new(),
         };
-        let mut steps: Vec<Step<'_, Handle>> = self.frontier.iter().map(leaf).collect();
+        let mut steps: Vec<BackwardStep<'_, Handle>> = self.frontier.iter().map(leaf).collect();
         for entry in &self.entries {
             let mut inputs = SmallVec::new();
             for (operand, source) in &entry.inputs {
@@ -239,7 +239,7 @@ impl Region {
                 Some(f) => Rule::Custom(&**f),
                 None => Rule::Op(&entry.node.op),
             };
-            steps.push(Step {
+            steps.push(BackwardStep {
                 rule,
                 inputs,
                 outputs,
@@ -268,13 +268,18 @@ impl<'a> Again<'a> {
         b: &mut Recorder,
         cotangents: impl Iterator<Item = &'t Handle>,
     ) -> Result<Again<'a>, OpError> {
-        let mut operands = region.given.clone();
+        let mut operands = region.function_operands.clone();
         operands.extend(cotangents.cloned());
         let behind = b.emit(ops::Barrier { detach: false }.into(), &operands)?;
         let entry = |e: &'a Entry| (Key::whole(&e.node), e);
         Ok(Again {
             region,
-            map: region.given.iter().map(Handle::key).zip(behind).collect(),
+            map: region
+                .function_operands
+                .iter()
+                .map(Handle::key)
+                .zip(behind)
+                .collect(),
             entries: region.entries.iter().map(entry).collect(),
         })
     }
@@ -286,7 +291,7 @@ impl<'a> Again<'a> {
             }
             let node = &operand.node;
             let inputs = match &*node.state() {
-                State::Lazy { inputs, .. } if node.serial >= self.region.start => {
+                NodeState::Lazy { inputs, .. } if node.serial >= self.region.start => {
                     Some(inputs.clone())
                 }
                 _ => None,

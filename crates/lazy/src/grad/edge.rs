@@ -175,7 +175,7 @@ pub struct GradNode {
 #[derive(Clone)]
 pub struct Saved {
     /// The node whose values are the outputs.
-    pub held: SavedNode,
+    pub node: SavedNode,
     /// A user's function; the derivative of the node's op where `None`.
     pub custom: Option<Arc<CustomRule>>,
     /// The operands, and the destinations of their gradients.
@@ -248,7 +248,7 @@ impl GradNode {
             loc,
             called,
             saved: Mutex::new(Some(Saved {
-                held: SavedNode::new(node),
+                node: SavedNode::new(node),
                 custom,
                 inputs: inputs.iter().map(operand).collect(),
             })),

@@ -5,7 +5,7 @@ use crate::node::{Handle, Node};
 use crate::postorder::{Key, postorder};
 use crate::{Error, ErrorKind, Result};
 use hashbrown::HashMap;
-use kiln_autodiff::{Custom, Rule, Step, StepOutput};
+use kiln_autodiff::{BackwardStep, Custom, Rule, StepOutput};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Walk {
             known: HashMap::new(),
         };
         let computed = |saved: &Saved| {
-            let node = saved.held.node();
+            let node = saved.node.node();
             (0..node.facts.len() as u32).all(|output| node.ready(output).is_some())
         };
         for t in tensors {
@@ -109,7 +109,7 @@ impl Walk {
 
     /// The steps for [`kiln_autodiff::backward`]; with `live`, values keep their edges so that the
     /// derivatives can be differentiated again.
-    pub fn steps(&self, live: bool) -> Vec<Step<'_, Handle>> {
+    pub fn steps(&self, live: bool) -> Vec<BackwardStep<'_, Handle>> {
         let with = |mut t: Handle, edge: &Edge| {
             if live {
                 t.edge = edge.clone();
@@ -128,23 +128,23 @@ impl Walk {
         &'a self,
         custom: impl Fn(&'a CustomRule) -> &'a Custom<'a, V>,
         value: impl Fn(&Arc<Node>, u32, &Edge) -> V,
-    ) -> Vec<Step<'a, V>> {
+    ) -> Vec<BackwardStep<'a, V>> {
         let step = |entry: &'a Entry| match entry {
-            Entry::Leaf(_) | Entry::End => Step {
+            Entry::Leaf(_) | Entry::End => BackwardStep {
                 rule: Rule::Leaf,
                 inputs: SmallVec::new(),
                 outputs: SmallVec::new(),
             },
-            Entry::Node(node, saved) => Step {
+            Entry::Node(node, saved) => BackwardStep {
                 rule: match &saved.custom {
-                    None => Rule::Op(&saved.held.node().op),
+                    None => Rule::Op(&saved.node.node().op),
                     Some(f) => Rule::Custom(custom(&**f)),
                 },
                 inputs: (saved.inputs.iter())
                     .map(|(o, edge)| (value(&o.node, o.output, edge), self.place(edge)))
                     .collect(),
                 outputs: (0..node.facts.len() as u32)
-                    .map(|o| value(saved.held.node(), o, &Edge::Node(node.clone(), o)))
+                    .map(|o| value(saved.node.node(), o, &Edge::Node(node.clone(), o)))
                     .collect(),
             },
         };

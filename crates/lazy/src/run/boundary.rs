@@ -1,7 +1,7 @@
 //! Bounds the number of unrealised nodes that a thread holds.
 
 use super::read::{OnFailure, realize_with};
-use crate::node::{Node, State};
+use crate::node::{Node, NodeState};
 use crate::postorder::Key;
 use crate::{Error, Handle, Result, body, scope};
 use hashbrown::HashSet;
@@ -84,8 +84,8 @@ fn realize_held(
     // Nodes without handles are kept for derivatives alone.
     nodes.retain(|n| match n.upgrade().filter(|n| is_held(n) && is_lazy(n)) {
         Some(n) => {
-            let told = n.told.load(Ordering::Relaxed);
-            if !told && !apart.contains(&Key::of(&n, 0)) {
+            let reported = n.reported.load(Ordering::Relaxed);
+            if !reported && !apart.contains(&Key::of(&n, 0)) {
                 held.push(Handle::output_of(&n, 0));
             }
             true
@@ -118,5 +118,5 @@ fn is_held(node: &Node) -> bool {
 }
 
 fn is_lazy(node: &Node) -> bool {
-    matches!(*node.state(), State::Lazy { .. })
+    matches!(*node.state(), NodeState::Lazy { .. })
 }

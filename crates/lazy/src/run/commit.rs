@@ -26,7 +26,7 @@
 use super::gather::Gather;
 use super::outcome::{Storing, Watched};
 use crate::cell::{Busy, Cell};
-use crate::node::{Node, State};
+use crate::node::{Node, NodeState};
 use kiln_plan::Site;
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
@@ -113,7 +113,7 @@ impl Running {
             still().taken += 1;
         }
         for donor in &donors {
-            *donor.leaf.state() = State::Donated;
+            *donor.leaf.state() = NodeState::Donated;
             donate[donor.input] = true;
         }
         Running {
@@ -183,7 +183,7 @@ impl Drop for Running {
         if self.is_whole {
             for Donor { input, leaf } in &self.donors {
                 let old = SmallVec::from_elem(self.inputs[*input].clone(), 1);
-                *leaf.state() = State::Ready(old);
+                *leaf.state() = NodeState::Ready(old);
             }
         }
         let mut turns = still();

@@ -60,7 +60,7 @@ pub fn run_error_with(
     e: RunError,
     gather: &Gather,
     loc: &'static Location<'static>,
-    given: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
+    placeholder_value: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
 ) -> Error {
     let text = e.to_string();
     match e {
@@ -68,7 +68,7 @@ pub fn run_error_with(
             let node = node as usize;
             let error = outcome::data_error(&e, &gather.called(node), gather.loc(node));
             match gather.about(node) {
-                Some(about) => about.complete(error, &e, about.argument(), given),
+                Some(about) => about.complete(error, &e, about.argument(), placeholder_value),
                 None => error,
             }
         }
@@ -79,11 +79,11 @@ pub fn run_error_with(
             node,
             size,
             value,
-            given,
+            symbols,
             ..
         } => {
             let node = node as usize;
-            let text = format!("needs {size} to be at least 0, and it is {value} for {given}");
+            let text = format!("needs {size} to be at least 0, and it is {value} for {symbols}");
             Error::new(ErrorKind::Op, &gather.called(node), text, gather.loc(node))
         }
         RunError::Cancelled => Error::new(ErrorKind::Cancelled, "run", text, loc),

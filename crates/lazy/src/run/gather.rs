@@ -1,6 +1,6 @@
 //! From handles to a flat recording: everything that a set of values needs, operands before users.
 
-use crate::node::{About, Handle, Node, Operand, State, input_op, structure_hash};
+use crate::node::{About, Handle, Node, NodeState, Operand, input_op, structure_hash};
 use crate::postorder::{Key, postorder};
 use crate::{Device, Error, ErrorKind, Result};
 use hashbrown::HashMap;
@@ -104,9 +104,9 @@ impl Gather {
             }
             // Another run may compute it between the first visit and the last.
             let buffer = match &*operand.node.state() {
-                State::Ready(values) => values.get(operand.output as usize).cloned(),
-                State::Placeholder => None,
-                State::Lazy { kept, inputs, .. } => match kept.get(operand.output as usize) {
+                NodeState::Ready(values) => values.get(operand.output as usize).cloned(),
+                NodeState::Placeholder => None,
+                NodeState::Lazy { kept, inputs, .. } => match kept.get(operand.output as usize) {
                     Some(Some(buffer)) => Some(buffer.clone()),
                     _ if is_last => return self.computed(&operand.node, inputs).map(|()| false),
                     _ => {
@@ -114,10 +114,10 @@ impl Gather {
                         return Ok(true);
                     }
                 },
-                State::Donated => return Err(Missing::Donated),
-                State::Poisoned => return Err(lost(&operand.node)),
+                NodeState::Donated => return Err(Missing::Donated),
+                NodeState::Poisoned => return Err(lost(&operand.node)),
             };
-            self.given(operand, buffer);
+            self.add_input(operand, buffer);
             Ok(false)
         })?;
         self.find(&root).ok_or_else(|| lost(&root.node))
@@ -130,7 +130,7 @@ impl Gather {
     }
 
     /// Adds an input.
-    fn given(&mut self, operand: &Operand, buffer: Option<Buffer>) {
+    fn add_input(&mut self, operand: &Operand, buffer: Option<Buffer>) {
         let node = &operand.node;
         let entry = self.entries.len();
         let value = NodeId(entry as u32).value();

@@ -3,7 +3,7 @@
 use super::gather::Gather;
 use super::reference::{array, evaluate_reference};
 use crate::Error;
-use crate::node::{About, Handle, Node, Operand, State};
+use crate::node::{About, Handle, Node, NodeState, Operand};
 use kiln_base::DType;
 use kiln_runtime::{Buffer, Error as RunError};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ impl About {
         })
     }
 
-    /// The error of a run, completed with everything known; `given` returns the values of placeholders.
+    /// The error of a run, completed with everything known; `placeholder_value` returns the values of placeholders.
     pub fn complete(
         &self,
         error: Error,
         run: &RunError,
         argument: Option<Operand>,
-        given: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
+        placeholder_value: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
     ) -> Error {
         let mut error = match self.requirement {
             Some(text) => error.with_message(text),
@@ -32,7 +32,7 @@ impl About {
         };
         if let (Some((name, ..)), Some(argument), RunError::Data { index, bound, .. }) =
             (&self.index, argument, run)
-            && let Some(place) = place(name, &argument, *index, *bound, given)
+            && let Some(place) = place(name, &argument, *index, *bound, placeholder_value)
         {
             error = error.with_note(place);
         }
@@ -49,9 +49,9 @@ fn place(
     argument: &Operand,
     index: i64,
     bound: i64,
-    given: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
+    placeholder_value: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
 ) -> Option<String> {
-    let values = values(argument, given)?;
+    let values = values(argument, placeholder_value)?;
     let shape: Vec<usize> = values.shape().iter().map(|d| *d as usize).collect();
     let array = array(&values).ok()?;
     let elements = array.ints()?;
@@ -77,13 +77,16 @@ fn place(
 }
 
 /// The integers of an argument: known ones, or those that take little work to compute.
-fn values(argument: &Operand, given: &dyn Fn(&Arc<Node>) -> Option<Buffer>) -> Option<Buffer> {
+fn values(
+    argument: &Operand,
+    placeholder_value: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
+) -> Option<Buffer> {
     /// The maximum number of elements that are computed for an error.
     const MOST: i64 = 1 << 20;
     if let Some(known) = argument
         .node
         .ready(argument.output)
-        .or_else(|| given(&argument.node))
+        .or_else(|| placeholder_value(&argument.node))
     {
         return Some(known);
     }
@@ -93,7 +96,7 @@ fn values(argument: &Operand, given: &dyn Fn(&Arc<Node>) -> Option<Buffer>) -> O
     let little = gather.entries.iter().all(|e| {
         let sizes = e.node.facts.iter().map(|f| f.numel().as_const());
         let small = sizes.sum::<Option<i64>>().is_some_and(|n| n <= MOST);
-        let known = !matches!(*e.node.state(), State::Placeholder);
+        let known = !matches!(*e.node.state(), NodeState::Placeholder);
         small && known && (e.is_input || e.node.op.is_cheap())
     });
     let t = (little && t.dtype() != DType::Bool).then_some(t)?;

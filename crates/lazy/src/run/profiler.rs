@@ -175,7 +175,7 @@ fn kernel_event(
             .find(|k| !k.prepared && k.step == step)
     };
     let first = at(event.step);
-    let rest = (event.step + 1..).map_while(|s| at(s).filter(|k| k.joined));
+    let rest = (event.step + 1..).map_while(|s| at(s).filter(|k| k.concurrent));
     let all: Vec<&KernelInfo> = first.into_iter().chain(rest).collect();
     let name = first.map_or("kernel", |k| &k.name);
     let sum = |of: &dyn Fn(&KernelInfo) -> i64| all.iter().map(|k| of(k) as f64).sum();

@@ -9,7 +9,7 @@ use super::wanted::{Wanted, is_product};
 use super::{anomaly, outcome, profiler};
 use crate::cell::Busy;
 use crate::grad::needs::{Needed, needed};
-use crate::node::{Node, Recording, State};
+use crate::node::{Node, NodeState, Recording};
 use crate::{Device, Error, ErrorKind, Handle, Result, warning};
 use hashbrown::HashSet;
 use kiln_base::{DType, Loc, Scalar};
@@ -172,10 +172,10 @@ fn drawn(value: &Handle) -> Option<bool> {
             continue;
         }
         match (&node.op, &*node.state()) {
-            (Op::Input(input), State::Ready(_)) if input.role == Role::RandomKey => {
+            (Op::Input(input), NodeState::Ready(_)) if input.role == Role::RandomKey => {
                 is_random = true;
             }
-            (op, State::Lazy { inputs, .. }) if !is_product(op) => {
+            (op, NodeState::Lazy { inputs, .. }) if !is_product(op) => {
                 stack.extend(inputs.iter().map(|operand| operand.node.clone()));
             }
             _ => return None,
@@ -448,9 +448,9 @@ impl Run {
 
 /// Makes a value of a node available. Once all of a node's values are there, its operands are released: they are in
 /// the state that is returned.
-fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<State> {
+fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<NodeState> {
     let mut state = node.state();
-    let State::Lazy { kept, .. } = &mut *state else {
+    let NodeState::Lazy { kept, .. } = &mut *state else {
         return None;
     };
     kept.resize(node.facts.len(), None);
@@ -459,7 +459,7 @@ fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<State> {
         return None;
     }
     let values = kept.drain(..).flatten().collect();
-    Some(std::mem::replace(&mut *state, State::Ready(values)))
+    Some(std::mem::replace(&mut *state, NodeState::Ready(values)))
 }
 
 #[cfg(test)]

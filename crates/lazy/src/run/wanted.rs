@@ -7,7 +7,7 @@ use super::gather::{Gather, Missing};
 use crate::Handle;
 use crate::cell::Busy;
 use crate::grad::needs::Needed;
-use crate::node::State;
+use crate::node::NodeState;
 use hashbrown::{HashMap, HashSet};
 use kiln_ir::{Op, Output, Target, Value};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ impl Wanted {
         let mut held = Vec::new();
         for (i, entry) in self.gather.entries.iter().enumerate() {
             // A node that another run computed meanwhile has released its operands.
-            let is_lazy = still.is_none() || matches!(*entry.node.state(), State::Lazy { .. });
+            let is_lazy = still.is_none() || matches!(*entry.node.state(), NodeState::Lazy { .. });
             for v in self.gather.operands(entry) {
                 edges[v.node.index()] += is_lazy as usize;
                 from_donor[i] |= from_donor[v.node.index()];

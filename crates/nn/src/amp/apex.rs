@@ -208,7 +208,7 @@ impl Amp {
         // Unscaled gradients are set aside, and are added again afterwards.
         let aside: Vec<Vec<(Var, Tensor)>> = match how.delay_unscale {
             true => Vec::new(),
-            false => optimizers.iter().map(|o| set_aside(o)).collect(),
+            false => optimizers.iter().map(|o| take_gradients(o)).collect(),
         };
         let inverse = found::inverse(&scale.get());
         {
@@ -365,7 +365,7 @@ pub fn master_params(optimizer: &Optimizer) -> Vec<Var> {
 }
 
 /// Removes and returns the unscaled gradients.
-fn set_aside(optimizer: &Optimizer) -> Vec<(Var, Tensor)> {
+fn take_gradients(optimizer: &Optimizer) -> Vec<(Var, Tensor)> {
     let mut aside = Vec::new();
     if optimizer.amp.scaled {
         return aside;

@@ -100,7 +100,7 @@ pub struct Description {
     pub(crate) numbers: Vec<Number>,
     pub(crate) flags: Vec<(&'static str, bool)>,
     /// The tensors that are kept for each parameter.
-    pub(crate) state: Vec<State>,
+    pub(crate) state: Vec<StateTensor>,
     /// The numbers that are kept for each parameter, with their initial values.
     pub(crate) counts: Vec<(&'static str, f64)>,
     pub(crate) decoupled: bool,
@@ -116,7 +116,7 @@ pub(crate) struct Number {
 
 /// A tensor that is kept for each parameter.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
+pub(crate) struct StateTensor {
     pub name: &'static str,
     /// The initial value of its elements.
     pub value: f64,
@@ -179,7 +179,7 @@ impl Description {
     /// Adds such a tensor that begins with this value.
     pub fn state_of(mut self, name: &'static str, value: f64) -> Description {
         let shape = |shape: &[usize]| Some(shape.to_vec());
-        self.state.push(State { name, value, shape });
+        self.state.push(StateTensor { name, value, shape });
         self
     }
 
@@ -191,7 +191,7 @@ impl Description {
         shape: fn(&[usize]) -> Option<Vec<usize>>,
     ) -> Description {
         let value = 0.0;
-        self.state.push(State { name, value, shape });
+        self.state.push(StateTensor { name, value, shape });
         self
     }
 

@@ -115,7 +115,7 @@ pub struct Update<'a> {
     parameter: Tensor,
     gradient: Tensor,
     state: Vec<(&'static str, Tensor)>,
-    given: OperandScalars<'a>,
+    operands: OperandScalars<'a>,
     /// The first error.
     failed: Option<Tensor>,
 }
@@ -133,7 +133,7 @@ impl<'a> Update<'a> {
         dtype: DType,
         [parameter, gradient]: [Tensor; 2],
         state: Vec<(&'static str, Tensor)>,
-        given: OperandScalars<'a>,
+        operands: OperandScalars<'a>,
     ) -> Update<'a> {
         let mut u = Update {
             scalars,
@@ -142,7 +142,7 @@ impl<'a> Update<'a> {
             parameter,
             gradient,
             state,
-            given,
+            operands,
             failed: None,
         };
         if u.scalars.about.is_on("maximize") {
@@ -185,7 +185,7 @@ impl<'a> Update<'a> {
             names,
             values,
             missing,
-        } = &self.given;
+        } = &self.operands;
         if let Some(value) = names.iter().zip(values).find(|(n, _)| **n == name) {
             return value.1.clone();
         }

@@ -169,7 +169,7 @@ impl Rule for BiasBehindView {
         };
         let mut patch = view.patch(id);
         for v in views.iter().rev() {
-            axis = view.axis_behind(*v, axis)?;
+            axis = view.result_axis(*v, axis)?;
             y = patch.op(view.node(*v).op.clone(), &[y]).ok()?;
         }
         let to = &view.node(id).fact().shape;
@@ -253,7 +253,7 @@ impl Rule for ZeroSum {
             let of = view.producer(z).inputs[0];
             let below = |k: &usize| {
                 let mut axes = 0..view.fact(of).rank();
-                axes.find(|a| view.axis_behind(z.node, *a) == Some(*k))
+                axes.find(|a| view.result_axis(z.node, *a) == Some(*k))
             };
             kept = kept.iter().map(below).collect::<Option<_>>()?;
             z = of;

@@ -442,11 +442,11 @@ fn neighbours(
                 };
                 let end = &axes[axis].start + &axes[axis].len;
                 let same = |a: usize| a == axis || axes[a] == next.axes[a];
-                let beside = *operand == operands[0]
+                let on_one_device = *operand == operands[0]
                     && (axes[axis].step, next.axes[axis].step) == (1, 1)
                     && next.axes[axis].start == end
                     && (0..axes.len()).all(same);
-                if !beside {
+                if !on_one_device {
                     return None;
                 }
                 axes[axis].len = &axes[axis].len + &next.axes[axis].len;

@@ -325,15 +325,15 @@ impl Neighbours {
         };
         let same = |i: usize| i == axis || axes[i] == next.axes[i];
         let (all, part) = (&axes[axis], &next.axes[axis]);
-        let beside = node.inputs[0] == *x
+        let on_one_device = node.inputs[0] == *x
             && (0..axes.len()).all(same)
             && (all.step, part.step) == (1, 1)
             && part.start == &all.start + &all.len;
-        if beside {
+        if on_one_device {
             axes[axis].len = &axes[axis].len + &part.len;
             self.count += 1;
         }
-        beside
+        on_one_device
     }
 }
 

@@ -33,7 +33,7 @@ pub fn product(g: &mut Generator) -> Option<(Value, usize, usize)> {
 }
 
 /// permute(a · b).
-pub fn turned(g: &mut Generator) -> Option<Value> {
+pub fn transposed(g: &mut Generator) -> Option<Value> {
     let (y, ..) = product(g)?;
     g.b().permute(&y, &[1, 0]).ok()
 }

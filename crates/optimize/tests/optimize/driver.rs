@@ -256,8 +256,8 @@ fn a_transposed_product_reads_transposed_operands() {
         let y = b.input(f32s(&[2, 3, 3]), Role::Data);
         let product = b.op(ops::MatMul {}, &[x, y]).unwrap();
         let perm = perm.into_iter().collect();
-        let turned = b.op(ops::Permute { perm }, &[product]).unwrap();
-        graph.add_output(turned);
+        let transposed = b.op(ops::Permute { perm }, &[product]).unwrap();
+        graph.add_output(transposed);
         if shared {
             graph.add_output(product);
         }

@@ -1,7 +1,7 @@
 //! Random graphs with the patterns of the rules that change rounding: optimised = unoptimised, in f64, the only
 //! rounding left.
 
-use crate::around_products::{beside, biased, parameter, product, rows, turned};
+use crate::around_products::{beside, biased, parameter, product, rows, transposed};
 use crate::generate::{Generator, Step, random_graph_of};
 use crate::merging::compared_within;
 use crate::rng::{Rng, shape_of};
@@ -21,7 +21,7 @@ const STEPS: &[Step] = &[
     Generator::broadcast,
     Generator::slice,
     Generator::repeat_node,
-    turned,
+    transposed,
     biased,
     beside_product,
     beside_product,
@@ -195,8 +195,8 @@ fn projections(g: &mut Generator) -> Option<Value> {
     if g.rng.coin(50) {
         y[0] = g.b().with(Pw::Mul, &y[0], 0.3).ok()?;
     }
-    let turned = g.b().permute(&y[1], &[1, 0]).ok()?;
-    let scores = g.emit(MatMul {}, &[y[0], turned])?;
+    let transposed = g.b().permute(&y[1], &[1, 0]).ok()?;
+    let scores = g.emit(MatMul {}, &[y[0], transposed])?;
     let scores = match g.rng.coin(50) {
         true => g.b().pointwise(Pw::Tanh, &[scores]).ok()?,
         false => g.b().with(Pw::Mul, &scores, 0.7).ok()?,
@@ -235,8 +235,8 @@ fn gradients_of_parts(g: &mut Generator) -> Option<Value> {
         parts.push(match sums {
             true => g.b().sum(&part, &[0]).ok()?,
             false => {
-                let turned = g.b().permute(&part, &[1, 0]).ok()?;
-                g.emit(MatMul {}, &[turned, x])?
+                let transposed = g.b().permute(&part, &[1, 0]).ok()?;
+                g.emit(MatMul {}, &[transposed, x])?
             }
         });
     }

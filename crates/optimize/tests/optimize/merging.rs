@@ -133,8 +133,8 @@ fn from_the_left(widths: &[usize], bias: bool) -> Result<Graph, OpError> {
         if bias {
             y = b.pointwise(Pw::Add, &[c, y])?;
         }
-        let turned = b.permute(&y, &[1, 0])?;
-        outputs.push(b.op(MatMul {}, &[turned, y])?);
+        let transposed = b.permute(&y, &[1, 0])?;
+        outputs.push(b.op(MatMul {}, &[transposed, y])?);
     }
     outputs.into_iter().for_each(|v| graph.add_output(v));
     Ok(graph)

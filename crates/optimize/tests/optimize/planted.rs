@@ -32,7 +32,7 @@ pub const STEPS: &[Step] = &[
     chosen,
     extreme,
     nothing,
-    around_products::turned,
+    around_products::transposed,
     around_products::biased,
     around_products::cast,
     unread::branch,

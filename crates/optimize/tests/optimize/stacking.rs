@@ -26,9 +26,9 @@ fn gradients_of_parts(widths: &[usize], order: &[usize], gap: usize) -> Result<G
     for &i in order {
         let n = widths[i];
         let g = b.input(f64s(&[7, n]), Role::Data);
-        let turned = b.permute(&g, &[1, 0])?;
+        let transposed = b.permute(&g, &[1, 0])?;
         let before = widths[..i].iter().sum::<usize>() + gap * i;
-        let product = b.op(MatMul {}, &[turned, x])?;
+        let product = b.op(MatMul {}, &[transposed, x])?;
         let sum = b.sum(&g, &[0])?;
         for (whole, part) in [(&mut weight, product), (&mut bias, sum)] {
             let rank = b.fact(&part).rank();

@@ -17,10 +17,10 @@ impl From<&MatMul> for Contraction {
                 Some(..0) => Dim::ZERO,
                 _ => n * by,
             };
-            let reach = extents.zip(&strides).map(last);
+            let footprint = extents.zip(&strides).map(last);
             Access {
                 arg: x.arg,
-                len: reach.fold(x.offset.clone(), |sum, n| &sum + &n),
+                len: footprint.fold(x.offset.clone(), |sum, n| &sum + &n),
                 offset: x.offset.clone(),
                 strides,
                 bounds: Vec::new(),
@@ -78,7 +78,7 @@ struct Axis {
     y: Coordinate,
     tap: Coordinate,
     /// Zero at the positions that a tap meets, if there may be others; its extent is 1.
-    beside: Option<Coordinate>,
+    off_axis: Option<Coordinate>,
 }
 
 impl Affine {
@@ -163,7 +163,7 @@ impl Draft {
             ),
             y: index(position, &c.output[i]),
             tap: index(tap, &c.kernel[i]),
-            beside: None,
+            off_axis: None,
         }
     }
 
@@ -191,7 +191,7 @@ impl Draft {
             x: (Affine::of(x, x_offset), c.input[i].clone()),
             y: (Affine::of(y, &Dim::ZERO - &first), c.output[i].clone()),
             tap: (Affine::of(tap, Dim::ZERO), c.kernel[i].clone()),
-            beside: Some(index(e, &Dim::ONE)),
+            off_axis: Some(index(e, &Dim::ONE)),
         }
     }
 
@@ -263,8 +263,8 @@ impl Conv {
             ConvRole::Input => (y(first), filter(second, last), x(self.out)),
             ConvRole::Weight => (x(first), y(second), filter(self.out, false)),
         };
-        let beside = axes.iter().filter_map(|a| a.beside.as_ref());
-        read.bounds.extend(beside.map(|c| draft.bound(c)));
+        let off_axis = axes.iter().filter_map(|a| a.off_axis.as_ref());
+        read.bounds.extend(off_axis.map(|c| draft.bound(c)));
         let contraction = Contraction {
             loops: draft.extents(),
             operands: match is_last && self.role != ConvRole::Weight {

@@ -56,7 +56,7 @@ impl Sizes {
         let list = |i: usize| self.axes.iter().map(|a| Dim::Const(a[i])).collect();
         Conv {
             dtypes: [DType::F32; 2],
-            seven_bits: false,
+            reduce_range: false,
             role,
             batch: Dim::Const(self.batch),
             groups: Dim::Const(self.groups),
@@ -143,8 +143,8 @@ impl Sizes {
 const LAYOUTS: [Images; 4] = [
     Images::ChannelsFirst,
     Images::ChannelsLast,
-    Images::Turned,
-    Images::Returned,
+    Images::ToChannelsLast,
+    Images::ToChannelsFirst,
 ];
 
 #[test]
@@ -196,7 +196,7 @@ fn products_of_batches() {
     // Two by three products of 4 x 5 and 5 x 3 matrices; the left ones are transposed, the right ones shared.
     let p = MatMul {
         dtypes: [DType::F32; 2],
-        seven_bits: false,
+        reduce_range: false,
         batch: vec![Dim::Const(2), Dim::Const(3)],
         m: Dim::Const(4),
         k: Dim::Const(5),

@@ -170,7 +170,7 @@ impl Conv {
     pub fn cost(&self, by: Algorithm, values: &[i64]) -> Option<f64> {
         const START: f64 = 20.0;
         const COPY: f64 = 6.0;
-        const TURN: f64 = 20.0;
+        const TRANSPOSE: f64 = 20.0;
         const TRANSFORM: f64 = 6.0;
         const READ: f64 = 11.0;
         const TILE: f64 = 6000.0;
@@ -182,15 +182,15 @@ impl Conv {
         let (outputs, taps) = (all(&self.output)?, all(&self.kernel)?);
         let sums = outputs * cin * cout * taps;
         let (x, y) = (all(&self.input)? * cin, outputs * cout);
-        let turned: f64 = (self.images.last().into_iter())
+        let transposed: f64 = (self.images.last().into_iter())
             .zip([x, y])
-            .map(|(last, n)| if last { 0.0 } else { n * TURN })
+            .map(|(last, n)| if last { 0.0 } else { n * TRANSPOSE })
             .sum();
         let group = match by {
             Algorithm::Direct if (cin, cout) == (1.0, 1.0) => {
                 // Channels fill vectors; in addition to sums there are calls of tiles.
                 let each = outputs * whole(groups) * (taps * 1.6 + 4.0);
-                return Some(batch * (each + groups * turned));
+                return Some(batch * (each + groups * transposed));
             }
             Algorithm::Direct => {
                 let [x_last, y_last] = self.images.last();
@@ -200,7 +200,7 @@ impl Conv {
                     ConvRole::Weight => (x + y, cout),
                 };
                 let tiles = outputs * (columns / (2.0 * LANES)).ceil();
-                sums * 0.65 * whole(columns) / columns + tiles * START + copied * COPY + turned
+                sums * 0.65 * whole(columns) / columns + tiles * START + copied * COPY + transposed
             }
             Algorithm::Winograd2 | Algorithm::Winograd4 => {
                 let winograd = Winograd::of(by)?;

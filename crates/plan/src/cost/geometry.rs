@@ -101,7 +101,7 @@ impl Geometry {
 
     /// Returns the footprint of the outputs `from..to` in their channel, as a range of whole rows: a part of one plane,
     /// or planes.
-    pub fn reach(&self, from: i64, to: i64) -> (i64, i64) {
+    pub fn footprint(&self, from: i64, to: i64) -> (i64, i64) {
         let [depth, height, _] = &self.axes;
         let (first, last) = (self.row_of(from), self.row_of((to - 1).max(from)));
         let rows = match first.0 == last.0 {

@@ -37,28 +37,28 @@ pub enum ProductEpilogue {
 }
 
 /// Returns the rows and columns of a block by [`Algorithm::Panels`].
-pub fn block(batch: &[i64], sizes: (i64, i64, i64), behind: ProductEpilogue) -> (i64, i64) {
-    let most = match behind {
+pub fn block(batch: &[i64], sizes: (i64, i64, i64), epilogue_kind: ProductEpilogue) -> (i64, i64) {
+    let most = match epilogue_kind {
         ProductEpilogue::Rows => ROWS_WORK,
         _ => BLOCK_WORK,
     };
-    block_of(batch, sizes, behind, most)
+    block_of(batch, sizes, epilogue_kind, most)
 }
 
 /// Returns the rows and columns of a block of at most `most` multiply-adds.
 fn block_of(
     batch: &[i64],
     (m, k, n): (i64, i64, i64),
-    behind: ProductEpilogue,
+    epilogue_kind: ProductEpilogue,
     most: i64,
 ) -> (i64, i64) {
     let (mut rows, mut cols) = (m.max(1), n.max(1));
-    if behind == ProductEpilogue::Rows {
+    if epilogue_kind == ProductEpilogue::Rows {
         // Each block packs the whole right matrix.
         let wanted = most * PACKS_ALL / (k * n).max(1);
         return (whole_rows(batch, (m, n), wanted, ROWS), cols);
     }
-    let hot = behind == ProductEpilogue::Elements;
+    let hot = epilogue_kind == ProductEpilogue::Elements;
     let large = |rows: i64, cols: i64| {
         let elements = rows.saturating_mul(cols);
         elements.saturating_mul(k.max(1)) > most || hot && elements > BLOCK_ELEMENTS
@@ -137,11 +137,11 @@ impl MatMul {
     /// True if it is of floats, its operands are in memory and its epilogue does not need whole rows.
     fn walks(&self) -> bool {
         let in_memory = self.prologues.iter().all(Option::is_none);
-        self.sums().is_float() && in_memory && self.behind() != ProductEpilogue::Rows
+        self.sums().is_float() && in_memory && self.epilogue_kind() != ProductEpilogue::Rows
     }
 
     /// Returns the kind of its epilogue.
-    pub fn behind(&self) -> ProductEpilogue {
+    pub fn epilogue_kind(&self) -> ProductEpilogue {
         match &self.epilogue {
             None => ProductEpilogue::Nothing,
             Some(e) if Epilogue::over_rows(e) => ProductEpilogue::Rows,
@@ -209,8 +209,8 @@ impl MatMul {
         let Some(Sizes { batch, m, k, n }) = self.sizes(values) else {
             return Vec::new();
         };
-        let of = |most| block_of(&batch, (m, k, n), self.behind(), most);
-        let mut found = vec![block(&batch, (m, k, n), self.behind())];
+        let of = |most| block_of(&batch, (m, k, n), self.epilogue_kind(), most);
+        let mut found = vec![block(&batch, (m, k, n), self.epilogue_kind())];
         for most in OTHER_WORK {
             if !found.contains(&of(most)) {
                 found.push(of(most));

@@ -60,7 +60,7 @@ impl MatMul {
                 }));
             }
             _ => {
-                let columns = match self.behind() {
+                let columns = match self.epilogue_kind() {
                     ProductEpilogue::Rows => 1,
                     _ => n,
                 };
@@ -119,8 +119,8 @@ impl Conv {
 fn tiles(plain: Cpu, level: Features, operands: [DType; 2], columns: i64) -> Vec<Cpu> {
     // Any of these instructions may multiply them: the limit is the one that takes the most registers.
     let kinds = [[false; 2], [false, true], [true; 2]];
-    let by =
-        kinds.map(|[seven_bits, grouped]| Instruction::of(operands, seven_bits, level, grouped));
+    let by = kinds
+        .map(|[reduce_range, grouped]| Instruction::of(operands, reduce_range, level, grouped));
     if level == Features::BASELINE || by.iter().any(|by| by.has_tiles()) {
         return Vec::new();
     }

@@ -12,7 +12,7 @@ fn product([m, k, n]: [Dim; 3]) -> Kernel {
     };
     Kernel::MatMul(MatMul {
         dtypes: [DType::F32; 2],
-        seven_bits: false,
+        reduce_range: false,
         batch: vec![],
         lhs: matrix(0, &k),
         rhs: matrix(1, &n),
@@ -37,7 +37,7 @@ fn conv(
     let out = |d: &Dim| &(d - &Dim::ONE).div_floor(stride) + &Dim::ONE;
     Kernel::Conv(Conv {
         dtypes: [DType::F32; 2],
-        seven_bits: false,
+        reduce_range: false,
         role,
         batch,
         groups: Dim::ONE,

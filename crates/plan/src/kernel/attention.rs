@@ -124,7 +124,7 @@ impl Scores {
     }
 
     /// Returns its footprints, and that of a matrix with `columns` columns and a row per key.
-    fn reaches(&self, value: &Matrix, columns: &Dim) -> Vec<Footprint> {
+    fn footprints(&self, value: &Matrix, columns: &Dim) -> Vec<Footprint> {
         let Scores {
             batch,
             length,
@@ -132,15 +132,15 @@ impl Scores {
             width,
             ..
         } = self;
-        let mut reaches = vec![
-            self.query.reach(batch, length, width),
-            self.key.reach(batch, keys, width),
-            value.reach(batch, keys, columns),
+        let mut footprints = vec![
+            self.query.footprint(batch, length, width),
+            self.key.footprint(batch, keys, width),
+            value.footprint(batch, keys, columns),
         ];
         let (mask, dropout) = (self.mask.as_ref(), self.dropout.as_ref());
-        reaches.extend(mask.map(|(mask, _)| mask.reach(batch, length, keys)));
-        reaches.extend(dropout.map(|d| d.key.reach(&[], &Dim::ONE, &Dim::Const(2))));
-        reaches
+        footprints.extend(mask.map(|(mask, _)| mask.footprint(batch, length, keys)));
+        footprints.extend(dropout.map(|d| d.key.footprint(&[], &Dim::ONE, &Dim::Const(2))));
+        footprints
     }
 }
 
@@ -172,14 +172,14 @@ impl Described for Attention {
         Some(batch.iter().chain([length, &self.columns]).collect())
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         let Scores { batch, length, .. } = &self.scores;
-        let mut reaches = self.scores.reaches(&self.value, &self.columns);
+        let mut footprints = self.scores.footprints(&self.value, &self.columns);
         if self.epilogue.is_none() {
             let result = batch.iter().chain([length, &self.columns]);
-            reaches.push(Footprint::whole(self.out, result));
+            footprints.push(Footprint::whole(self.out, result));
         }
-        reaches
+        footprints
     }
 
     fn in_parts(&self) -> bool {
@@ -236,13 +236,13 @@ impl Described for AttentionGrad {
         scores.own_dims(holds) && holds(columns) && others.iter().all(|m| m.all_dims(holds))
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         let Scores { batch, length, .. } = &self.scores;
-        let mut reaches = self.scores.reaches(&self.value, &self.columns);
-        reaches.push(self.gradient.reach(batch, length, &self.columns));
+        let mut footprints = self.scores.footprints(&self.value, &self.columns);
+        footprints.push(self.gradient.footprint(batch, length, &self.columns));
         let all = self.lengths().iter().fold(Dim::ZERO, |n, d| &n + d);
-        reaches.push(Footprint::whole(self.out, [&all]));
-        reaches
+        footprints.push(Footprint::whole(self.out, [&all]));
+        footprints
     }
 
     fn operations(&self) -> Dim {

@@ -39,9 +39,9 @@ pub enum Images {
     /// `[batch, spatial.., channels]`.
     ChannelsLast,
     /// x with channels first, y with channels last.
-    Turned,
+    ToChannelsLast,
     /// x with channels last, y with channels first.
-    Returned,
+    ToChannelsFirst,
 }
 
 impl Images {
@@ -50,8 +50,8 @@ impl Images {
         match self {
             Images::ChannelsFirst => [false, false],
             Images::ChannelsLast => [true, true],
-            Images::Turned => [false, true],
-            Images::Returned => [true, false],
+            Images::ToChannelsLast => [false, true],
+            Images::ToChannelsFirst => [true, false],
         }
     }
 
@@ -60,8 +60,8 @@ impl Images {
         match last {
             [false, false] => Images::ChannelsFirst,
             [true, true] => Images::ChannelsLast,
-            [false, true] => Images::Turned,
-            [true, false] => Images::Returned,
+            [false, true] => Images::ToChannelsLast,
+            [true, false] => Images::ToChannelsFirst,
         }
     }
 }
@@ -75,7 +75,7 @@ pub struct Conv {
     /// bf16 images.
     pub dtypes: [DType; 2],
     /// True if no byte of the first operand is above 127, so that the sum of two products fits 16 bits.
-    pub seven_bits: bool,
+    pub reduce_range: bool,
     /// The role of the result.
     pub role: ConvRole,
     /// The batch size.
@@ -126,7 +126,7 @@ impl Conv {
     }
 
     /// True if its first operand is f16 or bf16.
-    pub fn is_of_halves(&self) -> bool {
+    pub fn is_half(&self) -> bool {
         self.dtype().is_half()
     }
 
@@ -137,7 +137,7 @@ impl Conv {
 
     /// True if its weights are f32, and its images f16 or bf16.
     fn has_wide_weights(&self) -> bool {
-        self.is_of_halves() && self.dtypes[1] == DType::F32 && self.role != ConvRole::Weight
+        self.is_half() && self.dtypes[1] == DType::F32 && self.role != ConvRole::Weight
     }
 
     /// Returns the operands that are images.
@@ -180,7 +180,7 @@ impl Described for Conv {
     fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
         let Conv {
             dtypes: _,
-            seven_bits: _,
+            reduce_range: _,
             role: _,
             batch,
             groups,
@@ -220,7 +220,7 @@ impl Described for Conv {
         Some(extents.iter().chain(channels).collect())
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         let channels = [&self.groups, &self.in_channels, &self.out_channels];
         let [groups, ins, outs] = channels;
         let x = self.input.iter().chain([&self.batch, groups, ins]);
@@ -232,14 +232,14 @@ impl Described for Conv {
             ConvRole::Input => [y, w, x],
             ConvRole::Weight => [x, y, w],
         };
-        let mut reaches = vec![Footprint::whole(self.operands[1], second)];
+        let mut footprints = vec![Footprint::whole(self.operands[1], second)];
         if self.prologue.is_none() {
-            reaches.push(Footprint::whole(self.operands[0], first));
+            footprints.push(Footprint::whole(self.operands[0], first));
         }
         if self.epilogue.is_none() {
-            reaches.push(Footprint::whole(self.out, out));
+            footprints.push(Footprint::whole(self.out, out));
         }
-        reaches
+        footprints
     }
 
     fn in_parts(&self) -> bool {

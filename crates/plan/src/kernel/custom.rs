@@ -59,7 +59,7 @@ impl Described for Custom {
         first.map_or(Dim::ZERO, |x| numel(&x.shape))
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         let arrays = self.operands.iter().chain([&self.out]);
         arrays.map(|a| Footprint::whole(a.arg, &a.shape)).collect()
     }

@@ -14,7 +14,7 @@ pub struct MatMul {
     /// i8 and i16). Both are the same, except that signed bytes may meet unsigned ones.
     pub dtypes: [DType; 2],
     /// True if no byte of the left matrix is above 127, so that the sum of two products fits 16 bits.
-    pub seven_bits: bool,
+    pub reduce_range: bool,
     /// The batch extents.
     pub batch: Vec<Dim>,
     /// The number of rows of the result.
@@ -50,7 +50,7 @@ impl MatMul {
     }
 
     /// True if its operands are f16 or bf16.
-    pub fn is_of_halves(&self) -> bool {
+    pub fn is_half(&self) -> bool {
         self.dtype().is_half()
     }
 
@@ -83,7 +83,7 @@ impl Described for MatMul {
     fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
         let MatMul {
             dtypes: _,
-            seven_bits: _,
+            reduce_range: _,
             batch,
             m,
             k,
@@ -104,10 +104,10 @@ impl Described for MatMul {
         Some(self.batch.iter().chain([&self.m, &self.n]).collect())
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         let MatMul { batch, m, k, n, .. } = self;
-        let lhs = || self.lhs.reach(batch, m, k);
-        let rhs = || self.rhs.reach(batch, k, n);
+        let lhs = || self.lhs.footprint(batch, m, k);
+        let rhs = || self.rhs.footprint(batch, k, n);
         let [left, right] = self.prologues.each_ref().map(Option::is_none);
         let own = self.epilogue.is_none();
         let out = || Footprint::whole(self.out, batch.iter().chain([m, n]));

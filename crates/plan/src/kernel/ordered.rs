@@ -103,7 +103,7 @@ impl Described for Scan {
         Some(vec![&self.outer, &self.len, &self.inner])
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         let all = [&self.outer, &self.len, &self.inner];
         [self.x, self.out]
             .map(|arg| Footprint::whole(arg, all))
@@ -144,7 +144,7 @@ impl Described for ArgSort {
         &self.lanes * &self.len
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         vec![
             Footprint::whole(self.x, [&self.lanes, &self.len]),
             Footprint::whole(self.out, [&self.lanes, &self.kept]),
@@ -191,9 +191,9 @@ impl Described for Scatter {
         numel(&self.index_shape)
     }
 
-    fn reaches(&self) -> Vec<Footprint> {
+    fn footprints(&self) -> Vec<Footprint> {
         let whole = [self.x, self.out].map(|arg| Footprint::whole(arg, &self.shape));
-        let strided = [&self.index, &self.src].map(|x| x.reach(&self.index_shape));
+        let strided = [&self.index, &self.src].map(|x| x.footprint(&self.index_shape));
         whole.into_iter().chain(strided).collect()
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct Placer<'a> {
     list: Vec<u32>,
     placed: Vec<bool>,
     /// Scratch: the offset and end of each placed block that is live with a block.
-    taken: Vec<(usize, usize)>,
+    occupied: Vec<(usize, usize)>,
     pub offsets: Vec<usize>,
     /// The number of pairs of blocks visited.
     pub work: usize,
@@ -66,14 +66,14 @@ impl<'a> Placer<'a> {
     /// Makes a placer. `blocks` are sorted by their first step.
     pub fn new(blocks: &'a [Lifetime]) -> Placer<'a> {
         let mut alive: Vec<u32> = Vec::new();
-        let mut beside: Vec<(u32, u32)> = Vec::new();
+        let mut live_with: Vec<(u32, u32)> = Vec::new();
         for (i, b) in blocks.iter().enumerate() {
             alive.retain(|j| blocks[*j as usize].last >= b.first);
-            beside.extend(alive.iter().map(|j| (i as u32, *j)));
+            live_with.extend(alive.iter().map(|j| (i as u32, *j)));
             alive.push(i as u32);
         }
         let mut from = vec![0; blocks.len() + 1];
-        for (i, j) in &beside {
+        for (i, j) in &live_with {
             from[*i as usize + 1] += 1;
             from[*j as usize + 1] += 1;
         }
@@ -81,8 +81,8 @@ impl<'a> Placer<'a> {
             from[i + 1] += from[i];
         }
         let mut next = from.clone();
-        let mut list = vec![0; 2 * beside.len()];
-        for (i, j) in beside {
+        let mut list = vec![0; 2 * live_with.len()];
+        for (i, j) in live_with {
             for (of, other) in [(i, j), (j, i)] {
                 list[next[of as usize]] = other;
                 next[of as usize] += 1;
@@ -93,14 +93,14 @@ impl<'a> Placer<'a> {
             from,
             list,
             placed: vec![false; blocks.len()],
-            taken: Vec::new(),
+            occupied: Vec::new(),
             offsets: vec![0; blocks.len()],
             work: 0,
         }
     }
 
     /// Returns the other blocks that are live with a block.
-    pub fn beside(&self, i: usize) -> &[u32] {
+    pub fn live_with(&self, i: usize) -> &[u32] {
         &self.list[self.from[i]..self.from[i + 1]]
     }
 
@@ -123,22 +123,22 @@ impl<'a> Placer<'a> {
 
     /// Returns the offset of a block among those that are placed.
     fn gap(&mut self, i: usize, fit: Fit) -> usize {
-        let beside = &self.list[self.from[i]..self.from[i + 1]];
-        self.work += beside.len() + 1;
-        self.taken.clear();
-        for &j in beside {
+        let live_with = &self.list[self.from[i]..self.from[i + 1]];
+        self.work += live_with.len() + 1;
+        self.occupied.clear();
+        for &j in live_with {
             let j = j as usize;
             if self.placed[j] {
                 let at = self.offsets[j];
-                self.taken.push((at, at + self.blocks[j].size));
+                self.occupied.push((at, at + self.blocks[j].size));
             }
         }
-        self.work += 4 * self.taken.len(); // sorting them costs more
-        self.taken.sort_unstable();
+        self.work += 4 * self.occupied.len(); // sorting them costs more
+        self.occupied.sort_unstable();
         let size = self.blocks[i].size;
         let mut end = 0;
         let mut best: Option<(usize, usize)> = None; // room, offset
-        for &(from, to) in &self.taken {
+        for &(from, to) in &self.occupied {
             if from >= end + size && best.is_none_or(|(room, _)| from - end < room) {
                 best = Some((from - end, end));
                 if fit == Fit::First {

@@ -32,10 +32,10 @@ impl Temporaries {
         };
         let mut time = 0;
         for (i, step) in steps.iter().enumerate() {
-            time += (i > 0 && !step.joined) as usize;
+            time += (i > 0 && !step.concurrent) as usize;
             t.times.push(time);
             for at in step.touched().map(|id| id.0 as usize) {
-                if plan.buffers[root[at]].place != Allocation::Temporary {
+                if plan.buffers[root[at]].allocation != Allocation::Temporary {
                     continue;
                 }
                 let block = match t.of[root[at]] {
@@ -77,7 +77,7 @@ fn sizes(plan: &Plan, values: &[i64]) -> Option<Vec<usize>> {
 /// Returns for each buffer of a checked plan the one whose memory it uses.
 fn roots(plan: &Plan) -> Vec<usize> {
     let follow = |mut at: usize| {
-        while let Allocation::InPlace(next) = plan.buffers[at].place {
+        while let Allocation::InPlace(next) = plan.buffers[at].allocation {
             at = next.0 as usize;
         }
         at

@@ -118,8 +118,8 @@ impl Search<'_> {
         let in_the_way = |i: u32| -> Vec<u32> {
             let i = i as usize;
             let lower = |j: &usize| offsets[*j] < offsets[i] && rank[*j] < rank[i];
-            let beside = self.placer.beside(i).iter().map(|j| *j as usize);
-            beside.filter(lower).map(|j| j as u32).collect()
+            let live_with = self.placer.live_with(i).iter().map(|j| *j as usize);
+            live_with.filter(lower).map(|j| j as u32).collect()
         };
         let end = |i: u32| offsets[i as usize] + self.blocks[i as usize].size;
         let sticking = order.iter().filter(|i| end(**i) > self.lower_bound);

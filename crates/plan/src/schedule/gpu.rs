@@ -71,7 +71,7 @@ pub struct Gpu {
     /// The rows and columns of a block's tile, and the terms of a stage.
     pub tile: [u16; 3],
     /// The rows and columns of a warp's part of the tile; with [`Multiply::Fma`], of a thread's.
-    pub part: [u16; 2],
+    pub warp: [u16; 2],
     /// The stages in shared memory; 1 if a thread's registers hold the next one.
     pub stages: u8,
     /// The number of tiles, one below the other, that are walked before those in the next columns.
@@ -81,7 +81,7 @@ pub struct Gpu {
 }
 
 /// Returns the padding of rows of a block's result in shared memory, in columns, so that rows begin in different banks.
-pub const fn beside(multiply: Multiply) -> u16 {
+pub const fn row_padding(multiply: Multiply) -> u16 {
     match multiply {
         Multiply::Fma => 4,
         _ => 8,
@@ -105,14 +105,14 @@ const FILL: f64 = 800.0;
 const LAUNCH: f64 = 5000.0;
 
 /// Returns the approximate cycles of moving `bytes` bytes through a machine's memory.
-pub fn passing(machine: &Machine, bytes: i64) -> f64 {
+pub fn transfer_cycles(machine: &Machine, bytes: i64) -> f64 {
     bytes as f64 / (MEMORY * f64::from(machine.processors.max(1)))
 }
 
 impl Gpu {
     /// Returns the number of threads of a block.
     pub fn threads(&self) -> u32 {
-        let ([m, n, _], [rows, columns]) = (self.tile, self.part);
+        let ([m, n, _], [rows, columns]) = (self.tile, self.warp);
         let parts = u32::from(m / rows.max(1)) * u32::from(n / columns.max(1));
         match self.multiply.is_by_tensor_cores() {
             true => 32 * parts,
@@ -123,17 +123,17 @@ impl Gpu {
     /// Returns the bytes of a block's shared memory for operands of a dtype: stages, then the result in their place.
     pub fn shared(&self, dtype: DType) -> u32 {
         let ([m, n, k], size) = (self.tile.map(u32::from), dtype.size() as u32);
-        let beside = u32::from(beside(self.multiply));
+        let padding = u32::from(row_padding(self.multiply));
         let stages = match self.multiply.is_by_tensor_cores() {
             true => u32::from(self.stages) * (m + n) * k,
-            false => (m + n + 2 * beside) * k,
+            false => (m + n + 2 * padding) * k,
         };
-        (stages * size).max(m * (n + beside) * size.max(4))
+        (stages * size).max(m * (n + padding) * size.max(4))
     }
 
     /// Returns the approximate number of registers of a thread.
     pub fn registers(&self, dtype: DType) -> u32 {
-        let [rows, columns] = self.part.map(u32::from);
+        let [rows, columns] = self.warp.map(u32::from);
         let words = (dtype.size() as u32).div_ceil(4);
         let both = if self.multiply == Multiply::Tf32x3 {
             2
@@ -161,7 +161,7 @@ impl Gpu {
     /// # Errors
     /// The reason, as text.
     pub fn check(&self, machine: &Machine, dtype: DType) -> Result<(), String> {
-        let ([m, n, k], [rows, columns]) = (self.tile, self.part);
+        let ([m, n, k], [rows, columns]) = (self.tile, self.warp);
         let sizes = [m, n, k, rows, columns];
         if !sizes.iter().all(|n| n.is_power_of_two()) || self.parts == 0 || self.raster == 0 {
             return Err(format!("{self}: sizes are powers of two, and none is 0"));
@@ -207,8 +207,8 @@ impl Gpu {
     }
 
     /// Returns the approximate cycles that a machine takes.
-    pub fn cycles(&self, machine: &Machine, work: &Work) -> f64 {
-        let Work {
+    pub fn cycles(&self, machine: &Machine, work: &ContractionSizes) -> f64 {
+        let ContractionSizes {
             dtype,
             batches,
             sizes: [m, n, k],
@@ -222,8 +222,8 @@ impl Gpu {
 
         let all = (rows * columns * terms) as f64;
         let products = all / self.multiply.rate(dtype);
-        let [part_rows, part_columns] = self.part.map(f64::from);
-        let read = (part_rows + part_columns) / (part_rows * part_columns);
+        let [warp_rows, warp_columns] = self.warp.map(f64::from);
+        let read = (warp_rows + warp_columns) / (warp_rows * warp_columns);
         let found = (rows as f64 * finding[0] + columns as f64 * finding[1]) * terms as f64 / SLOTS;
         let (read, issued) = match self.multiply.is_by_tensor_cores() {
             // Warps read their operands from shared memory, 128 bytes per cycle.
@@ -245,7 +245,7 @@ impl Gpu {
         let mut cycles = turns * (stages * stage + stored + FILL / present);
         if parts > 1 {
             let passed = batches.max(1) * m * n * (parts + 1) * (dtype.size() as i64).max(4);
-            cycles += LAUNCH + passing(machine, passed);
+            cycles += LAUNCH + transfer_cycles(machine, passed);
         }
         cycles
     }
@@ -253,7 +253,7 @@ impl Gpu {
 
 /// The work that a schedule is for.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Work {
+pub struct ContractionSizes {
     /// The dtype of the operands.
     pub dtype: DType,
     /// The number of products, ...
@@ -266,7 +266,7 @@ pub struct Work {
 
 impl fmt::Display for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([m, n, k], [rows, columns]) = (self.tile, self.part);
+        let ([m, n, k], [rows, columns]) = (self.tile, self.warp);
         write!(
             f,
             "{} tile={m}x{n}x{k} part={rows}x{columns} stages={} raster={} parts={}",
@@ -284,13 +284,13 @@ impl FromStr for Gpu {
             let mut words = text.split(' ');
             let multiply = words.next()?;
             let mut next = |name: &str| words.next()?.strip_prefix(name)?.strip_prefix('=');
-            let (tile, part) = (numbers(next("tile")?)?, numbers(next("part")?)?);
+            let (tile, warp) = (numbers(next("tile")?)?, numbers(next("part")?)?);
             Some(Gpu {
                 multiply: Multiply::ALL
                     .into_iter()
                     .find(|m| m.to_string() == multiply)?,
                 tile,
-                part,
+                warp,
                 stages: next("stages")?.parse().ok()?,
                 raster: next("raster")?.parse().ok()?,
                 parts: next("parts")?.parse().ok()?,
@@ -314,7 +314,7 @@ mod tests {
     const LARGE: Gpu = Gpu {
         multiply: Multiply::Mma,
         tile: [128, 128, 32],
-        part: [64, 64],
+        warp: [64, 64],
         stages: 4,
         raster: 8,
         parts: 1,
@@ -351,11 +351,11 @@ mod tests {
             change(&mut schedule);
             schedule.check(&machine, DType::BF16)
         };
-        assert!(with(|s| s.part = [128, 128]).is_err(), "512 sums a thread");
-        assert!(with(|s| s.part = [64, 48]).is_err());
-        assert!(with(|s| s.part = [8, 64]).is_err());
+        assert!(with(|s| s.warp = [128, 128]).is_err(), "512 sums a thread");
+        assert!(with(|s| s.warp = [64, 48]).is_err());
+        assert!(with(|s| s.warp = [8, 64]).is_err());
         assert!(with(|s| s.tile[2] = 8).is_err(), "half of an instruction");
-        assert!(with(|s| s.part = [16, 16]).is_err(), "2048 threads");
+        assert!(with(|s| s.warp = [16, 16]).is_err(), "2048 threads");
         assert!(with(|s| s.stages = 1).is_err());
         assert!(
             with(|s| s.tile = [1024, 128, 32]).is_err(),
@@ -374,11 +374,11 @@ mod tests {
     fn large_tiles_take_less_of_large_products() {
         let small = Gpu {
             tile: [64, 64, 32],
-            part: [32, 32],
+            warp: [32, 32],
             ..LARGE
         };
         let cycles = |s: Gpu, sizes| {
-            let work = Work {
+            let work = ContractionSizes {
                 dtype: DType::BF16,
                 batches: 1,
                 sizes,

@@ -37,7 +37,7 @@ struct Touch {
 #[derive(Debug)]
 struct Touches {
     all: SmallVec<[Touch; 6]>,
-    joined: bool,
+    concurrent: bool,
 }
 
 /// The most readers of a range at a time. A later reader waits for them, so that the next writer waits for few steps.
@@ -56,7 +56,7 @@ fn after(steps: &[Touches]) -> Vec<After> {
     let mut group = 0;
     for (i, step) in steps.iter().enumerate() {
         let i = i as u32;
-        group = if step.joined { group } else { i };
+        group = if step.concurrent { group } else { i };
         let mut found = After::new();
         // Reads are recorded first: a step reads its operands before it writes.
         for writes in [false, true] {
@@ -193,7 +193,7 @@ impl Binder<'_> {
         for (step, after) in bound.iter_mut().zip(after(&touches)) {
             step.after = after;
         }
-        let groups = bound.chunk_by(|_, next| next.joined);
+        let groups = bound.chunk_by(|_, next| next.concurrent);
         groups
             .filter(|g| g.len() > 1)
             .try_for_each(|group| self.apart(steps, group))
@@ -231,7 +231,7 @@ impl Binder<'_> {
         });
         Touches {
             all: args.chain(guard).chain([scratch]).chain(errors).collect(),
-            joined: step.joined,
+            concurrent: step.concurrent,
         }
     }
 

@@ -9,7 +9,7 @@ use kiln_cuda as cuda;
 use kiln_cuda::Launch;
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::memory::too_much;
-use kiln_kernel::work::{Sizes, Work};
+use kiln_kernel::work::{LinkedKernel, Sizes};
 use kiln_plan::{BufferId, Contract, Kernel, Plan, Reads, Site, Step};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(super) struct Binder<'a> {
     pub fixed: Vec<Loc>,
     /// A number for each buffer, equal for buffers that may alias.
     pub memory: Vec<usize>,
-    linked: HashMap<Called, Arc<dyn Work>>,
+    linked: HashMap<Called, Arc<dyn LinkedKernel>>,
 }
 
 /// The most bytes of one buffer.
@@ -95,7 +95,7 @@ impl Binder<'_> {
         &self.facts.contracts[step.kernel as usize]
     }
 
-    pub fn link(&mut self, step: &Step) -> Result<Arc<dyn Work>> {
+    pub fn link(&mut self, step: &Step) -> Result<Arc<dyn LinkedKernel>> {
         let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
         let lens: SmallVec<[i64; 6]> = lens.collect();
         let key = (step.kernel, lens);
@@ -120,7 +120,11 @@ impl Binder<'_> {
 
     /// Returns true if the parts of a step may be concurrent, and the arguments that it writes. They may be concurrent
     /// if each location in memory that the step writes is touched by one part only.
-    pub fn parallel(&self, step: &Step, work: &dyn Work) -> Result<(bool, SmallVec<[bool; 6]>)> {
+    pub fn parallel(
+        &self,
+        step: &Step,
+        work: &dyn LinkedKernel,
+    ) -> Result<(bool, SmallVec<[bool; 6]>)> {
         let args = &self.contract(step).args;
         let program = work.program();
         let mut parallel = program.is_none_or(|p| p.is_parallel());

@@ -5,7 +5,7 @@ use super::binder::{Binder, Owner, Setting};
 use super::guard::Guard;
 use super::loc::Loc;
 use super::on_gpu::OnGpu;
-use super::pack::packed_behind;
+use super::pack::interleave_packs;
 use super::report::{MemoryBlock, MemoryReport};
 use super::step::{After, BoundStep};
 use super::turns::Turns;
@@ -33,7 +33,7 @@ pub(super) struct Bound {
     /// Buffers that this run allocates for its outputs.
     pub slots: Vec<Slot>,
     /// The inputs whose contents slots begin with, unless the slots take the inputs' memory.
-    pub kept: Vec<(usize, usize)>,
+    pub initial_inputs: Vec<(usize, usize)>,
     /// Bytes of each prepared buffer.
     pub prepared: Vec<usize>,
     /// The index of the first of them that holds packed weights.
@@ -98,14 +98,14 @@ impl Bound {
         } = with;
         let mut b = Binder::new(with, values)?;
         let lens = b.lens.clone();
-        let (mut slots, mut kept) = (Vec::new(), Vec::new());
+        let (mut slots, mut initial_inputs) = (Vec::new(), Vec::new());
         let mut prepared = Vec::new();
         let bytes = |i: usize| lens[i] as usize * plan.buffers[i].dtype.size();
         let inputs = first_of(plan.inputs.iter().map(|x| x.buffer));
         let constants = first_of(plan.constants.iter().map(|x| x.buffer));
         let outputs = first_of(plan.outputs.iter().map(|x| x.buffer));
         let at = |list: &HashMap<usize, usize>, i| list.get(&i).copied().unwrap_or(0);
-        let fixed = (plan.buffers.iter().enumerate()).map(|(i, b)| match b.place {
+        let fixed = (plan.buffers.iter().enumerate()).map(|(i, b)| match b.allocation {
             Allocation::Input => Loc::Input(at(&inputs, i)),
             Allocation::Constant => Loc::Constant(at(&constants, i)),
             Allocation::Output => {
@@ -114,7 +114,8 @@ impl Bound {
                     donor: outputs.get(&i).and_then(|o| facts.donors[*o]),
                     clear: false,
                 });
-                kept.extend(facts.kept[i].map(|input| (input, slots.len() - 1)));
+                initial_inputs
+                    .extend(facts.initial_inputs[i].map(|input| (input, slots.len() - 1)));
                 Loc::Slot(slots.len() - 1)
             }
             Allocation::Prepared => {
@@ -133,12 +134,16 @@ impl Bound {
         let mut run = b.steps(&plan.run, commit)?;
         let packs_from = prepared.len();
         let packs = b.packs(owner, &mut run.steps, &prepare.steps, &mut prepared);
-        let prepare_steps = packed_behind(prepare.steps, packs);
+        let prepare_steps = interleave_packs(prepare.steps, packs);
         if owner != Owner::Executable {
             narrow(&mut run.steps);
         }
         let outputs = b.outputs()?;
-        for at in run.bare.iter().filter(|at| facts.kept[**at].is_none()) {
+        for at in run
+            .bare
+            .iter()
+            .filter(|at| facts.initial_inputs[**at].is_none())
+        {
             if let Loc::Slot(slot) = b.fixed[*at] {
                 // Elements that are not written over must not keep the donor's contents.
                 (slots[slot].clear, slots[slot].donor) = (true, None);
@@ -173,7 +178,7 @@ impl Bound {
             prepare: prepare_steps,
             run: run.steps,
             slots,
-            kept,
+            initial_inputs,
             prepared,
             outputs,
             arena: run.peak,
@@ -236,7 +241,7 @@ impl Binder<'_> {
             .collect();
         let guarded_there = |i: usize| steps[i].guard.is_some() && self.gpu.is_some();
         let scratch = |i: usize| match guarded_there(i) {
-            true => Guard::record_behind(works[i].scratch()) + ALIGN,
+            true => Guard::record_offset(works[i].scratch()) + ALIGN,
             false => works[i].scratch(),
         };
         let found = Temporaries::new(self.plan, steps, &sizes, &self.facts.root, scratch);
@@ -250,15 +255,15 @@ impl Binder<'_> {
         let (bare, bare_bodies) = self.bare(steps, &works);
         let mut bound = Vec::with_capacity(steps.len());
         for (i, ((step, work), scratch)) in steps.iter().zip(works).zip(found.scratch).enumerate() {
-            let place = |id: &BufferId| match self.fixed[id.0 as usize] {
+            let location = |id: &BufferId| match self.fixed[id.0 as usize] {
                 Loc::Arena(_) => Loc::Arena(offset(self.facts.root[id.0 as usize])),
                 fixed => fixed,
             };
-            let args = step.args.iter().map(place).collect();
+            let args = step.args.iter().map(location).collect();
             let (parallel, writes) = self.parallel(step, &*work)?;
             let guard = step.guard.map(|id| {
                 let dtype = self.plan.buffers[id.0 as usize].dtype;
-                Guard::new(place(&id), dtype, work.scratch(), self.gpu)
+                Guard::new(location(&id), dtype, work.scratch(), self.gpu)
             });
             bound.push(BoundStep {
                 guard: guard.transpose()?,
@@ -272,7 +277,7 @@ impl Binder<'_> {
                 step: i,
                 sites: step.sites.iter().copied().collect(),
                 parallel,
-                joined: step.joined,
+                concurrent: step.concurrent,
                 after: After::new(),
             });
         }

@@ -39,7 +39,7 @@ pub(super) struct Facts {
     /// For each buffer, true if it is wrong when the run has a data error.
     pub doubtful: Vec<bool>,
     /// For each buffer the input whose contents it begins with, since a guarded step writes it.
-    pub kept: Vec<Option<usize>>,
+    pub initial_inputs: Vec<Option<usize>>,
 }
 
 pub(super) fn check(plan: &Plan) -> Result<Facts> {
@@ -83,7 +83,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     }
     for (b, w) in plan.buffers.iter().zip(&mut written) {
         // Temporaries of prepare are gone when the run begins.
-        *w &= !matches!(b.place, Allocation::Temporary | Allocation::InPlace(_));
+        *w &= !matches!(b.allocation, Allocation::Temporary | Allocation::InPlace(_));
     }
     for i in &plan.inputs {
         written[i.buffer.0 as usize] = true;
@@ -101,7 +101,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         root,
         prepare_is_symbolic: prepare_is_symbolic(plan),
         donors: donors(plan, &contracts),
-        kept: guard::kept(plan, &contracts),
+        initial_inputs: guard::initial_inputs(plan, &contracts),
         kernel_symbols: kernel_symbols(plan),
         size_symbols: size_symbols(plan),
         contracts,
@@ -112,10 +112,10 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
 fn check_body(plan: &Plan, depth: usize) -> Result<()> {
     let own = |o: &Output| {
         let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
-        let place = plan.buffers.get(o.buffer.0 as usize).map(|b| b.place);
-        place == Some(Allocation::Output) && others.count() == 1
+        let allocation = plan.buffers.get(o.buffer.0 as usize).map(|b| b.allocation);
+        allocation == Some(Allocation::Output) && others.count() == 1
     };
-    let prepared = |b: &plan::Buffer| b.place == Allocation::Prepared;
+    let prepared = |b: &plan::Buffer| b.allocation == Allocation::Prepared;
     let parameter = |i: &plan::Input| i.role == Role::Parameter;
     let plain = plan.symbols.is_empty()
         && plan.prepare.is_empty()
@@ -147,13 +147,13 @@ fn buffer(plan: &Plan, id: BufferId) -> Result<&kiln_plan::Buffer> {
 
 fn places(plan: &Plan) -> Result<()> {
     let mut owned = vec![false; plan.buffers.len()];
-    let mut claim = |what: &str, id: BufferId, dtype: DType, place: Allocation| {
+    let mut claim = |what: &str, id: BufferId, dtype: DType, allocation: Allocation| {
         let b = buffer(plan, id)?;
-        if b.dtype != dtype || b.place != place {
+        if b.dtype != dtype || b.allocation != allocation {
             return Err(damaged!(
                 "{what} in a buffer of {} at {:?}",
                 b.dtype,
-                b.place
+                b.allocation
             ));
         }
         if std::mem::replace(&mut owned[id.0 as usize], true) {
@@ -174,12 +174,12 @@ fn places(plan: &Plan) -> Result<()> {
     }
     for (i, o) in plan.outputs.iter().enumerate() {
         let b = buffer(plan, o.buffer)?;
-        let temporary = matches!(b.place, Allocation::Temporary | Allocation::InPlace(_));
+        let temporary = matches!(b.allocation, Allocation::Temporary | Allocation::InPlace(_));
         if b.dtype != o.dtype || temporary {
             return Err(damaged!(
                 "output {i} in a buffer of {} at {:?}",
                 b.dtype,
-                b.place
+                b.allocation
             ));
         }
     }
@@ -188,11 +188,11 @@ fn places(plan: &Plan) -> Result<()> {
     }
     for (b, owned) in plan.buffers.iter().zip(owned) {
         if matches!(
-            b.place,
+            b.allocation,
             Allocation::Input | Allocation::Constant | Allocation::Output
         ) && !owned
         {
-            return Err(damaged!("a buffer at {:?} that is none", b.place));
+            return Err(damaged!("a buffer at {:?} that is none", b.allocation));
         }
     }
     Ok(())
@@ -202,7 +202,7 @@ fn roots(plan: &Plan) -> Result<Vec<usize>> {
     let follow = |start: usize| {
         let mut at = start;
         for _ in 0..=plan.buffers.len() {
-            match plan.buffers[at].place {
+            match plan.buffers[at].allocation {
                 Allocation::InPlace(next) => {
                     buffer(plan, next)?;
                     at = next.0 as usize;
@@ -247,15 +247,15 @@ fn check_step(
         if arg.is_read() && !arg.writes && !written[at] {
             return Err(damaged!("{name} reads buffer {at} before it is written"));
         }
-        let may_write = match plan.buffers[at].place {
+        let may_write = match plan.buffers[at].allocation {
             Allocation::Input | Allocation::Constant => false,
             Allocation::Prepared => preparing,
             Allocation::Output => !preparing,
             Allocation::Temporary | Allocation::InPlace(_) => true,
         };
         if arg.writes && !may_write {
-            let place = plan.buffers[at].place;
-            return Err(damaged!("{name} writes a buffer at {place:?}"));
+            let allocation = plan.buffers[at].allocation;
+            return Err(damaged!("{name} writes a buffer at {allocation:?}"));
         }
     }
     guard::check(plan, contract, step, written)?;
@@ -284,7 +284,7 @@ fn doubtful(plan: &Plan, contracts: &[Contract], root: &[usize]) -> Vec<bool> {
 /// True if any size that *prepare* uses is symbolic: extents, offsets or strides.
 fn prepare_is_symbolic(plan: &Plan) -> bool {
     let symbolic = |d: &Dim| d.as_const().is_none();
-    let buffer = |b: &kiln_plan::Buffer| b.place == Allocation::Prepared && symbolic(&b.len);
+    let buffer = |b: &kiln_plan::Buffer| b.allocation == Allocation::Prepared && symbolic(&b.len);
     let parameter =
         |i: &kiln_plan::Input| i.role == Role::Parameter && i.shape.iter().any(symbolic);
     let step = |s: &Step| {
@@ -366,7 +366,7 @@ fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
         let asked_before = std::mem::replace(&mut asked[donor], true);
         let (to, from) = (o.buffer.0 as usize, input.buffer.0 as usize);
         let shared = outputs[to] > 1 || outputs[from] > 0 || asked_before;
-        if shared || plan.buffers[to].place != Allocation::Output {
+        if shared || plan.buffers[to].allocation != Allocation::Output {
             return None;
         }
         let first = first_write[to].filter(|first| *first >= safe)?;
@@ -455,15 +455,16 @@ pub(super) fn needs(plan: &Plan, values: &[i64]) -> Result<()> {
         let value = need.size.eval_checked(values);
         let value = value.ok_or_else(|| damaged!("a size without a value"))?;
         if value < 0 {
-            let given = plan.symbols.iter().zip(values).enumerate();
-            let given = given.filter(|(s, _)| need.size.symbols().any(|used| used.0 == *s as u32));
-            let given = given.map(|(_, (s, value))| format!("{} = {value}", s.name));
+            let symbols = plan.symbols.iter().zip(values).enumerate();
+            let symbols =
+                symbols.filter(|(s, _)| need.size.symbols().any(|used| used.0 == *s as u32));
+            let symbols = symbols.map(|(_, (s, value))| format!("{} = {value}", s.name));
             return Err(Error::Size {
                 op: need.op.clone(),
                 node: need.node,
                 size: need.size.named(|s| name(plan, s)),
                 value,
-                given: given.collect::<Vec<_>>().join(", "),
+                symbols: symbols.collect::<Vec<_>>().join(", "),
             });
         }
     }

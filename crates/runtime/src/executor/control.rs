@@ -14,7 +14,7 @@ use kiln_kernel::calls::{Calls, Ends};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failure;
 use kiln_kernel::memory::{ALIGN, Storage};
-use kiln_kernel::work::{Call, Expand, Work};
+use kiln_kernel::work::{Call, Expand, LinkedKernel};
 use kiln_plan::{self as plan, Plan, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -55,7 +55,10 @@ impl Body {
                 *constant = constant.to_gpu(loader.device())?;
             }
         }
-        let kept = bound.kept.iter().map(|(_, slot)| bound.slots[*slot].bytes);
+        let kept = bound
+            .initial_inputs
+            .iter()
+            .map(|(_, slot)| bound.slots[*slot].bytes);
         let copies = kept.filter_map(|bytes| Some(cuda::copy(linker.gpu()?, bytes)));
         let slot = |(loc, _): &(Loc, Vec<i64>)| match loc {
             Loc::Slot(s) => Ok(*s),
@@ -125,7 +128,7 @@ impl Body {
         at: &'a Places,
     ) -> impl Iterator<Item = (*mut u8, *mut u8, usize)> + 'a {
         let place = self.places(at);
-        self.bound.kept.iter().map(move |(input, slot)| {
+        self.bound.initial_inputs.iter().map(move |(input, slot)| {
             let bytes = self.bound.slots[*slot].bytes;
             (place(Loc::Input(*input)), place(Loc::Slot(*slot)), bytes)
         })
@@ -211,7 +214,7 @@ pub(crate) struct If {
     pub(super) branches: [Body; 2],
     /// On a GPU, the launch that tells the sides which of them runs, and the one that reads their data errors.
     pub(super) branch: Option<Arc<Launch>>,
-    pub(super) joined: Option<Arc<Launch>>,
+    pub(super) concurrent: Option<Arc<Launch>>,
 }
 
 /// The most steps of a loop on a GPU, which receives the launches of all of them.
@@ -370,7 +373,7 @@ impl If {
             outputs: positions(&p.outputs),
             branches,
             branch: linker.gpu().map(cuda::branch).transpose()?,
-            joined: joins.map(cuda::joined).transpose()?,
+            concurrent: joins.map(cuda::joined).transpose()?,
         })
     }
 
@@ -391,7 +394,7 @@ impl If {
     }
 }
 
-impl Work for Loop {
+impl LinkedKernel for Loop {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         for (from, to, bytes) in self.unchanged(call.args) {
             // SAFETY: both have this size, and the result does not alias an operand.
@@ -424,8 +427,8 @@ impl Work for Loop {
         self.body.is_bare()
     }
 
-    fn held(&self) -> Vec<&Arc<Storage>> {
-        self.held()
+    fn gpu_memory(&self) -> Vec<&Arc<Storage>> {
+        self.gpu_memory()
     }
 
     fn calls(&self) -> usize {
@@ -439,7 +442,7 @@ impl Work for Loop {
     }
 }
 
-impl Work for If {
+impl LinkedKernel for If {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: the condition is one bool byte.
         let holds = unsafe { call.args[self.condition].read() } != 0;
@@ -472,8 +475,8 @@ impl Work for If {
         self.branches.iter().any(Body::is_bare)
     }
 
-    fn held(&self) -> Vec<&Arc<Storage>> {
-        self.held()
+    fn gpu_memory(&self) -> Vec<&Arc<Storage>> {
+        self.gpu_memory()
     }
 
     fn calls(&self) -> usize {
@@ -481,6 +484,6 @@ impl Work for If {
     }
 
     fn can_fail(&self) -> bool {
-        self.joined.is_some()
+        self.concurrent.is_some()
     }
 }

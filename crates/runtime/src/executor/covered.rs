@@ -3,14 +3,14 @@
 
 use super::binder::Binder;
 use kiln_base::Dim;
-use kiln_kernel::work::Work;
+use kiln_kernel::work::LinkedKernel;
 use kiln_plan::{Kernel, Step};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Binder<'_> {
     /// The buffers whose first step is not known to write all of them, and whether bodies have any such buffers.
-    pub fn bare(&self, steps: &[Step], works: &[Arc<dyn Work>]) -> (Vec<usize>, bool) {
+    pub fn bare(&self, steps: &[Step], works: &[Arc<dyn LinkedKernel>]) -> (Vec<usize>, bool) {
         let mut bare = Vec::new();
         let mut bare_bodies = false;
         if self.gpu.is_some() {
@@ -38,7 +38,12 @@ impl Binder<'_> {
     }
 
     /// For each argument of a step, true if the step writes all of it and does not read it before.
-    pub fn covered(&self, step: &Step, work: &dyn Work, values: &[i64]) -> SmallVec<[bool; 6]> {
+    pub fn covered(
+        &self,
+        step: &Step,
+        work: &dyn LinkedKernel,
+        values: &[i64],
+    ) -> SmallVec<[bool; 6]> {
         let kernel = &self.plan.kernels[step.kernel as usize];
         let lens = step.args.iter().map(|id| self.lens[id.0 as usize]);
         let all = lens.enumerate();
@@ -48,7 +53,7 @@ impl Binder<'_> {
 }
 
 /// True if a step writes all of an argument of `len` elements, and does not read it before.
-fn covers(work: &dyn Work, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
+fn covers(work: &dyn LinkedKernel, kernel: &Kernel, values: &[i64], arg: usize, len: i64) -> bool {
     if work.has_bodies() {
         return !work.is_bare();
     }

@@ -4,7 +4,7 @@ use super::guard::Guard;
 use super::loc::Loc;
 use super::profile::Profile;
 use super::step::BoundStep;
-use kiln_cpu::run_together;
+use kiln_cpu::run_concurrently;
 use kiln_kernel::cancel;
 use kiln_kernel::cancel::Cancel;
 use kiln_kernel::error::Result;
@@ -24,7 +24,7 @@ pub(super) fn run_steps(
     profile: Option<&Profile>,
 ) -> Result<Option<Failure>> {
     let failures = Failures::of(Cancel::current());
-    for group in steps.chunk_by(|_, next| next.joined) {
+    for group in steps.chunk_by(|_, next| next.concurrent) {
         cancel::check()?;
         let first = group[0].step;
         // SAFETY: binding proved that guards lie within their memory, and no step of the group writes one.
@@ -67,7 +67,7 @@ pub(super) fn run_steps(
                 [step] => inner = step.work.run(&calls[0])?,
                 group => {
                     let works = group.iter().map(|step| &*step.work).zip(&calls);
-                    run_together(&works.collect::<Vec<_>>(), &failures);
+                    run_concurrently(&works.collect::<Vec<_>>(), &failures);
                 }
             }
         }

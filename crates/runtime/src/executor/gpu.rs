@@ -92,17 +92,17 @@ impl Body {
         expand(&self.bound.run, &self.places(at), around, calls)
     }
 
-    fn held(&self) -> impl Iterator<Item = &Arc<Storage>> {
+    fn gpu_memory(&self) -> impl Iterator<Item = &Arc<Storage>> {
         let constants = self.constants.iter().map(Buffer::storage);
-        constants.chain(&self.bound.run_on_gpu.held)
+        constants.chain(&self.bound.run_on_gpu.gpu_memory)
     }
 }
 
 impl Loop {
     /// The memory that it holds on a GPU.
-    pub(super) fn held(&self) -> Vec<&Arc<Storage>> {
+    pub(super) fn gpu_memory(&self) -> Vec<&Arc<Storage>> {
         let numbers = self.numbers.iter().map(Buffer::storage);
-        numbers.chain(self.body.held()).collect()
+        numbers.chain(self.body.gpu_memory()).collect()
     }
 
     /// Adds the calls of all its steps, each step after the one before.
@@ -130,8 +130,8 @@ impl Loop {
 
 impl If {
     /// The memory that it holds on a GPU.
-    pub(super) fn held(&self) -> Vec<&Arc<Storage>> {
-        self.branches.iter().flat_map(Body::held).collect()
+    pub(super) fn gpu_memory(&self) -> Vec<&Arc<Storage>> {
+        self.branches.iter().flat_map(Body::gpu_memory).collect()
     }
 
     /// Adds the calls of both sides.
@@ -154,13 +154,13 @@ impl If {
             };
             ends = body.expand(&at, side, calls)?;
         }
-        match &self.joined {
-            Some(joined) => {
+        match &self.concurrent {
+            Some(concurrent) => {
                 let around = Around {
                     after: &ends,
                     ..around
                 };
-                calls.add(around.call(&**joined, smallvec![scratch]))
+                calls.add(around.call(&**concurrent, smallvec![scratch]))
             }
             None => Ok(ends),
         }

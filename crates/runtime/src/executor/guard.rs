@@ -37,13 +37,13 @@ impl Guard {
         Ok(Guard {
             loc,
             bytes,
-            launch: launch.map(|launch| (launch, Guard::record_behind(scratch))),
+            launch: launch.map(|launch| (launch, Guard::record_offset(scratch))),
         })
     }
 
     /// The offset of its record behind `scratch` bytes of the work's scratch memory; it takes at most [`ALIGN`]
     /// bytes.
-    pub fn record_behind(scratch: usize) -> usize {
+    pub fn record_offset(scratch: usize) -> usize {
         scratch.next_multiple_of(ALIGN)
     }
 
@@ -81,7 +81,9 @@ pub(super) fn check(plan: &Plan, contract: &Contract, step: &Step, written: &[bo
     let args = step.args.iter().zip(&contract.args);
     for (id, _) in args.filter(|(_, arg)| arg.writes) {
         let mut outputs = plan.outputs.iter().filter(|o| o.buffer == *id);
-        let kept = outputs.next().is_some_and(|o| keeps(plan, o).is_some());
+        let kept = outputs
+            .next()
+            .is_some_and(|o| donor_contents(plan, o).is_some());
         if *id == guard || !kept || outputs.next().is_some() {
             return Err(damaged!(
                 "{name} has a guard and writes what holds nothing before"
@@ -92,22 +94,22 @@ pub(super) fn check(plan: &Plan, contract: &Contract, step: &Step, written: &[bo
 }
 
 /// The input whose contents an output holds before it is written.
-fn keeps(plan: &Plan, output: &Output) -> Option<usize> {
+fn donor_contents(plan: &Plan, output: &Output) -> Option<usize> {
     let donor = output.donor? as usize;
     let from = &plan.buffers[plan.inputs.get(donor)?.buffer.0 as usize];
     let to = &plan.buffers[output.buffer.0 as usize];
-    let alike = from.dtype == to.dtype && from.len == to.len && to.place == Allocation::Output;
+    let alike = from.dtype == to.dtype && from.len == to.len && to.allocation == Allocation::Output;
     alike.then_some(donor)
 }
 
 /// For each buffer, the input whose contents it begins with because a guarded step writes it.
-pub(super) fn kept(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
+pub(super) fn initial_inputs(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
     let mut kept = vec![None; plan.buffers.len()];
     for step in plan.run.iter().filter(|s| s.guard.is_some()) {
         let args = step.args.iter().zip(&contracts[step.kernel as usize].args);
         for (id, _) in args.filter(|(_, arg)| arg.writes) {
             let output = plan.outputs.iter().find(|o| o.buffer == *id);
-            kept[id.0 as usize] = output.and_then(|o| keeps(plan, o));
+            kept[id.0 as usize] = output.and_then(|o| donor_contents(plan, o));
         }
     }
     kept

@@ -2,7 +2,7 @@
 
 use kiln_cuda as cuda;
 use kiln_kernel::error::Result;
-use kiln_kernel::work::{Sizes, Work};
+use kiln_kernel::work::{LinkedKernel, Sizes};
 use kiln_plan::{Contract, Kernel};
 use std::sync::Arc;
 
@@ -19,5 +19,5 @@ pub(super) trait Link {
         contract: &Contract,
         sizes: Sizes<'_>,
         launch: Option<&Arc<cuda::Launch>>,
-    ) -> Result<Arc<dyn Work>>;
+    ) -> Result<Arc<dyn LinkedKernel>>;
 }

@@ -8,7 +8,7 @@ use kiln_kernel::custom::Custom;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::footprint::within;
 use kiln_kernel::simd::Features;
-use kiln_kernel::work::{Sizes, Work};
+use kiln_kernel::work::{LinkedKernel, Sizes};
 use kiln_plan::{Contract, Kernel};
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ impl Link for Linker<'_> {
         contract: &Contract,
         sizes: Sizes<'_>,
         launch: Option<&Arc<cuda::Launch>>,
-    ) -> Result<Arc<dyn Work>> {
+    ) -> Result<Arc<dyn LinkedKernel>> {
         let Sizes { values, lens } = sizes;
-        for reach in kernel.reaches() {
+        for reach in kernel.footprints() {
             within(kernel.name(), &reach, values, lens)?;
         }
         let bytes = || -> Vec<usize> {

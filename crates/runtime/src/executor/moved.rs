@@ -58,7 +58,7 @@ impl Bound {
             prepare,
             run,
             slots: self.slots.clone(),
-            kept: self.kept.clone(),
+            initial_inputs: self.initial_inputs.clone(),
             prepared: self.prepared.clone(),
             outputs: self.outputs.clone(),
             arena: self.arena,

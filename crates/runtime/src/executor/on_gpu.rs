@@ -15,7 +15,7 @@ pub(super) struct OnGpu {
     pub read: Vec<Loc>,
     pub written: Vec<Loc>,
     /// Memory of loops and branches that it reads.
-    pub held: Vec<Arc<Storage>>,
+    pub gpu_memory: Vec<Arc<Storage>>,
     /// The number of calls that it makes.
     pub calls: usize,
     /// True if one of them may report a data error.
@@ -34,7 +34,8 @@ impl OnGpu {
             for (loc, writes) in args.chain(scratch).chain(guard) {
                 part.touches(loc, writes, &mut known);
             }
-            part.held.extend(step.work.held().into_iter().cloned());
+            part.gpu_memory
+                .extend(step.work.gpu_memory().into_iter().cloned());
             part.calls += step.work.calls() + usize::from(step.guard.is_some());
             part.fallible |= step.work.can_fail();
         }

@@ -6,15 +6,15 @@ use super::step::{After, BoundStep};
 use hashbrown::HashMap;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
-use kiln_kernel::work::{Call, Packs, Work};
+use kiln_kernel::work::{Call, LinkedKernel, Packs};
 use kiln_plan::Role;
 use smallvec::smallvec;
 use std::sync::Arc;
 
 /// The step of *prepare* that packs weights for another.
-struct Pack(Arc<dyn Work>);
+struct Pack(Arc<dyn LinkedKernel>);
 
-impl Work for Pack {
+impl LinkedKernel for Pack {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: the arguments are the weights and the memory allocated for the packed weights.
         unsafe { self.0.pack(call) };
@@ -24,10 +24,10 @@ impl Work for Pack {
 
 /// The steps of *prepare*, with each packing step right behind the steps that compute its weights. The weights are
 /// then packed while they are in the caches, and need no memory afterwards.
-pub(super) fn packed_behind(steps: Vec<BoundStep>, packs: Vec<BoundStep>) -> Vec<BoundStep> {
+pub(super) fn interleave_packs(steps: Vec<BoundStep>, packs: Vec<BoundStep>) -> Vec<BoundStep> {
     let behind = |pack: &BoundStep| {
         let made = pack.after.iter().max().map_or(0, |last| *last as usize + 1);
-        let starts = |i: &usize| steps.get(*i).is_none_or(|s| !s.joined);
+        let starts = |i: &usize| steps.get(*i).is_none_or(|s| !s.concurrent);
         (made..=steps.len()).find(starts).unwrap_or(steps.len())
     };
     let packs = packs.into_iter().map(|pack| ((behind(&pack), 0), pack));
@@ -119,7 +119,7 @@ impl Binder<'_> {
             step: self.plan.prepare.len(),
             sites: smallvec![],
             parallel: true,
-            joined: false,
+            concurrent: false,
             after,
         })
     }

@@ -98,9 +98,9 @@ impl<'a> PlanPart<'a> {
     ) -> Result<Option<Arc<Outcome>>> {
         let exe = self.exe;
         let place = |loc: Loc| address(storage, loc);
-        let held = on_gpu.held.iter().map(|s| &**s);
+        let gpu_memory = on_gpu.gpu_memory.iter().map(|s| &**s);
         let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
-            .chain(held)
+            .chain(gpu_memory)
             .collect();
         let written: Vec<&Storage> = on_gpu.written.iter().map(|l| storage(*l)).collect();
         // The device reports the time of each step, and steps run one after the other.

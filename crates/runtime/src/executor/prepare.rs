@@ -86,7 +86,7 @@ fn by_turns(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Ar
         part.on_cpu(steps, &storage, None)
     };
     if stored.is_some() {
-        run(&storages, &bound.beside_packed())?;
+        run(&storages, &bound.without_packing())?;
     } else {
         for turn in &turns.list {
             for p in turn.begins.iter().filter(|_| clear) {

@@ -79,7 +79,9 @@ impl Replays {
         let mut graphs = Vec::new();
         for sets in sets.chunks(each) {
             let read = sets.iter().flatten().chain(&exe.constants);
-            let read = read.map(Buffer::storage).chain(&bound.run_on_gpu.held);
+            let read = read
+                .map(Buffer::storage)
+                .chain(&bound.run_on_gpu.gpu_memory);
             let graph = session.capture(read.chain(made), &|record, sink| {
                 let (mut calls, mut ends) = (Calls::new(sink), Ends::new());
                 for set in sets {

@@ -175,7 +175,7 @@ fn run(
             }
         });
     }
-    for (input, slot) in &bound.kept {
+    for (input, slot) in &bound.initial_inputs {
         if let Memory::Fresh(to) = &mut slots[*slot] {
             part.copy(inputs.all()[*input].storage(), to)?;
         }

@@ -3,7 +3,7 @@
 use super::guard::Guard;
 use super::loc::Loc;
 use kiln_kernel::memory::ALIGN;
-use kiln_kernel::work::Work;
+use kiln_kernel::work::LinkedKernel;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) type After = SmallVec<[u32; 4]>;
 /// A step with known sizes.
 #[derive(Clone)]
 pub(super) struct BoundStep {
-    pub work: Arc<dyn Work>,
+    pub work: Arc<dyn LinkedKernel>,
     /// The arguments, and after them the weights that were packed in *prepare*, if `packed`.
     pub args: SmallVec<[Loc; 6]>,
     pub packed: bool,
@@ -34,7 +34,7 @@ pub(super) struct BoundStep {
     /// True if its parts may be concurrent.
     pub parallel: bool,
     /// True if it is concurrent with the step before it.
-    pub joined: bool,
+    pub concurrent: bool,
     /// The steps of its part that it waits for.
     pub after: After,
 }

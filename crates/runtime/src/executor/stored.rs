@@ -117,7 +117,7 @@ impl Bound {
     }
 
     /// The steps of *prepare* that must still run if packed weights are provided.
-    pub(super) fn beside_packed(&self) -> Vec<BoundStep> {
+    pub(super) fn without_packing(&self) -> Vec<BoundStep> {
         let kept = self.touched.iter().enumerate();
         let kept = kept.filter(|(_, touched)| **touched);
         let mut needed: HashSet<Loc> = kept.map(|(p, _)| Loc::Prepared(p)).collect();
@@ -128,7 +128,7 @@ impl Bound {
             if writes.any(|(loc, _)| matches!(loc, Loc::Arena(_)) || needed.contains(loc)) {
                 needed.extend(step.locs());
                 live.push(BoundStep {
-                    joined: false,
+                    concurrent: false,
                     ..step.clone()
                 });
             }

@@ -31,7 +31,7 @@ impl Turns {
     /// The turns of a bound plan whose runs touch these locations.
     pub fn new(bound: &Bound, touched: &HashSet<Loc>) -> Turns {
         let mut at = 0;
-        let groups = bound.prepare.chunk_by(|_, next| next.joined);
+        let groups = bound.prepare.chunk_by(|_, next| next.concurrent);
         let groups: Vec<Range<usize>> = groups
             .map(|group| {
                 at += group.len();

@@ -35,7 +35,11 @@ impl Bound {
             touched.extend(step.guard.iter().map(|guard| guard.loc));
         }
         touched.extend(self.outputs.iter().map(|(loc, _)| *loc));
-        touched.extend(self.kept.iter().map(|(input, _)| Loc::Input(*input)));
+        touched.extend(
+            self.initial_inputs
+                .iter()
+                .map(|(input, _)| Loc::Input(*input)),
+        );
         touched
     }
 }

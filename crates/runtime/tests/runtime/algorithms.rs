@@ -45,7 +45,7 @@ fn conv(dtype: DType, s: &Shape) -> Conv {
     });
     Conv {
         dtypes: [dtype; 2],
-        seven_bits: false,
+        reduce_range: false,
         role: ConvRole::Result,
         batch: s.batch.into(),
         groups: s.groups.into(),
@@ -632,7 +632,7 @@ fn no_algorithm_depends_on_the_number_of_threads() {
             check(format!("{p:?}"), plan(&p));
         }
         p.algorithm = Algorithm::Direct.into();
-        for images in [Images::ChannelsLast, Images::Turned] {
+        for images in [Images::ChannelsLast, Images::ToChannelsLast] {
             p.images = images;
             check(format!("{p:?}"), plan(&p));
         }

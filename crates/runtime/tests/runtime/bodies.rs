@@ -9,7 +9,7 @@ use kiln_runtime::Buffer;
 /// The plan with its last input as a constant.
 fn with_weights(mut plan: Plan, weights: &Buffer) -> Plan {
     let input = plan.inputs.pop().unwrap();
-    plan.buffers[input.buffer.0 as usize].place = Allocation::Constant;
+    plan.buffers[input.buffer.0 as usize].allocation = Allocation::Constant;
     plan.constants.push(Constant {
         dtype: input.dtype,
         bytes: weights.bytes().unwrap().to_vec(),
@@ -121,7 +121,7 @@ fn products_by_constants_are_the_same_in_bodies() {
         for [m, k, n] in [[5, 3, 40], [1, 40, 33], [7, 64, 64], [37, 17, 130]] {
             let mut p = MatMul {
                 dtypes: [dtype; 2],
-                seven_bits: false,
+                reduce_range: false,
                 ..product(m, k, n)
             };
             for algorithm in p.algorithms(&[]) {

@@ -19,7 +19,7 @@ impl Program {
             inner: dims(inner),
             serial: 0,
             schedule,
-            cut: Default::default(),
+            sizes: Default::default(),
             args: vec![],
             accesses: vec![],
             registers: vec![],
@@ -178,12 +178,12 @@ pub fn plan_of(mut kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
     let sites = kernel.contract().map_or(0, |c| c.sites);
     let mut plan = empty();
     for (dtype, len, written) in args {
-        let place = if *written {
+        let allocation = if *written {
             Allocation::Output
         } else {
             Allocation::Input
         };
-        let buffer = add_buffer(&mut plan, *dtype, *len, place);
+        let buffer = add_buffer(&mut plan, *dtype, *len, allocation);
         let shape = vec![Dim::Const(*len)];
         if *written {
             plan.outputs.push(Output {
@@ -212,7 +212,7 @@ pub fn plan_of(mut kernel: Kernel, args: &[(DType, i64, bool)]) -> Plan {
         kernel: 0,
         args: (0..args.len() as u32).map(BufferId).collect(),
         sites: (0..sites).collect(),
-        joined: false,
+        concurrent: false,
         guard: None,
     });
     plan.kernels.push(kernel.into());
@@ -236,11 +236,11 @@ pub fn empty() -> Plan {
     }
 }
 
-pub fn add_buffer(plan: &mut Plan, dtype: DType, len: i64, place: Allocation) -> BufferId {
+pub fn add_buffer(plan: &mut Plan, dtype: DType, len: i64, allocation: Allocation) -> BufferId {
     plan.buffers.push(kiln_plan::Buffer {
         dtype,
         len: len.into(),
-        place,
+        allocation,
     });
     BufferId(plan.buffers.len() as u32 - 1)
 }
@@ -340,7 +340,7 @@ pub fn product(m: i64, k: i64, n: i64) -> MatMul {
     };
     MatMul {
         dtypes: [DType::F32; 2],
-        seven_bits: false,
+        reduce_range: false,
         batch: vec![],
         m: m.into(),
         k: k.into(),

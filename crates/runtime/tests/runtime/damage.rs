@@ -192,10 +192,10 @@ fn contradictions_between_steps_and_buffers_are_refused() {
     damaged("data in prepare", &|p| p.prepare[0].args[0] = BufferId(0));
     damaged("output in prepare", &|p| p.prepare[0].args[2] = BufferId(6));
     damaged("cycle", &|p| {
-        p.buffers[4].place = Allocation::InPlace(BufferId(5))
+        p.buffers[4].allocation = Allocation::InPlace(BufferId(5))
     });
     damaged("in place of an input", &|p| {
-        p.buffers[5].place = Allocation::InPlace(BufferId(0))
+        p.buffers[5].allocation = Allocation::InPlace(BufferId(0))
     });
     damaged("commit", &|p| p.commit = 9);
     damaged("dtype", &|p| p.buffers[4].dtype = DType::F64);
@@ -316,7 +316,9 @@ fn contradictions_in_prologues_are_refused() {
         }
         refused(plan, what);
     };
-    convolution("its images are turned", &|c| c.images = Images::Turned);
+    convolution("its images are turned", &|c| {
+        c.images = Images::ToChannelsLast
+    });
     convolution("its images are transformed", &|c| {
         c.algorithm = Algorithm::Winograd2.into()
     });

@@ -25,7 +25,7 @@ fn input(plan: &mut Plan, dtype: DType, n: &Dim, role: Role) -> BufferId {
     plan.buffers.push(Buffer {
         dtype,
         len: n.clone(),
-        place: Allocation::Input,
+        allocation: Allocation::Input,
     });
     let buffer = BufferId(plan.buffers.len() as u32 - 1);
     plan.inputs.push(Input {
@@ -37,11 +37,11 @@ fn input(plan: &mut Plan, dtype: DType, n: &Dim, role: Role) -> BufferId {
     buffer
 }
 
-fn buffer_at(plan: &mut Plan, dtype: DType, n: &Dim, place: Allocation) -> BufferId {
+fn buffer_at(plan: &mut Plan, dtype: DType, n: &Dim, allocation: Allocation) -> BufferId {
     plan.buffers.push(Buffer {
         dtype,
         len: n.clone(),
-        place,
+        allocation,
     });
     BufferId(plan.buffers.len() as u32 - 1)
 }
@@ -61,7 +61,7 @@ fn step(kernel: u32, args: &[BufferId]) -> Step {
         kernel,
         args: args.to_vec(),
         sites: vec![],
-        joined: false,
+        concurrent: false,
         guard: None,
     }
 }
@@ -182,7 +182,7 @@ fn a_data_error_leaves_donated_memory_alone() {
         kernel: 0,
         args: vec![a, b, q],
         sites: vec![0],
-        joined: false,
+        concurrent: false,
         guard: None,
     });
     p.run.push(step(1, &[a, q, out]));

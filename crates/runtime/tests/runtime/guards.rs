@@ -95,7 +95,7 @@ fn step(plan: &mut Plan, kernel: Arc<Kernel>, args: [BufferId; 3], guard: Option
         kernel: kernel as u32,
         args: args.to_vec(),
         sites: vec![],
-        joined: false,
+        concurrent: false,
         guard,
     });
 }
@@ -310,7 +310,7 @@ fn steps_that_start_together_have_guards_of_their_own() {
         let n = 7 + i as i64;
         let next = output(&mut p, F, n, Some(i as u32));
         step(&mut p, engine.add(F, n), [x, x, next], guard);
-        p.run[i].joined = i > 0;
+        p.run[i].concurrent = i > 0;
     }
     let exe = engine.executable(&p).unwrap();
     for set in [[false, false], [false, true], [true, false], [true, true]] {

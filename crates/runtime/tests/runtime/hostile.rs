@@ -170,7 +170,7 @@ fn endless_runs_are_cancelled() {
     // A kernel that many threads share, with a number of parts that overflows.
     let mut p = Program::new(Schedule::Rows, &[1 << 59], &[]);
     p.stage(false);
-    p.0.cut.parts = Some(255);
+    p.0.sizes.parts = Some(255);
     let x = p.arg(DType::F32, false);
     let x = p.access(x, 0, &[0]);
     p.load(x);
@@ -237,7 +237,7 @@ fn one_of_copied(n: i64) -> Plan {
         kernel: 1,
         args: vec![temporary, out],
         sites: vec![],
-        joined: false,
+        concurrent: false,
         guard: None,
     });
     plan.commit = 2;

@@ -291,7 +291,7 @@ fn matrix_products_of_odd_sizes_strides_and_batches() {
                 let product = |batch: &[i64], lhs: Matrix, rhs: Matrix| MatMul {
                     dtypes,
                     // The data has seven bits.
-                    seven_bits: dtypes == [DType::U8, DType::I8] && k % 2 == 0,
+                    reduce_range: dtypes == [DType::U8, DType::I8] && k % 2 == 0,
                     batch: dims(batch),
                     m: m.into(),
                     k: k.into(),
@@ -340,7 +340,7 @@ fn products_propagate_nan_and_infinity() {
         b[0] = f32::INFINITY;
         let p = MatMul {
             dtypes: [DType::F32; 2],
-            seven_bits: false,
+            reduce_range: false,
             batch: vec![],
             m: m.into(),
             k: k.into(),
@@ -387,7 +387,7 @@ fn matrices_outside_their_buffer_are_refused() {
     ] {
         let p = MatMul {
             dtypes: [DType::F32; 2],
-            seven_bits: false,
+            reduce_range: false,
             batch: vec![],
             m: 3i64.into(),
             k: 4i64.into(),
@@ -487,7 +487,7 @@ fn check_conv(dtypes: [DType; 2], role: ConvRole, c: &Case, with_epilogue: bool,
     let conv = Conv {
         dtypes,
         // The data has seven bits.
-        seven_bits: dtypes == [DType::U8, DType::I8] && with_epilogue,
+        reduce_range: dtypes == [DType::U8, DType::I8] && with_epilogue,
         role,
         batch: c.batch.into(),
         groups: c.groups.into(),
@@ -722,7 +722,7 @@ fn an_epilogue_must_read_the_raw_result_in_place() {
     e.program.accesses[0].strides = dims(&[1, 4]);
     let p = MatMul {
         dtypes: [DType::F32; 2],
-        seven_bits: false,
+        reduce_range: false,
         batch: vec![],
         m: 4i64.into(),
         k: 5i64.into(),

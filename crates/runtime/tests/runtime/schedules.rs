@@ -47,7 +47,7 @@ fn conv(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
     let dims = |sizes: [i64; 2]| sizes.map(Dim::from).to_vec();
     let conv = Conv {
         dtypes: [dtype; 2],
-        seven_bits: false,
+        reduce_range: false,
         role,
         batch: batch.into(),
         groups: groups.into(),

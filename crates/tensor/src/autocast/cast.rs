@@ -80,15 +80,15 @@ impl Cast {
         if !is_cast(t.dtype()) || t.dtype() == self.dtype {
             return t.clone();
         }
-        let kept = self.kept(t, user_line(Location::caller()));
-        match kept {
-            Some(kept) => kept,
+        let narrow_copy = self.narrow_copy(t, user_line(Location::caller()));
+        match narrow_copy {
+            Some(narrow_copy) => narrow_copy,
             None => compose("autocast", &[t], |b| b.cast(t, self.dtype)),
         }
     }
 
     /// The narrow copy that is kept of a cell's value, in place of a cast; see [`Var::keep_narrow`].
-    fn kept(&self, t: &Tensor, loc: &'static Location<'static>) -> Option<Tensor> {
+    fn narrow_copy(&self, t: &Tensor, loc: &'static Location<'static>) -> Option<Tensor> {
         let Edge::Leaf(leaf) = &t.handle.edge else {
             return None;
         };

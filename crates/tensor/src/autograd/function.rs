@@ -203,7 +203,7 @@ impl Call {
         };
         let (backward, paths) = (self.backward.clone(), self.paths.clone());
         let casts = self.casts;
-        let rule: Arc<CustomRule> = Arc::new(move |operands, outputs, cotangents, wanted| {
+        let rule: Arc<CustomRule> = Arc::new(move |operands, outputs, cotangents, needs_grad| {
             if at.iter().all(|o| cotangents[*o].is_none()) {
                 return Ok(vec![None; operands.len()]);
             }
@@ -218,7 +218,7 @@ impl Call {
             };
             let _casts = set_autocast(casts);
             let found = backward(&counts, saved, at.iter().map(cotangent).collect());
-            let mut all = gradients(found, &paths, operands, wanted)?;
+            let mut all = gradients(found, &paths, operands, needs_grad)?;
             all.resize(operands.len(), None);
             Ok(all)
         });
@@ -266,7 +266,7 @@ fn gradients(
     found: Vec<(String, Tensor)>,
     paths: &[String],
     inputs: &[Handle],
-    wanted: &[bool],
+    needs_grad: &[bool],
 ) -> Result<Vec<Option<Handle>>, OpError> {
     let mut all = vec![None; paths.len()];
     for (path, g) in found {
@@ -274,14 +274,14 @@ fn gradients(
             let gradient = called("gradient", &path);
             return Err(OpError(format!("{gradient} is that of no input")));
         };
-        fits(&g, &path, &inputs[i], wanted[i])?;
+        fits(&g, &path, &inputs[i], needs_grad[i])?;
         all[i] = Some(g.handle);
     }
     Ok(all)
 }
 
 /// Returns an error if `g` can't be the gradient of an input.
-fn fits(g: &Tensor, path: &str, x: &Handle, wanted: bool) -> Result<(), OpError> {
+fn fits(g: &Tensor, path: &str, x: &Handle, needs_grad: bool) -> Result<(), OpError> {
     if let Some(e) = g.error() {
         let (op, text, loc) = (e.op(), e.message(), e.loc());
         let gradient = called("gradient", path);
@@ -290,7 +290,7 @@ fn fits(g: &Tensor, path: &str, x: &Handle, wanted: bool) -> Result<(), OpError>
         )));
     }
     ensure!(
-        !wanted || g.fact() == x.fact(),
+        !needs_grad || g.fact() == x.fact(),
         "{} is {}, but the input is {}",
         called("gradient", path),
         g.fact(),
@@ -326,13 +326,13 @@ pub(crate) fn differentiated(
         return y;
     }
     let (output, backward) = (y.handle.output as usize, backward());
-    let rule: Arc<CustomRule> = Arc::new(move |inputs, outputs, cotangents, wanted| {
+    let rule: Arc<CustomRule> = Arc::new(move |inputs, outputs, cotangents, needs_grad| {
         let Some(g) = cotangents[output].clone() else {
             return Ok(vec![None; inputs.len()]);
         };
         let given: Vec<Tensor> = inputs.iter().cloned().map(Tensor::from).collect();
         let gradients = backward(&given, &outputs[output].clone().into(), &g.into());
-        checked(inputs, gradients, wanted)
+        checked(inputs, gradients, needs_grad)
     });
     let node = GradNode::called_at(&y.handle.node, Some(rule), inputs, place);
     y.handle.edge = Edge::Node(node, y.handle.output);
@@ -343,7 +343,7 @@ pub(crate) fn differentiated(
 fn checked(
     inputs: &[Handle],
     gradients: Vec<Option<Tensor>>,
-    wanted: &[bool],
+    needs_grad: &[bool],
 ) -> Result<Vec<Option<Handle>>, OpError> {
     ensure!(
         gradients.len() == inputs.len(),
@@ -353,7 +353,7 @@ fn checked(
     );
     for (i, (x, g)) in inputs.iter().zip(&gradients).enumerate() {
         if let Some(g) = g {
-            fits(g, &i.to_string(), x, wanted[i])?;
+            fits(g, &i.to_string(), x, needs_grad[i])?;
         }
     }
     let handle = |g: Option<Tensor>| g.map(|g| g.handle);

@@ -9,10 +9,10 @@ use std::sync::Arc;
 /// A step of the backward pass (PyTorch's `grad_fn`): the operation whose derivative it computes, or a leaf that
 /// keeps its gradient. See [`Tensor::grad_fn`].
 #[derive(Clone)]
-pub struct GradFn(Step);
+pub struct GradFn(Target);
 
 #[derive(Clone)]
-enum Step {
+enum Target {
     Node(Arc<GradNode>),
     Leaf(Arc<Leaf>),
 }
@@ -21,32 +21,32 @@ impl GradFn {
     fn of(edge: &Edge) -> Option<GradFn> {
         match edge {
             Edge::None => None,
-            Edge::Node(node, _) => Some(GradFn(Step::Node(node.clone()))),
-            Edge::Leaf(leaf) => Some(GradFn(Step::Leaf(leaf.clone()))),
+            Edge::Node(node, _) => Some(GradFn(Target::Node(node.clone()))),
+            Edge::Leaf(leaf) => Some(GradFn(Target::Leaf(leaf.clone()))),
         }
     }
 
     /// The function that the user called, such as `matmul`; `AccumulateGrad` of a leaf.
     pub fn name(&self) -> &'static str {
         match &self.0 {
-            Step::Node(node) => node.called,
-            Step::Leaf(_) => "AccumulateGrad",
+            Target::Node(node) => node.called,
+            Target::Leaf(_) => "AccumulateGrad",
         }
     }
 
     /// The line of the call; `None` for a leaf.
     pub fn loc(&self) -> Option<Loc> {
         match &self.0 {
-            Step::Node(node) => Some(Loc::from(node.loc)),
-            Step::Leaf(_) => None,
+            Target::Node(node) => Some(Loc::from(node.loc)),
+            Target::Leaf(_) => None,
         }
     }
 
     /// The name of the parameter that keeps the gradient, if it has one.
     pub fn parameter(&self) -> Option<Arc<str>> {
         match &self.0 {
-            Step::Node(_) => None,
-            Step::Leaf(leaf) => leaf.label.get(),
+            Target::Node(_) => None,
+            Target::Leaf(leaf) => leaf.label.get(),
         }
     }
 
@@ -54,11 +54,11 @@ impl GradFn {
     /// once a backward pass has released the values that the derivative needs.
     pub fn next_functions(&self) -> Vec<Option<GradFn>> {
         match &self.0 {
-            Step::Node(node) => node.saved().map_or(Vec::new(), |saved| {
+            Target::Node(node) => node.saved().map_or(Vec::new(), |saved| {
                 let edges = saved.inputs.iter().map(|(_, edge)| edge);
                 edges.map(GradFn::of).collect()
             }),
-            Step::Leaf(_) => Vec::new(),
+            Target::Leaf(_) => Vec::new(),
         }
     }
 }
@@ -91,6 +91,6 @@ impl Tensor {
     /// ```
     pub fn grad_fn(&self) -> Option<GradFn> {
         let found = GradFn::of(&self.handle.edge);
-        found.filter(|f| matches!(f.0, Step::Node(_)))
+        found.filter(|f| matches!(f.0, Target::Node(_)))
     }
 }

@@ -26,7 +26,7 @@ impl Tensor {
             if !drops(self, p, training)? {
                 return Ok(self.clone());
             }
-            let keep = kept(b, self.dims(), p, loc)?;
+            let keep = keep_mask(b, self.dims(), p, loc)?;
             let scale = b.scalar_like(scale(p), self)?;
             let scaled = b.pointwise(Pw::Mul, &[self.clone(), scale])?;
             let zero = b.scalar_like(0.0, self)?;
@@ -141,7 +141,7 @@ fn scale(p: f64) -> f64 {
 }
 
 /// A mask of the elements of a shape that are kept.
-fn kept(b: &mut Recorder, shape: &[Dim], p: f64, loc: &'static Location<'static>) -> Recorded {
+fn keep_mask(b: &mut Recorder, shape: &[Dim], p: f64, loc: &'static Location<'static>) -> Recorded {
     let noise = numbers(b, RandomKind::Uniform, DType::F32, shape, loc)?;
     b.with(Pw::Ge, &noise, p)
 }
@@ -168,7 +168,7 @@ fn channels(
     if !drops(x, p, training)? {
         return Ok(x.clone());
     }
-    let keep = kept(b, &one_a_channel(x, own)?, p, loc)?;
+    let keep = keep_mask(b, &one_a_channel(x, own)?, p, loc)?;
     let keep = b.cast(&keep, x.dtype())?;
     let factor = b.with(Pw::Mul, &keep, scale(p))?;
     b.binary(Pw::Mul, x, &factor)
@@ -188,13 +188,13 @@ fn alpha(
         1.0 => 0.0,
         p => ((LIMIT * LIMIT * p + 1.0) * (1.0 - p)).powf(-0.5),
     };
-    let kept = kept(b, shape, p, loc)?;
-    let kept = b.cast(&kept, x.dtype())?;
+    let keep_mask = keep_mask(b, shape, p, loc)?;
+    let keep_mask = b.cast(&keep_mask, x.dtype())?;
     // Dropped elements become −LIMIT, then all are scaled and shifted.
-    let dropped = b.with(Pw::Sub, &kept, 1.0)?;
+    let dropped = b.with(Pw::Sub, &keep_mask, 1.0)?;
     let shift = b.with(Pw::Mul, &dropped, LIMIT * scale)?;
     let shift = b.with(Pw::Add, &shift, LIMIT * scale * p)?;
-    let factor = b.with(Pw::Mul, &kept, scale)?;
+    let factor = b.with(Pw::Mul, &keep_mask, scale)?;
     let scaled = b.binary(Pw::Mul, x, &factor)?;
     b.binary(Pw::Add, &scaled, &shift)
 }

@@ -107,7 +107,7 @@ fn slice(start: Option<i64>, end: Option<i64>) -> Index {
 }
 
 /// Returns the index after an inclusive end; for the last index (−1) it is the end of the dim.
-fn behind(end: i64) -> Option<i64> {
+fn exclusive_end(end: i64) -> Option<i64> {
     (end != -1).then(|| end.saturating_add(1))
 }
 
@@ -172,12 +172,12 @@ macro_rules! numbers {
         }
         impl From<RangeInclusive<$t>> for Index {
             fn from(r: RangeInclusive<$t>) -> Index {
-                slice(Some(*r.start() as i64), behind(*r.end() as i64))
+                slice(Some(*r.start() as i64), exclusive_end(*r.end() as i64))
             }
         }
         impl From<RangeToInclusive<$t>> for Index {
             fn from(r: RangeToInclusive<$t>) -> Index {
-                slice(None, behind(r.end as i64))
+                slice(None, exclusive_end(r.end as i64))
             }
         }
     )*};

@@ -171,7 +171,7 @@ fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor
 #[track_caller]
 fn mask(call: &MultiHeadAttention, [q, k]: [&Tensor; 2], further: i64) -> Option<Tensor> {
     let own = match call.attn_mask {
-        None if call.is_causal => Some(behind(q, k, further)),
+        None if call.is_causal => Some(causal_mask(q, k, further)),
         mask => mask.cloned(),
     };
     let own = float_mask(own.as_ref(), q).map(|m| match m.ndim() {
@@ -194,7 +194,7 @@ fn mask(call: &MultiHeadAttention, [q, k]: [&Tensor; 2], further: i64) -> Option
 
 /// A mask of the given keys that come after the rows of a query.
 #[track_caller]
-fn behind(q: &Tensor, k: &Tensor, further: i64) -> Tensor {
+fn causal_mask(q: &Tensor, k: &Tensor, further: i64) -> Tensor {
     compose("multi_head_attention_forward", &[q, k], |b| {
         let (l, s) = (q.dims()[2].clone(), &k.dims()[2] - &Dim::Const(further));
         let rows = b.op(ops::Iota { len: l.clone() }, &[])?;

@@ -19,7 +19,7 @@ fn factor(op: &str, name: &str, value: f64) -> Result<f32> {
 
 /// `v as u8` in operations that vectorise: adding 2²³ to a float rounds its fraction away.
 #[inline(always)]
-fn whole(v: f32) -> u8 {
+fn to_level(v: f32) -> u8 {
     const BIG: f32 = (1 << 23) as f32;
     let v = if v > 0.0 { v } else { 0.0 };
     let v = if v < 255.0 { v } else { 255.0 };
@@ -33,7 +33,7 @@ wide! {
     fn blend(from: &[u8], to: &mut [u8], factor: f32) {
         for (to, from) in to.iter_mut().zip(from) {
             let (a, b) = (i32::from(*from), i32::from(*to));
-            *to = whole(a as f32 + factor * (b - a) as f32);
+            *to = to_level(a as f32 + factor * (b - a) as f32);
         }
     }
 }
@@ -43,7 +43,7 @@ wide! {
     fn blend_one(from: u8, to: &mut [u8], factor: f32) {
         let from = i32::from(from);
         for to in to {
-            *to = whole(from as f32 + factor * (i32::from(*to) - from) as f32);
+            *to = to_level(from as f32 + factor * (i32::from(*to) - from) as f32);
         }
     }
 }
@@ -147,11 +147,11 @@ pub(crate) fn saturated(op: &str, image: Image, by: f64) -> Result<Image> {
 /// If the factor lies outside, or is NaN.
 #[track_caller]
 pub fn adjust_hue(image: &Image, hue_factor: f64) -> Result<Image> {
-    turned("adjust_hue", image.clone(), hue_factor)
+    rotated_hue("adjust_hue", image.clone(), hue_factor)
 }
 
 #[track_caller]
-pub(crate) fn turned(op: &str, mut image: Image, by: f64) -> Result<Image> {
+pub(crate) fn rotated_hue(op: &str, mut image: Image, by: f64) -> Result<Image> {
     if !(-0.5..=0.5).contains(&by) {
         let message = format!("hue_factor is in [-0.5, 0.5], not {by}");
         return Err(invalid(op, message));
@@ -394,7 +394,7 @@ mod tests {
             [n, n.next_up(), n.next_down()]
         });
         for v in special.into_iter().chain(some).chain(edges) {
-            assert_eq!(whole(v), v as u8, "{v}");
+            assert_eq!(to_level(v), v as u8, "{v}");
         }
     }
 }

@@ -21,7 +21,7 @@ pub use tensor::{
 pub use warp::{Affine, Rotate, affine, rotate};
 
 pub(crate) use blur::blurred;
-pub(crate) use colour::{brightened, contrasted, greyed, saturated, turned};
+pub(crate) use colour::{brightened, contrasted, greyed, rotated_hue, saturated};
 pub(crate) use geometry::{centred, cropped, fits, five, resized, ten};
 pub(crate) use tensor::{converted, erased, normalized};
 pub(crate) use warp::{mapped, rotated};

@@ -2,7 +2,7 @@
 
 use super::arguments::{Count, Spread, probability};
 use super::{Transform, happens, uniform};
-use crate::functional::{brightened, contrasted, greyed, saturated, turned};
+use crate::functional::{brightened, contrasted, greyed, rotated_hue, saturated};
 use crate::image::Image;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
@@ -52,7 +52,7 @@ impl Transform<Image> for ColorJitter {
                 0 => brightened(op, image, by)?,
                 1 => contrasted(op, image, by)?,
                 2 => saturated(op, image, by)?,
-                _ => turned(op, image, by)?,
+                _ => rotated_hue(op, image, by)?,
             };
         }
         Ok(image)

@@ -17,7 +17,7 @@ use kiln_plan::{Attention, Dropout, Matrix, Scores};
 use std::fmt::Write;
 
 pub(super) fn print(work: Job, a: &Attention) -> KernelCalls {
-    let name = match &work.behind {
+    let name = match &work.epilogue {
         Some(kir) => kir.name.clone(),
         None => format!("attention_{}", a.scores.dtype),
     };
@@ -33,7 +33,7 @@ pub(super) fn print(work: Job, a: &Attention) -> KernelCalls {
     source.scope(&tile.sums(a.scores.dtype, &operands.value));
     source.scope(include_str!("attention.cu"));
     source.shared("Block");
-    source.beside = SharedLaunch::Nothing;
+    source.shared_launch = SharedLaunch::Nothing;
     block(&mut source, &call, a, &operands);
     store.print(&mut source, &call, 1);
     source.line("}");
@@ -50,7 +50,7 @@ pub(super) fn print(work: Job, a: &Attention) -> KernelCalls {
 pub(super) struct Tile {
     pub m: i64,
     n: i64,
-    part: [i64; 2],
+    warp: [i64; 2],
     columns: i64,
     pub threads: u32,
 }
@@ -59,7 +59,7 @@ impl Tile {
     /// Returns the tile of a result with `rows` rows and `columns` columns.
     pub fn of(dtype: DType, rows: &Dim, columns: &Dim) -> Tile {
         let short = rows.as_const().is_some_and(|l| l <= 32);
-        let (m, n, part, threads) = match dtype {
+        let (m, n, warp, threads) = match dtype {
             DType::F64 => (32, 32, [4, 2], 128),
             DType::F32 if short => (32, 32, [4, 2], 128),
             DType::F32 => (64, 64, [4, 4], 256),
@@ -71,7 +71,7 @@ impl Tile {
         Tile {
             m,
             n,
-            part,
+            warp,
             columns: if wide { most } else { most / 2 },
             threads,
         }
@@ -104,7 +104,7 @@ impl Tile {
         let schedule = schedule::Gpu {
             multiply,
             tile: [self.m as u16, self.n as u16, depth(multiply)],
-            part: self.part.map(|n| n as u16),
+            warp: self.warp.map(|n| n as u16),
             stages: 2,
             raster: 1,
             parts: 1,
@@ -265,8 +265,13 @@ fn index(a: &Attention, store: &Store) -> Index {
         Store::Epilogue(kir) => Values::index_type(kir),
         Store::Plain { .. } => Index::Int,
     };
-    let mut all = reaches(&a.scores);
-    all.push(reach(&a.scores.batch, &a.value, &a.scores.keys, &a.columns));
+    let mut all = footprint_ends(&a.scores);
+    all.push(footprint_end(
+        &a.scores.batch,
+        &a.value,
+        &a.scores.keys,
+        &a.columns,
+    ));
     all.push(&(&numel(&a.scores.batch) * &a.scores.length) * &a.columns);
     match all.iter().all(few) {
         true => epilogue,
@@ -275,7 +280,7 @@ fn index(a: &Attention, store: &Store) -> Index {
 }
 
 /// Returns the ends of the footprints of the operands of scores, and other numbers that must fit.
-pub(super) fn reaches(scores: &Scores) -> Vec<Dim> {
+pub(super) fn footprint_ends(scores: &Scores) -> Vec<Dim> {
     let Scores {
         batch,
         length,
@@ -284,17 +289,17 @@ pub(super) fn reaches(scores: &Scores) -> Vec<Dim> {
         ..
     } = scores;
     let mut all = vec![
-        reach(batch, &scores.query, length, width),
-        reach(batch, &scores.key, keys, width),
+        footprint_end(batch, &scores.query, length, width),
+        footprint_end(batch, &scores.key, keys, width),
         keys.clone(),
         width.clone(),
     ];
-    all.extend((scores.mask.iter()).map(|(mask, _)| reach(batch, mask, length, keys)));
+    all.extend((scores.mask.iter()).map(|(mask, _)| footprint_end(batch, mask, length, keys)));
     all
 }
 
 /// Returns the end of the footprint of a matrix of these extents.
-pub(super) fn reach(batch: &[Dim], x: &Matrix, rows: &Dim, columns: &Dim) -> Dim {
+pub(super) fn footprint_end(batch: &[Dim], x: &Matrix, rows: &Dim, columns: &Dim) -> Dim {
     let ends = batch.iter().chain([rows, columns]);
     let strides = x.batch_strides.iter().chain([&x.row, &x.col]);
     ends.zip(strides)

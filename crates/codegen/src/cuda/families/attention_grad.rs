@@ -2,13 +2,13 @@
 //! scores and stores three numbers per row. Then one kernel per gradient computes it, some rows in each block, in an
 //! order that does not depend on the order of blocks.
 
-use super::attention::{Tile, declare, reaches, reads, sizes};
-use super::attention::{reach, strided};
+use super::attention::{Tile, declare, footprint_ends, reads, sizes};
+use super::attention::{footprint_end, strided};
 use super::call::{Call, few, lines};
 use super::operand::Operand;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
-use crate::work::{KernelCalls, Slot, Step};
+use crate::work::{KernelCall, KernelCalls, Slot};
 use kiln_base::{DType, Dim, numel};
 use kiln_plan::cuda::SharedLaunch;
 use kiln_plan::{AttentionGrad, Matrix};
@@ -22,13 +22,13 @@ pub(super) fn print(work: Job, a: &AttentionGrad) -> KernelCalls {
     let rows = &(&numel(&a.scores.batch) * &a.scores.length) * &Dim::Const(3);
     KernelCalls {
         steps: std::iter::once(grad.rows()).chain(gradients).collect(),
-        scratch: vec![(kept(a.scores.dtype), vec![rows])],
+        scratch: vec![(compute_dtype(a.scores.dtype), vec![rows])],
         in_place: work.in_place.clone(),
     }
 }
 
 /// Returns the dtype of computation and of the numbers of rows.
-fn kept(dtype: DType) -> DType {
+fn compute_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,
         _ => DType::F32,
@@ -70,18 +70,18 @@ impl Grad<'_> {
     }
 
     /// Emits the kernel that computes the numbers of rows.
-    fn rows(&self) -> Step {
+    fn rows(&self) -> KernelCall {
         let a = self.a;
         let (dtype, index) = (a.scores.dtype, self.index());
         let mut call = Call::new(self.work);
-        call.push(ROWS, kept(dtype), true);
+        call.push(ROWS, compute_dtype(dtype), true);
         reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
         let mut source = call.source(&format!("attention_rows_{dtype}"), index);
         let operands = self
             .operands()
             .map(|lines| operand(&mut source, &call, a, lines));
         let tile = Tile::of(dtype, &a.scores.length, &Dim::ONE);
-        let [x, y] = both(&operands);
+        let [x, y] = common_layout(&operands);
         source.scope(&tile.scores(&a.scores, index, [&x, &y]));
         source.scope(include_str!("attention_rows.cu"));
         self.begin(&mut source, &call, "length", "1", &operands);
@@ -96,13 +96,13 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
     }
 
     /// Emits the kernel of a gradient.
-    fn gradient(&self, of: Gradient) -> Step {
+    fn gradient(&self, of: Gradient) -> KernelCall {
         let a = self.a;
         let (dtype, index) = (a.scores.dtype, self.index());
         let mut call = Call::new(self.work);
         let out = Slot::Arg(a.out as usize);
         call.push(out, dtype, true);
-        call.push(ROWS, kept(dtype), false);
+        call.push(ROWS, compute_dtype(dtype), false);
         reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
         let name = match of {
             Gradient::Query => "query",
@@ -125,18 +125,22 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
             Gradient::Value => (&a.scores.keys, &a.columns),
         };
         let tile = Tile::of(dtype, lengths, sides);
-        let [x, y] = both(&operands);
-        let turned = of != Gradient::Query;
-        let pair = if turned { [&y, &x] } else { [&x, &y] };
+        let [x, y] = common_layout(&operands);
+        let transposed = of != Gradient::Query;
+        let pair = if transposed { [&y, &x] } else { [&x, &y] };
         source.scope(&tile.scores(&a.scores, index, pair));
         source.scope(&tile.sums(dtype, &times));
         source.scope(&format!(
-            "constexpr bool TURNED = {turned}, OF_VALUES = {};",
+            "constexpr bool TURNED = {transposed}, OF_VALUES = {};",
             of == Gradient::Value
         ));
         source.scope(include_str!("attention_grad.cu"));
         self.begin(&mut source, &call, rows, columns, &operands);
-        let pairs = if turned { "k, q, v, g" } else { "q, k, g, v" };
+        let pairs = if transposed {
+            "k, q, v, g"
+        } else {
+            "q, k, g, v"
+        };
         let [query, key, _] = a.lengths();
         let begin = match of {
             Gradient::Query => Dim::ZERO,
@@ -170,7 +174,7 @@ if (i < {rows} && c < {columns}) {}[{begin} + (batch * {rows} + i) * {columns} +
         operands: &[Operand; 4],
     ) {
         source.shared("Block");
-        source.beside = SharedLaunch::Nothing;
+        source.shared_launch = SharedLaunch::Nothing;
         let scores = &self.a.scores;
         sizes(source, scores, &self.a.columns);
         let declared = declare(source, call, scores);
@@ -196,9 +200,14 @@ if (batch >= batches) return;
     fn index(&self) -> Index {
         let a = self.a;
         let batch = &a.scores.batch;
-        let mut all = reaches(&a.scores);
-        all.push(reach(batch, &a.value, &a.scores.keys, &a.columns));
-        all.push(reach(batch, &a.gradient, &a.scores.length, &a.columns));
+        let mut all = footprint_ends(&a.scores);
+        all.push(footprint_end(batch, &a.value, &a.scores.keys, &a.columns));
+        all.push(footprint_end(
+            batch,
+            &a.gradient,
+            &a.scores.length,
+            &a.columns,
+        ));
         all.push(a.lengths().iter().fold(Dim::ZERO, |n, d| &n + d));
         all.push(&(&numel(batch) * &a.scores.length) * &Dim::Const(3));
         match all.iter().all(few) {
@@ -223,7 +232,7 @@ fn operand(
 
 /// Returns the common layout with which both products read their operands, lines of queries and of keys. It serves the
 /// scores, and reads eights where all operands can.
-fn both([q, k, g, v]: &[Operand; 4]) -> [Operand; 2] {
+fn common_layout([q, k, g, v]: &[Operand; 4]) -> [Operand; 2] {
     [[q, g], [k, v]].map(|[x, y]| Operand {
         text: String::new(),
         along_k: x.along_k,

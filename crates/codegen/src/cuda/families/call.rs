@@ -6,7 +6,7 @@ use crate::cuda::values::Values;
 use crate::cuda::vector::Vector;
 use crate::cuda::walk;
 use crate::kir;
-use crate::work::{Slot, Step};
+use crate::work::{KernelCall, Slot};
 use kiln_base::{DType, Dim};
 use kiln_plan::Kernel;
 use kiln_plan::cstyle::Dialect;
@@ -63,8 +63,8 @@ impl<'a> Call<'a> {
         source
     }
 
-    pub fn step(self, kernel: CudaKernel) -> Step {
-        Step {
+    pub fn step(self, kernel: CudaKernel) -> KernelCall {
+        KernelCall {
             kernel: Kernel::Cuda(kernel).into(),
             args: self.args.iter().map(|a| a.0).collect(),
             sites: self.sites,
@@ -82,7 +82,7 @@ pub(super) enum Store<'a> {
 
 impl<'a> Store<'a> {
     pub fn of(work: Job<'a>, out: u16, dtype: DType) -> Store<'a> {
-        match &work.behind {
+        match &work.epilogue {
             Some(kir) => Store::Epilogue(kir),
             None => Store::Plain(Slot::Arg(out as usize), dtype),
         }

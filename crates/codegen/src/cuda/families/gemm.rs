@@ -13,12 +13,12 @@ use crate::cuda::values::Values;
 use crate::cuda::{rows, rows_shape};
 use crate::kir;
 use crate::schedule::Schedule;
-use crate::work::{Candidate, KernelCalls, Slot, Step};
+use crate::work::{Candidate, KernelCall, KernelCalls, Slot};
 use kiln_base::{DType, Dim, ceil};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{CudaCpp, SharedLaunch};
-use kiln_plan::schedule::{Gpu, Multiply, Work};
+use kiln_plan::schedule::{ContractionSizes, Gpu, Multiply};
 
 /// A contraction as block tiles.
 pub(super) struct Gemm<'a> {
@@ -159,7 +159,7 @@ impl Gemm<'_> {
     }
 
     /// Returns the kernel of the best schedule with whole sums, and its cycles.
-    pub fn whole(&self) -> (Step, Option<f64>) {
+    pub fn whole(&self) -> (KernelCall, Option<f64>) {
         let mut all = self.candidates(Multiply::exact(self.dtype)).into_iter();
         let schedule = all.find(|s| s.parts == 1).unwrap_or(self.smallest());
         let step = self.product(&self.shape(&schedule));
@@ -187,7 +187,7 @@ impl Gemm<'_> {
     }
 
     /// Emits the kernel that multiplies. It stores the result, or parts of its sums.
-    fn product(&self, shape: &Shape) -> Step {
+    fn product(&self, shape: &Shape) -> KernelCall {
         let Gpu { tile, parts, .. } = shape.schedule;
         let mut call = Call::new(self.work);
         let name = match parts {
@@ -219,7 +219,7 @@ impl Gemm<'_> {
             true => source.shared("Shared"),
             false => source.dynamic_shared("Shared", shared),
         }
-        source.beside = SharedLaunch::Few;
+        source.shared_launch = SharedLaunch::Few;
         source.hold(shape.schedule.resident(machine, self.dtype));
         self.block(&mut source, shape, [&a, &b]);
         match (parts, self.rows()) {
@@ -357,7 +357,7 @@ if (i >= m || j >= n) continue;
     }
 
     /// Emits the kernel that adds the parts of sums and stores the result.
-    fn sum(&self, shape: &Shape) -> Step {
+    fn sum(&self, shape: &Shape) -> KernelCall {
         let mut call = Call::new(self.work);
         self.store.push(&mut call);
         call.push(PARTS, shape.acc, false);
@@ -482,7 +482,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
 
     /// True if a schedule is legal, and threads have enough registers to find and hold elements.
     fn allows(&self, schedule: &Gpu) -> bool {
-        let ([m, n, depth], [rows, columns]) = (schedule.tile, schedule.part);
+        let ([m, n, depth], [rows, columns]) = (schedule.tile, schedule.warp);
         let holds = self.columns().is_none_or(|columns| columns <= n.into());
         let fits = match schedule.multiply {
             Multiply::Fma => {
@@ -509,7 +509,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
     }
 
     fn cycles(&self, schedule: &Gpu) -> f64 {
-        let work = Work {
+        let work = ContractionSizes {
             dtype: self.dtype,
             batches: self.batches.as_const().unwrap_or(1),
             sizes: self.sizes(),
@@ -538,5 +538,5 @@ for (int line = threadIdx.x / {lanes}; line < BM && i0 + line < m; line += {rows
 const Index row = batch * m + i0 + line;"
     );
     lines(source, &text);
-    rows::behind(kernel, &shape, "shared.out[line][i]", source);
+    rows::emit_epilogue(kernel, &shape, "shared.out[line][i]", source);
 }

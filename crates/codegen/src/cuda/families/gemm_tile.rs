@@ -2,7 +2,7 @@
 
 use super::operand::Operand;
 use kiln_base::{DType, ceil};
-use kiln_plan::schedule::{Gpu, Multiply, beside};
+use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
 
 /// Rows and columns of a tile, and of the part of a thread, ...
@@ -70,7 +70,7 @@ pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> 
     let schedule = |[m, n, rows, columns]: &[u16; 4]| Gpu {
         multiply,
         tile: [*m, *n, depth],
-        part: [*rows, *columns],
+        warp: [*rows, *columns],
         stages,
         raster: if large { RASTER } else { 1 },
         parts: 1,
@@ -80,7 +80,7 @@ pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> 
 
 /// Returns the constants before [`tile_text`]: the sizes of a schedule, and the access mode of the two operands.
 pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]) -> String {
-    let ([m, n, k], [rows, columns]) = (schedule.tile, schedule.part);
+    let ([m, n, k], [rows, columns]) = (schedule.tile, schedule.warp);
     let multiply = schedule.multiply;
     let letter = if multiply == Multiply::Fma { 'T' } else { 'W' };
     let mut text = format!(
@@ -90,7 +90,7 @@ pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]
          constexpr bool A_VECTOR = {}, B_VECTOR = {};\n\
          constexpr bool A_WHOLE = {}, B_WHOLE = {};\n",
         schedule.stages,
-        beside(multiply),
+        row_padding(multiply),
         a.along_k,
         b.along_k,
         a.vector,

@@ -5,7 +5,7 @@ use super::call::{Call, elements, few, line_of_blocks, lines};
 use crate::cuda::job::Job;
 use crate::cuda::source::Index;
 use crate::cuda::walk::combine;
-use crate::work::{KernelCalls, Slot, Step};
+use crate::work::{KernelCall, KernelCalls, Slot};
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_base::{DType, Dim};
 use kiln_plan::Scan;
@@ -82,7 +82,14 @@ fn accumulator(dtype: DType) -> DType {
 }
 
 /// Emits the kernel that stores results, or the reductions of chunks.
-fn kernel(work: Job, s: &Scan, block: &BlockShape, chunks: i64, chunk: i64, stores: bool) -> Step {
+fn kernel(
+    work: Job,
+    s: &Scan,
+    block: &BlockShape,
+    chunks: i64,
+    chunk: i64,
+    stores: bool,
+) -> KernelCall {
     let mut call = Call::new(work);
     call.push(Slot::Arg(s.x as usize), s.dtype, false);
     if stores {
@@ -130,7 +137,7 @@ constexpr int COLUMNS = {}, RUNS = {}, RUN = {};
     text += include_str!("scan.cu");
     source.scope(&text);
     source.shared("Shared");
-    source.beside = SharedLaunch::Nothing;
+    source.shared_launch = SharedLaunch::Nothing;
     let [outer, len, inner] = [&s.outer, &s.len, &s.inner].map(|d| source.dim(d));
     let x = call.pointer(Slot::Arg(s.x as usize));
     lines(

@@ -34,11 +34,11 @@ pub(super) fn print(work: Job, s: &Scatter) -> KernelCalls {
 
 /// Returns the type of indices into all memory that is read and written.
 fn index_type(s: &Scatter) -> Index {
-    let reach = [&s.index, &s.src].map(|o| {
+    let footprint_end = [&s.index, &s.src].map(|o| {
         let steps = o.strides.iter().zip(&s.index_shape);
         steps.fold(o.offset.clone(), |sum, (a, b)| &sum + &(a * b))
     });
-    match few(&numel(&s.shape)) && reach.iter().chain(&s.index_shape).all(few) {
+    match few(&numel(&s.shape)) && footprint_end.iter().chain(&s.index_shape).all(few) {
         true => Index::Int,
         false => Index::Long,
     }

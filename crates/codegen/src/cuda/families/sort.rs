@@ -5,7 +5,7 @@
 use super::call::{Call, few, line_of_blocks, lines};
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
-use crate::work::{KernelCalls, Slot, Step};
+use crate::work::{KernelCall, KernelCalls, Slot};
 use kiln_base::{DType, Dim};
 use kiln_plan::ArgSort;
 use kiln_plan::cuda::SharedLaunch;
@@ -57,7 +57,7 @@ pub(super) struct Sort<'a> {
 
 impl Sort<'_> {
     /// Emits the kernels, and returns their scratch memory.
-    pub fn print(&self) -> (Vec<Step>, Vec<(DType, Vec<Dim>)>) {
+    pub fn print(&self) -> (Vec<KernelCall>, Vec<(DType, Vec<Dim>)>) {
         let mut steps = Vec::new();
         let out = |last: bool, pass: usize| match self.out {
             Some(out) if last => out,
@@ -122,7 +122,7 @@ impl Sort<'_> {
     }
 
     /// Emits a kernel that sorts lanes, or the parts of lanes that are merged later.
-    fn parts(&self, to: Slot) -> Step {
+    fn parts(&self, to: Slot) -> KernelCall {
         let s = self;
         let mut width = 2;
         let len = s.len.as_const().unwrap_or(WIDTH).min(WIDTH);
@@ -144,7 +144,7 @@ impl Sort<'_> {
             "struct Shared {{\n    Record records[WIDTH * {together}];\n}};"
         ));
         source.shared("Shared");
-        source.beside = SharedLaunch::Nothing;
+        source.shared_launch = SharedLaunch::Nothing;
         let x = call.pointer(Slot::Arg(s.x as usize));
         let (key, bits) = key(s.dtype);
         let flip = match s.descending {
@@ -199,7 +199,7 @@ const Index at = part % parts * WIDTH + e % WIDTH;",
     }
 
     /// Emits the pass of this number, which merges sorted runs, `span` records together.
-    fn merge(&self, pass: usize, run: i64, span: &Dim, to: Slot) -> Step {
+    fn merge(&self, pass: usize, run: i64, span: &Dim, to: Slot) -> KernelCall {
         let s = self;
         let from = Slot::Scratch(pass - 1);
         let mut call = Call::new(self.work);

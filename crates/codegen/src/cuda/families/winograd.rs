@@ -9,7 +9,7 @@ use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
 use crate::schedule::Schedule;
-use crate::work::{Candidate, KernelCalls, Slot, Step};
+use crate::work::{Candidate, KernelCall, KernelCalls, Slot};
 use kiln_base::{DType, Dim};
 use kiln_plan::{self as plan, Algorithm, Conv, ConvRole, Images, Matrix, schedule};
 
@@ -120,7 +120,7 @@ impl<'a> Winograd<'a> {
     fn print(&self) -> (KernelCalls, Option<f64>) {
         let (product, time) = self.product();
         let sizes = self.sizes();
-        let passed = schedule::passing(self.work.gpu, 4 * sizes.iter().sum::<i64>());
+        let passed = schedule::transfer_cycles(self.work.gpu, 4 * sizes.iter().sum::<i64>());
         let scratch = sizes.map(|n| (DType::F32, vec![Dim::Const(n)]));
         let calls = KernelCalls {
             steps: vec![self.inputs(), self.weights(), product, self.results()],
@@ -147,7 +147,7 @@ impl<'a> Winograd<'a> {
         source
     }
 
-    fn end(&self, call: Call, source: Source, points: i64) -> Step {
+    fn end(&self, call: Call, source: Source, points: i64) -> KernelCall {
         let grid = line_of_blocks(Dim::Const(points), THREADS);
         call.step(source.finish(grid, [THREADS, 1, 1]))
     }
@@ -165,7 +165,7 @@ const Index image = tile / {}, row = tile / {across} % {down} * M, column = tile
         lines(source, &text);
     }
 
-    fn inputs(&self) -> Step {
+    fn inputs(&self) -> KernelCall {
         let mut call = Call::new(self.work);
         let x = Slot::Arg(self.c.operands[0] as usize);
         call.push(x, DType::F32, false);
@@ -192,7 +192,7 @@ transform_inputs(from, {rows}, {columns}, row - {above}, column - {left}, to, {}
         self.end(call, source, points)
     }
 
-    fn weights(&self) -> Step {
+    fn weights(&self) -> KernelCall {
         let mut call = Call::new(self.work);
         let w = Slot::Arg(self.c.operands[1] as usize);
         call.push(w, DType::F32, false);
@@ -212,11 +212,11 @@ transform_weights({} + thread * 9, to, {each});",
         self.end(call, source, points)
     }
 
-    fn product(&self) -> (Step, Option<f64>) {
+    fn product(&self) -> (KernelCall, Option<f64>) {
         let name = format!("{}_products", self.name);
         let product = plan::MatMul {
             dtypes: [DType::F32; 2],
-            seven_bits: false,
+            reduce_range: false,
             batch: vec![Dim::Const(self.groups * self.elements)],
             m: Dim::Const(self.outs),
             n: Dim::Const(self.tiles),
@@ -234,7 +234,7 @@ transform_weights({} + thread * 9, to, {each});",
         Gemm::new(self.work, &name, DType::F32, contraction, operands, store).whole()
     }
 
-    fn results(&self) -> Step {
+    fn results(&self) -> KernelCall {
         let mut call = Call::new(self.work);
         let store = self.store();
         store.push(&mut call);

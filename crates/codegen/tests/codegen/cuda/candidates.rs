@@ -5,7 +5,7 @@ use super::library::samples;
 use super::{Expected, parsed};
 use crate::device;
 use crate::run::{decomposed_for_cuda, run_compiled};
-use crate::turned::{NORM, graph};
+use crate::transposed::{NORM, graph};
 use kiln_base::{DType, Dim, Gpu, Machine};
 use kiln_codegen::{Approximation, Options, Program, Sequence, lower};
 use kiln_ir::eval::Array;

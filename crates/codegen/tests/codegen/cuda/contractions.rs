@@ -30,7 +30,7 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
         let schedule = schedule::Gpu {
             multiply,
             tile: [power(rng, 8, 256), power(rng, 8, 256), power(rng, 4, 64)],
-            part: [power(rng, least, most), power(rng, least, most)],
+            warp: [power(rng, least, most), power(rng, least, most)],
             stages: if by_tensor_cores {
                 2 + rng.below(4) as u8
             } else {
@@ -90,15 +90,15 @@ fn product(case: &mut Case, dtype: DType, rng: &mut Rng) -> Value {
     let [m, n, k] = [size(150), size(150), size(200)];
     let mut matrix = |shared: bool, rows: usize, columns: usize| {
         let batch = if shared { &[][..] } else { &batch[..] };
-        let turned = rng.below(2) == 0;
-        let sizes = if turned {
+        let transposed = rng.below(2) == 0;
+        let sizes = if transposed {
             [columns, rows]
         } else {
             [rows, columns]
         };
         let shape: Vec<usize> = batch.iter().copied().chain(sizes).collect();
         let x = operand(case, finite(dtype, &shape, rng), rng);
-        match turned {
+        match transposed {
             false => x,
             true => {
                 let rank = shape.len();

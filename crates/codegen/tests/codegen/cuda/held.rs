@@ -2,7 +2,7 @@
 
 use super::candidates::{self, every};
 use super::families::{Case, FLOATS, cases, epilogue, finite, wild};
-use super::made::{Activated, Dequantized, Nothing, Together, Turned, operand};
+use super::made::{Activated, Dequantized, Nothing, Together, Transposed, operand};
 use super::{lowered, parsed};
 use crate::device;
 use crate::run::decomposed_for_cuda;
@@ -143,7 +143,7 @@ fn random_products_take_in_what_is_around_them() {
         let mut size = || rng.one([2, 3, 7, 16, 31, 33, 64, 65]);
         let [m, k, n] = [size(), size(), size()];
         let batch: Vec<usize> = (0..rng.below(3)).map(|_| rng.one([1, 2, 3])).collect();
-        let mut front = || rng.one([Nothing, Activated, Dequantized, Turned, Together]);
+        let mut front = || rng.one([Nothing, Activated, Dequantized, Transposed, Together]);
         let fronts = [front(), front()];
         let mut case = Case::default();
         let lhs = [&batch, &[m, k][..]].concat();

@@ -25,7 +25,7 @@ pub enum Front {
     /// Small integers, shifted and scaled by row.
     Dequantized,
     /// A cast, whose result is transposed.
-    Turned,
+    Transposed,
     /// A concatenation of two arrays.
     Together,
 }
@@ -66,15 +66,15 @@ pub fn operand(
             let scale = b.broadcast_to(&scale, &whole).unwrap();
             b.pointwise(Pw::Mul, &[x, scale]).unwrap()
         }
-        Turned => {
-            let mut turned = shape.to_vec();
-            turned.swap(rank - 1, rank - 2);
+        Transposed => {
+            let mut transposed = shape.to_vec();
+            transposed.swap(rank - 1, rank - 2);
             let other = if dtype == DType::F32 {
                 DType::BF16
             } else {
                 DType::F32
             };
-            let x = case.input(finite(other, &turned, rng));
+            let x = case.input(finite(other, &transposed, rng));
             let mut perm: Vec<usize> = (0..rank).collect();
             perm.swap(rank - 1, rank - 2);
             let mut b = case.builder();
@@ -102,8 +102,8 @@ fn operands_are_made_by_every_way() {
     let fronts = [
         [Activated, Nothing],
         [Nothing, Dequantized],
-        [Turned, Together],
-        [Dequantized, Turned],
+        [Transposed, Together],
+        [Dequantized, Transposed],
         [Together, Activated],
     ];
     let sizes: &[(&[usize], [usize; 3])] = &[

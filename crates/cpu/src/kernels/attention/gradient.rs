@@ -10,7 +10,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::{Failure, Failures};
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, merged};
-use kiln_kernel::work::{Call, Work};
+use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
 
 /// Linked gradients of attention.
@@ -63,9 +63,9 @@ struct Buffers {
     /// Gradients of queries.
     queries: Option<Storage>,
     /// Transposed queries and transposed gradients of rows of the result.
-    turned: [Option<Storage>; 2],
+    transposed: [Option<Storage>; 2],
     /// Gradients of scores as bf16.
-    halves: Option<Storage>,
+    bf16_gradients: Option<Storage>,
 }
 
 /// The operands that all blocks of rows of a matrix multiply: transposed keys and values, and keys.
@@ -75,7 +75,7 @@ struct RightOperands {
     key: Right<f32>,
 }
 
-impl Work for AttentionGrad {
+impl LinkedKernel for AttentionGrad {
     unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
         unsafe { self.run(call.args, call.scratch, call.parallel, call.failures) };
@@ -149,7 +149,7 @@ impl AttentionGrad {
     }
 
     /// # Safety
-    /// As [`Work::run`].
+    /// As [`LinkedKernel::run`].
     unsafe fn run(&self, args: &[*mut u8], sums: *mut u8, parallel: bool, failures: &Failures) {
         let s = &self.scores;
         let blocks = ceil(s.length, s.rows);
@@ -217,13 +217,13 @@ impl AttentionGrad {
                 && is_finite(key, (0, s.keys), words, s.terms)
                 && is_finite(value, (0, s.keys), value_words, s.terms);
             let [of_keys, of_value, of_key] = &mut scratch.panels;
-            let turned = |(x, row, col): Side| (x, col, row);
+            let transposed = |(x, row, col): Side| (x, col, row);
             let pack = |x, sizes, to| {
                 pack_panels((s.level, s.terms.instruction()), x, sizes, to).map(Right::Packed)
             };
             let held = RightOperands {
-                keys: pack(turned(key), (words, s.keys), of_keys)?,
-                values: pack(turned(value), (value_words, s.keys), of_value)?,
+                keys: pack(transposed(key), (words, s.keys), of_keys)?,
+                values: pack(transposed(value), (value_words, s.keys), of_value)?,
                 key: pack(summed_key, (s.terms.words(s.keys), s.width), of_key)?,
             };
             for block in from..until {
@@ -281,7 +281,7 @@ impl AttentionGrad {
                 let (w, d) = part(from);
                 let to = (w, &mut sums);
                 s.weights(args, at, (q, held.keys), (from, until), to, |_| ())?;
-                let values = held.values.behind(0, from);
+                let values = held.values.part_from(0, from);
                 s.multiply(
                     (rows, until - from, columns),
                     (d, s.pitch),
@@ -301,9 +301,9 @@ impl AttentionGrad {
                     });
                 }
             }
-            let [of_query, of_gradient] = &mut kept.turned;
-            let query = s.turned(q, (rows, s.width), of_query)?;
-            let gradient = s.turned(g, (rows, columns), of_gradient)?;
+            let [of_query, of_gradient] = &mut kept.transposed;
+            let query = s.transposed(q, (rows, s.width), of_query)?;
+            let gradient = s.transposed(g, (rows, columns), of_gradient)?;
             let wild =
                 (sums[..rows as usize].iter()).any(|x| !x.part(s.may_be_blind()).is_finite());
             let behind = if wild { s.keys } else { seen };
@@ -337,13 +337,13 @@ impl AttentionGrad {
                 let of_keys = of_keys.offset((from / s.part * self.part_sums()) as isize);
                 let of_values = of_keys.offset((s.width * s.pitch) as isize);
                 let keys = until - from;
-                let scores = s.left(d, (rows, keys), &mut kept.halves)?;
+                let scores = s.left(d, (rows, keys), &mut kept.bf16_gradients)?;
                 let [w, d] = [w, d].map(|x| s.right(x, (rows, keys)));
                 let sizes = (columns, keys, rows);
                 s.multiply(sizes, (of_values, s.pitch), gradient, w, true)?;
                 let sizes = (s.width, keys, rows);
                 s.multiply(sizes, (of_keys, s.pitch), query, d, true)?;
-                let key = held.key.behind(s.terms.words(from), 0);
+                let key = held.key.part_from(s.terms.words(from), 0);
                 let to = (queries, s.width);
                 s.multiply((rows, s.width, keys), to, scores, key, true)?;
             }
@@ -362,10 +362,10 @@ impl AttentionGrad {
     /// Writes the accumulated gradients of the keys and values of matrix `b`.
     unsafe fn write_sums(&self, args: &[*mut u8], b: i64, sums: *const f32) -> Result<()> {
         let s = &self.scores;
-        let (mut turned, mut first) = (None, 0);
+        let (mut transposed, mut first) = (None, 0);
         for (which, columns) in [(1, s.width), (2, self.columns)] {
             let count = s.keys * columns;
-            let to = room::<f32>(&mut turned, count)?;
+            let to = room::<f32>(&mut transposed, count)?;
             // SAFETY: every part has its sums; linking proved that the results have room.
             unsafe {
                 for from in (0..s.keys).step_by(s.part as usize) {

@@ -263,7 +263,7 @@ impl Scores {
     ///
     /// # Safety
     /// The rows and columns exist.
-    pub(super) unsafe fn turned(
+    pub(super) unsafe fn transposed(
         &self,
         (x, row, col): Side,
         (rows, columns): (i64, i64),
@@ -279,11 +279,11 @@ impl Scores {
                 pack(self.level, (x, col, row), sizes, (to, pitch));
                 return Ok((to, pitch, 1));
             }
-            let halves = (x.cast::<u16>(), 1, 2 * row);
+            let bits = (x.cast::<u16>(), 1, 2 * row);
             for i in (0..columns).filter(|_| rows % 2 == 1) {
                 *to.offset((i * pitch + words - 1) as isize) = 0.0;
             }
-            pack(self.level, halves, sizes, (to.cast(), 2 * pitch));
+            pack(self.level, bits, sizes, (to.cast(), 2 * pitch));
         }
         Ok((to, pitch, 1))
     }
@@ -423,7 +423,7 @@ impl Scores {
         (weights, sums): (*mut f32, &mut AllSums),
         then: impl Fn(i64),
     ) -> Result<()> {
-        let (sizes, keys) = ((rows, until - from, self.width), keys.behind(0, from));
+        let (sizes, keys) = ((rows, until - from, self.width), keys.part_from(0, from));
         // SAFETY: linking proved the operands within their buffers; there is room.
         unsafe {
             self.multiply(sizes, (weights, self.pitch), query, keys, false)?;

@@ -65,16 +65,16 @@ pub(super) fn factor(scale: f64) -> f32 {
     (scale * LOG2_E) as f32
 }
 
-/// Turns scores into weights relative to a power of 2 that no score so far exceeds. `HALVES` says that the weights
+/// Turns scores into weights relative to a power of 2 that no score so far exceeds. `BF16` says that the weights
 /// become bf16.
-pub(super) struct Softmax<const HALVES: bool>;
+pub(super) struct Softmax<const BF16: bool>;
 
 /// The number of elements that are processed at once.
 pub(super) const LANES: usize = 16;
 /// The number of vectors that are processed at once, so that their additions are independent.
 const WIDE: usize = 2;
 
-impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
+impl<const BF16: bool> Kernel<Row> for Softmax<BF16> {
     #[inline(always)]
     unsafe fn run<I: Isa>(row: Row) {
         // SAFETY: the row has `len` scores and its state, which nobody else touches.
@@ -102,13 +102,13 @@ impl<const HALVES: bool> Kernel<Row> for Softmax<HALVES> {
             let mut totals = [I::F32::splat(0.0); WIDE];
             let mut chunks = scores.chunks_exact_mut(WIDE * I::F32::LANES);
             for chunk in &mut chunks {
-                totals = powers.sum::<HALVES>(chunk.as_mut_ptr(), totals);
+                totals = powers.sum::<BF16>(chunk.as_mut_ptr(), totals);
             }
             let rest = chunks.into_remainder();
             if !rest.is_empty() {
                 let mut last = [f32::NEG_INFINITY; WIDE * LANES];
                 last[..rest.len()].copy_from_slice(rest);
-                totals = powers.sum::<HALVES>(last.as_mut_ptr(), totals);
+                totals = powers.sum::<BF16>(last.as_mut_ptr(), totals);
                 rest.copy_from_slice(&last[..rest.len()]);
             }
             let mut lanes = [0f32; LANES];
@@ -144,11 +144,11 @@ unsafe fn narrow_by_one((from, to, len): Narrowed) {
         // SAFETY: the caller's; no bf16 is written where a number is still to be read.
         unsafe {
             let numbers = _mm512_maskz_loadu_ps(there, from.add(i));
-            let halves = _mm512_cvtneps_pbh(numbers);
+            let narrowed = _mm512_cvtneps_pbh(numbers);
             _mm256_mask_storeu_epi16(
                 to.add(i).cast(),
                 there,
-                std::mem::transmute::<__m256bh, __m256i>(halves),
+                std::mem::transmute::<__m256bh, __m256i>(narrowed),
             );
         }
     }
@@ -288,14 +288,14 @@ impl<V: Exponent> Powers<V> {
     /// # Safety
     /// As [`Vector::splat`]; the vectors exist.
     #[inline(always)]
-    unsafe fn sum<const HALVES: bool>(&self, scores: *mut f32, mut sums: [V; WIDE]) -> [V; WIDE] {
+    unsafe fn sum<const BF16: bool>(&self, scores: *mut f32, mut sums: [V; WIDE]) -> [V; WIDE] {
         // SAFETY: the caller's.
         unsafe {
             let mut weights = [V::splat(0.0); WIDE];
             for (i, x) in weights.iter_mut().enumerate() {
                 *x = V::load(scores.add(i * V::LANES));
             }
-            weights = self.of::<HALVES, WIDE>(weights);
+            weights = self.of::<BF16, WIDE>(weights);
             for (i, (sum, w)) in sums.iter_mut().zip(weights).enumerate() {
                 w.store(scores.add(i * V::LANES));
                 *sum = sum.add(w);
@@ -311,28 +311,28 @@ impl<V: Exponent> Powers<V> {
     /// # Safety
     /// As [`Vector::splat`].
     #[inline(always)]
-    unsafe fn of<const HALVES: bool, const N: usize>(&self, mut x: [V; N]) -> [V; N] {
+    unsafe fn of<const BF16: bool, const N: usize>(&self, mut x: [V; N]) -> [V; N] {
         // SAFETY: the caller's.
         unsafe {
-            let (first, others) = match HALVES {
+            let (first, others) = match BF16 {
                 true => (SHORT[0], &SHORT[1..]),
                 false => (EXACT[0], &EXACT[1..]),
             };
-            let (mut turns, mut powers) = (x, [V::splat(first); N]);
-            for (x, turns) in x.iter_mut().zip(&mut turns) {
+            let (mut exponents, mut powers) = (x, [V::splat(first); N]);
+            for (x, exponents) in x.iter_mut().zip(&mut exponents) {
                 *x = self.least.max(*x);
-                *turns = x.mul_add(self.factor, self.round);
+                *exponents = x.mul_add(self.factor, self.round);
             }
-            for (x, turns) in x.iter_mut().zip(turns) {
-                *x = x.mul_add(self.factor, self.round.sub(turns));
+            for (x, exponents) in x.iter_mut().zip(exponents) {
+                *x = x.mul_add(self.factor, self.round.sub(exponents));
             }
             for c in others {
                 for (power, r) in powers.iter_mut().zip(x) {
                     *power = power.mul_add(r, V::splat(*c));
                 }
             }
-            for (power, turns) in powers.iter_mut().zip(turns) {
-                *power = power.mul(turns.raised());
+            for (power, exponents) in powers.iter_mut().zip(exponents) {
+                *power = power.mul(exponents.raised());
             }
             powers
         }

@@ -16,7 +16,7 @@ pub(super) use blocking::Blocking;
 
 use super::Conv;
 use super::narrow::{Images, Weights};
-use crate::kernels::matmul::{Args, Work, run_blocks};
+use crate::kernels::matmul::{Args, EpilogueRunner, run_blocks};
 use blocking::PhasePart;
 use copy::{ImageArgs, Scratch, Source};
 use kiln_jit::contraction::{Accesses, Call, strips};
@@ -42,26 +42,26 @@ struct ChannelBlock {
 }
 
 impl ChannelBlock {
-    fn of(cut: &Blocking, mut item: i64) -> ChannelBlock {
+    fn of(blocking: &Blocking, mut item: i64) -> ChannelBlock {
         let mut next = |count: i64| {
             let at = item % count;
             item /= count;
             at
         };
-        let channel = next(cut.ranges()) * cut.channels;
-        let group = next(cut.groups);
-        let [w, h, d] = [2, 1, 0].map(|i| next(cut.blocks(i)) * cut.block[i]);
+        let channel = next(blocking.ranges()) * blocking.channels;
+        let group = next(blocking.groups);
+        let [w, h, d] = [2, 1, 0].map(|i| next(blocking.blocks(i)) * blocking.block[i]);
         let from = [d, h, w];
-        let to = |i: usize| (from[i] + cut.block[i]).min(cut.result[i]);
-        let image = item * cut.images;
+        let to = |i: usize| (from[i] + blocking.block[i]).min(blocking.result[i]);
+        let image = item * blocking.images;
         ChannelBlock {
             image,
-            images: cut.images.min(cut.batch - image),
+            images: blocking.images.min(blocking.batch - image),
             group,
             from,
             to: [0, 1, 2].map(to),
             channel,
-            channels: cut.channels.min(cut.columns - channel),
+            channels: blocking.channels.min(blocking.columns - channel),
         }
     }
 
@@ -81,8 +81,8 @@ type Results<T> = (*mut T, i64);
 
 impl Conv {
     /// Returns the number of elements of its workspace, on `threads` threads.
-    pub(super) fn dense_workspace(&self, cut: &Blocking, threads: i64) -> i64 {
-        cut.packed() + threads * (cut.copied() + cut.results())
+    pub(super) fn dense_workspace(&self, blocking: &Blocking, threads: i64) -> i64 {
+        blocking.packed() + threads * (blocking.copied() + blocking.results())
     }
 
     /// Runs it.
@@ -92,39 +92,46 @@ impl Conv {
     pub(super) unsafe fn dense<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Blocking,
+        blocking: &Blocking,
         (images, weights): (Images, Weights),
         parallel: bool,
         failures: &Failures,
     ) {
-        if cut.items() == 0 {
+        if blocking.items() == 0 {
             return;
         }
         let mut storage = None;
-        let found = weights.packed((&mut storage, cut.packed()), |from, to| {
+        let found = weights.packed((&mut storage, blocking.packed()), |from, to| {
             // SAFETY: the caller's; there is room for all panels.
-            unsafe { self.pack_dense::<T>(cut, from, to, parallel) }
+            unsafe { self.pack_dense::<T>(blocking, from, to, parallel) }
         });
         let weights = match found {
             Ok(found) => found,
             Err(e) => return failures.broken(e),
         };
         // SAFETY: a flag follows the panels.
-        let finite = unsafe { *weights.offset(cut.packed() as isize - 1) == T::ZERO };
-        let one_by_one = cut.apart || !finite && cut.is_careful(self);
+        let finite = unsafe { *weights.offset(blocking.packed() as isize - 1) == T::ZERO };
+        let one_by_one = blocking.apart || !finite && blocking.checks_finite(self);
         let weights = [weights.cast_mut().cast::<u8>()];
         let weights = Args(&weights);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         // SAFETY: the caller's; blocks write different places.
         run_blocks(
-            (cut.items(), cut.cost()),
+            (blocking.items(), blocking.cost()),
             launch,
             |i, args, scratch: &mut Scratch, work| unsafe {
                 let weights = &weights;
                 let weights = weights.0[0].cast::<T>().cast_const();
                 let images = (args, images);
-                let block = ChannelBlock::of(cut, i);
-                self.dense_block(images, cut, &block, (weights, one_by_one), scratch, work)
+                let block = ChannelBlock::of(blocking, i);
+                self.dense_block(
+                    images,
+                    blocking,
+                    &block,
+                    (weights, one_by_one),
+                    scratch,
+                    work,
+                )
             },
         );
     }
@@ -132,26 +139,29 @@ impl Conv {
     unsafe fn dense_block<T: Lane>(
         &self,
         images: ImageArgs,
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &ChannelBlock,
         (weights, one_by_one): (*const T, bool),
         scratch: &mut Scratch,
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
         let args = images.0;
-        let width = cut.groups * cut.columns;
-        let position = cut.position(b.image, b.from);
-        let first = position * width + b.group * cut.columns + b.channel;
+        let width = blocking.groups * blocking.columns;
+        let position = blocking.position(b.image, b.from);
+        let first = position * width + b.group * blocking.columns + b.channel;
         let [_, down, across] = [0, 1, 2].map(|i| b.to[i] - b.from[i]);
         let positions = down * across;
-        let finished = cut.finish.is_some() && !one_by_one;
+        let finished = blocking.finish.is_some() && !one_by_one;
         let results: Results<T> = match self.epilogue {
             Some(_) if finished => (std::ptr::null_mut(), 0),
-            _ if cut.returned => {
-                let to = room::<T>(&mut scratch.results, positions * cut.channels)?;
-                (to, cut.channels)
+            _ if blocking.writes_nchw => {
+                let to = room::<T>(&mut scratch.results, positions * blocking.channels)?;
+                (to, blocking.channels)
             }
-            Some(_) => (work.scratch::<T>(positions * cut.channels)?, cut.channels),
+            Some(_) => (
+                work.scratch::<T>(positions * blocking.channels)?,
+                blocking.channels,
+            ),
             None => (self.result_at::<T>(args, first), width),
         };
         // SAFETY: linking checked the buffers' lengths against the geometry; copies hold all that the block reads.
@@ -159,31 +169,35 @@ impl Conv {
             match one_by_one {
                 true => {
                     let results = (results, &mut *scratch);
-                    self.add_taps(images, cut, b, weights, results, work.failures)?;
+                    self.add_taps(images, blocking, b, weights, results, work.failures)?;
                 }
                 false => {
-                    let source = self.bring::<T>(images, cut, b, scratch, work.failures)?;
+                    let source = self.bring::<T>(images, blocking, b, scratch, work.failures)?;
                     // Positions pass over one group of panels at a time, whose weights stay in the cache.
                     let end = b.channel + b.channels;
-                    for first in (b.channel..end).step_by(cut.hot as usize) {
-                        let columns = (first, end.min(first + cut.hot));
-                        for part in cut.parts.iter().filter(|p| cut.is_at(p, b.from[0])) {
+                    for first in (b.channel..end).step_by(blocking.hot as usize) {
+                        let columns = (first, end.min(first + blocking.hot));
+                        for part in blocking
+                            .parts
+                            .iter()
+                            .filter(|p| blocking.is_at(p, b.from[0]))
+                        {
                             for image in 0..b.images {
-                                let (source, b) = (source.behind(image), b.of_image(image));
+                                let (source, b) = (source.of_image(image), b.of_image(image));
                                 let operands = (&source, weights, columns);
-                                self.part(args, cut, &b, part, operands, results);
+                                self.part(args, blocking, &b, part, operands, results);
                             }
                         }
                     }
                 }
             }
-            if cut.returned {
-                let (all, first) = (cut.position(1, [0; 3]), cut.position(0, b.from));
-                let channel = (b.image * cut.groups + b.group) * cut.columns + b.channel;
+            if blocking.writes_nchw {
+                let (all, first) = (blocking.position(1, [0; 3]), blocking.position(0, b.from));
+                let channel = (b.image * blocking.groups + b.group) * blocking.columns + b.channel;
                 let (from, channels) = (results.0.cast_const(), (channel, b.channels));
                 // A block is a line, or whole lines of a plane.
                 let part = (all, first, positions);
-                self.put_back(args, (from, results.1), channels, part, work)?;
+                self.write_nchw(args, (from, results.1), channels, part, work)?;
             } else if !finished {
                 work.finish(results, first, (positions, width), b.channels);
             }
@@ -198,30 +212,30 @@ impl Conv {
     unsafe fn part<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &ChannelBlock,
         part: &PhasePart,
         (source, weights, (column, end)): (&Source, *const T, (i64, i64)),
         (dst, pitch): Results<T>,
     ) {
-        let phases = cut.phases_of(part);
+        let phases = blocking.phases_of(part);
         let [(d, _), (top, bottom), (left, right)] =
             [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
         let line = b.to[2] - b.from[2];
-        let before = part.before * cut.sums * cut.panel;
+        let before = part.before * blocking.sums * blocking.panel;
         // Strips run along lines, or along positions.
         let all = [top..bottom, left..right];
-        let [other, along] = if cut.is_down { [1, 0] } else { [0, 1] };
-        let beside = all[other].clone().step_by(cut.rows[other] as usize);
+        let [other, along] = if blocking.is_down { [1, 0] } else { [0, 1] };
+        let beside = all[other].clone().step_by(blocking.rows[other] as usize);
         let tiles = beside.flat_map(|first| {
-            let strips = strips(all[along].clone(), cut.rows[along], part.most);
+            let strips = strips(all[along].clone(), blocking.rows[along], part.most);
             strips.map(move |(next, tiles)| {
                 let mut at = [first; 2];
                 at[along] = next;
                 (at, tiles)
             })
         });
-        let mut accesses = Accesses::of(cut.finish.as_deref(), args);
+        let mut accesses = Accesses::of(blocking.finish.as_deref(), args);
         for ([h, w], tiles) in tiles {
             let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
             let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
@@ -230,11 +244,12 @@ impl Conv {
             });
             let to = (at[1] - b.from[1]) * line + at[2] - b.from[2];
             let to = dst.wrapping_offset((to * pitch - b.channel) as isize);
-            let position = cut.position(b.image, at);
-            for panel in (column..end).step_by(cut.panel as usize) {
-                let kernel = part.kernel(cut, [bottom - h, right - w, cut.columns - panel]);
-                let result = (position, b.group * cut.columns + panel);
-                let at = cut.panel_at(b.group, panel) + before;
+            let position = blocking.position(b.image, at);
+            for panel in (column..end).step_by(blocking.panel as usize) {
+                let kernel =
+                    part.kernel(blocking, [bottom - h, right - w, blocking.columns - panel]);
+                let result = (position, b.group * blocking.columns + panel);
+                let at = blocking.panel_at(b.group, panel) + before;
                 let call = Call {
                     left: source.at(read),
                     right: weights.wrapping_offset(at as isize).cast(),

@@ -1,21 +1,21 @@
 //! Depthwise convolutions: results, and gradients of images.
 //!
-//! The M of a register tile runs over neighbouring positions of the result, its N over channels (`contraction::Each`).
+//! The M of a register tile runs over neighbouring positions of the result, its N over channels (`contraction::Depthwise`).
 //! A list has the lines of the images that a row of the result reads, with the weights of each. For a line of padding,
 //! the sum of what its taps add, zeros times weights, is stored beside the weights. So only images that have to be
 //! transposed are copied. A gradient of images is a convolution with flipped filters of the gradient, with zeros
 //! inserted for the stride. Weights that are not finite must not meet these zeros; `dense` then accumulates without
 //! them.
 
-use super::images::Laid;
+use super::images::ImageCopies;
 use super::narrow::{Images, Weights};
 use super::{Conv, LEAST_BLOCKS, dense};
-use crate::kernels::matmul::{Args, Materialised, Work, run_blocks};
+use crate::kernels::matmul::{Args, EpilogueRunner, Materialised, run_blocks};
 use kiln_base::DType;
 use kiln_jit::contraction::{
-    Accesses, Call, Each, Kernel, RegisterEpilogue, RightSide, Rows, Tile,
+    Accesses, Call, Depthwise, Kernel, RegisterEpilogue, RightSide, Rows, Tile,
 };
-use kiln_jit::contraction::{even_rows, most_each_rows};
+use kiln_jit::contraction::{even_rows, most_depthwise_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
@@ -45,11 +45,11 @@ pub(super) struct Blocking {
     /// The equivalent convolution with unit stride.
     geometry: Geometry,
     /// The copies of the images that are read, if images are copied.
-    laid: Option<Laid>,
+    copies: Option<ImageCopies>,
     /// True if the result has channels first (NCHW).
-    returned: bool,
+    writes_nchw: bool,
     /// For a gradient of images: the blocking where weights are not finite.
-    careful: Option<Box<dense::Blocking>>,
+    for_nonfinite: Option<Box<dense::Blocking>>,
     /// The channels, padded to whole vectors.
     panel: i64,
     /// The rows of the result and channels of a block.
@@ -58,12 +58,12 @@ pub(super) struct Blocking {
     /// Positions of a register tile.
     rows: i64,
     /// The tiles of a row of the result.
-    tiles: Vec<Same>,
+    tiles: Vec<TileRun>,
     finish: Option<Arc<RegisterEpilogue>>,
 }
 
 /// Consecutive tiles that are alike.
-struct Same {
+struct TileRun {
     /// The number of tiles.
     count: i64,
     /// The kernel for the channels of most blocks, and that for the last block.
@@ -74,24 +74,25 @@ impl Blocking {
     /// Makes the blocking for images, and a result, that have channels first or last.
     pub(super) fn new(
         c: &Conv,
-        [turned, returned]: [bool; 2],
+        [reads_nchw, writes_nchw]: [bool; 2],
         finish: Option<Arc<RegisterEpilogue>>,
     ) -> Result<Blocking> {
         let size = c.dtype.size() as i64;
         let lanes = i64::from(lanes(c.level, c.dtype));
         let axes = c.geometry.axes;
         let is_input = c.role == ConvRole::Input;
-        let laid = match is_input {
-            true => Laid::apart(axes.map(|a| a.output), turned, axes.map(|a| a.stride)),
-            false => Laid::turned(axes.map(|a| a.input)),
+        let copies = match is_input {
+            true => ImageCopies::apart(axes.map(|a| a.output), reads_nchw, axes.map(|a| a.stride)),
+            false => ImageCopies::nchw(axes.map(|a| a.input)),
         };
-        let is_laid = turned || is_input && laid.copied() != axes.map(|a| a.output);
+        let are_copied = reads_nchw || is_input && copies.copied() != axes.map(|a| a.output);
         let geometry = match is_input {
-            true => transposed(&axes, laid.copied()),
+            true => transposed(&axes, copies.copied()),
             false => c.geometry,
         };
-        product(&[laid.len(c)])?;
-        let careful = is_input.then(|| dense::Blocking::new(c, [turned, returned], None, true));
+        product(&[copies.len(c)])?;
+        let for_nonfinite =
+            is_input.then(|| dense::Blocking::new(c, [reads_nchw, writes_nchw], None, true));
         let [depth, height, width] = &geometry.axes;
         let panel = ceil(c.groups.max(1), lanes) * lanes;
         product(&[panel, geometry.kernels() + depth.kernel * height.kernel])?;
@@ -109,12 +110,12 @@ impl Blocking {
         let blocks = lines.saturating_mul(ceil(c.groups, channels));
         let share = ceil(blocks.min(1 << 40), LEAST_BLOCKS);
         let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
-        let most = c.schedule.rows(most_each_rows(c.level, c.dtype, taps));
-        let mut cut = Blocking {
+        let most = c.schedule.rows(most_depthwise_rows(c.level, c.dtype, taps));
+        let mut blocking = Blocking {
             geometry,
-            laid: is_laid.then_some(laid),
-            returned,
-            careful: careful.transpose()?.map(Box::new),
+            copies: are_copied.then_some(copies),
+            writes_nchw,
+            for_nonfinite: for_nonfinite.transpose()?.map(Box::new),
             panel,
             lines: match c.schedule.block_rows() {
                 Some(rows) => ceil(rows, width.output.max(1)).min(lines.max(1)),
@@ -126,9 +127,9 @@ impl Blocking {
             finish,
         };
         if c.batch * geometry.outputs() * c.groups > 0 {
-            cut.link(c, taps)?;
+            blocking.link(c, taps)?;
         }
-        Ok(cut)
+        Ok(blocking)
     }
 
     /// Returns the positions and channels of a register tile, and true if the epilogue is applied there.
@@ -144,8 +145,8 @@ impl Blocking {
     }
 
     /// True if weights that are not finite are packed a second time, in another layout.
-    pub(super) fn is_careful(&self) -> bool {
-        self.careful.is_some()
+    pub(super) fn checks_finite(&self) -> bool {
+        self.for_nonfinite.is_some()
     }
 
     /// True if all weights are finite, according to the flag after the packed weights.
@@ -163,7 +164,7 @@ impl Blocking {
         let size = c.dtype.size() as i64;
         let width = self.geometry.axes[2];
         let pitch = match c.epilogue {
-            None if !self.returned => c.groups,
+            None if !self.writes_nchw => c.groups,
             _ => self.channels,
         };
         let last = c.groups - (c.groups - 1) / self.channels * self.channels;
@@ -211,7 +212,7 @@ impl Blocking {
                     strip: [0; 2],
                     finish: self.finish.clone(),
                 };
-                Kernel::of_each(Each {
+                Kernel::of_depthwise(Depthwise {
                     tile,
                     stride: width.stride as u32,
                     dilation: width.dilation as u32,
@@ -221,7 +222,7 @@ impl Blocking {
                 })
             };
             let kernels = [of(self.channels)?, of(last)?];
-            self.tiles.push(Same { count: 1, kernels });
+            self.tiles.push(TileRun { count: 1, kernels });
             before = Some(which);
         }
         Ok(())
@@ -258,7 +259,7 @@ fn lines(c: &Conv, g: &Geometry) -> i64 {
 /// The buffers that a thread keeps between blocks.
 #[derive(Default)]
 struct Scratch {
-    made: Materialised,
+    materialised: Materialised,
     /// Results that are still to be transposed.
     results: Option<Storage>,
     /// The lines that a row of the result reads with their weights, and the weights of lines of padding.
@@ -280,22 +281,34 @@ struct RowBlock<'a, T> {
 
 impl Conv {
     /// Returns the number of elements of its workspace.
-    pub(super) fn each_workspace(&self, cut: &Blocking) -> i64 {
-        cut.packed() + cut.laid.as_ref().map_or(0, |laid| laid.len(self))
+    pub(super) fn depthwise_workspace(&self, blocking: &Blocking) -> i64 {
+        blocking.packed()
+            + blocking
+                .copies
+                .as_ref()
+                .map_or(0, |copies| copies.len(self))
     }
 
     /// Packs the weights; no other operand is read. A flag after them is zero if all are finite.
     ///
     /// # Safety
     /// As [`Conv::pack`].
-    pub(super) unsafe fn pack_each<T: Lane>(&self, cut: &Blocking, weights: *const T, to: *mut T) {
-        let (all, taps) = (cut.geometry.kernels(), cut.geometry.axes[2].kernel);
+    pub(super) unsafe fn pack_depthwise<T: Lane>(
+        &self,
+        blocking: &Blocking,
+        weights: *const T,
+        to: *mut T,
+    ) {
+        let (all, taps) = (
+            blocking.geometry.kernels(),
+            blocking.geometry.axes[2].kernel,
+        );
         let lines = all / taps;
-        let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * cut.panel) as usize;
+        let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * blocking.panel) as usize;
         let mut finite = true;
         // With images of fewer bits, integers are multiplied as pairs of i16 whose second is 0.
         let kept = if self.narrow { 0xffff } else { u32::MAX };
-        for (line, channel) in (0..lines).flat_map(|l| (0..cut.panel).map(move |c| (l, c))) {
+        for (line, channel) in (0..lines).flat_map(|l| (0..blocking.panel).map(move |c| (l, c))) {
             // SAFETY: linking checked the weights' length, and there is room for all lines.
             unsafe {
                 let to = to.add(channel as usize);
@@ -323,7 +336,10 @@ impl Conv {
         }
         let behind = if finite { 0 } else { u8::MAX };
         // SAFETY: there is room for the flag.
-        unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
+        unsafe {
+            to.offset(blocking.packed() as isize - 1)
+                .write_bytes(behind, 1)
+        };
     }
 
     /// Runs it.
@@ -333,7 +349,7 @@ impl Conv {
     pub(super) unsafe fn each<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Blocking,
+        blocking: &Blocking,
         (images, weights): (Images, Weights),
         parallel: bool,
         failures: &Failures,
@@ -341,15 +357,15 @@ impl Conv {
         let [mut copy, mut own] = [None, None];
         // SAFETY: the caller's; there is room for the weights.
         let found = unsafe {
-            let x = match (&cut.laid, images) {
-                (Some(laid), Images::Lying(x)) => {
-                    let laid = self.lay::<T>(x.cast(), laid, &mut copy, parallel);
-                    laid.map(|x| Images::Lying(x.cast()))
+            let x = match (&blocking.copies, images) {
+                (Some(copies), Images::InMemory(x)) => {
+                    let copies = self.copy_images::<T>(x.cast(), copies, &mut copy, parallel);
+                    copies.map(|x| Images::InMemory(x.cast()))
                 }
                 _ => Ok(images),
             };
-            let packed = weights.packed((&mut own, cut.packed()), |from, to| {
-                self.pack_each::<T>(cut, from, to);
+            let packed = weights.packed((&mut own, blocking.packed()), |from, to| {
+                self.pack_depthwise::<T>(blocking, from, to);
             });
             x.and_then(|x| Ok((x, packed?.cast_mut().cast())))
         };
@@ -357,81 +373,92 @@ impl Conv {
             Ok(found) => found,
             Err(e) => return failures.broken(e),
         };
-        if cut.tiles.is_empty() {
+        if blocking.tiles.is_empty() {
             return;
         }
-        if let (Some(careful), Weights::Lying(_)) = (&cut.careful, weights) {
+        if let (Some(for_nonfinite), Weights::InMemory(_)) = (&blocking.for_nonfinite, weights) {
             // SAFETY: the weights were packed just now.
-            if unsafe { !cut.is_finite(self, packed) } {
+            if unsafe { !blocking.is_finite(self, packed) } {
                 // SAFETY: the caller's.
                 return unsafe {
-                    self.dense::<T>(args, careful, (images, weights), parallel, failures)
+                    self.dense::<T>(args, for_nonfinite, (images, weights), parallel, failures)
                 };
             }
         }
         let packed = [packed];
         let packed = Args(&packed);
-        let g = &cut.geometry;
-        let (lines, across) = (lines(self, g), ceil(self.groups, cut.channels));
+        let g = &blocking.geometry;
+        let (lines, across) = (lines(self, g), ceil(self.groups, blocking.channels));
         let sums = g.axes[2].output * g.kernels();
-        let cost = (cut.lines * cut.channels * WORK).saturating_mul(sums);
+        let cost = (blocking.lines * blocking.channels * WORK).saturating_mul(sums);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
         run_blocks(
-            (ceil(lines, cut.lines) * across, cost),
+            (ceil(lines, blocking.lines) * across, cost),
             launch,
             |i, args, scratch: &mut Scratch, work| {
                 let packed = &packed;
-                let (line, channel) = (i / across * cut.lines, i % across * cut.channels);
+                let (line, channel) = (i / across * blocking.lines, i % across * blocking.channels);
                 let block = RowBlock {
                     x,
                     weights: packed.0[0].cast::<T>().cast_const(),
                     line,
-                    lines: cut.lines.min(lines - line),
+                    lines: blocking.lines.min(lines - line),
                     channel,
-                    channels: cut.channels.min(self.groups - channel),
+                    channels: blocking.channels.min(self.groups - channel),
                 };
                 // SAFETY: the caller's; blocks write different places.
-                unsafe { self.each_block(args, cut, &block, scratch, work) }
+                unsafe { self.depthwise_block(args, blocking, &block, scratch, work) }
             },
         );
     }
 
-    unsafe fn each_block<T: Lane>(
+    unsafe fn depthwise_block<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &RowBlock<'_, T>,
         scratch: &mut Scratch,
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
-        let width = &cut.geometry.axes[2];
+        let width = &blocking.geometry.axes[2];
         let (first, positions) = (b.line * width.output, b.lines * width.output);
         // SAFETY: the caller's.
         let x = unsafe {
-            let (positions, g, made) = ((first, positions), &cut.geometry, &mut scratch.made);
+            let (positions, g, materialised) = (
+                (first, positions),
+                &blocking.geometry,
+                &mut scratch.materialised,
+            );
             match self.image_dtype().size() {
-                1 => self.images_of::<u8>(args, (g, b.x), positions, made, work.failures)?,
-                2 => self.images_of::<u16>(args, (g, b.x), positions, made, work.failures)?,
-                _ => self.images_of::<T>(args, (g, b.x), positions, made, work.failures)?,
+                1 => {
+                    self.images_of::<u8>(args, (g, b.x), positions, materialised, work.failures)?
+                }
+                2 => {
+                    self.images_of::<u16>(args, (g, b.x), positions, materialised, work.failures)?
+                }
+                _ => self.images_of::<T>(args, (g, b.x), positions, materialised, work.failures)?,
             }
         };
         let result = first * self.groups + b.channel;
         let (dst, pitch) = match self.epilogue {
-            _ if cut.returned => {
-                let to = room::<T>(&mut scratch.results, positions * cut.channels)?;
-                (to, cut.channels)
+            _ if blocking.writes_nchw => {
+                let to = room::<T>(&mut scratch.results, positions * blocking.channels)?;
+                (to, blocking.channels)
             }
-            Some(_) => (work.scratch::<T>(positions * cut.channels)?, cut.channels),
+            Some(_) => (
+                work.scratch::<T>(positions * blocking.channels)?,
+                blocking.channels,
+            ),
             None => (self.result_at::<T>(args, result), self.groups),
         };
         let is_last = usize::from(b.channel + b.channels == self.groups);
-        let step = cut.rows * width.stride * self.groups;
+        let step = blocking.rows * width.stride * self.groups;
         let step = step as usize * self.image_dtype().size();
-        let mut accesses = Accesses::of(cut.finish.as_deref(), args);
+        let mut accesses = Accesses::of(blocking.finish.as_deref(), args);
         for line in 0..b.lines {
-            self.lines_of(cut, b, (x, b.line + line), scratch);
+            self.lines_of(blocking, b, (x, b.line + line), scratch);
             let mut at = line * width.output;
-            for same in &cut.tiles {
+            for same in &blocking.tiles {
                 for _ in 0..same.count {
                     scratch.list.clear();
                     scratch.list.extend(scratch.lines.as_flattened());
@@ -449,15 +476,15 @@ impl Conv {
                     // SAFETY: linking checked the buffers' lengths against the geometry; taps that leave a line read
                     // zeros.
                     unsafe { same.kernels[is_last].run(&call) };
-                    at += cut.rows;
+                    at += blocking.rows;
                     for [line, _] in &mut scratch.lines {
                         *line = line.wrapping_add(step);
                     }
                 }
             }
         }
-        if cut.returned {
-            let all = cut.geometry.outputs();
+        if blocking.writes_nchw {
+            let all = blocking.geometry.outputs();
             for line in 0..b.lines {
                 let (image, at) = (
                     (first + line * width.output) / all,
@@ -467,9 +494,9 @@ impl Conv {
                 let channels = (image * self.groups + b.channel, b.channels);
                 let part = (all, at, width.output);
                 // SAFETY: the caller's; the raw results are there.
-                unsafe { self.put_back(args, (from.cast_const(), pitch), channels, part, work)? };
+                unsafe { self.write_nchw(args, (from.cast_const(), pitch), channels, part, work)? };
             }
-        } else if cut.finish.is_none() {
+        } else if blocking.finish.is_none() {
             // SAFETY: the raw results are there.
             unsafe { work.finish((dst, pitch), result, (positions, self.groups), b.channels) };
         }
@@ -479,12 +506,12 @@ impl Conv {
     /// Lists the lines that a row of the result reads, from the first tap of its first position on, and their weights.
     fn lines_of<T>(
         &self,
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &RowBlock<'_, T>,
         (x, line): (*const u8, i64),
         scratch: &mut Scratch,
     ) {
-        let g = &cut.geometry;
+        let g = &blocking.geometry;
         let [depth, height, width] = &g.axes;
         let (image, line) = (
             line / (depth.output * height.output),
@@ -494,7 +521,7 @@ impl Conv {
         scratch.lines.clear();
         scratch.padding.clear();
         for (kd, kh) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {
-            let taps = (kd * height.kernel + kh) * (width.kernel + 1) * cut.panel + b.channel;
+            let taps = (kd * height.kernel + kh) * (width.kernel + 1) * blocking.panel + b.channel;
             let weights = b.weights.wrapping_offset(taps as isize) as usize;
             match g.row((line / height.output, line % height.output), (kd, kh)) {
                 Some(row) => {

@@ -9,14 +9,14 @@ mod transform;
 
 use super::narrow::Weights;
 use super::{Conv, LEAST_BLOCKS};
-use crate::kernels::matmul::{Args, Work, run_blocks, split};
+use crate::kernels::matmul::{Args, EpilogueRunner, run_blocks, split};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::compiled;
 use kiln_plan::FftTile;
-use transform::{Back, Complex, Forth, LANES, Multiply, Products, Tile, Turns};
+use transform::{Back, Complex, Forth, LANES, Multiply, Products, Tile, Twiddles};
 
 /// Elements of a block: real and imaginary parts.
 const BLOCK: i64 = 2 * LANES as i64;
@@ -26,13 +26,13 @@ const CHUNK: i64 = 1 << 21;
 /// The parameters of a convolution by transforms.
 pub(super) struct Fft {
     tile: FftTile,
-    turns: Turns,
+    twiddles: Twiddles,
 }
 
 impl Fft {
     pub fn new(tile: FftTile) -> Fft {
-        let turns = Turns::new(&tile);
-        Fft { tile, turns }
+        let twiddles = Twiddles::new(&tile);
+        Fft { tile, twiddles }
     }
 
     /// Returns the number of elements of a transform: real and imaginary parts.
@@ -43,15 +43,15 @@ impl Fft {
     /// Returns an uninitialised tile in `storage`, without a spectrum.
     fn scratch(&self, storage: &mut Scratch) -> Result<Tile<'_>> {
         let start = room::<f32>(storage, 2 * self.numbers())?;
-        let len = self.turns.len();
+        let len = self.twiddles.len();
         let parts = |i: usize| Complex {
             re: start.wrapping_add(i * len),
             im: start.wrapping_add((i + 1) * len),
         };
         Ok(Tile {
-            turns: &self.turns,
+            twiddles: &self.twiddles,
             tile: parts(0),
-            turned: parts(2),
+            transposed: parts(2),
             spectrum: std::ptr::null_mut(),
             step: 0,
         })
@@ -205,7 +205,7 @@ impl Conv {
                 Weights::Packed(packed) => {
                     self.transformed(run.fft, packed.cast_mut(), chunk.group)
                 }
-                Weights::Lying(weights) => {
+                Weights::InMemory(weights) => {
                     let to = room::<f32>(&mut rooms.weights, self.cout * self.cin * numbers)?;
                     if rooms.group.replace(chunk.group) != Some(chunk.group) {
                         self.fft_weights(run, weights.cast(), chunk.group, to);
@@ -236,8 +236,8 @@ impl Conv {
                 let taps = weights.at((group * rows + row) * down * across);
                 // SAFETY: linking checked the weights' length; each row has numbers of its own in each block.
                 unsafe {
-                    tile.tile.re.write_bytes(0, fft.turns.len());
-                    tile.tile.im.write_bytes(0, fft.turns.len());
+                    tile.tile.re.write_bytes(0, fft.twiddles.len());
+                    tile.tile.im.write_bytes(0, fft.twiddles.len());
                     for i in 0..down * across {
                         let at = i / across * pitch + i % across;
                         let tap = *taps.wrapping_offset(i as isize) / fft.tile.size() as f32;
@@ -392,7 +392,7 @@ impl Conv {
         channel: i64,
         place: [i64; 2],
         tile: *mut f32,
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) {
         let [_, height, width] = self.geometry.axes.map(|a| a.output);
         let rows = fft.tile.results[0].min(height - place[0]);

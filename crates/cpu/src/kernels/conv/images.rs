@@ -2,7 +2,7 @@
 
 use super::Conv;
 use super::narrow::Images;
-use crate::kernels::matmul::{Args, Materialised, Work, split};
+use crate::kernels::matmul::{Args, EpilogueRunner, Materialised, split};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
@@ -12,26 +12,26 @@ use kiln_kernel::sums::Lane;
 use kiln_plan::cost::geometry::Geometry;
 
 /// The layout of copies of images for a depthwise convolution: channels side by side.
-pub(super) struct Laid {
+pub(super) struct ImageCopies {
     /// The extents of an image.
     extents: [i64; 3],
     /// True if the images have channels first (NCHW).
-    turned: bool,
+    nchw: bool,
     /// The strides of positions in a copy; zeros fill the gaps.
     steps: [i64; 3],
 }
 
-impl Laid {
+impl ImageCopies {
     /// Returns the layout of copies of images that have channels first.
-    pub fn turned(extents: [i64; 3]) -> Laid {
-        Laid::apart(extents, true, [1; 3])
+    pub fn nchw(extents: [i64; 3]) -> ImageCopies {
+        ImageCopies::apart(extents, true, [1; 3])
     }
 
     /// Returns the layout of copies whose positions have these strides.
-    pub fn apart(extents: [i64; 3], turned: bool, steps: [i64; 3]) -> Laid {
-        Laid {
+    pub fn apart(extents: [i64; 3], nchw: bool, steps: [i64; 3]) -> ImageCopies {
+        ImageCopies {
             extents,
-            turned,
+            nchw,
             steps,
         }
     }
@@ -58,19 +58,19 @@ impl Conv {
     ///
     /// # Safety
     /// The images exist.
-    pub(super) unsafe fn lay<T: Lane>(
+    pub(super) unsafe fn copy_images<T: Lane>(
         &self,
         x: *const T,
-        laid: &Laid,
+        copies: &ImageCopies,
         storage: &mut Option<Storage>,
         parallel: bool,
     ) -> Result<*const T> {
-        let to = room::<T>(storage, laid.len(self))?;
-        let ([depth, height, width], [deep, high, wide]) = (laid.extents, laid.copied());
+        let to = room::<T>(storage, copies.len(self))?;
+        let ([depth, height, width], [deep, high, wide]) = (copies.extents, copies.copied());
         let (channels, inputs) = (self.groups, depth * height * width);
-        if laid.steps != [1; 3] {
+        if copies.steps != [1; 3] {
             // SAFETY: there is room.
-            unsafe { to.write_bytes(0, laid.len(self) as usize) };
+            unsafe { to.write_bytes(0, copies.len(self) as usize) };
         }
         let pair = [x.cast_mut().cast::<u8>(), to.cast()];
         let pair = Args(&pair);
@@ -80,12 +80,12 @@ impl Conv {
             let (x, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
             for line in first..end {
                 let (image, d, h) = (line / height / depth, line / height % depth, line % height);
-                let place = (image * deep + d * laid.steps[0]) * high + h * laid.steps[1];
-                let apart = laid.steps[2] * channels;
+                let place = (image * deep + d * copies.steps[0]) * high + h * copies.steps[1];
+                let apart = copies.steps[2] * channels;
                 // SAFETY: the caller's; a line is written by one part.
                 unsafe {
                     let to = to.offset((place * wide * channels) as isize);
-                    if laid.turned {
+                    if copies.nchw {
                         let at = image * channels * inputs + (d * height + h) * width;
                         compiled::<Turn<T>, _>(self.level)(Transpose {
                             from: x.offset(at as isize),
@@ -114,13 +114,13 @@ impl Conv {
     ///
     /// # Safety
     /// As [`Conv::run`]; the results are there.
-    pub(super) unsafe fn put_back<T: Lane>(
+    pub(super) unsafe fn write_nchw<T: Lane>(
         &self,
         args: &[*mut u8],
         (from, pitch): (*const T, i64),
         (channel, channels): (i64, i64),
         (all, position, positions): (i64, i64, i64),
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
         let first = channel * all + position;
         let (to, apart) = match self.epilogue {
@@ -152,27 +152,29 @@ impl Conv {
         args: &[*mut u8],
         (g, images): (&Geometry, Images),
         (position, positions): (i64, i64),
-        made: &mut Materialised,
+        materialised: &mut Materialised,
         failures: &Failures,
     ) -> Result<*const u8> {
         let program = match images {
-            Images::Lying(x) => return Ok(x),
-            Images::Made(program) => program,
+            Images::InMemory(x) => return Ok(x),
+            Images::Prologue(program) => program,
         };
         let last = position + positions - 1;
         let (all, inputs) = (g.outputs(), g.inputs());
         let (first, image) = (position / all, last / all);
         let (begin, end) = (position % all, last % all + 1);
         let (from, to) = match first == image {
-            true => g.reach(begin, end),
+            true => g.footprint(begin, end),
             // Images between the first and the last are read whole.
-            false => (g.reach(begin, all).0, g.reach(0, end).1),
+            false => (g.footprint(begin, all).0, g.footprint(0, end).1),
         };
         let channels = self.groups * self.cin;
         let at = (first * inputs + from) * channels;
         let len = ((image - first) * inputs + to - from) * channels;
         // SAFETY: the caller's.
-        let to = unsafe { made.bring::<T>(program, args, (at, len), at, (1, len, len), failures)? };
+        let to = unsafe {
+            materialised.bring::<T>(program, args, (at, len), at, (1, len, len), failures)?
+        };
         Ok(to.wrapping_offset(-at as isize).cast())
     }
 }

@@ -23,15 +23,15 @@ const PART: i64 = 1 << 12;
 /// The images that a run reads, or the first operand of a gradient.
 #[derive(Copy, Clone)]
 pub(super) enum Images<'a> {
-    Lying(*const u8),
+    InMemory(*const u8),
     /// Images from a prologue, a part at a time.
-    Made(&'a Linked),
+    Prologue(&'a Linked),
 }
 
 /// The weights that a run reads, or the second operand of their gradient.
 #[derive(Copy, Clone)]
 pub(super) enum Weights {
-    Lying(*const u8),
+    InMemory(*const u8),
     /// Packed by [`Conv::pack`].
     Packed(*const u8),
 }
@@ -50,7 +50,7 @@ impl Weights {
     ) -> Result<*const T> {
         match self {
             Weights::Packed(packed) => Ok(packed.cast()),
-            Weights::Lying(from) => {
+            Weights::InMemory(from) => {
                 let to = room::<T>(storage, len)?;
                 pack(from.cast(), to);
                 Ok(to)
@@ -68,12 +68,12 @@ impl Conv {
 
     /// True if images are read as they are, although they have fewer bits than their accumulators, as are both operands
     /// of a gradient of weights. Weights that are packed are all widened to words first.
-    pub(super) fn reads_narrow(&self, by: Algorithm, turned: bool) -> bool {
+    pub(super) fn reads_narrow(&self, by: Algorithm, reads_nchw: bool) -> bool {
         let one_each = (self.cin, self.cout) == (1, 1);
         // VEX has no masks for 16-bit elements.
         let some_lanes = self.level.width() == Features::AVX2 && self.groups % 8 != 0;
         let can = match self.role {
-            ConvRole::Result => by != Algorithm::Fft && !(one_each && (turned || some_lanes)),
+            ConvRole::Result => by != Algorithm::Fft && !(one_each && (reads_nchw || some_lanes)),
             ConvRole::Input => !one_each,
             ConvRole::Weight => false,
         };
@@ -90,12 +90,12 @@ impl Conv {
 
     /// True if an operand is not read from its argument, because it is widened, or computed as a whole.
     pub(super) fn brings(&self, i: usize) -> bool {
-        self.widens(i) || i == 0 && self.whole
+        self.widens(i) || i == 0 && self.whole_prologue
     }
 
     /// Returns the prologue that produces the images a part at a time.
-    pub(super) fn made_in_parts(&self) -> Option<&Linked> {
-        self.made.as_deref().filter(|_| !self.brings(0))
+    pub(super) fn blockwise_prologue(&self) -> Option<&Linked> {
+        self.prologue.as_deref().filter(|_| !self.brings(0))
     }
 
     /// True if packed weights are all that a run reads of them; weights that are not finite may need another layout.
@@ -105,7 +105,9 @@ impl Conv {
     unsafe fn can_use(&self, packed: *const u8) -> bool {
         match &self.how {
             // SAFETY: the caller's.
-            How::Each(cut) => !cut.is_careful() || unsafe { cut.is_finite(self, packed) },
+            How::Depthwise(blocking) => {
+                !blocking.checks_finite() || unsafe { blocking.is_finite(self, packed) }
+            }
             _ => true,
         }
     }
@@ -130,7 +132,7 @@ impl Conv {
         &self,
         args: &[*mut u8],
         packed: Option<*mut u8>,
-        [made, images, weights]: &mut [Option<Storage>; 3],
+        [prologue, images, weights]: &mut [Option<Storage>; 3],
         parallel: bool,
         failures: &Failures,
     ) -> Result<(Images<'_>, Weights)> {
@@ -140,18 +142,18 @@ impl Conv {
                 true => self.widen(i, from, to, parallel),
                 false => Ok(from),
             };
-            let images = match (self.made_in_parts(), &self.made) {
-                (Some(program), _) => Images::Made(program),
+            let images = match (self.blockwise_prologue(), &self.prologue) {
+                (Some(program), _) => Images::Prologue(program),
                 (None, Some(program)) => {
                     let of = (args, self.operand_len(0), self.terms.operand(0).size());
-                    let from = make(program, of, made, parallel, failures)?;
-                    Images::Lying(lying(0, from, images)?)
+                    let from = make(program, of, prologue, parallel, failures)?;
+                    Images::InMemory(lying(0, from, images)?)
                 }
-                (None, None) => Images::Lying(lying(0, args[self.operands[0]], images)?),
+                (None, None) => Images::InMemory(lying(0, args[self.operands[0]], images)?),
             };
             let weights = match packed.filter(|packed| self.can_use(*packed)) {
                 Some(packed) => Weights::Packed(packed),
-                None => Weights::Lying(lying(1, args[self.operands[1]], weights)?),
+                None => Weights::InMemory(lying(1, args[self.operands[1]], weights)?),
             };
             Ok((images, weights))
         }
@@ -161,31 +163,38 @@ impl Conv {
     ///
     /// # Safety
     /// The channels exist, with a stride of `apart` elements, and there is room for their words.
-    pub(super) unsafe fn turn_terms(&self, from: *const u8, how: (i64, i64), to: (i64, *mut u32)) {
+    pub(super) unsafe fn pack_channels(
+        &self,
+        from: *const u8,
+        how: (i64, i64),
+        to: (i64, *mut u32),
+    ) {
         let flip = u32::from(self.terms.padding());
         // SAFETY: the caller's.
         unsafe {
             match (self.terms.operand(0), self.terms.size()) {
                 (half @ (DType::F16 | DType::BF16), 4) => {
-                    self.turn(from, how, to, |from: *const u16, _, (to, n)| {
+                    self.transpose_terms(from, how, to, |from: *const u16, _, (to, n)| {
                         let from = std::slice::from_raw_parts(from, n as usize);
                         let to = std::slice::from_raw_parts_mut(to.cast(), n as usize);
                         widen(self.level, half, from, to);
                     });
                 }
-                (DType::I8, 2) => self.turn(from, how, to, each(|x: i8| (x as u16).into())),
-                (_, 1) => self.turn(from, how, to, each(|x: u8| u32::from(x) ^ flip)),
-                (DType::U8, _) => self.turn(from, how, to, each(|x: u8| x.into())),
-                _ => self.turn(from, how, to, each(|x: u16| x.into())),
+                (DType::I8, 2) => {
+                    self.transpose_terms(from, how, to, each(|x: i8| (x as u16).into()))
+                }
+                (_, 1) => self.transpose_terms(from, how, to, each(|x: u8| u32::from(x) ^ flip)),
+                (DType::U8, _) => self.transpose_terms(from, how, to, each(|x: u8| x.into())),
+                _ => self.transpose_terms(from, how, to, each(|x: u16| x.into())),
             }
         }
     }
 
-    /// Implements [`Conv::turn_terms`] for elements of a type; `put` puts some of them, as one more term, into words.
+    /// Implements [`Conv::pack_channels`] for elements of a type; `put` puts some of them, as one more term, into words.
     ///
     /// # Safety
-    /// As [`Conv::turn_terms`].
-    unsafe fn turn<E: Copy>(
+    /// As [`Conv::pack_channels`].
+    unsafe fn transpose_terms<E: Copy>(
         &self,
         from: *const u8,
         (apart, channels): (i64, i64),

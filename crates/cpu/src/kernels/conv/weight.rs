@@ -9,7 +9,7 @@ mod dense;
 mod each;
 
 use super::{Conv, LEAST_BLOCKS};
-use crate::kernels::matmul::{Args, Work, run_blocks};
+use crate::kernels::matmul::{Args, EpilogueRunner, run_blocks};
 use kiln_jit::contraction::Kernels;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
@@ -46,7 +46,7 @@ pub(super) struct Blocking {
 /// The blocking, by kind of convolution.
 enum By {
     Dense(dense::Blocking),
-    Each(each::Blocking),
+    Depthwise(each::Blocking),
 }
 
 /// The extent of a range: some blocks of positions, for some channels of a group.
@@ -71,7 +71,7 @@ struct Scratch {
     sums: Option<Storage>,
     images: Option<Storage>,
     gradients: Option<Storage>,
-    halves: Option<Storage>,
+    bf16: Option<Storage>,
     /// The block, group and column that the copies of gradients are of.
     holds: Option<[i64; 3]>,
     kernels: Kernels,
@@ -81,14 +81,14 @@ struct Scratch {
 
 impl Blocking {
     /// Makes the blocking for images, and a gradient of the result, that have channels first or last.
-    pub(super) fn new(c: &Conv, turned: [bool; 2]) -> Blocking {
+    pub(super) fn new(c: &Conv, nchw: [bool; 2]) -> Blocking {
         let taps = c.geometry.kernels();
         let (by, blocks, groups, cin, cout, tile) = match (c.cin, c.cout) {
             (1, 1) => {
-                let cut = each::Blocking::new(c, turned);
+                let blocking = each::Blocking::new(c, nchw);
                 let tile = [1, i64::from(kiln_plan::schedule::lanes(c.level, c.dtype))];
                 (
-                    By::Each(cut),
+                    By::Depthwise(blocking),
                     each::Blocking::blocks(c),
                     1,
                     1,
@@ -97,12 +97,12 @@ impl Blocking {
                 )
             }
             _ => {
-                let cut = dense::Blocking::new(c, turned);
-                let (blocks, tile) = (cut.blocks(), cut.tile());
-                (By::Dense(cut), blocks, c.groups, c.cin, c.cout, tile)
+                let blocking = dense::Blocking::new(c, nchw);
+                let (blocks, tile) = (blocking.blocks(), blocking.tile());
+                (By::Dense(blocking), blocks, c.groups, c.cin, c.cout, tile)
             }
         };
-        let mut cut = Blocking {
+        let mut blocking = Blocking {
             groups,
             cin,
             taps,
@@ -114,47 +114,47 @@ impl Blocking {
             by,
         };
         let half = |n: i64, unit: i64| ceil(ceil(n, 2), unit) * unit;
-        while cut.sums() > SUMS && cut.channels > tile[0] {
-            cut.channels = half(cut.channels, tile[0]);
+        while blocking.sums() > SUMS && blocking.channels > tile[0] {
+            blocking.channels = half(blocking.channels, tile[0]);
         }
-        while cut.sums() > SUMS && cut.columns > tile[1] {
-            cut.columns = half(cut.columns, tile[1]);
+        while blocking.sums() > SUMS && blocking.columns > tile[1] {
+            blocking.columns = half(blocking.columns, tile[1]);
         }
-        let all = (cut.groups.saturating_mul(cin).saturating_mul(cout)).saturating_mul(taps);
-        let wanted = ceil(LEAST_BLOCKS, cut.ranges().max(1));
-        cut.parts = wanted.min(PARTS / all.max(1)).min(blocks).max(1);
-        while cut.parts * cut.ranges() < LEAST_BLOCKS && cut.channels > tile[0] {
-            cut.channels = half(cut.channels, tile[0]);
+        let all = (blocking.groups.saturating_mul(cin).saturating_mul(cout)).saturating_mul(taps);
+        let wanted = ceil(LEAST_BLOCKS, blocking.ranges().max(1));
+        blocking.parts = wanted.min(PARTS / all.max(1)).min(blocks).max(1);
+        while blocking.parts * blocking.ranges() < LEAST_BLOCKS && blocking.channels > tile[0] {
+            blocking.channels = half(blocking.channels, tile[0]);
         }
-        while cut.parts * cut.ranges() < LEAST_BLOCKS && cut.columns > tile[1] {
-            cut.columns = half(cut.columns, tile[1]);
+        while blocking.parts * blocking.ranges() < LEAST_BLOCKS && blocking.columns > tile[1] {
+            blocking.columns = half(blocking.columns, tile[1]);
         }
         if let Some([rows, columns]) = c.schedule.block.map(|block| block.map(i64::from)) {
             let whole = |n: i64, unit: i64, all: i64| (ceil(n, unit) * unit).min(all);
-            cut.channels = whole(ceil(rows, taps.max(1)), tile[0], cin.max(1));
-            cut.columns = whole(columns, tile[1], cout.max(1));
+            blocking.channels = whole(ceil(rows, taps.max(1)), tile[0], cin.max(1));
+            blocking.columns = whole(columns, tile[1], cout.max(1));
         }
         if let Some(parts) = c.schedule.parts {
-            cut.parts = i64::from(parts).min(blocks).max(1);
+            blocking.parts = i64::from(parts).min(blocks).max(1);
         }
-        cut
+        blocking
     }
 
     /// Returns the number of positions of a block of K, unless the convolution is depthwise.
     pub(super) fn positions(&self) -> Option<u32> {
-        let By::Dense(cut) = &self.by else {
+        let By::Dense(blocking) = &self.by else {
             return None;
         };
-        u32::try_from(cut.positions()).ok()
+        u32::try_from(blocking.positions()).ok()
     }
 
     /// Returns the rows (taps of channels) and columns of a register tile, unless the convolution is depthwise.
     pub(super) fn tile(&self) -> Option<[i64; 2]> {
-        let By::Dense(cut) = &self.by else {
+        let By::Dense(blocking) = &self.by else {
             return None;
         };
-        let [channels, taps] = cut.rows;
-        Some([channels * taps, cut.panel])
+        let [channels, taps] = blocking.rows;
+        Some([channels * taps, blocking.panel])
     }
 
     /// Returns the number of sums of a range.
@@ -171,8 +171,8 @@ impl Blocking {
     /// Returns the number of elements of its workspace, on `threads` threads.
     pub(super) fn workspace(&self, c: &Conv, threads: i64) -> i64 {
         let own = match &self.by {
-            By::Dense(cut) => threads * cut.copied(c, self),
-            By::Each(cut) => cut.workspace(c),
+            By::Dense(blocking) => threads * blocking.copied(c, self),
+            By::Depthwise(blocking) => blocking.workspace(c),
         };
         let sums = match self.parts {
             1 => threads,
@@ -209,27 +209,27 @@ impl Conv {
     pub(super) unsafe fn weight<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Blocking,
+        blocking: &Blocking,
         operands: [*const u8; 2],
         parallel: bool,
         failures: &Failures,
     ) {
-        if cut.groups * cut.cin * cut.taps * cut.cout == 0 {
+        if blocking.groups * blocking.cin * blocking.taps * blocking.cout == 0 {
             return;
         }
-        let (ranges, several) = (cut.ranges(), cut.parts > 1);
+        let (ranges, several) = (blocking.ranges(), blocking.parts > 1);
         let (mut memory, mut copies) = (None, [None, None]);
         let all = if several {
-            cut.parts * ranges * cut.sums()
+            blocking.parts * ranges * blocking.sums()
         } else {
             0
         };
         let found = room::<T>(&mut memory, all).and_then(|sums| {
             let operands = operands.map(<*const u8>::cast::<T>);
-            let operands = match &cut.by {
+            let operands = match &blocking.by {
                 By::Dense(_) => operands,
                 // SAFETY: the caller's.
-                By::Each(by) => unsafe { by.bring(self, operands, &mut copies, parallel)? },
+                By::Depthwise(by) => unsafe { by.bring(self, operands, &mut copies, parallel)? },
             };
             let [x, y] = operands.map(|x| x.cast_mut().cast());
             Ok([x, y, sums.cast::<u8>()])
@@ -240,36 +240,38 @@ impl Conv {
         };
         let shared = Args(&shared);
         let positions = self.batch * self.geometry.outputs();
-        let cost = cut.sums().saturating_mul(ceil(positions, cut.parts));
+        let cost = blocking
+            .sums()
+            .saturating_mul(ceil(positions, blocking.parts));
         let epilogue = self.epilogue.as_ref();
         let launch = (epilogue.filter(|_| !several), args, parallel, failures);
         run_blocks(
-            (cut.parts * ranges, cost.max(1)),
+            (blocking.parts * ranges, cost.max(1)),
             launch,
             |i, args, scratch: &mut Scratch, work| {
                 let shared = &shared;
                 let [x, y, sums] = [0, 1, 2].map(|i| shared.0[i].cast::<T>());
-                let range = cut.range(i % ranges, i / ranges);
+                let range = blocking.range(i % ranges, i / ranges);
                 let to = match several {
-                    true => sums.wrapping_offset((i * cut.sums()) as isize),
-                    false => room::<T>(&mut scratch.sums, cut.sums())?,
+                    true => sums.wrapping_offset((i * blocking.sums()) as isize),
+                    false => room::<T>(&mut scratch.sums, blocking.sums())?,
                 };
                 let to = Sums {
                     to,
-                    pitch: cut.columns,
+                    pitch: blocking.columns,
                 };
                 let operands = [x.cast_const(), y.cast_const()];
                 // SAFETY: the caller's; there is room for the sums, which belong to this range and part alone.
                 unsafe {
                     if range.blocks[0] == range.blocks[1] {
-                        (0..cut.sums()).for_each(|i| *to.to.offset(i as isize) = T::ZERO);
+                        (0..blocking.sums()).for_each(|i| *to.to.offset(i as isize) = T::ZERO);
                     }
-                    match &cut.by {
-                        By::Dense(by) => by.sum(self, cut, operands, &range, &to, scratch)?,
-                        By::Each(by) => by.sum(self, operands, &range, &to, scratch)?,
+                    match &blocking.by {
+                        By::Dense(by) => by.sum(self, blocking, operands, &range, &to, scratch)?,
+                        By::Depthwise(by) => by.sum(self, operands, &range, &to, scratch)?,
                     }
                     if !several {
-                        self.put_weights(args, cut, &range, &to, work)?;
+                        self.put_weights(args, blocking, &range, &to, work)?;
                     }
                 }
                 Ok(())
@@ -280,26 +282,26 @@ impl Conv {
         }
         let launch = (epilogue, args, parallel, failures);
         run_blocks(
-            (ranges, cut.sums() * cut.parts),
+            (ranges, blocking.sums() * blocking.parts),
             launch,
             |i, args, _: &mut (), work| {
                 let shared = &shared;
                 let part = |p: i64| {
-                    let at = (p * ranges + i) * cut.sums();
+                    let at = (p * ranges + i) * blocking.sums();
                     shared.0[2].cast::<T>().wrapping_offset(at as isize)
                 };
                 let to = Sums {
                     to: part(0),
-                    pitch: cut.columns,
+                    pitch: blocking.columns,
                 };
                 // SAFETY: all parts are there; those of a range are read and written by one block.
                 unsafe {
-                    for p in 1..cut.parts {
-                        for i in 0..cut.sums() as usize {
+                    for p in 1..blocking.parts {
+                        for i in 0..blocking.sums() as usize {
                             *to.to.add(i) = *to.to.add(i) + *part(p).add(i);
                         }
                     }
-                    self.put_weights(args, cut, &cut.range(i, 0), &to, work)
+                    self.put_weights(args, blocking, &blocking.range(i, 0), &to, work)
                 }
             },
         );
@@ -312,13 +314,14 @@ impl Conv {
     unsafe fn put_weights<T: Lane>(
         &self,
         args: &[*mut u8],
-        cut: &Blocking,
+        blocking: &Blocking,
         range: &Range,
         sums: &Sums<T>,
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
-        let (rows, step) = (range.channels * cut.taps, cut.cin * cut.taps);
-        let first = (range.group * cut.cout + range.column) * step + range.channel * cut.taps;
+        let (rows, step) = (range.channels * blocking.taps, blocking.cin * blocking.taps);
+        let first =
+            (range.group * blocking.cout + range.column) * step + range.channel * blocking.taps;
         let (to, pitch) = match self.epilogue {
             Some(_) => (work.scratch::<T>(rows * range.columns)?, rows),
             None => (self.result_at::<T>(args, first), step),

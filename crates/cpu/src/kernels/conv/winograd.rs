@@ -9,7 +9,7 @@ mod blocking;
 
 use super::Conv;
 use super::narrow::Weights;
-use crate::kernels::matmul::{Args, Work, run_blocks, split};
+use crate::kernels::matmul::{Args, EpilogueRunner, run_blocks, split};
 pub(super) use blocking::Blocking;
 use blocking::Sizes;
 use kiln_jit::contraction::{Accesses, Call, Kernel};
@@ -56,13 +56,13 @@ impl Conv {
     /// As [`Conv::pack`].
     pub(super) unsafe fn winograd_pack(
         &self,
-        cut: &Blocking,
+        blocking: &Blocking,
         weights: *const f32,
         to: *mut f32,
         parallel: bool,
         failures: &Failures,
     ) {
-        let s = &cut.sizes;
+        let s = &blocking.sizes;
         let args = [weights.cast_mut().cast::<u8>(), to.cast()];
         let args = Args(&args);
         let work = self.cin * s.panel * TRANSFORM_WORK;
@@ -120,16 +120,16 @@ impl Conv {
     pub(super) unsafe fn winograd(
         &self,
         args: &[*mut u8],
-        cut: &Blocking,
+        blocking: &Blocking,
         (images, weights): (*const u8, Weights),
         parallel: bool,
         failures: &Failures,
     ) {
-        let s = &cut.sizes;
+        let s = &blocking.sizes;
         let mut storage = None;
-        let found = weights.packed((&mut storage, cut.packed(self)), |from, to| {
+        let found = weights.packed((&mut storage, blocking.packed(self)), |from, to| {
             // SAFETY: the caller's; there is room for all panels.
-            unsafe { self.winograd_pack(cut, from, to, parallel, failures) }
+            unsafe { self.winograd_pack(blocking, from, to, parallel, failures) }
         });
         let weights = match found {
             Ok(found) => found,
@@ -160,7 +160,7 @@ impl Conv {
                     weights.0[1].cast_const(),
                     weights.0[0].cast::<f32>().cast_const(),
                 );
-                self.winograd_block(args, cut, from, &block, scratch, work)
+                self.winograd_block(args, blocking, from, &block, scratch, work)
             },
         );
     }
@@ -168,13 +168,13 @@ impl Conv {
     unsafe fn winograd_block(
         &self,
         args: &[*mut u8],
-        cut: &Blocking,
+        blocking: &Blocking,
         (images, weights): (*const u8, *const f32),
         b: &TileBlock,
         scratch: &mut Scratch,
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
-        let s = &cut.sizes;
+        let s = &blocking.sizes;
         let copy = room::<f32>(&mut scratch.copy, s.squares * self.cin)?;
         let inputs = room::<f32>(&mut scratch.inputs, s.squares * s.inputs.element)?;
         let products = room::<f32>(&mut scratch.products, s.squares * s.products.element)?;
@@ -184,23 +184,23 @@ impl Conv {
             if scratch.holds != Some((b.group, b.tile)) {
                 for tile in 0..b.tiles {
                     let to = inputs.offset((tile * s.inputs.row) as isize);
-                    self.transform_inputs(images, cut, b, tile, copy.cast(), to);
+                    self.transform_inputs(images, blocking, b, tile, copy.cast(), to);
                 }
                 scratch.holds = Some((b.group, b.tile));
             }
-            self.multiply_elements(cut, b, weights, inputs, products);
-            let mut accesses = Accesses::of(cut.finish.as_deref(), args);
+            self.multiply_elements(blocking, b, weights, inputs, products);
+            let mut accesses = Accesses::of(blocking.finish.as_deref(), args);
             for tile in 0..b.tiles {
                 let from = products.offset((tile * s.products.row) as isize);
                 let to = (args, &mut accesses);
-                self.transform_results(to, cut, b, tile, from, work)?;
+                self.transform_results(to, blocking, b, tile, from, work)?;
             }
         }
         Ok(())
     }
 
-    fn place(&self, cut: &Blocking, tile: i64) -> ImageTile {
-        let s = &cut.sizes;
+    fn image_tile(&self, blocking: &Blocking, tile: i64) -> ImageTile {
+        let s = &blocking.sizes;
         ImageTile {
             image: tile / (s.down * s.across),
             row: tile / s.across % s.down,
@@ -215,26 +215,26 @@ impl Conv {
     unsafe fn transform_inputs(
         &self,
         images: *const u8,
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &TileBlock,
         tile: i64,
         copy: *mut u8,
         to: *mut f32,
     ) {
-        let (s, size) = (&cut.sizes, self.image_dtype().size() as i64);
+        let (s, size) = (&blocking.sizes, self.image_dtype().size() as i64);
         let [_, height, width] = &self.geometry.axes;
-        let (place, side) = (self.place(cut, b.tile + tile), s.winograd.side());
-        let y = place.row * s.winograd.step() - height.padding;
-        let x = place.column * s.winograd.step() - width.padding;
+        let (image_tile, side) = (self.image_tile(blocking, b.tile + tile), s.winograd.side());
+        let y = image_tile.row * s.winograd.step() - height.padding;
+        let x = image_tile.column * s.winograd.step() - width.padding;
         let from = |y: i64, x: i64| {
-            let position = (place.image * height.input + y) * width.input + x;
+            let position = (image_tile.image * height.input + y) * width.input + x;
             let at = (position * self.groups + b.group) * self.cin * size;
             images.wrapping_offset(at as isize)
         };
         let is_inside = y >= 0 && y + side <= height.input && x >= 0 && x + side <= width.input;
         if is_inside {
             // SAFETY: the caller's.
-            return unsafe { transform(&cut.transforms[0], from(y, x), to) };
+            return unsafe { transform(&blocking.transforms[0], from(y, x), to) };
         }
         for (i, j) in (0..side).flat_map(|i| (0..side).map(move |j| (i, j))) {
             let line = (self.cin * size) as usize;
@@ -253,7 +253,7 @@ impl Conv {
             }
         }
         // SAFETY: the copy is there.
-        unsafe { transform(&cut.transforms[1], copy, to) }
+        unsafe { transform(&blocking.transforms[1], copy, to) }
     }
 
     /// Multiplies inputs by weights, for each element of a block's tiles.
@@ -262,13 +262,13 @@ impl Conv {
     /// All of them are there, and there is room for the products.
     unsafe fn multiply_elements(
         &self,
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &TileBlock,
         weights: *const f32,
         inputs: *const f32,
         products: *mut f32,
     ) {
-        let s = &cut.sizes;
+        let s = &blocking.sizes;
         let rest = if b.tiles == s.tiles { 1 } else { 2 };
         for panel in 0..b.panels {
             let first = (b.group * s.panels + b.panel + panel) * s.squares;
@@ -290,7 +290,7 @@ impl Conv {
                         tiles: 1,
                     };
                     // SAFETY: the caller's.
-                    unsafe { cut.sums[of][is_last].run(&call) };
+                    unsafe { blocking.sums[of][is_last].run(&call) };
                 }
             }
         }
@@ -303,28 +303,32 @@ impl Conv {
     unsafe fn transform_results(
         &self,
         (args, accesses): (&[*mut u8], &mut Accesses),
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &TileBlock,
         tile: i64,
         from: *const f32,
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
-        let s = &cut.sizes;
+        let s = &blocking.sizes;
         let [_, height, width] = self.geometry.axes.map(|a| a.output);
-        let (place, step) = (self.place(cut, b.tile + tile), s.winograd.step());
-        let ends = [place.row + 1 == s.down, place.column + 1 == s.across];
+        let (image_tile, step) = (self.image_tile(blocking, b.tile + tile), s.winograd.step());
+        let ends = [
+            image_tile.row + 1 == s.down,
+            image_tile.column + 1 == s.across,
+        ];
         let is_last = b.panel + b.panels == s.panels;
         let [down, across, channels] = [ends[0], ends[1], is_last].map(usize::from);
-        let results = &cut.results[down][across][channels];
-        let position = (place.image * height + place.row * step) * width + place.column * step;
+        let results = &blocking.results[down][across][channels];
+        let position =
+            (image_tile.image * height + image_tile.row * step) * width + image_tile.column * step;
         let (channel, all) = (
             b.group * self.cout + b.panel * s.panel,
             self.groups * self.cout,
         );
         let first = position * all + channel;
         let pitch = s.share * s.panel;
-        let raw = self.epilogue.is_some() && cut.finish.is_none();
-        let out = match (raw, &cut.finish) {
+        let raw = self.epilogue.is_some() && blocking.finish.is_none();
+        let out = match (raw, &blocking.finish) {
             (true, _) => work.scratch::<f32>(step * step * pitch)?,
             (false, Some(_)) => std::ptr::null_mut(),
             (false, None) => self.result_at::<f32>(args, first),
@@ -340,8 +344,8 @@ impl Conv {
         // SAFETY: the caller's; tiles at the edges write only results that exist.
         unsafe { results.run(&call) };
         if raw {
-            let rows = step.min(height - place.row * step);
-            let columns = step.min(width - place.column * step);
+            let rows = step.min(height - image_tile.row * step);
+            let columns = step.min(width - image_tile.column * step);
             let channels = (b.panels * s.panel).min(self.cout - b.panel * s.panel);
             for row in 0..rows {
                 let raw = out.wrapping_offset((row * step * pitch) as isize);

@@ -6,7 +6,7 @@ use kiln_kernel::sums::rows_of;
 use kiln_plan::cost::{ProductEpilogue, block, whole_rows};
 
 /// The most elements of an operand that its prologue computes for a block.
-const MADE_ELEMENTS: i64 = 1 << 18;
+const PROLOGUE_ELEMENTS: i64 = 1 << 18;
 
 /// A block of one product.
 pub(super) struct ProductBlock {
@@ -31,9 +31,9 @@ impl MatMul {
     }
 
     /// Returns the rows and columns of a block that the schedule gives: whole rows where the epilogue needs them.
-    fn given_block(&self) -> Option<(i64, i64)> {
+    fn scheduled_block(&self) -> Option<(i64, i64)> {
         let (rows, cols) = (self.schedule.block_rows()?, self.schedule.block_columns()?);
-        let cols = match self.behind {
+        let cols = match self.epilogue_kind {
             ProductEpilogue::Rows => self.n.max(1),
             _ => cols.min(self.n.max(1)),
         };
@@ -43,27 +43,27 @@ impl MatMul {
     /// Returns the rows and columns of a block.
     pub(super) fn cut(&self) -> (i64, i64) {
         let sizes = (self.m, self.k, self.n);
-        let usual = || block(&self.batch, sizes, self.behind);
-        let (mut rows, mut cols) = self.given_block().unwrap_or_else(usual);
+        let usual = || block(&self.batch, sizes, self.epilogue_kind);
+        let (mut rows, mut cols) = self.scheduled_block().unwrap_or_else(usual);
         // An operand from a prologue stays in the second-level cache.
-        let made = ceil(MADE_ELEMENTS / self.k.max(1), 48).max(1) * 48;
-        if self.lhs.made.is_some() {
-            rows = rows.min(made);
+        let most = ceil(PROLOGUE_ELEMENTS / self.k.max(1), 48).max(1) * 48;
+        if self.lhs.prologue.is_some() {
+            rows = rows.min(most);
         }
-        if self.rhs.made.is_some() && self.behind != ProductEpilogue::Rows {
-            cols = cols.min(made);
+        if self.rhs.prologue.is_some() && self.epilogue_kind != ProductEpilogue::Rows {
+            cols = cols.min(most);
         }
         (rows, cols)
     }
 
     /// Returns the rows and columns of a block of a small product. It has all columns, if eight such rows fit into its
     /// work, and then as many rows as fit.
-    pub(super) fn small_cut(&self) -> (i64, i64) {
-        if let Some(given) = self.given_block() {
+    pub(super) fn small_block(&self) -> (i64, i64) {
+        if let Some(given) = self.scheduled_block() {
             return given;
         }
         let eight = (SMALL_ROWS * self.k).max(1);
-        if self.behind == ProductEpilogue::Rows {
+        if self.epilogue_kind == ProductEpilogue::Rows {
             let wanted = SMALL_ROWS * SMALL_WORK / (eight * self.n).max(1);
             return (self.whole_rows(wanted), self.n);
         }

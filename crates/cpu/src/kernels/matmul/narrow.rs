@@ -47,7 +47,7 @@ impl MatMul {
         let size = self.terms.operand(0).size() as i64;
         let meets = (size * self.lhs.row) % MEETS == 0 && self.m > 1 && self.n >= OFTEN;
         let other = self.terms.are_narrow() && !self.reads_terms(self.lhs.col);
-        self.lhs.made.is_none() && size <= 4 && (other || meets)
+        self.lhs.prologue.is_none() && size <= 4 && (other || meets)
     }
 
     /// Returns the pitch of the copy of A, in words; rows that are far apart must not collide in the caches.
@@ -128,7 +128,7 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::run`]; `to` has room for the packed matrices.
-    pub(super) unsafe fn pack_made(
+    pub(super) unsafe fn pack_prologue(
         &self,
         args: &[*mut u8],
         to: *mut u8,
@@ -140,18 +140,20 @@ impl MatMul {
         let work = panel * self.k * READ_ROWS;
         split(self.all_panels(), work, parallel, |first, until| {
             let (args, to) = (&args, &to);
-            let mut made = Materialised::default();
+            let mut materialised = Materialised::default();
             for (b, column) in (first..until).map(|i| self.panel_at(i)) {
                 let columns = (b, column, panel.min(self.n - column));
                 // SAFETY: the caller's; panels are apart.
                 let packed = unsafe {
                     let found = match self.terms.operand(1).size() {
                         1 => {
-                            let found = self.columns::<u8>(args.0, columns, &mut made, failures);
+                            let found =
+                                self.columns::<u8>(args.0, columns, &mut materialised, failures);
                             found.map(|(from, row, col)| (from, [row, col]))
                         }
                         _ => {
-                            let found = self.columns::<u16>(args.0, columns, &mut made, failures);
+                            let found =
+                                self.columns::<u16>(args.0, columns, &mut materialised, failures);
                             found.map(|(from, row, col)| (from.cast(), [row, col]))
                         }
                     };
@@ -190,7 +192,7 @@ impl MatMul {
         let size = self.terms.operand(1).size() as i64;
         // SAFETY: the caller's.
         unsafe {
-            if self.halves().is_some() {
+            if self.half_dtype().is_some() {
                 let at = b * self.matrix_elements() + column * steps;
                 let to = to.cast::<u16>().offset(at as isize);
                 if columns < panel {
@@ -268,7 +270,7 @@ impl MatMul {
         for first in (0..steps).step_by(WORDS) {
             let words = (steps - first).min(WORDS as i64);
             let terms = (words * count).min(self.k - first * count);
-            let made = (terms * self.terms.size()) as usize;
+            let bytes = (terms * self.terms.size()) as usize;
             // SAFETY: the caller's; a panel has no more columns, and a line holds the words.
             unsafe {
                 for (column, line) in (0..columns).zip(&mut lines) {
@@ -278,7 +280,7 @@ impl MatMul {
                     let from = (from.offset(at as isize), 1);
                     self.terms.make(1, from, terms, line);
                     if self.terms.is_flipped() {
-                        let line = std::slice::from_raw_parts(line.cast::<i8>(), made);
+                        let line = std::slice::from_raw_parts(line.cast::<i8>(), bytes);
                         let start = self.terms.start(line.iter().map(|x| i32::from(*x)).sum());
                         let starts = starts.offset(column as isize);
                         *starts = (*starts).wrapping_add(start);
@@ -310,10 +312,10 @@ impl MatMul {
             if self.terms.size() == 4 {
                 return self.terms.make(1, (from, col), columns, to.cast());
             }
-            for (i, made) in (0..count).zip(rows.iter_mut()) {
+            for (i, line) in (0..count).zip(rows.iter_mut()) {
                 let from = from.wrapping_offset((i * row * size) as isize);
                 self.terms
-                    .make(1, (from, col), columns, made.as_mut_ptr().cast());
+                    .make(1, (from, col), columns, line.as_mut_ptr().cast());
             }
             let starts = self.terms.is_flipped().then_some(starts);
             let joined = Joined {
@@ -337,7 +339,7 @@ impl MatMul {
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
         copied: *const f32,
-        (made, copies): (&mut Materialised, &mut Option<Storage>),
+        (materialised, copies): (&mut Materialised, &mut Option<Storage>),
         failures: &Failures,
     ) -> Result<(*const u8, [i64; 2])> {
         if self.copies_left() {
@@ -350,9 +352,9 @@ impl MatMul {
         // SAFETY: the caller's; there is room for the copy.
         unsafe {
             let (from, row, col) = match size {
-                1 => self.rows::<u8>(args, rows, made, failures)?,
+                1 => self.rows::<u8>(args, rows, materialised, failures)?,
                 _ => {
-                    let (from, row, col) = self.rows::<u16>(args, rows, made, failures)?;
+                    let (from, row, col) = self.rows::<u16>(args, rows, materialised, failures)?;
                     (from.cast(), row, col)
                 }
             };
@@ -378,9 +380,9 @@ impl MatMul {
         // SAFETY: the caller's.
         unsafe {
             self.terms.make(0, from, self.k, to);
-            let made = self.k * self.terms.size();
-            let rest = 4 * self.steps() - made;
-            to.offset(made as isize).write_bytes(0, rest as usize);
+            let bytes = self.k * self.terms.size();
+            let rest = 4 * self.steps() - bytes;
+            to.offset(bytes as isize).write_bytes(0, rest as usize);
         }
     }
 }

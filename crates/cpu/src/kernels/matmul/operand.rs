@@ -21,7 +21,7 @@ pub(crate) struct Operand {
     pub(crate) row: i64,
     pub(crate) col: i64,
     /// The prologue that computes it, a part at a time.
-    pub(super) made: Option<Box<Linked>>,
+    pub(super) prologue: Option<Box<Linked>>,
 }
 
 impl Operand {
@@ -48,7 +48,7 @@ impl Operand {
             batch: map.strides[..rank].to_vec(),
             row: map.strides[rank],
             col: map.strides[rank + 1],
-            made: None,
+            prologue: None,
         })
     }
 
@@ -62,13 +62,13 @@ impl Operand {
         level: Features,
     ) -> Result<Operand> {
         let (linked, len) = link(prologue, values, lens, level)?;
-        let made = Operand::new(x, (batch, rows, cols), values, len)?;
-        if made.col != 1 && made.row != 1 {
+        let operand = Operand::new(x, (batch, rows, cols), values, len)?;
+        if operand.col != 1 && operand.row != 1 {
             return Err(damaged!("{} makes no lines", prologue.program.name));
         }
         Ok(Operand {
-            made: Some(linked),
-            ..made
+            prologue: Some(linked),
+            ..operand
         })
     }
 
@@ -157,14 +157,14 @@ impl Materialised {
         // SAFETY: the caller's. The argument points where its element zero would be.
         unsafe {
             let mut runner = Runner::new(program, self.args.as_ptr(), failures)?;
-            let made = self.args.as_mut_ptr().add(last);
+            let result = self.args.as_mut_ptr().add(last);
             let (lines, len) = match apart == len {
                 true => (1, count * len),
                 false => (count, len),
             };
             for line in 0..lines {
                 let from = at + line * apart;
-                *made = to.wrapping_offset((line * len - from) as isize).cast();
+                *result = to.wrapping_offset((line * len - from) as isize).cast();
                 runner.range(from, from + len);
             }
         }
@@ -182,12 +182,12 @@ impl MatMul {
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
-        made: &mut Materialised,
+        materialised: &mut Materialised,
         failures: &Failures,
     ) -> Result<(*const T, i64, i64)> {
         // SAFETY: the caller's.
         let (to, [line, along]) =
-            unsafe { self.lines(true, args, (b, first, count), made, failures)? };
+            unsafe { self.lines(true, args, (b, first, count), materialised, failures)? };
         Ok((to, line, along))
     }
 
@@ -199,12 +199,12 @@ impl MatMul {
         &self,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
-        made: &mut Materialised,
+        materialised: &mut Materialised,
         failures: &Failures,
     ) -> Result<(*const T, i64, i64)> {
         // SAFETY: the caller's.
         let (to, [line, along]) =
-            unsafe { self.lines(false, args, (b, first, count), made, failures)? };
+            unsafe { self.lines(false, args, (b, first, count), materialised, failures)? };
         Ok((to, along, line))
     }
 
@@ -218,7 +218,7 @@ impl MatMul {
         rows: bool,
         args: &[*mut u8],
         (b, first, count): (i64, i64, i64),
-        made: &mut Materialised,
+        materialised: &mut Materialised,
         failures: &Failures,
     ) -> Result<(*const T, [i64; 2])> {
         let x = if rows { &self.lhs } else { &self.rhs };
@@ -226,7 +226,7 @@ impl MatMul {
             true => ((first, 0), [x.row, x.col]),
             false => ((0, first), [x.col, x.row]),
         };
-        let Some(program) = &x.made else {
+        let Some(program) = &x.prologue else {
             return Ok((self.at(x, args, b, i, j), [line, along]));
         };
         let at = x.index(&self.batch, b, i, j);
@@ -237,7 +237,7 @@ impl MatMul {
             false => (self.k, along, count),
         };
         // SAFETY: the caller's.
-        let to = unsafe { made.bring(program, args, (b, first), at, parts, failures)? };
+        let to = unsafe { materialised.bring(program, args, (b, first), at, parts, failures)? };
         let apart = match whole {
             true => [self.k, 1],
             false => [1, count],

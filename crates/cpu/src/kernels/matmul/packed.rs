@@ -2,7 +2,7 @@
 //! parameters alone is packed in *prepare*.
 
 use super::narrow::Wide;
-use super::{Args, MatMul, Materialised, ProductBlock, Work, run_blocks, split};
+use super::{Args, EpilogueRunner, MatMul, Materialised, ProductBlock, run_blocks, split};
 use kiln_base::DType;
 use kiln_jit::contraction::{
     Accesses, Call, Kernels, RightSide, Rows, Tile, even_rows, pack, strips,
@@ -92,14 +92,14 @@ impl MatMul {
     }
 
     /// Returns the 16-bit float dtype of packed matrices, if they are widened later.
-    pub(super) fn halves(&self) -> Option<DType> {
+    pub(super) fn half_dtype(&self) -> Option<DType> {
         let dtype = self.terms.operand(1);
         (dtype.is_half() && self.terms.converts(1)).then_some(dtype)
     }
 
     /// Returns the size of an element of a packed matrix in bytes.
     fn packed_size(&self) -> i64 {
-        self.halves().unwrap_or(self.dtype).size() as i64
+        self.half_dtype().unwrap_or(self.dtype).size() as i64
     }
 
     /// Returns the number of accumulators that take as much room as the packed matrices.
@@ -119,9 +119,9 @@ impl MatMul {
     pub(super) fn waiting_sums(&self) -> i64 {
         let results = self.m * self.n * self.batch.iter().product::<i64>();
         let waits = self.terms.instruction().has_tiles()
-            && self.behind == ProductEpilogue::Rows
+            && self.epilogue_kind == ProductEpilogue::Rows
             && self.finish.is_none()
-            && self.lhs.made.is_none();
+            && self.lhs.prologue.is_none();
         if waits && results <= WAITING_SUMS {
             results
         } else {
@@ -133,7 +133,7 @@ impl MatMul {
     /// these sizes, what is packed in *prepare* is for other runs.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
         let bytes = (self.packed_elements() * self.packed_size()) as usize;
-        (self.packable && self.rhs.made.is_none() && bytes > 0).then_some(bytes)
+        (self.packable && self.rhs.prologue.is_none() && bytes > 0).then_some(bytes)
     }
 
     /// Returns the argument that is packed.
@@ -202,9 +202,10 @@ impl MatMul {
     }
 
     /// Returns the rows and panels of a block.
-    pub(super) fn packed_cut(&self) -> (i64, i64) {
+    pub(super) fn packed_block_size(&self) -> (i64, i64) {
         let (tile, waits) = (self.tile_rows(), self.waiting_sums() > 0);
-        let whole = self.behind == ProductEpilogue::Rows && !waits || self.lhs.made.is_some();
+        let whole =
+            self.epilogue_kind == ProductEpilogue::Rows && !waits || self.lhs.prologue.is_some();
         let rows = match whole {
             true => ceil(self.whole_rows(self.block_rows()), tile) * tile,
             false => self.m.clamp(1, self.block_rows()),
@@ -234,8 +235,8 @@ impl MatMul {
         let found = packed_weights(packed, (&mut storage, self.packed_room()), |to: *mut T| {
             // SAFETY: the caller's; there is room.
             unsafe {
-                match self.rhs.made {
-                    Some(_) => self.pack_made(args, to.cast(), parallel, failures),
+                match self.rhs.prologue {
+                    Some(_) => self.pack_prologue(args, to.cast(), parallel, failures),
                     None => self.pack(args[self.rhs.arg], to.cast(), parallel),
                 }
             }
@@ -246,7 +247,7 @@ impl MatMul {
         };
         let waits = self.waiting_sums() > 0;
         let panel = self.panel();
-        let (rows, panels) = self.packed_cut();
+        let (rows, panels) = self.packed_block_size();
         let panel_work = self.panel_work(rows);
         let cut = (rows, panels * panel);
         let launch = (self.epilogue.as_ref(), args, parallel, failures);
@@ -304,11 +305,11 @@ impl MatMul {
             Wide,
             Kernels,
         ),
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
         // Blocks start at a panel.
         let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
-        let (flat, made, copies, wide, kernels) = scratch;
+        let (flat, materialised, copies, wide, kernels) = scratch;
         let at_once = panel * self.panels_at_once();
         let first = (b.batch * self.m + b.row) * self.n + b.col;
         // The destination of the results, unless an epilogue in registers writes them.
@@ -325,9 +326,10 @@ impl MatMul {
         unsafe {
             let rows = (b.batch, b.row, b.rows);
             let (lhs, [down, across]) = match self.terms.are_narrow() || self.copies_left() {
-                true => self.term_rows(args, rows, left, (made, copies), work.failures)?,
+                true => self.term_rows(args, rows, left, (materialised, copies), work.failures)?,
                 false => {
-                    let (lhs, down, across) = self.rows::<T>(args, rows, made, work.failures)?;
+                    let (lhs, down, across) =
+                        self.rows::<T>(args, rows, materialised, work.failures)?;
                     (lhs.cast(), [down, across].map(|n| n * size))
                 }
             };
@@ -358,9 +360,9 @@ impl MatMul {
                 let front = from + i64::from(starts && !is_first);
                 let right = matrix + (b.col + column) * self.panel_rows() + front * panel;
                 let right = packed.wrapping_offset((right * self.packed_size()) as isize);
-                let (right, halves) = match self.halves() {
+                let (right, half_dtype) = match self.half_dtype() {
                     Some(half) if often => (self.wide_panel(half, right, wide)?, None),
-                    halves => (right, halves),
+                    half_dtype => (right, half_dtype),
                 };
                 let tile = |rows: i64| Tile {
                     level: self.level,
@@ -369,13 +371,13 @@ impl MatMul {
                     columns: at_once.min(b.cols - column) as u16,
                     step: across,
                     right: RightSide {
-                        halves,
+                        half_dtype,
                         panel: match at_once > panel {
                             true => panel * self.panel_rows() * self.packed_size(),
                             false => 0,
                         },
                         ..RightSide::of_panel(
-                            panel * halves.map_or(size, |half| half.size() as i64),
+                            panel * half_dtype.map_or(size, |half| half.size() as i64),
                         )
                     },
                     steps: part.min(steps - from) as u32,

@@ -1,7 +1,7 @@
 //! Products of few results with a long K: packing kernels compute parts of K independently, and the parts are then
 //! added in order. Blocks of the result alone would be too few for several threads.
 
-use super::{MatMul, Work, run_blocks};
+use super::{EpilogueRunner, MatMul, run_blocks};
 use kiln_jit::contraction::multiply_as;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
@@ -122,7 +122,7 @@ impl MatMul {
         args: &[*mut u8],
         sums: &PartialSums<T>,
         (first, len): (i64, i64),
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
         let dst = match self.epilogue {
             Some(_) => work.scratch::<T>(len)?,

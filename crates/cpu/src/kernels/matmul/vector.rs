@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
-use super::{MatMul, Operand, Work, run_blocks};
+use super::{EpilogueRunner, MatMul, Operand, run_blocks};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
@@ -161,25 +161,25 @@ impl MatMul {
         args: &[*mut u8],
         (b, from, rows): (i64, i64, i64),
         copy: &mut Option<Storage>,
-        work: &mut Work,
+        work: &mut EpilogueRunner,
     ) -> Result<()> {
         // The matrix with the result's index first, and the vector.
-        let turned = self.n != 1;
+        let transposed = self.n != 1;
         let side = |x: &Operand| {
-            if turned {
+            if transposed {
                 (x.col, x.row)
             } else {
                 (x.row, x.col)
             }
         };
-        let (matrix, vector) = match turned {
+        let (matrix, vector) = match transposed {
             true => (&self.rhs, &self.lhs),
             false => (&self.lhs, &self.rhs),
         };
         let (row, col) = side(matrix);
-        let step = if turned { vector.col } else { vector.row };
+        let step = if transposed { vector.col } else { vector.row };
         let first = b * self.m * self.n + from;
-        let at = if turned { (0, from) } else { (from, 0) };
+        let at = if transposed { (0, from) } else { (from, 0) };
         let matrix = self.at::<T>(matrix, args, b, at.0, at.1);
         let mut vector = self.at::<T>(vector, args, b, 0, 0);
         let dst = match self.epilogue {

@@ -41,17 +41,17 @@ fn split_among(items: i64, work: i64, parallel: bool, run: &(dyn Fn(i64, i64) + 
     });
 }
 
-/// Runs `items` blocks of `cost` each, until one fails. Each thread has its own [`Work`] for the epilogue and its own
+/// Runs `items` blocks of `cost` each, until one fails. Each thread has its own [`EpilogueRunner`] for the epilogue and its own
 /// scratch, both kept between blocks.
 pub(crate) fn run_blocks<S: Default>(
     (items, cost): (i64, i64),
     (epilogue, args, parallel, failures): (Option<&Linked>, &[*mut u8], bool, &Failures),
-    block: impl Fn(i64, &[*mut u8], &mut S, &mut Work) -> Result<()> + Sync,
+    block: impl Fn(i64, &[*mut u8], &mut S, &mut EpilogueRunner) -> Result<()> + Sync,
 ) {
     let args = Args(args);
     split(items, cost, parallel, |from, to| {
         let args = &args;
-        let mut work = Work::new(epilogue, args.0, failures);
+        let mut work = EpilogueRunner::new(epilogue, args.0, failures);
         let mut scratch = S::default();
         for i in from..to {
             if failures.cancelled() {
@@ -116,18 +116,22 @@ pub(crate) fn epilogue(
 
 /// The state of a thread for epilogues: the program, scratch memory for raw results, and arguments, of which the last
 /// is the raw result.
-pub(crate) struct Work<'a> {
+pub(crate) struct EpilogueRunner<'a> {
     epilogue: Option<&'a Linked>,
     args: SmallVec<[*mut u8; 12]>,
     pub(crate) failures: &'a Failures,
     scratch: Option<Storage>,
 }
 
-impl<'a> Work<'a> {
-    fn new(epilogue: Option<&'a Linked>, args: &[*mut u8], failures: &'a Failures) -> Work<'a> {
+impl<'a> EpilogueRunner<'a> {
+    fn new(
+        epilogue: Option<&'a Linked>,
+        args: &[*mut u8],
+        failures: &'a Failures,
+    ) -> EpilogueRunner<'a> {
         let mut args = SmallVec::from_slice(args);
         args.push(std::ptr::null_mut());
-        Work {
+        EpilogueRunner {
             epilogue,
             args,
             failures,

@@ -22,7 +22,7 @@ fn plane(
             inner: vec![],
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: TileSizes::default(),
+            sizes: TileSizes::default(),
             args,
             accesses,
             registers,
@@ -263,7 +263,7 @@ fn accesses_out_of_line() {
         for plane_of in PLANES {
             let [rows, columns] = plane_of;
             for way in 0..8 {
-                let of = |turned: bool| if turned { [1, rows] } else { [columns, 1] };
+                let of = |transposed: bool| if transposed { [1, rows] } else { [columns, 1] };
                 let mut accesses = vec![
                     access(0, 0, of(way & 1 > 0)),
                     access(1, 0, [0, 1]),
@@ -321,7 +321,7 @@ fn reductions_of_masks_and_places() {
             for [outer, n] in PLANES {
                 for op in [Reduction::Max, Reduction::Min] {
                     let ty = dtype.compute();
-                    let [x, mask, any, place, _] = R;
+                    let [x, mask, any, location, _] = R;
                     let zero = Reg(5);
                     let inside = vec![
                         load(0, 0),
@@ -339,7 +339,7 @@ fn reductions_of_masks_and_places() {
                         },
                         Inst::ArgReduce {
                             op,
-                            acc: place,
+                            acc: location,
                             a: x,
                         },
                     ];

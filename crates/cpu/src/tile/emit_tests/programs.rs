@@ -294,7 +294,7 @@ pub(super) fn elementwise(r: &mut Random) -> Case {
     let n = r.one_of(&SIZES);
     let mut case = pointwise(n, &loads, registers, code, &stores);
     case.program.constants = of_constants;
-    case.program.cut.stream = [None, Some(true)][r.below(2)];
+    case.program.sizes.stream = [None, Some(true)][r.below(2)];
     case
 }
 

@@ -138,7 +138,7 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
             inner: inner.iter().map(|e| (*e).into()).collect(),
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: TileSizes::default(),
+            sizes: TileSizes::default(),
             accesses,
             args: vec![arg(false), arg(true)],
             registers: vec![dtype.compute(); 2],
@@ -166,7 +166,7 @@ fn windows_over_padded_images() {
             for i in 0..24 {
                 let last = i % 2 == 0;
                 let mut case = windows(last, dtype, run, &mut r);
-                case.program.cut.stream = [None, Some(true)][r.below(2)];
+                case.program.sizes.stream = [None, Some(true)][r.below(2)];
                 let what = format!("{dtype:?} in runs of {run}, channels last: {last}, {i}");
                 compare(&case, &what, &mut r);
                 if last && Features::AVX2.is_supported() {
@@ -195,8 +195,8 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
         fill: Scalar::Int(0),
     };
     // Columns are contiguous, or rows are; in the second case their terms are stored one by one.
-    let turned = r.below(4) == 0;
-    let stored = match turned {
+    let transposed = r.below(4) == 0;
+    let stored = match transposed {
         true => [blocks * rows, rows, 1],
         false => [1, rows * n, n],
     };
@@ -236,7 +236,7 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
             inner: vec![blocks.into(), rows.into()],
             serial: 0,
             schedule: Schedule::Lanes,
-            cut: TileSizes::default(),
+            sizes: TileSizes::default(),
             accesses: vec![
                 access(0, [1, rows * n, n]),
                 access(1, bias),

@@ -1,7 +1,7 @@
 //! Emission of depthwise tiles. An element of a line is loaded once for all rows and taps that use it, whose weights
 //! are in registers.
 
-use super::{Each, held_taps};
+use super::{Depthwise, held_taps};
 use crate::contraction::emit::{AT, CALL, Emitter, FRAME, RIGHT, ROWS};
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Condition, Gpr, Mem, Vreg, op};
@@ -15,7 +15,7 @@ const WEIGHTS: Gpr = AT;
 /// The first column of a vector.
 const COLUMN: Gpr = ROWS[11];
 
-impl Each {
+impl Depthwise {
     /// Returns the code of a tile.
     pub(in crate::contraction) fn emit(&self) -> Vec<u8> {
         let mut p = Emitter::new(&self.tile);
@@ -28,7 +28,7 @@ impl Each {
 
 impl Emitter<'_> {
     /// Emits the function: a loop over vectors of columns.
-    fn each(&mut self, each: &Each) {
+    fn each(&mut self, each: &Depthwise) {
         let saved: Vec<Gpr> = (Gpr::SAVED.into_iter())
             .filter(|r| [COLUMN, FRAME].contains(r) || self.is_for_work(*r))
             .collect();
@@ -54,7 +54,7 @@ impl Emitter<'_> {
     }
 
     /// Emits all rows by a vector of columns.
-    fn vector(&mut self, each: &Each) {
+    fn vector(&mut self, each: &Depthwise) {
         let [next, padding, done] = [(); 3].map(|()| self.asm.label());
         self.asm.mov(LINE, Mem::at(CALL).plus(16));
         for row in 0..self.tile.rows.count {
@@ -85,7 +85,7 @@ impl Emitter<'_> {
         self.asm.add_number(LIST, 8);
         self.asm.cmp_number(WEIGHTS, 0);
         self.asm.jump_if(Condition::Equal, done);
-        let nothing = self.beside(0);
+        let nothing = self.extra_registers(0);
         let taps = bug("padding multiplies the last tap", self.tile.taps, |n| n - 1);
         let from = self.element(WEIGHTS, i64::from(taps) * self.tile.right.step);
         self.asm.op(op::VMOVUPS, self.width, (nothing, from));
@@ -109,12 +109,12 @@ impl Emitter<'_> {
     }
 
     /// Emits some taps of a line, with their weights in registers.
-    fn taps(&mut self, each: &Each, taps: &[u32]) {
+    fn taps(&mut self, each: &Depthwise, taps: &[u32]) {
         let by = each.instruction();
         for (i, tap) in taps.iter().enumerate() {
             let from = self.element(WEIGHTS, i64::from(*tap) * self.tile.right.step);
             let partial = self.tail.is_some() && !self.tile.right.padded;
-            self.load(self.beside(i as u8), from, partial);
+            self.load(self.extra_registers(i as u8), from, partial);
         }
         // The rows and taps that read each element of the line; those that read padding multiply a zero.
         let mut readers: BTreeMap<Option<u32>, Vec<(u8, u8)>> = BTreeMap::new();
@@ -127,7 +127,7 @@ impl Emitter<'_> {
         }
         let first = taps.len() as u8;
         for (turn, (at, readers)) in readers.into_iter().enumerate() {
-            let number: Vreg = self.beside(first + turn as u8 % 2);
+            let number: Vreg = self.extra_registers(first + turn as u8 % 2);
             match at {
                 Some(at) => {
                     let size = each.reads.size() as u8;
@@ -138,15 +138,15 @@ impl Emitter<'_> {
                 None => (self.asm).op(op::VXORPS, self.width, (number, number, number)),
             }
             for (row, tap) in readers {
-                let (sum, weights) = (self.sum(row, 0), self.beside(tap));
-                let product = self.beside(first + 2);
+                let (sum, weights) = (self.sum(row, 0), self.extra_registers(tap));
+                let product = self.extra_registers(first + 2);
                 self.add_product(by, sum, [number, weights], product);
             }
         }
     }
 
     /// Returns a register that is not an accumulator.
-    fn beside(&self, i: u8) -> Vreg {
+    fn extra_registers(&self, i: u8) -> Vreg {
         Vreg(self.tile.rows.count + i)
     }
 

@@ -1,6 +1,6 @@
 //! Tests of depthwise tiles against sums in f64, on the processor and in an interpreter of emitted code.
 
-use super::{Each, most_each_rows};
+use super::{Depthwise, most_depthwise_rows};
 use crate::contraction::tests::{Rng, Whole, levels, stored, work};
 use crate::contraction::{Accesses, Call, Kernel, RegisterEpilogue, RightSide, Rows, Tile};
 use kiln_base::{DType, Features, Instruction};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Computes a tile. Interpreted code must access nothing but these operands, and must not change unwritten memory.
 fn run<T: Whole>(
-    each: &Each,
+    each: &Depthwise,
     call: &Call,
     read: &[&[T]],
     list: &[u64],
@@ -20,7 +20,7 @@ fn run<T: Whole>(
 ) {
     if !interpreted {
         // SAFETY: the operands were made for the tile.
-        return unsafe { Kernel::of_each(each.clone()).unwrap().run(call) };
+        return unsafe { Kernel::of_depthwise(each.clone()).unwrap().run(call) };
     }
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     {
@@ -50,7 +50,7 @@ fn run<T: Whole>(
 fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool, bool)) {
     let (size, lanes) = (T::DTYPE.size(), usize::from(lanes(level, T::DTYPE)));
     let (taps, stride, dilation) = (1 + rng.below(11), 1 + rng.below(3), 1 + rng.below(3));
-    let rows = 1 + rng.below(most_each_rows(level, T::DTYPE, taps as u32).into());
+    let rows = 1 + rng.below(most_depthwise_rows(level, T::DTYPE, taps as u32).into());
     let columns = 1 + rng.below(3 * lanes + 1);
     // The positions of a line. The taps of the first and the last rows may be outside.
     let reach = (rows - 1) * stride + (taps - 1) * dilation + 1;
@@ -126,7 +126,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool
     let mut accesses = Accesses::of(finish.as_deref(), &args);
     let both = list.len();
     list.extend(accesses.at((0, 0)).iter().map(|p| *p as u64));
-    let each = Each {
+    let each = Depthwise {
         tile: Tile {
             level,
             instruction: Instruction::of_numbers(T::DTYPE),
@@ -236,7 +236,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             strip: [0; 2],
             finish: None,
         };
-        let each = Each {
+        let each = Depthwise {
             tile,
             stride,
             dilation: 1,
@@ -244,8 +244,8 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             position: 32,
             inside: vec![],
         };
-        let kernel = Kernel::of_each(each).unwrap();
-        assert!(matches!(kernel, Kernel::PortableEach(_)));
+        let kernel = Kernel::of_depthwise(each).unwrap();
+        assert!(matches!(kernel, Kernel::PortableDepthwise(_)));
         let call = Call {
             left: list.as_ptr().cast(),
             right: std::ptr::null(),

@@ -122,7 +122,7 @@ impl Emitter<'_> {
     pub(super) fn strip(&mut self) {
         let finish = self.tile.finish.clone();
         let lines = finish.as_ref().map(|f| self.lines_of(f));
-        let accesses = finish.as_ref().map_or(0, |f| f.places.len()) as i32;
+        let accesses = finish.as_ref().map_or(0, |f| f.locations.len()) as i32;
         let (pieces, bytes) = (self.pieces(), self.sum_bytes());
         // The epilogue's stack is followed by the accumulators that it processes, and by those that wait.
         let stack = lines.as_ref().map_or(0, Lines::stack) as i32;
@@ -357,10 +357,10 @@ impl Emitter<'_> {
     fn next_tile(&mut self, finish: Option<&RegisterEpilogue>, is_last: bool) {
         let [left, rows] = self.tile.strip;
         if is_last {
-            let places = finish.map_or(&[][..], |f| &f.places);
-            let accesses = places.len() as i32;
-            for (i, place) in places.iter().enumerate() {
-                if let Some(p) = place.as_ref().filter(|p| p.row * rows != 0) {
+            let locations = finish.map_or(&[][..], |f| &f.locations);
+            let accesses = locations.len() as i32;
+            for (i, location) in locations.iter().enumerate() {
+                if let Some(p) = location.as_ref().filter(|p| p.row * rows != 0) {
                     let bytes = p.row * rows * p.size as i64;
                     self.asm.add_at(access(accesses, i as i32), bytes as i32);
                 }

@@ -90,8 +90,8 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
     // The last line may have fewer.
     let rows = lines * across - rng.below(across);
     across = across.min(rows);
-    let place = |row: usize| row / across * (across + gap) + row % across;
-    let positions = place(rows - 1) + 1;
+    let location = |row: usize| row / across * (across + gap) + row % across;
+    let positions = location(rows - 1) + 1;
     let (taps, adds) = (1 + rng.below(2), rng.below(2) == 0);
     let starts = !adds && !dtype.is_half() && rng.below(2) == 0;
     let front = usize::from(starts);
@@ -100,7 +100,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
         let word = |_| T::bits(word(dtype, rng) & bits);
         (0..n.max(1)).map(word).collect()
     };
-    let bits = match instruction.seven_bits {
+    let bits = match instruction.reduce_range {
         true => 0x7f7f_7f7f,
         false => u64::MAX,
     };
@@ -158,7 +158,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
             (true, _) => -1,
         };
         for t in 0..taps * steps {
-            let row = (t / steps * tiles + i / rows) * positions + place(i % rows);
+            let row = (t / steps * tiles + i / rows) * positions + location(i % rows);
             let (x, y) = (a[row * steps + t % steps], b[(front + t) * pitch + j]);
             let [x, y] = [x, y].map(T::read);
             let products = terms(dtype, x, false)

@@ -3,7 +3,7 @@
 use super::super::epilogue::RegisterEpilogue;
 use super::{POINTERS, Transform};
 use crate::emission::Target;
-use crate::emission::lines::{Key, LaneLocation, Places, Tail};
+use crate::emission::lines::{Key, LaneLocation, Locations, Tail};
 use crate::emission::stage::Body;
 use kiln_base::prim::Binary;
 use kiln_base::{Compute, DType, Scalar};
@@ -41,8 +41,8 @@ pub(in crate::contraction) fn emit(t: &Transform) -> Vec<u8> {
     let body = body(t);
     let lines = body.lines(target, &body.code, &[]);
     let lines = lines.unwrap_or_else(|_| panic!("a transform that is not emitted"));
-    let places = t.finish.as_ref().map_or(&[][..], |f| &f.places);
-    let saved: Vec<Gpr> = (ACCESSES[..places.len()].iter().copied())
+    let locations = t.finish.as_ref().map_or(&[][..], |f| &f.locations);
+    let saved: Vec<Gpr> = (ACCESSES[..locations.len()].iter().copied())
         .filter(|r| Gpr::SAVED.contains(r))
         .collect();
     let room = lines.stack().max(64) as i32;
@@ -50,7 +50,7 @@ pub(in crate::contraction) fn emit(t: &Transform) -> Vec<u8> {
     asm.mov(FROM, Mem::at(CALL));
     asm.mov(TO, Mem::at(CALL).plus(16));
     asm.mov(LEFT, Mem::at(CALL).plus(24));
-    for (i, r) in ACCESSES.iter().enumerate().take(places.len()) {
+    for (i, r) in ACCESSES.iter().enumerate().take(locations.len()) {
         asm.mov(*r, Mem::at(LEFT).plus(8 * i as i32));
     }
     let all = asm.registers();
@@ -69,8 +69,8 @@ pub(in crate::contraction) fn emit(t: &Transform) -> Vec<u8> {
         for (r, size) in [(FROM, t.reads.size()), (TO, 4)] {
             asm.add_number(r, (size * lanes as usize) as i32);
         }
-        for (place, r) in places.iter().zip(ACCESSES) {
-            if let Some(p) = place.as_ref().filter(|p| p.column != 0) {
+        for (location, r) in locations.iter().zip(ACCESSES) {
+            if let Some(p) = location.as_ref().filter(|p| p.column != 0) {
                 asm.add_number(r, p.size as i32 * lanes as i32);
             }
         }
@@ -111,8 +111,8 @@ fn tail(asm: &mut Asm, evex: bool, lanes: u32) -> Tail {
 /// The numbering of accesses: those of the square, those of the result, and for each result those of its epilogue.
 struct Squares<'a>(&'a Transform);
 
-impl Places for Squares<'_> {
-    fn place(&mut self, _: &mut Asm, key: Key) -> LaneLocation {
+impl Locations for Squares<'_> {
+    fn location(&mut self, _: &mut Asm, key: Key) -> LaneLocation {
         let Squares(t) = self;
         let Key::Access(access) = key else {
             panic!("{key:?} in a transform");
@@ -130,14 +130,14 @@ impl Places for Squares<'_> {
         let Some(finish) = &t.finish else {
             return LaneLocation::Vector(at(TO, t.to, n, kept));
         };
-        let each = finish.places.len() as i64;
+        let each = finish.locations.len() as i64;
         let access = (n % each) as usize;
-        let Some(place) = &finish.places[access] else {
+        let Some(location) = &finish.locations[access] else {
             panic!("results are in registers");
         };
-        let apart = t.to.map(|n| n * place.row * place.size as i64);
+        let apart = t.to.map(|n| n * location.row * location.size as i64);
         let at = at(ACCESSES[access], apart, n / each, kept);
-        match place.column {
+        match location.column {
             0 => LaneLocation::Splat(at),
             _ => LaneLocation::Vector(at),
         }
@@ -193,7 +193,7 @@ fn finished(body: &mut Body, finish: &RegisterEpilogue, row: &[f64], x: &[Reg]) 
     for inst in &finish.body.code {
         let mut inst = inst.clone();
         match &mut inst {
-            Inst::Load { dst, access } if finish.places[usize::from(*access)].is_none() => {
+            Inst::Load { dst, access } if finish.locations[usize::from(*access)].is_none() => {
                 let dst = *dst;
                 inst = sum(body, row, x, dst);
             }

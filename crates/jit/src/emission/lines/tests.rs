@@ -10,8 +10,8 @@ struct EpiloguePlaces {
     accumulator: Vreg,
 }
 
-impl Places for EpiloguePlaces {
-    fn place(&mut self, _: &mut Asm, key: Key) -> LaneLocation {
+impl Locations for EpiloguePlaces {
+    fn location(&mut self, _: &mut Asm, key: Key) -> LaneLocation {
         match key {
             Key::Access(0) => LaneLocation::Register {
                 at: [self.accumulator; 2],
@@ -75,11 +75,11 @@ fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
     asm.op(op::VMOVUPS, target.width(), (Vreg(0), Mem::at(Gpr::RDI)));
     let (pinned, free) = registers.split_at(pins);
     let pinned = lines.pin(&mut asm, pinned);
-    let mut places = EpiloguePlaces {
+    let mut locations = EpiloguePlaces {
         accumulator: Vreg(0),
     };
     let memory = (free, Mem::at(Gpr::RSP));
-    lines.emit(&mut asm, &mut places, memory, &pinned, None);
+    lines.emit(&mut asm, &mut locations, memory, &pinned, None);
     asm.leave(&[], room);
     let code = Code::new(&asm.finish()).unwrap();
     let x: [f32; 16] = std::array::from_fn(|i| i as f32 * 0.3 - 2.0);

@@ -2,7 +2,7 @@
 
 use super::{Body, Kind};
 use crate::emission::Target;
-use crate::emission::lines::{Key, LaneLocation, Lines, NotEmitted, Pinned, Places, Run, Tail};
+use crate::emission::lines::{Key, LaneLocation, Lines, Locations, NotEmitted, Pinned, Run, Tail};
 use crate::emission::value::is_wide;
 use hashbrown::HashSet;
 use kiln_base::Compute;
@@ -59,7 +59,7 @@ impl Env<'_> {
     }
 }
 
-impl Places for Env<'_> {
+impl Locations for Env<'_> {
     fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
         let base = self.table.pointer(asm, self.operand(key));
         if base != SCRATCH {
@@ -84,12 +84,12 @@ impl Places for Env<'_> {
         self.group = self.first + group;
     }
 
-    fn place(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
+    fn location(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
         if let Key::Input(r) | Key::Output(r) = key
-            && let Some((_, place)) = self.hoisted.iter().find(|(h, _)| *h == r)
+            && let Some((_, location)) = self.hoisted.iter().find(|(h, _)| *h == r)
             && matches!(key, Key::Input(_)) == self.moves
         {
-            return *place;
+            return *location;
         }
         if let Key::Accumulator(r) = key
             && let Some((_, groups)) = self.accumulators.iter().find(|(a, _)| *a == r)
@@ -271,7 +271,7 @@ impl<'a> Emitter<'a> {
         let accumulators = (reductions.iter())
             .map(|(_, r)| {
                 let n = parts(body.registers[usize::from(r.0)]);
-                let mut place = || match next.next() {
+                let mut location = || match next.next() {
                     Some(first) => {
                         let second = if n == 2 { next.next() } else { None };
                         let at = [first, second.unwrap_or(first)];
@@ -279,7 +279,7 @@ impl<'a> Emitter<'a> {
                     }
                     None => LaneLocation::Vector(memory(bytes * n as i32)),
                 };
-                (*r, (0..groups).map(|_| place()).collect())
+                (*r, (0..groups).map(|_| location()).collect())
             })
             .collect();
         let hoisted = hoisted
@@ -288,14 +288,14 @@ impl<'a> Emitter<'a> {
                 let ty = body.registers[usize::from(r.0)];
                 let n = parts(ty);
                 let registers = (ty != Compute::Mask).then(|| take(n)).flatten();
-                let place = match registers {
+                let location = match registers {
                     Some(at) => LaneLocation::Register {
                         at: [at[0], at[n - 1]],
                         last: false,
                     },
                     None => LaneLocation::Vector(memory(bytes * n as i32)),
                 };
-                (*r, place)
+                (*r, location)
             })
             .collect();
         let rest = free.len().saturating_sub(needs).min(lines.constants());

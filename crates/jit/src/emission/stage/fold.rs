@@ -4,7 +4,7 @@ use super::emit::{Emitter, Table, parts};
 use crate::emission::Target;
 use crate::emission::emit::{Emit, load_constant};
 use crate::emission::ir::{Form, Ir, Src, Virt};
-use crate::emission::lines::{Key, LaneLocation, NotEmitted, Places};
+use crate::emission::lines::{Key, LaneLocation, Locations, NotEmitted};
 use crate::emission::over::identity;
 use crate::emission::primitive::binary;
 use crate::emission::value::{Value, is_wide};
@@ -26,9 +26,9 @@ impl Emitter<'_> {
                 _ => self.free[0],
             };
             load_constant(self.asm, &constant, width, source);
-            for place in groups {
+            for location in groups {
                 for part in 0..parts(ty) {
-                    match place {
+                    match location {
                         LaneLocation::Register { at, .. } if at[part] != source => {
                             self.asm.op(op::VMOVAPS, width, (at[part], source));
                         }
@@ -54,7 +54,7 @@ impl Emitter<'_> {
             let Some(i) = self.body.operands.iter().position(|(k, _)| *k == state) else {
                 panic!("a reduction without a state");
             };
-            let mut places = FoldPlaces {
+            let mut locations = FoldLocations {
                 groups,
                 operand: i,
                 table: self.table,
@@ -63,7 +63,7 @@ impl Emitter<'_> {
             Emit::new(
                 &ir,
                 self.asm,
-                &mut places,
+                &mut locations,
                 stack.0,
                 stack.1,
                 &vec![None; ir.constants.len()],
@@ -77,14 +77,14 @@ impl Emitter<'_> {
 }
 
 /// The places of a fold: the accumulators of group `n` are slot `n`, the state is the output.
-struct FoldPlaces<'a> {
+struct FoldLocations<'a> {
     groups: &'a [LaneLocation],
     operand: usize,
     table: Table,
 }
 
-impl Places for FoldPlaces<'_> {
-    fn place(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
+impl Locations for FoldLocations<'_> {
+    fn location(&mut self, asm: &mut Asm, key: Key) -> LaneLocation {
         match key {
             Key::Slot(group) => self.groups[usize::from(group)],
             Key::Input(_) => LaneLocation::Splat(Mem::at(self.table.pointer(asm, self.operand))),

@@ -99,18 +99,18 @@ impl Emitter<'_> {
         let width = self.target.width();
         let bytes = width.bytes() as i32;
         self.asm.mov(self.table.row, TABLE);
-        for (r, places) in &self.accumulators {
+        for (r, locations) in &self.accumulators {
             let key = Key::Accumulator(*r);
             let Some(i) = self.body.operands.iter().position(|(k, _)| *k == key) else {
                 panic!("a reduction without accumulators");
             };
             let ty = self.body.registers[usize::from(r.0)];
             let base = self.table.pointer(self.asm, i);
-            for (n, place) in places.iter().take(groups).enumerate() {
+            for (n, location) in locations.iter().take(groups).enumerate() {
                 for part in 0..parts(ty) {
                     let at = (n * parts(ty) + part) as i32 * bytes;
                     let memory = Mem::at(base).index(AT, ty.size() as u8).plus(at);
-                    let (register, stack) = match place {
+                    let (register, stack) = match location {
                         LaneLocation::Register { at, .. } => (at[part], None),
                         LaneLocation::Vector(m) => {
                             (self.free[0], Some(m.plus(part as i32 * bytes)))

@@ -27,12 +27,12 @@ pub(super) fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> 
 impl<'a> Affine<'a> {
     /// The product and shift that compute a value, if nothing else reads it.
     fn of(view: &View<'a>, v: Value) -> Option<Affine<'a>> {
-        Affine::behind_views(view, v, |v| {
+        Affine::through_views(view, v, |v| {
             let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, v.node)? else {
                 return None;
             };
             let shifted = |y: Value, by: Value| {
-                let mut affine = Affine::behind_views(view, y, |_| None)?;
+                let mut affine = Affine::through_views(view, y, |_| None)?;
                 affine.shift = Some((op, Channel::of(view, by, affine.channels)?));
                 Some(affine)
             };
@@ -43,7 +43,7 @@ impl<'a> Affine<'a> {
 
     /// Finds views of a product, or of the result of `other`, where nothing else reads any of them. If a convolution
     /// of f16 or bf16 is computed in f32 anyway, rounding to these on the way may be left out.
-    fn behind_views(
+    fn through_views(
         view: &View<'a>,
         mut v: Value,
         other: impl FnOnce(Value) -> Option<Affine<'a>>,
@@ -80,7 +80,7 @@ impl<'a> Affine<'a> {
             return None;
         }
         for id in views.into_iter().rev() {
-            affine.channels = view.axis_behind(id, affine.channels)?;
+            affine.channels = view.result_axis(id, affine.channels)?;
             affine.views.push(&view.node(id).op);
         }
         Some(affine)

@@ -36,7 +36,7 @@ impl Random {
             };
             Touches {
                 all: (0..3).map(touch).collect(),
-                joined: false,
+                concurrent: false,
             }
         };
         (0..n).map(step).collect()
@@ -73,7 +73,7 @@ fn fault(steps: &[Touches], waits: &[After]) -> Option<(usize, usize)> {
     None
 }
 
-fn touches(all: &[(Space, Range<usize>, bool)], joined: bool) -> Touches {
+fn touches(all: &[(Space, Range<usize>, bool)], concurrent: bool) -> Touches {
     let touch = |(space, bytes, writes): &(Space, Range<usize>, bool)| Touch {
         space: *space,
         bytes: bytes.clone(),
@@ -81,7 +81,7 @@ fn touches(all: &[(Space, Range<usize>, bool)], joined: bool) -> Touches {
     };
     Touches {
         all: all.iter().map(touch).collect(),
-        joined,
+        concurrent,
     }
 }
 
@@ -119,7 +119,7 @@ fn steps_that_start_together_wait_for_none_of_each_other_whatever_they_read() {
     assert!(waits[1..=3 * READERS].iter().all(|w| w[..] == [0]));
     assert_eq!(waits[3 * READERS + 1].len(), 3 * READERS);
     // Without concurrent steps, each waits for few.
-    steps.iter_mut().for_each(|s| s.joined = false);
+    steps.iter_mut().for_each(|s| s.concurrent = false);
     let waits = after(&steps);
     assert!(waits.iter().all(|w| w.len() <= READERS + 1));
     assert_eq!(fault(&steps, &waits), None);
@@ -172,7 +172,7 @@ fn sums() -> Plan {
         block: [4, 1, 1],
         shared: 0,
         sites: 0,
-        reaches: vec![],
+        footprints: vec![],
     };
     let [x, first, last, a, b, c] = [0, 1, 2, 3, 4, 5].map(BufferId);
     let (temporary, shape) = (Allocation::Temporary, vec![n.clone()]);
@@ -194,7 +194,7 @@ fn sums() -> Plan {
         kernel: 0,
         args: args.to_vec(),
         sites: vec![],
-        joined: false,
+        concurrent: false,
         guard: None,
     };
     Plan {
@@ -206,10 +206,10 @@ fn sums() -> Plan {
         }],
         outputs: vec![output(first), output(last)],
         buffers: places
-            .map(|place| kiln_plan::Buffer {
+            .map(|allocation| kiln_plan::Buffer {
                 dtype,
                 len: n.clone(),
-                place,
+                allocation,
             })
             .to_vec(),
         kernels: vec![Kernel::Cuda(kernel).into()],

@@ -53,15 +53,15 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
         resident: 1,
         shared: 0,
         sites,
-        reaches: Vec::new(),
+        footprints: Vec::new(),
     }))
 }
 
-pub fn buffer(dtype: DType, len: &Dim, place: Allocation) -> kiln_plan::Buffer {
+pub fn buffer(dtype: DType, len: &Dim, allocation: Allocation) -> kiln_plan::Buffer {
     kiln_plan::Buffer {
         dtype,
         len: len.clone(),
-        place,
+        allocation,
     }
 }
 
@@ -70,7 +70,7 @@ pub fn step(kernel: u32, args: &[u32], sites: &[u32]) -> Step {
         kernel,
         args: args.iter().map(|a| BufferId(*a)).collect(),
         sites: sites.to_vec(),
-        joined: false,
+        concurrent: false,
         guard: None,
     }
 }

@@ -90,15 +90,15 @@ impl Maker<'_> {
             k += 512;
         }
         let mut matrix = |i: usize, rows: usize, columns: usize| {
-            let turned = self.rng.chance(0.3);
-            let matrix = if turned {
+            let transposed = self.rng.chance(0.3);
+            let matrix = if transposed {
                 [columns, rows]
             } else {
                 [rows, columns]
             };
             let role = self.rng.one([Role::Data, Role::Parameter]);
             let x = self.operand(i, &[batch, &matrix].concat(), role)?;
-            match (turned, batch.len()) {
+            match (transposed, batch.len()) {
                 (true, 0) => self.b.permute(&x, &[1, 0]),
                 (true, _) => self.b.permute(&x, &[0, 2, 1]),
                 (false, _) => Ok(x),

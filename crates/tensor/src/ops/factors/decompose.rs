@@ -70,7 +70,7 @@ impl Tensor {
         let factor: &Tensor = &factor.as_tensor();
         one_on_host("cholesky_solve", [self, factor], |b, [x, l]| {
             square(l)?;
-            let [l, x] = super::beside(b, l, x)?;
+            let [l, x] = super::broadcast_batches(b, l, x)?;
             with_factor(b, &l, &x, triangle)
         })
     }
@@ -167,7 +167,7 @@ impl Tensor {
                 let p = permutation(b, pivots, &n, lu.dtype())?;
                 let p = b.transposed(&p)?;
                 let x = crate::ops::matmul::matmul(b, &p, x)?;
-                let [lu, x] = super::beside(b, lu, &x)?;
+                let [lu, x] = super::broadcast_batches(b, lu, &x)?;
                 let lower = Routine::SolveTriangular {
                     upper: false,
                     unit: true,
@@ -190,10 +190,10 @@ fn with_factor(
     x: &Tensor,
     triangle: Triangle,
 ) -> Result<Tensor, OpError> {
-    let turned = b.transposed(factor)?;
+    let transposed = b.transposed(factor)?;
     let (l, u) = match triangle {
-        Triangle::Upper => (&turned, factor),
-        Triangle::Lower => (factor, &turned),
+        Triangle::Upper => (&transposed, factor),
+        Triangle::Lower => (factor, &transposed),
     };
     let unit = false;
     let x = routine(b, Routine::SolveTriangular { upper: false, unit }, &[l, x])?;

@@ -91,7 +91,7 @@ fn square(x: &Tensor) -> Result<(Shape, Dim), OpError> {
 }
 
 /// Broadcasts both to the same batch dims.
-fn beside(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<[Tensor; 2], OpError> {
+fn broadcast_batches(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<[Tensor; 2], OpError> {
     let ((left, ..), (right, ..)) = (sizes(x)?, sizes(y)?);
     let batch = broadcast_shapes([&left[..], &right[..]]).ok_or_else(|| {
         OpError(format!(

@@ -2,7 +2,7 @@
 
 use super::decompose::Triangle;
 use super::spectrum::{Cutoff, Rank, tolerances};
-use super::{beside, epsilon, inverse, on_host, one_on_host, routine, sizes, square};
+use super::{broadcast_batches, epsilon, inverse, on_host, one_on_host, routine, sizes, square};
 use crate::operand::AsTensor;
 use crate::ops::matmul::matmul;
 use crate::options::options;
@@ -100,14 +100,14 @@ impl Tensor {
         one_on_host("linalg.solve_triangular", [self, other], |b, [a, x]| {
             square(a)?;
             let unit = how.unitriangular;
-            let (own, turned) = (
+            let (own, transposed) = (
                 Routine::SolveTriangular { upper, unit },
                 Routine::SolveTriangular {
                     upper: !upper,
                     unit,
                 },
             );
-            sided(b, own, turned, a, x, how.left)
+            sided(b, own, transposed, a, x, how.left)
         })
     }
 
@@ -219,7 +219,7 @@ impl Tensor {
 fn sided(
     b: &mut Recorder,
     own: Routine,
-    turned: Routine,
+    transposed: Routine,
     a: &Tensor,
     x: &Tensor,
     left: bool,
@@ -233,12 +233,12 @@ fn sided(
         a.fact(),
         x.fact()
     );
-    let [a, x] = beside(b, a, x)?;
+    let [a, x] = broadcast_batches(b, a, x)?;
     if left {
         return routine(b, own, &[&a, &x]);
     }
     let (a, x) = (b.transposed(&a)?, b.transposed(&x)?);
-    let x = routine(b, turned, &[&a, &x])?;
+    let x = routine(b, transposed, &[&a, &x])?;
     b.transposed(&x)
 }
 

@@ -129,7 +129,7 @@ impl Tensor {
     pub fn eigh_with(&self, triangle: Triangle) -> (Tensor, Tensor) {
         let [l, v] = on_host("linalg.eigh", [self], |b, [a]| {
             let (_, n) = square(a)?;
-            let a = turned(b, a, triangle)?;
+            let a = transposed(b, a, triangle)?;
             let packed = routine(b, Routine::Eigh, &[&a])?;
             let shapes: [&[Dim]; 2] = [std::slice::from_ref(&n), &[n.clone(), n.clone()]];
             let found = parts(b, &packed, &shapes)?;
@@ -150,7 +150,7 @@ impl Tensor {
     pub fn eigvalsh_with(&self, triangle: Triangle) -> Tensor {
         one_on_host("linalg.eigvalsh", [self], |b, [a]| {
             square(a)?;
-            let a = turned(b, a, triangle)?;
+            let a = transposed(b, a, triangle)?;
             routine(b, Routine::Eigenvalues, &[&a])
         })
     }
@@ -217,7 +217,7 @@ impl Tensor {
 }
 
 /// Transposes if `triangle` is the upper one.
-fn turned(b: &mut Recorder, a: &Tensor, triangle: Triangle) -> Result<Tensor, OpError> {
+fn transposed(b: &mut Recorder, a: &Tensor, triangle: Triangle) -> Result<Tensor, OpError> {
     match triangle {
         Triangle::Upper => b.transposed(a),
         Triangle::Lower => Ok(a.clone()),

@@ -57,29 +57,38 @@ impl Conv {
     pub(super) unsafe fn add_taps<T: Lane>(
         &self,
         images: ImageArgs,
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &ChannelBlock,
         weights: *const T,
         ((dst, pitch), scratch): (Results<T>, &mut Scratch),
         failures: &Failures,
     ) -> Result<()> {
-        let windows = cut.windows(b.from, b.to);
+        let windows = blocking.windows(b.from, b.to);
         // SAFETY: the caller's.
-        let (source, channel) =
-            unsafe { self.images_read::<T>(images, cut, b, windows, &mut scratch.made, failures)? };
+        let (source, channel) = unsafe {
+            self.images_read::<T>(
+                images,
+                blocking,
+                b,
+                windows,
+                &mut scratch.materialised,
+                failures,
+            )?
+        };
         let narrow = self.narrow;
-        let mut words = vec![0u32; if narrow { cut.sums as usize } else { 0 }];
+        let mut words = vec![0u32; if narrow { blocking.sums as usize } else { 0 }];
         let apart = if narrow { 1 } else { channel };
-        let [kernels @ .., wide] = cut.axes.map(|a| a.kernel);
-        let (high, count) = (kernels[1], cut.taps.len() as i64);
+        let [kernels @ .., wide] = blocking.axes.map(|a| a.kernel);
+        let (high, count) = (kernels[1], blocking.taps.len() as i64);
         let line = b.to[2] - b.from[2];
         let zero = u64::from_ne_bytes([self.terms.padding(); 8]);
-        for panel in (b.channel..b.channel + b.channels).step_by(cut.panel as usize) {
-            let columns = cut.panel.min(cut.columns - panel);
-            let [kernel, padding] = [apart, 0].map(|n| cut.one_tap(self, columns, [n, pitch]));
+        for panel in (b.channel..b.channel + b.channels).step_by(blocking.panel as usize) {
+            let columns = blocking.panel.min(blocking.columns - panel);
+            let [kernel, padding] = [apart, 0].map(|n| blocking.one_tap(self, columns, [n, pitch]));
             let (kernel, padding) = (kernel?, padding?);
-            let starts = weights.wrapping_offset(cut.panel_at(b.group, panel) as isize);
-            let weights = starts.wrapping_offset((i64::from(cut.starts) * cut.panel) as isize);
+            let starts = weights.wrapping_offset(blocking.panel_at(b.group, panel) as isize);
+            let weights =
+                starts.wrapping_offset((i64::from(blocking.starts) * blocking.panel) as isize);
             for (y, x) in
                 (b.from[1]..b.to[1]).flat_map(|y| (b.from[2]..b.to[2]).map(move |x| (y, x)))
             {
@@ -88,7 +97,7 @@ impl Conv {
                 // SAFETY: there is room for the results.
                 unsafe {
                     for i in 0..columns as isize {
-                        *to.offset(i) = if cut.starts {
+                        *to.offset(i) = if blocking.starts {
                             *starts.offset(i)
                         } else {
                             T::ZERO
@@ -98,14 +107,14 @@ impl Conv {
                 for tap in 0..count {
                     let taps = [tap / wide / high, tap / wide % high, tap % wide];
                     let (place, read) = (
-                        cut.taps[tap as usize],
-                        cut.read(self, [b.from[0], y, x], taps),
+                        blocking.taps[tap as usize],
+                        blocking.read(self, [b.from[0], y, x], taps),
                     );
                     let Some(read) = read.filter(|_| place >= 0) else {
                         continue;
                     };
-                    let is_there = (0..3).all(|i| (0..cut.image[i]).contains(&read[i]));
-                    if !is_there && cut.is_careful(self) {
+                    let is_there = (0..3).all(|i| (0..blocking.image[i]).contains(&read[i]));
+                    if !is_there && blocking.checks_finite(self) {
                         continue;
                     }
                     let (kernel, left) = match is_there {
@@ -116,13 +125,13 @@ impl Conv {
                         true => {
                             // SAFETY: the caller's; there is room for the words.
                             unsafe {
-                                self.join(left, channel, cut.terms, words.as_mut_ptr().cast())
+                                self.join(left, channel, blocking.terms, words.as_mut_ptr().cast())
                             };
                             words.as_ptr().cast()
                         }
                         false => left,
                     };
-                    let row = place * cut.sums * cut.panel;
+                    let row = place * blocking.sums * blocking.panel;
                     let call = Call {
                         left,
                         right: weights.wrapping_offset(row as isize).cast(),

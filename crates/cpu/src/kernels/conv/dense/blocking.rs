@@ -49,9 +49,9 @@ pub(in crate::kernels::conv) struct Blocking {
     /// lines would be far larger than the images.
     pub(super) axes: [Axis; 3],
     pub(super) apart: bool,
-    /// True for channels first (NCHW): `turned` for the images, `returned` for the result.
-    pub(super) turned: bool,
-    pub(super) returned: bool,
+    /// True for channels first (NCHW): `reads_nchw` for the images, `writes_nchw` for the result.
+    pub(super) reads_nchw: bool,
+    pub(super) writes_nchw: bool,
     pub(super) is_copied: bool,
     /// Extents of a copy.
     copy: [i64; 3],
@@ -98,11 +98,15 @@ pub(super) struct PhasePart {
 
 impl PhasePart {
     /// Returns the register tile for the remaining lines, positions and columns.
-    pub(super) fn kernel(&self, cut: &Blocking, [lines, positions, columns]: [i64; 3]) -> &Kernel {
+    pub(super) fn kernel(
+        &self,
+        blocking: &Blocking,
+        [lines, positions, columns]: [i64; 3],
+    ) -> &Kernel {
         let rest = [
-            lines < cut.rows[0],
-            positions < cut.rows[1],
-            columns <= cut.panel,
+            lines < blocking.rows[0],
+            positions < blocking.rows[1],
+            columns <= blocking.panel,
         ];
         let [lines, positions, columns] = rest.map(usize::from);
         &self.kernels[4 * lines + 2 * positions + columns]
@@ -112,7 +116,7 @@ impl PhasePart {
 impl Blocking {
     pub(in crate::kernels::conv) fn new(
         c: &Conv,
-        [turned, returned]: [bool; 2],
+        [reads_nchw, writes_nchw]: [bool; 2],
         finish: Option<Arc<RegisterEpilogue>>,
         apart: bool,
     ) -> Result<Blocking> {
@@ -122,7 +126,7 @@ impl Blocking {
             false => (c.cin, c.cout),
         };
         let (mut batch, mut axes) = (c.batch, c.geometry.axes);
-        if c.geometry.is_pointwise() && !turned && !returned {
+        if c.geometry.is_pointwise() && !reads_nchw && !writes_nchw {
             // All positions form one line.
             let all = batch * c.geometry.outputs();
             let [_, _, line] = &mut axes;
@@ -140,7 +144,7 @@ impl Blocking {
         let panel = c
             .schedule
             .panel_columns(c.level, c.terms.instruction(), columns);
-        let mut cut = Blocking {
+        let mut blocking = Blocking {
             groups: c.groups,
             terms,
             sums: c.terms.words(terms),
@@ -154,8 +158,8 @@ impl Blocking {
             taps: vec![],
             axes,
             apart: apart || !is_near(c),
-            turned,
-            returned,
+            reads_nchw,
+            writes_nchw,
             is_copied: false,
             copy: [0; 3],
             starts: c.terms.is_flipped(),
@@ -170,20 +174,20 @@ impl Blocking {
             finish,
         };
         let is_some = batch * c.groups * columns * result.iter().product::<i64>() > 0;
-        if cut.apart {
-            cut.finish = None;
-            cut.taps = (0..axes.iter().map(|a| a.kernel).product()).collect();
-            cut.block = [1, 1, result[2].clamp(1, LINE)];
-            return Ok(cut);
+        if blocking.apart {
+            blocking.finish = None;
+            blocking.taps = (0..axes.iter().map(|a| a.kernel).product()).collect();
+            blocking.block = [1, 1, result[2].clamp(1, LINE)];
+            return Ok(blocking);
         }
         // Panels do not depend on the images.
-        cut.phases = axes.each_ref().map(|a| Phase::all(a, c.role));
-        cut.place_taps(axes);
+        blocking.phases = axes.each_ref().map(|a| Phase::all(a, c.role));
+        blocking.place_taps(axes);
         if is_some {
-            cut.shape(c)?;
-            cut.link(c)?;
+            blocking.shape(c)?;
+            blocking.link(c)?;
         }
-        Ok(cut)
+        Ok(blocking)
     }
 
     /// Places the taps of a filter in a panel, those of each part consecutively.
@@ -218,8 +222,8 @@ impl Blocking {
         let across = even_rows(w[0].axis.output, most);
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
         let padded = (0..3).any(|i| spans[i].0 < 0 || spans[i].1 > self.image[i]);
-        let made = c.narrow && c.terms.converts(0);
-        self.is_copied = padded || self.turned || made || self.terms % c.terms.count() != 0;
+        let converts = c.narrow && c.terms.converts(0);
+        self.is_copied = padded || self.reads_nchw || converts || self.terms % c.terms.count() != 0;
         self.is_down = w.iter().all(|p| p.axis.output <= across);
         let by_tiles = c.terms.instruction().has_tiles();
         let lines = match by_tiles {
@@ -248,13 +252,13 @@ impl Blocking {
         };
         let all = self.result[axis];
         let mut part = ceil(all, ceil(BLOCKS, self.batch * deep));
-        if c.made.is_none() || c.whole {
+        if c.prologue.is_none() || c.whole_prologue {
             // Images from a prologue are not recomputed for other channels.
             part = part.max(ceil(TILES * down * across, beside));
         }
         let weights = self.panels * self.panel * self.panel_rows();
         let near = NEAR_IMAGES / self.sums.max(1);
-        let is_far = by_tiles && weights >= FAR_WEIGHTS && c.made.is_none();
+        let is_far = by_tiles && weights >= FAR_WEIGHTS && c.prologue.is_none();
         if is_far && !self.is_copied {
             part = part.max(near / beside.max(1));
         }
@@ -272,7 +276,7 @@ impl Blocking {
         self.block[2] = width;
         self.block[axis] = (ceil(part, unit) * unit).min(all);
         let blocks: i64 = [0, 1, 2].map(|i| self.blocks(i)).iter().product();
-        let is_whole = blocks == 1 && self.finish.is_some() && !self.is_careful(c);
+        let is_whole = blocks == 1 && self.finish.is_some() && !self.checks_finite(c);
         if is_far && is_whole {
             let span = spans.map(|(from, until)| until - from);
             self.images = (near / product(&span)?.max(1)).clamp(1, self.batch);
@@ -379,7 +383,7 @@ impl Blocking {
         let ([h, high], [w, wide]) = (stride(h), stride(w));
         let apart = self.apart();
         let pitch = match c.epilogue {
-            _ if self.returned => self.channels,
+            _ if self.writes_nchw => self.channels,
             Some(_) => self.channels,
             None => self.groups * self.columns,
         };
@@ -416,7 +420,7 @@ impl Blocking {
     }
 
     /// True if weights that are not finite must not meet padding: in a gradient of images padding contributes nothing.
-    pub(super) fn is_careful(&self, c: &Conv) -> bool {
+    pub(super) fn checks_finite(&self, c: &Conv) -> bool {
         c.role == ConvRole::Input
     }
 
@@ -498,7 +502,7 @@ impl Blocking {
 
     /// Returns the number of elements of a block's results that are still to be transposed.
     pub(super) fn results(&self) -> i64 {
-        match self.returned {
+        match self.writes_nchw {
             true => self.block.iter().product::<i64>() * self.channels,
             false => 0,
         }
@@ -513,7 +517,7 @@ impl Blocking {
     }
 
     pub(super) fn apart_in_images(&self) -> [i64; 3] {
-        match self.turned {
+        match self.reads_nchw {
             true => distances(self.image, 1),
             false => distances(self.image, self.groups * self.terms),
         }
@@ -521,7 +525,7 @@ impl Blocking {
 
     /// Returns the stride between channels of an image.
     pub(super) fn channel_apart(&self) -> i64 {
-        match self.turned {
+        match self.reads_nchw {
             true => self.image.iter().product(),
             false => 1,
         }

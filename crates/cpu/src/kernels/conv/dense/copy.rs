@@ -18,7 +18,7 @@ pub(super) struct Scratch {
     copy: Option<Storage>,
     /// The image, group and start that the copy is of.
     holds: Option<(i64, i64, [i64; 3])>,
-    pub made: Materialised,
+    pub materialised: Materialised,
     /// Results that are still to be transposed.
     pub results: Option<Storage>,
 }
@@ -39,18 +39,21 @@ pub(super) struct Source {
 
 impl Source {
     /// Returns the images as a source.
-    pub(super) fn images<T>(cut: &Blocking, x: *const T, b: &ChannelBlock) -> Source {
-        let at = b.image * cut.image_len() + b.group * cut.terms * cut.channel_apart();
+    pub(super) fn images<T>(blocking: &Blocking, x: *const T, b: &ChannelBlock) -> Source {
+        let at =
+            b.image * blocking.image_len() + b.group * blocking.terms * blocking.channel_apart();
         Source {
             first: x.wrapping_offset(at as isize).cast(),
             from: [0; 3],
-            apart: cut.apart_in_images().map(|n| n * size_of::<T>() as i64),
-            images_apart: cut.image_len() * size_of::<T>() as i64,
+            apart: blocking
+                .apart_in_images()
+                .map(|n| n * size_of::<T>() as i64),
+            images_apart: blocking.image_len() * size_of::<T>() as i64,
         }
     }
 
     /// Returns the source for an image `image` places after the first.
-    pub(super) fn behind(&self, image: i64) -> Source {
+    pub(super) fn of_image(&self, image: i64) -> Source {
         let first = image * self.images_apart;
         Source {
             first: self.first.wrapping_offset(first as isize),
@@ -72,45 +75,46 @@ impl Conv {
     pub(super) unsafe fn bring<T: Lane>(
         &self,
         images: ImageArgs,
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &ChannelBlock,
         scratch: &mut Scratch,
         failures: &Failures,
     ) -> Result<Source> {
-        let windows = cut.windows(b.from, b.to);
+        let windows = blocking.windows(b.from, b.to);
         let from = windows.map(|w| w.0);
         let copy = |to: *const T| Source {
             first: to.cast(),
             from,
-            apart: cut.apart(),
-            images_apart: cut.copied_image() * size_of::<T>() as i64,
+            apart: blocking.apart(),
+            images_apart: blocking.copied_image() * size_of::<T>() as i64,
         };
         let which = (b.image, b.group, b.from);
         let held = scratch
             .holds
             .map(|h| bug("a copy is taken for that of another block", h, |_| which));
-        if cut.is_copied && held == Some(which) {
-            return Ok(copy(room::<T>(&mut scratch.copy, cut.copied())?));
+        if blocking.is_copied && held == Some(which) {
+            return Ok(copy(room::<T>(&mut scratch.copy, blocking.copied())?));
         }
         let mut found = |image: i64| {
-            let (b, made) = (&b.of_image(image), &mut scratch.made);
+            let (b, materialised) = (&b.of_image(image), &mut scratch.materialised);
             // SAFETY: the caller's.
-            unsafe { self.images_read::<T>(images, cut, b, windows, made, failures) }
+            unsafe { self.images_read::<T>(images, blocking, b, windows, materialised, failures) }
         };
-        if !cut.is_copied {
+        if !blocking.is_copied {
             return Ok(found(0)?.0);
         }
-        let source = copy(room::<T>(&mut scratch.copy, cut.copied())?);
+        let source = copy(room::<T>(&mut scratch.copy, blocking.copied())?);
         for image in 0..b.images {
             let (found, channel) = found(image)?;
-            let source = source.behind(image);
+            let source = source.of_image(image);
             for z in windows[0].0..windows[0].1 {
                 for y in windows[1].0..windows[1].1 {
                     let to = source.at([z, y, from[2]]).cast_mut().cast::<T>();
-                    let there = (0..cut.image[0]).contains(&z) && (0..cut.image[1]).contains(&y);
+                    let there =
+                        (0..blocking.image[0]).contains(&z) && (0..blocking.image[1]).contains(&y);
                     let line = (there, [z, y]);
                     // SAFETY: there is room for all lines; the elements that are read are within the images.
-                    unsafe { self.copy_line(cut, (&found, channel), line, windows[2], to) };
+                    unsafe { self.copy_line(blocking, (&found, channel), line, windows[2], to) };
                 }
             }
         }
@@ -124,13 +128,13 @@ impl Conv {
     /// The part within the image exists, and there is room.
     unsafe fn copy_line<T: Lane>(
         &self,
-        cut: &Blocking,
+        blocking: &Blocking,
         (images, channel): (&Source, i64),
         (there, [z, y]): (bool, [i64; 2]),
         (from, until): (i64, i64),
         to: *mut T,
     ) {
-        let (channels, width) = (cut.sums, if there { cut.image[2] } else { 0 });
+        let (channels, width) = (blocking.sums, if there { blocking.image[2] } else { 0 });
         let first = from.max(0).min(until);
         let end = until.min(width).max(first);
         let (front, behind, n) = (first - from, until - end, end - first);
@@ -146,15 +150,17 @@ impl Conv {
         unsafe {
             to.write_bytes(padding, (front * channels) as usize);
             let to = to.offset((front * channels) as isize);
-            match cut.turned {
+            match blocking.reads_nchw {
                 true if self.narrow => {
-                    self.turn_terms(x, (channel, cut.terms), (n, to.cast()));
+                    self.pack_channels(x, (channel, blocking.terms), (n, to.cast()));
                 }
                 // The channels of all positions are contiguous, and so are their words.
-                _ if cut.is_one_run(self) => self.terms.make(0, (x, 1), n * cut.terms, to.cast()),
+                _ if blocking.is_one_run(self) => {
+                    self.terms.make(0, (x, 1), n * blocking.terms, to.cast())
+                }
                 _ if self.narrow => (0..n).for_each(|i| {
                     let to = to.offset((i * channels) as isize).cast();
-                    self.join(position(i), channel, cut.terms, to);
+                    self.join(position(i), channel, blocking.terms, to);
                 }),
                 true => compiled::<Turn<T>, _>(self.level)(Transpose {
                     from: x.cast::<T>(),
@@ -164,7 +170,7 @@ impl Conv {
                     to,
                     to_pitch: channels as isize,
                 }),
-                false if cut.groups == 1 => {
+                false if blocking.groups == 1 => {
                     std::ptr::copy_nonoverlapping(x.cast::<T>(), to, (n * channels) as usize);
                 }
                 false => (0..n).for_each(|i| {
@@ -184,18 +190,18 @@ impl Conv {
     pub(super) unsafe fn images_read<T>(
         &self,
         images: ImageArgs,
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &ChannelBlock,
         windows: [(i64, i64); 3],
-        made: &mut Materialised,
+        materialised: &mut Materialised,
         failures: &Failures,
     ) -> Result<(Source, i64)> {
         // SAFETY: the caller's.
         unsafe {
             match self.image_dtype().size() {
-                1 => self.begin::<u8>(images, cut, b, windows, made, failures),
-                2 => self.begin::<u16>(images, cut, b, windows, made, failures),
-                _ => self.begin::<T>(images, cut, b, windows, made, failures),
+                1 => self.begin::<u8>(images, blocking, b, windows, materialised, failures),
+                2 => self.begin::<u16>(images, blocking, b, windows, materialised, failures),
+                _ => self.begin::<T>(images, blocking, b, windows, materialised, failures),
             }
         }
     }
@@ -207,26 +213,26 @@ impl Conv {
     unsafe fn begin<T>(
         &self,
         images: ImageArgs,
-        cut: &Blocking,
+        blocking: &Blocking,
         b: &ChannelBlock,
         windows: [(i64, i64); 3],
-        made: &mut Materialised,
+        materialised: &mut Materialised,
         failures: &Failures,
     ) -> Result<(Source, i64)> {
-        let source = |x: *const T| Source::images(cut, x, b);
+        let source = |x: *const T| Source::images(blocking, x, b);
         let program = match images.1 {
-            Images::Lying(x) => return Ok((source(x.cast()), cut.channel_apart())),
-            Images::Made(program) => program,
+            Images::InMemory(x) => return Ok((source(x.cast()), blocking.channel_apart())),
+            Images::Prologue(program) => program,
         };
         let [z, y, x] = [0, 1, 2].map(|i| {
             let (from, until) = windows[i];
-            let from = from.clamp(0, cut.image[i]);
-            (from, until.clamp(from, cut.image[i]))
+            let from = from.clamp(0, blocking.image[i]);
+            (from, until.clamp(from, blocking.image[i]))
         });
-        let [deep, high, _] = cut.apart_in_images();
-        let channels = cut.apart_in_images()[2];
+        let [deep, high, _] = blocking.apart_in_images();
+        let channels = blocking.apart_in_images()[2];
         let lines = |z: i64, y: i64| z * deep + y * high;
-        let image = b.image * cut.image_len();
+        let image = b.image * blocking.image_len();
         // Of a single line, only a part is read.
         let (from, until) = match (z.1 - z.0, y.1 - y.0) {
             (1, 1) => {
@@ -237,18 +243,24 @@ impl Conv {
             _ => (lines(z.0, y.0), lines(z.1 - 1, y.1)),
         };
         let len = until - from;
-        if !cut.turned {
+        if !blocking.reads_nchw {
             let at = image + from;
             let lines = (1, len, len);
             // SAFETY: the caller's.
-            let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
+            let to = unsafe {
+                materialised.bring::<T>(program, images.0, (at, len), at, lines, failures)?
+            };
             return Ok((source(to.wrapping_offset(-at as isize)), 1));
         }
         // The part is the same for each channel of the group.
-        let group = image + b.group * cut.terms * cut.channel_apart();
-        let (at, lines) = (group + from, (cut.terms, cut.channel_apart(), len));
+        let group = image + b.group * blocking.terms * blocking.channel_apart();
+        let (at, lines) = (
+            group + from,
+            (blocking.terms, blocking.channel_apart(), len),
+        );
         // SAFETY: the caller's.
-        let to = unsafe { made.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
+        let to =
+            unsafe { materialised.bring::<T>(program, images.0, (at, len), at, lines, failures)? };
         Ok((source(to.wrapping_offset(-at as isize)), len))
     }
 }

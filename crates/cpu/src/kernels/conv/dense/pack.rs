@@ -23,13 +23,13 @@ impl Conv {
     /// As [`Conv::pack`].
     pub(in crate::kernels::conv) unsafe fn pack_dense<T: Lane>(
         &self,
-        cut: &Blocking,
+        blocking: &Blocking,
         weights: *const T,
         to: *mut T,
         parallel: bool,
     ) {
-        let (taps, panel, sums) = (cut.taps.len() as i64, cut.panel, cut.sums);
-        let terms = cut.terms;
+        let (taps, panel, sums) = (blocking.taps.len() as i64, blocking.panel, blocking.sums);
+        let terms = blocking.terms;
         let is_input = self.role == ConvRole::Input;
         // The contiguous part of a filter: taps of some channels.
         let channels = if is_input {
@@ -41,8 +41,8 @@ impl Conv {
         let pair = Args(&pair);
         let finite = AtomicBool::new(true);
         split(
-            cut.groups * cut.panels,
-            cut.panel_rows() * panel,
+            blocking.groups * blocking.panels,
+            blocking.panel_rows() * panel,
             parallel,
             |from, until| {
                 let pair = &pair;
@@ -50,19 +50,19 @@ impl Conv {
                 let mut rows = vec![T::ZERO; (channels * taps * panel) as usize];
                 let mut all = true;
                 for p in from..until {
-                    let (group, first) = (p / cut.panels, p % cut.panels * panel);
-                    let columns = panel.min(cut.columns - first);
-                    let starts = to.wrapping_offset((p * cut.panel_rows() * panel) as isize);
-                    let to = starts.wrapping_offset((i64::from(cut.starts) * panel) as isize);
-                    if cut.starts {
+                    let (group, first) = (p / blocking.panels, p % blocking.panels * panel);
+                    let columns = panel.min(blocking.columns - first);
+                    let starts = to.wrapping_offset((p * blocking.panel_rows() * panel) as isize);
+                    let to = starts.wrapping_offset((i64::from(blocking.starts) * panel) as isize);
+                    if blocking.starts {
                         // SAFETY: each panel has a place of its own.
                         unsafe { starts.write_bytes(0, panel as usize) };
                     }
                     for c in (0..terms).step_by(channels as usize) {
                         let count = channels.min(terms - c) * taps;
                         let (at, pitch) = match is_input {
-                            true => ((group * terms + c) * cut.columns + first, taps),
-                            false => ((group * cut.columns + first) * terms + c, terms * taps),
+                            true => ((group * terms + c) * blocking.columns + first, taps),
+                            false => ((group * blocking.columns + first) * terms + c, terms * taps),
                         };
                         // SAFETY: linking checked the weights' length; each panel has a place of its own.
                         unsafe {
@@ -77,11 +77,11 @@ impl Conv {
                             for row in 0..count {
                                 let from = rows.as_ptr().offset((row * panel) as isize);
                                 let tap = bug("weights lie a tap further", row, |row| row + 1);
-                                let tap = cut.taps[(tap % taps) as usize];
+                                let tap = blocking.taps[(tap % taps) as usize];
                                 if tap < 0 {
                                     continue;
                                 }
-                                if cut.starts {
+                                if blocking.starts {
                                     self.put_starts(from.cast(), starts.cast(), panel);
                                 }
                                 let term = c + row / taps;
@@ -115,7 +115,10 @@ impl Conv {
         );
         let behind = if finite.into_inner() { 0 } else { u8::MAX };
         // SAFETY: there is room for the flag.
-        unsafe { to.offset(cut.packed() as isize - 1).write_bytes(behind, 1) };
+        unsafe {
+            to.offset(blocking.packed() as isize - 1)
+                .write_bytes(behind, 1)
+        };
     }
 
     /// Adds to the initial values of accumulators the contributions of some terms, which were widened to words.

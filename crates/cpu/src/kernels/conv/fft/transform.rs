@@ -13,7 +13,7 @@ use std::f64::consts::TAU;
 pub(super) const LANES: usize = 16;
 
 /// The twiddle factors of the transforms: cos and sin of the rotation angles.
-pub(super) struct Turns {
+pub(super) struct Twiddles {
     /// Rows and columns of the matrix.
     matrix: [usize; 2],
     /// For columns of each of these lengths n, the angles −2π j / n for j up to n / 2.
@@ -22,18 +22,18 @@ pub(super) struct Turns {
     between: Option<[Vec<f32>; 2]>,
 }
 
-impl Turns {
-    pub(super) fn new(tile: &FftTile) -> Turns {
+impl Twiddles {
+    pub(super) fn new(tile: &FftTile) -> Twiddles {
         let [rows, columns] = tile.matrix.map(|n| n as usize);
-        let side = |n: usize| turns((0..n / 2).map(|j| j as f64 / n as f64));
+        let side = |n: usize| twiddles((0..n / 2).map(|j| j as f64 / n as f64));
         let bits = rows.trailing_zeros();
         let reversed = |r: usize| r.reverse_bits() >> (usize::BITS - bits);
         let between = (0..rows).flat_map(|r| (0..columns).map(move |c| (reversed(r) * c) as f64));
         let between = between.map(|at| at / (rows * columns) as f64);
-        Turns {
+        Twiddles {
             matrix: [rows, columns],
             sides: [side(rows), side(columns)],
-            between: (tile.inputs[0] == 1).then(|| turns(between)),
+            between: (tile.inputs[0] == 1).then(|| twiddles(between)),
         }
     }
 
@@ -44,7 +44,7 @@ impl Turns {
 }
 
 /// Returns cos and sin of the negated `parts` of a full turn.
-fn turns(parts: impl Iterator<Item = f64>) -> [Vec<f32>; 2] {
+fn twiddles(parts: impl Iterator<Item = f64>) -> [Vec<f32>; 2] {
     let angles: Vec<f64> = parts.map(|part| -TAU * part).collect();
     [
         angles.iter().map(|a| a.cos() as f32).collect(),
@@ -89,7 +89,7 @@ impl Complex {
 
 /// Returns `a · w`, or `a · w̄` for the inverse transform.
 #[inline(always)]
-unsafe fn turned<V: Vector<Lane = f32>>(
+unsafe fn rotated<V: Vector<Lane = f32>>(
     [re, im]: [V; 2],
     [cos, sin]: [V; 2],
     back: bool,
@@ -124,20 +124,20 @@ unsafe fn columns<V: Vector<Lane = f32>>(
             let at = j * (n / 2 / half);
             // SAFETY: the level is the caller's; rows and vectors lie in the matrix.
             unsafe {
-                let turn = [V::splat(cos[at]), V::splat(sin[at])];
+                let twiddle = [V::splat(cos[at]), V::splat(sin[at])];
                 for block in (0..n).step_by(2 * half) {
                     let (a, b) = ((block + j) * width, (block + j + half) * width);
                     for c in (0..width).step_by(V::LANES) {
                         let (a, b) = (x.at(a + c), x.at(b + c));
                         let ([re, im], mut other) = (a.load::<V>(), b.load::<V>());
                         if back {
-                            other = turned(other, turn, true);
+                            other = rotated(other, twiddle, true);
                         }
                         let difference = [re.sub(other[0]), im.sub(other[1])];
                         a.store([re.add(other[0]), im.add(other[1])]);
                         b.store(match back {
                             true => difference,
-                            false => turned(difference, turn, false),
+                            false => rotated(difference, twiddle, false),
                         });
                     }
                 }
@@ -148,14 +148,14 @@ unsafe fn columns<V: Vector<Lane = f32>>(
 
 /// Multiplies the elements of the matrix by the twiddle factors between the two directions.
 #[inline(always)]
-unsafe fn turn<V: Vector<Lane = f32>>(x: Complex, between: &Option<[Vec<f32>; 2]>, back: bool) {
+unsafe fn twiddle<V: Vector<Lane = f32>>(x: Complex, between: &Option<[Vec<f32>; 2]>, back: bool) {
     let Some([cos, sin]) = between else { return };
     for at in (0..cos.len()).step_by(V::LANES) {
         // SAFETY: the level is the caller's; there are as many angles as numbers, whole vectors.
         unsafe {
-            let turn = [V::load(&cos[at]), V::load(&sin[at])];
+            let twiddle = [V::load(&cos[at]), V::load(&sin[at])];
             let number = x.at(at);
-            number.store(turned(number.load(), turn, back));
+            number.store(rotated(number.load(), twiddle, back));
         }
     }
 }
@@ -181,11 +181,11 @@ unsafe fn transpose(from: *const f32, to: *mut f32, [rows, columns]: [usize; 2])
 /// A tile and its transform.
 #[derive(Copy, Clone)]
 pub(super) struct Tile<'a> {
-    pub turns: &'a Turns,
+    pub twiddles: &'a Twiddles,
     /// The elements in row-major order. Both directions overwrite them.
     pub tile: Complex,
     /// Workspace of the size of a tile.
-    pub turned: Complex,
+    pub transposed: Complex,
     /// The spectrum: groups of [`LANES`] real parts, then as many imaginary ones.
     pub spectrum: *mut f32,
     /// The distance between groups, in elements.
@@ -197,17 +197,17 @@ pub(super) struct Forth;
 impl Kernel<Tile<'_>> for Forth {
     #[inline(always)]
     unsafe fn run<I: Isa>(t: Tile<'_>) {
-        let [rows, width] = t.turns.matrix;
+        let [rows, width] = t.twiddles.matrix;
         // SAFETY: the caller's: rooms of a tile each, and of the spectrum.
         unsafe {
-            columns::<I::F32>(t.tile, [rows, width], &t.turns.sides[0], false);
-            turn::<I::F32>(t.tile, &t.turns.between, false);
-            transpose(t.tile.re, t.turned.re, [rows, width]);
-            transpose(t.tile.im, t.turned.im, [rows, width]);
-            columns::<I::F32>(t.turned, [width, rows], &t.turns.sides[1], false);
-            for (i, at) in (0..t.turns.len()).step_by(LANES).enumerate() {
+            columns::<I::F32>(t.tile, [rows, width], &t.twiddles.sides[0], false);
+            twiddle::<I::F32>(t.tile, &t.twiddles.between, false);
+            transpose(t.tile.re, t.transposed.re, [rows, width]);
+            transpose(t.tile.im, t.transposed.im, [rows, width]);
+            columns::<I::F32>(t.transposed, [width, rows], &t.twiddles.sides[1], false);
+            for (i, at) in (0..t.twiddles.len()).step_by(LANES).enumerate() {
                 let to = t.spectrum.add(i * t.step);
-                let from = t.turned.at(at);
+                let from = t.transposed.at(at);
                 std::ptr::copy_nonoverlapping(from.re, to, LANES);
                 std::ptr::copy_nonoverlapping(from.im, to.add(LANES), LANES);
             }
@@ -220,20 +220,20 @@ pub(super) struct Back;
 impl Kernel<Tile<'_>> for Back {
     #[inline(always)]
     unsafe fn run<I: Isa>(t: Tile<'_>) {
-        let [rows, width] = t.turns.matrix;
+        let [rows, width] = t.twiddles.matrix;
         // SAFETY: as above.
         unsafe {
-            for (i, at) in (0..t.turns.len()).step_by(LANES).enumerate() {
+            for (i, at) in (0..t.twiddles.len()).step_by(LANES).enumerate() {
                 let from = t.spectrum.add(i * t.step);
-                let to = t.turned.at(at);
+                let to = t.transposed.at(at);
                 std::ptr::copy_nonoverlapping(from, to.re, LANES);
                 std::ptr::copy_nonoverlapping(from.add(LANES), to.im, LANES);
             }
-            columns::<I::F32>(t.turned, [width, rows], &t.turns.sides[1], true);
-            transpose(t.turned.re, t.tile.re, [width, rows]);
-            transpose(t.turned.im, t.tile.im, [width, rows]);
-            turn::<I::F32>(t.tile, &t.turns.between, true);
-            columns::<I::F32>(t.tile, [rows, width], &t.turns.sides[0], true);
+            columns::<I::F32>(t.transposed, [width, rows], &t.twiddles.sides[1], true);
+            transpose(t.transposed.re, t.tile.re, [width, rows]);
+            transpose(t.transposed.im, t.tile.im, [width, rows]);
+            twiddle::<I::F32>(t.tile, &t.twiddles.between, true);
+            columns::<I::F32>(t.tile, [rows, width], &t.twiddles.sides[0], true);
         }
     }
 }

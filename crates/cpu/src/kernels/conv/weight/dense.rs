@@ -32,7 +32,7 @@ pub(super) struct Blocking {
     axes: [Axis; 3],
     batch: i64,
     /// True for channels first (NCHW): the images, and the gradient of the result.
-    turned: [bool; 2],
+    nchw: [bool; 2],
     /// The parts of a line, the positions of each part, and the parts in a block.
     segments: i64,
     segment: i64,
@@ -41,7 +41,7 @@ pub(super) struct Blocking {
     together: bool,
     wide: i64,
     /// True if pairs of positions are contiguous, channel by channel.
-    turns: bool,
+    pairs: bool,
     /// The channels and taps of a register tile, and the columns of a panel.
     pub rows: [i64; 2],
     pub panel: i64,
@@ -56,12 +56,12 @@ struct LineBlock {
 }
 
 impl Blocking {
-    pub fn new(c: &Conv, turned: [bool; 2]) -> Blocking {
+    pub fn new(c: &Conv, nchw: [bool; 2]) -> Blocking {
         let (mut axes, mut batch) = (c.geometry.axes, c.batch);
         if c.geometry.is_pointwise() {
             // All positions are a line, of all images or of one.
             let all = c.geometry.outputs();
-            let images = if turned == [false; 2] { batch } else { 1 };
+            let images = if nchw == [false; 2] { batch } else { 1 };
             (axes[0], axes[1]) = (Axis::ONE, Axis::ONE);
             (axes[2].input, axes[2].output) = (all * images, all * images);
             batch /= images.max(1);
@@ -80,15 +80,15 @@ impl Blocking {
             0
         };
         let by = c.terms.instruction();
-        let turns = by.has_tiles();
+        let pairs = by.has_tiles();
         let together = near
-            && !turns
+            && !pairs
             && line.kernel > 1
             && line.output % even == 0
             && 2 * span <= line.kernel * segment * line.stride;
         let across = if together { line.kernel } else { 1 };
         let lanes = i64::from(lanes(c.level, c.dtype));
-        let vectors = match turns {
+        let vectors = match pairs {
             true => c.schedule.panel_columns(c.level, by, c.cout) / lanes,
             false => {
                 let rows = c.cin.saturating_mul(across);
@@ -99,7 +99,7 @@ impl Blocking {
         let channels = even_rows(c.cin, most);
         Blocking {
             batch,
-            turned,
+            nchw,
             segments,
             segment,
             units: match segments {
@@ -108,7 +108,7 @@ impl Blocking {
             },
             together,
             wide: if together { span } else { segment },
-            turns,
+            pairs,
             rows: [channels, even_rows(across, most / channels as u8)],
             panel: vectors * lanes,
             axes,
@@ -146,12 +146,12 @@ impl Blocking {
 
     /// Returns the elements of a copy of images with `channels` channels, and of its transpose, which follows it.
     fn images(&self, channels: i64) -> [i64; 2] {
-        let turned = if self.turns {
+        let transposed = if self.pairs {
             channels * self.pairs_apart()
         } else {
             0
         };
-        [self.units * self.wide * self.pitch(channels), turned]
+        [self.units * self.wide * self.pitch(channels), transposed]
     }
 
     /// Returns the pitch of channels in a transposed copy, in pairs of positions.
@@ -160,17 +160,17 @@ impl Blocking {
     }
 
     /// Returns the number of elements that a thread copies.
-    pub fn copied(&self, c: &Conv, cut: &super::Blocking) -> i64 {
-        let images: i64 = self.images(cut.channels).iter().sum();
-        let halves = match c.terms.are_grouped() {
-            true => ceil(self.halves(cut.channels, cut.columns), 2),
+    pub fn copied(&self, c: &Conv, blocking: &super::Blocking) -> i64 {
+        let images: i64 = self.images(blocking.channels).iter().sum();
+        let bf16 = match c.terms.are_grouped() {
+            true => ceil(self.bf16_elements(blocking.channels, blocking.columns), 2),
             false => 0,
         };
-        halves + images + self.units * self.segment * ceil(cut.columns, self.panel) * self.panel
+        bf16 + images + self.units * self.segment * ceil(blocking.columns, self.panel) * self.panel
     }
 
     /// Returns the bf16 of a block's positions before they are paired: of images or gradients, and a row of zeros.
-    fn halves(&self, channels: i64, columns: i64) -> i64 {
+    fn bf16_elements(&self, channels: i64, columns: i64) -> i64 {
         let images = (self.units * self.wide + 1) * self.pitch(channels);
         images.max((self.units * self.segment + 1) * ceil(columns, self.panel) * self.panel)
     }
@@ -200,24 +200,24 @@ impl Blocking {
     pub unsafe fn sum<T: Lane>(
         &self,
         c: &Conv,
-        cut: &super::Blocking,
+        blocking: &super::Blocking,
         [x, y]: [*const T; 2],
         range: &Range,
         sums: &Sums<T>,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let [copied, turned] = self.images(range.channels);
-        let images = room::<T>(&mut scratch.images, copied + turned)?;
+        let [copied, transposed] = self.images(range.channels);
+        let images = room::<T>(&mut scratch.images, copied + transposed)?;
         let panels = ceil(range.columns, self.panel);
         let gradients = room::<T>(
             &mut scratch.gradients,
             self.units * self.segment * panels * self.panel,
         )?;
-        let halves = match c.terms.are_grouped() {
-            true => self.halves(range.channels, range.columns),
+        let bf16 = match c.terms.are_grouped() {
+            true => self.bf16_elements(range.channels, range.columns),
             false => 0,
         };
-        let halves = room::<u16>(&mut scratch.halves, halves)?;
+        let bf16 = room::<u16>(&mut scratch.bf16, bf16)?;
         let [deep, high, wide] = self.axes.map(|a| a.kernel);
         let together = if self.together { wide } else { 1 };
         for at in range.blocks[0]..range.blocks[1] {
@@ -229,8 +229,8 @@ impl Blocking {
                     match c.terms.are_grouped() {
                         true => {
                             let y = y.cast::<u16>();
-                            self.copy_gradients(c, y, range, &block, halves);
-                            self.join_gradients(range, &block, halves, gradients.cast());
+                            self.copy_gradients(c, y, range, &block, bf16);
+                            self.join_gradients(range, &block, bf16, gradients.cast());
                         }
                         false => self.copy_gradients(c, y, range, &block, gradients),
                     }
@@ -241,11 +241,11 @@ impl Blocking {
                         match c.terms.are_grouped() {
                             true => {
                                 let x = x.cast::<u16>();
-                                self.copy_images(c, x, range, &block, [d, h, w], halves);
-                                self.join_images(range, &block, halves, images.cast());
-                                if self.turns {
+                                self.copy_images(c, x, range, &block, [d, h, w], bf16);
+                                self.join_images(range, &block, bf16, images.cast());
+                                if self.pairs {
                                     let to = images.offset(copied as isize);
-                                    self.turn(c, range, &block, images, to);
+                                    self.transpose_pairs(c, range, &block, images, to);
                                 }
                             }
                             false => self.copy_images(c, x, range, &block, [d, h, w], images),
@@ -255,19 +255,19 @@ impl Blocking {
                             to: sums.to.offset((tap * sums.pitch) as isize),
                             pitch: sums.pitch,
                         };
-                        let tile = self.tile_of::<T>(c, cut, range, &block, sums.pitch);
+                        let tile = self.tile_of::<T>(c, blocking, range, &block, sums.pitch);
                         let tile = Tile {
                             adds: at > range.blocks[0],
                             ..tile
                         };
-                        let left = if self.turns { copied } else { 0 };
+                        let left = if self.pairs { copied } else { 0 };
                         let left = images.offset(left as isize);
                         let copies = [left.cast_const(), gradients.cast_const()];
                         scratch.taps.clear();
                         let apart = self.wide * self.pitch(range.channels) * size_of::<T>() as i64;
                         scratch.taps.extend((0..block.count).map(|i| i * apart));
                         let lists = (&scratch.taps[..], &mut scratch.kernels);
-                        self.tiles(cut, range, &tile, copies, lists, &to)?;
+                        self.tiles(blocking, range, &tile, copies, lists, &to)?;
                     }
                 }
             }
@@ -279,7 +279,7 @@ impl Blocking {
     fn tile_of<T: Lane>(
         &self,
         c: &Conv,
-        cut: &super::Blocking,
+        blocking: &super::Blocking,
         range: &Range,
         block: &LineBlock,
         out: i64,
@@ -293,7 +293,7 @@ impl Blocking {
             false => (block.len * block.count, 1),
         };
         let each = if c.terms.are_grouped() { 2 } else { 1 };
-        let (row, step) = match self.turns {
+        let (row, step) = match self.pairs {
             true => (self.pairs_apart() * size, size),
             false if self.together => (size, line.stride * each * pitch),
             false => (size, pitch),
@@ -305,7 +305,7 @@ impl Blocking {
                 count: 0,
                 across: 0,
                 left: [row, line.dilation * pitch],
-                result: [cut.taps, 1],
+                result: [blocking.taps, 1],
             },
             columns: 0,
             step,
@@ -326,7 +326,7 @@ impl Blocking {
     /// The copies and the sums exist.
     unsafe fn tiles<T: Lane>(
         &self,
-        cut: &super::Blocking,
+        blocking: &super::Blocking,
         range: &Range,
         tile: &Tile,
         [images, gradients]: [*const T; 2],
@@ -341,7 +341,7 @@ impl Blocking {
         let panel = i64::from(tile.steps) * i64::from(tile.taps) * self.panel;
         let [channels, together] = self.rows;
         let apart = self.axes[2].dilation * self.pitch(range.channels);
-        let each = if self.turns { self.pairs_apart() } else { 1 };
+        let each = if self.pairs { self.pairs_apart() } else { 1 };
         for channel in (0..range.channels).step_by(channels as usize) {
             let channels = channels.min(range.channels - channel);
             for column in (0..range.columns).step_by(self.panel as usize) {
@@ -356,7 +356,7 @@ impl Blocking {
                         columns: self.panel.min(range.columns - column) as u16,
                         ..tile.clone()
                     })?;
-                    let to = (channel * cut.taps + tap) * sums.pitch + column;
+                    let to = (channel * blocking.taps + tap) * sums.pitch + column;
                     let call = Call {
                         left: images
                             .wrapping_offset((tap * apart + channel * each) as isize)
@@ -435,7 +435,7 @@ impl Blocking {
     ///
     /// # Safety
     /// They were joined, and there is room.
-    unsafe fn turn<T: Copy>(
+    unsafe fn transpose_pairs<T: Copy>(
         &self,
         c: &Conv,
         range: &Range,
@@ -472,7 +472,7 @@ impl Blocking {
         let [deep, high, wide] = self.axes.map(|a| a.output);
         let (outputs, group) = (deep * high * wide, range.group * c.cout);
         // The contiguous positions: those of a part of a line, or all.
-        let (runs, len) = match self.turned[1] {
+        let (runs, len) = match self.nchw[1] {
             true => (block.count, block.len),
             false => (1, all),
         };
@@ -482,7 +482,7 @@ impl Blocking {
             for run in 0..runs {
                 let [image, d, h, w] = self.place(block.first + run);
                 let position = (d * high + h) * wide + w;
-                let (at, [row, col]) = match self.turned[1] {
+                let (at, [row, col]) = match self.nchw[1] {
                     true => (
                         (image * c.groups * c.cout + channel) * outputs + position,
                         [1, outputs],
@@ -521,11 +521,7 @@ impl Blocking {
         let (all, channel) = (c.groups * c.cin, range.group * c.cin + range.channel);
         let (channels, pitch) = (range.channels, self.pitch(range.channels));
         // The strides of positions and of channels, and the stride of the copied positions.
-        let [position, apart] = if self.turned[0] {
-            [1, inputs]
-        } else {
-            [all, 1]
-        };
+        let [position, apart] = if self.nchw[0] { [1, inputs] } else { [all, 1] };
         let (step, count) = match self.together {
             true => (1, (block.len - 1) * width.stride + width.span()),
             false => (width.stride, block.len),

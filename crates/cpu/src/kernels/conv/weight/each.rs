@@ -1,11 +1,13 @@
 //! Gradients of the weights of depthwise convolutions.
 //!
 //! The taps of a filter's line are the result of convolving a line of the images with a line of the gradient of the
-//! result ([`Each`]), with stride and dilation exchanged. Accumulators stay in registers over all lines of a block.
+//! result ([`Depthwise`]), with stride and dilation exchanged. Accumulators stay in registers over all lines of a block.
 
 use super::{Conv, Range, Scratch, Sums};
-use crate::kernels::conv::images::Laid;
-use kiln_jit::contraction::{Call, Each, Kernel, RightSide, Rows, Tile, even_rows, most_each_rows};
+use crate::kernels::conv::images::ImageCopies;
+use kiln_jit::contraction::{
+    Call, Depthwise, Kernel, RightSide, Rows, Tile, even_rows, most_depthwise_rows,
+};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::{Storage, room};
@@ -19,14 +21,14 @@ const POSITIONS: i64 = 32;
 /// The copies that are made first.
 pub(super) struct Blocking {
     /// The images, and the gradient of the result, where they have channels first.
-    laid: [Option<Laid>; 2],
+    laid: [Option<ImageCopies>; 2],
 }
 
 impl Blocking {
-    pub fn new(c: &Conv, turned: [bool; 2]) -> Blocking {
+    pub fn new(c: &Conv, nchw: [bool; 2]) -> Blocking {
         let axes = c.geometry.axes;
         let extents = [axes.map(|a| a.input), axes.map(|a| a.output)];
-        let laid = |i: usize| turned[i].then(|| Laid::turned(extents[i]));
+        let laid = |i: usize| nchw[i].then(|| ImageCopies::nchw(extents[i]));
         Blocking {
             laid: [laid(0), laid(1)],
         }
@@ -58,7 +60,7 @@ impl Blocking {
         for (i, copy) in copies.iter_mut().enumerate() {
             if let Some(laid) = &self.laid[i] {
                 // SAFETY: the caller's.
-                operands[i] = unsafe { c.lay(operands[i], laid, copy, parallel)? };
+                operands[i] = unsafe { c.copy_images(operands[i], laid, copy, parallel)? };
             }
         }
         Ok(operands)
@@ -84,7 +86,7 @@ impl Blocking {
         // SAFETY: there is room.
         unsafe { zeros.write_bytes(0, (width.input * c.groups) as usize) };
         let lines = c.batch * depth.output * height.output;
-        let most = most_each_rows(c.level, c.dtype, POSITIONS as u32);
+        let most = most_depthwise_rows(c.level, c.dtype, POSITIONS as u32);
         let rows = even_rows(width.kernel, most);
         for block in range.blocks[0]..range.blocks[1] {
             let lines = block * LINES..(block * LINES + LINES).min(lines);
@@ -116,7 +118,7 @@ impl Blocking {
                             [low - from, high - from].map(|n| n as u32)
                         };
                         let tap = (d * height.kernel + h) * width.kernel + tap;
-                        let kernel = Kernel::of_each(Each {
+                        let kernel = Kernel::of_depthwise(Depthwise {
                             tile: Tile {
                                 level: c.level,
                                 instruction: c.terms.instruction(),

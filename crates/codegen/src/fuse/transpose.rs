@@ -14,7 +14,7 @@ use kiln_base::{DType, Dim, numel};
 impl Fuser<'_> {
     /// Returns a group's `space` transposed so that `columns`, of its axes, become the inner ones. The group must only
     /// store its reductions, and not read them.
-    pub(super) fn turned(&self, group: &Group, space: &Space, columns: &[Ax]) -> Option<Space> {
+    pub(super) fn transposed(&self, group: &Group, space: &Space, columns: &[Ax]) -> Option<Space> {
         let Space { axes, inner, .. } = space;
         let first = !inner.is_empty() && space.ordered.is_empty();
         let within = !columns.is_empty() && columns.iter().all(|a| axes.contains(a));

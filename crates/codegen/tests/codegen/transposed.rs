@@ -66,7 +66,7 @@ pub fn graph(dtype: DType, sizes: [usize; 2], text: &str) -> (Graph, Vec<Array>)
 }
 
 /// Kernels that combine rows.
-fn turned(program: &Program) -> usize {
+fn transposed(program: &Program) -> usize {
     let kernels = program.tasks.iter().flat_map(|t| t.work.kernels());
     kernels.filter(|k| k.serial > 0).count()
 }
@@ -105,7 +105,7 @@ fn are_one_kernel() {
             let cut = (rows * columns >= 1 << 17) as usize;
             let count = 1 + cut * text.matches("axes: [0]").count();
             assert_eq!(
-                (turned(&program), program.tasks.len()),
+                (transposed(&program), program.tasks.len()),
                 (1, count),
                 "{graph}"
             );
@@ -124,7 +124,7 @@ fn stay_apart() {
         return %2, %5";
     let (graph, inputs) = graph(DType::F32, [64, 48], text);
     let program = lowered(&decomposed(&graph), &Options::default());
-    assert_eq!(turned(&program), 0, "{graph}");
+    assert_eq!(transposed(&program), 0, "{graph}");
     agrees(&graph, &inputs).unwrap_or_else(|e| panic!("{e}\n{graph}"));
 }
 

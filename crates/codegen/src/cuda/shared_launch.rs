@@ -37,7 +37,7 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
     };
     let parts = launches.iter().filter_map(|l| part(sequence, l));
     let parts: Vec<&CudaKernel> = parts.collect();
-    let product = |k: &CudaKernel| k.text.beside == SharedLaunch::Few;
+    let product = |k: &CudaKernel| k.text.shared_launch == SharedLaunch::Few;
     let products = parts.iter().filter(|k| product(k)).count();
     let light = |k: &CudaKernel| product(k) || k.grid[0].count(&[]) <= gpu.processors.into();
     parts.len() == launches.len()
@@ -71,8 +71,9 @@ fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
     let threads: u32 = kernel.block.iter().product();
     let row = kernel.grid[1..].iter().all(|b| *b == Blocks::one());
     let known = kernel.scalars.is_empty() && kernel.grid[0].points.as_const().is_some();
-    let plain =
-        kernel.sites == 0 && kernel.shared == 0 && kernel.text.beside != SharedLaunch::Nothing;
+    let plain = kernel.sites == 0
+        && kernel.shared == 0
+        && kernel.text.shared_launch != SharedLaunch::Nothing;
     let turn = i64::from(gpu.processors) * i64::from(gpu.resident());
     let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= TURNS * turn;
     (row && known && plain && short()).then_some(kernel)

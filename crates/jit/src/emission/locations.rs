@@ -32,10 +32,10 @@ pub struct Run {
 
 /// Supplies the places of operands. It is called where code is emitted that reads or writes them. It may emit code too.
 /// That must not change any vector register, or any general register that the caller does not know of.
-pub trait Places {
+pub trait Locations {
     /// Returns the place of an operand. [`Key::Access`] is in memory as the access' dtype, the others have their
     /// register's type ([`Key::Slot`] the slot's). Masks are bytes of 0 and 1.
-    fn place(&mut self, asm: &mut Asm, key: Key) -> LaneLocation;
+    fn location(&mut self, asm: &mut Asm, key: Key) -> LaneLocation;
 
     /// Returns the address of an access, advanced by a number of bytes in memory.
     fn moved(&mut self, asm: &mut Asm, key: Key, by: Mem) -> Mem {
