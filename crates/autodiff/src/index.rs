@@ -42,8 +42,8 @@ pub(crate) fn scatter(
     Ok([Some(dx), None, Some(dsrc)].into_iter().collect())
 }
 
-/// `g · y / x`; where one factor is 0, the product of the others. As in PyTorch, the source's gradient at a place
-/// with a zero counts only the zeros of the source. Its own derivative is that of [`product_of_others`].
+/// Returns `g · y / x`; where one factor is 0, `g` times the product of the others. As in PyTorch, the source's gradient
+/// at a position with a zero counts only the zeros of the source. Its own derivative is that of [`product_of_others`].
 fn product(
     b: &mut Erased<'_>,
     op: &Scatter,

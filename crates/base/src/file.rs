@@ -22,7 +22,7 @@ pub fn cache_folder() -> Option<PathBuf> {
 }
 
 /// Writes the file at `path` by `write`. Readers, also after a crash, see the old file or the complete new one, never a
-/// part. The new file is written beside its destination, under a name that begins with a dot. It is moved there once it
+/// part. The new file is written next to its destination, under a name that begins with a dot. It is moved there once it
 /// is on the disk. Leftovers of writers that died are removed. The new file has the old one's permissions. A symbolic
 /// link stays: the file that it leads to is replaced. Where the file system has no locks, leftovers stay.
 ///
@@ -80,7 +80,7 @@ impl Drop for New {
 }
 
 impl New {
-    /// Creates a new file beside the one at `path`, with its permissions.
+    /// Creates a new file next to the one at `path`, with its permissions.
     fn temporary(
         path: &Path,
         lock: fn(&File) -> io::Result<()>,
@@ -164,7 +164,7 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
     ))
 }
 
-/// Returns the prefix of the names of files that are written beside a file of this name. Names may be 255 bytes long on
+/// Returns the prefix of the names of files that are written next to a file of this name. Names may be 255 bytes long on
 /// most systems, and some bytes follow.
 fn prefix(name: &OsStr) -> OsString {
     const LONGEST: usize = 200;

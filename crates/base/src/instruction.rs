@@ -23,7 +23,7 @@ pub struct Row {
     pub reduce_range: bool,
     /// True if it leaves a product in a register, which is then added to the accumulator.
     pub has_product: bool,
-    /// The registers that it needs beside accumulators, columns, terms and products.
+    /// The registers that it needs besides accumulators, columns, terms and products.
     pub extra_registers: u8,
     /// For an instruction with AMX tiles, the one that multiplies the same words in vectors, if tiles can't read the
     /// rows.

@@ -1,8 +1,8 @@
-//! The errors of printing a package as C.
+//! The errors of emitting a package as C.
 
 use std::path::{Path, PathBuf};
 
-/// The reason why a package is not printed as C.
+/// The reason why a package is not emitted as C.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -45,7 +45,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The error of a kernel that can't be printed.
+    /// The error of a kernel that can't be emitted.
     pub(crate) fn kernel(kernel: &str, why: impl Into<String>) -> Error {
         Error::Kernel {
             kernel: kernel.into(),

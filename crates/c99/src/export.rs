@@ -44,10 +44,10 @@ impl Export {
         self
     }
 
-    /// Prints the sources of a package.
+    /// Emits the sources of a package.
     ///
     /// # Errors
-    /// If there is no such entry or size, or a part of it can't be printed.
+    /// If there is no such entry or size, or a part of it can't be emitted.
     pub fn sources(&self, package: &Package) -> Result<Sources> {
         let entries = self.chosen(package)?;
         let mut used = vec![false; self.sizes.len()];
@@ -136,7 +136,7 @@ impl Export {
         print(&self.name, &programs, self.weights)
     }
 
-    /// The entries to print: the named ones, or all that can be printed.
+    /// The entries to emit: the named ones, or all that can be emitted.
     fn chosen(&self, package: &Package) -> Result<Vec<String>> {
         if !self.entries.is_empty() {
             return Ok(self.entries.clone());

@@ -1,4 +1,4 @@
-//! Packages printed as C99, for machines where nothing else runs.
+//! Packages emitted as C99, for machines where nothing else runs.
 //!
 //! [`Export`] takes entries of a package, with sizes for their symbols, and writes sources for any compiler of C99.
 //! They compile with `-Wall -Wextra -pedantic -Werror`, and need no library but `libm`. Each entry is a function that
@@ -24,13 +24,13 @@
 //! }
 //! ```
 //!
-//! The printed program is the plan that the runtime runs. Kernels are printed from their descriptions as loops over
+//! The emitted program is the plan that the runtime runs. Kernels are emitted from their descriptions as loops over
 //! known sizes that compilers vectorise. Tile programs are loops whose innermost loop runs over neighbouring
 //! elements. Products and convolutions are sums over blocks that stay in the cache, in one function that both share.
 //! Work that depends on weights alone is done when the sources are written, and weights are laid out as the loops
 //! read them.
 //!
-//! If an entry changes states, as a training step does, all states that the printed entries read or change are
+//! If an entry changes states, as a training step does, all states that the emitted entries read or change are
 //! members of a struct, `digits_state`. The caller holds it and `digits_begin` fills it. A call that returns an error
 //! leaves it unchanged.
 //!

@@ -1,4 +1,4 @@
-//! Work that depends on weights alone is done once, when sources are printed.
+//! Work that depends on weights alone is done once, when sources are emitted.
 
 use crate::error::{Error, Result};
 use crate::print::number;

@@ -72,7 +72,7 @@ pub enum Weights {
     File,
 }
 
-/// The bytes of weights up to which [`Weights::Auto`] prints arrays.
+/// The bytes of weights up to which [`Weights::Auto`] emits arrays.
 const SMALL: usize = 1 << 20;
 
 /// C99 sources.
@@ -82,10 +82,10 @@ pub struct Sources {
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-/// Prints programs as C sources whose names begin with `name`.
+/// Emits programs as C sources whose names begin with `name`.
 ///
 /// # Errors
-/// If a part of them can't be printed, or their prepared work fails.
+/// If a part of them can't be emitted, or their prepared work fails.
 pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
     let name = identifier(name).to_ascii_lowercase();
     let made = |in_file: bool| -> Result<EmittedSteps> {
@@ -189,7 +189,7 @@ impl Drawn {
         Ok(drawn)
     }
 
-    /// Prints the key of numbers at offset `first` from the generator's position, and returns its name.
+    /// Emits the key of numbers at offset `first` from the generator's position, and returns its name.
     fn key(&mut self, first: i64, body: &mut Text) -> Result<String> {
         if self.array.is_empty() {
             return Err(Error::Damaged("a key without a generator".into()));
@@ -256,7 +256,7 @@ impl EmittedSteps {
         }
     }
 
-    /// Prints a program. Prepared work that depends on states becomes work of each call.
+    /// Emits a program. Prepared work that depends on states becomes work of each call.
     fn program(&mut self, p: &Program<'_>) -> Result<()> {
         let state = |i: &usize| matches!(p.inputs[*i], Input::State(..));
         match prepare_reads(p.plan).iter().any(state) {
@@ -350,7 +350,7 @@ impl EmittedSteps {
         ))
     }
 
-    /// Prints the function of an entry, and its declaration.
+    /// Emits the function of an entry, and its declaration.
     fn entry(&mut self, name: &str, params: &Params, (staged, peak): (usize, usize), body: Text) {
         let function = format!("{}_{}", self.printer.prefix, identifier(name));
         let large = function.to_ascii_uppercase();
@@ -493,7 +493,7 @@ impl EmittedSteps {
         (String::new(), format!("#include \"{name}_weights.h\"\n"))
     }
 
-    /// Prints the function that describes an error number.
+    /// Emits the function that describes an error number.
     fn errors(&self, name: &str) -> String {
         let mut errors = Text::default();
         errors.open(format!("const char *{name}_error(int number)"));

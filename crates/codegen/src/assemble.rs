@@ -183,12 +183,12 @@ impl Assembler<'_> {
 
     /// Makes the work of an anchor that writes its result itself.
     fn alone(&self, group: &Group, anchor: &Anchor) -> Result<Operands, LowerError> {
-        let (mut nodes, made) = self.operands(group, anchor)?;
+        let (mut nodes, materialised) = self.operands(group, anchor)?;
         let out = nodes.len() as u16;
         nodes.push(group.roots[0].0);
         let body = self.body(anchor, &nodes, out);
         let args = self.args(&nodes, |at| at == usize::from(out));
-        let mut work = self.work(body, args, made, &nodes);
+        let mut work = self.work(body, args, materialised, &nodes);
         let node = &self.flow.nodes[anchor.node];
         let once = self.readers(&nodes[..nodes.len() - 1], nodes[0]) == 1;
         if work.body.reads_first()
@@ -211,7 +211,13 @@ impl Assembler<'_> {
     }
 
     /// Makes work with no epilogue after its body.
-    fn work(&self, body: Body, args: Vec<Arg>, made: Vec<Materialised>, nodes: &[Nid]) -> Work {
+    fn work(
+        &self,
+        body: Body,
+        args: Vec<Arg>,
+        materialised: Vec<Materialised>,
+        nodes: &[Nid],
+    ) -> Work {
         let mut work = Work {
             body,
             before: [None, None],
@@ -219,12 +225,12 @@ impl Assembler<'_> {
             args,
             in_place: Vec::new(),
         };
-        for (side, emitted) in made {
+        for (side, emitted) in materialised {
             work.before[side] = Some(Box::new(self.before(emitted, nodes)));
             match &mut work.body {
                 Body::MatMul(m) => [&mut m.lhs, &mut m.rhs][side].arg = u16::MAX,
                 Body::Conv(c) => c.operands[side] = u16::MAX,
-                _ => unreachable!("only operands of products are made"),
+                _ => unreachable!("only operands of products are materialised"),
             }
         }
         work
@@ -269,22 +275,22 @@ impl Assembler<'_> {
         group: &Group,
         anchor: &Anchor,
     ) -> Result<(Vec<Nid>, Vec<Materialised>), LowerError> {
-        let mut made = Vec::with_capacity(group.before.len());
+        let mut materialised = Vec::with_capacity(group.before.len());
         for before in &group.before {
             let emitted = emit_prologue(self.flow, &before.group, anchor.node)?;
-            made.push((before.side, emitted));
+            materialised.push((before.side, emitted));
         }
-        let is_made = |i: &usize| made.iter().any(|m| m.0 == *i);
-        let plain = (0..anchor.operands.len()).filter(|i| !is_made(i));
+        let is_materialised = |i: &usize| materialised.iter().any(|m| m.0 == *i);
+        let plain = (0..anchor.operands.len()).filter(|i| !is_materialised(i));
         let held = plain.map(|i| anchor.operands[i].held);
-        let read = made.iter().flat_map(|(_, e)| buffers(&e.args));
+        let read = materialised.iter().flat_map(|(_, e)| buffers(&e.args));
         let mut nodes: Vec<Nid> = Vec::new();
         for n in held.chain(read) {
             if !nodes.contains(&n) {
                 nodes.push(n);
             }
         }
-        Ok((nodes, made))
+        Ok((nodes, materialised))
     }
 
     /// Returns the prologue of an operand, in terms of the arguments of the work.
@@ -302,14 +308,14 @@ impl Assembler<'_> {
             dtype: self.flow.nodes[*n].dtype,
             written: false,
         });
-        let whole = kernel.args.pop().expect("what is made comes last");
+        let whole = kernel.args.pop().expect("the result comes last");
         kernel.args = read.chain([whole]).collect();
         kernel
     }
 
     /// Makes the work of a group that Kernel IR describes fully, except for its anchor.
     fn fused(&self, group: &Group) -> Result<Operands, LowerError> {
-        let (operands, made) = match &group.anchor {
+        let (operands, materialised) = match &group.anchor {
             Some(anchor) => self.operands(group, anchor)?,
             None => Default::default(),
         };
@@ -332,7 +338,7 @@ impl Assembler<'_> {
         let work = Work {
             epilogue,
             in_place,
-            ..self.work(body, args, made, &nodes)
+            ..self.work(body, args, materialised, &nodes)
         };
         Ok((work, nodes, builder.sites))
     }

@@ -146,7 +146,7 @@ fn undecided(work: &Work) -> Kernel {
     let epilogue = work.epilogue.as_ref().map(|kernel| Epilogue {
         program: tile::print_epilogue(kernel),
     });
-    let [left, right] = work.made().map(|kernel| kernel.map(prologue));
+    let [left, right] = work.prologues().map(|kernel| kernel.map(prologue));
     match &work.body {
         Body::Fused(kernel) => Kernel::Tile(tile::print(kernel)),
         Body::MatMul(m) => Kernel::MatMul(MatMul {

@@ -138,7 +138,7 @@ impl Work {
     }
 
     /// Returns the prologues, one for each operand that may have one.
-    pub fn made(&self) -> [Option<&kir::Kernel>; 2] {
+    pub fn prologues(&self) -> [Option<&kir::Kernel>; 2] {
         self.before.each_ref().map(Option::as_deref)
     }
 
@@ -158,7 +158,7 @@ impl Work {
         named.map(|k| &k.name[..])
     }
 
-    /// True if the weights of a convolution, or the right matrix of a product, can be packed once for all runs.
+    /// True if the weights of a convolution, or B of a product, can be packed once for all runs.
     pub fn packs(&self) -> bool {
         let weights = match &self.body {
             Body::MatMul(m) => m.rhs.arg,

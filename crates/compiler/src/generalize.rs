@@ -5,7 +5,7 @@
 //! - else an affine function of one or two symbols, or a product of two;
 //! - else a symbol of its own.
 //!
-//! Ops infer their shapes on the way, so the dims that they compute (`n + 1` behind a `cat`, `b · l` behind a
+//! Ops infer their shapes on the way, so the dims that they compute (`n + 1` after a `cat`, `b · l` after a
 //! reshape) are known to later ops. The more examples there are, the fewer guesses are wrong.
 
 use crate::places::NodeMap;

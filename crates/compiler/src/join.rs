@@ -52,7 +52,7 @@ struct Groups {
     members: Vec<Vec<usize>>,
     /// The group of each launch.
     of: Vec<Option<usize>>,
-    /// For each group, the nearest groups before and behind it that are not empty.
+    /// For each group, the nearest groups before and after it that are not empty.
     before: Vec<Option<usize>>,
     after: Vec<Option<usize>>,
     last: Option<usize>,
@@ -63,7 +63,7 @@ struct Groups {
 enum JoinOrder {
     /// The groups before a group, or before the end.
     Before(Option<usize>),
-    /// The groups behind a group.
+    /// The groups after a group.
     After(usize),
 }
 
@@ -103,7 +103,7 @@ impl<'a> Joiner<'a> {
         }
     }
 
-    /// Groups launches that start together. The order keeps every launch behind those that it depends on.
+    /// Groups launches that start together. The order keeps every launch after those that it depends on.
     pub(crate) fn groups(&self, launches: &[usize]) -> Vec<Vec<usize>> {
         let mut groups = Groups::new(self.sequence.launches.len());
         for &l in launches {
@@ -123,7 +123,7 @@ impl<'a> Joiner<'a> {
         groups.members
     }
 
-    /// The nearest group that the launch can join and behind which no launch conflicts with it.
+    /// The nearest group that the launch can join and after which no launch conflicts with it.
     fn host(&self, groups: &Groups, l: usize, way: JoinOrder) -> Option<usize> {
         if !self.joins(l) {
             return None;
@@ -152,7 +152,7 @@ impl<'a> Joiner<'a> {
         touching.chain(writing).copied().filter(move |o| *o != l)
     }
 
-    /// For each launch of a group of small launches alone, the group before or behind that it starts with instead;
+    /// For each launch of a group of small launches alone, the group before or after that it starts with instead;
     /// `None` if one of them has no such group.
     fn other_hosts(&self, groups: &Groups, g: usize) -> Option<Vec<usize>> {
         let group = &groups.members[g];

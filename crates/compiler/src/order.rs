@@ -1,4 +1,4 @@
-//! The order of launches: once in *prepare*, in every run, or behind everything that can fail.
+//! The order of launches: once in *prepare*, in every run, or after everything that can fail.
 
 use crate::guard::Guards;
 use crate::join::{Joiner, can_join};
@@ -12,7 +12,7 @@ use kiln_plan::Kernel;
 pub(crate) struct Order {
     pub prepare: Vec<usize>,
     pub run: Vec<usize>,
-    /// The launches that were moved behind the others to write into donated inputs.
+    /// The launches that were moved after the others to write into donated inputs.
     pub commit: Vec<usize>,
     /// The first step of `run` and `commit` that may write into a donated input.
     pub commit_from: usize,
@@ -154,7 +154,7 @@ impl<'a> Donation<'a> {
         !can_fail(launch) && written(launch).all(|b| self.uses.readers[ix(b)].is_empty())
     }
 
-    /// A launch may stay if nothing behind it can fail or read the input.
+    /// A launch may stay if nothing after it can fail or read the input.
     fn stays(&self, l: usize, input: usize) -> bool {
         self.turn[l].is_some_and(|at| {
             at >= self.safe
@@ -186,8 +186,8 @@ impl<'a> Donation<'a> {
     }
 
     /// Moves launches, each with the buffers that it writes over. Small ones move to the end, where they start
-    /// together. The others would hold more memory than that is worth: they move behind the last reader of their
-    /// buffers or to `safe`, behind which nothing can fail, whichever is later.
+    /// together. The others would hold more memory than that is worth: they move after the last reader of their
+    /// buffers or to `safe`, after which nothing can fail, whichever is later.
     fn commit(&self, order: &mut Order, over: &HashMap<usize, Vec<usize>>, staying: bool) {
         let is_moved = |l: usize| over.contains_key(&l);
         let waits = |l: &Launch| matches!(*l.kernel, Kernel::Tile(_)) && can_join(self.sequence, l);
@@ -195,7 +195,7 @@ impl<'a> Donation<'a> {
         let from = order.run[..self.safe].iter().filter(|l| !is_moved(**l));
         let from = from.count();
         let mut run: Vec<usize> = Vec::with_capacity(order.run.len());
-        // For each step of the run, the launches that run behind it, once their buffers are read no more.
+        // For each step of the run, the launches that run after it, once their buffers are read no more.
         let mut behind: Vec<Vec<usize>> = vec![Vec::new(); order.run.len()];
         for (at, l) in order.run.iter().enumerate() {
             match over.get(l) {

@@ -102,7 +102,7 @@ pub fn compile_with(
         Some(budget) => recompute::within(lowered, budget, &lowering, locs)?,
         None => (lowered, Vec::new()),
     };
-    // Do not change measures that keep memory small.
+    // The tuner must not undo what keeps memory small.
     let may_change = options.fuse && limited.is_none() && options.memory_budget.is_none();
     let tuned = tune::tune(
         lowered,

@@ -1,8 +1,8 @@
 //! The memory plan: from launches over named buffers to a [`Plan`].
 //!
 //! Launches that depend on parameters alone become *prepare* steps. Outputs that are assigned to an input may take
-//! over its memory (donation). Their launches move to the end of the run, behind everything that can fail or still
-//! reads the input; they stay where they are if they are behind it already. A temporary that dies where another of
+//! over its memory (donation). Their launches move to the end of the run, after everything that can fail or still
+//! reads the input; they stay where they are if they are after it already. A temporary that dies where another of
 //! the same size is written element by element is overwritten in place. Updates that a flag skips get it as their
 //! guard ([`Guards`]). Offsets are left to [`kiln_plan::memory::solve`], which runs when sizes are known.
 

@@ -2,7 +2,7 @@
 //!
 //! A value that is read soon and then not for a long time holds memory in between: for example an activation of a
 //! forward pass, until the backward pass. Its later readers can read a copy of it that is computed shortly before,
-//! from values that are in memory then. The copy stands behind a [barrier](kiln_ir::ops::Barrier) of its operands and
+//! from values that are in memory then. The copy comes after a [barrier](kiln_ir::ops::Barrier) of its operands and
 //! of a value that is computed late, so that it is not computed early.
 //!
 //! The values are chosen on a model of the plan ([`model`]), which weighs bytes and steps against operations. The

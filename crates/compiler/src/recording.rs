@@ -51,7 +51,7 @@ pub struct Found {
 pub struct Fit {
     /// The plan.
     pub found: Arc<Found>,
-    /// Sizes that no input has. Each is passed behind the numbers as an input of dtype u8 and shape `[0, size]`.
+    /// Sizes that no input has. Each is passed after the numbers as an input of dtype u8 and shape `[0, size]`.
     pub extents: Vec<i64>,
     /// The reason why the plan was compiled, if it was compiled now.
     pub compiled: Option<Reason>,

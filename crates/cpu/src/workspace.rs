@@ -1,4 +1,4 @@
-//! The memory that kernels take beside their arguments.
+//! The memory that kernels take besides their arguments.
 
 use crate::kernels::conv::Conv;
 use crate::kernels::matmul::MatMul;
@@ -49,7 +49,7 @@ fn alone(kernel: &Kernel, values: &[i64]) -> Result<Option<Alone>> {
     })
 }
 
-/// Returns the number of bytes that a matrix product or convolution takes beside its arguments, by its algorithm, on
+/// Returns the number of bytes that a matrix product or convolution takes besides its arguments, by its algorithm, on
 /// `threads` threads, with these values of symbols. It counts copies of operands and intermediate results. It does not
 /// count memory that an epilogue keeps hot, or the few hundred kilobytes that a thread copies parts of matrices into.
 /// Returns `None` for other kernels.

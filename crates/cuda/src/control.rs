@@ -1,4 +1,4 @@
-//! Kernels of the engine itself, which loops, branches and guards need beside their bodies.
+//! Kernels of the engine itself, which loops, branches and guards need besides their bodies.
 
 use super::launch::{GRID, Launch};
 use super::loader::Loader;

@@ -43,7 +43,7 @@ impl Compiled {
     }
 }
 
-/// The number in front of `unit`; 0 if the line has none.
+/// The number before `unit`; 0 if the line has none.
 fn before(line: &str, unit: &str) -> u32 {
     let Some(at) = line.find(unit) else {
         return 0;

@@ -69,7 +69,7 @@ impl Progress {
         self.0.set_description(what.into());
     }
 
-    /// Shows metrics by name, behind the rate: numbers with four significant digits, anything else as it prints.
+    /// Shows metrics by name, after the rate: numbers with four significant digits, anything else as it prints.
     pub fn set_postfix<N: Display, M: Metric>(&self, metrics: impl IntoIterator<Item = (N, M)>) {
         if self.is_hidden() {
             return;
@@ -86,7 +86,7 @@ impl Progress {
         self.0.set_message(text.into());
     }
 
-    /// Shows a text in front of the metrics, which is computed whenever the line is drawn.
+    /// Shows a text before the metrics, which is computed whenever the line is drawn.
     pub fn live(&self, text: impl Fn() -> String + Send + Sync + 'static) {
         self.0.live(text);
     }

@@ -220,7 +220,7 @@ struct Metered<R> {
 
 impl<R: Read> Read for Metered<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        /// Bytes of a character, in a buffer and in its row; of a field, and of a row, beside their text.
+        /// Bytes of a character, in a buffer and in its row; of a field, and of a row, besides their text.
         const BYTES: [u64; 3] = [2, 16, 200];
         let len = self.reader.read(to)?;
         let count = |wanted: u8| to[..len].iter().filter(|c| **c == wanted).count() as u64;

@@ -20,7 +20,7 @@ impl Fault {
         }
     }
 
-    /// Puts the name of a part in front of the message.
+    /// Puts the name of a part before the message.
     pub(crate) fn within(mut self, part: impl Display) -> Fault {
         self.message = format!("{part}: {}", self.message);
         self

@@ -17,7 +17,7 @@ pub type Metadata = Option<HashMap<String, String>>;
 
 impl StateDict {
     /// Writes a safetensors file. A reader sees the old file or the whole new one, never a part: the
-    /// file is written beside its place and moved there once it is on the disk.
+    /// file is written next to its destination and moved there once it is on the disk.
     ///
     /// # Errors
     /// If a value can't be computed or the file can't be written.
@@ -70,7 +70,7 @@ fn write(state: &StateDict, metadata: Metadata, path: &Path) -> Result<(), Fault
     })
 }
 
-/// The bytes in front of the values: the header's length and the header, padded so that the values are aligned.
+/// The bytes before the values: the header's length and the header, padded so that the values are aligned.
 fn header(tensors: &[(&str, &Tensor)], metadata: Metadata) -> Result<Vec<u8>, Fault> {
     let mut infos = Vec::with_capacity(tensors.len());
     let mut end = 0;
@@ -118,7 +118,7 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     let infos = names
         .iter()
         .filter_map(|name| Some((name.clone(), header.info(name)?.clone())));
-    // The constructor checks that tensors lie side by side and have the sizes that their shapes need.
+    // The constructor checks that tensors are contiguous and have the sizes that their shapes need.
     let header = Header::new(header.metadata().clone(), infos.collect());
     let header = header.map_err(|e| damaged(e.to_string()))?;
     if header.data_len() as u64 != values {

@@ -280,7 +280,7 @@ pub trait Builder {
         self.slice_axis(v, axis, SliceAxis { start, len, step })
     }
 
-    /// Pads one axis with zeros (false) in front and behind; itself where there are none.
+    /// Pads one axis with zeros (false) before and after; itself where there are none.
     ///
     /// # Errors
     /// If a pad is negative.

@@ -1,4 +1,4 @@
-//! The constraints of a program on the values of its symbols, beside that each is at least 2.
+//! The constraints of a program on the values of its symbols, besides that each is at least 2.
 //!
 //! Inference refuses programs that are wrong for all values of symbols. Programs that are wrong for some values, such
 //! as those with a window larger than its axis, are found when symbols have values: each number here must then not be

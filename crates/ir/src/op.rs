@@ -54,7 +54,7 @@ pub enum Cost {
     Generated,
     /// Little compared with reading the operands.
     Little,
-    /// More.
+    /// As much as reading the operands, or more.
     Work,
 }
 
@@ -69,7 +69,7 @@ pub trait OpDef: Clone + PartialEq {
     /// The facts of its outputs, or the reason that it does not apply. The number of operands is already checked.
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError>;
 
-    /// Numbers that must not be negative, beside the sizes of its outputs. Symbols decide them, so
+    /// Numbers that must not be negative, besides the sizes of its outputs. Symbols decide them, so
     /// [`infer`](OpDef::infer) can't check them. Known numbers may be among them.
     fn needs(&self, _inputs: &[&Fact]) -> Vec<Dim> {
         Vec::new()
@@ -149,7 +149,7 @@ macro_rules! ops {
                 Ok(facts)
             }
 
-            /// Numbers that must not be negative, beside the sizes of its outputs, and that symbols decide.
+            /// Numbers that must not be negative, besides the sizes of its outputs, and that symbols decide.
             pub fn needs(&self, inputs: &[&Fact]) -> Vec<Dim> {
                 match self { $(Op::$name(op) => op.needs(inputs)),* }
             }

@@ -5,7 +5,7 @@ use crate::bound::{Bound, BoundAccess, BoundDynamic};
 use crate::check;
 use crate::error::{Result, damaged};
 use kiln_base::Scalar;
-use kiln_plan::tile::{Access, Inst, Schedule, TileProgram, Turn};
+use kiln_plan::tile::{Access, Inst, Schedule, SerialPoints, TileProgram};
 
 /// Checks `program` and gives its symbols values. `lens` are the argument buffers' lengths.
 ///
@@ -138,7 +138,7 @@ fn check_ranges(
                     strides: a.address.strides[..axes.len()].to_vec(),
                 };
                 let mut points = full.clone();
-                if stage.turn != Turn::Every {
+                if stage.serial_points != SerialPoints::Every {
                     points[axes.len() - usize::from(program.serial)..axes.len()].fill(1);
                 }
                 let whole = a.address.is_injective(&points);
@@ -179,7 +179,7 @@ fn covers(
                     let a = &accesses[*access as usize];
                     let serial = axes.len() - usize::from(program.serial)..axes.len();
                     let moves = a.address.strides[serial].iter().any(|s| *s != 0);
-                    if stage.turn != Turn::Every && moves {
+                    if stage.serial_points != SerialPoints::Every && moves {
                         continue;
                     }
                     let range = a.address.range_without_gaps(&points);

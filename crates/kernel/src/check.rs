@@ -3,7 +3,7 @@
 use crate::error::{Result, damaged};
 use kiln_base::Compute;
 use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
-use kiln_plan::tile::{Inst, Reg, Schedule, Stage, TileProgram, Turn};
+use kiln_plan::tile::{Inst, Reg, Schedule, SerialPoints, Stage, TileProgram};
 
 struct Checker<'a> {
     program: &'a TileProgram,
@@ -11,7 +11,7 @@ struct Checker<'a> {
     written: Vec<When>,
     kept: Vec<When>,
     /// The points at which the current stage runs.
-    turn: Turn,
+    serial_points: SerialPoints,
     /// Accumulators of the current stage, readable after it.
     pending: Vec<Reg>,
 }
@@ -31,7 +31,7 @@ pub fn types(program: &TileProgram) -> Result<()> {
         program,
         written: vec![When::Never; program.registers.len()],
         kept: vec![When::Never; program.slots.len()],
-        turn: Turn::Every,
+        serial_points: SerialPoints::Every,
         pending: vec![],
     };
     let serial = usize::from(program.serial);
@@ -48,9 +48,9 @@ pub fn types(program: &TileProgram) -> Result<()> {
     let constants: Vec<Reg> = program.constants.iter().map(|(r, _)| *r).collect();
     for stage in &program.stages {
         // Without points that run in order, each point is the first and the last.
-        c.turn = match stage.turn {
-            Turn::Last if serial == 0 => Turn::Every,
-            turn => turn,
+        c.serial_points = match stage.serial_points {
+            SerialPoints::Last if serial == 0 => SerialPoints::Every,
+            points => points,
         };
         for inst in &stage.code {
             c.inst(stage, inst, &constants)
@@ -73,15 +73,15 @@ fn detail(e: crate::error::Error) -> String {
 impl Checker<'_> {
     /// Returns the points from which on something that this stage writes holds a value.
     fn now(&self, before: When) -> When {
-        match self.turn {
-            Turn::Last => before.max(When::AtLast),
+        match self.serial_points {
+            SerialPoints::Last => before.max(When::AtLast),
             _ => When::Always,
         }
     }
 
     /// True if this stage finds a value in something.
     fn holds(&self, since: When) -> bool {
-        since == When::Always || since == When::AtLast && self.turn == Turn::Last
+        since == When::Always || since == When::AtLast && self.serial_points == SerialPoints::Last
     }
 
     fn ty(&self, reg: Reg) -> Result<Compute> {

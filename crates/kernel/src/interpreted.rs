@@ -55,7 +55,7 @@ impl Drop for Declared {
     }
 }
 
-/// Declares the memory that code may access until the result is dropped, beside the memory [`given`] meanwhile.
+/// Declares the memory that code may access until the result is dropped, besides the memory [declared](declare_memory) meanwhile.
 pub fn declare(memory: impl Iterator<Item = Region>) -> Declared {
     let swap = |i: &mut Interpreter| std::mem::replace(&mut i.memory, memory.collect());
     Declared(INTERPRETER.with_borrow_mut(|i| i.as_mut().map(swap).unwrap_or_default()))

@@ -117,8 +117,8 @@ pub fn empty_cache() {
     drop(blocks);
 }
 
-/// Returns the size of the machine's memory in bytes, or of the container's, where known. The system would promise more,
-/// and end the process when it can't keep the promise.
+/// Returns the size of the machine's or container's memory in bytes, where known. The system overcommits: it would grant
+/// more, and kill the process once that is used.
 fn machine_memory() -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -203,9 +203,9 @@ fn obtain(bytes: usize) -> Result<AlignedBlock> {
     Ok(block)
 }
 
-/// The size below which requests are also served by free blocks of up to twice their class. Threads copy parts of
-/// matrices of many sizes, one after the other; they then hold blocks for the larger sizes, not one per size. The bytes
-/// in use count as requested.
+/// The size below which free blocks of up to twice a request's class serve it too. Threads copy parts of matrices of
+/// many sizes, one after the other; they then hold blocks of the larger sizes, not one block per size. The statistics
+/// count the bytes that were requested.
 const SHARED: usize = 2 << 20;
 
 impl Cache {

@@ -150,13 +150,13 @@ pub fn trace<T>(
 /// Values that bodies take from outside.
 #[derive(Default)]
 pub struct Captured {
-    /// The values, in the order of the inputs behind a body's own.
+    /// The values, in the order of the inputs after a body's own.
     pub values: Vec<Handle>,
     known: HashMap<Key, usize>,
 }
 
 impl Traced {
-    /// The graph of the outputs. The inputs behind the function's own are those captured so far, and further ones;
+    /// The graph of the outputs. The inputs after the function's own are those captured so far, and further ones;
     /// see [`Captured::complete`].
     pub fn graph<H: AsRef<Handle>>(
         &mut self,

@@ -59,7 +59,7 @@ pub struct Node {
     pub handles: AtomicUsize,
     /// The number of recorded derivatives that may need a value.
     pub saved: AtomicUsize,
-    /// True if the caller was already told that its values can't be computed.
+    /// True if a caller has had the error of its values.
     pub reported: AtomicBool,
     state: Mutex<NodeState>,
 }

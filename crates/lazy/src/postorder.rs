@@ -29,7 +29,7 @@ impl Key {
     }
 }
 
-/// Visits everything behind an item and then the item: operands before users, the first operand first. It does not
+/// Visits everything that an item depends on, then the item: operands before users, the first operand first. It does not
 /// recurse, since programs can be millions of operations deep.
 ///
 /// `visit` gets an item, and a list to which it adds the items that must be visited before it. If it returns true, it

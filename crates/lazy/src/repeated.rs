@@ -1,4 +1,4 @@
-//! Records a function once, and calls it for many operands of the same kinds.
+//! Functions that are recorded once and called for many operands of the same facts.
 
 use crate::body::{self, Captured, trace};
 use crate::grad::is_grad_enabled;
@@ -14,7 +14,7 @@ use std::hash::BuildHasher;
 use std::panic::Location;
 use std::sync::{Arc, LazyLock};
 
-/// The recordings of a function, by the kinds of its operands; `None` where a call can't be one operation.
+/// The recordings of a function, by the facts and devices of its operands. `None`: a call can't be one operation.
 #[derive(Default)]
 pub struct Repeated {
     known: HashMap<Kinds, Option<RecordedBody>>,
@@ -30,20 +30,20 @@ struct RecordedBody {
 }
 
 impl Repeated {
-    /// The results of `f` for these operands. It must only record operations on them and on numbers that never
-    /// change, and the same ones for operands of the same kinds.
+    /// Returns the results of `f` for these operands. It must only record operations on them and on constants, and the
+    /// same ones for operands of the same kinds.
     pub fn call<T: AsRef<Handle> + From<Handle>>(
         &mut self,
         operands: &[T],
         loc: &'static Location<'static>,
         f: impl Fn(&[T]) -> Vec<T>,
     ) -> Vec<T> {
-        let as_it_is = scope::is_recording()
+        let bypass = scope::is_recording()
             || body::is_tracing()
             || is_grad_enabled()
             || is_anomaly_enabled()
             || operands.iter().any(|t| t.as_ref().error().is_some());
-        if as_it_is {
+        if bypass {
             return f(operands);
         }
         let kind = |t: &T| (t.as_ref().fact().clone(), t.as_ref().node.device);
@@ -78,8 +78,8 @@ impl RecordedBody {
             f(&given.iter().cloned().map(T::from).collect::<Vec<_>>())
         });
         let nodes = || results.iter().map(|t| &t.as_ref().node);
-        let fine = |n: &Arc<Node>| n.error.is_none() && n.device == kinds[0].1;
-        if kinds.is_empty() || results.is_empty() || !nodes().all(fine) {
+        let is_valid = |n: &Arc<Node>| n.error.is_none() && n.device == kinds[0].1;
+        if kinds.is_empty() || results.is_empty() || !nodes().all(is_valid) {
             return None;
         }
         let mut captured = Captured::default();

@@ -28,7 +28,7 @@ options! {
 }
 
 options! {
-    /// The arguments of an attention call beside its tensors.
+    /// The arguments of an attention call besides its tensors.
     AttentionMasks () {
         /// True if query i sees keys 0 to i only (default no).
         is_causal: bool = false,

@@ -269,7 +269,7 @@ fn xavier(var: &Var, called: &str, gain: f64) -> Result<f64> {
     Ok(gain * (2.0 / (fan_in + fan_out).max(1.0)).sqrt())
 }
 
-/// [`kaiming_uniform_with_`] of PyTorch's defaults: `± √(6 / fan_in)`, for a rectifier behind the layer.
+/// [`kaiming_uniform_with_`] of PyTorch's defaults: `± √(6 / fan_in)`, for a rectifier after the layer.
 ///
 /// # Errors
 /// As [`xavier_uniform_`].
@@ -288,7 +288,7 @@ pub fn kaiming_uniform_with_(var: &Var, mode: FanMode, nonlinearity: Nonlinearit
     uniform_(var, -bound, bound)
 }
 
-/// [`kaiming_normal_with_`] of PyTorch's defaults: the deviation `√(2 / fan_in)`, for a rectifier behind the layer.
+/// [`kaiming_normal_with_`] of PyTorch's defaults: the deviation `√(2 / fan_in)`, for a rectifier after the layer.
 ///
 /// # Errors
 /// As [`xavier_uniform_`].

@@ -4,7 +4,7 @@
 //! constructor. [`Forward`] defines its computation, and [`Forward::call`] calls it. A layer's constructor takes the
 //! arguments that have no default in PyTorch: `Linear::new(64, 10)?`. PyTorch's keyword arguments are a struct:
 //! `Conv2d::new(3, 16, Kernel::new(3).padding(1).bias(false))?`, or `LayerNorm::with(64, Norm::new().eps(1e-6))?`
-//! beside required arguments. New parameters hold PyTorch's initial distributions.
+//! besides required arguments. New parameters hold PyTorch's initial distributions.
 
 extern crate self as kiln_nn;
 

@@ -13,7 +13,7 @@ options! {
         eps: Option<f64> = None,
         /// True if there are weight and bias (default yes): PyTorch's `elementwise_affine`, or `affine`.
         affine: bool = true,
-        /// True if there is a bias beside a weight (default yes). An RMS norm has none.
+        /// True if there is a bias besides a weight (default yes). An RMS norm has none.
         bias: bool = true,
     }
 }

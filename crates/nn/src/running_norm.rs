@@ -21,7 +21,7 @@ options! {
         affine: bool = true,
         /// True if there are running statistics (default yes).
         track_running_stats: bool = true,
-        /// True if there is a bias beside a weight (default yes).
+        /// True if there is a bias besides a weight (default yes).
         bias: bool = true,
     }
 }
@@ -37,7 +37,7 @@ options! {
         affine: bool = false,
         /// True if there are running statistics (default no).
         track_running_stats: bool = false,
-        /// True if there is a bias beside a weight (default yes).
+        /// True if there is a bias besides a weight (default yes).
         bias: bool = true,
     }
 }

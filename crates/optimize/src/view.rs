@@ -77,7 +77,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The axis of the result of a permutation, reshape or cast along which an axis of its operand lies whole.
+    /// The axis of the result of a permutation, reshape or cast that holds all of an axis of its operand.
     pub fn result_axis(&self, id: NodeId, axis: usize) -> Option<usize> {
         let node = self.node(id);
         match &node.op {

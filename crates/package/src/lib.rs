@@ -30,7 +30,7 @@
 //! - `entries/NAME/*.plan`: the compiled program ([`kiln_plan::Entry`]), one for sizes of 2 and more and one for each
 //!   symbol that is 1. Plans hold no machine code: kernels are descriptions that are checked when they are loaded.
 //!   Their code is emitted then, for the best instruction set of the processor, so one plan serves all processors. A
-//!   program that was tuned for one machine is stored beside the general one, and runs on that machine take it;
+//!   program that was tuned for one machine is stored next to the general one, and runs on that machine take it;
 //! - `entries/NAME/*.packed`: on request, weights as the kernels of one level read them ([`Contents::packed`]). If
 //!   level, program, schedules of kernels and weights are those that they were packed for, they are mapped instead of
 //!   being packed, so that processes share them; else weights are packed as if there were none;
@@ -58,7 +58,6 @@
 //!
 //! [`memory::set_limit`] limits the memory of runs, [`Entry::memory`] predicts it for one run, and [`set_threads`]
 //! sets the number of threads that share a run. Results do not depend on this number.
-
 //!
 //! # Size
 //!

@@ -18,7 +18,7 @@ pub enum Algorithm {
     Vector,
     /// A product of few rows, or a small one, in register tiles: nothing is packed.
     Small,
-    /// A product whose right matrix, which the whole batch shares, is packed into panels of columns: once, if it
+    /// A product whose B, which the whole batch shares, is packed into panels of columns: once, if it
     /// depends on parameters only.
     Packed,
     /// A convolution, or a gradient of one, as sums in register tiles, whose vectors run over channels.

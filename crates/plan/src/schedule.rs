@@ -1,7 +1,7 @@
 //! Schedules of contractions, as data.
 //!
 //! A matrix product, a convolution or a gradient of one sums `out[m, n] = Σ_k a[m, k] · b[k, n]`. The rows M are those
-//! of the left matrix, or positions of images; the columns N those of the right matrix, or channels. In the gradient
+//! of A, or positions of images; the columns N those of B, or channels. In the gradient
 //! of a convolution's weights M are taps of input channels and K are positions.
 
 mod gpu;
@@ -36,8 +36,8 @@ pub struct Cpu {
 /// The rows, and words of a row, of a register of AMX.
 pub const TILE: u32 = 16;
 
-/// The most vectors of columns of a tile of AMX. Four registers hold accumulators. So four products are in flight at a
-/// time, and right operands are read less often than they are multiplied.
+/// The most vectors of columns of a tile of AMX. Four registers hold accumulators, so four products are in flight, and
+/// each load of B is multiplied more than once.
 pub const TILE_VECTORS: i64 = 4;
 
 /// The vectors of columns of a register tile, unless a schedule sets them.
@@ -57,7 +57,7 @@ pub fn lanes(level: Features, dtype: DType) -> u16 {
 }
 
 /// Returns the most rows of a register tile of `vectors` vectors, or 0 if there are no registers for one. The registers
-/// hold the accumulators, a vector of each column and a term of the left operand. They also hold a product that is
+/// hold the accumulators, a vector of each column and a term of A. They also hold a product that is
 /// still to be added, the instruction's other values, and with VEX the mask of the last vector.
 #[inline]
 pub fn most_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
@@ -79,14 +79,14 @@ fn usual_vectors(by: Instruction) -> i64 {
     }
 }
 
-/// Returns the columns of a panel of a right operand with `columns` columns, unless a schedule sets them: whole
+/// Returns the columns of a panel of a B with `columns` columns, unless a schedule sets them: whole
 /// vectors.
 #[inline]
 pub fn panel_columns(level: Features, by: Instruction, columns: i64) -> i64 {
-    whole(level, by, columns, usual_vectors(by))
+    vector_columns(level, by, columns, usual_vectors(by))
 }
 
-fn whole(level: Features, by: Instruction, columns: i64, vectors: i64) -> i64 {
+fn vector_columns(level: Features, by: Instruction, columns: i64, vectors: i64) -> i64 {
     let lanes = i64::from(lanes(level, by.sums));
     let across = (columns.max(1) + lanes - 1) / lanes;
     vectors.min(across) * lanes
@@ -114,10 +114,10 @@ impl Cpu {
         }
     }
 
-    /// Returns the columns of a panel of the right operand, which has `columns` columns: whole vectors.
+    /// Returns the columns of a panel of B, which has `columns` columns: whole vectors.
     #[inline]
     pub fn panel_columns(&self, level: Features, by: Instruction, columns: i64) -> i64 {
-        whole(level, by, columns, self.vectors(by))
+        vector_columns(level, by, columns, self.vectors(by))
     }
 
     /// Returns the rows of a register tile; the registers hold at most `most`.

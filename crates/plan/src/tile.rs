@@ -122,7 +122,7 @@ pub struct Bound {
 
 /// A selection of points of the serial axes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Turn {
+pub enum SerialPoints {
     /// All of them.
     #[default]
     Every,
@@ -138,7 +138,7 @@ pub struct Stage {
     /// True if it runs for every point of `inner`.
     pub over_inner: bool,
     /// The points of the serial axes for which it runs.
-    pub turn: Turn,
+    pub serial_points: SerialPoints,
     /// The instructions, in order.
     pub code: Vec<Inst>,
 }

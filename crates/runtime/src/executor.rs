@@ -18,6 +18,7 @@ mod on_gpu;
 mod pack;
 mod packed;
 mod part;
+mod phases;
 mod prepare;
 mod profile;
 mod replay;
@@ -26,7 +27,6 @@ mod run;
 mod step;
 mod stored;
 mod trace;
-mod turns;
 mod unread;
 
 pub use executable::{Executable, Stats};

@@ -155,7 +155,7 @@ pub(crate) fn shown(names: &[Option<&str>]) -> String {
     }
 }
 
-/// Returns an error if a name stands at different places, counted from the right, of two operands.
+/// Returns an error if a name is at different positions, counted from the right, of two operands.
 pub(crate) fn aligned(a: &Tensor, b: &Tensor) -> Result<(), OpError> {
     let (Some(p), Some(q)) = (&a.names, &b.names) else {
         return Ok(());

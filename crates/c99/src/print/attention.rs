@@ -11,7 +11,7 @@ use kiln_plan::{Attention, Scores};
 /// The number of rows whose scores are computed together.
 const ROWS: i64 = 32;
 
-/// Prints attention of f32 or f64.
+/// Emits attention of f32 or f64.
 pub(super) fn print(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
     let p = &a.scores;
     if !matches!(p.dtype, DType::F32 | DType::F64) {
@@ -95,7 +95,7 @@ pub(super) fn print(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
     Ok(())
 }
 
-/// Prints the scaling, masking and softmax of the scores of a block's rows.
+/// Emits the scaling, masking and softmax of the scores of a block's rows.
 fn weighed(body: &mut Text, p: &Scores, scores: &str, keys: i64, mask: Option<&(Operand, DType)>) {
     let (ty, name) = (memory(p.dtype), p.dtype.name());
     body.open("for (kiln_int r = 0; r < m; ++r)");

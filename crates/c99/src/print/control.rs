@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use kiln_plan::memory::ALIGN;
 use kiln_plan::{Described, If, Loop, Plan};
 
-/// A loop or branch that is being printed: its name, its arguments, and the error numbers of its sites.
+/// A loop or branch that is being emitted: its name, its arguments, and the error numbers of its sites.
 pub(super) struct Bodies<'a> {
     pub name: String,
     /// The memory of each argument: a constant tensor, or an array of this name.
@@ -23,7 +23,7 @@ impl Bodies<'_> {
         printer.expression(&self.args[usize::from(at)])
     }
 
-    /// Prints the function around a body.
+    /// Emits the function around a body.
     fn finish(
         self,
         kernel: &dyn Described,
@@ -89,7 +89,7 @@ fn elements(shape: &[kiln_base::Dim], values: &[i64]) -> Result<i64> {
     Ok(super::numbers::numbers(shape, values)?.iter().product())
 }
 
-/// Prints a loop.
+/// Emits a loop.
 pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<EmittedKernel> {
     let plan = &*l.body;
     let trips = super::numbers::number(&l.trips, of.values)?;
@@ -166,7 +166,7 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Em
     of.finish(l, text, scratch, printer)
 }
 
-/// Prints a branch.
+/// Emits a branch.
 pub(super) fn branch(printer: &mut Printer, b: &If, of: Bodies<'_>) -> Result<EmittedKernel> {
     let mut text = Text::default();
     let condition = of.arg(b.condition, printer)?;

@@ -101,7 +101,7 @@ impl Sizes {
     }
 }
 
-/// Prints a convolution.
+/// Emits a convolution.
 pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     if c.role == ConvRole::Result && c.sums().is_int() {
         return super::integers::conv(k, c);
@@ -162,7 +162,7 @@ pub(super) fn viewed(k: &mut Emitter<'_>, at: u16, dtype: DType, view: View) -> 
     Ok(copy)
 }
 
-/// Prints the copy of image `n` of `x`, with channels last and with zeros around it.
+/// Emits the copy of image `n` of `x`, with channels last and with zeros around it.
 pub(super) fn copied(k: &mut Emitter<'_>, s: &Sizes, last: bool, to: &str, x: &str) {
     let [_, h, w] = s.padded();
     let channels = s.x_channels();
@@ -191,7 +191,7 @@ pub(super) fn copied(k: &mut Emitter<'_>, s: &Sizes, last: bool, to: &str, x: &s
     k.body.close_all(2);
 }
 
-/// Prints the transposition of image `n` of an array with channels first, with this number of channels and of
+/// Emits the transposition of image `n` of an array with channels first, with this number of channels and of
 /// positions, to channels last.
 pub(super) fn to_channels_last(
     k: &mut Emitter<'_>,
@@ -300,7 +300,7 @@ fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     Ok(())
 }
 
-/// Prints the output of a block of lines, whose first element is number `first` of the result.
+/// Emits the output of a block of lines, whose first element is number `first` of the result.
 fn written(k: &mut Emitter<'_>, s: &Sizes, results: &Results, first: &str) {
     let channels = s.y_channels();
     let [depth, height, width] = s.output;

@@ -7,7 +7,7 @@ use super::kernel::Emitter;
 use crate::error::Result;
 use kiln_plan::Conv;
 
-/// Prints the gradient of weights.
+/// Emits the gradient of weights.
 pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let (ty, name) = (memory(c.dtype()), c.dtype().name());
@@ -71,7 +71,7 @@ pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     Ok(())
 }
 
-/// Prints the products of all lines for each tap.
+/// Emits the products of all lines for each tap.
 fn each_tap(k: &mut Emitter<'_>, s: &Sizes, sums: &str, name: &str) {
     let [_, h, wide] = s.padded();
     let (from, to) = (s.groups * s.ins, s.groups * s.outs);

@@ -40,7 +40,7 @@ impl Results {
         })
     }
 
-    /// Prints the epilogue.
+    /// Emits the epilogue.
     fn finish(self, k: &mut Emitter<'_>) {
         if let Some(epilogue_code) = &self.epilogue_code {
             let call = epilogue_code.call(&self.array, "0", &self.len.to_string());
@@ -49,7 +49,7 @@ impl Results {
     }
 }
 
-/// Prints a product.
+/// Emits a product.
 pub(super) fn product(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     let batch = k.numbers(&p.batch)?;
     let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
@@ -88,7 +88,7 @@ pub(super) fn product(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     Ok(())
 }
 
-/// Prints a convolution.
+/// Emits a convolution.
 pub(super) fn conv(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let x = match &c.prologue {

@@ -30,7 +30,7 @@ impl View {
     }
 
     /// The position in the old array of each element of the new one.
-    pub fn places(&self) -> Vec<i64> {
+    pub fn positions(&self) -> Vec<i64> {
         let mut places = vec![self.offset];
         for (n, stride) in self.extents.iter().zip(&self.strides) {
             let each = places.iter();
@@ -55,13 +55,13 @@ pub(crate) struct Argument {
     used: bool,
 }
 
-/// A kernel that is being printed.
+/// A kernel that is being emitted.
 pub(crate) struct Emitter<'a> {
     pub name: String,
     pub values: &'a [i64],
     pub args: Vec<Argument>,
     pub sites: &'a [u32],
-    /// The functions that it calls, printed before it.
+    /// The functions that it calls, emitted before it.
     pub before: Text,
     pub body: Text,
     scratch: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Emitter<'a> {
     fails: bool,
 }
 
-/// A printed kernel, and the arguments to call it with.
+/// An emitted kernel, and the arguments to call it with.
 pub(crate) struct EmittedKernel {
     pub function: Function,
     /// For each array parameter of the function, the argument and its layout.
@@ -77,7 +77,7 @@ pub(crate) struct EmittedKernel {
 }
 
 impl<'a> Emitter<'a> {
-    /// The printing of a kernel with these names of arguments; `fixed` marks the constant ones.
+    /// The emission of a kernel with these names of arguments; `fixed` marks the constant ones.
     pub fn new(
         name: String,
         kernel: &Kernel,
@@ -209,7 +209,7 @@ impl<'a> Emitter<'a> {
         }))
     }
 
-    /// Prints the whole function after the functions that it calls.
+    /// Emits the whole function after the functions that it calls.
     pub fn finish(self, text: &mut Text) -> EmittedKernel {
         let mut args = Vec::new();
         let mut params: Vec<Param> = Vec::new();

@@ -10,7 +10,7 @@ use kiln_base::Compute;
 /// The number of points of a tile, for which results are kept from stage to stage.
 pub(super) const TILE: i64 = 128;
 
-/// Prints the loops and their bodies.
+/// Emits the loops and their bodies.
 pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let axes = &s.numbers.axes;
     let (last, run) = match axes.len() {
@@ -80,7 +80,7 @@ fn whole(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     outer.len() + 1
 }
 
-/// Prints the coordinates of point number `at` along each axis.
+/// Emits the coordinates of point number `at` along each axis.
 pub(super) fn coordinates(axes: &[i64], text: &mut Text) {
     let mut rest = "at".to_string();
     for (i, n) in axes.iter().enumerate().rev() {
@@ -111,7 +111,7 @@ fn range(axes: &[i64], tiled: bool, text: &mut Text) -> usize {
     1
 }
 
-/// Prints the body for one tile: stage by stage over its points.
+/// Emits the body for one tile: stage by stage over its points.
 fn tile(s: &Stages<'_>, mut at: super::stage::StageAddress, text: &mut Text) -> Result<()> {
     for r in &s.live_out {
         text.line(format!("{} r{}[{TILE}];", C99::ctype(s.ty(*r)?), r.0));

@@ -8,7 +8,7 @@ use kiln_base::DType;
 use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_plan::{ArgSort, Scan, Scatter};
 
-/// Prints a scan.
+/// Emits a scan.
 pub(super) fn scan(k: &mut Emitter<'_>, p: &Scan) -> Result<()> {
     let (outer, len, inner) = (k.number(&p.outer)?, k.number(&p.len)?, k.number(&p.inner)?);
     let (x, out) = (k.arg(p.x), k.arg(p.out));
@@ -38,7 +38,7 @@ pub(super) fn scan(k: &mut Emitter<'_>, p: &Scan) -> Result<()> {
     Ok(())
 }
 
-/// Prints a sort: a heap sort of indices. No two of them compare as equal, so that it is stable.
+/// Emits a sort: a heap sort of indices. No two of them compare as equal, so that it is stable.
 pub(super) fn sort(k: &mut Emitter<'_>, p: &ArgSort) -> Result<()> {
     let (lanes, len, kept) = (k.number(&p.lanes)?, k.number(&p.len)?, k.number(&p.kept)?);
     let (x, out) = (k.arg(p.x), k.arg(p.out));
@@ -111,7 +111,7 @@ pub(super) fn sort(k: &mut Emitter<'_>, p: &ArgSort) -> Result<()> {
     Ok(())
 }
 
-/// Prints a scatter.
+/// Emits a scatter.
 pub(super) fn scatter(k: &mut Emitter<'_>, p: &Scatter) -> Result<()> {
     let (shape, index_shape) = (k.numbers(&p.shape)?, k.numbers(&p.index_shape)?);
     let (x, index, src, out) = (

@@ -91,7 +91,7 @@ pub(super) fn each_matrix(k: &mut Emitter<'_>, batch: &[i64]) -> String {
     sum(0, terms.iter().map(|(s, n)| (*s, &n[..])))
 }
 
-/// Prints a product.
+/// Emits a product.
 pub(super) fn print(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     if p.is_half() {
         return Err(Error::kernel("matmul", "it multiplies halves"));
@@ -168,7 +168,7 @@ pub(super) fn print(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     Ok(())
 }
 
-/// Prints a block of C as dot products of contiguous operands.
+/// Emits a block of C as dot products of contiguous operands.
 fn dotted(
     k: &mut Emitter<'_>,
     (left, right): (&Operand, &Operand),
@@ -183,7 +183,7 @@ fn dotted(
     k.body.close();
 }
 
-/// Prints a block of C that accumulates blocks of rows of B.
+/// Emits a block of C that accumulates blocks of rows of B.
 fn summed(
     k: &mut Emitter<'_>,
     left: &Operand,

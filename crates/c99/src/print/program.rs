@@ -22,11 +22,11 @@ pub(crate) enum Memory {
     At(String),
 }
 
-/// The properties that a kernel is printed for: its plan and its number there, the names of its arguments, the marks
+/// The properties that a kernel is emitted for: its plan and its number there, the names of its arguments, the marks
 /// of the constant ones, and the error numbers of its sites.
 type Key = (usize, u32, Vec<String>, Vec<bool>, Vec<u32>);
 
-/// Prints the kernels of programs, each once.
+/// Emits the kernels of programs, each once.
 pub(crate) struct Printer {
     /// The prefix of names.
     pub prefix: String,
@@ -71,7 +71,7 @@ impl Printer {
         })
     }
 
-    /// Prints the calls of a plan's run and returns the bytes of the arena that they use. `known` are the buffers
+    /// Emits the calls of a plan's run and returns the bytes of the arena that they use. `known` are the buffers
     /// that are not temporaries, `sites` the error numbers of the plan's sites.
     pub fn frame(
         &mut self,
@@ -252,7 +252,7 @@ fn step_kernel(plan: &Plan, step: usize) -> usize {
     plan.run[step].kernel as usize
 }
 
-/// Prints a kernel that runs no other kernels.
+/// Emits a kernel that runs no other kernels.
 fn leaf(
     text: &mut Text,
     name: String,

@@ -6,12 +6,12 @@ use super::text::Text;
 use super::tile::{address, inner_number};
 use crate::error::Result;
 use kiln_base::Compute;
-use kiln_plan::tile::{Reg, Turn};
+use kiln_plan::tile::{Reg, SerialPoints};
 
 /// The number of partial results of a reduction, which compilers keep in a vector.
 pub(super) const PARTS: i64 = 16;
 
-/// Prints the loops and their bodies.
+/// Emits the loops and their bodies.
 pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let program = s.numbers.program;
     let axes = &s.numbers.axes;
@@ -40,10 +40,10 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
             let all: Vec<String> = serial.clone().map(of).collect();
             (!all.is_empty()).then(|| all.join(" && "))
         };
-        let when = match stage.turn {
-            Turn::Every => None,
-            Turn::First => turns(&|i| format!("i{i} == 0")),
-            Turn::Last => turns(&|i| format!("i{i} == {}", axes[i] - 1)),
+        let when = match stage.serial_points {
+            SerialPoints::Every => None,
+            SerialPoints::First => turns(&|i| format!("i{i} == 0")),
+            SerialPoints::Last => turns(&|i| format!("i{i} == {}", axes[i] - 1)),
         };
         match when {
             Some(when) => text.open(format!("if ({when})")),
@@ -59,7 +59,7 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// Prints a stage that runs along a row.
+/// Emits a stage that runs along a row.
 fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     let reductions = s.reductions(stage)?;
     let inner = &s.numbers.inner;

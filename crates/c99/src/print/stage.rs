@@ -26,7 +26,7 @@ pub(super) struct StageAddress {
     pub slot: String,
 }
 
-/// Prints stages of a program.
+/// Emits stages of a program.
 pub(super) struct Stages<'a> {
     pub numbers: &'a Numbers<'a>,
     /// The name of each argument.
@@ -95,7 +95,7 @@ impl<'a> Stages<'a> {
         self.sites.get(site as usize).copied().unwrap_or(0) + 1
     }
 
-    /// Prints the instructions of stage `at` at a point.
+    /// Emits the instructions of stage `at` at a point.
     pub fn point(&self, at: usize, address: &StageAddress, text: &mut Text) -> Result<()> {
         let stages = &self.numbers.program.stages;
         let counts = |s: &kiln_plan::tile::Stage| {

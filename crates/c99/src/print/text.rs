@@ -29,7 +29,7 @@ impl Text {
         ));
     }
 
-    /// Appends lines that were printed separately.
+    /// Appends lines that were emitted separately.
     pub fn block(&mut self, lines: &str) {
         lines.lines().for_each(|line| match line {
             "" => self.text.push('\n'),

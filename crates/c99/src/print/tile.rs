@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use kiln_base::Compute;
 use kiln_plan::tile::{Inst, TileProgram};
 
-/// A parameter of a printed function: an array.
+/// A parameter of an emitted function: an array.
 #[derive(Clone, Debug)]
 pub(crate) struct Param {
     pub name: String,
@@ -17,10 +17,10 @@ pub(crate) struct Param {
     pub text: String,
 }
 
-/// A printed function.
+/// An emitted function.
 pub(crate) struct Function {
     pub name: String,
-    /// The arrays that it takes, by their names when it was printed.
+    /// The arrays that it takes, by their names when it was emitted.
     pub params: Vec<Param>,
     /// True if it takes a pointer for error numbers.
     pub fails: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Function {
     pub scratch: usize,
 }
 
-/// A program, and the arguments to print it with.
+/// A program, and the arguments to emit it with.
 pub(crate) struct Called<'a> {
     pub name: String,
     pub program: &'a TileProgram,
@@ -60,7 +60,7 @@ impl Function {
     }
 }
 
-/// Prints a program: over all its points, or over the points `from..to` if an argument exists in part.
+/// Emits a program: over all its points, or over the points `from..to` if an argument exists in part.
 pub(crate) fn print(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let within = |e: Error| e.within(&called.program.name);
     emitted(called, text).map_err(within)

@@ -7,7 +7,7 @@ use super::kernel::{Emitter, View};
 use crate::error::Result;
 use kiln_plan::Conv;
 
-/// Prints a transposed convolution.
+/// Emits a transposed convolution.
 pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let ty = memory(c.dtype());
@@ -71,7 +71,7 @@ pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     Ok(())
 }
 
-/// Prints the products of all positions of a line by each tap.
+/// Emits the products of all positions of a line by each tap.
 fn each_tap(k: &mut Emitter<'_>, s: &Sizes, w: &str) {
     let name = s.dtype.name();
     let (from, to) = (s.groups * s.outs, s.groups * s.ins);

@@ -116,8 +116,8 @@ impl Tensor {
     fn laid(&self, view: &View) -> Result<Tensor> {
         let size = self.dtype.size();
         let mut bytes = Vec::with_capacity(self.bytes.len());
-        for address in view.places() {
-            let from = usize::try_from(address)
+        for position in view.positions() {
+            let from = usize::try_from(position)
                 .ok()
                 .and_then(|p| p.checked_mul(size));
             let element = from.and_then(|f| self.bytes.get(f..f + size));

@@ -22,11 +22,11 @@ const MOST_PRODUCTS: usize = 4;
 const MOST_ARGS: usize = 256;
 /// The most work of a kernel in one launch, in waves of the GPU's threads with the most registers per thread. A kernel
 /// with more keeps the GPU busy alone.
-const TURNS: i64 = 2;
+const MOST_WAVES: i64 = 2;
 
 /// True if a launch may share one with others: it is for a GPU, its size is known and small, and it can't fail.
 pub fn shares_a_launch(sequence: &Sequence, launch: &Launch) -> bool {
-    part(sequence, launch).is_some()
+    mergeable(sequence, launch).is_some()
 }
 
 /// True if launches that each [share one](shares_a_launch) can be merged: their blocks have equally many threads, and
@@ -35,7 +35,7 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
     let Machine::Gpu(gpu) = &sequence.machine else {
         return false;
     };
-    let parts = launches.iter().filter_map(|l| part(sequence, l));
+    let parts = launches.iter().filter_map(|l| mergeable(sequence, l));
     let parts: Vec<&CudaKernel> = parts.collect();
     let product = |k: &CudaKernel| k.text.shared_launch == SharedLaunch::Few;
     let products = parts.iter().filter(|k| product(k)).count();
@@ -55,7 +55,7 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
 pub fn side_by_side(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
     let launch = |group: &Vec<usize>| match group[..] {
         [one] => sequence.launches[one].clone(),
-        _ => together(sequence, group),
+        _ => merged(sequence, group),
     };
     Sequence {
         launches: groups.iter().map(launch).collect(),
@@ -63,8 +63,8 @@ pub fn side_by_side(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
     }
 }
 
-/// Returns the kernel of a launch if it may be a part of another.
-fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
+/// Returns the kernel of a launch that may be merged with others.
+fn mergeable<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
     let (Kernel::Cuda(kernel), Machine::Gpu(gpu)) = (&*launch.kernel, &sequence.machine) else {
         return None;
     };
@@ -74,18 +74,18 @@ fn part<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKernel> {
     let plain = kernel.sites == 0
         && kernel.shared == 0
         && kernel.text.shared_launch != SharedLaunch::Nothing;
-    let turn = i64::from(gpu.processors) * i64::from(gpu.resident());
-    let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= TURNS * turn;
+    let wave = i64::from(gpu.processors) * i64::from(gpu.resident());
+    let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= MOST_WAVES * wave;
     (row && known && plain && short()).then_some(kernel)
 }
 
 /// Merges the launches of a set into one.
-fn together(sequence: &Sequence, set: &[usize]) -> Launch {
+fn merged(sequence: &Sequence, set: &[usize]) -> Launch {
     let mut set = set.to_vec();
     // Equal kernels are one function.
-    set.sort_by_key(|l| part(sequence, &sequence.launches[*l]).map(|k| &k.entry));
+    set.sort_by_key(|l| mergeable(sequence, &sequence.launches[*l]).map(|k| &k.entry));
     let launches: Vec<&Launch> = set.iter().map(|l| &sequence.launches[*l]).collect();
-    let kernels = launches.iter().map(|l| part(sequence, l));
+    let kernels = launches.iter().map(|l| mergeable(sequence, l));
     let kernels: Option<Vec<_>> = kernels.collect();
     let kernel = parts::together(&kernels.expect("the set fits"));
     let args: Vec<BufId> = launches.iter().flat_map(|l| l.args.clone()).collect();

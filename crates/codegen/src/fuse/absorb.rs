@@ -126,7 +126,7 @@ fn hosts(
     }
     if !keeps_less(flow, group) {
         return Err(Some(
-            "what it is made of would stay in memory for longer, and is larger",
+            "its operands would stay in memory for longer, and are larger",
         ));
     }
     let flat = group.space.resolve(&flow.nodes[*v].address(map));
@@ -223,7 +223,7 @@ fn has_lines(flow: &Flow, product: &Group, side: usize, everywhere: bool) -> boo
     let strides = &anchor.operands[side].strides;
     let each = strides[..batch].iter().zip(&shape[..batch]);
     let each = each.into_iter().all(|(s, extent)| !s.is(0) || extent.is(1));
-    // If a product reduces its rows, each thread would compute the whole right matrix.
+    // If a product reduces its rows, each thread would compute all of B.
     let whole = side == 1 && !product.space.inner.is_empty();
     let narrow = flow.nodes[anchor.operands[side].held].dtype.size() < 4;
     let packed = side == 1 && narrow && !everywhere;

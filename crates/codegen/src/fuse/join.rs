@@ -122,7 +122,7 @@ impl Fuser<'_> {
         };
         if self.narrows_product(v) && !holds_product() {
             return Err(
-                "what it is made of is a product of more bits, which would be stored".into(),
+                "it is computed from a product of a wider dtype, which would be stored".into(),
             );
         }
         if u.maps.len() > 1 && cost as usize * u.maps.len() > 4 {
@@ -209,7 +209,7 @@ impl Fuser<'_> {
         let flat = self.flat(v, u.group, map);
         let uses = |a: &Ax| !flat.coefficient(*a).is(0);
         if !group.space.is_bijection(&flat, &self.flow.numel(v)) {
-            return Err("the group would run the reduction more than once for an element".into());
+            return Err("the group would run the reduction more than once per element".into());
         }
         let free: Vec<Ax> = group
             .space
@@ -294,10 +294,7 @@ impl Fuser<'_> {
         let limits = &self.limits.held_rows;
         let short = |most| columns.as_const().is_some_and(|n| n <= most);
         if !matches!(node.op, Op::MatMul) || !limits.longest.is_none_or(short) {
-            return Err(
-                "it is computed in blocks, none of which holds a whole row of what is reduced"
-                    .into(),
-            );
+            return Err("no block of it holds a whole row that is reduced".into());
         }
         if sorted.axes[rows..] != sorted.inner || numel(&sorted.extents(&sorted.inner)) != *columns
         {

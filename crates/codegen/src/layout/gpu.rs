@@ -24,7 +24,7 @@ const FIND: u64 = 24;
 const STEP: u64 = 4;
 /// The rows or columns that a block computes: an image is read once more for each such part.
 const BLOCK: u64 = 64;
-/// The highest count of loads, so that costs stay below those of the impossible.
+/// The largest number of loads that is counted: greater costs mean that a layout is impossible.
 const MOST: u64 = 1 << 38;
 /// The cost of starting a kernel, in multiply-adds.
 const START: u64 = 1 << 22;
@@ -60,7 +60,7 @@ pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
     [sum(0), sum(1) + gaps(cin, inputs) + gaps(cout, positions)].map(thousandths)
 }
 
-/// Returns the extra cost of a convolution with channels last if image number `operand` has channels first. The image
+/// Returns the extra cost of a convolution with channels last if image operand `operand` has channels first. The image
 /// is then read element by element; a depthwise convolution reads it through strides.
 pub(super) fn channels_first_read_cost(c: &Conv, operand: usize) -> u64 {
     if is_depthwise(c) {
@@ -81,8 +81,8 @@ pub(super) fn filters(elements: u64, bytes: usize) -> u64 {
     thousandths(START) + elements * strided(bytes)
 }
 
-/// Returns the number of reads of elements of an image, which is an operand, the instructions per read with channels
-/// last, and true if eight are copied at a time there.
+/// Returns the number of reads of elements of an image operand and, with channels last, the instructions per read and
+/// true if eight elements are copied at a time.
 fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     let (cin, cout) = (size(&c.in_channels), size(&c.out_channels));
     let (positions, taps) = (product(&c.output), product(&c.kernel));

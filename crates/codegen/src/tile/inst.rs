@@ -7,7 +7,7 @@ use crate::kir::{Expr, Kernel, Store, Val};
 use hashbrown::HashMap;
 use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType, Scalar};
-use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule, Stage, TileProgram, Turn};
+use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule, SerialPoints, Stage, TileProgram};
 
 /// The uses of values, counted over every instruction of every stage.
 struct Uses {
@@ -187,13 +187,13 @@ impl Printer<'_> {
                 self.free(Val(i as u32));
             }
         }
-        self.end(plan.over_inner, Turn::Every)
+        self.end(plan.over_inner, SerialPoints::Every)
     }
 
-    fn end(&mut self, over_inner: bool, turn: Turn) -> Stage {
+    fn end(&mut self, over_inner: bool, serial_points: SerialPoints) -> Stage {
         Stage {
             over_inner,
-            turn,
+            serial_points,
             code: std::mem::take(&mut self.code),
         }
     }
@@ -229,7 +229,7 @@ impl Printer<'_> {
             let src = self.constant(start, dtype.compute());
             self.code.push(Inst::Keep { slot, src });
         }
-        (!self.sums.is_empty()).then(|| self.end(true, Turn::First))
+        (!self.sums.is_empty()).then(|| self.end(true, SerialPoints::First))
     }
 
     /// Emits the addition of a point's value to an accumulator.
@@ -277,7 +277,7 @@ impl Printer<'_> {
             let src = self.converted(kept, dtype, to);
             self.code.push(Inst::Store { access, src });
         }
-        (!self.sums.is_empty()).then(|| self.end(true, Turn::Last))
+        (!self.sums.is_empty()).then(|| self.end(true, SerialPoints::Last))
     }
 
     /// Notes that one use of a value is done.

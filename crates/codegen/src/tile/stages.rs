@@ -1,4 +1,4 @@
-//! The stages of a kernel, and their consequences.
+//! The stages of a kernel, and the values that they recompute or keep.
 
 use crate::affine::estimate;
 use crate::kir::{Access, Expr, Kernel, Store, Val};
@@ -13,18 +13,18 @@ pub(crate) struct StagePlan {
     pub stores: Vec<Store>,
 }
 
-/// The source of a value in a stage.
+/// The definition of a value in a stage.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ValueSource {
-    /// By its definition; it is then kept in a slot, if one is named.
+    /// Computed by its expression, and stored to its slot, if it has one.
     Compute(Val),
-    /// From the slot.
+    /// Loaded from its slot.
     InSlot(Val),
 }
 
-/// The values that may be kept from one walk over the inner points for a later one.
+/// The values that may be stored to slots, for a later walk over the inner points.
 pub(crate) struct SlotPolicy {
-    /// For each value, true if it is worth keeping.
+    /// For each value, true if it is worth a slot.
     pub expensive: Vec<bool>,
     /// The most values to keep.
     pub most: u16,

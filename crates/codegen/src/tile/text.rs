@@ -1,7 +1,7 @@
 //! The text of a tile program.
 
 use kiln_base::Dim;
-use kiln_plan::tile::{Access, Inst, Reg, TileProgram, Turn};
+use kiln_plan::tile::{Access, Inst, Reg, SerialPoints, TileProgram};
 use std::fmt::Write;
 
 /// Returns a tile program as readable text, for `explain` and for tests.
@@ -40,10 +40,10 @@ pub fn tile_text(p: &TileProgram) -> String {
         } else {
             "once"
         };
-        let turn = match stage.turn {
-            Turn::Every => "",
-            Turn::First => ", first in order",
-            Turn::Last => ", last in order",
+        let turn = match stage.serial_points {
+            SerialPoints::Every => "",
+            SerialPoints::First => ", first in order",
+            SerialPoints::Last => ", last in order",
         };
         let _ = writeln!(out, "  {place}{turn}:");
         for inst in &stage.code {

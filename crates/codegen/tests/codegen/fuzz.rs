@@ -171,7 +171,7 @@ fn random_programs_cover_the_rules() {
         let program = lowered(&decomposed(&config().graph(seed)), &Options::default());
         for l in &program.sequence().launches {
             let work = &program.tasks[l.tasks[0]].work;
-            let made = work.made().iter().flatten().count();
+            let made = work.prologues().iter().flatten().count();
             let mut note = |name: &'static str, holds: bool| {
                 *seen.entry(name).or_insert(0) += holds as u32;
             };

@@ -375,7 +375,7 @@ fn with_operands(
     engine: Engine,
 ) -> Kernel {
     let mut with = (*launch.kernel).clone();
-    let prologues = launch.kernel.prologues().iter().zip(work.made());
+    let prologues = launch.kernel.prologues().iter().zip(work.prologues());
     for (side, (prologue, kernel)) in prologues.enumerate() {
         let (Some(prologue), Some(kernel)) = (prologue, kernel) else {
             assert!(prologue.is_none() && kernel.is_none());

@@ -385,7 +385,7 @@ fn what_makes_images() {
         let made: usize = p
             .tasks
             .iter()
-            .map(|t| t.work.made().iter().flatten().count())
+            .map(|t| t.work.prologues().iter().flatten().count())
             .sum();
         assert_eq!(made, 1, "{layout:?}\n{}", launches(&p));
     }

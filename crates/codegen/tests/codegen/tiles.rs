@@ -5,7 +5,7 @@ use crate::run::each_point;
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar, float_to_int, round_float, wrap_int};
 use kiln_ir::eval::Data;
-use kiln_plan::tile::{Access, Arg, Inst, Schedule, Stage, TileProgram, Turn};
+use kiln_plan::tile::{Access, Arg, Inst, Schedule, SerialPoints, Stage, TileProgram};
 
 /// The number of elements of a tile.
 const T: i64 = 5;
@@ -141,9 +141,9 @@ impl Machine<'_> {
             self.clear_slots(all.len() / T as usize + 1);
         }
         for stage in &self.p.stages {
-            match stage.turn {
-                Turn::First if !first => continue,
-                Turn::Last if !last => continue,
+            match stage.serial_points {
+                SerialPoints::First if !first => continue,
+                SerialPoints::Last if !last => continue,
                 _ => {}
             }
             self.begin(stage);

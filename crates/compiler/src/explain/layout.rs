@@ -1,6 +1,6 @@
 //! The positions of the nodes of a graph in a drawing: in layers by depth, operands above users.
 //!
-//! Within a layer, a node stands near the mean of its neighbours. A few sweeps down and up determine the positions
+//! Within a layer, a node is placed near the mean of its neighbours. A few sweeps down and up determine the positions
 //! (the barycentre method: Sugiyama, Tagawa and Toda, 1981).
 
 use kiln_ir::{Graph, Op, Role};
@@ -83,7 +83,7 @@ fn layers(graph: &Graph) -> (Vec<Vec<usize>>, Vec<bool>) {
         varies[id.index()] = node.inputs.iter().any(|v| varies[v.node.index()])
             || matches!(&node.op, Op::Input(i) if i.role == Role::Data);
     }
-    // Nodes that depend on no data stand where they are needed: whole columns of prepared parameters would make the
+    // Nodes that depend on no data are placed where they are needed: whole columns of prepared parameters would make the
     // first layers wide.
     let users = graph.users();
     for (id, _) in graph.iter().rev().filter(|(id, _)| !varies[id.index()]) {
@@ -108,7 +108,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// Neighbours in the order of their preferred positions, apart from each other. The nodes that depend on data stay in
-/// place as a whole, so that a chain is a straight line whatever parameters stand beside it.
+/// place as a whole, so that a chain is a straight line whatever parameters are next to it.
 fn spread(mut wanted: Vec<(usize, f64)>, widths: &[f64], varies: &[bool]) -> Vec<(usize, f64)> {
     wanted.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
     let mut right = f64::NEG_INFINITY;

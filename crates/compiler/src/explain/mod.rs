@@ -74,8 +74,8 @@ pub struct KernelInfo {
     pub fusion: Option<Arc<Choice>>,
     /// Its position among the steps of its part of the plan.
     pub step: usize,
-    /// Its schedule for the CPU's level, where all sizes are known: the sums that registers hold, loops that are
-    /// printed as machine code or interpreted.
+    /// Its schedule for the CPU's level, where all sizes are known: its register tile, and the loops that are
+    /// emitted as machine code or interpreted.
     pub schedule: Option<String>,
     /// Its estimated cost: arithmetic operations, and bytes of the buffers it touches.
     pub cost: Cost,
@@ -87,8 +87,7 @@ pub struct KernelInfo {
     pub guarded: bool,
     /// The ops that it computes, with the user's lines.
     pub ops: Vec<String>,
-    /// True if it does nothing but change a dtype, and perhaps how elements lie, be it for an operation that computes
-    /// in another one.
+    /// True if it only changes a dtype, and perhaps the layout.
     pub casts: bool,
     /// Why neighbours were not fused into it.
     pub why_not: Vec<String>,
@@ -140,12 +139,12 @@ impl Explain {
         self.count("conv_batch_norm")
     }
 
-    /// Returns the number of biases that were dropped in front of a batch norm that uses batch statistics.
+    /// Returns the number of biases that were dropped before a batch norm that uses batch statistics.
     pub fn dropped_biases(&self) -> usize {
         self.count("bias_before_norm")
     }
 
-    /// Notes how the kernels of *prepare* and of a run are cut.
+    /// Sets the schedules of the kernels of *prepare* and of a run.
     pub(crate) fn set_schedules(&mut self, [prepare, run]: &[Vec<Option<String>>; 2]) {
         for k in &mut self.kernels {
             let part = if k.prepared { prepare } else { run };
@@ -153,7 +152,7 @@ impl Explain {
         }
     }
 
-    /// About how much memory the texts take.
+    /// The approximate memory of the texts, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let texts = |list: &[String]| list.iter().map(|t| t.len() + 32).sum::<usize>();
         let kernel = |k: &KernelInfo| {
@@ -188,7 +187,7 @@ impl Explain {
         self.kernels.iter().filter(|k| !k.prepared).count()
     }
 
-    /// Returns the number of launches of every run that do nothing but change a dtype.
+    /// Returns the number of launches of every run that only change a dtype.
     pub fn casts_alone(&self) -> usize {
         let casts = |k: &&KernelInfo| !k.prepared && k.casts;
         self.kernels.iter().filter(casts).count()

@@ -2,7 +2,7 @@
 //!
 //! Time is counted in steps of the plan. A value lives from the step that writes it to the last step that reads it. A
 //! value that is computed again lives twice: up to the last reader before its longest pause, and from the first
-//! reader behind that. Its operands must be there at that step, too: those that are kept live longer for it, and
+//! reader after that. Its operands must be there at that step, too: those that are kept live longer for it, and
 //! those that are themselves computed again are needed at that step.
 //!
 //! The choice is greedy. Each change computes one more value again, or one less. The change is taken that removes
@@ -96,7 +96,7 @@ pub(super) struct LiveValue {
     /// The step that writes it; none for a value that is there before.
     pub written: Option<usize>,
     pub item: Option<usize>,
-    /// True if readers of it may be put behind a barrier: it depends on data and is no random key.
+    /// True if readers of it may be put after a barrier: it depends on data and is no random key.
     pub waits: bool,
 }
 

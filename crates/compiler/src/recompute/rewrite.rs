@@ -1,8 +1,8 @@
 //! Rewrites a graph so that it computes a choice of values again.
 //!
 //! Values are processed users first. Each gets a copy of the nodes that compute it. The operands of the copy stand
-//! behind a barrier together with an *anchor*: a value that is computed late, but before the first late reader, so
-//! that the copy is computed behind it. Then late readers read the copy. A node between a value and its readers that
+//! after a barrier together with an *anchor*: a value that is computed late, but before the first late reader, so
+//! that the copy is computed after it. Then late readers read the copy. A node between a value and its readers that
 //! is not stored in memory is computed where it is read. If both kinds of readers need it, the late ones get a copy
 //! of it as well.
 
@@ -34,7 +34,7 @@ pub(super) fn rewrite(graph: &Graph, model: &Model, choice: &[Pick]) -> Option<G
     rewriter.finish()
 }
 
-/// A value that is computed behind the early readers and before the step that needs a value again: the latest of
+/// A value that is computed after the early readers and before the step that needs a value again: the latest of
 /// those that this step reads, else the latest of all.
 fn anchor(model: &Model, again: &Again, need: usize, picked: &[Value]) -> Option<Value> {
     let late = |v: &Value| {
@@ -150,7 +150,7 @@ impl Rewriter<'_> {
     }
 
     /// The graph, with nodes in an order in which operands come first: the old ones in their order, each new one
-    /// right in front of the first that reads it.
+    /// right before the first that reads it.
     fn finish(self) -> Option<Graph> {
         let old = self.outputs.len();
         let keys: Vec<usize> = (0..self.nodes.len()).collect();

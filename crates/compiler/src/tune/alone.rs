@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A kernel of such a program.
 pub(super) struct IsolatedKernel {
     pub kernel: Arc<Kernel>,
-    /// Its arguments: positions among those of the whole, and behind these, of memory of the program's own.
+    /// Its arguments: positions among those of the whole, and after these, of memory of the program's own.
     pub args: Vec<usize>,
     /// Its sites among those of the whole.
     pub sites: Vec<u32>,

@@ -24,7 +24,7 @@ pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> O
         Body::Fused(k) => sizes.fused(k),
         _ => return None,
     };
-    let made = work.made().into_iter().zip([" left", " right"]);
+    let made = work.prologues().into_iter().zip([" left", " right"]);
     let made = made.filter_map(|(k, side)| Some(format!("{side}{}", fused(k?))));
     let behind = work.epilogue.as_ref().map(fused).unwrap_or_default();
     // Weights that do not change are packed once.

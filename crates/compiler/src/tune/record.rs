@@ -190,7 +190,7 @@ impl Record {
         }
     }
 
-    /// The record as a line: a JSON object whose last member, `sum`, is a checksum of the text in front of it.
+    /// The record as a line: a JSON object whose last member, `sum`, is a checksum of the text before it.
     pub(super) fn line(&self) -> String {
         // Records hold plain data only, which always encodes.
         let mut text = serde_json::to_string(self).unwrap_or_default();
@@ -208,7 +208,7 @@ impl Record {
 /// The beginning of every line, of any version.
 pub(super) const BEGINNING: &[u8] = b"{\"key\":\"";
 
-/// The text in front of the checksum.
+/// The text before the checksum.
 const SUM: &str = ",\"sum\":\"";
 
 /// The kind of a line of the store.

@@ -8,7 +8,7 @@
 //! A file is recognised as a store by its first line, which looks like a record, whole or not; an empty file is a
 //! store too. Any other file, folder, pipe or device is neither read nor written.
 //!
-//! Beside the file `tune.jsonl` lie `tune.jsonl.lock`, held while writing, and `tune.jsonl.measuring`, held while
+//! Next to the file `tune.jsonl` are `tune.jsonl.lock`, held while writing, and `tune.jsonl.measuring`, held while
 //! measuring, so that processes neither measure a key twice nor disturb each other's times.
 
 use super::record::{BEGINNING, Line, Record, look};
@@ -475,7 +475,7 @@ fn is_store(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A file beside the store's.
+/// A file next to the store's.
 fn sibling(path: &Path, ending: &str) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
@@ -486,7 +486,7 @@ fn sibling(path: &Path, ending: &str) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(name)
 }
 
-/// Opens a file beside the store's and locks it until it is dropped or the process ends. Where the file system has no
+/// Opens a file next to the store's and locks it until it is dropped or the process ends. Where the file system has no
 /// locks, a process may miss what another one writes at the same time.
 fn hold(path: &Path, ending: &str) -> io::Result<File> {
     let file = sibling(path, ending)?;

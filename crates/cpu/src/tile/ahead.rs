@@ -3,7 +3,7 @@
 use super::inst::stage_cost;
 use super::walk::{Shape, Walk};
 use kiln_kernel::bound::Bound;
-use kiln_plan::tile::{Schedule, Turn};
+use kiln_plan::tile::{Schedule, SerialPoints};
 
 /// The least bytes of an argument whose loads are prefetched.
 const FETCH_BYTES: i64 = 4 << 20;
@@ -15,7 +15,7 @@ const FETCH_ROW: i64 = 128 << 10;
 pub(super) fn costliest(bound: &Bound) -> Option<usize> {
     let stages = &bound.program.stages;
     let mut inner: Vec<usize> = (0..stages.len())
-        .filter(|i| stages[*i].over_inner && stages[*i].turn == Turn::Every)
+        .filter(|i| stages[*i].over_inner && stages[*i].serial_points == SerialPoints::Every)
         .collect();
     if bound.program.schedule != Schedule::Rows || inner.len() < 2 {
         return None;

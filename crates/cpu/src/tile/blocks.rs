@@ -9,7 +9,7 @@ use kiln_base::{DType, Dim};
 use kiln_kernel::affine::{eval, extent};
 use kiln_kernel::element::{Elem, from_bits};
 use kiln_kernel::error::Result;
-use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
 use kiln_kernel::sums::Lane;
 use kiln_plan::tile::{Access, Bound, Inst, Schedule, TileProgram};
@@ -173,7 +173,7 @@ impl Rows {
 /// # Safety
 /// The elements exist, and there is room for them.
 #[inline(always)]
-unsafe fn turn<I: Isa, T: Lane>(rows: Rows, memory: *const T, lanes: *mut T) {
+unsafe fn transpose_rows<I: Isa, T: Lane>(rows: Rows, memory: *const T, lanes: *mut T) {
     let from = memory.wrapping_offset(rows.address as isize);
     // SAFETY: the caller's.
     unsafe {
@@ -186,7 +186,7 @@ unsafe fn turn<I: Isa, T: Lane>(rows: Rows, memory: *const T, lanes: *mut T) {
             }
             return;
         }
-        Turn::run::<I>(Transpose {
+        TransposeKernel::run::<I>(Transpose {
             from,
             pitch: rows.stride as isize,
             rows: rows.columns,
@@ -222,10 +222,10 @@ impl<T: Lane + Elem> Kernel<Call> for Load<T> {
                 if rows.goes_on(&row) {
                     rows.count += 1;
                 } else {
-                    turn::<I, T>(std::mem::replace(&mut rows, row), memory, d);
+                    transpose_rows::<I, T>(std::mem::replace(&mut rows, row), memory, d);
                 }
             });
-            turn::<I, T>(rows, memory, d);
+            transpose_rows::<I, T>(rows, memory, d);
         }
     }
 }
@@ -325,7 +325,7 @@ mod tests {
             slots: vec![],
             stages: vec![Stage {
                 over_inner: false,
-                turn: Default::default(),
+                serial_points: Default::default(),
                 code: vec![
                     Inst::Load {
                         dst: Reg(0),

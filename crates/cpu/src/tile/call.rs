@@ -54,7 +54,7 @@ mod native {
         }
     }
 
-    /// Interprets a call, if this thread does so. The table and the row's state are accessible beside the declared
+    /// Interprets a call, if this thread does so. The table and the row's state are accessible besides the declared
     /// memory.
     #[cfg(feature = "testing")]
     fn interpret(f: &Emitted, code: &Code, table: &[*mut u8], [n, rows]: [usize; 2]) -> bool {
@@ -85,7 +85,7 @@ mod native {
             for (operand, to) in f.operands.iter().zip(&*table) {
                 if let OperandLocation::Transposed(x, _) = operand.location {
                     let base = *ctx.bases.add((*ctx.walks.add(x as usize)).base_at);
-                    f.turn(ctx, (operand, x), &[base], *to);
+                    f.transpose_lanes(ctx, (operand, x), &[base], *to);
                 }
             }
             f.go(ctx, table, &|_| ctx.bases, false);
@@ -118,7 +118,7 @@ mod native {
                 let by = last.addr().wrapping_sub(before.addr());
                 steps.table[i] = last.wrapping_add(by);
             }
-            f.turn_all(ctx, steps);
+            f.transpose_operands(ctx, steps);
             let bases = |step: usize| steps.bases.as_ptr().add(step * width);
             f.go(ctx, &mut steps.table, &bases, true);
         }
@@ -129,7 +129,7 @@ mod native {
         ///
         /// # Safety
         /// As for every instruction; the operand is a [`OperandLocation::Transposed`] of the walk, and there is room.
-        unsafe fn turn(
+        unsafe fn transpose_lanes(
             &self,
             ctx: &Ctx,
             (operand, x): (&EmittedOperand, u32),
@@ -139,13 +139,13 @@ mod native {
             // SAFETY: the caller's; elements are copied, whatever they are.
             unsafe {
                 match operand.size {
-                    8 => self.turn_typed::<f64>(ctx, x, bases, to.cast()),
-                    _ => self.turn_typed::<f32>(ctx, x, bases, to.cast()),
+                    8 => self.transpose_typed::<f64>(ctx, x, bases, to.cast()),
+                    _ => self.transpose_typed::<f32>(ctx, x, bases, to.cast()),
                 }
             }
         }
 
-        unsafe fn turn_typed<T: Lane>(&self, ctx: &Ctx, x: u32, bases: &[i64], to: *mut T) {
+        unsafe fn transpose_typed<T: Lane>(&self, ctx: &Ctx, x: u32, bases: &[i64], to: *mut T) {
             // SAFETY: the caller's; binding proved all elements to be within the argument.
             unsafe {
                 let walk = &*ctx.walks.add(x as usize);
@@ -174,7 +174,7 @@ mod native {
         ///
         /// # Safety
         /// As [`steps`].
-        unsafe fn turn_all(&self, ctx: &Ctx, steps: &mut Steps) {
+        unsafe fn transpose_operands(&self, ctx: &Ctx, steps: &mut Steps) {
             let operands = self.operands.len();
             let width = steps.bases.len() / steps.given.max(1);
             let mut memories = 0;
@@ -206,7 +206,7 @@ mod native {
                 #[cfg(feature = "testing")]
                 kiln_kernel::interpreted::declare_memory(to, steps.count * row, false);
                 // SAFETY: the caller's; there is room.
-                unsafe { self.turn(ctx, (operand, x), &bases, to) };
+                unsafe { self.transpose_lanes(ctx, (operand, x), &bases, to) };
                 for (step, addresses) in steps.table.chunks_exact_mut(operands).enumerate() {
                     addresses[o] = to.wrapping_add(step * row);
                 }

@@ -323,7 +323,7 @@ fn pointwise(
             slots: vec![],
             stages: vec![Stage {
                 over_inner: false,
-                turn: Turn::Every,
+                serial_points: SerialPoints::Every,
                 code: all,
             }],
             sites: 1,

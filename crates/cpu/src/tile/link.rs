@@ -162,7 +162,7 @@ impl Linker<'_> {
         let source = &self.bound.program.stages[index];
         let empty = || Stage {
             over_inner: source.over_inner,
-            turn: source.turn,
+            serial_points: source.serial_points,
             begin: vec![],
             body: vec![],
             end: vec![],

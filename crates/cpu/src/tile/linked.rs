@@ -5,13 +5,13 @@ use super::emitted::{Emitted, OperandLocation};
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
 use kiln_kernel::bound::BoundDynamic;
-use kiln_plan::tile::{Schedule, Turn};
+use kiln_plan::tile::{Schedule, SerialPoints};
 
 /// A stage as code.
 pub(crate) struct Stage {
     pub over_inner: bool,
     /// The points of the serial axes at which it runs.
-    pub turn: Turn,
+    pub serial_points: SerialPoints,
     /// The code before the first tile or step.
     pub begin: Vec<Code>,
     pub body: Vec<Code>,

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use kiln_base::prim::{Binary, Reduction, Unary};
     use kiln_base::{Compute, Dim, Scalar};
-    use kiln_plan::tile::{Dynamic, Reg, Schedule, Turn};
+    use kiln_plan::tile::{Dynamic, Reg, Schedule, SerialPoints};
 
     const R: [Reg; 5] = [Reg(0), Reg(1), Reg(2), Reg(3), Reg(4)];
 
@@ -77,7 +77,7 @@ mod tests {
             stages: stages
                 .map(|(over_inner, code)| Stage {
                     over_inner,
-                    turn: Turn::Every,
+                    serial_points: SerialPoints::Every,
                     code,
                 })
                 .collect(),

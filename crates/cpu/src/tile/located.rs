@@ -132,7 +132,7 @@ impl BodyBuilder {
             return Ok(Some((access, dynamic.collect())));
         }
         // The first lane's address covers all lanes; it is checked once, before them.
-        let access = self.memory(dtype, Kind::Part, location);
+        let access = self.memory(dtype, Kind::LineAt, location);
         let [start, address] = [self.register(Compute::I64)?, self.register(Compute::I64)?];
         let number = self.body.code.iter().find_map(|inst| match inst {
             Inst::Index { dst, offset, .. } if *dst == lanes => Some(offset.clone()),

@@ -389,7 +389,7 @@ mod tests {
             slots: vec![],
             stages: vec![Stage {
                 over_inner: false,
-                turn: Default::default(),
+                serial_points: Default::default(),
                 code,
             }],
             sites: 0,

@@ -70,7 +70,7 @@ pub(super) const FLUSH: i64 = 256;
 pub(super) struct FoldCode {
     pub begin: Vec<Op>,
     pub body: Op,
-    /// Runs after `body`, with an f64 register beside the reduction's own; `begin` clears that one last.
+    /// Runs after `body`, with an f64 register besides the reduction's own; `begin` clears that one last.
     pub after: Option<Op>,
     pub end: Option<Op>,
 }

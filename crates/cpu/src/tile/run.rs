@@ -10,7 +10,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::{Failures, Position};
 use kiln_kernel::memory::Storage;
 use kiln_kernel::pool::Pool;
-use kiln_plan::tile::{Schedule, Turn};
+use kiln_plan::tile::{Schedule, SerialPoints};
 use smallvec::SmallVec;
 
 /// A program with its working memory, on one thread.
@@ -242,11 +242,11 @@ impl<'a> Runner<'a> {
                 return;
             }
             self.ctx.at.outer = row;
-            let turn = row % p.serial;
+            let at = row % p.serial;
             for stage in &p.stages {
-                match stage.turn {
-                    Turn::First if turn > 0 => continue,
-                    Turn::Last if turn < p.serial - 1 => continue,
+                match stage.serial_points {
+                    SerialPoints::First if at > 0 => continue,
+                    SerialPoints::Last if at < p.serial - 1 => continue,
                     _ => {}
                 }
                 // SAFETY: the row is one of the program's, and so is every tile of it.

@@ -36,7 +36,7 @@ impl View {
         self.shape.iter().product()
     }
 
-    /// True if its elements lie side by side in row-major order.
+    /// True if its elements are contiguous in row-major order.
     pub(super) fn is_contiguous(&self) -> bool {
         let mut wanted = 1;
         let dims = self.shape.iter().zip(&self.strides).rev();

@@ -56,10 +56,14 @@ const REFUSED: [(&str, &str, &str); 24] = [
     ("torch.bits", "a tensor of bits", "x.view(torch.uint8)"),
     (
         "torch.uint",
-        "a tensor of odd integers",
+        "a tensor of integers of unusual width",
         "x.to(torch.int64)",
     ),
-    ("torch.int", "a tensor of odd integers", "x.to(torch.int64)"),
+    (
+        "torch.int",
+        "a tensor of integers of unusual width",
+        "x.to(torch.int64)",
+    ),
     (
         "torch._utils._rebuild_sparse_",
         "a sparse tensor",

@@ -73,7 +73,7 @@ impl Data {
 }
 
 /// The number of elements of a shape, unless some of its dims alone have more than [`MAX_ELEMENTS`]
-/// (which holds for dims beside a 0, too).
+/// (which holds for dims next to a 0, too).
 pub(super) fn element_count(shape: &[usize]) -> Option<usize> {
     let all = shape
         .iter()

@@ -1,5 +1,5 @@
 //! Rare combinations that few rules expect: constants, products and scatters in the bodies of loops and branches; a
-//! scatter whose source is its operand behind a barrier; work on values without elements; and transposed convolutions
+//! scatter whose source is its operand after a barrier; work on values without elements; and transposed convolutions
 //! with a filter for each channel.
 
 use super::generate::{Generator, Meta};
@@ -148,7 +148,7 @@ impl Generator {
         self.tame(y)
     }
 
-    /// `scatter(x', index, x)` where x' is x behind a barrier, or the other way around.
+    /// `scatter(x', index, x)` where x' is x after a barrier, or the other way around.
     fn scatter_behind_barrier(&mut self) -> Option<Value> {
         let x = self.any(|f, _| f.rank() >= 1 && f.shape.iter().all(|d| !d.is(0)))?;
         let fact = self.fact(x);

@@ -2,7 +2,7 @@
 //!
 //! A seed gives the same graph and the same inputs everywhere. Graphs are sound (the verifier accepts
 //! them) and small, and cover every op, every pointwise row and every dtype; see [`features`]. Beside
-//! Beside random ops they hold the patterns that rewrites look for: convolutions in front of batch norms, repeated
+//! Besides random ops they hold the patterns that rewrites look for: convolutions before batch norms, repeated
 //! subexpressions, foldable constants, chains of views, identities that NaN breaks, reductions that are broadcast
 //! back, dead code.
 //!

@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 /// Its operands, once all of them are computed. So users of an output are computed after every operand, and are never
-/// merged with users of the operand itself: a recomputation behind a barrier with a cotangent stays one.
+/// merged with users of the operand itself: a recomputation after a barrier with a cotangent stays one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Barrier {
     /// True if gradients end here (PyTorch's `detach`, inside the body of an op).

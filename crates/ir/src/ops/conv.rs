@@ -8,7 +8,7 @@ use super::prelude::*;
 pub struct Conv {
     /// Steps of the kernel over the input, at least 1.
     pub stride: Axes,
-    /// Zeros in front of and behind each axis.
+    /// Zeros before and after each axis.
     pub padding: Vec<(usize, usize)>,
     /// Steps within the kernel, at least 1.
     pub dilation: Axes,

@@ -1,6 +1,6 @@
 //! The two partners of a convolution: each of the three is the derivative of the others.
 //!
-//! The decomposition of [`ConvTranspose`] puts zeros between and around elements. They have no effect beside finite
+//! The decomposition of [`ConvTranspose`] puts zeros between and around elements. They have no effect among finite
 //! numbers. Beside an infinite one they give NaN where the op itself has no such product.
 
 use super::prelude::*;
@@ -113,7 +113,7 @@ impl ConvTranspose {
             let reach = known(&kernel[axis])? - 1;
             let reach = reach * self.conv.dilation[a] as i64;
             let low = reach - self.conv.padding[a].0 as i64;
-            // The end of y is padded up to the input's end, behind the last window, and not as far as the convolution
+            // The end of y is padded up to the input's end, after the last window, and not as far as the convolution
             // pads.
             let extent = b.fact(&y).shape[axis].clone();
             let high = &(&(input - &extent) - &Dim::Const(low)) + &Dim::Const(reach);
@@ -257,7 +257,7 @@ impl ConvWeight {
         let mut images = b.reshape(&images, &joined)?;
         let swap: Vec<usize> = [1, 0].into_iter().chain(2..rank).collect();
         let filters = b.permute(y, &swap)?;
-        // Elements behind the last window are cropped: they would add kernel elements that do not exist.
+        // Elements after the last window are cropped: they would add kernel elements that do not exist.
         let mut padding = self.conv.padding.clone();
         for (a, (low, high)) in padding.iter_mut().enumerate() {
             let axis = a + 2;

@@ -1,4 +1,4 @@
-//! One file an op: its meaning, its attributes and its inference. The reference evaluation of the same op stands in
+//! One file an op: its meaning, its attributes and its inference. The reference evaluation of the same op is in
 //! the file of the same name under [`crate::eval`].
 
 mod arg_reduce;

@@ -5,9 +5,9 @@ use super::prelude::*;
 /// The operand, padded with one number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pad {
-    /// Elements in front of each axis.
+    /// Elements before each axis.
     pub low: Shape,
-    /// Elements behind each axis.
+    /// Elements after each axis.
     pub high: Shape,
     /// The number, already a value of the operand's dtype.
     pub value: Scalar,

@@ -14,7 +14,7 @@ pub struct WindowReduce {
     pub kernel: Axes,
     /// Steps of the window, at least 1.
     pub stride: Axes,
-    /// Elements in front of and behind each axis.
+    /// Elements before and after each axis.
     pub padding: Vec<(usize, usize)>,
     /// Steps within the window, at least 1.
     pub dilation: Axes,

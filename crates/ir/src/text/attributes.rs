@@ -89,7 +89,7 @@ pub(super) fn print(op: &Op) -> Result<String, ron::Error> {
         })?,
         op => write(op)?,
     };
-    // A variant's name stands in front of the attributes.
+    // A variant's name precedes the attributes.
     let from = text.find('(').unwrap_or(text.len());
     Ok(match &text[from..] {
         "()" => String::new(),

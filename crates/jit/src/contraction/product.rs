@@ -12,7 +12,7 @@ use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::compiled;
-use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::sums::Lane;
 use kiln_plan::schedule::Cpu;
 use kiln_plan::schedule::{MOST_VECTORS, VECTORS, lanes, most_rows, panel_columns};
@@ -414,7 +414,7 @@ pub unsafe fn pack<T: Copy>(
     // SAFETY: the caller's.
     unsafe {
         if row == 1 {
-            return compiled::<Turn<T>, _>(level)(Transpose {
+            return compiled::<TransposeKernel<T>, _>(level)(Transpose {
                 from,
                 pitch: col as isize,
                 rows: columns as usize,

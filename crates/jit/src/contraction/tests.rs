@@ -11,7 +11,7 @@ use kiln_base::{Compute, DType, Features, Instruction, Scalar};
 use kiln_kernel::bind::bind;
 use kiln_kernel::sums::Lane;
 use kiln_plan::schedule::{lanes, most_rows};
-use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, Stage, TileProgram, Turn};
+use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, SerialPoints, Stage, TileProgram};
 use std::sync::Arc;
 
 /// A generator of random numbers; all are small integers, so that sums are exact in any order.
@@ -381,7 +381,7 @@ pub(super) fn work(rows: i64, width: i64, heavy: bool) -> TileProgram {
         slots: vec![],
         stages: vec![Stage {
             over_inner: false,
-            turn: Turn::Every,
+            serial_points: SerialPoints::Every,
             code,
         }],
         sites: 0,

@@ -29,7 +29,7 @@ pub(super) fn unary(ir: &mut Ir, what: Unary, x: Virt) -> Option<Virt> {
         Unary::Sigmoid => sigmoid(ir, x),
         Unary::Erf if ir.target.evex => erf_by_table(ir, x),
         Unary::Erf => erf(ir, x),
-        Unary::Sin | Unary::Cos => turn(ir, what, x),
+        Unary::Sin | Unary::Cos => sin_cos(ir, what, x),
         _ => return None,
     })
 }
@@ -359,8 +359,8 @@ fn erf_by_table(ir: &mut Ir, x: Virt) -> Virt {
 }
 
 /// Returns the sine or cosine. If any lane is far from 0, a function computes those lanes.
-fn turn(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
-    let y = turn_near(ir, what, x);
+fn sin_cos(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
+    let y = sin_cos_near(ir, what, x);
     let (a, limit) = (abs(ir, x), ir.f32(TRIG_LIMIT));
     let far = ir.compare(false, Cmp::Gt, a, limit);
     let of_far = native::unary_where(ir, what, Value::one(Compute::F32, x), far);
@@ -368,7 +368,7 @@ fn turn(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
 }
 
 /// Returns the sine or cosine of numbers within [`TRIG_LIMIT`].
-fn turn_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
+fn sin_cos_near(ir: &mut Ir, what: Unary, x: Virt) -> Virt {
     let upper = ir.upper(x);
     let (turns, round) = (ir.f64(FRAC_2_PI), ir.f64(ROUND_F64));
     let (high, low) = (ir.f64(QUARTER.0), ir.f64(QUARTER.1));
@@ -414,6 +414,6 @@ pub(super) fn polar(ir: &mut Ir, u: Virt, angle: Virt) -> Virt {
     let (logarithm, by) = (log(ir, u), ir.f32(-2.0));
     let square = mul(ir, logarithm, by);
     let radius = ir.op1(op::VSQRTPS, square);
-    let cosine = turn_near(ir, Unary::Cos, angle);
+    let cosine = sin_cos_near(ir, Unary::Cos, angle);
     mul(ir, radius, cosine)
 }

@@ -49,7 +49,7 @@ pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
     (most + 1, all + 1)
 }
 
-/// Returns the number of registers that a step needs beside those of its values.
+/// Returns the number of registers that a step needs besides those of its values.
 fn temporaries(step: &Step) -> usize {
     match step.what {
         Do::Store { .. } | Do::Load { .. } | Do::Neutral { .. } | Do::Gather { .. } => 2,

@@ -25,7 +25,7 @@ pub enum Kind {
     /// Contiguous, an element per lane.
     Line,
     /// The same, from a computed address on.
-    Part,
+    LineAt,
     /// As `Line`, with non-temporal stores: the first element is aligned to a cache line if a call is.
     Stream,
     /// One element for all lanes...

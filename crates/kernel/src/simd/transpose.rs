@@ -15,8 +15,8 @@ pub struct Transpose<T> {
 }
 
 /// The kernel that transposes matrices.
-pub struct Turn<T>(PhantomData<T>);
-impl<T: Copy> Kernel<Transpose<T>> for Turn<T> {
+pub struct TransposeKernel<T>(PhantomData<T>);
+impl<T: Copy> Kernel<Transpose<T>> for TransposeKernel<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(t: Transpose<T>) {
         /// The rows and columns of a block.

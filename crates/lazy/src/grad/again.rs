@@ -131,7 +131,7 @@ struct Entry {
 }
 
 impl Region {
-    /// The destination of the gradient of a tensor; adds everything behind it.
+    /// The destination of the gradient of a tensor; adds everything that it depends on.
     fn add(&mut self, t: &Handle) -> Source {
         let visited = postorder(
             (t.operand(), t.edge.clone()),

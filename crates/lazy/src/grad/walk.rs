@@ -1,4 +1,4 @@
-//! The graph of gradients behind some values, operands before users.
+//! The graph of gradients that leads to some values, operands before users.
 
 use super::edge::{CustomRule, Edge, GradNode, Leaf, Saved};
 use crate::node::{Handle, Node};
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// The part of the gradient graph behind some tensors, operands before users.
+/// The part of the gradient graph that leads to some tensors, operands before users.
 pub struct Walk {
     /// The leaves and operations that it reaches.
     pub entries: Vec<Entry>,
@@ -23,12 +23,12 @@ pub enum Entry {
     Leaf(Arc<Leaf>),
     /// An operation, and the data that its derivative needs.
     Node(Arc<GradNode>, Saved),
-    /// An operation behind which the walk does not continue.
+    /// An operation at which the walk stops.
     End,
 }
 
 impl Walk {
-    /// The part behind these values.
+    /// The part that leads to these values.
     pub fn of(tensors: &[&Handle], loc: &'static Location<'static>) -> Result<Walk> {
         let mut walk = Walk {
             entries: Vec::new(),
@@ -40,7 +40,7 @@ impl Walk {
         Ok(walk)
     }
 
-    /// The part behind some tensors whose values are not computed yet. Operations that were differentiated already
+    /// The part that leads to some tensors whose values are not computed yet. Operations that were differentiated already
     /// are left out.
     pub fn of_pending(tensors: &[&Handle], loc: &'static Location<'static>) -> Walk {
         let mut walk = Walk {

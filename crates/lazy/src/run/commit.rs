@@ -9,17 +9,17 @@
 //!    smaller ids. A compiled run that has its cells and finds a pending value in one computes it first. On the
 //!    way it commits to those further cells that it gets without waiting.
 //! 2. A run with donated values waits for nothing but its own kernels. A thread that needs such a value sleeps
-//!    until the run has ended ([`Turns`]), and has no donated values itself. With 1, every wait ends.
+//!    until the run has ended ([`Tickets`]), and has no donated values itself. With 1, every wait ends.
 //! 3. A value is donated only if nothing else can reach it, or only through values that the run computes: once
 //!    it has ended, the old value is not needed any more.
 //! 4. From the mark on, the memory of a donated value is in the inputs of the run alone, and it is written
-//!    over only by steps behind all those that can fail.
+//!    over only by steps after all those that can fail.
 //! 5. Cells are given their values while all of them are taken, all or none. If an error becomes known only
 //!    later, [`outcome`](super::outcome) takes these values back, and nobody has seen them.
 //!
 //! For 3, a lazy run counts the references to all nodes that depend on an old value and compares them with the
 //! operands of its own program. A node releases its operands when its values are there. So references are counted,
-//! and values given to nodes, under the lock of [`Turns`]: otherwise, operands that another run released in between
+//! and values given to nodes, under the lock of [`Tickets`]: otherwise, operands that another run released in between
 //! would hide the same number of references of a third thread. References that are made meanwhile start from a
 //! reference that was counted.
 
@@ -34,12 +34,12 @@ use std::panic::Location;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// The runs of all threads that have donated values.
-static TURNS: Mutex<Turns> = Mutex::new(Turns { taken: 0, ended: 0 });
+static TICKETS: Mutex<Tickets> = Mutex::new(Tickets { taken: 0, ended: 0 });
 static ENDED: Condvar = Condvar::new();
 
 /// Held while references are counted and while nodes are given their values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Turns {
+pub struct Tickets {
     /// The number of runs that have donated values now.
     taken: usize,
     /// The number of runs that had donated values and have ended.
@@ -47,16 +47,16 @@ pub struct Turns {
 }
 
 /// Locks the turns: no values are given to nodes until the guard is dropped.
-pub fn still() -> MutexGuard<'static, Turns> {
-    TURNS.lock().unwrap_or_else(|e| e.into_inner())
+pub fn still() -> MutexGuard<'static, Tickets> {
+    TICKETS.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The current turns, to be taken before a program is gathered; see [`Turns::wait`].
-pub fn now() -> Turns {
+/// The current turns, to be taken before a program is gathered; see [`Tickets::wait`].
+pub fn now() -> Tickets {
     still().clone()
 }
 
-impl Turns {
+impl Tickets {
     /// Waits until one of the runs of that moment has ended. Returns false if there was none: then no donated value
     /// is going to be restored.
     pub fn wait(&self) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! A run takes values of arguments, cells and random numbers. It returns results and the next values of cells, which
 //! it commits as lazy reads do ([`commit`]). The [`Signature`] describes the plan's inputs and outputs; this module
-//! has only the cells and tensors behind them. The caller maps the arguments to the user's types.
+//! has only the cells and tensors that they depend on. The caller maps the arguments to the user's types.
 
 mod record;
 mod small;

@@ -225,7 +225,7 @@ impl Gather {
         &self.operands[entry.inputs.clone()]
     }
 
-    /// The line of the user's call that recorded an entry. The positions behind the entries are those of the nodes in
+    /// The line of the user's call that recorded an entry. The positions after the entries are those of the nodes in
     /// their bodies.
     pub fn loc(&self, entry: usize) -> Loc {
         match self.entries.get(entry) {

@@ -63,7 +63,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Requests the costly values behind these, and those that are compared. A backward pass computes the rest from
+    /// Requests the costly values that these depend on, and those that are compared. A backward pass computes the rest from
     /// them again.
     fn keep_costly(&mut self, saved: Vec<Needed>) {
         let entries = &self.gather.entries;

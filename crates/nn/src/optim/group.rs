@@ -25,7 +25,7 @@ pub struct Group {
     updates: Updates,
     /// The state of a rule that searches.
     pub(crate) kept: BTreeMap<String, Tensor>,
-    /// The numbers of a schedule, which are saved beside the rule's.
+    /// The numbers of a schedule, which are saved besides the rule's.
     pub(crate) notes: BTreeMap<&'static str, f64>,
 }
 

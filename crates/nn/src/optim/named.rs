@@ -17,7 +17,7 @@ pub struct NamedState {
 }
 
 impl Optimizer {
-    /// The cells of everything that steps read or write beside the parameters. Each group has `numbers` (its
+    /// The cells of everything that steps read or write besides the parameters. Each group has `numbers` (its
     /// hyperparameters, f64), and `step` and the other counts of each parameter (f64, in the order of the parameters).
     /// Each parameter has its moments, such as `exp_avg.fc.weight`, and its master weight (`master_param`). These end
     /// with the parameter's name in its module, or with its number if it has none. Where there are several groups, the

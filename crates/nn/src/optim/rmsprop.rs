@@ -1,6 +1,6 @@
 //! RMSprop.
 
-use super::rule::momentum_was_there;
+use super::rule::check_momentum;
 use super::{Description, Rule, Scalars, Update};
 use kiln_tensor::{Tensor, options};
 
@@ -48,7 +48,7 @@ impl Rule for RMSprop {
     }
 
     fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
-        momentum_was_there(self.momentum, value("momentum"))
+        check_momentum(self.momentum, value("momentum"))
     }
 
     fn scalars(&self, s: &mut Scalars) {

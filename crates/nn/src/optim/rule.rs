@@ -254,9 +254,9 @@ impl Number {
     }
 }
 
-/// Checks that a group made without momentum, which keeps no momentum state, does not get some later.
-pub(crate) fn momentum_was_there(made: f64, now: f64) -> Result<(), String> {
-    match made == 0.0 && now != 0.0 {
+/// Checks that a group that was made without momentum gets none later: it has no state for it.
+pub(crate) fn check_momentum(initial: f64, now: f64) -> Result<(), String> {
+    match initial == 0.0 && now != 0.0 {
         true => Err("a group that was made without momentum keeps none; make it with some".into()),
         false => Ok(()),
     }

@@ -1,6 +1,6 @@
 //! Stochastic gradient descent.
 
-use super::rule::momentum_was_there;
+use super::rule::check_momentum;
 use super::{Description, Rule, Scalars, Update};
 use kiln_tensor::{Tensor, options, where_};
 
@@ -41,7 +41,7 @@ impl Rule for SGD {
     }
 
     fn check(&self, value: &dyn Fn(&str) -> f64) -> Result<(), String> {
-        momentum_was_there(self.momentum, value("momentum"))?;
+        check_momentum(self.momentum, value("momentum"))?;
         match self.nesterov && (value("momentum") == 0.0 || value("dampening") != 0.0) {
             true => Err("nesterov needs a momentum and no dampening".to_string()),
             false => Ok(()),

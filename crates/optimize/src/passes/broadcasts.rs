@@ -1,4 +1,4 @@
-//! Pointwise work and extremes, moved in front of broadcasts:
+//! Pointwise work and extremes, moved before broadcasts:
 //!
 //! ```text
 //! f(broadcast(a), broadcast(b), …) = broadcast(f(a, b, …))

@@ -7,7 +7,7 @@
 //! view(y + b) = view(y) + view(b)    where b lies along one axis and a norm reads the permutation or reshape
 //! ```
 //!
-//! So a bias in front of a batch norm that uses batch statistics is dropped. The result does not depend on it, the
+//! So a bias before a batch norm that uses batch statistics is dropped. The result does not depend on it, the
 //! running mean still includes it, and its gradient is exactly zero. The rule for zero sums also saves the pass over
 //! the data for the derivative of a variance with respect to its mean.
 //!

@@ -14,7 +14,7 @@
 //! as rotary embeddings do. Any other reader could have been part of the product's own kernel. Parts of a result of
 //! f16 or bf16 that products of f32 read are cast together.
 //!
-//! A factor on one of the results prevents merging. So it moves behind the products that read that result, where it
+//! A factor on one of the results prevents merging. So it moves after the products that read that result, where it
 //! can be fused with their readers. That changes rounding, unless c is a power of two. Meanwhile the results of the
 //! products are larger or smaller by c. That keeps their range, except in f16, where attention divides its query by
 //! √d so that the scores fit.

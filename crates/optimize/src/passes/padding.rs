@@ -150,7 +150,7 @@ impl Rule for CropInConv {
     }
 }
 
-/// The numbers of elements that a slice cuts off the spatial axes in front and behind, if it keeps everything else.
+/// The numbers of elements that a slice cuts off the spatial axes before and after, if it keeps everything else.
 fn cut(below: &Node, axes: &[SliceAxis]) -> Option<Borders> {
     let shape = &below.fact().shape;
     let all = |a: usize| axes[a] == SliceAxis::all(&shape[a]);

@@ -122,14 +122,14 @@ fn reshaped(view: &View<'_>, v: Value) -> Option<Value> {
     (view.use_count(x.node) == 1 && same).then_some(x)
 }
 
-/// The product, with its biases and factors, behind a reshape that keeps its columns.
+/// The product, with its biases and factors, under a reshape that keeps its columns.
 fn reshaped_product(view: &View<'_>, v: Value) -> Option<Value> {
-    let whole = reshaped(view, v)?;
-    let mut y = whole;
+    let reshaped = reshaped(view, v)?;
+    let mut y = reshaped;
     for _ in 0..MOST_ROWS {
         let node = view.producer(y);
         if matches!(node.op, Op::MatMul(_)) {
-            return Some(whole);
+            return Some(reshaped);
         }
         let (_, [a, b]) = arithmetic(node)?;
         y = if row(view, b).is_some() { a } else { b };

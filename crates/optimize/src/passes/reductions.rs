@@ -4,7 +4,7 @@
 //! reduce_of_reduce   f(f(x, A), B) = f(x, A ∪ B)    for extremes f, and of integers for sums and products too
 //! ```
 //!
-//! Reshapes that add or remove dims of one element may stand between the two; nothing else reads the intermediate
+//! Reshapes that add or remove dims of one element may be between the two; nothing else reads the intermediate
 //! values. One walk over x is left, in one kernel.
 //!
 //! Sums and products of floats stay: in one sum over A ∪ B the terms meet in another order, in which they may cancel

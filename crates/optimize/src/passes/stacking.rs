@@ -141,7 +141,7 @@ impl Rule for StackedProducts {
     }
 }
 
-/// The concatenation, moved in front of a permutation that all parts share.
+/// The concatenation, moved before a permutation that all parts share.
 fn side_by_side(
     view: &View<'_>,
     patch: &mut PatchBuilder<'_>,

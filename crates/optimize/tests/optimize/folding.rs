@@ -107,7 +107,7 @@ impl Case {
     }
 }
 
-/// A graph of `form` applied behind or in front of a product; its inputs are data, weight and four numbers a channel.
+/// A graph of `form` applied after or before a product; its inputs are data, weight and four numbers a channel.
 fn graph(
     case: &Case,
     behind: bool,
@@ -202,7 +202,7 @@ pub fn flaws(list: &[Pass]) -> usize {
 
 type Form = fn(&mut GraphBuilder<'_>, Value, &[Value]) -> Build;
 
-/// Each form behind a product, the rule for it and the number of times that it fires.
+/// Each form after a product, the rule for it and the number of times that it fires.
 const BEHIND: &[(&str, &str, usize, Form)] = &[
     ("y * c", "scaled_product", 0, |b, y, c| {
         b.pointwise(Pw::Mul, &[y, c[0]])
@@ -284,7 +284,7 @@ fn what_is_behind_a_product_folds_in_every_slot() {
     }
 }
 
-/// Each form in front of a product, and the rule for it.
+/// Each form before a product, and the rule for it.
 const BEFORE: &[(&str, &str, Form)] = &[
     ("x * 3", "scaled_data", |b, x, _| b.with(Pw::Mul, &x, 3.0)),
     ("-3 * x", "scaled_data", |b, x, _| {
@@ -366,7 +366,7 @@ fn a_weight_that_is_data_is_left_alone() {
     }
 }
 
-/// A linear layer on data of three dims, so that forms behind it are beyond a reshape.
+/// A linear layer on data of three dims, so that forms after it are beyond a reshape.
 fn linear(behind: &[Form], role: Role) -> Result<Graph, OpError> {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, loc(5));
@@ -384,7 +384,7 @@ fn linear(behind: &[Form], role: Role) -> Result<Graph, OpError> {
     Ok(graph)
 }
 
-/// Forms that fold behind a product.
+/// Forms that fold after a product.
 const FOLDING: [Form; 6] = [
     |b, y, _| b.with(Pw::Mul, &y, 0.3),
     |b, y, _| b.with(Pw::Div, &y, -0.7),

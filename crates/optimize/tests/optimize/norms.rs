@@ -312,7 +312,7 @@ fn what_must_not_fold_does_not() {
                 ..only_norms()
             };
             let (_, report) = optimize(case.graph(false), &options).unwrap();
-            // A norm of f16 or bf16 becomes one scale and one shift behind the product.
+            // A norm of f16 or bf16 becomes one scale and one shift after the product.
             let into_weight = |f: &&Fired| f.rule != "norm_of_scaled" || case.dtype != DType::BF16;
             let fired: Vec<&Fired> = report.fired.iter().filter(into_weight).collect();
             assert!(fired.is_empty(), "{what}: {case:?}: {fired:?}");

@@ -41,7 +41,7 @@ fn short_directory() -> Error {
 /// The size of the record at the end of every archive.
 const END: usize = 22;
 
-/// The size of the zip64 records in front of it.
+/// The size of the zip64 records before it.
 const END64: usize = 56 + 20;
 
 /// The members of an archive, in the order in which they lie in it.

@@ -113,7 +113,7 @@ impl Member {
     }
 }
 
-/// The header in front of a member's contents.
+/// The header before a member's contents.
 pub(crate) fn local_header(member: &Member) -> Vec<u8> {
     let padding = member.padding() as usize;
     let extra = member.zip64_bytes() as usize + 6 + padding;

@@ -59,7 +59,7 @@ impl Kernel {
     }
 
     /// Returns the default decision without tuning, as far as sizes are known. `packs` is true if its weights, or its
-    /// right matrix, depend on parameters only and are packed once for all runs. `exact` is true if sums must be
+    /// B, depend on parameters only and are packed once for all runs. `exact` is true if sums must be
     /// computed as sums of products.
     pub fn by_default(&self, packs: bool, exact: bool) -> Decision {
         match self {

@@ -6,7 +6,7 @@ use crate::schedule::Cpu;
 use crate::{Algorithm, Epilogue, MatMul};
 use kiln_base::{Dim, ceil};
 
-/// The fewest columns of a right matrix that is packed once: fewer would leave most of a panel empty.
+/// The fewest columns of B that is packed once: fewer would leave most of a panel empty.
 const PACKED_COLUMNS: i64 = 8;
 /// The most rows of a register tile.
 const ROWS: i64 = 8;
@@ -54,7 +54,7 @@ fn block_of(
 ) -> (i64, i64) {
     let (mut rows, mut cols) = (m.max(1), n.max(1));
     if epilogue_kind == ProductEpilogue::Rows {
-        // Each block packs the whole right matrix.
+        // Each block packs all of B.
         let wanted = most * PACKS_ALL / (k * n).max(1);
         return (whole_rows(batch, (m, n), wanted, ROWS), cols);
     }
@@ -149,18 +149,18 @@ impl MatMul {
         }
     }
 
-    /// True if all products of the batch have the same right matrix, which is in memory.
+    /// True if all products of the batch have the same B, which is in memory.
     fn shares_right(&self) -> bool {
         self.prologues[1].is_none() && self.shares_matrix()
     }
 
-    /// True if all products of the batch have the same right matrix.
+    /// True if all products of the batch have the same B.
     fn shares_matrix(&self) -> bool {
         let mut strides = self.rhs.batch_strides.iter().zip(&self.batch);
         strides.all(|(stride, extent)| stride.is(0) || extent.is(1))
     }
 
-    /// True if the right matrix is packed alike for all values of symbols.
+    /// True if B is packed alike for all values of symbols.
     pub(super) fn packs_alike(&self) -> bool {
         let rhs = [
             &self.k,

@@ -13,7 +13,7 @@ pub struct MatMul {
     /// The dtypes of the operands: f32, f64, i32 or i64, or dtypes that are summed in f32 (f16 and bf16) or in i32 (u8,
     /// i8 and i16). Both are the same, except that signed bytes may meet unsigned ones.
     pub dtypes: [DType; 2],
-    /// True if no byte of the left matrix is above 127, so that the sum of two products fits 16 bits.
+    /// True if no byte of A is above 127, so that the sum of two products fits 16 bits.
     pub reduce_range: bool,
     /// The batch extents.
     pub batch: Vec<Dim>,
@@ -23,13 +23,13 @@ pub struct MatMul {
     pub k: Dim,
     /// The number of columns of the result.
     pub n: Dim,
-    /// The left matrix.
+    /// The operand A.
     pub lhs: Matrix,
-    /// The right matrix.
+    /// The operand B.
     pub rhs: Matrix,
     /// The contiguous result's argument; unused with an epilogue, which writes its own.
     pub out: u16,
-    /// The prologues that compute the left and the right matrix, whose `arg` is then unused; the elements of its rows,
+    /// The prologues that compute A and B, whose `arg` is then unused; the elements of its rows,
     /// or of its columns, are contiguous.
     pub prologues: [Option<Box<Prologue>>; 2],
     /// The epilogue.

@@ -6,9 +6,9 @@ use super::guard::Guard;
 use super::loc::Loc;
 use super::on_gpu::OnGpu;
 use super::pack::interleave_packs;
+use super::phases::PreparePhases;
 use super::report::{MemoryBlock, MemoryReport};
 use super::step::{After, BoundStep};
-use super::turns::Turns;
 use hashbrown::HashMap;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::ALIGN;
@@ -40,8 +40,8 @@ pub(super) struct Bound {
     pub packs_from: usize,
     /// For each of these, true if runs touch it; see [`Bound::touched_by_run`].
     pub touched: Vec<bool>,
-    /// The turns in which *prepare* runs on the CPU.
-    pub turns: Turns,
+    /// The phases in which *prepare* runs on the CPU.
+    pub phases: PreparePhases,
     /// The location of each output, and its shape.
     pub outputs: Vec<(Loc, Vec<i64>)>,
     pub arena: usize,
@@ -60,7 +60,7 @@ pub(super) struct Bound {
 }
 
 /// The steps of a part, its arena and the layout of that.
-struct Laid {
+struct PartSteps {
     steps: Vec<BoundStep>,
     /// The buffers that may be read before they are written, and whether bodies have any.
     bare: Vec<usize>,
@@ -172,7 +172,7 @@ impl Bound {
             values: values.to_vec(),
             packs_from,
             touched: Vec::new(),
-            turns: Turns::default(),
+            phases: PreparePhases::default(),
             prepare_on_gpu: OnGpu::new(&prepare_steps),
             run_on_gpu: OnGpu::new(&run.steps),
             prepare: prepare_steps,
@@ -233,7 +233,7 @@ impl Binder<'_> {
 
     /// Links the steps of one part and lays out its temporaries. Steps from `commit` on do nothing after a data
     /// error.
-    fn steps(&mut self, steps: &[Step], commit: usize) -> Result<Laid> {
+    fn steps(&mut self, steps: &[Step], commit: usize) -> Result<PartSteps> {
         let works = steps.iter().map(|s| self.link(s));
         let works = works.collect::<Result<Vec<_>>>()?;
         let sizes: Vec<usize> = (self.lens.iter().zip(&self.plan.buffers))
@@ -294,7 +294,7 @@ impl Binder<'_> {
             first: block.first,
             last: block.last,
         });
-        Ok(Laid {
+        Ok(PartSteps {
             blocks: blocks.collect(),
             steps: bound,
             bare,

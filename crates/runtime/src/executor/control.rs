@@ -196,7 +196,7 @@ pub(crate) struct Loop {
     stacked: Vec<usize>,
     pub(super) body: Body,
     /// Offsets in the scratch memory: each carried value's second buffer, the body's arena and its packed weights.
-    /// The step's number stands in front of them.
+    /// The step's number precedes them.
     second: Vec<usize>,
     arena: usize,
     packed: usize,

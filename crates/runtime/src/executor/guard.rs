@@ -1,10 +1,10 @@
-//! Guards: numbers on the device by which steps are skipped.
+//! Guards: flags on the device that skip steps.
 //!
 //! A skipped step writes nothing, so its outputs must have contents already. A guarded step therefore writes only
 //! outputs with a donor. Where such an output has memory of its own, that begins as a copy of the donor's. The CPU
-//! reads the guard when the step is about to run. On a GPU nothing waits for it: a kernel in front of the step writes
-//! an error record which says that there was an error if the guard is set. The step is guarded by that record, as a
-//! side of a branch is by its own.
+//! reads the guard when the step is about to run. On a GPU nothing waits for it: a kernel before the step writes
+//! an error record, with an error if the guard is set. An error record suppresses a step, as it does the side of a
+//! branch that is not taken.
 
 use super::loc::Loc;
 use kiln_base::DType;
@@ -15,7 +15,7 @@ use kiln_kernel::memory::ALIGN;
 use kiln_plan::{Allocation, Contract, Output, Plan, Step};
 use std::sync::Arc;
 
-/// A guard: it skips a step if one of its bytes is not 0.
+/// A flag that skips a step: it is set if one of its bytes is not 0.
 #[derive(Clone)]
 pub(super) struct Guard {
     pub loc: Loc,
@@ -41,7 +41,7 @@ impl Guard {
         })
     }
 
-    /// The offset of its record behind `scratch` bytes of the work's scratch memory; it takes at most [`ALIGN`]
+    /// The offset of its record after `scratch` bytes of the work's scratch memory; it takes at most [`ALIGN`]
     /// bytes.
     pub fn record_offset(scratch: usize) -> usize {
         scratch.next_multiple_of(ALIGN)
@@ -50,7 +50,7 @@ impl Guard {
     /// True if it skips the step now.
     ///
     /// # Safety
-    /// The guard lies at `at`, and nobody writes it.
+    /// The guard is at `at`, and nobody writes it.
     pub unsafe fn is_set(&self, at: *const u8) -> bool {
         // SAFETY: the guard has this number of bytes there.
         let bytes = unsafe { std::slice::from_raw_parts(at, self.bytes) };

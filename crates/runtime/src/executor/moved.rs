@@ -1,10 +1,10 @@
-//! Bindings that differ in an offset alone.
+//! Rebinding for symbols that only change offsets.
 
 use super::binder::{Binder, Setting};
 use super::bound::Bound;
 use super::on_gpu::OnGpu;
+use super::phases::PreparePhases;
 use super::step::BoundStep;
-use super::turns::Turns;
 use kiln_kernel::error::Result;
 use kiln_plan::Step;
 
@@ -52,7 +52,7 @@ impl Bound {
             values: values.to_vec(),
             packs_from: self.packs_from,
             touched: Vec::new(),
-            turns: Turns::default(),
+            phases: PreparePhases::default(),
             prepare_on_gpu: OnGpu::new(&prepare),
             run_on_gpu: OnGpu::new(&run),
             prepare,

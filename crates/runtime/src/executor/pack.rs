@@ -22,7 +22,7 @@ impl LinkedKernel for Pack {
     }
 }
 
-/// The steps of *prepare*, with each packing step right behind the steps that compute its weights. The weights are
+/// The steps of *prepare*, with each packing step right after the steps that compute its weights. The weights are
 /// then packed while they are in the caches, and need no memory afterwards.
 pub(super) fn interleave_packs(steps: Vec<BoundStep>, packs: Vec<BoundStep>) -> Vec<BoundStep> {
     let behind = |pack: &BoundStep| {

@@ -21,7 +21,7 @@ pub(super) fn prepare(
     tracer: Option<&mut dyn Tracer>,
 ) -> Result<Vec<Arc<Storage>>> {
     match (tracer, &exe.gpu) {
-        (None, None) => by_turns(exe, bound, inputs),
+        (None, None) => by_phases(exe, bound, inputs),
         (tracer, _) => whole(exe, bound, inputs, tracer),
     }
 }
@@ -54,20 +54,20 @@ fn whole(
     Ok(storages.into_iter().map(Arc::new).collect())
 }
 
-/// Runs it turn by turn. Packed weights lie in one block, which the system backs with huge pages, unless the caller
+/// Runs it phase by phase. Packed weights are in one block, which the system backs with huge pages, unless the caller
 /// has provided them. Inputs that nothing reads again are released, which is possible for those in a mapped file.
-fn by_turns(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Arc<Storage>>> {
-    let (turns, clear) = (&bound.turns, bound.prepare_clear);
+fn by_phases(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Arc<Storage>>> {
+    let (phases, clear) = (&bound.phases, bound.prepare_clear);
     let part = PlanPart::new(exe, bound, true)?;
     let arena = cleared(Storage::new(bound.prepare_arena)?, clear);
-    let spare = Arc::new(Storage::new(turns.spare_bytes)?);
+    let spare = Arc::new(Storage::new(phases.spare_bytes)?);
     let (places, bytes) = bound.packed_places();
     let stored = exe.stored(bound, inputs).filter(|_| !clear);
     let block = match &stored {
         Some(stored) => stored.clone(),
         None => Arc::new(Storage::new(bytes)?),
     };
-    let results = bound.prepared.iter().zip(&turns.spare).enumerate();
+    let results = bound.prepared.iter().zip(&phases.spare).enumerate();
     let results = results.map(
         |(p, (bytes, spot))| match (spot, p.checked_sub(bound.packs_from)) {
             (Some(offset), _) => Storage::part(&spare, *offset, *bytes),
@@ -88,12 +88,12 @@ fn by_turns(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Ar
     if stored.is_some() {
         run(&storages, &bound.without_packing())?;
     } else {
-        for turn in &turns.list {
-            for p in turn.begins.iter().filter(|_| clear) {
+        for phase in &phases.list {
+            for p in phase.begins.iter().filter(|_| clear) {
                 storages[*p].bytes_mut().fill(0);
             }
-            run(&storages, &bound.prepare[turn.steps.clone()])?;
-            let ends = turn.ends.iter().map(|i| inputs[*i].storage());
+            run(&storages, &bound.prepare[phase.steps.clone()])?;
+            let ends = phase.ends.iter().map(|i| inputs[*i].storage());
             ends.for_each(|s| s.release());
         }
     }

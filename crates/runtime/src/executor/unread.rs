@@ -2,7 +2,7 @@
 
 use super::bound::Bound;
 use super::loc::Loc;
-use super::turns::Turns;
+use super::phases::PreparePhases;
 use hashbrown::HashSet;
 
 impl Bound {
@@ -15,10 +15,10 @@ impl Bound {
         let kept = self.prepared.iter().zip(&self.touched);
         let kept: usize = kept.map(|(n, touched)| n * usize::from(*touched)).sum();
         if !on_gpu {
-            self.turns = Turns::new(&self, &touched);
+            self.phases = PreparePhases::new(&self, &touched);
         }
         self.report.prepared = kept;
-        self.report.prepare_peak = self.prepare_arena + self.turns.spare_bytes;
+        self.report.prepare_peak = self.prepare_arena + self.phases.spare_bytes;
         self
     }
 

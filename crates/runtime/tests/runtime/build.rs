@@ -39,7 +39,7 @@ impl Program {
     pub fn stage(&mut self, over_inner: bool) {
         self.0.stages.push(Stage {
             over_inner,
-            turn: Turn::Every,
+            serial_points: SerialPoints::Every,
             code: vec![],
         });
     }

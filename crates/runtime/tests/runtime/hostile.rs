@@ -363,13 +363,13 @@ fn slots_are_kept_before_they_are_read() {
     let one = p.constant(Compute::F32, 1.0);
     p.stage(true);
     p.push(Inst::Keep { slot: 0, src: one });
-    p.0.stages[0].turn = Turn::Last;
+    p.0.stages[0].serial_points = SerialPoints::Last;
     p.stage(true);
     let dst = p.reg(Compute::F32);
     p.push(Inst::Kept { dst, slot: 0 });
     p.output(DType::F32, dst);
     refused(&plan(&p), "slot 0 is read before");
-    p.0.stages[0].turn = Turn::First;
+    p.0.stages[0].serial_points = SerialPoints::First;
     Executable::new(plan(&p)).unwrap();
 }
 

@@ -177,9 +177,9 @@ pub fn interpret(p: &TileProgram, memory: &mut [Memory]) -> Vec<(u32, i64, i64)>
             last &= n.is(*i + 1);
         }
         for stage in &p.stages {
-            match stage.turn {
-                Turn::First if !first => {}
-                Turn::Last if !last => {}
+            match stage.serial_points {
+                SerialPoints::First if !first => {}
+                SerialPoints::Last if !last => {}
                 _ => s.stage(stage, &axes, &inner),
             }
         }

@@ -120,11 +120,11 @@ pub fn rows_and_columns(dtype: DType, parts: i64, serial: i64, columns: i64) -> 
     let zero = p.constant(ty, 0i64);
     let arg = p.arg(dtype, false);
     let read = p.access(arg, 0, &p.dense());
-    let turn = |p: &mut Program, turn: Turn| {
+    let turn = |p: &mut Program, serial_points: SerialPoints| {
         p.stage(true);
-        p.0.stages.last_mut().unwrap().turn = turn;
+        p.0.stages.last_mut().unwrap().serial_points = serial_points;
     };
-    turn(&mut p, Turn::First);
+    turn(&mut p, SerialPoints::First);
     p.push(Inst::Keep { slot: 0, src: zero });
     p.stage(true);
     let x = p.load(read);
@@ -140,7 +140,7 @@ pub fn rows_and_columns(dtype: DType, parts: i64, serial: i64, columns: i64) -> 
     });
     let both = p.binary(Binary::Add, before, x);
     p.push(Inst::Keep { slot: 0, src: both });
-    turn(&mut p, Turn::Last);
+    turn(&mut p, SerialPoints::Last);
     let all = p.reg(ty);
     p.push(Inst::Kept { dst: all, slot: 0 });
     let out = p.arg(dtype, true);

@@ -117,10 +117,10 @@ fn only_mask<'a>(x: &Tensor, items: &'a [Index], value: &Other) -> Option<(usize
         }
     }
     let (at, mask) = found?;
-    let behind = x.ndim() - at - mask.ndim();
+    let trailing = x.ndim() - at - mask.ndim();
     let fits = match value {
         Other::Number(_) => true,
-        Other::Tensor(v) => v.ndim() <= behind,
+        Other::Tensor(v) => v.ndim() <= trailing,
     };
     fits.then_some((at, mask))
 }
@@ -211,8 +211,8 @@ fn spread(b: &mut Recorder, part: Tensor, x: &Tensor, region: &[SliceAxis]) -> R
             y = b.reshape(&y, &shape)?;
             y = b.narrow(&y, axis, 0, &shape[axis] - &Dim::Const(step - 1))?;
         }
-        let behind = &(extent - &start) - &y.dims()[axis];
-        y = b.pad_axis(&y, axis, start, behind, 0i64)?;
+        let after = &(extent - &start) - &y.dims()[axis];
+        y = b.pad_axis(&y, axis, start, after, 0i64)?;
     }
     Ok(y)
 }

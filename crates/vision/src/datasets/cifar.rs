@@ -31,7 +31,7 @@ struct Kin {
         &'static str,
         &'static str,
     ),
-    /// The number of label bytes in front of a picture, of which the last is its label.
+    /// The number of label bytes before a picture, of which the last is its label.
     labels: usize,
 }
 

@@ -16,7 +16,7 @@ pub(super) type Named = (&'static str, &'static str);
 /// The place where the makers of a set offer its files.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
-    /// Each under its name behind this address.
+    /// Each under its name after this address.
     Each(&'static str),
     /// All in one archive, at an address and with an MD5, which is unpacked in the root.
     Archive(&'static str, &'static str),

@@ -101,7 +101,7 @@ fn tag(file: &mut dyn Read) -> io::Result<Option<(u32, u64)>> {
     }
 }
 
-/// The type and the contents of an element within an array, of at most `most` bytes; small ones stand in their tag.
+/// The type and the contents of an element within an array, of at most `most` bytes; small ones are stored in their tag.
 fn part(
     file: &mut dyn Read,
     most: u64,

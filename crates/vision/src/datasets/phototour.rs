@@ -72,7 +72,7 @@ pub struct PhotoTour {
 
 impl PhotoTour {
     /// The patches in the bitmaps in `root/name`, where `name` is one of `notredame`, `yosemite`, `liberty`, alone
-    /// or with `_harris` behind it. All of them are kept in memory.
+    /// or with `_harris` after it. All of them are kept in memory.
     ///
     /// # Errors
     /// If there is no set of that name, or files are missing (the message says where to get them) or damaged.

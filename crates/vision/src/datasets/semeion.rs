@@ -65,7 +65,7 @@ fn load(root: &Path, verify: bool) -> Result<SEMEION> {
     set.checked().map(SEMEION)
 }
 
-/// Appends the 256 pixels of a line, between 0 and 1. Returns the index of the 1 among the ten numbers behind them.
+/// Appends the 256 pixels of a line, between 0 and 1. Returns the index of the 1 among the ten numbers after them.
 fn digit(line: &str, pixels: &mut Vec<u8>) -> Result<i64, String> {
     let numbers: Result<Vec<f64>, String> = line
         .split_whitespace()

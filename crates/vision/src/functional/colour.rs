@@ -24,8 +24,8 @@ fn to_level(v: f32) -> u8 {
     let v = if v > 0.0 { v } else { 0.0 };
     let v = if v < 255.0 { v } else { 255.0 };
     let near = v + BIG - BIG;
-    let cut = if near > v { near - 1.0 } else { near };
-    (cut + BIG).to_bits() as u8
+    let floor = if near > v { near - 1.0 } else { near };
+    (floor + BIG).to_bits() as u8
 }
 
 wide! {
@@ -156,10 +156,10 @@ pub(crate) fn rotated_hue(op: &str, mut image: Image, by: f64) -> Result<Image> 
         let message = format!("hue_factor is in [-0.5, 0.5], not {by}");
         return Err(invalid(op, message));
     }
-    let turn = (by * 255.0) as i32 as u8;
+    let shift = (by * 255.0) as i32 as u8;
     let each = |pixel: [u8; 3]| {
         let [h, s, v] = hsv(pixel);
-        rgb([h.wrapping_add(turn), s, v])
+        rgb([h.wrapping_add(shift), s, v])
     };
     match image.mode() {
         Mode::L | Mode::LA => {}
@@ -310,8 +310,8 @@ pub fn solarize(image: &Image, threshold: f64) -> Result<Image> {
     }
     // The least level that is inverted, and 256 for none.
     let least = threshold.ceil().clamp(0.0, 256.0) as u16;
-    let turn = |v: u8| if u16::from(v) >= least { !v } else { v };
-    Ok(recoloured(image, turn))
+    let solarized = |v: u8| if u16::from(v) >= least { !v } else { v };
+    Ok(recoloured(image, solarized))
 }
 
 /// Maps every colour through a table that is computed from its histogram.

@@ -166,7 +166,7 @@ fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     };
     let mut budget = Budget::new();
     let mut pixels = limits.max_pixels.0 as u64;
-    // A PNG has its size in front of all that can be packed.
+    // A PNG has its size before all that can be packed.
     if let (ImageFormat::Png, Some([w, h])) = (format, bytes.get(16..24).map(big_endian)) {
         few(w, h)?;
         pixels = u64::from(w) * u64::from(h);

@@ -124,7 +124,7 @@ impl Image {
         let mut pixels = Buffer::new(bytes);
         let mut done = colour.len().min(bytes);
         pixels[..done].copy_from_slice(&colour[..done]);
-        // Doubles the filled part by copying it behind itself.
+        // Doubles the filled part by copying it after itself.
         while done < bytes {
             let more = done.min(bytes - done);
             pixels.copy_within(..more, done);

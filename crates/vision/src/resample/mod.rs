@@ -83,7 +83,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The rows, each with the bytes behind it.
+    /// The rows, each with the bytes after it.
     fn rows(self) -> impl Iterator<Item = &'a [u8]> {
         let rows = self.pixels.chunks(self.stride.max(1));
         rows.take(if self.width == 0 { 0 } else { self.height })

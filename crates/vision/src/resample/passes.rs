@@ -67,7 +67,7 @@ pub(super) fn across<const C: usize>(view: View, taps: &Taps) -> Rows {
     Rows { bytes: out, stride }
 }
 
-/// Resamples [`ROWS`] rows. Each has [`SLACK`] behind its last pixel, in the input and in the output.
+/// Resamples [`ROWS`] rows. Each has [`SLACK`] after its last pixel, in the input and in the output.
 fn rows_across<const C: usize>(rows: [&[u8]; ROWS], taps: &Taps, out: &mut [u8], stride: usize) {
     #[cfg(all(target_arch = "x86_64", not(portable)))]
     if has_avx2() {

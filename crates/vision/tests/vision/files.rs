@@ -135,7 +135,7 @@ fn limits_hold() {
     }
 }
 
-/// A header that claims a huge image, with next to nothing behind it.
+/// A header that claims a huge image, with next to nothing after it.
 #[test]
 fn a_bomb_is_refused() {
     let mut png = image(Mode::L).encode(Format::Png).unwrap();

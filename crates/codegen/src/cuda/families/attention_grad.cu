@@ -1,5 +1,5 @@
 // A block computes BM rows and BV columns of one of the gradients of attention. Its rows are lines of the matrix of
-// scores: rows of it for the gradient of the query, columns where TURNED, for those of key and value. It walks along
+// scores: rows of it for the gradient of the query, columns where TRANSPOSED, for those of key and value. It walks along
 // them, BN at a time, computes the weights again, and of them the gradients of the scores.
 
 struct Block {
@@ -14,8 +14,8 @@ struct Block {
 template <class A, class B, class C, class D, class V>
 __device__ __forceinline__ void derive(Block& block, const A& a, const B& b, const C& c, const D& d, const V& v, const Scores& scores, const Acc* rows, Index l0, Index c0, Index length, Index keys, Index width, Index columns) {
     constexpr int EACH = BM * BN / THREADS;
-    const Index all = TURNED ? length : keys;
-    const Index begin = CAUSAL && TURNED ? l0 : 0, end = CAUSAL && !TURNED && all > l0 + BM ? l0 + BM : all;
+    const Index all = TRANSPOSED ? length : keys;
+    const Index begin = CAUSAL && TRANSPOSED ? l0 : 0, end = CAUSAL && !TRANSPOSED && all > l0 + BM ? l0 + BM : all;
     Sums sums;
 #pragma unroll 1
     for (Index w0 = begin; w0 < end; w0 += BN) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void derive(Block& block, const A& a, const B& b, con
         for (int x = 0; x < EACH; x++) {
             const int e = threadIdx.x + x * THREADS;
             const Index line = l0 + e / BN, other = w0 + e % BN;
-            const Index i = TURNED ? other : line, j = TURNED ? line : other;
+            const Index i = TRANSPOSED ? other : line, j = TRANSPOSED ? line : other;
             Acc share = 0;
             if (i < length && j < keys && (!CAUSAL || j <= i)) {
                 const Acc* row = rows + i * 3;

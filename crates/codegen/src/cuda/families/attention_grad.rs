@@ -131,7 +131,7 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
         source.scope(&tile.scores(&a.scores, index, pair));
         source.scope(&tile.sums(dtype, &times));
         source.scope(&format!(
-            "constexpr bool TURNED = {transposed}, OF_VALUES = {};",
+            "constexpr bool TRANSPOSED = {transposed}, OF_VALUES = {};",
             of == Gradient::Value
         ));
         source.scope(include_str!("attention_grad.cu"));

@@ -139,9 +139,9 @@ kiln_store({out} + at, all);"
                 source.line(format!("{out}[at] = {raw};"));
             }
             Store::Epilogue(kir) => {
-                let made = kir.args.len() - 1;
+                let raw_arg = kir.args.len() - 1;
                 let mut values = Values::new(kir);
-                values.replace(made, if width > 1 { "raw.v[k]" } else { "raw" });
+                values.replace(raw_arg, if width > 1 { "raw.v[k]" } else { "raw" });
                 values.decompose(source, "at");
                 let vector = match width {
                     1 => Some(Vector::scalar(kir)),
@@ -150,7 +150,7 @@ kiln_store({out} + at, all);"
                 let mut vector = vector.expect("it is the width that was said to be legal");
                 // The raw element lies in shared memory.
                 for (whole, access) in vector.whole.iter_mut().zip(&kir.accesses) {
-                    *whole &= usize::from(access.arg) != made;
+                    *whole &= usize::from(access.arg) != raw_arg;
                 }
                 walk::each(source, &mut values, kir, &vector);
             }

@@ -19,7 +19,7 @@ pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Candidate> {
     let own = || format!("matmul_{}", m.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);
     let operands = [&m.lhs, &m.rhs].map(|x| Slot::Arg(x.arg.into()));
-    let [left, right] = work.made();
+    let [left, right] = work.prologues();
     let operands = [(operands[0], left), (operands[1], right)];
     let store = Store::of(work, m.out, m.dtype());
     Gemm::new(work, &name, m.dtype(), m.into(), operands, store).print(all)
@@ -30,10 +30,10 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
     let own = || format!("{}_{}", c.role.name(), c.dtype());
     let name = work.fused_name().map_or_else(own, str::to_string);
     let contraction = c.contraction(c.filters(true));
-    let [made, _] = work.made();
+    let [prologue, _] = work.prologues();
     let operands = contraction.operands.each_ref().map(|x| {
-        let made = made.filter(|_| x.arg == c.operands[0]);
-        (Slot::Arg(x.arg.into()), made)
+        let prologue = prologue.filter(|_| x.arg == c.operands[0]);
+        (Slot::Arg(x.arg.into()), prologue)
     });
     let store = Store::of(work, c.out, c.dtype());
     let is_each = c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1);

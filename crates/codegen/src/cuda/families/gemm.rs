@@ -4,8 +4,8 @@
 
 use super::call::{Call, Store, few, line_of_blocks, lines};
 use super::gemm_tile::{schedules, tile_constants, tile_text};
-use super::made;
 use super::operand::{Operand, finding, operand, result, run};
+use super::prologue;
 use crate::Approximation;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
@@ -85,14 +85,15 @@ impl Gemm<'_> {
     ) -> Gemm<'a> {
         let sizes = [ROWS, COLUMNS, TERMS, BATCH].map(|kind| contraction.size(kind));
         let [m, n, k, batches] = sizes;
-        let mut made = operands.iter().filter_map(|(_, made)| *made);
+        let mut prologue = operands.iter().filter_map(|(_, prologue)| *prologue);
         Gemm {
             work,
             name,
             dtype,
             total: contraction.result.len.clone(),
             // Each line that a thread reads is several numbers, which take registers.
-            costly: made.any(made::is_costly) || contraction.is_bounded() && dtype.size() == 8,
+            costly: prologue.any(prologue::is_costly)
+                || contraction.is_bounded() && dtype.size() == 8,
             finding: [0, 1].map(|side| finding(&contraction, side, operands[side].1)),
             contraction,
             operands,
@@ -200,7 +201,7 @@ impl Gemm<'_> {
                 format!("{}_parts", self.name)
             }
         };
-        made::push(&mut call, &self.operands, self.dtype);
+        prologue::push(&mut call, &self.operands, self.dtype);
         let mut source = call.source(&name, shape.index);
         let [a, b] = [0, 1].map(|side| {
             operand(
@@ -255,8 +256,8 @@ impl Gemm<'_> {
         let mut text = self.types(shape);
         text += &tile_constants(&shape.schedule, self.dtype, [a, b]);
         text += include_str!("gemm_operands.cu");
-        if self.operands.iter().any(|(_, made)| made.is_some()) {
-            text += made::CLASS;
+        if self.operands.iter().any(|(_, prologue)| prologue.is_some()) {
+            text += prologue::CLASS;
         }
         if self.sums_inside() {
             let loaded = CudaCpp::loaded("x", self.dtype);
@@ -386,8 +387,8 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         };
         let lens = self.contraction.operands.iter().map(|x| &x.len);
         let few = lens.chain([total, &self.k, &self.m, &self.n]).all(few);
-        let mut made = self.work.made().into_iter().flatten();
-        match few && made.all(|k| Values::index_type(k) == Index::Int) {
+        let mut prologue = self.work.prologues().into_iter().flatten();
+        match few && prologue.all(|k| Values::index_type(k) == Index::Int) {
             true => epilogue,
             false => Index::Long,
         }

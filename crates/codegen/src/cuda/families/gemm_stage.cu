@@ -1,6 +1,6 @@
 // A block's BM x BN tile of sums of products, by tensor cores; each warp owns WM x WN of it. BK products
 // at a time pass through one of STAGES stages of shared memory, while the next ones are on their way to the
-// others. An operand whose neighbours lie side by side, 16 bytes at an aligned address, is copied
+// others. An operand whose neighbours are contiguous, 16 bytes at an aligned address, is copied
 // asynchronously; any other is read element by element.
 
 constexpr int THREADS = (BM / WM) * (BN / WN) * 32;
@@ -42,7 +42,7 @@ template <bool WHOLE> __device__ __forceinline__ int within16(Index left) {
     return left <= 0 ? 0 : WHOLE || left >= SIDE_BY_SIDE ? 16 : (int)left * (int)sizeof(Elem);
 }
 
-// Reads lines from `line0` on. A thread keeps to its lines, and where these lie side by side k moves from read to read.
+// Reads lines from `line0` on. A thread keeps to its lines, and where these are contiguous k moves from read to read.
 template <int LINES, bool ALONG_K, bool VECTOR, bool WHOLE, class Operand> struct Reader {
     static constexpr int LOADS = LINES * BK / THREADS;
     // The lines of a thread, which come in turn.

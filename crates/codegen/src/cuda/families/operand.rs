@@ -1,7 +1,7 @@
 //! Operands and results of contractions: affine accesses as C++.
 
 use super::call::Call;
-use super::made;
+use super::prologue;
 use crate::cuda::source::Source;
 use crate::cuda::values::decomposed;
 use crate::kir;
@@ -62,16 +62,16 @@ pub(super) fn operand(
     call: &Call,
     c: &Contraction,
     side: usize,
-    (slot, made): (Slot, Option<&kir::Kernel>),
+    (slot, prologue): (Slot, Option<&kir::Kernel>),
 ) -> Operand {
     let (name, count, lines) = [("a", "m", ROWS), ("b", "n", COLUMNS)][side];
     let c = &c.seen_by(&c.operands[side]);
     let x = &c.result;
     let (mut text, batch) = split(source, &c.loops[BATCH], [&format!("{name}_batch"), "batch"]);
-    let (class, pointer) = match made {
+    let (class, pointer) = match prologue {
         None => ("const Elem*".to_string(), call.pointer(slot)),
         Some(prologue) => {
-            text += &made::function(source, call, prologue, name);
+            text += &prologue::function(source, call, prologue, name);
             let class = format!("Place<decltype(make_{name})>");
             (class.clone(), format!("{class}{{make_{name}, 0}}"))
         }
@@ -84,7 +84,7 @@ pub(super) fn operand(
         let stride = |r: Range<usize>| x.strides.get(r.start).filter(|_| !r.is_empty());
         let strides = [line, term].map(|r| source.dim(stride(r).unwrap_or(&Dim::ZERO)));
         let [l, k] = strides;
-        let _ = match made {
+        let _ = match prologue {
             None => writeln!(
                 text,
                 "const Strided {name} = {{{pointer} + {name}_at, {count}, {l}, {k}}};"
@@ -101,19 +101,19 @@ pub(super) fn operand(
     Operand {
         text,
         along_k,
-        vector: vector && made.is_none(),
+        vector: vector && prologue.is_none(),
         whole,
     }
 }
 
 /// Returns an estimate, from the machine code of kernels, of the instructions of a thread that bring an element of an
 /// operand to shared memory.
-pub(super) fn finding(c: &Contraction, side: usize, made: Option<&kir::Kernel>) -> f64 {
+pub(super) fn finding(c: &Contraction, side: usize, prologue: Option<&kir::Kernel>) -> f64 {
     let lines = [ROWS, COLUMNS][side];
     let c = &c.seen_by(&c.operands[side]);
     let (_, vector, _) = read(c, &c.result, lines);
-    match (is_plain(c, lines), vector && made.is_none()) {
-        _ if made.is_some_and(made::is_costly) => 40.0,
+    match (is_plain(c, lines), vector && prologue.is_none()) {
+        _ if prologue.is_some_and(prologue::is_costly) => 40.0,
         (true, true) => 0.7,
         (true, false) => 6.0,
         (false, true) => 2.5,

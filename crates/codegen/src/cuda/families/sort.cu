@@ -25,7 +25,7 @@ __device__ __forceinline__ void sort_shared(Record* records) {
 }
 
 // Where the record at `at` of a lane goes when neighbouring sorted runs of `run` records, `span` records
-// together, become one: behind those before it in its run, and the smaller ones of the other runs.
+// together, become one: after those before it in its run, and the smaller ones of the other runs.
 __device__ __forceinline__ Index merged_place(const Record* lane, Index len, Index run, Index span, Index at) {
     const Record own = lane[at];
     const Index first = at / span * span, end = first + span < len ? first + span : len;

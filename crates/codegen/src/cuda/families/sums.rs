@@ -2,8 +2,8 @@
 //! Neighbouring threads have neighbouring elements.
 
 use super::call::{Call, Store, elements, few, line_of_blocks, lines};
-use super::made;
 use super::operand::{affine, split};
+use super::prologue;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
 use crate::cuda::values::Values;
@@ -27,7 +27,7 @@ pub(super) fn print(
 ) -> Candidate {
     let mut call = Call::new(work);
     store.push(&mut call);
-    made::push(&mut call, &operands, dtype);
+    prologue::push(&mut call, &operands, dtype);
     let arrays = c.operands.iter().chain([&c.result]);
     let short = arrays.map(|a| &a.len).all(few);
     let mut kernels = work.kernels();
@@ -115,9 +115,9 @@ fn pointers(
 ) -> ([String; 2], String) {
     let mut text = String::new();
     let names = ["a", "b"].map(|name| format!("make_{name}"));
-    for ((slot, made), name) in operands.into_iter().zip(["a", "b"]) {
-        text += &match made {
-            Some(prologue) => made::function(source, call, prologue, name),
+    for ((slot, prologue), name) in operands.into_iter().zip(["a", "b"]) {
+        text += &match prologue {
+            Some(prologue) => prologue::function(source, call, prologue, name),
             None => format!(
                 "const auto make_{name} = [&](const Index p) -> Elem {{ return {}[p]; }};\n",
                 call.pointer(slot)

@@ -148,7 +148,7 @@ fn products_of_what_is_made() {
         let y = case.op(ops::MatMul {}, &[a, b]);
         case.graph.add_output(y);
         let tasks = lowered(&decomposed_for_cuda(&case.graph)).tasks;
-        assert!(tasks[0].work.made().iter().all(Option::is_some));
+        assert!(tasks[0].work.prologues().iter().all(Option::is_some));
         sums(&case.graph, &case.inputs, k);
     }
 }

@@ -12,7 +12,7 @@ use kiln_ir::{Builder, Graph, Pw, Value, ops};
 /// Returns the number of operands that prologues compute in a program.
 fn made(graph: &Graph) -> usize {
     let program = lowered(&decomposed_for_cuda(graph), true).unwrap();
-    let made = program.tasks.iter().flat_map(|t| t.work.made());
+    let made = program.tasks.iter().flat_map(|t| t.work.prologues());
     made.flatten().count()
 }
 

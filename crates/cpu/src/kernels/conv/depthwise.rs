@@ -2,7 +2,7 @@
 //!
 //! The M of a register tile runs over neighbouring positions of the result, its N over channels (`contraction::Depthwise`).
 //! A list has the lines of the images that a row of the result reads, with the weights of each. For a line of padding,
-//! the sum of what its taps add, zeros times weights, is stored beside the weights. So only images that have to be
+//! the sum of what its taps add, zeros times weights, is stored next to the weights. So only images that have to be
 //! transposed are copied. A gradient of images is a convolution with flipped filters of the gradient, with zeros
 //! inserted for the stride. Weights that are not finite must not meet these zeros; `dense` then accumulates without
 //! them.
@@ -178,7 +178,7 @@ impl Blocking {
                 let from = (-first).max(0).div_euclid(width.dilation)
                     + i64::from((-first).max(0) % width.dilation != 0);
                 let inside = bug(
-                    "a filter a channel reads behind its line",
+                    "a depthwise filter reads beyond its line",
                     width.input - first,
                     |n| n - 1,
                 );
@@ -334,11 +334,11 @@ impl Conv {
                 *to.add(at(line, taps)) = nothing;
             }
         }
-        let behind = if finite { 0 } else { u8::MAX };
+        let flag = if finite { 0 } else { u8::MAX };
         // SAFETY: there is room for the flag.
         unsafe {
             to.offset(blocking.packed() as isize - 1)
-                .write_bytes(behind, 1)
+                .write_bytes(flag, 1)
         };
     }
 

@@ -7,7 +7,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::compiled;
-use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::sums::Lane;
 use kiln_plan::cost::geometry::Geometry;
 
@@ -87,7 +87,7 @@ impl Conv {
                     let to = to.offset((place * wide * channels) as isize);
                     if copies.nchw {
                         let at = image * channels * inputs + (d * height + h) * width;
-                        compiled::<Turn<T>, _>(self.level)(Transpose {
+                        compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
                             from: x.offset(at as isize),
                             pitch: inputs as isize,
                             rows: channels as usize,
@@ -129,7 +129,7 @@ impl Conv {
         };
         // SAFETY: the caller's; there is room for the results.
         unsafe {
-            compiled::<Turn<T>, _>(self.level)(Transpose {
+            compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
                 from,
                 pitch: pitch as isize,
                 rows: positions as usize,

@@ -12,7 +12,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::convert::{pair, widen};
-use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::simd::{Features, compiled};
 use kiln_plan::{Algorithm, ConvRole};
 use smallvec::SmallVec;
@@ -221,7 +221,7 @@ impl Conv {
                 }
                 // SAFETY: the caller's.
                 unsafe {
-                    compiled::<Turn<u32>, _>(self.level)(Transpose {
+                    compiled::<TransposeKernel<u32>, _>(self.level)(Transpose {
                         from: rows.as_ptr().cast(),
                         pitch: SOME as isize,
                         rows: some as usize,

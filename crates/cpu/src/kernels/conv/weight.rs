@@ -16,7 +16,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::compiled;
-use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::sums::Lane;
 
 /// The most sums of a range, unless it is one register tile. They stay in the second-level cache, where they are
@@ -328,7 +328,7 @@ impl Conv {
         };
         // SAFETY: linking checked the result's length; there is room for what an epilogue reads.
         unsafe {
-            compiled::<Turn<T>, _>(self.level)(Transpose {
+            compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
                 from: sums.to,
                 pitch: sums.pitch as isize,
                 rows: rows as usize,

@@ -213,7 +213,7 @@ impl MatMul {
                 starts.write_bytes(0, (panel * self.panel_rows()) as usize);
             }
             if row == 1 {
-                return self.turn_columns((from, col), columns, (to_words, starts.cast()));
+                return self.pack_columns((from, col), columns, (to_words, starts.cast()));
             }
             let mut rows = [[0; PANEL]; 4];
             for (step, to) in (0..steps).zip((0..).step_by(panel as usize)) {
@@ -258,7 +258,7 @@ impl MatMul {
     ///
     /// # Safety
     /// As [`MatMul::pack`]; there is room for the words.
-    unsafe fn turn_columns(
+    unsafe fn pack_columns(
         &self,
         (from, apart): (*const u8, i64),
         columns: i64,

@@ -30,7 +30,7 @@ fn plane(
             slots: vec![],
             stages: vec![Stage {
                 over_inner: false,
-                turn: Turn::Every,
+                serial_points: SerialPoints::Every,
                 code,
             }],
             sites: 3,
@@ -373,7 +373,7 @@ fn reductions_of_masks_and_places() {
                     p.stages[0].over_inner = true;
                     p.stages.push(Stage {
                         over_inner: false,
-                        turn: Turn::Every,
+                        serial_points: SerialPoints::Every,
                         code: vec![store(2, 1), store(3, 2)],
                     });
                     let what = format!("{op:?} of {dtype:?}, {schedule:?}, {outer}x{n}");

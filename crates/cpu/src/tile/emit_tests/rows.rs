@@ -134,7 +134,7 @@ pub(super) fn rows(r: &mut Random) -> Case {
         .collect();
     let stage = |over_inner, code| Stage {
         over_inner,
-        turn: Turn::Every,
+        serial_points: SerialPoints::Every,
         code,
     };
     Case {
@@ -202,7 +202,7 @@ fn padded_rows(dtype: DType, lane: i64, r: &mut Random) -> Case {
     let op = r.one_of(&[Reduction::Max, Reduction::Min]);
     let stage = |over_inner, code| Stage {
         over_inner,
-        turn: Turn::Every,
+        serial_points: SerialPoints::Every,
         code,
     };
     let load = |dst, access| Inst::Load { dst, access };

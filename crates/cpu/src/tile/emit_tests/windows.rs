@@ -102,7 +102,7 @@ fn windows(last: bool, dtype: DType, run: i64, r: &mut Random) -> Case {
     };
     let stage = |over_inner, code| Stage {
         over_inner,
-        turn: Turn::Every,
+        serial_points: SerialPoints::Every,
         code,
     };
     let (acc, a) = (R[1], R[0]);
@@ -223,7 +223,7 @@ fn columns(dtype: DType, [blocks, rows]: [i64; 2], n: i64, r: &mut Random) -> Ca
     ];
     let stage = |over_inner, code| Stage {
         over_inner,
-        turn: Turn::Every,
+        serial_points: SerialPoints::Every,
         code,
     };
     let arg = |written| Arg { dtype, written };

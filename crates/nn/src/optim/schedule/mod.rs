@@ -59,7 +59,7 @@ pub trait Schedule: Send + Sync {
         None
     }
 
-    /// Returns the state of PyTorch's scheduler of this class, beside the epoch and the rates.
+    /// Returns the state of PyTorch's scheduler of this class, besides the epoch and the rates.
     fn saved(&self, state: &SchedulerState) -> Vec<(&'static str, Value)> {
         let _ = state;
         Vec::new()

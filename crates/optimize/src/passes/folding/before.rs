@@ -1,4 +1,4 @@
-//! Rewrites in front of a product: scales of its data, and shifts of integers.
+//! Rewrites before a product: scales of its data, and shifts of integers.
 
 use super::behind::row;
 use super::product::{Channel, Product, column, was_cast};

@@ -1,4 +1,4 @@
-//! Rewrites behind a product: scales, shifts and batch norms of its result.
+//! Rewrites after a product: scales, shifts and batch norms of its result.
 
 use super::product::{Channel, Product, column, was_cast};
 use crate::{Patch, PatchBuilder, Rule, View};
@@ -275,12 +275,12 @@ pub(super) struct BatchNormBehind {
     of_conv: bool,
 }
 
-/// The batch norm behind a convolution.
+/// The batch norm after a convolution.
 pub(super) const CONV_BATCH_NORM: BatchNormBehind = BatchNormBehind {
     name: "conv_batch_norm",
     of_conv: true,
 };
-/// The batch norm behind a matrix product.
+/// The batch norm after a matrix product.
 pub(super) const LINEAR_BATCH_NORM: BatchNormBehind = BatchNormBehind {
     name: "linear_batch_norm",
     of_conv: false,

@@ -15,7 +15,7 @@
 //!                                                              a product of integers; of f16 and bf16 also without c
 //! ```
 //!
-//! Permutations and reshapes that leave the channels whole may stand between the product and the op that is folded;
+//! Permutations and reshapes that leave the channels whole may be between the product and the op that is folded;
 //! they then follow the new product. The b may be missing. a and b hold one number per channel of the product's
 //! result (of its data in `shifted_data`), or one number in all; so does the c of `norm_of_scaled`. Any other c is
 //! one number, by which weights may be scaled (`keeps_range`). `c / P(x, w)` is not folded. Any number of groups and

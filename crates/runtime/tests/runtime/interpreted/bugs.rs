@@ -25,7 +25,7 @@ const BUGS: [&str; 30] = [
     "a copy is taken for that of another block",
     "weights lie a tap further",
     "a tile reads the line of the first",
-    "a filter a channel reads behind its line",
+    "a depthwise filter reads beyond its line",
     "a panel misses its last column",
     "the next terms are not added",
     "two lanes of a sum are left out",

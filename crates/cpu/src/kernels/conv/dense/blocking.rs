@@ -68,7 +68,7 @@ pub(in crate::kernels::conv) struct Blocking {
     pub(super) hot: i64,
     /// Lines and positions of a register tile.
     pub(super) rows: [i64; 2],
-    /// True if the next register tile of a call is the one below, not the one beside.
+    /// True if the next register tile of a call is the one below, not the next one to the right.
     pub(super) is_down: bool,
     /// The epilogue that is applied to accumulators while they are in registers.
     pub(super) finish: Option<Arc<RegisterEpilogue>>,
@@ -365,7 +365,7 @@ impl Blocking {
         let [d, h, mut w] = axes.map(|a| a.kernel);
         let mut steps = self.sums;
         if axes[2].dilation == 1 && apart[2] == self.sums * self.sizes[1] && w > 0 {
-            // The taps of a line lie side by side.
+            // The taps of a line are contiguous.
             (w, steps) = (1, w * steps);
         }
         let step = |i: usize| axes[i].dilation * apart[i];

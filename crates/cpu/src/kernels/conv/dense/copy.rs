@@ -9,7 +9,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
 use kiln_kernel::memory::{Storage, room};
 use kiln_kernel::simd::compiled;
-use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::sums::Lane;
 
 /// The buffers that a thread keeps between blocks.
@@ -162,7 +162,7 @@ impl Conv {
                     let to = to.offset((i * channels) as isize).cast();
                     self.join(position(i), channel, blocking.terms, to);
                 }),
-                true => compiled::<Turn<T>, _>(self.level)(Transpose {
+                true => compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
                     from: x.cast::<T>(),
                     pitch: channel as isize,
                     rows: channels as usize,

@@ -8,7 +8,7 @@ use kiln_base::DType;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::simd::compiled;
 use kiln_kernel::simd::convert::{F16, Mem};
-use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::sums::Lane;
 use kiln_plan::ConvRole;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,7 +66,7 @@ impl Conv {
                         };
                         // SAFETY: linking checked the weights' length; each panel has a place of its own.
                         unsafe {
-                            compiled::<Turn<T>, _>(self.level)(Transpose {
+                            compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
                                 from: weights.offset((at * taps) as isize),
                                 pitch: pitch as isize,
                                 rows: columns as usize,
@@ -113,11 +113,11 @@ impl Conv {
                 finite.fetch_and(all, Ordering::Relaxed);
             },
         );
-        let behind = if finite.into_inner() { 0 } else { u8::MAX };
+        let flag = if finite.into_inner() { 0 } else { u8::MAX };
         // SAFETY: there is room for the flag.
         unsafe {
             to.offset(blocking.packed() as isize - 1)
-                .write_bytes(behind, 1)
+                .write_bytes(flag, 1)
         };
     }
 

@@ -16,7 +16,7 @@ use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::room;
 use kiln_kernel::simd::compiled;
-use kiln_kernel::simd::transpose::{Transpose, Turn};
+use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
 use kiln_kernel::sums::Lane;
 use kiln_plan::cost::geometry::Axis;
 use kiln_plan::schedule::{lanes, most_rows};
@@ -445,7 +445,7 @@ impl Blocking {
     ) {
         // SAFETY: the caller's.
         unsafe {
-            compiled::<Turn<T>, _>(c.level)(Transpose {
+            compiled::<TransposeKernel<T>, _>(c.level)(Transpose {
                 from,
                 pitch: self.pitch(range.channels) as isize,
                 rows: ceil(block.count * block.len, 2) as usize,

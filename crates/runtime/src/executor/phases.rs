@@ -1,4 +1,4 @@
-//! The turns in which *prepare* runs on the CPU. Memory is allocated when a turn first needs it, and freed after its
+//! The phases in which *prepare* runs on the CPU. Memory is allocated when a phase first needs it, and freed after its
 //! last reader. So weights that are computed and then packed need not exist all at once.
 
 use super::bound::Bound;
@@ -10,26 +10,26 @@ use kiln_plan::memory::{Lifetime, solve};
 use std::ops::Range;
 
 /// Concurrent steps, and the memory that is first or last used by them.
-pub(super) struct Turn {
+pub(super) struct PreparePhase {
     pub steps: Range<usize>,
-    /// Results of *prepare* that no earlier turn touched.
+    /// Results of *prepare* that no earlier phase touched.
     pub begins: Vec<usize>,
-    /// Inputs that neither later turns nor runs read.
+    /// Inputs that neither later phases nor runs read.
     pub ends: Vec<usize>,
 }
 
 /// The schedule of *prepare*.
 #[derive(Default)]
-pub(super) struct Turns {
-    pub list: Vec<Turn>,
+pub(super) struct PreparePhases {
+    pub list: Vec<PreparePhase>,
     /// For each result that runs do not touch, its offset in memory that all of these share.
     pub spare: Vec<Option<usize>>,
     pub spare_bytes: usize,
 }
 
-impl Turns {
-    /// The turns of a bound plan whose runs touch these locations.
-    pub fn new(bound: &Bound, touched: &HashSet<Loc>) -> Turns {
+impl PreparePhases {
+    /// The phases of a bound plan whose runs touch these locations.
+    pub fn new(bound: &Bound, touched: &HashSet<Loc>) -> PreparePhases {
         let mut at = 0;
         let groups = bound.prepare.chunk_by(|_, next| next.concurrent);
         let groups: Vec<Range<usize>> = groups
@@ -41,19 +41,19 @@ impl Turns {
         let mut first = vec![None; bound.prepared.len()];
         let mut last = vec![0; bound.prepared.len()];
         let mut inputs: Vec<(usize, usize)> = Vec::new();
-        for (turn, steps) in groups.iter().enumerate() {
+        for (phase, steps) in groups.iter().enumerate() {
             for loc in bound.prepare[steps.clone()]
                 .iter()
                 .flat_map(BoundStep::locs)
             {
                 match loc {
                     Loc::Prepared(p) => {
-                        first[p].get_or_insert(turn);
-                        last[p] = turn;
+                        first[p].get_or_insert(phase);
+                        last[p] = phase;
                     }
                     Loc::Input(i) => match inputs.iter_mut().find(|(input, _)| *input == i) {
-                        Some((_, last)) => *last = turn,
-                        None => inputs.push((i, turn)),
+                        Some((_, last)) => *last = phase,
+                        None => inputs.push((i, phase)),
                     },
                     Loc::Slot(_) | Loc::Constant(_) | Loc::Arena(_) => {}
                 }
@@ -77,20 +77,20 @@ impl Turns {
         for (p, offset) in passing.iter().zip(&layout.offsets) {
             spare[*p] = Some(*offset);
         }
-        let turn = |(turn, steps): (usize, &Range<usize>)| {
+        let phase = |(phase, steps): (usize, &Range<usize>)| {
             let begins = first.iter().enumerate();
-            let begins = begins.filter(|(_, first)| **first == Some(turn));
+            let begins = begins.filter(|(_, first)| **first == Some(phase));
             let ends = inputs
                 .iter()
-                .filter(|(input, last)| *last == turn && !touched.contains(&Loc::Input(*input)));
-            Turn {
+                .filter(|(input, last)| *last == phase && !touched.contains(&Loc::Input(*input)));
+            PreparePhase {
                 steps: steps.clone(),
                 begins: begins.map(|(p, _)| p).collect(),
                 ends: ends.map(|(input, _)| *input).collect(),
             }
         };
-        Turns {
-            list: groups.iter().enumerate().map(turn).collect(),
+        PreparePhases {
+            list: groups.iter().enumerate().map(phase).collect(),
             spare,
             spare_bytes: layout.peak,
         }

@@ -10,20 +10,20 @@ use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
 
 /// The class of such operands, placed after the type of elements.
-pub(super) const CLASS: &str = include_str!("made.cu");
+pub(super) const CLASS: &str = include_str!("prologue.cu");
 
 /// The number of values above which a prologue is slow for a thread.
 const LONG: usize = 16;
 
 /// Adds the arguments of a kernel that reads operands of a dtype, or computes them by prologues.
 pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dtype: DType) {
-    for (slot, made) in operands {
-        match made {
+    for (slot, operand) in operands {
+        match operand {
             None => call.push(*slot, dtype, false),
             Some(prologue) => {
-                let made = prologue.args.len() - 1;
+                let operand = prologue.args.len() - 1;
                 let args = prologue.accesses.iter().map(|a| a.arg as usize);
-                for a in args.filter(|a| *a != made) {
+                for a in args.filter(|a| *a != operand) {
                     call.push(Slot::Arg(a), prologue.args[a].dtype, false);
                 }
             }
@@ -57,14 +57,14 @@ pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name
 /// Returns the prologue in terms of the arguments of the kernel that is called.
 fn called(prologue: &Kernel, call: &Call) -> Kernel {
     let mut kernel = prologue.clone();
-    let made = kernel.args.len() - 1;
+    let operand = kernel.args.len() - 1;
     for access in &mut kernel.accesses {
         access.arg = match access.arg as usize {
-            arg if arg == made => call.args.len(),
+            arg if arg == operand => call.args.len(),
             arg => call.place(Slot::Arg(arg)),
         } as u16;
     }
-    let whole = kernel.args[made];
+    let whole = kernel.args[operand];
     let args = call.args.iter().map(|(_, a)| *a);
     kernel.args = args.chain([whole]).collect::<Vec<Arg>>();
     kernel
