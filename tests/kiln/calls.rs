@@ -305,7 +305,7 @@ fn sequences_of_different_lengths_lie_side_by_side() {
         e.error()
             .unwrap()
             .message()
-            .contains("in their length alone"),
+            .contains("only in their length"),
         "{e}"
     );
 }

@@ -153,7 +153,7 @@ fn names_are_given_changed_and_aligned() {
     assert_names(&aligned, &["N", "C", "D", "H"]);
     assert_eq!(aligned.shape().unwrap(), [4, 2, 1, 3]);
     assert_names(&x.align_to(["N", "..."]), &["N", "C", "H"]);
-    assert!(message(x.align_to(["N", "C"])).contains("has no place"));
+    assert!(message(x.align_to(["N", "C"])).contains("is not in"));
     assert!(message(part.align_to(["N", "W", "H"])).contains("needs a name"));
 }
 

@@ -481,7 +481,11 @@ fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
                 Some((low, high)) if (low..=high).contains(&wide) => {
                     Array::from_i64(dtype, &[], &[n])
                 }
-                Some(_) => return Err(format!("{wide} of a {from} tensor is no {dtype}")),
+                Some(_) => {
+                    return Err(format!(
+                        "{wide} of a {from} tensor is out of range for {dtype}"
+                    ));
+                }
             }
         }
         _ => Array::from_f64(dtype, &[], &array.to_f64()),

@@ -52,7 +52,7 @@ fn diagonals_far_out_are_empty_or_errors() {
                 .unwrap(),
             [0]
         );
-        assert!(message(&zeros(&[3]).diag_with(far)).contains("too far out"));
+        assert!(message(&zeros(&[3]).diag_with(far)).contains("is outside of"));
         message(&x.diag_embed_with(Diagonal::new().offset(far).dim1(0).dim2(1)));
         message(&x.diag_embed_with(Diagonal::new().offset(far / 4).dim1(0).dim2(1)));
     }

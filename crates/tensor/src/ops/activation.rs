@@ -226,7 +226,8 @@ impl Tensor {
             needs_float(self, "operand")?;
             let a = axis(self, &dim)?;
             let half = self.dims()[a].div_exact(&Dim::Const(2));
-            let half = half.map_err(|e| OpError(format!("halves of dim {dim}: {e}")))?;
+            let half = half
+                .map_err(|e| OpError(format!("dim {dim} can't be split into two halves: {e}")))?;
             let x = b.widened(self)?;
             let value = b.narrow(&x, a, 0i64, half.clone())?;
             let gate = b.narrow(&x, a, half.clone(), half)?;

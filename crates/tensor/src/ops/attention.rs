@@ -138,11 +138,14 @@ impl Call<'_> {
         same_dtype(query, "query", value, "value")?;
         ensure!(
             self.operands.iter().all(|t| t.ndim() >= 2),
-            "query, key and value need at least 2 dims"
+            "query, key and value need at least 2 dims, not {}, {} and {}",
+            query.fact(),
+            key.fact(),
+            value.fact()
         );
         ensure!(
             !(self.how.is_causal && self.how.attn_mask.is_some()),
-            "is_causal and a mask exclude each other"
+            "is_causal and attn_mask can't both be set"
         );
         let p = self.how.dropout_p;
         ensure!(
@@ -159,8 +162,9 @@ impl Call<'_> {
             operands = grouped(b, &operands)?;
         }
         let batch = operands.iter().map(|t| &t.dims()[..t.ndim().max(2) - 2]);
-        let batch = broadcast_shapes(batch)
-            .ok_or_else(|| OpError::new("the batch dims of the operands do not broadcast"))?;
+        let batch = broadcast_shapes(batch).ok_or_else(|| {
+            OpError::new("the batch dims of query, key, value and mask do not broadcast")
+        })?;
         let (l, s) = (
             query.dims()[query.ndim() - 2].clone(),
             key.dims()[key.ndim() - 2].clone(),
@@ -215,18 +219,18 @@ fn grouped(b: &mut Recorder, operands: &[Tensor]) -> Result<Vec<Tensor>, OpError
     let (all, own) = (heads(query)?, heads(key)?);
     ensure!(
         own > 0 && all % own == 0,
-        "{all} heads of the query are no multiple of {own} heads"
+        "the {all} heads of the query are not a multiple of {own} heads"
     );
     ensure!(
         heads(&operands[2])? == own,
-        "the value {} has not as many heads as the key {}",
+        "the value {} and the key {} differ in the number of heads",
         operands[2].fact(),
         key.fact()
     );
     if let Some(mask) = operands.get(3).filter(|m| m.ndim() >= 3) {
         ensure!(
             [1, all].contains(&heads(mask)?),
-            "the mask {} has not as many heads as the query {}",
+            "the mask {} and the query {} differ in the number of heads",
             mask.fact(),
             query.fact()
         );

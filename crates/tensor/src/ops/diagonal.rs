@@ -292,7 +292,7 @@ impl Tensor {
             let axes = dims.axes(self)?;
             let [from, to] = axes[..] else {
                 return Err(OpError(format!(
-                    "turns in a plane of 2 dims, not {:?}",
+                    "rotates in a plane of 2 dims, not {:?}",
                     dims.0
                 )));
             };
@@ -402,7 +402,7 @@ fn embed(b: &mut Recorder, x: &Tensor, offset: i64) -> Recorded {
     let side = i64::try_from(offset.unsigned_abs()).ok();
     let Some(side) = side.and_then(|far| n.checked_add(far)?.checked_add(1)) else {
         return Err(OpError(format!(
-            "the diagonal {offset} of {} lies too far out",
+            "the diagonal {offset} is outside of {}",
             x.fact()
         )));
     };

@@ -50,8 +50,13 @@ impl Tensor {
             needs_float(&x, "operand")?;
             let dtype = x.dtype();
             let (x, y) = (b.widened(&x)?, b.widened(&y)?);
-            let shape = kiln_ir::broadcast_shapes([x.dims(), y.dims()])
-                .ok_or_else(|| OpError::new("the shapes do not broadcast together"))?;
+            let shape = kiln_ir::broadcast_shapes([x.dims(), y.dims()]).ok_or_else(|| {
+                OpError(format!(
+                    "{} and {} do not broadcast",
+                    self.fact(),
+                    x2.fact()
+                ))
+            })?;
             let (x, y) = (b.broadcast_to(&x, &shape)?, b.broadcast_to(&y, &shape)?);
             let axes = DimArgs::from(&how.dim).axes(&x)?;
             let unit = |b: &mut Recorder, v: &Tensor| {

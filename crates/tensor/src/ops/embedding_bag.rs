@@ -31,7 +31,11 @@ impl std::str::FromStr for BagMode {
             "sum" => BagMode::Sum,
             "mean" => BagMode::Mean,
             "max" => BagMode::Max,
-            _ => return Err(OpError(format!("there is no mode {name:?}"))),
+            _ => {
+                return Err(OpError(format!(
+                    "there is no mode {name:?}; modes are sum, mean and max"
+                )));
+            }
         })
     }
 }
@@ -87,7 +91,7 @@ impl Tensor {
                 let rows = super::args::known(self, 0)?;
                 ensure!(
                     (-rows..rows).contains(&p),
-                    "the padding index {p} is none of the {rows} rows"
+                    "the padding index {p} is out of range for {rows} rows"
                 );
                 let padded = b.with(Pw::Eq, &flat, p.rem_euclid(rows))?;
                 let none = b.scalar_like(bags, &bag)?;

@@ -40,7 +40,11 @@ impl std::str::FromStr for GridMode {
             "bilinear" => GridMode::Bilinear,
             "nearest" => GridMode::Nearest,
             "bicubic" => GridMode::Bicubic,
-            _ => return Err(OpError(format!("there is no mode {name:?}"))),
+            _ => {
+                return Err(OpError(format!(
+                    "there is no mode {name:?}; modes are bilinear, nearest and bicubic"
+                )));
+            }
         })
     }
 }
@@ -53,7 +57,11 @@ impl std::str::FromStr for GridPadding {
             "zeros" => GridPadding::Zeros,
             "border" => GridPadding::Border,
             "reflection" => GridPadding::Reflection,
-            _ => return Err(OpError(format!("there is no padding {name:?}"))),
+            _ => {
+                return Err(OpError(format!(
+                    "there is no padding mode {name:?}; modes are zeros, border and reflection"
+                )));
+            }
         })
     }
 }

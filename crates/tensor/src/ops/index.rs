@@ -129,7 +129,7 @@ impl Tensor {
             (x[a], i[a]) = (Dim::ONE, Dim::ONE);
             let shared = broadcast_shapes([&x[..], &i[..]]).ok_or_else(|| {
                 OpError(format!(
-                    "{} and the index {} do not broadcast off dim {dim}",
+                    "{} and the index {} do not broadcast in the dims other than {dim}",
                     self.fact(),
                     indices.fact()
                 ))

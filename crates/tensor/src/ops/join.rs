@@ -355,7 +355,7 @@ pub fn pad_sequence_with(sequences: impl IntoIterator<Item: AsTensor>, how: PadS
             );
             ensure!(
                 t.dims()[1..] == sequences[0].dims()[1..],
-                "sequences differ in their length alone, not as {} and {}",
+                "sequences may differ only in their length, not as {} and {} do",
                 sequences[0].fact(),
                 t.fact()
             );

@@ -174,7 +174,7 @@ impl Tensor {
             let [count, rows, inner] = [0, 1, 2].map(|a| batch1.dims()[a].clone());
             ensure!(
                 batch2.dims()[1] == inner,
-                "{} and {} do not multiply",
+                "{} and {} can't be multiplied: columns and rows differ in number",
                 batch1.fact(),
                 batch2.fact()
             );

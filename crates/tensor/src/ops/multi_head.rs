@@ -102,7 +102,7 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, call: &MultiHeadAttention) -> Resul
     );
     ensure!(
         k.dims()[..r - 1] == v.dims()[..r - 1],
-        "the key {} and the value {} differ off their last dim",
+        "the key {} and the value {} may differ only in their last dim",
         k.fact(),
         v.fact()
     );

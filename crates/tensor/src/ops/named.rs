@@ -80,10 +80,7 @@ impl Tensor {
                     "every dim of {} needs a name to be aligned",
                     self.fact()
                 );
-                ensure!(
-                    wanted.contains(n),
-                    "the dim {n:?} has no place in {wanted:?}"
-                );
+                ensure!(wanted.contains(n), "the dim {n:?} is not in {wanted:?}");
             }
             let perm: Vec<usize> = wanted
                 .iter()

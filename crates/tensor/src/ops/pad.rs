@@ -111,7 +111,7 @@ fn fits(x: &Tensor, axis: usize, low: i64, high: i64) -> Result<(), OpError> {
         .and_then(|n| n.checked_add(high.max(0)));
     ensure!(
         padded.is_some(),
-        "a border of {low} and {high} is too long for dim {axis} of {}",
+        "padding of {low} and {high} makes dim {axis} of {} too long",
         x.fact()
     );
     Ok(())
@@ -154,7 +154,7 @@ fn border(
     };
     ensure!(
         low <= room && high <= room,
-        "a border of {low} and {high} does not fit dim {axis} of {}, which has {n} elements",
+        "padding of {low} and {high} is larger than the {room} elements that dim {axis} of {} has for it",
         x.fact()
     );
     let piece = |b: &mut Recorder, start: i64, len: i64| -> Recorded {
@@ -200,7 +200,11 @@ impl std::str::FromStr for PadMode {
             "reflect" => PadMode::Reflect,
             "replicate" => PadMode::Replicate,
             "circular" => PadMode::Circular,
-            _ => return Err(OpError(format!("there is no padding mode {name:?}"))),
+            _ => {
+                return Err(OpError(format!(
+                    "there is no padding mode {name:?}; modes are constant, reflect, replicate and circular"
+                )));
+            }
         })
     }
 }

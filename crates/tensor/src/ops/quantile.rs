@@ -34,7 +34,11 @@ impl std::str::FromStr for Interpolation {
             "higher" => Interpolation::Higher,
             "midpoint" => Interpolation::Midpoint,
             "nearest" => Interpolation::Nearest,
-            _ => return Err(OpError(format!("there is no interpolation {name:?}"))),
+            _ => {
+                return Err(OpError(format!(
+                    "there is no interpolation {name:?}; there are linear, lower, higher, midpoint and nearest"
+                )));
+            }
         })
     }
 }

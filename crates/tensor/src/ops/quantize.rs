@@ -50,7 +50,7 @@ impl Tensor {
             );
             ensure!(
                 (least..=most).contains(&i128::from(zero_point)),
-                "the zero point {zero_point} is no {dtype}"
+                "the zero point {zero_point} is out of range for {dtype}"
             );
             let x = b.widened(self)?;
             let q = b.with(Pw::Mul, &x, 1.0 / scale)?;

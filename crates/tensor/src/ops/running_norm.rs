@@ -105,7 +105,7 @@ impl Tensor {
                     let values: Shape = axes.iter().map(|a| self.dims()[*a].clone()).collect();
                     ensure!(
                         !training || !kiln_base::numel(&values).is(1),
-                        "{} has one value a channel, whose variance is 0; needs more to train",
+                        "{} has one value a channel, whose variance is 0; training needs more than one",
                         self.fact()
                     );
                     // Widened once, so that the gradients of all its uses are added before they are rounded.

@@ -107,7 +107,7 @@ impl Tensor {
             .chain(append)
             .collect();
         compose("diff", &operands, |b| {
-            ensure!(self.ndim() > 0, "a number has no neighbours");
+            ensure!(self.ndim() > 0, "needs at least 1 dim");
             ensure!(n >= 0, "the order can't be negative ({n})");
             for t in prepend.into_iter().chain(append) {
                 ensure!(
@@ -231,7 +231,10 @@ fn areas(
     let width = match x {
         Other::Number(_) => return scaled(b, &sum, x).map(|s| Some((s, a))),
         Other::Tensor(x) => {
-            ensure!(x.dtype() != bool, "bool is no place; cast it first");
+            ensure!(
+                x.dtype() != bool,
+                "positions must be numbers, not bool; cast them first"
+            );
             let x = placed(b, x, y, a)?;
             let at = (a + x.ndim()).checked_sub(y.ndim());
             let at = at.ok_or_else(|| OpError(format!("{} has too few dims", x.fact())))?;
@@ -249,7 +252,7 @@ fn placed(b: &mut Recorder, x: &Tensor, y: &Tensor, axis: usize) -> Recorded {
     if x.ndim() == 1 {
         ensure!(
             x.dims()[0] == y.dims()[axis],
-            "{} does not have a place for each sample of {} along dim {axis}",
+            "{} does not hold one position for each sample of {} along dim {axis}",
             x.fact(),
             y.fact()
         );

@@ -82,7 +82,11 @@ impl std::str::FromStr for ScatterReduction {
             "mean" => ScatterReduction::Mean,
             "amax" => ScatterReduction::Amax,
             "amin" => ScatterReduction::Amin,
-            _ => return Err(OpError(format!("there is no reduction {name:?}"))),
+            _ => {
+                return Err(OpError(format!(
+                    "there is no reduction {name:?}; there are sum, prod, mean, amax and amin"
+                )));
+            }
         })
     }
 }

@@ -165,7 +165,7 @@ pub(super) fn places(x: &Tensor, items: &[Index]) -> Result<Vec<(usize, usize)>,
     let named: usize = items.iter().map(dims).sum();
     ensure!(
         named <= x.ndim(),
-        "too many indices: they stand for {named} dims, but the tensor has {}",
+        "too many indices: they index {named} dims, but the tensor has {}",
         x.ndim()
     );
     let ellipses = items.iter().filter(|i| matches!(i, Index::Ellipsis));
