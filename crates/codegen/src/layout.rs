@@ -82,7 +82,7 @@ pub(crate) fn assign(flow: &mut Flow, groups: &mut Vec<Group>, options: &Options
     if options.machine.gpu().is_some() {
         let readers = reads_filters(&network.convs).into_iter().zip(&last);
         let readers: Vec<bool> = readers.map(|(reads, last)| reads && *last).collect();
-        filters::turn(flow, groups, &readers);
+        filters::store_channels_last(flow, groups, &readers);
     }
     report
 }
@@ -152,10 +152,10 @@ struct Pair {
     value: Nid,
     writer: usize,
     reader: usize,
-    /// The cost if the writer has channels first and the reader has channels last...
-    turn: u64,
-    /// ...and the other way round.
-    back: u64,
+    /// The cost if the writer has channels first and the reader has channels last.
+    to_last: u64,
+    /// The cost if the writer has channels last and the reader has channels first.
+    to_first: u64,
 }
 
 impl Network {
@@ -284,29 +284,29 @@ impl Network {
 
     /// Adds the cost of a convolution for its image.
     fn image(&mut self, flow: &Flow, g: usize, conv: &Conv, operand: usize, n: Nid) {
-        let (turn, back) = match self.machine {
+        let (to_last, to_first) = match self.machine {
             Machine::Cpu(_) => (
                 elements(flow, n) * cpu::TO_CHANNELS_LAST,
                 cpu::channels_last_read_cost(conv),
             ),
             Machine::Gpu(_) => (gpu::channels_first_read_cost(conv, operand), IMPOSSIBLE),
         };
-        self.differ(n, g, turn, back);
+        self.differ(n, g, to_last, to_first);
     }
 
     /// Adds the costs if a reader has channels last and the value first, and the other way round.
-    fn differ(&mut self, n: Nid, reader: usize, turn: u64, back: u64) {
+    fn differ(&mut self, n: Nid, reader: usize, to_last: u64, to_first: u64) {
         match self.storer.get(&n).filter(|_| self.free.contains(&n)) {
             Some(g) if *g != reader => self.pairs.push(Pair {
                 value: n,
                 writer: *g,
                 reader,
-                turn,
-                back,
+                to_last,
+                to_first,
             }),
             Some(_) => {}
             None => {
-                self.own[reader].1 = (self.own[reader].1 + turn).min(IMPOSSIBLE);
+                self.own[reader].1 = (self.own[reader].1 + to_last).min(IMPOSSIBLE);
                 self.pinned.push((n, reader));
             }
         }
@@ -323,8 +323,8 @@ impl Network {
         }
         for p in &self.pairs {
             let (writer, reader) = (nodes[p.writer], nodes[p.reader]);
-            graph.add_edge(writer, reader, p.turn);
-            graph.add_edge(reader, writer, p.back);
+            graph.add_edge(writer, reader, p.to_last);
+            graph.add_edge(reader, writer, p.to_first);
         }
         let (_, flows) = dinics(&graph, first, last);
         // The launches that can still reach `last` have channels last; on a tie, first.
@@ -384,8 +384,8 @@ impl Network {
             .pairs
             .iter()
             .map(|p| match (last[p.writer], last[p.reader]) {
-                (false, true) => p.turn,
-                (true, false) => p.back,
+                (false, true) => p.to_last,
+                (true, false) => p.to_first,
                 _ => 0,
             });
         own.chain(pairs).fold(0, u64::saturating_add)
@@ -505,8 +505,8 @@ mod tests {
                 value: 0,
                 writer: i % n,
                 reader: (i * 7 + 1) % n,
-                turn: cost(),
-                back: cost(),
+                to_last: cost(),
+                to_first: cost(),
             });
             let network = Network {
                 machine: Machine::default(),

@@ -6,11 +6,11 @@
 pub(crate) struct Limits {
     /// The reductions that run in two steps.
     pub two_steps: TwoSteps,
-    /// The longest row that a reduction does not divide...
+    /// The longest row that a reduction does not divide.
     pub longest_row: i64,
-    /// ...and the fewest rows that run in parallel, ...
+    /// The fewest rows that run in parallel, unless there are at most `few_points`.
     pub fewest_rows: i64,
-    /// ...unless the whole space is done at once, having at most this many points.
+    /// The most points of a space that runs in one piece.
     pub few_points: i64,
     /// The most columns for which a reduction over rows and columns keeps accumulators.
     pub most_columns: i64,
@@ -21,13 +21,13 @@ pub(crate) struct Limits {
 /// The reductions that run in two steps, so that threads can share the work.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct TwoSteps {
-    /// Reductions along rows with fewer results than this, ...
+    /// Reductions along rows with fewer results than this, if they are long.
     pub few: i64,
-    /// ... each of at least this many elements.
+    /// The least elements of a long reduction along a row.
     pub long: i64,
-    /// Reductions of columns with fewer results than this, ...
+    /// Reductions of columns with fewer results than this, if they are large.
     pub few_columns: i64,
-    /// ... of at least this many elements in all. There, threads share the work by runs of neighbouring results.
+    /// The least elements of a large reduction of columns. Its threads share runs of neighbouring results.
     pub large: i64,
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct TwoSteps {
 pub(crate) struct HeldRows {
     /// The longest row, if rows must be bounded and of a known length.
     pub longest: Option<i64>,
-    /// The fewest rows of a product, ...
+    /// The fewest rows of a product, unless it is small.
     pub least: i64,
-    /// ...unless it takes few multiply-adds.
+    /// The multiply-adds of a small product.
     pub few: Few,
 }
 

@@ -125,9 +125,9 @@ pub struct LayoutReport {
     pub conversions: Vec<Conversion>,
     /// The cost of the chosen layouts by the model.
     pub cost: u64,
-    /// The cost of channels first everywhere...
+    /// The cost with channels first everywhere.
     pub first_cost: u64,
-    /// ...and channels last wherever possible.
+    /// The cost with channels last wherever possible.
     pub last_cost: u64,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct EntryState {
     pub(crate) examples: Vec<Sizes>,
     /// The first sizes that were seen. A plan for these has no symbolic sizes.
     pub(crate) first: Vec<Vec<i64>>,
-    /// For each number, whether it has differed.
+    /// For each number, true if it has differed.
     pub(crate) free: Vec<bool>,
     /// The number of times that sizes could not be symbols.
     pub(crate) refused: usize,

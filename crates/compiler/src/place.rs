@@ -26,7 +26,7 @@ pub(crate) struct Placed {
     pub plan: Plan,
     /// For each graph output its position among the plan's outputs.
     pub outputs: Vec<Option<usize>>,
-    /// For each launch, whether it starts together with the one before it.
+    /// For each launch, true if it is concurrent with the one before it.
     pub concurrent: Vec<bool>,
     /// The launches of the *prepare* steps, in order.
     pub prepare: Vec<usize>,

@@ -40,9 +40,9 @@ pub(crate) struct Symbol {
     pub(crate) at: usize,
     /// The kind of the place.
     pub(crate) kind: Kind,
-    /// The number at the place is this many times the symbol...
+    /// The factor in `number at the place = times · symbol − less`.
     pub(crate) times: i64,
-    /// ...less this.
+    /// The constant in the same equation.
     pub(crate) less: i64,
 }
 

@@ -222,7 +222,7 @@ fn add_input(
 struct Body<'a> {
     trace: &'a Trace,
     inputs: &'a [Handle],
-    /// For each node, whether it depends on the inputs.
+    /// For each node, true if it depends on the inputs.
     depends: HashMap<Key, bool>,
     map: HashMap<Key, Value>,
     graph: Graph,

@@ -48,16 +48,16 @@ impl Algorithm {
         Algorithm::Parts,
     ];
 
-    /// The largest number of multiply-adds for which [`Algorithm::Small`] is legal, as a power of two...
+    /// The largest number of multiply-adds for which [`Algorithm::Small`] is legal, as a power of two.
     pub const SMALL: u32 = 21;
 
-    /// ...and the number of result rows up to which it is legal, whatever the other sizes.
+    /// The number of result rows up to which [`Algorithm::Small`] is legal, whatever the other sizes.
     pub const FEW: i64 = 32;
 
-    /// The number of terms of a sum from which on [`Algorithm::Parts`] is legal...
+    /// The number of terms of a sum from which on [`Algorithm::Parts`] is legal.
     pub const LONG: i64 = 4096;
 
-    /// ...for at most this many results of the whole batch.
+    /// The most results of a whole batch for which [`Algorithm::Parts`] is legal.
     pub const FEW_RESULTS: i64 = 1 << 16;
 
     /// Returns the factor by which the error bound exceeds that of a plain sum.

@@ -6,9 +6,9 @@ use super::text::sum;
 use crate::error::{Error, Result};
 use kiln_plan::{MatMul, Matrix};
 
-/// The number of elements of a block of C, which stays in the second-level cache...
+/// The number of elements of a block of C, which stays in the second-level cache.
 pub(super) const BLOCK: i64 = 1 << 15;
-/// ...while this number of rows of B is accumulated into it.
+/// The number of rows of B that are accumulated into a block of C at a time.
 pub(super) const DEEP: i64 = 128;
 
 /// A matrix operand with the values of its sizes.

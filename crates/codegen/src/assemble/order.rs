@@ -76,9 +76,9 @@ fn least_first(mut s: Scheduler) -> Vec<usize> {
 
 /// The dependences between groups, whatever the order.
 struct Needs {
-    /// The bytes of each temporary of the run...
+    /// The bytes of each temporary of the run.
     bytes: Vec<i64>,
-    /// ...and the groups that read it.
+    /// For each temporary, the groups that read it.
     readers: Vec<Vec<usize>>,
     groups: Vec<Need>,
 }
@@ -88,9 +88,9 @@ struct Needs {
 struct Need {
     /// The group's position in the program: smaller comes first.
     key: Nid,
-    /// The temporaries that it reads...
+    /// The temporaries that it reads.
     reads: Vec<usize>,
-    /// ...and writes.
+    /// The temporaries that it writes.
     writes: Vec<usize>,
     /// The number of groups that it waits for.
     waits: usize,

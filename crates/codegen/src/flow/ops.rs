@@ -157,9 +157,9 @@ pub(crate) trait Library: Debug + Send + Sync {
 
 /// The arguments of such a kernel's call.
 pub(crate) struct Call {
-    /// The operands, ...
+    /// The operands.
     pub operands: Vec<Array>,
-    /// ... and the layout of those that are strided.
+    /// The layouts of the operands that are strided.
     pub strided: Vec<Strided>,
     /// The contiguous result.
     pub out: Array,

@@ -1,4 +1,4 @@
-//! The decision whether a node may be computed by a group that reads it.
+//! Legality and profit of computing a node in a group that reads it.
 
 use super::cost::{DEAR, own_cost};
 use super::fuser::{Anchor, Fuser, Group, Use};

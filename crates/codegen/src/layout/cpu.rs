@@ -4,13 +4,13 @@ use crate::affine::{estimate, typical};
 use kiln_base::numel;
 use kiln_plan::{Algorithm, Conv, ConvRole, Images};
 
-/// The cost of striding through memory...
+/// The cost of an element that is read or written through a stride.
 pub(super) const STRIDED: u64 = 60_000;
-/// ...of copying an element to a layout with channels last...
+/// The cost of copying an element to a layout with channels last.
 pub(super) const TO_CHANNELS_LAST: u64 = 20_000;
-/// ...of starting to walk over a run of elements...
+/// The cost of starting to walk over a run of elements.
 pub(super) const RUN: u64 = 3_000_000;
-/// ...and of packing a weight into its panel.
+/// The cost of packing an element of a weight into its panel.
 pub(super) const PACKED: u64 = 30_000;
 
 /// Returns the costs of a convolution with channels first, and last, by its usual algorithms. Its weights may be

@@ -44,8 +44,8 @@ impl Filters {
     }
 }
 
-/// Stores the filters of these convolutions in this layout.
-pub(super) fn turn(flow: &mut Flow, groups: &mut Vec<Group>, convolutions: &[bool]) {
+/// Stores the filters of these convolutions with channels last.
+pub(super) fn store_channels_last(flow: &mut Flow, groups: &mut Vec<Group>, convolutions: &[bool]) {
     let filters = Filters::of(flow, groups, convolutions);
     let mut copies: HashMap<Nid, (Nid, usize)> = HashMap::new();
     for g in (0..convolutions.len()).filter(|g| convolutions[*g]) {

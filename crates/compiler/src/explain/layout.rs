@@ -73,7 +73,7 @@ pub(super) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
     }
 }
 
-/// The nodes of each depth; and for each node, whether it depends on data.
+/// The nodes of each depth; and for each node, true if it depends on data.
 fn layers(graph: &Graph) -> (Vec<Vec<usize>>, Vec<bool>) {
     let mut depth = vec![0i64; graph.len()];
     let mut varies = vec![false; graph.len()];

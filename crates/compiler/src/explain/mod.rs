@@ -81,7 +81,7 @@ pub struct KernelInfo {
     pub cost: Cost,
     /// True if it runs only when a parameter has changed.
     pub prepared: bool,
-    /// True if it starts together with the launch before it.
+    /// True if it is concurrent with the launch before it.
     pub concurrent: bool,
     /// True if a flag that the plan computes can skip it.
     pub guarded: bool,
@@ -193,7 +193,7 @@ impl Explain {
         self.kernels.iter().filter(casts).count()
     }
 
-    /// Returns the number of launches of every run that start together with one before them.
+    /// Returns the number of launches of every run that are concurrent with one before them.
     pub fn concurrent(&self) -> usize {
         let concurrent = |k: &&KernelInfo| !k.prepared && k.concurrent;
         self.kernels.iter().filter(concurrent).count()

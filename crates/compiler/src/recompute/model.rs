@@ -104,7 +104,7 @@ pub(super) struct Model {
     pub items: Vec<Item>,
     steps: usize,
     pub held: HashMap<Value, LiveValue>,
-    /// For each node, whether pointwise work and views derive floats from it that are compared for equality.
+    /// For each node, true if pointwise work and views derive floats from it that are compared for equality.
     compared: Vec<bool>,
     /// For each step, the values in memory that it reads.
     pub reads: Vec<Vec<Value>>,
@@ -450,7 +450,7 @@ fn row_or_view(op: &Op) -> bool {
         )
 }
 
-/// For each node, whether pointwise work and views derive floats from it that are compared for equality. Such floats
+/// For each node, true if pointwise work and views derive floats from it that are compared for equality. Such floats
 /// are compared with a value that was chosen from them; one that was summed in another order would not be found.
 fn compared(graph: &Graph) -> Vec<bool> {
     let mut compared = vec![false; graph.len()];

@@ -75,7 +75,7 @@ pub(super) fn bucket(n: i64) -> i64 {
 /// The values of symbols.
 struct Sizes<'a>(&'a [i64]);
 
-/// The dtypes of the operands, the second only if it differs, and whether bytes have seven bits.
+/// The dtypes of the operands, the second only if it differs, and whether they are reduced to seven bits.
 fn multiplied([a, b]: [DType; 2], reduce_range: bool) -> String {
     let bits = if reduce_range { " of 7 bits" } else { "" };
     match a == b {

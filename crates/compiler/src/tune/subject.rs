@@ -19,9 +19,9 @@ use std::time::Duration;
 const COLD: [usize; 2] = [32 << 20, 256 << 20];
 /// The maximum number of bytes of arguments to try: with the reference, a trial takes about ten times as many.
 const MOST: usize = 256 << 20;
-/// The maximum number of copies of the operands...
+/// The maximum number of copies of the operands.
 const COPIES: usize = 256;
-/// ...and of parameters: an executable keeps the packed forms of only this many. Parameters must not be packed right
+/// The maximum number of copies of parameters: an executable keeps the packed forms of only this many. Parameters must not be packed right
 /// before a run is timed.
 const PARAMETERS: usize = 4;
 /// The number of runs that a GPU is given and timed at once, each on a copy of its own. Its clock, and the launch of

@@ -23,7 +23,7 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Makes the layout for operands of these dtypes. With `reduce_range`, the first has bytes of seven bits alone.
+    /// Makes the layout for operands of these dtypes. With `reduce_range`, the bytes of the first have seven bits.
     /// `grouped` says that several terms may share a word.
     pub(crate) fn new(
         (operands, reduce_range): ([DType; 2], bool),

@@ -193,12 +193,10 @@ pub fn shown(
     if by.has_tiles() {
         sums = vectors;
     }
-    let behind = if finished {
-        ", the work on them too"
-    } else {
-        ""
-    };
-    format!("tiles of {rows}x{columns} sums in {sums} of {all} registers{behind}")
+    let epilogue = if finished { " with the epilogue" } else { "" };
+    format!(
+        "register tiles of {rows}x{columns} accumulators in {sums} of {all} registers{epilogue}"
+    )
 }
 
 impl Tile {

@@ -28,9 +28,9 @@ pub enum Kind {
     LineAt,
     /// As `Line`, with non-temporal stores: the first element is aligned to a cache line if a call is.
     Stream,
-    /// One element for all lanes...
+    /// One element for all lanes.
     Splat,
-    /// ...of a row of the table.
+    /// One element for all lanes of a row of the table.
     SplatOfRow,
     /// The running value of a reduction across lanes.
     State,

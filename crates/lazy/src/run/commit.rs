@@ -98,7 +98,7 @@ pub struct Donor {
 pub struct Running {
     inputs: Inputs,
     donors: SmallVec<[Donor; 4]>,
-    /// For each input, whether its memory may be written over.
+    /// For each input, true if its memory may be written over.
     donate: SmallVec<[bool; 8]>,
     /// True while the old values are intact.
     is_whole: bool,

@@ -10,15 +10,15 @@ use kiln_base::{Dim, ceil};
 const PACKED_COLUMNS: i64 = 8;
 /// The most rows of a register tile.
 const ROWS: i64 = 8;
-/// The multiply-adds of a block, unless a schedule sets another number...
+/// The multiply-adds of a block, unless a schedule sets another number.
 const BLOCK_WORK: i64 = 1 << 25;
-/// ...or blocks hold whole rows...
+/// The multiply-adds of a block that holds whole rows.
 const ROWS_WORK: i64 = 1 << 27;
 /// The multiply-adds of blocks that a tuner tries.
 const OTHER_WORK: [i64; 4] = [1 << 21, 1 << 23, 1 << 25, 1 << 27];
-/// ...and its elements, where an epilogue needs them hot in the cache...
+/// The elements of a block whose epilogue needs them hot in the cache.
 const BLOCK_ELEMENTS: i64 = 1 << 17;
-/// ...but not below this many rows or columns.
+/// The least rows or columns of a block.
 const BLOCK_SIDE: i64 = 192;
 /// The factor by which a block of whole rows has more work, and the least number of these blocks, if there are enough
 /// rows.

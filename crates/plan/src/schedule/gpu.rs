@@ -91,9 +91,9 @@ pub const fn row_padding(multiply: Multiply) -> u16 {
 /// The approximate bytes of L2 and of memory that a multiprocessor gets per cycle.
 const L2: f64 = 28.0;
 const MEMORY: f64 = 16.0;
-/// The cycles of a stage that no other work hides: barrier, reads of shared memory and the chain of products...
+/// The cycles of a stage that no other work hides: barrier, reads of shared memory and the chain of products.
 const STAGE: f64 = 120.0;
-/// ...and if the next stage has not arrived before.
+/// The further cycles of a stage that has not arrived in time.
 const UNHIDDEN: f64 = 400.0;
 /// The instructions of threads that a multiprocessor issues per cycle.
 const SLOTS: f64 = 128.0;
@@ -256,9 +256,9 @@ impl Gpu {
 pub struct ContractionSizes {
     /// The dtype of the operands.
     pub dtype: DType,
-    /// The number of products, ...
+    /// The number of products.
     pub batches: i64,
-    /// ...and their rows, columns and terms.
+    /// The rows, columns and terms of each product.
     pub sizes: [i64; 3],
     /// The instructions of a thread that bring an element of either operand to shared memory.
     pub finding: [f64; 2],

@@ -48,9 +48,9 @@ const PARTS: Slot = Slot::Scratch(0);
 const LEAST_SHARE: i64 = 128;
 /// The assumed size of an unknown extent.
 const UNKNOWN: i64 = 1024;
-/// The most candidates of an instruction, ...
+/// The most candidates of an instruction.
 const CANDIDATES: usize = 6;
-/// ...which take at most this many times the cycles of the best.
+/// The most cycles of a candidate, relative to the best.
 const HOPELESS: f64 = 2.5;
 /// The bytes of static shared memory that an epilogue may take in addition to the tile.
 const OTHERS: u32 = 4 << 10;

@@ -5,7 +5,7 @@ use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
 
-/// Rows and columns of a tile, and of the part of a thread, ...
+/// Rows and columns of a block's tile, and of a thread's.
 const BY_THREADS: &[[u16; 4]] = &[
     [128, 128, 8, 8],
     [128, 64, 8, 4],
@@ -25,7 +25,7 @@ const BY_THREADS: &[[u16; 4]] = &[
     [16, 128, 4, 4],
 ];
 
-/// ...and of the part of a warp.
+/// Rows and columns of a block's tile, and of a warp's.
 const BY_WARPS: &[[u16; 4]] = &[
     [256, 128, 64, 64],
     [128, 256, 64, 64],

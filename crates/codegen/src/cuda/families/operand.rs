@@ -17,9 +17,9 @@ pub(super) struct Operand {
     pub text: String,
     /// True if neighbours along k are contiguous, and not neighbouring lines.
     pub along_k: bool,
-    /// True if eight neighbours are contiguous at an aligned address...
+    /// True if eight neighbours are contiguous at an aligned address.
     pub vector: bool,
-    /// ...and all or none of them exist.
+    /// True if, of eight neighbours, all or none exist.
     pub whole: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn operand(
             ),
             Some(_) => writeln!(
                 text,
-                "const Made<decltype(make_{name})> {name} = {{make_{name}, {name}_at, {count}, {l}, {k}}};"
+                "const Prologue<decltype(make_{name})> {name} = {{make_{name}, {name}_at, {count}, {l}, {k}}};"
             ),
         };
     } else {

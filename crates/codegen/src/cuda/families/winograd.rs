@@ -13,11 +13,11 @@ use crate::work::{Candidate, KernelCall, KernelCalls, Slot};
 use kiln_base::{DType, Dim};
 use kiln_plan::{self as plan, Algorithm, Conv, ConvRole, Images, Matrix, schedule};
 
-/// Transformed inputs `[groups, a · a, in, tiles]`...
+/// Transformed inputs `[groups, a · a, in, tiles]`.
 const INPUTS: Slot = Slot::Scratch(0);
-/// ...and weights `[groups, a · a, out, in]`...
+/// Transformed weights `[groups, a · a, out, in]`.
 const WEIGHTS: Slot = Slot::Scratch(1);
-/// ...and their products `[groups, a · a, out, tiles]`.
+/// The products of inputs and weights, `[groups, a · a, out, tiles]`.
 const PRODUCTS: Slot = Slot::Scratch(2);
 
 /// The number of threads of a block that transforms.
