@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         Ok(loss)
     })?;
     let code: Vec<&str> = include_str!("picture.rs").lines().skip(first - 1).take(6).map(str::trim).collect();
-    println!("{}", draw(&step.explain(), &code, first));
+    println!("{}", draw(step.explain(), &code, first));
     Ok(())
 }
 

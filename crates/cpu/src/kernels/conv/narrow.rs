@@ -104,8 +104,8 @@ impl Conv {
     /// The weights were packed by [`Conv::pack`].
     unsafe fn can_use(&self, packed: *const u8) -> bool {
         match &self.how {
-            // SAFETY: the caller's.
             How::Depthwise(blocking) => {
+                // SAFETY: the caller's.
                 !blocking.checks_finite() || unsafe { blocking.is_finite(self, packed) }
             }
             _ => true,
