@@ -17,6 +17,7 @@ mod role;
 mod scalar;
 mod scoped;
 pub mod special;
+mod threads;
 
 pub use dim::{
     Dim, MAX_PARTS, NotADim, NotDivisible, Sym, SymbolValues, addressable, ceil,
@@ -31,6 +32,7 @@ pub use machine::{Cpu, Gpu, Machine};
 pub use role::Role;
 pub use scalar::{Scalar, float_to_int, wrap_int};
 pub use scoped::{Scoped, Slot};
+pub use threads::{DefaultThreads, THREAD_VARIABLES};
 
 /// The deepest nesting of the bodies of loops and branches.
 pub const MAX_DEPTH: usize = 64;

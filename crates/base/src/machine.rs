@@ -1,6 +1,6 @@
 //! The machines that programs are compiled for.
 
-use crate::{Features, LevelError};
+use crate::{DefaultThreads, Features, LevelError};
 use serde::Serialize;
 use std::fmt;
 use std::sync::OnceLock;
@@ -122,7 +122,7 @@ impl Cpu {
         Cpu {
             name: name.map_or(std::env::consts::ARCH, |name| name.leak()),
             model: model.join(" ").leak(),
-            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            threads: DefaultThreads::find().count,
             caches: [1, 2, 3].map(cache),
             ..Cpu::default()
         }
@@ -144,6 +144,9 @@ fn cache(level: u32) -> u64 {
 }
 
 impl Gpu {
+    /// The least compute capability that kernels are compiled for.
+    pub const LEAST: (u32, u32) = (8, 0);
+
     /// An H100 (SXM5), to generate kernels on machines without a GPU.
     pub const H100: Gpu = Gpu {
         name: "NVIDIA H100",

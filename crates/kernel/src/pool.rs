@@ -10,6 +10,7 @@ mod tests;
 
 use crate::fork;
 use crate::lock::lock;
+use kiln_base::DefaultThreads;
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -97,16 +98,14 @@ thread_local! {
 }
 
 impl Pool {
-    /// Returns the pool of the process, with as many threads as the machine offers.
+    /// Returns the pool of the process, with the [default number of threads](DefaultThreads).
     #[inline]
     pub fn global() -> &'static Pool {
         static FIRST: OnceLock<Pool> = OnceLock::new();
         // SAFETY: it is null or points to a pool that was leaked.
         let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-        let current = current.unwrap_or_else(|| {
-            let threads = || std::thread::available_parallelism().map_or(1, |n| n.get());
-            FIRST.get_or_init(|| Pool::new(threads()))
-        });
+        let current = current
+            .unwrap_or_else(|| FIRST.get_or_init(|| Pool::new(DefaultThreads::find().count)));
         match current.generation == fork::generation() {
             true => current,
             false => current.renewed(),
