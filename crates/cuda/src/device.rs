@@ -5,6 +5,7 @@ use super::context::Context;
 use super::driver::sys::CUdevice_attribute::{self, *};
 use super::driver::{Driver, Object, call};
 use super::lane::Lane;
+use super::libraries::{Sensors, sensors};
 use super::module::Modules;
 use super::outcome::{Outcome, Outcomes};
 use super::pool::Pool;
@@ -14,7 +15,8 @@ use kiln_base::{Gpu, Machine};
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
 use kiln_kernel::memory::MemoryStats;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
+use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,6 +24,8 @@ use std::sync::{Arc, Mutex};
 /// An NVIDIA GPU. May be used from any number of threads.
 pub struct Device {
     ordinal: u32,
+    /// Its place on the PCI bus, by which NVML knows it.
+    bus: CString,
     pub(super) context: Context,
     /// The properties of the device, without the compiler's version.
     about: Gpu,
@@ -43,6 +47,15 @@ pub struct Device {
 /// [`Error::Cuda`] if there is no driver, with the places that were searched.
 pub fn count() -> Result<u32> {
     Ok(Driver::get()?.devices)
+}
+
+/// The version of CUDA that the driver supports, and the file that it was loaded from.
+///
+/// # Errors
+/// [`Error::Cuda`] if there is no driver, with the places that were searched.
+pub fn driver() -> Result<((u32, u32), &'static Path)> {
+    let driver = Driver::get()?;
+    Ok((driver.version()?, &driver.path))
 }
 
 impl Device {
@@ -72,13 +85,15 @@ impl Device {
             )));
         }
         let (mut device, mut handle) = (0, Object(null_mut()));
-        let (mut total, mut name) = (0usize, [0u8; 256]);
+        let (mut total, mut name, mut bus) = (0usize, [0u8; 256], [0u8; 32]);
         // SAFETY: all pointers are to writable memory of the stated sizes.
         unsafe {
             call!(cuDeviceGet(&mut device, ordinal as c_int))?;
             let len = name.len() as c_int - 1;
             call!(cuDeviceGetName(name.as_mut_ptr().cast(), len, device))?;
             call!(cuDeviceTotalMem_v2(&mut total, device))?;
+            let len = bus.len() as c_int;
+            call!(cuDeviceGetPCIBusId(bus.as_mut_ptr().cast(), len, device))?;
             call!(cuDevicePrimaryCtxRetain(&mut handle.0, device))?;
         }
         let context = Context { driver, handle };
@@ -91,16 +106,24 @@ impl Device {
             unsafe { call!(cuDeviceGetAttribute(&mut value, which, device)) }?;
             Ok(value as u32)
         };
+        let arch = (
+            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        if arch < Gpu::LEAST {
+            let ((major, minor), (least, of)) = (arch, Gpu::LEAST);
+            return Err(Error::Cuda(format!(
+                "cuda:{ordinal} ({name}) has compute capability {major}.{minor}; Kiln's kernels need {least}.{of} or \
+                 newer (sm_{least}{of}: A100, RTX 30 and later)"
+            )));
+        }
         if attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
             let message = format!("cuda:{ordinal} ({name}) has no memory pools");
             return Err(Error::Cuda(message));
         }
         let about = Gpu {
             name: name.leak(),
-            arch: (
-                attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-                attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-            ),
+            arch,
             processors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             registers: attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
             threads: attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
@@ -112,8 +135,10 @@ impl Device {
             driver: driver.version().ok(),
             nvrtc: None,
         };
+        let bus = CStr::from_bytes_until_nul(&bus).unwrap_or_default();
         Ok(Device {
             ordinal,
+            bus: bus.into(),
             context,
             pool: Arc::new(Pool::new(context, device, total)?),
             modules: Mutex::new(Modules::new(context, about.arch)),
@@ -182,6 +207,11 @@ impl Device {
         // SAFETY: the pointers are to writable memory.
         unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total)) }?;
         Ok(free)
+    }
+
+    /// Its sensors, as far as NVML tells them.
+    pub fn sensors(&self) -> Sensors {
+        sensors(&self.bus)
     }
 
     /// The memory of the device that this process holds.

@@ -74,6 +74,7 @@ const FUNCTIONS: &[&str] = &[
     "cuDeviceGetCount",
     "cuDeviceGetDefaultMemPool",
     "cuDeviceGetName",
+    "cuDeviceGetPCIBusId",
     "cuDevicePrimaryCtxRetain",
     "cuDeviceTotalMem_v2",
     "cuDriverGetVersion",
@@ -170,6 +171,8 @@ pub fn set_driver(path: impl Into<PathBuf>) -> bool {
 pub(super) struct Driver {
     /// Number of devices that `CUDA_VISIBLE_DEVICES` leaves.
     pub(super) devices: u32,
+    /// The file that it was loaded from.
+    pub(super) path: PathBuf,
     /// True if the driver can return the parameters of a kernel.
     pub(super) tells_parameters: bool,
 }
@@ -238,6 +241,7 @@ impl Driver {
         unsafe { call!(cuDeviceGetCount(&mut count)) }?;
         Ok(Driver {
             devices: count.max(0) as u32,
+            path,
             tells_parameters: api.has(PARAMETERS),
         })
     }

@@ -4,6 +4,7 @@
 //! | environment | meaning |
 //! |---|---|
 //! | `KILN_CUDA_DRIVER` | the file of the driver (`libcuda`), in place of the system's |
+//! | `KILN_NVML` | the file of NVML (`libnvidia-ml`), in place of the system's |
 //! | `KILN_NVRTC` | the file or folder of NVRTC, before the usual places |
 //! | `KILN_CACHE_DIR` | the folder for compiled kernels; if empty, none are kept |
 //! | `KILN_CACHE_SIZE` | the limit of that folder in MiB, for the most recently used kernels; 1024 unless set |
@@ -50,6 +51,7 @@ mod graph;
 mod image;
 mod lane;
 mod launch;
+mod libraries;
 mod library;
 mod loader;
 mod memory;
@@ -70,11 +72,12 @@ use absent as cudarc;
 pub use ahead::compile_ahead;
 pub use cache::cache_hits;
 pub use control::{SIDES, branch, copy, guard, joined};
-pub use device::{Device, count};
+pub use device::{Device, count, driver};
 pub use driver::set_driver;
 pub use graph::{Graph, Graphs};
 pub use image::Image;
 pub use launch::Launch;
+pub use libraries::{Library, Sensors, libraries};
 pub use loader::Loader;
 pub use memory::Memory;
 pub use module::Function;

@@ -190,28 +190,42 @@ pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
     } else {
         &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
     };
-    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut named: Vec<PathBuf> = Vec::new();
     let mut found: Vec<PathBuf> = Vec::new();
     if let Some(given) = variable("KILN_NVRTC").map(PathBuf::from) {
         match given.is_dir() {
             // Also the target folder of an installed wheel.
             true => {
-                let wheels = wheel_folders(&given);
-                folders.push(given);
-                folders.extend(wheels);
+                let wheels = wheel_folders(&given, NVRTC_WHEEL);
+                named.push(given);
+                named.extend(wheels);
             }
             false => found.push(given),
         }
     }
+    for folder in named.into_iter().chain(folders(NVRTC_WHEEL)) {
+        found.extend(names.iter().map(|n| folder.join(n)));
+    }
+    found.extend(names.iter().map(PathBuf::from)); // as the system's loader finds them
+    found
+}
+
+/// The folder of NVRTC in NVIDIA's wheels for CUDA 12.
+const NVRTC_WHEEL: &str = "cuda_nvrtc";
+
+/// The folders in which a library of CUDA's may be, best first: CUDA's home, Python's environments, the usual ones.
+/// `wheel` is the library's folder in the wheels for CUDA 12.
+pub(super) fn folders(wheel: &str) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
     for home in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable) {
         for lib in ["lib64", "lib", "targets/x86_64-linux/lib", "bin"] {
             folders.push(Path::new(&home).join(lib));
         }
     }
     for packages in site_packages() {
-        folders.extend(wheel_folders(&packages));
+        folders.extend(wheel_folders(&packages, wheel));
     }
-    for folder in [
+    let usual = [
         "/usr/local/cuda/lib64",
         "/usr/local/cuda-13/lib64",
         "/usr/local/cuda-12/lib64",
@@ -219,27 +233,21 @@ pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
         "/opt/cuda/lib64",
         "/usr/lib/x86_64-linux-gnu",
         "/usr/lib64",
-    ] {
-        folders.push(folder.into());
-    }
-    for folder in folders {
-        found.extend(names.iter().map(|n| folder.join(n)));
-    }
-    found.extend(names.iter().map(PathBuf::from)); // as the system's loader finds them
-    found
+    ];
+    folders.extend(usual.map(PathBuf::from));
+    folders
 }
 
-/// The folders in which NVIDIA's wheels put NVRTC below a folder of Python packages.
-fn wheel_folders(packages: &Path) -> Vec<PathBuf> {
+/// The folders in which NVIDIA's wheels put a library below a folder of Python packages.
+fn wheel_folders(packages: &Path, wheel: &str) -> Vec<PathBuf> {
     let nvidia = packages.join("nvidia");
-    [
-        "cu13/lib",
-        "cuda_nvrtc/lib",
-        "cu13/bin/x86_64",
-        "cuda_nvrtc/bin",
+    let own = nvidia.join(wheel);
+    vec![
+        nvidia.join("cu13/lib"),
+        own.join("lib"),
+        nvidia.join("cu13/bin/x86_64"),
+        own.join("bin"),
     ]
-    .map(|f| nvidia.join(f))
-    .into()
 }
 
 /// The package folders of Python environments that are active or whose `python3` is on `PATH`.

@@ -135,10 +135,7 @@ fn kernels_that_were_compiled_run_where_their_architecture_is() {
         );
     }
     let older = child(&wide, 75, false);
-    assert!(
-        older.contains("compute_80, compute_90a, sm_90a") || older.starts_with("found"),
-        "{older}"
-    );
+    assert!(older.contains("need 8.0 or newer"), "{older}");
     // A package that is saved again, with its state, keeps them.
     let package = Options::new().gpu(0).open(&wide).unwrap();
     let again = folder.0.join("again.kiln");

@@ -33,6 +33,7 @@ mod graph;
 mod launch;
 mod memory;
 mod module;
+mod nvml;
 mod pools;
 mod stream;
 
@@ -47,6 +48,7 @@ pub(crate) fn find(name: &str) -> Option<*const std::ffi::c_void> {
         launch::table(),
         memory::table(),
         module::table(),
+        nvml::table(),
         pools::table(),
         stream::table(),
     ];
