@@ -17,6 +17,7 @@ mod control_flow;
 mod cuda;
 mod cuda_sweep;
 mod custom_ops;
+mod default_device;
 mod determinism;
 mod embedded;
 mod empties;

@@ -119,7 +119,7 @@ pub fn empty_cache() {
 
 /// Returns the size of the machine's or container's memory in bytes, where known. The system overcommits: it would grant
 /// more, and kill the process once that is used.
-fn machine_memory() -> usize {
+pub fn machine_memory() -> usize {
     #[cfg(target_os = "linux")]
     {
         static BYTES: OnceLock<usize> = OnceLock::new();

@@ -1,10 +1,12 @@
 //! The devices of tensors.
 
 use crate::{Error, ErrorKind, Result};
+use kiln_base::Loc;
 use kiln_runtime::memory::{self, MemoryStats};
 use kiln_runtime::{Buffer, Error as RunError, cuda};
 use std::fmt;
 use std::panic::Location;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -46,7 +48,8 @@ impl Device {
 
     /// The first GPU that can be opened, else the CPU.
     pub fn best() -> Device {
-        Device::cuda(0).unwrap_or_default()
+        let mut all = 0..Device::cuda_count();
+        all.find_map(|n| Device::cuda(n).ok()).unwrap_or_default()
     }
 
     /// The device's name; of the CPU, `cpu`.
@@ -60,6 +63,23 @@ impl Device {
     /// The compute capability of a GPU, such as (9, 0).
     pub fn capability(self) -> Option<(u32, u32)> {
         self.gpu().map(|gpu| gpu.capability())
+    }
+
+    /// Bytes of the device's memory, free and in total: a GPU's as its driver tells them, for all processes; of the
+    /// CPU, those of the machine or its container, less what this process holds of them through Kiln.
+    ///
+    /// # Errors
+    /// If the device failed.
+    #[track_caller]
+    pub fn mem_get_info(self) -> Result<(usize, usize)> {
+        let Some(gpu) = self.gpu() else {
+            let total = memory::machine_memory();
+            return Ok((total.saturating_sub(memory::stats().reserved), total));
+        };
+        match gpu.free_memory() {
+            Ok(free) => Ok((free, gpu.total_memory())),
+            Err(e) => Err(device_error("Device::mem_get_info", e, Location::caller())),
+        }
     }
 
     /// The device's memory that this process holds.
@@ -135,13 +155,52 @@ impl fmt::Display for Device {
     }
 }
 
+/// PyTorch's texts of devices: `cpu`, `cuda:1`, and `cuda`, which is `cuda:0`.
+///
+/// ```
+/// use kiln_lazy::device::Device;
+/// assert_eq!("cpu".parse::<Device>()?, Device::Cpu);
+/// let e = "gpu".parse::<Device>().unwrap_err();
+/// assert!(e.to_string().contains("\"gpu\" is no device: say cpu, cuda or cuda:N"));
+/// # Ok::<(), kiln_lazy::Error>(())
+/// ```
+impl FromStr for Device {
+    type Err = Error;
+
+    /// # Errors
+    /// If the text names no device, or as [`Device::cuda`].
+    fn from_str(text: &str) -> Result<Device> {
+        let ordinal = match text.strip_prefix("cuda") {
+            Some("") => Some(0),
+            Some(rest) => rest.strip_prefix(':').and_then(|n| n.parse().ok()),
+            None if text == "cpu" => return Ok(Device::Cpu),
+            None => None,
+        };
+        // The standard library's `parse` does not know the user's line.
+        let error = |kind, message: &str| Error::new(kind, "parse", message, Loc::UNKNOWN);
+        // Numbers would take a sign.
+        match ordinal.filter(|_| !text.contains('+')) {
+            Some(ordinal) => Device::cuda(ordinal).map_err(|e| error(e.kind(), e.message())),
+            None => {
+                let message = format!("{text:?} is no device: say cpu, cuda or cuda:N");
+                Err(error(ErrorKind::Value, &message))
+            }
+        }
+    }
+}
+
 /// A device that changes.
 pub struct Home(AtomicU32);
 
 impl Home {
+    /// A home that is initially the CPU.
+    pub const fn cpu() -> Home {
+        Home(AtomicU32::new(0))
+    }
+
     /// A home that is initially this device.
     pub fn new(device: Device) -> Home {
-        let home = Home(AtomicU32::new(0));
+        let home = Home::cpu();
         home.set(device);
         home
     }

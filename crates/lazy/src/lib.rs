@@ -10,6 +10,7 @@
 pub mod body;
 pub mod caller;
 pub mod cell;
+pub mod default_device;
 pub mod device;
 pub mod error;
 mod frame;

@@ -172,10 +172,12 @@ impl Recorder {
             return self.op(op, &[]);
         }
         let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
-        let buffer =
-            Buffer::from_bytes(dtype, &shape, &bytes).map_err(|e| OpError(e.to_string()))?;
+        let device = self.device.filter(|d| *d != Device::Cpu);
+        let buffer = Buffer::from_bytes(dtype, &shape, &bytes)
+            .and_then(|buffer| device.unwrap_or_default().bring(buffer))
+            .map_err(|e| OpError(e.to_string()))?;
         let role = Role::Data;
-        Ok(Handle::leaf(buffer, role, None, self.loc, self.called))
+        Ok(Handle::leaf(buffer, role, device, self.loc, self.called))
     }
 
     /// Records an operation.

@@ -2,7 +2,9 @@
 
 use crate::layer::{self, SOURCE, fact, invalid, looking_up, wrong};
 use crate::{Forward, Hooks, Linear, LinearOptions, Module, ModuleList, Sequential};
-use kiln_tensor::{DType, Int, IntList, Result, Tensor, cat, on_behalf_of_caller, options, where_};
+use kiln_tensor::{
+    DType, Int, IntList, Result, Tensor, cat, on_behalf_of_caller, options, set_device, where_,
+};
 
 options! {
     /// The cuts between the classes of an [`AdaptiveLogSoftmaxWithLoss`]; a list of cuts converts to it.
@@ -142,10 +144,10 @@ impl Forward<(Tensor, Tensor), (Tensor, Tensor)> for AdaptiveLogSoftmaxWithLoss 
         }
         looking_up(self, || {
             // This look-up gives the error of a class that does not exist.
-            let y = Tensor::arange(0, self.n_classes(), 1)
-                .to(y.device())
-                .gather(0, y.reshape(-1))
-                .reshape(y.dims());
+            let here = set_device(y.device());
+            let classes = Tensor::arange(0, self.n_classes(), 1);
+            drop(here);
+            let y = classes.gather(0, y.reshape(-1)).reshape(y.dims());
             let head = self.head.call(&x).log_softmax(-1);
             let picked =
                 |scores: &Tensor, class: Tensor| scores.gather(-1, class.unsqueeze(-1)).squeeze(-1);

@@ -2,7 +2,9 @@
 
 use crate::layer::{self, fact, invalid, looking_up, wrong};
 use crate::{Forward, Hooks, Module, init};
-use kiln_tensor::{AsTensor, BagMode, Bags, Int, MaybeInt, Result, Tensor, Var, options, where_};
+use kiln_tensor::{
+    AsTensor, BagMode, Bags, Int, MaybeInt, Result, Tensor, Var, options, set_device, where_,
+};
 
 options! {
     /// The options of an embedding.
@@ -96,6 +98,7 @@ impl Embedding {
             return Ok(());
         };
         let weight = self.weight.get().detach();
+        let _here = set_device(self.weight.device());
         let row = Tensor::from_slice(&[index as i64], [1]);
         self.weight.assign(weight.index_fill(0, &row, 0.0))
     }

@@ -1,7 +1,7 @@
 //! Initialisers (`torch.nn.init`). They assign a cell new values of its own shape and dtype, drawn from
 //! the generator that [`manual_seed`](kiln_tensor::manual_seed) seeds.
 
-use kiln_tensor::{DType, Error, PadMode, Result, Tensor, Var, options};
+use kiln_tensor::{DType, Error, PadMode, Result, Tensor, Var, options, set_device};
 
 /// The dims of a weight that a scaled initialiser counts. Counting inputs keeps the variance of the forward pass,
 /// counting outputs that of the backward pass.
@@ -102,6 +102,7 @@ pub fn trunc_normal_(var: &Var, how: TruncNormal) -> Result<()> {
         let message = format!("nothing lies in {low}..{high} with a deviation of {std}");
         return Err(Error::invalid("trunc_normal_", message));
     }
+    let _here = set_device(var.device());
     // Applies the inverse of the distribution function to a uniform number between its values at both ends.
     let erf = |x: f64| Tensor::scalar((x - mean) / (std * 2f64.sqrt())).erf();
     let (from, to) = (erf(low), erf(high));
@@ -117,6 +118,7 @@ pub fn trunc_normal_(var: &Var, how: TruncNormal) -> Result<()> {
 /// If the assignment fails.
 #[track_caller]
 pub fn constant_(var: &Var, value: f64) -> Result<()> {
+    let _here = set_device(var.device());
     var.assign(Tensor::full(var.shape(), value, var.dtype()))
 }
 
@@ -147,6 +149,7 @@ pub fn eye_(var: &Var) -> Result<()> {
     let &[n, m] = &var.shape()[..] else {
         return Err(misfit(var, "eye_", "a matrix"));
     };
+    let _here = set_device(var.device());
     var.assign(Tensor::eye((n, m), var.dtype()))
 }
 
@@ -164,6 +167,7 @@ pub fn orthogonal_(var: &Var, gain: f64) -> Result<()> {
     }
     let (rows, columns) = (shape[0], shape[1..].iter().product::<usize>());
     let (count, len) = (rows.min(columns), rows.max(columns));
+    let _here = set_device(var.device());
     let mut vectors = Tensor::randn([count, len], DType::F64).to_vec::<f64>()?;
     orthonormalize(&mut vectors, len.max(1));
     let q = Tensor::from_slice(&vectors, [count, len]) * gain;
@@ -204,6 +208,7 @@ pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
         let message = format!("the sparsity must be within 0..=1, not {sparsity}");
         return Err(Error::invalid("sparse_", message));
     }
+    let _here = set_device(var.device());
     // The ranks of random numbers in each column are a random order of its rows.
     let ranks = Tensor::rand(var.shape(), DType::F64).argsort(0).argsort(0);
     let kept = ranks.ge((sparsity * rows as f64).ceil() as i64);
@@ -230,6 +235,7 @@ pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
         let message = format!("{} outputs do not divide into {groups} groups", shape[0]);
         return Err(Error::invalid("dirac_", message));
     }
+    let _here = set_device(var.device());
     let outputs = (shape[0] / groups) as i64;
     let mut identity = Tensor::eye((outputs, shape[1]), var.dtype());
     let mut pad = Vec::new();

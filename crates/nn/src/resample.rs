@@ -5,7 +5,8 @@ use crate::pool::given;
 use crate::print::{float, python, sizes};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{
-    Im2Col, Int, IntList, InterpolateMode, InterpolateSize, PadMode, Result, Tensor,
+    Device, Im2Col, Int, IntList, InterpolateMode, InterpolateSize, PadMode, Result, Tensor,
+    set_device,
 };
 
 /// `[n, c, ..]` with its spatial dims resized (`torch.nn.Upsample`); nearest neighbours by default.
@@ -196,7 +197,7 @@ impl Fold {
             windows,
             hooks,
         };
-        match fold.places().error() {
+        match fold.places(Device::Cpu).error() {
             Some(e) => Err(invalid("Fold", e.message())),
             None => Ok(fold),
         }
@@ -224,8 +225,9 @@ impl Fold {
     }
 
     /// Returns the position in the image of each element of the columns, counted from 1; padding is at 0.
-    fn places(&self) -> Tensor {
+    fn places(&self, device: Device) -> Tensor {
         let [h, w] = self.output_size;
+        let _here = set_device(device);
         let count = h.saturating_mul(w).saturating_add(1);
         let places = Tensor::arange(1, count, 1).reshape([1, h, w]);
         places.im2col(self.windows.clone())
@@ -235,7 +237,7 @@ impl Fold {
 impl Forward for Fold {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let [h, w] = self.output_size;
-        let places = self.places();
+        let places = self.places(x.device());
         let fits = |x: &Tensor| {
             let (rank, columns) = (x.ndim(), places.dims());
             let channels = |taps: i64| x.dims()[rank - 2].as_const().is_some_and(|c| c % taps == 0);

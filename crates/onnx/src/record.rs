@@ -7,7 +7,7 @@ use crate::nodes::{MOST_NESTED, node_name, plain_domain, version};
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use crate::value::{Traced, Value};
 use crate::{known, ops, tensor};
-use kiln_tensor::{Error, Result};
+use kiln_tensor::{Device, Error, Result, set_device};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -52,6 +52,8 @@ impl<'a> Scope<'a> {
 
     /// Records a graph and returns its outputs. Its inputs have their values.
     pub fn graph(&mut self, graph: &GraphProto) -> Results {
+        // The inputs decide on the device, not the default.
+        let _here = set_device(Device::Cpu);
         let folder = self.model.folder.as_deref();
         for t in &graph.initializer {
             if !self.values.contains_key(t.name()) {

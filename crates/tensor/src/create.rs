@@ -4,7 +4,8 @@ use crate::ops::args::addressable;
 use crate::record::Recorded;
 use crate::record::{Recorder, compose};
 use crate::{
-    AsTensor, DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, is_recording,
+    AsTensor, DType, Device, Error, ErrorKind, IntList, Result, Scalar, Tensor, default_device,
+    is_recording,
 };
 use kiln_base::Dim;
 use kiln_derive::on_cells;
@@ -162,8 +163,22 @@ impl Tensor {
         loc: &'static Location<'static>,
         called: &'static str,
     ) -> Tensor {
+        Tensor::data_on(default_device(), data, shape, loc, called)
+    }
+
+    /// [`Tensor::data`] on a device.
+    pub(crate) fn data_on<T: Element>(
+        device: Device,
+        data: &[T],
+        shape: &[i64],
+        loc: &'static Location<'static>,
+        called: &'static str,
+    ) -> Tensor {
         match Buffer::from_slice(data, shape) {
-            Ok(buffer) => Tensor::leaf(buffer, Role::Data, Some(Device::Cpu), loc, called),
+            Ok(buffer) => match device.bring(buffer) {
+                Ok(buffer) => Tensor::leaf(buffer, Role::Data, Some(device), loc, called),
+                Err(e) => Tensor::poisoned(unread(e, called, loc), loc),
+            },
             Err(e) => {
                 let wanted = shape.iter().try_fold(1i64, |n, d| n.checked_mul(*d));
                 let message = match wanted.filter(|n| *n != data.len() as i64) {
@@ -178,7 +193,7 @@ impl Tensor {
         }
     }
 
-    /// A tensor from the little-endian bytes of its elements in row-major order.
+    /// A tensor on the CPU from the little-endian bytes of its elements in row-major order.
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<IntList>) -> Tensor {
         let loc = Location::caller();
@@ -192,7 +207,7 @@ impl Tensor {
         }
     }
 
-    /// A tensor whose bytes `fill` writes in place: the little-endian bytes of its elements in row-major order. For
+    /// A tensor on the CPU whose bytes `fill` writes in place: the little-endian bytes of its elements in row-major order. For
     /// readers of files. The bytes are undefined before `fill` writes them.
     ///
     /// # Errors
@@ -494,7 +509,7 @@ fn converted(element: &Buffer, dtype: DType) -> Result<Buffer, String> {
     Buffer::from_bytes(dtype, &[], &bytes).map_err(|e| e.to_string())
 }
 
-/// The error of reading computed values.
+/// The error of moving or reading values.
 fn unread(e: kiln_runtime::Error, op: &str, loc: &'static Location<'static>) -> Error {
     let kind = match e {
         kiln_runtime::Error::OutOfMemory { .. } => ErrorKind::Memory,

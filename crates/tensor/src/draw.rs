@@ -1,6 +1,6 @@
 //! Random numbers under PyTorch's in-place names.
 
-use crate::{DType, Error, ErrorKind, Int, Other, Result, Tensor, Var};
+use crate::{DType, Error, ErrorKind, Int, Other, Result, Tensor, Var, set_device};
 use kiln_base::Loc;
 use std::f64::consts::PI;
 use std::panic::Location;
@@ -21,7 +21,7 @@ impl Var {
     /// If the cell does not hold floats.
     #[track_caller]
     pub fn uniform_(&self, low: f64, high: f64) -> Result<()> {
-        let u = Tensor::rand(self.shape(), self.dtype());
+        let u = self.uniform(self.dtype());
         self.hold("uniform_", &(u * (high - low) + low))
     }
 
@@ -31,7 +31,7 @@ impl Var {
     /// If the cell does not hold floats.
     #[track_caller]
     pub fn normal_(&self, mean: f64, std: f64) -> Result<()> {
-        let z = Tensor::randn(self.shape(), self.dtype());
+        let z = self.normal();
         self.hold("normal_", &(z * std + mean))
     }
 
@@ -44,7 +44,7 @@ impl Var {
         self.draws("log_normal_", std > 0.0, || {
             format!("the deviation must be above 0, not {std}")
         })?;
-        let z = Tensor::randn(self.shape(), self.dtype());
+        let z = self.normal();
         self.hold("log_normal_", &(z * std + mean).exp())
     }
 
@@ -69,7 +69,7 @@ impl Var {
         self.draws("cauchy_", sigma > 0.0, || {
             format!("sigma must be above 0, not {sigma}")
         })?;
-        let u = Tensor::rand(self.shape(), self.dtype());
+        let u = self.uniform(self.dtype());
         self.hold("cauchy_", &(((u - 0.5) * PI).tan() * sigma + median))
     }
 
@@ -112,6 +112,7 @@ impl Var {
     /// If there is no such integer, or the cell holds bool.
     #[track_caller]
     pub fn random_(&self, low: impl Into<Int>, high: impl Into<Int>) -> Result<()> {
+        let _here = set_device(self.device());
         self.hold("random_", &Tensor::randint(low, high, self.shape()))
     }
 
@@ -122,7 +123,21 @@ impl Var {
             DType::F64 | DType::I64 => DType::F64,
             _ => DType::F32,
         };
-        Tensor::rand(self.shape(), dtype).neg().log1p()
+        self.uniform(dtype).neg().log1p()
+    }
+
+    /// Uniform numbers in [0, 1) of the cell's shape, on its device.
+    #[track_caller]
+    fn uniform(&self, dtype: DType) -> Tensor {
+        let _here = set_device(self.device());
+        Tensor::rand(self.shape(), dtype)
+    }
+
+    /// Standard normal numbers of the cell's shape and dtype, on its device.
+    #[track_caller]
+    fn normal(&self) -> Tensor {
+        let _here = set_device(self.device());
+        Tensor::randn(self.shape(), self.dtype())
     }
 
     #[track_caller]

@@ -9,6 +9,7 @@ pub mod backends;
 mod control;
 mod convert;
 mod create;
+pub mod cuda;
 mod custom;
 mod defaults;
 mod draw;
@@ -57,6 +58,7 @@ pub use kiln_compiler::{
 pub use kiln_derive::{KilnNest, Nest};
 pub use kiln_ir::Fact;
 pub use kiln_lazy::caller::on_behalf_of_caller;
+pub use kiln_lazy::default_device::{default_device, set_default_device, set_device, with_device};
 pub use kiln_lazy::device::{Device, set_threads, threads};
 pub use kiln_lazy::error::{Error, ErrorKind, Result};
 pub use kiln_lazy::grad::hook::HookHandle;

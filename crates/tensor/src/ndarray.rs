@@ -1,12 +1,12 @@
 //! Conversions from and to the arrays of the crate `ndarray`.
 
-use crate::{Element, Error, ErrorKind, Result, Tensor};
+use crate::{Device, Element, Error, ErrorKind, Result, Tensor};
 use kiln_base::Loc;
 use ndarray::{ArrayD, ArrayView, Dimension, IxDyn};
 use std::panic::Location;
 
 impl Tensor {
-    /// A copy of an array of any layout, including negative strides.
+    /// A copy on the CPU of an array of any layout, including negative strides.
     ///
     /// ```
     /// use kiln_tensor::Tensor;
@@ -25,10 +25,10 @@ impl Tensor {
         let shape: Vec<i64> = array.shape().iter().map(|d| *d as i64).collect();
         let loc = Location::caller();
         match array.as_slice() {
-            Some(values) => Tensor::data(values, &shape, loc, "from_ndarray"),
+            Some(values) => Tensor::data_on(Device::Cpu, values, &shape, loc, "from_ndarray"),
             None => {
                 let values: Vec<T> = array.iter().copied().collect();
-                Tensor::data(&values, &shape, loc, "from_ndarray")
+                Tensor::data_on(Device::Cpu, &values, &shape, loc, "from_ndarray")
             }
         }
     }

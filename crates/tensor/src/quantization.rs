@@ -11,7 +11,7 @@
 
 use crate::ops::Conv;
 use crate::record::{SOURCE, compose};
-use crate::{Error, Result, Tensor, cat, keep, no_grad, on_behalf_of_caller, stack};
+use crate::{Error, Result, Tensor, cat, keep, no_grad, on_behalf_of_caller, set_device, stack};
 use kiln_base::{DType, Scoped};
 use kiln_ir::{OpError, Shape};
 use kiln_lazy::node::Node;
@@ -301,6 +301,7 @@ fn ends(x: &Tensor) -> (Tensor, Tensor) {
         true => (x.clone(), x.clone()),
         false => x.aminmax(some),
     };
+    let _here = set_device(x.device());
     let [least, largest] =
         [least, largest].map(|t| cat(&[t.flatten(()), Tensor::zeros([1], x.dtype())], 0));
     (least.amin(()), largest.amax(()))
@@ -327,6 +328,7 @@ fn input_bytes(x: &Tensor, input: &Input) -> (Tensor, Tensor, Zero) {
     let x = x.detach().to_dtype(DType::F32);
     match input {
         Input::Known(range) => {
+            let _here = set_device(x.device());
             let (scale, zero) = range.bytes();
             let q = x.quantize_up_to(scale, zero, DType::U8, most() as i128);
             (q, Tensor::scalar(scale as f32), Zero::Number(zero))

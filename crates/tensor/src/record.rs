@@ -1,6 +1,8 @@
 //! Recording operations.
 
-use crate::{Device, Error, ErrorKind, Tensor, names, promote, quantization, strides};
+use crate::{
+    Device, Error, ErrorKind, Tensor, default_device, names, promote, quantization, strides,
+};
 use kiln_base::Loc;
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Fact, Op, OpError};
@@ -178,6 +180,9 @@ fn recorder_for(
         .iter()
         .find_map(|t| t.handle.node.device.filter(|_| !is_number(&t.handle)));
     let device = device.or_else(|| operands.first().and_then(|t| t.handle.node.device));
+    // Tensors that depend on no data are computed wherever they are used, unless the user said where.
+    let asked = || Some(default_device()).filter(|d| *d != Device::Cpu);
+    let device = device.or_else(|| operands.is_empty().then(asked).flatten());
     let lazy = kiln_lazy::Recorder::new(user_line(loc), called, device);
     Ok(Recorder { lazy, views: false })
 }

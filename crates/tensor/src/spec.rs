@@ -1,6 +1,6 @@
 //! Specs of the arguments of a compiled function.
 
-use crate::{AsTensor, DType, Device, Int, Result};
+use crate::{AsTensor, DType, Device, Int, Result, default_device};
 
 /// The dtype, shape and device of an argument of a compiled function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +39,12 @@ pub enum DimSpec {
 pub struct DimSpecs(pub Vec<DimSpec>);
 
 impl Spec {
-    /// The spec of a tensor on the CPU.
+    /// The spec of a tensor on the [default device](default_device): the CPU unless the program set another.
     pub fn new(dtype: DType, dims: impl Into<DimSpecs>) -> Spec {
         Spec {
             dtype,
             dims: dims.into().0,
-            device: Device::Cpu,
+            device: default_device(),
         }
     }
 

@@ -4,7 +4,9 @@ use crate::fault::invalid;
 use crate::image::{Buffer, Image};
 use crate::resample::{self, Interpolation, Window};
 use crate::transforms::{Fill, Padding, PaddingMode};
-use kiln_tensor::{DType, InterpolateMode, InterpolateSize, PadMode, Result, Tensor, cat};
+use kiln_tensor::{
+    DType, InterpolateMode, InterpolateSize, PadMode, Result, Tensor, cat, set_device,
+};
 
 /// A thing with rows and columns of pixels: an [`Image`], or a tensor `[.., C, H, W]`.
 pub trait Picture: Clone + sealed::Pixels {}
@@ -256,6 +258,7 @@ impl Pixels for Tensor {
         let columns = places(op, width, (border.left, border.right), mode)?;
         let rows = places(op, height, (border.top, border.bottom), mode)?;
         if mode != PaddingMode::Constant {
+            let _here = set_device(self.device());
             let index = |places: Vec<Option<usize>>| -> Tensor {
                 let places = places.into_iter().flatten().map(|p| p as i64);
                 Tensor::from(places.collect::<Vec<i64>>())
@@ -373,6 +376,7 @@ fn weighted(
     (width, height): (usize, usize),
     filter: Interpolation,
 ) -> Tensor {
+    let _here = set_device(x.device());
     let matrix = |len: usize, out: usize| {
         let weights = resample::matrix(filter, len, out);
         Tensor::from_slice(&weights, [out, len])

@@ -7,7 +7,7 @@ use crate::iterable::IterableDataset;
 use crate::rng::derive;
 use crate::sampler::Pass;
 use kiln_base::Loc;
-use kiln_tensor::{Error, Result, Tensor, realize_first, with_seed};
+use kiln_tensor::{Device, Error, Result, Tensor, realize_first, with_device, with_seed};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
@@ -165,10 +165,11 @@ fn collated<T, B>(
     Ok(batch)
 }
 
-/// Calls the user's code; its panic becomes an error that names the place.
+/// Calls the user's code with the CPU as default device; its panic becomes an error that names the place.
 pub(super) fn guarded<R>(what: &str, loc: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
     // State that a panic leaves half changed is not used again.
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+    let on_cpu = || with_device(Device::Cpu, f);
+    catch_unwind(AssertUnwindSafe(on_cpu)).unwrap_or_else(|panic| {
         let message = format!("{what} panicked: {}", text(&*panic));
         Err(invalid("DataLoader", message, loc))
     })

@@ -4,7 +4,8 @@ use super::found;
 use super::scale::{GradScalerState, Scale, Scaling};
 use crate::optim::{NamedState, Optimizer};
 use kiln_tensor::{
-    AsTensor, Device, Error, Result, Tensor, is_recording, set_autocast, set_grad_enabled, stack,
+    AsTensor, Device, Error, Result, Tensor, is_recording, set_autocast, set_device,
+    set_grad_enabled, stack,
 };
 
 /// Scales losses, so that gradients in f16 do not vanish, and skips the steps whose gradients overflow
@@ -90,7 +91,10 @@ impl GradScaler {
     pub fn scale_tensor(&self) -> Tensor {
         match self.is_enabled() {
             true => self.scale.get(),
-            false => Tensor::from(1.0f32),
+            false => {
+                let _anywhere = set_device(Device::Cpu);
+                Tensor::from(1.0f32)
+            }
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::optim::NamedState;
 use kiln_tensor::{
-    Device, Error, Result, Tensor, Var, assign_together, is_recording, options, profiler, warn,
-    where_,
+    Device, Error, Result, Tensor, Var, assign_together, is_recording, options, profiler,
+    set_device, warn, where_,
 };
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +114,7 @@ impl Scale {
         if let Err(message) = how.check() {
             return Err(Error::invalid("GradScaler", message));
         }
+        let _here = set_device(Device::Cpu);
         let scale = Scale {
             scale: Var::volatile(Tensor::from(how.init_scale as f32))?,
             counts: Var::volatile(Tensor::from([0i32; 3]))?,

@@ -4,7 +4,7 @@ use super::master::Masters;
 use super::rule::{Description, Rule};
 use super::scalars::{OperandScalars, Scalars, Update};
 use super::stochastic;
-use kiln_tensor::{DType, Device, Error, Repeated, Result, Tensor, Var, where_};
+use kiln_tensor::{DType, Device, Error, Repeated, Result, Tensor, Var, set_device, where_};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -339,6 +339,8 @@ impl Updates {
                     names.zip(wide_values).collect(),
                     given,
                 );
+                // Numbers of rank 0 join the operands.
+                let _here = set_device(Device::Cpu);
                 let new = rule.update(&mut u);
                 let old = values[2..].iter().chain([&values[0]]);
                 let next = |(new, old): (Tensor, &Tensor)| new.to_dtype(old.dtype());
@@ -371,6 +373,7 @@ pub(crate) fn wide(dtype: DType) -> DType {
 
 /// An f64 vector.
 pub(crate) fn vector(values: impl Iterator<Item = f64>) -> Tensor {
+    let _here = set_device(Device::Cpu);
     let values: Vec<f64> = values.collect();
     Tensor::from_slice(&values, [values.len()])
 }

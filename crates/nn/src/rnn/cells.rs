@@ -4,7 +4,7 @@ use super::cell::{Cell, State, Weights};
 use crate::init::Nonlinearity;
 use crate::layer::{self, fact, invalid, wrong};
 use crate::{Forward, Hooks, Module, init};
-use kiln_tensor::{Int, Result, Tensor, Var, options};
+use kiln_tensor::{Int, Result, Tensor, Var, options, set_device};
 
 options! {
     /// The options of a recurrent cell.
@@ -119,6 +119,7 @@ macro_rules! cells {
                 let batched = |t: &Tensor| if unbatched { t.unsqueeze(0) } else { t.clone() };
                 let x = batched(x);
                 // The zeros come from one element of each sample, so that the size of the batch may be symbolic.
+                let _here = set_device(x.device());
                 let zeros = Tensor::zeros([1, hidden], x.dtype());
                 let zeros = zeros + x.detach().narrow(1, 0, 1).zeros_like();
                 let [h, c] = states.map(|t| t.as_ref().map_or(zeros.clone(), &batched));

@@ -4,7 +4,9 @@ use super::Network;
 use super::cell::{Cell, State, Weights};
 use crate::Module;
 use crate::layer::{fact, wrong};
-use kiln_tensor::{DType, Result, Scan, Tensor, Var, cat, current_autocast, scan_with, stack};
+use kiln_tensor::{
+    DType, Result, Scan, Tensor, Var, cat, current_autocast, scan_with, set_device, stack,
+};
 
 impl Network {
     /// Returns outputs, last hidden states and last cells of a layer.
@@ -97,6 +99,7 @@ impl Network {
     /// Returns states of 0 for a sequence `[l, n, input]`: `[layers · directions, n, hidden]`.
     fn zeros(&self, x: &Tensor) -> Tensor {
         let count = (self.num_layers * self.directions()) as i64;
+        let _here = set_device(x.device());
         let one = Tensor::zeros([count as usize, 1, self.hidden_size], x.dtype());
         // The batch dim comes from one element of each sample, so that its size may be symbolic.
         let batch = x.detach().narrow(2, 0, 1).narrow(0, 0, 1);

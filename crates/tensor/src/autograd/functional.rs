@@ -3,7 +3,7 @@
 use super::seed;
 use crate::nest::{Flat, partly};
 use crate::options::options;
-use crate::{DType, Error, ErrorKind, Nest, Result, Returned, Tensor};
+use crate::{DType, Error, ErrorKind, Nest, Result, Returned, Tensor, set_device};
 use kiln_lazy::Handle;
 use kiln_lazy::grad::engine::{self, Keep};
 use kiln_lazy::label::called;
@@ -217,6 +217,7 @@ fn results<I: Nest, R: Returned>(
 
 /// A sum of all elements, each with its own weight. It also depends on `x`, by terms that are zero.
 fn weighted(values: &[Tensor], x: &[Tensor]) -> Result<Tensor> {
+    let _here = x.first().map(|x| set_device(x.device()));
     let nothing = x.iter().map(|x| x.sum(()) * 0.0);
     let mut sum = nothing.fold(Tensor::zeros((), DType::F64), |a, b| a + b);
     for v in values {

@@ -25,7 +25,7 @@ use crate::options::options;
 use crate::record::compose;
 use crate::{
     Error, ErrorKind, HookHandle, MaybeTensor, Result, Tensor, Var, is_grad_enabled, is_recording,
-    no_grad, realize_first,
+    no_grad, realize_first, set_device,
 };
 use kiln_base::Loc;
 use kiln_ir::{Builder, ensure};
@@ -289,6 +289,7 @@ fn seed(
             Ok(g.clone())
         }
         None if y.fact().numel().is(1) => {
+            let _here = set_device(y.device());
             let ones = compose(called, &[], |b| b.full(1.0, y.dtype(), y.dims()));
             Ok(ones)
         }

@@ -9,7 +9,7 @@ use crate::nest::{Counts, Flat, NestOf, built, built_of};
 use crate::record::compose;
 use crate::{
     Error, ErrorKind, Nest, Result, Returned, Tensor, enable_grad, is_grad_enabled, no_grad,
-    on_behalf_of_caller, scan, stack,
+    on_behalf_of_caller, scan, set_device, stack,
 };
 use kiln_ir::{Builder, ops};
 use kiln_lazy::grad::edge::{Edge, Leaf};
@@ -341,12 +341,14 @@ impl RecordedFunction {
 
     /// The derivatives of the elements of `y` with respect to each input.
     fn rows(&self, y: &Tensor, loc: &'static Location<'static>) -> Result<Vec<Tensor>> {
+        let here = set_device(y.device());
         let zeros = |x: &Tensor| Tensor::zeros([y.dims(), x.dims()].concat(), x.dtype());
         if !y.requires_grad() || y.fact().numel().is(0) {
             return Ok(self.inputs.iter().map(zeros).collect());
         }
         let count = y.fact().numel();
         let numbers = Tensor::arange(0, count.clone(), 1);
+        drop(here);
         let row = |i: &Tensor| {
             let one = numbers.eq(i).to_dtype(y.dtype()).reshape(y.dims());
             self.gradients(&[(y, one.check()?.clone())], self.create, loc)

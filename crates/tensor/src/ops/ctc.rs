@@ -9,7 +9,7 @@ use super::pad::PadMode;
 use crate::operand::AsTensor;
 use crate::options::{Settings, options};
 use crate::record::{SOURCE, compose};
-use crate::{DType, Int, Reduction, Tensor, scan};
+use crate::{DType, Int, Reduction, Tensor, scan, set_device};
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 use kiln_lazy::caller::on_behalf_of_caller;
@@ -265,6 +265,7 @@ fn lengths_within([x, targets, input_lengths, target_lengths]: [&Tensor; 4]) -> 
 /// skipping a blank, from the previous label if it differs.
 #[track_caller]
 fn losses(x: &Tensor, targets: &Tensor, lengths: [Tensor; 2], blank: i64) -> Tensor {
+    let _here = set_device(x.device());
     let [input_lengths, target_lengths] = lengths.map(|l| l.unsqueeze(1));
     let count = 2 * targets.dims()[1].as_const().unwrap_or(0) + 1;
     let places = Tensor::arange(0, count / 2, 1);

@@ -5,7 +5,7 @@ use super::numbers::IntList;
 use super::pool::check_input;
 use crate::options::{Settings, options};
 use crate::record::{SOURCE, compose};
-use crate::{DType, Tensor};
+use crate::{DType, Tensor, set_device};
 use kiln_base::Dim;
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{OpError, ensure};
@@ -171,6 +171,7 @@ fn pooled(
     } else {
         x.unsqueeze(0)
     };
+    let _here = set_device(x.device());
     let planes = &batch.dims()[..2];
     let shape = [planes, &[Dim::from(spatial)]].concat();
     let samples = match &pool.random_samples {

@@ -54,7 +54,8 @@ pub(crate) fn reserved(count: usize) -> Result<Vec<i64>> {
 /// An i64 vector on a device.
 #[track_caller]
 pub(crate) fn vector(numbers: &[i64], device: Device) -> Tensor {
-    Tensor::from_slice(numbers, [numbers.len()]).to(device)
+    let (shape, loc) = ([numbers.len() as i64], Location::caller());
+    Tensor::data_on(device, numbers, &shape, loc, "from_slice")
 }
 
 /// Returns the tensor, or a poisoned tensor that carries the error.

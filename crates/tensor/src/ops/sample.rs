@@ -7,7 +7,7 @@ use crate::operand::Other;
 use crate::options::options;
 use crate::random::numbers;
 use crate::record::{Recorded, Recorder, compose};
-use crate::{DType, Tensor};
+use crate::{DType, Tensor, set_device};
 use kiln_base::prim::{RandomKind, Reduction, ScanKind};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
@@ -138,6 +138,11 @@ fn checked_rows(b: &mut Recorder, p: &Tensor, total: &Tensor, index: &Tensor) ->
 pub fn normal<'a>(mean: impl Into<Other<'a>>, std: impl Into<Other<'a>>) -> Tensor {
     let loc = Location::caller();
     let (mean, std) = (mean.into(), std.into());
+    let device = [&mean, &std].into_iter().find_map(|o| match o {
+        Other::Tensor(t) => Some(t.device()),
+        Other::Number(_) => None,
+    });
+    let _here = device.map(set_device);
     let tensor = |o: &Other| match o {
         Other::Tensor(t) => Tensor::clone(t),
         Other::Number(n) => Tensor::full((), n.as_f64(), DType::F32),

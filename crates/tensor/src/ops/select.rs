@@ -6,7 +6,7 @@
 use super::host;
 use crate::operand::AsTensor;
 use crate::record::compose;
-use crate::{DType, Result, Tensor};
+use crate::{DType, Result, Tensor, set_device};
 use kiln_base::prim::ScanKind;
 use kiln_base::{Dim, numel};
 use kiln_derive::on_cells;
@@ -57,6 +57,7 @@ impl Tensor {
         };
         if columns.is_empty() {
             let count = host::nonzeros(self).map(|found| found.len());
+            let _here = set_device(self.device());
             return Tensor::zeros([count.unwrap_or(0), 0], DType::I64);
         }
         compose("nonzero", &columns.iter().collect::<Vec<_>>(), |b| {

@@ -209,7 +209,7 @@ pub(super) fn fits(x: &Tensor, at: usize, mask: &[Dim]) -> Result<(), OpError> {
 
 /// Makes a vector as data, so that another list of the same length runs the same plan.
 fn vector(list: &[i64], device: Device, loc: &'static Location<'static>) -> Tensor {
-    Tensor::data(list, &[list.len() as i64], loc, "index").to(device)
+    Tensor::data_on(device, list, &[list.len() as i64], loc, "index")
 }
 
 /// Returns the part of x that the items select.

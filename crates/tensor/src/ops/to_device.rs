@@ -9,6 +9,16 @@ use std::panic::Location;
 
 #[on_cells]
 impl Tensor {
+    /// True if the device is an NVIDIA GPU.
+    pub fn is_cuda(&self) -> bool {
+        self.device() != Device::Cpu
+    }
+
+    /// The number of the GPU; -1 on the CPU.
+    pub fn get_device(&self) -> i64 {
+        self.device().ordinal().map_or(-1, i64::from)
+    }
+
     /// The same values on another device; this tensor if it is already there. Gradients flow back. Values that depend
     /// on no data (zeros, random numbers) and are not computed yet will be computed there. Other values are computed
     /// where they are and copied; inside `compile` only known values can be copied.

@@ -5,7 +5,7 @@ use crate::image::Image;
 use crate::picture::sealed::Pixels;
 use crate::simd::wide;
 use crate::transforms::Fill;
-use kiln_tensor::{DType, Device, Ellipsis, Result, Tensor, is_recording};
+use kiln_tensor::{DType, Device, Ellipsis, Result, Tensor, is_recording, set_device};
 
 /// The image as an f32 tensor `[C, H, W]` of levels divided by 255.
 ///
@@ -291,6 +291,7 @@ pub fn erase(
         return Err(invalid("erase", message));
     }
     let value = value.into().numbers("erase", channels)?;
+    let _here = set_device(x.device());
     let value = Tensor::from_slice(&value, [channels, 1, 1]);
     erased(x, (top, left), (height, width), &value)
 }

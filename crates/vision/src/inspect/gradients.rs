@@ -2,7 +2,7 @@
 
 use crate::fault::invalid;
 use kiln_nn::{Forward, Hookable, extract};
-use kiln_tensor::{DType, HookHandle, Result, Tensor, grad, keep};
+use kiln_tensor::{DType, HookHandle, Result, Tensor, grad, keep, set_device};
 
 /// The class whose score is examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +73,7 @@ impl Classes {
     #[track_caller]
     fn score(self, op: &str, scores: &Tensor) -> Result<Tensor> {
         let classes = self.of(op, scores)?;
+        let _here = set_device(scores.device());
         let index = Tensor::from(classes).unsqueeze(1);
         Ok(scores.gather(1, &index).sum(()))
     }
@@ -162,6 +163,7 @@ pub fn cam<M: Forward>(
             format!("the weight of {head} is {shape:?}, of {channels} channels of {layer}");
         return Err(invalid("cam", message));
     }
+    let _here = set_device(weight.device());
     let weights = weight.index_select(0, Tensor::from(classes));
     let weights = weights.unsqueeze(2).unsqueeze(3);
     let sum = (weights * maps.detach()).sum(1);

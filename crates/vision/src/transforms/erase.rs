@@ -7,7 +7,7 @@ use crate::fault::invalid;
 use crate::functional::erased;
 use crate::picture::sealed::Pixels;
 use kiln_data::Rng;
-use kiln_tensor::{Result, Tensor, options};
+use kiln_tensor::{Result, Tensor, options, set_device};
 use std::f64::consts::TAU;
 use std::fmt;
 
@@ -69,6 +69,7 @@ impl Transform<Tensor> for RandomErasing {
             if h >= height || w >= width {
                 continue;
             }
+            let _here = set_device(x.device());
             let value = match &self.value {
                 Erasing::Value(fill) => {
                     Tensor::from_slice(&fill.numbers(op, channels)?, [channels, 1, 1])

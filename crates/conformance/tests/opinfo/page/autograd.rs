@@ -2,13 +2,13 @@
 
 use super::rows;
 use kiln_tensor::{
-    Backward, Compiled, CustomOp, Device, Factors, Grad, GradCheck, GradFn, HookHandle, Pullback,
-    Result, Scan, ScatterReduction, Spec, Tensor, Var, assign_together, backends, checkpoint,
-    compile, cond, custom_function, detect_anomaly, enable_grad, explain, grad, grad_with,
-    gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with, hessian, is_anomaly_enabled,
-    is_grad_enabled, jacobian, jvp, no_grad, profiler, realize_all, realize_first, scan, scan_with,
-    set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp, watch_gradients,
-    with_error_note,
+    Backward, Compiled, CustomOp, DType, Device, Factors, Grad, GradCheck, GradFn, HookHandle,
+    Pullback, Result, Scan, ScatterReduction, Spec, Tensor, Var, assign_together, backends,
+    checkpoint, compile, cond, cuda, custom_function, default_device, detect_anomaly, enable_grad,
+    explain, grad, grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
+    hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp, no_grad, profiler, randn,
+    realize_all, realize_first, scan, scan_with, set_default_device, set_detect_anomaly,
+    set_grad_enabled, set_threads, threads, vjp, watch_gradients, with_device, with_error_note,
 };
 
 rows! {
@@ -149,13 +149,29 @@ rows! {
     "torch_xla.sync of everything" = { realize_all()? } "computes what this thread still holds unrealised";
     "torch.device(\"cuda\", 0)" = { Device::cuda(0)? } "an error where there is none";
     "torch.device(\"cuda\" if torch.cuda.is_available() else \"cpu\")" = { Device::best() };
-    "torch.cuda.device_count" = { Device::cuda_count() };
-    "torch.cuda.get_device_name" = { device.name() };
-    "torch.cuda.get_device_capability" = { device.capability() };
-    "torch.cuda.synchronize" = { device.synchronize()? } "tells of errors in data that no read has told of";
-    "torch.cuda.memory_stats" = { device.memory() };
+    "torch.device(text)" = { "cuda:1".parse::<Device>()? } "`cpu`, `cuda`, `cuda:1`";
+    "torch.set_default_device" = { set_default_device(device) } "of the process; what a `DataLoader` or a file gives stays on the CPU";
+    "with torch.device(device)" = { with_device(device, || randn([2, 3])) } "on this thread; `set_device` until its guard is dropped";
+    "torch.get_default_device" = { default_device() };
+    "torch.zeros(size, device=device)" = { Tensor::zeros([2, 3], DType::F32).to(device) } "computed there, not copied; random numbers likewise";
+    "torch.cuda.is_available" = { cuda::is_available() };
+    "torch.cuda.device_count" = { cuda::device_count() };
+    "torch.cuda.current_device" = { cuda::current_device() };
+    "torch.cuda.get_device_name" = { cuda::get_device_name(0)? } "`device.name()`";
+    "torch.cuda.get_device_capability" = { cuda::get_device_capability(0)? } "`device.capability()`; at least `cuda::LEAST_CAPABILITY`";
+    "torch.cuda.synchronize" = { cuda::synchronize(0)? } "`device.synchronize()`; tells of errors in data that no read has told of";
+    "torch.cuda.mem_get_info" = { cuda::mem_get_info(0)? } "`device.mem_get_info()`, of the CPU too";
+    "torch.cuda.memory_stats" = { cuda::memory_stats(0)? } "`device.memory()`";
+    "torch.cuda.memory_allocated" = { cuda::memory_allocated(0)? };
+    "torch.cuda.utilization" = { cuda::utilization(0)? } "`None` without NVML";
+    "torch.cuda.temperature", "torch.cuda.power_draw" = { cuda::sensors(0)? } "`None` without NVML";
+    "torch.cuda.manual_seed_all" = { cuda::manual_seed_all(0) } "there is one generator";
     "torch.cuda.empty_cache" = { device.empty_cache()? };
+    "torch.version.cuda" = { (cuda::driver_version(), cuda::nvrtc_version()) };
+    "torch.utils.collect_env" = { cuda::libraries() } "`kiln doctor` prints all";
     "Tensor.device" = { x.device() };
+    "Tensor.is_cuda" = { x.is_cuda() };
+    "Tensor.get_device" = { x.get_device() };
     "Tensor.to(device)" = { x.to(device) };
     "torch.backends.cudnn.benchmark = True" = { backends::cudnn::set_benchmark(true) } "for products and custom ops too, on every device, remembered for the next program; more in `tuning`";
     "torch.backends.cudnn.deterministic = True" = { backends::cudnn::set_deterministic(true) } "results are deterministic anyway; then they are those of the default algorithms";

@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SKIPPED: &[&str] = &[
     "filled",
     "set_threads",
+    "set_default_device",
+    "manual_seed_all",
+    "libraries",
     "backends",
     "export_chrome_trace",
     "set_printoptions",

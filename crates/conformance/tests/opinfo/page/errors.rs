@@ -33,6 +33,8 @@ fn failing(x: &Tensor, y: &Tensor) -> Vec<(&'static str, Error)> {
 
 #[test]
 fn no_error_of_a_call_shows_a_line_of_kiln() {
+    // Whoever asks for a GPU first decides which driver there is.
+    kiln_runtime::cuda::set_driver(kiln_fake_cuda::library());
     let floats = |shape: &[usize]| Tensor::rand(shape, DType::F32);
     let far = Tensor::full([2, 3], 99, DType::I64);
     let mut found = failing(&floats(&[2, 3]), &floats(&[4, 5]));

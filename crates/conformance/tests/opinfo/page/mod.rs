@@ -8,6 +8,7 @@ mod calls;
 mod convolution;
 mod creation;
 mod derivatives;
+mod devices;
 mod elementwise;
 mod errors;
 mod first;

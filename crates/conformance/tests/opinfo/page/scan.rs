@@ -74,10 +74,14 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 /// Names in code of the text that are Rust's, PyTorch's or the page's own.
 pub(super) const NOT_OURS: &[&str] = &[
     "AutoAugment",
+    "CUDA_VISIBLE_DEVICES",
     "CutMix",
     "ElasticTransform",
     "KILN_UPDATE_DOCS",
+    "MKL_NUM_THREADS",
     "MixUp",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
     "RandomPerspective",
     "StepLR",
     "UPLO",
@@ -90,6 +94,7 @@ pub(super) const NOT_OURS: &[&str] = &[
     "cargo",
     "conformance",
     "detach_",
+    "doctor",
     "dx",
     "ext",
     "fromarray",
