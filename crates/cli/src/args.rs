@@ -57,7 +57,13 @@ Examples:
 const DEVICES_EXAMPLES: &str = "\
 Examples:
   kiln devices
+  kiln devices --watch                          free memory and load of GPUs, every 2 seconds
   kiln devices --json                           for scripts; says too why there is no GPU";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  kiln doctor                                   CPU, threads, memory, GPUs, libraries, environment
+  kiln doctor --json                            the same for scripts";
 
 const INSPECT_EXAMPLES: &str = "\
 Examples:
@@ -498,6 +504,19 @@ pub fn command() -> Command {
             Command::new("devices")
                 .about("Lists the devices that programs can run on")
                 .after_help(DEVICES_EXAMPLES)
+                .arg(json())
+                .arg(
+                    option("watch", "Lists them again after as many seconds, until it is stopped")
+                        .value_name("SECONDS")
+                        .num_args(0..=1)
+                        .default_missing_value("2")
+                        .value_parser(value_parser!(u64)),
+                ),
+        )
+        .subcommand(
+            Command::new("doctor")
+                .about("Reports what results and speed depend on, for bug reports")
+                .after_help(DOCTOR_EXAMPLES)
                 .arg(json()),
         )
         .subcommand(

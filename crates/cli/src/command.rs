@@ -2,6 +2,7 @@
 
 use crate::args::{Where, command, packages, workloads};
 use crate::bench::{Effort, Measured, Peaks, Ready, candidates, measure};
+use crate::doctor::Doctor;
 use crate::failure::{of, say, say_json, warn};
 use crate::report::{Report, page};
 use crate::spec::{self, Workload};
@@ -42,11 +43,12 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
         Some(("export-c", m)) => package::export_c(m)?,
         Some(("diff", m)) => return package::diff(m),
         Some(("onnx", m)) => return onnx::command(m, effort),
-        Some(("devices", m)) => {
-            let found = devices::list();
+        Some(("devices", m)) => devices(m)?,
+        Some(("doctor", m)) => {
+            let found = Doctor::examine();
             match m.get_flag("json") {
-                true => say_json(&json!({ "devices": found.0, "no_gpu": found.1 }))?,
-                false => say(&devices::text(&found))?,
+                true => say_json(&found)?,
+                false => say(&found.to_string())?,
             }
         }
         Some(("completions", m)) => {
@@ -59,6 +61,21 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
         _ => return Err("no such command".into()), // clap does not let it come here
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lists the devices once, or until the reader of the output has enough.
+fn devices(m: &ArgMatches) -> Result<(), Failure> {
+    loop {
+        let found = devices::list();
+        match m.get_flag("json") {
+            true => say_json(&json!({ "devices": found.0, "no_gpu": found.1 }))?,
+            false => say(&devices::text(&found))?,
+        }
+        match m.get_one::<u64>("watch") {
+            Some(seconds) => std::thread::sleep(Duration::from_secs(*seconds)),
+            None => return Ok(()),
+        }
+    }
 }
 
 /// The arguments that bench and tune have in common.

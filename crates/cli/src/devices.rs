@@ -28,16 +28,48 @@ pub struct Info {
     pub traits: String,
 }
 
-/// All devices, and the reason if there is no GPU.
-pub fn list() -> (Vec<Info>, Option<String>) {
-    let mut all = vec![info(Device::Cpu)];
-    let count = Device::cuda_count();
-    let mut why = None;
-    match Device::cuda(0) {
-        Err(e) => why = Some(message(&e)),
-        Ok(_) => all.extend((0..count).filter_map(|n| Device::cuda(n).ok()).map(info)),
+/// A device, and how busy it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    /// The device.
+    #[serde(flatten)]
+    pub info: Info,
+    /// Bytes of memory that no process uses.
+    pub free: Option<usize>,
+    /// Of a GPU: the percentage of the last moments in which a kernel ran, if NVML tells.
+    pub utilization: Option<u32>,
+    /// Of a GPU: degrees Celsius, if NVML tells.
+    pub temperature: Option<u32>,
+    /// Of a GPU: milliwatts, if NVML tells.
+    pub power: Option<u32>,
+}
+
+impl Listed {
+    fn new(device: Device) -> Listed {
+        let gpu = device.gpu();
+        let sensors = gpu.as_ref().map(|gpu| gpu.sensors()).unwrap_or_default();
+        Listed {
+            info: info(device),
+            free: gpu.and_then(|gpu| gpu.free_memory().ok()),
+            utilization: sensors.utilization,
+            temperature: sensors.temperature,
+            power: sensors.power,
+        }
     }
-    (all, why)
+}
+
+/// All devices, and the reasons why a GPU is missing, a line each.
+pub fn list() -> (Vec<Listed>, Option<String>) {
+    let mut all = vec![Listed::new(Device::Cpu)];
+    let mut why = Vec::new();
+    // Without a driver, that of number 0 says where it was searched.
+    for n in 0..Device::cuda_count().max(1) {
+        match Device::cuda(n) {
+            Ok(gpu) => all.push(Listed::new(gpu)),
+            Err(e) => why.push(message(&e)),
+        }
+    }
+    (all, (!why.is_empty()).then(|| why.join("\n")))
 }
 
 /// The properties of a device. If the environment asks for CPU instructions that are not there, the program that runs
@@ -72,7 +104,7 @@ impl fmt::Display for Info {
             )?;
         }
         if let Some(bytes) = self.memory {
-            write!(f, ", {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)?;
+            write!(f, ", {}", gib(bytes as u64))?;
         }
         if let Some(level) = self.instructions {
             write!(f, ", {level}")?;
@@ -84,12 +116,36 @@ impl fmt::Display for Info {
     }
 }
 
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.fmt(f)?;
+        if let Some(bytes) = self.free {
+            write!(f, ", {} free", gib(bytes as u64))?;
+        }
+        if let Some(percent) = self.utilization {
+            write!(f, ", {percent}% busy")?;
+        }
+        if let Some(degrees) = self.temperature {
+            write!(f, ", {degrees} °C")?;
+        }
+        match self.power {
+            Some(milliwatts) => write!(f, ", {} W", milliwatts / 1000),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A number of bytes in GiB.
+pub(crate) fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
 /// A text for the terminal.
-pub fn text((devices, why): &(Vec<Info>, Option<String>)) -> String {
+pub fn text((devices, why): &(Vec<Listed>, Option<String>)) -> String {
     let mut text = String::new();
     for d in devices {
-        let _ = writeln!(text, "{:<8} {d}", d.device);
-        let _ = writeln!(text, "         traits: {}", d.traits);
+        let _ = writeln!(text, "{:<8} {d}", d.info.device);
+        let _ = writeln!(text, "         traits: {}", d.info.traits);
     }
     if let Some(why) = why {
         let _ = writeln!(text, "no GPU: {why}");

@@ -20,6 +20,7 @@ mod cache;
 mod command;
 mod converted;
 pub mod devices;
+pub mod doctor;
 mod failure;
 pub mod groups;
 mod onnx;
