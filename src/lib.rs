@@ -46,6 +46,7 @@
 //! | `torch.load(f)`, `torch.save(x, f)` | [`load`]`(f)`, `kiln::save(x, f)`, with the feature `pytorch` |
 //! | `torchvision.transforms`, `datasets`, `utils`, `PIL.Image` | `vision::transforms`, …, `vision::Image`, with the feature `vision` |
 //! | `onnx.load`, `onnxruntime.InferenceSession` | `onnx::load`, `onnx::Model`, with the feature `onnx` |
+//! | `torch.utils.tensorboard.SummaryWriter` | `tensorboard::SummaryWriter`, with the feature `tensorboard` |
 //! | `np.load` of an archive, `pd.read_csv` | `formats::read_npz`, with the feature `npz`; `formats::CsvTable`, with the feature `csv` |
 //!
 //! **In place.** A tensor never changes: what other names hold of it stays. So the in-place names exist
@@ -81,6 +82,8 @@ pub use kiln_onnx as onnx;
 /// [`kiln_tensor::Nest`] for this crate's users.
 pub use kiln_tensor::KilnNest as Nest;
 pub use kiln_tensor::*;
+#[cfg(feature = "tensorboard")]
+pub use kiln_tensorboard as tensorboard;
 #[cfg(feature = "vision")]
 pub use kiln_vision as vision;
 

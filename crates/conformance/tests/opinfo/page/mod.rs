@@ -296,6 +296,7 @@ fn every_name_in_the_text_is_there() {
         "crates/formats/src",
         "crates/data/src",
         "crates/vision/src",
+        "crates/tensorboard/src",
         "crates/models/src",
         "src",
     ] {

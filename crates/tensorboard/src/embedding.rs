@@ -1,0 +1,160 @@
+//! Points for TensorBoard's projector.
+
+use crate::image::Pixels;
+use crate::writer::{SummaryWriter, floats, valid, written};
+use kiln_tensor::{AsTensor, MaybeInt, Result, Tensor, options};
+use std::fmt::Write as _;
+
+options! {
+    /// Labels and pictures of the points of [`SummaryWriter::add_embedding_with`].
+    Embedding () {
+        /// A row for each point, and a column for each of [`Embedding::metadata_header`], or one.
+        metadata: Vec<Vec<String>> = Vec::new(),
+        /// Names of the columns, if there are several.
+        metadata_header: Vec<String> = Vec::new(),
+        /// The name of the embedding.
+        tag: String = "default",
+        ;
+        /// A picture for each point, `[n, c, h, w]` from 0 to 1.
+        label_img,
+    }
+}
+
+impl SummaryWriter {
+    /// Adds points, one a row, for TensorBoard's projector: files beside the event file.
+    ///
+    /// # Errors
+    /// As all methods, or if the points are no matrix.
+    #[track_caller]
+    pub fn add_embedding(
+        &self,
+        mat: impl AsTensor,
+        global_step: impl Into<MaybeInt>,
+    ) -> Result<()> {
+        self.add_embedding_with(mat, global_step, Embedding::new())
+    }
+
+    /// [`SummaryWriter::add_embedding`] with labels or pictures.
+    ///
+    /// # Errors
+    /// As [`SummaryWriter::add_embedding`], or if there are not as many labels or pictures as points.
+    #[track_caller]
+    pub fn add_embedding_with(
+        &self,
+        mat: impl AsTensor,
+        global_step: impl Into<MaybeInt>,
+        how: Embedding,
+    ) -> Result<()> {
+        let mat = mat.as_tensor();
+        let shape = mat.shape()?;
+        let width = valid("add_embedding", checked(&shape, &how))?;
+        let step = format!("{:05}", global_step.into().0.unwrap_or(0));
+        let folder = format!("{step}/{}", encoded(&how.tag));
+        let path = self.log_dir().join(&folder);
+        let mut config = format!(
+            "embeddings {{\n  tensor_name: {:?}\n",
+            format!("{}:{step}", how.tag)
+        );
+        let mut files = Vec::new();
+        if !how.metadata.is_empty() {
+            let header = Some(&how.metadata_header).filter(|h| h.len() > 1);
+            let rows = header.into_iter().chain(&how.metadata);
+            let rows: Vec<String> = rows.map(|row| row.join("\t") + "\n").collect();
+            files.push(("metadata.tsv", rows.concat().into_bytes()));
+            let _ = writeln!(
+                config,
+                "  metadata_path: {:?}",
+                format!("{folder}/metadata.tsv")
+            );
+        }
+        if let Some(pictures) = &how.label_img {
+            let (sprite, [height, width]) = sprite(pictures, shape[0])?;
+            files.push(("sprite.png", sprite));
+            let _ = writeln!(
+                config,
+                "  sprite {{\n    image_path: {:?}\n    single_image_dim: {width}\n    single_image_dim: {height}\n  }}",
+                format!("{folder}/sprite.png")
+            );
+        }
+        let mut points = String::new();
+        for row in floats(&mat)?.chunks(width.max(1)) {
+            let row: Vec<String> = row.iter().map(|v| (*v as f32).to_string()).collect();
+            points += &(row.join("\t") + "\n");
+        }
+        files.push(("tensors.tsv", points.into_bytes()));
+        let _ = writeln!(
+            config,
+            "  tensor_path: {:?}\n}}",
+            format!("{folder}/tensors.tsv")
+        );
+        let all = self.projector(|all| {
+            *all += &config;
+            all.clone()
+        });
+        let put = || {
+            std::fs::create_dir_all(&path)?;
+            for (name, bytes) in &files {
+                std::fs::write(path.join(name), bytes)?;
+            }
+            std::fs::write(self.log_dir().join("projector_config.pbtxt"), all)
+        };
+        written("add_embedding", put())
+    }
+}
+
+/// The number of columns of points, or the reason why the rest does not fit them.
+fn checked(shape: &[usize], how: &Embedding) -> Result<usize, String> {
+    let &[count, width] = shape else {
+        return Err(format!("points are a matrix, not of the shape {shape:?}"));
+    };
+    let (rows, columns) = (how.metadata.len(), how.metadata_header.len().max(1));
+    if rows != 0 && rows != count {
+        return Err(format!(
+            "there are {rows} rows of metadata for {count} points"
+        ));
+    }
+    if let Some(row) = how.metadata.iter().find(|row| row.len() != columns) {
+        let found = row.len();
+        return Err(format!(
+            "a row of metadata has {found} columns, not {columns}: {row:?}"
+        ));
+    }
+    let mut cells = how
+        .metadata_header
+        .iter()
+        .chain(how.metadata.iter().flatten());
+    if let Some(cell) = cells.find(|c| c.contains(['\t', '\n', '\r'])) {
+        return Err(format!(
+            "a tab or the end of a line is in the metadata {cell:?}"
+        ));
+    }
+    let pictures = how.label_img.as_ref().map(Tensor::dims);
+    match pictures.filter(|dims| dims.len() != 4 || !dims[0].is(count as i64)) {
+        Some(dims) => Err(format!(
+            "label_img is [n, c, h, w] with a picture for each of {count} points, not {dims:?}"
+        )),
+        None => Ok(width),
+    }
+}
+
+/// The pictures of all points in a square, and the height and width of each.
+#[track_caller]
+fn sprite(pictures: &Tensor, count: usize) -> Result<(Vec<u8>, [usize; 2])> {
+    let across = (count as f64).sqrt().ceil() as usize;
+    let mut all = Pixels::arranged(pictures, "NCHW", across, "add_embedding")?;
+    let [height, width] = [all.height / count.div_ceil(across), all.width / across];
+    // The projector takes the square that it would be if it were full.
+    all.height = height * across;
+    all.bytes.resize(all.width * all.height * all.channels, 0);
+    Ok((valid("add_embedding", all.png())?, [height, width]))
+}
+
+/// A tag as the name of a folder.
+fn encoded(tag: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    let bytes = tag.bytes().map(|b| match plain(b) {
+        true => (b as char).to_string(),
+        false => format!("%{b:02x}"),
+    });
+    bytes.collect()
+}

@@ -1,0 +1,339 @@
+//! The graph of a model: its modules, the ops that they record, and the kernels that these become.
+
+use crate::messages::attr_value::Value as Shown;
+use crate::messages::event::What;
+use crate::messages::{
+    AttrValue, DeviceStepStats, GraphDef, ListValue, NodeDef, NodeExecStats, RunMetadata,
+    StepStats, TaggedRunMetadata, VersionDef,
+};
+use crate::writer::{SummaryWriter, shape};
+use kiln_lazy::Handle;
+use kiln_lazy::node::{Node, NodeState, serial};
+use kiln_nn::{Forward, Hookable, Module, Output};
+use kiln_tensor::{
+    Flat, HookHandle, MaybeInt, Nest, Result, Tensor, no_grad, profiler, realize_first,
+};
+use prost::Message;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// The version of graphs that PyTorch writes.
+const PRODUCER: i32 = 22;
+
+impl SummaryWriter {
+    /// Adds the graph of a model for some input: a scope for each module, in it the ops that its call records, and the
+    /// kernels that compute them with their times, each a node of the scope `kernels`. The model is called in evaluation
+    /// mode, without gradients.
+    ///
+    /// # Errors
+    /// As all methods, or the error of the call.
+    #[track_caller]
+    pub fn add_graph<I: Nest<Owned = I>, O: Output>(
+        &self,
+        model: &impl Forward<I, O>,
+        input_to_model: impl Nest<Owned = I>,
+    ) -> Result<()> {
+        let _modes = Evaluating::new(model.as_module());
+        let input = Flat::of(&input_to_model);
+        let (nodes, stats) = no_grad(|| -> Result<_> {
+            let calls = Calls::watch(model.as_module());
+            let begin = serial();
+            let result = model.call(&input_to_model);
+            let calls = calls.end();
+            let outputs = Flat::of(&result);
+            for t in outputs.tensors() {
+                t.check()?;
+            }
+            let mut graph = Graph::new(model.as_module(), calls, begin, input.tensors());
+            graph.add(outputs.tensors());
+            // Compiled by this run, so that the next one shows the times of kernels alone.
+            realize_first(outputs.tensors())?;
+            let again = model.call(&input_to_model);
+            let (computed, profile) =
+                profiler::profile(|| realize_first(Flat::of(&again).tensors()));
+            computed?;
+            let stats = graph.add_kernels(profile.events());
+            Ok((graph.nodes, stats))
+        })?;
+        let graph = GraphDef {
+            node: nodes,
+            versions: Some(VersionDef { producer: PRODUCER }),
+        };
+        let (folder, step) = (self.log_dir(), MaybeInt(None));
+        self.add_event(
+            "add_graph",
+            folder,
+            step,
+            What::GraphDef(graph.encode_to_vec()),
+        )?;
+        let run = TaggedRunMetadata {
+            tag: "step1".into(),
+            run_metadata: stats.encode_to_vec(),
+        };
+        self.add_event("add_graph", folder, step, What::TaggedRunMetadata(run))
+    }
+}
+
+/// The modules in evaluation mode, until this is dropped.
+struct Evaluating<'a>(Vec<(&'a dyn Module, bool)>);
+
+impl Evaluating<'_> {
+    fn new(model: &dyn Module) -> Evaluating<'_> {
+        let modes = model.modules().into_iter().map(|m| (m, m.is_training()));
+        let modes = modes.collect();
+        model.eval();
+        Evaluating(modes)
+    }
+}
+
+impl Drop for Evaluating<'_> {
+    fn drop(&mut self) {
+        // Each module sets those within it, which follow it.
+        self.0
+            .iter()
+            .for_each(|(module, training)| module.set_training(*training));
+    }
+}
+
+/// The calls of modules, as far as they have happened.
+struct Calls {
+    seen: Arc<Mutex<Vec<Event>>>,
+    hooks: Vec<HookHandle>,
+}
+
+/// A serial number, and the path of the module that was entered then; `None` where one was left.
+type Event = (u64, Option<String>);
+
+impl Calls {
+    /// Watches the calls of a module and those within it on this thread.
+    fn watch(model: &dyn Module) -> Calls {
+        let seen: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let here = thread::current().id();
+        let mut hooks = Vec::new();
+        for (path, module) in model.named_modules() {
+            let note = |entered: Option<String>| {
+                let seen = seen.clone();
+                move || {
+                    if thread::current().id() == here {
+                        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                        seen.push((serial(), entered.clone()));
+                    }
+                }
+            };
+            let (enter, leave) = (note(Some(path)), note(None));
+            // A module without a place for hooks counts as its parent.
+            let before = module.register_forward_pre_hook(move |_, _| enter());
+            let after = module.register_forward_hook(move |_, _, _| leave());
+            hooks.extend(before.into_iter().chain(after));
+        }
+        Calls { seen, hooks }
+    }
+
+    /// The path of the innermost module from each serial number on, in rising order.
+    fn end(self) -> Vec<(u64, String)> {
+        self.hooks.iter().for_each(HookHandle::remove);
+        let mut inside = vec![String::new()];
+        let mut all = Vec::new();
+        for (at, entered) in &*self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
+            match entered {
+                Some(path) => inside.push(path.clone()),
+                None => drop(inside.pop()),
+            }
+            all.push((*at, inside.last().cloned().unwrap_or_default()));
+        }
+        all
+    }
+}
+
+/// A graph in the making.
+struct Graph {
+    nodes: Vec<NodeDef>,
+    /// The name of each node by its serial number.
+    names: HashMap<u64, String>,
+    /// The number of names that begin alike.
+    taken: HashMap<String, usize>,
+    /// The scope of each module by its path.
+    scopes: BTreeMap<String, String>,
+    calls: Vec<(u64, String)>,
+    /// Nodes with smaller serial numbers were there before the call.
+    begin: u64,
+}
+
+impl Graph {
+    fn new(model: &dyn Module, calls: Vec<(u64, String)>, begin: u64, inputs: &[Tensor]) -> Graph {
+        let mut scopes: BTreeMap<String, String> = BTreeMap::new();
+        for (path, module) in model.named_modules() {
+            let (parent, last) = path.rsplit_once('.').unwrap_or(("", &path));
+            let scope = match scopes.get(parent) {
+                Some(parent) if !path.is_empty() => format!("{parent}/{}[{last}]", module.name()),
+                _ => module.name().to_string(),
+            };
+            scopes.insert(path, scope);
+        }
+        let mut graph = Graph {
+            nodes: Vec::new(),
+            names: HashMap::new(),
+            taken: HashMap::new(),
+            scopes,
+            calls,
+            begin,
+        };
+        for (i, t) in inputs.iter().enumerate() {
+            graph.leaf(t, format!("input/{i}"), "IO Node");
+        }
+        let held = model
+            .named_parameters()
+            .into_iter()
+            .chain(model.named_buffers());
+        for (path, var) in held {
+            let (module, last) = path.rsplit_once('.').unwrap_or(("", &path));
+            let scope = graph.scopes.get(module).cloned().unwrap_or_default();
+            graph.leaf(&var.get(), format!("{scope}/{last}"), "Parameter");
+        }
+        graph
+    }
+
+    /// Adds a value that is given.
+    fn leaf(&mut self, t: &Tensor, name: String, op: &str) {
+        let handle: &Handle = t.as_ref();
+        let name = self.unique(name);
+        self.names.insert(handle.node.serial, name.clone());
+        self.nodes.push(node(name, op, Vec::new(), &handle.node));
+    }
+
+    /// Adds what these values are computed from, and the values as results.
+    fn add(&mut self, outputs: &[Tensor]) {
+        for (i, t) in outputs.iter().enumerate() {
+            let handle: &Handle = t.as_ref();
+            self.add_node(&handle.node);
+            let input = self.input(&handle.node, handle.output);
+            self.nodes.push(node(
+                format!("output/{i}"),
+                "IO Node",
+                vec![input],
+                &handle.node,
+            ));
+        }
+    }
+
+    /// Adds a node behind its operands.
+    fn add_node(&mut self, last: &Arc<Node>) {
+        let mut open = vec![(last.clone(), false)];
+        while let Some((node_, expanded)) = open.pop() {
+            if self.names.contains_key(&node_.serial) {
+                continue;
+            }
+            let operands = match &*node_.state() {
+                NodeState::Lazy { inputs, .. } if node_.serial >= self.begin => inputs.clone(),
+                _ => Default::default(),
+            };
+            if !expanded && !operands.is_empty() {
+                open.push((node_, true));
+                open.extend(operands.iter().rev().map(|o| (o.node.clone(), false)));
+                continue;
+            }
+            let inputs = operands
+                .iter()
+                .map(|o| self.input(&o.node, o.output))
+                .collect();
+            let at = self
+                .calls
+                .partition_point(|(begin, _)| *begin <= node_.serial);
+            let path = at.checked_sub(1).map_or("", |i| &self.calls[i].1);
+            let scope = self.scopes.get(path).cloned().unwrap_or_default();
+            let name = self.unique(format!("{scope}/{}", node_.op.name()));
+            self.names.insert(node_.serial, name.clone());
+            self.nodes.push(node(name, node_.op.name(), inputs, &node_));
+        }
+    }
+
+    fn input(&self, node: &Node, output: u32) -> String {
+        let name = self.names.get(&node.serial).cloned().unwrap_or_default();
+        if output == 0 {
+            name
+        } else {
+            format!("{name}:{output}")
+        }
+    }
+
+    /// The name, with a number if it is taken.
+    fn unique(&mut self, name: String) -> String {
+        let count = self.taken.entry(name.clone()).or_default();
+        *count += 1;
+        match *count {
+            1 => name,
+            n => format!("{name}_{}", n - 1),
+        }
+    }
+
+    /// Adds kernels in the order of their run, and returns their times.
+    fn add_kernels(&mut self, kernels: &[profiler::KernelEvent]) -> RunMetadata {
+        let mut stats = Vec::new();
+        let mut before = Vec::new();
+        for (i, kernel) in kernels.iter().enumerate() {
+            let name = format!("kernels/{i}_{}", kernel.name);
+            let text = |text: String| AttrValue {
+                value: Some(Shown::S(text.into_bytes())),
+            };
+            let attr = [
+                ("ops", text(kernel.ops.join("\n"))),
+                ("flops", text(kernel.flops.to_string())),
+                ("bytes", text(kernel.bytes.to_string())),
+            ];
+            self.nodes.push(NodeDef {
+                name: name.clone(),
+                op: "Kernel".into(),
+                input: std::mem::replace(&mut before, vec![name.clone()]),
+                device: DEVICE.into(),
+                attr: attr.map(|(name, value)| (name.to_string(), value)).into(),
+            });
+            // Times of less than a microsecond are rounded up: 0 is not shown.
+            let micros = kernel.time.as_nanos().div_ceil(1000) as i64;
+            stats.push(NodeExecStats {
+                node_name: name,
+                all_start_micros: kernel.start.as_micros() as i64,
+                op_end_rel_micros: micros,
+                all_end_rel_micros: micros,
+            });
+        }
+        let device = DeviceStepStats {
+            device: DEVICE.into(),
+            node_stats: stats,
+        };
+        RunMetadata {
+            step_stats: Some(StepStats {
+                dev_stats: vec![device],
+            }),
+        }
+    }
+}
+
+/// TensorFlow's name of the device.
+const DEVICE: &str = "/device:CPU:0";
+
+fn node(name: String, op: &str, input: Vec<String>, about: &Node) -> NodeDef {
+    let shapes = about.facts.iter().map(|fact| {
+        let sizes = fact.shape.iter().map(|d| d.as_const().unwrap_or(-1));
+        shape(&sizes.collect::<Vec<_>>())
+    });
+    let shapes = ListValue {
+        shape: shapes.collect(),
+    };
+    let dtypes: Vec<String> = about.facts.iter().map(|f| f.dtype.to_string()).collect();
+    let text = |text: &str| Shown::S(text.as_bytes().to_vec());
+    let attr = [
+        ("_output_shapes", Shown::List(shapes)),
+        ("called", text(about.called)),
+        ("dtype", text(&dtypes.join(", "))),
+        ("line", text(&about.loc.to_string())),
+    ];
+    let attr = attr.map(|(name, value)| (name.to_string(), AttrValue { value: Some(value) }));
+    NodeDef {
+        name,
+        op: op.into(),
+        input,
+        device: DEVICE.into(),
+        attr: attr.into(),
+    }
+}

@@ -1,0 +1,158 @@
+//! Pictures.
+
+use crate::messages::Image;
+use crate::writer::{floats, valid};
+use kiln_tensor::{DType, Result, Tensor};
+
+/// A drawn figure: four bytes a pixel (red, green, blue, opacity), row by row. An SVG is drawn by another crate, such as
+/// `resvg`.
+#[derive(Copy, Clone, Debug)]
+pub struct Figure<'a> {
+    /// Pixels in a row.
+    pub width: usize,
+    /// The number of rows.
+    pub height: usize,
+    /// The bytes.
+    pub rgba: &'a [u8],
+}
+
+impl Figure<'_> {
+    pub(crate) fn pixels(self) -> Result<Pixels, String> {
+        let (width, height) = (self.width, self.height);
+        if width.checked_mul(height).and_then(|n| n.checked_mul(4)) != Some(self.rgba.len()) {
+            let bytes = self.rgba.len();
+            return Err(format!(
+                "{width} by {height} pixels of 4 bytes are not {bytes} bytes"
+            ));
+        }
+        let opaque = self.rgba.chunks_exact(4).flat_map(|p| &p[..3]);
+        Ok(Pixels {
+            width,
+            height,
+            channels: 3,
+            bytes: opaque.copied().collect(),
+        })
+    }
+}
+
+/// Bytes of pixels, row by row, channels last.
+pub(crate) struct Pixels {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) channels: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Pixels {
+    /// The pixels of a tensor whose dims have these letters. Several images are laid out eight in a row.
+    #[track_caller]
+    pub(crate) fn of_tensor(t: &Tensor, letters: &str, op: &str) -> Result<Pixels> {
+        Pixels::arranged(t, letters, 8, op)
+    }
+
+    /// [`Pixels::of_tensor`] with at most so many images in a row.
+    #[track_caller]
+    pub(crate) fn arranged(t: &Tensor, letters: &str, across: usize, op: &str) -> Result<Pixels> {
+        let (shape, scale) = (t.shape()?, if t.dtype() == DType::U8 { 1.0 } else { 255.0 });
+        valid(
+            op,
+            Pixels::of_values(&floats(t)?, &shape, scale, letters, across),
+        )
+    }
+
+    fn of_values(
+        values: &[f64],
+        shape: &[usize],
+        scale: f32,
+        letters: &str,
+        across: usize,
+    ) -> Result<Pixels, String> {
+        let letters: Vec<char> = letters.to_uppercase().chars().collect();
+        let once = |c: &char| letters.iter().filter(|d| *d == c).count() == 1;
+        let known = letters.iter().all(|c| "NCHW".contains(*c) && once(c));
+        if !known
+            || letters.len() != shape.len()
+            || !letters.contains(&'H')
+            || !letters.contains(&'W')
+        {
+            let letters: String = letters.into_iter().collect();
+            return Err(format!(
+                "the dims {letters} are not those of an image of the shape {shape:?}"
+            ));
+        }
+        // Sizes and strides of n, c, h, w.
+        let mut about = [(1, 0); 4];
+        let mut stride = 1;
+        for (letter, size) in letters.iter().zip(shape).rev() {
+            let place = "NCHW".find(*letter).unwrap_or(0);
+            about[place] = (*size, stride);
+            stride *= size;
+        }
+        let [
+            (count, of_image),
+            (from, of_channel),
+            (rows, of_row),
+            (columns, of_column),
+        ] = about;
+        // One channel is grey, in three equal ones.
+        let (channels, of_channel) = if from == 1 {
+            (3, 0)
+        } else {
+            (from, of_channel)
+        };
+        if !(3..=4).contains(&channels) || stride == 0 {
+            return Err(format!(
+                "an image has 1, 3 or 4 channels and some pixels, not the shape {shape:?}"
+            ));
+        }
+        let across = across.min(count);
+        let (width, height) = (columns * across, rows * count.div_ceil(across));
+        let mut bytes = vec![0; width * height * channels];
+        for n in 0..count {
+            let (left, top) = (n % across * columns, n / across * rows);
+            for y in 0..rows {
+                for x in 0..columns {
+                    let from = n * of_image + y * of_row + x * of_column;
+                    let to = ((top + y) * width + left + x) * channels;
+                    for c in 0..channels {
+                        // Not a number becomes 0.
+                        bytes[to + c] = (values[from + c * of_channel] as f32 * scale) as u8;
+                    }
+                }
+            }
+        }
+        Ok(Pixels {
+            width,
+            height,
+            channels,
+            bytes,
+        })
+    }
+
+    /// The file of the picture.
+    pub(crate) fn png(&self) -> Result<Vec<u8>, String> {
+        let size = |n: usize| u32::try_from(n).map_err(|_| format!("{n} pixels are too many"));
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, size(self.width)?, size(self.height)?);
+        encoder.set_color(match self.channels {
+            4 => png::ColorType::Rgba,
+            _ => png::ColorType::Rgb,
+        });
+        encoder.set_depth(png::BitDepth::Eight);
+        let written = encoder
+            .write_header()
+            .and_then(|mut w| w.write_image_data(&self.bytes));
+        written.map_err(|e| e.to_string())?;
+        Ok(file)
+    }
+}
+
+/// The message of a picture.
+pub(crate) fn message(pixels: &Pixels) -> Result<Image, String> {
+    Ok(Image {
+        encoded_image_string: pixels.png()?,
+        height: pixels.height as i32,
+        width: pixels.width as i32,
+        colorspace: pixels.channels as i32,
+    })
+}
