@@ -84,6 +84,7 @@ fn header(tensors: &[(&str, &Tensor)], metadata: Metadata) -> Result<Vec<u8>, Fa
         };
         infos.push((name.to_string(), info));
     }
+    let metadata = metadata.map(|texts| texts.into_iter().collect());
     let metadata = Header::new(metadata, infos).map_err(|e| e.to_string())?;
     let mut text = serde_json::to_vec(&metadata).map_err(|e| e.to_string())?;
     text.resize(text.len().next_multiple_of(8), b' ');
@@ -136,7 +137,9 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
         state.push((name, tensor));
     }
     state.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok((state.into_iter().collect(), header.metadata().clone()))
+    let metadata = header.metadata().clone();
+    let metadata = metadata.map(|texts| texts.into_iter().collect());
+    Ok((state.into_iter().collect(), metadata))
 }
 
 fn read_tensor(file: &mut File, info: &TensorInfo) -> Result<Tensor, Fault> {
