@@ -7,6 +7,7 @@
 mod expr;
 mod table;
 
+use crate::ops::prelude::check_computes;
 use crate::{Fact, OpError, ensure};
 use kiln_base::prim::{DivisionByZero, ScalarBuilder};
 use kiln_base::{DType, Kind};
@@ -28,7 +29,9 @@ pub enum Takes {
     Bool,
     /// Every dtype with arithmetic.
     Any,
-    /// A bool mask, then two operands of a dtype with arithmetic.
+    /// Every dtype.
+    Stored,
+    /// A bool mask, then two operands of any dtype.
     MaskThenAny,
 }
 
@@ -79,15 +82,16 @@ impl Pw {
     /// True if the row takes operands of this dtype (for `select`, of its two values).
     pub fn takes(self, dtype: DType) -> bool {
         let kind = dtype.kind();
-        dtype.computes()
-            && match self.row().takes {
-                Takes::Float => kind == Kind::Float,
-                Takes::Number => kind != Kind::Bool,
-                Takes::IntOrBool => kind != Kind::Float,
-                Takes::Int => kind == Kind::Int,
-                Takes::Bool => kind == Kind::Bool,
-                Takes::Any | Takes::MaskThenAny => true,
-            }
+        let fits = match self.row().takes {
+            Takes::Float => kind == Kind::Float,
+            Takes::Number => kind != Kind::Bool,
+            Takes::IntOrBool => kind != Kind::Float,
+            Takes::Int => kind == Kind::Int,
+            Takes::Bool => kind == Kind::Bool,
+            Takes::Any => true,
+            Takes::Stored | Takes::MaskThenAny => return true,
+        };
+        fits && dtype.computes()
     }
 
     /// True if a small error in a float may change the result discretely: where it is rounded to an integer,
@@ -138,11 +142,13 @@ impl Pw {
                 f.dtype
             );
         }
+        if !matches!(row.takes, Takes::Stored | Takes::MaskThenAny) {
+            check_computes(dtype)?;
+        }
         ensure!(
             self.takes(dtype),
             "is not defined on {dtype}{}",
             match row.takes {
-                _ if !dtype.computes() => ", which can only be stored and cast",
                 Takes::Float => ", only on floats",
                 Takes::Number => ", only on numbers",
                 Takes::IntOrBool => ", only on integers and bool",

@@ -85,7 +85,7 @@ pub(crate) use each;
 pub type Axes = smallvec::SmallVec<[usize; 4]>;
 
 /// The common imports and helpers of the op files.
-mod prelude {
+pub(crate) mod prelude {
     pub(super) use super::Axes;
     pub(super) use crate::{Builder, Cost, Fact, Facts, OpDef, OpError, Shape, ensure};
     pub(super) use kiln_base::{DType, Dim, Scalar};
@@ -104,10 +104,11 @@ mod prelude {
     }
 
     /// Errs unless arithmetic is defined on the dtype.
-    pub(super) fn check_computes(dtype: DType) -> Result<(), OpError> {
+    pub(crate) fn check_computes(dtype: DType) -> Result<(), OpError> {
         ensure!(
             dtype.computes(),
-            "{dtype} can only be stored and cast; cast it to i64 first"
+            "{dtype} can only be stored, compared and cast; cast it to {} first",
+            if dtype.is_float() { "f32" } else { "i64" }
         );
         Ok(())
     }

@@ -279,9 +279,9 @@ rows! {
     /// The least common multiple, not negative but where it wraps.
     Lcm "lcm" 2 Int Same float |_| f64::NAN; int |x| Ok(lcm(x[0], x[1])); expr |b, x| bin(b, Binary::Lcm, x[0], x[1]);
     /// a = b.
-    Eq "eq" 2 Any Bool float |x| bit(x[0] == x[1]); int |x| Ok((x[0] == x[1]) as i64); expr |b, x| bin(b, Binary::Eq, x[0], x[1]);
+    Eq "eq" 2 Stored Bool float |x| bit(x[0] == x[1]); int |x| Ok((x[0] == x[1]) as i64); expr |b, x| bin(b, Binary::Eq, x[0], x[1]);
     /// a ≠ b.
-    Ne "ne" 2 Any Bool float |x| bit(x[0] != x[1]); int |x| Ok((x[0] != x[1]) as i64); expr |b, x| bin(b, Binary::Ne, x[0], x[1]);
+    Ne "ne" 2 Stored Bool float |x| bit(x[0] != x[1]); int |x| Ok((x[0] != x[1]) as i64); expr |b, x| bin(b, Binary::Ne, x[0], x[1]);
     /// a < b.
     Lt "lt" 2 Number Bool float |x| bit(x[0] < x[1]); int |x| Ok((x[0] < x[1]) as i64); expr |b, x| bin(b, Binary::Lt, x[0], x[1]);
     /// a ≤ b.

@@ -114,7 +114,7 @@ fn random_programs_cover_everything() {
     // Every row with every dtype that it takes.
     for row in Pw::ALL {
         let dtypes = DType::ALL.into_iter().filter(|d| row.takes(*d));
-        wanted.extend(dtypes.map(|d| (format!("row:{}:{d}", row.name()), 0.001)));
+        wanted.extend(dtypes.map(|d| (format!("row:{}:{d}", row.name()), 0.0003)));
     }
     let missing: Vec<String> = wanted
         .iter()

@@ -131,7 +131,7 @@ fn assign_where(b: &mut Recorder, x: &Tensor, at: usize, mask: &Tensor, value: &
     let mask = b.reshape(mask, &shape)?;
     let value = b.valued(value, x)?;
     let value = b.broadcast_to(&value, x.dims())?;
-    chosen(b, &mask, &value, x)
+    b.select(&mask, &value, x)
 }
 
 /// Assigns to a part that only views select: a regular region of x.
@@ -176,17 +176,7 @@ pub(super) fn put(b: &mut Recorder, x: &Tensor, region: &[SliceAxis], value: Ten
     let inside = b.full(true, DType::Bool, &lens)?;
     let inside = spread(b, inside, x, region)?;
     let value = spread(b, value, x, region)?;
-    chosen(b, &inside, &value, x)
-}
-
-/// `mask ? value : x`, also for dtypes that are only stored: i64 holds their values.
-fn chosen(b: &mut Recorder, mask: &Tensor, value: &Tensor, x: &Tensor) -> Recorded {
-    if x.dtype().computes() {
-        return b.select(mask, value, x);
-    }
-    let (v, y) = (b.cast(value, DType::I64)?, b.cast(x, DType::I64)?);
-    let y = b.select(mask, &v, &y)?;
-    b.cast(&y, x.dtype())
+    b.select(&inside, &value, x)
 }
 
 /// Spreads a region's values to x's shape, with zeros elsewhere.

@@ -93,7 +93,11 @@ fn grouped(called: &str, t: &Tensor, dims: &DimArgs, sort: bool) -> Result<Group
         .and_then(|d| d.map(|d| axis(t, d)).transpose());
     let a = a.map_err(|e| wrong(e.0))?;
     if !t.dtype().computes() {
-        return Err(wrong(format!("{} can only be stored and cast", t.dtype())));
+        let message = format!(
+            "{} can only be stored, compared and cast; cast it first",
+            t.dtype()
+        );
+        return Err(wrong(message));
     }
     let array = host::values(t)?;
     let slices = Slices::new(&array, a);
