@@ -23,6 +23,7 @@ mod embedded;
 mod empties;
 mod errors;
 mod explain;
+mod float8;
 mod functions;
 mod fusion_counts;
 mod fuzz;

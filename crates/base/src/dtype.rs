@@ -1,5 +1,6 @@
 //! Element types.
 
+use crate::Float8;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -20,6 +21,10 @@ pub enum DType {
     BF16,
     F32,
     F64,
+    F8E4M3,
+    F8E5M2,
+    F8E4M3FNUZ,
+    F8E5M2FNUZ,
 }
 
 /// The values that an element type can hold, from least to most general.
@@ -58,7 +63,7 @@ pub enum Compute {
 
 impl DType {
     /// Every dtype, in declaration order.
-    pub const ALL: [DType; 13] = [
+    pub const ALL: [DType; 17] = [
         DType::Bool,
         DType::U8,
         DType::I8,
@@ -72,12 +77,17 @@ impl DType {
         DType::BF16,
         DType::F32,
         DType::F64,
+        DType::F8E4M3,
+        DType::F8E5M2,
+        DType::F8E4M3FNUZ,
+        DType::F8E5M2FNUZ,
     ];
 
     /// Returns the size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
             DType::Bool | DType::U8 | DType::I8 => 1,
+            DType::F8E4M3 | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => 1,
             DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
             DType::I32 | DType::U32 | DType::F32 => 4,
             DType::I64 | DType::U64 | DType::F64 => 8,
@@ -100,6 +110,10 @@ impl DType {
             DType::BF16 => "bf16",
             DType::F32 => "f32",
             DType::F64 => "f64",
+            DType::F8E4M3 => "f8_e4m3",
+            DType::F8E5M2 => "f8_e5m2",
+            DType::F8E4M3FNUZ => "f8_e4m3fnuz",
+            DType::F8E5M2FNUZ => "f8_e5m2fnuz",
         }
     }
 
@@ -112,7 +126,7 @@ impl DType {
     pub const fn kind(self) -> Kind {
         match self {
             DType::Bool => Kind::Bool,
-            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Kind::Float,
+            _ if self.float().is_some() => Kind::Float,
             _ => Kind::Int,
         }
     }
@@ -127,8 +141,31 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16)
     }
 
+    /// Returns the format of a float dtype of 8 bits.
+    pub const fn float8(self) -> Option<Float8> {
+        Some(match self {
+            DType::F8E4M3 => Float8::E4M3,
+            DType::F8E5M2 => Float8::E5M2,
+            DType::F8E4M3FNUZ => Float8::E4M3FNUZ,
+            DType::F8E5M2FNUZ => Float8::E5M2FNUZ,
+            _ => return None,
+        })
+    }
+
+    /// True for a float dtype that kernels widen to f32: f16, bf16 and those of 8 bits.
+    pub const fn is_narrow_float(self) -> bool {
+        self.is_half() || self.float8().is_some()
+    }
+
     /// Returns the properties of a float dtype.
     pub const fn float(self) -> Option<Float> {
+        if let Some(float) = self.float8() {
+            return Some(Float {
+                digits: float.fraction as i32 + 1,
+                least: 1 - float.bias as i32,
+                largest: float.to_f32(float.largest as u8) as f64,
+            });
+        }
         let (digits, least, largest) = match self {
             DType::F16 => (11, -14, 65504.0),
             DType::BF16 => (8, -126, 255.0 * (1u128 << 120) as f64),
@@ -148,9 +185,10 @@ impl DType {
         matches!(self.kind(), Kind::Int)
     }
 
-    /// True if arithmetic is defined on this dtype: u16, u32 and u64 are only stored and cast.
+    /// True if arithmetic is defined on this dtype: u16, u32, u64 and floats of 8 bits are only stored, compared and
+    /// cast.
     pub const fn computes(self) -> bool {
-        !matches!(self, DType::U16 | DType::U32 | DType::U64)
+        !matches!(self, DType::U16 | DType::U32 | DType::U64) && self.float8().is_none()
     }
 
     /// Returns the type that kernels compute this dtype in.
@@ -160,6 +198,7 @@ impl DType {
             DType::U8 | DType::I8 | DType::I16 | DType::U16 | DType::I32 => Compute::I32,
             DType::I64 | DType::U32 | DType::U64 => Compute::I64,
             DType::F16 | DType::BF16 | DType::F32 => Compute::F32,
+            DType::F8E4M3 | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => Compute::F32,
             DType::F64 => Compute::F64,
         }
     }
@@ -182,7 +221,7 @@ impl DType {
 
     /// Returns the dtype that an operation on both operands computes in (PyTorch's `torch.promote_types`). The more
     /// general kind wins, and within a kind the smallest type that holds both. Returns `None` for u16, u32 and u64 with
-    /// another integer type, as in PyTorch.
+    /// another integer type, and for floats of 8 bits with any other, as in PyTorch.
     pub fn promote(self, other: DType) -> Option<DType> {
         use DType::*;
         let (low, high) = if (self.kind(), self.size()) <= (other.kind(), other.size()) {
@@ -191,7 +230,9 @@ impl DType {
             (other, self)
         };
         Some(match (low, high) {
-            (low, high) if low == high || low.kind() != high.kind() => high,
+            (low, high) if low == high => high,
+            (low, high) if low.float8().or(high.float8()).is_some() => return None,
+            (low, high) if low.kind() != high.kind() => high,
             (F16, BF16) | (BF16, F16) => F32,
             (U8, I8) | (I8, U8) => I16,
             (low, high) if !low.computes() || !high.computes() => return None,
@@ -299,5 +340,7 @@ mod tests {
         assert_eq!(DType::Bool.promote(DType::U8), Some(DType::U8));
         assert_eq!(DType::U8.promote(DType::I16), Some(DType::I16));
         assert_eq!(DType::U16.promote(DType::I16), None);
+        assert_eq!(DType::I64.promote(DType::F8E5M2), None);
+        assert_eq!(DType::F8E4M3.promote(DType::F32), None);
     }
 }

@@ -8,6 +8,7 @@ mod dtype;
 mod element;
 mod features;
 pub mod file;
+mod float8;
 mod instruction;
 pub mod linalg;
 mod loc;
@@ -26,6 +27,7 @@ pub use dim::{
 pub use dtype::{Compute, DType, Float, Kind};
 pub use element::{Element, round_float};
 pub use features::{Feature, Features, LevelError};
+pub use float8::Float8;
 pub use instruction::Instruction;
 pub use loc::Loc;
 pub use machine::{Cpu, Gpu, Machine};

@@ -120,6 +120,22 @@ typedef enum {
    IEEE double precision.
    */
   KILN_F64 = 12,
+  /*
+   A float of 8 bits, OCP's E4M3.
+   */
+  KILN_F8_E4M3 = 13,
+  /*
+   A float of 8 bits, OCP's E5M2.
+   */
+  KILN_F8_E5M2 = 14,
+  /*
+   A float of 8 bits, E4M3 without infinities and -0.
+   */
+  KILN_F8_E4M3FNUZ = 15,
+  /*
+   A float of 8 bits, E5M2 without infinities and -0.
+   */
+  KILN_F8_E5M2FNUZ = 16,
 } KilnDType;
 
 /*

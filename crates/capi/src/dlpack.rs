@@ -114,6 +114,10 @@ fn described(dtype: DType) -> DLDataType {
     let code = match dtype {
         DType::Bool => 6,
         DType::BF16 => 4,
+        DType::F8E4M3 => 10,
+        DType::F8E4M3FNUZ => 11,
+        DType::F8E5M2 => 12,
+        DType::F8E5M2FNUZ => 13,
         d if d.is_float() => 2,
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => 1,
         _ => 0,

@@ -16,7 +16,7 @@ pub struct DLDevice {
 #[repr(C)]
 #[derive(Copy, Clone, Debug)]
 pub struct DLDataType {
-    /// Its kind: 0 signed integers, 1 unsigned integers, 2 floats, 4 bf16, 6 bools.
+    /// Its kind: 0 signed integers, 1 unsigned integers, 2 floats, 4 bf16, 6 bools, 10 to 13 floats of 8 bits.
     pub code: u8,
     /// The number of bits.
     pub bits: u8,

@@ -35,6 +35,14 @@ pub enum KilnDType {
     KILN_F32 = 11,
     /// IEEE double precision.
     KILN_F64 = 12,
+    /// A float of 8 bits, OCP's E4M3.
+    KILN_F8_E4M3 = 13,
+    /// A float of 8 bits, OCP's E5M2.
+    KILN_F8_E5M2 = 14,
+    /// A float of 8 bits, E4M3 without infinities and -0.
+    KILN_F8_E4M3FNUZ = 15,
+    /// A float of 8 bits, E5M2 without infinities and -0.
+    KILN_F8_E5M2FNUZ = 16,
 }
 
 /// A tensor of the caller: row-major and contiguous.
@@ -63,7 +71,7 @@ impl KilnDType {
 }
 
 /// In the order of [`DType::ALL`].
-const ALL: [KilnDType; 13] = [
+const ALL: [KilnDType; 17] = [
     KilnDType::KILN_BOOL,
     KilnDType::KILN_U8,
     KilnDType::KILN_I8,
@@ -77,6 +85,10 @@ const ALL: [KilnDType; 13] = [
     KilnDType::KILN_BF16,
     KilnDType::KILN_F32,
     KilnDType::KILN_F64,
+    KilnDType::KILN_F8_E4M3,
+    KilnDType::KILN_F8_E5M2,
+    KilnDType::KILN_F8_E4M3FNUZ,
+    KilnDType::KILN_F8_E5M2FNUZ,
 ];
 
 fn dtype(number: i32) -> Result<DType, Failure> {

@@ -59,8 +59,11 @@ pub(crate) fn emit(flow: &Flow, group: &Group, operands: &[Nid]) -> Result<Emitt
         let arg = e.buffer(*n, true);
         let flat = flow.nodes[*n].address(&map);
         let access = e.access(arg, &flat, &Predicates::new(), flow.nodes[*n].dtype);
-        let rounded = combine.is_none().then(|| e.rounded_before(v)).flatten();
-        e.k.store(access, rounded.unwrap_or(v), combine);
+        let other = match combine {
+            None => e.rounded_before(v).or_else(|| e.rounded_by_store(v)),
+            Some(_) => None,
+        };
+        e.k.store(access, other.unwrap_or(v), combine);
     }
     let before = group.before.iter().flat_map(|b| &b.group.members);
     let nodes = group.members.iter().chain(before).copied();
@@ -282,6 +285,19 @@ impl<'a> Emitter<'a> {
         let again = |a: Val, from: DType, to: DType| self.k.find(Expr::Convert { a, from }, to);
         let wide = again(val, half, DType::F32)?;
         again(wide, DType::F32, half)
+    }
+
+    /// Returns the f32 that was cast to a float of 8 bits, as one that its store rounds: to round, widen and round
+    /// again is many instructions.
+    fn rounded_by_store(&mut self, val: Val) -> Option<Val> {
+        let dtype = self.k.dtype(val);
+        match *self.k.expr(val) {
+            Expr::Convert { a, from } if dtype.float8().is_some() => {
+                let same = from.compute() == dtype.compute() && from != dtype;
+                same.then(|| self.k.def(Expr::Convert { a, from: dtype }, dtype))
+            }
+            _ => None,
+        }
     }
 
     fn unrounded(&mut self, v: Nid, map: Map, predicates: Predicates) -> Result<Val, LowerError> {

@@ -5,7 +5,7 @@ use crate::simd::math;
 use kiln_base::prim::{Binary, Unary};
 use kiln_base::{DType, float_to_int, round_float, wrap_int};
 
-/// The source of a cast: f16, bf16 and f32 are f64 as well.
+/// The source of a cast: floats of fewer bits are f64 as well.
 #[derive(Copy, Clone)]
 pub enum Number {
     Float(f64),
@@ -138,7 +138,7 @@ macro_rules! float_elem {
             #[inline(always)]
             fn cast(x: Number, to: DType) -> $t {
                 match (x, to) {
-                    (_, DType::F16 | DType::BF16) => round_float(x.float(), to) as $t,
+                    (_, to) if to.is_narrow_float() => round_float(x.float(), to) as $t,
                     // It is rounded once.
                     (Number::Int(x), _) => x as $t,
                     (Number::Unsigned(x), _) => x as $t,

@@ -53,6 +53,10 @@ pub(crate) fn number(dtype: DType) -> DataType {
         DType::BF16 => DataType::Bfloat16,
         DType::F32 => DataType::Float,
         DType::F64 => DataType::Double,
+        DType::F8E4M3 => DataType::Float8e4m3fn,
+        DType::F8E5M2 => DataType::Float8e5m2,
+        DType::F8E4M3FNUZ => DataType::Float8e4m3fnuz,
+        DType::F8E5M2FNUZ => DataType::Float8e5m2fnuz,
     }
 }
 
@@ -115,6 +119,9 @@ fn typed_bytes(t: &TensorProto, dtype: DType) -> Vec<u8> {
         DType::U8 | DType::I8 => bytes(&t.int32_data, |v| [v as u8]),
         DType::I16 | DType::U16 | DType::F16 | DType::BF16 => {
             bytes(&t.int32_data, |v| (v as u16).to_le_bytes())
+        }
+        DType::F8E4M3 | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => {
+            bytes(&t.int32_data, |v| [v as u8])
         }
     }
 }

@@ -52,7 +52,7 @@ pub trait Dialect {
         }
     }
 
-    /// Returns the type of an element in memory; f16 and bf16 are their bits.
+    /// Returns the type of an element in memory; floats narrower than f32 are their bits.
     fn memory(dtype: DType) -> &'static str {
         let width = dtype.size().ilog2() as usize;
         match dtype {
@@ -108,7 +108,7 @@ pub trait Dialect {
     fn loaded(x: &str, dtype: DType) -> String {
         match dtype {
             DType::Bool => format!("({x} != 0)"),
-            DType::F16 | DType::BF16 => format!("kiln_from_{}({x})", dtype.name()),
+            dtype if dtype.is_narrow_float() => format!("kiln_from_{}({x})", dtype.name()),
             DType::I32 | DType::I64 | DType::F32 | DType::F64 => x.into(),
             narrow => format!("({}){x}", Self::ctype(narrow.compute())),
         }
@@ -117,13 +117,15 @@ pub trait Dialect {
     /// Converts a value of the dtype's compute type to its form in memory: floats round and integers wrap.
     fn stored(x: &str, dtype: DType) -> String {
         match dtype {
-            DType::F16 | DType::BF16 => format!("{}({x})", Self::rounding(dtype, Compute::F32)),
+            dtype if dtype.is_narrow_float() => {
+                format!("{}({x})", Self::rounding(dtype, Compute::F32))
+            }
             DType::Bool | DType::I32 | DType::I64 | DType::F32 | DType::F64 => x.into(),
             narrow => format!("({}){x}", Self::memory(narrow)),
         }
     }
 
-    /// Returns the name of the prelude's function that rounds a float to the bits of an f16 or bf16.
+    /// Returns the name of the prelude's function that rounds a float to the bits of a narrower one.
     fn rounding(to: DType, from: Compute) -> String {
         Self::function(&format!("to_{}", to.name()), from)
     }
@@ -246,8 +248,8 @@ pub trait Dialect {
             }
             (_, DType::I32 | DType::I64 | DType::U64) => format!("({ty}){x}"),
             (_, to) if to.is_int() => format!("({ty})({}){x}", Self::memory(to)),
-            (Compute::F32, DType::F16 | DType::BF16) => Self::loaded(&Self::stored(x, to), to),
-            (_, DType::F16 | DType::BF16) => {
+            (Compute::F32, to) if to.is_narrow_float() => Self::loaded(&Self::stored(x, to), to),
+            (_, to) if to.is_narrow_float() => {
                 // Integers of up to 16 bits are exact in f32.
                 let exact = match from.size() {
                     ..=2 => Compute::F32,

@@ -159,13 +159,38 @@ static inline uint16_t kiln_to_f16_f32(float x) {
   if (rest < 0x38800000) return (uint16_t)(sign | (kiln_bits(kiln_float(rest) + 0.5f) - 0x3f000000));
   return (uint16_t)(sign | ((rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13));
 }
-/* A float that rounds to a half as the double does: towards 0, and odd where it is not the double. */
+/* A float that rounds to a narrower one as the double does: towards 0, and odd where it is not the double. */
 static inline float kiln_to_odd(double x) {
   const float y = (float)x;
   return (double)y == x || x != x ? y : kiln_float((kiln_bits(y) - (fabs((double)y) > fabs(x))) | 1);
 }
 static inline uint16_t kiln_to_f16_f64(double x) { return kiln_to_f16_f32(kiln_to_odd(x)); }
 static inline uint16_t kiln_to_bf16_f64(double x) { return kiln_to_bf16_f32(kiln_to_odd(x)); }
+
+/* Floats of 8 bits are stored as their bits; without -0 (fnuz), its bits are NaN. */
+#define KILN_FLOAT8(name, fraction, bias, largest, fnuz)                                            \
+  static inline float kiln_from_##name(uint8_t x) {                                                 \
+    const uint32_t rest = x & 0x7f, sign = (uint32_t)(x & 0x80) << 24, up = rest << (23 - fraction); \
+    if (rest > largest) return kiln_float(sign | up | 0x7f800000);                                  \
+    if (fnuz && x == 0x80) return NAN;                                                              \
+    if (rest >> fraction) return kiln_float(sign | (up + ((uint32_t)(127 - bias) << 23)));          \
+    return kiln_float(sign | kiln_bits((float)rest * kiln_float((uint32_t)(128 - bias - fraction) << 23))); \
+  }                                                                                                 \
+  static inline uint8_t kiln_to_##name##_f32(float x) {                                             \
+    const uint32_t sign = kiln_bits(x) >> 24 & 0x80, rest = kiln_bits(x) & 0x7fffffff;              \
+    const uint32_t aligner = (uint32_t)(151 - bias - fraction) << 23;                               \
+    const uint32_t up = rest + (rest >> (23 - fraction) & 1) - ((uint32_t)(127 - bias) << 23)        \
+                        + (1u << (22 - fraction)) - 1;                                              \
+    const uint32_t near = rest >= (uint32_t)(128 - bias) << 23 ? up >> (23 - fraction)               \
+                          : kiln_bits(kiln_float(rest) + kiln_float(aligner)) - aligner;            \
+    if (fnuz) return (uint8_t)(near > largest ? 0x80 : near == 0 ? 0 : sign | near);                \
+    return (uint8_t)(sign | (rest > 0x7f800000 ? 0x7f : near > largest ? largest + 1 : near));      \
+  }                                                                                                 \
+  static inline uint8_t kiln_to_##name##_f64(double x) { return kiln_to_##name##_f32(kiln_to_odd(x)); }
+KILN_FLOAT8(f8_e4m3, 3, 7, 0x7e, 0)
+KILN_FLOAT8(f8_e5m2, 2, 15, 0x7b, 0)
+KILN_FLOAT8(f8_e4m3fnuz, 3, 8, 0x7f, 1)
+KILN_FLOAT8(f8_e5m2fnuz, 2, 16, 0x7f, 1)
 
 /* Elementary functions without branches, so that loops of them vectorise. */
 #define kiln_round_f32 12582912.0f

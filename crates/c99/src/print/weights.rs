@@ -135,6 +135,7 @@ impl Tensor {
         let dtype = self.dtype;
         let text = |b: &[u8]| match dtype {
             DType::F16 | DType::BF16 => DType::U16.ints(b)[0].to_string(),
+            _ if dtype.is_narrow_float() => b[0].to_string(),
             DType::F32 | DType::F64 => {
                 C99::number(Scalar::Float(dtype.floats(b)[0]), dtype.compute())
             }

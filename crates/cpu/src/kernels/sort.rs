@@ -182,6 +182,18 @@ macro_rules! keys {
             }
         }
     )*};
+    (fnuz $($name:ident)*) => {$(
+        impl Key for c::$name {
+            #[inline(always)]
+            fn key(x: Self::Raw) -> u64 {
+                (match x {
+                    0x80 => 0xff,
+                    0x81.. => 0xff - x,
+                    _ => 0x7f + x,
+                }) as u64
+            }
+        }
+    )*};
     (signed $($name:ident: $bits:ty;)*) => {$(
         impl Key for c::$name {
             #[inline(always)]
@@ -203,9 +215,12 @@ macro_rules! keys {
 keys!(float
     F16: u16, x => x, 0x7c00;
     BF16: u16, x => x, 0x7f80;
+    F8E4M3: u8, x => x, 0x7e;
+    F8E5M2: u8, x => x, 0x7c;
     F32: u32, x => x.to_bits(), 0x7f80_0000;
     F64: u64, x => x.to_bits(), 0x7ff0_0000_0000_0000;
 );
+keys!(fnuz F8E4M3FNUZ F8E5M2FNUZ);
 keys!(signed I8: u8; I16: u16; I32: u32; I64: u64;);
 keys!(unsigned Bool U8 U16 U32 U64);
 

@@ -32,6 +32,8 @@ const TYPES: [Compute; 5] = [
     Compute::I64,
     Compute::Mask,
 ];
+
+/// The dtypes of random programs.
 const DTYPES: [DType; 13] = [
     DType::Bool,
     DType::U8,
@@ -196,13 +198,7 @@ fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
 
 /// True if elements are the same; NaNs are all equal.
 fn same(dtype: DType, a: &[u8], b: &[u8]) -> bool {
-    let nan = |x: &[u8]| match dtype {
-        DType::F32 => f32::from_le_bytes(x.try_into().unwrap()).is_nan(),
-        DType::F64 => f64::from_le_bytes(x.try_into().unwrap()).is_nan(),
-        DType::F16 => half::f16::from_le_bytes(x.try_into().unwrap()).is_nan(),
-        DType::BF16 => half::bf16::from_le_bytes(x.try_into().unwrap()).is_nan(),
-        _ => false,
-    };
+    let nan = |x: &[u8]| dtype.floats(x).first().is_some_and(|x| x.is_nan());
     a == b || nan(a) && nan(b)
 }
 

@@ -4,7 +4,7 @@ use kiln_tensor::DType;
 use std::sync::Arc;
 
 /// Kiln's dtypes under PyTorch's names, and the classes of their storages.
-pub(super) const DTYPES: [(DType, &str, &str); 13] = [
+pub(super) const DTYPES: [(DType, &str, &str); 17] = [
     (DType::Bool, "bool", "BoolStorage"),
     (DType::U8, "uint8", "ByteStorage"),
     (DType::I8, "int8", "CharStorage"),
@@ -18,6 +18,10 @@ pub(super) const DTYPES: [(DType, &str, &str); 13] = [
     (DType::BF16, "bfloat16", "BFloat16Storage"),
     (DType::F32, "float32", "FloatStorage"),
     (DType::F64, "float64", "DoubleStorage"),
+    (DType::F8E4M3, "float8_e4m3fn", UNTYPED),
+    (DType::F8E5M2, "float8_e5m2", UNTYPED),
+    (DType::F8E4M3FNUZ, "float8_e4m3fnuz", UNTYPED),
+    (DType::F8E5M2FNUZ, "float8_e5m2fnuz", UNTYPED),
 ];
 
 /// The class of storages of bytes, which newer dtypes use.
@@ -262,6 +266,8 @@ mod tests {
     #[test]
     fn names_are_known_refused_or_unknown() {
         assert_eq!(global("torch", "float32"), Ok(Global::Dtype(DType::F32)));
+        let float8 = Ok(Global::Dtype(DType::F8E5M2FNUZ));
+        assert_eq!(global("torch", "float8_e5m2fnuz"), float8);
         let halves = Global::StorageOf(Some(DType::F16));
         assert_eq!(global("torch", "HalfStorage"), Ok(halves.clone()));
         assert_eq!(global("torch.cuda", "HalfTensor"), Ok(halves));
@@ -273,7 +279,7 @@ mod tests {
         for name in [
             "complex64",
             "ComplexFloatStorage",
-            "float8_e4m3fn",
+            "float8_e8m0fnu",
             "qint8",
             "QUInt8Storage",
             "uint4",

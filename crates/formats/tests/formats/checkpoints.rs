@@ -82,6 +82,16 @@ fn what_is_no_tensor_is_read_too() -> Result<()> {
 }
 
 #[test]
+fn floats_of_8_bits_are_their_bytes() -> Result<()> {
+    let file = load(fixture("float8.pt"))?;
+    let found = file.get("model")?.get("x")?.tensor()?;
+    assert_eq!((found.dtype(), found.shape()?), (DType::F8E4M3, vec![2]));
+    assert_eq!(found.to_bytes()?, [0x38, 0x38]);
+    assert_eq!(found.to_dtype(DType::F32).to_vec::<f32>()?, [1.0, 1.0]);
+    Ok(())
+}
+
+#[test]
 fn a_state_dict_loads_from_any_file() -> Result<()> {
     let folder = Folder::new("any");
     let state = load(fixture("zip.pt"))?.get("model")?.state_dict()?;
@@ -135,7 +145,6 @@ fn what_kiln_lacks_is_refused_by_name() {
             "quantised",
             "a quantised tensor (`torch._utils._rebuild_qtensor`)",
         ),
-        ("fp8", "an 8-bit float tensor (`torch.float8_e4m3fn`)"),
         (
             "sparse",
             "a sparse tensor (`torch._utils._rebuild_sparse_tensor`)",

@@ -114,8 +114,8 @@ fn damaged_safetensors_files_take_no_memory() -> Result<()> {
     assert!(file(hole.len() as u64, hole, 8).contains("damaged"));
     let wrong = "{\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}";
     assert!(file(wrong.len() as u64, wrong, 4).contains("damaged"));
-    let fp8 = "{\"x\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}";
-    assert!(file(fp8.len() as u64, fp8, 4).contains("x: there is no dtype F8_E4M3"));
+    let scale = "{\"x\":{\"dtype\":\"F8_E8M0\",\"shape\":[4],\"data_offsets\":[0,4]}}";
+    assert!(file(scale.len() as u64, scale, 4).contains("x: there is no dtype F8_E8M0"));
     Ok(())
 }
 

@@ -328,7 +328,8 @@ impl Generator {
     pub fn cast(&mut self, v: Value, dtype: DType) -> Option<Value> {
         let from = self.fact(v).dtype;
         let mut v = v;
-        if dtype.is_float() && from.is_int() && self.meta(v).size > 255.0 && from.computes() {
+        let large = self.meta(v).size > 255.0 && (from.is_int() || dtype.float8().is_some());
+        if dtype.is_float() && large && from.computes() {
             v = self.clamp(v, 100.0)?;
         }
         let Meta { size, exact } = self.meta(v);
@@ -340,7 +341,7 @@ impl Generator {
             },
             (_, Kind::Float) => Meta {
                 size,
-                exact: size <= 255.0,
+                exact: size < dtype.float().map_or(0.0, |f| 2f64.powi(f.digits.min(8))),
             },
             (Kind::Float, _) if !exact => return None,
             _ => Meta {

@@ -102,7 +102,9 @@ impl Generator {
     }
 
     pub fn random_attention(&mut self) -> Option<Value> {
-        let query = self.any(|f, m| f.dtype.is_float() && f.rank() >= 2 && m.size <= 64.0)?;
+        let query = self.any(|f, m| {
+            f.dtype.is_float() && f.dtype.computes() && f.rank() >= 2 && m.size <= 64.0
+        })?;
         let Fact { dtype, shape } = self.fact(query);
         let r = shape.len();
         let (l, e) = (shape[r - 2].clone(), shape[r - 1].clone());

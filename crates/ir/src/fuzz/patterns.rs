@@ -164,7 +164,9 @@ impl Generator {
         if self.rng.chance(0.4) {
             return self.random_softmax();
         }
-        let v = self.any(|f, m| f.dtype.is_float() && f.rank() >= 1 && m.size <= 64.0)?;
+        let v = self.any(|f, m| {
+            f.dtype.is_float() && f.dtype.computes() && f.rank() >= 1 && m.size <= 64.0
+        })?;
         let Fact { dtype, shape } = self.fact(v);
         let rank = shape.len();
         let last = 1 + self.rng.below(rank.min(2));
@@ -312,7 +314,9 @@ impl Generator {
     /// The extremes of a scaled and shifted value, by value or by index. The value may also have another reader.
     /// Their derivatives search all elements for the chosen ones.
     fn extreme_behind_work(&mut self) -> Option<Value> {
-        let v = self.any(|f, m| f.dtype.is_float() && f.rank() >= 1 && m.size <= 64.0)?;
+        let v = self.any(|f, m| {
+            f.dtype.is_float() && f.dtype.computes() && f.rank() >= 1 && m.size <= 64.0
+        })?;
         let scaled = self.row_with(Pw::Mul, v, 1.7, self.loose(v, 1))?;
         let mut meta = self.loose(v, 1);
         meta.size = 2.0 * meta.size + 1.0;

@@ -444,7 +444,7 @@ impl Generator {
     }
 
     pub fn random_softmax(&mut self) -> Option<Value> {
-        let v = self.any(|f, _| f.dtype.is_float() && f.rank() >= 1)?;
+        let v = self.any(|f, _| f.dtype.is_float() && f.dtype.computes() && f.rank() >= 1)?;
         let log = self.rng.chance(0.5);
         let op = ops::Softmax {
             axis: self.rng.below(self.fact(v).rank()),
@@ -462,7 +462,7 @@ impl Generator {
     }
 
     fn random_batch_norm(&mut self) -> Option<Value> {
-        let v = self.any(|f, _| f.dtype.is_float() && f.rank() >= 2)?;
+        let v = self.any(|f, _| f.dtype.is_float() && f.dtype.computes() && f.rank() >= 2)?;
         self.batch_norm(v, Role::Parameter)
     }
 
@@ -492,7 +492,7 @@ impl Generator {
         let (dtype, meta) = match kind {
             RandomKind::Bits => (DType::I64, int_meta(DType::I64)),
             _ => {
-                let dtype = self.dtype(DType::is_float)?;
+                let dtype = self.dtype(|d| d.is_float() && d.computes())?;
                 let uniform = kind == RandomKind::Uniform;
                 let exact = uniform && dtype.size() >= 4;
                 let size = if uniform { 1.0 } else { 9.0 };

@@ -34,6 +34,7 @@ impl OpDef for Attention {
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (q, k, v) = (inputs[0], inputs[1], inputs[2]);
         ensure!(q.dtype.is_float(), "needs float tensors, not {}", q.dtype);
+        check_computes(q.dtype)?;
         for (f, what) in [(k, "key"), (v, "value")] {
             ensure!(
                 f.dtype == q.dtype,

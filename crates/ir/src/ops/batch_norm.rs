@@ -26,6 +26,7 @@ impl OpDef for BatchNorm {
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
         ensure!(x.dtype.is_float(), "needs a float tensor, not {}", x.dtype);
+        check_computes(x.dtype)?;
         ensure!(x.rank() >= 2, "{x} has no channel axis (axis 1)");
         for (f, what) in inputs[1..]
             .iter()

@@ -33,7 +33,7 @@ impl OpDef for Random {
         );
         let fits = match self.kind {
             RandomKind::Bits => self.dtype == DType::I64,
-            _ => self.dtype.is_float(),
+            _ => self.dtype.is_float() && self.dtype.computes(),
         };
         ensure!(
             fits,

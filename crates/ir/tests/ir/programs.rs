@@ -156,6 +156,7 @@ fn random_programs_are_tame() {
                 DType::F64 | DType::F32 => 0.02,
                 DType::F16 => 0.05,
                 DType::BF16 => 0.4,
+                d if d.float8().is_some() => 0.5,
                 _ => 0.0,
             };
             let close = |(x, y): (&f64, &f64)| {

@@ -1,9 +1,9 @@
 //! Conversions between register types, by the rules of casts.
 
 use super::ir::{Cmp, Ir, Src, Virt};
-use super::native;
 use super::primitive::{as_number, is_set};
 use super::value::{NotEmitted, Value, in_registers, is_wide};
+use super::{float8, native};
 use kiln_base::{Compute, DType};
 use kiln_x86::{MaskOp, op};
 
@@ -48,7 +48,6 @@ pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
 
 fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
     let width = ir.width();
-    let half = to.is_half();
     let parts = in_registers(ir, a.parts);
     let value = match a.ty {
         Compute::F32 if to == DType::F16 => {
@@ -59,9 +58,15 @@ fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
             let bits = to_bf16(ir, parts[0].into());
             ir.op1_of(op::VPSLLD, width, Some(16), bits)
         }
-        Compute::F32 => parts[0],
+        Compute::F32 => match to.float8() {
+            Some(float) => {
+                let bits = float8::round(ir, parts[0].into(), float);
+                float8::widen(ir, bits, float)
+            }
+            None => parts[0],
+        },
         // These are rounded once, from f64.
-        _ if half => return Err(NotEmitted),
+        _ if to.is_narrow_float() => return Err(NotEmitted),
         Compute::I32 => ir.op1(op::VCVTDQ2PS, parts[0]),
         Compute::F64 => {
             let [low, high] = parts.map(|p| ir.op1(op::VCVTPD2PS, p));

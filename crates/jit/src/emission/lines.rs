@@ -14,14 +14,14 @@ use super::emit::{Emit, load_constant};
 pub use super::ir::Key;
 use super::ir::{Cmp, Form, Ir, Src, Virt};
 pub use super::locations::{LaneLocation, Locations, Run, Tail};
-use super::native;
 use super::pressure::{constant_uses, pressure};
 use super::primitive::{binary, select, unary};
 pub use super::value::NotEmitted;
 use super::value::{Value, in_registers, is_wide};
+use super::{float8, native};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::prim::Reduction;
-use kiln_base::{Compute, DType, Dim, Scalar};
+use kiln_base::{Compute, DType, Dim, Float8, Scalar};
 use kiln_kernel::compute::{plain_dtype, scalar_bits};
 use kiln_plan::tile::{Inst, Reg};
 use kiln_x86::{Asm, Mem, Vreg, op};
@@ -227,6 +227,10 @@ impl Build<'_> {
                 let width = ir.width();
                 Value::one(ty, ir.op1_of(op::VPSLLD, width, Some(16), low))
             }
+            DType::F8E4M3 => self.load_float8(from, Float8::E4M3),
+            DType::F8E5M2 => self.load_float8(from, Float8::E5M2),
+            DType::F8E4M3FNUZ => self.load_float8(from, Float8::E4M3FNUZ),
+            DType::F8E5M2FNUZ => self.load_float8(from, Float8::E5M2FNUZ),
             DType::F64 | DType::I64 | DType::U64 => {
                 Value::of(ty, |p| ir.load(from, Form::Double(p), false).into())
             }
@@ -238,6 +242,12 @@ impl Build<'_> {
                 Value::one(ty, ir.compare_int(false, Cmp::Gt, bytes.into(), zero))
             }
         }
+    }
+
+    fn load_float8(&mut self, from: Key, float: Float8) -> Value {
+        let ir = &mut self.ir;
+        let bits = ir.load(from, Form::Byte { signed: false }, false);
+        Value::one(Compute::F32, float8::widen(ir, bits, float))
     }
 
     /// Stores a value of a dtype's compute type as elements of the dtype.
@@ -265,6 +275,10 @@ impl Build<'_> {
                 let bits = cast::to_bf16(ir, low);
                 self.store_short(to, bits.into());
             }
+            DType::F8E4M3 => self.store_float8(to, low, Float8::E4M3),
+            DType::F8E5M2 => self.store_float8(to, low, Float8::E5M2),
+            DType::F8E4M3FNUZ => self.store_float8(to, low, Float8::E4M3FNUZ),
+            DType::F8E5M2FNUZ => self.store_float8(to, low, Float8::E5M2FNUZ),
             DType::U16 | DType::I16 => self.store_short(to, low),
             DType::U8 | DType::I8 => self.store_byte(to, low),
             DType::Bool if evex => {
@@ -278,6 +292,11 @@ impl Build<'_> {
             }
         }
         Ok(())
+    }
+
+    fn store_float8(&mut self, to: Key, value: Src, float: Float8) {
+        let bits = float8::round(&mut self.ir, value, float);
+        self.store_byte(to, bits.into());
     }
 
     fn store_short(&mut self, to: Key, value: Src) {

@@ -9,6 +9,7 @@ pub mod bugs;
 pub mod cache;
 mod cast;
 mod emit;
+mod float8;
 pub mod ir;
 pub mod lines;
 mod located;

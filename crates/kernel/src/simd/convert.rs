@@ -3,7 +3,7 @@
 use super::{Features, Isa, Kernel, compiled};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use kiln_base::DType;
+use kiln_base::{DType, Float8};
 
 /// Widens f16, or else bf16, to f32.
 pub fn widen(level: Features, dtype: DType, from: &[u16], to: &mut [f32]) {
@@ -117,6 +117,10 @@ mem! {
     BF16: u16, f32, false, |x| bf16::from_bits(x).to_f32(), |x| bf16::from_f32(x).to_bits();
     F32: f32, f32, true, |x| x, |x| x;
     F64: f64, f64, true, |x| x, |x| x;
+    F8E4M3: u8, f32, false, |x| Float8::E4M3.to_f32(x), |x| Float8::E4M3.from_f32(x);
+    F8E5M2: u8, f32, false, |x| Float8::E5M2.to_f32(x), |x| Float8::E5M2.from_f32(x);
+    F8E4M3FNUZ: u8, f32, false, |x| Float8::E4M3FNUZ.to_f32(x), |x| Float8::E4M3FNUZ.from_f32(x);
+    F8E5M2FNUZ: u8, f32, false, |x| Float8::E5M2FNUZ.to_f32(x), |x| Float8::E5M2FNUZ.from_f32(x);
 }
 
 /// Evaluates `$body` with the type `$T` standing for the dtype.
@@ -175,6 +179,22 @@ macro_rules! with_dtype {
             }
             kiln_base::DType::F64 => {
                 type $T = c::F64;
+                $body
+            }
+            kiln_base::DType::F8E4M3 => {
+                type $T = c::F8E4M3;
+                $body
+            }
+            kiln_base::DType::F8E5M2 => {
+                type $T = c::F8E5M2;
+                $body
+            }
+            kiln_base::DType::F8E4M3FNUZ => {
+                type $T = c::F8E4M3FNUZ;
+                $body
+            }
+            kiln_base::DType::F8E5M2FNUZ => {
+                type $T = c::F8E5M2FNUZ;
                 $body
             }
         }

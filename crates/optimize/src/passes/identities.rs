@@ -216,14 +216,13 @@ fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
     if from == to {
         return view.replace(id, below.inputs[0]);
     }
-    // A float saturates where an integer wraps, and an integer is cast to f16 or bf16 through f32.
+    // A float saturates where an integer wraps, and an integer is cast to narrower floats through f32.
     let same = match (from.kind(), over.kind()) {
         (Kind::Float, _) => to.is_float(),
         (_, Kind::Float) => to.is_float() || keeps_all(from, to),
         _ => true,
     };
-    let half = to.is_half();
-    if !same || (over == DType::F64 && half) {
+    if !same || (over == DType::F64 && to.is_narrow_float()) {
         return None;
     }
     view.replace_with(id, Cast::to(to), &below.inputs)
@@ -232,6 +231,8 @@ fn exact_cast(view: &View<'_>, id: NodeId) -> Option<Patch> {
 /// True if the second dtype represents every value of the first.
 fn keeps_all(from: DType, to: DType) -> bool {
     match (from.float(), to.float()) {
+        // −0, infinities and NaN.
+        _ if to.float8().is_some_and(|to| to.fnuz && from.is_float()) => from == to,
         (Some(from), Some(to)) => {
             from.digits <= to.digits && from.least >= to.least && from.largest <= to.largest
         }

@@ -42,13 +42,40 @@ KILN_FN float kiln_from_f16(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1
 KILN_FN unsigned short kiln_to_bf16(float x) { unsigned short y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
 KILN_FN unsigned short kiln_to_f16(float x) { unsigned short y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
 
-// A float that rounds to half precision as the double does: rounded to odd.
+// A float that rounds to a narrower one as the double does: rounded to odd.
 KILN_FN float kiln_to_odd(double x) {
     float y = __double2float_rz(x);
     return (double)y == x || x != x || fabsf(y) == kiln_inf ? y : __int_as_float(__float_as_int(y) | 1);
 }
 KILN_FN unsigned short kiln_to_bf16(double x) { return kiln_to_bf16(kiln_to_odd(x)); }
 KILN_FN unsigned short kiln_to_f16(double x) { return kiln_to_f16(kiln_to_odd(x)); }
+
+// Floats of 8 bits are unsigned chars in memory. Without -0 (fnuz), its bits are NaN.
+
+template <unsigned fraction, unsigned bias, unsigned largest, bool fnuz> KILN_FN float kiln_from_f8(unsigned x) {
+    unsigned rest = x & 0x7f, up = rest << (23 - fraction);
+    float y = __uint_as_float(up + ((127 - bias) << 23));
+    if (rest < 1 << fraction) y = (float)rest * __uint_as_float((128 - bias - fraction) << 23);
+    if (rest > largest) y = __uint_as_float(up | 0x7f800000);
+    if (fnuz && x == 0x80) y = kiln_nan;
+    return __uint_as_float(__float_as_uint(y) | (x & 0x80) << 24);
+}
+template <unsigned fraction, unsigned bias, unsigned largest, bool fnuz> KILN_FN unsigned char kiln_to_f8(float x) {
+    unsigned sign = __float_as_uint(x) >> 24 & 0x80, rest = __float_as_uint(x) & 0x7fffffff;
+    unsigned aligner = (151 - bias - fraction) << 23;
+    unsigned near = (rest + (rest >> (23 - fraction) & 1) - ((127 - bias) << 23) + (1 << (22 - fraction)) - 1) >> (23 - fraction);
+    if (rest < (128 - bias) << 23) near = __float_as_uint(__uint_as_float(rest) + __uint_as_float(aligner)) - aligner;
+    if (fnuz) return near > largest ? 0x80 : near == 0 ? 0 : sign | near;
+    return sign | (rest > 0x7f800000 ? 0x7f : near > largest ? largest + 1 : near);
+}
+#define KILN_FLOAT8(name, ...) \
+    KILN_FN float kiln_from_##name(unsigned char x) { return kiln_from_f8<__VA_ARGS__>(x); } \
+    KILN_FN unsigned char kiln_to_##name(float x) { return kiln_to_f8<__VA_ARGS__>(x); } \
+    KILN_FN unsigned char kiln_to_##name(double x) { return kiln_to_f8<__VA_ARGS__>(kiln_to_odd(x)); }
+KILN_FLOAT8(f8_e4m3, 3, 7, 0x7e, false)
+KILN_FLOAT8(f8_e5m2, 2, 15, 0x7b, false)
+KILN_FLOAT8(f8_e4m3fnuz, 3, 8, 0x7f, true)
+KILN_FLOAT8(f8_e5m2fnuz, 2, 16, 0x7f, true)
 
 // Floats to integers: truncated, saturated, 0 for NaN.
 

@@ -156,7 +156,8 @@ impl Tensor {
 fn next(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
     const SCALE: i32 = 200;
     let dtype = x.dtype();
-    let float = dtype.float().ok_or_else(|| OpError::new("takes floats"))?;
+    let float = dtype.float().filter(|_| dtype.computes());
+    let float = float.ok_or_else(|| OpError::new("takes floats that are computed in"))?;
     let least = float.smallest();
     let (from, to) = (b.cast(x, DType::F64)?, b.cast(y, DType::F64)?);
     let size = b.unary(Pw::Abs, &from)?;

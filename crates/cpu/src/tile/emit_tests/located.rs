@@ -200,7 +200,7 @@ fn indices_of(n: i64, extent: i64, errors: bool, r: &mut Random) -> Vec<u8> {
 fn gathers() {
     let mut r = Random(24);
     let mut emitted = 0;
-    for dtype in DTYPES {
+    for dtype in DType::ALL {
         for plane_of in PLANES {
             for (way, errors) in [(0, false), (0, true), (1, false), (1, true), (2, true)] {
                 let [rows, columns] = plane_of;

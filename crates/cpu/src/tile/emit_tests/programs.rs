@@ -106,8 +106,8 @@ fn selections() {
 #[test]
 fn casts_and_memory_of_every_dtype() {
     let mut r = Random(4);
-    for from in DTYPES {
-        for to in DTYPES {
+    for from in DType::ALL {
+        for to in DType::ALL {
             for n in [1, 3, 8, 16, 31, 100, 513] {
                 let types = vec![from.compute(), to.compute()];
                 let (dst, a) = (R[1], R[0]);
@@ -119,6 +119,25 @@ fn casts_and_memory_of_every_dtype() {
                 compare(&case, &format!("{from:?} to {to:?}"), &mut r);
             }
         }
+    }
+}
+
+/// Tests f32 numbers of every exponent, with fractions around those of all floats of 8 bits and their midpoints.
+#[test]
+fn floats_of_8_bits() {
+    let mut r = Random(5);
+    let around = |high: u32| [0, 1, 0x7_ffff].map(|low| (high << 19 | low).to_le_bytes());
+    let numbers: Vec<u8> = (0..1 << 13).flat_map(around).flatten().collect();
+    let n = numbers.len() as i64 / 4;
+    for to in DType::ALL.into_iter().filter(|d| d.float8().is_some()) {
+        let (dst, a, from) = (R[1], R[0], DType::F32);
+        let code = vec![Inst::Convert { dst, a, from, to }];
+        let stores = [(R[0], to), (R[1], from)];
+        let case = pointwise(n, &[from], vec![Compute::F32; 2], code, &stores);
+        let results = [vec![0; n as usize], vec![0; 4 * n as usize]];
+        let args = [numbers.clone(), results[0].clone(), results[1].clone()];
+        let emitted = compare_of(&case, &args, to.name(), &mut r);
+        assert_eq!(emitted, levels());
     }
 }
 
