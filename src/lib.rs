@@ -40,7 +40,7 @@
 //! | `x.sum("C")`, `x.refine_names("N", "C")` | `x.sum("C")`, `x.refine_names(["N", "C"])`; see [`Tensor::refine_names`] |
 //! | `torch.tensor([[1., 2.]])`, `float(x)`, `x.tolist()` | `Tensor::from([[1.0f32, 2.0]])`, `x.item::<f32>()?`, `x.to_vec::<f32>()?` |
 //! | `print(x)`, `torch.set_printoptions(precision=2)` | `println!("{x}")`, [`set_printoptions`] |
-//! | `torch.cond`, a recurrence (JAX's `lax.scan`), `torch.utils.checkpoint` | [`cond`], [`scan`], [`checkpoint`] |
+//! | `torch.cond`, `while_loop`, a recurrence (JAX's `lax.scan`), `torch.utils.checkpoint` | [`cond`], [`while_loop`], [`scan`], [`checkpoint`] |
 //! | `torch.from_numpy(a)`, `x.numpy()` | `Tensor::from_ndarray(&a)`, `x.to_ndarray::<f32>()?`, with the feature `ndarray` |
 //! | `torch.linalg.inv(x)`, `torch.linalg.svd_with(Svd::new().full_matrices(x))`, … | `x.inv()`, `x.svd()`, with the feature `linalg` |
 //! | `torch.load(f)`, `torch.save(x, f)` | [`load`]`(f)`, `kiln::save(x, f)`, with the feature `pytorch` |

@@ -47,6 +47,7 @@ fn runs_on_a_gpu(tests: &str, keeps_ptx: &str) {
 #[test]
 fn loops_and_branches_run_there() {
     runs_on_a_gpu("control_flow::", "0");
+    runs_on_a_gpu("while_loops::", "0");
 }
 
 #[test]

@@ -65,6 +65,7 @@ mod two_devices;
 mod vars;
 mod verify;
 mod views;
+mod while_loops;
 mod worked_examples;
 
 use kiln::{DType, Tensor};

@@ -23,6 +23,9 @@ use sums::{Sum, product};
 /// # Errors
 /// If an op of the body has no derivative.
 pub fn with_residuals(op: &ops::Loop, needs_grad: &[bool]) -> Result<ops::Loop, OpError> {
+    if let Some(masked) = op.masked() {
+        return with_residuals(&masked?, needs_grad);
+    }
     let seeded: Vec<bool> = op
         .body
         .outputs
@@ -86,6 +89,11 @@ impl<'a> LoopStep<'a> {
         needs_grad: &[bool],
         seeded: &[bool],
     ) -> Result<LoopStep<'a>, OpError> {
+        if op.conditional {
+            return Err(OpError::new(
+                "while_loop has no derivative unless `max_trips` bounds its steps; scan has one",
+            ));
+        }
         let mut joint = Graph::clone(&op.body);
         let outputs: Vec<Value> = std::mem::take(&mut joint.outputs)
             .iter()
@@ -339,6 +347,9 @@ pub(crate) fn pullback(
     call: &Call<'_, Id>,
     cotangents: &[Option<Id>],
 ) -> Result<Gradients<Id>, OpError> {
+    if let Some(masked) = op.masked() {
+        return pullback(b, &masked?, call, cotangents);
+    }
     let seeded: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
     let step = LoopStep::new(op, call.needs_grad, &seeded)?;
     let residuals = step.residuals();
@@ -399,6 +410,7 @@ pub(crate) fn pullback(
         carried,
         scanned: residuals.len() + step.stacked.len() + op.scanned,
         reverse: !op.reverse,
+        conditional: false,
         body: Arc::new(graph),
     };
     let results = b.emit(backward.into(), &operands)?;

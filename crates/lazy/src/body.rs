@@ -11,7 +11,7 @@ use crate::postorder::{Key, postorder};
 use crate::{Device, Error, Result, scope};
 use hashbrown::HashMap;
 use kiln_base::{DType, Dim, Loc};
-use kiln_ir::{Builder, Fact, Graph, NodeId, Op, OpError, Pw, Role, Value};
+use kiln_ir::{Builder, Fact, Graph, NodeId, Op, OpError, Pw, Role, Value, ops};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::panic::Location;
@@ -87,6 +87,14 @@ pub fn random_key<B: Builder<Value = Handle>>(
 ) -> Result<Handle, OpError> {
     let steps: Vec<(Handle, Dim)> =
         TRACES.with_borrow(|traces| traces.iter().filter_map(|t| t.step.clone()).collect());
+    if steps
+        .iter()
+        .any(|(_, trips)| *trips == ops::Loop::UNBOUNDED)
+    {
+        return Err(OpError::new(
+            "random numbers in a while_loop need `max_trips`, so that no step uses those of another",
+        ));
+    }
     // Inner steps are adjacent.
     let mut counts = vec![count.clone()];
     for (_, trips) in steps.iter().rev() {

@@ -1,15 +1,23 @@
 //! Loops and branches on values.
 
-use crate::nest::{Counts, Flat, built};
+use crate::nest::{Flat, built};
 use crate::options::options;
 use crate::record::{compose_many, user_error};
 use crate::{AsTensor, DType, Device, ErrorKind, MaybeInt, Nest, Result, Returned, Tensor};
 use kiln_base::Dim;
 use kiln_ir::{Builder, Fact, Op, ops};
 use kiln_lazy::body::{Captured, Traced, trace};
-use kiln_lazy::label::called;
+use kiln_lazy::label;
 use std::panic::Location;
 use std::sync::Arc;
+
+options! {
+    /// The options of [`while_loop_with`].
+    WhileLoop () {
+        /// The number of steps after which it ends even if the condition holds.
+        max_trips: MaybeInt = MaybeInt(None),
+    }
+}
 
 options! {
     /// The options of [`scan_with`].
@@ -98,12 +106,8 @@ where
         Err(e) => return R::like(Err(e), &[]),
     };
     let gives = Flat::of(&result).counts;
-    let (next, results) = (Flat::named(&result.0), Flat::of(&result.1).all);
-    let state = State {
-        first: (first.all, &counts[0]),
-        next: (next.0.all, next.0.counts),
-        paths: next.1,
-    };
+    let ((next, paths), results) = (Flat::named(&result.0), Flat::of(&result.1).all);
+    let state = State { first, next, paths };
     let outputs = match trips {
         Ok(n) => recorded_loop(&options, n, state, scanned.all, results, &mut traced, loc),
         Err(e) => Err(e),
@@ -123,10 +127,10 @@ fn facts(first: &[Tensor], scanned: &[Tensor]) -> Vec<(Fact, Option<Device>)> {
 }
 
 /// The state that a loop carries.
-struct State<'a> {
-    first: (Vec<Tensor>, &'a Counts),
+struct State {
+    first: Flat,
     /// The state after a step.
-    next: (Vec<Tensor>, Counts),
+    next: Flat,
     paths: Vec<String>,
 }
 
@@ -146,7 +150,7 @@ fn trips(
         return wrong(format!("there can't be {n} steps"));
     }
     for (t, path) in scanned.iter().zip(paths) {
-        let (name, fact) = (called("value", path), t.fact());
+        let (name, fact) = (label::called("value", path), t.fact());
         let Some(n) = t.dims().first() else {
             return wrong(format!("{name} of xs is {fact}, which has no dim to scan"));
         };
@@ -171,36 +175,18 @@ fn trips(
 fn recorded_loop(
     options: &Scan,
     trips: Dim,
-    state: State<'_>,
+    state: State,
     scanned: Vec<Tensor>,
     results: Vec<Tensor>,
     traced: &mut Traced,
     loc: &'static Location<'static>,
 ) -> Result<Vec<Tensor>> {
-    let State {
-        first: (first, before),
-        next: (next, behind),
-        paths,
-    } = state;
-    for t in next.iter().chain(&results) {
+    let State { first, next, paths } = state;
+    kept("scan", [&first, &next], &paths, loc)?;
+    for t in &results {
         t.check()?;
     }
-    if behind != *before {
-        let text = "the state holds another number of tensors behind a step than before it";
-        return Err(user_error(ErrorKind::Op, "scan", text.to_string(), loc));
-    }
-    for ((from, to), path) in first.iter().zip(&next).zip(&paths) {
-        if from.fact() != to.fact() {
-            let message = format!(
-                "{} of the state begins as {}, but the step makes it {}; the state keeps dtypes \
-                 and shapes",
-                called("tensor", path),
-                from.fact(),
-                to.fact()
-            );
-            return Err(user_error(ErrorKind::Op, "scan", message, loc));
-        }
-    }
+    let (first, next) = (first.all, next.all);
     let mut captured = Captured::default();
     let outputs: Vec<Tensor> = next.into_iter().chain(results).collect();
     let body = traced.graph(&outputs, &mut captured)?;
@@ -209,6 +195,7 @@ fn recorded_loop(
         carried: first.len(),
         scanned: scanned.len(),
         reverse: options.reverse,
+        conditional: false,
         body: Arc::new(body),
     };
     let mut operands = first;
@@ -231,6 +218,160 @@ fn emitted(called: &'static str, op: Op, operands: &[Tensor], count: usize) -> R
         Some(e) => Err(e.clone()),
         None => Ok(outputs),
     }
+}
+
+/// Runs `step` on a state while `condition` (one bool) holds for it: `torch.while_loop`, JAX's `lax.while_loop`.
+/// Returns the state for which it does not. The state is a structure of tensors ([`Nest`]) that keep dtypes and shapes.
+/// If `step` returns a `Result`, so does `while_loop`.
+///
+/// `condition` and `step` are recorded, and compiled as one loop; `condition` a second time for the first state. There
+/// are no gradients, no random numbers and no runs on a GPU unless the number of steps is bounded:
+/// [`while_loop_with`].
+///
+/// ```
+/// use kiln_tensor::{Tensor, while_loop};
+/// // Newton's method for √2.
+/// let root = while_loop(
+///     Tensor::from(1.0f64),
+///     |x| (&x * &x - 2.0).abs().gt(1e-12),
+///     |x| (&x + 2.0 / &x) * 0.5,
+/// );
+/// assert!((root.item::<f64>()? - 2f64.sqrt()).abs() < 1e-12);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn while_loop<C, B, R>(
+    init: C,
+    condition: impl Fn(C::Owned) -> B,
+    step: impl FnOnce(C::Owned) -> R,
+) -> R::Like<C::Owned>
+where
+    C: Nest,
+    B: AsTensor,
+    R: Returned<Nest = C::Owned>,
+{
+    while_loop_with(init, WhileLoop::new(), condition, step)
+}
+
+/// [`while_loop`] with options. With a largest number of steps it has gradients, by way of a loop of that many steps
+/// which do nothing after the end. On a GPU it is this loop too.
+///
+/// ```
+/// use kiln_tensor::{Tensor, Var, WhileLoop, while_loop_with};
+/// let x = Var::parameter(Tensor::from(3.0f32))?;
+/// // x is doubled three times.
+/// let y = while_loop_with(x.get(), WhileLoop::new().max_trips(8), |y| y.lt(20.0), |y| y * 2.0);
+/// y.backward()?;
+/// assert_eq!(x.grad().unwrap().item::<f32>()?, 8.0);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn while_loop_with<C, B, R>(
+    init: C,
+    options: WhileLoop,
+    condition: impl Fn(C::Owned) -> B,
+    step: impl FnOnce(C::Owned) -> R,
+) -> R::Like<C::Owned>
+where
+    C: Nest,
+    B: AsTensor,
+    R: Returned<Nest = C::Owned>,
+{
+    let loc = kiln_lazy::caller::user_line(Location::caller());
+    let (first, paths) = Flat::named(&init);
+    let holds = |state: &[Tensor]| -> Result<Tensor> {
+        let state = built::<C, Tensor>(&first.counts, state.iter().cloned());
+        one_bool("while_loop", &condition(state).as_tensor(), loc)
+    };
+    let traced = || {
+        for t in &first.all {
+            t.check()?;
+        }
+        let trips = match options.max_trips.0 {
+            None => ops::Loop::UNBOUNDED,
+            Some(n) if n >= 0 => Dim::Const(n),
+            Some(n) => {
+                let message = format!("there can't be {n} steps");
+                return Err(user_error(ErrorKind::Op, "while_loop", message, loc));
+            }
+        };
+        let mut carried = vec![holds(&first.all)?];
+        carried.extend(first.all.iter().cloned());
+        let (next, mut traced): (Result<Vec<Tensor>>, _) = trace(
+            &facts(&carried, &[]),
+            Some(&trips),
+            "while_loop",
+            loc,
+            |given| {
+                let state = given[1..].iter().cloned().map(Tensor::from);
+                let next = step(built::<C, Tensor>(&first.counts, state)).into_result()?;
+                let next = Flat::of(&next);
+                kept("while_loop", [&first, &next], &paths, loc)?;
+                let mut outputs = vec![holds(&next.all)?];
+                outputs.extend(next.all);
+                Ok(outputs)
+            },
+        );
+        let (next, mut captured) = (next?, Captured::default());
+        let op = ops::Loop {
+            conditional: true,
+            ..ops::Loop::repeat(trips, traced.graph(&next, &mut captured)?)
+        };
+        carried.extend(captured.values.into_iter().map(Tensor::from));
+        Ok((op, carried))
+    };
+    let outputs = match traced() {
+        Ok((op, operands)) => {
+            let count = op.carried;
+            emitted("while_loop", op.into(), &operands, count)
+        }
+        Err(e) => Err(e),
+    };
+    let state = outputs.map(|o| built::<C, Tensor>(&first.counts, o.into_iter().skip(1)));
+    R::like(state, &first.counts)
+}
+
+/// Errs unless a step keeps the structure, dtypes and shapes of the state.
+fn kept(
+    called: &'static str,
+    [first, next]: [&Flat; 2],
+    paths: &[String],
+    loc: &'static Location<'static>,
+) -> Result<()> {
+    for t in &next.all {
+        t.check()?;
+    }
+    let wrong = |message: String| Err(user_error(ErrorKind::Op, called, message, loc));
+    if first.counts != next.counts {
+        let text = "the state holds another number of tensors after a step than before it";
+        return wrong(text.to_string());
+    }
+    for ((from, to), path) in first.all.iter().zip(&next.all).zip(paths) {
+        if from.fact() != to.fact() {
+            return wrong(format!(
+                "{} of the state begins as {}, but the step makes it {}; the state keeps dtypes \
+                 and shapes",
+                label::called("tensor", path),
+                from.fact(),
+                to.fact()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A condition of rank 0.
+fn one_bool(
+    called: &'static str,
+    condition: &Tensor,
+    loc: &'static Location<'static>,
+) -> Result<Tensor> {
+    condition.check()?;
+    if condition.dtype() != DType::Bool || !condition.fact().numel().is(1) {
+        let message = format!("the condition must be one bool, not {}", condition.fact());
+        return Err(user_error(ErrorKind::Op, called, message, loc));
+    }
+    Ok(condition.reshape(()))
 }
 
 /// Returns the result of `then` if `condition` (one bool) holds, else that of `otherwise`: `torch.cond`, JAX's
@@ -275,11 +416,7 @@ fn branch(
     loc: &'static Location<'static>,
 ) -> Result<Vec<Tensor>> {
     let wrong = |message: String| Err(user_error(ErrorKind::Op, "cond", message, loc));
-    condition.check()?;
-    if condition.dtype() != DType::Bool || !condition.fact().numel().is(1) {
-        let fact = condition.fact();
-        return wrong(format!("the condition must be one bool, not {fact}"));
-    }
+    let condition = one_bool("cond", condition, loc)?;
     for t in a.all.iter().chain(&b.all) {
         t.check()?;
     }
@@ -292,7 +429,7 @@ fn branch(
     }
     for ((a, b), path) in a.all.iter().zip(&b.all).zip(&paths) {
         if a.fact() != b.fact() {
-            let (name, a, b) = (called("tensor", path), a.fact(), b.fact());
+            let (name, a, b) = (label::called("tensor", path), a.fact(), b.fact());
             return wrong(format!("{name} is {a} in one branch and {b} in the other"));
         }
     }
@@ -305,7 +442,7 @@ fn branch(
     let op = ops::If {
         branches: graphs.map(Arc::new),
     };
-    let mut operands = vec![condition.reshape(())];
+    let mut operands = vec![condition];
     operands.extend(captured.values.into_iter().map(Tensor::from));
     emitted("cond", op.into(), &operands, a.all.len())
 }

@@ -43,7 +43,7 @@ pub use autograd::{
     grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with, hessian, jacobian,
     jvp, vjp, watch_gradients,
 };
-pub use control::{Scan, cond, scan, scan_with};
+pub use control::{Scan, WhileLoop, cond, scan, scan_with, while_loop, while_loop_with};
 pub use create::{Element, IntoShape, Limit, realize_first};
 pub use custom::CustomOp;
 pub use defaults::{default_dtype, empty, ones, rand, randn, with_default_dtype, zeros};

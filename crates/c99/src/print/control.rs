@@ -110,7 +110,7 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Em
         if trips == 0 {
             text.line(format!("memcpy({to}, {from}, {bytes});"));
         }
-        spares.push((memory(input.dtype), room(bytes), from, to));
+        spares.push((memory(input.dtype), room(bytes), from, to, bytes));
     }
     text.open(format!("for (kiln_int t = 0; t < {trips}; ++t)"));
     let step = match l.reverse {
@@ -123,7 +123,7 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Em
     let input = |i: usize| plan.inputs[i].buffer.0 as usize;
     let output = |i: usize| plan.outputs[i].buffer.0 as usize;
     known[input(0)] = Some(Memory::At("&number".into()));
-    for (i, (ty, spare, from, to)) in spares.iter().enumerate() {
+    for (i, (ty, spare, from, to, _)) in spares.iter().enumerate() {
         text.line(format!(
             "{ty} *const spare{i} = ({ty} *)(void *)(scratch + {spare});"
         ));
@@ -137,6 +137,16 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Em
         text.line(format!("(void)now{i};"));
         known[input(1 + i)] = Some(Memory::At(format!("now{i}")));
         known[output(i)] = Some(Memory::At(format!("next{i}")));
+    }
+    if l.conditional {
+        text.open("if (!now0[0])");
+        for (i, (.., to, bytes)) in spares.iter().enumerate() {
+            text.line(format!(
+                "if (now{i} != {to}) memcpy({to}, now{i}, {bytes});"
+            ));
+        }
+        text.line("break;");
+        text.close();
     }
     for (i, arg) in l.scanned.iter().enumerate() {
         let at = 1 + carried + i;

@@ -2,7 +2,7 @@
 
 use crate::cc::{self, Library};
 use crate::random::Case;
-use kiln_base::{DType, wrap_int};
+use kiln_base::{DType, Dim, wrap_int};
 use kiln_c99::{Error, Program, Weights, print};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::fuzz::Rng;
@@ -204,4 +204,53 @@ fn every_primitive() {
         refused,
         missing.map(|f| format!("libm has no function {f}")).into()
     );
+}
+
+/// A loop that counts down to 0, and how often.
+fn countdown(trips: Dim) -> Graph {
+    let number = || Fact::new(DType::I64, [0i64; 0]);
+    let mut body = Graph::default();
+    let mut b = GraphBuilder::new(&mut body, Loc::UNKNOWN);
+    let [step, _, x, _] = [
+        number(),
+        Fact::new(DType::Bool, [0i64; 0]),
+        number(),
+        number(),
+    ]
+    .map(|fact| b.input(fact, Role::Data));
+    let x = b.with(Pw::Sub, &x, 1i64).unwrap();
+    let outputs = [
+        b.with(Pw::Gt, &x, 0i64).unwrap(),
+        x,
+        b.with(Pw::Add, &step, 1i64).unwrap(),
+    ];
+    outputs.into_iter().for_each(|v| body.add_output(v));
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let x = b.input(number(), Role::Data);
+    let holds = b.with(Pw::Gt, &x, 0i64).unwrap();
+    let none = b.with(Pw::Mul, &x, 0i64).unwrap();
+    let op = ops::Loop {
+        conditional: true,
+        ..ops::Loop::repeat(trips, body)
+    };
+    let outputs = b.emit(op.into(), &[holds, x, none]).unwrap();
+    outputs[1..].iter().for_each(|v| graph.add_output(*v));
+    graph
+}
+
+#[test]
+fn loops_end_where_their_condition_does() {
+    if !cc::is_there() {
+        return;
+    }
+    for trips in [Dim::Const(3), ops::Loop::UNBOUNDED] {
+        for start in -1..6 {
+            let x = Array::from_i64(DType::I64, &[], &[start]).unwrap();
+            let got = compiled(&countdown(trips.clone()), &[x]);
+            let steps = start.max(0).min(trips.as_const().unwrap());
+            let want = [start - steps, steps];
+            assert_eq!([&got[0], &got[1]].map(|a| a.ints().unwrap()[0]), want);
+        }
+    }
 }

@@ -27,6 +27,11 @@ impl Assembler<'_> {
         let Op::Control(op) = &node.op else {
             return Err(LowerError::new(node.source.node, "not a loop or branch"));
         };
+        let on_gpu = self.options.machine.gpu().is_some();
+        if matches!(&**op, IrOp::Loop(l) if l.conditional && on_gpu) {
+            let text = "a GPU needs to know the largest number of steps: give it `max_trips`";
+            return Err(LowerError::new(node.source.node, text));
+        }
         let keeps = match &**op {
             IrOp::Loop(l) => Keeps::Inputs((1 + l.carried + l.scanned) as u32),
             _ => Keeps::Nothing,
@@ -44,6 +49,7 @@ impl Assembler<'_> {
                 let own = plan::Loop {
                     trips: l.trips.clone(),
                     reverse: l.reverse,
+                    conditional: l.conditional,
                     first: first.to_vec(),
                     scanned: scanned.to_vec(),
                     alike: alike.to_vec(),

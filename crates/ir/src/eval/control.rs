@@ -41,6 +41,9 @@ pub(super) fn repeat(
     let mut carried: Vec<Array> = first.iter().map(|a| (*a).clone()).collect();
     let mut stacked: Vec<Vec<Array>> = vec![vec![]; op.body.outputs.len() - op.carried];
     for step in 0..trips {
+        if op.conditional && carried.first().and_then(Array::ints) == Some(&[0]) {
+            break;
+        }
         let step = if op.reverse { trips - 1 - step } else { step };
         let number = Array::from_i64(DType::I64, &[], &[step]);
         let mut inputs = vec![number.map_err(|e| wrong("loop", &e.to_string()))?];

@@ -102,6 +102,7 @@ impl Generator {
             carried: 1,
             scanned: 1,
             reverse: self.rng.chance(0.5),
+            conditional: false,
             body,
         };
         let last = self.emit(op, &[first, x, weight], meta)?;
@@ -118,24 +119,31 @@ impl Generator {
         Some(results)
     }
 
-    /// A loop that carries everything.
+    /// A loop that carries everything; some end early.
     fn carrying_loop(&mut self) -> Option<Value> {
         let x = self.any(|f, _| f.dtype.computes() && f.dtype != DType::Bool)?;
         let x = self.tame(x)?;
         let fact = self.fact(x);
         let total = self.full(0.0, fact.dtype, &fact.shape)?;
+        // The number of steps after which the condition is false.
+        let end = self.rng.chance(0.3).then(|| self.rng.range(0, 4));
         let body = self.body(|b| {
             let step = b.input(Fact::new(DType::I64, [0i64; 0]), Role::Data);
+            end.map(|_| b.input(Fact::new(DType::Bool, [0i64; 0]), Role::Data));
             let x = b.input(fact.clone(), Role::Data);
             let total = b.input(fact.clone(), Role::Data);
             let half = b
                 .scalar_like(if fact.dtype.is_float() { 0.5 } else { 3.0 }, &x)
                 .ok()?;
             let next = b.pointwise(Pw::Mul, &[x, half]).ok()?;
+            let holds = match end {
+                Some(end) => Some(b.with(Pw::Lt, &step, end - 1).ok()?),
+                None => None,
+            };
             let step = b.cast(&step, fact.dtype).ok()?;
             let shifted = b.pointwise(Pw::Add, &[next, step]).ok()?;
             let total = b.pointwise(Pw::Add, &[total, x]).ok()?;
-            Some(vec![shifted, total])
+            Some(holds.into_iter().chain([shifted, total]).collect())
         })?;
         let trips = match self.graph.symbols.is_empty() {
             false if self.rng.chance(0.5) => Dim::symbol(kiln_base::Sym(0)),
@@ -145,6 +153,16 @@ impl Generator {
             size: 8.0 * self.meta(x).size + 64.0,
             exact: !fact.dtype.is_float(),
         };
-        self.emit(ops::Loop::repeat(trips, body), &[x, total], meta)
+        let Some(end) = end else {
+            return self.emit(ops::Loop::repeat(trips, body), &[x, total], meta);
+        };
+        let begins = self.full(end > 0, DType::Bool, &[])?;
+        let op = ops::Loop {
+            conditional: true,
+            ..ops::Loop::repeat(trips, body)
+        };
+        let output = self.rng.below(3) as u32;
+        let all = self.emit(op, &[begins, x, total], meta)?;
+        Some(Value { output, ..all })
     }
 }

@@ -142,6 +142,7 @@ impl Generator {
             carried: 0,
             scanned: 1,
             reverse: self.rng.chance(0.5),
+            conditional: false,
             body,
         };
         let y = self.emit(op, &[x], WORKED)?;

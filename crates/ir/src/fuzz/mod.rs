@@ -88,6 +88,9 @@ pub fn features(graph: &Graph) -> BTreeSet<String> {
                 found.insert(format!("op:{}", op.name()));
             }
         }
+        if matches!(&node.op, Op::Loop(l) if l.conditional) {
+            found.insert("conditional".into());
+        }
         if let Op::Input(op) = &node.op {
             found.insert(format!("{:?}", op.role).to_lowercase());
         }

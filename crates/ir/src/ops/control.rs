@@ -1,8 +1,8 @@
 //! Ops that own graphs.
 
 use super::prelude::*;
-use crate::Graph;
-use kiln_base::MAX_DEPTH;
+use crate::{Graph, GraphBuilder, NodeId, Role, Value};
+use kiln_base::{Loc, MAX_DEPTH};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -71,6 +71,9 @@ impl OpDef for If {
 /// `trips`; each step gets its slice), then those that every step gets alike. The body takes the rank-0 i64 number of
 /// the step and these three groups. It gives the next carried values, then the *stacked* ones. The outputs are the
 /// carried values after the last step and the stacked values (first dim `trips`), where slice i is that of step i.
+///
+/// A *conditional* loop is PyTorch's and JAX's `while_loop`: the first carried value is a rank-0 bool, and a step runs
+/// only while it holds. Nothing is scanned or stacked.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct Loop {
     /// The number of steps.
@@ -81,11 +84,16 @@ pub struct Loop {
     pub scanned: usize,
     /// True if the step with the last number comes first.
     pub reverse: bool,
+    /// True if it ends where the first carried value is false, after `trips` steps at the latest.
+    pub conditional: bool,
     /// One step.
     pub body: Arc<Graph>,
 }
 
 impl Loop {
+    /// The number of steps of a conditional loop without a largest number: more than can be run.
+    pub const UNBOUNDED: Dim = Dim::Const(1 << 59);
+
     /// A loop in which every operand and every output is carried.
     pub fn repeat(trips: Dim, body: impl Into<Arc<Graph>>) -> Loop {
         let body = body.into();
@@ -94,8 +102,42 @@ impl Loop {
             carried: body.outputs.len(),
             scanned: 0,
             reverse: false,
+            conditional: false,
             body,
         }
+    }
+
+    /// The loop of a fixed number of steps with the results of a conditional one, whose steps do nothing once the
+    /// condition is false. `None` if there is no largest number of steps.
+    ///
+    /// # Errors
+    /// If the ops contradict each other, which inference has excluded.
+    pub fn masked(&self) -> Option<Result<Loop, OpError>> {
+        let bounded = self.trips != Loop::UNBOUNDED;
+        (self.conditional && bounded).then(|| {
+            let inputs = self.body.inputs();
+            let mut graph = Graph::default();
+            graph.symbols.clone_from(&self.body.symbols);
+            let mut idle = graph.clone();
+            let add = |graph: &mut Graph, id: &NodeId| {
+                let fact = self.body.node(*id).fact().clone();
+                GraphBuilder::new(graph, Loc::UNKNOWN).input(fact, Role::Data)
+            };
+            let given: Vec<Value> = inputs.iter().map(|id| add(&mut graph, id)).collect();
+            let kept: Vec<Value> = inputs.iter().map(|id| add(&mut idle, id)).collect();
+            (kept[1..=self.carried].iter()).for_each(|v| idle.add_output(*v));
+            let branches = [self.body.clone(), Arc::new(idle)];
+            let mut operands = vec![given[1]];
+            operands.extend(given);
+            let step = GraphBuilder::new(&mut graph, Loc::UNKNOWN)
+                .emit(If { branches }.into(), &operands)?;
+            step.into_iter().for_each(|v| graph.add_output(v));
+            Ok(Loop {
+                conditional: false,
+                body: Arc::new(graph),
+                ..self.clone()
+            })
+        })
     }
 }
 
@@ -120,6 +162,14 @@ impl OpDef for Loop {
             "{carried} carried and {scanned} scanned values, but {} operands and {} outputs",
             inputs.len(),
             self.body.outputs.len()
+        );
+        ensure!(
+            !self.conditional
+                || inputs[..carried]
+                    .first()
+                    .is_some_and(|c| c.dtype == DType::Bool && c.rank() == 0)
+                    && (scanned, self.body.outputs.len()) == (0, carried),
+            "a conditional loop carries bool[] first, and neither scans nor stacks"
         );
         let mut given = vec![Fact::new(DType::I64, [0i64; 0])];
         for (i, f) in inputs.iter().enumerate() {
@@ -183,8 +233,8 @@ impl PartialEq for If {
 impl PartialEq for Loop {
     fn eq(&self, other: &Loop) -> bool {
         self.trips == other.trips
-            && (self.carried, self.scanned, self.reverse)
-                == (other.carried, other.scanned, other.reverse)
+            && (self.carried, self.scanned) == (other.carried, other.scanned)
+            && (self.reverse, self.conditional) == (other.reverse, other.conditional)
             && Graph::same_program(&self.body, &other.body)
     }
 }
@@ -197,7 +247,8 @@ impl Hash for If {
 
 impl Hash for Loop {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.trips, self.carried, self.scanned, self.reverse).hash(state);
+        (&self.trips, self.carried, self.scanned).hash(state);
+        (self.reverse, self.conditional).hash(state);
         self.body.hash(state);
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Loop {
     pub(super) scanned: usize,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(super) reverse: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) conditional: bool,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -86,6 +88,7 @@ pub(super) fn print(op: &Op) -> Result<String, ron::Error> {
             carried: (op.carried != op.body.outputs.len()).then_some(op.carried),
             scanned: op.scanned,
             reverse: op.reverse,
+            conditional: op.conditional,
         })?,
         op => write(op)?,
     };

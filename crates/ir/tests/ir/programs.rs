@@ -108,6 +108,7 @@ fn random_programs_cover_everything() {
         ("empty", 0.05),
         ("quotient", 0.01),
         ("dead", 0.2),
+        ("conditional", 0.01),
     ] {
         wanted.push((feature.into(), least));
     }

@@ -4,10 +4,14 @@
 //! Decomposition may yield work on values without elements, so it is removed here as well: no other pass runs after
 //! this.
 //!
+//! A GPU gets the launches of all steps of a loop at once. So a conditional loop becomes one of its largest number of
+//! steps there, which do nothing after its end.
+//!
 //! Runs last, when no pattern needs a composite whole any more. Exact in the sense that a composite *means* its
 //! decomposition; engines may still contract or reorder the primitives.
 
 use super::emptiness::Empty;
+use super::loop_values::replaced;
 use crate::{Options, Pass, Patch, Rule, Run, View, optimize_with};
 use kiln_base::Machine;
 use kiln_ir::{DType, Graph, NodeId, Op};
@@ -17,7 +21,7 @@ const PASS: Pass = Pass {
     name: "decompose",
     about: "writes composites in terms of primitives",
     exact: false,
-    run: Run::Rules(&[&Empty, &Decompose]),
+    run: Run::Rules(&[&Empty, &Decompose, &Masked]),
 };
 
 /// Decomposes the composites of a graph and of its bodies, except those for which the machine has a kernel.
@@ -55,6 +59,22 @@ impl Rule for Decompose {
         let mut patch = view.patch(id);
         let value = node.op.decompose(&mut patch, &node.inputs)?.ok()?;
         (value != id.value()).then(|| patch.replacing(id.value(), value))
+    }
+}
+
+struct Masked;
+
+impl Rule for Masked {
+    fn name(&self) -> &'static str {
+        "masked_loop"
+    }
+
+    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
+        let node = view.node(id);
+        let Op::Loop(op) = &node.op else { return None };
+        let masked = op.masked().filter(|_| view.is_for_gpu())?.ok()?;
+        let outputs: Vec<usize> = (0..op.carried).collect();
+        replaced(view, id, masked.into(), &node.inputs, &outputs)
     }
 }
 

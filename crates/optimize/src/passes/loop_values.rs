@@ -104,6 +104,9 @@ fn twins(op: &ops::Loop, read: &[bool]) -> Vec<(usize, usize)> {
 fn smaller(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<usize>)> {
     let body = &op.body;
     let mut live = read.to_vec();
+    if op.conditional {
+        live[0] = true;
+    }
     let reached = loop {
         let reached = reached(body, &live);
         let mut grown = live.clone();
@@ -135,6 +138,7 @@ fn smaller(op: &ops::Loop, read: &[bool]) -> Option<(Vec<usize>, ops::Loop, Vec<
         carried: count(0, op.carried),
         scanned: count(op.carried, op.carried + op.scanned),
         reverse: op.reverse,
+        conditional: op.conditional,
         body: Arc::new(part(body, 1, &reached, &operands, &outputs)),
     };
     Some((outputs, smaller, operands))

@@ -1,7 +1,7 @@
 //! Kernels that run programs.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads, contradiction};
-use crate::{Plan, depth};
+use crate::{Input, Plan, depth};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,8 @@ pub struct Loop {
     pub trips: Dim,
     /// True if the last step comes first.
     pub reverse: bool,
+    /// True if a step runs only while the first carried value, a bool, holds; nothing is scanned or stacked.
+    pub conditional: bool,
     /// The arguments of the first carried values.
     pub first: Vec<u16>,
     /// The arguments that are read slice by slice.
@@ -93,6 +95,14 @@ impl Described for Loop {
                 "a loop whose carried values or number differ"
             ));
         }
+        let mut carried = self.body.inputs[1..].iter().take(self.first.len());
+        let stacks = !self.scanned.is_empty() || !self.stacked.is_empty();
+        let holds = |c: &Input| c.dtype == DType::Bool && c.shape.is_empty();
+        if self.conditional && (stacks || !carried.next().is_some_and(holds)) {
+            return Err(contradiction!(
+                "a conditional loop that does not carry a bool first, or scans or stacks"
+            ));
+        }
         let mut draft = Draft::new(self.name());
         let inputs = [&self.first[..], &self.scanned, &self.alike].concat();
         let outputs = [&self.last[..], &self.stacked].concat();
@@ -104,6 +114,7 @@ impl Described for Loop {
         let Loop {
             trips,
             reverse: _,
+            conditional: _,
             first: _,
             scanned: _,
             alike: _,

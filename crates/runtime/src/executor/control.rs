@@ -189,6 +189,7 @@ pub(super) struct Places {
 pub(crate) struct Loop {
     pub(super) trips: i64,
     reverse: bool,
+    conditional: bool,
     first: Vec<usize>,
     scanned: Vec<usize>,
     alike: Vec<usize>,
@@ -236,6 +237,9 @@ impl Loop {
         if linker.gpu().is_some() && trips > GPU_TRIPS {
             return Err(damaged!("a loop of {trips} steps on a GPU"));
         }
+        if linker.gpu().is_some() && p.conditional {
+            return Err(damaged!("a conditional loop on a GPU"));
+        }
         let (carried, scanned) = (p.first.len(), p.scanned.len());
         let alike = 1 + carried + scanned;
         let body = Body::new(&p.body, values, linker, Owner::Loop { alike })?;
@@ -271,6 +275,7 @@ impl Loop {
             copies,
             trips,
             reverse: p.reverse,
+            conditional: p.conditional,
             first: positions(&p.first),
             scanned: positions(&p.scanned),
             alike: positions(&p.alike),
@@ -302,7 +307,7 @@ impl Loop {
 
     /// Calls `step` for each step with its number and memory, up to the first that returns a value. The number lies
     /// at the start of the scratch memory. The carried values alternate between two buffers so that the last step
-    /// writes the result.
+    /// writes the result. Where a condition ends the loop before, they are copied there.
     pub(super) fn steps<T>(
         &self,
         args: &[*mut u8],
@@ -330,6 +335,14 @@ impl Loop {
                 0 => args[self.first[j]],
                 _ => of_step(j, i - 1),
             }));
+            // SAFETY: the first carried value of a conditional loop is one bool byte, on the host.
+            if self.conditional && unsafe { inputs[1].read() } == 0 {
+                for ((from, to), bytes) in inputs[1..].iter().zip(&self.last).zip(bytes) {
+                    // SAFETY: both have this size. They are one buffer, or two.
+                    unsafe { std::ptr::copy(*from, args[*to], *bytes) };
+                }
+                return Ok(None);
+            }
             let slices = self.scanned.iter().zip(&bytes[carried..]);
             inputs.extend(slices.map(|(a, b)| args[*a].wrapping_add(number as usize * b)));
             inputs.extend(self.alike.iter().map(|a| args[*a]));

@@ -60,6 +60,7 @@ pub fn repeated(body: &Plan) -> Plan {
         Kernel::Loop(Loop {
             trips: Dim::Const(2),
             reverse: false,
+            conditional: false,
             first: vec![],
             scanned: vec![],
             alike: vec![0],

@@ -201,6 +201,7 @@ fn repeated(engine: &Engine, n: i64, trips: i64) -> Plan {
     let kernel = Kernel::Loop(Loop {
         trips: trips.into(),
         reverse: false,
+        conditional: false,
         first: vec![0],
         scanned: vec![1],
         alike: vec![2],

@@ -62,6 +62,7 @@ fn carrying(mut body: Plan, n: i64, trips: i64, calls: usize) -> Plan {
     let kernel = Kernel::Loop(Loop {
         trips: trips.into(),
         reverse: false,
+        conditional: false,
         first: vec![0],
         scanned: vec![],
         alike: vec![],

@@ -8,7 +8,8 @@ use kiln_tensor::{
     explain, grad, grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
     hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp, no_grad, profiler, randn,
     realize_all, realize_first, scan, scan_with, set_default_device, set_detect_anomaly,
-    set_grad_enabled, set_threads, threads, vjp, watch_gradients, with_device, with_error_note,
+    set_grad_enabled, set_threads, threads, vjp, watch_gradients, while_loop, with_device,
+    with_error_note,
 };
 
 rows! {
@@ -57,6 +58,7 @@ rows! {
     "torch.utils.checkpoint.checkpoint" = { checkpoint(|x| x.exp(), x) } "several inputs in a tuple";
     "torch.cond" = { cond(loss, || x * 2.0, || x.exp()) } "the branches capture their operands";
     "torch._higher_order_ops.scan" = { scan(y, x, |s, x| (&s + &x, s)) } "the last state, and the results stacked; one compiled loop";
+    "torch.while_loop" = { while_loop(x, |x| x.sum(()).gt(1.0), |x| x * 0.5) } "one compiled loop; `while_loop_with` bounds its steps, which gradients and GPUs need";
     "torch._higher_order_ops.scan(reverse=)" = { scan_with(y, x, Scan::new().reverse(true), |s, x| (&s + &x, s)) };
     "torch.no_grad" = { no_grad(|| x * 2.0) };
     "torch.enable_grad" = { enable_grad(|| x * 2.0) };

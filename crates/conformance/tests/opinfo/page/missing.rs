@@ -75,8 +75,4 @@ pub(super) const MISSING: &[Missing] = &[
         torch: &["torch.optim.lr_scheduler.ChainedScheduler"],
         why: "`Scheduler::chained` does it",
     },
-    Missing {
-        torch: &["torch.while_loop"],
-        why: "a recorded loop has a number of steps; see `scan`",
-    },
 ];

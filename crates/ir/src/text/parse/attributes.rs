@@ -90,6 +90,7 @@ pub(super) fn op(
                 carried: from.carried.unwrap_or(body.outputs.len()),
                 scanned: from.scanned,
                 reverse: from.reverse,
+                conditional: from.conditional,
                 body: Arc::new(body),
             }
             .into()
