@@ -47,6 +47,7 @@
 //! | `torchvision.transforms`, `datasets`, `utils`, `PIL.Image` | `vision::transforms`, …, `vision::Image`, with the feature `vision` |
 //! | `onnx.load`, `onnxruntime.InferenceSession` | `onnx::load`, `onnx::Model`, with the feature `onnx` |
 //! | `torch.utils.tensorboard.SummaryWriter` | `tensorboard::SummaryWriter`, with the feature `tensorboard` |
+//! | `torch.onnx.export(model, args, f)` | `onnx::export(&compiled, f, onnx::Export::new())`, with the feature `onnx` |
 //! | `np.load` of an archive, `pd.read_csv` | `formats::read_npz`, with the feature `npz`; `formats::CsvTable`, with the feature `csv` |
 //!
 //! **In place.** A tensor never changes: what other names hold of it stays. So the in-place names exist

@@ -67,6 +67,15 @@ enum Factor {
     Quotient(Arc<Quotient>),
 }
 
+/// A factor of a term of a dim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DimFactor {
+    /// A symbol.
+    Symbol(Sym),
+    /// A quotient, rounded down. The dividend is never negative.
+    Quotient(Dim, i64),
+}
+
 /// A symbolic division that has no exact result.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0} is not known to be a multiple of {1}")]
@@ -167,6 +176,18 @@ impl Dim {
                 Factor::Quotient(q) => q.of.each_symbol(f),
             }
         }
+    }
+
+    /// Returns the terms whose sum the dim is: each is a coefficient and the factors beside it.
+    pub fn sum_of(&self) -> Vec<(i64, Vec<DimFactor>)> {
+        let factor = |f: Factor| match f {
+            Factor::Symbol(s) => DimFactor::Symbol(s),
+            Factor::Quotient(q) => DimFactor::Quotient(q.of.clone(), q.by),
+        };
+        let terms = self.monomials().into_iter();
+        terms
+            .map(|m| (m.coefficient, m.factors.into_iter().map(factor).collect()))
+            .collect()
     }
 
     /// Returns the largest symbol index used, if any.

@@ -21,7 +21,7 @@ pub mod special;
 mod threads;
 
 pub use dim::{
-    Dim, MAX_PARTS, NotADim, NotDivisible, Sym, SymbolValues, addressable, ceil,
+    Dim, DimFactor, MAX_PARTS, NotADim, NotDivisible, Sym, SymbolValues, addressable, ceil,
     contiguous_strides, numel,
 };
 pub use dtype::{Compute, DType, Float, Kind};

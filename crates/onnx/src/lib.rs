@@ -2,10 +2,12 @@
 //!
 //! [`load`] reads a model. [`Model::run`] compiles it for the shapes of its inputs and runs it; [`Model::compile`]
 //! compiles it for any; [`Model::record`] records it, for training or within another program. Operators are recorded as
-//! Kiln's own operations, of which `ops` has a file for each kind. Nothing else in Kiln knows of ONNX.
+//! Kiln's own operations, of which `ops` has a file for each kind. [`export()`] writes a compiled function as a model.
+//! Nothing else in Kiln knows of ONNX.
 
 mod call;
 mod check;
+mod export;
 mod fault;
 mod files;
 mod known;
@@ -19,6 +21,7 @@ mod record;
 mod tensor;
 mod value;
 
+pub use export::{Export, export};
 pub use files::{read_value, write_value};
 pub use loaded::{Kind, Port};
 pub use model::{Data, Model, Outputs, load};

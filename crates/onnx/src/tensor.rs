@@ -29,6 +29,10 @@ pub(crate) fn dtype(number: i64) -> Result<DType> {
         Some(DataType::Uint32) => DType::U32,
         Some(DataType::Uint64) => DType::U64,
         Some(DataType::Bfloat16) => DType::BF16,
+        Some(DataType::Float8e4m3fn) => DType::F8E4M3,
+        Some(DataType::Float8e5m2) => DType::F8E5M2,
+        Some(DataType::Float8e4m3fnuz) => DType::F8E4M3FNUZ,
+        Some(DataType::Float8e5m2fnuz) => DType::F8E5M2FNUZ,
         _ => {
             return Err(unsupported(format!(
                 "{name} ({number}) is no dtype of Kiln's"

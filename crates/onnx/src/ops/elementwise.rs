@@ -174,12 +174,26 @@ pub(super) fn find(op: &str) -> Option<Record> {
 
         "Cast" => |c| {
             let to = tensor::dtype(c.int("to", 0)?)?;
-            one(c.tensor(0)?.to_dtype(to))
+            one(cast(c, to)?)
         },
-        "CastLike" => |c| one(c.tensor(0)?.to_dtype(c.tensor(1)?.dtype())),
+        "CastLike" => |c| one(cast(c, c.tensor(1)?.dtype())?),
         "Where" => |c| one(c.tensor(1)?.where_cond(c.tensor(0)?, c.tensor(2)?)),
         _ => return None,
     })
+}
+
+/// Casts the input. Floats of 8 bits saturate, unless an attribute says otherwise.
+fn cast(c: &Call, to: DType) -> Result<Tensor> {
+    let x = c.tensor(0)?;
+    let most = to
+        .float()
+        .filter(|_| to.size() == 1 && x.dtype().is_float());
+    match most.filter(|_| x.dtype().size() > 1) {
+        Some(float) if c.flag("saturate", true)? => {
+            Ok(x.clamp(-float.largest, float.largest).to_dtype(to))
+        }
+        _ => Ok(x.to_dtype(to)),
+    }
 }
 
 /// A binary operator. Before version 7, B is broadcast where attributes say so.

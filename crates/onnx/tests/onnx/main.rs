@@ -1,6 +1,11 @@
-//! Models of ONNX: the standard's tests, models that others exported, damaged files.
+//! Models of ONNX: the standard's tests, models that others exported, models that Kiln
+//! exports, damaged files.
 
 mod damage;
 mod exported;
+mod exports;
+mod networks;
+mod peers;
+mod random;
 mod results;
 mod standard;

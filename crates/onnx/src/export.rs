@@ -1,0 +1,233 @@
+//! Export of compiled functions.
+//!
+//! The recorded graph is exported, before any rewrite. [`Writer`] is a recorder of ops ([`kiln_ir::Builder`]) that
+//! writes nodes of ONNX: an op that ONNX lacks is written as those of its decomposition, and a pointwise row as the
+//! primitives of its expression. Files of `export` hold the ops of a kind.
+
+mod attributes;
+mod contraction;
+mod control;
+mod file;
+mod index;
+mod norm;
+mod pointwise;
+mod reduce;
+mod refusals;
+mod shape;
+mod sizes;
+mod write;
+mod writer;
+
+use crate::fault::{invalid, unsupported};
+use crate::proto::{GraphProto, ModelProto, OperatorSetIdProto};
+use file::Weight;
+use kiln_tensor::{Compiled, Error, ErrorKind, Result};
+use std::path::Path;
+use writer::{Value, Writer};
+
+/// The versions of ONNX's operators that can be written, and the version of the format that came with each.
+const OPSETS: [(i64, i64); 8] = [
+    (17, 8),
+    (18, 8),
+    (19, 9),
+    (20, 9),
+    (21, 10),
+    (22, 10),
+    (23, 11),
+    (24, 12),
+];
+
+/// Options of [`export`].
+#[derive(Clone, Debug)]
+pub struct Export {
+    opset: i64,
+    inputs: Option<Vec<String>>,
+    outputs: Option<Vec<String>>,
+    external_data: bool,
+}
+
+impl Default for Export {
+    fn default() -> Export {
+        Export::new()
+    }
+}
+
+impl Export {
+    /// The defaults: version 21, names from arguments and results, weights in the file where they fit.
+    pub fn new() -> Export {
+        Export {
+            opset: 21,
+            inputs: None,
+            outputs: None,
+            external_data: false,
+        }
+    }
+
+    /// Sets the version of ONNX's operators, from 17 to 24.
+    pub fn opset(mut self, version: i64) -> Export {
+        self.opset = version;
+        self
+    }
+
+    /// Names all inputs, in the order of the arguments.
+    pub fn inputs<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Export {
+        self.inputs = Some(names.into_iter().map(String::from).collect());
+        self
+    }
+
+    /// Names all outputs, in the order of the results.
+    pub fn outputs<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Export {
+        self.outputs = Some(names.into_iter().map(String::from).collect());
+        self
+    }
+
+    /// Puts weights into a second file beside the model, named as the model with `.data` behind. A model whose weights
+    /// don't fit into 2 GB always has one.
+    pub fn external_data(mut self, external_data: bool) -> Export {
+        self.external_data = external_data;
+        self
+    }
+}
+
+/// Writes a compiled function as an ONNX model, replacing an older file.
+///
+/// Sizes that are symbols of its specs are symbolic in the model, under their names. [`Var`](kiln_tensor::Var)s that
+/// the function reads, and tensors that it captured, become initialisers with their values at the time of writing;
+/// a `Var` that has a name has the same name there ([`Var::name`](kiln_tensor::Var::name)). An input or output is named by its position in arguments or results, such as `input.0`, `output.1` or `rows`; a single
+/// one is `input` or `output`.
+///
+/// # Errors
+/// If the function has operations that ONNX lacks, with all of them and their lines; if it assigns a `Var` or draws
+/// random numbers; or if a file can't be written: an older one then stays.
+///
+/// ```
+/// use kiln_onnx::{Export, export, load};
+/// use kiln_tensor::{DType, Spec, Tensor, Var, compile};
+///
+/// let weight = Var::new(Tensor::ones([3, 2], DType::F32))?;
+/// let layer = compile(Spec::new(DType::F32, ("batch", 3)), |x| x.matmul(&weight).relu())?;
+/// let path = std::env::temp_dir().join("layer.onnx");
+/// export(&layer, &path, Export::new().inputs(["x"]).outputs(["y"]))?;
+///
+/// let out = load(&path)?.run([("x", Tensor::ones([5, 3], DType::F32))])?;
+/// assert_eq!(out.get("y")?.to_vec::<f32>()?, [3.0; 10]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn export<I, O>(
+    function: &Compiled<I, O>,
+    path: impl AsRef<Path>,
+    options: Export,
+) -> Result<()> {
+    let Some((opset, format)) = OPSETS
+        .into_iter()
+        .find(|(opset, _)| *opset == options.opset)
+    else {
+        return Err(unsupported(format!(
+            "models are exported with opset 17 to 24, not {}",
+            options.opset
+        )));
+    };
+    let signature = function.signature();
+    if let Some(state) = signature.states.iter().find(|s| s.output.is_some()) {
+        return Err(unsupported(format!(
+            "the function assigns `{}`, and a model of ONNX keeps no state; export a function that assigns \
+             nothing, such as one of a model in eval mode",
+            state.name
+        )));
+    }
+    let arguments = signature.arguments.iter().map(|a| &a.name[..]);
+    let inputs = names("inputs", options.inputs, arguments, "input")?;
+    let results = signature.results.iter().map(|r| &r.name[..]);
+    let outputs = names("outputs", options.outputs, results, "output")?;
+    let mut all: Vec<&String> = inputs.iter().chain(&outputs).collect();
+    all.sort_unstable();
+    if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(invalid(format!(
+            "two inputs or outputs are named `{}`",
+            pair[0]
+        )));
+    }
+
+    let graph = function.recorded().compact();
+    let mut writer = Writer::new(opset, &graph.symbols, &all, write::op);
+    let mut operands: Vec<Option<Value>> = vec![None; graph.inputs().len()];
+    let facts = graph.inputs().into_iter().map(|id| graph.node(id).fact());
+    let facts: Vec<_> = facts.cloned().collect();
+    for (argument, name) in signature.arguments.iter().zip(&inputs) {
+        let at = argument.at as usize;
+        operands[at] = Some(writer.input(name, facts[at].clone()));
+    }
+    let mut weights = Vec::new();
+    let captured = signature.captured.iter().zip(function.captured());
+    let captured = captured.map(|(named, t)| (named.at, None, &named.name, t));
+    let states = signature.states.iter().zip(function.states());
+    let states = states.filter_map(|(state, var)| {
+        Some((state.input?, var.name(), &state.name, var.get().detach()))
+    });
+    for (at, path, number, tensor) in captured.chain(states) {
+        let name = path.as_deref().unwrap_or(number);
+        let value = writer.weight(name, path.is_some(), facts[at as usize].clone());
+        weights.push(Weight::new(&value, tensor));
+        operands[at as usize] = Some(value);
+    }
+    let values = writer.graph(&graph, &operands);
+    let found = writer.finish(values, &outputs).map_err(|failures| {
+        let count = match failures.len() {
+            1 => "1 operation".to_string(),
+            n => format!("{n} operations"),
+        };
+        let list = failures.join("\n  ");
+        unsupported(format!(
+            "{count} can't be exported with opset {opset}:\n  {list}"
+        ))
+    })?;
+    let model = ModelProto {
+        ir_version: Some(format),
+        opset_import: vec![OperatorSetIdProto {
+            domain: Some(String::new()),
+            version: Some(opset),
+        }],
+        producer_name: Some("kiln".into()),
+        producer_version: Some(env!("CARGO_PKG_VERSION").into()),
+        graph: Some(GraphProto {
+            name: Some("main".into()),
+            ..found
+        }),
+        ..ModelProto::default()
+    };
+    file::save(model, weights, path.as_ref(), options.external_data).map_err(|e| match e {
+        file::Failure::Value(e) => e,
+        file::Failure::Io(e) => {
+            let message = format!("{}: {e}", path.as_ref().display());
+            Error::at_caller(ErrorKind::Io, "onnx", message)
+        }
+    })
+}
+
+/// The names of inputs or outputs: those that were chosen, else paths.
+fn names<'p>(
+    what: &str,
+    chosen: Option<Vec<String>>,
+    paths: impl ExactSizeIterator<Item = &'p str>,
+    single: &str,
+) -> Result<Vec<String>> {
+    let count = paths.len();
+    match chosen {
+        Some(names) if names.len() != count => Err(invalid(format!(
+            "the function has {count} {what}, and {} are named",
+            names.len()
+        ))),
+        Some(names) if names.iter().any(String::is_empty) => {
+            Err(invalid(format!("one of the {what} has an empty name")))
+        }
+        Some(names) => Ok(names),
+        None => Ok(paths
+            .map(|path| match path.chars().next() {
+                None => single.to_string(),
+                Some(c) if c.is_ascii_digit() => format!("{single}.{path}"),
+                Some(_) => path.to_string(),
+            })
+            .collect()),
+    }
+}

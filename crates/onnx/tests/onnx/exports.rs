@@ -1,0 +1,221 @@
+//! Functions that Kiln exports.
+
+use crate::peers::Cases;
+use kiln_nn::*;
+use kiln_onnx::{Export, Port, export, load};
+use kiln_tensor::{DType, Scan, Spec, Tensor, Var, compile, cond, scan_with};
+
+type Checked = std::result::Result<(), Box<dyn std::error::Error>>;
+
+fn rows(last: i64) -> Spec {
+    Spec::new(DType::F32, ("batch", last))
+}
+
+fn randn(shape: &[i64]) -> Tensor {
+    Tensor::randn(shape, DType::F32).realize().unwrap().clone()
+}
+
+/// A perceptron, a network of convolutions with batch norms, recurrent layers as loops, and a transformer's block, with
+/// every version.
+#[test]
+fn layers_of_each_kind() -> Checked {
+    let cases = Cases::new("layers", [1e-4, 1e-5]);
+    let mlp = sequential![
+        Linear::new(5, 16),
+        GELU::new(),
+        LayerNorm::new(16),
+        Linear::new(16, 16),
+        SiLU::new(),
+        Linear::new(16, 3)
+    ]?;
+    let cnn = sequential![
+        Conv2d::new(3, 8, 3),
+        BatchNorm2d::new(8),
+        ReLU::new(),
+        MaxPool2d::new(2),
+        GroupNorm::new(2, 8),
+        AvgPool2d::new(2),
+        Flatten::new(),
+        Linear::new(8 * 3 * 3, 4)
+    ]?;
+    let (lstm, gru) = (LSTM::new(4, 6)?, GRU::new(4, 6)?);
+    let encoder = TransformerEncoderLayer::new(16, 4)?;
+    for module in [&mlp as &dyn Module, &cnn, &lstm, &gru, &encoder] {
+        module.eval();
+        module.named_parameters();
+    }
+    for opset in 17..=24 {
+        let how = || Export::new().opset(opset);
+        let f = compile(rows(5), |x| mlp.call(&x).softmax(1))?;
+        cases.add(
+            &format!("mlp-{opset}"),
+            &f,
+            &[&[randn(&[1, 5])], &[randn(&[4, 5])]],
+            how(),
+        )?;
+        let images = Spec::new(DType::F32, ("batch", 3, 16, 16));
+        let f = compile(images, |x| cnn.call(&x))?;
+        cases.add(
+            &format!("cnn-{opset}"),
+            &f,
+            &[&[randn(&[1, 3, 16, 16])], &[randn(&[3, 3, 16, 16])]],
+            how(),
+        )?;
+        let sequence = || Spec::new(DType::F32, ("length", "batch", 4));
+        let sets: [&[Tensor]; 2] = [&[randn(&[5, 3, 4])], &[randn(&[2, 2, 4])]];
+        let f = compile(sequence(), |x| lstm.call(&x))?;
+        cases.add(&format!("lstm-{opset}"), &f, &sets, how())?;
+        let f = compile(sequence(), |x| gru.call(&x).0)?;
+        cases.add(&format!("gru-{opset}"), &f, &sets, how())?;
+        let f = compile(Spec::new(DType::F32, ("length", "batch", 16)), |x| {
+            encoder.call(&x)
+        })?;
+        cases.add(
+            &format!("encoder-{opset}"),
+            &f,
+            &[&[randn(&[5, 2, 16])], &[randn(&[3, 4, 16])]],
+            how(),
+        )?;
+    }
+    cases.beside_onnxruntime();
+    Ok(())
+}
+
+/// Names, sizes, weights in a second file, and an older file that stays where an export fails.
+#[test]
+fn names_and_files() -> Checked {
+    let cases = Cases::new("names", [1e-5, 1e-6]);
+    let layer = Linear::new(40, 20)?;
+    layer.named_parameters();
+    let scale = Tensor::full([20], 2.0, DType::F32).realize()?.clone();
+    let f = compile([rows(40), rows(40)], |[x, y]| (layer.call(x) * &scale, y))?;
+    let sets: [&[Tensor]; 1] = [&[randn(&[3, 40]), randn(&[3, 40])]];
+    let path = cases.add("defaults", &f, &sets, Export::new())?;
+    let model = load(&path)?;
+    let text = |ports: &[Port]| {
+        ports
+            .iter()
+            .map(|p| format!("{}: {p}", p.name))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        text(model.inputs()),
+        ["input.0: f32[batch, 40]", "input.1: f32[batch, 40]"]
+    );
+    assert_eq!(
+        text(model.outputs()),
+        ["output.0: f32[batch, 20]", "output.1: f32[batch, 40]"]
+    );
+    let bytes = std::fs::read(&path)?;
+    for name in ["weight", "bias", "captured.0"] {
+        assert!(
+            bytes.windows(name.len()).any(|w| w == name.as_bytes()),
+            "{name}"
+        );
+    }
+
+    let how = || {
+        Export::new()
+            .external_data(true)
+            .inputs(["x", "y"])
+            .outputs(["scaled", "same"])
+    };
+    let path = cases.add("external", &f, &sets, how())?;
+    assert_eq!(load(&path)?.inputs()[1].name, "y");
+    assert!(std::fs::metadata(path.with_extension("onnx.data"))?.len() >= 4 * 800);
+    assert!(std::fs::metadata(&path)?.len() < 1500);
+
+    for (how, wanted) in [
+        (Export::new().opset(16), "opset 17 to 24, not 16"),
+        (
+            Export::new().inputs(["x"]),
+            "the function has 2 inputs, and 1 are named",
+        ),
+        (
+            Export::new().inputs(["x", "x"]),
+            "two inputs or outputs are named `x`",
+        ),
+    ] {
+        let e = export(&f, &path, how).unwrap_err();
+        assert!(e.message().contains(wanted), "{e}");
+    }
+    assert_eq!(load(&path)?.inputs()[1].name, "y");
+    cases.beside_onnxruntime();
+    Ok(())
+}
+
+/// Branches, and loops that go backwards, count, and read values of the graph around them.
+#[test]
+fn branches_and_loops() -> Checked {
+    let cases = Cases::new("control", [1e-5, 1e-6]);
+    let f = compile(rows(3), |x| {
+        let far = &x * 3.0;
+        cond(x.sum(()).gt(0.0), || &far + 1.0, || x.exp())
+    })?;
+    let ones = Tensor::ones([2, 3], DType::F32);
+    cases.add("branch", &f, &[&[-&ones], &[ones]], Export::new())?;
+    for reverse in [false, true] {
+        let f = compile(rows(3), |x| {
+            let step = x.mean(0);
+            let how = Scan::new().reverse(reverse);
+            scan_with(x.sum(0), &x, how, |total: Tensor, row: Tensor| {
+                let next = (total * 0.5 + &row).tanh();
+                (next.clone(), next + &step)
+            })
+        })?;
+        cases.add(
+            &format!("loop-{reverse}"),
+            &f,
+            &[&[randn(&[5, 3])], &[randn(&[1, 3])]],
+            Export::new(),
+        )?;
+    }
+    cases.beside_onnxruntime();
+    Ok(())
+}
+
+/// An error lists all operations that ONNX lacks, with their lines. Functions with a state are refused.
+#[test]
+fn what_onnx_lacks() -> Checked {
+    let path = std::env::temp_dir().join("kiln-onnx-lacking.onnx");
+    let f = compile(rows(3), |x| {
+        x.lgamma()
+            + x.to_dtype(DType::I32)
+                .bitwise_left_shift(1)
+                .to_dtype(DType::F32)
+    })?;
+    let e = export(&f, &path, Export::new()).unwrap_err();
+    let text = e.message();
+    assert!(
+        text.starts_with("2 operations can't be exported with opset 21:\n"),
+        "{text}"
+    );
+    for wanted in [
+        "lgamma: ONNX has no counterpart of lgamma, at",
+        "shl: ONNX has no counterpart of shl, at",
+        "exports.rs:",
+    ] {
+        assert!(text.contains(wanted), "{text}");
+    }
+    let f = compile(rows(3), |x| &x + &x.rand_like())?;
+    assert!(
+        export(&f, &path, Export::new())
+            .unwrap_err()
+            .message()
+            .contains("random numbers")
+    );
+    let total = Var::new(Tensor::zeros(3, DType::F32))?;
+    total.set_name("total");
+    let f = compile(rows(3), |x| total.add_(x.sum(0)))?;
+    assert!(
+        export(&f, &path, Export::new())
+            .unwrap_err()
+            .message()
+            .contains("assigns `total`")
+    );
+    let f = compile(Spec::new(DType::I32, 3), |x| x.bitwise_and(6))?;
+    let e = export(&f, &path, Export::new().opset(17)).unwrap_err();
+    assert!(e.message().contains("bitwise logic needs opset 18"), "{e}");
+    assert!(!path.exists());
+    Ok(())
+}
