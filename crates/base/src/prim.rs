@@ -43,7 +43,8 @@ named_enum! {
 }
 
 named_enum! {
-    /// Two operands of one type; comparisons give a mask. `Max` and `Min` propagate NaN. On integers
+    /// Two operands of one type; comparisons give a mask. `Max` and `Min` propagate NaN, and
+    /// return the first of equal operands. On integers
     /// `Div` truncates, `FloorDiv` floors, `Rem` takes the dividend's sign and `FloorMod` the
     /// divisor's; a divisor of 0 is a data error, and `MIN / -1` wraps. `Gcd` and `Lcm` are not negative
     /// but where they wrap, and mean nothing on floats. `Zeta` is Hurwitz' function. Masks have `And`, `Or`,
@@ -230,10 +231,9 @@ impl Binary {
             Binary::Hypot => a.hypot(b),
             Binary::Zeta => special::zeta(a, b),
             Binary::Gcd | Binary::Lcm => f64::NAN,
-            Binary::Max if a.is_nan() || b.is_nan() => f64::NAN,
-            Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
-            Binary::Max => a.max(b),
-            Binary::Min => a.min(b),
+            Binary::Max if b > a || b.is_nan() => b,
+            Binary::Min if b < a || b.is_nan() => b,
+            Binary::Max | Binary::Min => a,
             Binary::And => bit(a != 0.0 && b != 0.0),
             Binary::Or => bit(a != 0.0 || b != 0.0),
             Binary::Xor => bit((a != 0.0) != (b != 0.0)),

@@ -60,15 +60,15 @@ pub trait Elem: Copy + PartialOrd + 'static {
     /// Returns a number as a value of a dtype, by the rules of casts.
     fn cast(x: Number, to: DType) -> Self;
 
-    /// Returns the larger; NaN wins.
+    /// Returns the larger, `self` if they are equal; NaN wins.
     #[inline(always)]
     fn max(self, b: Self) -> Self {
-        if self > b || self.is_nan() { self } else { b }
+        if b > self || b.is_nan() { b } else { self }
     }
-    /// Returns the smaller; NaN wins.
+    /// Returns the smaller, `self` if they are equal; NaN wins.
     #[inline(always)]
     fn min(self, b: Self) -> Self {
-        if self < b || self.is_nan() { self } else { b }
+        if b < self || b.is_nan() { b } else { self }
     }
 
     /// Evaluates a primitive on two elements that gives a mask.

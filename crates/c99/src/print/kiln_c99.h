@@ -96,8 +96,8 @@ KILN_INTEGER(i64, int64_t, uint64_t, INT64_MIN)
 
 /* Not a number goes through the larger and the smaller of two. */
 #define KILN_FLOAT(name, type, f)                                                                   \
-  static inline type kiln_max_##name(type a, type b) { return (a > b) | (a != a) ? a : b; }         \
-  static inline type kiln_min_##name(type a, type b) { return (a < b) | (a != a) ? a : b; }         \
+  static inline type kiln_max_##name(type a, type b) { return (b > a) | (b != b) ? b : a; }         \
+  static inline type kiln_min_##name(type a, type b) { return (b < a) | (b != b) ? b : a; }         \
   static inline type kiln_add_##name(type a, type b) { return a + b; }                              \
   static inline type kiln_mul_##name(type a, type b) { return a * b; }                              \
   static inline type kiln_floormod_##name(type a, type b) {                                         \

@@ -5,7 +5,7 @@ use crate::random::Case;
 use kiln_base::{DType, Dim, wrap_int};
 use kiln_c99::{Error, Program, Weights, print};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
-use kiln_ir::fuzz::Rng;
+use kiln_ir::fuzz::{Rng, bits, extremes};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, Value, ops};
 use kiln_testkit::programs::plain;
 use std::collections::BTreeSet;
@@ -251,6 +251,26 @@ fn loops_end_where_their_condition_does() {
             let steps = start.max(0).min(trips.as_const().unwrap());
             let want = [start - steps, steps];
             assert_eq!([&got[0], &got[1]].map(|a| a.ints().unwrap()[0]), want);
+        }
+    }
+}
+
+/// Maxima, minima and clamps have the reference's signs of zeros.
+#[test]
+fn signs_of_zeros() {
+    if !cc::is_there() {
+        return;
+    }
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let (graph, inputs, rows) = extremes(dtype);
+        let expected = evaluate(&graph, &inputs, &[], Mode::Rounded).unwrap();
+        for (o, (got, want)) in compiled(&graph, &inputs).iter().zip(&expected).enumerate() {
+            assert_eq!(
+                bits(got),
+                bits(want),
+                "result {o}, {:?} of {dtype}",
+                rows[o]
+            );
         }
     }
 }

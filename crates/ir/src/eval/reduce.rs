@@ -43,19 +43,10 @@ pub(super) fn combine_floats(kind: Reduction, values: impl Iterator<Item = f64>)
             sum.get()
         }
         Reduction::Prod => values.product(),
-        Reduction::Max => extreme(values, f64::NEG_INFINITY, f64::max),
-        Reduction::Min => extreme(values, f64::INFINITY, f64::min),
-    }
-}
-
-fn extreme(values: impl Iterator<Item = f64>, start: f64, better: fn(f64, f64) -> f64) -> f64 {
-    values.fold(start, |a, x| {
-        if a.is_nan() || x.is_nan() {
-            f64::NAN
-        } else {
-            better(a, x)
+        Reduction::Max | Reduction::Min => {
+            values.fold(kind.identity_f64(), |a, x| kind.combine().eval_f64(a, x))
         }
-    })
+    }
 }
 
 /// Sums and products wrap into the dtype afterwards.

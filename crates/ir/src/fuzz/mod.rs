@@ -20,9 +20,11 @@ mod patterns;
 mod pointwise;
 mod rng;
 mod structured;
+mod zeros;
 
 pub use inputs::random_inputs;
 pub use rng::Rng;
+pub use zeros::{bits, extremes};
 
 use crate::{Graph, Op};
 use std::collections::{BTreeMap, BTreeSet};

@@ -41,7 +41,7 @@ pub(super) fn softplus_f64(x: f64) -> f64 {
 }
 
 pub(super) fn clamp_f64(x: f64, low: f64, high: f64) -> f64 {
-    if x.is_nan() { x } else { x.max(low).min(high) }
+    Binary::Min.eval_f64(Binary::Max.eval_f64(x, low), high)
 }
 
 pub(super) fn bit(c: bool) -> f64 {

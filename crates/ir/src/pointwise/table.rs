@@ -137,7 +137,7 @@ rows! {
         expr |b, x| { let n = u(b, Unary::Neg, x[0]); let s = softplus(b, n); u(b, Unary::Neg, s) };
     /// max(x, 0); NaN stays.
     Relu "relu" 1 Number Same
-        float |x| if x[0].is_nan() { x[0] } else { x[0].max(0.0) }; int |x| Ok(x[0].max(0));
+        float |x| Binary::Max.eval_f64(x[0], 0.0); int |x| Ok(x[0].max(0));
         expr |b, x| with(b, Binary::Max, x[0], 0.0);
     /// min(max(x, 0), 6).
     Relu6 "relu6" 1 Number Same
@@ -246,14 +246,14 @@ rows! {
     Pow "pow" 2 Number Same float |x| x[0].powf(x[1]); int |x| Ok(int_pow(x[0], x[1])); expr |b, x| bin(b, Binary::Pow, x[0], x[1]);
     /// The angle of (b, a).
     Atan2 "atan2" 2 Float Same float |x| x[0].atan2(x[1]); int NO_INT; expr |b, x| bin(b, Binary::Atan2, x[0], x[1]);
-    /// The larger; NaN wins.
+    /// The larger, the first of equal ones; NaN wins.
     Maximum "maximum" 2 Any Same float |x| Binary::Max.eval_f64(x[0], x[1]); int |x| Ok(x[0].max(x[1])); expr |b, x| bin(b, Binary::Max, x[0], x[1]);
-    /// The smaller; NaN wins.
+    /// The smaller, the first of equal ones; NaN wins.
     Minimum "minimum" 2 Any Same float |x| Binary::Min.eval_f64(x[0], x[1]); int |x| Ok(x[0].min(x[1])); expr |b, x| bin(b, Binary::Min, x[0], x[1]);
     /// The larger; of a number and NaN, the number.
-    Fmax "fmax" 2 Any Same float |x| x[0].max(x[1]); int |x| Ok(x[0].max(x[1])); expr |b, x| numbers(b, Binary::Max, x[0], x[1]);
+    Fmax "fmax" 2 Any Same float |x| if x[1] > x[0] || x[0].is_nan() { x[1] } else { x[0] }; int |x| Ok(x[0].max(x[1])); expr |b, x| numbers(b, Binary::Max, x[0], x[1]);
     /// The smaller; of a number and NaN, the number.
-    Fmin "fmin" 2 Any Same float |x| x[0].min(x[1]); int |x| Ok(x[0].min(x[1])); expr |b, x| numbers(b, Binary::Min, x[0], x[1]);
+    Fmin "fmin" 2 Any Same float |x| if x[1] < x[0] || x[0].is_nan() { x[1] } else { x[0] }; int |x| Ok(x[0].min(x[1])); expr |b, x| numbers(b, Binary::Min, x[0], x[1]);
     /// √(a² + b²) without overflow on the way.
     Hypot "hypot" 2 Float Same float |x| x[0].hypot(x[1]); int NO_INT; expr |b, x| bin(b, Binary::Hypot, x[0], x[1]);
     /// log(eᵃ + eᵇ).

@@ -279,7 +279,8 @@ fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, 
             let q = ir.op2(pick(op::VDIVPS, op::VDIVPD), a.parts[p], b.parts[p]);
             ir.op1_of(pick(op::VROUNDPS, op::VROUNDPD), width, Some(9), q)
         }),
-        // The processor returns the second operand if one is NaN, but a NaN in the first must win too.
+        // The processor returns the second operand if one is NaN or they are equal, so they are exchanged. A NaN in
+        // `b` must win too.
         Binary::Max | Binary::Min => {
             let best = match what {
                 Binary::Max => pick(op::VMAXPS, op::VMAXPD),
@@ -287,14 +288,14 @@ fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, 
             };
             each(ir, ty, |ir, p| {
                 let (a, b) = (a.parts[p], b.parts[p]);
-                let is_number = |x: Src| ir.number(wide, x).is_some_and(|n| !n.is_nan());
-                match (is_number(a), is_number(b)) {
-                    (true, _) => ir.op2(best, a, b),
-                    (false, true) => ir.op2(best, b, a),
-                    (false, false) => {
-                        let best = ir.op2(best, a, b);
-                        let nan = ir.compare(wide, Cmp::Unordered, a, a);
-                        ir.select(wide, nan, a, best)
+                let number = |x: Src| ir.number(wide, x).filter(|n| !n.is_nan());
+                match (number(a), number(b)) {
+                    (_, Some(_)) => ir.op2(best, b, a),
+                    (Some(n), None) if n != 0.0 => ir.op2(best, a, b),
+                    _ => {
+                        let best = ir.op2(best, b, a);
+                        let nan = ir.compare(wide, Cmp::Unordered, b, b);
+                        ir.select(wide, nan, b, best)
                     }
                 }
             })

@@ -143,8 +143,8 @@ template <class I> KILN_CALL I kiln_lcm(I x, I y) {
 }
 
 // NaN wins.
-template <class T> KILN_FN T kiln_max(T a, T b) { return a > b || a != a ? a : b; }
-template <class T> KILN_FN T kiln_min(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> KILN_FN T kiln_max(T a, T b) { return b > a || b != b ? b : a; }
+template <class T> KILN_FN T kiln_min(T a, T b) { return b < a || b != b ? b : a; }
 
 KILN_FN bool kiln_sign_bit(float x) { return __float_as_int(x) < 0; }
 KILN_FN bool kiln_sign_bit(double x) { return __double_as_longlong(x) < 0; }

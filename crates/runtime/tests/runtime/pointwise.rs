@@ -218,6 +218,60 @@ fn every_binary_primitive_on_every_type() {
     }
 }
 
+/// At every level, `Max` and `Min` return the first of equal operands, and NaN; also beside constants, for which other
+/// instructions are emitted.
+#[test]
+fn extremes_return_the_first_of_equal_operands() {
+    let numbers = [-0.0, 0.0, -1.0, 1.0, f64::INFINITY, f64::NAN];
+    for dtype in [DType::F32, DType::F64] {
+        let mut p = Program::lanes(&[36]);
+        let (x, y) = (p.input(dtype), p.input(dtype));
+        let mut operands = vec![(x, None, y, None)];
+        for n in numbers {
+            let constant = p.constant(p.ty(x), n);
+            operands.extend([(x, None, constant, Some(n)), (constant, Some(n), y, None)]);
+        }
+        let ops = [Binary::Max, Binary::Min];
+        for op in ops {
+            for (a, _, b, _) in &operands {
+                let z = p.binary(op, *a, *b);
+                p.output(dtype, z);
+            }
+        }
+        let pairs: Vec<(f64, f64)> = numbers
+            .iter()
+            .flat_map(|x| numbers.map(|y| (*x, y)))
+            .collect();
+        let [a, b] = [|p: &(f64, f64)| p.0, |p: &(f64, f64)| p.1]
+            .map(|of| pairs.iter().map(of).collect::<Vec<_>>());
+        let mut args = vec![(dtype, 36, false); 2];
+        args.resize(2 + 2 * operands.len(), (dtype, 36, true));
+        let plan = plan_of(kiln_plan::Kernel::Tile(p.0), &args);
+        for (level, outputs) in run(&plan, &[buffer(dtype, &a), buffer(dtype, &b)])
+            .into_iter()
+            .enumerate()
+        {
+            let outputs = outputs.unwrap();
+            let mut outputs = outputs.iter();
+            for op in ops {
+                for (_, first, _, second) in &operands {
+                    let got = dtype.floats(outputs.next().unwrap().bytes().unwrap());
+                    for (g, (x, y)) in got.into_iter().zip(&pairs) {
+                        let (x, y) = (first.unwrap_or(*x), second.unwrap_or(*y));
+                        let beaten = if op == Binary::Max { y > x } else { y < x };
+                        let want = if beaten || y.is_nan() { y } else { x };
+                        let same = g.to_bits() == want.to_bits() || g.is_nan() && want.is_nan();
+                        assert!(
+                            same,
+                            "{op:?} of {x:?} and {y:?} in {dtype} at level {level}: {g:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn every_conversion() {
     for from in DType::ALL {
