@@ -293,6 +293,15 @@ module!(
     }
 );
 
+impl Forward<Masked> for BertEncoder {
+    fn forward(&self, (mut x, mask): Masked) -> Result<Tensor> {
+        for layer in self.layer.iter() {
+            x = layer.call((x, mask.clone()));
+        }
+        Ok(x)
+    }
+}
+
 module!(
     struct BertPooler(config: &BertConfig) {
         dense: Linear = config.square(),
@@ -391,10 +400,7 @@ impl BertModel {
 impl Forward<BertInputs, (Tensor, Option<Tensor>)> for BertModel {
     fn forward(&self, inputs: BertInputs) -> Result<(Tensor, Option<Tensor>)> {
         let mask = inputs.attention_mask.as_ref().map(text::padding_mask);
-        let mut x = self.embeddings.call(inputs);
-        for layer in self.encoder.layer.iter() {
-            x = layer.call((x, mask.clone()));
-        }
+        let x = self.encoder.call((self.embeddings.call(inputs), mask));
         let pooled = self.pooler.as_ref().map(|pooler| pooler.call(&x));
         Ok((x, pooled))
     }

@@ -109,6 +109,12 @@ module!(
     }
 );
 
+impl Forward for BertOnlyMLMHead {
+    fn forward(&self, x: Tensor) -> Result<Tensor> {
+        Ok(self.predictions.call(x))
+    }
+}
+
 /// BERT with scores of each token, `[n, l, vocab_size]`, from the same inputs as [`BertModel`], to predict masked
 /// tokens. With `tie_word_embeddings`, the matrix of the scores is the embedding matrix.
 #[derive(Module)]
@@ -236,7 +242,7 @@ macro_rules! scores {
             pub fn with_labels<I, A>(&self, input: A, labels: impl AsTensor) -> (Tensor, Tensor)
             where
                 Self: Forward<I>,
-                I: Nest<Owned = I>,
+                I: Nest<Owned = I> + 'static,
                 A: Nest<Owned = I>,
             {
                 let $found = self.call(input);
@@ -263,7 +269,7 @@ macro_rules! scores {
 scores! {
     /// The loss is the mean cross-entropy of the scores of each place with its label, an integer; those of −100 are
     /// left out.
-    BertForMaskedLM |model, inputs| model.cls.predictions.call(model.bert.call(inputs).0), |scores, labels| {
+    BertForMaskedLM |model, inputs| model.cls.call(model.bert.call(inputs).0), |scores, labels| {
         scores.flatten((0, 1)).cross_entropy(labels.flatten(()))
     };
     /// The loss is the mean cross-entropy with integer labels; the binary cross-entropy with floats, one for each score;

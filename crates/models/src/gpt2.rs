@@ -7,7 +7,7 @@ use kiln::nn::{
     Dropout, Embedding, Forward, Hooks, LayerNorm, Linear, LinearOptions, LoadReport, Mode, Module,
     ModuleList, Norm, StateDict, init, module,
 };
-use kiln::{AsTensor, Attention, Error, Nest, Result, Tensor, Var, default_dtype};
+use kiln::{AsTensor, Attention, Dim, Error, Nest, Result, Tensor, Var, default_dtype};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -45,6 +45,14 @@ pub struct GPT2Config {
     pub scale_attn_by_inverse_layer_idx: bool,
     /// True if the matrix of the scores is the embedding matrix of the tokens.
     pub tie_word_embeddings: bool,
+    /// The state of a text by which [`GPT2DoubleHeadsModel`] scores it; only `cls_index`, that of one token.
+    pub summary_type: String,
+    /// True if that score is linear in the state; only true.
+    pub summary_use_proj: bool,
+    /// The activation of that score, if there is one.
+    pub summary_activation: Option<String>,
+    /// The probability that dropout zeroes a number of that state in training.
+    pub summary_first_dropout: f64,
 }
 
 impl Default for GPT2Config {
@@ -65,6 +73,10 @@ impl Default for GPT2Config {
             scale_attn_weights: true,
             scale_attn_by_inverse_layer_idx: false,
             tie_word_embeddings: true,
+            summary_type: "cls_index".into(),
+            summary_use_proj: true,
+            summary_activation: None,
+            summary_first_dropout: 0.1,
         }
     }
 }
@@ -132,8 +144,8 @@ impl GPT2Attention {
 /// position.
 impl Forward<(Tensor, Option<Tensor>)> for GPT2Attention {
     fn forward(&self, (x, mask): (Tensor, Option<Tensor>)) -> Result<Tensor> {
-        let parts = self.c_attn.call(x).chunk(3, 2);
-        let [q, k, v] = <[Tensor; 3]>::try_from(parts)
+        let parts = self.c_attn.call(x);
+        let [q, k, v] = <[Tensor; 3]>::try_from(parts.check()?.chunk(3, 2))
             .map_err(|_| Error::invalid("GPT2Attention", "tokens without numbers"))?;
         let [q, k, v] = [q, k, v].map(|t| text::split_heads(&t, self.heads));
         let p = match self.mode.is_training() {
@@ -279,7 +291,7 @@ impl GPT2Model {
 const PREFIX: &str = "transformer.";
 
 fn is_head(name: &str) -> bool {
-    name.starts_with("lm_head.")
+    name.starts_with("lm_head.") || name.starts_with("multiple_choice_head.")
 }
 
 impl Forward for GPT2Model {
@@ -340,61 +352,11 @@ impl GPT2LMHeadModel {
     /// As [`GPT2Model::new`].
     pub fn new(config: GPT2Config) -> Result<GPT2LMHeadModel> {
         let transformer = GPT2Model::new(config)?;
-        let config = transformer.config();
-        let mut lm_head = Linear::with(
-            config.n_embd,
-            config.vocab_size,
-            LinearOptions::new().bias(false),
-        )?;
-        match config.tie_word_embeddings {
-            true => lm_head.weight = transformer.wte.weight.clone(),
-            false => text::draw(&lm_head, config.initializer_range)?,
-        }
         Ok(GPT2LMHeadModel {
+            lm_head: lm_head(&transformer)?,
             transformer,
-            lm_head,
             hooks: Hooks::new(),
         })
-    }
-
-    /// The sizes.
-    pub fn config(&self) -> &GPT2Config {
-        self.transformer.config()
-    }
-
-    /// Assigns the weights of a file of any GPT-2 of these sizes, with or without the prefix `transformer.` of names.
-    /// The report lists missing and unexpected names.
-    ///
-    /// # Errors
-    /// Lists every shape that differs.
-    #[track_caller]
-    pub fn load_transformers(&self, state: &StateDict) -> Result<LoadReport> {
-        let mut state = text::fitted(state, PREFIX, true, is_head);
-        if self.config().tie_word_embeddings {
-            text::tie(&mut state, "lm_head.weight", "transformer.wte.weight");
-        }
-        self.load_state_dict(&state, false)
-    }
-
-    /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected names.
-    ///
-    /// # Errors
-    /// If the folder can't be read, or the weights don't fit the configuration.
-    #[track_caller]
-    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<(GPT2LMHeadModel, LoadReport)> {
-        let folder = Pretrained::load(folder)?;
-        let model = GPT2LMHeadModel::new(folder.config()?)?;
-        let report = model.load_transformers(&folder.state)?;
-        Ok((model, report))
-    }
-
-    /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
-    ///
-    /// # Errors
-    /// If the folder can't be written.
-    #[track_caller]
-    pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
-        text::save(folder.as_ref(), self, "gpt2", self.config())
     }
 
     /// Returns the loss and the scores, as `labels=` of `transformers` does: the mean cross-entropy of each token's
@@ -404,13 +366,11 @@ impl GPT2LMHeadModel {
     pub fn with_labels<I, A>(&self, input: A, labels: impl AsTensor) -> (Tensor, Tensor)
     where
         Self: Forward<I>,
-        I: Nest<Owned = I>,
+        I: Nest<Owned = I> + 'static,
         A: Nest<Owned = I>,
     {
         let scores = self.call(input);
-        let labels = labels.as_tensor().i((.., 1..)).flatten(());
-        let loss = scores.i((.., ..-1)).flatten((0, 1)).cross_entropy(labels);
-        (loss, scores)
+        (lm_loss(&scores, &labels.as_tensor()), scores)
     }
 }
 
@@ -425,3 +385,230 @@ impl Forward<(Tensor, Tensor)> for GPT2LMHeadModel {
         Ok(self.lm_head.call(self.transformer.call(input)))
     }
 }
+
+fn lm_head(transformer: &GPT2Model) -> Result<Linear> {
+    let config = transformer.config();
+    let options = LinearOptions::new().bias(false);
+    let mut head = Linear::with(config.n_embd, config.vocab_size, options)?;
+    match config.tie_word_embeddings {
+        true => head.weight = transformer.wte.weight.clone(),
+        false => text::draw(&head, config.initializer_range)?,
+    }
+    Ok(head)
+}
+
+/// Returns the mean cross-entropy of the scores `[.., l, vocab_size]` of each token with the label behind it.
+fn lm_loss(scores: &Tensor, labels: &Tensor) -> Tensor {
+    let scores = scores.flatten((0, -3)).i((.., ..-1)).flatten((0, 1));
+    scores.cross_entropy(labels.flatten((0, -2)).i((.., 1..)).flatten(()))
+}
+
+/// The state of one token of each choice, and a score made of it.
+#[derive(Module)]
+struct SequenceSummary {
+    summary: Linear,
+    first_dropout: Dropout,
+    #[skip]
+    activation: Option<Activation>,
+    hooks: Hooks,
+}
+
+impl SequenceSummary {
+    fn new(config: &GPT2Config) -> Result<SequenceSummary> {
+        if config.summary_type != "cls_index" || !config.summary_use_proj {
+            let message = format!(
+                "summary_type must be \"cls_index\" with summary_use_proj, not {:?} with {}",
+                config.summary_type, config.summary_use_proj
+            );
+            return Err(Error::invalid("GPT2DoubleHeadsModel", message));
+        }
+        let wanted = |name: &String| Activation::of(name);
+        let summary = SequenceSummary {
+            summary: Linear::new(config.n_embd, 1)?,
+            first_dropout: Dropout::new(config.summary_first_dropout)?,
+            activation: config.summary_activation.as_ref().map(wanted).transpose()?,
+            hooks: Hooks::new(),
+        };
+        text::draw(&summary, config.initializer_range)?;
+        Ok(summary)
+    }
+}
+
+/// From states `[n, c, l, n_embd]` and the places `[n, c]` of tokens, the last ones unless given, to scores `[n, c]`.
+impl Forward<(Tensor, Option<Tensor>)> for SequenceSummary {
+    fn forward(&self, (states, places): (Tensor, Option<Tensor>)) -> Result<Tensor> {
+        let state = match places {
+            Some(places) => states
+                .take_along_dim(places.unsqueeze(-1).unsqueeze(-1), 2)
+                .squeeze(2),
+            None => states.i((.., .., -1)),
+        };
+        let scores = self
+            .summary
+            .call(self.first_dropout.call(state))
+            .squeeze(-1);
+        Ok(match self.activation {
+            Some(activation) => activation.call(&scores),
+            None => scores,
+        })
+    }
+}
+
+/// GPT-2 with two heads, for texts among which one is to be chosen: from tokens `[n, c, l]` of `c` choices, the scores of
+/// the tokens that follow, `[n, c, l, vocab_size]`, and of the choices, `[n, c]`. The places of the tokens by whose
+/// states choices are scored may follow the tokens, `[n, c]`; without them these are the last ones. A mask `[n, c, l]`,
+/// which is 0 at padding, may stand between the two.
+///
+/// ```
+/// use kiln::Tensor;
+/// use kiln::nn::{Forward, Module};
+/// use kiln_models::{GPT2Config, GPT2DoubleHeadsModel};
+///
+/// let (n_embd, n_head, n_layer) = (32, 4, 2);
+/// let config = GPT2Config { vocab_size: 100, n_embd, n_head, n_layer, ..GPT2Config::default() };
+/// let model = GPT2DoubleHeadsModel::new(config)?;
+/// let (tokens, places) = (Tensor::randint(0, 100, [2, 3, 7]), Tensor::from([[6i64, 3, 5], [2, 6, 6]]));
+/// let (scores, mc_scores) = model.call((&tokens, &places));
+/// assert_eq!((scores.shape()?, mc_scores.shape()?), (vec![2, 3, 7, 100], vec![2, 3]));
+///
+/// let right = Tensor::from([2i64, 0]);
+/// let (loss, mc_loss, _, _) = model.with_labels((&tokens, &places), &tokens, &right);
+/// (loss * 2 + mc_loss).backward()?;
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Module)]
+pub struct GPT2DoubleHeadsModel {
+    transformer: GPT2Model,
+    lm_head: Linear,
+    multiple_choice_head: SequenceSummary,
+    hooks: Hooks,
+}
+
+impl GPT2DoubleHeadsModel {
+    /// Makes the model with random weights.
+    ///
+    /// # Errors
+    /// As [`GPT2Model::new`], or if the configuration summarises a text in another way than by the state of one token.
+    pub fn new(config: GPT2Config) -> Result<GPT2DoubleHeadsModel> {
+        let transformer = GPT2Model::new(config)?;
+        Ok(GPT2DoubleHeadsModel {
+            lm_head: lm_head(&transformer)?,
+            multiple_choice_head: SequenceSummary::new(transformer.config())?,
+            transformer,
+            hooks: Hooks::new(),
+        })
+    }
+
+    /// Returns the loss of the tokens and that of the choices, and the scores of both, as `labels=` and `mc_labels=` of
+    /// `transformers` do. The first is the one of [`GPT2LMHeadModel::with_labels`] with labels `[n, c, l]`, the second
+    /// the mean cross-entropy of the choices' scores with the right ones, `[n]`.
+    #[track_caller]
+    pub fn with_labels<I, A>(
+        &self,
+        input: A,
+        labels: impl AsTensor,
+        mc_labels: impl AsTensor,
+    ) -> (Tensor, Tensor, Tensor, Tensor)
+    where
+        Self: Forward<I, (Tensor, Tensor)>,
+        I: Nest<Owned = I> + 'static,
+        A: Nest<Owned = I>,
+    {
+        let (scores, mc_scores) = self.call(input);
+        let loss = lm_loss(&scores, &labels.as_tensor());
+        let mc_loss = mc_scores.cross_entropy(mc_labels);
+        (loss, mc_loss, scores, mc_scores)
+    }
+
+    /// Returns the scores of both heads from the states of all choices, `[n · c, l, n_embd]`.
+    fn scores(
+        &self,
+        states: &Tensor,
+        tokens: &Tensor,
+        places: Option<Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
+        let shape: Vec<Dim> = tokens
+            .dims()
+            .iter()
+            .chain(states.dims().last())
+            .cloned()
+            .collect();
+        let states = states.reshape(shape);
+        let mc_scores = self.multiple_choice_head.call((states.clone(), places));
+        Ok((self.lm_head.call(states), mc_scores))
+    }
+}
+
+impl Forward<Tensor, (Tensor, Tensor)> for GPT2DoubleHeadsModel {
+    fn forward(&self, tokens: Tensor) -> Result<(Tensor, Tensor)> {
+        let states = self.transformer.call(tokens.flatten((0, 1)));
+        self.scores(&states, &tokens, None)
+    }
+}
+
+impl Forward<(Tensor, Tensor), (Tensor, Tensor)> for GPT2DoubleHeadsModel {
+    fn forward(&self, (tokens, places): (Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
+        let states = self.transformer.call(tokens.flatten((0, 1)));
+        self.scores(&states, &tokens, Some(places))
+    }
+}
+
+impl Forward<(Tensor, Tensor, Tensor), (Tensor, Tensor)> for GPT2DoubleHeadsModel {
+    fn forward(
+        &self,
+        (tokens, mask, places): (Tensor, Tensor, Tensor),
+    ) -> Result<(Tensor, Tensor)> {
+        let input = (tokens.flatten((0, 1)), mask.flatten((0, 1)));
+        let states = self.transformer.call(input);
+        self.scores(&states, &tokens, Some(places))
+    }
+}
+
+/// Sizes and files of the models with heads.
+macro_rules! pretrained {
+    ($($name:ident)*) => {$(
+        impl $name {
+            /// The sizes.
+            pub fn config(&self) -> &GPT2Config {
+                self.transformer.config()
+            }
+
+            /// Assigns the weights of a file of any GPT-2 of these sizes, with or without the prefix `transformer.` of
+            /// names. The report lists missing and unexpected names.
+            ///
+            /// # Errors
+            /// Lists every shape that differs.
+            #[track_caller]
+            pub fn load_transformers(&self, state: &StateDict) -> Result<LoadReport> {
+                let mut state = text::fitted(state, PREFIX, true, is_head);
+                if self.config().tie_word_embeddings {
+                    text::tie(&mut state, "lm_head.weight", "transformer.wte.weight");
+                }
+                self.load_state_dict(&state, false)
+            }
+
+            /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected
+            /// names.
+            ///
+            /// # Errors
+            /// If the folder can't be read, or the weights don't fit the configuration.
+            #[track_caller]
+            pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<($name, LoadReport)> {
+                let folder = Pretrained::load(folder)?;
+                let model = $name::new(folder.config()?)?;
+                let report = model.load_transformers(&folder.state)?;
+                Ok((model, report))
+            }
+
+            /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
+            ///
+            /// # Errors
+            /// If the folder can't be written.
+            #[track_caller]
+            pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+                text::save(folder.as_ref(), self, "gpt2", self.config())
+            }
+        }
+    )*};
+}
+pretrained!(GPT2LMHeadModel GPT2DoubleHeadsModel);

@@ -39,7 +39,7 @@ pub use densenet::DenseNet;
 pub use efficientnet::EfficientNet;
 pub use googlenet::{GoogLeNet, GoogLeNetConfig, GoogLeNetOutputs};
 pub use gpt::{Gpt, GptConfig};
-pub use gpt2::{GPT2Config, GPT2LMHeadModel, GPT2Model};
+pub use gpt2::{GPT2Config, GPT2DoubleHeadsModel, GPT2LMHeadModel, GPT2Model};
 pub use inception::{Inception3, Inception3Config, InceptionOutputs};
 pub use lstm::LstmCell;
 pub use mobilenet::MobileNetV3;

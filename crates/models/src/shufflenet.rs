@@ -60,7 +60,7 @@ impl Forward for InvertedResidual {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let halves = match self.branch1.is_empty() {
             true => {
-                let [left, right] = <[Tensor; 2]>::try_from(x.chunk(2, 1))
+                let [left, right] = <[Tensor; 2]>::try_from(x.check()?.chunk(2, 1))
                     .map_err(|_| Error::invalid("ShuffleNetV2", "an image without channels"))?;
                 [left, self.branch2.call(right)]
             }

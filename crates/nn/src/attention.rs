@@ -242,7 +242,7 @@ impl MultiheadAttention {
             false => weights,
         };
         let y = y.transpose(1, 2).flatten((2, 3));
-        let y = y.linear_with(&self.out_proj.weight, &self.out_proj.bias);
+        let y = self.out_proj.call(y);
         let y = match (unbatched, self.batch_first) {
             (true, _) => y.squeeze(0),
             (false, true) => y,

@@ -21,7 +21,7 @@ use std::thread;
 /// # Errors
 /// If there is no module at a path, it has no place for hooks, or the model does not call it.
 #[track_caller]
-pub fn extract<I: Nest<Owned = I>, O: Output, const N: usize>(
+pub fn extract<I: Nest<Owned = I> + 'static, O: Output + 'static, const N: usize>(
     model: &impl Forward<I, O>,
     paths: [&str; N],
     input: impl Nest<Owned = I>,

@@ -2,8 +2,10 @@
 
 use crate::copy::BoxForward;
 use crate::layer::{self, SOURCE};
-use crate::{Hooks, Module};
+use crate::{Hooks, Module, hooks};
 use kiln_tensor::{Error, Flat, Nest, Result, Tensor, on_behalf_of_caller};
+use std::any::Any;
+use std::sync::Arc;
 
 /// A module that computes `O` from `I`; by default, a tensor from a tensor. Several inputs are a tuple, and a module
 /// may implement this for several kinds of inputs.
@@ -50,8 +52,8 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
     fn call<A: Nest<Owned = I>>(&self, input: A) -> O
     where
         Self: Sized,
-        I: Nest<Owned = I>,
-        O: Output,
+        I: Nest<Owned = I> + 'static,
+        O: Output + 'static,
     {
         call(self, owned(&input)).unwrap_or_else(|e| O::of_error(&e))
     }
@@ -64,8 +66,8 @@ pub trait Forward<I = Tensor, O = Tensor>: Module + BoxForward<I, O> {
     fn try_call<A: Nest<Owned = I>>(&self, input: A) -> Result<O>
     where
         Self: Sized,
-        I: Nest<Owned = I>,
-        O: Nest<Owned = O>,
+        I: Nest<Owned = I> + 'static,
+        O: Nest<Owned = O> + 'static,
     {
         checked(call(self, owned(&input))?)
     }
@@ -87,21 +89,32 @@ fn checked<O: Nest>(y: O) -> Result<O> {
 }
 
 #[track_caller]
-fn call<I: Nest<Owned = I>, O: Nest<Owned = O>, M: Forward<I, O> + ?Sized>(
-    m: &M,
-    input: I,
-) -> Result<O> {
+fn call<I, O, M: Forward<I, O> + ?Sized>(m: &M, input: I) -> Result<O>
+where
+    I: Nest<Owned = I> + 'static,
+    O: Nest<Owned = O> + 'static,
+{
     seam(m.as_module(), input, |input| m.forward(input))
 }
 
-/// Calls a module of any kind: records the call at the caller's line, runs the module's hooks around it, and names the
-/// module in errors that arise in it.
+/// Calls a module of any kind, or what stands in its place: records the call at the caller's line, runs the module's
+/// hooks around it, and names the module in errors that arise in it.
 #[track_caller]
-pub(crate) fn seam<I: Nest<Owned = I>, O: Nest<Owned = O>>(
+pub(crate) fn seam<I, O>(
     module: &dyn Module,
     input: I,
     forward: impl FnOnce(I) -> Result<O>,
-) -> Result<O> {
+) -> Result<O>
+where
+    I: Nest<Owned = I> + 'static,
+    O: Nest<Owned = O> + 'static,
+{
+    if let Some(new) = module.hooks().and_then(Hooks::replacement) {
+        return match (new as &dyn Any).downcast_ref::<Arc<dyn Forward<I, O>>>() {
+            Some(new) => call(new, input),
+            None => Err(hooks::of_other_types(module, new.module())),
+        };
+    }
     on_behalf_of_caller(SOURCE, || {
         let poisoned = Flat::of(&input)
             .tensors()

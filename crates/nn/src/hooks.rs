@@ -1,12 +1,14 @@
 //! Functions that observe the calls, gradients and states of a module.
 
-use crate::{LoadReport, Module, StateDict};
+use crate::{Copies, Forward, LoadReport, Module, StateDict, tree};
 use kiln_tensor::{Error, Flat, HookHandle, Nest, Result, Tensor, watch_gradients};
+use std::any::Any;
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// The hooks of a module. All layers have them; a field of this type adds them to your own module. Copies of a module
-/// begin without hooks.
+/// The hooks of a module, and the module that stands in its place after [`Module::set_submodule`]. All layers have them; a
+/// field of this type adds them to your own module. Copies of a module begin without hooks.
 #[derive(Default)]
 pub struct Hooks(Arc<List>);
 
@@ -14,6 +16,32 @@ pub struct Hooks(Arc<List>);
 struct List {
     count: AtomicUsize,
     hooks: Mutex<Vec<(u64, Hook)>>,
+    replacement: OnceLock<Arc<dyn Replacement>>,
+}
+
+/// A module that stands in the place of another.
+pub(crate) trait Replacement: Any + Send + Sync {
+    fn module(&self) -> &dyn Module;
+    fn copied(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>>;
+}
+
+impl<I: 'static, O: 'static> Replacement for Arc<dyn Forward<I, O>> {
+    fn module(&self) -> &dyn Module {
+        self.as_module()
+    }
+
+    fn copied(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>> {
+        Ok(Arc::new(copies.shared(self)?))
+    }
+}
+
+/// Returns the module that stands in the place of this one: the last replacement, or itself.
+pub(crate) fn current(module: &dyn Module) -> &dyn Module {
+    let mut last = module.as_module();
+    while let Some(new) = last.hooks().and_then(Hooks::replacement) {
+        last = new.module();
+    }
+    last
 }
 
 type Gradients = [Option<Tensor>];
@@ -57,6 +85,25 @@ impl Hooks {
         })
     }
 
+    /// The module that stands in the place of the one with these hooks, if it was replaced.
+    pub(crate) fn replacement(&self) -> Option<&dyn Replacement> {
+        self.0.replacement.get().map(|new| &**new)
+    }
+
+    /// Sets the replacement, once. Returns false if there is one.
+    pub(crate) fn replace(&self, new: Arc<dyn Replacement>) -> bool {
+        self.0.replacement.set(new).is_ok()
+    }
+
+    /// Returns the hooks of a copy: none, and the copy of the replacement.
+    pub(crate) fn copied(&self, copies: &mut Copies) -> Result<Hooks> {
+        let hooks = Hooks::new();
+        if let Some(new) = self.0.replacement.get() {
+            hooks.replace(new.copied(copies)?);
+        }
+        Ok(hooks)
+    }
+
     /// The hooks in the order in which they were registered, if there are any.
     pub(crate) fn registered(&self) -> Option<Registered> {
         let none = self.0.count.load(Ordering::Acquire) == 0;
@@ -71,9 +118,13 @@ impl List {
 }
 
 impl Clone for Hooks {
-    /// Returns no hooks: a copy begins without any.
+    /// Returns no hooks, and the replacement: a copy begins without any.
     fn clone(&self) -> Hooks {
-        Hooks::new()
+        let replacement = self.0.replacement.clone();
+        Hooks(Arc::new(List {
+            replacement,
+            ..List::default()
+        }))
     }
 }
 
@@ -299,6 +350,41 @@ pub(crate) fn register(module: &dyn Module, hook: Hook) -> Result<HookHandle> {
             Err(Error::invalid(module.name(), message))
         }
     }
+}
+
+/// Puts a module in the place of the one at a path.
+#[track_caller]
+pub(crate) fn replace(root: &dyn Module, path: &str, new: Arc<dyn Replacement>) -> Result<()> {
+    let old = tree::submodule(root, "set_submodule", path)?;
+    let wrong =
+        |why: &str| Error::invalid("set_submodule", format!("{} at {path:?} {why}", old.name()));
+    if path.is_empty() {
+        return Err(Error::invalid(
+            "set_submodule",
+            "the path is empty, which names the module itself",
+        ));
+    }
+    if new.module().modules().iter().any(|m| ptr::addr_eq(*m, old)) {
+        return Err(wrong("is a part of what is to stand in its place"));
+    }
+    match old.hooks() {
+        Some(hooks) if hooks.replace(new) => Ok(()),
+        Some(_) => Err(wrong("was replaced meanwhile")),
+        None => Err(wrong(
+            "can't be replaced: it is a list, or a module without a field `hooks: Hooks`",
+        )),
+    }
+}
+
+/// Makes the error of a call of a replaced module.
+#[track_caller]
+pub(crate) fn of_other_types(old: &dyn Module, new: &dyn Module) -> Error {
+    let message = format!(
+        "{} stands in the place of {}, but takes inputs or gives outputs of other types",
+        new.name(),
+        old.name()
+    );
+    Error::invalid("set_submodule", message)
 }
 
 /// A module with which hooks can be registered: every module, also one that was found by name or position.

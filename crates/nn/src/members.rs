@@ -1,5 +1,6 @@
 //! The members of a module.
 
+use crate::hooks::current;
 use crate::{Copies, Hooks, Mode, Module};
 use kiln_tensor::{DType, Error, ErrorKind, IntList, Result, Var};
 use std::marker::PhantomData;
@@ -37,10 +38,9 @@ impl<'a> Members<'a> {
         self.0.push((name.into(), Member::Buffer(var)));
     }
 
-    /// Adds a child.
+    /// Adds a child, or what stands in its place ([`Module::set_submodule`]).
     pub fn child(&mut self, name: impl Into<String>, module: &'a dyn Module) {
-        self.0
-            .push((name.into(), Member::Child(module.as_module())));
+        self.0.push((name.into(), Member::Child(current(module))));
     }
 
     /// Adds a mode, which has no name.
@@ -133,8 +133,8 @@ impl Field for Mode {
 impl Field for Hooks {
     fn add_to<'a>(&'a self, _: &str, _: &mut Members<'a>) {}
 
-    fn copied(&self, _: &mut Copies) -> Result<Hooks> {
-        Ok(Hooks::new())
+    fn copied(&self, copies: &mut Copies) -> Result<Hooks> {
+        Hooks::copied(self, copies)
     }
 
     fn hooks(&self) -> Option<&Hooks> {

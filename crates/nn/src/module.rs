@@ -3,10 +3,11 @@
 use crate::copy::{BoxModule, Copies};
 use crate::layer;
 use crate::members::Members;
-use crate::{Hooks, LoadReport, StateDict, cast, state_dict, tree};
+use crate::{Forward, Hooks, LoadReport, StateDict, cast, hooks, state_dict, tree};
 use kiln_tensor::{DType, Device, Result, Var};
 use std::any::Any;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A layer or a model: named parameters, buffers and child modules, and its mode.
 ///
@@ -181,6 +182,51 @@ pub trait Module: Any + Send + Sync + BoxModule {
     #[track_caller]
     fn get_submodule(&self, path: &str) -> Result<&dyn Module> {
         tree::get_submodule(self.as_module(), path)
+    }
+
+    /// Puts a module in the place of the one at a path, which is called and listed instead of it from then on: in calls,
+    /// parameters, state dicts, prints and copies. It must take and give the same types; where it implements several
+    /// kinds of calls, write them: `set_submodule::<Tensor, Tensor>(..)`. A module that is shared is replaced at each place.
+    ///
+    /// The parent's field still holds the old module, as does `model[0]` of a [`Sequential`](crate::Sequential): a parent
+    /// that reads a weight without calling the child, as for tied weights, still reads the old one's. The old hooks
+    /// don't run any more, and an optimiser that was made before still has the old parameters.
+    ///
+    /// ```
+    /// use kiln_nn::{Forward, Identity, Linear, Module, module};
+    /// use kiln_tensor::{DType, Result, Tensor};
+    ///
+    /// module!(struct Net() { body: Linear = Linear::new(8, 4), fc: Linear = Linear::new(4, 1000) });
+    /// impl Forward for Net {
+    ///     fn forward(&self, x: Tensor) -> Result<Tensor> {
+    ///         Ok(self.fc.call(self.body.call(x).relu()))
+    ///     }
+    /// }
+    ///
+    /// let (model, x) = (Net::new()?, Tensor::ones([2, 8], DType::F32));
+    /// model.set_submodule("fc", Linear::new(4, 10)?)?;
+    /// assert_eq!(model.call(&x).shape()?, [2, 10]);
+    /// assert_eq!(model.get_parameter("fc.weight")?.shape(), [10, 4]);
+    /// model.set_submodule("fc", Identity::new())?;
+    /// assert_eq!(model.call(&x).shape()?, [2, 4]);
+    /// let e = model.set_submodule("head", Identity::new()).unwrap_err();
+    /// assert!(e.to_string().contains(r#"directly within it are ["body", "fc"]"#));
+    /// # Ok::<(), kiln_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there is no module at the path, it is a list, has no field `hooks: Hooks` or is part of the new module.
+    #[track_caller]
+    fn set_submodule<I: 'static, O: 'static>(
+        &self,
+        path: &str,
+        module: impl Forward<I, O>,
+    ) -> Result<()>
+    where
+        Self: Sized,
+    {
+        let module: Arc<dyn Forward<I, O>> = Arc::new(module);
+        hooks::replace(self.as_module(), path, Arc::new(module))
     }
 
     /// The parameter at a path such as `layer1.0.conv.weight`.

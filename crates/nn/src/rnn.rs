@@ -167,7 +167,7 @@ impl Field for Network {
         Ok(Network {
             weights: self.weights.iter().map(copy).collect::<Result<_>>()?,
             mode: self.mode.clone(),
-            hooks: Hooks::new(),
+            hooks: self.hooks.copied(copies)?,
             ..*self
         })
     }

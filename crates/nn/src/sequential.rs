@@ -130,7 +130,7 @@ impl Sequential {
         })
     }
 
-    /// Replaces the layer of this name.
+    /// Replaces the layer of this name. [`Module::set_submodule`] replaces a module within a layer.
     ///
     /// # Errors
     /// If there is no layer of this name.
@@ -257,7 +257,7 @@ impl Module for Sequential {
         let copy = layers.map(|(name, layer)| Ok((name.clone(), copies.shared(layer)?)));
         Ok(Sequential {
             layers: copy.collect::<Result<_>>()?,
-            hooks: Hooks::new(),
+            hooks: self.hooks.copied(copies)?,
         })
     }
 }

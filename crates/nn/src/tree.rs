@@ -66,10 +66,27 @@ pub(crate) fn reset_parameters(m: &dyn Module) -> Result<()> {
 /// [`Module::get_submodule`].
 #[track_caller]
 pub(crate) fn get_submodule<'a>(m: &'a dyn Module, path: &str) -> Result<&'a dyn Module> {
-    match named_modules(m).into_iter().find(|(p, _)| p == path) {
-        Some((_, module)) => Ok(module),
-        None => Err(m.without("get_submodule", "module", path)),
+    submodule(m, "get_submodule", path)
+}
+
+/// Returns the module at a path. The error names what is in the last module on the way to it.
+#[track_caller]
+pub(crate) fn submodule<'a>(m: &'a dyn Module, called: &str, path: &str) -> Result<&'a dyn Module> {
+    let all = named_modules(m);
+    if let Some((_, module)) = all.iter().find(|(p, _)| p == path) {
+        return Ok(*module);
     }
+    let on_the_way = |p: &str| {
+        p.is_empty()
+            || path
+                .strip_prefix(p)
+                .is_some_and(|rest| rest.starts_with('.'))
+    };
+    let mut above = all.iter().filter(|(p, _)| on_the_way(p));
+    let (at, last) = above
+        .next_back()
+        .map_or(("", m), |(p, last)| (p.as_str(), *last));
+    Err(last.without(called, "module", path[at.len()..].trim_start_matches('.')))
 }
 
 /// Returns the module's own parameters, then its own buffers.

@@ -29,7 +29,7 @@ impl SummaryWriter {
     /// # Errors
     /// As all methods, or the error of the call.
     #[track_caller]
-    pub fn add_graph<I: Nest<Owned = I>, O: Output>(
+    pub fn add_graph<I: Nest<Owned = I> + 'static, O: Output + 'static>(
         &self,
         model: &impl Forward<I, O>,
         input_to_model: impl Nest<Owned = I>,

@@ -1,6 +1,6 @@
 //! The networks, by the names of their constructors in Python.
 
-use kiln::nn::{Forward, Module};
+use kiln::nn::{Forward, Lambda, Module};
 use kiln::{DType, Result, Tensor};
 use kiln_models::*;
 
@@ -11,6 +11,9 @@ pub trait Network: Module {
 
     /// Returns the network as a module.
     fn module(&self) -> &dyn Module;
+
+    /// [`Module::set_submodule`].
+    fn put(&self, path: &str, module: Lambda) -> Result<()>;
 
     /// Returns a copy in f64.
     fn in_f64(&self) -> Result<Box<dyn Network>>;
@@ -36,6 +39,10 @@ macro_rules! networks {
 
             fn module(&self) -> &dyn Module {
                 self
+            }
+
+            fn put(&self, path: &str, module: Lambda) -> Result<()> {
+                self.set_submodule(path, module)
             }
 
             fn in_f64(&self) -> Result<Box<dyn Network>> {

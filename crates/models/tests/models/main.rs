@@ -2,6 +2,7 @@
 
 mod keys;
 mod made;
+mod parts;
 mod reference;
 mod results;
 mod shapes;

@@ -13,7 +13,7 @@ fn numbers<'a>(list: &'a Json) -> impl Iterator<Item = f64> + 'a {
 }
 
 /// The images or tokens of a stored case.
-fn inputs(case: &Json) -> Inputs {
+pub fn inputs(case: &Json) -> Inputs {
     let shape: Vec<usize> = numbers(&case["input"]).map(|n| n as usize).collect();
     let count = shape.iter().product();
     let key = case["key"].as_str().expect("a name");

@@ -7,7 +7,7 @@ use kiln::nn::{Forward, Module, StateDict};
 use kiln::{DType, Result, Tensor, no_grad};
 use kiln_models::{
     BertConfig, BertForMaskedLM, BertForSequenceClassification, BertInputs, BertModel, GPT2Config,
-    GPT2LMHeadModel, GPT2Model,
+    GPT2DoubleHeadsModel, GPT2LMHeadModel, GPT2Model,
 };
 use std::path::PathBuf;
 
@@ -62,6 +62,82 @@ fn gpt2_is_read_with_and_without_its_prefix() -> Result<()> {
             .load_transformers(&state)
             .is_err()
     );
+    Ok(())
+}
+
+#[test]
+fn double_heads_score_texts_and_choices() -> Result<()> {
+    let model = GPT2DoubleHeadsModel::new(small_gpt2())?;
+    model.eval();
+    let names: Vec<String> = model.state_dict().names().map(String::from).collect();
+    assert!(names.ends_with(&[
+        "multiple_choice_head.summary.weight".into(),
+        "multiple_choice_head.summary.bias".into()
+    ]));
+    // The weights of the tokens' scores are those of the model with this head alone.
+    let single = GPT2LMHeadModel::new(small_gpt2())?;
+    let report = single.load_transformers(&model.state_dict())?;
+    assert_eq!((report.missing.len(), report.unexpected.len()), (0, 2));
+    single.eval();
+    let tokens = Tensor::randint(0, 61, [2, 3, 7]);
+    let places = [[6i64, 3, 5], [0, 6, 1]];
+    let mut mask = Tensor::ones([2, 3, 7], DType::I64);
+    mask = mask.set((0, 1, 4..), 0);
+    let labels = tokens.set((1, 0, ..3), -100);
+    let right = Tensor::from([2i64, 0]);
+    let input = (&tokens, &mask, &Tensor::from(places));
+    let (loss, mc_loss, scores, mc_scores) = no_grad(|| model.with_labels(input, &labels, &right));
+    let flat = (tokens.flatten((0, 1)), mask.flatten((0, 1)));
+    let (wanted, found) = no_grad(|| single.with_labels(&flat, labels.flatten((0, 1))));
+    same(&scores.flatten((0, 1)), &found)?;
+    same(&loss, &wanted)?;
+    // The choices' scores, by the numbers themselves.
+    let body = GPT2Model::new(small_gpt2())?;
+    body.load_transformers(&model.state_dict())?;
+    body.eval();
+    let states = no_grad(|| body.call(&flat));
+    let weight = model
+        .get_parameter("multiple_choice_head.summary.weight")?
+        .get();
+    let bias = model
+        .get_parameter("multiple_choice_head.summary.bias")?
+        .get()
+        .item::<f32>()?;
+    let mut wanted_scores = Vec::new();
+    for (i, place) in places.iter().flatten().enumerate() {
+        let state = states.i((i as i64, *place)).to_vec::<f32>()?;
+        let products = state
+            .iter()
+            .zip(weight.to_vec::<f32>()?)
+            .map(|(x, w)| f64::from(x * w));
+        wanted_scores.push(products.sum::<f64>() + f64::from(bias));
+    }
+    let found = mc_scores.to_vec::<f32>()?;
+    assert!(
+        found
+            .iter()
+            .zip(&wanted_scores)
+            .all(|(x, y)| (f64::from(*x) - y).abs() < 1e-5)
+    );
+    let log = |row: &[f64], i: usize| row.iter().map(|x| x.exp()).sum::<f64>().ln() - row[i];
+    let wanted = (log(&wanted_scores[..3], 2) + log(&wanted_scores[3..], 0)) / 2.0;
+    assert!((f64::from(mc_loss.item::<f32>()?) - wanted).abs() < 1e-5);
+    // Without places, the last tokens; both losses train the body.
+    let last = Tensor::full([2, 3], 6, DType::I64);
+    let (_, alone) = no_grad(|| model.call(&tokens));
+    same(&alone, &no_grad(|| model.call((&tokens, &last))).1)?;
+    let (loss, mc_loss, ..) = model.with_labels((&tokens, &last), &labels, &right);
+    (loss + mc_loss).backward()?;
+    assert!(model.parameters().iter().all(|p| p.grad().is_some()));
+    let wrong = GPT2Config {
+        summary_type: "mean".into(),
+        ..small_gpt2()
+    };
+    let e = GPT2DoubleHeadsModel::new(wrong)
+        .err()
+        .expect("it is refused")
+        .to_string();
+    assert!(e.contains("summary_type must be \"cls_index\""), "{e}");
     Ok(())
 }
 
