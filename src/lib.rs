@@ -74,9 +74,9 @@
 
 pub use kiln_data as data;
 pub use kiln_formats as formats;
-#[cfg(feature = "pytorch")]
-pub use kiln_formats::save;
 pub use kiln_formats::{load, load_with};
+#[cfg(feature = "pytorch")]
+pub use kiln_formats::{save, save_legacy};
 pub use kiln_nn::amp;
 #[cfg(feature = "onnx")]
 pub use kiln_onnx as onnx;

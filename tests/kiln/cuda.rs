@@ -352,7 +352,8 @@ fn operands_on_different_devices_are_an_error_that_names_both() {
     let e = (matrix(2, 2).to(gpu) + matrix(2, 2)).realize().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Op);
     let text = e.to_string();
-    assert!(text.contains("different devices, cuda:0 and cpu"), "{text}");
+    let wanted = "devices, operand 1 (f32[2, 2]) on cuda:0 and operand 2 (f32[2, 2]) on cpu; move";
+    assert!(text.contains(wanted), "{text}");
     assert!(
         text.contains("tests/kiln/cuda.rs") && text.contains(" on cuda:0 from"),
         "{text}"

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::sources::{Draws, Input, Output, Program, Sources, Weights, print};
 use kiln_package::{Package, RNG_STATE};
+use std::io::Write;
 use std::path::Path;
 
 /// The entries of a package that become C sources, and the options for them.
@@ -169,7 +170,8 @@ impl Export {
 }
 
 impl Sources {
-    /// Writes the files into a folder, which is created if it is missing.
+    /// Writes the files into a folder, which is created if it is missing. A reader sees each old file or the whole new
+    /// one, never a part.
     ///
     /// # Errors
     /// If a file can't be written.
@@ -178,7 +180,8 @@ impl Sources {
         std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
         for (name, contents) in &self.files {
             let file = folder.join(name);
-            std::fs::write(&file, contents).map_err(Error::io(&file))?;
+            kiln_base::file::replace(&file, |f| f.write_all(contents.as_ref()))
+                .map_err(Error::io(&file))?;
         }
         Ok(())
     }

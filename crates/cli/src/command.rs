@@ -15,6 +15,7 @@ use kiln_compiler::tune::{self, Mode, Precision, Settings, Store};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -182,7 +183,9 @@ fn bench(m: &ArgMatches) -> Result<(), Failure> {
         saved.map_err(|e| format!("{}: {e}", file.display()))?;
     }
     if let Some(file) = m.get_one::<PathBuf>("html") {
-        std::fs::write(file, page(&report)?).map_err(|e| format!("{}: {e}", file.display()))?;
+        let page = page(&report)?;
+        kiln_base::file::replace(file, |f| f.write_all(page.as_bytes()))
+            .map_err(|e| format!("{}: {e}", file.display()))?;
     }
     match job.json {
         true => say_json(&report.json()),

@@ -30,7 +30,7 @@ pub use npy::{npy_from_bytes, npy_to_bytes, read_npy, write_npy};
 pub use npz::{read_npz, write_npz, write_npz_compressed};
 pub use pretrained::{Pretrained, SavePretrained};
 #[cfg(feature = "pytorch")]
-pub use pytorch::{read_pickle, save};
+pub use pytorch::{read_pickle, save, save_legacy};
 pub use safetensors::{Metadata, read_safetensors, write_safetensors};
 pub use state_dict::StateDict;
 pub use value::Value;

@@ -5,9 +5,9 @@ use crate::npy::{decode, encode};
 use kiln_tensor::memory::Budget;
 use kiln_tensor::{Result, Tensor};
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, Write};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::panic::Location;
 use std::path::Path;
 use zip::write::SimpleFileOptions;
@@ -16,8 +16,8 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 /// The tensors of a `.npz` file by name. Members whose names don't end in `.npy` are left out.
 ///
 /// # Errors
-/// If the file can't be read, is damaged, or holds an array that [`crate::read_npy`] doesn't read (the
-/// message names it); or if the arrays, unpacked, take more memory than the limit leaves.
+/// If the file can't be read, is damaged, has two members of one name, or holds an array that [`crate::read_npy`]
+/// doesn't read (the message names it); or if the arrays, unpacked, take more memory than the limit leaves.
 #[track_caller]
 pub fn read_npz(path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
     let (path, loc) = (path.as_ref(), Location::caller());
@@ -67,6 +67,10 @@ pub fn write_npz_compressed<N: AsRef<str>, T: Borrow<Tensor>>(
 }
 
 fn read_members(file: impl Read + Seek) -> Result<BTreeMap<String, Tensor>, Fault> {
+    let archive = ZipArchive::new(file)?;
+    let directory = archive.central_directory_start();
+    let mut file = archive.into_inner();
+    check_names(&mut file, directory)?;
     let mut archive = ZipArchive::new(file)?;
     let (mut tensors, mut budget) = (BTreeMap::new(), Budget::new());
     for n in 0..archive.len() {
@@ -86,6 +90,27 @@ fn read_members(file: impl Read + Seek) -> Result<BTreeMap<String, Tensor>, Faul
         tensors.insert(name.to_string(), tensor);
     }
     Ok(tensors)
+}
+
+/// Checks that no two members in the archive's directory have one name. `ZipArchive` shows only the last of them.
+fn check_names(file: &mut (impl Read + Seek), directory: u64) -> Result<(), Fault> {
+    /// The first bytes of each record.
+    const RECORD: [u8; 4] = *b"PK\x01\x02";
+    file.seek(SeekFrom::Start(directory))?;
+    let mut names = BTreeSet::new();
+    let mut head = [0; 46];
+    while file.read_exact(&mut head).is_ok() && head.starts_with(&RECORD) {
+        let [name, extra, comment] =
+            [28, 30, 32].map(|i| u16::from_le_bytes([head[i], head[i + 1]]));
+        let mut text = vec![0; usize::from(name)];
+        file.read_exact(&mut text)?;
+        file.seek_relative(i64::from(extra) + i64::from(comment))?;
+        if let Some(twice) = names.replace(text) {
+            let name = String::from_utf8_lossy(&twice).into_owned();
+            return Err(format!("two members are called {name:?}").into());
+        }
+    }
+    Ok(())
 }
 
 fn write_members<N: AsRef<str>, T: Borrow<Tensor>>(

@@ -5,8 +5,11 @@ use crate::fault::Fault;
 use kiln_tensor::memory::Budget;
 use kiln_tensor::{DType, Result, Tensor};
 use safetensors::tensor::{Dtype, Metadata as Header, TensorInfo};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::panic::Location;
@@ -114,6 +117,7 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     };
     file.seek(SeekFrom::Start(8))?;
     let text = Budget::new().exactly(&mut file, length, "the header")?;
+    serde_json::from_slice::<DistinctNames>(&text).map_err(|e| damaged(e.to_string()))?;
     let header: Header = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
     let names = header.offset_keys();
     let infos = names
@@ -140,6 +144,35 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     let metadata = header.metadata().clone();
     let metadata = metadata.map(|texts| texts.into_iter().collect());
     Ok((state.into_iter().collect(), metadata))
+}
+
+/// The keys of a JSON object, none of which comes twice. `Header` keeps only the last of these.
+struct DistinctNames;
+
+impl<'de> Deserialize<'de> for DistinctNames {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<DistinctNames, D::Error> {
+        from.deserialize_map(DistinctNames)
+    }
+}
+
+impl<'de> Visitor<'de> for DistinctNames {
+    type Value = DistinctNames;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DistinctNames, A::Error> {
+        let mut names = HashSet::new();
+        while let Some((name, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
+            if let Some(twice) = names.replace(name) {
+                return Err(A::Error::custom(format!(
+                    "two tensors are called {twice:?}"
+                )));
+            }
+        }
+        Ok(self)
+    }
 }
 
 fn read_tensor(file: &mut File, info: &TensorInfo) -> Result<Tensor, Fault> {

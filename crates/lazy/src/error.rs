@@ -184,3 +184,37 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// An error of a package, at the line of the `?` that converts it.
+impl From<kiln_package::Error> for Error {
+    #[track_caller]
+    fn from(e: kiln_package::Error) -> Error {
+        let kind = match e.cause() {
+            kiln_package::Error::Io(_) => ErrorKind::Io,
+            kiln_package::Error::Format { .. } | kiln_package::Error::PlanFormat { .. } => {
+                ErrorKind::Unsupported
+            }
+            kiln_package::Error::Run { error, .. } => kind_of(error),
+            _ => ErrorKind::Value,
+        };
+        Error::at_caller(kind, "package", e.to_string())
+    }
+}
+
+/// An error of a package's buffers, at the line of the `?` that converts it.
+impl From<kiln_runtime::Error> for Error {
+    #[track_caller]
+    fn from(e: kiln_runtime::Error) -> Error {
+        Error::at_caller(kind_of(&e), "package", e.to_string())
+    }
+}
+
+fn kind_of(e: &kiln_runtime::Error) -> ErrorKind {
+    match e {
+        kiln_runtime::Error::OutOfMemory { .. } => ErrorKind::Memory,
+        kiln_runtime::Error::Cancelled => ErrorKind::Cancelled,
+        kiln_runtime::Error::Cuda(_) => ErrorKind::Device,
+        kiln_runtime::Error::Data { .. } => ErrorKind::Data,
+        _ => ErrorKind::Value,
+    }
+}

@@ -300,23 +300,28 @@ fn with_residuals<T: AsRef<Handle>>(
 
 /// The device that the operands are on, if any of them is on one.
 fn common_device<T: AsRef<Handle>>(inputs: &[T]) -> Result<Option<Device>, OpError> {
-    let mut found: Option<&Handle> = None;
-    let inputs = inputs.iter().map(AsRef::as_ref);
-    for t in inputs.filter(|t| t.node.device.is_some()) {
+    let mut found: Option<(usize, &Handle)> = None;
+    let inputs = inputs.iter().map(AsRef::as_ref).enumerate();
+    for (i, t) in inputs.filter(|(_, t)| t.node.device.is_some()) {
         match found {
-            None => found = Some(t),
-            Some(f) if f.node.device == t.node.device || is_number(t) => {}
-            Some(f) if is_number(f) => found = Some(t),
+            None => found = Some((i, t)),
+            Some((_, f)) if f.node.device == t.node.device || is_number(t) => {}
+            Some((_, f)) if is_number(f) => found = Some((i, t)),
             Some(f) => {
+                let where_is = |(i, t): (usize, &Handle)| {
+                    let name = t.label().and_then(|l| l.get());
+                    let name = name.map_or(format!("operand {}", i + 1), |n| n.to_string());
+                    format!("{name} ({}) on {}", t.fact(), t.device())
+                };
                 return Err(OpError(format!(
                     "the operands are on different devices, {} and {}; move one with to(device)",
-                    f.device(),
-                    t.device()
+                    where_is(f),
+                    where_is((i, t))
                 )));
             }
         }
     }
-    Ok(found.and_then(|t| t.node.device))
+    Ok(found.and_then(|(_, t)| t.node.device))
 }
 
 /// True if this is a number on the CPU, which may be moved to any device.

@@ -92,9 +92,16 @@ impl Checkpoint {
 
     /// Adds a model's parameters and buffers as they are now.
     #[track_caller]
-    pub fn module(mut self, name: &str, module: &dyn Module) -> Checkpoint {
-        for (key, value) in module.state_dict() {
-            self.tensors.insert(format!("{name}.{key}"), &value);
+    pub fn module(self, name: &str, module: &dyn Module) -> Checkpoint {
+        self.tensors(name, &module.state_dict())
+    }
+
+    /// Adds a state dict, such as averaged weights. It is restored into a module, or read by
+    /// [`Checkpoint::state_dict`].
+    #[track_caller]
+    pub fn tensors(mut self, name: &str, state: &StateDict) -> Checkpoint {
+        for (key, value) in state.iter() {
+            self.tensors.insert(format!("{name}.{key}"), value);
         }
         self.add(name, SavedPart::Module)
     }
@@ -194,7 +201,7 @@ impl Checkpoint {
         self.header.parts.keys().map(String::as_str)
     }
 
-    /// Returns the parameters and buffers of a model, to load some of them.
+    /// Returns a state dict, or the parameters and buffers of a model, to load some of them.
     pub fn state_dict(&self, name: &str) -> StateDict {
         self.tensors.part(&format!("{name}."))
     }

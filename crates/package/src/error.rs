@@ -77,6 +77,14 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Returns the error without the file that it is about.
+    pub fn cause(&self) -> &Error {
+        match self {
+            Error::File { error, .. } => error.cause(),
+            error => error,
+        }
+    }
+
     pub(crate) fn in_file(self, path: &Path) -> Error {
         match self {
             Error::File { .. } => self,

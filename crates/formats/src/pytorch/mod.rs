@@ -17,7 +17,7 @@ mod write;
 mod zip;
 
 pub use plain::read_pickle;
-pub use write::save;
+pub use write::{save, save_legacy};
 
 use crate::Value;
 use crate::fault::Fault;

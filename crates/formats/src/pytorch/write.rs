@@ -35,17 +35,49 @@ pub fn save(value: impl Into<Value>, path: impl AsRef<Path>) -> Result<()> {
     written.map_err(|fault| fault.in_file("save", path, loc))
 }
 
+/// [`save`] in the form that PyTorch wrote before 1.6, and writes with `_use_new_zipfile_serialization=False`.
+///
+/// # Errors
+/// As [`save`].
+#[track_caller]
+pub fn save_legacy(value: impl Into<Value>, path: impl AsRef<Path>) -> Result<()> {
+    let (path, loc) = (path.as_ref(), Location::caller());
+    let value = value.into();
+    let written = write_legacy(&value, path);
+    written.map_err(|fault| fault.in_file("save_legacy", path, loc))
+}
+
+/// Writes pickles of a magic number, a version, facts of the machine, the value and the keys of the storages; then the
+/// storages, each behind its number of elements.
+fn write_legacy(value: &Value, path: &Path) -> Result<(), Fault> {
+    const BEGIN: &[u8] = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.";
+    let sizes = [("short", 2), ("int", 4), ("long", 4)];
+    let machine = Value::dict([
+        ("protocol_version", Value::from(1001)),
+        ("little_endian", true.into()),
+        ("type_sizes", Value::dict(sizes)),
+    ]);
+    let pickle = Pickle::of(value, true)?;
+    let mut keys: Vec<String> = (0..pickle.tensors.len()).map(|i| i.to_string()).collect();
+    keys.sort();
+    let list: Vec<Value> = keys.iter().map(|key| key.as_str().into()).collect();
+    kiln_base::file::replace(path, |file| {
+        file.write_all(BEGIN)?;
+        file.write_all(&Pickle::of(&machine, true)?.bytes)?;
+        file.write_all(&pickle.bytes)?;
+        file.write_all(&Pickle::of(&list.into(), true)?.bytes)?;
+        for key in &keys {
+            let tensor = &pickle.tensors[key.parse::<usize>().map_err(|e| e.to_string())?];
+            let elements = storage_of(tensor)?.elements;
+            file.write_all(&(elements as u64).to_le_bytes())?;
+            tensor.with_bytes(|bytes| file.write_all(bytes))??;
+        }
+        Ok(())
+    })
+}
+
 fn write(value: &Value, path: &Path) -> Result<(), Fault> {
-    let mut pickle = Pickle {
-        bytes: vec![0x80, 2],
-        tensors: Vec::new(),
-        numbers: HashMap::new(),
-    };
-    pickle.value(value)?;
-    pickle.bytes.push(b'.');
-    for t in &pickle.tensors {
-        t.realize()?;
-    }
+    let pickle = Pickle::of(value, false)?;
     // PyTorch names the folder after the file.
     let folder = path
         .file_stem()
@@ -103,9 +135,48 @@ struct Pickle {
     /// The storage number of each value, by the value's identity: several tensors may share a value, such as tied
     /// weights.
     numbers: HashMap<(usize, u32), usize>,
+    /// True for the form before 1.6, whose storages also name what they are views of.
+    legacy: bool,
+}
+
+/// The storage of a tensor.
+struct Storage {
+    /// The name of the tensor's dtype, and of the class of its storage.
+    names: [&'static str; 2],
+    /// True if it holds bytes, and the dtype stands beside it.
+    untyped: bool,
+    elements: usize,
+}
+
+fn storage_of(tensor: &Tensor) -> Result<Storage, Fault> {
+    let dtype = tensor.dtype();
+    let row = DTYPES.iter().find(|(d, ..)| *d == dtype);
+    let (_, name, class) = row.ok_or_else(|| format!("PyTorch has no {dtype}"))?;
+    let untyped = *class == UNTYPED;
+    Ok(Storage {
+        names: [name, class],
+        untyped,
+        elements: tensor.nbytes()? / if untyped { 1 } else { DType::size(dtype) },
+    })
 }
 
 impl Pickle {
+    /// Returns the pickle of a value, whose tensors are computed.
+    fn of(value: &Value, legacy: bool) -> Result<Pickle, Fault> {
+        let mut pickle = Pickle {
+            bytes: vec![0x80, 2],
+            tensors: Vec::new(),
+            numbers: HashMap::new(),
+            legacy,
+        };
+        pickle.value(value)?;
+        pickle.bytes.push(b'.');
+        for t in &pickle.tensors {
+            t.realize()?;
+        }
+        Ok(pickle)
+    }
+
     fn value(&mut self, value: &Value) -> Result<(), Fault> {
         match value {
             Value::None => self.op(b"N"),
@@ -176,14 +247,11 @@ impl Pickle {
     /// Writes `_rebuild_tensor_v2(('storage', class, key, 'cpu', elements), 0, sizes, strides, False, {})`, or for
     /// storages of bytes the third version, which has a dtype at the end.
     fn tensor(&mut self, tensor: &Tensor) -> Result<(), Fault> {
-        let (dtype, shape) = (tensor.dtype(), tensor.shape()?);
-        let row = DTYPES.iter().find(|(d, ..)| *d == dtype);
-        let (_, name, class) = row.ok_or_else(|| format!("PyTorch has no {dtype}"))?;
-        let untyped = *class == UNTYPED;
-        let count: usize = shape.iter().product();
-        let (version, module, elements) = match untyped {
-            true => ("3", "torch.storage", count * DType::size(dtype)),
-            false => ("2", "torch", count),
+        let (shape, storage) = (tensor.shape()?, storage_of(tensor)?);
+        let [name, class] = storage.names;
+        let (version, module) = match storage.untyped {
+            true => ("3", "torch.storage"),
+            false => ("2", "torch"),
         };
         self.op(format!("ctorch._utils\n_rebuild_tensor_v{version}\n((").as_bytes());
         self.text("storage")?;
@@ -191,8 +259,8 @@ impl Pickle {
         let number = self.storage(tensor);
         self.text(&number.to_string())?;
         self.text("cpu")?;
-        self.int(elements as i128);
-        self.op(b"tQ");
+        self.int(storage.elements as i128);
+        self.op(if self.legacy { b"NtQ" } else { b"tQ" });
         self.int(0);
         let mut strides = vec![1; shape.len()];
         for d in (1..shape.len()).rev() {
@@ -204,7 +272,7 @@ impl Pickle {
             self.op(b"t");
         }
         self.op(b"\x89ccollections\nOrderedDict\n)R");
-        if untyped {
+        if storage.untyped {
             self.op(format!("ctorch\n{name}\n").as_bytes());
         }
         self.op(b"tR");

@@ -113,6 +113,29 @@ fn what_is_written_is_read() -> Result<()> {
         assert_eq!(format!("{again:?}"), format!("{value:?}"));
         assert_same(&again.tensors()?, &value.tensors()?)?;
     }
+    // In the form before 1.6, too: shared storages once, and storages of bytes.
+    let x = Tensor::arange(0, 7, 1);
+    let parts = [
+        ("x", x.clone()),
+        ("again", x),
+        ("u16", Tensor::from([1u16, 500])),
+        ("one", Tensor::scalar(2.5f64)),
+    ];
+    let many = (0..12).map(|i| Tensor::full([2], i, DType::F32));
+    let parts = [
+        ("parts", Value::dict(parts)),
+        ("many", many.collect::<Vec<_>>().into()),
+    ];
+    let value = Value::dict(parts);
+    kiln_formats::save_legacy(&value, &path)?;
+    assert!(
+        !std::fs::read(&path)
+            .expect("it was written")
+            .starts_with(b"PK")
+    );
+    let again = load(&path)?;
+    assert_eq!(format!("{again:?}"), format!("{value:?}"));
+    assert_same(&again.tensors()?, &value.tensors()?)?;
     // All dtypes, and a list without tensors.
     let all = DType::ALL.map(|d| (d.name(), Tensor::arange(0, 5, 1).to_dtype(d)));
     save(Value::dict(all.clone()), &path)?;

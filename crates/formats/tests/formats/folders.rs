@@ -116,6 +116,10 @@ fn damaged_safetensors_files_take_no_memory() -> Result<()> {
     assert!(file(wrong.len() as u64, wrong, 4).contains("damaged"));
     let scale = "{\"x\":{\"dtype\":\"F8_E8M0\",\"shape\":[4],\"data_offsets\":[0,4]}}";
     assert!(file(scale.len() as u64, scale, 4).contains("x: there is no dtype F8_E8M0"));
+    let one = "\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":";
+    let twice = format!("{{{one}[0,4]}},{one}[4,8]}}}}");
+    let text = file(twice.len() as u64, &twice, 8);
+    assert!(text.contains("two tensors are called \"x\""), "{text}");
     Ok(())
 }
 

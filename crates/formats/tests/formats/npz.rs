@@ -51,6 +51,23 @@ fn damage_names_the_member() -> Result<()> {
     let found = message(write_npz(&path, twice));
     assert!(found.contains("x.npy"), "{found}");
     assert!(folder.names().is_empty(), "nothing is left behind");
+    // Two members of one name, of which only one could be given.
+    write_npz(
+        &path,
+        [("x", Tensor::from([1i64])), ("y", Tensor::from([2i64]))],
+    )?;
+    let mut two = std::fs::read(&path).unwrap();
+    for at in 0..two.len() - 5 {
+        if &two[at..at + 5] == b"y.npy" {
+            two[at] = b'x';
+        }
+    }
+    std::fs::write(&path, &two).unwrap();
+    let found = message(read_npz(&path));
+    assert!(
+        found.contains("two members are called \"x.npy\""),
+        "{found}"
+    );
     write_npz(&path, [("x", Tensor::arange(0, 100, 1))])?;
     let good = std::fs::read(&path).unwrap();
 

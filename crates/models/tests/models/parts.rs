@@ -37,7 +37,7 @@ fn uncalled_of(model: &str, inputs: &Inputs, paths: &[String]) -> Result<Vec<Str
     let other_types = e.is_some_and(|e| e.to_string().contains("Lambda stands in the place of"));
     let uncalled = paths
         .iter()
-        .filter(|p| !called.contains(*p) && !(other_types && paths.len() == 1));
+        .filter(|p| !(called.contains(*p) || other_types && paths.len() == 1));
     Ok(uncalled.cloned().collect())
 }
 

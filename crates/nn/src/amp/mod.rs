@@ -30,6 +30,7 @@ mod found;
 mod grad_scaler;
 mod level;
 mod names;
+mod saved;
 mod scale;
 
 pub use apex::{Amp, AmpState, LossScalerState, ScaleLoss, initialize, master_params};

@@ -495,3 +495,43 @@ fn many_skipped_steps_are_warned_of_and_scales_profiled() {
     }
     set_warning_hook(None);
 }
+
+/// A checkpoint of PyTorch's holds the state that `scaler.json` has from there.
+#[test]
+fn states_are_those_of_pytorchs_checkpoints() {
+    use kiln_formats::Value as Saved;
+    use kiln_nn::amp::{AmpState, GradScalerState};
+    let state = &reference()["runs"]["SGD"]["state"];
+    let whole = |name: &str| state[name].as_i64().unwrap();
+    let saved = Saved::dict([
+        ("scale", Saved::from(state["scale"].as_f64().unwrap())),
+        (
+            "growth_factor",
+            state["growth_factor"].as_f64().unwrap().into(),
+        ),
+        (
+            "backoff_factor",
+            state["backoff_factor"].as_f64().unwrap().into(),
+        ),
+        ("growth_interval", whole("growth_interval").into()),
+        ("_growth_tracker", whole("_growth_tracker").into()),
+    ]);
+    let read = GradScalerState::try_from(&saved).unwrap();
+    let mut scaler = scaler();
+    scaler.load_state_dict(&read).unwrap();
+    assert_eq!(scaler.state_dict().unwrap(), read);
+    assert_eq!(format!("{:?}", Saved::from(&read)), format!("{saved:?}"));
+    let e = GradScalerState::try_from(&Saved::dict([("scale", 1.0)])).unwrap_err();
+    assert!(e.to_string().contains("growth_factor"), "{e}");
+    let numbers = [("loss_scale", Saved::from(128.0)), ("unskipped", 3.into())];
+    let apex = Saved::dict([("loss_scaler0", Saved::dict(numbers))]);
+    let read = AmpState::try_from(&apex).unwrap();
+    assert_eq!(
+        (
+            read.0["loss_scaler0"].loss_scale,
+            read.0["loss_scaler0"].unskipped
+        ),
+        (128.0, 3)
+    );
+    assert_eq!(format!("{:?}", Saved::from(&read)), format!("{apex:?}"));
+}

@@ -33,9 +33,10 @@ fn cat_listed(tensors: &[Tensor], dim: DimArg) -> Tensor {
             1 => parts.clone(),
             _ => parts.iter().filter(real).cloned().collect(),
         };
-        let len = kept
-            .iter()
-            .fold(Dim::ZERO, |n, t| &n + &t.dims()[a.min(t.ndim() - 1)]);
+        // Tensors of other ranks are refused below.
+        let size = |t: &Tensor| t.dims().get(a).or(t.dims().last()).cloned();
+        let sizes = kept.iter().filter_map(size);
+        let len = sizes.fold(Dim::ZERO, |n, d| &n + &d);
         let mut shape = Shape::from(first.dims());
         shape[a] = len;
         match copied(b, &kept, a, &shape) {

@@ -232,13 +232,19 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
     false
 }
 
-/// The most pixels in the bytes of a file, of formats in which each pixel takes a bit at least.
+/// The most pixels in the bytes of a file, of formats for which that is bounded.
 fn most_pixels(format: ImageFormat, bytes: &[u8]) -> u64 {
     /// The most bytes that a byte of zlib's stands for.
     const INFLATED: u64 = 1032;
+    /// The most pixels that a bit of a GIF stands for: a code has two bits at least and is one of 4096, each of which
+    /// stands for one pixel more than an earlier one.
+    const LZW: u64 = 4096 / 2;
+    /// A GIF may be larger than its picture; up to here it is read.
+    const SCREEN: u64 = 1 << 20;
     let bits = 8 * bytes.len() as u64;
     match format {
         ImageFormat::Png => bits.saturating_mul(INFLATED),
+        ImageFormat::Gif => bits.saturating_mul(LZW).max(SCREEN),
         // It is not compressed.
         ImageFormat::Bmp if bytes.get(30..34) == Some(&[0; 4]) => bits,
         _ => u64::MAX,

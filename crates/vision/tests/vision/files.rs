@@ -146,13 +146,14 @@ fn a_bomb_is_refused() {
     let e = Image::decode(&png).unwrap_err().to_string();
     assert!(e.contains("60000"), "{e}");
     // No more pixels than are allowed, and more than the bytes can hold.
-    for (format, at) in [(Format::Png, 16), (Format::Bmp, 18)] {
+    for (format, at) in [(Format::Png, 16), (Format::Bmp, 18), (Format::Gif, 6)] {
         let mut bytes = image(Mode::RGB).encode(format).unwrap();
-        let side = match format {
-            Format::Png => 13_000u32.to_be_bytes(),
-            _ => 13_000u32.to_le_bytes(),
+        let sides = match format {
+            Format::Png => [13_000u32.to_be_bytes(); 2].concat(),
+            Format::Gif => [13_000u16.to_le_bytes(); 2].concat(),
+            _ => [13_000u32.to_le_bytes(); 2].concat(),
         };
-        bytes[at..at + 8].copy_from_slice(&[side, side].concat());
+        bytes[at..at + sides.len()].copy_from_slice(&sides);
         if format == Format::Png {
             let crc = crc32(&bytes[12..29]);
             bytes[29..33].copy_from_slice(&crc.to_be_bytes());
