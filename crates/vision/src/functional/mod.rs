@@ -15,8 +15,8 @@ pub use geometry::{
     center_crop, crop, five_crop, get_dimensions, hflip, pad, resize, resized_crop, ten_crop, vflip,
 };
 pub use tensor::{
-    convert_image_dtype, erase, normalize, pil_to_tensor, to_dtype, to_image, to_pil_image,
-    to_tensor,
+    array_to_tensor, convert_image_dtype, erase, normalize, pil_to_tensor, to_dtype, to_image,
+    to_pil_image, to_tensor,
 };
 pub use warp::{Affine, Rotate, affine, rotate};
 

@@ -26,6 +26,36 @@ pub fn to_tensor(image: &Image) -> Result<Tensor> {
     })
 }
 
+/// An array `[H, W, C]` or `[H, W]` as a tensor `[C, H, W]`, as torchvision's `to_tensor` does with NumPy's: u8 as f32
+/// divided by 255, other dtypes as they are.
+///
+/// ```
+/// use kiln_tensor::Tensor;
+/// use kiln_vision::functional::array_to_tensor;
+/// let array = Tensor::from([[[0u8, 255], [51, 102]]]); // one row of two pixels of two channels
+/// let x = array_to_tensor(&array)?;
+/// assert_eq!((x.shape()?, x.to_vec::<f32>()?), (vec![2, 1, 2], vec![0.0, 0.2, 1.0, 0.4]));
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If the array has another number of dims.
+#[track_caller]
+pub fn array_to_tensor(array: &Tensor) -> Result<Tensor> {
+    let x = match array.check()?.ndim() {
+        2 => array.unsqueeze(0),
+        3 => array.permute([2, 0, 1]),
+        n => {
+            let message = format!("an array has the shape [H, W, C] or [H, W], not {n} dims");
+            return Err(invalid("ToTensor", message));
+        }
+    };
+    Ok(match x.dtype() {
+        DType::U8 => x.to_dtype(DType::F32) / 255.0,
+        _ => x,
+    })
+}
+
 /// The image as a u8 tensor `[C, H, W]`.
 ///
 /// # Errors

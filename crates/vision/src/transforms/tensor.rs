@@ -40,6 +40,14 @@ conversions! {
     ToPILImage Tensor => Image: functional::to_pil_image;
 }
 
+/// An array `[H, W, C]` or `[H, W]` as a tensor `[C, H, W]`: u8 as f32 divided by 255, other dtypes as they are.
+impl Transform<Tensor> for ToTensor {
+    type Output = Tensor;
+    fn apply(&self, x: Tensor, _: &mut Rng) -> Result<Tensor> {
+        functional::array_to_tensor(&x)
+    }
+}
+
 options! {
     /// A tensor in another dtype, its numbers scaled to that dtype's range; see
     /// [`functional::convert_image_dtype`].
