@@ -34,6 +34,14 @@ pub(crate) trait Surroundings {
     fn body(&self, graph: &GraphProto, inputs: Vec<Value>) -> Results;
 }
 
+fn symbolic(input: usize) -> Error {
+    Error::at_caller(
+        ErrorKind::ReadWhileCompiling,
+        "onnx",
+        format!("input {input} must be known when the model is compiled"),
+    )
+}
+
 /// The results of an operator that returns one tensor.
 pub(crate) fn one(t: Tensor) -> Results {
     Ok(vec![t.into()])
@@ -114,14 +122,7 @@ impl Call<'_> {
             return Ok(None);
         }
         let numbers = self.known(i)?.integers();
-        let symbolic = || {
-            Error::at_caller(
-                ErrorKind::ReadWhileCompiling,
-                "onnx",
-                format!("input {i} must be known when the model is compiled"),
-            )
-        };
-        Ok(Some(numbers.ok_or_else(symbolic)?))
+        Ok(Some(numbers.ok_or_else(|| symbolic(i))?))
     }
 
     /// Returns the elements of an input as floats, or `None` if it is absent.
@@ -131,14 +132,22 @@ impl Call<'_> {
         }
         let known = self.known(i)?;
         let numbers: Option<Vec<f64>> = known.elements.iter().map(|e| e.number()).collect();
-        let symbolic = || {
-            Error::at_caller(
-                ErrorKind::ReadWhileCompiling,
-                "onnx",
-                format!("input {i} must be known when the model is compiled"),
-            )
-        };
-        Ok(Some(numbers.ok_or_else(symbolic)?))
+        Ok(Some(numbers.ok_or_else(|| symbolic(i))?))
+    }
+
+    /// Returns the first element of an input of integers, or `None` if there is none.
+    pub fn first_integer(&self, i: usize) -> Result<Option<i64>> {
+        Ok(self.integers(i)?.and_then(|list| list.first().copied()))
+    }
+
+    /// Returns the first element of an input as a float, or `None` if there is none.
+    pub fn first_number(&self, i: usize) -> Result<Option<f64>> {
+        Ok(self.numbers(i)?.and_then(|list| list.first().copied()))
+    }
+
+    /// True if the first element of an input is there and not 0.
+    pub fn first_flag(&self, i: usize) -> Result<bool> {
+        Ok(self.first_integer(i)?.is_some_and(|n| n != 0))
     }
 
     /// Returns integers that are an input since a version of the operator, and an attribute before.

@@ -219,35 +219,22 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
             let Some(shape) = broadcast(&[&a.shape, &x.shape, &y.shape]) else {
                 return Ok(None);
             };
-            let (c, x, y) = (expand(a, &shape), expand(x, &shape), expand(y, &shape));
-            let mut elements = Vec::with_capacity(c.elements.len());
-            for ((c, x), y) in c.elements.iter().zip(x.elements).zip(y.elements.clone()) {
-                match c.number() {
-                    Some(n) => elements.push(if n != 0.0 { x } else { y }),
-                    None => return Ok(None),
-                }
-            }
-            Ok(Some(Known {
-                dtype: x_dtype(inputs),
+            let [c, x, y] = [a, x, y].map(|k| expand(k, &shape));
+            let chosen = c.elements.iter().zip(x.elements).zip(y.elements);
+            let chosen = chosen.map(|((c, x), y)| Some(if c.number()? != 0.0 { x } else { y }));
+            let elements = chosen.collect::<Option<_>>();
+            Ok(elements.map(|elements| Known {
+                dtype: x.dtype,
                 shape,
                 elements,
             }))
         }
-        "Neg" | "Floor" | "Ceil" | "Not" | "Abs" | "Sqrt" | "Reciprocal" => {
-            Ok(map(a, |e| unary(op, e)))
-        }
+        "Neg" | "Floor" | "Ceil" | "Not" | "Abs" => Ok(map(a, |e| unary(op, e))),
         _ => match b {
             Some(b) if inputs.len() == 2 => Ok(pairs(op, a, b)),
             _ => Ok(None),
         },
     }
-}
-
-fn x_dtype(inputs: &[Option<Rc<Known>>]) -> DType {
-    inputs
-        .get(1)
-        .and_then(Option::as_ref)
-        .map_or(DType::I64, |k| k.dtype)
 }
 
 fn map(a: &Known, f: impl Fn(&Element) -> Option<Element>) -> Option<Known> {

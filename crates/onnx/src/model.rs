@@ -54,6 +54,8 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model> {
 /// ```
 pub struct Model {
     loaded: Loaded,
+    /// The operators that Kiln lacks.
+    missing: Vec<String>,
     programs: Mutex<Vec<(Signature, Program)>>,
 }
 
@@ -157,8 +159,10 @@ impl Model {
     fn read(bytes: Vec<u8>, folder: Option<PathBuf>) -> Result<Model> {
         let model = ModelProto::decode(prost::bytes::Bytes::from(bytes));
         let model = model.map_err(|e| invalid(format!("this is no ONNX model: {e}")))?;
+        let loaded = Loaded::new(model, folder)?;
         Ok(Model {
-            loaded: Loaded::new(model, folder)?,
+            missing: missing_operators(&loaded),
+            loaded,
             programs: Mutex::default(),
         })
     }
@@ -227,15 +231,9 @@ impl Model {
     /// The operator sets that the model imports, with versions.
     pub fn opsets(&self) -> impl Iterator<Item = (&str, i64)> {
         let opsets = self.loaded.opsets.iter();
-        opsets.map(|o| {
-            (
-                if o.domain().is_empty() {
-                    "ai.onnx"
-                } else {
-                    o.domain()
-                },
-                o.version(),
-            )
+        opsets.map(|o| match o.domain() {
+            "" => ("ai.onnx", o.version()),
+            domain => (domain, o.version()),
         })
     }
 
@@ -249,8 +247,8 @@ impl Model {
     }
 
     /// The operators that Kiln lacks, each with its version and the nodes that apply it.
-    pub fn unsupported(&self) -> Vec<String> {
-        missing_operators(&self.loaded)
+    pub fn unsupported(&self) -> &[String] {
+        &self.missing
     }
 
     /// Runs the model. The first run with inputs of some shapes compiles a program for them.
@@ -403,20 +401,17 @@ impl Model {
                 inputs.len()
             )));
         }
-        let missing = self.unsupported();
-        if !missing.is_empty() {
-            return Err(unsupported(format!(
-                "Kiln lacks operators:\n  {}",
-                missing.join("\n  ")
-            )));
+        if !self.missing.is_empty() {
+            let list = self.missing.join("\n  ");
+            return Err(unsupported(format!("Kiln lacks operators:\n  {list}")));
         }
         let mut scope = Scope::new(&self.loaded);
         for (port, data) in self.loaded.inputs.iter().zip(inputs) {
             scope.set(&port.name, data.into());
         }
         for w in &self.loaded.weights {
-            let known = w.first.clone().map(Into::into);
-            scope.set(&w.name, Value::Tensor(Traced::weight(w.var.get(), known)));
+            let value = Traced::weight(w.var.get(), w.first.clone());
+            scope.set(&w.name, Value::Tensor(value));
         }
         for (name, t, known) in &self.loaded.constants {
             let value = Traced::constant(t.clone(), known.clone());

@@ -10,34 +10,14 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path};
 
 /// Returns the dtype with ONNX's number.
-pub(crate) fn dtype(number: i64) -> Result<DType> {
-    let found = i32::try_from(number)
+pub(crate) fn dtype(n: i64) -> Result<DType> {
+    let found = i32::try_from(n)
         .ok()
         .and_then(|n| DataType::try_from(n).ok());
-    let name = found.map_or("a dtype that ONNX does not have", |d| d.as_str_name());
-    Ok(match found {
-        Some(DataType::Float) => DType::F32,
-        Some(DataType::Uint8) => DType::U8,
-        Some(DataType::Int8) => DType::I8,
-        Some(DataType::Uint16) => DType::U16,
-        Some(DataType::Int16) => DType::I16,
-        Some(DataType::Int32) => DType::I32,
-        Some(DataType::Int64) => DType::I64,
-        Some(DataType::Bool) => DType::Bool,
-        Some(DataType::Float16) => DType::F16,
-        Some(DataType::Double) => DType::F64,
-        Some(DataType::Uint32) => DType::U32,
-        Some(DataType::Uint64) => DType::U64,
-        Some(DataType::Bfloat16) => DType::BF16,
-        Some(DataType::Float8e4m3fn) => DType::F8E4M3,
-        Some(DataType::Float8e5m2) => DType::F8E5M2,
-        Some(DataType::Float8e4m3fnuz) => DType::F8E4M3FNUZ,
-        Some(DataType::Float8e5m2fnuz) => DType::F8E5M2FNUZ,
-        _ => {
-            return Err(unsupported(format!(
-                "{name} ({number}) is no dtype of Kiln's"
-            )));
-        }
+    let own = DType::ALL.into_iter().find(|d| Some(number(*d)) == found);
+    own.ok_or_else(|| {
+        let name = found.map_or("a dtype that ONNX does not have", |d| d.as_str_name());
+        unsupported(format!("{name} ({n}) is no dtype of Kiln's"))
     })
 }
 
@@ -80,8 +60,7 @@ fn read_unnamed(t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
         return external(dtype, &t.dims, bytes, &t.external_data, folder);
     }
     if let Some(raw) = &t.raw_data {
-        let fits = raw.len() as u64 == bytes;
-        if !fits {
+        if raw.len() as u64 != bytes {
             return Err(wrong_length(bytes, raw.len()));
         }
         return Ok(Tensor::from_bytes(raw, dtype, &t.dims));

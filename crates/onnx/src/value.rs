@@ -75,12 +75,7 @@ impl Element {
 
 impl From<Tensor> for Value {
     fn from(t: Tensor) -> Value {
-        Value::Tensor(Traced {
-            tensor: Rc::new(OnceCell::from(t)),
-            known: None,
-            variable: false,
-            quantized: None,
-        })
+        Value::Tensor(Traced::of(t))
     }
 }
 
@@ -96,23 +91,28 @@ impl From<Known> for Value {
 }
 
 impl Traced {
-    /// A tensor whose elements are known, if they are few.
-    pub fn constant(t: Tensor, known: Option<Known>) -> Traced {
+    fn of(t: Tensor) -> Traced {
         Traced {
             tensor: Rc::new(OnceCell::from(t)),
-            known: known.map(Rc::new),
+            known: None,
             variable: false,
             quantized: None,
         }
     }
 
-    /// A weight, whose elements are known to be these at first.
-    pub fn weight(t: Tensor, known: Option<Rc<Known>>) -> Traced {
+    /// A tensor whose elements are known, if they are few.
+    pub fn constant(t: Tensor, known: Option<Known>) -> Traced {
         Traced {
-            tensor: Rc::new(OnceCell::from(t)),
-            known,
+            known: known.map(Rc::new),
+            ..Traced::of(t)
+        }
+    }
+
+    /// A weight, whose elements are known to be these at first.
+    pub fn weight(t: Tensor, known: Option<Known>) -> Traced {
+        Traced {
             variable: true,
-            quantized: None,
+            ..Traced::constant(t, known)
         }
     }
 
@@ -124,10 +124,8 @@ impl Traced {
     /// A tensor that was dequantised from integers.
     pub fn dequantized(t: Tensor, from: Quantized) -> Traced {
         Traced {
-            tensor: Rc::new(OnceCell::from(t)),
-            known: None,
-            variable: false,
             quantized: Some(Rc::new(from)),
+            ..Traced::of(t)
         }
     }
 
@@ -202,7 +200,6 @@ impl Known {
                 let integers = self.integers().unwrap_or_default();
                 Tensor::from_slice(&integers, &self.shape).to_dtype(self.dtype)
             }
-            // A size is recorded as the length of a sequence.
             (None, _) => {
                 let one = |e: &Element| match e {
                     Element::Float(f) => Tensor::scalar(*f).to_dtype(self.dtype),
@@ -238,9 +235,10 @@ fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> Element) -> Vec<Ele
     chunks.iter().map(|b| f(*b)).collect()
 }
 
-fn size_as_tensor(d: &Dim) -> Tensor {
+/// Returns a size as a number in i64: recorded as the length of a sequence, if it is symbolic.
+pub(crate) fn size_as_tensor(d: &Dim) -> Tensor {
     match d.as_const() {
-        Some(n) => Tensor::scalar(n),
+        Some(n) => Tensor::full((), n, DType::I64),
         None => Tensor::ones(vec![d.clone()], DType::I64).sum(()),
     }
 }

@@ -163,11 +163,7 @@ impl<'a> Writer<'a> {
             Some(module) => self.unique(&format!("{module}/{op}")),
             None => self.unique(op),
         };
-        let output = |i: usize| match i {
-            0 => format!("{name}:0").into(),
-            i => format!("{name}:{i}").into(),
-        };
-        let outputs: Vec<Name> = (0..outputs).map(output).collect();
+        let outputs: Vec<Name> = (0..outputs).map(|i| format!("{name}:{i}").into()).collect();
         if let Some(module) = module
             && matches!(op, "Transpose" | "Reshape" | "Expand" | "Cast" | "Slice")
         {

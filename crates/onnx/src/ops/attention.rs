@@ -3,8 +3,7 @@
 use super::Record;
 use crate::call::{Call, Results, one};
 use crate::fault::invalid;
-use crate::tensor;
-use crate::value::{Value, iota};
+use crate::value::{Value, iota, size_as_tensor};
 use kiln_base::{Dim, numel};
 use kiln_tensor::{Attention, DType, PadMode, Result, Scalar, Tensor, cat, keep, stack};
 
@@ -90,7 +89,7 @@ impl Scores {
 }
 
 fn offset_of(past: &Dim) -> Option<Tensor> {
-    (!past.is(0)).then(|| size_of(past))
+    (!past.is(0)).then(|| size_as_tensor(past))
 }
 
 /// The positions of queries minus those of keys.
@@ -125,7 +124,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Resu
             .attn_mask(scores.bias.or(scores.allowed));
         return Ok(q.scaled_dot_product_attention_with(k, v, how));
     }
-    Ok(attend_in_steps(q, k, v, &scores, None, 0)?.0)
+    Ok(attend_in_steps(q, k, v, &scores, q.dtype(), 0)?.0)
 }
 
 /// Attention by products and a softmax, and the scores after one of the steps.
@@ -134,7 +133,7 @@ fn attend_in_steps(
     k: &Tensor,
     v: &Tensor,
     scores: &Scores,
-    precision: Option<DType>,
+    precision: DType,
     shown: i64,
 ) -> Result<(Tensor, Tensor)> {
     let shared = sharing(q, k)?;
@@ -164,10 +163,7 @@ fn attend_in_steps(
         ),
         false => (cap(&products), excluded(biased(&cap(&products)))),
     };
-    let precise = match precision {
-        Some(dtype) => masked.to_dtype(dtype),
-        None => masked.clone(),
-    };
+    let precise = masked.to_dtype(precision);
     // A query without keys gives zeros.
     let none = precise.amax(keep(3)).eq(f64::NEG_INFINITY);
     let weights = precise.softmax(3).masked_fill(none, 0.0).to_dtype(dtype);
@@ -214,7 +210,7 @@ fn attention(c: &Call) -> Results {
         n.to_dtype(DType::I64).reshape(shape)
     });
     let offset = match &lengths {
-        Some(n) if !c.has(4) => Some(n - size_of(&q.dims()[2])),
+        Some(n) if !c.has(4) => Some(n - size_as_tensor(&q.dims()[2])),
         _ => offset_of(&past),
     };
     let (left, right) = (
@@ -239,10 +235,7 @@ fn attention(c: &Call) -> Results {
     }
     let (y, shown) = match c.wants(3) {
         true => {
-            let precision = match c.int("softmax_precision", 0)? {
-                0 => None,
-                n => Some(tensor::dtype(n)?),
-            };
+            let precision = c.dtype("softmax_precision", q.dtype())?;
             let mode = c.int("qk_matmul_output_mode", 0)?;
             let (y, shown) = attend_in_steps(&q, &k, &v, &scores, precision, mode)?;
             (y, Some(shown))
@@ -253,13 +246,6 @@ fn attention(c: &Call) -> Results {
     let mut results = vec![y.into(), k.into(), v.into()];
     results.extend(shown.map(Value::from));
     Ok(results)
-}
-
-fn size_of(d: &Dim) -> Tensor {
-    match d.as_const() {
-        Some(n) => Tensor::full((), n, DType::I64),
-        None => Tensor::ones(vec![d.clone()], DType::I64).sum(()),
-    }
 }
 
 /// Returns a mask that excludes keys beyond those it was given for.

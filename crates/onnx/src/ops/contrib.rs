@@ -1,11 +1,12 @@
 //! Operators of onnxruntime's own (`com.microsoft`), which exporters and its optimiser emit.
 
 use super::attention::{Scores, attend, heads, merged, rotated};
+use super::elementwise::swish;
 use super::norm::{normalised, root_mean_square};
 use super::{Record, quantize};
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
-use crate::value::iota;
+use crate::value::{iota, size_as_tensor};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Tensor, cat};
 
@@ -17,10 +18,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
             one(c.optional(1)?.map_or(x.clone(), |b| x + b).gelu_tanh())
         },
         "Gelu" => |c| one(c.tensor(0)?.gelu()),
-        "QuickGelu" => |c| {
-            let x = c.tensor(0)?;
-            one(&x * (&x * c.float("alpha", 1.702)?).sigmoid())
-        },
+        "QuickGelu" => |c| one(swish(&c.tensor(0)?, c.float("alpha", 1.702)?)),
 
         "FusedMatMul" => fused_matmul,
         "MatMulNBits" => matmul_bits,
@@ -233,10 +231,7 @@ fn grouped_attention(c: &Call) -> Results {
     if c.flag("do_rotary", false)? {
         let table = [&c.tensor(7)?, &c.tensor(8)?];
         let length = q.dims()[2].clone();
-        let positions = match past.as_const() {
-            Some(p) => iota(&length) + p,
-            None => iota(&length) + Tensor::ones(vec![past.clone()], DType::I64).sum(()),
-        };
+        let positions = iota(&length) + size_as_tensor(&past);
         let positions = positions
             .unsqueeze(0)
             .expand(vec![q.dims()[0].clone(), length]);

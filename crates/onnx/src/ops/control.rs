@@ -33,7 +33,7 @@ fn branch(c: &Call) -> Results {
                 })
                 .collect::<Result<Vec<_>>>()
         };
-        let test = condition.tensor().reshape(Vec::<Dim>::new());
+        let test = condition.tensor().reshape(());
         let both = cond(test, || side(then), || side(otherwise));
         if let Ok(both) = both
             && both.iter().all(|t| t.error().is_none())
@@ -41,9 +41,7 @@ fn branch(c: &Call) -> Results {
             return Ok(both.into_iter().map(Value::from).collect());
         }
     }
-    let truth = c
-        .integers(0)?
-        .is_some_and(|l| l.first().is_some_and(|n| *n != 0));
+    let truth = c.first_flag(0)?;
     c.surroundings
         .body(if truth { then } else { otherwise }, vec![])
 }
@@ -76,10 +74,7 @@ fn is_true(value: &Value) -> Result<bool> {
 /// A loop, of which each turn is recorded. A condition that is computed is read after each.
 fn repeat(c: &Call) -> Results {
     let graph = c.graph("body")?;
-    let trips = c
-        .integers(0)?
-        .and_then(|l| l.first().copied())
-        .unwrap_or(i64::MAX);
+    let trips = c.first_integer(0)?.unwrap_or(i64::MAX);
     let mut goes_on = if c.has(1) {
         is_true(c.value(1)?)?
     } else {

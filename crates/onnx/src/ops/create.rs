@@ -6,7 +6,7 @@ use crate::fault::{invalid, unsupported};
 use crate::tensor;
 use crate::value::{Element, Known, Traced, Value, iota};
 use kiln_base::Dim;
-use kiln_tensor::{DType, Result, Scalar, Tensor};
+use kiln_tensor::{DType, Scalar, Tensor};
 use std::f64::consts::PI;
 
 pub(super) fn find(op: &str) -> Option<Record> {
@@ -22,7 +22,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "Range" => range,
         "Trilu" => |c| {
             let x = c.tensor(0)?;
-            let k = c.integers(1)?.and_then(|k| k.first().copied()).unwrap_or(0);
+            let k = c.first_integer(1)?.unwrap_or(0);
             // A mask, since a diagonal may lie far outside.
             let rank = x.ndim();
             if rank < 2 {
@@ -151,7 +151,7 @@ fn range(c: &Call) -> Results {
 
 /// Windows of sums of cosines, with these factors.
 fn window(c: &Call, factors: &[f64]) -> Results {
-    let size = c.integers(0)?.and_then(|l| l.first().copied());
+    let size = c.first_integer(0)?;
     let size = size
         .filter(|n| *n >= 0)
         .ok_or_else(|| invalid("the size is missing or negative"))?;
@@ -167,25 +167,19 @@ fn window(c: &Call, factors: &[f64]) -> Results {
         .enumerate()
         .skip(1)
         .fold(first, |sum, (k, f)| sum + (&angle * k as f64).cos() * *f);
-    let dtype = match c.int("output_datatype", 1)? {
-        0 => DType::F32,
-        n => tensor::dtype(n)?,
-    };
+    let dtype = c.dtype("output_datatype", DType::F32)?;
     one(sum.to_dtype(dtype))
 }
 
 fn dropout(c: &Call) -> Results {
     let x = c.tensor(0)?;
     let training = match c.version {
-        v if v >= 12 => first_flag(c, 2)?,
+        v if v >= 12 => c.first_flag(2)?,
         v if v >= 7 => false,
         _ => !c.flag("is_test", false)?,
     };
     let ratio = match c.version >= 12 {
-        true => c
-            .numbers(1)?
-            .and_then(|l| l.first().copied())
-            .unwrap_or(0.5),
+        true => c.first_number(1)?.unwrap_or(0.5),
         false => c.float("ratio", 0.5)?,
     };
     if !training || ratio == 0.0 {
@@ -195,9 +189,4 @@ fn dropout(c: &Call) -> Results {
     let kept = x.to_dtype(DType::F32).rand_like().ge(ratio);
     let y = (&x * (1.0 / (1.0 - ratio))).where_cond(&kept, x.zeros_like());
     Ok(vec![y.into(), kept.into()])
-}
-
-fn first_flag(c: &Call, i: usize) -> Result<bool> {
-    Ok(c.integers(i)?
-        .is_some_and(|l| l.first().is_some_and(|n| *n != 0)))
 }

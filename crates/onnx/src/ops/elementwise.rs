@@ -96,13 +96,10 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 .to_dtype(dtype))
         },
         "SwiGLU" => |c| {
-            let a = c.tensor(0)?;
-            one(&a * (&a * c.float("alpha", 1.0)?).sigmoid() * c.tensor(1)?)
+            let gate = swish(&c.tensor(0)?, c.float("alpha", 1.0)?);
+            one(gate * c.tensor(1)?)
         },
-        "Swish" => |c| {
-            let x = c.tensor(0)?;
-            one(&x * (&x * c.float("alpha", 1.0)?).sigmoid())
-        },
+        "Swish" => |c| one(swish(&c.tensor(0)?, c.float("alpha", 1.0)?)),
         "ThresholdedRelu" => |c| one(c.tensor(0)?.threshold(c.float("alpha", 1.0)?, 0.0)),
 
         "Add" => |c| binary(c, |a, b| a.add(b)),
@@ -180,6 +177,11 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "Where" => |c| one(c.tensor(1)?.where_cond(c.tensor(0)?, c.tensor(2)?)),
         _ => return None,
     })
+}
+
+/// x · sigmoid(alpha · x).
+pub(super) fn swish(x: &Tensor, alpha: f64) -> Tensor {
+    x * (x * alpha).sigmoid()
 }
 
 /// Casts the input. Floats of 8 bits saturate, unless an attribute says otherwise.

@@ -197,16 +197,9 @@ fn non_max_suppression(c: &Call) -> Results {
         return Err(invalid("boxes and scores are not equally many"));
     }
     let centred = c.flag("center_point_box", false)?;
-    let most = c
-        .integers(2)?
-        .and_then(|l| l.first().copied())
-        .unwrap_or(0)
-        .max(0) as usize;
-    let overlap = c
-        .numbers(3)?
-        .and_then(|l| l.first().copied())
-        .unwrap_or(0.0);
-    let least = c.numbers(4)?.and_then(|l| l.first().copied());
+    let most = c.first_integer(2)?.unwrap_or(0).max(0) as usize;
+    let overlap = c.first_number(3)?.unwrap_or(0.0);
+    let least = c.first_number(4)?;
     let boxes = boxes.to_dtype(DType::F32).to_vec::<f32>()?;
     let scores = scores.to_dtype(DType::F32).to_vec::<f32>()?;
     let corners = |b: &[f32]| {

@@ -4,6 +4,7 @@ use super::Record;
 use super::elementwise::Unsigned;
 use crate::call::{Call, Results, one};
 use crate::fault::invalid;
+use crate::value::{iota, size_as_tensor};
 use kiln_base::{Dim, numel};
 use kiln_tensor::{Combine, DType, Result, ScatterReduction, Tensor, TopK};
 
@@ -31,10 +32,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
 /// Returns i64 indices, of which negative ones are counted from the end of a dim.
 pub(super) fn from_start(index: &Tensor, size: &Dim) -> Tensor {
     let index = index.to_dtype(DType::I64);
-    let size = match size.as_const() {
-        Some(n) => Tensor::full((), n, DType::I64),
-        None => Tensor::ones(vec![size.clone()], DType::I64).sum(()),
-    };
+    let size = size_as_tensor(size);
     (&index + size).where_cond(index.lt(0), &index)
 }
 
@@ -68,7 +66,7 @@ fn flat_positions(indices: &Tensor, sizes: &[Dim]) -> Tensor {
         flat = Some(match (flat, size.as_const()) {
             (None, _) => index,
             (Some(f), Some(n)) => f * n + index,
-            (Some(f), None) => f * Tensor::ones(vec![size.clone()], DType::I64).sum(()) + index,
+            (Some(f), None) => f * size_as_tensor(size) + index,
         });
     }
     flat.unwrap_or_else(|| Tensor::zeros(&indices.dims()[..indices.ndim() - 1], DType::I64))
@@ -99,7 +97,7 @@ fn gather_nd(c: &Call) -> Results {
     let flat = flat_positions(&indices, within).reshape(vec![numel(lead), numel(queries)]);
     let each = numel(within);
     let rows = match each.as_const() {
-        Some(n) => crate::value::iota(&numel(lead)) * n,
+        Some(n) => iota(&numel(lead)) * n,
         None => return Err(invalid("needs known sizes")),
     };
     let flat = (flat + rows.unsqueeze(-1)).reshape(vec![&numel(lead) * &numel(queries)]);
@@ -147,13 +145,12 @@ fn scatter_nd(c: &Call) -> Results {
 
 fn top_k(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let k = match c.integers(1)? {
-        Some(list) => list.first().copied(),
-        None => Some(c.int("k", -1)?),
+    let k = match c.has(1) {
+        true => c.first_integer(1)?,
+        false => Some(c.int("k", -1)?),
     };
-    let k = k
-        .filter(|k| *k >= 0)
-        .ok_or_else(|| invalid("k must be one number, not negative"))?;
+    let k = k.filter(|k| *k >= 0);
+    let k = k.ok_or_else(|| invalid("k must be one number, not negative"))?;
     let at = c.axis("axis", -1, x.ndim())? as i64;
     let unsigned = Unsigned::of(&x);
     let x = unsigned.ordered(&unsigned.signed(&x));
@@ -198,7 +195,7 @@ fn unique(c: &Call) -> Results {
     );
     // The first position of each.
     let n = source.dims()[at].clone();
-    let positions = crate::value::iota(&n);
+    let positions = iota(&n);
     let last = Tensor::full(vec![kinds], i64::MAX, DType::I64);
     let first = last.scatter_reduce(0, &inverse, positions, Combine::new(ScatterReduction::Amin));
     if c.flag("sorted", true)? {
@@ -228,7 +225,7 @@ fn tensor_scatter(c: &Call) -> Results {
         shape[a] = t.dims()[0].clone();
         t.reshape(shape)
     };
-    let steps = along(crate::value::iota(&update.dims()[at]), at);
+    let steps = along(iota(&update.dims()[at]), at);
     let position = match c.optional(2)? {
         Some(first) => steps + along(first.to_dtype(DType::I64), 0),
         None => steps,

@@ -6,7 +6,6 @@ use super::Record;
 use super::conv::{Windows, convolved, per_channel};
 use crate::call::{Call, Results, axis, one};
 use crate::fault::invalid;
-use crate::tensor;
 use crate::value::{Quantized, Traced, Value};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Scalar, Tensor, keep};
@@ -63,7 +62,7 @@ fn spread(t: &Tensor, x: &Tensor, at: Option<i64>, block: i64) -> Result<Tensor>
             let at = axis(at, x.ndim())?;
             Ok(per_channel(t, x.ndim() - 1 - at))
         }
-        (1, _) if t.dims()[0].is(1) => Ok(t.reshape(Vec::<Dim>::new())),
+        (1, _) if t.dims()[0].is(1) => Ok(t.reshape(())),
         (_, Some(at)) if block > 0 => {
             let at = axis(at, x.ndim())?;
             let whole = t.repeat_interleave(block, at as i64);
@@ -84,10 +83,9 @@ fn quantized(
     at: Option<i64>,
 ) -> Result<Tensor> {
     let block = c.int("block_size", 0)?;
-    let dtype = match (&zero, c.int("output_dtype", 0)?) {
-        (Some(zero), _) => zero.dtype(),
-        (None, 0) => DType::U8,
-        (None, n) => tensor::dtype(n)?,
+    let dtype = match &zero {
+        Some(zero) => zero.dtype(),
+        None => c.dtype("output_dtype", DType::U8)?,
     };
     let (low, high) = dtype
         .int_range()
@@ -104,10 +102,7 @@ fn dequantize(c: &Call) -> Results {
     let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
     let (at, block) = (c.int("axis", 1)?, c.int("block_size", 0)?);
     let zero = c.optional(2)?.map(|z| z.to_dtype(DType::I32));
-    let dtype = match c.int("output_dtype", 0)? {
-        0 => scale.dtype(),
-        n => tensor::dtype(n)?,
-    };
+    let dtype = c.dtype("output_dtype", scale.dtype())?;
     let integers = match &zero {
         Some(zero) => x.to_dtype(DType::I32) - spread(zero, &x, Some(at), block)?,
         None => x.to_dtype(DType::I32),
@@ -165,7 +160,7 @@ fn operand(
 fn along(t: &Tensor, q: &Quantized, rank: usize) -> Tensor {
     match (q.axis, t.ndim()) {
         (Some(_), 1) => per_channel(t, rank - 1),
-        (None, 1) => t.reshape(Vec::<Dim>::new()),
+        (None, 1) => t.reshape(()),
         _ => t.clone(),
     }
 }
@@ -185,11 +180,11 @@ fn product_sums(a: &Quantized, b: &Quantized) -> Result<Tensor> {
     };
     let zero_of_row = |z: &Tensor| match z.ndim() {
         1 if !z.dims()[0].is(1) => z.unsqueeze(-1),
-        1 => z.reshape(Vec::<Dim>::new()),
+        1 => z.reshape(()),
         _ => z.clone(),
     };
     let zero_of_column = |z: &Tensor| match z.ndim() {
-        1 if z.dims()[0].is(1) => z.reshape(Vec::<Dim>::new()),
+        1 if z.dims()[0].is(1) => z.reshape(()),
         _ => z.clone(),
     };
     let a_zero = a
@@ -223,7 +218,7 @@ fn product_sums(a: &Quantized, b: &Quantized) -> Result<Tensor> {
 /// Returns sums of products as floats.
 fn scaled(sums: Tensor, a: &Quantized, b: &Quantized) -> Tensor {
     let factor = |t: &Tensor| match t.ndim() {
-        1 if t.dims()[0].is(1) => t.reshape(Vec::<Dim>::new()),
+        1 if t.dims()[0].is(1) => t.reshape(()),
         _ => t.clone(),
     };
     let rows = factor(&a.scale);
@@ -247,7 +242,7 @@ fn convolution_sums(c: &Call, x: &Quantized, w: &Quantized) -> Result<Tensor> {
     };
     let Some(zero) = x.known_zero else {
         let centred = match &x.zero {
-            Some(z) => wide(&x.values) - z.reshape(Vec::<Dim>::new()),
+            Some(z) => wide(&x.values) - z.reshape(()),
             None => wide(&x.values),
         };
         return convolved(c, &windows, &centred, &weight, None);
@@ -284,7 +279,7 @@ pub(super) fn convolution(c: &Call) -> Result<Option<Tensor>> {
     }
     let sums = convolution_sums(c, x, w)?;
     let spatial = sums.ndim() - 2;
-    let scale = x.scale.reshape(Vec::<Dim>::new()) * along(&w.scale, w, 1 + spatial);
+    let scale = x.scale.reshape(()) * along(&w.scale, w, 1 + spatial);
     let y = sums.to_dtype(DType::F32) * scale;
     Ok(Some(match c.optional(2)? {
         Some(bias) => y + per_channel(&bias, spatial),
@@ -308,7 +303,7 @@ fn dynamic(c: &Call) -> Results {
 
 /// Returns the floats that an operand of integers stands for.
 fn floats_of(q: &Quantized) -> Tensor {
-    let one = |t: &Tensor| t.reshape(Vec::<Dim>::new());
+    let one = |t: &Tensor| t.reshape(());
     let values = q.values.to_dtype(DType::I32);
     let centred = match &q.zero {
         Some(z) => values - one(z),

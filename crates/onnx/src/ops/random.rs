@@ -3,7 +3,6 @@
 use super::Record;
 use crate::call::{Call, Results, one};
 use crate::fault::invalid;
-use crate::tensor;
 use kiln_base::Dim;
 use kiln_tensor::{DType, Multinomial, Result, Tensor, with_seed};
 
@@ -51,10 +50,7 @@ fn seeded(c: &Call, f: impl FnOnce() -> Tensor) -> Result<Tensor> {
 
 /// Returns the dtype of the result, and one that numbers are drawn in.
 fn dtypes(c: &Call, default: DType) -> Result<(DType, DType)> {
-    let dtype = match c.int("dtype", 0)? {
-        0 => default,
-        n => tensor::dtype(n)?,
-    };
+    let dtype = c.dtype("dtype", default)?;
     Ok((
         dtype,
         if dtype == DType::F64 {

@@ -94,7 +94,7 @@ fn tensors(c: &Call) -> Result<Vec<Tensor>> {
 
 /// Returns a position from an input; negative ones count from the end.
 fn position(c: &Call, i: usize, len: usize, end: bool) -> Result<usize> {
-    let at = c.integers(i)?.and_then(|l| l.first().copied());
+    let at = c.first_integer(i)?;
     let at = at.ok_or_else(|| invalid("the position is missing"))?;
     let from_start = if at < 0 { at + len as i64 } else { at };
     match usize::try_from(from_start) {

@@ -4,7 +4,7 @@ use super::Record;
 use crate::call::{Call, Results, axes, axis, one};
 use crate::fault::{invalid, unsupported};
 use crate::known;
-use crate::value::{Value, iota};
+use crate::value::{Value, iota, size_as_tensor};
 use kiln_base::{Dim, numel};
 use kiln_tensor::{Index, PadMode, Result, Scalar, Tensor, cat, step};
 
@@ -236,9 +236,7 @@ fn sliced(x: &Tensor, at: usize, start: &Dim, end: &Dim, by: i64) -> Result<Tens
             let positions = match start.as_const() {
                 Some(0) => positions,
                 Some(s) => positions + s,
-                None => {
-                    positions + Tensor::ones(vec![start.clone()], kiln_tensor::DType::I64).sum(())
-                }
+                None => positions + size_as_tensor(start),
             };
             Ok(x.index_select(at as i64, positions))
         }
@@ -272,10 +270,7 @@ fn pad(c: &Call) -> Results {
         "constant" => {
             let value = match c.optional(2)? {
                 None => c.float("value", 0.0)?,
-                Some(_) => c
-                    .numbers(2)?
-                    .and_then(|v| v.first().copied())
-                    .unwrap_or(0.0),
+                Some(_) => c.first_number(2)?.unwrap_or(0.0),
             };
             let value = match x.dtype().is_float() {
                 true => Scalar::Float(value),

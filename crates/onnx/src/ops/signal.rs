@@ -4,7 +4,6 @@ use super::Record;
 use super::shape::constant_padded;
 use crate::call::{Call, Results, axis, one};
 use crate::fault::invalid;
-use crate::tensor;
 use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Scalar, Tensor, stack};
 use std::f64::consts::PI;
@@ -81,10 +80,7 @@ fn dft(c: &Call) -> Results {
     } else {
         size
     };
-    let length = c
-        .integers(1)?
-        .and_then(|l| l.first().copied())
-        .unwrap_or(default);
+    let length = c.first_integer(1)?.unwrap_or(default);
     if !(1..=LONGEST).contains(&length) {
         return Err(invalid(format!(
             "transforms are at most {LONGEST} long, and not empty"
@@ -126,9 +122,8 @@ fn dft(c: &Call) -> Results {
 
 fn stft(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let first =
-        |i: usize| Ok::<_, kiln_tensor::Error>(c.integers(i)?.and_then(|l| l.first().copied()));
-    let hop = first(1)?
+    let hop = c
+        .first_integer(1)?
         .filter(|h| *h > 0)
         .ok_or_else(|| invalid("the step must be positive"))?;
     let window = c.optional(2)?;
@@ -141,7 +136,7 @@ fn stft(c: &Call) -> Results {
     let own = window
         .as_ref()
         .and_then(|w| w.dims().first().and_then(Dim::as_const));
-    let length = first(3)?.or(own).unwrap_or(signal);
+    let length = c.first_integer(3)?.or(own).unwrap_or(signal);
     if length < 1 || length > signal || own.is_some_and(|n| n != length) {
         return Err(invalid(format!(
             "frames of {length} don't fit a signal of {signal}"
@@ -171,9 +166,8 @@ fn stft(c: &Call) -> Results {
 /// The weights of triangular filters that are equally spaced on the mel scale.
 fn mel(c: &Call) -> Results {
     let number = |i: usize| {
-        let list = c.numbers(i)?;
-        list.and_then(|l| l.first().copied())
-            .ok_or_else(|| invalid(format!("input {i} is missing")))
+        let n = c.first_number(i)?;
+        n.ok_or_else(|| invalid(format!("input {i} is missing")))
     };
     let (bins, length, rate) = (number(0)? as i64, number(1)? as i64, number(2)?);
     let (low, high) = (number(3)?, number(4)?);
@@ -205,9 +199,6 @@ fn mel(c: &Call) -> Results {
             .filter(|_| end > centre)
             .for_each(|k| set(k, (end - k) as f64 / (end - centre) as f64));
     }
-    let dtype = match c.int("output_datatype", 1)? {
-        0 => DType::F32,
-        n => tensor::dtype(n)?,
-    };
+    let dtype = c.dtype("output_datatype", DType::F32)?;
     one(Tensor::from_slice(&weights, [spectrum, bins]).to_dtype(dtype))
 }
