@@ -100,23 +100,13 @@ fn run(m: &ArgMatches) -> Result<(), Failure> {
         inputs.push((name, read(path, kind.map_or(Kind::Tensor, |p| p.kind))?));
     }
     let outputs = model.run(inputs)?;
-    let wanted: Vec<&String> = m
-        .get_many::<String>("output")
-        .into_iter()
-        .flatten()
-        .collect();
-    if wanted.len() > model.outputs().len() {
-        return Err(Usage("there are more files than outputs".into()).into());
-    }
-    for (i, given) in wanted.iter().enumerate() {
-        let (name, path) = match given.split_once('=') {
-            Some(pair) => pair,
-            None => (model.outputs()[i].name.as_str(), given.as_str()),
-        };
+    let names: Vec<&str> = model.outputs().iter().map(|o| &o.name[..]).collect();
+    let wanted = package::files_of_outputs(m, &names)?;
+    for (name, path) in &wanted {
         let found = outputs
             .iter()
             .zip(model.outputs())
-            .find(|((n, _), _)| *n == name);
+            .find(|((n, _), _)| n == name);
         match found {
             Some(((_, value), port)) if path.ends_with(".pb") => {
                 std::fs::write(path, write_value(name, value, port.kind)?)?;

@@ -137,20 +137,10 @@ pub(crate) fn run(m: &ArgMatches) -> Result<(), Failure> {
         inputs = inputs.with(name, value);
     }
     let outputs = entry.run(inputs)?;
-    let wanted: Vec<&String> = m
-        .get_many::<String>("output")
-        .into_iter()
-        .flatten()
-        .collect();
-    if wanted.len() > entry.interface().outputs.len() {
-        return Err(Usage("there are more files than outputs".into()).into());
-    }
-    for (i, given) in wanted.iter().enumerate() {
-        let (value, file) = match given.split_once('=') {
-            Some((name, file)) => (outputs.get(name)?, file),
-            None => (&outputs[i], &given[..]),
-        };
-        write_npy(file, &tensor(value)?)?;
+    let names = entry.interface().outputs.iter().map(|o| &o.name[..]);
+    let wanted = files_of_outputs(m, &names.collect::<Vec<_>>())?;
+    for (name, file) in &wanted {
+        write_npy(file, &tensor(outputs.get(name)?)?)?;
     }
     if wanted.is_empty() {
         for (name, value) in outputs.iter() {
@@ -161,6 +151,21 @@ pub(crate) fn run(m: &ArgMatches) -> Result<(), Failure> {
         Some(file) => Ok(package.save(file)?),
         None => Ok(()),
     }
+}
+
+/// The outputs that are written, of those with these names in order, and the file of each.
+pub(crate) fn files_of_outputs<'a>(
+    m: &'a ArgMatches,
+    names: &[&'a str],
+) -> Result<Vec<(&'a str, &'a str)>, Failure> {
+    let given = m.get_many::<String>("output").into_iter().flatten();
+    let given: Vec<&String> = given.collect();
+    if given.len() > names.len() {
+        return Err(Usage("there are more files than outputs".into()).into());
+    }
+    let pairs = given.into_iter().zip(names);
+    let pairs = pairs.map(|(given, name)| given.split_once('=').unwrap_or((*name, &given[..])));
+    Ok(pairs.collect())
 }
 
 /// The inputs given as files.
