@@ -1,7 +1,7 @@
 //! Random programs for tests.
 //!
 //! A seed gives the same graph and the same inputs everywhere. Graphs are sound (the verifier accepts
-//! them) and small, and cover every op, every pointwise row and every dtype; see [`features`]. Beside
+//! them) and small, and cover every op, every pointwise row and every dtype; see [`features`].
 //! Besides random ops they hold the patterns that rewrites look for: convolutions before batch norms, repeated
 //! subexpressions, foldable constants, chains of views, identities that NaN breaks, reductions that are broadcast
 //! back, dead code.
@@ -13,6 +13,7 @@
 
 mod bodies;
 mod corners;
+mod float8;
 mod generate;
 mod inputs;
 mod ordered;
@@ -22,6 +23,7 @@ mod rng;
 mod structured;
 mod zeros;
 
+pub use float8::float8_casts;
 pub use inputs::random_inputs;
 pub use rng::Rng;
 pub use zeros::{bits, extremes};
