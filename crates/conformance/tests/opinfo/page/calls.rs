@@ -29,6 +29,20 @@ pub(super) type Called = (&'static str, Result<Vec<Tensor>>);
 /// The calls of a group of rows: that of the row of a number, on two tensors.
 pub(super) type Group = fn(usize, &Tensor, &Tensor) -> Option<Called>;
 
+/// The groups of operators on tensors, which make none of their own.
+pub(super) const OPERATORS: [Group; 10] = [
+    ELEMENTWISE,
+    REDUCTIONS,
+    PRODUCTS,
+    LINALG,
+    CONVOLUTION,
+    LOSSES,
+    INDEXING,
+    SHAPE,
+    SORTING,
+    ACTIVATIONS,
+];
+
 /// A result of a call.
 pub(super) struct CallResult<'a, T>(pub(super) &'a T);
 
