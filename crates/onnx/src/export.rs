@@ -93,8 +93,9 @@ impl Export {
 ///
 /// Sizes that are symbols of its specs are symbolic in the model, under their names. [`Var`](kiln_tensor::Var)s that
 /// the function reads, and tensors that it captured, become initialisers with their values at the time of writing;
-/// a `Var` that has a name has the same name there ([`Var::name`](kiln_tensor::Var::name)). An input or output is named by its position in arguments or results, such as `input.0`, `output.1` or `rows`; a single
-/// one is `input` or `output`.
+/// a `Var` that has a name has the same name there ([`Var::name`](kiln_tensor::Var::name)). An input or output is named
+/// by its position in arguments or results, such as `input.0`, `output.1` or `rows`; a single one is `input` or
+/// `output`.
 ///
 /// # Errors
 /// If the function has operations that ONNX lacks, with all of them and their lines; if it assigns a `Var` or draws

@@ -9,7 +9,7 @@ use crate::proto::{
 };
 use crate::tensor;
 use crate::value::Known;
-use kiln_tensor::{DType, DimSpec, Result, Spec, Tensor, Var};
+use kiln_tensor::{DType, DimSpec, Fact, Result, Spec, Tensor, Var};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
@@ -171,11 +171,10 @@ impl Port {
         if dtype_fits && dims_fit {
             return Ok(());
         }
+        let found = Fact::new(t.dtype(), t.dims().iter().cloned());
         Err(invalid(format!(
-            "the input {:?} must be {self}, not {}{:?}",
-            self.name,
-            t.dtype(),
-            t.dims()
+            "the input {:?} must be {self}, not {found}",
+            self.name
         )))
     }
 }

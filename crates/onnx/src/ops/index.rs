@@ -6,7 +6,7 @@ use crate::call::{Call, Results, one};
 use crate::fault::invalid;
 use crate::value::{iota, size_as_tensor};
 use kiln_base::{Dim, numel};
-use kiln_tensor::{Combine, DType, Result, ScatterReduction, Tensor, TopK};
+use kiln_tensor::{Combine, DType, Fact, Result, ScatterReduction, Tensor, TopK};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -77,10 +77,12 @@ fn tuple_len(indices: &Tensor, within: usize) -> Result<usize> {
     let last = indices.dims().last().and_then(Dim::as_const);
     match last.and_then(|k| usize::try_from(k).ok()) {
         Some(k) if k <= within => Ok(k),
-        _ => Err(invalid(format!(
-            "the last dim of the indices, {:?}, must be at most {within}",
-            indices.dims()
-        ))),
+        _ => {
+            let indices = Fact::new(indices.dtype(), indices.dims().iter().cloned());
+            Err(invalid(format!(
+                "the last dim of the indices {indices} must be at most {within}"
+            )))
+        }
     }
 }
 
