@@ -133,6 +133,7 @@ where
 }
 
 /// Some samples of a dataset, in the order of their indices.
+#[derive(Clone)]
 pub struct Subset<D> {
     dataset: D,
     indices: Vec<usize>,
