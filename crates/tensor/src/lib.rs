@@ -33,6 +33,7 @@ mod strides;
 mod tensor;
 pub mod tuning;
 mod var;
+mod view_within;
 
 pub use autocast::{
     Autocast, AutocastList, AutocastOp, AutocastRule, autocast, autocast_operand, autocast_ops,
@@ -86,3 +87,4 @@ pub use repeated::Repeated;
 pub use spec::{DimSpec, DimSpecs, Spec};
 pub use tensor::{Tensor, evaluate_reference, explain};
 pub use var::{Var, assign_together, assign_unless};
+pub use view_within::ViewWithin;

@@ -77,35 +77,33 @@ impl Tensor {
 
 /// The strides of a value recorded within a view, if they aren't contiguous.
 pub(crate) fn of(recorded: &Handle, inputs: &[Tensor]) -> Option<Strides> {
-    let (op, fact) = (&recorded.node.op, recorded.fact());
-    let is_view = match op {
-        Op::Permute(_) | Op::Broadcast(_) => true,
-        Op::Slice(s) => s.axes.iter().all(|a| a.step > 0),
-        Op::Reshape(_) => inputs[0].strides.is_some(),
-        _ => false,
-    };
-    if !is_view {
+    let (op, shape, x) = (&recorded.node.op, recorded.dims(), inputs.first()?);
+    if matches!(op, Op::Reshape(_)) && x.strides.is_none() {
         return None;
     }
-    let x = inputs.first()?;
-    let old = x.strides();
-    let new: Vec<Dim> = match op {
-        Op::Permute(p) => p.perm.iter().map(|a| old[*a].clone()).collect(),
-        Op::Slice(s) => {
+    let new = moved(op, x.dims(), &x.strides(), shape)?;
+    (!are_contiguous(shape, &new)).then(|| new.into())
+}
+
+/// The strides of the result of `op`, if it is a view of its operand, whose dims and strides are given.
+pub(crate) fn moved(op: &Op, dims: &[Dim], old: &[Dim], shape: &[Dim]) -> Option<Vec<Dim>> {
+    match op {
+        Op::Permute(p) => Some(p.perm.iter().map(|a| old[*a].clone()).collect()),
+        Op::Slice(s) if s.axes.iter().all(|a| a.step > 0) => {
             let steps = s.axes.iter().map(|a| Dim::Const(a.step));
-            old.iter().zip(steps).map(|(s, step)| s * &step).collect()
+            Some(old.iter().zip(steps).map(|(s, step)| s * &step).collect())
         }
-        Op::Broadcast(_) => stretched(x, &old, &fact.shape),
-        _ => viewed(x.dims(), &old, &fact.shape)?,
-    };
-    (!are_contiguous(&fact.shape, &new)).then(|| new.into())
+        Op::Broadcast(_) => Some(stretched(dims, old, shape)),
+        Op::Reshape(_) => viewed(dims, old, shape),
+        _ => None,
+    }
 }
 
 /// The strides after a broadcast: 0 for stretched dims.
-fn stretched(x: &Tensor, old: &[Dim], shape: &[Dim]) -> Vec<Dim> {
-    let added = shape.len() - x.ndim();
+fn stretched(dims: &[Dim], old: &[Dim], shape: &[Dim]) -> Vec<Dim> {
+    let added = shape.len() - dims.len();
     let stride = |i: usize| match i.checked_sub(added) {
-        Some(a) if x.dims()[a] == shape[i] => old[a].clone(),
+        Some(a) if dims[a] == shape[i] => old[a].clone(),
         _ => Dim::ZERO,
     };
     (0..shape.len()).map(stride).collect()
@@ -116,7 +114,7 @@ fn is_empty(shape: &[Dim]) -> bool {
 }
 
 /// Row-major strides; PyTorch counts dims of size 0 as 1.
-fn contiguous(shape: &[Dim]) -> Vec<Dim> {
+pub(crate) fn contiguous(shape: &[Dim]) -> Vec<Dim> {
     let sizes = shape
         .iter()
         .map(|d| if d.is(0) { Dim::ONE } else { d.clone() });

@@ -3,8 +3,8 @@
 use super::names::{DTYPES, UNTYPED};
 use crate::Value;
 use crate::fault::Fault;
-use kiln_tensor::{DType, Result, Tensor};
-use std::collections::HashMap;
+use kiln_tensor::{DType, Result, Tensor, ViewWithin};
+use std::collections::{HashMap, HashSet};
 use std::io::{Seek, Write};
 use std::panic::Location;
 use std::path::Path;
@@ -14,7 +14,8 @@ use zip::{CompressionMethod, ZipWriter};
 
 /// Writes a checkpoint that PyTorch opens with `torch.load(path, weights_only=True)`: a tensor, a number, a text, or
 /// dicts and lists of these. Tensors that share their values, as tied weights do, are written once, and share them
-/// again in PyTorch. A reader sees the old file or the whole new one, never a part.
+/// again in PyTorch. So do a tensor and its slices that are not computed yet. A reader sees the old file or the whole
+/// new one, never a part.
 ///
 /// ```no_run
 /// use kiln_formats::{StateDict, Value};
@@ -132,11 +133,32 @@ struct Pickle {
     bytes: Vec<u8>,
     /// The tensors, each with a storage, numbered in this order.
     tensors: Vec<Tensor>,
-    /// The storage number of each value, by the value's identity: several tensors may share a value, such as tied
-    /// weights.
-    numbers: HashMap<(usize, u32), usize>,
+    /// The storage number of each value: several tensors may share one, such as tied weights.
+    numbers: HashMap<Identity, usize>,
+    /// The values of all tensors that are written.
+    wholes: HashSet<Identity>,
+    /// The bytes of the tensors that are written as parts of others.
+    shared_bytes: usize,
     /// True for the form before 1.6, whose storages also name what they are views of.
     legacy: bool,
+}
+
+/// The identity of a value: a node and one of its outputs.
+type Identity = (usize, u32);
+
+fn identity(tensor: &Tensor) -> Identity {
+    let handle = tensor.as_ref();
+    (Arc::as_ptr(&handle.node) as usize, handle.output)
+}
+
+/// Collects the values of all tensors within a value.
+fn collect(value: &Value, all: &mut HashSet<Identity>) {
+    match value {
+        Value::Tensor(tensor) => drop(all.insert(identity(tensor))),
+        Value::List(parts) | Value::Tuple(parts) => parts.iter().for_each(|v| collect(v, all)),
+        Value::Dict(entries) => entries.iter().for_each(|(_, v)| collect(v, all)),
+        _ => {}
+    }
 }
 
 /// The storage of a tensor.
@@ -167,8 +189,11 @@ impl Pickle {
             bytes: vec![0x80, 2],
             tensors: Vec::new(),
             numbers: HashMap::new(),
+            wholes: HashSet::new(),
+            shared_bytes: 0,
             legacy,
         };
+        collect(value, &mut pickle.wholes);
         pickle.value(value)?;
         pickle.bytes.push(b'.');
         for t in &pickle.tensors {
@@ -244,10 +269,16 @@ impl Pickle {
         Ok(())
     }
 
-    /// Writes `_rebuild_tensor_v2(('storage', class, key, 'cpu', elements), 0, sizes, strides, False, {})`, or for
-    /// storages of bytes the third version, which has a dtype at the end.
+    /// Writes `_rebuild_tensor_v2(('storage', class, key, 'cpu', elements), offset, sizes, strides, False, {})`, or
+    /// for storages of bytes the third version, which has a dtype at the end.
     fn tensor(&mut self, tensor: &Tensor) -> Result<(), Fault> {
-        let (shape, storage) = (tensor.shape()?, storage_of(tensor)?);
+        let shape = tensor.shape()?;
+        let ViewWithin {
+            whole,
+            offset,
+            strides,
+        } = self.view(tensor, &shape)?;
+        let storage = storage_of(&whole)?;
         let [name, class] = storage.names;
         let (version, module) = match storage.untyped {
             true => ("3", "torch.storage"),
@@ -256,16 +287,12 @@ impl Pickle {
         self.op(format!("ctorch._utils\n_rebuild_tensor_v{version}\n((").as_bytes());
         self.text("storage")?;
         self.op(format!("c{module}\n{class}\n").as_bytes());
-        let number = self.storage(tensor);
+        let number = self.storage(&whole);
         self.text(&number.to_string())?;
         self.text("cpu")?;
         self.int(storage.elements as i128);
         self.op(if self.legacy { b"NtQ" } else { b"tQ" });
-        self.int(0);
-        let mut strides = vec![1; shape.len()];
-        for d in (1..shape.len()).rev() {
-            strides[d - 1] = strides[d] * shape[d].max(1);
-        }
+        self.int(offset as i128);
         for sizes in [&shape, &strides] {
             self.op(b"(");
             sizes.iter().for_each(|n| self.int(*n as i128));
@@ -279,12 +306,33 @@ impl Pickle {
         Ok(())
     }
 
+    /// The tensor as a view of another one that is written, or of itself.
+    fn view(&mut self, tensor: &Tensor, shape: &[usize]) -> Result<ViewWithin, Fault> {
+        /// Readers refuse files whose views hold many times the elements of their storages.
+        const TIMES: usize = 8;
+        let part = tensor.view_within(|whole| self.wholes.contains(&identity(whole)));
+        if let Some(part) = part {
+            let bytes = self.shared_bytes.saturating_add(tensor.nbytes()?);
+            if bytes / TIMES <= part.whole.nbytes()? {
+                self.shared_bytes = bytes;
+                return Ok(part);
+            }
+        }
+        let mut strides = vec![1; shape.len()];
+        for d in (1..shape.len()).rev() {
+            strides[d - 1] = strides[d] * shape[d].max(1);
+        }
+        Ok(ViewWithin {
+            whole: tensor.clone(),
+            offset: 0,
+            strides,
+        })
+    }
+
     /// The number of the storage that holds a tensor's values.
     fn storage(&mut self, tensor: &Tensor) -> usize {
-        let handle = tensor.as_ref();
-        let values = (Arc::as_ptr(&handle.node) as usize, handle.output);
         let next = self.tensors.len();
-        let number = *self.numbers.entry(values).or_insert(next);
+        let number = *self.numbers.entry(identity(tensor)).or_insert(next);
         if number == next {
             self.tensors.push(tensor.clone());
         }

@@ -2,7 +2,7 @@
 
 use crate::{Folder, fixture, message};
 use kiln_formats::{StateDict, Value, load, read_safetensors, save};
-use kiln_tensor::{DType, Result, Tensor};
+use kiln_tensor::{DType, Index, Result, Tensor};
 
 #[track_caller]
 fn assert_same(found: &StateDict, wanted: &StateDict) -> Result<()> {
@@ -151,6 +151,53 @@ fn what_is_written_is_read() -> Result<()> {
     assert!(save(bad, &path).is_err());
     assert!(load(&path).is_ok(), "the old file stays");
     assert!(message(save(1, folder.0.join("none/x.pt"))).contains("x.pt"));
+    Ok(())
+}
+
+#[test]
+fn parts_share_the_storage_of_their_whole() -> Result<()> {
+    // None of them is computed yet.
+    let parts = || {
+        let x = Tensor::arange(0, 1 << 16, 1).to_dtype(DType::F32);
+        let square = x.reshape([256, 256]);
+        let step = Index::Slice {
+            start: Some(3),
+            end: None,
+            step: 2,
+        };
+        [
+            ("head", x.narrow(0, 0, 5)),
+            ("every_other", square.i((step, -1))),
+            ("block", square.t().narrow(0, 7, 3).narrow(1, 250, 4)),
+            ("copied", square.t().reshape([1 << 16]).narrow(0, 1, 2)),
+            ("none", x.narrow(0, 9, 0)),
+            ("expanded", x.narrow(0, 4, 1).expand([3])),
+            ("square", square),
+            ("x", x),
+        ]
+    };
+    let wanted = parts()
+        .map(|(name, t)| (name.to_string(), t))
+        .into_iter()
+        .collect();
+    let folder = Folder::new("parts");
+    let path = folder.0.join("x.pt");
+    for legacy in [false, true] {
+        match legacy {
+            false => save(Value::dict(parts()), &path)?,
+            true => kiln_formats::save_legacy(Value::dict(parts()), &path)?,
+        }
+        let bytes = std::fs::metadata(&path).expect("it was written").len();
+        assert!((1 << 18..270_000).contains(&bytes), "{bytes}");
+        assert_same(&load(&path)?.tensors()?, &wanted)?;
+    }
+    // More views than a reader takes for honest.
+    let x = Tensor::arange(0, 1 << 18, 1);
+    let many = (0..40)
+        .map(|i| x.narrow(0, i, (1 << 18) - i))
+        .collect::<Vec<_>>();
+    save(many, &path)?;
+    assert_eq!(load(&path)?.list()?.len(), 40);
     Ok(())
 }
 
