@@ -15,7 +15,7 @@ fn main() -> Result<()> {
     let (backbone, fc) = (model.get_submodule("backbone")?, model.get_submodule("fc")?);
     backbone.requires_grad_(false)?;
     for (name, p) in model.named_parameters() {
-        println!("{name} {:?} {}", p.shape(), p.requires_grad());
+        println!("{name} {:?} {}", p.shape()?, p.requires_grad());
     }
     let mut opt = Optimizer::new(backbone.parameters(), Adam::new().lr(1e-5))?;
     opt.add_group(fc.parameters(), Adam::new().lr(1e-3))?;

@@ -243,11 +243,14 @@ fn in_place_methods_keep_shape_and_dtype() {
     w.random_(5, 6usize).unwrap();
     assert_eq!(floats(w.get()), [5.0; 4]);
     let row = Var::new(Tensor::from([[1i64, 2]])).unwrap();
+    let text = row.t_().unwrap_err().to_string();
     assert!(
-        row.t_()
-            .unwrap_err()
-            .to_string()
-            .contains("can't hold i64[2, 1]")
+        text.contains("can't hold i64[2, 1] on cpu; a Var keeps its shape"),
+        "{text}"
+    );
+    assert_eq!(
+        (row.shape().unwrap(), row.dims()),
+        (row.get().shape().unwrap(), row.get().dims())
     );
     assert!(row.exp_().is_err() && row.normal_(0.0, 1.0).is_err());
     assert_eq!(

@@ -448,7 +448,7 @@ impl PReLU {
 
     /// Returns the number of slopes.
     pub fn num_parameters(&self) -> usize {
-        self.weight.shape()[0]
+        layer::shape(&self.weight)[0]
     }
 
     #[track_caller]

@@ -264,7 +264,7 @@ impl MultiheadAttention {
 
     /// Returns the number of features that a key or value must have.
     fn features(&self, projection: &Option<Var>) -> Option<usize> {
-        let own = projection.as_ref().map(|w| w.shape()[1]);
+        let own = projection.as_ref().map(|w| layer::shape(w)[1]);
         own.or(Some(self.embed_dim))
     }
 

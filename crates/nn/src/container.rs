@@ -1,5 +1,6 @@
 //! Modules of modules.
 
+use crate::layer;
 use crate::members::Members;
 use crate::{Copies, Module};
 use kiln_tensor::{Result, Var};
@@ -193,7 +194,7 @@ macro_rules! parameters {
             fn extra_repr(&self) -> String {
                 let $this = self;
                 let line = |(name, var): (String, &Var)| {
-                    format!("({name}): Parameter({}{:?})", var.dtype(), var.shape())
+                    format!("({name}): Parameter({}{:?})", var.dtype(), layer::shape(var))
                 };
                 let lines: Vec<String> = $named.map(line).collect();
                 if lines.is_empty() { String::new() } else { format!("\n  {}\n", lines.join("\n  ")) }

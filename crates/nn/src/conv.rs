@@ -130,7 +130,7 @@ fn unless<N: Copy + PartialEq + ToString>(
 /// Initialises as kaiming_uniform_ with a = √5 does: uniform within ±1/√fan_in, the bias too.
 #[track_caller]
 fn reset(weight: &Var, bias: Option<&Var>) -> Result<()> {
-    let fan_in: usize = weight.shape()[1..].iter().product();
+    let fan_in: usize = weight.shape()?[1..].iter().product();
     let bound = 1.0 / (fan_in.max(1) as f64).sqrt();
     reset_within(bound, weight, bias)
 }

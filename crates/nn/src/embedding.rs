@@ -79,12 +79,12 @@ impl Embedding {
 
     /// Returns the number of rows.
     pub fn num_embeddings(&self) -> usize {
-        self.weight.shape()[0]
+        layer::shape(&self.weight)[0]
     }
 
     /// The size of a row.
     pub fn embedding_dim(&self) -> usize {
-        self.weight.shape()[1]
+        layer::shape(&self.weight)[1]
     }
 
     /// The row that gets no gradient.
@@ -110,7 +110,7 @@ impl Embedding {
     }
 
     fn extra_repr(&self) -> String {
-        let shape = self.weight.shape();
+        let shape = layer::shape(&self.weight);
         let padding = self.padding_idx.map(|i| format!(", padding_idx={i}"));
         format!("{}, {}{}", shape[0], shape[1], padding.unwrap_or_default())
     }
@@ -202,12 +202,12 @@ impl EmbeddingBag {
 
     /// Returns the number of rows.
     pub fn num_embeddings(&self) -> usize {
-        self.weight.shape()[0]
+        layer::shape(&self.weight)[0]
     }
 
     /// The size of a row.
     pub fn embedding_dim(&self) -> usize {
-        self.weight.shape()[1]
+        layer::shape(&self.weight)[1]
     }
 
     /// Returns the mode in which the rows of a bag combine.
@@ -221,7 +221,7 @@ impl EmbeddingBag {
     }
 
     fn extra_repr(&self) -> String {
-        let (shape, mode) = (self.weight.shape(), format!("{:?}", self.mode));
+        let (shape, mode) = (layer::shape(&self.weight), format!("{:?}", self.mode));
         format!("{}, {}, mode='{}'", shape[0], shape[1], mode.to_lowercase())
     }
 

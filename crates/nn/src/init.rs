@@ -106,7 +106,7 @@ pub fn trunc_normal_(var: &Var, how: TruncNormal) -> Result<()> {
     // Applies the inverse of the distribution function to a uniform number between its values at both ends.
     let erf = |x: f64| Tensor::scalar((x - mean) / (std * 2f64.sqrt())).erf();
     let (from, to) = (erf(low), erf(high));
-    let u = Tensor::rand(var.shape(), DType::F64);
+    let u = Tensor::rand(var.shape()?, DType::F64);
     let z = (&from + &(u * &(&to - &from))).erfinv();
     let values = (z * (std * 2f64.sqrt()) + mean).clamp(low, high);
     var.assign(values.to_dtype(var.dtype()))
@@ -119,7 +119,7 @@ pub fn trunc_normal_(var: &Var, how: TruncNormal) -> Result<()> {
 #[track_caller]
 pub fn constant_(var: &Var, value: f64) -> Result<()> {
     let _here = set_device(var.device());
-    var.assign(Tensor::full(var.shape(), value, var.dtype()))
+    var.assign(Tensor::full(var.shape()?, value, var.dtype()))
 }
 
 /// Ones.
@@ -146,7 +146,7 @@ pub fn zeros_(var: &Var) -> Result<()> {
 /// If the cell does not hold a matrix.
 #[track_caller]
 pub fn eye_(var: &Var) -> Result<()> {
-    let &[n, m] = &var.shape()[..] else {
+    let &[n, m] = &var.shape()?[..] else {
         return Err(misfit(var, "eye_", "a matrix"));
     };
     let _here = set_device(var.device());
@@ -161,7 +161,7 @@ pub fn eye_(var: &Var) -> Result<()> {
 #[track_caller]
 pub fn orthogonal_(var: &Var, gain: f64) -> Result<()> {
     floats(var, "orthogonal_")?;
-    let shape = var.shape();
+    let shape = var.shape()?;
     if shape.len() < 2 {
         return Err(misfit(var, "orthogonal_", "at least 2 dims"));
     }
@@ -201,7 +201,7 @@ fn orthonormalize(vectors: &mut [f64], len: usize) {
 #[track_caller]
 pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
     floats(var, "sparse_")?;
-    let &[rows, _] = &var.shape()[..] else {
+    let &[rows, _] = &var.shape()?[..] else {
         return Err(misfit(var, "sparse_", "a matrix"));
     };
     if !(0.0..=1.0).contains(&sparsity) {
@@ -210,9 +210,9 @@ pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
     }
     let _here = set_device(var.device());
     // The ranks of random numbers in each column are a random order of its rows.
-    let ranks = Tensor::rand(var.shape(), DType::F64).argsort(0).argsort(0);
+    let ranks = Tensor::rand(var.shape()?, DType::F64).argsort(0).argsort(0);
     let kept = ranks.ge((sparsity * rows as f64).ceil() as i64);
-    let normal = Tensor::randn(var.shape(), var.dtype()) * std;
+    let normal = Tensor::randn(var.shape()?, var.dtype()) * std;
     var.assign(&(normal * kept.to_dtype(var.dtype())))
 }
 
@@ -223,7 +223,7 @@ pub fn sparse_(var: &Var, sparsity: f64, std: f64) -> Result<()> {
 /// If the weight has another number of dims, or its outputs do not divide into the groups.
 #[track_caller]
 pub fn dirac_(var: &Var, groups: usize) -> Result<()> {
-    let shape = var.shape();
+    let shape = var.shape()?;
     if !(3..=5).contains(&shape.len()) {
         return Err(misfit(
             var,
@@ -326,7 +326,7 @@ fn kaiming(var: &Var, called: &str, mode: FanMode, nonlinearity: Nonlinearity) -
 /// Returns the number of inputs of one output and of outputs of one input, for a weight `[out, in, ..]`.
 #[track_caller]
 fn fans(var: &Var, called: &str) -> Result<(f64, f64)> {
-    let shape = var.shape();
+    let shape = var.shape()?;
     if shape.len() < 2 {
         return Err(misfit(
             var,

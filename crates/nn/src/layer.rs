@@ -68,6 +68,11 @@ pub(crate) fn checked<S: Settings>(layer: &str, settings: S) -> Result<S> {
     }
 }
 
+/// The shape of a cell.
+pub(crate) fn shape(var: &Var) -> Vec<usize> {
+    var.shape().expect("the shape of a cell is known")
+}
+
 /// The largest size: above all that exist, and small enough to compute with.
 const LARGEST: i64 = 1 << 40;
 

@@ -153,17 +153,17 @@ impl Bilinear {
 
     /// The size of the first input's last dim.
     pub fn in1_features(&self) -> usize {
-        self.weight.shape()[1]
+        layer::shape(&self.weight)[1]
     }
 
     /// The size of the second input's last dim.
     pub fn in2_features(&self) -> usize {
-        self.weight.shape()[2]
+        layer::shape(&self.weight)[2]
     }
 
     /// The size of the output's last dim.
     pub fn out_features(&self) -> usize {
-        self.weight.shape()[0]
+        layer::shape(&self.weight)[0]
     }
 
     #[track_caller]

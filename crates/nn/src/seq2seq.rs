@@ -71,10 +71,7 @@ impl Transformer {
 
     #[track_caller]
     fn reset_parameters(&self) -> Result<()> {
-        let matrices = self
-            .parameters()
-            .into_iter()
-            .filter(|p| p.shape().len() > 1);
+        let matrices = self.parameters().into_iter().filter(|p| p.ndim() > 1);
         matrices
             .into_iter()
             .try_for_each(|p| init::xavier_uniform_(&p, 1.0))

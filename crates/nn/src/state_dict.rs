@@ -61,7 +61,7 @@ pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan
             report.missing.push(place.name.clone());
             continue;
         };
-        let (here, there) = (place.var.shape(), value.shape()?);
+        let (here, there) = (place.var.shape()?, value.shape()?);
         if here == there {
             let value = value.detach().to_dtype(place.var.dtype());
             assignments.push((place.var, value.to(place.var.device())));

@@ -1,6 +1,7 @@
 //! Walks over a module and the modules within it: the bodies of [`Module`]'s provided methods, compiled once rather
 //! than for every module.
 
+use crate::layer;
 use crate::members::Member;
 use crate::{Mode, Module};
 use kiln_tensor::{Device, Error, Result, Var};
@@ -146,7 +147,7 @@ pub(crate) fn num_parameters(m: &dyn Module, counted: fn(&Var) -> bool) -> usize
     let parameters = named_parameters(m).into_iter();
     let counted = parameters.filter(|(_, var)| counted(var));
     counted
-        .map(|(_, var)| var.shape().iter().product::<usize>())
+        .map(|(_, var)| layer::shape(&var).iter().product::<usize>())
         .sum()
 }
 

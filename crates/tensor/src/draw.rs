@@ -101,7 +101,7 @@ impl Var {
     pub fn bernoulli_<'a>(&self, p: impl Into<Other<'a>>) -> Result<()> {
         let hits = match p.into() {
             Other::Number(p) => self.get().detach().bernoulli_with(p.as_f64()),
-            Other::Tensor(p) => p.detach().expand(self.shape()).bernoulli(),
+            Other::Tensor(p) => p.detach().expand(self.sizes()).bernoulli(),
         };
         self.hold("bernoulli_", &hits.to_dtype(self.dtype()))
     }
@@ -113,7 +113,7 @@ impl Var {
     #[track_caller]
     pub fn random_(&self, low: impl Into<Int>, high: impl Into<Int>) -> Result<()> {
         let _here = set_device(self.device());
-        self.hold("random_", &Tensor::randint(low, high, self.shape()))
+        self.hold("random_", &Tensor::randint(low, high, self.sizes()))
     }
 
     /// The logarithms of uniform numbers in `(0, 1]`, in f64 if the cell's dtype is f64 or i64, else in f32.
@@ -130,14 +130,14 @@ impl Var {
     #[track_caller]
     fn uniform(&self, dtype: DType) -> Tensor {
         let _here = set_device(self.device());
-        Tensor::rand(self.shape(), dtype)
+        Tensor::rand(self.sizes(), dtype)
     }
 
     /// Standard normal numbers of the cell's shape and dtype, on its device.
     #[track_caller]
     fn normal(&self) -> Tensor {
         let _here = set_device(self.device());
-        Tensor::randn(self.shape(), self.dtype())
+        Tensor::randn(self.sizes(), self.dtype())
     }
 
     #[track_caller]

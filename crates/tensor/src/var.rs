@@ -4,6 +4,7 @@ use crate::{
     AsTensor, AsVar, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, set_autocast,
     set_grad_enabled, where_,
 };
+use kiln_base::Dim;
 use kiln_ir::Role;
 use kiln_lazy::cell::Cell;
 use kiln_lazy::cell::Narrow;
@@ -18,6 +19,9 @@ use std::sync::Arc;
 /// of tensors, which apply to its current value. [`Var::get`] takes a snapshot that never changes; [`Var::assign`]
 /// replaces the value. A pending (not yet computed) value is committed when any value of its recording is read. If
 /// that run fails, the cell returns to its last computed value. Cloning gives another handle to the same cell.
+///
+/// A cell keeps its shape, since gradients, the state of optimisers and compiled functions are made for it: in-place
+/// methods such as [`Var::t_`] are errors where they would change it.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, Var};
@@ -140,10 +144,13 @@ impl Var {
         let (fact, device) = (value.fact(), value.device());
         let own = self.cell.fact();
         if *fact != own || device != home {
-            let message = match self.name() {
+            let mut message = match self.name() {
                 Some(name) => format!("`{name}`, {own} on {home}, can't hold {fact} on {device}"),
                 None => format!("a Var of {own} on {home} can't hold {fact} on {device}"),
             };
+            if fact.shape != own.shape {
+                message += "; a Var keeps its shape: make another one of the new value";
+            }
             return Err(Error::new(ErrorKind::Assign, "assign", message, loc));
         }
         Ok(value)
@@ -204,17 +211,27 @@ impl Var {
     }
 
     /// The shape, outermost dim first.
-    pub fn shape(&self) -> Vec<usize> {
-        let fact = self.cell.fact();
-        let dims = fact.shape.iter();
-        dims.filter_map(|d| d.as_const())
-            .map(|d| d as usize)
-            .collect()
+    ///
+    /// # Errors
+    /// None: a cell's shape is known. The result is there for code that takes a cell or a tensor.
+    pub fn shape(&self) -> Result<Vec<usize>> {
+        Ok(self.sizes())
+    }
+
+    /// The shape, outermost dim first.
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        let known = self.dims().iter().filter_map(Dim::as_const);
+        known.map(|d| d as usize).collect()
+    }
+
+    /// The shape as dims, none of which is symbolic.
+    pub fn dims(&self) -> &[Dim] {
+        &self.cell.leaf.shape
     }
 
     /// The number of dims.
     pub fn ndim(&self) -> usize {
-        self.cell.fact().shape.len()
+        self.dims().len()
     }
 
     /// The device of the values.

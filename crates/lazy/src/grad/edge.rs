@@ -10,7 +10,7 @@ use crate::label::Label;
 use crate::node::{Handle, Node, Operand, serial};
 use crate::postorder::Key;
 use kiln_base::DType;
-use kiln_ir::{Fact, Facts, OpError};
+use kiln_ir::{Fact, Facts, OpError, Shape};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,8 +49,9 @@ impl Edge {
 pub struct Leaf {
     /// A unique number among leaves.
     pub id: u64,
-    /// Dtype and shape. Those of a cell's leaf are also the cell's, whose dtype can change.
-    fact: Mutex<Fact>,
+    /// The shape of its values. Shape and dtype of a cell's leaf are also the cell's.
+    pub shape: Shape,
+    dtype: Mutex<DType>,
     /// The device of its values.
     pub device: Home,
     grad: Mutex<Option<Handle>>,
@@ -70,7 +71,8 @@ impl Leaf {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Leaf {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            fact: Mutex::new(fact),
+            shape: fact.shape,
+            dtype: Mutex::new(fact.dtype),
             device: Home::new(device),
             grad: Mutex::new(None),
             narrow: Mutex::new(None),
@@ -82,17 +84,20 @@ impl Leaf {
 
     /// Dtype and shape.
     pub fn fact(&self) -> Fact {
-        self.lock_fact().clone()
+        Fact {
+            dtype: self.dtype(),
+            shape: self.shape.clone(),
+        }
     }
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        self.lock_fact().dtype
+        *self.lock_dtype()
     }
 
     /// Sets the element type of values and gradient.
     pub fn set_dtype(&self, dtype: DType) {
-        self.lock_fact().dtype = dtype;
+        *self.lock_dtype() = dtype;
     }
 
     /// The copy of the cell's value in a narrower dtype, if it has one.
@@ -127,8 +132,8 @@ impl Leaf {
         self.keeps_casts.get()?.upgrade()
     }
 
-    fn lock_fact(&self) -> MutexGuard<'_, Fact> {
-        self.fact.lock().unwrap_or_else(|e| e.into_inner())
+    fn lock_dtype(&self) -> MutexGuard<'_, DType> {
+        self.dtype.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The gradient that it keeps; see [`Leaf::grad`] for the one within a recording.

@@ -259,7 +259,7 @@ impl Group {
         let dtype = wide(p.dtype());
         let mut cells = Vec::new();
         for state in &self.about.state {
-            let Some(shape) = (state.shape)(&p.shape()) else {
+            let Some(shape) = (state.shape)(&p.shape()?) else {
                 continue;
             };
             // Zeros are given as data, not recorded, so that the first step has the same plan as all others.

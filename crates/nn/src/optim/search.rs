@@ -42,7 +42,7 @@ impl Search<'_> {
         for p in self.parameters {
             match p.grad() {
                 Some(g) => all.extend(g.to_dtype(kiln_tensor::DType::F64).to_vec::<f64>()?),
-                None => all.resize(all.len() + p.shape().iter().product::<usize>(), 0.0),
+                None => all.resize(all.len() + p.numel()?, 0.0),
             }
         }
         Ok(all)
@@ -70,8 +70,8 @@ impl Search<'_> {
         let mut from = 0;
         let mut values = Vec::new();
         for p in self.parameters {
-            let n = p.shape().iter().product::<usize>();
-            let value = no_grad(|| all.narrow(0, from as i64, n as i64).reshape(p.shape()));
+            let (n, shape) = (p.numel()?, p.shape()?);
+            let value = no_grad(|| all.narrow(0, from as i64, n as i64).reshape(shape));
             values.push(value.to_dtype(p.dtype()).to(p.device()));
             from += n;
         }

@@ -337,7 +337,7 @@ fn loaded(
     id: usize,
     parameter: &Var,
 ) -> Result<(Var, Tensor), String> {
-    let (given, here) = (value.shape().map_err(text)?, cell.shape());
+    let (given, here) = (value.shape().map_err(text)?, cell.shape().map_err(text)?);
     if given != here {
         return Err(format!(
             "{name} of parameter {id}, {parameter:?}, is {given:?}, not {here:?}"

@@ -80,12 +80,12 @@ macro_rules! cells {
 
             /// The size of an input.
             pub fn input_size(&self) -> usize {
-                self.weight_ih.shape()[1]
+                layer::shape(&self.weight_ih)[1]
             }
 
             /// The size of a state.
             pub fn hidden_size(&self) -> usize {
-                self.weight_hh.shape()[1]
+                layer::shape(&self.weight_hh)[1]
             }
 
             #[track_caller]

@@ -16,7 +16,7 @@ fn wave(shape: [usize; 2], f: fn(f64) -> f64, scale: f64) -> Tensor {
 /// Parameters that hold sin(1), sin(2), … each.
 fn filled<M: Module>(m: M) -> M {
     for p in m.parameters() {
-        let shape = p.shape();
+        let shape = p.shape().unwrap();
         let numbers: Vec<f64> = (1..=shape.iter().product())
             .map(|i: usize| (i as f64).sin())
             .collect();
@@ -166,7 +166,7 @@ fn parameters_in_lists_are_found_by_name() {
         named: [("left", p(3))].into_iter().collect(),
     };
     assert_eq!(names(&own), ["list.0", "list.1", "named.left"]);
-    assert_eq!(own.named.get("left").unwrap().shape(), [3, 2]);
+    assert_eq!(own.named.get("left").unwrap().shape().unwrap(), [3, 2]);
     let copy = own.deep_copy().unwrap();
     assert_eq!(names(&copy), names(&own));
     assert_ne!(copy.list.0[0].id(), own.list.0[0].id());

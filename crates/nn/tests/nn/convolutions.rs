@@ -175,7 +175,7 @@ fn transposed_convolutions_are_the_adjoints_of_convolutions() {
                     .output_padding([0, 1]),
             )
         });
-        assert_eq!(conv.weight.shape(), back.weight.shape());
+        assert_eq!(conv.weight.shape().unwrap(), back.weight.shape().unwrap());
         back.weight.assign(conv.weight.get().detach()).unwrap();
         let x = random([2, 4, 9, 10]);
         let y = conv.call(&x);

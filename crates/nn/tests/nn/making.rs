@@ -61,7 +61,10 @@ fn what_was_said_is_read_back() {
         (3, 4, 2)
     );
     assert!(lstm.batch_first() && !lstm.bidirectional());
-    assert_eq!(lstm.weight("weight_hh_l1").unwrap().shape(), [16, 4]);
+    assert_eq!(
+        lstm.weight("weight_hh_l1").unwrap().shape().unwrap(),
+        [16, 4]
+    );
     let pool = MaxPool2d::new(Pool::new(3).padding(1)).unwrap();
     assert_eq!(
         (

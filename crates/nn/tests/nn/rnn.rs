@@ -235,8 +235,14 @@ fn recurrent_parameters_have_pytorchs_names_and_shapes() {
         "bias_hh_l1_reverse",
     ];
     assert_eq!(names(&m), wanted);
-    assert_eq!(m.get_parameter("weight_ih_l1").unwrap().shape(), [16, 8]);
-    assert_eq!(m.get_parameter("weight_hh_l0").unwrap().shape(), [16, 4]);
+    assert_eq!(
+        m.get_parameter("weight_ih_l1").unwrap().shape().unwrap(),
+        [16, 8]
+    );
+    assert_eq!(
+        m.get_parameter("weight_hh_l0").unwrap().shape().unwrap(),
+        [16, 4]
+    );
     assert_eq!(
         m.to_string(),
         "LSTM(3, 4, num_layers=2, batch_first=True, dropout=0.5, bidirectional=True)"

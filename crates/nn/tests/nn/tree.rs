@@ -85,7 +85,7 @@ fn the_derive_finds_what_every_kind_of_field_holds() {
         buffers,
         [wanted[2], wanted[3], wanted[6], wanted[7], wanted[8]]
     );
-    assert_eq!(m.scratch.shape(), [1]);
+    assert_eq!(m.scratch.shape().unwrap(), [1]);
     assert_eq!(m.num_parameters(), 2 + 3 + 6 + 2 + 4 + 2);
     assert!(m.absent.is_none() && m.mode.is_training());
 }

@@ -17,7 +17,7 @@ fn f32s(t: &Tensor) -> Vec<f32> {
 /// Makes a step with gradients from a seed, rounded to `dtype` for parameters of any dtype.
 fn step(optimizer: &mut Optimizer, params: &[Var], seed: u64, dtype: DType) {
     for (i, p) in params.iter().enumerate() {
-        let g = random(seed * 100 + i as u64, &p.shape()).to_dtype(dtype);
+        let g = random(seed * 100 + i as u64, &p.shape().unwrap()).to_dtype(dtype);
         p.set_grad(g.to_dtype(p.dtype())).unwrap();
     }
     optimizer.step().unwrap();

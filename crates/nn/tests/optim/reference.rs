@@ -71,7 +71,7 @@ fn step(optimizer: &mut Optimizer, parameters: &[Var], step: u64) {
         optimizer.set_lr(lr).unwrap();
     }
     for (i, p) in (0..).zip(parameters) {
-        let g = drawn(10 * step + i + 1, &p.shape());
+        let g = drawn(10 * step + i + 1, &p.shape().unwrap());
         p.set_grad((step, i).ne(&(3, 1)).then_some(&g)).unwrap();
     }
     optimizer.step().unwrap();

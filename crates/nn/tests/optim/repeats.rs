@@ -45,7 +45,7 @@ fn trained(rule: impl Rule) -> Vec<u64> {
         }
         optimizer.zero_grad();
         for (at, p) in all.iter().enumerate().filter(|(at, _)| (i, *at) != (2, 1)) {
-            let g = random((10 * i + at) as u64, &p.shape()).to_dtype(p.dtype());
+            let g = random((10 * i + at) as u64, &p.shape().unwrap()).to_dtype(p.dtype());
             p.set_grad(&g).unwrap();
         }
         optimizer.step().unwrap();

@@ -86,7 +86,7 @@ rows! {
     "Tensor.fill_" = { w.fill_(1)? };
     "Tensor.zero_" = { w.zero_()? };
     "Tensor.clamp_" = { w.clamp_(0, 1)? } "also those of functions of one tensor";
-    "Tensor.t_" = { w.t_()? } "of a square matrix: shapes stay";
+    "Tensor.t_" = { w.t_()? } "of a square matrix; else an error, since a `Var` keeps its shape";
     "Tensor.uniform_" = { w.uniform_(-0.5, 0.5)? };
     "Tensor.normal_" = { w.normal_(0.0, 0.02)? };
     "Tensor.atan2_" = { w.atan2_(x)? };

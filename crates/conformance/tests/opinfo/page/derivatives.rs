@@ -39,7 +39,7 @@ const NOT_DIFFERENTIABLE: &[(&str, &[&str])] = &[
         "torch.histc(min=, max=)", "torch.linalg.matrix_rank", "torch.linalg.matrix_rank(atol=)",
     ]),
     ("facts about a tensor", &[
-        "Tensor.shape", "Tensor.size", "Tensor.ndim", "Tensor.numel", "Tensor.dtype", "Tensor.device",
+        "Tensor.shape", "Tensor.shape with symbolic sizes", "Tensor.size", "Tensor.ndim", "Tensor.numel", "Tensor.dtype", "Tensor.device",
         "Tensor.stride", "Tensor.is_contiguous", "Tensor.names",
     ]),
     ("the operand, by what it needs elsewhere: a GPU, names", &[

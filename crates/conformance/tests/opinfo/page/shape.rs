@@ -8,7 +8,8 @@ use kiln_tensor::{
 
 rows! {
     (x: &Tensor, y: &Tensor, dim: i64, sizes: &[Dim]);
-    "Tensor.shape" = { x.shape()? } "an error if the tensor carries one; `x.dims()` has symbols";
+    "Tensor.shape" = { x.shape()? } "an error if the tensor carries one";
+    "Tensor.shape with symbolic sizes" = { x.dims() } "inside `compile`";
     "Tensor.size" = { x.size::<4>()? } "`let [n, c, h, w] = x.size()?`";
     "Tensor.ndim", "Tensor.dim" = { x.ndim() };
     "Tensor.numel", "torch.numel" = { x.numel()? };

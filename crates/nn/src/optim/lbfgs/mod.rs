@@ -195,8 +195,8 @@ impl Memory {
             None => Ok(Vec::new()),
         };
         let number = |name: &str| Ok::<f64, Error>(read(name)?.first().copied().unwrap_or(0.0));
-        let sizes = s.parameters().iter().map(|p| p.shape());
-        let n: usize = sizes.map(|s| s.iter().product::<usize>()).sum();
+        let sizes = s.parameters().iter().map(|p| p.numel());
+        let n = sizes.sum::<Result<usize>>()?;
         let memory = Memory {
             iterations: number("n_iter")?,
             evaluations: number("func_evals")?,
