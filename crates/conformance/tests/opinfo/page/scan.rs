@@ -15,6 +15,9 @@ const SOURCES: &[&str] = &[
     "var.rs",
 ];
 
+/// Keywords in front of a name that is defined.
+const KINDS: &[&str] = &["enum", "fn", "struct", "trait"];
+
 /// Public functions, those that macros make by name included.
 pub(super) fn operators(source: &Path) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
@@ -52,6 +55,28 @@ fn defined(text: &str, out: &mut BTreeSet<String>) {
         }
         documented = line.starts_with("///");
     }
+}
+
+/// Public functions and types of a file or folder.
+pub(super) fn public_names(path: &Path) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    if path.is_dir() {
+        for file in std::fs::read_dir(path).unwrap() {
+            out.append(&mut public_names(&file.unwrap().path()));
+        }
+        return out;
+    }
+    for line in std::fs::read_to_string(path).unwrap().lines() {
+        let mut code = line.split_whitespace().skip_while(|w| *w == "pub");
+        if line.trim().starts_with("pub ") && code.next().is_some_and(|w| KINDS.contains(&w)) {
+            out.extend(
+                code.next()
+                    .and_then(|w| words(w).next())
+                    .map(str::to_string),
+            );
+        }
+    }
+    out
 }
 
 /// The names that are called: in front of `(` or `::<`.
