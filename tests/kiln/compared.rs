@@ -1,6 +1,7 @@
 //! Comparisons of a value with one that was chosen from it, as in the derivatives of extremes. Both must be the same
 //! to the bit, wherever and however often they are computed.
 
+use crate::is_alone;
 use kiln::{
     Backward, CompileOptions, DType, Features, Tensor, checkpoint, compile, compile_with, keep,
     scan,
@@ -134,17 +135,7 @@ fn backward(work: Extreme, extreme: Extreme, x: &Tensor) -> Vec<f32> {
 #[test]
 fn gradients_of_extremes_behind_fused_work() {
     // Levels are forced for the process, so this test re-runs itself alone.
-    if std::env::var_os("KILN_ALONE").is_none() {
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "compared::gradients_of_extremes_behind_fused_work",
-                "--exact",
-                "--nocapture",
-            ])
-            .env("KILN_ALONE", "1")
-            .status()
-            .unwrap();
-        assert!(status.success(), "see the output above");
+    if !is_alone("compared::gradients_of_extremes_behind_fused_work", &[]) {
         return;
     }
     for level in Features::WIDTHS.into_iter().filter(|l| l.is_supported()) {

@@ -1,6 +1,7 @@
 //! Random programs: the engine, with and without rewrites and fusion and at every instruction set, agrees with the
 //! reference.
 
+use crate::is_alone;
 use kiln_compiler::{Layout, Options};
 use kiln_ir::Op;
 use kiln_ir::fuzz::Config;
@@ -12,17 +13,7 @@ use std::collections::BTreeMap;
 #[test]
 fn random_programs_give_what_the_reference_gives() {
     // Levels are forced for the process, so this test re-runs itself alone.
-    if std::env::var_os("KILN_ALONE").is_none() {
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "fuzz::random_programs_give_what_the_reference_gives",
-                "--exact",
-                "--nocapture",
-            ])
-            .env("KILN_ALONE", "1")
-            .status()
-            .unwrap();
-        assert!(status.success(), "see the output above");
+    if !is_alone("fuzz::random_programs_give_what_the_reference_gives", &[]) {
         return;
     }
     let config = Config::default();

@@ -72,6 +72,21 @@ use kiln::{DType, Tensor};
 use kiln_testkit::oracle;
 use kiln_testkit::sweep::seeds;
 
+/// True if this process runs the test of this path alone, for what is set or counted by process. Otherwise the test has
+/// passed in a child process, with these variables of the environment.
+fn is_alone(path: &str, variables: &[(&str, &str)]) -> bool {
+    if std::env::var_os("KILN_ALONE").is_some() {
+        return true;
+    }
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([path, "--exact", "--nocapture"])
+        .env("KILN_ALONE", "1")
+        .envs(variables.iter().copied())
+        .status();
+    assert!(status.unwrap().success(), "see the output above");
+    false
+}
+
 /// An f32 tensor of these values, shape `[n]`.
 #[track_caller]
 fn vector(values: &[f32]) -> Tensor {

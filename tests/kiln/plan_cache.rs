@@ -1,6 +1,7 @@
 //! The plan cache: programs that compile anew and programs that do not. The counters are the process's, so each test
 //! counts in a process of its own.
 
+use crate::is_alone;
 use kiln::{
     AvgPool, CacheStats, Conv, DType, Pool, Tensor, TopK, Var, cache_stats, explain,
     set_warning_hook,
@@ -9,21 +10,7 @@ use std::sync::{Arc, Mutex};
 
 /// True if this process runs the test alone; otherwise it has been run in a child process.
 fn alone(name: &str) -> bool {
-    is_alone(&format!("plan_cache::{name}"))
-}
-
-/// [`alone`] for a test of this path.
-pub fn is_alone(path: &str) -> bool {
-    if std::env::var_os("KILN_ALONE").is_some() {
-        return true;
-    }
-    let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([path, "--exact", "--nocapture"])
-        .env("KILN_ALONE", "1")
-        .status()
-        .unwrap();
-    assert!(status.success(), "see the output above");
-    false
+    is_alone(&format!("plan_cache::{name}"), &[])
 }
 
 /// The number of plans that `f` compiles.

@@ -1,5 +1,6 @@
 //! Hostile sizes and numbers: every call returns a value, or an error at its line, within a short time.
 
+use crate::is_alone;
 use kiln::{
     Affine, Attention, AvgPool, BinCount, Combinations, Conv, ConvTranspose, Cosine, CrossEntropy,
     DType, Device, Diagonal, Diff, ErrorKind, Histogram, Huber, Im2Col, InterpolateMode,
@@ -342,15 +343,10 @@ impl Others for Tensor {
 /// Runs in a process of its own with a small memory limit.
 #[test]
 fn hostile_numbers_give_values_or_errors_soon() {
-    if std::env::var_os("KILN_ALONE").is_none() {
-        let me = std::env::current_exe().unwrap();
-        let name = "sizes::hostile_numbers_give_values_or_errors_soon";
-        let status = std::process::Command::new(me)
-            .args([name, "--exact", "--quiet", "--nocapture"])
-            .env("KILN_ALONE", "1")
-            .env("RUST_BACKTRACE", "0")
-            .status();
-        assert!(status.unwrap().success());
+    if !is_alone(
+        "sizes::hostile_numbers_give_values_or_errors_soon",
+        &[("RUST_BACKTRACE", "0")],
+    ) {
         return;
     }
     Device::Cpu.set_memory_limit(Some(64 << 20));

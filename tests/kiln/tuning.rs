@@ -1,6 +1,6 @@
 //! Choosing algorithms by measurement: the results are right for every choice.
 
-use crate::matrix;
+use crate::{is_alone, matrix};
 use kiln::tuning::{Choice, Mode, Outcome, Precision, Settings, Store, Trial, Why};
 use kiln::{
     ArrayView, ArrayViewMut, CompileOptions, Compiled, Conv, CudaGrid, CustomOp, DType, Device,
@@ -490,17 +490,13 @@ fn other_lengths_are_rarely_other_keys() {
 /// Settings of the process, in a process of its own.
 #[test]
 fn settings_of_the_process() {
-    if std::env::var_os("KILN_ALONE").is_none() {
-        let me = std::env::current_exe().unwrap();
-        let status = std::process::Command::new(me)
-            .args(["tuning::settings_of_the_process", "--exact", "--quiet"])
-            .env("KILN_ALONE", "1")
-            .env("KILN_TUNE", "frozen")
-            .env("KILN_TUNE_STORE", store("process"))
-            .env("KILN_PRECISION", "fast")
-            .status()
-            .unwrap();
-        assert!(status.success());
+    let (path, file) = ("tuning::settings_of_the_process", store("process"));
+    let variables = [
+        ("KILN_TUNE", "frozen"),
+        ("KILN_TUNE_STORE", file.to_str().unwrap()),
+        ("KILN_PRECISION", "fast"),
+    ];
+    if !is_alone(path, &variables) {
         return;
     }
     assert_eq!(tuning::mode(), Mode::Frozen);
@@ -575,14 +571,10 @@ fn on_an_emulated_gpu_nothing_is_timed_and_further_kernels_run() {
 
 #[test]
 fn a_setting_that_cannot_be_read_is_an_error() {
-    if std::env::var_os("KILN_ALONE").is_none() {
-        let me = std::env::current_exe().unwrap();
-        let status = std::process::Command::new(me)
-            .args(["a_setting_that_cannot_be_read", "--quiet"])
-            .envs([("KILN_ALONE", "1"), ("KILN_TUNE", "onn")])
-            .status()
-            .unwrap();
-        assert!(status.success());
+    if !is_alone(
+        "tuning::a_setting_that_cannot_be_read_is_an_error",
+        &[("KILN_TUNE", "onn")],
+    ) {
         return;
     }
     let e = (matrix(2, 3) + 1.0).to_vec::<f32>().unwrap_err();
