@@ -9,7 +9,7 @@ pub(crate) const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const ALIGNMENT: usize = 64;
 
 /// The codes of NumPy's dtypes without their byte order.
-const CODES: [(&str, DType); 12] = [
+pub(crate) const CODES: [(&str, DType); 12] = [
     ("b1", DType::Bool),
     ("u1", DType::U8),
     ("i1", DType::I8),

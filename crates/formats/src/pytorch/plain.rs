@@ -5,6 +5,7 @@ use super::pickle::{self, Builder, Graph, Id, Node, kind};
 use super::tree;
 use crate::Value;
 use crate::fault::Fault;
+use crate::npy_header::CODES;
 use kiln_tensor::{DType, Result as TensorResult, Tensor};
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,21 +13,6 @@ use std::io::BufReader;
 use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
-
-/// NumPy's codes of dtypes. In files, codes of more than a byte begin with `<`.
-const DTYPES: [(&str, DType); 11] = [
-    ("b1", DType::Bool),
-    ("u1", DType::U8),
-    ("i1", DType::I8),
-    ("i2", DType::I16),
-    ("i4", DType::I32),
-    ("i8", DType::I64),
-    ("u2", DType::U16),
-    ("u4", DType::U32),
-    ("f2", DType::F16),
-    ("f4", DType::F32),
-    ("f8", DType::F64),
-];
 
 /// A NumPy array, in row-major order.
 #[derive(Debug)]
@@ -171,7 +157,7 @@ fn row_major(is: bool) -> Result<(), Fault> {
 /// The dtype of a NumPy code.
 fn dtype(code: &str) -> Result<Node, Fault> {
     let name = code.trim_start_matches(['<', '|', '=']);
-    let found = DTYPES.iter().find(|(known, _)| *known == name);
+    let found = CODES.iter().find(|(known, _)| *known == name);
     let (_, dtype) = found.ok_or_else(|| {
         Fault::unsupported(format!(
             "an array of NumPy's dtype {code:?}, which Kiln does not have"

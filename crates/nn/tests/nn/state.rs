@@ -66,23 +66,8 @@ fn a_model_survives_a_file() {
 fn every_dtype_and_the_empty_tensor_survive_a_file() {
     let dir = folder("dtypes");
     let path = dir.join("all.safetensors");
-    let all = [
-        DType::Bool,
-        DType::U8,
-        DType::I8,
-        DType::I16,
-        DType::I32,
-        DType::I64,
-        DType::U16,
-        DType::U32,
-        DType::U64,
-        DType::F16,
-        DType::BF16,
-        DType::F32,
-        DType::F64,
-    ];
     let mut state = StateDict::new();
-    for dtype in all {
+    for dtype in DType::ALL {
         state.insert(format!("{dtype}"), Tensor::arange(0, 7, 1).to_dtype(dtype));
     }
     state.insert("empty", Tensor::zeros([2, 0], DType::F32));

@@ -72,6 +72,16 @@ pub(crate) fn as_vector(b: &mut Recorder, t: &Tensor) -> Recorded {
     }
 }
 
+/// An index of at most one dim, as a vector.
+pub(crate) fn index_vector(b: &mut Recorder, index: &Tensor) -> Recorded {
+    ensure!(
+        index.ndim() <= 1,
+        "the index must be a vector, not {}",
+        index.fact()
+    );
+    as_vector(b, index)
+}
+
 #[on_cells]
 impl Tensor {
     /// `out[.., i, ..] = self[.., index[.., i, ..], ..]` along a dim. The index has as many dims as the tensor and is
@@ -168,14 +178,9 @@ impl Tensor {
             b.indexed_by("index", index);
             let given = index;
             let index = &as_index(b, given, "index")?;
-            ensure!(
-                index.ndim() <= 1,
-                "the index must be a vector, not {}",
-                index.fact()
-            );
+            let i = index_vector(b, index)?;
             let x = as_vector(b, self)?;
             let a = axis(&x, &dim)?;
-            let i = as_vector(b, index)?;
             let y = b.index_select(&x, a, &i)?;
             if self.ndim() == 0 {
                 ensure!(
@@ -225,14 +230,9 @@ impl Tensor {
         compose("index_fill", &operands, |b| {
             needs_index(index, "index")?;
             b.indexed_by("index", index);
-            ensure!(
-                index.ndim() <= 1,
-                "the index must be a vector, not {}",
-                index.fact()
-            );
+            let i = index_vector(b, index)?;
             let x = as_vector(b, self)?;
             let a = axis(&x, &dim)?;
-            let i = as_vector(b, index)?;
             let extent = x.dims()[a].clone();
             let i = wrapped_index(b, &i, known(&x, a)?)?;
             let checked = checked_index(b, &i, &extent)?;

@@ -260,17 +260,22 @@ fn from_end(index: i64, extent: &Dim) -> Dim {
     }
 }
 
+/// Checks that an index, which may count from the end, is one of a dim of known size.
+pub(super) fn check_in_range(x: &Tensor, axis: usize, index: i64) -> Result<(), OpError> {
+    let size = x.dims()[axis].as_const();
+    ensure!(
+        size.is_none_or(|n| (-n..n).contains(&index)),
+        "index {index} is out of range for dim {axis} of {}",
+        x.fact()
+    );
+    Ok(())
+}
+
 /// The slice at an index of an axis, without the axis.
 pub(crate) fn select(b: &mut Recorder, x: &Tensor, axis: usize, index: i64) -> Recorded {
-    let extent = &x.dims()[axis];
-    if let Some(n) = extent.as_const() {
-        ensure!(
-            (-n..n).contains(&index),
-            "index {index} is out of range for dim {axis} of {}",
-            x.fact()
-        );
-    }
-    let one = b.narrow(x, axis, from_end(index, extent), 1i64)?;
+    check_in_range(x, axis, index)?;
+    let start = from_end(index, &x.dims()[axis]);
+    let one = b.narrow(x, axis, start, 1i64)?;
     b.squeeze(&one, &[axis])
 }
 

@@ -5,7 +5,9 @@
 //! reproducible.
 
 use super::args::{DimArg, axis, same_dtype};
-use super::index::{as_index, as_vector, check_index_shape, needs_index, no_larger, wrapped_index};
+use super::index::{
+    as_index, as_vector, check_index_shape, index_vector, needs_index, no_larger, wrapped_index,
+};
 use super::short::wide;
 use crate::operand::AsTensor;
 use crate::operand::Other;
@@ -352,14 +354,9 @@ fn slices(
 ) -> Recorded {
     let shape = x.dims();
     same_dtype(x, "tensor", source, "source")?;
-    ensure!(
-        index.ndim() <= 1,
-        "the index must be a vector, not {}",
-        index.fact()
-    );
     b.indexed_by("index", index);
     let index = as_index(b, index, "index")?;
-    let index = as_vector(b, &index)?;
+    let index = index_vector(b, &index)?;
     let (x, source) = (as_vector(b, x)?, as_vector(b, source)?);
     let a = axis(&x, dim)?;
     let mut wanted = Shape::from(x.dims());

@@ -5,7 +5,7 @@
 //! the k vectors of the positions where it is true.
 
 use super::indices::{Index, Indices};
-use super::parts::{python_slice, select};
+use super::parts::{check_in_range, python_slice, select};
 use super::places::Places;
 use super::select::{is_mask, nonzero_vectors};
 use crate::record::{Recorded, Recorder, SOURCE, view_of};
@@ -290,13 +290,6 @@ pub(super) fn part_of(
 }
 
 pub(super) fn one_of(x: &Tensor, axis: usize, index: i64) -> Result<SliceAxis, OpError> {
-    let extent = &x.dims()[axis];
-    if let Some(n) = extent.as_const() {
-        ensure!(
-            (-n..n).contains(&index),
-            "index {index} is out of range for dim {axis} of {}",
-            x.fact()
-        );
-    }
+    check_in_range(x, axis, index)?;
     python_slice(x, axis, Some(index), (index != -1).then_some(index + 1), 1)
 }
