@@ -203,7 +203,7 @@ const REASONS: &[(&[&str], &str)] = &[
     ),
     (
         &["torch.save", "torch.load"],
-        "`formats::save` and `formats::load`",
+        "`kiln::save` and `kiln::load`, of the feature `pytorch`",
     ),
     (
         &[
