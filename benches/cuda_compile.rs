@@ -46,7 +46,7 @@ fn resnet() -> kiln::Result<Compiled<Tensor, Tensor>> {
     compile(image, |x| no_grad(|| model.call(&x)))
 }
 
-/// Compiles once and says how long it took.
+/// Compiles once and prints the time.
 fn once() -> Result<(), Failed> {
     let before = cuda::compilations();
     let start = Instant::now();
@@ -62,13 +62,16 @@ fn once() -> Result<(), Failed> {
 
 /// A start with an empty cache, and one with what it left there.
 fn starts(cache: &Path) -> Result<(), Failed> {
-    for what in ["cold start", "warm start"] {
+    for label in ["cold start", "warm start"] {
         let child = Command::new(std::env::current_exe()?)
             .arg("--once")
             .env("KILN_CACHE_DIR", cache)
             .output()?;
-        let said = String::from_utf8_lossy(&child.stdout);
-        println!("{what}, model and optimiser included: {}", said.trim());
+        let printed = String::from_utf8_lossy(&child.stdout);
+        println!(
+            "{label}, recording and rewriting included: {}",
+            printed.trim()
+        );
     }
     Ok(())
 }

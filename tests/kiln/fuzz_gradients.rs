@@ -5,7 +5,7 @@ use kiln_ir::fuzz::Config;
 use kiln_testkit::programs::{check, differentiated, plain};
 
 #[test]
-fn gradients_of_random_programs_give_what_the_reference_gives() {
+fn gradients_of_random_programs_are_those_of_the_reference() {
     let config = Config {
         control_flow: true,
         ..Config::default()
@@ -21,8 +21,8 @@ fn gradients_of_random_programs_give_what_the_reference_gives() {
         if seeds.end - seeds.start == 1 {
             eprintln!("{graph}");
         }
-        for way in [Options::default(), plain()] {
-            if let Err(e) = check(&graph, seed, &[way]) {
+        for options in [Options::default(), plain()] {
+            if let Err(e) = check(&graph, seed, &[options]) {
                 wrong.push(format!("seed {seed}: {e}"));
             }
         }

@@ -73,7 +73,7 @@ const BUGS: &[(&str, Bug)] = &[
                 .is_some()
         })
     }),
-    ("images lie in memory otherwise", |p| {
+    ("images have the other layout", |p| {
         change_conv(p, ConvRole::Result, |c| {
             c.images = match c.images {
                 Images::ChannelsFirst => Images::ChannelsLast,
@@ -82,17 +82,20 @@ const BUGS: &[(&str, Bug)] = &[
             true
         })
     }),
-    ("a turned image is taken for one with channels last", |p| {
-        change_conv(p, ConvRole::Result, |c| {
-            let turned = c.images == Images::ToChannelsLast;
-            c.images = if turned {
-                Images::ChannelsLast
-            } else {
-                c.images
-            };
-            turned
-        })
-    }),
+    (
+        "a transposed image is taken for one with channels last",
+        |p| {
+            change_conv(p, ConvRole::Result, |c| {
+                let transposed = c.images == Images::ToChannelsLast;
+                c.images = if transposed {
+                    Images::ChannelsLast
+                } else {
+                    c.images
+                };
+                transposed
+            })
+        },
+    ),
     ("a stage is missing", |p| {
         change_program(p, |t| {
             let many = t.stages.len() > 1;
@@ -181,7 +184,7 @@ const BUGS: &[(&str, Bug)] = &[
             })
         },
     ),
-    ("a scan loses what its second half starts from", |p| {
+    ("a scan carries nothing into its second half", |p| {
         p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             // Each lane is cut in two, and the second half starts anew.
             Kernel::Scan(s) if s.outer.is(1) && s.inner.is(1) => match s.len.as_const() {
@@ -194,7 +197,7 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
-    ("a scan runs the other way", |p| {
+    ("a scan runs in reverse", |p| {
         p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::Scan(s) => {
                 s.reverse = !s.reverse;
@@ -203,7 +206,7 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
-    ("a sort goes the other way", |p| {
+    ("a sort has the other order", |p| {
         p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::ArgSort(s) => {
                 s.descending = !s.descending;
@@ -212,7 +215,7 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
-    ("the first to a place wins a scatter", |p| {
+    ("a scatter keeps the first element", |p| {
         p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::Scatter(s) if s.kind == ScatterKind::Set => {
                 // The source is read from its end.
@@ -239,7 +242,7 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
-    ("a loop runs the other way", |p| {
+    ("a loop runs in reverse", |p| {
         change_loop(p, |l| {
             l.reverse = !l.reverse;
             !l.scanned.is_empty()
@@ -263,7 +266,7 @@ const BUGS: &[(&str, Bug)] = &[
     ("a step is missing in a loop", |p| {
         change_loop(p, |l| l.body.run.pop().is_some())
     }),
-    ("a branch is taken for the other", |p| {
+    ("the branches change places", |p| {
         p.kernels.iter_mut().map(Arc::make_mut).any(|k| match k {
             Kernel::If(i) => {
                 i.branches.reverse();
@@ -281,7 +284,7 @@ const BUGS: &[(&str, Bug)] = &[
             _ => false,
         })
     }),
-    ("prepared values run never", |p| {
+    ("prepared values are never computed", |p| {
         !std::mem::take(&mut p.prepare).is_empty()
     }),
 ];

@@ -78,8 +78,7 @@ fn product(
     let count = take(b, count)?;
     let quotient = b.pointwise(Pw::Div, &[product, filled])?;
     let zero = b.scalar_like(0.0, &quotient)?;
-    // The gradient of a zero is the product of the others if it is the only zero, that of a number if there is no
-    // zero.
+    // The gradient of a zero is not 0 if it is the only zero, that of any other element if there is no zero.
     let own = b.cast(&is_zero, kiln_base::DType::I64)?;
     let alone = b.pointwise(Pw::Eq, &[count, own])?;
     let dsrc = b.pointwise(Pw::Select, &[alone, quotient, zero])?;
@@ -98,9 +97,9 @@ fn product_of_others(b: &mut Erased<'_>, axis: usize, index: &Id, src: &Id) -> R
     let mut shape = b.fact(index).shape;
     shape.insert(axis + 1, kiln_base::Dim::ONE);
     let ours = b.reshape(index, &shape)?;
-    let together = b.pointwise(Pw::Eq, &[ours, theirs])?;
-    let apart = b.pointwise(Pw::Ne, &[own, other])?;
-    let counts = b.pointwise(Pw::And, &[together, apart])?;
+    let meet = b.pointwise(Pw::Eq, &[ours, theirs])?;
+    let differ = b.pointwise(Pw::Ne, &[own, other])?;
+    let counts = b.pointwise(Pw::And, &[meet, differ])?;
     let one = b.scalar_like(1.0, &others)?;
     let factors = b.pointwise(Pw::Select, &[counts, others, one])?;
     let (kind, axes) = (Reduction::Prod, [axis + 1][..].into());
@@ -121,8 +120,8 @@ fn extreme(
     let take = |b: &mut Erased<'_>, v: &Id| b.op(Gather { axis }, &[v.clone(), index.clone()]);
     let own = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
     let own = b.cast(&own, dtype)?;
-    let best = take(b, y)?;
-    let theirs = b.pointwise(Pw::Eq, &[src.clone(), best])?;
+    let extremes = take(b, y)?;
+    let theirs = b.pointwise(Pw::Eq, &[src.clone(), extremes])?;
     let theirs = b.cast(&theirs, dtype)?;
     let count = Scatter {
         axis,

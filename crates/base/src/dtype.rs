@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_are_made_as_their_numbers_say() {
+    fn floats_round_as_their_properties_say() {
         for dtype in DType::ALL {
             let Some(float) = dtype.float() else {
                 assert!(!dtype.is_float());

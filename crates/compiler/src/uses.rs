@@ -26,8 +26,8 @@ impl Uses {
             inputs: inputs.collect(),
         };
         for (l, launch) in sequence.launches.iter().enumerate() {
-            read(launch).for_each(|b| note(&mut uses.readers[ix(b)], l));
-            written(launch).for_each(|b| note(&mut uses.writers[ix(b)], l));
+            read(launch).for_each(|b| push_once(&mut uses.readers[ix(b)], l));
+            written(launch).for_each(|b| push_once(&mut uses.writers[ix(b)], l));
         }
         uses
     }
@@ -38,7 +38,7 @@ impl Uses {
     }
 }
 
-fn note(list: &mut Vec<usize>, launch: usize) {
+fn push_once(list: &mut Vec<usize>, launch: usize) {
     if list.last() != Some(&launch) {
         list.push(launch);
     }

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 pub struct StateDict(Vec<(String, Tensor)>);
 
 impl StateDict {
-    /// No values.
+    /// An empty state dict.
     pub fn new() -> StateDict {
         StateDict::default()
     }
@@ -92,13 +92,13 @@ impl StateDict {
 impl FromIterator<(String, Tensor)> for StateDict {
     fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(values: I) -> StateDict {
         // The last value of a name counts, at the position of the first.
-        let mut first = BTreeMap::new();
+        let mut positions = BTreeMap::new();
         let mut kept: Vec<(String, Tensor)> = Vec::new();
         for (name, value) in values {
-            match first.get(&name) {
+            match positions.get(&name) {
                 Some(&at) => kept[at] = (name, value),
                 None => {
-                    first.insert(name.clone(), kept.len());
+                    positions.insert(name.clone(), kept.len());
                     kept.push((name, value));
                 }
             }

@@ -65,9 +65,9 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Resu
     kiln_tensor::manual_seed(5);
     let start = network()?.state_dict();
     let exact = train(Device::Cpu, DType::F64, &start)?;
-    let here = train(Device::Cpu, DType::F32, &start)?;
-    let there = train(settings.device, DType::F32, &start)?;
-    let in_f64 = train(settings.device, DType::F64, &start)?;
+    let on_cpu = train(Device::Cpu, DType::F32, &start)?;
+    let on_device = train(settings.device, DType::F32, &start)?;
+    let device_f64 = train(settings.device, DType::F64, &start)?;
     let distance = |a: &[f64], b: &[f64]| {
         let pairs = a.iter().zip(b);
         pairs.fold(0.0, |most: f64, (a, b)| match (a - b).abs() {
@@ -78,14 +78,14 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> std::result::Resu
     for (i, (name, exact)) in exact.iter().enumerate() {
         let largest = exact.iter().fold(1.0, |m: f64, x| m.max(x.abs()));
         // The CPU's own distance from f64 says what rounding does to a step.
-        let most = 8.0 * distance(&here[i].1, exact) + 64.0 * f64::from(f32::EPSILON) * largest;
-        let off = distance(&there[i].1, exact);
-        let result = match off <= most {
+        let bound = 8.0 * distance(&on_cpu[i].1, exact) + 64.0 * f64::from(f32::EPSILON) * largest;
+        let off = distance(&on_device[i].1, exact);
+        let result = match off <= bound {
             true => Ok(()),
-            false => Err(format!("is {off:e} off, of at most {most:e}")),
+            false => Err(format!("is {off:e} off, of at most {bound:e}")),
         };
         report.check(name, result);
-        let off = distance(&in_f64[i].1, exact);
+        let off = distance(&device_f64[i].1, exact);
         let result = match off <= 1e-9 * largest {
             true => Ok(()),
             false => Err(format!("is {off:e} off")),

@@ -153,7 +153,7 @@ impl Graph {
         &self.nodes[id.index()]
     }
 
-    /// A node, to change. Facts must remain those that [`Op::infer`] gives.
+    /// A mutable node. Facts must remain those that [`Op::infer`] gives.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.index()]
     }

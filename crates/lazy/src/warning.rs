@@ -65,7 +65,7 @@ pub fn compiled(loc: &'static Location<'static>, reason: &Reason) {
     }
     drop(state);
     let text = format!(
-        "what is read at {loc} was compiled {MANY} times; the last time, plan {} of its structure: {}",
+        "the values read at {loc} were compiled {MANY} times; the last time, as plan {} of their structure, since {}",
         reason.count, reason.text
     );
     warn(&text);

@@ -32,7 +32,7 @@ pub struct BertConfig {
     pub attention_probs_dropout_prob: f64,
     /// The maximal length of a text in tokens.
     pub max_position_embeddings: usize,
-    /// The number of kinds of tokens.
+    /// The number of token types.
     pub type_vocab_size: usize,
     /// The standard deviation of new weights.
     pub initializer_range: f64,
@@ -79,7 +79,7 @@ impl BertConfig {
     }
 }
 
-/// The inputs of BERT: tokens, their mask and their kinds.
+/// The inputs of BERT: tokens, their mask and their types.
 ///
 /// ```
 /// use kiln::Tensor;
@@ -95,7 +95,7 @@ pub struct BertInputs<T = Tensor> {
     pub input_ids: T,
     /// A mask that is 0 at padding, `[n, l]`.
     pub attention_mask: Option<T>,
-    /// The kind of each token, `[n, l]`; 0 unless given.
+    /// The type of each token, `[n, l]`; 0 unless given.
     pub token_type_ids: Option<T>,
 }
 
@@ -117,10 +117,10 @@ impl<T> BertInputs<T> {
         }
     }
 
-    /// Adds the kind of each token.
-    pub fn token_type_ids(self, kinds: T) -> BertInputs<T> {
+    /// Adds the type of each token.
+    pub fn token_type_ids(self, types: T) -> BertInputs<T> {
         BertInputs {
-            token_type_ids: Some(kinds),
+            token_type_ids: Some(types),
             ..self
         }
     }
@@ -141,14 +141,14 @@ module!(
 impl Forward<BertInputs> for BertEmbeddings {
     fn forward(&self, inputs: BertInputs) -> Result<Tensor> {
         let tokens = inputs.input_ids;
-        let kinds = inputs.token_type_ids.unwrap_or_else(|| tokens.zeros_like());
-        let x = self.word_embeddings.call(&tokens) + self.token_type_embeddings.call(kinds);
+        let types = inputs.token_type_ids.unwrap_or_else(|| tokens.zeros_like());
+        let x = self.word_embeddings.call(&tokens) + self.token_type_embeddings.call(types);
         let x = x + self.position_embeddings.call(text::places(&tokens));
         Ok(self.dropout.call(self.LayerNorm.call(x)))
     }
 }
 
-/// The states of the tokens, and a mask of the keys that take part.
+/// The hidden states of the tokens, and a mask of the keys that take part.
 type Masked = (Tensor, Option<Tensor>);
 
 #[derive(Module)]
@@ -315,9 +315,9 @@ impl Forward for BertPooler {
 }
 
 /// "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (Devlin et al., 2018), with the
-/// weight names of the library `transformers`. It takes tokens `[n, l]`, or [`BertInputs`]. It returns the last states
-/// of the tokens, `[n, l, hidden_size]`, and the pooled state of the first token, `[n, hidden_size]`, if there is a
-/// pooling layer.
+/// weight names of the library `transformers`. It takes tokens `[n, l]`, or [`BertInputs`]. It returns the last hidden
+/// states of the tokens, `[n, l, hidden_size]`, and the pooled state of the first token, `[n, hidden_size]`, if there is
+/// a pooling layer.
 ///
 /// ```
 /// use kiln::Tensor;

@@ -82,7 +82,7 @@ impl Weights {
         let path = folder.as_ref().join(self.file);
         self.verify(&path)?;
         let state = StateDict::load(&path)?;
-        Ok(state.rename(|name| Some(modern(name))))
+        Ok(state.rename(|name| Some(current_name(name))))
     }
 
     /// Loads the weights of the file in a folder into a model. Auxiliary heads that the model lacks are left out. Batch
@@ -169,8 +169,8 @@ fn sha256(path: &Path) -> std::io::Result<String> {
     Ok(sum.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Returns today's form of a published file's name.
-fn modern(name: &str) -> String {
+/// Returns the name in models of a tensor of a published file.
+fn current_name(name: &str) -> String {
     // `denselayer1.norm.1.weight`
     if name.contains(".denselayer") {
         for part in ["norm", "conv"] {

@@ -18,7 +18,7 @@ options! {
     }
 }
 
-/// Returns the shape that a norm is over, which may not be empty.
+/// Returns the shape of the last dims that a norm is over: at least one dim.
 #[track_caller]
 fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
     let shape = shape.into();
@@ -32,7 +32,7 @@ fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
 /// The constructors of norms over the last dims, given the fields that they don't share.
 macro_rules! over_last_dims {
     ($name:ident, $eps:literal, |$how:ident, $shape:ident| $($field:ident: $value:expr),+) => {
-        #[doc = concat!("A layer over the last dims, of these sizes, whose eps is ", $eps, ".")]
+        #[doc = concat!("Makes a layer that normalises over the last dims, of these sizes, with an eps of ", $eps, ".")]
         ///
         /// # Errors
         /// If the shape has no dims.
@@ -41,7 +41,7 @@ macro_rules! over_last_dims {
             $name::with(normalized_shape, Norm::new())
         }
 
-        /// A layer over the last dims, of these sizes.
+        /// Makes a layer that normalises over the last dims, of these sizes.
         ///
         /// # Errors
         /// As [`Self::new`].

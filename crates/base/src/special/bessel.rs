@@ -20,8 +20,8 @@ fn series(x: f64, order: f64) -> f64 {
     sum
 }
 
-/// `sqrt(2π x) e^(−x) I(x)` of an order, for large x, divided by `sqrt(2π x)`.
-fn scaled(x: f64, order: f64) -> f64 {
+/// `e^(−x) I(x)` of an order by the asymptotic series, for large x.
+fn asymptotic(x: f64, order: f64) -> f64 {
     let (mut term, mut sum, mut k) = (1.0, 1.0, 0.0);
     while f64::abs(term) > 1e-17 && k < 40.0 {
         k += 1.0;
@@ -33,7 +33,7 @@ fn scaled(x: f64, order: f64) -> f64 {
 }
 
 /// `y e^x` without intermediate overflow.
-fn grown(y: f64, x: f64) -> f64 {
+fn times_exp(y: f64, x: f64) -> f64 {
     let half = (0.5 * x).exp();
     if half.is_infinite() {
         half
@@ -48,7 +48,7 @@ pub fn i0(x: f64) -> f64 {
     if a < FAR {
         series(a, 0.0)
     } else {
-        grown(scaled(a, 0.0), a)
+        times_exp(asymptotic(a, 0.0), a)
     }
 }
 
@@ -58,7 +58,7 @@ pub fn i0e(x: f64) -> f64 {
     if a < FAR {
         series(a, 0.0) * (-a).exp()
     } else {
-        scaled(a, 0.0)
+        asymptotic(a, 0.0)
     }
 }
 
@@ -68,7 +68,7 @@ pub fn i1(x: f64) -> f64 {
     if a < FAR {
         0.5 * x * series(a, 1.0)
     } else {
-        grown(scaled(a, 1.0), a).copysign(x)
+        times_exp(asymptotic(a, 1.0), a).copysign(x)
     }
 }
 
@@ -78,6 +78,6 @@ pub fn i1e(x: f64) -> f64 {
     if a < FAR {
         0.5 * x * series(a, 1.0) * (-a).exp()
     } else {
-        scaled(a, 1.0).copysign(x)
+        asymptotic(a, 1.0).copysign(x)
     }
 }

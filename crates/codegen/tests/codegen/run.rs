@@ -174,12 +174,12 @@ fn run_sequence(
         let own = launch.args.len();
         match &kernel {
             Kernel::Tile(p) => match engine {
-                Engine::Points => ok &= points(behind(work), &mut memory, &args, symbols),
+                Engine::Points => ok &= points(result_kernel(work), &mut memory, &args, symbols),
                 _ => ok &= tiles::run(p, &mut memory, &args, &launch.in_place, symbols),
             },
             Kernel::MatMul(m) => {
                 let raw = matmul(m, &memory, &args, symbols);
-                ok &= finish(
+                ok &= with_epilogue(
                     (launch, work),
                     raw,
                     m.out,
@@ -198,11 +198,11 @@ fn run_sequence(
                 panic!("{} is not lowered to a launch", launch.kernel.name())
             }
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) | Kernel::Custom(_) => {
-                ok &= alone(&launch.kernel, program, &mut memory, launch, symbols);
+                ok &= evaluated_by_reference(&launch.kernel, program, &mut memory, launch, symbols);
             }
             Kernel::Conv(c) => {
                 let raw = conv(c, &memory, &args, symbols);
-                ok &= finish(
+                ok &= with_epilogue(
                     (launch, work),
                     raw,
                     c.out,
@@ -224,7 +224,7 @@ fn run_sequence(
 }
 
 /// Runs a kernel without epilogue by the reference evaluation of its op.
-fn alone(
+fn evaluated_by_reference(
     kernel: &Kernel,
     program: &Sequence,
     memory: &mut [Data],
@@ -308,8 +308,9 @@ fn alone(
     true
 }
 
+/// Stores the result of a product or convolution, after its epilogue if it has one.
 #[allow(clippy::too_many_arguments)]
-fn finish(
+fn with_epilogue(
     (launch, work): (&Launch, &Work),
     raw: Data,
     out: u16,
@@ -327,7 +328,7 @@ fn finish(
     let mut args = args.to_vec();
     args.push(memory.len() - 1);
     let ok = match engine {
-        Engine::Points => points(behind(work), memory, &args, symbols),
+        Engine::Points => points(result_kernel(work), memory, &args, symbols),
         _ => tiles::run(&epilogue.program, memory, &args, &launch.in_place, symbols),
     };
     memory.pop();
@@ -345,8 +346,8 @@ fn points(kernel: &kir::Kernel, memory: &mut [Data], args: &[usize], symbols: &[
     ok
 }
 
-/// Returns the Kernel IR of the result.
-fn behind(work: &Work) -> &kir::Kernel {
+/// Returns the Kernel IR that computes the result.
+fn result_kernel(work: &Work) -> &kir::Kernel {
     work.kernels().last().expect("fused work has a kernel")
 }
 
@@ -446,7 +447,7 @@ fn matmul(m: &MatMul, memory: &[Data], args: &[usize], symbols: &[i64]) -> Data 
             let sums = terms.iter().map(|t| t.iter().fold(0, add));
             Data::Int(sums.map(|s| wrap_int(s, m.sums())).collect())
         }
-        _ => panic!("a product of floats and whole numbers"),
+        _ => panic!("a product of floats and integers"),
     }
 }
 
@@ -462,7 +463,7 @@ fn conv(c: &Conv, memory: &[Data], args: &[usize], symbols: &[i64]) -> Data {
             let sums = convolved(c, (a, b), symbols, 0, add);
             Data::Int(sums.iter().map(|s| wrap_int(*s, c.sums())).collect())
         }
-        _ => panic!("a convolution of floats and whole numbers"),
+        _ => panic!("a convolution of floats and integers"),
     }
 }
 
@@ -478,7 +479,9 @@ fn convolved<T: Copy>(
     let channels = |each: &Dim| (e(&c.groups) * e(each)) as usize;
     let a = &match c.images {
         // Moving channels to the end and moving positions back is the same transposition.
-        Images::ChannelsLast => turned(a, e(&c.batch), a.len() / channels(&c.in_channels).max(1)),
+        Images::ChannelsLast => {
+            transposed(a, e(&c.batch), a.len() / channels(&c.in_channels).max(1))
+        }
         _ => a.to_vec(),
     };
     let (input, output, kernel) = (
@@ -530,7 +533,7 @@ fn convolved<T: Copy>(
         });
     });
     if c.images != Images::ChannelsFirst {
-        sums = turned(
+        sums = transposed(
             &sums,
             e(&c.batch),
             channels(&c.out_channels) * e(&c.batch) as usize,
@@ -540,14 +543,14 @@ fn convolved<T: Copy>(
 }
 
 /// Transposes each of `batch` matrices, which have `rows` rows together.
-fn turned<T: Copy>(x: &[T], batch: i64, rows: usize) -> Vec<T> {
+fn transposed<T: Copy>(x: &[T], batch: i64, rows: usize) -> Vec<T> {
     let matrix = (x.len() / batch.max(1) as usize).max(1);
     let rows = rows / batch.max(1) as usize;
     let columns = matrix / rows.max(1);
-    let transposed = |m: &[T]| -> Vec<T> {
+    let of_matrix = |m: &[T]| -> Vec<T> {
         (0..m.len())
             .map(|i| m[i % rows * columns + i / rows])
             .collect()
     };
-    x.chunks(matrix).flat_map(transposed).collect()
+    x.chunks(matrix).flat_map(of_matrix).collect()
 }

@@ -76,7 +76,7 @@ pub(super) fn has_edges(op: &Op) -> bool {
 /// The operands of an op with edges, each element moved by its entry in `by` towards an edge. The two directions
 /// together cross every edge within that distance. An operand without `by` stays.
 pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool) -> Vec<Array> {
-    let side = if up { 1.0 } else { -1.0 };
+    let direction = if up { 1.0 } else { -1.0 };
     let mut moved: Vec<Array> = x.iter().map(|a| (*a).clone()).collect();
     let equal = match op {
         Op::Pointwise(op) => matches!(op.0, Pw::Eq | Pw::Ne),
@@ -88,15 +88,15 @@ pub(super) fn crossing(op: &Op, x: &[&Array], by: &[Option<Vec<f64>>], up: bool)
             continue;
         };
         let signs = match op {
-            Op::ArgReduce(op) => places(array, values, op.axis),
-            Op::ArgSort(op) => places(array, values, op.axis),
+            Op::ArgReduce(op) => alternating(array, values, op.axis),
+            Op::ArgSort(op) => alternating(array, values, op.axis),
             // Compared operands move away from each other or towards each other.
             _ => vec![if i == 0 { 1.0 } else { -1.0 }; values.len()],
         };
         let elements = values.iter().zip(by).zip(signs);
         let data = elements.enumerate().map(|(e, ((x, by), sign))| {
             if !equal {
-                return x + side * sign * by;
+                return x + direction * sign * by;
             }
             let other = moved.get(1 - i).and_then(Array::floats);
             let other = other.map_or(0.0, |y| y[e]);
@@ -127,8 +127,8 @@ pub(super) fn jumped(own: &Array, crossed: &Array, by: &Array) -> Array {
     Array::settled(own.dtype(), shape, data, Mode::Exact)
 }
 
-/// 1 and −1 in turn along the order of each lane: two neighbours in it change places if both move.
-fn places(array: &Array, values: &[f64], axis: usize) -> Vec<f64> {
+/// Signs that alternate in the sorted order of each lane, so that neighbours can change places.
+fn alternating(array: &Array, values: &[f64], axis: usize) -> Vec<f64> {
     let lanes = lanes(array.shape(), axis);
     let mut signs = vec![1.0; values.len()];
     for start in &lanes.starts {

@@ -28,7 +28,7 @@ fn check_gradient(layer: &impl Forward, x: &Tensor) {
 }
 
 #[test]
-fn borders_hold_what_their_layer_says() {
+fn padding_holds_the_values_of_its_mode() {
     let x = counted(&[1, 1, 3]);
     check(
         &ZeroPad1d::new([2, 1]).unwrap(),

@@ -8,7 +8,8 @@ use std::path::Path;
 
 /// The metrics of `schedules.py`.
 const METRICS: [f64; 11] = [3.0, 2.0, 2.5, 2.2, 2.1, 2.6, 2.4, 1.0, 1.5, 1.5, 1.5];
-const BEFORE: usize = 5;
+/// The number of steps before the states in the file.
+const SAVED_AFTER: usize = 5;
 
 fn optimizer() -> Result<Optimizer> {
     let parameter = |n: usize| Var::parameter(Tensor::ones([n], DType::F32));
@@ -118,7 +119,12 @@ fn schedules_that_pytorch_began_go_on() -> Result<()> {
     let (mut optimizer, mut plateau) = (optimizer()?, plateau());
     optimizer.load_state_dict(&stored.get("optimizer")?.try_into()?)?;
     plateau.state = stored.get("scheduler")?.try_into()?;
-    for (wanted, metric) in stored.get("next")?.list()?.iter().zip(&METRICS[BEFORE..]) {
+    for (wanted, metric) in stored
+        .get("next")?
+        .list()?
+        .iter()
+        .zip(&METRICS[SAVED_AFTER..])
+    {
         plateau.step(&mut optimizer, *metric)?;
         compare("plateau", &optimizer, wanted)?;
     }
@@ -172,7 +178,7 @@ fn schedules_go_on_in_pytorch() -> Result<()> {
     for (name, schedules) in schedules() {
         let mut optimizer = optimizer()?;
         let mut scheduler = Scheduler::chained(&mut optimizer, schedules)?;
-        for _ in 0..BEFORE {
+        for _ in 0..SAVED_AFTER {
             scheduler.step(&mut optimizer)?;
         }
         let state = Value::from(&scheduler);
@@ -197,7 +203,7 @@ fn schedules_go_on_in_pytorch() -> Result<()> {
         ));
     }
     let (mut optimizer, mut plateau) = (optimizer()?, plateau());
-    for metric in &METRICS[..BEFORE] {
+    for metric in &METRICS[..SAVED_AFTER] {
         plateau.step(&mut optimizer, *metric)?;
     }
     let state = Value::from(&plateau.state);

@@ -225,7 +225,7 @@ fn prepared_results_follow_the_identity_of_the_parameters() {
 }
 
 #[test]
-fn what_a_plan_needs_of_symbols_is_asked_of_them() {
+fn constraints_of_a_plan_on_symbols_are_checked() {
     let n = Plan::symbol(0);
     let mut plan = model(&n, false);
     plan.needs.push(Need {

@@ -10,8 +10,8 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The properties that tell sets of four files apart.
-struct Kin {
+/// A data set of four files, as MNIST is: where they are, their checksums and the classes.
+struct MnistLike {
     set: &'static str,
     address: &'static str,
     /// MD5s: training images and labels, test images and labels.
@@ -39,7 +39,7 @@ const NAMES: [&str; 4] = [
     "t10k-labels-idx1-ubyte.gz",
 ];
 
-impl Kin {
+impl MnistLike {
     #[track_caller]
     fn load(&self, root: &Path, train: bool, verify: bool) -> Result<Labelled> {
         let files: [Named; 4] = std::array::from_fn(|i| (NAMES[i], self.md5[i]));
@@ -97,7 +97,7 @@ macro_rules! sets {
         pub struct $set(Labelled);
 
         impl $set {
-            const KIN: Kin = Kin {
+            const DESCRIPTION: MnistLike = MnistLike {
                 set: stringify!($set),
                 address: $address,
                 md5: $md5,
@@ -110,7 +110,7 @@ macro_rules! sets {
             /// If files are missing (the message says where to get them) or damaged.
             #[track_caller]
             pub fn new(root: impl AsRef<Path>, train: bool) -> Result<$set> {
-                Self::KIN.load(root.as_ref(), train, false).map($set)
+                Self::DESCRIPTION.load(root.as_ref(), train, false).map($set)
             }
 
             /// The same, with the checksums of all packed files verified first: torchvision's `download=True`.
@@ -119,7 +119,7 @@ macro_rules! sets {
             /// As `new`, and if a file has another checksum.
             #[track_caller]
             pub fn download(root: impl AsRef<Path>, train: bool) -> Result<$set> {
-                Self::KIN.load(root.as_ref(), train, true).map($set)
+                Self::DESCRIPTION.load(root.as_ref(), train, true).map($set)
             }
         }
 

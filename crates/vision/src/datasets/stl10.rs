@@ -6,7 +6,7 @@ use crate::fault::invalid;
 use kiln_tensor::Result;
 use std::path::Path;
 
-/// STL-10: RGB of 96x96, a few with labels and many without.
+/// STL-10: RGB images of 96x96 pixels, a few with labels and many without.
 pub struct STL10(Labelled);
 
 labelled!(STL10);

@@ -3,8 +3,8 @@
 use super::Interpolation;
 use std::f64::consts::PI;
 
-/// The bits of fraction of a weight: a sum of weights times a level fits an `i32`, with two bits to spare for the
-/// overshoot of negative weights.
+/// The fractional bits of a weight in fixed point: a sum of weights times a level fits an `i32`, with two bits to spare
+/// for the overshoot of negative weights.
 pub(super) const PRECISION: u32 = 32 - 8 - 2;
 
 /// The input pixels of every output pixel along an axis, and their weights. Each output pixel has the same number of
@@ -14,7 +14,7 @@ pub(super) struct Taps {
     pub count: usize,
     /// The first input pixel of each output pixel.
     firsts: Vec<usize>,
-    /// Weights in fixed point, those of one output pixel after those of the other.
+    /// Weights in fixed point, output pixel by output pixel.
     weights: Vec<i32>,
 }
 
@@ -65,13 +65,13 @@ impl Taps {
         };
         let mut rest = &reals[..];
         for ((first, n), all) in parts.iter().zip(taps.weights.chunks_exact_mut(count)) {
-            let moved = (*first).min(len - count);
-            let (part, behind) = rest.split_at(*n);
-            rest = behind;
-            for (fixed, w) in all[first - moved..].iter_mut().zip(part) {
+            let start = (*first).min(len - count);
+            let (part, tail) = rest.split_at(*n);
+            rest = tail;
+            for (fixed, w) in all[first - start..].iter_mut().zip(part) {
                 *fixed = (w * f64::from(1 << PRECISION) + f64::copysign(0.5, *w)) as i32;
             }
-            taps.firsts.push(moved);
+            taps.firsts.push(start);
         }
         taps
     }

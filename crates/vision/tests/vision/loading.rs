@@ -56,14 +56,14 @@ fn batches_are_the_same_for_any_number_of_workers() {
 #[test]
 fn a_seed_decides_everything() {
     let (x, transform) = (image_of(Mode::RGB, 24, 20), everything());
-    let of = |seed| {
+    let pixels = |seed| {
         let y = transform.apply(x.clone(), &mut Rng::new(seed)).unwrap();
         y.to_vec::<f32>().unwrap()
     };
     let distinct: std::collections::HashSet<Vec<u32>> = (0..50)
         .map(|seed| {
-            assert_eq!(of(seed), of(seed));
-            of(seed).iter().map(|v| v.to_bits()).collect()
+            assert_eq!(pixels(seed), pixels(seed));
+            pixels(seed).iter().map(|v| v.to_bits()).collect()
         })
         .collect();
     assert_eq!(distinct.len(), 50);

@@ -2,12 +2,12 @@
 #![cfg(all(target_arch = "x86_64", unix))]
 
 mod conversions;
+mod encodings;
 mod faults;
 #[path = "../../../x86/tests/assembler/forms.rs"]
 mod forms;
 mod harness;
 mod inputs;
-mod more;
 mod scalar;
 mod tiles;
 mod vector;

@@ -4,18 +4,18 @@ use super::{Schedule, SchedulerState, count, positive};
 use kiln_formats::Value;
 use kiln_tensor::{Int, MaybeInt, options};
 
-/// The change of the height of [`CyclicLR`].
+/// The amplitude of the cycles of a [`CyclicLR`].
 #[derive(Copy, Clone, Debug)]
 pub enum CyclicMode {
-    /// The height stays the same.
+    /// Constant.
     Triangular,
-    /// Half as high in each cycle.
+    /// Halved after each cycle.
     Triangular2,
-    /// The height times `gamma` in each step.
+    /// Multiplied by `gamma` in each step.
     ExpRange,
-    /// The height times this function of the number of the cycle, from 1 (PyTorch's `scale_fn`).
+    /// Multiplied by this function of the cycle, counted from 1 (PyTorch's `scale_fn`).
     OfCycle(fn(f64) -> f64),
-    /// The height times this function of the number of the step, from 0.
+    /// Multiplied by this function of the step, counted from 0.
     OfIterations(fn(f64) -> f64),
 }
 
@@ -31,7 +31,7 @@ options! {
         step_size_up: Int = 2000,
         /// Steps on the way down; as on the way up if it is `None`.
         step_size_down: MaybeInt = MaybeInt(None),
-        /// The change of the height.
+        /// The amplitude of the cycles.
         mode: CyclicMode = CyclicMode::Triangular,
         /// The factor of [`CyclicMode::ExpRange`].
         gamma: f64 = 1.0,
@@ -45,19 +45,19 @@ options! {
 }
 
 impl CyclicLR {
-    /// Returns the height at a step: from 0 to 1 where the mode leaves the height as it is.
-    fn height(&self, step: u64) -> f64 {
+    /// Returns the rate at a step as a fraction of the way from the lowest to the highest rate.
+    fn fraction(&self, step: u64) -> f64 {
         let up = count(self.step_size_up);
         let down = self.step_size_down.0.map_or(up, |down| count(Int(down)));
         let (step, whole) = (step as f64, (up + down) as f64);
-        let turn = up as f64 / whole;
+        let peak = up as f64 / whole;
         let cycle = (1.0 + step / whole).floor();
         let x = 1.0 + step / whole - cycle;
-        let height = match x <= turn {
-            true => x / turn,
-            false => (x - 1.0) / (turn - 1.0),
+        let fraction = match x <= peak {
+            true => x / peak,
+            false => (x - 1.0) / (peak - 1.0),
         };
-        height
+        fraction
             * match self.mode {
                 CyclicMode::Triangular => 1.0,
                 CyclicMode::Triangular2 => 0.5f64.powf(cycle - 1.0),
@@ -70,12 +70,12 @@ impl CyclicLR {
 
 impl Schedule for CyclicLR {
     fn lr(&self, _: f64, epoch: u64) -> f64 {
-        self.base_lr + (self.max_lr - self.base_lr) * self.height(epoch)
+        self.base_lr + (self.max_lr - self.base_lr) * self.fraction(epoch)
     }
 
     fn momentum(&self, epoch: u64) -> Option<f64> {
         let range = self.max_momentum - self.base_momentum;
-        let now = self.max_momentum - range * self.height(epoch);
+        let now = self.max_momentum - range * self.fraction(epoch);
         self.cycle_momentum.then_some(now)
     }
 

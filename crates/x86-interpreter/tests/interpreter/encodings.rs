@@ -63,7 +63,7 @@ fn spliced(evex: bool, instruction: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn all_that_is_known_does_what_the_processor_does() {
+fn known_encodings_agree_with_the_processor() {
     let mut rng = Rng::with_seed(11);
     let (mut compared, mut known) = (0, 0);
     for encoding in Encoding::values() {
@@ -84,8 +84,8 @@ fn all_that_is_known_does_what_the_processor_does() {
                     let before = Registers::random(&mut rng);
                     let mut data = Data(inputs::line(&mut rng));
                     let mut same = Data(data.0);
-                    let here = match interpreted(&code, &before, &mut same.0) {
-                        Ok(here) => here,
+                    let ours = match interpreted(&code, &before, &mut same.0) {
+                        Ok(ours) => ours,
                         Err(fault) => {
                             // This test leaves out instructions on the stack and on tiles, and conditions on flags.
                             let vectors = name.starts_with("VEX") || name.starts_with("EVEX");
@@ -100,12 +100,12 @@ fn all_that_is_known_does_what_the_processor_does() {
                     let Some(native_code) = &native_code else {
                         break;
                     };
-                    let there = native(native_code, &before, &mut data.0);
-                    let equal = there == here && data.0 == same.0;
+                    let theirs = native(native_code, &before, &mut data.0);
+                    let equal = theirs == ours && data.0 == same.0;
                     assert!(
                         equal,
                         "{name} {bytes:02x?}\n{}",
-                        difference(&there, &here, &before)
+                        difference(&theirs, &ours, &before)
                     );
                     compared += 1;
                 }
