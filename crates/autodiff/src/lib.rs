@@ -141,6 +141,9 @@ fn rule(
             let text = "this custom op has no derivative; give it one with `backward`";
             return Err(OpError::new(text));
         }
+        // A rule can't order the operations that it records among all others of the process. So the functions that
+        // record collective operations bring their derivatives.
+        Op::Collective(_) => return Err(no_derivative(call.op)),
         Op::If(_) | Op::Loop(_) | Op::Barrier(_) => unreachable!("handled above"),
     })
 }

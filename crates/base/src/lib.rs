@@ -1,7 +1,9 @@
 //! The vocabulary that all Kiln crates share: [`DType`]s, [`Scalar`]s, [`Dim`]s, source locations ([`Loc`]),
-//! [`Machine`]s, the scalar primitives of kernels ([`prim`], [`special`]), the registry of [`custom`] operators, the
+//! [`Machine`]s, the scalar primitives of kernels ([`prim`], [`special`]), the registries of [`custom`] operators and of the
+//! groups of [`collective`] ones, the
 //! names of the [`linalg`] operators, and [atomic replacement of files](mod@file).
 
+pub mod collective;
 pub mod custom;
 mod dim;
 mod dtype;

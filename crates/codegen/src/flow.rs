@@ -63,7 +63,7 @@ pub(crate) enum Op {
     Attention(kiln_ir::ops::Attention),
     /// An op that a kernel of its own computes, by name.
     Library(&'static str, Arc<dyn Library>),
-    /// A loop or branch, whose outputs are its [`Op::Part`]s.
+    /// A loop, branch or collective operation, whose outputs are its [`Op::Part`]s.
     Control(Arc<kiln_ir::Op>),
     /// An output of the operand.
     Part,

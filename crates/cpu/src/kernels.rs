@@ -2,6 +2,7 @@
 //! file.
 
 mod attention;
+mod collective;
 pub(crate) mod conv;
 mod custom;
 pub(crate) mod matmul;
@@ -12,6 +13,7 @@ mod terms;
 
 use crate::tile::{self, Launch, Linked, run_all};
 use attention::{Attention, AttentionGrad};
+use collective::CollectiveWork;
 use conv::Conv;
 use custom::CustomWork;
 use kiln_kernel::custom::{Custom, registered};
@@ -39,7 +41,11 @@ pub fn supported(kernel: &Kernel) -> Result<()> {
         Kernel::ArgSort(s) => (s.dtype, ArgSort::computes(s)),
         Kernel::Scatter(s) => (s.dtype, Scatter::computes(s)),
         Kernel::Custom(c) => return registered(&c.name).map(|_| ()),
-        Kernel::Tile(_) | Kernel::Loop(_) | Kernel::If(_) | Kernel::Cuda(_) => return Ok(()),
+        Kernel::Tile(_)
+        | Kernel::Loop(_)
+        | Kernel::If(_)
+        | Kernel::Cuda(_)
+        | Kernel::Collective(_) => return Ok(()),
     };
     match computes {
         true => Ok(()),
@@ -60,6 +66,7 @@ pub fn link(
     Ok(Some(match kernel {
         Kernel::Cuda(_) | Kernel::Loop(_) | Kernel::If(_) => return Ok(None),
         Kernel::Custom(c) => Arc::new(CustomWork(Custom::new(c, values, lens)?)),
+        Kernel::Collective(c) => Arc::new(CollectiveWork::new(c, values, lens)?),
         Kernel::Tile(p) => {
             let bound = tile::bind(p, values, lens)?;
             let mut linked = tile::link(&bound, level)?;

@@ -1,6 +1,7 @@
 //! The kernels that steps run: each kind in a file of its own.
 
 mod attention;
+mod collective;
 mod control;
 mod conv;
 mod custom;
@@ -8,6 +9,7 @@ mod matmul;
 mod ordered;
 
 pub use attention::{Attention, AttentionGrad, Dropout, Scores};
+pub use collective::Collective;
 pub use control::{If, Loop};
 pub use conv::{Conv, ConvRole, Images};
 pub use custom::Custom;
@@ -64,6 +66,8 @@ pub enum Kernel {
     Attention(Box<Attention>),
     /// The gradients of attention.
     AttentionGrad(Box<AttentionGrad>),
+    /// A collective operation of processes.
+    Collective(Collective),
 }
 
 impl Deref for Kernel {
@@ -83,6 +87,7 @@ impl Deref for Kernel {
             Kernel::Cuda(k) => k,
             Kernel::Attention(k) => &**k,
             Kernel::AttentionGrad(k) => &**k,
+            Kernel::Collective(k) => k,
         }
     }
 }

@@ -6,6 +6,7 @@
 mod autocast;
 mod autograd;
 pub mod backends;
+mod collective;
 mod control;
 mod convert;
 mod create;
@@ -40,10 +41,11 @@ pub use autocast::{
     current_autocast, is_autocast_enabled, no_autocast, set_autocast,
 };
 pub use autograd::{
-    Backward, CustomFunction, Grad, GradCheck, GradFn, Pullback, checkpoint, custom_function, grad,
-    grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with, hessian, jacobian,
-    jvp, vjp, watch_gradients,
+    Backward, CustomFunction, Grad, GradCheck, GradFn, Pullback, after_backward, checkpoint,
+    custom_function, grad, grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
+    hessian, jacobian, jvp, vjp, watch_gradients,
 };
+pub use collective::collective;
 pub use control::{Scan, WhileLoop, cond, scan, scan_with, while_loop, while_loop_with};
 pub use create::{Element, IntoShape, Limit, realize_first};
 pub use custom::CustomOp;

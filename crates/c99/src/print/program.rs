@@ -296,6 +296,9 @@ fn leaf(
                 "what a custom operator computes is not in the package",
             ));
         }
+        Kernel::Collective(_) => {
+            return Err(Error::kernel("", "it communicates with other processes"));
+        }
         Kernel::Cuda(_) => return Err(Error::kernel("", "it is for a GPU")),
         Kernel::Tile(_) | Kernel::Loop(_) | Kernel::If(_) => {
             return Err(Error::kernel("", "it runs others"));

@@ -1,15 +1,15 @@
-//! Loops and branches: work that runs programs.
+//! Loops and branches, which run programs, and collective operations.
 
 use super::{Assembler, Keeps, Operands};
 use crate::flow::{Nid, Op};
 use crate::fuse::{Anchor, Group};
 use crate::work::{Body, Work};
 use crate::{LowerError, Program};
-use kiln_ir::Op as IrOp;
+use kiln_ir::{Op as IrOp, ops};
 use kiln_plan::{self as plan, Plan};
 
 impl Assembler<'_> {
-    /// Makes the work of a loop or branch. Its bodies become plans when memory is planned.
+    /// Makes the work of a loop, branch or collective operation. Their bodies become plans when memory is planned.
     pub(super) fn control(&self, group: &Group, anchor: &Anchor) -> Result<Operands, LowerError> {
         let node = &self.flow.nodes[anchor.node];
         let mut nodes: Vec<Nid> = Vec::new();
@@ -27,6 +27,9 @@ impl Assembler<'_> {
         let Op::Control(op) = &node.op else {
             return Err(LowerError::new(node.source.node, "not a loop or branch"));
         };
+        if let IrOp::Collective(op) = &**op {
+            return Ok(self.collective(op, &operands, nodes, reads));
+        }
         let on_gpu = self.options.machine.gpu().is_some();
         if matches!(&**op, IrOp::Loop(l) if l.conditional && on_gpu) {
             let text = "a GPU needs to know the largest number of steps: give it `max_trips`";
@@ -77,5 +80,46 @@ impl Assembler<'_> {
             in_place: Vec::new(),
         };
         Ok((work, nodes, Vec::new()))
+    }
+
+    /// Makes the work of a collective operation on these nodes, which it writes from number `reads` on.
+    fn collective(
+        &self,
+        op: &ops::Collective,
+        operands: &[u16],
+        nodes: Vec<Nid>,
+        reads: usize,
+    ) -> Operands {
+        let array = |arg: u16| {
+            let node = &self.flow.nodes[nodes[usize::from(arg)]];
+            plan::Array {
+                arg,
+                dtype: node.dtype,
+                shape: node.shape.to_vec(),
+            }
+        };
+        let (first, out) = (self.flow.nodes[nodes[reads]].source, reads as u16);
+        let kernel = plan::Kernel::Collective(plan::Collective {
+            group: op.group.to_string(),
+            ranks: op.ranks,
+            kind: op.kind,
+            x: array(operands[0]),
+            token: operands[1],
+            out: array(out),
+            next: out + 1,
+        });
+        let site = plan::Site {
+            op: op.kind.name().into(),
+            kind: plan::SiteKind::Custom,
+            node: first.node.0,
+        };
+        let work = Work {
+            body: Body::Library(kernel),
+            before: [None, None],
+            epilogue: None,
+            args: self.args(&nodes, |at| at >= reads),
+            in_place: Vec::new(),
+        };
+        (work, nodes, vec![site])
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn build(graph: &Graph, options: &Options, hints: &Hints) -> Result<F
             .map(|v| of_node[v.node.index()][v.output as usize])
             .collect();
         of_node.push(match &node.op {
-            IrOp::If(_) | IrOp::Loop(_) => b.control(node, &inputs),
+            IrOp::If(_) | IrOp::Loop(_) | IrOp::Collective(_) => b.control(node, &inputs),
             IrOp::Barrier(_) => b.barrier(&inputs),
             _ => SmallVec::from_iter([b.node(graph, id, &inputs)?]),
         });
@@ -143,7 +143,7 @@ impl FlowBuilder {
         parts[0]
     }
 
-    /// Appends a loop or branch, and its outputs.
+    /// Appends a loop, branch or collective operation, and its outputs.
     fn control(&mut self, node: &kiln_ir::Node, inputs: &[Nid]) -> SmallVec<[Nid; 1]> {
         let call = self.helper(
             Op::Control(Arc::new(node.op.clone())),

@@ -131,6 +131,7 @@ impl FlowBuilder {
             | IrOp::ArgSort(_)
             | IrOp::Scatter(_)
             | IrOp::Custom(_)
+            | IrOp::Collective(_)
             | IrOp::If(_)
             | IrOp::Loop(_)
             | IrOp::Barrier(_) => unreachable!("handled by `build` and `node`"),

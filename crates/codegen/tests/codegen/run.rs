@@ -194,6 +194,7 @@ fn run_sequence(
             | Kernel::Attention(_)
             | Kernel::AttentionGrad(_)
             | Kernel::Loop(_)
+            | Kernel::Collective(_)
             | Kernel::If(_) => {
                 panic!("{} is not lowered to a launch", launch.kernel.name())
             }

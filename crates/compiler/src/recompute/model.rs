@@ -474,6 +474,7 @@ fn can_repeat(op: &Op) -> bool {
             | Op::Loop(_)
             | Op::If(_)
             | Op::Custom(_)
+            | Op::Collective(_)
             | Op::Gather(_)
             | Op::Scatter(_)
             | Op::ArgSort(_)

@@ -22,7 +22,7 @@ fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
     use Pw::*;
     let floats = node.facts.iter().any(|f| f.dtype.is_float());
     match &node.op {
-        Op::If(_) | Op::Loop(_) | Op::Custom(_) => false,
+        Op::If(_) | Op::Loop(_) | Op::Custom(_) | Op::Collective(_) => false,
         Op::Cast(cast) => {
             let from = graph.fact(node.inputs[0]).dtype;
             !floats || cast.dtype.size() >= if from.is_float() { from.size() } else { 4 }

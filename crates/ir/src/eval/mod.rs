@@ -27,6 +27,7 @@ mod attention_grad;
 mod batch_norm;
 mod broadcast;
 mod cast;
+mod collective;
 mod concat;
 mod constant;
 mod control;
@@ -267,6 +268,9 @@ pub fn eval_op(
     if let Op::Barrier(_) = op {
         return Ok(inputs.iter().map(|a| (*a).clone()).collect());
     }
+    if let Op::Collective(op) = op {
+        return collective::eval(op, inputs).map_err(named);
+    }
     let bound = bind(op, symbols).map_err(named)?;
     let facts: SmallVec<[Fact; 3]> = inputs.iter().map(|a| fact_of(a)).collect();
     let facts: SmallVec<[&Fact; 3]> = facts.iter().collect();
@@ -367,7 +371,7 @@ fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
         Op::Attention(op) => Ok(attention::eval(op, x)),
         Op::AttentionGrad(op) => Ok(attention_grad::eval(op, x, cx)),
         Op::Custom(op) => custom::eval(op, x, cx),
-        Op::If(_) | Op::Loop(_) | Op::Barrier(_) => Err(Problem::Inputs(
+        Op::If(_) | Op::Loop(_) | Op::Barrier(_) | Op::Collective(_) => Err(Problem::Inputs(
             "ops of several outputs are run by eval_op".into(),
         )),
     }

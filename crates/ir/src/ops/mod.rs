@@ -9,6 +9,7 @@ mod barrier;
 mod batch_norm;
 mod broadcast;
 mod cast;
+mod collective;
 mod concat;
 mod constant;
 mod control;
@@ -41,6 +42,7 @@ pub use barrier::Barrier;
 pub use batch_norm::BatchNorm;
 pub use broadcast::Broadcast;
 pub use cast::Cast;
+pub use collective::Collective;
 pub use concat::Concat;
 pub use constant::Constant;
 pub use control::{If, Loop};
@@ -75,7 +77,7 @@ macro_rules! each {
             Reduce, ArgReduce, Scan, ArgSort, Gather, Scatter,
             MatMul, Conv, ConvTranspose, ConvWeight, WindowReduce,
             Softmax, BatchNorm, Attention, AttentionGrad,
-            If, Loop, Barrier, Custom,
+            If, Loop, Barrier, Custom, Collective,
         }
     };
 }

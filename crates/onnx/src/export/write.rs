@@ -56,6 +56,7 @@ pub(super) fn op(
         Op::Barrier(_) => return Ok(inputs.iter().cloned().collect()),
         Op::Random(_) => return lacking("random numbers"),
         Op::Custom(c) => return lacking(&format!("the custom operator `{}`", c.name)),
+        Op::Collective(_) => return lacking("communication between processes"),
         Op::Input(_) => {
             return lacking("an input without a value, such as a key of random numbers");
         }

@@ -32,6 +32,7 @@ use kiln_ir::{Builder, ensure};
 use kiln_lazy::grad::edge::{Edge, Leaf};
 use kiln_lazy::grad::engine::{self, Keep};
 use kiln_lazy::{Handle, body};
+use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -200,6 +201,7 @@ impl Tensor {
             graph: how.retain_graph || how.create_graph,
             create: how.create_graph,
         };
+        AFTER.with_borrow_mut(Vec::clear);
         let found = engine::run(&[(&self.handle, seed.handle)], None, keep, loc)?;
         let pending = found.iter().any(|(leaf, _)| {
             let held = leaf.as_ref().and_then(|l| l.grad());
@@ -224,8 +226,35 @@ impl Tensor {
         if pending && !is_recording() {
             realize_first(gradients)?;
         }
-        Ok(())
+        AFTER.take().into_iter().try_for_each(|f| f())
     }
+}
+
+type Callback = Box<dyn FnOnce() -> Result<()>>;
+
+thread_local! {
+    /// The functions that wait for the end of this thread's backward pass.
+    static AFTER: RefCell<Vec<Callback>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls a function once the backward pass that this thread is in has given every leaf its gradient (PyTorch's
+/// `queue_callback`). It is for hooks, which see one gradient at a time.
+///
+/// ```
+/// use kiln_tensor::{Tensor, Var, after_backward};
+/// let w = Var::parameter(Tensor::from([1.0f32, 2.0]))?;
+/// let seen = w.clone();
+/// w.register_hook(move |_| {
+///     let w = seen.clone();
+///     after_backward(move || w.set_grad(w.grad().map(|g| g * 10.0)));
+///     None
+/// })?;
+/// w.square().sum(()).backward()?;
+/// assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [20.0, 40.0]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub fn after_backward(f: impl FnOnce() -> Result<()> + 'static) {
+    AFTER.with_borrow_mut(|after| after.push(Box::new(f)));
 }
 
 /// Wraps a hook on tensors as a hook on handles.

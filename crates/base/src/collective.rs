@@ -1,0 +1,227 @@
+//! Collective operations between the processes of a group, and the registry of groups.
+//!
+//! A plan holds a group's name, so a plan that communicates runs wherever a [`Communicator`] is registered under it.
+
+use crate::DType;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A reduction of the values of all ranks.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reducer {
+    /// The sum.
+    Sum,
+    /// The sum divided by the number of ranks, of floats.
+    Mean,
+    /// The largest; NaN if one is NaN. For bools, true if one is true.
+    Max,
+    /// The smallest; NaN if one is NaN. For bools, true if all are true.
+    Min,
+    /// The product.
+    Product,
+}
+
+/// A collective operation. Ranks are those of its group.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// The reduction, on every rank.
+    AllReduce(Reducer),
+    /// The reduction on the root, and each other rank's own operand.
+    Reduce(Reducer, u32),
+    /// The n-th part of the reduction along the first axis, on rank n.
+    ReduceScatter(Reducer),
+    /// The operand of the root, on every rank.
+    Broadcast(u32),
+    /// The operands of all ranks, concatenated along the first axis, on every rank.
+    AllGather,
+    /// As [`Kind::AllGather`] on the root, and nothing elsewhere.
+    Gather {
+        /// The root.
+        root: u32,
+        /// True on the root.
+        here: bool,
+    },
+    /// The n-th part of the root's operand along the first axis, on rank n. Elsewhere the operand gives the shape.
+    Scatter {
+        /// The root.
+        root: u32,
+        /// True on the root.
+        here: bool,
+    },
+    /// The n-th parts of all operands along the first axis, concatenated, on rank n.
+    AllToAll,
+    /// Passes the operand to a rank; the result is empty. It does not wait for the receiver.
+    Send(u32),
+    /// What a rank sends; the operand gives dtype and shape.
+    Receive(u32),
+    /// The operand, once every rank is here.
+    Barrier,
+}
+
+impl Kind {
+    /// Returns PyTorch's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::AllReduce(_) => "all_reduce",
+            Kind::Reduce(..) => "reduce",
+            Kind::ReduceScatter(_) => "reduce_scatter",
+            Kind::Broadcast(_) => "broadcast",
+            Kind::AllGather => "all_gather",
+            Kind::Gather { .. } => "gather",
+            Kind::Scatter { .. } => "scatter",
+            Kind::AllToAll => "all_to_all",
+            Kind::Send(_) => "send",
+            Kind::Receive(_) => "recv",
+            Kind::Barrier => "barrier",
+        }
+    }
+
+    /// Returns the reduction in it.
+    pub fn reducer(&self) -> Option<Reducer> {
+        match self {
+            Kind::AllReduce(r) | Kind::Reduce(r, _) | Kind::ReduceScatter(r) => Some(*r),
+            _ => None,
+        }
+    }
+
+    /// Returns the other rank, or the root, that it names.
+    pub fn peer(&self) -> Option<u32> {
+        match *self {
+            Kind::Reduce(_, rank) | Kind::Broadcast(rank) => Some(rank),
+            Kind::Gather { root, .. } | Kind::Scatter { root, .. } => Some(root),
+            Kind::Send(rank) | Kind::Receive(rank) => Some(rank),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match (self.reducer(), self.peer()) {
+            (Some(r), Some(root)) => write!(f, "({r:?}, rank {root})"),
+            (Some(r), None) => write!(f, "({r:?})"),
+            (None, Some(rank)) => write!(f, "(rank {rank})"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl Reducer {
+    /// Returns the reduction of contiguous operands of equal length. Sums of floats are rounded once.
+    pub fn reduce(self, dtype: DType, operands: &[&[u8]]) -> Vec<u8> {
+        if dtype.is_float() {
+            let floats = fold(operands.iter().map(|x| dtype.floats(x)), |a, b| {
+                self.float(a, b)
+            });
+            let scale = match self {
+                Reducer::Mean => operands.len() as f64,
+                _ => 1.0,
+            };
+            let scaled: Vec<f64> = floats.iter().map(|x| x / scale).collect();
+            return dtype.float_bytes(&scaled);
+        }
+        let ints = fold(operands.iter().map(|x| dtype.ints(x)), |a, b| {
+            self.int(a, b)
+        });
+        dtype.int_bytes(&ints)
+    }
+
+    fn float(self, a: f64, b: f64) -> f64 {
+        match self {
+            Reducer::Sum | Reducer::Mean => a + b,
+            Reducer::Product => a * b,
+            Reducer::Max | Reducer::Min if a.is_nan() || b.is_nan() => f64::NAN,
+            Reducer::Max => a.max(b),
+            Reducer::Min => a.min(b),
+        }
+    }
+
+    fn int(self, a: i64, b: i64) -> i64 {
+        match self {
+            Reducer::Sum | Reducer::Mean => a.wrapping_add(b),
+            Reducer::Product => a.wrapping_mul(b),
+            Reducer::Max => a.max(b),
+            Reducer::Min => a.min(b),
+        }
+    }
+}
+
+/// Combines equally long vectors element by element.
+fn fold<T: Copy>(vectors: impl Iterator<Item = Vec<T>>, f: impl Fn(T, T) -> T) -> Vec<T> {
+    let combined = vectors.reduce(|mut a, b| {
+        a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, b));
+        a
+    });
+    combined.unwrap_or_default()
+}
+
+/// One rank's part in a collective operation.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// The operation.
+    pub kind: Kind,
+    /// The dtype of operand and result.
+    pub dtype: DType,
+    /// The contiguous operand.
+    pub input: &'a [u8],
+    /// The contiguous result.
+    pub output: &'a mut [u8],
+}
+
+/// A group of ranks, seen from one of them. Its calls come in the same order on every rank.
+pub trait Communicator: Send + Sync {
+    /// Returns this process's rank in the group.
+    fn rank(&self) -> usize;
+
+    /// Returns the number of ranks.
+    fn ranks(&self) -> usize;
+
+    /// Takes part in a collective operation and waits for its result.
+    ///
+    /// # Errors
+    /// Names the ranks that did not come, or that came with another operation.
+    fn run(&self, call: Call<'_>) -> Result<(), String>;
+}
+
+static GROUPS: RwLock<BTreeMap<String, Arc<dyn Communicator>>> = RwLock::new(BTreeMap::new());
+
+/// Registers a group, in place of one of the same name.
+pub fn register(name: &str, group: Arc<dyn Communicator>) {
+    let mut groups = GROUPS.write().unwrap_or_else(PoisonError::into_inner);
+    groups.insert(name.into(), group);
+}
+
+/// Removes a group.
+pub fn unregister(name: &str) {
+    let mut groups = GROUPS.write().unwrap_or_else(PoisonError::into_inner);
+    groups.remove(name);
+}
+
+/// Returns the group of this name.
+///
+/// # Errors
+/// If there is none.
+pub fn find(name: &str) -> Result<Arc<dyn Communicator>, String> {
+    let groups = GROUPS.read().unwrap_or_else(PoisonError::into_inner);
+    groups.get(name).cloned().ok_or_else(|| {
+        format!("there is no process group `{name}`; call `init_process_group` first")
+    })
+}
+
+/// Takes part in a collective operation of a group that must have so many ranks.
+///
+/// # Errors
+/// As [`find`] and [`Communicator::run`].
+pub fn run(name: &str, ranks: u32, call: Call<'_>) -> Result<(), String> {
+    let group = find(name)?;
+    if group.ranks() != ranks as usize {
+        return Err(format!(
+            "the program was recorded for {ranks} ranks, and the group `{name}` has {}",
+            group.ranks()
+        ));
+    }
+    group.run(call)
+}

@@ -1,0 +1,81 @@
+//! Collective operations of processes.
+
+use kiln_base::collective::{Call as Part, run};
+use kiln_base::numel;
+use kiln_kernel::error::{Error, Result, damaged};
+use kiln_kernel::failures::Failure;
+use kiln_kernel::work::{Call, LinkedKernel};
+use kiln_plan::{Array, Collective};
+
+/// A collective operation with known sizes.
+pub(super) struct CollectiveWork {
+    of: Collective,
+    bytes: [usize; 2],
+}
+
+impl CollectiveWork {
+    pub(super) fn new(of: &Collective, values: &[i64], lens: &[i64]) -> Result<CollectiveWork> {
+        let len = |arg: u16| lens.get(usize::from(arg)).copied();
+        let bytes = |a: &Array| {
+            let count = numel(&a.shape).eval_checked(values);
+            match count.filter(|n| *n >= 0 && len(a.arg) == Some(*n)) {
+                Some(count) => Ok(count as usize * a.dtype.size()),
+                None => Err(damaged!("{} in a buffer of another size", of.kind)),
+            }
+        };
+        if [of.token, of.next].iter().any(|t| len(*t) != Some(1)) {
+            return Err(damaged!("{} with a token of another size", of.kind));
+        }
+        if of.x.dtype != of.out.dtype {
+            return Err(damaged!("{} changes the dtype", of.kind));
+        }
+        Ok(CollectiveWork {
+            of: of.clone(),
+            bytes: [bytes(&of.x)?, bytes(&of.out)?],
+        })
+    }
+}
+
+impl LinkedKernel for CollectiveWork {
+    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let Collective {
+            group,
+            ranks,
+            kind,
+            x,
+            token,
+            out,
+            next,
+        } = &self.of;
+        let at = |arg: u16| call.args[usize::from(arg)];
+        // SAFETY: it was linked for arguments of these lengths; nobody writes operands, and nobody else touches
+        // results.
+        let (input, output) = unsafe {
+            (
+                std::slice::from_raw_parts(at(x.arg), self.bytes[0]),
+                std::slice::from_raw_parts_mut(at(out.arg), self.bytes[1]),
+            )
+        };
+        let part = Part {
+            kind: *kind,
+            dtype: x.dtype,
+            input,
+            output,
+        };
+        run(group, *ranks, part).map_err(|text| {
+            let site = call.step_sites.first();
+            let site = site.and_then(|s| call.sites.get(*s as usize));
+            Error::Custom {
+                op: site.map_or_else(String::new, |s| s.op.clone()),
+                text,
+                node: site.map_or(0, |s| s.node),
+            }
+        })?;
+        // SAFETY: as above; tokens are one aligned i64.
+        unsafe {
+            let count = at(*token).cast::<i64>().read();
+            at(*next).cast::<i64>().write(count.wrapping_add(1));
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,69 @@
+//! Collective operations of processes.
+
+use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::{Array, Footprint};
+use kiln_base::collective::Kind;
+use kiln_base::{DType, Dim, numel};
+use serde::{Deserialize, Serialize};
+
+/// A collective operation; see [`kiln_base::collective`]. Its failure is reported at the kernel's one site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collective {
+    /// The name of the group.
+    pub group: String,
+    /// The number of its ranks.
+    pub ranks: u32,
+    /// The operation.
+    pub kind: Kind,
+    /// The operand.
+    pub x: Array,
+    /// The argument that holds the number of operations before it, an i64.
+    pub token: u16,
+    /// The result.
+    pub out: Array,
+    /// The argument that gets the number of operations with it.
+    pub next: u16,
+}
+
+impl Described for Collective {
+    fn name(&self) -> &str {
+        self.kind.name()
+    }
+
+    fn contract(&self) -> Result<Contract, Contradiction> {
+        let mut draft = Draft::new(self.name());
+        draft.reads(self.x.arg, self.x.dtype, Reads::Throughout)?;
+        draft.reads(self.token, DType::I64, Reads::Throughout)?;
+        draft.writes(self.out.arg, self.out.dtype)?;
+        draft.writes(self.next, DType::I64)?;
+        draft.finish(1)
+    }
+
+    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let Collective {
+            group: _,
+            ranks: _,
+            kind: _,
+            x,
+            token: _,
+            out,
+            next: _,
+        } = self;
+        let mut dims = x.shape.iter().chain(&out.shape);
+        dims.all(&mut *holds)
+    }
+
+    fn operations(&self) -> Dim {
+        numel(&self.x.shape)
+    }
+
+    fn footprints(&self) -> Vec<Footprint> {
+        let one = [Dim::ONE];
+        vec![
+            Footprint::whole(self.x.arg, &self.x.shape),
+            Footprint::whole(self.token, &one),
+            Footprint::whole(self.out.arg, &self.out.shape),
+            Footprint::whole(self.next, &one),
+        ]
+    }
+}

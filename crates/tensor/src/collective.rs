@@ -1,0 +1,50 @@
+//! Collective operations, recorded in the order in which they are called.
+
+use crate::autograd::differentiated;
+use crate::record::compose;
+use crate::{AsTensor, Device, Result, Tensor, Var, no_grad};
+use kiln_base::collective::Kind;
+use kiln_ir::{Builder, OpError, ensure, ops};
+use kiln_lazy::body;
+use std::sync::Arc;
+
+/// Records a collective operation of the group of this name, which has so many ranks; see [`kiln_base::collective`].
+/// It is for the crate that makes groups.
+///
+/// The cell holds the process's token, an i64 of shape `[1]`, and is assigned the next one. So operations run in the
+/// order in which they are recorded, each once, when anything of their recording is read. `backward` returns the
+/// gradient of `x` for one of the result.
+#[track_caller]
+pub fn collective(
+    kind: Kind,
+    (group, ranks): (&Arc<str>, usize),
+    token: &Var,
+    x: impl AsTensor,
+    backward: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
+) -> Tensor {
+    let (x, last) = (x.as_tensor().into_owned(), token.get());
+    compose(kind.name(), &[&x, &last], |b| {
+        ensure!(
+            !body::is_tracing(),
+            "processes can't communicate inside scan, cond and while_loop; call it outside"
+        );
+        ensure!(
+            x.device() == Device::Cpu,
+            "groups communicate on the CPU; GPUs need NCCL, which Kiln does not call yet"
+        );
+        let op = ops::Collective {
+            group: group.clone(),
+            ranks: ranks as u32,
+            kind,
+        };
+        let outputs = no_grad(|| b.emit(op.into(), &[x.clone(), last.clone()]))?;
+        let failed = |e: crate::Error| OpError(e.to_string());
+        token.assign(&outputs[1]).map_err(failed)?;
+        Ok(differentiated(&outputs[0], &[&x], b.place(), || {
+            Arc::new(move |inputs, _, g| {
+                let gradient = backward(&inputs[0], g);
+                vec![Some(gradient.unwrap_or_else(Tensor::from_error))]
+            })
+        }))
+    })
+}
