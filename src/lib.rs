@@ -73,6 +73,8 @@
 //! `is_contiguous` and the error of `view` follow PyTorch's rules all the same.
 
 pub use kiln_data as data;
+#[cfg(feature = "distributed")]
+pub use kiln_distributed as distributed;
 pub use kiln_formats as formats;
 pub use kiln_formats::{load, load_with};
 #[cfg(feature = "pytorch")]

@@ -1,0 +1,417 @@
+//! Process groups, and the world that this process or thread belongs to.
+
+use crate::{DEFAULT_TIMEOUT, mpi, threads};
+use kiln_base::collective::{self, Communicator};
+use kiln_tensor::{DType, Error, ErrorKind, Result, Tensor, Var, options};
+use std::cell::RefCell;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+/// A way for ranks to reach each other.
+pub(crate) trait Transport: Send + Sync {
+    /// Returns a group of these ranks of the world, of which this is one. `number` counts the groups made before.
+    ///
+    /// # Errors
+    /// If a rank does not come.
+    fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String>;
+
+    /// Ends communication.
+    ///
+    /// # Errors
+    /// If it fails.
+    fn close(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// True if the rank is a process, false if it is a thread.
+    fn is_process(&self) -> bool {
+        false
+    }
+}
+
+/// What this process or thread has of its world.
+pub(crate) struct Context {
+    world: ProcessGroup,
+    transport: Arc<dyn Transport>,
+    groups: Mutex<Vec<ProcessGroup>>,
+}
+
+/// A group of ranks, seen from one of them. Cloning gives another handle to the same group.
+#[derive(Clone)]
+pub struct ProcessGroup(Arc<Group>);
+
+struct Group {
+    /// The name in plans.
+    name: Arc<str>,
+    rank: usize,
+    /// The ranks in the world, by rank in the group.
+    members: Vec<usize>,
+    /// The token of all groups of this process: the last one's holder records the next operation.
+    token: Arc<Mutex<Var>>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        collective::unregister(&self.name);
+    }
+}
+
+impl std::fmt::Debug for ProcessGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "ProcessGroup({:?}, rank {})",
+            self.0.members, self.0.rank
+        )
+    }
+}
+
+impl ProcessGroup {
+    fn new(
+        name: String,
+        member: Arc<dyn Communicator>,
+        members: Vec<usize>,
+        token: Arc<Mutex<Var>>,
+    ) -> ProcessGroup {
+        let rank = member.rank();
+        collective::register(&name, member);
+        ProcessGroup(Arc::new(Group {
+            name: name.into(),
+            rank,
+            members,
+            token,
+        }))
+    }
+
+    /// This process's rank in the group.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.members.len()
+    }
+
+    /// The ranks in the world, by rank in the group (`get_process_group_ranks`).
+    pub fn ranks(&self) -> &[usize] {
+        &self.0.members
+    }
+
+    /// The name, and the number of ranks.
+    pub(crate) fn named(&self) -> (&Arc<str>, usize) {
+        (&self.0.name, self.size())
+    }
+
+    /// The token, which only the holder may take.
+    pub(crate) fn token(&self) -> MutexGuard<'_, Var> {
+        self.0.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs every operation that was recorded so far.
+    ///
+    /// # Errors
+    /// The error of one of them.
+    #[track_caller]
+    pub(crate) fn flush(&self) -> Result<()> {
+        let token = self.token().get();
+        token.to_vec::<i64>().map(drop)
+    }
+}
+
+static PROCESS: RwLock<Option<Arc<Context>>> = RwLock::new(None);
+
+thread_local! {
+    static THREAD: RefCell<Option<Arc<Context>>> = const { RefCell::new(None) };
+}
+
+impl Context {
+    pub(crate) fn new(
+        world: Arc<dyn Communicator>,
+        transport: Arc<dyn Transport>,
+    ) -> Result<Arc<Context>> {
+        // It is computed here: a failed run returns the cell to its last computed value.
+        let token = Var::volatile(Tensor::zeros([1], DType::I64).realize()?)?;
+        let token = Arc::new(Mutex::new(token));
+        // Threads that are ranks need names of their own, and a saved plan a name that the next run has too.
+        let process = transport.is_process();
+        let name = match process {
+            true => "world".to_string(),
+            false => format!("thread {}", threads::unique()),
+        };
+        let members = (0..world.ranks()).collect();
+        Ok(Arc::new(Context {
+            world: ProcessGroup::new(name, world, members, token),
+            transport,
+            groups: Mutex::default(),
+        }))
+    }
+
+    /// Runs every operation that was recorded so far.
+    ///
+    /// # Errors
+    /// The error of one of them.
+    #[track_caller]
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.world.flush()
+    }
+
+    /// Ends the world for this rank.
+    pub(crate) fn end(&self) {
+        for group in self.groups().drain(..).chain([self.world.clone()]) {
+            collective::unregister(&group.0.name);
+        }
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<ProcessGroup>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The world of a thread, for as long as it is alive.
+pub(crate) struct Scope;
+
+impl Scope {
+    pub(crate) fn enter(context: Arc<Context>) -> Scope {
+        THREAD.set(Some(context));
+        Scope
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        if let Some(context) = THREAD.take() {
+            context.end();
+        }
+    }
+}
+
+/// An error at the user's line.
+#[track_caller]
+pub(crate) fn error(called: &str, message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Value, called, message, Location::caller())
+}
+
+#[track_caller]
+fn context() -> Result<Arc<Context>> {
+    let thread = THREAD.with_borrow(Clone::clone);
+    let process = || {
+        PROCESS
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    };
+    let none = || {
+        error(
+            "distributed",
+            "there is no process group; call init_process_group first",
+        )
+    };
+    thread.or_else(process).ok_or_else(none)
+}
+
+options! {
+    /// The options of [`init_process_group_with`].
+    Init () {
+        /// The time after which a rank that does not take part in an operation is an error (default 30 minutes).
+        timeout: Duration = DEFAULT_TIMEOUT,
+        /// The number of ranks; an error if the launcher started another one.
+        world_size: Option<usize> = None,
+        /// This process's rank; an error if the launcher gave it another one.
+        rank: Option<usize> = None,
+    }
+}
+
+/// Begins communication between the processes that were started together
+/// (`torch.distributed.init_process_group`). The backend is `mpi`, whose world is that of `mpiexec`, `srun` or
+/// `kiln launch`. Started alone, the process is the only rank, and no library is needed. A program that ends without
+/// [`destroy_process_group`] counts as failed.
+///
+/// ```
+/// use kiln_distributed::{destroy_process_group, init_process_group, is_main, rank, world_size};
+/// init_process_group("mpi")?;
+/// if is_main()? {
+///     println!("{} processes", world_size()?);
+/// }
+/// assert!(rank()? < world_size()?);
+/// destroy_process_group()?;
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If the backend is another one, MPI is not found or has another ABI, a group exists already, or inside `compile`.
+#[track_caller]
+pub fn init_process_group(backend: &str) -> Result<()> {
+    init_process_group_with(backend, Init::new())
+}
+
+/// [`init_process_group`] with all options.
+///
+/// # Errors
+/// As [`init_process_group`], or if the launcher's numbers differ from those given.
+#[track_caller]
+pub fn init_process_group_with(backend: &str, how: Init) -> Result<()> {
+    let wrong = |message: String| error("init_process_group", message);
+    match backend {
+        "mpi" => {}
+        "gloo" => {
+            let text = "there is no backend `gloo`; on CPUs, use `mpi`";
+            return Err(wrong(text.into()));
+        }
+        "nccl" => {
+            let text = "the backend `nccl` is not there yet; on CPUs, use `mpi`";
+            return Err(wrong(text.into()));
+        }
+        other => return Err(wrong(format!("there is no backend `{other}`; use `mpi`"))),
+    }
+    if is_initialized() {
+        return Err(wrong("the process group exists already".into()));
+    }
+    let context = match mpi::launched() {
+        true => {
+            let (world, transport) = mpi::init(how.timeout).map_err(wrong)?;
+            Context::new(world, Arc::new(transport))?
+        }
+        false => {
+            let (world, transport) = threads::alone();
+            Context::new(world, Arc::new(transport))?
+        }
+    };
+    let world = &context.world;
+    let differs = |name: &str, given: Option<usize>, is: usize| match given.filter(|g| *g != is) {
+        Some(given) => Err(wrong(format!(
+            "{name} is {is} by the launcher, and {given} is asked for"
+        ))),
+        None => Ok(()),
+    };
+    differs("world_size", how.world_size, world.size())?;
+    differs("rank", how.rank, world.rank())?;
+    *PROCESS.write().unwrap_or_else(PoisonError::into_inner) = Some(context);
+    Ok(())
+}
+
+/// True between [`init_process_group`] and [`destroy_process_group`].
+pub fn is_initialized() -> bool {
+    context().is_ok()
+}
+
+/// True if `init_process_group("mpi")` finds an MPI (`torch.distributed.is_mpi_available`).
+pub fn is_mpi_available() -> bool {
+    mpi::find().is_ok()
+}
+
+/// Runs the operations that are recorded, and ends communication.
+///
+/// # Errors
+/// The error of one of these operations, or if there is no group.
+#[track_caller]
+pub fn destroy_process_group() -> Result<()> {
+    let context = context()?;
+    let flushed = context.flush();
+    let closed = match &flushed {
+        Ok(()) => context.transport.close(),
+        // After a fault, MPI is left alone.
+        Err(_) => Ok(()),
+    };
+    context.end();
+    *PROCESS.write().unwrap_or_else(PoisonError::into_inner) = None;
+    flushed?;
+    closed.map_err(|text| error("destroy_process_group", text))
+}
+
+/// The group of all ranks (`torch.distributed.group.WORLD`).
+///
+/// # Errors
+/// If there is none.
+#[track_caller]
+pub fn world() -> Result<ProcessGroup> {
+    Ok(context()?.world.clone())
+}
+
+/// This process's rank in the world (`torch.distributed.get_rank`).
+///
+/// # Errors
+/// If there is no group.
+#[track_caller]
+pub fn rank() -> Result<usize> {
+    Ok(world()?.rank())
+}
+
+/// The number of ranks (`torch.distributed.get_world_size`).
+///
+/// # Errors
+/// If there is no group.
+#[track_caller]
+pub fn world_size() -> Result<usize> {
+    Ok(world()?.size())
+}
+
+/// True on rank 0, which prints and saves.
+///
+/// # Errors
+/// If there is no group.
+#[track_caller]
+pub fn is_main() -> Result<bool> {
+    Ok(rank()? == 0)
+}
+
+/// Makes a group of some ranks (`torch.distributed.new_group`). All ranks of the world call it, with the same list;
+/// `None` on those that are not in it. Ranks in the group are counted in the order of the list.
+///
+/// ```
+/// use kiln_distributed::{ReduceOp, new_group, run_in_threads};
+/// use kiln_tensor::Tensor;
+/// let results = run_in_threads(3, |rank| {
+///     let pair = new_group(&[0, 2])?;
+///     let x = Tensor::from([rank as i64]);
+///     pair.map(|pair| pair.all_reduce(&x, ReduceOp::Sum).item::<i64>()).transpose()
+/// });
+/// let sums = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(sums, [Some(2), None, Some(2)]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If a rank is not in the world or comes twice, the ranks give different lists, or one does not come.
+#[track_caller]
+pub fn new_group(ranks: &[usize]) -> Result<Option<ProcessGroup>> {
+    let context = context()?;
+    let world = &context.world;
+    let wrong = |text: String| error("new_group", text);
+    let size = world.size();
+    for (i, rank) in ranks.iter().enumerate() {
+        if *rank >= size {
+            return Err(wrong(format!(
+                "rank {rank} is none of the {size} of the world"
+            )));
+        }
+        if ranks[..i].contains(rank) {
+            return Err(wrong(format!("rank {rank} comes twice")));
+        }
+    }
+    if ranks.is_empty() {
+        return Err(wrong("a group needs a rank".into()));
+    }
+    let lists = world.all_gather_object(&ranks.to_vec())?;
+    if let Some(other) = lists.iter().position(|list| list != ranks) {
+        return Err(wrong(format!(
+            "the ranks make different groups: rank {} makes {ranks:?}, rank {other} makes {:?}",
+            world.rank(),
+            lists[other]
+        )));
+    }
+    let mut groups = context.groups();
+    let number = groups.len() + 1;
+    if !ranks.contains(&world.rank()) {
+        // Counted on every rank, so that the next group has the same number on all of them.
+        groups.push(world.clone());
+        return Ok(None);
+    }
+    let member = context.transport.subgroup(ranks, number).map_err(wrong)?;
+    let name = format!("{} {number} {ranks:?}", world.0.name);
+    let token = world.0.token.clone();
+    let group = ProcessGroup::new(name, member, ranks.to_vec(), token);
+    groups.push(group.clone());
+    Ok(Some(group))
+}

@@ -1,0 +1,54 @@
+//! Programs of several processes, under the names of `torch.distributed`.
+//!
+//! Each process runs the same program on its share of the data. They meet in collective operations, which are recorded
+//! and compiled like any other: a training step with the sum of all gradients is one plan. The transport is MPI, opened
+//! at run time; [`run_in_threads`] needs none. `docs/distributed.md` is the guide.
+//!
+//! ```
+//! use kiln_distributed::{DistributedDataParallel, rank, run_in_threads};
+//! use kiln_nn::optim::{Optimizer, SGD};
+//! use kiln_nn::{Forward, Linear, Module};
+//! use kiln_tensor::{DType, Tensor, with_seed};
+//!
+//! // In a program of its own: `init_process_group("mpi")?` first, and `destroy_process_group()?` in the end.
+//! let weights = run_in_threads(2, |_| {
+//!     let model = DistributedDataParallel::new(Linear::new(3, 1)?)?;
+//!     let mut opt = Optimizer::new(model.parameters(), SGD::new().lr(0.1))?;
+//!     let share = with_seed(rank()? as u64, || Tensor::randn([4, 3], DType::F32));
+//!     model.call(&share).square().mean(()).backward()?;
+//!     opt.step()?;
+//!     model.module().weight.to_vec::<f32>()
+//! });
+//! let weights = weights.into_iter().collect::<Result<Vec<_>, _>>()?;
+//! assert_eq!(weights[0], weights[1]);
+//! # Ok::<(), kiln_tensor::Error>(())
+//! ```
+
+mod ddp;
+mod group;
+mod mpi;
+mod objects;
+mod ops;
+mod signature;
+mod sync_batch_norm;
+mod threads;
+
+pub use ddp::{DataParallelOptions, DistributedDataParallel};
+pub use group::{
+    Init, ProcessGroup, destroy_process_group, init_process_group, init_process_group_with,
+    is_initialized, is_main, is_mpi_available, new_group, rank, world, world_size,
+};
+pub use kiln_base::collective::Reducer as ReduceOp;
+pub use mpi::folder as mpi_folder;
+pub use objects::{all_gather_object, broadcast_object};
+pub use ops::{
+    all_gather, all_reduce, all_to_all, barrier, broadcast, gather, recv, reduce, reduce_scatter,
+    scatter, send,
+};
+pub use sync_batch_norm::SyncBatchNorm;
+pub use threads::{run_in_threads, run_in_threads_with};
+
+use std::time::Duration;
+
+/// The timeout of operations unless another one is given, as PyTorch's.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);

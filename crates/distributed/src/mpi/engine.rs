@@ -1,0 +1,619 @@
+//! The thread that makes every call of MPI.
+//!
+//! It starts operations without blocking and tests them until they are done or late, so a rank that does not come is
+//! an error and no hang. In front of each operation the ranks exchange descriptions of it. So those that are missing
+//! are known by number, and different calls are an error on all ranks.
+//!
+//! Once a rank is late the engine is broken: nothing is called any more, MPI's clean-up included, and memory that MPI
+//! may still write to is never freed.
+
+use super::Place;
+use super::library::{Api, Count, Handle, constant};
+use super::reduction::Reductions;
+use crate::signature;
+use kiln_base::DType;
+use kiln_base::collective::{Kind, Reducer};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// A request to the engine's thread.
+type Job = Box<dyn FnOnce(&mut Engine) + Send>;
+
+/// A way to the engine's thread.
+#[derive(Clone)]
+pub(super) struct Port(Sender<Job>);
+
+impl Port {
+    /// Runs a function on the engine's thread and waits for its result.
+    ///
+    /// # Errors
+    /// Its error, or if communication has ended.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Engine) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let (reply, result) = channel();
+        let job: Job = Box::new(move |engine| {
+            // The one who asked waits.
+            let _ = reply.send(f(engine));
+        });
+        let ended = || "communication has ended".to_string();
+        self.0.send(job).map_err(|_| ended())?;
+        result.recv().unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Waits for what is being sent, and ends MPI.
+    ///
+    /// # Errors
+    /// If something is not received in time, or after a fault.
+    pub fn close(&self) -> Result<(), String> {
+        self.ask(Engine::close)
+    }
+}
+
+/// A communicator.
+struct Group {
+    comm: Handle,
+    rank: usize,
+    ranks: usize,
+}
+
+/// Memory that MPI reads or writes, with the requests for it.
+struct Pending {
+    requests: Vec<Handle>,
+    /// The other rank of each request; empty for those of all ranks.
+    peers: Vec<usize>,
+    memory: Vec<Vec<u8>>,
+}
+
+/// The state of the thread.
+pub(super) struct Engine {
+    api: Api,
+    timeout: Duration,
+    groups: Vec<Group>,
+    reductions: Reductions,
+    /// Messages that their receivers have not taken yet.
+    sent: Vec<Pending>,
+    /// The fault after which MPI is not called any more.
+    fault: Option<String>,
+    ended: bool,
+}
+
+/// The tags of messages.
+const CALLS: c_int = 1;
+const MESSAGES: c_int = 2;
+
+/// The longest time without testing what is being sent.
+const IDLE: Duration = Duration::from_millis(1);
+
+impl Engine {
+    /// Starts the thread and initialises MPI in it.
+    ///
+    /// # Errors
+    /// If MPI can't be initialised.
+    pub fn start(api: Api, timeout: Duration) -> Result<(Port, Place), String> {
+        let (port, jobs) = channel::<Job>();
+        let (reply, started) = channel();
+        let run = move || match Engine::new(api, timeout) {
+            Ok(mut engine) => {
+                let _ = reply.send(Ok(engine.place(0)));
+                engine.serve(&jobs);
+            }
+            Err(e) => {
+                let _ = reply.send(Err(e));
+            }
+        };
+        let thread = std::thread::Builder::new().name("kiln-mpi".into());
+        thread.spawn(run).map_err(|e| e.to_string())?;
+        let place = started.recv().map_err(|e| e.to_string())??;
+        Ok((Port(port), place))
+    }
+
+    fn new(api: Api, timeout: Duration) -> Result<Engine, String> {
+        let mut level = 0;
+        // SAFETY: this is the first call, and all later ones are made in this thread.
+        let status = unsafe {
+            (api.init)(
+                null_mut(),
+                null_mut(),
+                constant::THREAD_FUNNELED,
+                &mut level,
+            )
+        };
+        let mut engine = Engine {
+            api,
+            timeout,
+            groups: Vec::new(),
+            reductions: Reductions::default(),
+            sent: Vec::new(),
+            fault: None,
+            ended: false,
+        };
+        engine.check("MPI_Init_thread", status)?;
+        if level < constant::THREAD_FUNNELED {
+            return Err("this MPI can't be called in a program of several threads".into());
+        }
+        engine.add(constant::WORLD)?;
+        ignore_notices();
+        Ok(engine)
+    }
+
+    /// Runs jobs until the last port is gone.
+    fn serve(&mut self, jobs: &Receiver<Job>) {
+        while !self.ended {
+            let job = match self.sent.is_empty() {
+                true => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => jobs.recv_timeout(IDLE),
+            };
+            match job {
+                Ok(job) => job(self),
+                Err(RecvTimeoutError::Timeout) => self.advance(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn place(&self, group: usize) -> Place {
+        let Group { rank, ranks, .. } = self.groups[group];
+        Place { group, rank, ranks }
+    }
+
+    /// Turns a status of MPI's into an error.
+    fn check(&self, called: &str, status: c_int) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        let mut text = [0u8; constant::LONGEST_ERROR];
+        let mut len = 0;
+        // SAFETY: the text has room for the longest error.
+        unsafe { (self.api.error_string)(status, text.as_mut_ptr().cast(), &mut len) };
+        let text = String::from_utf8_lossy(&text[..(len as usize).min(text.len())]);
+        Err(format!("{called} failed: {text}"))
+    }
+
+    /// Adds a communicator.
+    fn add(&mut self, comm: Handle) -> Result<Place, String> {
+        let (mut rank, mut ranks) = (0, 0);
+        // SAFETY: the communicator is MPI's, and this process is in it.
+        unsafe {
+            let status = (self.api.set_errors)(comm, constant::ERRORS_RETURN);
+            self.check("MPI_Comm_set_errhandler", status)?;
+            self.check("MPI_Comm_rank", (self.api.rank)(comm, &mut rank))?;
+            self.check("MPI_Comm_size", (self.api.size)(comm, &mut ranks))?;
+        }
+        self.groups.push(Group {
+            comm,
+            rank: rank as usize,
+            ranks: ranks as usize,
+        });
+        Ok(self.place(self.groups.len() - 1))
+    }
+
+    /// Makes a communicator of some ranks of the world, all of which have agreed to it.
+    ///
+    /// # Errors
+    /// If MPI can't.
+    pub fn subgroup(&mut self, ranks: &[usize], number: usize) -> Result<Place, String> {
+        self.usable()?;
+        let ranks: Vec<c_int> = ranks.iter().map(|r| *r as c_int).collect();
+        let (mut all, mut some, mut comm) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: the ranks are those of the world, and all of them make this call.
+        unsafe {
+            let status = (self.api.group)(constant::WORLD, &mut all);
+            self.check("MPI_Comm_group", status)?;
+            let count = ranks.len() as c_int;
+            let status = (self.api.include)(all, count, ranks.as_ptr(), &mut some);
+            self.check("MPI_Group_incl", status)?;
+            let status = (self.api.create)(constant::WORLD, some, number as c_int, &mut comm);
+            self.check("MPI_Comm_create_group", status)?;
+        }
+        self.add(comm)
+    }
+
+    fn usable(&self) -> Result<(), String> {
+        match &self.fault {
+            Some(text) => Err(format!("communication failed before: {text}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes part in an operation; returns the result of so many bytes.
+    ///
+    /// # Errors
+    /// Names the ranks that did not come or that make another call.
+    pub fn run(
+        &mut self,
+        group: usize,
+        kind: Kind,
+        dtype: DType,
+        input: Vec<u8>,
+        len: usize,
+    ) -> Result<Vec<u8>, String> {
+        self.usable()?;
+        let call = signature::of(kind, dtype, input.len(), len);
+        match kind {
+            Kind::Send(to) => self.send(group, to as usize, &call, input),
+            Kind::Receive(from) => self.receive(group, from as usize, &call, len),
+            _ => {
+                self.agree(group, &call)?;
+                self.collective(group, kind, dtype, &call, input, len)
+            }
+        }
+    }
+
+    /// Exchanges the descriptions of calls with all other ranks.
+    fn agree(&mut self, group: usize, call: &str) -> Result<(), String> {
+        let Group { comm, rank, ranks } = self.groups[group];
+        let own = padded(call);
+        let mut memory = vec![own; 1];
+        let mut requests = Vec::new();
+        let mut from = Vec::new();
+        for other in (0..ranks).filter(|r| *r != rank) {
+            let mut theirs = vec![0u8; signature::LONGEST];
+            requests.push(self.start_receive(comm, &mut theirs, other, CALLS)?);
+            memory.push(theirs);
+            from.push(other);
+        }
+        for other in from.clone() {
+            requests.push(self.start_send(comm, &memory[0], other, CALLS)?);
+        }
+        let peers = [&from[..], &from[..]].concat();
+        let (late, pending) = self.wait(Pending {
+            requests,
+            peers,
+            memory,
+        })?;
+        let late: Vec<usize> = late
+            .into_iter()
+            .filter_map(|i| from.get(i).copied())
+            .collect();
+        if !late.is_empty() {
+            std::mem::forget(pending);
+            let text = signature::missing(call, &late, ranks, self.timeout.as_secs_f64());
+            return Err(self.broken(text));
+        }
+        // Short messages that were not taken yet go on in the background.
+        let mut all: Vec<String> = vec![call.into(); ranks];
+        for (other, theirs) in from.iter().zip(&pending.memory[1..]) {
+            all[*other] = text(theirs);
+        }
+        if pending.requests.iter().any(|r| *r != constant::NO_REQUEST) {
+            self.sent.push(pending);
+        }
+        signature::agree(rank, &all)
+    }
+
+    fn collective(
+        &mut self,
+        group: usize,
+        kind: Kind,
+        dtype: DType,
+        call: &str,
+        input: Vec<u8>,
+        len: usize,
+    ) -> Result<Vec<u8>, String> {
+        let Group { comm, rank, ranks } = self.groups[group];
+        let is_empty = input.is_empty() && len == 0;
+        if is_empty || matches!(kind, Kind::Barrier) {
+            return Ok(input);
+        }
+        let (of_mpi, op) = match kind.reducer() {
+            Some(reducer) => self.reductions.of(&self.api, reducer, dtype)?,
+            None => (constant::BYTE, null_mut()),
+        };
+        let size = match kind.reducer() {
+            Some(_) => dtype.size(),
+            None => 1,
+        };
+        let (given, taken) = ((input.len() / size) as Count, (len / size) as Count);
+        let mut output = match kind {
+            Kind::Broadcast(_) | Kind::Reduce(..) => input.clone(),
+            _ => vec![0u8; len],
+        };
+        let mut request = constant::NO_REQUEST;
+        let (x, y) = (
+            input.as_ptr().cast::<c_void>(),
+            output.as_mut_ptr().cast::<c_void>(),
+        );
+        let api = &self.api;
+        // SAFETY: operand and result have the lengths that all ranks have agreed on, and live until the request is
+        // done, or forever.
+        let status = unsafe {
+            match kind {
+                Kind::AllReduce(_) => (api.all_reduce)(x, y, given, of_mpi, op, comm, &mut request),
+                Kind::Reduce(_, root) => {
+                    let root = root as c_int;
+                    let x = match root as usize == rank {
+                        true => constant::IN_PLACE,
+                        false => x,
+                    };
+                    (api.reduce)(x, y, given, of_mpi, op, root, comm, &mut request)
+                }
+                Kind::ReduceScatter(_) => {
+                    (api.reduce_scatter)(x, y, taken, of_mpi, op, comm, &mut request)
+                }
+                Kind::Broadcast(root) => {
+                    (api.broadcast)(y, given, of_mpi, root as c_int, comm, &mut request)
+                }
+                Kind::AllGather => {
+                    (api.all_gather)(x, given, of_mpi, y, given, of_mpi, comm, &mut request)
+                }
+                Kind::Gather { root, .. } => {
+                    let root = root as c_int;
+                    (api.gather)(x, given, of_mpi, y, given, of_mpi, root, comm, &mut request)
+                }
+                Kind::Scatter { root, .. } => {
+                    let root = root as c_int;
+                    (api.scatter)(x, taken, of_mpi, y, taken, of_mpi, root, comm, &mut request)
+                }
+                Kind::AllToAll => {
+                    let part = given / ranks as Count;
+                    (api.all_to_all)(x, part, of_mpi, y, part, of_mpi, comm, &mut request)
+                }
+                Kind::Barrier | Kind::Send(_) | Kind::Receive(_) => 0,
+            }
+        };
+        if let Err(text) = self.check(call, status) {
+            return Err(self.broken(text));
+        }
+        let (late, mut pending) = self.wait(Pending {
+            requests: vec![request],
+            peers: Vec::new(),
+            memory: vec![output, input],
+        })?;
+        if !late.is_empty() {
+            std::mem::forget(pending);
+            let seconds = self.timeout.as_secs_f64();
+            let text = format!("{call}: a rank was lost, since it did not end within {seconds} s");
+            return Err(self.broken(text));
+        }
+        let mut output = pending.memory.swap_remove(0);
+        if let Kind::AllReduce(Reducer::Mean) | Kind::ReduceScatter(Reducer::Mean) = kind {
+            output = divided(dtype, &output, ranks);
+        }
+        if let Kind::Reduce(Reducer::Mean, root) = kind
+            && root as usize == rank
+        {
+            output = divided(dtype, &output, ranks);
+        }
+        Ok(output)
+    }
+
+    /// Sends a description and a message, and does not wait for the receiver.
+    fn send(
+        &mut self,
+        group: usize,
+        to: usize,
+        call: &str,
+        message: Vec<u8>,
+    ) -> Result<Vec<u8>, String> {
+        let comm = self.groups[group].comm;
+        let memory = vec![padded(call), message];
+        let mut requests = Vec::new();
+        for part in &memory {
+            requests.push(self.start_send(comm, part, to, MESSAGES)?);
+        }
+        let peers = vec![to; memory.len()];
+        self.sent.push(Pending {
+            requests,
+            peers,
+            memory,
+        });
+        Ok(Vec::new())
+    }
+
+    fn receive(
+        &mut self,
+        group: usize,
+        from: usize,
+        call: &str,
+        len: usize,
+    ) -> Result<Vec<u8>, String> {
+        let Group { comm, ranks, .. } = self.groups[group];
+        let theirs = self.message(comm, from, call, ranks, signature::LONGEST)?;
+        let theirs = text(&theirs);
+        if theirs != call {
+            let text = format!("rank {from} sends another value than {call}: {theirs}");
+            return Err(self.broken(text));
+        }
+        self.message(comm, from, call, ranks, len)
+    }
+
+    /// Waits for a message of so many bytes.
+    fn message(
+        &mut self,
+        comm: Handle,
+        from: usize,
+        call: &str,
+        ranks: usize,
+        len: usize,
+    ) -> Result<Vec<u8>, String> {
+        let mut memory = vec![0u8; len];
+        let request = self.start_receive(comm, &mut memory, from, MESSAGES)?;
+        let (late, mut pending) = self.wait(Pending {
+            requests: vec![request],
+            peers: vec![from],
+            memory: vec![memory],
+        })?;
+        if !late.is_empty() {
+            std::mem::forget(pending);
+            let text = signature::missing(call, &[from], ranks, self.timeout.as_secs_f64());
+            return Err(self.broken(text));
+        }
+        Ok(pending.memory.swap_remove(0))
+    }
+
+    fn start_send(
+        &mut self,
+        comm: Handle,
+        memory: &[u8],
+        to: usize,
+        tag: c_int,
+    ) -> Result<Handle, String> {
+        let mut request = constant::NO_REQUEST;
+        let (at, len) = (memory.as_ptr().cast(), memory.len() as Count);
+        // SAFETY: the memory lives until the request is done, or forever.
+        let status = unsafe {
+            (self.api.send)(
+                at,
+                len,
+                constant::BYTE,
+                to as c_int,
+                tag,
+                comm,
+                &mut request,
+            )
+        };
+        self.check(&format!("communication with rank {to}"), status)
+            .map_err(|text| self.broken(text))?;
+        Ok(request)
+    }
+
+    fn start_receive(
+        &mut self,
+        comm: Handle,
+        memory: &mut [u8],
+        from: usize,
+        tag: c_int,
+    ) -> Result<Handle, String> {
+        let mut request = constant::NO_REQUEST;
+        let (at, len) = (memory.as_mut_ptr().cast(), memory.len() as Count);
+        // SAFETY: as for sending.
+        let status = unsafe {
+            (self.api.receive)(
+                at,
+                len,
+                constant::BYTE,
+                from as c_int,
+                tag,
+                comm,
+                &mut request,
+            )
+        };
+        self.check(&format!("communication with rank {from}"), status)
+            .map_err(|text| self.broken(text))?;
+        Ok(request)
+    }
+
+    /// Tests requests until all are done or the time is over; returns the positions of those that are not.
+    fn wait(&mut self, mut pending: Pending) -> Result<(Vec<usize>, Pending), String> {
+        let deadline = Instant::now() + self.timeout;
+        let mut turns = 0u32;
+        loop {
+            if let Err(text) = self.test(&mut pending) {
+                std::mem::forget(pending);
+                return Err(self.broken(text));
+            }
+            let late = |(_, r): &(usize, &Handle)| **r != constant::NO_REQUEST;
+            let late = pending.requests.iter().enumerate().filter(late);
+            let late: Vec<usize> = late.map(|(i, _)| i).collect();
+            if late.is_empty() || Instant::now() >= deadline {
+                return Ok((late, pending));
+            }
+            self.advance();
+            // Ranks may be more than cores: at first the others get their turn, later the thread sleeps.
+            turns += 1;
+            match turns < 5000 {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+    }
+
+    /// Tests the requests that are not done yet.
+    fn test(&self, pending: &mut Pending) -> Result<(), String> {
+        for (i, request) in pending.requests.iter_mut().enumerate() {
+            if *request == constant::NO_REQUEST {
+                continue;
+            }
+            let mut done = 0;
+            // SAFETY: the request is MPI's; a status is not asked for.
+            let status = unsafe { (self.api.test)(request, &mut done, null_mut()) };
+            let with = match pending.peers.get(i) {
+                Some(rank) => format!("communication with rank {rank}"),
+                None => "communication".into(),
+            };
+            self.check(&with, status)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with what is being sent.
+    fn advance(&mut self) {
+        if self.fault.is_some() {
+            return;
+        }
+        let mut sent = std::mem::take(&mut self.sent);
+        sent.retain_mut(|pending| match self.test(pending) {
+            Ok(()) => pending.requests.iter().any(|r| *r != constant::NO_REQUEST),
+            Err(_) => {
+                std::mem::forget(std::mem::take(&mut pending.memory));
+                false
+            }
+        });
+        self.sent = sent;
+    }
+
+    /// Notes a fault, after which nothing is called any more.
+    fn broken(&mut self, text: String) -> String {
+        std::mem::forget(std::mem::take(&mut self.sent));
+        self.fault.get_or_insert(text.clone());
+        text
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        self.usable()?;
+        let deadline = Instant::now() + self.timeout;
+        while !self.sent.is_empty() {
+            if Instant::now() >= deadline {
+                return Err(self.broken("a message was not received in time".into()));
+            }
+            self.advance();
+            std::thread::yield_now();
+        }
+        // All others are here too, so that the last call does not wait for them.
+        self.agree(0, "destroy_process_group")?;
+        while !self.sent.is_empty() {
+            self.advance();
+        }
+        self.ended = true;
+        // SAFETY: nothing is pending.
+        let status = unsafe { (self.api.finalize)() };
+        self.check("MPI_Finalize", status)
+    }
+}
+
+/// Ignores the signal by which MPICH's `mpiexec` tells ranks that another one died, which would end them.
+fn ignore_notices() {
+    // SAFETY: the handler is the system's, and a handler of the program's is put back.
+    unsafe {
+        let before = libc::signal(libc::SIGUSR1, libc::SIG_IGN);
+        if before != libc::SIG_DFL {
+            libc::signal(libc::SIGUSR1, before);
+        }
+    }
+}
+
+/// A description with room for any other.
+fn padded(call: &str) -> Vec<u8> {
+    let mut bytes = call.as_bytes().to_vec();
+    bytes.resize(signature::LONGEST, 0);
+    bytes
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Sums divided by the number of ranks.
+fn divided(dtype: DType, sums: &[u8], ranks: usize) -> Vec<u8> {
+    let means: Vec<f64> = dtype
+        .floats(sums)
+        .iter()
+        .map(|x| x / ranks as f64)
+        .collect();
+    dtype.float_bytes(&means)
+}

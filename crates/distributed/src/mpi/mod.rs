@@ -1,0 +1,139 @@
+//! MPI through the standard ABI of MPI 5.
+
+mod engine;
+mod library;
+mod reduction;
+
+use crate::group::Transport;
+use engine::{Engine, Port};
+use kiln_base::collective::{Call, Communicator};
+use library::Api;
+use std::env;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use library::find;
+pub use library::folder;
+
+/// Variables by which launchers tell a process that it is one of several.
+const LAUNCHERS: [&str; 4] = [
+    "PMI_RANK",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+];
+
+/// True if `mpiexec` or `srun` started this process.
+pub(crate) fn launched() -> bool {
+    LAUNCHERS.iter().any(|name| env::var_os(name).is_some())
+}
+
+/// Initialises MPI; returns the world's group.
+///
+/// # Errors
+/// If there is no fitting library, or the launcher's processes are no world of it.
+pub(crate) fn init(timeout: Duration) -> Result<(Arc<dyn Communicator>, Mpi), String> {
+    let api = Api::open(&find()?)?;
+    let (port, world) = Engine::start(api, timeout)?;
+    let started = env::var("OMPI_COMM_WORLD_SIZE").or_else(|_| env::var("PMI_SIZE"));
+    if let Some(started) = started.ok().and_then(|n| n.parse::<usize>().ok())
+        && started != world.ranks
+    {
+        port.close()?;
+        return Err(format!(
+            "the launcher started {started} processes, of which this MPI sees {}: start them with the `mpiexec` of {}",
+            world.ranks,
+            find()?.display()
+        ));
+    }
+    let mpi = Mpi { port: port.clone() };
+    Ok((Arc::new(member(port, world)), mpi))
+}
+
+/// MPI, initialised.
+pub(crate) struct Mpi {
+    port: Port,
+}
+
+/// A group of MPI's: its number with the engine, this rank, and how many there are.
+#[derive(Copy, Clone)]
+struct Place {
+    group: usize,
+    rank: usize,
+    ranks: usize,
+}
+
+/// A communicator of MPI's.
+struct Member {
+    port: Port,
+    place: Place,
+}
+
+fn member(port: Port, place: Place) -> Member {
+    Member { port, place }
+}
+
+impl Transport for Mpi {
+    fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String> {
+        let ranks = ranks.to_vec();
+        let place = self
+            .port
+            .ask(move |engine| engine.subgroup(&ranks, number))?;
+        Ok(Arc::new(member(self.port.clone(), place)))
+    }
+
+    fn close(&self) -> Result<(), String> {
+        self.port.close()
+    }
+
+    fn is_process(&self) -> bool {
+        true
+    }
+}
+
+impl Communicator for Member {
+    fn rank(&self) -> usize {
+        self.place.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.place.ranks
+    }
+
+    fn run(&self, call: Call<'_>) -> Result<(), String> {
+        let Call {
+            kind,
+            dtype,
+            input,
+            output,
+        } = call;
+        let (group, len) = (self.place.group, output.len());
+        // MPI works on memory of its own: after a fault it may still hold on to it.
+        let input = input.to_vec();
+        let result = (self.port).ask(move |engine| engine.run(group, kind, dtype, input, len))?;
+        output.copy_from_slice(&result);
+        Ok(())
+    }
+}
+
+/// The usual folders of libraries, without those that the system's loader knows.
+fn folders() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    // Beside `mpiexec`, and beside Python: the wheel `mpich` puts both there.
+    let path = env::var_os("PATH").unwrap_or_default();
+    for bin in env::split_paths(&path) {
+        let is_there = ["mpiexec", "python3"].iter().any(|p| bin.join(p).exists());
+        if let (true, Some(prefix)) = (is_there, bin.parent()) {
+            folders.push(prefix.join("lib"));
+        }
+    }
+    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
+        folders.extend(env::var_os(variable).map(|prefix| PathBuf::from(prefix).join("lib")));
+    }
+    folders.extend(env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/lib")));
+    folders.push("/usr/local/lib".into());
+    let mut seen = std::collections::BTreeSet::new();
+    folders.retain(|f| seen.insert(f.clone()));
+    folders
+}

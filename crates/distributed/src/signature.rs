@@ -1,0 +1,46 @@
+//! The description of a call by which ranks check that all of them make the same one.
+
+use kiln_base::DType;
+use kiln_base::collective::Kind;
+
+/// The most bytes of a description.
+pub(crate) const LONGEST: usize = 128;
+
+/// Returns the description of a call: equal on all ranks that belong together. `input` and `output` are the bytes of
+/// operand and result.
+pub(crate) fn of(kind: Kind, dtype: DType, input: usize, output: usize) -> String {
+    let bytes = match kind {
+        Kind::Scatter { .. } | Kind::Receive(_) => output,
+        _ => input,
+    };
+    let of = match kind {
+        // Sender and receiver name each other.
+        Kind::Send(_) | Kind::Receive(_) => "send".to_string(),
+        kind => kind.to_string(),
+    };
+    format!("{of} of {} elements of {dtype}", bytes / dtype.size())
+}
+
+/// Returns the error of a rank that makes another call than some others; `all` are the descriptions of every rank.
+///
+/// # Errors
+/// Names the first rank that differs, and both calls.
+pub(crate) fn agree(rank: usize, all: &[String]) -> Result<(), String> {
+    match all.iter().position(|s| *s != all[rank]) {
+        None => Ok(()),
+        Some(other) => Err(format!(
+            "the ranks call different operations: rank {rank} calls {}, rank {other} calls {}",
+            all[rank], all[other]
+        )),
+    }
+}
+
+/// Returns the text for ranks that did not take part in time.
+pub(crate) fn missing(what: &str, late: &[usize], of: usize, seconds: f64) -> String {
+    let ranks: Vec<String> = late.iter().map(usize::to_string).collect();
+    let ranks = match &ranks[..] {
+        [one] => format!("rank {one}"),
+        _ => format!("ranks {}", ranks.join(", ")),
+    };
+    format!("{what}: {ranks} of {of} did not come within {seconds} s")
+}

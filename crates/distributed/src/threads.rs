@@ -1,0 +1,329 @@
+//! Ranks in the threads of one process, for tests and for trying programs.
+
+use crate::group::{Context, Scope};
+use crate::{DEFAULT_TIMEOUT, signature};
+use kiln_base::DType;
+use kiln_base::collective::{Call, Communicator, Kind};
+use kiln_tensor::Result;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Runs a function in so many threads at once, each of which is a rank of a world of its own: [`crate::rank`],
+/// [`crate::all_reduce`] and all others work in it as in a program that `mpiexec` starts. Returns the results by rank.
+///
+/// ```
+/// use kiln_distributed::{ReduceOp, all_reduce, rank, run_in_threads};
+/// use kiln_tensor::Tensor;
+/// let sums = run_in_threads(3, |_| {
+///     let x = Tensor::from([rank()? as f32, 1.0]);
+///     all_reduce(&x, ReduceOp::Sum).to_vec::<f32>()
+/// });
+/// for sum in sums {
+///     assert_eq!(sum?, [3.0, 3.0]);
+/// }
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub fn run_in_threads<T: Send>(
+    ranks: usize,
+    f: impl Fn(usize) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    run_in_threads_with(ranks, DEFAULT_TIMEOUT, f)
+}
+
+/// [`run_in_threads`] with a timeout for each operation.
+pub fn run_in_threads_with<T: Send>(
+    ranks: usize,
+    timeout: Duration,
+    f: impl Fn(usize) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    let world = Arc::new(World::new(timeout));
+    let f = &f;
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..ranks)
+            .map(|rank| {
+                let world = world.clone();
+                s.spawn(move || {
+                    let all: Vec<usize> = (0..ranks).collect();
+                    let member = Arc::new(world.member(&all, 0, rank));
+                    let context = Context::new(
+                        member,
+                        Arc::new(InThreads {
+                            world,
+                            rank,
+                            is_process: false,
+                        }),
+                    )?;
+                    let _scope = Scope::enter(context.clone());
+                    let result = f(rank)?;
+                    context.flush()?;
+                    Ok(result)
+                })
+            })
+            .collect();
+        let join = |t: std::thread::ScopedJoinHandle<'_, Result<T>>| {
+            t.join().unwrap_or_else(|p| std::panic::resume_unwind(p))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// The groups of a world of threads.
+struct World {
+    timeout: Duration,
+    /// By ranks and by the number of groups that a rank made before.
+    rooms: Mutex<BTreeMap<(Vec<usize>, usize), Arc<Room>>>,
+}
+
+/// A rank's way to make groups.
+pub(crate) struct InThreads {
+    world: Arc<World>,
+    rank: usize,
+    is_process: bool,
+}
+
+impl crate::group::Transport for InThreads {
+    fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String> {
+        let at = ranks.iter().position(|r| *r == self.rank);
+        let at = at.ok_or("this rank is not in the group")?;
+        Ok(Arc::new(self.world.member(ranks, number, at)))
+    }
+
+    fn is_process(&self) -> bool {
+        self.is_process
+    }
+}
+
+/// Returns a number that no other world in this process has.
+pub(crate) fn unique() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Returns the only rank of a world without a library.
+pub(crate) fn alone() -> (Arc<dyn Communicator>, InThreads) {
+    let world = Arc::new(World::new(DEFAULT_TIMEOUT));
+    let member = Arc::new(world.member(&[0], 0, 0));
+    let transport = InThreads {
+        world,
+        rank: 0,
+        is_process: true,
+    };
+    (member, transport)
+}
+
+impl World {
+    fn new(timeout: Duration) -> World {
+        World {
+            timeout,
+            rooms: Mutex::default(),
+        }
+    }
+
+    fn member(&self, ranks: &[usize], number: usize, rank: usize) -> Member {
+        let mut rooms = self.rooms.lock().unwrap_or_else(|e| e.into_inner());
+        let room = rooms.entry((ranks.to_vec(), number));
+        let room = room.or_insert_with(|| Arc::new(Room::new(ranks.len())));
+        Member {
+            room: room.clone(),
+            rank,
+            timeout: self.timeout,
+        }
+    }
+}
+
+/// Where the ranks of a group meet.
+struct Room {
+    ranks: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    posts: Vec<Option<Post>>,
+    results: Vec<Option<Result<Vec<u8>, String>>>,
+    mail: BTreeMap<(usize, usize), VecDeque<Post>>,
+    gone: Vec<bool>,
+    failed: Option<String>,
+}
+
+/// A rank's part in an operation.
+struct Post {
+    signature: String,
+    kind: Kind,
+    dtype: DType,
+    input: Vec<u8>,
+}
+
+impl Room {
+    fn new(ranks: usize) -> Room {
+        let state = State {
+            posts: (0..ranks).map(|_| None).collect(),
+            results: (0..ranks).map(|_| None).collect(),
+            gone: vec![false; ranks],
+            ..State::default()
+        };
+        Room {
+            ranks,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// A group of threads, seen from one of them.
+struct Member {
+    room: Arc<Room>,
+    rank: usize,
+    timeout: Duration,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.room.lock().gone[self.rank] = true;
+        self.room.changed.notify_all();
+    }
+}
+
+impl Member {
+    /// Waits until `ready` gives something. `late` are the ranks that are waited for.
+    fn wait<T>(
+        &self,
+        what: &str,
+        mut ready: impl FnMut(&mut State) -> Option<T>,
+        late: impl Fn(&State) -> Vec<usize>,
+    ) -> Result<T, String> {
+        let deadline = Instant::now() + self.timeout;
+        let mut state = self.room.lock();
+        loop {
+            if let Some(value) = ready(&mut state) {
+                return Ok(value);
+            }
+            if let Some(text) = &state.failed {
+                return Err(text.clone());
+            }
+            let late = late(&state);
+            let gone: Vec<usize> = late.iter().copied().filter(|r| state.gone[*r]).collect();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Some(gone) = gone.first() {
+                let text = format!("{what}: rank {gone} of {} has ended", self.room.ranks);
+                state.failed = Some(text);
+            } else if left.is_zero() {
+                let seconds = self.timeout.as_secs_f64();
+                let text = signature::missing(what, &late, self.room.ranks, seconds);
+                state.failed = Some(text);
+            } else {
+                let waited = self.room.changed.wait_timeout(state, left);
+                state = waited.unwrap_or_else(|e| e.into_inner()).0;
+                continue;
+            }
+            self.room.changed.notify_all();
+        }
+    }
+
+    /// Posts this rank's part, and returns its result once all are there.
+    fn meet(&self, post: Post) -> Result<Vec<u8>, String> {
+        let (rank, signature) = (self.rank, post.signature.clone());
+        {
+            let mut state = self.room.lock();
+            if let Some(text) = &state.failed {
+                return Err(text.clone());
+            }
+            state.posts[rank] = Some(post);
+            // The last result is taken before the next part is posted, so none is overwritten.
+            if state.posts.iter().all(Option::is_some) {
+                let posts: Vec<Post> = state.posts.iter_mut().filter_map(Option::take).collect();
+                state.results = results(&posts).into_iter().map(Some).collect();
+                self.room.changed.notify_all();
+            }
+        }
+        let late = |state: &State| {
+            let missing = |r: &usize| state.posts[*r].is_none();
+            (0..self.room.ranks).filter(missing).collect()
+        };
+        self.wait(&signature, |state| state.results[rank].take(), late)?
+    }
+
+    fn receive(&self, from: usize, signature: &str) -> Result<Vec<u8>, String> {
+        let key = (from, self.rank);
+        let mail = |state: &mut State| state.mail.get_mut(&key)?.pop_front();
+        let post = self.wait(signature, mail, |_| vec![from])?;
+        match post.signature == signature {
+            true => Ok(post.input),
+            false => Err(format!(
+                "rank {from} sends another value than rank {} receives: {}, not {signature}",
+                self.rank, post.signature
+            )),
+        }
+    }
+}
+
+impl Communicator for Member {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.room.ranks
+    }
+
+    fn run(&self, call: Call<'_>) -> Result<(), String> {
+        let signature = signature::of(call.kind, call.dtype, call.input.len(), call.output.len());
+        let post = Post {
+            signature: signature.clone(),
+            kind: call.kind,
+            dtype: call.dtype,
+            input: call.input.to_vec(),
+        };
+        let result = match call.kind {
+            Kind::Send(to) => {
+                let mut state = self.room.lock();
+                let mail = state.mail.entry((self.rank, to as usize)).or_default();
+                mail.push_back(post);
+                self.room.changed.notify_all();
+                return Ok(());
+            }
+            Kind::Receive(from) => self.receive(from as usize, &signature)?,
+            _ => self.meet(post)?,
+        };
+        if result.len() != call.output.len() {
+            return Err(format!("{signature}: the result has another size"));
+        }
+        call.output.copy_from_slice(&result);
+        Ok(())
+    }
+}
+
+/// The results of all ranks.
+fn results(posts: &[Post]) -> Vec<Result<Vec<u8>, String>> {
+    let signatures: Vec<String> = posts.iter().map(|p| p.signature.clone()).collect();
+    let inputs: Vec<&[u8]> = posts.iter().map(|p| &p.input[..]).collect();
+    let ranks = posts.len();
+    let result = |(rank, post): (usize, &Post)| {
+        signature::agree(rank, &signatures)?;
+        let part = |of: &[u8]| {
+            let len = of.len() / ranks;
+            of[rank * len..(rank + 1) * len].to_vec()
+        };
+        Ok(match post.kind {
+            Kind::AllReduce(r) => r.reduce(post.dtype, &inputs),
+            Kind::Reduce(r, root) if root as usize == rank => r.reduce(post.dtype, &inputs),
+            Kind::ReduceScatter(r) => part(&r.reduce(post.dtype, &inputs)),
+            Kind::Broadcast(root) => inputs[root as usize].to_vec(),
+            Kind::AllGather | Kind::Gather { here: true, .. } => inputs.concat(),
+            Kind::Gather { here: false, .. } => Vec::new(),
+            Kind::Scatter { root, .. } => part(inputs[root as usize]),
+            Kind::AllToAll => inputs.iter().flat_map(|x| part(x)).collect(),
+            Kind::Reduce(..) | Kind::Barrier | Kind::Send(_) | Kind::Receive(_) => {
+                post.input.clone()
+            }
+        })
+    };
+    posts.iter().enumerate().map(result).collect()
+}
