@@ -23,6 +23,7 @@ Examples:
   kiln verify model.kiln                        compares its kernels with the reference
   kiln export-c model.kiln generated            prints it as C99 sources
   kiln onnx run model.onnx --input x=x.npy      runs an ONNX model
+  kiln launch --nproc-per-node 4 train          runs a program as 4 processes
 
 Exit codes: 0 done, 1 something failed or is damaged, 2 the command line is wrong.";
 
@@ -53,6 +54,14 @@ Examples:
   kiln cache verify                             exits with 1 if lines of the file are damaged
   kiln cache merge other-machine.jsonl
   kiln cache clear matmul                       forgets the records whose key contains \"matmul\"";
+
+const LAUNCH_EXAMPLES: &str = "\
+Examples:
+  kiln launch --nproc-per-node 4 target/release/train --epochs 3
+  kiln launch --nproc-per-node 2 --local-rank train     also passes --local_rank=R
+
+Each line of the output begins with its rank. The program finds RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. When
+one process fails, the others are ended, and the exit code is its own.";
 
 const DEVICES_EXAMPLES: &str = "\
 Examples:
@@ -331,6 +340,58 @@ fn cache() -> Command {
         )
 }
 
+fn launch() -> Command {
+    let text = |name: &'static str, help: &'static str, usual: &'static str| {
+        option(name, help).value_name(usual).default_value(usual)
+    };
+    Command::new("launch")
+        .about("Runs a program as several processes, with torchrun's words")
+        .after_help(LAUNCH_EXAMPLES)
+        .arg(
+            option("nproc-per-node", "The number of processes")
+                .alias("nproc_per_node")
+                .value_name("N")
+                .default_value("1")
+                .value_parser(value_parser!(u32).range(1..)),
+        )
+        .arg(
+            option(
+                "nnodes",
+                "The number of nodes, of which this command starts one",
+            )
+            .value_name("N")
+            .default_value("1")
+            .value_parser(value_parser!(u32).range(1..)),
+        )
+        .arg(
+            text(
+                "master-addr",
+                "The variable MASTER_ADDR of the program",
+                "127.0.0.1",
+            )
+            .alias("master_addr"),
+        )
+        .arg(
+            text(
+                "master-port",
+                "The variable MASTER_PORT of the program",
+                "29500",
+            )
+            .alias("master_port"),
+        )
+        .arg(flag("local-rank", "Gives the program `--local_rank=R` too"))
+        .arg(
+            Arg::new("program")
+                .help("The program, and its arguments")
+                .required(true)
+                .num_args(1..)
+                .trailing_var_arg(true)
+                .allow_hyphen_values(true)
+                .value_hint(ValueHint::CommandWithArguments)
+                .value_parser(value_parser!(std::ffi::OsString)),
+        )
+}
+
 fn file(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name)
         .required(true)
@@ -500,6 +561,7 @@ pub fn command() -> Command {
         .subcommand(export_c())
         .subcommand(diff())
         .subcommand(onnx())
+        .subcommand(launch())
         .subcommand(
             Command::new("devices")
                 .about("Lists the devices that programs can run on")

@@ -6,7 +6,7 @@ use crate::doctor::Doctor;
 use crate::failure::{of, say, say_json, warn};
 use crate::report::{Report, page};
 use crate::spec::{self, Workload};
-use crate::{Failure, cache, devices, groups, onnx, package, tuning};
+use crate::{Failure, cache, devices, groups, launch, onnx, package, tuning};
 use clap::ArgMatches;
 use clap_complete::{Shell, generate};
 use kiln::data::Progress;
@@ -44,6 +44,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
         Some(("export-c", m)) => package::export_c(m)?,
         Some(("diff", m)) => return package::diff(m),
         Some(("onnx", m)) => return onnx::command(m, effort),
+        Some(("launch", m)) => return launch::launch(m),
         Some(("devices", m)) => devices(m)?,
         Some(("doctor", m)) => {
             let found = Doctor::examine();

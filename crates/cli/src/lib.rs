@@ -23,6 +23,7 @@ pub mod devices;
 pub mod doctor;
 mod failure;
 pub mod groups;
+mod launch;
 mod onnx;
 mod package;
 pub mod report;
