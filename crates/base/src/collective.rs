@@ -54,7 +54,7 @@ pub enum Kind {
     AllToAll,
     /// Passes the operand to a rank; the result is empty. It does not wait for the receiver.
     Send(u32),
-    /// What a rank sends; the operand gives dtype and shape.
+    /// The message of a rank; the operand gives dtype and shape.
     Receive(u32),
     /// The operand, once every rank is here.
     Barrier,

@@ -8,7 +8,7 @@ use kiln_tensor::{
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 options! {
     /// The options of [`DistributedDataParallel::with`].
@@ -67,10 +67,13 @@ struct Reducer {
     /// reach them. It is the same on all ranks.
     parameters: Vec<(String, Var)>,
     options: DataParallelOptions,
-    /// For each parameter, true if this backward pass has reached it.
-    reached: Mutex<Vec<bool>>,
+    /// The backward pass that this thread is in. The function that waits for its end holds it.
+    pass: Mutex<Weak<Pass>>,
     synchronises: AtomicBool,
 }
+
+/// For each parameter, true if a backward pass has reached it.
+type Pass = Mutex<Vec<bool>>;
 
 impl<M: Module> DistributedDataParallel<M> {
     /// Wraps a model, whose parameters and buffers become rank 0's.
@@ -104,9 +107,9 @@ impl<M: Module> DistributedDataParallel<M> {
         realize_first(values)?;
         let reducer = Arc::new(Reducer {
             group,
-            reached: Mutex::new(vec![false; parameters.len()]),
             parameters,
             options,
+            pass: Mutex::default(),
             synchronises: AtomicBool::new(true),
         });
         for (i, (_, parameter)) in reducer.parameters.iter().enumerate() {
@@ -167,21 +170,20 @@ impl Reducer {
         if self.group.size() == 1 || !self.synchronises.load(Ordering::SeqCst) {
             return;
         }
-        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        if reached.iter().all(|r| !r) {
-            let reducer = self.clone();
-            after_backward(move || reducer.reduce());
-        }
-        reached[parameter] = true;
+        let mut pass = self.pass.lock().unwrap_or_else(PoisonError::into_inner);
+        let reached = pass.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(Mutex::new(vec![false; self.parameters.len()]));
+            *pass = Arc::downgrade(&new);
+            let (reducer, own) = (self.clone(), new.clone());
+            after_backward(move || reducer.reduce(&own));
+            new
+        });
+        reached.lock().unwrap_or_else(PoisonError::into_inner)[parameter] = true;
     }
 
     /// Replaces the gradients of all parameters by their means.
-    fn reduce(&self) -> Result<()> {
-        let reached = {
-            let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-            let none = vec![false; reached.len()];
-            std::mem::replace(&mut *reached, none)
-        };
+    fn reduce(&self, pass: &Pass) -> Result<()> {
+        let reached = pass.lock().unwrap_or_else(PoisonError::into_inner);
         let unused = reached.iter().zip(&self.parameters).filter(|(r, _)| !**r);
         let unused: Vec<&str> = unused.map(|(_, (name, _))| &name[..]).collect();
         if !unused.is_empty() && !self.options.find_unused_parameters {

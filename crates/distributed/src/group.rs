@@ -1,6 +1,7 @@
 //! Process groups, and the world that this process or thread belongs to.
 
-use crate::{DEFAULT_TIMEOUT, mpi, threads};
+use crate::transport::{DEFAULT_TIMEOUT, Transport};
+use crate::{mpi, threads};
 use kiln_base::collective::{self, Communicator};
 use kiln_tensor::{DType, Error, ErrorKind, Result, Tensor, Var, options};
 use std::cell::RefCell;
@@ -8,33 +9,12 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-/// A way for ranks to reach each other.
-pub(crate) trait Transport: Send + Sync {
-    /// Returns a group of these ranks of the world, of which this is one. `number` counts the groups made before.
-    ///
-    /// # Errors
-    /// If a rank does not come.
-    fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String>;
-
-    /// Ends communication.
-    ///
-    /// # Errors
-    /// If it fails.
-    fn close(&self) -> Result<(), String> {
-        Ok(())
-    }
-
-    /// True if the rank is a process, false if it is a thread.
-    fn is_process(&self) -> bool {
-        false
-    }
-}
-
-/// What this process or thread has of its world.
+/// A world, as one of its processes or threads sees it.
 pub(crate) struct Context {
     world: ProcessGroup,
     transport: Arc<dyn Transport>,
-    groups: Mutex<Vec<ProcessGroup>>,
+    /// The names of the groups that were made, this rank being in them or not.
+    groups: Mutex<Vec<String>>,
 }
 
 /// A group of ranks, seen from one of them. Cloning gives another handle to the same group.
@@ -49,12 +29,6 @@ struct Group {
     members: Vec<usize>,
     /// The token of all groups of this process: the last one's holder records the next operation.
     token: Arc<Mutex<Var>>,
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        collective::unregister(&self.name);
-    }
 }
 
 impl std::fmt::Debug for ProcessGroup {
@@ -159,12 +133,13 @@ impl Context {
 
     /// Ends the world for this rank.
     pub(crate) fn end(&self) {
-        for group in self.groups().drain(..).chain([self.world.clone()]) {
-            collective::unregister(&group.0.name);
-        }
+        collective::unregister(&self.world.0.name);
+        self.groups()
+            .drain(..)
+            .for_each(|name| collective::unregister(&name));
     }
 
-    fn groups(&self) -> MutexGuard<'_, Vec<ProcessGroup>> {
+    fn groups(&self) -> MutexGuard<'_, Vec<String>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -403,15 +378,12 @@ pub fn new_group(ranks: &[usize]) -> Result<Option<ProcessGroup>> {
     }
     let mut groups = context.groups();
     let number = groups.len() + 1;
+    let name = format!("{} {number} {ranks:?}", world.0.name);
+    groups.push(name.clone());
     if !ranks.contains(&world.rank()) {
-        // Counted on every rank, so that the next group has the same number on all of them.
-        groups.push(world.clone());
         return Ok(None);
     }
     let member = context.transport.subgroup(ranks, number).map_err(wrong)?;
-    let name = format!("{} {number} {ranks:?}", world.0.name);
     let token = world.0.token.clone();
-    let group = ProcessGroup::new(name, member, ranks.to_vec(), token);
-    groups.push(group.clone());
-    Ok(Some(group))
+    Ok(Some(ProcessGroup::new(name, member, ranks.to_vec(), token)))
 }

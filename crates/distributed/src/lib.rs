@@ -30,8 +30,10 @@ mod mpi;
 mod objects;
 mod ops;
 mod signature;
+mod spawn;
 mod sync_batch_norm;
 mod threads;
+mod transport;
 
 pub use ddp::{DataParallelOptions, DistributedDataParallel};
 pub use group::{
@@ -45,10 +47,5 @@ pub use ops::{
     all_gather, all_reduce, all_to_all, barrier, broadcast, gather, recv, reduce, reduce_scatter,
     scatter, send,
 };
+pub use spawn::{run_in_threads, run_in_threads_with};
 pub use sync_batch_norm::SyncBatchNorm;
-pub use threads::{run_in_threads, run_in_threads_with};
-
-use std::time::Duration;
-
-/// The timeout of operations unless another one is given, as PyTorch's.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);

@@ -119,7 +119,7 @@ impl ProcessGroup {
         self.flush()
     }
 
-    /// What a rank of the group sends, of this dtype and shape.
+    /// The message of a rank of the group, of this dtype and shape.
     #[track_caller]
     pub fn recv(&self, shape: impl IntoShape, dtype: DType, src: usize) -> Tensor {
         let kind = Kind::Receive(src as u32);

@@ -44,6 +44,9 @@ pub struct SyncBatchNorm {
     eps: f64,
     #[skip]
     momentum: Option<f64>,
+    /// The settings of the batch norm that it was made of, as printed.
+    #[skip]
+    settings: String,
     #[skip]
     group: ProcessGroup,
     mode: Mode,
@@ -84,6 +87,7 @@ impl SyncBatchNorm {
             num_features: norm.num_features(),
             eps: norm.eps(),
             momentum: norm.momentum(),
+            settings: Module::extra_repr(norm),
             group: world()?,
             mode: Mode::with_statistics(),
             hooks: Hooks::new(),
@@ -112,16 +116,14 @@ impl SyncBatchNorm {
                 let text = "the model is itself a batch norm; make a `SyncBatchNorm::of` it";
                 return Err(error("convert_sync_batchnorm", text));
             }
+            norm.set_training(layer.is_training());
             module.set_submodule::<Tensor, Tensor>(&path, norm)?;
         }
         Ok(())
     }
 
     fn extra_repr(&self) -> String {
-        format!(
-            "{}, eps={}, momentum={:?}",
-            self.num_features, self.eps, self.momentum
-        )
+        self.settings.clone()
     }
 
     /// The mean and biased variance of each channel over all ranks, and the number of elements of a channel.

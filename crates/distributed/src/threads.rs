@@ -1,76 +1,16 @@
-//! Ranks in the threads of one process, for tests and for trying programs.
+//! Groups of ranks in the threads of one process.
 
-use crate::group::{Context, Scope};
-use crate::{DEFAULT_TIMEOUT, signature};
+use crate::signature;
+use crate::transport::{DEFAULT_TIMEOUT, Transport};
 use kiln_base::DType;
 use kiln_base::collective::{Call, Communicator, Kind};
-use kiln_tensor::Result;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Runs a function in so many threads at once, each of which is a rank of a world of its own: [`crate::rank`],
-/// [`crate::all_reduce`] and all others work in it as in a program that `mpiexec` starts. Returns the results by rank.
-///
-/// ```
-/// use kiln_distributed::{ReduceOp, all_reduce, rank, run_in_threads};
-/// use kiln_tensor::Tensor;
-/// let sums = run_in_threads(3, |_| {
-///     let x = Tensor::from([rank()? as f32, 1.0]);
-///     all_reduce(&x, ReduceOp::Sum).to_vec::<f32>()
-/// });
-/// for sum in sums {
-///     assert_eq!(sum?, [3.0, 3.0]);
-/// }
-/// # Ok::<(), kiln_tensor::Error>(())
-/// ```
-pub fn run_in_threads<T: Send>(
-    ranks: usize,
-    f: impl Fn(usize) -> Result<T> + Sync,
-) -> Vec<Result<T>> {
-    run_in_threads_with(ranks, DEFAULT_TIMEOUT, f)
-}
-
-/// [`run_in_threads`] with a timeout for each operation.
-pub fn run_in_threads_with<T: Send>(
-    ranks: usize,
-    timeout: Duration,
-    f: impl Fn(usize) -> Result<T> + Sync,
-) -> Vec<Result<T>> {
-    let world = Arc::new(World::new(timeout));
-    let f = &f;
-    std::thread::scope(|s| {
-        let threads: Vec<_> = (0..ranks)
-            .map(|rank| {
-                let world = world.clone();
-                s.spawn(move || {
-                    let all: Vec<usize> = (0..ranks).collect();
-                    let member = Arc::new(world.member(&all, 0, rank));
-                    let context = Context::new(
-                        member,
-                        Arc::new(InThreads {
-                            world,
-                            rank,
-                            is_process: false,
-                        }),
-                    )?;
-                    let _scope = Scope::enter(context.clone());
-                    let result = f(rank)?;
-                    context.flush()?;
-                    Ok(result)
-                })
-            })
-            .collect();
-        let join = |t: std::thread::ScopedJoinHandle<'_, Result<T>>| {
-            t.join().unwrap_or_else(|p| std::panic::resume_unwind(p))
-        };
-        threads.into_iter().map(join).collect()
-    })
-}
-
 /// The groups of a world of threads.
-struct World {
+pub(crate) struct World {
     timeout: Duration,
     /// By ranks and by the number of groups that a rank made before.
     rooms: Mutex<BTreeMap<(Vec<usize>, usize), Arc<Room>>>,
@@ -83,7 +23,7 @@ pub(crate) struct InThreads {
     is_process: bool,
 }
 
-impl crate::group::Transport for InThreads {
+impl Transport for InThreads {
     fn subgroup(&self, ranks: &[usize], number: usize) -> Result<Arc<dyn Communicator>, String> {
         let at = ranks.iter().position(|r| *r == self.rank);
         let at = at.ok_or("this rank is not in the group")?;
@@ -103,22 +43,32 @@ pub(crate) fn unique() -> usize {
 
 /// Returns the only rank of a world without a library.
 pub(crate) fn alone() -> (Arc<dyn Communicator>, InThreads) {
-    let world = Arc::new(World::new(DEFAULT_TIMEOUT));
-    let member = Arc::new(world.member(&[0], 0, 0));
-    let transport = InThreads {
-        world,
-        rank: 0,
-        is_process: true,
-    };
-    (member, transport)
+    Arc::new(World::new(DEFAULT_TIMEOUT)).join(1, 0, true)
 }
 
 impl World {
-    fn new(timeout: Duration) -> World {
+    pub(crate) fn new(timeout: Duration) -> World {
         World {
             timeout,
             rooms: Mutex::default(),
         }
+    }
+
+    /// Returns a rank's group of so many ranks, and its way to make others.
+    pub(crate) fn join(
+        self: Arc<World>,
+        ranks: usize,
+        rank: usize,
+        is_process: bool,
+    ) -> (Arc<dyn Communicator>, InThreads) {
+        let all: Vec<usize> = (0..ranks).collect();
+        let member = Arc::new(self.member(&all, 0, rank));
+        let transport = InThreads {
+            world: self,
+            rank,
+            is_process,
+        };
+        (member, transport)
     }
 
     fn member(&self, ranks: &[usize], number: usize, rank: usize) -> Member {

@@ -137,7 +137,7 @@ fn reductions(group: &ProcessGroup, dtype: DType, len: usize) -> Vec<Case> {
 
 fn moves(group: &ProcessGroup, dtype: DType, len: usize) -> Result<Vec<Case>> {
     let (rank, n) = (group.rank(), group.size());
-    // What the dtype makes of the numbers: floats of 8 bits round them.
+    // In the dtype: floats of 8 bits round the numbers.
     let rounded = |of: Vec<f64>| tensor(&of, dtype).to_dtype(DType::F64).to_vec::<f64>();
     let operands = (0..n).map(|r| rounded(operand(r, len, dtype)));
     let operands = operands.collect::<Result<Vec<_>>>()?;

@@ -12,7 +12,7 @@ use crate::lowered::Lowered;
 use crate::{CompileError, Options};
 use hashbrown::HashMap;
 use kiln_codegen::{Body, Hints, Program, Task};
-use kiln_ir::Value;
+use kiln_ir::{Op, Value};
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,7 +58,10 @@ pub(crate) fn tune(
     let mut fusion = HashMap::new();
     if may_change && lowered.graph.symbols.is_empty() {
         let mut hints = tuner.fusion(&lowered, lowering, &mut fusion)?;
-        let images = lowered.program.layout.convolutions > 0 && layouts::are_measured(options);
+        // Layouts are measured on the whole program, where other processes would have to take part.
+        let communicates = (lowered.graph.iter()).any(|(_, n)| matches!(n.op, Op::Collective(_)));
+        let convolves = lowered.program.layout.convolutions > 0;
+        let images = convolves && layouts::are_measured(options) && !communicates;
         if gpu.is_none() && images {
             hints.extend(tuner.layouts(&lowered.graph, lowering)?);
         }

@@ -7,7 +7,6 @@
 //! Once a rank is late the engine is broken: nothing is called any more, MPI's clean-up included, and memory that MPI
 //! may still write to is never freed.
 
-use super::Place;
 use super::library::{Api, Count, Handle, constant};
 use super::reduction::Reductions;
 use crate::signature;
@@ -53,6 +52,14 @@ impl Port {
     }
 }
 
+/// A group of MPI's: its number with the engine, this rank, and how many there are.
+#[derive(Copy, Clone)]
+pub(super) struct Membership {
+    pub group: usize,
+    pub rank: usize,
+    pub ranks: usize,
+}
+
 /// A communicator.
 struct Group {
     comm: Handle,
@@ -93,7 +100,7 @@ impl Engine {
     ///
     /// # Errors
     /// If MPI can't be initialised.
-    pub fn start(api: Api, timeout: Duration) -> Result<(Port, Place), String> {
+    pub fn start(api: Api, timeout: Duration) -> Result<(Port, Membership), String> {
         let (port, jobs) = channel::<Job>();
         let (reply, started) = channel();
         let run = move || match Engine::new(api, timeout) {
@@ -155,9 +162,9 @@ impl Engine {
         }
     }
 
-    fn place(&self, group: usize) -> Place {
+    fn place(&self, group: usize) -> Membership {
         let Group { rank, ranks, .. } = self.groups[group];
-        Place { group, rank, ranks }
+        Membership { group, rank, ranks }
     }
 
     /// Turns a status of MPI's into an error.
@@ -174,7 +181,7 @@ impl Engine {
     }
 
     /// Adds a communicator.
-    fn add(&mut self, comm: Handle) -> Result<Place, String> {
+    fn add(&mut self, comm: Handle) -> Result<Membership, String> {
         let (mut rank, mut ranks) = (0, 0);
         // SAFETY: the communicator is MPI's, and this process is in it.
         unsafe {
@@ -195,7 +202,7 @@ impl Engine {
     ///
     /// # Errors
     /// If MPI can't.
-    pub fn subgroup(&mut self, ranks: &[usize], number: usize) -> Result<Place, String> {
+    pub fn subgroup(&mut self, ranks: &[usize], number: usize) -> Result<Membership, String> {
         self.usable()?;
         let ranks: Vec<c_int> = ranks.iter().map(|r| *r as c_int).collect();
         let (mut all, mut some, mut comm) = (null_mut(), null_mut(), null_mut());

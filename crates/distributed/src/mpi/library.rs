@@ -1,6 +1,5 @@
 //! Finding and opening the library.
 
-use super::folders;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::env;
 use std::ffi::{c_char, c_int, c_void};
@@ -177,4 +176,25 @@ pub fn folder() -> Option<PathBuf> {
     let file = find().ok()?;
     let bin = file.parent()?.parent()?.join("bin");
     bin.join("mpiexec").exists().then_some(bin)
+}
+
+/// The usual folders of libraries, without those that the system's loader knows.
+fn folders() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    // Beside `mpiexec`, and beside Python: the wheel `mpich` puts both there.
+    let path = env::var_os("PATH").unwrap_or_default();
+    for bin in env::split_paths(&path) {
+        let is_there = ["mpiexec", "python3"].iter().any(|p| bin.join(p).exists());
+        if let (true, Some(prefix)) = (is_there, bin.parent()) {
+            folders.push(prefix.join("lib"));
+        }
+    }
+    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
+        folders.extend(env::var_os(variable).map(|prefix| PathBuf::from(prefix).join("lib")));
+    }
+    folders.extend(env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/lib")));
+    folders.push("/usr/local/lib".into());
+    let mut seen = std::collections::BTreeSet::new();
+    folders.retain(|f| seen.insert(f.clone()));
+    folders
 }

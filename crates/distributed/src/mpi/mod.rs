@@ -4,12 +4,11 @@ mod engine;
 mod library;
 mod reduction;
 
-use crate::group::Transport;
-use engine::{Engine, Port};
+use crate::transport::Transport;
+use engine::{Engine, Membership, Port};
 use kiln_base::collective::{Call, Communicator};
 use library::Api;
 use std::env;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,21 +55,13 @@ pub(crate) struct Mpi {
     port: Port,
 }
 
-/// A group of MPI's: its number with the engine, this rank, and how many there are.
-#[derive(Copy, Clone)]
-struct Place {
-    group: usize,
-    rank: usize,
-    ranks: usize,
-}
-
 /// A communicator of MPI's.
 struct Member {
     port: Port,
-    place: Place,
+    place: Membership,
 }
 
-fn member(port: Port, place: Place) -> Member {
+fn member(port: Port, place: Membership) -> Member {
     Member { port, place }
 }
 
@@ -115,25 +106,4 @@ impl Communicator for Member {
         output.copy_from_slice(&result);
         Ok(())
     }
-}
-
-/// The usual folders of libraries, without those that the system's loader knows.
-fn folders() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = Vec::new();
-    // Beside `mpiexec`, and beside Python: the wheel `mpich` puts both there.
-    let path = env::var_os("PATH").unwrap_or_default();
-    for bin in env::split_paths(&path) {
-        let is_there = ["mpiexec", "python3"].iter().any(|p| bin.join(p).exists());
-        if let (true, Some(prefix)) = (is_there, bin.parent()) {
-            folders.push(prefix.join("lib"));
-        }
-    }
-    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
-        folders.extend(env::var_os(variable).map(|prefix| PathBuf::from(prefix).join("lib")));
-    }
-    folders.extend(env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/lib")));
-    folders.push("/usr/local/lib".into());
-    let mut seen = std::collections::BTreeSet::new();
-    folders.retain(|f| seen.insert(f.clone()));
-    folders
 }

@@ -3,7 +3,7 @@
 use crate::every;
 use kiln_distributed::{
     ReduceOp, all_gather, all_gather_object, all_reduce, all_to_all, barrier, broadcast,
-    broadcast_object, gather, new_group, recv, reduce, reduce_scatter, scatter, send, world,
+    broadcast_object, gather, new_group, recv, reduce, reduce_scatter, send, world,
 };
 use kiln_tensor::{DType, Result, Tensor};
 
@@ -160,8 +160,6 @@ fn wrong_operands_are_errors_at_the_users_line() {
         assert!(text(all_reduce(&ints, ReduceOp::Mean)).contains("cast it to f32"));
         let bytes = x.to_dtype(DType::F8E4M3);
         assert!(text(all_reduce(&bytes, ReduceOp::Max)).contains("can only be stored"));
-        let y = scatter(&x, 0);
-        assert!(y.error().is_some() || y.shape()? == [3]);
         Ok(())
     });
 }

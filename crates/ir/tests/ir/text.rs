@@ -98,6 +98,52 @@ fn negative_nan_round_trips() {
 }
 
 #[test]
+fn collective_operations_print_their_kinds_and_check_their_operands() {
+    use kiln_base::collective::{Kind, Reducer};
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
+    let x = b.input(Fact::new(DType::F32, [6, 2]), Role::Data);
+    let token = b.input(Fact::new(DType::I64, [1]), Role::Data);
+    let op = |kind| ops::Collective {
+        group: "world".into(),
+        ranks: 3,
+        kind,
+    };
+    let scattered = op(Kind::ReduceScatter(Reducer::Mean));
+    let first = b.emit(scattered.into(), &[x, token]).unwrap();
+    let gather = Kind::Gather {
+        root: 1,
+        here: true,
+    };
+    let second = b.emit(op(gather).into(), &[first[0], first[1]]).unwrap();
+    graph.add_output(second[0]);
+    graph.add_output(second[1]);
+    kiln_ir::verify::verify(&graph).unwrap();
+    let text = graph.to_string();
+    assert!(text.contains("kind: ReduceScatter(Mean)"), "{text}");
+    assert!(text.contains("f32[2, 2], i64[1]"), "{text}");
+    assert_eq!(Graph::parse(&text).unwrap(), graph);
+    let infer = |kind, x: Fact| {
+        let token = Fact::new(DType::I64, [1]);
+        let found = Op::from(op(kind)).infer(&[&x, &token]);
+        found.map(|facts| facts[0].to_string()).map_err(|e| e.0)
+    };
+    let x = |shape: &[i64]| Fact::new(DType::F32, shape.iter().copied());
+    assert_eq!(infer(Kind::AllGather, x(&[0, 5])).unwrap(), "f32[0, 5]");
+    assert_eq!(infer(Kind::AllToAll, x(&[3])).unwrap(), "f32[3]");
+    let scatter = |here| Kind::Scatter { root: 0, here };
+    assert_eq!(infer(scatter(true), x(&[9, 1])).unwrap(), "f32[3, 1]");
+    assert_eq!(infer(scatter(false), x(&[3, 1])).unwrap(), "f32[3, 1]");
+    let wrong = infer(Kind::AllToAll, x(&[4])).unwrap_err();
+    assert!(
+        wrong.contains("3 parts of equal size can't be made"),
+        "{wrong}"
+    );
+    let wrong = infer(Kind::Broadcast(3), x(&[])).unwrap_err();
+    assert!(wrong.contains("rank 3 is none of the 3"), "{wrong}");
+}
+
+#[test]
 fn custom_ops_print_their_names_and_need_their_kernels() {
     let mut graph = Graph::default();
     let mut b = GraphBuilder::new(&mut graph, Loc::UNKNOWN);
