@@ -211,10 +211,10 @@ impl Forward for SyncBatchNorm {
         let scale = (variance + self.eps).rsqrt();
         let mut y = (&wide - self.by_channel(&mean, &wide)) * self.by_channel(&scale, &wide);
         if let Some(weight) = &self.weight {
-            y = y * self.by_channel(&weight.get(), &wide);
+            y *= self.by_channel(&weight.get(), &wide);
         }
         if let Some(bias) = &self.bias {
-            y = y + self.by_channel(&bias.get(), &wide);
+            y += self.by_channel(&bias.get(), &wide);
         }
         Ok(y.to_dtype(x.dtype()))
     }

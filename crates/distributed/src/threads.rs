@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+/// The ranks of a group, and the number of groups that a rank made before it.
+type GroupKey = (Vec<usize>, usize);
+
 /// The groups of a world of threads.
 pub(crate) struct World {
     timeout: Duration,
-    /// By ranks and by the number of groups that a rank made before.
-    rooms: Mutex<BTreeMap<(Vec<usize>, usize), Arc<Room>>>,
+    rooms: Mutex<BTreeMap<GroupKey, Arc<Room>>>,
 }
 
 /// A rank's way to make groups.

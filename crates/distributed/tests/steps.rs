@@ -45,7 +45,7 @@ pub fn train(model: &impl Forward, rows: (usize, usize)) -> Result<(Vec<f64>, Ve
         let loss = model.call(&x).cross_entropy(&y);
         opt.zero_grad();
         loss.backward()?;
-        clip_grad_norm_(&model.parameters(), 0.5)?;
+        clip_grad_norm_(model.parameters(), 0.5)?;
         opt.step()?;
         losses.push(loss.item::<f64>()?);
     }

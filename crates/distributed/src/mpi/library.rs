@@ -19,7 +19,8 @@ pub(super) type UserFunction =
 
 /// The constants of the standard ABI, version 1.
 pub(super) mod constant {
-    use super::{Handle, c_int, c_void};
+    use crate::mpi::library::Handle;
+    use std::ffi::{c_int, c_void};
 
     const fn handle(n: usize) -> Handle {
         std::ptr::without_provenance_mut(n)

@@ -56,7 +56,8 @@ fn objects_go_from_rank_to_rank() {
 fn derivatives_are_those_of_the_sum_over_all_ranks() {
     // The loss of all ranks is the sum of each one's, w · y; the derivative of x is compared with that written out.
     type Op = fn(&Tensor) -> Tensor;
-    let cases: [(Op, fn(usize) -> Vec<f64>); 8] = [
+    type Derivative = fn(usize) -> Vec<f64>;
+    let cases: [(Op, Derivative); 8] = [
         (|x| all_reduce(x, ReduceOp::Sum), |_| vec![111.0, 222.0]),
         (|x| all_reduce(x, ReduceOp::Mean), |_| vec![37.0, 74.0]),
         (

@@ -33,7 +33,7 @@ fn equal_operations_are_not_merged_and_unread_ones_are_not_dropped() {
             assert_eq!(f.run(&x)?.to_vec::<f32>()?, [4.0 * i as f32; 4]);
         }
         let text = f.explain().to_string();
-        assert_eq!(text.matches("all_reduce").count() >= 2, true, "{text}");
+        assert!(text.matches("all_reduce").count() >= 2, "{text}");
         assert!(text.contains("broadcast"), "{text}");
         barrier()
     });
@@ -44,9 +44,11 @@ fn ranks_that_compile_differently_issue_the_same_order() {
     // A random program of work and operations. Each rank fuses, reuses memory and reads as it likes.
     for seed in 0..12u64 {
         let sums = every(3, |rank| {
-            let mut options = CompileOptions::default();
-            options.fuse = rank != 1;
-            options.memory_budget = (rank == 2).then_some(1 << 16);
+            let options = CompileOptions {
+                fuse: rank != 1,
+                memory_budget: (rank == 2).then_some(1 << 16),
+                ..CompileOptions::default()
+            };
             let f = compile_with(Spec::new(DType::F64, (5, 3)), &options, |x| {
                 program(x, seed)
             });

@@ -49,7 +49,7 @@ fn a_step_is_one_plan() {
         let step = |opt: &mut Optimizer| {
             let x = Tensor::full([4, 5], rank as f64, DType::F32);
             ddp.call(&x).square().mean(()).backward()?;
-            clip_grad_norm_(&ddp.parameters(), 1.0)?;
+            clip_grad_norm_(ddp.parameters(), 1.0)?;
             opt.step()?;
             opt.zero_grad();
             Ok::<_, kiln_tensor::Error>(())
@@ -94,7 +94,7 @@ fn accumulated_gradients_are_reduced_once() {
         assert_eq!(own, Some(vec![1.0 + 20.0 * rank as f32; 2]));
         // Asking for a gradient is no backward pass.
         let loss = ddp.call(x(2)).sum(());
-        kiln_tensor::grad(&ddp.call(x(2)).sum(()), &ddp.module().weight)?.realize()?;
+        kiln_tensor::grad(ddp.call(x(2)).sum(()), &ddp.module().weight)?.realize()?;
         loss.backward()?;
         let mean = ddp
             .module()
