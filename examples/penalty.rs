@@ -13,7 +13,7 @@ fn main() -> Result<()> {
     let loss = y + 10.0 * (g.vector_norm(2.0, 1) - 1.0).pow(2).mean(());
     loss.backward()?;
     let slope = f.get_parameter("0.weight")?.grad().expect("it is a parameter");
-    println!("{loss} {:?} {}", hidden.shape()?, slope.vector_norm(2.0, ()));
+    println!("{loss} {:?} {}", hidden[0].shape()?, slope.vector_norm(2.0, ()));
     let h = hessian(|v: Tensor| v.pow(3).sum(()), Tensor::from([1.0f32, 2.0]))?;
     println!("{h}");
     Ok(())

@@ -5,8 +5,8 @@ use kiln_tensor::{Error, Flat, HookHandle, Nest, Result, Tensor};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Returns the result of a model, and the results of the modules at some paths within it: the first tensor of each
-/// module's last call.
+/// Returns the result of a model, and the results of the modules at some paths within it: all tensors that each
+/// module's last call returned, in order.
 ///
 /// ```
 /// use kiln_nn::{Linear, Tanh, extract, sequential};
@@ -14,7 +14,25 @@ use std::thread;
 /// let model = sequential!["body": Linear::new(3, 16), "act": Tanh::new(), "head": Linear::new(16, 1)]?;
 /// let x = Tensor::ones([5, 3], DType::F32);
 /// let (y, [body, act]) = extract(&model, ["body", "act"], &x)?;
-/// assert_eq!((y.shape()?, body.shape()?, act.shape()?), (vec![5, 1], vec![5, 16], vec![5, 16]));
+/// assert_eq!((y.shape()?, body[0].shape()?, act[0].shape()?), (vec![5, 1], vec![5, 16], vec![5, 16]));
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// The second result of a [`MultiheadAttention`](crate::MultiheadAttention) is its attention map.
+///
+/// ```
+/// use kiln_nn::{AttentionMasks, Forward, MultiheadAttention, extract, module};
+/// use kiln_tensor::{DType, Result, Tensor};
+/// module!(struct Block(width: usize) { attention: MultiheadAttention = MultiheadAttention::new(width, 2) });
+/// impl Forward for Block {
+///     fn forward(&self, x: Tensor) -> Result<Tensor> {
+///         let (y, _) = self.attention.call((&x, &x, &x));
+///         Ok(x + y)
+///     }
+/// }
+/// let x = Tensor::ones([3, 7, 8], DType::F32);
+/// let (_, [attention]) = extract(&Block::new(8)?, ["attention"], &x)?;
+/// assert_eq!(attention[1].dims().len(), 3);
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 ///
@@ -25,7 +43,7 @@ pub fn extract<I: Nest<Owned = I> + 'static, O: Output + 'static, const N: usize
     model: &impl Forward<I, O>,
     paths: [&str; N],
     input: impl Nest<Owned = I>,
-) -> Result<(O, [Tensor; N])> {
+) -> Result<(O, [Vec<Tensor>; N])> {
     /// Removes the hooks, whatever happens.
     struct Registered(Vec<HookHandle>);
     impl Drop for Registered {
@@ -34,13 +52,13 @@ pub fn extract<I: Nest<Owned = I> + 'static, O: Output + 'static, const N: usize
         }
     }
     let here = thread::current().id();
-    let found: Arc<Mutex<Vec<Option<Tensor>>>> = Arc::new(Mutex::new(vec![None; N]));
+    let found: Arc<Mutex<Vec<Option<Vec<Tensor>>>>> = Arc::new(Mutex::new(vec![None; N]));
     let mut hooks = Registered(Vec::new());
     for (i, path) in paths.iter().enumerate() {
         let found = found.clone();
         let see = move |_: &dyn Module, _: &[Tensor], y: &[Tensor]| {
             if thread::current().id() == here {
-                found.lock().unwrap_or_else(|e| e.into_inner())[i] = y.first().cloned();
+                found.lock().unwrap_or_else(|e| e.into_inner())[i] = Some(y.to_vec());
             }
         };
         hooks
@@ -57,11 +75,7 @@ pub fn extract<I: Nest<Owned = I> + 'static, O: Output + 'static, const N: usize
         let message = format!("{} does not call {:?}", model.name(), paths[i]);
         return Err(Error::invalid("extract", message));
     }
-    let mut tensors = found.drain(..).flatten();
     // Every result was found above.
-    let none = || Tensor::from_error(Error::invalid("extract", "no result"));
-    Ok((
-        y,
-        std::array::from_fn(|_| tensors.next().unwrap_or_else(none)),
-    ))
+    let taken = std::array::from_fn(|i| found[i].take().unwrap_or_default());
+    Ok((y, taken))
 }

@@ -285,9 +285,9 @@ fn features_are_taken_out_by_name() {
     let (model, x) = (model(), random([5, 3]));
     let (y, [hidden, body]) = extract(&model, ["body.1", "body"], &x).unwrap();
     assert_eq!(values(&y), values(&model.call(&x)));
-    assert_eq!(values(&hidden), values(&model["body"].call(&x)));
-    assert_eq!(values(&hidden), values(&body));
-    hidden.sum(()).backward().unwrap();
+    assert_eq!(values(&hidden[0]), values(&model["body"].call(&x)));
+    assert_eq!(values(&hidden[0]), values(&body[0]));
+    hidden[0].sum(()).backward().unwrap();
     assert!(
         model
             .get_parameter("body.0.weight")

@@ -102,11 +102,12 @@ fn layer_of<M: Forward>(
     layer: &str,
     images: &Tensor,
 ) -> Result<(Tensor, Tensor)> {
-    let (scores, [maps]) = extract(model, [layer], images)?;
-    match maps.ndim() {
-        4 => Ok((scores, maps)),
-        _ => {
-            let message = format!("{layer} gives {:?}, not maps [n, k, h, w]", maps.shape()?);
+    let (scores, [outputs]) = extract(model, [layer], images)?;
+    match outputs.first() {
+        Some(maps) if maps.ndim() == 4 => Ok((scores, maps.clone())),
+        first => {
+            let shape = first.map(Tensor::shape).transpose()?.unwrap_or_default();
+            let message = format!("{layer} gives {shape:?}, not maps [n, k, h, w]");
             Err(invalid(op, message))
         }
     }

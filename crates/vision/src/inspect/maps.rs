@@ -36,13 +36,15 @@ fn scaled(x: &Tensor, dims: &[i64]) -> Result<Tensor> {
 /// If there is no such layer, it gives no maps, or the model fails.
 #[track_caller]
 pub fn feature_maps<M: Forward>(model: &M, layer: &str, images: &Tensor) -> Result<Tensor> {
-    let (_, [maps]) = extract(model, [layer], images)?;
+    let (_, [outputs]) = extract(model, [layer], images)?;
+    let first = outputs.first();
+    let maps = first.ok_or_else(|| invalid("feature_maps", format!("{layer} gives no tensor")))?;
     let shape = maps.shape()?;
     let [n, k, h, w] = shape[..] else {
         let message = format!("{layer} gives {shape:?}, not maps [n, k, h, w]");
         return Err(invalid("feature_maps", message));
     };
-    let maps = normalise(&maps)?.reshape([n * k, 1, h, w]);
+    let maps = normalise(maps)?.reshape([n * k, 1, h, w]);
     Ok(maps.check()?.clone())
 }
 
