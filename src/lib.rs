@@ -47,6 +47,7 @@
 //! | `torchvision.transforms`, `datasets`, `utils`, `PIL.Image` | `vision::transforms`, …, `vision::Image`, with the feature `vision` |
 //! | `onnx.load`, `onnxruntime.InferenceSession` | `onnx::load`, `onnx::Model`, with the feature `onnx` |
 //! | `torch.utils.tensorboard.SummaryWriter` | `tensorboard::SummaryWriter`, with the feature `tensorboard` |
+//! | `torchinfo.summary`, `FlopCounterMode`, fvcore's `FlopCountAnalysis` | [`summary`], [`flops`], [`Convention`] |
 //! | `torch.onnx.export(model, args, f)` | `onnx::export(&compiled, f, onnx::Export::new())`, with the feature `onnx` |
 //! | `np.load` of an archive, `pd.read_csv` | `formats::read_npz`, with the feature `npz`; `formats::CsvTable`, with the feature `csv` |
 //!
@@ -80,6 +81,8 @@ pub use kiln_formats::{load, load_with};
 #[cfg(feature = "pytorch")]
 pub use kiln_formats::{save, save_legacy};
 pub use kiln_nn::amp;
+pub use kiln_observe as observe;
+pub use kiln_observe::{Convention, flops, summary};
 #[cfg(feature = "onnx")]
 pub use kiln_onnx as onnx;
 /// [`kiln_tensor::Nest`] for this crate's users.

@@ -28,6 +28,7 @@ pub mod run;
 pub mod scope;
 pub mod symbols;
 pub mod warning;
+pub mod watch;
 
 pub use device::Device;
 pub use error::{Error, ErrorKind, Result};

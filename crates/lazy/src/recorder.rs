@@ -5,7 +5,7 @@ use crate::grad::edge::{Edge, GradNode};
 use crate::grad::is_grad_enabled;
 use crate::node::{About, Handle, Node, NodeState, Operands, Recording};
 use crate::run::{boundary, transfer};
-use crate::{Device, note, scope};
+use crate::{Device, note, scope, watch};
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim};
 use kiln_ir::{Builder, Fact, Facts, Op, OpError, Role, Shape, ops};
@@ -26,6 +26,8 @@ pub struct Recorder {
     index: Option<(&'static str, Weak<Node>, u32)>,
     /// The requirement on the data that is being checked.
     requirement: Option<&'static str>,
+    /// The number of the user's call, if something watches.
+    call: u32,
 }
 
 impl Builder for Recorder {
@@ -81,6 +83,7 @@ impl Recorder {
             backward: None,
             index: None,
             requirement: None,
+            call: watch::call(),
         }
     }
 
@@ -243,6 +246,7 @@ impl Recorder {
         node.about = self.about(&node.op);
         let node = Arc::new(node);
         boundary::recorded(&node);
+        watch::recorded(&node, self.call);
         body::saw(inputs);
         let history = GradNode::of_op(&node, inputs);
         let output = |o: u32| {

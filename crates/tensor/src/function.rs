@@ -8,7 +8,9 @@ use kiln_ir::Fact;
 use kiln_lazy::Handle;
 use kiln_lazy::label::called;
 use kiln_lazy::run::compiled::{Argument, Compiling};
+use kiln_lazy::watch::{Recorded, live, watch};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::panic::Location;
@@ -67,6 +69,53 @@ pub fn compile_with<S: Nest<Spec>, R: Returned>(
         takes,
         gives: results.counts,
         types: PhantomData,
+    })
+}
+
+/// A function as it was recorded.
+#[doc(hidden)]
+pub struct Recording<R> {
+    /// The results of the function.
+    pub results: R,
+    /// The operations that results, assigned cells or gradients depend on, in order.
+    pub operations: Vec<Recorded>,
+    /// The serial numbers of the nodes that stand for parameters.
+    pub parameters: HashSet<u64>,
+}
+
+/// Records `f` for arguments of these specs, as [`compile`] does. Nothing is compiled or run, and nothing that `f`
+/// assigns is kept.
+///
+/// # Errors
+/// If `f` fails, an operation in it is invalid, it reads a value, or a size is a name.
+#[doc(hidden)]
+#[track_caller]
+pub fn record<S: Nest<Spec>, R: Returned>(
+    specs: S,
+    f: impl FnOnce(S::Owned) -> R,
+) -> Result<Recording<R::Nest>> {
+    let loc = Location::caller();
+    let (specs, paths) = Flat::named(&specs);
+    let takes = specs.counts.clone();
+    let (arguments, symbols) = arguments(specs, paths, loc)?;
+    if let Some(name) = symbols.first() {
+        let message = format!("figures need known sizes, but one is {name:?}");
+        return Err(Error::new(ErrorKind::Value, "record", message, loc));
+    }
+    let recording = Compiling::start(arguments, symbols, loc)?;
+    let given = recording.arguments.iter().cloned().map(Tensor::from);
+    let (results, operations) = watch(|| f(built::<S, Spec>(&takes, given)).into_result());
+    let results = results?;
+    for t in Flat::of(&results).tensors() {
+        t.check()?;
+    }
+    // Holds assigned values and gradients.
+    let scope = recording.end();
+    let parameters = scope.cells.iter().filter(|c| c.cell.is_parameter());
+    Ok(Recording {
+        results,
+        operations: live(operations),
+        parameters: parameters.map(|c| c.placeholder.node.serial).collect(),
     })
 }
 

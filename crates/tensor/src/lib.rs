@@ -50,7 +50,7 @@ pub use control::{Scan, WhileLoop, cond, scan, scan_with, while_loop, while_loop
 pub use create::{Element, IntoShape, Limit, realize_first};
 pub use custom::CustomOp;
 pub use defaults::{default_dtype, empty, ones, rand, randn, with_default_dtype, zeros};
-pub use function::{Compiled, compile, compile_with};
+pub use function::{Compiled, Recording, compile, compile_with, record};
 pub use kiln_base::custom::{ArrayView, ArrayViewMut, CudaFunction, CudaGrid, KernelError};
 pub use kiln_base::{DType, Dim, Scalar, Scoped};
 pub use kiln_compiler::tune::{Precision, set_precision};

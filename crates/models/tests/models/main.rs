@@ -1,5 +1,6 @@
 //! Tests of the networks against torchvision's and those of the library `transformers`.
 
+mod flops;
 mod keys;
 mod made;
 mod parts;

@@ -49,6 +49,11 @@ impl Compiling {
         })
     }
 
+    /// Ends the recording, and returns the cells and gradients that it touched. Nothing is compiled.
+    pub fn end(self) -> Scope {
+        self.recording.finish()
+    }
+
     /// Ends the recording, and compiles the results, which have these paths.
     ///
     /// # Errors

@@ -1,0 +1,99 @@
+//! The operations that a function records on its thread.
+
+use crate::node::{Node, NodeState};
+use crate::{Handle, body};
+use hashbrown::HashSet;
+use kiln_base::Scoped;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+thread_local! {
+    static IS_WATCHED: Cell<bool> = const { Cell::new(false) };
+    static SEEN: RefCell<Seen> = const { RefCell::new(Seen { calls: 0, recorded: Vec::new() }) };
+}
+
+struct Seen {
+    calls: u32,
+    recorded: Vec<Recorded>,
+}
+
+/// An operation that was recorded.
+pub struct Recorded {
+    /// The user's call that recorded it. Later calls have larger numbers; operations of one call may lie apart.
+    pub call: u32,
+    /// Its results, held so that they can be read.
+    pub outputs: Vec<Handle>,
+}
+
+impl Recorded {
+    /// The operation's node.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.outputs[0].node
+    }
+}
+
+/// Returns the operations that something depends on: a handle elsewhere, or another of these.
+pub fn live(recorded: Vec<Recorded>) -> Vec<Recorded> {
+    let mut used: HashSet<u64> = HashSet::new();
+    let mut live: Vec<Recorded> = Vec::new();
+    for one in recorded.into_iter().rev() {
+        let node = one.node();
+        let held = node.handles.load(Ordering::Relaxed) > one.outputs.len();
+        if held || used.contains(&node.serial) {
+            if let NodeState::Lazy { inputs, .. } = &*node.state() {
+                used.extend(inputs.iter().map(|o| o.node.serial));
+            }
+            live.push(one);
+        }
+    }
+    live.reverse();
+    live
+}
+
+/// Runs `f`, and returns the operations that it recorded on this thread, in order. Those in the bodies of loops and
+/// branches count as the one operation that holds them.
+pub fn watch<T>(f: impl FnOnce() -> T) -> (T, Vec<Recorded>) {
+    let before = SEEN.replace(Seen {
+        calls: 0,
+        recorded: Vec::new(),
+    });
+    /// Restores what an enclosing call of `watch` has seen, even if `f` panics.
+    struct Restored(Option<Seen>);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            if let Some(before) = self.0.take() {
+                SEEN.set(before);
+            }
+        }
+    }
+    let restored = Restored(Some(before));
+    let watched = Scoped::new(&IS_WATCHED, true);
+    let result = f();
+    drop(watched);
+    let recorded = SEEN.with_borrow_mut(|seen| std::mem::take(&mut seen.recorded));
+    drop(restored);
+    (result, recorded)
+}
+
+/// The number of a call that begins now; 0 if nothing watches.
+#[inline]
+pub(crate) fn call() -> u32 {
+    if !IS_WATCHED.get() {
+        return 0;
+    }
+    SEEN.with_borrow_mut(|seen| {
+        seen.calls += 1;
+        seen.calls
+    })
+}
+
+/// Keeps an operation that was recorded in a call, if something watches.
+#[inline]
+pub(crate) fn recorded(node: &Arc<Node>, call: u32) {
+    if IS_WATCHED.get() && !body::is_tracing() {
+        let outputs = 0..node.facts.len() as u32;
+        let outputs = outputs.map(|o| Handle::output_of(node, o)).collect();
+        SEEN.with_borrow_mut(|seen| seen.recorded.push(Recorded { call, outputs }));
+    }
+}

@@ -1,0 +1,307 @@
+//! The work of a function, counted from what it records, under the conventions of several libraries.
+
+use crate::module_calls::{ModuleCall, innermost};
+use crate::work::{Work, bytes, numel, size};
+use kiln_base::Loc;
+use kiln_ir::{Fact, Op};
+use kiln_lazy::Handle;
+use kiln_lazy::node::NodeState;
+use kiln_lazy::watch::Recorded;
+use kiln_tensor::{Flat, Nest, Recording, Result, Returned, Spec, record};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+/// A convention by which work is counted. All of them count whole batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Convention {
+    /// Multiply-adds of convolutions, matrix products and attention, each as one.
+    #[default]
+    MultAdds,
+    /// Operations: two for each multiply-add, and one for each element that is computed or reduced otherwise.
+    Arithmetic,
+    /// torchinfo's `total_mult_adds`: each parameter of a layer, times the rows of the batch, and for a convolution
+    /// times the positions. Work without parameters is left out. Recurrent layers are counted as the products in them.
+    Torchinfo,
+    /// fvcore's `FlopCountAnalysis`: multiply-adds of convolutions and products, each as one, and its estimates for
+    /// norms, `adaptive_avg_pool2d`, `interpolate` and `grid_sample`. Attention is left out.
+    Fvcore,
+    /// PyTorch's `FlopCounterMode`: two for each multiply-add of convolutions, products and attention.
+    FlopCounterMode,
+}
+
+/// The serial number of a node, and one of its outputs.
+type ValueId = (u64, u32);
+
+fn id(value: &Handle) -> ValueId {
+    (value.node.serial, value.output)
+}
+
+/// A call that a function recorded, such as `conv2d`, with its work.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The function that was called.
+    pub name: &'static str,
+    /// The user's line.
+    pub loc: Loc,
+    /// The path of the module in which it was called, if a model was watched.
+    pub module: String,
+    /// Dtypes and shapes of the values that it read, parameters included; the first is the input.
+    pub inputs: Vec<Fact>,
+    /// Dtype and shape of its result, the last one recorded.
+    pub output: Fact,
+    /// Dtypes and shapes of the parameters that it read.
+    pub parameters: Vec<Fact>,
+    pub(crate) serial: u64,
+    pub(crate) reads: Vec<(ValueId, u64)>,
+    /// The results of its operations, with their bytes.
+    pub(crate) results: Vec<(ValueId, u64)>,
+    work: Work,
+    reduces: bool,
+    is_affine: bool,
+}
+
+impl Call {
+    /// Returns its work under a convention.
+    pub fn flops(&self, by: Convention) -> u64 {
+        let products = self.work.contraction + self.work.attention;
+        match by {
+            Convention::MultAdds => products,
+            Convention::Arithmetic => 2 * products + self.work.elementwise,
+            Convention::FlopCounterMode => 2 * products,
+            Convention::Torchinfo => self.by_torchinfo(),
+            Convention::Fvcore => self.by_fvcore(),
+        }
+    }
+
+    /// True if it is a layer's function, whose parameters torchinfo finds in a module of PyTorch.
+    pub(crate) fn is_layer(&self) -> bool {
+        let names = ["linear", "bilinear", "prelu", "embedding", "embedding_bag"];
+        let is_layer = self.name.starts_with("conv")
+            || self.name.ends_with("_norm")
+            || names.contains(&self.name);
+        is_layer && !self.parameters.is_empty()
+    }
+
+    fn by_torchinfo(&self) -> u64 {
+        if !self.is_layer() || self.output.rank() == 0 {
+            return 0;
+        }
+        let mut rows = size(&self.output, 0);
+        if self.name.starts_with("conv") {
+            rows *= (2..self.output.rank())
+                .map(|axis| size(&self.output, axis))
+                .product::<u64>();
+        }
+        rows * self.parameters.iter().map(numel).sum::<u64>()
+    }
+
+    fn by_fvcore(&self) -> u64 {
+        let input = || self.inputs.first().map_or(0, numel);
+        let output = numel(&self.output);
+        match self.name {
+            "batch_norm" if !self.reduces => input() * (1 + u64::from(self.is_affine)),
+            "batch_norm" | "instance_norm" | "group_norm" | "layer_norm" => {
+                input() * (4 + u64::from(self.is_affine))
+            }
+            "adaptive_avg_pool2d" => input(),
+            "interpolate" if self.output.rank() == 4 => {
+                output * if self.work.elementwise > 0 { 4 } else { 1 }
+            }
+            "grid_sample" => 4 * output,
+            "linear" | "matmul" | "mm" | "bmm" | "addmm" | "einsum" => self.work.contraction,
+            name if name.starts_with("conv") => self.work.contraction,
+            _ => 0,
+        }
+    }
+}
+
+/// The calls of a function with their work; see [`flops`].
+///
+/// It prints as a table of the functions that were called.
+#[derive(Clone, Debug)]
+pub struct Flops {
+    calls: Vec<Call>,
+    pub(crate) outputs: HashSet<ValueId>,
+    by: Convention,
+}
+
+/// Counts the work of a function for inputs of these specs, from the operations that it records. Nothing is computed
+/// or compiled, and cells that it assigns keep their values. A backward pass in it is counted too; operations that
+/// nothing depends on are not, since a run would not compute them.
+///
+/// ```
+/// use kiln_observe::{Convention, flops};
+/// use kiln_tensor::{DType, Spec, Var, Tensor};
+///
+/// let weight = Var::parameter(Tensor::zeros([10, 64], DType::F32))?;
+/// let counted = flops(Spec::new(DType::F32, [32, 64]), |x| x.linear(&weight).relu())?;
+/// assert_eq!(counted.total(Convention::MultAdds), 32 * 64 * 10);
+/// assert_eq!(counted.total(Convention::FlopCounterMode), 2 * 32 * 64 * 10);
+/// assert_eq!(counted.calls()[0].name, "linear");
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// If the function fails or reads a value, or a size is a name: figures need numbers.
+#[track_caller]
+pub fn flops<S: Nest<Spec>, R: Returned>(specs: S, f: impl FnOnce(S::Owned) -> R) -> Result<Flops> {
+    Ok(Flops::new(&record(specs, f)?, &[]))
+}
+
+impl Flops {
+    pub(crate) fn new<R: Nest>(recording: &Recording<R>, modules: &[ModuleCall]) -> Flops {
+        let mut found: BTreeMap<u32, Vec<&Recorded>> = BTreeMap::new();
+        for one in &recording.operations {
+            found.entry(one.call).or_default().push(one);
+        }
+        let parameters = &recording.parameters;
+        let calls = found
+            .values()
+            .filter_map(|nodes| call(nodes, parameters, modules));
+        let results = Flat::of(&recording.results);
+        Flops {
+            calls: calls.collect(),
+            outputs: results.tensors().iter().map(|t| id(t.as_ref())).collect(),
+            by: Convention::default(),
+        }
+    }
+
+    /// The calls, in order.
+    pub fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    /// Returns the work of all calls.
+    pub fn total(&self, by: Convention) -> u64 {
+        self.calls.iter().map(|call| call.flops(by)).sum()
+    }
+
+    /// Returns the work of each function that has some, by name, the largest first.
+    pub fn by_operator(&self, by: Convention) -> Vec<(&'static str, u64)> {
+        let mut sums: Vec<(&str, u64)> = Vec::new();
+        for call in &self.calls {
+            match sums.iter_mut().find(|(name, _)| *name == call.name) {
+                Some((_, sum)) => *sum += call.flops(by),
+                None => sums.push((call.name, call.flops(by))),
+            }
+        }
+        sums.retain(|(_, sum)| *sum > 0);
+        sums.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+        sums
+    }
+
+    /// Prints by another convention than [`Convention::MultAdds`].
+    pub fn convention(mut self, by: Convention) -> Flops {
+        self.by = by;
+        self
+    }
+
+    /// The bytes that some of the calls read from others or from outside, and that they write for others, each value
+    /// once.
+    pub(crate) fn traffic(&self, within: impl Fn(&Call) -> bool) -> (u64, u64) {
+        let mut written = HashMap::new();
+        let mut read = HashMap::new();
+        let mut outside = self.outputs.clone();
+        for call in &self.calls {
+            match within(call) {
+                true => {
+                    written.extend(call.results.iter().copied());
+                    read.extend(call.reads.iter().copied());
+                }
+                false => outside.extend(call.reads.iter().map(|(key, _)| *key)),
+            }
+        }
+        let read = read.iter().filter(|(key, _)| !written.contains_key(*key));
+        let read = read.map(|(_, bytes)| bytes).sum();
+        let written = written.iter().filter(|(key, _)| outside.contains(*key));
+        (read, written.map(|(_, bytes)| bytes).sum())
+    }
+}
+
+impl fmt::Display for Flops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.total(self.by);
+        let rows = self.by_operator(self.by);
+        let width = rows.iter().map(|(name, _)| name.len()).fold(8, usize::max);
+        writeln!(
+            f,
+            "{:width$}  {:>18}  {:>6}",
+            "function",
+            format!("{:?}", self.by),
+            "share"
+        )?;
+        for (name, sum) in &rows {
+            let share = *sum as f64 / total as f64 * 100.0;
+            writeln!(f, "{name:width$}  {:>18}  {share:>5.1}%", grouped(*sum))?;
+        }
+        write!(f, "{:width$}  {:>18}", "total", grouped(total))
+    }
+}
+
+/// A number with its digits in groups of three.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The call that recorded these nodes; `None` if it only made values from nothing, such as zeros.
+fn call(nodes: &[&Recorded], known: &HashSet<u64>, modules: &[ModuleCall]) -> Option<Call> {
+    let own: HashSet<u64> = nodes.iter().map(|n| n.node().serial).collect();
+    let mut seen = HashSet::new();
+    let (mut inputs, mut parameters) = (Vec::new(), Vec::new());
+    let (mut reads, mut results) = (Vec::new(), Vec::new());
+    let (mut work, mut reduces, mut is_affine) = (Work::default(), false, false);
+    for recorded in nodes {
+        let node = recorded.node();
+        let operands = match &*node.state() {
+            NodeState::Lazy { inputs, .. } => inputs.clone(),
+            _ => Default::default(),
+        };
+        let fact = |o: &kiln_lazy::node::Operand| o.node.facts[o.output as usize].clone();
+        for operand in operands.iter().filter(|o| !own.contains(&o.node.serial)) {
+            let read = (operand.node.serial, operand.output);
+            if seen.insert(read) {
+                let fact = fact(operand);
+                reads.push((read, bytes(&fact)));
+                if known.contains(&operand.node.serial) {
+                    parameters.push(fact.clone());
+                }
+                inputs.push(fact);
+            }
+        }
+        let facts: Vec<Fact> = operands.iter().map(fact).collect();
+        work.add(Work::of(
+            &node.op,
+            &facts.iter().collect::<Vec<_>>(),
+            &node.facts,
+        ));
+        reduces |= matches!(node.op, Op::Reduce(_));
+        is_affine |= matches!(&node.op, Op::BatchNorm(norm) if norm.affine);
+        results.extend(recorded.outputs.iter().map(|t| (id(t), bytes(t.fact()))));
+    }
+    let last = nodes.last()?;
+    let (first, output) = (nodes[0].node(), last.outputs[0].fact().clone());
+    is_affine |= !parameters.is_empty() || first.called == "layer_norm" && inputs.len() > 1;
+    let module = innermost(modules, first.serial);
+    (!inputs.is_empty()).then(|| Call {
+        name: first.called,
+        loc: first.loc.into(),
+        module: module.map(|m| m.path.clone()).unwrap_or_default(),
+        inputs,
+        output,
+        parameters,
+        serial: first.serial,
+        reads,
+        results,
+        work,
+        reduces,
+        is_affine,
+    })
+}

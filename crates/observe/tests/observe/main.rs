@@ -1,0 +1,3 @@
+//! Tests of what is observed of models.
+
+mod values;
