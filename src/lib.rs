@@ -48,6 +48,7 @@
 //! | `onnx.load`, `onnxruntime.InferenceSession` | `onnx::load`, `onnx::Model`, with the feature `onnx` |
 //! | `torch.utils.tensorboard.SummaryWriter` | `tensorboard::SummaryWriter`, with the feature `tensorboard` |
 //! | `torchinfo.summary`, `FlopCounterMode`, fvcore's `FlopCountAnalysis` | [`summary`], [`flops`], [`Convention`] |
+//! | `torchmetrics`, `sklearn.metrics` | [`metrics`] |
 //! | `torch.onnx.export(model, args, f)` | `onnx::export(&compiled, f, onnx::Export::new())`, with the feature `onnx` |
 //! | `np.load` of an archive, `pd.read_csv` | `formats::read_npz`, with the feature `npz`; `formats::CsvTable`, with the feature `csv` |
 //!
@@ -82,7 +83,7 @@ pub use kiln_formats::{load, load_with};
 pub use kiln_formats::{save, save_legacy};
 pub use kiln_nn::amp;
 pub use kiln_observe as observe;
-pub use kiln_observe::{Convention, flops, summary};
+pub use kiln_observe::{Convention, flops, metrics, summary};
 #[cfg(feature = "onnx")]
 pub use kiln_onnx as onnx;
 /// [`kiln_tensor::Nest`] for this crate's users.

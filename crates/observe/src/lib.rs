@@ -1,6 +1,8 @@
-//! Tables of a model's layers and work.
+//! Tables of a model's layers and work, values of a program, health of training, and metrics.
 //!
 //! Figures come from the operations that a function records, so they hold for code without modules too.
+
+pub mod metrics;
 
 mod flops;
 mod module_calls;
@@ -10,3 +12,9 @@ mod work;
 pub use flops::{Call, Convention, Flops, flops};
 pub use module_calls::{ModuleCall, innermost, watch_modules};
 pub use summary::{Column, Layer, Summary, summary};
+
+/// The folder of this crate's source.
+const SOURCE: &str = {
+    let this = file!();
+    this.split_at(this.len() - "lib.rs".len()).0
+};

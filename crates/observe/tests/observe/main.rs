@@ -1,3 +1,4 @@
 //! Tests of what is observed of models.
 
+mod metrics;
 mod values;
