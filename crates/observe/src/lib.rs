@@ -5,11 +5,13 @@
 pub mod metrics;
 
 mod flops;
+mod health;
 mod module_calls;
 mod summary;
 mod work;
 
 pub use flops::{Call, Convention, Flops, flops};
+pub use health::{Figure, Health, HealthReport};
 pub use module_calls::{ModuleCall, innermost, watch_modules};
 pub use summary::{Column, Layer, Summary, summary};
 

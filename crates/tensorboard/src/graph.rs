@@ -9,14 +9,12 @@ use crate::messages::{
 use crate::writer::{SummaryWriter, shape};
 use kiln_lazy::Handle;
 use kiln_lazy::node::{Node, NodeState, serial};
-use kiln_nn::{Forward, Hookable, Module, Output};
-use kiln_tensor::{
-    Flat, HookHandle, MaybeInt, Nest, Result, Tensor, no_grad, profiler, realize_first,
-};
+use kiln_nn::{Forward, Module, Output};
+use kiln_observe::{ModuleCall, innermost, watch_modules};
+use kiln_tensor::{Flat, MaybeInt, Nest, Result, Tensor, no_grad, profiler, realize_first};
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 
 /// The version of graphs that PyTorch writes.
 const PRODUCER: i32 = 22;
@@ -37,10 +35,8 @@ impl SummaryWriter {
         let _modes = Evaluating::new(model.as_module());
         let input = Flat::of(&input_to_model);
         let (nodes, stats) = no_grad(|| -> Result<_> {
-            let calls = Calls::watch(model.as_module());
             let begin = serial();
-            let result = model.call(&input_to_model);
-            let calls = calls.end();
+            let (result, calls) = watch_modules(model.as_module(), || model.call(&input_to_model));
             let outputs = Flat::of(&result);
             for t in outputs.tensors() {
                 t.check()?;
@@ -96,56 +92,6 @@ impl Drop for Evaluating<'_> {
     }
 }
 
-/// The calls of modules, as far as they have happened.
-struct Calls {
-    seen: Arc<Mutex<Vec<Event>>>,
-    hooks: Vec<HookHandle>,
-}
-
-/// A serial number, and the path of the module that was entered then; `None` where one was left.
-type Event = (u64, Option<String>);
-
-impl Calls {
-    /// Watches the calls of a module and those within it on this thread.
-    fn watch(model: &dyn Module) -> Calls {
-        let seen: Arc<Mutex<Vec<Event>>> = Arc::default();
-        let here = thread::current().id();
-        let mut hooks = Vec::new();
-        for (path, module) in model.named_modules() {
-            let note = |entered: Option<String>| {
-                let seen = seen.clone();
-                move || {
-                    if thread::current().id() == here {
-                        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                        seen.push((serial(), entered.clone()));
-                    }
-                }
-            };
-            let (enter, leave) = (note(Some(path)), note(None));
-            // A module without a place for hooks counts as its parent.
-            let before = module.register_forward_pre_hook(move |_, _| enter());
-            let after = module.register_forward_hook(move |_, _, _| leave());
-            hooks.extend(before.into_iter().chain(after));
-        }
-        Calls { seen, hooks }
-    }
-
-    /// The path of the innermost module from each serial number on, in rising order.
-    fn end(self) -> Vec<(u64, String)> {
-        self.hooks.iter().for_each(HookHandle::remove);
-        let mut inside = vec![String::new()];
-        let mut all = Vec::new();
-        for (at, entered) in &*self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
-            match entered {
-                Some(path) => inside.push(path.clone()),
-                None => drop(inside.pop()),
-            }
-            all.push((*at, inside.last().cloned().unwrap_or_default()));
-        }
-        all
-    }
-}
-
 /// A graph in the making.
 struct Graph {
     nodes: Vec<NodeDef>,
@@ -155,13 +101,13 @@ struct Graph {
     taken: HashMap<String, usize>,
     /// The scope of each module by its path.
     scopes: BTreeMap<String, String>,
-    calls: Vec<(u64, String)>,
+    calls: Vec<ModuleCall>,
     /// Nodes with smaller serial numbers were there before the call.
     begin: u64,
 }
 
 impl Graph {
-    fn new(model: &dyn Module, calls: Vec<(u64, String)>, begin: u64, inputs: &[Tensor]) -> Graph {
+    fn new(model: &dyn Module, calls: Vec<ModuleCall>, begin: u64, inputs: &[Tensor]) -> Graph {
         let mut scopes: BTreeMap<String, String> = BTreeMap::new();
         for (path, module) in model.named_modules() {
             let (parent, last) = path.rsplit_once('.').unwrap_or(("", &path));
@@ -237,10 +183,7 @@ impl Graph {
                 .iter()
                 .map(|o| self.input(&o.node, o.output))
                 .collect();
-            let at = self
-                .calls
-                .partition_point(|(begin, _)| *begin <= node_.serial);
-            let path = at.checked_sub(1).map_or("", |i| &self.calls[i].1);
+            let path = innermost(&self.calls, node_.serial).map_or("", |call| &call.path);
             let scope = self.scopes.get(path).cloned().unwrap_or_default();
             let name = self.unique(format!("{scope}/{}", node_.op.name()));
             self.names.insert(node_.serial, name.clone());

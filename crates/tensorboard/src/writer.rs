@@ -8,6 +8,7 @@ use crate::messages::value::Value as Shown;
 use crate::messages::{
     Dim, PluginData, Summary, SummaryMetadata, TensorProto, TensorShapeProto, Value,
 };
+use kiln_observe::HealthReport;
 use kiln_tensor::{AsTensor, DType, Error, ErrorKind, MaybeInt, Other, Result, Tensor, options};
 use std::collections::BTreeMap;
 use std::io;
@@ -205,6 +206,23 @@ impl SummaryWriter {
             let summary = summary(main_tag, value, None);
             let folder = self.how.log_dir.join(folder);
             self.add_event("add_scalars", &folder, step, What::Summary(summary))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the figures of a training step, each as a scalar such as `gradient/fc.weight`.
+    ///
+    /// # Errors
+    /// As all methods.
+    #[track_caller]
+    pub fn add_health(
+        &self,
+        report: &HealthReport,
+        global_step: impl Into<MaybeInt>,
+    ) -> Result<()> {
+        let step = global_step.into();
+        for (tag, value) in report.scalars() {
+            self.add_scalar(&tag, value, step)?;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
 //! Tests of what is observed of models.
 
+mod health;
 mod metrics;
 mod values;
