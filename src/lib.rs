@@ -83,7 +83,7 @@ pub use kiln_formats::{load, load_with};
 pub use kiln_formats::{save, save_legacy};
 pub use kiln_nn::amp;
 pub use kiln_observe as observe;
-pub use kiln_observe::{Convention, Health, flops, metrics, summary};
+pub use kiln_observe::{Convention, Health, flops, metrics, summary, trace_values};
 #[cfg(feature = "onnx")]
 pub use kiln_onnx as onnx;
 /// [`kiln_tensor::Nest`] for this crate's users.

@@ -7,12 +7,14 @@ pub mod metrics;
 mod flops;
 mod health;
 mod module_calls;
+mod snoop;
 mod summary;
 mod work;
 
 pub use flops::{Call, Convention, Flops, flops};
 pub use health::{Figure, Health, HealthReport};
 pub use module_calls::{ModuleCall, innermost, watch_modules};
+pub use snoop::{TracedValue, TracedValues, trace_values};
 pub use summary::{Column, Layer, Summary, summary};
 
 /// The folder of this crate's source.

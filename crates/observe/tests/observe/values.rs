@@ -4,9 +4,46 @@ use kiln_nn::{
     BatchNorm1d, Dropout, Forward, GELU, Hookable, Linear, Module, MultiheadAttention, ReLU, Tanh,
     extract, sequential,
 };
-use kiln_observe::{Column, Convention, flops, summary};
+use kiln_observe::{Column, Convention, flops, summary, trace_values};
 use kiln_tensor::{Compiled, DType, Result, Spec, Tensor, Var, compile, scan};
 use std::sync::{Arc, Mutex};
+
+#[test]
+fn values_are_traced_with_lines() -> Result<()> {
+    let line = line!() + 3;
+    let ((), values) = trace_values(|| {
+        let w = Var::parameter(Tensor::from([2.0f32, -1.0])).expect("a parameter");
+        let y = (Tensor::from([0.0f32, f32::NAN]) * &w).softmax(0);
+        y.sum(()).backward().expect("a gradient");
+        let _ = Tensor::zeros([0, 3], DType::I64) + 1;
+    })?;
+    let seen = values.values();
+    let softmax = seen
+        .iter()
+        .find(|v| v.called == "softmax")
+        .expect("the softmax");
+    assert_eq!((softmax.loc.line(), softmax.nans), (line, 2));
+    assert!(softmax.range.0.is_nan());
+    let product = &seen[0];
+    assert_eq!(
+        (product.called, product.nans, product.range),
+        ("mul", 1, (0.0, 0.0))
+    );
+    assert_eq!(product.fact.to_string(), "f32[2]");
+    assert!(seen.iter().any(|v| v.called == "backward"), "{values}");
+    assert!(values.to_string().contains("values.rs"), "{values}");
+    let inside = compile(Spec::new(DType::F32, 2), |x| {
+        trace_values(|| x.exp()).map(|(y, _)| y)
+    });
+    assert!(
+        inside
+            .err()
+            .expect("no values")
+            .to_string()
+            .contains("trace_values")
+    );
+    Ok(())
+}
 
 #[test]
 fn a_table_shows_layers_columns_and_depth() -> Result<()> {
