@@ -276,6 +276,7 @@ fn every_name_in_the_text_is_there() {
         "crates/formats/src",
         "crates/data/src",
         "crates/vision/src",
+        "crates/observe/src",
         "crates/tensorboard/src",
         "crates/models/src",
         "src",
