@@ -63,11 +63,12 @@ pub struct Call {
 impl Call {
     /// Returns its work under a convention.
     pub fn flops(&self, by: Convention) -> u64 {
-        let products = self.work.contraction + self.work.attention;
+        let products = self.work.contraction.saturating_add(self.work.attention);
+        let twice = products.saturating_mul(2);
         match by {
             Convention::MultAdds => products,
-            Convention::Arithmetic => 2 * products + self.work.elementwise,
-            Convention::FlopCounterMode => 2 * products,
+            Convention::Arithmetic => twice.saturating_add(self.work.elementwise),
+            Convention::FlopCounterMode => twice,
             Convention::Torchinfo => self.by_torchinfo(),
             Convention::Fvcore => self.by_fvcore(),
         }
@@ -92,22 +93,22 @@ impl Call {
                 .map(|axis| size(&self.output, axis))
                 .product::<u64>();
         }
-        rows * self.parameters.iter().map(numel).sum::<u64>()
+        rows.saturating_mul(self.parameters.iter().map(numel).sum())
     }
 
     fn by_fvcore(&self) -> u64 {
         let input = || self.inputs.first().map_or(0, numel);
         let output = numel(&self.output);
         match self.name {
-            "batch_norm" if !self.reduces => input() * (1 + u64::from(self.is_affine)),
+            "batch_norm" if !self.reduces => input().saturating_mul(1 + u64::from(self.is_affine)),
             "batch_norm" | "instance_norm" | "group_norm" | "layer_norm" => {
-                input() * (4 + u64::from(self.is_affine))
+                input().saturating_mul(4 + u64::from(self.is_affine))
             }
             "adaptive_avg_pool2d" => input(),
             "interpolate" if self.output.rank() == 4 => {
-                output * if self.work.elementwise > 0 { 4 } else { 1 }
+                output.saturating_mul(if self.work.elementwise > 0 { 4 } else { 1 })
             }
-            "grid_sample" => 4 * output,
+            "grid_sample" => output.saturating_mul(4),
             "linear" | "matmul" | "mm" | "bmm" | "addmm" | "einsum" => self.work.contraction,
             name if name.starts_with("conv") => self.work.contraction,
             _ => 0,
@@ -173,7 +174,8 @@ impl Flops {
 
     /// Returns the work of all calls.
     pub fn total(&self, by: Convention) -> u64 {
-        self.calls.iter().map(|call| call.flops(by)).sum()
+        let each = self.calls.iter().map(|call| call.flops(by));
+        each.fold(0, u64::saturating_add)
     }
 
     /// Returns the work of each function that has some, by name, the largest first.
@@ -181,7 +183,7 @@ impl Flops {
         let mut sums: Vec<(&str, u64)> = Vec::new();
         for call in &self.calls {
             match sums.iter_mut().find(|(name, _)| *name == call.name) {
-                Some((_, sum)) => *sum += call.flops(by),
+                Some((_, sum)) => *sum = sum.saturating_add(call.flops(by)),
                 None => sums.push((call.name, call.flops(by))),
             }
         }
@@ -243,7 +245,7 @@ pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

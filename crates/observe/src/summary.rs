@@ -154,7 +154,7 @@ fn made(model: &dyn Module, flops: Flops, calls: Vec<ModuleCall>, inputs: Vec<Fa
                 path: call.path,
             })
         });
-    let size = |p: &Var| (p.shape().iter().product::<usize>() * p.dtype().size()) as u64;
+    let size = |p: &Var| p.nbytes().unwrap_or(0) as u64;
     Summary {
         layers: layers.collect(),
         num_params: model.num_parameters(),
@@ -188,7 +188,8 @@ impl Summary {
     pub fn of_layer(&self, layer: &Layer, by: Convention) -> u64 {
         let calls = self.flops.calls().iter();
         let within = calls.filter(|c| (layer.begin..layer.end).contains(&c.serial));
-        within.map(|c| c.flops(by)).sum()
+        let each = within.map(|c| c.flops(by));
+        each.fold(0, u64::saturating_add)
     }
 
     /// The number of elements of all parameters.

@@ -1,8 +1,10 @@
 //! The multiplications and operations of an op, from the facts of its operands and results.
 
+use kiln_ir::ops::Loop;
 use kiln_ir::{Fact, Graph, Op};
 
-/// The work of an op. A loop has that of its steps; of branches, the largest counts.
+/// The work of an op. A loop has that of its steps, or of one step if there is no largest number; of branches, the
+/// largest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     /// Multiply-adds of convolutions and matrix products.
@@ -15,16 +17,16 @@ pub(crate) struct Work {
 
 impl Work {
     pub fn add(&mut self, other: Work) {
-        self.contraction += other.contraction;
-        self.attention += other.attention;
-        self.elementwise += other.elementwise;
+        self.contraction = self.contraction.saturating_add(other.contraction);
+        self.attention = self.attention.saturating_add(other.attention);
+        self.elementwise = self.elementwise.saturating_add(other.elementwise);
     }
 
     fn times(self, n: u64) -> Work {
         Work {
-            contraction: self.contraction * n,
-            attention: self.attention * n,
-            elementwise: self.elementwise * n,
+            contraction: self.contraction.saturating_mul(n),
+            attention: self.attention.saturating_mul(n),
+            elementwise: self.elementwise.saturating_mul(n),
         }
     }
 
@@ -42,28 +44,30 @@ impl Work {
             let [q, k, v] = [inputs[0], inputs[1], inputs[2]];
             let keys = size(k, k.rank() - 2);
             let width = |f: &Fact| size(f, f.rank() - 1);
-            let pairs = numel(q) / width(q).max(1) * keys;
+            let pairs = (numel(q) / width(q).max(1)).saturating_mul(keys);
             Work {
-                attention: pairs * (products[0] * width(q) + products[1] * width(v)),
+                attention: pairs.saturating_mul(products[0] * width(q) + products[1] * width(v)),
                 ..Work::default()
             }
         };
         match op {
             // Each element of the result is a sum over a filter; a transposed one is as much for each of its input.
-            Op::Conv(_) => contraction(numel(&outputs[0]) * filter(inputs[1])),
-            Op::ConvTranspose(_) => contraction(numel(inputs[0]) * filter(inputs[1])),
-            Op::ConvWeight(_) => contraction(numel(inputs[1]) * filter(&outputs[0])),
+            Op::Conv(_) => contraction(numel(&outputs[0]).saturating_mul(filter(inputs[1]))),
+            Op::ConvTranspose(_) => contraction(numel(inputs[0]).saturating_mul(filter(inputs[1]))),
+            Op::ConvWeight(_) => contraction(numel(inputs[1]).saturating_mul(filter(&outputs[0]))),
             Op::MatMul(_) => {
-                contraction(numel(&outputs[0]) * size(inputs[0], inputs[0].rank() - 1))
+                let steps = size(inputs[0], inputs[0].rank() - 1);
+                contraction(numel(&outputs[0]).saturating_mul(steps))
             }
             Op::Attention(_) => attention([1, 1]),
             // The scores once more, and the gradients of query and key; those of weights and value.
             Op::AttentionGrad(_) => attention([3, 2]),
+            Op::Loop(l) if l.trips == Loop::UNBOUNDED => Work::of_body(&l.body),
             Op::Loop(l) => Work::of_body(&l.body).times(l.trips.as_const().unwrap_or(1) as u64),
             Op::If(branches) => {
                 let works = branches.branches.iter().map(|b| Work::of_body(b));
                 works
-                    .max_by_key(|w| w.contraction + w.attention + w.elementwise)
+                    .max_by_key(|w| (w.contraction.saturating_add(w.attention), w.elementwise))
                     .unwrap_or_default()
             }
             Op::Reduce(_) | Op::ArgReduce(_) | Op::Scan(_) => elementwise(numel(inputs[0])),

@@ -1,6 +1,8 @@
 //! Files as the package `tensorboard` reads them; skipped where Python does not have it.
 
-use kiln_nn::{BatchNorm2d, Conv2d, Dropout, Flatten, Forward, Kernel, Linear, Module, ReLU, sequential};
+use kiln_nn::{
+    BatchNorm2d, Conv2d, Dropout, Flatten, Forward, Kernel, Linear, Module, ReLU, sequential,
+};
 use kiln_observe::Health;
 use kiln_tensor::{DType, ErrorKind, Result, Tensor};
 use kiln_tensorboard::*;
@@ -427,7 +429,10 @@ fn health_is_scalars_by_layer() -> Result<()> {
     let folder = Folder::new("health");
     let model = sequential!["fc": Linear::new(3, 4), "act": ReLU::new()]?;
     let health = Health::watch(&model)?;
-    model.call(Tensor::ones([2, 3], DType::F32)).sum(()).backward()?;
+    model
+        .call(Tensor::ones([2, 3], DType::F32))
+        .sum(())
+        .backward()?;
     let report = health.report()?;
     let writer = SummaryWriter::new(&folder.0)?;
     writer.add_health(&report, 7)?;
@@ -439,7 +444,11 @@ fn health_is_scalars_by_layer() -> Result<()> {
     for (tag, value) in report.scalars().filter(|(_, value)| value.is_finite()) {
         let read = &scalars[&tag][0];
         assert_eq!(read[0], 7, "{tag}");
-        assert_eq!(read[1].as_f64().map(|x| x as f32), Some(value as f32), "{tag}");
+        assert_eq!(
+            read[1].as_f64().map(|x| x as f32),
+            Some(value as f32),
+            "{tag}"
+        );
     }
     Ok(())
 }

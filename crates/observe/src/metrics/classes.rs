@@ -71,7 +71,7 @@ impl ConfusionMatrix {
             // Elements that are left out add nothing, at a place that exists.
             let target = target.masked_fill(counted.eq(0), 0);
             // A class that there isn't has a place behind the last.
-            let is_class = preds.ge(0).logical_and(&preds.lt(classes));
+            let is_class = preds.ge(0).logical_and(preds.lt(classes));
             let place = where_(is_class, &target * classes + &preds, classes * classes);
             let place = place.masked_fill(counted.eq(0), 0);
             let note = format!("a target or a prediction is not one of {classes} classes");

@@ -94,7 +94,7 @@ impl RunningMean {
             let place = self.count.get().remainder(self.window as i64);
             let is_place = Tensor::arange(0, self.window as i64, 1).eq(place);
             self.values
-                .assign(where_(is_place, &mean, &self.values.get()))?;
+                .assign(where_(is_place, &mean, self.values.get()))?;
             self.count.assign(self.count.get() + 1)
         })
     }

@@ -37,8 +37,7 @@ fn values_are_traced_with_lines() -> Result<()> {
     });
     assert!(
         inside
-            .err()
-            .expect("no values")
+            .expect_err("no values")
             .to_string()
             .contains("trace_values")
     );
@@ -101,13 +100,9 @@ fn a_table_shows_layers_columns_and_depth() -> Result<()> {
         table.to_string().contains("Total mult-adds: 768"),
         "{table}"
     );
-    let e = summary(&model, Spec::new(DType::F32, ("batch", 4)))
-        .err()
-        .expect("a symbol");
+    let e = summary(&model, Spec::new(DType::F32, ("batch", 4))).expect_err("a symbol");
     assert!(e.to_string().contains("\"batch\""), "{e}");
-    let e = summary(&model, Spec::new(DType::F32, [16, 5]))
-        .err()
-        .expect("a wrong size");
+    let e = summary(&model, Spec::new(DType::F32, [16, 5])).expect_err("a wrong size");
     assert!(e.to_string().contains("Linear(in_features=4"), "{e}");
     Ok(())
 }
@@ -140,6 +135,17 @@ fn loops_attention_and_backward_are_counted() -> Result<()> {
         2 * 2 * 3 * 8 * 8
     );
     assert!(w.grad().is_none(), "nothing is kept");
+
+    // More than fits a number.
+    let (a, b) = (
+        Spec::new(DType::F32, [1 << 30, 1 << 30]),
+        Spec::new(DType::F32, [1 << 30, 4]),
+    );
+    let huge = flops((a, b), |(a, b)| {
+        a.matmul(b).matmul(Tensor::zeros([4, 1 << 30], DType::F32))
+    })?;
+    assert_eq!(huge.total(Convention::MultAdds), (1 << 62) + (1 << 62));
+    assert_eq!(huge.total(Convention::FlopCounterMode), u64::MAX);
 
     // The unused map of attention weights is not computed.
     let attention = MultiheadAttention::new(8, 2)?;
