@@ -220,7 +220,7 @@ impl HealthReport {
         })
     }
 
-    /// Says what looks wrong: figures that are not finite, layers whose gradients or activations vanish or explode,
+    /// Returns findings: figures that are not finite, layers whose gradients or activations vanish or explode,
     /// dead ReLUs, parameters that stand still or jump or have no gradient, and predictions that don't depend on the
     /// input.
     pub fn warnings(&self) -> Vec<String> {
@@ -253,7 +253,7 @@ impl Figure {
         }
     }
 
-    /// Says what is wrong with a value, where the model's largest gradient is given.
+    /// Returns the finding about a value, if it is unusual. `largest` is the largest gradient of the model.
     fn wrong(self, value: f64, largest: f64) -> Option<String> {
         // A parameter of zeros has no relative update, and outputs of zeros have no relative spread.
         let relative = matches!(self, Figure::Update | Figure::Spread);

@@ -76,7 +76,7 @@ fn a_table_shows_layers_columns_and_depth() -> Result<()> {
         (act.read, act.written, act.activations()),
         (4 * 128, 4 * 128, 4 * 128)
     );
-    // What a block keeps to itself is not counted; running statistics were not updated.
+    // Values within a block are not counted; running statistics were not updated.
     assert_eq!(table.layers()[1].written, 4 * 128);
     assert_eq!(
         model["block"].named_buffers()[0].1.to_vec::<f32>()?,
