@@ -10,7 +10,7 @@ use kiln_nn::{Forward, Members, Module};
 use kiln_tensor::memory::Budget;
 use kiln_tensor::{
     AsTensor, Compiled, Device, DimSpec, ErrorKind, Result, Spec, Tensor, Var, compile, no_grad,
-    realize_first,
+    realize_first, set_device,
 };
 use prost::Message;
 use std::collections::BTreeMap;
@@ -350,7 +350,6 @@ impl Model {
 
     fn run_recorded(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Data>> {
         let values = self.record_values(inputs, replaced)?;
-        let values: Vec<Data> = values.into_iter().map(Data::from).collect();
         realize_first(values.iter().filter_map(|d| match d {
             Data::Tensor(t) => Some(t),
             _ => None,
@@ -387,13 +386,13 @@ impl Model {
             .into_iter()
             .zip(&self.loaded.outputs)
             .map(|(value, port)| match value {
-                Value::Tensor(t) => Ok(t.tensor()),
+                Data::Tensor(t) => Ok(t),
                 _ => Err(invalid(format!("the output {:?} is no tensor", port.name))),
             })
             .collect()
     }
 
-    fn record_values(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Value>> {
+    fn record_values(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Data>> {
         if inputs.len() != self.loaded.inputs.len() {
             let wanted = self.loaded.inputs.len();
             return Err(invalid(format!(
@@ -405,6 +404,10 @@ impl Model {
             let list = self.missing.join("\n  ");
             return Err(unsupported(format!("Kiln lacks operators:\n  {list}")));
         }
+        // Constants are made on the device of the inputs, or of the weights.
+        let device = inputs.iter().find_map(device_of);
+        let device = device.or_else(|| Some(self.loaded.weights.first()?.var.device()));
+        let _here = set_device(device.unwrap_or(Device::Cpu));
         let mut scope = Scope::new(&self.loaded);
         for (port, data) in self.loaded.inputs.iter().zip(inputs) {
             scope.set(&port.name, data.into());
@@ -420,7 +423,17 @@ impl Model {
         for (name, data) in replaced {
             scope.set(&name, data.into());
         }
-        scope.graph(&self.loaded.graph)
+        let values = scope.graph(&self.loaded.graph)?;
+        Ok(values.into_iter().map(Data::from).collect())
+    }
+}
+
+/// Returns the device of the first tensor in a value.
+fn device_of(data: &Data) -> Option<Device> {
+    match data {
+        Data::Tensor(t) => Some(t.device()),
+        Data::Sequence(list) => list.iter().find_map(device_of),
+        Data::Nothing => None,
     }
 }
 

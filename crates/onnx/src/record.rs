@@ -7,7 +7,7 @@ use crate::nodes::{MOST_NESTED, node_name, plain_domain, version};
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use crate::value::{Traced, Value};
 use crate::{known, ops, tensor};
-use kiln_tensor::{Device, Error, Result, set_device};
+use kiln_tensor::{Error, Result, default_device};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -52,8 +52,6 @@ impl<'a> Scope<'a> {
 
     /// Records a graph and returns its outputs. Its inputs have their values.
     pub fn graph(&mut self, graph: &GraphProto) -> Results {
-        // The inputs decide on the device, not the default.
-        let _here = set_device(Device::Cpu);
         let folder = self.model.folder.as_deref();
         for t in &graph.initializer {
             if !self.values.contains_key(t.name()) {
@@ -63,7 +61,7 @@ impl<'a> Scope<'a> {
         }
         for t in &graph.sparse_initializer {
             let name = t.values.as_ref().map_or("", |v| v.name());
-            self.set(name, tensor::read_sparse(t)?.into());
+            self.set(name, tensor::read_sparse(t)?.to(default_device()).into());
         }
         self.nodes(&graph.node)?;
         graph.output.iter().map(|o| self.get(o.name())).collect()

@@ -3,7 +3,7 @@
 use crate::fault::invalid;
 use half::{bf16, f16};
 use kiln_base::Dim;
-use kiln_tensor::{DType, Scalar, Tensor, stack};
+use kiln_tensor::{DType, Scalar, Tensor, default_device, stack};
 use std::cell::OnceCell;
 use std::rc::Rc;
 
@@ -100,11 +100,11 @@ impl Traced {
         }
     }
 
-    /// A tensor whose elements are known, if they are few.
+    /// A tensor on the model's device, whose elements are known if they are few.
     pub fn constant(t: Tensor, known: Option<Known>) -> Traced {
         Traced {
             known: known.map(Rc::new),
-            ..Traced::of(t)
+            ..Traced::of(t.to(default_device()))
         }
     }
 
@@ -112,7 +112,8 @@ impl Traced {
     pub fn weight(t: Tensor, known: Option<Known>) -> Traced {
         Traced {
             variable: true,
-            ..Traced::constant(t, known)
+            known: known.map(Rc::new),
+            ..Traced::of(t)
         }
     }
 

@@ -6,7 +6,7 @@ use crate::fault::{invalid, unsupported};
 use crate::tensor;
 use crate::value::{Element, Known, Traced, Value, iota};
 use kiln_base::Dim;
-use kiln_tensor::{DType, Scalar, Tensor};
+use kiln_tensor::{DType, Scalar, Tensor, default_device};
 use std::f64::consts::PI;
 
 pub(super) fn find(op: &str) -> Option<Record> {
@@ -49,7 +49,7 @@ fn constant(c: &Call) -> Results {
         .attribute("sparse_value")
         .and_then(|a| a.sparse_tensor.as_ref())
     {
-        return one(tensor::read_sparse(t)?);
+        return one(tensor::read_sparse(t)?.to(default_device()));
     }
     let int = |n: &i64| Element::Int(Dim::Const(*n));
     let (dtype, shape, elements) = if let Some(list) = c.ints("value_ints")? {

@@ -157,6 +157,7 @@ fn resize(c: &Call) -> Results {
             .map(|i| how.position(&axis, i as f64))
             .collect::<Result<_>>()?;
         y = how.along(&y, &axis, &positions)?;
+        y.check()?;
         if crops {
             let last = (axis.n - 1) as f64;
             let outside: Vec<bool> = positions.iter().map(|p| *p < 0.0 || *p > last).collect();

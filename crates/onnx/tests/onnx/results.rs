@@ -1,7 +1,8 @@
 //! Results beside expected ones.
 
+use kiln_nn::Module;
 use kiln_onnx::{Data, Kind, Model, load, read_value};
-use kiln_tensor::{DType, Tensor};
+use kiln_tensor::{DType, Device, Tensor};
 use std::path::{Path, PathBuf};
 
 /// The files of a folder whose names begin with `prefix`, by their numbers.
@@ -21,9 +22,15 @@ pub fn folders(of: &Path) -> Vec<PathBuf> {
 
 /// Runs the model of a folder on each of its data sets and returns the first difference.
 pub fn difference(case: &Path, tolerance: [f64; 2]) -> Result<(), String> {
+    difference_on(Device::Cpu, case, tolerance)
+}
+
+/// Runs the model of a folder on a device on each of its data sets and returns the first difference.
+pub fn difference_on(device: Device, case: &Path, tolerance: [f64; 2]) -> Result<(), String> {
     let model = load(case.join("model.onnx")).map_err(|e| e.to_string())?;
+    model.to(device).map_err(|e| e.to_string())?;
     for set in folders(case) {
-        run(&model, &set, tolerance).map_err(|e| format!("{}: {e}", set.display()))?;
+        run(&model, device, &set, tolerance).map_err(|e| format!("{}: {e}", set.display()))?;
     }
     Ok(())
 }
@@ -52,7 +59,17 @@ pub fn tensor(file: &Path) -> Tensor {
     }
 }
 
-fn run(model: &Model, set: &Path, tolerance: [f64; 2]) -> Result<(), String> {
+fn moved(data: Data, device: Device) -> Data {
+    match data {
+        Data::Tensor(t) => Data::Tensor(t.to(device)),
+        Data::Sequence(list) => {
+            Data::Sequence(list.into_iter().map(|d| moved(d, device)).collect())
+        }
+        other => other,
+    }
+}
+
+fn run(model: &Model, device: Device, set: &Path, tolerance: [f64; 2]) -> Result<(), String> {
     let files = numbered(set, "input");
     let mut ports: Vec<_> = model.inputs().iter().collect();
     if files.len() > ports.len() {
@@ -63,12 +80,19 @@ fn run(model: &Model, set: &Path, tolerance: [f64; 2]) -> Result<(), String> {
     };
     let mut inputs = Vec::new();
     for (file, port) in files.iter().zip(ports) {
-        inputs.push((port.name.clone(), read(file, port.kind)?));
+        inputs.push((port.name.clone(), moved(read(file, port.kind)?, device)));
     }
     let outputs = model.run(inputs).map_err(|e| e.to_string())?;
     let expected = numbered(set, "output");
     for (((name, got), port), file) in outputs.iter().zip(model.outputs()).zip(&expected) {
-        same(got, &read(file, port.kind)?, tolerance).map_err(|e| format!("{name}: {e}"))?;
+        if let Data::Tensor(t) = got
+            && t.device() != device
+            && !model.inputs().is_empty()
+        {
+            return Err(format!("{name} is on {}", t.device()));
+        }
+        let got = moved(got.clone(), Device::Cpu);
+        same(&got, &read(file, port.kind)?, tolerance).map_err(|e| format!("{name}: {e}"))?;
     }
     Ok(())
 }

@@ -1,16 +1,26 @@
 //! The tests of the standard, and of onnxruntime's own operators.
 
-use crate::results::{difference, folders};
+use crate::results::{difference_on, folders};
 use kiln_goldens::Folder;
+use kiln_tensor::Device;
+use kiln_testkit::sweep::Sweep;
 use std::path::PathBuf;
+
+/// Returns the cases that are wrong on a device, each with the difference.
+fn wrong_on(device: Device, cases: &[PathBuf]) -> Vec<String> {
+    let wrong = cases.iter().filter_map(|case| {
+        let e = difference_on(device, case, [1e-3, 1e-6]).err()?;
+        let _ = kiln_fake_cuda::reset();
+        let name = case.file_name().unwrap_or_default().display();
+        println!("WRONG {name}: {e}");
+        Some(format!("{name}: {e}"))
+    });
+    wrong.collect()
+}
 
 /// Runs all cases and lists those that are wrong.
 fn check(cases: &[PathBuf]) {
-    let wrong = cases.iter().filter_map(|case| {
-        let e = difference(case, [1e-3, 1e-6]).err()?;
-        Some(format!("{}: {e}", case.display()))
-    });
-    let wrong: Vec<String> = wrong.collect();
+    let wrong = wrong_on(Device::Cpu, cases);
     assert!(
         wrong.is_empty(),
         "{} are wrong:\n{}",
@@ -27,6 +37,38 @@ fn the_standards_tests_pass() {
     let cases: Vec<PathBuf> = suites.iter().flat_map(|suite| folders(suite)).collect();
     assert_eq!(cases.len(), 1389);
     check(&cases);
+}
+
+/// The tests give the standard's results on the emulated driver too, and these lie on the device: 1 of 40, or all with
+/// `KILN_FULL_SWEEP=1`.
+#[test]
+fn the_standards_tests_on_the_emulated_driver() {
+    kiln_runtime::cuda::set_driver(kiln_fake_cuda::library());
+    if let Err(e) = kiln_runtime::cuda::Nvrtc::get() {
+        return println!("skipped: {e}");
+    }
+    let device = Device::cuda(0).unwrap();
+    let folder = Folder::onnx("emulated").unwrap();
+    let suites = folders(folder.path());
+    let cases: Vec<PathBuf> = suites.iter().flat_map(|suite| folders(suite)).collect();
+    let cases: Vec<PathBuf> = match Sweep::wanted() {
+        Some(sweep) => cases[sweep.share(cases.len())].to_vec(),
+        None => cases.into_iter().skip(17).step_by(40).collect(),
+    };
+    let started = std::time::Instant::now();
+    let wrong = wrong_on(device, &cases);
+    println!(
+        "{} of {} are wrong, in {:?}",
+        wrong.len(),
+        cases.len(),
+        started.elapsed()
+    );
+    assert!(
+        wrong.is_empty(),
+        "{} are wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 /// Operators of `com.microsoft`, and products and convolutions of dequantised values, give onnxruntime's results.
