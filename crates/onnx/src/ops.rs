@@ -16,6 +16,7 @@ mod quantize;
 mod random;
 mod recurrent;
 mod reduce;
+mod repeat;
 mod resize;
 mod sequence;
 mod shape;

@@ -1,12 +1,13 @@
-//! Branches and loops.
+//! Branches, scans and maps.
 
 use super::Record;
+use super::repeat::repeat;
 use crate::call::{Call, Results, axis};
 use crate::fault::{invalid, unsupported};
 use crate::proto::GraphProto;
-use crate::value::{Element, Known, Value};
+use crate::value::Value;
 use kiln_base::Dim;
-use kiln_tensor::{DType, Result, Tensor, cond, scan, stack};
+use kiln_tensor::{Result, Tensor, cond, scan, stack};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -44,94 +45,6 @@ fn branch(c: &Call) -> Results {
     let truth = c.first_flag(0)?;
     c.surroundings
         .body(if truth { then } else { otherwise }, vec![])
-}
-
-fn truth(t: bool) -> Value {
-    Known {
-        dtype: DType::Bool,
-        shape: vec![],
-        elements: vec![Element::Int(Dim::Const(t.into()))],
-    }
-    .into()
-}
-
-/// Returns the truth of a value, which is read if it is not known.
-fn is_true(value: &Value) -> Result<bool> {
-    let Value::Tensor(t) = value else {
-        return Err(invalid("a condition is no tensor"));
-    };
-    match t.known().and_then(|k| k.integers()) {
-        Some(list) => Ok(list.first().is_some_and(|n| *n != 0)),
-        None => Ok(t
-            .tensor()
-            .to_dtype(DType::I64)
-            .to_vec::<i64>()?
-            .first()
-            .is_some_and(|n| *n != 0)),
-    }
-}
-
-/// A loop, of which each turn is recorded. A condition that is computed is read after each.
-fn repeat(c: &Call) -> Results {
-    let graph = c.graph("body")?;
-    let trips = c.first_integer(0)?.unwrap_or(i64::MAX);
-    let mut goes_on = if c.has(1) {
-        is_true(c.value(1)?)?
-    } else {
-        true
-    };
-    let carried = c.inputs.len().saturating_sub(2);
-    let mut state: Vec<Value> = (0..carried)
-        .map(|i| c.value(i + 2).cloned())
-        .collect::<Result<_>>()?;
-    let collected = graph.output.len().checked_sub(1 + carried);
-    let collected = collected.ok_or_else(|| invalid("the body gives too few outputs"))?;
-    let mut rows: Vec<Vec<Tensor>> = vec![Vec::new(); collected];
-    let mut turn = 0;
-    while turn < trips && goes_on {
-        let number = Known {
-            dtype: DType::I64,
-            shape: vec![],
-            elements: vec![Element::Int(Dim::Const(turn))],
-        };
-        let mut inputs = vec![number.into(), truth(true)];
-        inputs.append(&mut state);
-        let mut results = c.surroundings.body(graph, inputs)?.into_iter();
-        goes_on = is_true(&results.next().unwrap_or_else(|| truth(false)))?;
-        state = results.by_ref().take(carried).collect();
-        for (row, value) in rows.iter_mut().zip(results) {
-            match value {
-                Value::Tensor(t) => row.push(t.tensor()),
-                _ => return Err(invalid("a collected value is no tensor")),
-            }
-        }
-        turn += 1;
-    }
-    for (row, port) in rows.into_iter().zip(&graph.output[1 + carried..]) {
-        state.push(match row.is_empty() {
-            false => stack(row, 0).into(),
-            true => no_rows(port)?.into(),
-        });
-    }
-    Ok(state)
-}
-
-/// Returns what a loop without turns collects.
-fn no_rows(port: &crate::proto::ValueInfoProto) -> Result<Tensor> {
-    let port = crate::loaded::Port::new(port.name(), port.r#type.as_ref());
-    let dtype = port
-        .dtype
-        .ok_or_else(|| unsupported("a loop without turns whose results have no type"))?;
-    let size = |d: &kiln_tensor::DimSpec| match d {
-        kiln_tensor::DimSpec::Known(n) => Dim::Const(*n),
-        kiln_tensor::DimSpec::Symbol(_) => Dim::ZERO,
-    };
-    let dims = port.dims.unwrap_or_default();
-    let shape: Vec<Dim> = [Dim::ZERO]
-        .into_iter()
-        .chain(dims.iter().map(size))
-        .collect();
-    Ok(Tensor::zeros(shape, dtype))
 }
 
 /// Returns entry `i` of a list in an attribute, 0 if there is none.

@@ -220,3 +220,56 @@ for per_channel in (0, 1):
             q("DequantizeLinear", ["y2", "ys", "yz"], ["y"]),
         ]
         case(f"qdq_{kind}_{per_channel}", nodes, {"x": x}, {"y": F}, {**quantised, "w": weight})
+
+# Loops of many turns: counted, ended by a condition, with rows, and with a number of turns that is an input.
+I64, BOOL = TensorProto.INT64, TensorProto.BOOL
+
+
+def loop_body(condition, rows):
+    """x = cos(x) + turn / 10000, while |x - 0.7| > 1e-4 if there is a condition."""
+    value = helper.make_tensor_value_info
+    number = lambda a, n: numpy_helper.from_array(np.asarray(a), n)
+    n = lambda op, *a, **k: helper.make_node(op, *a, **k)
+    nodes = [
+        n("Cast", ["turn"], ["t"], to=F),
+        n("Mul", ["t", "small"], ["drift"]),
+        n("Cos", ["x"], ["cosine"]),
+        n("Add", ["cosine", "drift"], ["next"]),
+    ]
+    if condition:
+        nodes += [
+            n("Sub", ["next", "goal"], ["error"]),
+            n("Abs", ["error"], ["distance"]),
+            n("ReduceMax", ["distance"], ["far"], keepdims=0),
+            n("Greater", ["far", "near"], ["more"]),
+        ]
+    else:
+        nodes.append(n("Identity", ["going"], ["more"]))
+    outputs = [value("more", BOOL, []), value("next", F, [3])]
+    if rows:
+        nodes.append(n("Mul", ["next", "next"], ["row"]))
+        outputs.append(value("row", F, [3]))
+    initial = [number(np.float32(v), k) for k, v in (("small", 1e-5), ("goal", 0.75), ("near", 1e-2))]
+    inputs = [value("turn", I64, []), value("going", BOOL, []), value("x", F, [3])]
+    return helper.make_graph(nodes, "body", inputs, outputs, initial)
+
+
+for name, condition, rows, trips in (
+    ("counted", 0, 0, 10000),
+    ("counted_rows", 0, 1, 300),
+    ("ended", 1, 0, np.iinfo(np.int64).max),
+    ("ended_bounded", 1, 0, 9),
+    ("ended_rows", 1, 1, 10000),
+    ("trips_given", 0, 0, None),
+    ("trips_given_rows", 1, 1, None),
+):
+    given = {"x0": floats(3)}
+    if trips is None:
+        given["trips"] = np.array(20, np.int64)
+    case(
+        f"loop_{name}",
+        [helper.make_node("Loop", ["trips", "", "x0"], ["y"] + ["rows"] * rows, body=loop_body(condition, rows))],
+        given,
+        {"y": F} | ({"rows": F} if rows else {}),
+        {} if trips is None else {"trips": np.array(trips, np.int64)},
+    )

@@ -35,6 +35,18 @@ pub fn difference_on(device: Device, case: &Path, tolerance: [f64; 2]) -> Result
     Ok(())
 }
 
+/// Returns the cases that are wrong on a device, each with the difference.
+pub fn wrong_on(device: Device, cases: &[PathBuf]) -> Vec<String> {
+    let wrong = cases.iter().filter_map(|case| {
+        let e = difference_on(device, case, [1e-3, 1e-6]).err()?;
+        let _ = kiln_fake_cuda::reset();
+        let name = case.file_name().unwrap_or_default().display();
+        println!("WRONG {name}: {e}");
+        Some(format!("{name}: {e}"))
+    });
+    wrong.collect()
+}
+
 /// Compiles the model of a folder for sizes that stay open, runs it on each data set and returns the first difference.
 pub fn difference_of_compiled(case: &Path, tolerance: [f64; 2]) -> Result<(), String> {
     let model = load(case.join("model.onnx")).map_err(|e| e.to_string())?;

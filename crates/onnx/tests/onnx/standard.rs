@@ -1,22 +1,10 @@
 //! The tests of the standard, and of onnxruntime's own operators.
 
-use crate::results::{difference_on, folders};
+use crate::results::{folders, wrong_on};
 use kiln_goldens::Folder;
 use kiln_tensor::Device;
 use kiln_testkit::sweep::Sweep;
 use std::path::PathBuf;
-
-/// Returns the cases that are wrong on a device, each with the difference.
-fn wrong_on(device: Device, cases: &[PathBuf]) -> Vec<String> {
-    let wrong = cases.iter().filter_map(|case| {
-        let e = difference_on(device, case, [1e-3, 1e-6]).err()?;
-        let _ = kiln_fake_cuda::reset();
-        let name = case.file_name().unwrap_or_default().display();
-        println!("WRONG {name}: {e}");
-        Some(format!("{name}: {e}"))
-    });
-    wrong.collect()
-}
 
 /// Runs all cases and lists those that are wrong.
 fn check(cases: &[PathBuf]) {
@@ -76,6 +64,18 @@ fn the_standards_tests_on_the_emulated_driver() {
 fn onnxruntimes_operators() {
     let folder = Folder::onnx_contrib("contrib").unwrap();
     let cases = folders(folder.path());
-    assert_eq!(cases.len(), 29);
+    assert_eq!(cases.len(), 36);
     check(&cases);
+}
+
+/// The body of a loop of 10,000 turns is recorded once, whether the turns are counted or a condition ends them.
+#[test]
+fn a_loop_is_recorded_once() {
+    let folder = Folder::onnx_contrib("loops").unwrap();
+    for name in ["loop_counted", "loop_ended", "loop_trips_given"] {
+        let model = kiln_onnx::load(folder.path().join(name).join("model.onnx")).unwrap();
+        let compiled = model.compile(model.specs(&[]).unwrap()).unwrap();
+        let text = compiled.explain().to_string();
+        assert!(text.lines().count() < 100, "{text}");
+    }
 }

@@ -1,0 +1,227 @@
+//! Loops.
+//!
+//! A loop of few turns is recorded turn by turn. Another is one loop of the program if its state keeps dtypes and
+//! shapes; a condition that is computed ends it. A loop that collects rows needs its number of turns: it is counted
+//! first, by a loop that collects nothing.
+
+use crate::call::{Call, Results};
+use crate::fault::{invalid, unsupported};
+use crate::loaded::Port;
+use crate::proto::{GraphProto, ValueInfoProto};
+use crate::value::{Element, Known, Value};
+use kiln_base::Dim;
+use kiln_tensor::{DType, DimSpec, Error, Result, Tensor, WhileLoop, scan, stack, while_loop_with};
+use std::cell::Cell;
+
+/// The most turns of a loop that is recorded turn by turn where it could be one loop.
+const MOST_UNROLLED: i64 = 8;
+/// The most turns of a loop with gradients whose condition is computed.
+const MOST_BOUNDED: i64 = 1 << 20;
+
+pub(super) fn repeat(c: &Call) -> Results {
+    let graph = c.graph("body")?;
+    let carried = c.inputs.len().saturating_sub(2);
+    if graph.output.len() <= carried {
+        return Err(invalid("the body gives too few outputs"));
+    }
+    let repeated = Loop { c, graph, carried };
+    let trips = match c.has(0) {
+        true => c.traced(0)?.known().and_then(|k| k.integers()),
+        false => Some(vec![i64::MAX]),
+    };
+    let trips = trips.and_then(|list| list.first().copied());
+    if trips.is_some_and(|n| n <= MOST_UNROLLED)
+        && let Some(results) = repeated.turns(false)?
+    {
+        return Ok(results);
+    }
+    match repeated.as_loop(trips) {
+        Ok(results) => Ok(results),
+        // Shapes change, values are read or a sequence is carried.
+        Err(e) => match repeated.turns(true)? {
+            Some(results) => Ok(results),
+            None => Err(e),
+        },
+    }
+}
+
+fn number(dtype: DType, n: i64) -> Value {
+    Known {
+        dtype,
+        shape: vec![],
+        elements: vec![Element::Int(Dim::Const(n))],
+    }
+    .into()
+}
+
+/// Returns the truth of a value if it is known.
+fn known_truth(value: &Value) -> Result<Option<bool>> {
+    let Value::Tensor(t) = value else {
+        return Err(invalid("a condition is no tensor"));
+    };
+    let list = t.known().and_then(|k| k.integers());
+    Ok(list.map(|list| list.first().is_some_and(|n| *n != 0)))
+}
+
+/// Returns the tensors of values.
+fn tensors(values: impl IntoIterator<Item = Value>) -> Result<Vec<Tensor>> {
+    let tensor = |value| match value {
+        Value::Tensor(t) => t.tensor().check().cloned(),
+        _ => Err(invalid("a loop carries a sequence")),
+    };
+    values.into_iter().map(tensor).collect()
+}
+
+struct Loop<'a> {
+    c: &'a Call<'a>,
+    graph: &'a GraphProto,
+    /// The number of values that turns hand on.
+    carried: usize,
+}
+
+impl Loop<'_> {
+    fn first_state(&self) -> Result<Vec<Value>> {
+        (0..self.carried)
+            .map(|i| self.c.value(i + 2).cloned())
+            .collect()
+    }
+
+    /// Records a turn, in which the condition holds. Returns the next condition, and the state and rows behind it.
+    fn turn(&self, turn: Value, state: Vec<Value>) -> Result<(Value, Vec<Value>)> {
+        let mut inputs = vec![turn, number(DType::Bool, 1)];
+        inputs.extend(state);
+        let mut results = self.c.surroundings.body(self.graph, inputs)?;
+        if results.len() <= self.carried {
+            return Err(invalid("the body gives too few outputs"));
+        }
+        Ok((results.remove(0), results))
+    }
+
+    /// Records each turn. A condition that is computed is read after each, or gives `None`.
+    fn turns(&self, may_read: bool) -> Result<Option<Vec<Value>>> {
+        let trips = self.c.first_integer(0)?.unwrap_or(i64::MAX);
+        let read = |value: &Value| match (known_truth(value)?, value) {
+            (None, Value::Tensor(t)) if may_read => {
+                let list = t.tensor().to_dtype(DType::I64).to_vec::<i64>()?;
+                Ok::<_, Error>(Some(list.first().is_some_and(|n| *n != 0)))
+            }
+            (known, _) => Ok(known),
+        };
+        let mut goes_on = match self.c.has(1) {
+            true => read(self.c.value(1)?)?,
+            false => Some(true),
+        };
+        let mut state = self.first_state()?;
+        let mut rows = vec![Vec::new(); self.graph.output.len() - 1 - self.carried];
+        let mut turn = 0;
+        while turn < trips && goes_on == Some(true) {
+            let (condition, mut next) = self.turn(number(DType::I64, turn), state)?;
+            for (rows, row) in rows.iter_mut().zip(next.drain(self.carried..)) {
+                rows.push(row);
+            }
+            goes_on = read(&condition)?;
+            state = next;
+            turn += 1;
+        }
+        if goes_on.is_none() && turn < trips {
+            return Ok(None);
+        }
+        for (rows, port) in rows.into_iter().zip(&self.graph.output[1 + self.carried..]) {
+            state.push(match rows.is_empty() {
+                false => stack(tensors(rows)?, 0).into(),
+                true => no_rows(port)?.into(),
+            });
+        }
+        Ok(Some(state))
+    }
+
+    /// Records the body once.
+    fn as_loop(&self, trips: Option<i64>) -> Results {
+        let state = tensors(self.first_state()?)?;
+        let begins = match self.c.has(1) {
+            true => known_truth(self.c.value(1)?)?,
+            false => Some(true),
+        };
+        if begins == Some(true)
+            && let Some(trips) = trips.filter(|n| *n <= MOST_BOUNDED)
+            && let Some(results) = self.counted(trips, &state, false)?
+        {
+            return Ok(results);
+        }
+        let mut end = self.conditional(trips, &state)?;
+        if self.graph.output.len() == 1 + self.carried {
+            return Ok(end.drain(2..).map(Value::from).collect());
+        }
+        let trips = end[0].item::<i64>()?;
+        let results = self.counted(trips, &state, true)?;
+        results.ok_or_else(|| invalid("the loop has no number of turns"))
+    }
+
+    /// A loop of so many turns, or `None` if a condition that is computed could end it earlier.
+    fn counted(
+        &self,
+        trips: i64,
+        state: &[Tensor],
+        is_certain: bool,
+    ) -> Result<Option<Vec<Value>>> {
+        let always = Cell::new(is_certain);
+        let turns = Tensor::arange_dtype(0, trips, 1, DType::I64);
+        let (state, rows) = scan(state.to_vec(), turns, |state: Vec<Tensor>, turn: Tensor| {
+            let state = state.into_iter().map(Value::from).collect();
+            let (condition, next) = self.turn(turn.into(), state)?;
+            always.set(is_certain || known_truth(&condition)? == Some(true));
+            let mut next = tensors(next)?;
+            let rows = next.split_off(self.carried);
+            Ok::<_, Error>((next, rows))
+        })?;
+        let results = state.into_iter().chain(rows).map(Value::from);
+        Ok(always.get().then(|| results.collect()))
+    }
+
+    /// A loop that a condition ends, without rows: the number of turns, the last condition and the state.
+    fn conditional(&self, trips: Option<i64>, state: &[Tensor]) -> Result<Vec<Tensor>> {
+        let limit = match trips {
+            Some(n) => Tensor::scalar(n),
+            None => self.c.tensor(0)?.reshape(()),
+        };
+        let goes_on = match self.c.has(1) {
+            true => self.c.tensor(1)?.reshape(()),
+            false => Tensor::scalar(true),
+        };
+        let mut first = vec![Tensor::scalar(0i64), goes_on];
+        first.extend(state.iter().cloned());
+        let bound = trips.filter(|n| *n <= MOST_BOUNDED);
+        while_loop_with(
+            first,
+            WhileLoop::new().max_trips(bound),
+            |state| state[1].logical_and(state[0].lt(&limit)),
+            |mut state| {
+                let carried = state.drain(2..).map(Value::from).collect();
+                let (condition, mut next) = self.turn(state[0].clone().into(), carried)?;
+                next.truncate(self.carried);
+                let condition = tensors([condition])?.remove(0).reshape(());
+                let mut all = vec![&state[0] + 1, condition];
+                all.extend(tensors(next)?);
+                Ok::<_, Error>(all)
+            },
+        )
+    }
+}
+
+/// Returns what a loop without turns collects.
+fn no_rows(port: &ValueInfoProto) -> Result<Tensor> {
+    let port = Port::new(port.name(), port.r#type.as_ref());
+    let dtype = port
+        .dtype
+        .ok_or_else(|| unsupported("a loop without turns whose results have no type"))?;
+    let size = |d: &DimSpec| match d {
+        DimSpec::Known(n) => Dim::Const(*n),
+        DimSpec::Symbol(_) => Dim::ZERO,
+    };
+    let dims = port.dims.unwrap_or_default();
+    let shape: Vec<Dim> = [Dim::ZERO]
+        .into_iter()
+        .chain(dims.iter().map(size))
+        .collect();
+    Ok(Tensor::zeros(shape, dtype))
+}
