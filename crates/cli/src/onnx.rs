@@ -41,6 +41,7 @@ fn inspect(m: &ArgMatches) -> Result<(), Failure> {
         .map(|w| w.get().numel())
         .sum::<Result<_, _>>()?;
     let missing = model.unsupported();
+    let on_host = model.on_host();
     if m.get_flag("json") {
         let ports = |ports: &[Port]| {
             ports
@@ -55,6 +56,7 @@ fn inspect(m: &ArgMatches) -> Result<(), Failure> {
             "operators": model.operators(),
             "weights": weights.len(),
             "numbers": numbers,
+            "on_host": on_host,
             "unsupported": missing,
         }));
     }
@@ -70,6 +72,13 @@ fn inspect(m: &ArgMatches) -> Result<(), Failure> {
     writeln!(text, "  {} weights of {numbers} numbers", weights.len())?;
     for (op, count) in model.operators() {
         writeln!(text, "  {count:>6} {op}")?;
+    }
+    if !on_host.is_empty() {
+        writeln!(
+            text,
+            "operators that are evaluated on the host:\n  {}",
+            on_host.join("\n  ")
+        )?;
     }
     if !missing.is_empty() {
         writeln!(
@@ -118,6 +127,7 @@ fn run(m: &ArgMatches) -> Result<(), Failure> {
         for (name, value) in outputs.iter() {
             match value {
                 Data::Tensor(t) => say(&format!("{name} = {t}\n"))?,
+                Data::Text(t) => say(&format!("{name} = {:?} {:?}\n", t.shape(), t.elements()))?,
                 other => say(&format!("{name} = {other:?}\n"))?,
             }
         }

@@ -18,6 +18,7 @@ const OPINFO: &[u8] = include_bytes!("../../../tests/goldens/opinfo.tar.xz");
 const TRAINING: &[u8] = include_bytes!("../../../tests/goldens/training.tar.xz");
 const ONNX: &[u8] = include_bytes!("../../../tests/goldens/onnx.tar.xz");
 const ONNX_CONTRIB: &[u8] = include_bytes!("../../../tests/goldens/onnx_contrib.tar.xz");
+const ONNX_NEWER: &[u8] = include_bytes!("../../../tests/goldens/onnx_newer.tar.xz");
 const ONNX_MODELS: &[u8] = include_bytes!("../../../tests/goldens/onnx_models.tar.xz");
 
 /// Unpacks a `.tar.xz` into a folder.
@@ -60,6 +61,14 @@ impl Folder {
     /// If the folder can't be written.
     pub fn onnx(name: &str) -> Result<Folder, GoldenError> {
         Folder::of(name, "onnx", ONNX)
+    }
+
+    /// The node tests of the ONNX standard of release 1.23.2 that release 1.19.1 lacks or has other models of.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub fn onnx_newer(name: &str) -> Result<Folder, GoldenError> {
+        Folder::of(name, "newer", ONNX_NEWER)
     }
 
     /// Models of onnxruntime's own operators and of quantised ones, with its outputs.

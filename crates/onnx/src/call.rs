@@ -1,9 +1,11 @@
 //! The application of an operator: its inputs and attributes.
 
 use crate::fault::invalid;
+use crate::packed::Packed;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use crate::tensor;
+use crate::text::Text;
 use crate::value::{Known, Traced, Value};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Error, ErrorKind, Result, Tensor};
@@ -70,8 +72,17 @@ impl Call<'_> {
     pub fn traced(&self, i: usize) -> Result<&Traced> {
         match self.value(i)? {
             Value::Tensor(t) => Ok(t),
+            Value::Text(_) => Err(invalid(format!("input {i} is text, not numbers"))),
             Value::Sequence(_) => Err(invalid(format!("input {i} is a sequence, not a tensor"))),
             Value::Nothing => Err(invalid(format!("input {i} is an optional without content"))),
+        }
+    }
+
+    /// Returns an input that is text.
+    pub fn text_input(&self, i: usize) -> Result<&Text> {
+        match self.value(i)? {
+            Value::Text(t) => Ok(t),
+            _ => Err(invalid(format!("input {i} must be text"))),
         }
     }
 
@@ -214,15 +225,6 @@ impl Call<'_> {
         }
     }
 
-    /// Returns an attribute of texts.
-    pub fn texts(&self, name: &str) -> Result<Option<Vec<String>>> {
-        let Some(a) = self.of_type(name, AttributeType::Strings)? else {
-            return Ok(None);
-        };
-        let text = |s: &Vec<u8>| String::from_utf8_lossy(s).into_owned();
-        Ok(Some(a.strings.iter().map(text).collect()))
-    }
-
     /// Returns an attribute of integers.
     pub fn ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
         let a = self.of_type(name, AttributeType::Ints)?;
@@ -233,6 +235,18 @@ impl Call<'_> {
     pub fn floats(&self, name: &str) -> Result<Option<Vec<f64>>> {
         let a = self.of_type(name, AttributeType::Floats)?;
         Ok(a.map(|a| a.floats.iter().map(|f| f64::from(*f)).collect()))
+    }
+
+    /// Returns an attribute of texts.
+    pub fn texts(&self, name: &str) -> Result<Option<Vec<String>>> {
+        let text = |bytes: &Vec<u8>| {
+            let text = String::from_utf8(bytes.clone());
+            text.map_err(|_| invalid(format!("the attribute {name:?} is not UTF-8")))
+        };
+        match self.of_type(name, AttributeType::Strings)? {
+            Some(a) => a.strings.iter().map(text).collect::<Result<_>>().map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Returns an attribute that holds a tensor.
@@ -246,6 +260,11 @@ impl Call<'_> {
         let a = self.of_type(name, AttributeType::Graph)?;
         let graph = a.and_then(|a| a.g.as_ref());
         graph.ok_or_else(|| invalid(format!("the attribute {name:?} is missing")))
+    }
+
+    /// Returns the dtype of few bits that an attribute names by ONNX's number.
+    pub fn packed(&self, name: &str) -> Result<Option<Packed>> {
+        Ok(tensor::packed(self.int(name, 0)?))
     }
 
     /// Returns the dtype that an attribute names by ONNX's number, or a default.

@@ -16,20 +16,23 @@ use prost::Message;
 pub fn read_value(bytes: &[u8], kind: Kind) -> Result<Data> {
     let damaged = |e: prost::DecodeError| invalid(format!("this is no {kind:?}: {e}"));
     match kind {
-        Kind::Tensor => {
-            let t = TensorProto::decode(bytes).map_err(damaged)?;
-            Ok(tensor::read(&t, None)?.into())
+        Kind::Tensor | Kind::Packed(_) | Kind::Text => {
+            any_tensor(&TensorProto::decode(bytes).map_err(damaged)?)
         }
         Kind::Sequence => sequence(&SequenceProto::decode(bytes).map_err(damaged)?),
         Kind::Optional => optional(&OptionalProto::decode(bytes).map_err(damaged)?),
     }
 }
 
+fn any_tensor(t: &TensorProto) -> Result<Data> {
+    Ok(match tensor::is_text(t) {
+        true => tensor::read_text(t)?.into(),
+        false => tensor::read(t, None)?.into(),
+    })
+}
+
 fn sequence(s: &SequenceProto) -> Result<Data> {
-    let tensors = s
-        .tensor_values
-        .iter()
-        .map(|t| Ok(tensor::read(t, None)?.into()));
+    let tensors = s.tensor_values.iter().map(any_tensor);
     let sequences = s.sequence_values.iter().map(sequence);
     let optionals = s.optional_values.iter().map(optional);
     tensors
@@ -41,7 +44,7 @@ fn sequence(s: &SequenceProto) -> Result<Data> {
 
 fn optional(o: &OptionalProto) -> Result<Data> {
     if let Some(t) = &o.tensor_value {
-        return Ok(tensor::read(t, None)?.into());
+        return any_tensor(t);
     }
     match (&o.sequence_value, &o.optional_value) {
         (Some(s), _) => sequence(s),
@@ -58,6 +61,10 @@ fn optional(o: &OptionalProto) -> Result<Data> {
 pub fn write_value(name: &str, value: &Data, kind: Kind) -> Result<Vec<u8>> {
     match (kind, value) {
         (Kind::Optional, _) => Ok(to_optional(name, value)?.encode_to_vec()),
+        (Kind::Packed(packed), Data::Tensor(t)) => {
+            Ok(tensor::write_packed(name, t, packed)?.encode_to_vec())
+        }
+        (_, Data::Text(t)) => Ok(tensor::write_text(name, t).encode_to_vec()),
         (_, Data::Tensor(t)) => Ok(tensor::write(name, t)?.encode_to_vec()),
         (_, Data::Sequence(list)) => Ok(to_sequence(name, list)?.encode_to_vec()),
         (_, Data::Nothing) => Err(invalid(format!("{name:?} has no value"))),
@@ -73,6 +80,7 @@ fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
     for value in list {
         match value {
             Data::Tensor(t) => s.tensor_values.push(tensor::write("", t)?),
+            Data::Text(t) => s.tensor_values.push(tensor::write_text("", t)),
             Data::Sequence(list) => {
                 s.elem_type = Some(sequence_proto::DataType::Sequence.into());
                 s.sequence_values.push(to_sequence("", list)?);
@@ -95,6 +103,10 @@ fn to_optional(name: &str, value: &Data) -> Result<OptionalProto> {
         Data::Tensor(t) => {
             o.elem_type = Some(optional_proto::DataType::Tensor.into());
             o.tensor_value = Some(tensor::write("", t)?);
+        }
+        Data::Text(t) => {
+            o.elem_type = Some(optional_proto::DataType::Tensor.into());
+            o.tensor_value = Some(tensor::write_text("", t));
         }
         Data::Sequence(list) => {
             o.elem_type = Some(optional_proto::DataType::Sequence.into());

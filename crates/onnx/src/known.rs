@@ -5,6 +5,7 @@
 
 use crate::call::{Call, Results, axes, axis};
 use crate::fault::invalid;
+use crate::proto::tensor_proto::DataType;
 use crate::tensor;
 use crate::value::{Element, Known, MOST_KNOWN, Value};
 use kiln_base::{Dim, Kind};
@@ -65,7 +66,11 @@ pub(crate) fn size(call: &Call) -> Results {
 
 /// The sizes, or a range of them.
 pub(crate) fn shape(call: &Call) -> Results {
-    let dims = input_sizes(call)?;
+    range(call, &input_sizes(call)?)
+}
+
+/// The sizes `dims`, or a range of them.
+pub(crate) fn range(call: &Call, dims: &[Dim]) -> Results {
     let rank = dims.len() as i64;
     let clamp = |n: i64| (if n < 0 { n + rank } else { n }).clamp(0, rank) as usize;
     let (start, end) = (clamp(call.int("start", 0)?), clamp(call.int("end", rank)?));
@@ -73,7 +78,13 @@ pub(crate) fn shape(call: &Call) -> Results {
     Ok(vec![Known::sizes(range).into()])
 }
 
-fn scalar(d: Dim) -> Known {
+/// True for a Cast to text.
+pub(crate) fn to_text(call: &Call) -> Result<bool> {
+    Ok(call.int("to", 0)? == DataType::String as i64)
+}
+
+/// A number in i64.
+pub(crate) fn scalar(d: Dim) -> Known {
     Known {
         dtype: DType::I64,
         shape: vec![],
@@ -155,7 +166,9 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
             }
             reshaped(shape)
         }
-        "Cast" => Ok(cast(a, tensor::dtype(call.int("to", 0)?)?)),
+        "Cast" if call.packed("to")?.is_none() && !to_text(call)? => {
+            Ok(cast(a, tensor::dtype(call.int("to", 0)?)?))
+        }
         "Gather" => gather(call, a, b),
         "Slice" => slice(call, a, inputs),
         "Concat" => concat(call, inputs),
@@ -290,7 +303,7 @@ fn rounded(f: f64, dtype: DType) -> Option<f64> {
 }
 
 /// Returns the broadcast shape.
-fn broadcast(shapes: &[&[usize]]) -> Option<Vec<usize>> {
+pub(crate) fn broadcast(shapes: &[&[usize]]) -> Option<Vec<usize>> {
     let rank = shapes.iter().map(|s| s.len()).max()?;
     let mut out = vec![1; rank];
     for s in shapes {
@@ -307,26 +320,33 @@ fn broadcast(shapes: &[&[usize]]) -> Option<Vec<usize>> {
 
 /// Returns the elements expanded to a shape that the own shape broadcasts to.
 fn expand(a: &Known, shape: &[usize]) -> Known {
-    let strides = strides(&a.shape);
-    let skipped = shape.len() - a.shape.len();
-    let at = |flat: usize| {
+    Known {
+        dtype: a.dtype,
+        shape: shape.to_vec(),
+        elements: places(&a.shape, shape)
+            .map(|i| a.elements[i].clone())
+            .collect(),
+    }
+}
+
+/// Returns the elements of a tensor of shape `own` that stand at those of the shape that it is expanded to.
+pub(crate) fn places(own: &[usize], shape: &[usize]) -> impl Iterator<Item = usize> {
+    let strides = strides(own);
+    let skipped = shape.len() - own.len();
+    let at = move |flat: usize| {
         let mut rest = flat;
         let mut index = 0;
         for i in (0..shape.len()).rev() {
             let position = rest % shape[i];
             rest /= shape[i];
-            if i >= skipped && a.shape[i - skipped] != 1 {
+            if i >= skipped && own[i - skipped] != 1 {
                 index += position * strides[i - skipped];
             }
         }
-        a.elements[index].clone()
+        index
     };
     let count: usize = shape.iter().product();
-    Known {
-        dtype: a.dtype,
-        shape: shape.to_vec(),
-        elements: (0..count).map(at).collect(),
-    }
+    (0..count).map(at)
 }
 
 fn strides(shape: &[usize]) -> Vec<usize> {

@@ -16,12 +16,16 @@ mod missing;
 mod model;
 mod nodes;
 mod ops;
+mod packed;
 mod proto;
 mod record;
 mod tensor;
+mod text;
 mod value;
 
 pub use export::{Export, export};
 pub use files::{read_value, write_value};
 pub use loaded::{Kind, Port};
 pub use model::{Data, Model, Outputs, load};
+pub use packed::Packed;
+pub use text::Text;

@@ -3,11 +3,14 @@
 use crate::check;
 use crate::fault::invalid;
 use crate::nodes::plain_domain;
+use crate::packed::Packed;
+use crate::proto::tensor_proto::DataType;
 use crate::proto::{
     FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TypeProto,
     tensor_shape_proto, type_proto,
 };
 use crate::tensor;
+use crate::text::Text;
 use crate::value::Known;
 use kiln_tensor::{DType, DimSpec, Fact, Result, Spec, Tensor, Var};
 use std::collections::{HashMap, HashSet};
@@ -27,7 +30,8 @@ pub(crate) struct Loaded {
     /// The inputs that have initial values.
     pub initialised: Vec<Port>,
     pub weights: Vec<Weight>,
-    pub constants: Vec<(String, Tensor, Option<Known>)>,
+    pub constants: Vec<Constant>,
+    pub texts: Vec<(String, Text)>,
 }
 
 /// An initial value that may be trained.
@@ -36,6 +40,16 @@ pub(crate) struct Weight {
     pub var: Var,
     /// The elements at first, if they are few.
     pub first: Option<Known>,
+}
+
+/// An initial value that stays as it is.
+pub(crate) struct Constant {
+    pub name: String,
+    pub value: Tensor,
+    /// The elements, if they are few.
+    pub known: Option<Known>,
+    /// The dtype of the numbers if Kiln holds them in a wider one.
+    pub packed: Option<Packed>,
 }
 
 /// An input or output of a model.
@@ -56,6 +70,10 @@ pub struct Port {
 pub enum Kind {
     /// A tensor.
     Tensor,
+    /// A tensor of numbers of few bits, which Kiln holds in a wider dtype.
+    Packed(Packed),
+    /// A tensor of text.
+    Text,
     /// A sequence.
     Sequence,
     /// An optional value.
@@ -87,18 +105,28 @@ impl Loaded {
         let outputs = outputs
             .map(|o| Port::new(o.name(), o.r#type.as_ref()))
             .collect();
-        let (mut weights, mut constants) = (Vec::new(), Vec::new());
+        let (mut weights, mut constants, mut texts) = (Vec::new(), Vec::new(), Vec::new());
         for t in std::mem::take(&mut graph.initializer) {
+            let name = t.name().to_string();
+            if tensor::is_text(&t) {
+                texts.push((name, tensor::read_text(&t)?));
+                continue;
+            }
             let (value, known) = tensor::read_constant(&t, folder.as_deref())?;
             value.check()?;
-            let name = t.name().to_string();
-            if value.dtype().is_float() && value.ndim() > 0 {
+            let packed = tensor::packed(t.data_type().into());
+            if value.dtype().is_float() && value.ndim() > 0 && packed.is_none() {
                 let first = known.filter(|k| k.elements.len() <= MOST_KNOWN_OF_WEIGHT);
                 let var = Var::parameter(value)?;
                 var.set_name(&name);
                 weights.push(Weight { name, var, first });
             } else {
-                constants.push((name, value, known));
+                constants.push(Constant {
+                    name,
+                    value,
+                    known,
+                    packed,
+                });
             }
         }
         Ok(Loaded {
@@ -111,6 +139,7 @@ impl Loaded {
             initialised,
             weights,
             constants,
+            texts,
         })
     }
 
@@ -145,14 +174,20 @@ impl Port {
             _ => DimSpec::Symbol(format!("{name}.{i}")),
         };
         let shape = tensor.and_then(|t| t.shape.as_ref());
+        let number = tensor.map_or(0, |t| t.elem_type());
+        let packed = tensor::packed(number.into());
         Port {
             name: name.to_string(),
             kind: match kind.and_then(|t| t.value.as_ref()) {
                 Some(type_proto::Value::SequenceType(_)) => Kind::Sequence,
                 Some(type_proto::Value::OptionalType(_)) => Kind::Optional,
-                _ => Kind::Tensor,
+                _ if number == DataType::String as i32 => Kind::Text,
+                _ => packed.map_or(Kind::Tensor, Kind::Packed),
             },
-            dtype: tensor.and_then(|t| tensor::dtype(t.elem_type().into()).ok()),
+            dtype: match packed {
+                Some(packed) => Some(packed.held()),
+                None => tensor::dtype(number.into()).ok(),
+            },
             dims: shape.map(|s| s.dim.iter().enumerate().map(dim).collect()),
         }
     }
@@ -182,6 +217,7 @@ impl Port {
 impl std::fmt::Display for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.dtype, &self.dims) {
+            _ if self.kind == Kind::Text => write!(f, "text"),
             (Some(dtype), Some(dims)) => {
                 let spec = Spec {
                     dtype,

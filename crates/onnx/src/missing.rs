@@ -1,4 +1,4 @@
-//! The operators of a model that Kiln lacks.
+//! The operators of a model that Kiln lacks, or evaluates on the host.
 
 use crate::loaded::Loaded;
 use crate::nodes::{node_name, plain_domain, version};
@@ -8,15 +8,31 @@ use std::collections::BTreeMap;
 
 /// Returns the operators that Kiln lacks, each with its version and the nodes that apply it.
 pub(crate) fn missing_operators(model: &Loaded) -> Vec<String> {
+    listed(model, |domain, op, version| {
+        ops::find(domain, op, version).is_none()
+    })
+}
+
+/// Returns the operators that are evaluated on the host, each with its version and the nodes that apply it.
+pub(crate) fn host_operators(model: &Loaded) -> Vec<String> {
+    listed(model, |domain, op, _| ops::is_on_host(domain, op))
+}
+
+type Predicate = fn(&str, &str, i64) -> bool;
+
+fn listed(model: &Loaded, is_wanted: Predicate) -> Vec<String> {
     let mut found: BTreeMap<(String, String, i64), Vec<String>> = BTreeMap::new();
-    search(model, &model.opsets, &model.graph.node, &mut found);
+    let mut search = |opsets: &[OperatorSetIdProto], nodes: &[NodeProto]| {
+        search(model, opsets, nodes, is_wanted, &mut found);
+    };
+    search(&model.opsets, &model.graph.node);
     for f in model.functions() {
         let opsets = if f.opset_import.is_empty() {
             &model.opsets
         } else {
             &f.opset_import
         };
-        search(model, opsets, &f.node, &mut found);
+        search(opsets, &f.node);
     }
     let line = |((domain, op, version), nodes): (&(String, String, i64), &Vec<String>)| {
         let domain = if domain.is_empty() { "ai.onnx" } else { domain };
@@ -29,13 +45,14 @@ fn search(
     model: &Loaded,
     opsets: &[OperatorSetIdProto],
     nodes: &[NodeProto],
+    is_wanted: Predicate,
     found: &mut BTreeMap<(String, String, i64), Vec<String>>,
 ) {
     for node in nodes {
         let (domain, op) = (plain_domain(node.domain()), node.op_type());
         let version = version(opsets, domain).unwrap_or(0);
         let own = model.function(domain, op, node.overload()).is_some();
-        if !own && ops::find(domain, op, version).is_none() {
+        if !own && is_wanted(domain, op, version) {
             let key = (domain.to_string(), op.to_string(), version);
             found.entry(key).or_default().push(node_name(node));
         }
@@ -44,7 +61,7 @@ fn search(
             .iter()
             .flat_map(|a| a.g.iter().chain(&a.graphs))
         {
-            search(model, opsets, &graph.node, found);
+            search(model, opsets, &graph.node, is_wanted, found);
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::fault::{invalid, unsupported};
 use crate::loaded::{Kind, Loaded, Port};
-use crate::missing::missing_operators;
+use crate::missing::{host_operators, missing_operators};
 use crate::proto::ModelProto;
 use crate::record::Scope;
+use crate::text::Text;
 use crate::value::{Traced, Value};
 use kiln_nn::{Forward, Members, Module};
 use kiln_tensor::memory::Budget;
@@ -64,6 +65,8 @@ pub struct Model {
 pub enum Data {
     /// A tensor.
     Tensor(Tensor),
+    /// A tensor of text.
+    Text(Text),
     /// A sequence.
     Sequence(Vec<Data>),
     /// An optional without content.
@@ -73,6 +76,12 @@ pub enum Data {
 impl From<Tensor> for Data {
     fn from(t: Tensor) -> Data {
         Data::Tensor(t)
+    }
+}
+
+impl From<Text> for Data {
+    fn from(t: Text) -> Data {
+        Data::Text(t)
     }
 }
 
@@ -86,6 +95,7 @@ impl From<Data> for Value {
     fn from(d: Data) -> Value {
         match d {
             Data::Tensor(t) => t.into(),
+            Data::Text(t) => t.into(),
             Data::Sequence(list) => Value::Sequence(list.into_iter().map(Value::from).collect()),
             Data::Nothing => Value::Nothing,
         }
@@ -96,6 +106,7 @@ impl From<Value> for Data {
     fn from(v: Value) -> Data {
         match v {
             Value::Tensor(t) => Data::Tensor(t.tensor()),
+            Value::Text(t) => Data::Text(t),
             Value::Sequence(list) => Data::Sequence(list.into_iter().map(Data::from).collect()),
             Value::Nothing => Data::Nothing,
         }
@@ -251,6 +262,12 @@ impl Model {
         &self.missing
     }
 
+    /// The operators that are evaluated on the host, as those of text are, each with its version and the nodes that apply
+    /// it. Operators on sizes, which are evaluated while the model is recorded, are not among them.
+    pub fn on_host(&self) -> Vec<String> {
+        host_operators(&self.loaded)
+    }
+
     /// Runs the model. The first run with inputs of some shapes compiles a program for them.
     ///
     /// # Errors
@@ -332,7 +349,8 @@ impl Model {
     }
 
     fn compiled(&self, signature: Signature) -> Result<Program> {
-        let all_tensors = self.loaded.outputs.iter().all(|o| o.kind == Kind::Tensor);
+        let is_tensor = |o: &Port| matches!(o.kind, Kind::Tensor | Kind::Packed(_));
+        let all_tensors = self.loaded.outputs.iter().all(is_tensor);
         let compiled = all_tensors.then(|| self.compile_tensors(signature.clone()));
         let program = match compiled.transpose() {
             Ok(None) => Program::Recorded,
@@ -410,15 +428,18 @@ impl Model {
         let _here = set_device(device.unwrap_or(Device::Cpu));
         let mut scope = Scope::new(&self.loaded);
         for (port, data) in self.loaded.inputs.iter().zip(inputs) {
-            scope.set(&port.name, data.into());
+            scope.set(&port.name, given(port, data));
         }
         for w in &self.loaded.weights {
             let value = Traced::weight(w.var.get(), w.first.clone());
             scope.set(&w.name, Value::Tensor(value));
         }
-        for (name, t, known) in &self.loaded.constants {
-            let value = Traced::constant(t.clone(), known.clone());
-            scope.set(name, Value::Tensor(value));
+        for c in &self.loaded.constants {
+            let value = Traced::constant(c.value.clone(), c.known.clone());
+            scope.set(&c.name, Value::Tensor(value.packed_as(c.packed)));
+        }
+        for (name, text) in &self.loaded.texts {
+            scope.set(name, text.clone().into());
         }
         for (name, data) in replaced {
             scope.set(&name, data.into());
@@ -433,13 +454,28 @@ fn device_of(data: &Data) -> Option<Device> {
     match data {
         Data::Tensor(t) => Some(t.device()),
         Data::Sequence(list) => list.iter().find_map(device_of),
-        Data::Nothing => None,
+        Data::Text(_) | Data::Nothing => None,
+    }
+}
+
+/// Returns the value of an input.
+fn given(port: &Port, data: Data) -> Value {
+    match (port.kind, data) {
+        (Kind::Packed(packed), Data::Tensor(t)) => {
+            Value::Tensor(Traced::of(t).packed_as(Some(packed)))
+        }
+        (_, data) => data.into(),
     }
 }
 
 fn checked(port: &Port, data: &Data) -> Result<()> {
     match data {
-        Data::Tensor(t) => port.check(t),
+        Data::Tensor(t) if port.kind != Kind::Text => port.check(t),
+        Data::Tensor(_) => Err(invalid(format!("the input {:?} must be text", port.name))),
+        Data::Text(_) if port.kind != Kind::Text => Err(invalid(format!(
+            "the input {:?} must be {port}, not text",
+            port.name
+        ))),
         _ => Ok(()),
     }
 }

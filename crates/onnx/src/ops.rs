@@ -5,22 +5,31 @@ mod contrib;
 mod control;
 mod conv;
 mod create;
+#[cfg(feature = "vision")]
+mod decode;
 mod elementwise;
 mod image;
 mod index;
 mod loss;
+mod machine_learning;
 mod norm;
+mod optimizer;
 mod pool;
 mod product;
 mod quantize;
 mod random;
+mod recurrence;
 mod recurrent;
 mod reduce;
+mod region;
 mod repeat;
 mod resize;
 mod sequence;
 mod shape;
 mod signal;
+mod text;
+mod tfidf;
+mod trees;
 
 use crate::call::{Call, Results};
 
@@ -30,10 +39,31 @@ pub(crate) const NEWEST: i64 = 28;
 /// Records an operator.
 pub(crate) type Record = fn(&Call) -> Results;
 
+/// Returns the operator of a domain for inputs of which one is text.
+pub(crate) fn find_for_text(domain: &str, op: &str, version: i64) -> Option<Record> {
+    match domain {
+        "" => text::find_for_text(op).or_else(|| find(domain, op, version)),
+        _ => find(domain, op, version),
+    }
+}
+
+/// True if the operator is evaluated on the host, whatever its operands are.
+pub(crate) fn is_on_host(domain: &str, op: &str) -> bool {
+    match domain {
+        "" => op == "ImageDecoder" || text::find(op).is_some(),
+        "ai.onnx.ml" => op == "LabelEncoder",
+        _ => false,
+    }
+}
+
 /// Returns the operator of a domain, if Kiln has it at this version.
 pub(crate) fn find(domain: &str, op: &str, version: i64) -> Option<Record> {
-    if domain == "com.microsoft" {
-        return contrib::find(op);
+    match domain {
+        "com.microsoft" => return contrib::find(op),
+        "ai.onnx.ml" => return machine_learning::find(op),
+        "ai.onnx.preview" => return attention::find_preview(op),
+        "ai.onnx.preview.training" => return optimizer::find(op),
+        _ => {}
     }
     if !domain.is_empty() || !(1..=NEWEST).contains(&version) {
         return None;
@@ -58,7 +88,12 @@ pub(crate) fn find(domain: &str, op: &str, version: i64) -> Option<Record> {
         image::find,
         random::find,
         signal::find,
+        text::find,
+        recurrence::find,
+        region::find,
         contrib::find_in_own,
+        #[cfg(feature = "vision")]
+        decode::find,
     ];
     kinds.iter().find_map(|find| find(op))
 }

@@ -5,7 +5,7 @@ use crate::fault::{invalid, unsupported};
 use crate::loaded::Loaded;
 use crate::nodes::{MOST_NESTED, node_name, plain_domain, version};
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
-use crate::value::{Traced, Value};
+use crate::value::Value;
 use crate::{known, ops, tensor};
 use kiln_tensor::{Error, Result, default_device};
 use std::collections::HashMap;
@@ -55,8 +55,7 @@ impl<'a> Scope<'a> {
         let folder = self.model.folder.as_deref();
         for t in &graph.initializer {
             if !self.values.contains_key(t.name()) {
-                let (tensor, known) = tensor::read_constant(t, folder)?;
-                self.set(t.name(), Value::Tensor(Traced::constant(tensor, known)));
+                self.set(t.name(), tensor::constant(t, folder)?);
             }
         }
         for t in &graph.sparse_initializer {
@@ -111,8 +110,12 @@ impl<'a> Scope<'a> {
         {
             return Ok(results);
         }
-        let record = ops::find(domain, op, version)
-            .ok_or_else(|| unsupported("there is no such operator"))?;
+        let is_text = |v: &Value| matches!(v, Value::Text(_));
+        let record = match call.inputs.iter().flatten().any(is_text) {
+            true => ops::find_for_text(domain, op, version),
+            false => ops::find(domain, op, version),
+        };
+        let record = record.ok_or_else(|| unsupported("there is no such operator"))?;
         let results = record(&call)?;
         for result in &results {
             if let Value::Tensor(t) = result

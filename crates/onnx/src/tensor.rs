@@ -1,9 +1,11 @@
 //! Tensors of ONNX files.
 
 use crate::fault::{invalid, unsupported};
+use crate::packed::Packed;
 use crate::proto::tensor_proto::{DataLocation, DataType};
 use crate::proto::{SparseTensorProto, StringStringEntryProto, TensorProto};
-use crate::value::{Known, MOST_KNOWN};
+use crate::text::Text;
+use crate::value::{Known, MOST_KNOWN, Traced, Value};
 use kiln_tensor::{DType, Result, Tensor};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -19,6 +21,19 @@ pub(crate) fn dtype(n: i64) -> Result<DType> {
         let name = found.map_or("a dtype that ONNX does not have", |d| d.as_str_name());
         unsupported(format!("{name} ({n}) is no dtype of Kiln's"))
     })
+}
+
+/// Returns the dtype of few bits with ONNX's number.
+pub(crate) fn packed(n: i64) -> Option<Packed> {
+    let number = i32::try_from(n)
+        .ok()
+        .and_then(|n| DataType::try_from(n).ok());
+    number.and_then(Packed::of)
+}
+
+/// True if the message holds text.
+pub(crate) fn is_text(t: &TensorProto) -> bool {
+    t.data_type() == DataType::String as i32
 }
 
 /// Returns ONNX's number of a dtype.
@@ -52,7 +67,42 @@ pub(crate) fn read(t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
     })
 }
 
+/// Returns the text of a message.
+pub(crate) fn read_text(t: &TensorProto) -> Result<Text> {
+    let text = |bytes: &Vec<u8>| {
+        let text = String::from_utf8(bytes.clone());
+        text.map_err(|_| {
+            invalid(format!(
+                "the tensor {:?} holds text that is not UTF-8",
+                t.name()
+            ))
+        })
+    };
+    let elements: Vec<String> = t.string_data.iter().map(text).collect::<Result<_>>()?;
+    let size = |d: &i64| {
+        let size = usize::try_from(*d);
+        size.map_err(|_| invalid(format!("the tensor {:?} has a negative size", t.name())))
+    };
+    let shape: Vec<usize> = t.dims.iter().map(size).collect::<Result<_>>()?;
+    Text::new(elements, &shape)
+}
+
+/// Returns the value of a constant, on the model's device.
+pub(crate) fn constant(t: &TensorProto, folder: Option<&Path>) -> Result<Value> {
+    if is_text(t) {
+        return Ok(read_text(t)?.into());
+    }
+    let (tensor, known) = read_constant(t, folder)?;
+    let packed = packed(t.data_type().into());
+    Ok(Value::Tensor(
+        Traced::constant(tensor, known).packed_as(packed),
+    ))
+}
+
 fn read_unnamed(t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
+    if let Some(packed) = packed(t.data_type().into()) {
+        return read_packed(packed, t, folder);
+    }
     let dtype = dtype(t.data_type().into())?;
     let bytes = bytes_of(&t.dims, dtype)?;
     if t.data_location() == DataLocation::External {
@@ -70,6 +120,29 @@ fn read_unnamed(t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
         return Err(wrong_length(bytes, raw.len()));
     }
     Ok(Tensor::from_bytes(&raw, dtype, &t.dims))
+}
+
+fn read_packed(packed: Packed, t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
+    let held = bytes_of(&t.dims, packed.held())?;
+    let count = held as usize / packed.held().size();
+    let bytes = (count as u64 * packed.bits() as u64).div_ceil(8);
+    let raw = match (&t.raw_data, t.data_location() == DataLocation::External) {
+        (_, true) => {
+            let folder = folder.ok_or_else(|| invalid("external data needs the model's folder"))?;
+            let dims = [bytes as i64];
+            external(DType::U8, &dims, bytes, &t.external_data, folder)?.to_bytes()?
+        }
+        (Some(raw), false) => raw.to_vec(),
+        (None, false) => t.int32_data.iter().map(|n| *n as u8).collect(),
+    };
+    if raw.len() as u64 != bytes {
+        return Err(wrong_length(bytes, raw.len()));
+    }
+    Ok(Tensor::from_bytes(
+        &packed.unpack(&raw, count),
+        packed.held(),
+        &t.dims,
+    ))
 }
 
 fn wrong_length(wanted: u64, found: usize) -> kiln_tensor::Error {
@@ -169,6 +242,14 @@ pub(crate) fn read_constant(
     t: &TensorProto,
     folder: Option<&Path>,
 ) -> Result<(Tensor, Option<Known>)> {
+    if packed(t.data_type().into()).is_some() {
+        let tensor = read(t, folder)?;
+        let known = match tensor.numel()? <= MOST_KNOWN {
+            true => Known::from_bytes(tensor.dtype(), &tensor.shape()?, &tensor.to_bytes()?),
+            false => None,
+        };
+        return Ok((tensor, known));
+    }
     let dtype = dtype(t.data_type().into())?;
     let few = bytes_of(&t.dims, dtype)? / dtype.size() as u64 <= MOST_KNOWN as u64;
     let is_external = t.data_location() == DataLocation::External;
@@ -224,6 +305,36 @@ pub(crate) fn read_sparse(t: &SparseTensorProto) -> Result<Tensor> {
             memory[start..start + size].copy_from_slice(&values[i * size..(i + 1) * size]);
         }
         Ok(())
+    })
+}
+
+/// Returns the message of a text.
+pub(crate) fn write_text(name: &str, t: &Text) -> TensorProto {
+    TensorProto {
+        dims: t.shape().iter().map(|d| *d as i64).collect(),
+        data_type: Some(DataType::String.into()),
+        name: Some(name.to_string()),
+        string_data: t
+            .elements()
+            .iter()
+            .map(|e| e.clone().into_bytes())
+            .collect(),
+        ..TensorProto::default()
+    }
+}
+
+/// Returns the message of a tensor, whose numbers are packed.
+pub(crate) fn write_packed(name: &str, t: &Tensor, packed: Packed) -> Result<TensorProto> {
+    if t.dtype() != packed.held() {
+        let (held, found) = (packed.held(), t.dtype());
+        return Err(invalid(format!(
+            "{name:?} must be {held} to be packed, not {found}"
+        )));
+    }
+    Ok(TensorProto {
+        data_type: Some(packed.number().into()),
+        raw_data: Some(packed.pack(&t.to_bytes()?).into()),
+        ..write(name, t)?
     })
 }
 

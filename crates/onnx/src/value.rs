@@ -1,6 +1,8 @@
 //! The values of a graph while it is recorded.
 
 use crate::fault::invalid;
+use crate::packed::Packed;
+use crate::text::Text;
 use half::{bf16, f16};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Scalar, Tensor, default_device, stack};
@@ -15,6 +17,8 @@ pub(crate) const MOST_KNOWN: usize = 4096;
 pub(crate) enum Value {
     /// A tensor.
     Tensor(Traced),
+    /// A tensor of text.
+    Text(Text),
     /// A list of values.
     Sequence(Vec<Value>),
     /// An optional value without content; one with content is its content.
@@ -30,6 +34,8 @@ pub(crate) struct Traced {
     variable: bool,
     /// The integers that the tensor was dequantised from.
     quantized: Option<Rc<Quantized>>,
+    /// The dtype of the numbers if Kiln holds them in a wider one.
+    packed: Option<Packed>,
 }
 
 /// A tensor of small integers and its meaning, `(values − zero) · scale`.
@@ -79,6 +85,12 @@ impl From<Tensor> for Value {
     }
 }
 
+impl From<Text> for Value {
+    fn from(t: Text) -> Value {
+        Value::Text(t)
+    }
+}
+
 impl From<Known> for Value {
     fn from(known: Known) -> Value {
         Value::Tensor(Traced {
@@ -86,17 +98,19 @@ impl From<Known> for Value {
             known: Some(Rc::new(known)),
             variable: false,
             quantized: None,
+            packed: None,
         })
     }
 }
 
 impl Traced {
-    fn of(t: Tensor) -> Traced {
+    pub fn of(t: Tensor) -> Traced {
         Traced {
             tensor: Rc::new(OnceCell::from(t)),
             known: None,
             variable: false,
             quantized: None,
+            packed: None,
         }
     }
 
@@ -133,6 +147,16 @@ impl Traced {
     /// Returns the integers that the tensor was dequantised from.
     pub fn quantized(&self) -> Option<&Quantized> {
         self.quantized.as_deref()
+    }
+
+    /// The same tensor, of numbers of few bits.
+    pub fn packed_as(self, packed: Option<Packed>) -> Traced {
+        Traced { packed, ..self }
+    }
+
+    /// Returns the dtype of the numbers if Kiln holds them in a wider one.
+    pub fn packed(&self) -> Option<Packed> {
+        self.packed
     }
 
     /// Returns the elements, if they are known.

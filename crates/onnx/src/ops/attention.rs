@@ -15,6 +15,46 @@ pub(super) fn find(op: &str) -> Option<Record> {
     })
 }
 
+/// Operators of `ai.onnx.preview`.
+pub(super) fn find_preview(op: &str) -> Option<Record> {
+    (op == "FlexAttention").then_some(flex_attention)
+}
+
+/// Attention whose scores and weights are changed by graphs.
+fn flex_attention(c: &Call) -> Results {
+    let (q, k, v) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
+    let ([_, _, _, size], [_, _, _, _], [_, _, _, _]) = (q.dims(), k.dims(), v.dims()) else {
+        return Err(invalid("queries, keys and values have 4 dims"));
+    };
+    let size = size.as_const().unwrap_or(1) as f64;
+    let root = c.maybe_float("scale")?.unwrap_or(1.0 / size.sqrt()).sqrt();
+    let wide = if q.dtype().is_half() {
+        DType::F32
+    } else {
+        q.dtype()
+    };
+    let wide = c.dtype("softmax_precision", wide)?;
+    let shared = sharing(&q, &k)?;
+    let each = |t: &Tensor| match shared {
+        1 => t.clone(),
+        n => t.repeat_interleave(n, 1),
+    };
+    let changed = |t: Tensor, name: &str| match c.attribute(name) {
+        None => Ok(t),
+        Some(_) => {
+            let values = c.surroundings.body(c.graph(name)?, vec![t.into()])?;
+            match &values[..] {
+                [Value::Tensor(t)] => Ok(t.tensor().to_dtype(wide)),
+                _ => Err(invalid(format!("{name} must give one tensor"))),
+            }
+        }
+    };
+    let scores = (q * root).matmul((each(&k) * root).transpose(2, 3));
+    let scores = changed(scores.to_dtype(wide), "score_mod")?;
+    let weights = changed(scores.softmax(3), "prob_mod")?;
+    one(weights.matmul(each(&v).to_dtype(wide)).to_dtype(v.dtype()))
+}
+
 /// Splits the last of 3 dims into heads: `[b, heads, s, e]`.
 pub(super) fn heads(t: Tensor, count: Option<i64>) -> Result<Tensor> {
     match (t.dims(), count) {

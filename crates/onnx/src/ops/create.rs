@@ -4,7 +4,8 @@ use super::Record;
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
 use crate::tensor;
-use crate::value::{Element, Known, Traced, Value, iota};
+use crate::text::Text;
+use crate::value::{Element, Known, iota};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Scalar, Tensor, default_device};
 use std::f64::consts::PI;
@@ -42,14 +43,20 @@ pub(super) fn find(op: &str) -> Option<Record> {
 
 fn constant(c: &Call) -> Results {
     if let Some(t) = c.tensor_attribute("value")? {
-        let (t, known) = tensor::read_constant(t, c.surroundings.folder())?;
-        return Ok(vec![Value::Tensor(Traced::constant(t, known))]);
+        return Ok(vec![tensor::constant(t, c.surroundings.folder())?]);
     }
     if let Some(t) = c
         .attribute("sparse_value")
         .and_then(|a| a.sparse_tensor.as_ref())
     {
         return one(tensor::read_sparse(t)?.to(default_device()));
+    }
+    if let Some(list) = c.texts("value_strings")? {
+        let shape = [list.len()];
+        return Ok(vec![Text::new(list, &shape)?.into()]);
+    }
+    if c.attribute("value_string").is_some() {
+        return Ok(vec![Text::new([c.text("value_string", "")?], &[])?.into()]);
     }
     let int = |n: &i64| Element::Int(Dim::Const(*n));
     let (dtype, shape, elements) = if let Some(list) = c.ints("value_ints")? {

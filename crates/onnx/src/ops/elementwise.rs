@@ -1,9 +1,11 @@
 //! Elementwise operators.
 
-use super::Record;
+use super::{Record, text};
 use crate::call::{Call, Results, axis, one};
 use crate::fault::invalid;
-use crate::tensor;
+use crate::packed::Packed;
+use crate::value::{Traced, Value};
+use crate::{known, tensor};
 use kiln_tensor::{DType, Result, RoundingMode, Scalar, SoftPlus, Tensor};
 
 pub(super) fn find(op: &str) -> Option<Record> {
@@ -169,11 +171,16 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "Min" => |c| folded(c, |a, b| in_order(a, b, |a, b| a.minimum(b))),
         "Sum" => |c| one(sum(c)?),
 
-        "Cast" => |c| {
-            let to = tensor::dtype(c.int("to", 0)?)?;
-            one(cast(c, to)?)
+        "Cast" => |c| match c.packed("to")? {
+            Some(packed) => cast_packed(c, packed),
+            None if known::to_text(c)? => text::of_numbers(c),
+            None => one(cast(c, tensor::dtype(c.int("to", 0)?)?)?),
         },
-        "CastLike" => |c| one(cast(c, c.tensor(1)?.dtype())?),
+        "CastLike" => |c| match c.traced(1)?.packed() {
+            Some(packed) => cast_packed(c, packed),
+            None => one(cast(c, c.tensor(1)?.dtype())?),
+        },
+        "BitCast" => bit_cast,
         "Where" => |c| one(c.tensor(1)?.where_cond(c.tensor(0)?, c.tensor(2)?)),
         _ => return None,
     })
@@ -196,6 +203,28 @@ fn cast(c: &Call, to: DType) -> Result<Tensor> {
         }
         _ => Ok(x.to_dtype(to)),
     }
+}
+
+/// The same bits as another dtype of the same size. Those of floats are read.
+fn bit_cast(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let to = tensor::dtype(c.int("to", 0)?)?;
+    if to.size() != x.dtype().size() {
+        return Err(invalid(format!(
+            "{} and {to} are not of one size",
+            x.dtype()
+        )));
+    }
+    if !to.is_float() && !x.dtype().is_float() {
+        return one(x.to_dtype(to));
+    }
+    let bits = Tensor::from_bytes(&x.to_bytes()?, to, x.shape()?);
+    one(bits.to(x.device()))
+}
+
+fn cast_packed(c: &Call, packed: Packed) -> Results {
+    let y = packed.cast(&c.tensor(0)?, c.text("round_mode", "up")?);
+    Ok(vec![Value::Tensor(Traced::of(y).packed_as(Some(packed)))])
 }
 
 /// A binary operator. Before version 7, B is broadcast where attributes say so.

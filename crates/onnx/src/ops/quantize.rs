@@ -6,9 +6,10 @@ use super::Record;
 use super::conv::{Windows, convolved, per_channel};
 use crate::call::{Call, Results, axis, one};
 use crate::fault::invalid;
+use crate::packed::Packed;
 use crate::value::{Quantized, Traced, Value};
 use kiln_base::Dim;
-use kiln_tensor::{DType, Result, Scalar, Tensor, keep};
+use kiln_tensor::{DType, Error, Result, Scalar, Tensor, keep};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -47,7 +48,15 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "QuantizeLinear" => |c| {
             let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
             let at = c.int("axis", 1)?;
-            one(quantized(c, &x, &scale, c.optional(2)?, Some(at))?)
+            let packed = match c.has(2) {
+                true => c.traced(2)?.packed(),
+                false => c.packed("output_dtype")?,
+            };
+            let y = match packed {
+                Some(packed) => quantized_to(c, packed, &x, &scale, at)?,
+                None => quantized(c, &x, &scale, c.optional(2)?, Some(at))?,
+            };
+            Ok(vec![Value::Tensor(Traced::of(y).packed_as(packed))])
         },
         _ => return None,
     })
@@ -74,7 +83,25 @@ fn spread(t: &Tensor, x: &Tensor, at: Option<i64>, block: i64) -> Result<Tensor>
     }
 }
 
-/// Quantises values: rounded to even, moved by the zero point, and clamped to the dtype.
+/// Quantises values to numbers of few bits.
+fn quantized_to(c: &Call, packed: Packed, x: &Tensor, scale: &Tensor, at: i64) -> Result<Tensor> {
+    let block = c.int("block_size", 0)?;
+    let wide = |t: &Tensor| spread(&t.to_dtype(DType::F32), x, Some(at), block);
+    let ratio = x.to_dtype(DType::F32) / wide(scale)?;
+    let moved = |q: Tensor| match c.optional(2)? {
+        Some(zero) => Ok::<_, Error>(q + wide(&zero)?),
+        None => Ok(q),
+    };
+    Ok(match packed.range() {
+        Some((low, high)) => {
+            let q = moved(ratio.round())?;
+            q.clamp(low as f64, high as f64).to_dtype(packed.held())
+        }
+        None => packed.cast(&moved(ratio)?, "up"),
+    })
+}
+
+/// Quantises values: rounded to even, moved by the zero point, and clamped to the dtype. Floats of 8 bits are rounded.
 fn quantized(
     c: &Call,
     x: &Tensor,
@@ -87,10 +114,17 @@ fn quantized(
         Some(zero) => zero.dtype(),
         None => c.dtype("output_dtype", DType::U8)?,
     };
+    let ratio = x.to_dtype(DType::F32) / spread(&scale.to_dtype(DType::F32), x, at, block)?;
+    if let Some(float) = dtype.float().filter(|_| dtype.size() == 1) {
+        return Ok(match c.flag("saturate", true)? {
+            true => ratio.clamp(-float.largest, float.largest).to_dtype(dtype),
+            false => ratio.to_dtype(dtype),
+        });
+    }
     let (low, high) = dtype
         .int_range()
         .ok_or_else(|| invalid(format!("values are not quantised to {dtype}")))?;
-    let q = (x.to_dtype(DType::F32) / spread(&scale.to_dtype(DType::F32), x, at, block)?).round();
+    let q = ratio.round();
     let q = match zero {
         Some(zero) => q + spread(&zero.to_dtype(DType::F32), x, at, block)?,
         None => q,
@@ -101,11 +135,15 @@ fn quantized(
 fn dequantize(c: &Call) -> Results {
     let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
     let (at, block) = (c.int("axis", 1)?, c.int("block_size", 0)?);
-    let zero = c.optional(2)?.map(|z| z.to_dtype(DType::I32));
+    let wide = match x.dtype().is_float() {
+        true => DType::F32,
+        false => DType::I32,
+    };
+    let zero = c.optional(2)?.map(|z| z.to_dtype(wide));
     let dtype = c.dtype("output_dtype", scale.dtype())?;
     let integers = match &zero {
-        Some(zero) => x.to_dtype(DType::I32) - spread(zero, &x, Some(at), block)?,
-        None => x.to_dtype(DType::I32),
+        Some(zero) => x.to_dtype(wide) - spread(zero, &x, Some(at), block)?,
+        None => x.to_dtype(wide),
     };
     let factor = spread(&scale, &x, Some(at), block)?;
     let y = (integers.to_dtype(DType::F32) * factor.to_dtype(DType::F32)).to_dtype(dtype);

@@ -5,6 +5,7 @@ mod damage;
 mod exported;
 mod exports;
 mod networks;
+mod newer;
 mod peers;
 mod random;
 mod results;

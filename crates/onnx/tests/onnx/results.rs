@@ -116,6 +116,7 @@ fn same(got: &Data, want: &Data, tolerance: [f64; 2]) -> Result<(), String> {
             .iter()
             .zip(want)
             .try_for_each(|(a, b)| same(a, b, tolerance)),
+        (Data::Text(got), Data::Text(want)) if got == want => Ok(()),
         (Data::Nothing, Data::Nothing) => Ok(()),
         _ => Err(format!("{got:?} instead of {want:?}")),
     }
@@ -133,10 +134,10 @@ fn same_tensor(got: &Tensor, want: &Tensor, [rtol, atol]: [f64; 2]) -> Result<()
             false => Err(format!("{got} instead of {want}")),
         };
     }
-    let rtol = if want.dtype() == DType::BF16 {
-        rtol.max(2f64.powi(-6))
-    } else {
-        rtol
+    let rtol = match want.dtype() {
+        DType::BF16 => rtol.max(2f64.powi(-6)),
+        DType::F16 => rtol.max(2f64.powi(-9)),
+        _ => rtol,
     };
     let floats = |t: &Tensor| t.to_dtype(DType::F64).to_vec::<f64>().unwrap();
     let mut pairs = floats(got).into_iter().zip(floats(want));

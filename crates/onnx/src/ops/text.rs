@@ -1,0 +1,317 @@
+//! Operators on text, which are evaluated on the host.
+
+use super::{Record, tfidf};
+use crate::call::{Call, Results, one};
+use crate::fault::{invalid, unsupported};
+use crate::proto::tensor_proto::DataType;
+use crate::text::Text;
+use crate::value::Value;
+use crate::{known, tensor};
+use kiln_base::Dim;
+use kiln_tensor::{DType, Result, Tensor};
+use regex_lite::Regex;
+use std::collections::HashSet;
+
+/// Operators that take text only.
+pub(super) fn find(op: &str) -> Option<Record> {
+    Some(match op {
+        "RegexFullMatch" => |c| {
+            let x = c.text_input(0)?;
+            let pattern = format!("^(?:{})$", c.text("pattern", "")?);
+            let regex = Regex::new(&pattern).map_err(|e| invalid(format!("the pattern: {e}")))?;
+            let fits: Vec<bool> = x.elements().iter().map(|e| regex.is_match(e)).collect();
+            one(Tensor::from_slice(&fits, &sizes(x)))
+        },
+        "StringConcat" => |c| {
+            let (a, b) = broadcast(c.text_input(0)?, c.text_input(1)?)?;
+            let pairs = a.elements().iter().zip(b.elements());
+            Ok(vec![
+                Text::new(pairs.map(|(a, b)| format!("{a}{b}")), a.shape())?.into(),
+            ])
+        },
+        "StringNormalizer" => normalize,
+        "StringSplit" => split,
+        "TfIdfVectorizer" => tfidf::vectorize,
+        _ => return None,
+    })
+}
+
+/// Operators of others' kinds, for inputs of which one is text.
+pub(super) fn find_for_text(op: &str) -> Option<Record> {
+    Some(match op {
+        "Cast" => to_numbers,
+        "Equal" => |c| {
+            let (a, b) = broadcast(c.text_input(0)?, c.text_input(1)?)?;
+            let pairs = a.elements().iter().zip(b.elements());
+            let same: Vec<bool> = pairs.map(|(a, b)| a == b).collect();
+            one(Tensor::from_slice(&same, &sizes(&a)))
+        },
+        "Shape" => |c| {
+            let shape = c.text_input(0)?.shape();
+            let dims: Vec<Dim> = shape.iter().map(|n| Dim::Const(*n as i64)).collect();
+            known::range(c, &dims)
+        },
+        "Size" => |c| {
+            let n = c.text_input(0)?.elements().len();
+            Ok(vec![known::scalar(Dim::Const(n as i64)).into()])
+        },
+        "Compress" | "Concat" | "Expand" | "Flatten" | "Gather" | "GatherElements" | "GatherND"
+        | "Identity" | "Reshape" | "ScatterElements" | "ScatterND" | "Slice" | "Split"
+        | "Squeeze" | "Tile" | "Transpose" | "Unsqueeze" | "Where" => moved,
+        _ => return None,
+    })
+}
+
+fn sizes(t: &Text) -> Vec<i64> {
+    t.shape().iter().map(|n| *n as i64).collect()
+}
+
+/// Applies an operator that only moves elements to their numbers.
+fn moved(c: &Call) -> Results {
+    let mut all: Vec<&String> = Vec::new();
+    let mut inputs = Vec::new();
+    for input in &c.inputs {
+        inputs.push(match input {
+            Some(Value::Text(t)) => {
+                let first = all.len() as i64;
+                all.extend(t.elements());
+                let numbers = Tensor::arange_dtype(first, all.len() as i64, 1, DType::I64);
+                Some(numbers.reshape(sizes(t)).into())
+            }
+            other => other.clone(),
+        });
+    }
+    let op = c.node.op_type();
+    let record = super::find(c.node.domain(), op, c.version)
+        .ok_or_else(|| unsupported("there is no such operator"))?;
+    let results = record(&Call { inputs, ..*c })?;
+    let text = |value| {
+        let Value::Tensor(t) = value else {
+            return Err(invalid("gives no tensor"));
+        };
+        let t = t.tensor();
+        let elements = t.to_vec::<i64>()?;
+        let elements = elements.into_iter().map(|i| {
+            let found = usize::try_from(i).ok().and_then(|i| all.get(i));
+            found.map(|s| s.to_string()).unwrap_or_default()
+        });
+        Ok(Text::new(elements, &t.shape()?)?.into())
+    };
+    results.into_iter().map(text).collect()
+}
+
+/// Expands two texts to their common shape.
+fn broadcast(a: &Text, b: &Text) -> Result<(Text, Text)> {
+    let shape = known::broadcast(&[a.shape(), b.shape()]).ok_or_else(|| {
+        invalid(format!(
+            "{:?} and {:?} have no common shape",
+            a.shape(),
+            b.shape()
+        ))
+    })?;
+    let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    if count.is_none_or(|n| n > MOST_TEXTS) {
+        return Err(invalid(format!("text of shape {shape:?} is too large")));
+    }
+    let expanded = |t: &Text| {
+        let places = known::places(t.shape(), &shape);
+        Text::new(places.map(|i| t.elements()[i].clone()), &shape)
+    };
+    Ok((expanded(a)?, expanded(b)?))
+}
+
+/// The most elements of text that broadcasting makes.
+const MOST_TEXTS: usize = 1 << 24;
+
+/// Casts text to numbers.
+fn to_numbers(c: &Call) -> Results {
+    let x = c.text_input(0)?;
+    let to = c.int("to", 0)?;
+    if to == DataType::String as i64 {
+        return Ok(vec![x.clone().into()]);
+    }
+    let dtype = tensor::dtype(to)?;
+    let wrong = |text: &str| invalid(format!("{text:?} is no number"));
+    if dtype.is_float() {
+        let number = |text: &String| match text.trim() {
+            "INF" | "+INF" => Ok(f64::INFINITY),
+            "-INF" => Ok(f64::NEG_INFINITY),
+            other => other.parse::<f64>().map_err(|_| wrong(text)),
+        };
+        let numbers: Vec<f64> = x.elements().iter().map(number).collect::<Result<_>>()?;
+        return one(Tensor::from_slice(&numbers, &sizes(x)).to_dtype(dtype));
+    }
+    let number = |text: &String| text.trim().parse::<i64>().map_err(|_| wrong(text));
+    let numbers: Vec<i64> = x.elements().iter().map(number).collect::<Result<_>>()?;
+    one(Tensor::from_slice(&numbers, &sizes(x)).to_dtype(dtype))
+}
+
+/// Casts numbers to text.
+pub(super) fn of_numbers(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let shape = x.shape()?;
+    let texts: Vec<String> = match x.dtype() {
+        DType::F64 => x
+            .to_vec::<f64>()?
+            .iter()
+            .map(|f| shown(*f, f.to_string()))
+            .collect(),
+        d if d.is_float() => {
+            let list = x.to_dtype(DType::F32).to_vec::<f32>()?;
+            list.iter()
+                .map(|f| shown((*f).into(), f.to_string()))
+                .collect()
+        }
+        DType::Bool => {
+            let list = x.to_vec::<bool>()?;
+            list.iter()
+                .map(|b| if *b { "True" } else { "False" }.into())
+                .collect()
+        }
+        DType::U64 => x.to_vec::<u64>()?.iter().map(u64::to_string).collect(),
+        _ => {
+            let list = x.to_dtype(DType::I64).to_vec::<i64>()?;
+            list.iter().map(i64::to_string).collect()
+        }
+    };
+    Ok(vec![Text::new(texts, &shape)?.into()])
+}
+
+fn shown(f: f64, text: String) -> String {
+    match f {
+        f if f.is_nan() => "NaN".into(),
+        f64::INFINITY => "INF".into(),
+        f64::NEG_INFINITY => "-INF".into(),
+        _ => text,
+    }
+}
+
+/// Removes elements that are stopwords, and changes the case of letters.
+fn normalize(c: &Call) -> Results {
+    let x = c.text_input(0)?;
+    let action = c.text("case_change_action", "NONE")?;
+    let changed = |text: &str| match action {
+        "LOWER" => text.to_lowercase(),
+        "UPPER" => text.to_uppercase(),
+        _ => text.to_string(),
+    };
+    let rows = match x.shape() {
+        [_] => None,
+        [1, _] => Some(1),
+        shape => return Err(invalid(format!("takes [c] or [1, c], not {shape:?}"))),
+    };
+    let exact = c.flag("is_case_sensitive", false)?;
+    // Without regard to case, words are compared in lower case.
+    let key = |text: &str| match exact {
+        true => text.to_string(),
+        false => text.to_lowercase(),
+    };
+    let words = c.texts("stopwords")?.unwrap_or_default();
+    let words: HashSet<String> = words.iter().map(|w| key(w)).collect();
+    let kept = x.elements().iter().filter(|e| !words.contains(&key(e)));
+    let mut kept: Vec<String> = kept.map(|e| changed(e)).collect();
+    if kept.is_empty() {
+        kept.push(String::new());
+    }
+    let shape: Vec<usize> = rows.into_iter().chain([kept.len()]).collect();
+    Ok(vec![Text::new(kept, &shape)?.into()])
+}
+
+/// Splits elements into parts, which fill a new last dim.
+fn split(c: &Call) -> Results {
+    let x = c.text_input(0)?;
+    let most = match c.attribute("maxsplit") {
+        Some(_) => usize::try_from(c.int("maxsplit", 0)?).unwrap_or(usize::MAX - 1),
+        None => usize::MAX - 1,
+    };
+    let delimiter = c.text("delimiter", "")?;
+    let parts = |text: &String| -> Vec<String> {
+        if delimiter.is_empty() {
+            return words(text, most);
+        }
+        let parts = text.splitn(most + 1, delimiter);
+        parts.map(String::from).collect()
+    };
+    let lists: Vec<Vec<String>> = x.elements().iter().map(parts).collect();
+    let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+    if lists
+        .len()
+        .checked_mul(longest)
+        .is_none_or(|n| n > MOST_TEXTS)
+    {
+        return Err(invalid(format!(
+            "{} texts have {longest} parts",
+            lists.len()
+        )));
+    }
+    let counts: Vec<i64> = lists.iter().map(|l| l.len() as i64).collect();
+    let mut elements = Vec::new();
+    for mut list in lists {
+        list.resize(longest, String::new());
+        elements.extend(list);
+    }
+    let shape = [x.shape(), &[longest]].concat();
+    Ok(vec![
+        Text::new(elements, &shape)?.into(),
+        Tensor::from_slice(&counts, &sizes(x)).into(),
+    ])
+}
+
+/// Returns the words between white space; after `most` of them, the rest as it is.
+fn words(text: &str, most: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        match rest.split_once(char::is_whitespace) {
+            Some((word, behind)) if found.len() < most => {
+                found.push(word.to_string());
+                rest = behind.trim_start();
+            }
+            _ => {
+                found.push(rest.to_string());
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// Elements of text or integers, as keys.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Text(String),
+    /// The bits of a float or an integer.
+    Number(i64),
+}
+
+impl Key {
+    /// Floats are equal if they have the same bits; all NaN are one.
+    pub fn float(f: f64) -> Key {
+        let f = if f.is_nan() { f64::NAN } else { f + 0.0 };
+        Key::Number(f.to_bits() as i64)
+    }
+}
+
+/// Returns the keys of an input, and its shape. Floats have those of their numbers.
+pub(super) fn keys(c: &Call, i: usize) -> Result<(Vec<Key>, Vec<usize>)> {
+    match c.value(i)? {
+        Value::Text(t) => {
+            let keys = t.elements().iter().cloned().map(Key::Text);
+            Ok((keys.collect(), t.shape().to_vec()))
+        }
+        _ => {
+            let x = c.tensor(i)?;
+            Ok((keys_of(&x)?, x.shape()?))
+        }
+    }
+}
+
+/// Returns the keys of numbers.
+pub(super) fn keys_of(x: &Tensor) -> Result<Vec<Key>> {
+    if x.dtype().is_float() {
+        let list = x.to_dtype(DType::F64).to_vec::<f64>()?;
+        return Ok(list.into_iter().map(Key::float).collect());
+    }
+    let list = x.to_dtype(DType::I64).to_vec::<i64>()?;
+    Ok(list.into_iter().map(Key::Number).collect())
+}

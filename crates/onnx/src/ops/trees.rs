@@ -1,0 +1,385 @@
+//! Ensembles of decision trees. All rows go down all trees at once, a level at a time.
+
+use super::machine_learning::post_transform;
+use crate::call::{Call, Results, one};
+use crate::fault::{invalid, unsupported};
+use crate::tensor;
+use kiln_base::Dim;
+use kiln_tensor::{DType, Result, Tensor};
+use std::collections::HashMap;
+
+/// The deepest tree.
+const DEEPEST: usize = 4096;
+
+/// The comparison of a node, by its number in the standard.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Mode {
+    LessOrEqual,
+    Less,
+    GreaterOrEqual,
+    Greater,
+    Equal,
+    NotEqual,
+}
+
+const MODES: [(Mode, &str); 6] = [
+    (Mode::LessOrEqual, "BRANCH_LEQ"),
+    (Mode::Less, "BRANCH_LT"),
+    (Mode::GreaterOrEqual, "BRANCH_GTE"),
+    (Mode::Greater, "BRANCH_GT"),
+    (Mode::Equal, "BRANCH_EQ"),
+    (Mode::NotEqual, "BRANCH_NEQ"),
+];
+/// The number of the comparison with a set, which becomes one with each element.
+const MEMBER: i64 = 6;
+
+/// A comparison of a feature, behind which stand two other nodes; or a leaf, behind which it stands itself.
+#[derive(Clone)]
+struct Node {
+    mode: Mode,
+    feature: i64,
+    split: f64,
+    missing_is_true: bool,
+    otherwise: usize,
+    then: usize,
+    leaf: usize,
+}
+
+impl Node {
+    fn leaf(at: usize, leaf: usize) -> Node {
+        Node {
+            mode: Mode::LessOrEqual,
+            feature: 0,
+            split: 0.0,
+            missing_is_true: false,
+            otherwise: at,
+            then: at,
+            leaf,
+        }
+    }
+}
+
+struct Forest {
+    nodes: Vec<Node>,
+    roots: Vec<usize>,
+    /// What each leaf adds: rows of weights, with their targets.
+    leaves: Vec<Vec<(usize, f64)>>,
+    targets: usize,
+}
+
+/// The function that joins what trees give.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Aggregate {
+    Average,
+    Sum,
+    Min,
+    Max,
+}
+
+fn index(n: i64) -> Result<usize> {
+    usize::try_from(n).map_err(|_| invalid(format!("{n} is no node, leaf or target")))
+}
+
+fn attribute(c: &Call, name: &str) -> Result<Vec<i64>> {
+    Ok(c.ints(name)?.unwrap_or_default())
+}
+
+/// Returns the numbers of an attribute that holds a tensor.
+fn numbers(c: &Call, name: &str) -> Result<Vec<f64>> {
+    match c.tensor_attribute(name)? {
+        Some(t) => tensor::read(t, None)?.to_dtype(DType::F64).to_vec(),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Entry `i` of a list of the node's attributes.
+fn entry<T: Copy>(list: &[T], i: usize, name: &str) -> Result<T> {
+    let found = list.get(i).copied();
+    found.ok_or_else(|| invalid(format!("{name} has only {} entries", list.len())))
+}
+
+pub(super) fn ensemble(c: &Call) -> Results {
+    let modes = numbers(c, "nodes_modes")?;
+    let splits = numbers(c, "nodes_splits")?;
+    let features = attribute(c, "nodes_featureids")?;
+    let missing = attribute(c, "nodes_missing_value_tracks_true")?;
+    let sides = [
+        ("nodes_falsenodeids", "nodes_falseleafs"),
+        ("nodes_truenodeids", "nodes_trueleafs"),
+    ];
+    let mut next = Vec::new();
+    for (ids, leaves) in sides {
+        let (list, leaves_of) = (attribute(c, ids)?, attribute(c, leaves)?);
+        let at = |i: usize| {
+            let id = index(entry(&list, i, ids)?)?;
+            let first = if entry(&leaves_of, i, leaves)? != 0 {
+                modes.len()
+            } else {
+                0
+            };
+            Ok(first + id)
+        };
+        next.push((0..modes.len()).map(at).collect::<Result<Vec<usize>>>()?);
+    }
+    let targets = attribute(c, "leaf_targetids")?;
+    let weights = numbers(c, "leaf_weights")?;
+    let leaf =
+        |(i, w): (usize, &f64)| Ok(vec![(index(entry(&targets, i, "leaf_targetids")?)?, *w)]);
+    let leaves: Vec<_> = weights
+        .iter()
+        .enumerate()
+        .map(leaf)
+        .collect::<Result<_>>()?;
+    let mut nodes: Vec<Node> = Vec::new();
+    let mut extra: Vec<Node> = Vec::new();
+    let members = numbers(c, "membership_values")?;
+    let mut sets = members.split(|m| m.is_nan());
+    for (i, mode) in modes.iter().enumerate() {
+        let node = Node {
+            mode: Mode::Equal,
+            feature: entry(&features, i, "nodes_featureids")?,
+            split: entry(&splits, i, "nodes_splits")?,
+            missing_is_true: missing.get(i).is_some_and(|m| *m != 0),
+            otherwise: next[0][i],
+            then: next[1][i],
+            leaf: 0,
+        };
+        if *mode as i64 == MEMBER {
+            // One comparison with each element, behind those of the leaves.
+            let set = sets.next().unwrap_or_default();
+            let mut otherwise = node.otherwise;
+            for split in set.iter().skip(1) {
+                extra.push(Node {
+                    split: *split,
+                    otherwise,
+                    ..node.clone()
+                });
+                otherwise = modes.len() + weights.len() + extra.len() - 1;
+            }
+            let split = set.first().copied().unwrap_or(f64::NAN);
+            nodes.push(Node {
+                split,
+                otherwise,
+                ..node
+            });
+            continue;
+        }
+        let mode = MODES.get(*mode as usize).filter(|_| *mode >= 0.0);
+        let mode = mode.ok_or_else(|| invalid("nodes_modes holds what is no comparison"))?;
+        nodes.push(Node {
+            mode: mode.0,
+            ..node
+        });
+    }
+    nodes.extend((0..weights.len()).map(|i| Node::leaf(modes.len() + i, i)));
+    nodes.extend(extra);
+    let forest = Forest {
+        nodes,
+        roots: attribute(c, "tree_roots")?
+            .into_iter()
+            .map(index)
+            .collect::<Result<_>>()?,
+        leaves,
+        targets: index(c.int("n_targets", 1)?)?,
+    };
+    let aggregate = match c.int("aggregate_function", 1)? {
+        0 => Aggregate::Average,
+        1 => Aggregate::Sum,
+        2 => Aggregate::Min,
+        3 => Aggregate::Max,
+        n => return Err(invalid(format!("there is no function {n}"))),
+    };
+    let transforms = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"];
+    let transform = transforms
+        .get(index(c.int("post_transform", 0)?)?)
+        .unwrap_or(&"?");
+    one(post_transform(
+        transform,
+        forest.scores(&c.tensor(0)?, aggregate)?,
+    )?)
+}
+
+pub(super) fn regressor(c: &Call) -> Results {
+    let list = |name: &str| Ok::<_, kiln_tensor::Error>((attribute(c, name)?, name.to_string()));
+    let (trees, ids) = (list("nodes_treeids")?, list("nodes_nodeids")?);
+    let (thens, otherwises) = (list("nodes_truenodeids")?, list("nodes_falsenodeids")?);
+    let features = list("nodes_featureids")?;
+    let modes = c.texts("nodes_modes")?.unwrap_or_default();
+    let splits = c.floats("nodes_values")?.unwrap_or_default();
+    let missing = attribute(c, "nodes_missing_value_tracks_true")?;
+    let at = |(list, name): &(Vec<i64>, String), i: usize| entry(list, i, name);
+    let mut places = HashMap::new();
+    for i in 0..modes.len() {
+        places.insert((at(&trees, i)?, at(&ids, i)?), i);
+    }
+    let place = |tree: i64, id: i64| {
+        let found = places.get(&(tree, id)).copied();
+        found.ok_or_else(|| invalid(format!("tree {tree} has no node {id}")))
+    };
+    let (mut nodes, mut leaves, mut roots) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, mode) in modes.iter().enumerate() {
+        let tree = at(&trees, i)?;
+        if i == 0 || tree != at(&trees, i - 1)? {
+            roots.push(i);
+        }
+        if mode == "LEAF" {
+            nodes.push(Node::leaf(i, leaves.len()));
+            leaves.push(Vec::new());
+            continue;
+        }
+        let mode = MODES.iter().find(|(_, name)| name == mode);
+        nodes.push(Node {
+            mode: mode
+                .ok_or_else(|| invalid("nodes_modes holds what is no comparison"))?
+                .0,
+            feature: at(&features, i)?,
+            split: entry(&splits, i, "nodes_values")?,
+            missing_is_true: missing.get(i).is_some_and(|m| *m != 0),
+            otherwise: place(tree, at(&otherwises, i)?)?,
+            then: place(tree, at(&thens, i)?)?,
+            leaf: 0,
+        });
+    }
+    let (of_trees, of_nodes) = (list("target_treeids")?, list("target_nodeids")?);
+    let targets = list("target_ids")?;
+    let weights = c.floats("target_weights")?.unwrap_or_default();
+    for (i, weight) in weights.iter().enumerate() {
+        let node = place(at(&of_trees, i)?, at(&of_nodes, i)?)?;
+        let leaf = nodes[node].leaf;
+        match nodes[node].then == node {
+            true => leaves[leaf].push((index(at(&targets, i)?)?, *weight)),
+            false => return Err(invalid("a weight is not that of a leaf")),
+        }
+    }
+    let forest = Forest {
+        nodes,
+        roots,
+        leaves,
+        targets: index(c.int("n_targets", 1)?)?,
+    };
+    let aggregate = match c.text("aggregate_function", "SUM")? {
+        "AVERAGE" => Aggregate::Average,
+        "SUM" => Aggregate::Sum,
+        "MIN" => Aggregate::Min,
+        "MAX" => Aggregate::Max,
+        other => return Err(invalid(format!("there is no function {other:?}"))),
+    };
+    let x = c.tensor(0)?.to_dtype(DType::F32);
+    let scores = forest.scores(&x, aggregate)?;
+    let scores = match c.floats("base_values")? {
+        Some(base) => scores + Tensor::from(base).to_dtype(DType::F32),
+        None => scores,
+    };
+    one(post_transform(c.text("post_transform", "NONE")?, scores)?)
+}
+
+impl Forest {
+    /// Returns the number of comparisons on the longest path to a leaf.
+    fn depth(&self) -> Result<usize> {
+        let mut level = self.roots.clone();
+        for depth in 0..=self.nodes.len().min(DEEPEST) {
+            level.sort_unstable();
+            level.dedup();
+            let mut next = Vec::new();
+            for at in level {
+                let node = self.nodes.get(at);
+                let node = node.ok_or_else(|| invalid(format!("there is no node {at}")))?;
+                if node.then != at {
+                    next.extend([node.then, node.otherwise]);
+                }
+            }
+            if next.is_empty() {
+                return Ok(depth);
+            }
+            level = next;
+        }
+        Err(unsupported("trees with cycles, or deeper than 4096"))
+    }
+
+    /// Returns the scores `[n, targets]` of rows `[n, features]`.
+    fn scores(&self, x: &Tensor, aggregate: Aggregate) -> Result<Tensor> {
+        let [rows, _] = x.dims() else {
+            return Err(invalid(format!(
+                "takes [n, features], not {} dims",
+                x.ndim()
+            )));
+        };
+        let depth = self.depth()?;
+        let (trees, targets) = (self.roots.len() as i64, self.targets as i64);
+        if trees == 0 {
+            return Err(invalid("there are no trees"));
+        }
+        let table =
+            |f: fn(&Node) -> i64| Tensor::from(self.nodes.iter().map(f).collect::<Vec<i64>>());
+        let (features, thens) = (table(|n| n.feature), table(|n| n.then as i64));
+        let (otherwises, missing) = (
+            table(|n| n.otherwise as i64),
+            table(|n| n.missing_is_true.into()),
+        );
+        let splits: Vec<f64> = self.nodes.iter().map(|n| n.split).collect();
+        let splits = Tensor::from(splits).to_dtype(x.dtype());
+        let roots: Vec<i64> = self.roots.iter().map(|r| *r as i64).collect();
+        let mut at = Tensor::from(roots).expand(vec![rows.clone(), Dim::Const(trees)]);
+        for _ in 0..depth {
+            let value = x.gather(1, features.take(&at));
+            let mut truth = self.truth(&value, &splits.take(&at), &at);
+            if self.nodes.iter().any(|n| n.missing_is_true) {
+                let counts = missing.take(&at).ne(0).logical_and(value.isnan());
+                truth = truth.logical_or(counts);
+            }
+            at = thens.take(&at).where_cond(truth, otherwises.take(&at));
+        }
+        let neutral = match aggregate {
+            Aggregate::Average | Aggregate::Sum => 0.0,
+            Aggregate::Min => f64::from(f32::MAX),
+            Aggregate::Max => f64::from(f32::MIN),
+        };
+        let count = self
+            .leaves
+            .len()
+            .checked_mul(self.targets)
+            .filter(|n| *n <= 1 << 28);
+        let count = count.ok_or_else(|| unsupported("so many leaves and targets"))?;
+        let mut weights = vec![neutral; count];
+        for (leaf, list) in self.leaves.iter().enumerate() {
+            for (target, weight) in list {
+                if *target >= self.targets {
+                    return Err(invalid(format!("there is no target {target}")));
+                }
+                weights[leaf * self.targets + target] = *weight;
+            }
+        }
+        let weights = Tensor::from(weights)
+            .reshape([-1, targets])
+            .to_dtype(x.dtype());
+        let leaf = table(|n| n.leaf as i64).take(&at).reshape([-1]);
+        let shape = vec![rows.clone(), Dim::Const(trees), Dim::Const(targets)];
+        let found = weights.index_select(0, leaf).reshape(shape);
+        Ok(match aggregate {
+            Aggregate::Average => found.sum(1) / trees as f64,
+            Aggregate::Sum => found.sum(1),
+            Aggregate::Min => found.amin(1),
+            Aggregate::Max => found.amax(1),
+        })
+    }
+
+    /// The truth of the comparisons of nodes.
+    fn truth(&self, value: &Tensor, split: &Tensor, at: &Tensor) -> Tensor {
+        let compared = |mode: Mode| match mode {
+            Mode::LessOrEqual => value.le(split),
+            Mode::Less => value.lt(split),
+            Mode::GreaterOrEqual => value.ge(split),
+            Mode::Greater => value.gt(split),
+            Mode::Equal => value.eq(split),
+            Mode::NotEqual => value.ne(split),
+        };
+        let inner = || self.nodes.iter().enumerate().filter(|(i, n)| n.then != *i);
+        let uses = |mode: Mode| inner().any(|(_, n)| n.mode == mode);
+        let mut used = MODES.iter().map(|(mode, _)| *mode).filter(|m| uses(*m));
+        let first = used.next().unwrap_or(Mode::LessOrEqual);
+        used.fold(compared(first), |truth, mode| {
+            let is_it: Vec<bool> = self.nodes.iter().map(|n| n.mode == mode).collect();
+            compared(mode).where_cond(Tensor::from(is_it).take(at), truth)
+        })
+    }
+}
