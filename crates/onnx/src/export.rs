@@ -26,7 +26,7 @@ use std::path::Path;
 use writer::{Value, Writer};
 
 /// The versions of ONNX's operators that can be written, and the version of the format that came with each.
-const OPSETS: [(i64, i64); 8] = [
+const OPSETS: [(i64, i64); 12] = [
     (17, 8),
     (18, 8),
     (19, 9),
@@ -35,6 +35,10 @@ const OPSETS: [(i64, i64); 8] = [
     (22, 10),
     (23, 11),
     (24, 12),
+    (25, 13),
+    (26, 13),
+    (27, 13),
+    (28, 14),
 ];
 
 /// Options of [`export`].
@@ -43,7 +47,7 @@ pub struct Export {
     opset: i64,
     inputs: Option<Vec<String>>,
     outputs: Option<Vec<String>>,
-    external_data: bool,
+    most_inline: u64,
 }
 
 impl Default for Export {
@@ -59,11 +63,11 @@ impl Export {
             opset: 21,
             inputs: None,
             outputs: None,
-            external_data: false,
+            most_inline: file::MOST_INLINE,
         }
     }
 
-    /// Sets the version of ONNX's operators, from 17 to 24.
+    /// Sets the version of ONNX's operators, from 17 to 28.
     pub fn opset(mut self, version: i64) -> Export {
         self.opset = version;
         self
@@ -83,8 +87,13 @@ impl Export {
 
     /// Puts weights into a second file beside the model, named as the model with `.data` behind. A model whose weights
     /// don't fit into 2 GB always has one.
-    pub fn external_data(mut self, external_data: bool) -> Export {
-        self.external_data = external_data;
+    pub fn external_data(self, external_data: bool) -> Export {
+        self.external_data_above(if external_data { 0 } else { file::MOST_INLINE })
+    }
+
+    /// Puts weights into a second file where they have more bytes than this, which is at most 2 GB.
+    pub fn external_data_above(mut self, bytes: u64) -> Export {
+        self.most_inline = bytes.min(file::MOST_INLINE);
         self
     }
 }
@@ -125,7 +134,7 @@ pub fn export<I, O>(
         .find(|(opset, _)| *opset == options.opset)
     else {
         return Err(unsupported(format!(
-            "models are exported with opset 17 to 24, not {}",
+            "models are exported with opset 17 to 28, not {}",
             options.opset
         )));
     };
@@ -197,7 +206,7 @@ pub fn export<I, O>(
         }),
         ..ModelProto::default()
     };
-    file::save(model, weights, path.as_ref(), options.external_data).map_err(|e| match e {
+    file::save(model, weights, path.as_ref(), options.most_inline).map_err(|e| match e {
         file::Failure::Value(e) => e,
         file::Failure::Io(e) => {
             let message = format!("{}: {e}", path.as_ref().display());

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// The most bytes of weights in a file with the graph: protobuf reads 2 GB.
-const MOST_INLINE: u64 = (1 << 31) - (64 << 20);
+pub(super) const MOST_INLINE: u64 = (1 << 31) - (64 << 20);
 /// The least bytes of a weight that is worth a place of its own, as other exporters have it.
 const LEAST_EXTERNAL: u64 = 1024;
 /// The alignment of weights, so that they can be mapped.
@@ -53,16 +53,16 @@ impl From<Error> for Failure {
     }
 }
 
-/// Writes the model, and in front of it the file of its weights if there is one.
+/// Writes the model, and in front of it the file of its weights if they have more bytes than `most_inline`.
 pub(super) fn save(
     mut model: ModelProto,
     weights: Vec<Weight>,
     path: &Path,
-    external: bool,
+    most_inline: u64,
 ) -> Result<(), Failure> {
     let total: u64 = weights.iter().map(|w| w.bytes).sum();
     let mut written: Vec<TensorProto> = Vec::new();
-    if external || total > MOST_INLINE {
+    if total > most_inline {
         let mut file_name = path.file_name().unwrap_or_default().to_os_string();
         file_name.push(".data");
         let location = file_name.to_string_lossy().into_owned();

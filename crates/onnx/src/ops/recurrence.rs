@@ -129,7 +129,7 @@ fn turn(
 ) -> Result<(Tensor, Tensor)> {
     let (q, k, mut v) = (&now[0], &now[1], now[2].clone());
     if gated {
-        state = state * now[3].exp().unsqueeze(-1);
+        state *= now[3].exp().unsqueeze(-1);
     }
     if delta {
         let read = (&state * k.unsqueeze(-1)).sum(2);

@@ -122,7 +122,7 @@ fn roi_align(c: &Call) -> Results {
     let inside = |t: &Tensor, size: i64| t.ge(-1.0).logical_and(t.le(size as f64));
     let (rows, columns) = (cells[0] * most[0], cells[1] * most[1]);
     let grid = |y: &Tensor, x: &Tensor| {
-        let shape = vec![y.dims()[0].clone(), Dim::Const(rows), Dim::Const(columns)];
+        let shape = [y.dims()[0].clone(), Dim::Const(rows), Dim::Const(columns)];
         let y = y.unsqueeze(2).expand(&shape[..]).flatten((1, 2));
         (y, x.unsqueeze(1).expand(&shape[..]).flatten((1, 2)))
     };

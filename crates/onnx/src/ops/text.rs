@@ -20,7 +20,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let pattern = format!("^(?:{})$", c.text("pattern", "")?);
             let regex = Regex::new(&pattern).map_err(|e| invalid(format!("the pattern: {e}")))?;
             let fits: Vec<bool> = x.elements().iter().map(|e| regex.is_match(e)).collect();
-            one(Tensor::from_slice(&fits, &sizes(x)))
+            one(Tensor::from_slice(&fits, sizes(x)))
         },
         "StringConcat" => |c| {
             let (a, b) = broadcast(c.text_input(0)?, c.text_input(1)?)?;
@@ -44,7 +44,7 @@ pub(super) fn find_for_text(op: &str) -> Option<Record> {
             let (a, b) = broadcast(c.text_input(0)?, c.text_input(1)?)?;
             let pairs = a.elements().iter().zip(b.elements());
             let same: Vec<bool> = pairs.map(|(a, b)| a == b).collect();
-            one(Tensor::from_slice(&same, &sizes(&a)))
+            one(Tensor::from_slice(&same, sizes(&a)))
         },
         "Shape" => |c| {
             let shape = c.text_input(0)?.shape();
@@ -139,11 +139,11 @@ fn to_numbers(c: &Call) -> Results {
             other => other.parse::<f64>().map_err(|_| wrong(text)),
         };
         let numbers: Vec<f64> = x.elements().iter().map(number).collect::<Result<_>>()?;
-        return one(Tensor::from_slice(&numbers, &sizes(x)).to_dtype(dtype));
+        return one(Tensor::from_slice(&numbers, sizes(x)).to_dtype(dtype));
     }
     let number = |text: &String| text.trim().parse::<i64>().map_err(|_| wrong(text));
     let numbers: Vec<i64> = x.elements().iter().map(number).collect::<Result<_>>()?;
-    one(Tensor::from_slice(&numbers, &sizes(x)).to_dtype(dtype))
+    one(Tensor::from_slice(&numbers, sizes(x)).to_dtype(dtype))
 }
 
 /// Casts numbers to text.
@@ -253,7 +253,7 @@ fn split(c: &Call) -> Results {
     let shape = [x.shape(), &[longest]].concat();
     Ok(vec![
         Text::new(elements, &shape)?.into(),
-        Tensor::from_slice(&counts, &sizes(x)).into(),
+        Tensor::from_slice(&counts, sizes(x)).into(),
     ])
 }
 

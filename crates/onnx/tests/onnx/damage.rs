@@ -1,24 +1,28 @@
-//! Damaged files give errors: no panic, and no memory beyond what a file holds.
+//! Damaged files give errors: no panic, and no memory beyond a limit.
+//!
+//! `KILN_FUZZ_SEEDS=50000 cargo test -p kiln-onnx -- damaged --nocapture` takes more of them.
 
 use crate::results::folders;
 use kiln_goldens::Folder;
-use kiln_onnx::Model;
-use kiln_tensor::{DType, DimSpec, Tensor};
+use kiln_onnx::{Data, Kind, Model, Text};
+use kiln_tensor::{DType, Device, DimSpec, Tensor};
+use kiln_testkit::sweep::seeds;
 
-/// Bits, lengths and ends of models are changed at random; what still loads is run on zeros. `KILN_SEEDS` is how many.
+/// Bits, lengths and ends of models are changed at random; what still loads is run on zeros. `KILN_FUZZ_SEEDS` is how many.
 #[test]
 fn damaged_models_are_errors() {
-    let seeds = std::env::var("KILN_SEEDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(2000);
-    let folder = Folder::onnx("damage").unwrap();
-    let cases: Vec<_> = folders(folder.path())
-        .iter()
-        .flat_map(|suite| folders(suite))
-        .collect();
+    let seeds = seeds(2000);
+    Device::Cpu.set_memory_limit(Some(2 << 30));
+    let (standard, newer) = (
+        Folder::onnx("damage").unwrap(),
+        Folder::onnx_newer("damage").unwrap(),
+    );
+    let contrib = Folder::onnx_contrib("damage").unwrap();
+    let suites = folders(standard.path()).into_iter();
+    let suites = suites.chain([newer.path().into(), contrib.path().into()]);
+    let cases: Vec<_> = suites.flat_map(|suite| folders(&suite)).collect();
     let (mut loaded, mut panics) = (0, Vec::new());
-    for seed in 0..seeds {
+    for seed in seeds.clone() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let case = &cases[rng.usize(..cases.len())];
         let bytes = damaged(std::fs::read(case.join("model.onnx")).unwrap(), &mut rng);
@@ -28,7 +32,20 @@ fn damaged_models_are_errors() {
         }
     }
     assert!(panics.is_empty(), "seeds {panics:?}");
-    assert!(loaded > seeds / 20, "{loaded} models were read");
+    let count = seeds.end - seeds.start;
+    assert!(loaded >= count / 20, "{loaded} models were read");
+    if let Some(most) = peak() {
+        println!("{loaded} of {count} were read; {} MiB at most", most >> 20);
+        assert!(most < 4 << 30, "{most} bytes");
+    }
+}
+
+/// The largest memory of the process so far, on Linux.
+fn peak() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// Changes some bits, bytes or the length.
@@ -61,7 +78,15 @@ fn run(bytes: Vec<u8>) -> bool {
         let dims = port.dims.clone().unwrap_or_default();
         let shape: Vec<i64> = dims.iter().map(size).collect();
         let dtype = port.dtype.unwrap_or(DType::F32);
-        (port.name.clone(), Tensor::zeros(shape, dtype))
+        let data: Data = match port.kind {
+            Kind::Text => {
+                let shape: Vec<usize> = shape.iter().map(|n| *n as usize).collect();
+                let count = shape.iter().product();
+                Text::new(vec!["a b"; count], &shape).unwrap().into()
+            }
+            _ => Tensor::zeros(shape, dtype).into(),
+        };
+        (port.name.clone(), data)
     });
     let inputs: Vec<_> = inputs.collect();
     let _ = model.run(inputs);

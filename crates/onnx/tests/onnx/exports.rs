@@ -44,7 +44,7 @@ fn layers_of_each_kind() -> Checked {
         module.eval();
         module.named_parameters();
     }
-    for opset in 17..=24 {
+    for opset in 17..=28 {
         let how = || Export::new().opset(opset);
         let f = compile(rows(5), |x| mlp.call(&x).softmax(1))?;
         cases.add(
@@ -125,8 +125,15 @@ fn names_and_files() -> Checked {
     assert!(std::fs::metadata(path.with_extension("onnx.data"))?.len() >= 4 * 800);
     assert!(std::fs::metadata(&path)?.len() < 1500);
 
+    // A second file from a size on, as at 2 GB: x has 3,200 bytes of weights and captured values, and 80.
+    for (most, second) in [(3359, true), (3360, false)] {
+        let how = Export::new().external_data_above(most);
+        let path = cases.add(&format!("above-{most}"), &f, &sets, how)?;
+        assert_eq!(path.with_extension("onnx.data").exists(), second, "{most}");
+    }
+
     for (how, wanted) in [
-        (Export::new().opset(16), "opset 17 to 24, not 16"),
+        (Export::new().opset(16), "opset 17 to 28, not 16"),
         (
             Export::new().inputs(["x"]),
             "the function has 2 inputs, and 1 are named",

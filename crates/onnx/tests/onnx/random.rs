@@ -6,7 +6,8 @@ use kiln_ir::fuzz::{Config, random_inputs};
 use kiln_ir::{Builder, DType, Dim, Graph, Op};
 use kiln_lazy::{Handle, Recorder};
 use kiln_onnx::Export;
-use kiln_tensor::{Device, DimSpec, Spec, Tensor, compile};
+use kiln_tensor::{Compiled, Device, DimSpec, Spec, Tensor, compile};
+use kiln_testkit::sweep::seeds;
 use std::panic::Location;
 
 /// Records a program's ops on its inputs.
@@ -66,14 +67,30 @@ fn specs(graph: &Graph) -> Option<Vec<Spec>> {
     graph.inputs().into_iter().map(spec).collect()
 }
 
+/// True if a result of attention may be NaN: whether a query has keys at all is a maximum, in which onnxruntime ignores
+/// NaN.
+fn attends_to_nan(graph: &Graph, f: &Compiled, inputs: &[Tensor]) -> bool {
+    let attends = |op: &Op| matches!(op, Op::Attention(_) | Op::AttentionGrad(_));
+    if !graph.iter().any(|(_, node)| attends(&node.op)) {
+        return false;
+    }
+    let results = f.run(inputs.to_vec()).unwrap();
+    let floats = results.iter().filter(|t| t.dtype().is_float());
+    let has_nan = |t: &Tensor| {
+        t.isnan()
+            .any(())
+            .to_dtype(DType::I64)
+            .item::<i64>()
+            .unwrap()
+            != 0
+    };
+    floats.into_iter().any(has_nan)
+}
+
 /// Small programs of all ops and dtypes, with symbols, branches and loops. Those that hold what ONNX lacks are refused.
-/// `KILN_SEEDS` is how many seeds are tried.
+/// `KILN_FUZZ_SEEDS` and `KILN_FUZZ_FIRST` say which seeds are tried.
 #[test]
 fn random_programs() {
-    let seeds = std::env::var("KILN_SEEDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(300);
     let config = Config {
         empty: false,
         min_nodes: 4,
@@ -82,7 +99,7 @@ fn random_programs() {
     };
     let cases = Cases::new("random", [1e-3, 1e-3]);
     let (mut exported, mut refused) = (0, 0);
-    for seed in 0..seeds {
+    for seed in seeds(300) {
         let graph = config.graph(seed);
         let Some(specs) = specs(&graph) else { continue };
         let Ok(f) = compile(specs, |inputs: Vec<Tensor>| replayed(&graph, &inputs)) else {
@@ -94,7 +111,10 @@ fn random_programs() {
             .into_iter()
             .map(tensor)
             .collect();
-        let how = Export::new().opset(17 + seed as i64 % 8);
+        if attends_to_nan(&graph, &f, &inputs) {
+            continue;
+        }
+        let how = Export::new().opset(17 + seed as i64 % 12);
         match cases.add(&format!("seed-{seed}"), &f, &[&inputs], how) {
             Ok(_) => exported += 1,
             Err(e) => {
@@ -105,7 +125,7 @@ fn random_programs() {
     }
     println!("{exported} exported, {refused} refused");
     assert!(
-        2 * exported > refused,
+        2 * exported > refused || exported + refused < 100,
         "{exported} exported, {refused} refused"
     );
     cases.beside_onnxruntime();
