@@ -125,7 +125,9 @@ fn read_unnamed(t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
 fn read_packed(packed: Packed, t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
     let held = bytes_of(&t.dims, packed.held())?;
     let count = held as usize / packed.held().size();
-    let bytes = (count as u64 * packed.bits() as u64).div_ceil(8);
+    let bytes = (count as u64)
+        .saturating_mul(packed.bits() as u64)
+        .div_ceil(8);
     let raw = match (&t.raw_data, t.data_location() == DataLocation::External) {
         (_, true) => {
             let folder = folder.ok_or_else(|| invalid("external data needs the model's folder"))?;

@@ -81,8 +81,10 @@ fn roi_align(c: &Call) -> Results {
         "max" => false,
         other => return Err(invalid(format!("there is no mode {other:?}"))),
     };
-    if cells.iter().any(|n| *n < 1) || ratio < 0 {
-        return Err(invalid("sizes and ratios must be positive"));
+    if cells.iter().any(|n| !(1..=1 << 16).contains(n)) || !(0..=1 << 12).contains(&ratio) {
+        return Err(invalid(format!(
+            "{cells:?} cells with {ratio} samples each"
+        )));
     }
     let edges = regions.to_dtype(DType::F64) * scale - if half { 0.5 } else { 0.0 };
     let edge = |i: i64| edges.select(1, i);
@@ -187,12 +189,14 @@ fn deform_conv(c: &Call) -> Results {
     let (channels, filters) = (known_size(&x, 1)?, known_size(&weight, 0)?);
     let out = [known_size(&offset, 2)?, known_size(&offset, 3)?];
     let taps = windows.kernel.iter().product::<i64>();
-    let is_divided = groups > 0
+    let is_divided = channels > 0
+        && groups > 0
         && offset_groups > 0
         && channels % groups == 0
         && filters % groups == 0
         && channels % offset_groups == 0;
-    if !is_divided || known_size(&offset, 1)? != 2 * taps * offset_groups {
+    let offsets = 2 * i128::from(taps) * i128::from(offset_groups);
+    if !is_divided || i128::from(known_size(&offset, 1)?) != offsets {
         return Err(invalid(format!(
             "{channels} channels and {} offsets don't fit {groups} and {offset_groups} groups",
             known_size(&offset, 1)?

@@ -15,7 +15,9 @@ use std::cell::Cell;
 
 /// The most turns of a loop that is recorded turn by turn where it could be one loop.
 const MOST_UNROLLED: i64 = 8;
-/// The most turns that are recorded, and those of a loop with gradients whose condition is computed.
+/// The most nodes that turns of their own record.
+const MOST_RECORDED: i64 = 1 << 19;
+/// The most turns of a loop with gradients whose condition is computed.
 const MOST_BOUNDED: i64 = 1 << 20;
 
 pub(super) fn repeat(c: &Call) -> Results {
@@ -115,7 +117,7 @@ impl Loop<'_> {
         let mut rows = vec![Vec::new(); self.graph.output.len() - 1 - self.carried];
         let mut turn = 0;
         while turn < trips && goes_on == Some(true) {
-            if turn == MOST_BOUNDED {
+            if turn.saturating_mul(self.graph.node.len() as i64) > MOST_RECORDED {
                 return Err(unsupported(format!(
                     "more than {turn} turns of other shapes or values"
                 )));

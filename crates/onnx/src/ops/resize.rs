@@ -2,7 +2,7 @@
 
 use super::Record;
 use crate::call::{Call, Results, axes, one};
-use crate::fault::invalid;
+use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Tensor};
 
@@ -13,6 +13,9 @@ pub(super) fn find(op: &str) -> Option<Record> {
         _ => return None,
     })
 }
+
+/// The most weights along an axis.
+const MOST_WEIGHTS: usize = 1 << 26;
 
 /// The mapping of positions to the input, and the weights of neighbours there.
 struct Resize<'a> {
@@ -233,6 +236,13 @@ impl Resize<'_> {
         };
         let first = (-support / squeeze).floor() + 1.0;
         let offsets = (2.0 * (1.0 - first)) as usize;
+        let cells = offsets.max(axis.n as usize).saturating_mul(positions.len());
+        if cells > MOST_WEIGHTS {
+            return Err(unsupported(format!(
+                "{} positions with {offsets} neighbours each",
+                positions.len()
+            )));
+        }
         let mut weights = vec![vec![0.0; positions.len()]; offsets];
         let mut indices = vec![vec![0i64; positions.len()]; offsets];
         for (i, p) in positions.iter().enumerate() {

@@ -303,7 +303,9 @@ pub(super) fn constant_padded(
 ) -> Tensor {
     let mut sides = vec![0; 2 * x.ndim()];
     for (i, at) in list.iter().enumerate() {
-        let from_last = x.ndim() - 1 - at;
+        let Some(from_last) = x.ndim().checked_sub(1 + at) else {
+            return x.clone(); // an error
+        };
         (sides[2 * from_last], sides[2 * from_last + 1]) = (before[i], after[i]);
     }
     if sides.iter().all(|s| *s == 0) {

@@ -37,6 +37,7 @@ pub(super) fn vectorize(c: &Call) -> Results {
         let counts = &mut counts[row * width..(row + 1) * width];
         // Single words are counted once, whatever is skipped.
         let distances = 1..=(skipped + 1).min(length.max(1));
+        let most = most.min(length);
         for (distance, size) in distances.flat_map(|d| (least..=most).map(move |n| (d, n))) {
             if size == 0 || size == 1 && distance > 1 {
                 continue;

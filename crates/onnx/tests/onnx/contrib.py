@@ -1,4 +1,4 @@
-"""Makes models of onnxruntime's own operators and of quantised ones, with inputs and onnxruntime's outputs:
+"""Makes models of onnxruntime's own operators, of quantised ones, of loops, text and machine learning, with inputs and onnxruntime's outputs:
 
     contrib.py FOLDER    (with onnx and onnxruntime 1.32)
 
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 FOLDER = sys.argv[1]
 RNG = np.random.default_rng(20261129)
 MS = "com.microsoft"
+ML = "ai.onnx.ml"
 
 
 def floats(*shape):
@@ -36,6 +37,8 @@ def case(name, nodes, inputs, outputs, initial=None):
     constants = [numpy_helper.from_array(a, n) for n, a in (initial or {}).items()]
     graph = helper.make_graph(nodes, name, ports, results, constants)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
+    if any(n.domain == ML for n in nodes):
+        opsets.append(helper.make_opsetid(ML, 3))
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -272,4 +275,99 @@ for name, condition, rows, trips in (
         given,
         {"y": F} | ({"rows": F} if rows else {}),
         {} if trips is None else {"trips": np.array(trips, np.int64)},
+    )
+
+# Machine learning.
+S = TensorProto.STRING
+rows = {"x": floats(5, 3)}
+case(
+    "linear_regressor",
+    [node("LinearRegressor", ["x"], ["y"], ML, coefficients=[0.5, -1.0, 2.0, 0.1, 0.2, 0.3], intercepts=[1.0, -2.0], targets=2)],
+    rows,
+    {"y": F},
+)
+for norm in ("MAX", "L1", "L2"):
+    case(f"normalizer_{norm.lower()}", [node("Normalizer", ["x"], ["y"], ML, norm=norm)], {"x": np.abs(floats(5, 3))}, {"y": F})
+case("scaler", [node("Scaler", ["x"], ["y"], ML, offset=[0.1, 0.2, 0.3], scale=[2.0, 3.0, 4.0])], rows, {"y": F})
+for how in ("SUM", "AVERAGE", "MIN", "MAX"):
+    # Two trees: a root with two leaves, and a root with a leaf and a second comparison. Each row reaches both targets:
+    # without a leaf, onnxruntime gives 0 in place of the base value.
+    case(
+        f"tree_regressor_{how.lower()}",
+        [
+            node(
+                "TreeEnsembleRegressor",
+                ["x"],
+                ["y"],
+                ML,
+                nodes_treeids=[0, 0, 0, 1, 1, 1, 1, 1],
+                nodes_nodeids=[0, 1, 2, 0, 1, 2, 3, 4],
+                nodes_featureids=[0, 0, 0, 1, 0, 2, 0, 0],
+                nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF", "BRANCH_GT", "LEAF", "BRANCH_LT", "LEAF", "LEAF"],
+                nodes_values=[0.1, 0.0, 0.0, -0.2, 0.0, 0.3, 0.0, 0.0],
+                nodes_truenodeids=[1, 0, 0, 1, 0, 3, 0, 0],
+                nodes_falsenodeids=[2, 0, 0, 2, 0, 4, 0, 0],
+                nodes_missing_value_tracks_true=[1, 0, 0, 0, 0, 1, 0, 0],
+                target_treeids=[0, 0, 0, 0, 1, 1, 1],
+                target_nodeids=[1, 1, 2, 2, 1, 3, 4],
+                target_ids=[0, 1, 0, 1, 1, 0, 0],
+                target_weights=[1.0, 7.0, 2.0, -3.0, 4.0, -5.0, 6.0],
+                n_targets=2,
+                aggregate_function=how,
+                base_values=[0.5, -0.5],
+            )
+        ],
+        {"x": np.concatenate([floats(6, 3), np.full((1, 3), np.nan, np.float32)])},
+        {"y": F},
+    )
+case(
+    "label_encoder_floats",
+    [node("LabelEncoder", ["x"], ["y"], ML, keys_floats=[0.0, 1.5, 4.0], values_strings=["zero", "more", "many"], default_string="?")],
+    {"x": np.array([[1.5, -0.0], [np.nan, 2.0]], np.float32)},
+    {"y": S},
+)
+
+# Text.
+words = {"x": np.array([["a", "bc", "d e"], ["", "é", "bc"]], object)}
+text = lambda op, *a, **k: helper.make_node(op, *a, **k)
+case("text_gather", [text("Gather", ["x", "i"], ["y"], axis=1)], words | {"i": np.array([2, 0], np.int64)}, {"y": S})
+case(
+    "text_moved",
+    [
+        text("Concat", ["x", "x"], ["c"], axis=0),
+        text("Transpose", ["c"], ["t"], perm=[1, 0]),
+        text("Reshape", ["t", "shape"], ["r"]),
+        text("Slice", ["r", "from", "to"], ["y"]),
+        text("Equal", ["y", "one"], ["same"]),
+    ],
+    words,
+    {"y": S, "same": TensorProto.BOOL},
+    {
+        "shape": np.array([2, -1], np.int64),
+        "from": np.array([0, 1], np.int64),
+        "to": np.array([2, 5], np.int64),
+        "one": np.array(["bc"], object),
+    },
+)
+case("text_numbers", [text("Cast", ["x"], ["y"], to=F)], {"x": np.array(["1.5", "-3", "1e3"], object)}, {"y": F})
+for mode in ("TF", "IDF", "TFIDF"):
+    case(
+        f"tfidf_{mode.lower()}",
+        [
+            text(
+                "TfIdfVectorizer",
+                ["x"],
+                ["y"],
+                mode=mode,
+                min_gram_length=1,
+                max_gram_length=2,
+                max_skip_count=1,
+                pool_strings=["a", "b", "c", "a", "b", "b", "a"],
+                ngram_counts=[0, 3],
+                ngram_indexes=[0, 1, 2, 3, 4],
+                weights=[0.5, 1.5, 2.5, 3.5, 4.5],
+            )
+        ],
+        {"x": np.array([["a", "b", "a", "c", "b"], ["b", "b", "a", "x", "a"]], object)},
+        {"y": F},
     )

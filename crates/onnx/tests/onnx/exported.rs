@@ -15,6 +15,12 @@ fn models_that_pytorch_exported() {
     let models = folders(folder.path());
     assert_eq!(models.len(), 2);
     for model in models {
+        assert!(
+            kiln_onnx::load(model.join("model.onnx"))
+                .unwrap()
+                .on_host()
+                .is_empty()
+        );
         let meta: Value =
             serde_json::from_slice(&std::fs::read(model.join("meta.json")).unwrap()).unwrap();
         let tolerance = ["rtol", "atol"].map(|k| meta[k].as_f64().unwrap());

@@ -63,6 +63,18 @@ fn the_newer_tests_pass() {
     assert!(!wanted.is_empty() || named.len() > 15, "{named:#?}");
 }
 
+/// Operators of the host are listed with version and node.
+#[test]
+fn what_the_host_evaluates() {
+    let folder = Folder::onnx_newer("host").unwrap();
+    let model = load(folder.path().join("test_string_concat/model.onnx")).unwrap();
+    assert_eq!(
+        model.on_host(),
+        ["ai.onnx StringConcat, version 20: StringConcat, which gives \"result\""]
+    );
+    assert_eq!(model.inputs()[0].to_string(), "text");
+}
+
 /// The inputs and outputs of a test.
 struct Case {
     model: kiln_onnx::Model,

@@ -59,12 +59,13 @@ fn the_standards_tests_on_the_emulated_driver() {
     );
 }
 
-/// Operators of `com.microsoft`, and products and convolutions of dequantised values, give onnxruntime's results.
+/// Operators of `com.microsoft`, products and convolutions of dequantised values, loops, text and machine learning give
+/// onnxruntime's results.
 #[test]
 fn onnxruntimes_operators() {
     let folder = Folder::onnx_contrib("contrib").unwrap();
     let cases = folders(folder.path());
-    assert_eq!(cases.len(), 36);
+    assert_eq!(cases.len(), 52);
     check(&cases);
 }
 
