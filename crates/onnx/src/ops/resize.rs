@@ -236,7 +236,9 @@ impl Resize<'_> {
         };
         let first = (-support / squeeze).floor() + 1.0;
         let offsets = (2.0 * (1.0 - first)) as usize;
-        let cells = offsets.max(axis.n as usize).saturating_mul(positions.len());
+        let cells = offsets
+            .max(axis.n as usize)
+            .saturating_mul(positions.len().max(1));
         if cells > MOST_WEIGHTS {
             return Err(unsupported(format!(
                 "{} positions with {offsets} neighbours each",
