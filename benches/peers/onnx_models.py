@@ -65,7 +65,7 @@ def main():
     parser.add_argument("models", nargs="*", type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=7)
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     print(f"onnxruntime {onnxruntime.__version__}, {given.threads} threads")
     print("| | Kiln, ms | onnxruntime, ms | Kiln / onnxruntime |\n|---|---|---|---|")
     for model in given.models or shipped():

@@ -222,7 +222,7 @@ fn deform_conv(c: &Call) -> Results {
         offset.select(3, i as i64) + base.to_dtype(offset.dtype())
     };
     let (y, x_at) = (position(0), position(1));
-    // What lies outside is 0, as the border of an image is.
+    // Elements outside are 0, as those of the border around each image.
     let (y, x_at) = (y + 1.0, x_at + 1.0);
     let bordered = [size[0] + 2, size[1] + 2];
     let inside = |t: &Tensor, size: i64| t.gt(0.0).logical_and(t.lt((size - 1) as f64));

@@ -62,7 +62,7 @@ impl Node {
 struct Forest {
     nodes: Vec<Node>,
     roots: Vec<usize>,
-    /// What each leaf adds: rows of weights, with their targets.
+    /// The weights that each leaf adds, with their targets.
     leaves: Vec<Vec<(usize, f64)>>,
     targets: usize,
 }
