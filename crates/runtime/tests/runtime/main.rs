@@ -6,6 +6,7 @@ mod bodies;
 mod build;
 mod compiled;
 mod concurrency;
+mod contractions;
 mod cuda;
 mod custom;
 mod damage;

@@ -9,11 +9,11 @@ use kiln_plan::{
 };
 use kiln_runtime::{Buffer, Error};
 
-fn floats(b: &Buffer) -> Vec<f64> {
+pub fn floats(b: &Buffer) -> Vec<f64> {
     super::oracle::read(b).into_iter().map(|v| v.f()).collect()
 }
 
-fn data(dtype: DType, n: i64, seed: u64) -> Buffer {
+pub fn data(dtype: DType, n: i64, seed: u64) -> Buffer {
     let mut r = Random(seed);
     let whole = |x: f64| {
         if dtype == DType::U8 { x.abs() } else { x }
@@ -58,7 +58,12 @@ fn arguments(
 }
 
 /// `max(raw + bias[last axis], 0) · scale[row-major]`, over a result of these extents.
-fn bias_relu(dtype: DType, operands: [DType; 2], extents: &[i64], bias_axis: usize) -> Epilogue {
+pub fn bias_relu(
+    dtype: DType,
+    operands: [DType; 2],
+    extents: &[i64],
+    bias_axis: usize,
+) -> Epilogue {
     let mut p = Program::lanes(extents);
     let [raw, bias, out] = arguments(&mut p, (dtype, operands), extents.len(), bias_axis);
     let (raw, bias) = (p.load(raw), p.load(bias));

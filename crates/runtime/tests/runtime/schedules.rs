@@ -8,7 +8,7 @@ use kiln_plan::{Conv, ConvRole, Images, Kernel, Plan};
 use kiln_runtime::{Buffer, Error};
 
 /// A product of odd sizes, in which either matrix may be column-major.
-fn matmul(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
+pub fn matmul(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
     let mut size = |most: u64| 1 + r.below(most) as i64;
     let (m, k, n) = match size(4) {
         1 => (size(3), size(900), size(200)),
@@ -27,7 +27,7 @@ fn matmul(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
 }
 
 /// A convolution or a gradient of one.
-fn conv(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
+pub fn conv(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
     let mut size = |most: u64| 1 + r.below(most) as i64;
     let batch = size(3);
     let [groups, cin, cout] = match size(3) {
@@ -36,9 +36,11 @@ fn conv(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
         _ => [1, size(24), size(70)],
     };
     let kernel = [size(3), size(3)];
-    let input = [0, 1].map(|i| kernel[i] + size(20));
-    let stride = [size(2), size(2)];
-    let output = [0, 1].map(|i| (input[i] + 2 - kernel[i]) / stride[i] + 1);
+    let (stride, dilation) = ([size(3), size(2)], [size(2), size(3)]);
+    let padding = [size(3) - 1, size(3) - 1];
+    let span = [0, 1].map(|i| dilation[i] * (kernel[i] - 1) + 1);
+    let input = span.map(|span| span + size(18));
+    let output = [0, 1].map(|i| (input[i] + 2 * padding[i] - span[i]) / stride[i] + 1);
     let role = match dtype.is_float() {
         true => [ConvRole::Result, ConvRole::Input, ConvRole::Weight][r.below(3) as usize],
         false => ConvRole::Result,
@@ -57,8 +59,8 @@ fn conv(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
         output: dims(output),
         kernel: dims(kernel),
         stride: dims(stride),
-        padding: dims([1; 2]),
-        dilation: dims([1; 2]),
+        padding: dims(padding),
+        dilation: dims(dilation),
         operands: [0, 1],
         out: 2,
         prologue: None,
@@ -76,7 +78,7 @@ fn conv(dtype: DType, r: &mut Random) -> (Kernel, [i64; 3], i64) {
 }
 
 /// Random sizes for a schedule, some of which it can't use.
-fn draw(plain: Cpu, r: &mut Random) -> Cpu {
+pub fn draw(plain: Cpu, r: &mut Random) -> Cpu {
     let mut some = |most: u64| (r.below(3) == 0).then(|| 1 + r.below(most));
     let (tile, block, terms, parts) = (some(3), some(4), some(300), some(9));
     Cpu {
