@@ -89,11 +89,8 @@ pub fn link(
     }))
 }
 
-/// Runs a group of works concurrently.
-///
-/// # Safety
-/// As [`LinkedKernel::run`] for each; no work touches memory that another writes.
-pub unsafe fn run_concurrently(group: &[(&dyn LinkedKernel, &Call<'_>)], failures: &Failures) {
+/// Runs a group of works concurrently. No work touches memory that another writes.
+pub fn run_concurrently(group: &[(&dyn LinkedKernel, &Call<'_>)], failures: &Failures) {
     let mut launches: Vec<Launch> = Vec::new();
     let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
     for (work, call) in group {
@@ -104,15 +101,13 @@ pub unsafe fn run_concurrently(group: &[(&dyn LinkedKernel, &Call<'_>)], failure
                 parallel: call.parallel,
             }),
             None => jobs.push(Box::new(move || {
-                // SAFETY: the call is the work's own, and nothing else of the group touches what it writes.
-                if let Err(e) = unsafe { work.run(call) } {
+                if let Err(e) = work.run(call) {
                     failures.broken(e);
                 }
             })),
         }
     }
-    // SAFETY: as for the others; each program was bound for the arguments of its call.
-    let tiles = || unsafe { run_all(&launches, failures) };
+    let tiles = || run_all(&launches, failures);
     if jobs.is_empty() {
         return tiles();
     }

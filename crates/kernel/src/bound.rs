@@ -49,6 +49,12 @@ pub struct Bound<'a> {
 }
 
 impl Bound<'_> {
+    /// Returns the bytes of each argument.
+    pub fn sizes(&self) -> impl Iterator<Item = usize> {
+        let args = self.program.args.iter().zip(&self.lens);
+        args.map(|(arg, len)| (*len as usize).saturating_mul(arg.dtype.size()))
+    }
+
     /// Returns the number of points of the inner axes.
     pub fn inner_len(&self) -> i64 {
         match self.program.schedule {

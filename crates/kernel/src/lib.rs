@@ -30,4 +30,5 @@ pub mod memory;
 pub mod pool;
 pub mod simd;
 pub mod sums;
+pub mod view;
 pub mod work;

@@ -2,6 +2,7 @@
 
 use crate::simd::vector::Vector;
 use crate::simd::{Features, Isa, fma32, fma64};
+use crate::view::Plain;
 use kiln_base::DType;
 
 /// The most rows that share a pass over the values.
@@ -15,7 +16,7 @@ pub fn rows_of(level: Features) -> i64 {
     }
 }
 /// A number type that vectors hold.
-pub trait Lane: Copy + PartialEq + std::ops::Add<Output = Self> + 'static {
+pub trait Lane: Plain + PartialEq + std::ops::Add<Output = Self> {
     const ZERO: Self;
     const DTYPE: DType;
     /// The widest vector of it at a level.

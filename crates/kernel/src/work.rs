@@ -3,7 +3,8 @@
 use crate::calls::{Around, Calls, Ends};
 use crate::error::{Error, Result};
 use crate::failures::{Failure, Failures};
-use crate::memory::{Storage, room};
+use crate::memory::Storage;
+use crate::view::{Arguments, ViewMut};
 use kiln_plan::Site;
 use smallvec::SmallVec;
 use std::any::Any;
@@ -12,10 +13,10 @@ use std::sync::atomic::AtomicU64;
 
 /// The arguments of a kernel on the CPU.
 pub struct Call<'a> {
-    pub args: &'a [*mut u8],
+    pub args: Arguments<'a>,
     /// Weights that [`LinkedKernel::pack`] packed.
-    pub packed: Option<*mut u8>,
-    pub scratch: *mut u8,
+    pub packed: Option<ViewMut<'a, u8>>,
+    pub scratch: ViewMut<'a, u8>,
     /// True if its parts may run concurrently.
     pub parallel: bool,
     /// The plan's sites that the step names.
@@ -41,21 +42,6 @@ pub struct Packs {
     pub bytes: usize,
 }
 
-/// Returns the weights that were packed before, or else `len` elements that `pack` packs now.
-///
-/// # Errors
-/// If memory is short.
-pub fn packed_weights<T>(
-    packed: Option<*mut u8>,
-    (storage, len): (&mut Option<Storage>, i64),
-    pack: impl FnOnce(*mut T),
-) -> Result<*mut T> {
-    match packed {
-        Some(packed) => Ok(packed.cast()),
-        None => room::<T>(storage, len).inspect(|to| pack(*to)),
-    }
-}
-
 /// The facts of a tile program that decide how a step may run.
 pub trait Program {
     /// True if its parts may run concurrently.
@@ -75,11 +61,9 @@ pub trait LinkedKernel: Send + Sync {
     /// # Errors
     /// If it can't run at all.
     ///
-    /// # Safety
-    /// The arguments and the scratch memory are those it was linked for, and `parallel` is right: nobody else writes
-    /// what it reads, or touches what it writes. The packed weights are the result of [`LinkedKernel::pack`] on the same
-    /// weights.
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+    /// The arguments and the scratch memory are those it was linked for, and `parallel` is right. The packed weights are
+    /// the result of [`LinkedKernel::pack`] on the same weights.
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let _ = call;
         Err(Error::Internal("a GPU kernel for the CPU".into()))
     }
@@ -118,11 +102,8 @@ pub trait LinkedKernel: Send + Sync {
         false
     }
 
-    /// Packs weights.
-    ///
-    /// # Safety
-    /// As [`LinkedKernel::run`]; the arguments are the weights, and memory of the bytes that [`LinkedKernel::packs`] returns.
-    unsafe fn pack(&self, call: &Call<'_>) {
+    /// Packs weights. The arguments are the weights, and memory of the bytes that [`LinkedKernel::packs`] returns.
+    fn pack(&self, call: &Call<'_>) {
         let _ = call;
     }
 

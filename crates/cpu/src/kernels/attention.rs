@@ -8,15 +8,16 @@ mod softmax;
 
 pub(crate) use gradient::AttentionGrad;
 
-use crate::kernels::matmul::{EpilogueRunner, Operand, epilogue, run_blocks};
+use crate::kernels::matmul::{Launch, Operand, epilogue};
 use crate::tile::Linked;
 use kiln_base::DType;
 use kiln_jit::contraction::{Right, pack_panels};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::Result;
-use kiln_kernel::failures::{Failure, Failures};
-use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::failures::Failure;
+use kiln_kernel::memory::Storage;
 use kiln_kernel::simd::Features;
+use kiln_kernel::view::{Arguments, ViewMut};
 use kiln_kernel::work::Call;
 use kiln_kernel::work::Program;
 use kiln_plan as plan;
@@ -33,9 +34,17 @@ pub(crate) struct Attention {
 }
 
 impl kiln_kernel::work::LinkedKernel for Attention {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
-        unsafe { self.run(call.args, call.parallel, call.failures) };
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let s = &self.scores;
+        let blocks = ceil(s.length, s.rows);
+        if self.columns == 0 {
+            return Ok(None);
+        }
+        let cost = s.rows * s.keys * (s.width + self.columns + 1);
+        let launch = Launch::new(self.epilogue.as_ref(), call);
+        launch.run((s.matrices() * blocks, cost), |i, scratch| {
+            self.block(&launch, i / blocks, i % blocks * s.rows, scratch)
+        });
         Ok(None)
     }
 
@@ -50,27 +59,34 @@ const BLOCK: ScoreBlock = ScoreBlock {
     rows: 256,
 };
 
-/// The buffers that a thread keeps between blocks: scores, accumulators, and f16 or bf16 operands widened to f32.
+/// The buffers that a thread keeps between blocks: scores, accumulators, raw results, and f16 or bf16 operands widened
+/// to f32.
 #[derive(Default)]
 struct Scratch {
     scores: Option<Storage>,
     sums: Option<Storage>,
+    raw: Option<Storage>,
     query: Option<Storage>,
+    kept: CopiedOperands,
+}
+
+/// The copies of the keys and values of a matrix, kept for all of its blocks of rows.
+#[derive(Default)]
+struct CopiedOperands {
     key: Option<Storage>,
     value: Option<Storage>,
-    /// Panels of keys and values, and the operands kept for all blocks of rows of a matrix.
     panels: [Option<Storage>; 2],
-    holds: Option<KeysValues>,
+    /// The start of the keys and of the values in the operands, which matrices may share, and the end of the rows that
+    /// contain values which are not finite.
+    of: Option<([usize; 2], i64)>,
 }
 
 /// The keys and values of a matrix.
 #[derive(Clone, Copy)]
-struct KeysValues {
-    /// The start of the keys and of the values in the operands; matrices may alias them.
-    of: [*const u8; 2],
+struct KeysValues<'a> {
     /// The keys as columns, and the values.
-    keys: Right<f32>,
-    values: Right<f32>,
+    keys: Right<'a, f32>,
+    values: Right<'a, f32>,
     /// The end of the rows that contain values which are not finite.
     wild: i64,
 }
@@ -110,174 +126,128 @@ impl Attention {
         })
     }
 
-    /// Runs it.
-    ///
-    /// # Safety
-    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
-    unsafe fn run(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
-        let s = &self.scores;
-        let blocks = ceil(s.length, s.rows);
-        if self.columns == 0 {
-            return;
-        }
-        let cost = s.rows * s.keys * (s.width + self.columns + 1);
-        let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        // SAFETY: `args` are those it was linked for, blocks lie within them, and write different places.
-        run_blocks(
-            (s.matrices() * blocks, cost),
-            launch,
-            |i, args, scratch, work| unsafe {
-                self.block(args, i / blocks, i % blocks * s.rows, scratch, work)
-            },
-        );
-    }
-
     /// Computes the rows from `first` of matrix `b`.
-    unsafe fn block(
-        &self,
-        args: &[*mut u8],
-        b: i64,
-        first: i64,
-        scratch: &mut Scratch,
-        work: &mut EpilogueRunner,
-    ) -> Result<()> {
-        let s = &self.scores;
+    fn block(&self, launch: &Launch, b: i64, first: i64, scratch: &mut Scratch) -> Result<()> {
+        let (s, args) = (&self.scores, &launch.args);
         let (rows, columns) = (s.rows.min(s.length - first), self.columns);
         let seen = s.seen(first + rows);
-        let weights: *mut f32 = room(&mut scratch.scores, rows * s.pitch)?;
+        let weights = ViewMut::room(&mut scratch.scores, rows * s.pitch)?;
         let total = (b * s.length + first) * columns;
         let size = s.dtype.size() as i64;
         let out = match self.epilogue {
-            Some(_) => work.scratch::<u8>(rows * columns * size)?,
-            None => args[self.out].wrapping_offset((total * size) as isize),
+            Some(_) => ViewMut::room(&mut scratch.raw, rows * columns * size)?,
+            None => args.view_mut::<u8>(self.out).shift(total * size),
         };
-        let sums: *mut f32 = match s.dtype {
+        let sums = match s.dtype {
             DType::F32 => out.cast(),
-            _ => room(&mut scratch.sums, rows * columns)?,
+            _ => ViewMut::room(&mut scratch.sums, rows * columns)?,
         };
-        // SAFETY: linking proved the operands within their buffers; the block lies within the result or
-        // the scratch memory.
-        unsafe {
-            let held = self.hold(args, b, scratch)?;
-            let query = s.query(args, (b, first, rows), &mut scratch.query)?;
-            self.sum(args, (b, first, rows), (query, held), seen, (weights, sums))?;
-            if s.dtype != DType::F32 {
-                let sums = std::slice::from_raw_parts(sums, (rows * columns) as usize);
-                s.write(sums, out);
-            }
-            let lines = (rows, columns);
-            match s.dtype {
-                DType::F32 => work.finish((out.cast::<f32>(), columns), total, lines, columns),
-                _ => work.finish((out.cast::<u16>(), columns), total, lines, columns),
-            }
+        let held = self.hold(args, b, &mut scratch.kept)?;
+        let query = s.query(args, (b, first, rows), &mut scratch.query)?;
+        self.sum(args, (b, first, rows), (query, held), seen, (weights, sums))?;
+        if s.dtype != DType::F32 {
+            s.write(sums.slice(0, rows * columns), out);
         }
-        Ok(())
+        launch.finish((out, columns), total, (rows, columns), columns)
     }
 
     /// Returns the keys and values of matrix `b` as micro-kernels read them. They are packed where more than one block
     /// of rows reads them.
-    unsafe fn hold(&self, args: &[*mut u8], b: i64, scratch: &mut Scratch) -> Result<KeysValues> {
+    fn hold<'a>(
+        &self,
+        args: &Arguments<'a>,
+        b: i64,
+        kept: &'a mut CopiedOperands,
+    ) -> Result<KeysValues<'a>> {
         let s = &self.scores;
-        let of = [
-            s.key_start(args, b),
-            self.value.at::<u8>(args, &s.batch, b, 0, 0),
-        ];
-        if let Some(held) = scratch.holds.filter(|held| held.of == of) {
-            return Ok(held);
+        let value = self.value.at::<u8>(args, &s.batch, b, 0, 0);
+        let of = [s.key_start(args, b), value.id()];
+        let wild = kept.of.take().filter(|(other, _)| *other == of);
+        let is_there = wild.is_some();
+        let key = s.key(args, b, (&mut kept.key, is_there))?;
+        let copy = (&mut kept.value, is_there);
+        let value = s.summed(&self.value, args, (b, s.keys), self.columns, copy)?;
+        let keys_as_columns = (key.0, key.2, key.1);
+        let (mut keys, mut values) = (keys_as_columns.into(), value.into());
+        if s.length > s.rows {
+            let [of_keys, of_values] = &mut kept.panels;
+            let by = (s.level, s.terms.instruction());
+            let sizes = (s.terms.words(s.width), s.keys);
+            let from = (!is_there).then_some(keys_as_columns);
+            keys = Right::Packed(pack_panels(by, from, sizes, of_keys)?);
+            let sizes = (s.terms.words(s.keys), self.columns);
+            let from = (!is_there).then_some(value);
+            values = Right::Packed(pack_panels(by, from, sizes, of_values)?);
         }
-        // SAFETY: linking proved the operands within their buffers; there is room.
-        let held = unsafe {
-            let key = s.key(args, b, &mut scratch.key)?;
-            let (all, copy) = ((b, s.keys), &mut scratch.value);
-            let value = s.summed(&self.value, args, all, self.columns, copy)?;
-            let keys_as_columns = (key.0, key.2, key.1);
-            let (mut keys, mut values) = (keys_as_columns.into(), value.into());
-            if s.length > s.rows {
-                let [of_keys, of_values] = &mut scratch.panels;
-                let of = (s.level, s.terms.instruction());
-                let sizes = (s.terms.words(s.width), s.keys);
-                keys = Right::Packed(pack_panels(of, keys_as_columns, sizes, of_keys)?);
-                let sizes = (s.terms.words(s.keys), self.columns);
-                values = Right::Packed(pack_panels(of, value, sizes, of_values)?);
-            }
-            let count = s.terms.count();
-            let wild = |word: &i64| !is_finite(value, (*word, *word + 1), self.columns, s.terms);
-            KeysValues {
-                of,
-                keys,
-                values,
-                // Without a causal mask, all keys are seen.
-                wild: match s.causal {
-                    true => (0..s.terms.words(s.keys))
-                        .rev()
-                        .find(wild)
-                        .map_or(0, |word| s.keys.min((word + 1) * count)),
-                    false => 0,
-                },
-            }
+        let count = s.terms.count();
+        let is_wild = |word: &i64| !is_finite(value, (*word, *word + 1), self.columns, s.terms);
+        let wild = match wild {
+            Some((_, wild)) => wild,
+            // Without a causal mask, all keys are seen.
+            None if s.causal => (0..s.terms.words(s.keys))
+                .rev()
+                .find(is_wild)
+                .map_or(0, |word| s.keys.min((word + 1) * count)),
+            None => 0,
         };
-        scratch.holds = Some(held);
-        Ok(held)
+        kept.of = Some((of, wild));
+        Ok(KeysValues { keys, values, wild })
     }
 
     /// Computes the weighted sums of values for some rows, none of which sees a key from `seen` on.
-    unsafe fn sum(
+    fn sum(
         &self,
-        args: &[*mut u8],
+        args: &Arguments,
         (b, first, rows): (i64, i64, i64),
         (query, held): (Side, KeysValues),
         seen: i64,
-        (weights, out): (*mut f32, *mut f32),
+        (weights, out): (ViewMut<f32>, ViewMut<f32>),
     ) -> Result<()> {
         let (s, columns) = (&self.scores, self.columns);
         let mut sums: AllSums = [Sums::NONE; _];
-        // SAFETY: linking proved the operands within their buffers; there is room.
-        unsafe {
-            let line = |i: i64| {
-                let line = out.offset((i * columns) as isize);
-                std::slice::from_raw_parts_mut(line, columns as usize)
+        let scale = |i: i64, by: f32| {
+            let mut out = out;
+            let line = out.slice_mut(i * columns, columns).iter_mut();
+            line.for_each(|x| *x *= by);
+        };
+        let weighted = |from: i64, until: i64| {
+            let sizes = (rows, columns, until - from);
+            let values = held.values.part_from(s.terms.words(from), 0);
+            let left = (*weights, s.pitch, 1);
+            s.multiply(sizes, (out, columns), left, values, from > 0)
+        };
+        let mut from = 0;
+        loop {
+            let until = seen.min(from + s.part);
+            let (at, part) = ((b, first, rows), (from, until));
+            let terms = |i: i64| {
+                let row = weights.shift(i * s.pitch);
+                s.drop(args, (b, first + i, 1), part, row);
+                s.narrow(row, until - from);
             };
-            let weighted = |from: i64, until: i64| {
-                let sizes = (rows, columns, until - from);
-                let left = (weights.cast_const(), s.pitch, 1);
-                let values = held.values.part_from(s.terms.words(from), 0);
-                s.multiply(sizes, (out, columns), left, values, from > 0)
-            };
-            let mut from = 0;
-            loop {
-                let until = seen.min(from + s.part);
-                let (at, part) = ((b, first, rows), (from, until));
-                let terms = |i: i64| {
-                    let row = weights.offset((i * s.pitch) as isize);
-                    s.drop(args, (b, first + i, 1), part, row);
-                    s.narrow(row, until - from);
-                };
-                let to = (weights, &mut sums);
-                s.weights(args, at, (query, held.keys), part, to, terms)?;
-                for (i, sums) in (0..rows).zip(&sums).filter(|_| from > 0) {
-                    line(i).iter_mut().for_each(|x| *x *= sums.correction);
-                }
-                weighted(from, until)?;
-                from = until;
-                if from == seen {
-                    break;
-                }
+            let to = (weights, &mut sums);
+            s.weights(args, at, (query, held.keys), part, to, terms)?;
+            for (i, sums) in (0..rows).zip(&sums).filter(|_| from > 0) {
+                scale(i, sums.correction);
             }
-            // A weight of zero times a value that is not finite still makes NaN.
-            let all = (rows * s.pitch) as usize;
-            if seen < held.wild {
-                std::slice::from_raw_parts_mut(weights, all).fill(0.0);
-                from -= from % s.terms.count();
+            weighted(from, until)?;
+            from = until;
+            if from == seen {
+                break;
             }
-            while from < held.wild {
-                let until = held.wild.min(from + s.part);
-                weighted(from, until)?;
-                from = until;
-            }
-            for (i, sums) in (0..rows).zip(&sums) {
-                let part = sums.part(s.may_be_blind());
-                line(i).iter_mut().for_each(|x| *x *= part);
-            }
+        }
+        // A weight of zero times a value that is not finite still makes NaN.
+        if seen < held.wild {
+            weights.fill(0, rows * s.pitch, 0.0);
+            from -= from % s.terms.count();
+        }
+        while from < held.wild {
+            let until = held.wild.min(from + s.part);
+            weighted(from, until)?;
+            from = until;
+        }
+        for (i, sums) in (0..rows).zip(&sums) {
+            scale(i, sums.part(s.may_be_blind()));
         }
         Ok(())
     }

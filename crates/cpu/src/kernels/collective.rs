@@ -37,7 +37,7 @@ impl CollectiveWork {
 }
 
 impl LinkedKernel for CollectiveWork {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let Collective {
             group,
             ranks,
@@ -47,15 +47,13 @@ impl LinkedKernel for CollectiveWork {
             out,
             next,
         } = &self.of;
-        let at = |arg: u16| call.args[usize::from(arg)];
-        // SAFETY: it was linked for arguments of these lengths; nobody writes operands, and nobody else touches
-        // results.
-        let (input, output) = unsafe {
-            (
-                std::slice::from_raw_parts(at(x.arg), self.bytes[0]),
-                std::slice::from_raw_parts_mut(at(out.arg), self.bytes[1]),
-            )
-        };
+        let at = usize::from;
+        let mut output = call.args.view_mut::<u8>(at(out.arg));
+        let input = call
+            .args
+            .view::<u8>(at(x.arg))
+            .slice(0, self.bytes[0] as i64);
+        let output = output.slice_mut(0, self.bytes[1] as i64);
         let part = Part {
             kind: *kind,
             dtype: x.dtype,
@@ -71,11 +69,10 @@ impl LinkedKernel for CollectiveWork {
                 node: site.map_or(0, |s| s.node),
             }
         })?;
-        // SAFETY: as above; tokens are one aligned i64.
-        unsafe {
-            let count = at(*token).cast::<i64>().read();
-            at(*next).cast::<i64>().write(count.wrapping_add(1));
-        }
+        let count = call.args.view::<i64>(at(*token)).get(0);
+        call.args
+            .view_mut::<i64>(at(*next))
+            .set(0, count.wrapping_add(1));
         Ok(None)
     }
 }

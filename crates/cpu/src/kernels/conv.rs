@@ -17,9 +17,10 @@ use kiln_base::{DType, Dim};
 use kiln_jit::contraction::shown;
 use kiln_kernel::affine::{extent, product};
 use kiln_kernel::error::{Result, damaged};
-use kiln_kernel::failures::{Failure, Failures};
+use kiln_kernel::failures::Failure;
 use kiln_kernel::simd::Features;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{View, ViewMut};
 use kiln_kernel::work::{Call, LinkedKernel, Packs, Program};
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::schedule::{Cpu, lanes};
@@ -76,9 +77,13 @@ enum How {
 }
 
 impl LinkedKernel for Conv {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: linked for arguments of these lengths; the packed weights were packed by this kind of work.
-        unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let mut copies = Default::default();
+        let operands = self.read(call, &mut copies)?;
+        match self.dtype {
+            DType::F64 | DType::I64 => self.run_typed::<f64>(call, operands)?,
+            _ => self.run_typed::<f32>(call, operands)?,
+        }
         Ok(None)
     }
 
@@ -116,9 +121,18 @@ impl LinkedKernel for Conv {
             && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
     }
 
-    unsafe fn pack(&self, call: &Call<'_>) {
-        // SAFETY: the first argument is the weights, the second has the bytes that `packs` returns.
-        unsafe { self.pack(call.args[0], call.args[1], call.parallel, call.failures) }
+    fn pack(&self, call: &Call<'_>) {
+        let mut copy = None;
+        let (weights, to) = (call.args.view(0), call.args.view_mut(1));
+        let weights = match self.widens(1) {
+            true => self.widen(1, weights, &mut copy, call.parallel),
+            false => Ok(weights),
+        };
+        match (weights, self.dtype) {
+            (Err(e), _) => call.failures.broken(e),
+            (Ok(weights), DType::F64 | DType::I64) => self.pack_typed::<f64>(call, weights, to),
+            (Ok(weights), _) => self.pack_typed::<f32>(call, weights, to),
+        }
     }
 }
 
@@ -301,61 +315,18 @@ impl Conv {
         Ok(How::Dense(Box::new(blocking)))
     }
 
-    /// Runs it, with weights that [`Conv::pack`] packed before, if given.
-    ///
-    /// # Safety
-    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`]. The packed weights are those of
-    /// `args`.
-    pub(crate) unsafe fn run(
-        &self,
-        args: &[*mut u8],
-        packed: Option<*mut u8>,
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        let mut copies = Default::default();
-        // SAFETY: the caller's; the dtype was checked.
-        unsafe {
-            let operands = match self.read(args, packed, &mut copies, parallel, failures) {
-                Ok(operands) => operands,
-                Err(e) => return failures.broken(e),
-            };
-            match self.dtype {
-                DType::F64 | DType::I64 => {
-                    self.run_typed::<f64>(args, operands, parallel, failures);
-                }
-                _ => self.run_typed::<f32>(args, operands, parallel, failures),
+    fn run_typed<T: Lane>(&self, call: &Call, (images, weights): (Images, Weights)) -> Result<()> {
+        match (&self.how, images, weights) {
+            (How::Dense(blocking), ..) => self.dense::<T>(call, blocking, (images, weights)),
+            (How::Depthwise(blocking), ..) => self.each::<T>(call, blocking, (images, weights)),
+            (How::Weight(blocking), Images::InMemory(x), Weights::InMemory(y)) => {
+                self.weight::<T>(call, blocking, [x, y])
             }
-        }
-    }
-
-    unsafe fn run_typed<T: Lane>(
-        &self,
-        args: &[*mut u8],
-        (images, weights): (Images, Weights),
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        // SAFETY: the caller's.
-        unsafe {
-            match (&self.how, images, weights) {
-                (How::Dense(blocking), ..) => {
-                    self.dense::<T>(args, blocking, (images, weights), parallel, failures);
-                }
-                (How::Depthwise(blocking), ..) => {
-                    self.each::<T>(args, blocking, (images, weights), parallel, failures);
-                }
-                (How::Weight(blocking), Images::InMemory(x), Weights::InMemory(y)) => {
-                    self.weight::<T>(args, blocking, [x, y], parallel, failures);
-                }
-                (How::Winograd(blocking), Images::InMemory(x), _) => {
-                    self.winograd(args, blocking, (x, weights), parallel, failures);
-                }
-                (How::Fft(fft), Images::InMemory(x), _) => {
-                    self.fft(fft, args, (x, weights), parallel, failures);
-                }
-                _ => failures.broken(damaged!("an operand of a convolution is not there")),
+            (How::Winograd(blocking), Images::InMemory(x), _) => {
+                self.winograd(call, blocking, (x, weights))
             }
+            (How::Fft(fft), Images::InMemory(x), _) => self.fft(fft, call, (x.cast(), weights)),
+            _ => Err(damaged!("an operand of a convolution is not there")),
         }
     }
 
@@ -380,56 +351,20 @@ impl Conv {
         }
     }
 
-    /// Packs the weights; no other operand is read.
-    ///
-    /// # Safety
-    /// `weights` is the operand that it was linked for; `to` has room for [`Conv::packed_bytes`].
-    pub(crate) unsafe fn pack(
-        &self,
-        weights: *mut u8,
-        to: *mut u8,
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        let mut copy = None;
-        // SAFETY: the caller's; the dtype was checked.
-        unsafe {
-            let weights = match self.widens(1) {
-                true => match self.widen(1, weights, &mut copy, parallel) {
-                    Ok(weights) => weights,
-                    Err(e) => return failures.broken(e),
-                },
-                false => weights,
-            };
-            match self.dtype {
-                DType::F64 | DType::I64 => self.pack_typed::<f64>(weights, to, parallel, failures),
-                _ => self.pack_typed::<f32>(weights, to, parallel, failures),
+    fn pack_typed<T: Lane>(&self, call: &Call, weights: View<u8>, to: ViewMut<u8>) {
+        let (parallel, failures) = (call.parallel, call.failures);
+        match &self.how {
+            How::Unknown | How::Weight(_) => {}
+            How::Dense(blocking) => {
+                self.pack_dense::<T>(blocking, weights.cast(), to.cast(), parallel);
             }
-        }
-    }
-
-    unsafe fn pack_typed<T: Lane>(
-        &self,
-        weights: *mut u8,
-        to: *mut u8,
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        // SAFETY: the caller's.
-        unsafe {
-            match &self.how {
-                How::Unknown | How::Weight(_) => {}
-                How::Dense(blocking) => {
-                    self.pack_dense::<T>(blocking, weights.cast(), to.cast(), parallel)
-                }
-                How::Depthwise(blocking) => {
-                    self.pack_depthwise::<T>(blocking, weights.cast(), to.cast())
-                }
-                How::Winograd(blocking) => {
-                    self.winograd_pack(blocking, weights.cast(), to.cast(), parallel, failures);
-                }
-                How::Fft(fft) => self.fft_pack(fft, weights, to, parallel, failures),
+            How::Depthwise(blocking) => {
+                self.pack_depthwise::<T>(blocking, weights.cast(), to.cast());
             }
+            How::Winograd(blocking) => {
+                self.winograd_pack(blocking, weights.cast(), to.cast(), parallel, failures);
+            }
+            How::Fft(fft) => self.fft_pack(fft, weights.cast(), to.cast(), parallel, failures),
         }
     }
 
@@ -441,11 +376,6 @@ impl Conv {
     /// Returns the argument of the weights, when they are an operand.
     pub(crate) fn weights(&self) -> usize {
         self.operands[1]
-    }
-
-    /// Returns the address of an element of the result.
-    fn result_at<T>(&self, args: &[*mut u8], at: i64) -> *mut T {
-        args[self.out].cast::<T>().wrapping_offset(at as isize)
     }
 
     /// Returns the number of elements of its workspace, on `threads` threads.

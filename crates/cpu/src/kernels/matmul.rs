@@ -1,31 +1,36 @@
 //! Batched matrix products, with blocks whose size depends on the shapes alone, spread over the pool.
 
 mod block;
-mod narrow;
 mod operand;
-mod packed;
-mod parts;
+mod pack;
 mod vector;
 mod work;
 
 pub(crate) use operand::{Materialised, Operand, link};
-pub(crate) use work::{Args, EpilogueRunner, epilogue, finish, run_blocks, split};
+pub(crate) use work::{Launch, epilogue, finish, split};
 
 use super::terms::Terms;
 use crate::tile::Linked;
 use block::ProductBlock;
 use kiln_base::{DType, Instruction};
-use kiln_jit::contraction::{RegisterEpilogue, TERMS, multiply_as, shape, shown};
+use kiln_jit::contraction::{
+    Accesses, Kernels, Matrix, Output, RegisterEpilogue, RightSide, Rows, TERMS, Tile, multiply_as,
+    shape, shown, sum_panel,
+};
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
-use kiln_kernel::failures::{Failure, Failures};
+use kiln_kernel::failures::Failure;
+use kiln_kernel::memory::Storage;
 use kiln_kernel::simd::Features;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{Arguments, View, ViewMut};
 use kiln_kernel::work::{Call, Packs, Program};
 use kiln_plan::cost::ProductEpilogue;
 use kiln_plan::schedule::{Cpu, lanes};
 use kiln_plan::{self as plan, Algorithm};
+use pack::{CopiedLeft, PANEL, PackedRight, READ_ROWS, Wide};
 use std::sync::Arc;
+use vector::matrix_vector;
 
 /// A linked matrix product.
 pub(crate) struct MatMul {
@@ -53,9 +58,11 @@ pub(crate) struct MatMul {
 }
 
 impl kiln_kernel::work::LinkedKernel for MatMul {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: linked for arguments of these lengths; the packed B was packed by this kind of work.
-        unsafe { self.run(call.args, call.packed, call.parallel, call.failures) };
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        match self.dtype {
+            DType::F64 | DType::I64 => self.run_typed::<f64>(call)?,
+            _ => self.run_typed::<f32>(call)?,
+        }
         Ok(None)
     }
 
@@ -77,21 +84,26 @@ impl kiln_kernel::work::LinkedKernel for MatMul {
     }
 
     fn packs(&self) -> Option<Packs> {
-        let (weights, bytes) = (self.right(), self.packed_bytes()?);
+        let (weights, bytes) = (self.rhs.arg, self.packed_bytes()?);
         Some(Packs { weights, bytes })
     }
 
     fn forgets_packed(&self) -> bool {
-        let (weights, prologue) = (self.right(), self.lhs.prologue.as_deref());
+        let (weights, prologue) = (self.rhs.arg, self.lhs.prologue.as_deref());
         let by_packed = self.schedule.algorithm == Algorithm::Packed && self.rhs.prologue.is_none();
         let alone = (prologue.is_some() || self.lhs.arg != weights) && self.out != weights;
         let mut programs = self.epilogue.iter().chain(prologue);
         by_packed && alone && programs.all(|p| p.walks.iter().all(|w| w.arg != weights))
     }
 
-    unsafe fn pack(&self, call: &Call<'_>) {
-        // SAFETY: the first argument is B, the second has the bytes that `packs` returns.
-        unsafe { self.pack(call.args[0], call.args[1], call.parallel) }
+    fn pack(&self, call: &Call<'_>) {
+        let (weights, to) = (call.args.view(0), call.args.view_mut(1));
+        self.pack_right(
+            (Some(weights), &call.args),
+            to,
+            call.parallel,
+            call.failures,
+        );
     }
 }
 
@@ -183,7 +195,7 @@ impl MatMul {
         let takes = match s.algorithm {
             Algorithm::Panels | Algorithm::Small => s.parts.is_none(),
             Algorithm::Packed => {
-                let wide = self.terms.are_narrow() && self.panel() > narrow::PANEL as i64;
+                let wide = self.terms.are_narrow() && self.panel() > PANEL as i64;
                 let sums = s.terms.is_none() || self.waiting_sums() > 0;
                 s.parts.is_none() && sums && !wide
             }
@@ -229,115 +241,289 @@ impl MatMul {
         (by, self.level, Some(&self.schedule))
     }
 
+    /// Returns the number of products.
+    fn matrices(&self) -> i64 {
+        self.batch.iter().product()
+    }
+
+    /// Returns the number of results of all products.
+    fn results(&self) -> i64 {
+        self.matrices() * self.m * self.n
+    }
+
     /// Returns the number of elements of its workspace, on `threads` threads.
     pub(crate) fn workspace(&self, threads: i64) -> i64 {
         match self.schedule.algorithm {
             Algorithm::Vector => threads * self.k,
-            Algorithm::Packed => self.packed_room() + self.copied_words() + self.waiting_sums(),
-            Algorithm::Parts => self.parts_workspace(),
+            Algorithm::Packed => self.packed_room() + self.copied_words() + self.layers(),
+            Algorithm::Parts => self.layers(),
             _ => 0,
         }
     }
 
-    /// Runs it, with the B that [`MatMul::pack`] packed before, if given.
-    ///
-    /// # Safety
-    /// `args` are the buffers it was linked for; see [`tile::Runner::new`]. The packed matrix is their B.
-    pub(crate) unsafe fn run(
-        &self,
-        args: &[*mut u8],
-        packed: Option<*mut u8>,
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        // SAFETY: the caller's; the dtype was checked.
-        unsafe {
-            match self.dtype {
-                DType::F64 | DType::I64 => self.run_typed::<f64>(args, packed, parallel, failures),
-                _ => self.run_typed::<f32>(args, packed, parallel, failures),
-            }
+    /// Returns the number of elements of sums that wait until all are there.
+    fn layers(&self) -> i64 {
+        match self.schedule.algorithm {
+            Algorithm::Packed => self.waiting_sums(),
+            Algorithm::Parts => self.parts() * self.results(),
+            _ => 0,
         }
     }
 
-    unsafe fn run_typed<T: Lane>(
-        &self,
-        args: &[*mut u8],
-        packed: Option<*mut u8>,
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        // SAFETY: the caller's.
-        unsafe {
-            match self.schedule.algorithm {
-                Algorithm::Packed => self.by_packed::<T>(args, packed, parallel, failures),
-                Algorithm::Vector => self.vector::<T>(args, parallel, failures),
-                Algorithm::Parts => self.in_parts::<T>(args, parallel, failures),
-                _ => self.panels::<T>(args, parallel, failures),
-            }
-        }
+    /// Returns the number of accumulators that take as much room as the packed matrices.
+    fn packed_room(&self) -> i64 {
+        ceil(
+            self.packed_elements() * self.packed_size(),
+            self.dtype.size() as i64,
+        )
     }
 
-    unsafe fn panels<T: Lane>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
-        let batch: i64 = self.batch.iter().product();
-        let (rows, cols) = (ceil(self.m, self.block.0), ceil(self.n, self.block.1));
-        let blocks = batch * rows * cols;
-        if blocks == 0 {
-            return;
+    /// Returns the size of the packed B in bytes, or `None` if it is never packed. If another algorithm is used for
+    /// these sizes, what is packed in *prepare* is for other runs.
+    pub(crate) fn packed_bytes(&self) -> Option<usize> {
+        let bytes = (self.packed_elements() * self.packed_size()) as usize;
+        (self.packable && self.rhs.prologue.is_none() && bytes > 0).then_some(bytes)
+    }
+
+    /// Runs it.
+    fn run_typed<T: Lane>(&self, call: &Call) -> Result<()> {
+        if self.results() == 0 {
+            return Ok(());
         }
-        let cost = self.block.0 * self.block.1 * self.k.max(1);
-        let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        // SAFETY: the caller's; blocks write different places.
-        run_blocks(
-            (blocks, cost),
-            launch,
-            |i, args, materialised, work| unsafe {
-                // A part of B from a prologue is reused for all rows; otherwise a part of A from a prologue is reused for
-                // all columns.
-                let (b, i) = (i / (rows * cols), i % (rows * cols));
-                let (r, c) = match self.rhs.prologue {
-                    None => (i / cols, i % cols),
-                    Some(_) => (i % rows, i / rows),
+        let (args, parallel) = (&call.args, call.parallel);
+        let [mut of_right, mut of_left, mut of_sums] = [None, None, None];
+        let sums = match self.layers() {
+            0 => None,
+            all => Some(ViewMut::<T>::room(&mut of_sums, all)?),
+        };
+        let operands = match (self.schedule.algorithm, call.packed) {
+            (Algorithm::Packed, packed) => {
+                let right = match packed {
+                    Some(packed) => packed,
+                    None => {
+                        let to = ViewMut::<T>::room(&mut of_right, self.packed_room())?.bytes();
+                        let own = self.rhs.prologue.is_none();
+                        let weights = own.then(|| args.view(self.rhs.arg));
+                        self.pack_right((weights, args), to, parallel, call.failures);
+                        to
+                    }
                 };
-                self.block::<T>(args, b, r, c, materialised, work)
-            },
-        );
+                let left = self.copy_left(args, &mut of_left, parallel)?;
+                Operands::Packed(PackedRight(*right), left)
+            }
+            (Algorithm::Vector, _) => Operands::Vector,
+            _ => Operands::InPlace,
+        };
+        let grid = self.grid();
+        let launch = Launch::new(self.epilogue.as_ref(), call);
+        launch.run((grid.count, grid.cost), |i, scratch| {
+            let block = self.block_of(&grid, i);
+            self.block::<T>(&launch, operands, (&block, sums), scratch)
+        });
+        match sums {
+            Some(sums) => self.add_layers(&launch, sums),
+            None => Ok(()),
+        }
     }
 
-    unsafe fn block<T: Lane>(
+    /// Computes a block.
+    fn block<T: Lane>(
         &self,
-        args: &[*mut u8],
-        b: i64,
-        r: i64,
-        c: i64,
-        materialised: &mut [Materialised; 2],
-        work: &mut EpilogueRunner,
+        launch: &Launch,
+        operands: Operands,
+        (b, sums): (&ProductBlock, Option<ViewMut<T>>),
+        scratch: &mut Scratch,
     ) -> Result<()> {
-        let (i0, j0) = (r * self.block.0, c * self.block.1);
-        let (h, w) = (self.block.0.min(self.m - i0), self.block.1.min(self.n - j0));
-        let first = (b * self.m + i0) * self.n + j0;
-        let [left, right] = materialised;
-        // SAFETY: the caller's; blocks lie within the matrices.
-        let (lhs, rhs) = unsafe {
-            (
-                self.rows::<T>(args, (b, i0, h), left, work.failures)?,
-                self.columns::<T>(args, (b, j0, w), right, work.failures)?,
-            )
+        let (args, failures) = (&launch.args, launch.failures);
+        let first = (b.batch * self.m + b.row) * self.n + b.col;
+        // The destination of the results, unless an epilogue in registers writes them.
+        let (dst, pitch) = match (sums, &self.epilogue) {
+            (Some(sums), _) => (sums.shift(b.part * self.results() + first), self.n),
+            (None, Some(_)) if self.finish.is_some() => (ViewMut::none(), 0),
+            (None, Some(_)) => (ViewMut::room(&mut scratch.raw, b.rows * b.cols)?, b.cols),
+            (None, None) => (args.view_mut::<T>(self.out).shift(first), self.n),
         };
-        let (dst, pitch) = if self.epilogue.is_some() {
-            (work.scratch::<T>(h * w)?, w)
+        let [left, right] = &mut scratch.materialised;
+        if let Operands::Packed(packed, copied) = operands {
+            let rows = (b.batch, b.row, b.rows);
+            let kept = (left, &mut scratch.copy);
+            let (lhs, apart) = self.left_rows(args, rows, copied, kept, failures)?;
+            let kept = (&mut scratch.wide, &mut scratch.kernels);
+            self.sum_packed(args, b, (lhs, apart), packed, (dst, pitch), kept)?;
         } else {
-            let out = args[self.out].cast::<T>();
-            (out.wrapping_offset(first as isize), self.n)
+            let (lhs, [down, across]) =
+                self.rows(args, (b.batch, b.row, b.rows), left, failures)?;
+            let (rhs, [row, col]) =
+                self.columns(args, (b.batch, b.col, b.cols), right, failures)?;
+            let (from, to) = b.terms;
+            let lhs = (lhs.cast::<T>().shift(from * across), down, across);
+            let rhs = (rhs.cast::<T>().shift(from * row), row, col);
+            match operands {
+                Operands::Vector => self.sum_vector(b, lhs, rhs, dst, &mut scratch.copy)?,
+                _ => {
+                    let sizes = (b.rows, b.cols, to - from);
+                    multiply_as(self.how(), sizes, (dst, pitch), lhs, rhs.into(), false)?;
+                }
+            }
+        }
+        match sums.is_some() || self.finish.is_some() {
+            true => Ok(()),
+            false => launch.finish((dst, pitch), first, (b.rows, self.n), b.cols),
+        }
+    }
+
+    /// Computes a block of a product with a vector.
+    fn sum_vector<T: Lane>(
+        &self,
+        b: &ProductBlock,
+        left: Matrix<T>,
+        right: Matrix<T>,
+        mut dst: ViewMut<T>,
+        copy: &mut Option<Storage>,
+    ) -> Result<()> {
+        // The matrix with the result's index first, and the vector.
+        let (matrix, (vector, step), len) = match self.n != 1 {
+            true => ((right.0, right.2, right.1), (left.0, left.2), b.cols),
+            false => (left, (right.0, right.1), b.rows),
         };
-        // SAFETY: linking proved the operands within their buffers; the block lies within the result
-        // or the scratch memory.
-        unsafe {
-            let sizes = (h, w, self.k);
-            multiply_as(self.how(), sizes, (dst, pitch), lhs, rhs, false)?;
-            work.finish((dst, pitch), first, (h, self.n), w);
+        let mut copied;
+        let vector = match step {
+            1 => vector.slice(0, self.k),
+            _ => {
+                copied = ViewMut::room(copy, self.k)?;
+                let to = copied.slice_mut(0, self.k);
+                (0..).zip(to).for_each(|(j, to)| *to = vector.get(j * step));
+                copied.slice(0, self.k)
+            }
+        };
+        matrix_vector(
+            self.level,
+            matrix,
+            (len, self.k),
+            vector,
+            dst.slice_mut(0, len),
+        );
+        Ok(())
+    }
+
+    /// Computes a block of a product with packed panels.
+    fn sum_packed<T: Lane>(
+        &self,
+        args: &Arguments,
+        b: &ProductBlock,
+        (left, [down, across]): (View<u8>, [i64; 2]),
+        PackedRight(packed): PackedRight,
+        (dst, pitch): (ViewMut<T>, i64),
+        (wide, kernels): (&mut Wide, &mut Kernels),
+    ) -> Result<()> {
+        // Blocks start at a panel.
+        let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
+        let at_once = panel * self.panels_at_once();
+        let (steps, packed_size) = (self.steps(), self.packed_size());
+        let part = self.steps_at_once(b.rows);
+        let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
+        // Panels read by several tiles are widened once, for these and for the blocks below.
+        let often = b.rows > tile_rows;
+        let mut accesses = Accesses::of(self.finish.as_deref(), args);
+        for from in (0..steps.max(1)).step_by(part as usize) {
+            for column in (0..b.cols).step_by(at_once as usize) {
+                let is_first = from == 0;
+                // The row that accumulators start with precedes the first step.
+                let starts = self.terms.is_flipped();
+                let front = from + i64::from(starts && !is_first);
+                let at = matrix + (b.col + column) * self.panel_rows() + front * panel;
+                let right = packed.shift(at * packed_size);
+                let (right, half_dtype) = match self.half_dtype() {
+                    Some(half) if often => (self.wide_panel(half, right, wide)?, None),
+                    half_dtype => (right, half_dtype),
+                };
+                let tile = Tile {
+                    level: self.level,
+                    instruction: self.terms.instruction(),
+                    rows: Rows::of_matrix(tile_rows.min(b.rows), down),
+                    columns: at_once.min(b.cols - column) as u16,
+                    step: across,
+                    right: RightSide {
+                        half_dtype,
+                        panel: match at_once > panel {
+                            true => panel * self.panel_rows() * packed_size,
+                            false => 0,
+                        },
+                        ..RightSide::of_panel(
+                            panel * half_dtype.map_or(size, |half| half.size() as i64),
+                        )
+                    },
+                    steps: part.min(steps - from) as u32,
+                    taps: 1,
+                    out: pitch * size,
+                    adds: !is_first,
+                    starts: starts && is_first,
+                    strip: [tile_rows * down, tile_rows],
+                    finish: self.finish.clone(),
+                };
+                let out = match self.finish {
+                    Some(_) => {
+                        let at = (b.batch * self.m + b.row, b.col + column);
+                        Output::Epilogue(&mut accesses, at)
+                    }
+                    None => Output::Memory(dst.shift(column).bytes()),
+                };
+                let left = left.shift(from * across);
+                sum_panel(kernels, &tile, b.rows, [left, right], out)?;
+            }
         }
         Ok(())
     }
+
+    /// Adds up the parts of sums in order, and applies the epilogue.
+    fn add_layers<T: Lane>(&self, launch: &Launch, sums: ViewMut<T>) -> Result<()> {
+        let (all, parts) = (self.results(), self.parts());
+        let chunk = match parts {
+            1 => self.whole_rows(self.block_rows()) * self.n,
+            _ => SUMMED,
+        };
+        launch.run(
+            (ceil(all, chunk), chunk * parts.max(READ_ROWS)),
+            |i, _: &mut ()| {
+                let (first, len) = (i * chunk, chunk.min(all - i * chunk));
+                let mut to = sums;
+                if self.epilogue.is_none() {
+                    to = launch.args.view_mut(self.out);
+                    to.copy(first, sums.slice(first, len));
+                }
+                for part in 1..parts {
+                    let more = sums.slice(part * all + first, len);
+                    let to = to.slice_mut(first, len).iter_mut();
+                    to.zip(more).for_each(|(to, term)| *to = *to + *term);
+                }
+                launch.finish((to.shift(first), len), first, (1, len), len)
+            },
+        );
+        Ok(())
+    }
+}
+
+/// The results that are added up at a time.
+const SUMMED: i64 = 4096;
+
+/// The operands as blocks read them.
+#[derive(Copy, Clone)]
+enum Operands<'a> {
+    /// B in panels, and a copy of A, if it is copied as a whole.
+    Packed(PackedRight<'a>, Option<CopiedLeft<'a>>),
+    /// Matrices in place; one of them is a vector.
+    Vector,
+    InPlace,
+}
+
+/// The buffers that a thread keeps between blocks.
+#[derive(Default)]
+struct Scratch {
+    raw: Option<Storage>,
+    materialised: [Materialised; 2],
+    copy: Option<Storage>,
+    wide: Wide,
+    kernels: Kernels,
 }
 
 /// Returns the schedule that a plan names, if its algorithm is legal.

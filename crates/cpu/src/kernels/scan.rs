@@ -7,7 +7,7 @@
 //! loops that combine them on the register type and the kind. Lines that are register elements in memory need no tile.
 
 use crate::combine::{Combine, LogSumExp, Max, Min, Number, Prod, Sum};
-use crate::kernels::matmul::{Args, split};
+use crate::kernels::matmul::split;
 use kiln_base::prim::ScanKind;
 use kiln_base::{Compute, DType};
 use kiln_kernel::affine::{ceil, extent};
@@ -15,6 +15,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
+use kiln_kernel::view::Arguments;
 use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
 use std::marker::PhantomData;
@@ -34,9 +35,9 @@ pub(crate) struct Scan {
 }
 
 impl LinkedKernel for Scan {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
-        unsafe { self.run(call.args, call.parallel) };
+        unsafe { self.run(&call.args, call.parallel) };
         Ok(None)
     }
 }
@@ -81,24 +82,22 @@ impl Scan {
     ///
     /// # Safety
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
-    pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool) {
+    pub(crate) unsafe fn run(&self, args: &Arguments, parallel: bool) {
         let columns = ceil(self.inner, COLUMNS);
         let (items, width) = (self.outer * columns, self.inner.min(COLUMNS));
         if items * self.chunks == 0 {
             return;
         }
-        let args = Args(args);
         let part = |item: i64, lanes: i64, chunk: i64, carry, store: bool| {
-            let args = &args;
             let (o, column, first) = (item / columns, item % columns * COLUMNS, chunk * self.chunk);
             let row = match self.reverse {
                 true => self.len - 1 - first,
                 false => first,
             };
             let at = ((o * self.len + row) * self.inner + column) as usize * self.loops.size;
-            let out = args.0[self.out].wrapping_add(at);
+            let out = args.addresses()[self.out].wrapping_add(at);
             let part = ColumnGroup {
-                x: args.0[self.x].wrapping_add(at),
+                x: args.addresses()[self.x].wrapping_add(at),
                 out: store.then_some(out),
                 carry,
                 lanes: lanes as usize,

@@ -5,7 +5,7 @@
 //! lane, it owns a range of the indexed axis.
 
 use crate::combine::{Combine, Max, Min, Number, Prod, Sum, with_number};
-use crate::kernels::matmul::{Args, split};
+use crate::kernels::matmul::split;
 use kiln_base::DType;
 use kiln_base::prim::ScatterKind;
 use kiln_kernel::affine::{Affine, ceil, extent, product};
@@ -15,6 +15,7 @@ use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::convert as c;
 use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::simd::{Features, Isa, Kernel, baseline, compiled};
+use kiln_kernel::view::Arguments;
 use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
 use smallvec::SmallVec;
@@ -51,9 +52,9 @@ pub(crate) struct Scatter {
 }
 
 impl LinkedKernel for Scatter {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
-        unsafe { self.run(call.args, call.parallel, call.failures) };
+        unsafe { self.run(&call.args, call.parallel, call.failures) };
         Ok(None)
     }
 }
@@ -134,9 +135,8 @@ impl Scatter {
     ///
     /// # Safety
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
-    pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
-        let args = Args(args);
-        self.copy(&args, parallel);
+    pub(crate) unsafe fn run(&self, args: &Arguments, parallel: bool, failures: &Failures) {
+        self.copy(args, parallel);
         let outer: i64 = self.outer.iter().map(|a| a.extent).product();
         let (n, columns) = (self.indexed.extent, self.inner.extent);
         if outer * n * columns == 0 {
@@ -146,7 +146,6 @@ impl Scatter {
         let store = link(self.dtype, self.kind, self.level);
         let across = ceil(columns, COLUMNS);
         let part = |o: i64, column: (i64, i64), range: (i64, i64)| {
-            let args = &args;
             let mut at = [0, self.offsets[0], self.offsets[1]];
             let mut rest = o;
             for a in self.outer.iter().rev() {
@@ -156,11 +155,11 @@ impl Scatter {
             }
             (0..3).for_each(|k| at[k] += column.0 * self.inner.strides[k]);
             let part = Slice {
-                out: args.0[self.out].wrapping_offset(at[0] as isize * size),
-                index: args.0[self.index]
+                out: args.addresses()[self.out].wrapping_offset(at[0] as isize * size),
+                index: args.addresses()[self.index]
                     .cast::<i64>()
                     .wrapping_offset(at[1] as isize),
-                src: args.0[self.src].wrapping_offset(at[2] as isize * size),
+                src: args.addresses()[self.src].wrapping_offset(at[2] as isize * size),
                 indexed: self.indexed,
                 inner: self.inner.strides,
                 columns: column.1 - column.0,
@@ -192,16 +191,15 @@ impl Scatter {
     }
 
     /// Copies x to the result, unless they alias.
-    fn copy(&self, args: &Args, parallel: bool) {
-        if args.0[self.x] == args.0[self.out] || self.bytes == 0 {
+    fn copy(&self, args: &Arguments, parallel: bool) {
+        if args.addresses()[self.x] == args.addresses()[self.out] || self.bytes == 0 {
             return;
         }
         let blocks = ceil(self.bytes as i64, COPY);
         split(blocks, COPY, parallel, |from, to| {
-            let args = &args;
             let first = (from * COPY) as usize;
             let count = self.bytes.min((to * COPY) as usize) - first;
-            let (x, out) = (args.0[self.x], args.0[self.out]);
+            let (x, out) = (args.addresses()[self.x], args.addresses()[self.out]);
             // SAFETY: both have this many bytes, and are different buffers.
             unsafe { std::ptr::copy_nonoverlapping(x.add(first), out.add(first), count) };
         });

@@ -5,7 +5,7 @@
 //! threads. Short lanes use the standard library's sort, long ones a radix sort. Where only the first few are needed,
 //! one pass collects candidates.
 
-use crate::kernels::matmul::{Args, split};
+use crate::kernels::matmul::split;
 use kiln_base::DType;
 use kiln_kernel::affine::extent;
 use kiln_kernel::error::{Error, Result, damaged};
@@ -15,6 +15,7 @@ use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::convert as c;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
+use kiln_kernel::view::Arguments;
 use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
 use std::marker::PhantomData;
@@ -32,9 +33,9 @@ pub(crate) struct ArgSort {
 }
 
 impl LinkedKernel for ArgSort {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
-        unsafe { self.run(call.args, call.parallel, call.failures) };
+        unsafe { self.run(&call.args, call.parallel, call.failures) };
         Ok(None)
     }
 }
@@ -84,7 +85,7 @@ impl ArgSort {
     ///
     /// # Safety
     /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
-    pub(crate) unsafe fn run(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
+    pub(crate) unsafe fn run(&self, args: &Arguments, parallel: bool, failures: &Failures) {
         if self.lanes == 0 || self.kept == 0 {
             return;
         }
@@ -98,12 +99,11 @@ impl ArgSort {
         }
     }
 
-    unsafe fn run_packed<R: Packed>(&self, args: &[*mut u8], parallel: bool, failures: &Failures) {
-        let args = Args(args);
+    unsafe fn run_packed<R: Packed>(&self, args: &Arguments, parallel: bool, failures: &Failures) {
         let lane = |i: i64, scratch: &mut Scratch<R>, threads: usize| -> Result<()> {
-            let args = &args;
-            let x = args.0[self.x].wrapping_add(i as usize * self.len * self.dtype.size());
-            let out = args.0[self.out].cast::<i64>();
+            let x =
+                args.addresses()[self.x].wrapping_add(i as usize * self.len * self.dtype.size());
+            let out = args.addresses()[self.out].cast::<i64>();
             let out = out.wrapping_add(i as usize * self.kept);
             // SAFETY: linking checked the buffers' lengths; lanes write different places.
             unsafe { self.lane(x, out, scratch, threads) }

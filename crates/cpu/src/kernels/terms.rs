@@ -10,6 +10,7 @@ use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::simd::Features;
 use kiln_kernel::simd::convert::widen;
+use kiln_kernel::view::{Plain, View, ViewMut};
 
 /// The number of f16 or bf16 that are widened at a time.
 const SOME: usize = 64;
@@ -102,126 +103,91 @@ impl Terms {
     }
 
     /// Converts elements of an operand, `apart` elements apart, into contiguous terms.
-    ///
-    /// # Safety
-    /// The elements exist, and there is room.
-    pub(crate) unsafe fn make(
-        self,
-        i: usize,
-        (from, apart): (*const u8, i64),
-        count: i64,
-        to: *mut u8,
-    ) {
-        // SAFETY: the caller's.
-        unsafe {
-            let dtypes = [self.operands[i], self.by.terms[i]];
-            convert(self.level, dtypes, (from, apart), count, to)
-        }
+    pub(crate) fn make(self, i: usize, from: (View<u8>, i64), count: i64, to: ViewMut<u8>) {
+        let dtypes = [self.operands[i], self.by.terms[i]];
+        convert(self.level, dtypes, from, count, to);
+    }
+
+    /// Converts the terms of a row of the first operand, `apart` elements apart. Zeros fill the last word.
+    pub(crate) fn make_row(self, from: (View<u8>, i64), count: i64, to: ViewMut<u8>) {
+        self.make(0, from, count, to);
+        let bytes = count * self.size();
+        to.fill(bytes, 4 * self.words(count) - bytes, 0);
     }
 }
 
 /// Converts elements of a dtype, `apart` elements apart, into contiguous elements of another dtype with as many bits or
 /// more. Bytes that lose their sign have 128 added.
-///
-/// # Safety
-/// The elements exist, and there is room.
-pub(crate) unsafe fn convert(
+pub(crate) fn convert(
     level: Features,
     [from_dtype, to_dtype]: [DType; 2],
-    (from, apart): (*const u8, i64),
+    (from, apart): (View<u8>, i64),
     count: i64,
-    to: *mut u8,
+    to: ViewMut<u8>,
 ) {
     use DType::{F32, I8, I16, I32, U8};
-    // SAFETY: the caller's; the dtypes are those of the elements.
-    unsafe {
-        match (from_dtype, to_dtype) {
-            (same, to_dtype) if same == to_dtype && apart == 1 => {
-                std::ptr::copy_nonoverlapping(from, to, count as usize * same.size());
-            }
-            (half, F32) if half.size() == 2 => {
-                let (from, to) = (from.cast::<u16>(), to.cast::<f32>());
-                if apart == 1 {
-                    let from = std::slice::from_raw_parts(from, count as usize);
-                    return widen(
-                        level,
-                        half,
-                        from,
-                        std::slice::from_raw_parts_mut(to, count as usize),
-                    );
-                }
-                let mut halves = [0; SOME];
-                for first in (0..count).step_by(SOME) {
-                    let n = (count - first).min(SOME as i64);
-                    let (from, to) = (
-                        from.offset((first * apart) as isize),
-                        to.offset(first as isize),
-                    );
-                    each(
-                        from.cast(),
-                        apart,
-                        n,
-                        halves.as_mut_ptr().cast(),
-                        |x: u16| x,
-                    );
-                    let to = std::slice::from_raw_parts_mut(to, n as usize);
-                    widen(level, half, &halves[..n as usize], to);
-                }
-            }
-            (U8, I16) => each(from, apart, count, to, |x: u8| i16::from(x)),
-            (I8, I16) => each(from, apart, count, to, |x: i8| i16::from(x)),
-            (U8, I32) => each(from, apart, count, to, |x: u8| i32::from(x)),
-            (I8, I32) => each(from, apart, count, to, |x: i8| i32::from(x)),
-            (I16, I32) => each(from, apart, count, to, |x: i16| i32::from(x)),
-            (I8, U8) => each(from, apart, count, to, |x: u8| x ^ 0x80),
-            _ if to_dtype.size() == 1 => each(from, apart, count, to, |x: u8| x),
-            _ if to_dtype.size() == 2 => each(from, apart, count, to, |x: u16| x),
-            _ => each(from, apart, count, to, |x: u32| x),
+    match (from_dtype, to_dtype) {
+        (same, to_dtype) if same == to_dtype && apart == 1 => {
+            to.copy(0, from.slice(0, count * same.size() as i64));
         }
+        (half, F32) if half.size() == 2 => {
+            let (from, mut to) = (from.cast::<u16>(), to.cast::<f32>());
+            if apart == 1 {
+                return widen(level, half, from.slice(0, count), to.slice_mut(0, count));
+            }
+            let mut halves = [0; SOME];
+            for first in (0..count).step_by(SOME) {
+                let n = (count - first).min(SOME as i64);
+                let some = ViewMut::of(&mut halves).bytes();
+                each(
+                    from.shift(first * apart).bytes(),
+                    apart,
+                    n,
+                    some,
+                    |x: u16| x,
+                );
+                widen(level, half, &halves[..n as usize], to.slice_mut(first, n));
+            }
+        }
+        (U8, I16) => each(from, apart, count, to, |x: u8| i16::from(x)),
+        (I8, I16) => each(from, apart, count, to, |x: i8| i16::from(x)),
+        (U8, I32) => each(from, apart, count, to, |x: u8| i32::from(x)),
+        (I8, I32) => each(from, apart, count, to, |x: i8| i32::from(x)),
+        (I16, I32) => each(from, apart, count, to, |x: i16| i32::from(x)),
+        (I8, U8) => each(from, apart, count, to, |x: u8| x ^ 0x80),
+        _ if to_dtype.size() == 1 => each(from, apart, count, to, |x: u8| x),
+        _ if to_dtype.size() == 2 => each(from, apart, count, to, |x: u16| x),
+        _ => each(from, apart, count, to, |x: u32| x),
     }
 }
 
-/// # Safety
-/// As [`convert`]; elements and results are of these types.
+/// Implements [`convert`] for elements and results of these types.
 #[inline(always)]
-unsafe fn each<A: Copy, B>(
-    from: *const u8,
+fn each<A: Plain, B: Plain>(
+    from: View<u8>,
     apart: i64,
     count: i64,
-    to: *mut u8,
+    to: ViewMut<u8>,
     f: impl Fn(A) -> B,
 ) {
-    let (from, to) = (from.cast::<A>(), to.cast::<B>());
-    // SAFETY: the caller's.
-    unsafe {
-        match apart {
-            1 => {
-                let from = std::slice::from_raw_parts(from, count as usize);
-                let to = std::slice::from_raw_parts_mut(to, count as usize);
-                from.iter().zip(to).for_each(|(x, to)| *to = f(*x));
-            }
-            _ => (0..count as isize)
-                .for_each(|i| *to.offset(i) = f(*from.offset(i * apart as isize))),
+    let (from, mut to) = (from.cast::<A>(), to.cast::<B>());
+    let to = to.slice_mut(0, count).iter_mut();
+    match apart {
+        1 => (from.slice(0, count).iter().zip(to)).for_each(|(x, to)| *to = f(*x)),
+        2.. => {
+            let all = from.slice(0, (count - 1).max(0) * apart + i64::from(count > 0));
+            let all = all.iter().step_by(apart as usize);
+            all.zip(to).for_each(|(x, to)| *to = f(*x));
         }
+        _ => (0..)
+            .zip(to)
+            .for_each(|(i, to)| *to = f(from.get(i * apart))),
     }
 }
 
 /// Puts one more term into each of some words, `bits` bits from their end, where there are zeros; the first term sets a
 /// word.
-///
-/// # Safety
-/// There are `count` terms, and words.
-pub(crate) unsafe fn put<E: Copy>(
-    from: *const E,
-    bits: i64,
-    (to, count): (*mut u32, i64),
-    term: impl Fn(E) -> u32,
-) {
-    // SAFETY: the caller's.
-    let (from, to) = unsafe {
-        let from = std::slice::from_raw_parts(from, count as usize);
-        (from, std::slice::from_raw_parts_mut(to, count as usize))
-    };
+pub(crate) fn put<E: Copy>(from: &[E], bits: i64, to: &mut [u32], term: impl Fn(E) -> u32) {
     let words = to.iter_mut().zip(from);
     match bits {
         0 => words.for_each(|(to, x)| *to = term(*x)),

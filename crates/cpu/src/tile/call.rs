@@ -23,7 +23,8 @@ mod native {
     use crate::tile::Ctx;
     use crate::tile::code::Code as Instruction;
     use crate::tile::emitted::{Emitted, EmittedOperand, OperandLocation};
-    use kiln_jit::contraction::pack;
+    use kiln_kernel::simd::compiled;
+    use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
     use kiln_kernel::sums::Lane;
     use kiln_x86::Code;
     use std::mem::MaybeUninit;
@@ -158,13 +159,14 @@ mod native {
                     let end = next.unwrap_or(bases.len());
                     let first = bases[step] + ctx.at.start * apart;
                     let from = memory.wrapping_offset(first as isize).cast_const();
-                    let sizes = ((end - step) as i64, lanes);
-                    pack(
-                        self.level,
-                        (from, 1, apart),
-                        sizes,
-                        (to.add(step * ctx.n), lanes),
-                    );
+                    compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
+                        from,
+                        pitch: apart as isize,
+                        rows: lanes as usize,
+                        columns: end - step,
+                        to: to.add(step * ctx.n),
+                        to_pitch: lanes as isize,
+                    });
                     step = end;
                 }
             }

@@ -433,9 +433,15 @@ impl Linker<'_> {
             parts: i64::from(program.sizes.parts.unwrap_or(PARTS)),
             parallel: bound.parallel,
             covered: bound.covered.clone(),
+            sizes: bound.sizes().collect(),
+            in_place: None,
             pieces: Vec::new(),
         };
         linked.set_steps();
+        if let Some(last) = program.args.last() {
+            let raw = program.args.len() - 1;
+            linked.in_place = linked.reads_in_place(raw).then(|| last.dtype.size());
+        }
         Ok(linked)
     }
 

@@ -68,6 +68,10 @@ pub(crate) struct Linked {
     pub parallel: bool,
     /// True for each argument that is written completely, without being read before.
     pub covered: Vec<bool>,
+    /// The bytes of the arguments that it was bound for.
+    pub sizes: Vec<usize>,
+    /// The bytes of an element of the last argument, if it is accessed only at the current place.
+    pub in_place: Option<usize>,
     /// Programs that together are equivalent to this one and take less time, if there are any.
     pub pieces: Vec<Linked>,
 }

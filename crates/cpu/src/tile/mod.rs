@@ -41,4 +41,4 @@ pub(crate) use kiln_kernel::bind::bind;
 pub(crate) use link::link;
 pub(crate) use linked::Linked;
 pub(crate) use pieces::pieces;
-pub(crate) use run::{Launch, Runner, run_all};
+pub(crate) use run::{Launch, run_all, run_lines};

@@ -283,6 +283,7 @@ mod tests {
     use kiln_base::{Compute, DType};
     use kiln_kernel::failures::Failures;
     use kiln_kernel::simd::Features;
+    use kiln_kernel::view::Arguments;
     use kiln_plan::tile::{Arg, Schedule, Stage};
 
     /// Returns the concatenation of arrays of these extents along the middle of three axes, with 1 added.
@@ -444,13 +445,14 @@ mod tests {
         let mut out = vec![0f32; len];
         let inputs = operands.iter().map(|x| x.as_ptr().cast_mut().cast::<u8>());
         let args: Vec<*mut u8> = inputs.chain([out.as_mut_ptr().cast()]).collect();
+        let sizes: Vec<usize> = lens.iter().map(|len| *len as usize * 4).collect();
         let launch = Launch {
             program: &whole,
-            args: &args,
+            // SAFETY: the arguments have these lengths.
+            args: unsafe { Arguments::new(&args, &sizes) },
             parallel: true,
         };
-        // SAFETY: the arguments have the lengths that the program was bound for.
-        unsafe { run_all(&[launch], &Failures::default()) };
+        run_all(&[launch], &Failures::default());
         out
     }
 

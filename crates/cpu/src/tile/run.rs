@@ -10,6 +10,7 @@ use kiln_kernel::error::Result;
 use kiln_kernel::failures::{Failures, Position};
 use kiln_kernel::memory::Storage;
 use kiln_kernel::pool::Pool;
+use kiln_kernel::view::{Arguments, ViewMut, span};
 use kiln_plan::tile::{Schedule, SerialPoints};
 use smallvec::SmallVec;
 
@@ -337,6 +338,64 @@ fn advance(point: &mut [i64], extents: &[i64]) {
     }
 }
 
+/// Runs a program that accesses its last argument in place, over some lines of its linear space. They have `width`
+/// elements and begin at `first`, `step` apart. Their part of the last argument is `part`, in lines `pitch` elements
+/// apart.
+///
+/// # Errors
+/// If memory is short.
+///
+/// # Panics
+/// If arguments, lines or the part are not those of the program.
+pub(crate) fn run_lines(
+    program: &Linked,
+    args: &Arguments,
+    (part, pitch): (ViewMut<u8>, i64),
+    first: i64,
+    (lines, step): (i64, i64),
+    width: i64,
+    failures: &Failures,
+) -> Result<()> {
+    let mut all: SmallVec<[*mut u8; 12]> = SmallVec::from_slice(args.addresses());
+    all.push(std::ptr::null_mut());
+    // The elements of a point: a row, or one.
+    let point = match program.schedule {
+        Schedule::Rows => program.lane_len.max(1),
+        Schedule::Lanes => 1,
+    };
+    // Contiguous lines are one.
+    let (lines, width) = match pitch == step && width == step {
+        true => (1, lines * step),
+        false => (lines, width),
+    };
+    let [low, high] = span([(lines, step), (width, 1)]);
+    let fit = (program.sizes.iter().zip(args.sizes())).all(|(own, size)| own <= size);
+    let size = program.in_place.unwrap_or(0) as i64;
+    assert!(
+        fit && size > 0
+            && program.sizes.len() == all.len()
+            && first + low >= 0
+            && first + high <= program.points * point
+            && [width, first].map(|n| n % point) == [0; 2]
+            && (lines == 1 || step % point == 0),
+        "{lines} lines of {width} from {first} are not those of a program"
+    );
+    let part = part.address_mut(span([(lines, pitch * size), (width * size, 1)]));
+    let last = all.len() - 1;
+    // SAFETY: the arguments have the bytes that the program was bound for, and the last one the elements of the lines
+    // at their places. The points are the program's.
+    unsafe {
+        let args = all.as_mut_ptr();
+        let mut runner = Runner::new(program, args, failures)?;
+        for line in 0..lines {
+            let at = first + line * step;
+            *args.add(last) = part.wrapping_offset(((line * pitch - at) * size) as isize);
+            runner.range(at / point, (at + width) / point);
+        }
+    }
+    Ok(())
+}
+
 /// Runs points `from..to` on this thread.
 ///
 /// # Safety
@@ -365,11 +424,9 @@ const PART_NS: f64 = 5_000.0;
 /// A program with its arguments. `parallel` is true if its points may be computed concurrently.
 pub(crate) struct Launch<'a> {
     pub program: &'a Linked,
-    pub args: &'a [*mut u8],
+    pub args: Arguments<'a>,
     pub parallel: bool,
 }
-// SAFETY: the pointers are only passed on; the caller promises what may be done with them.
-unsafe impl Sync for Launch<'_> {}
 
 impl<'a> Launch<'a> {
     /// Returns the launches of its pieces, or itself if it has none.
@@ -409,26 +466,37 @@ impl<'a> Launch<'a> {
     }
 
     /// Runs one of its parts.
-    ///
-    /// # Safety
-    /// See [`run_all`].
-    unsafe fn run(&self, part: i64, (parts, unit): (i64, i64), failures: &Failures) {
+    fn run(&self, part: i64, (parts, unit): (i64, i64), failures: &Failures) {
         let points = self.program.points;
         let units = ceil(points, unit);
         let first = |i: i64| (units as i128 * i as i128 / parts as i128) as i64;
         let edge = |i: i64| first(i).saturating_mul(unit).min(points);
         let range = (edge(part), edge(part + 1));
-        // SAFETY: parts lie within the program's points, whose arguments these are.
-        unsafe { run_range(self.program, self.args.as_ptr(), range, failures) }
+        let args = self.args.addresses();
+        // SAFETY: parts lie within the program's points, and arguments have the bytes that it was bound for.
+        unsafe { run_range(self.program, args.as_ptr(), range, failures) }
     }
 }
 
 /// Runs all points of some programs that don't touch what the others write, on several threads where
 /// that pays.
 ///
-/// # Safety
-/// As [`Runner::new`]; where a launch is `parallel`, its points write different places.
-pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
+/// # Panics
+/// If arguments are shorter than those that a program was bound for.
+pub(crate) fn run_all(launches: &[Launch], failures: &Failures) {
+    for l in launches {
+        let sizes = l.args.sizes();
+        let fit = l
+            .program
+            .sizes
+            .iter()
+            .zip(sizes)
+            .all(|(own, size)| own <= size);
+        assert!(
+            fit && l.program.sizes.len() <= sizes.len(),
+            "short arguments"
+        );
+    }
     let pool = Pool::global();
     let threads = pool.threads() as i64;
     let busy = launches.iter().flat_map(Launch::pieces);
@@ -447,8 +515,7 @@ pub(crate) unsafe fn run_all(launches: &[Launch], failures: &Failures) {
     let run = |part: usize| {
         let at = shared.partition_point(|(first, ..)| *first <= part as i64) - 1;
         let (first, launch, division) = &shared[at];
-        // SAFETY: each program is run on its arguments; parts, and launches, write different places.
-        unsafe { launch.run(part as i64 - first, *division, failures) }
+        launch.run(part as i64 - first, *division, failures)
     };
     match cost < 2.0 * PART_NS {
         true => (0..parts as usize).for_each(run),

@@ -10,7 +10,7 @@ use kiln_kernel::work::{Call, LinkedKernel, Program};
 use std::any::Any;
 
 impl LinkedKernel for Linked {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let (args, parallel) = (call.args, call.parallel);
         let program = self;
         let launch = Launch {
@@ -18,8 +18,7 @@ impl LinkedKernel for Linked {
             args,
             parallel,
         };
-        // SAFETY: the program was bound for arguments of these lengths, and proven to stay within them.
-        unsafe { run_all(&[launch], call.failures) };
+        run_all(&[launch], call.failures);
         Ok(None)
     }
 

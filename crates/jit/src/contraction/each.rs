@@ -10,10 +10,10 @@ mod emit;
 #[cfg(test)]
 mod tests;
 
-use super::tile::{Call, Tile, element};
+use super::footprint::Footprint;
+use super::tile::Tile;
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bugs::bug;
-use kiln_kernel::sums::Lane;
 
 /// A tile of positions by columns.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Depthwise {
     }
 
     /// True if a tap of a row is within the line.
-    fn is_inside(&self, row: u8, tap: u32) -> bool {
+    pub(super) fn is_inside(&self, row: u8, tap: u32) -> bool {
         let taps = self.inside.get(usize::from(row));
         let to = |to: &u32| {
             bug("a tap behind a line is left out too early", *to, |to| {
@@ -107,59 +107,34 @@ impl Depthwise {
             && fits(rows, self.tile.out)
     }
 
-    /// Computes a tile.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`](super::Kernel::run); `add` adds the products of its instruction.
-    pub(super) unsafe fn run<T: Lane>(&self, call: &Call, add: impl Fn(T, T, T) -> T) {
+    /// Returns the bytes that a call accesses, of each of its lines.
+    pub(super) fn footprint(&self) -> Footprint {
         let tile = &self.tile;
-        let list = call.left.cast::<*const T>();
-        let size = size_of::<T>() as i64;
-        let [pitch, out] = [tile.right.step, tile.out].map(|n| n / size);
-        for (row, column) in
-            (0..tile.rows.count).flat_map(|r| (0..tile.columns).map(move |c| (r, c)))
-        {
-            let column = usize::from(column);
-            let weight = |at: usize, tap: u32| {
-                // SAFETY: the list has the line, and each line its weights.
-                unsafe {
-                    *(*list.add(at))
-                        .offset(tap as isize * pitch as isize)
-                        .add(column)
-                }
-            };
-            // SAFETY: the list ends with a zero for either kind of lines; lines and results have the elements that are
-            // accessed.
-            unsafe {
-                let to = (call.out.cast::<T>())
-                    .offset(i64::from(row) as isize * out as isize)
-                    .add(column);
-                let (mut sum, mut at) = (if tile.adds { *to } else { T::ZERO }, 0);
-                while !(*list.add(at)).is_null() {
-                    for tap in 0..tile.taps {
-                        let from = u64::from(self.stride) * u64::from(row)
-                            + u64::from(self.dilation) * u64::from(tap);
-                        let x = match self.is_inside(row, tap) {
-                            true => {
-                                let from = (from as i64 * self.position) as isize;
-                                let line = (*list.add(at)).cast::<u8>().wrapping_offset(from);
-                                element(self.reads, line, column)
-                            }
-                            false => T::ZERO,
-                        };
-                        sum = add(sum, x, weight(at + 1, tap));
-                    }
-                    at += 2;
-                }
-                while !(*list.add(at + 1)).is_null() {
-                    at += 1;
-                    // For integers, padding adds nothing.
-                    if tile.instruction.sums.is_float() {
-                        sum = sum + weight(at, tile.taps);
-                    }
-                }
-                *to = sum;
-            }
+        let taps = i64::from(tile.taps);
+        let inside = |row: u8| (0..tile.taps).filter(move |tap| self.is_inside(row, *tap));
+        let position = |row: u8, tap: u32| {
+            let at = u64::from(self.stride) * u64::from(row);
+            (at + u64::from(self.dilation) * u64::from(tap)) as i64
+        };
+        let read = (0..tile.rows.count).flat_map(|row| {
+            let taps = [inside(row).next(), inside(row).next_back()];
+            taps.into_iter()
+                .flatten()
+                .map(move |tap| position(row, tap))
+        });
+        let read: Vec<i64> = read.collect();
+        let ends = read.iter().min().zip(read.iter().max());
+        let bytes = i64::from(tile.columns) * self.reads.size() as i64;
+        let left = ends.map_or([0; 2], |(first, last)| {
+            [first * self.position, last * self.position + bytes]
+        });
+        let (step, bytes) = (tile.right.step, tile.right_bytes());
+        let weights = [0, (taps - 1).max(0) * step + bytes];
+        let padding = [taps * step, taps * step + bytes];
+        Footprint {
+            left,
+            weights: Some([weights, padding]),
+            ..tile.footprint()
         }
     }
 }

@@ -5,7 +5,9 @@
 //! the sums, which it reads from registers.
 
 use kiln_kernel::bound::Bound;
+use kiln_kernel::view::Arguments;
 use smallvec::SmallVec;
+use std::marker::PhantomData;
 
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use {
@@ -16,23 +18,34 @@ use {
 };
 
 /// The addresses of the accesses of an epilogue.
-pub struct Accesses {
+pub struct Accesses<'a> {
     /// The addresses for the first result, and the strides from row to row and from column to column, in bytes; null
     /// for the accumulators themselves.
     first: SmallVec<[(*mut u8, [isize; 2]); 8]>,
     at: SmallVec<[*mut u8; 8]>,
+    finish: Option<&'a RegisterEpilogue>,
+    arguments: PhantomData<Arguments<'a>>,
 }
 
-impl Accesses {
+impl<'a> Accesses<'a> {
     /// Makes the addresses of an epilogue, if there is one.
+    ///
+    /// # Panics
+    /// If arguments are shorter than those that it was bound for.
     #[inline]
-    pub fn of(finish: Option<&RegisterEpilogue>, args: &[*mut u8]) -> Accesses {
+    pub fn of(finish: Option<&'a RegisterEpilogue>, args: &Arguments<'a>) -> Accesses<'a> {
+        let bound = finish.map_or(&[][..], |f| &f.sizes);
+        let fit = bound
+            .iter()
+            .zip(args.sizes())
+            .all(|(bound, size)| bound <= size);
+        assert!(fit && bound.len() <= args.sizes().len(), "short arguments");
         let location = |location: &Option<BodyAccess>| match location {
             None => (std::ptr::null_mut(), [0; 2]),
             Some(p) => {
                 let bytes = |n: i64| n as isize * p.size as isize;
                 (
-                    args[p.arg].wrapping_offset(bytes(p.offset)),
+                    args.addresses()[p.arg].wrapping_offset(bytes(p.offset)),
                     [p.row, p.column].map(bytes),
                 )
             }
@@ -45,16 +58,40 @@ impl Accesses {
         Accesses {
             at: first.iter().map(|location| location.0).collect(),
             first,
+            finish,
+            arguments: PhantomData,
         }
     }
 
     /// Returns the addresses for the result in this row and column.
     #[inline]
-    pub fn at(&mut self, (row, column): (i64, i64)) -> &[*mut u8] {
+    pub(super) fn at(&mut self, (row, column): (i64, i64)) -> &[*mut u8] {
         for (at, (first, [down, across])) in self.at.iter_mut().zip(&self.first) {
             *at = first.wrapping_offset(row as isize * down + column as isize * across);
         }
         &self.at
+    }
+
+    /// As [`Accesses::at`], for code of an epilogue that accesses these rows and columns from there on.
+    ///
+    /// # Panics
+    /// If there are no such results, or these are the addresses of another epilogue.
+    #[inline]
+    pub(super) fn checked(
+        &mut self,
+        of: &RegisterEpilogue,
+        at: (i64, i64),
+        [low, high]: [i64; 2],
+        columns: i64,
+    ) -> *const *mut u8 {
+        let own = self
+            .finish
+            .filter(|own| std::ptr::eq(*own, of) || *own == of);
+        let is_inside = own.is_some_and(|own| {
+            at.0 + low >= 0 && at.0 + high <= own.rows && at.1 >= 0 && at.1 + columns <= own.width
+        });
+        assert!(is_inside, "an epilogue beyond its results");
+        self.at(at).as_ptr()
     }
 }
 
@@ -67,6 +104,11 @@ pub struct RegisterEpilogue {
     pub(super) locations: Vec<Option<BodyAccess>>,
     /// All that emitted code depends on.
     key: Vec<u8>,
+    /// The rows of all results, and their width.
+    rows: i64,
+    width: i64,
+    /// The bytes of the arguments, without the accumulators.
+    sizes: Vec<usize>,
 }
 
 /// The place of an access of the body.
@@ -167,6 +209,9 @@ impl RegisterEpilogue {
         };
         let all_near = locations.iter().flatten().all(near);
         all_near.then_some(RegisterEpilogue {
+            rows: bound.axes_len() * bound.inner_len() / width.max(1),
+            width,
+            sizes: bound.sizes().take(raw).collect(),
             body,
             locations,
             key,

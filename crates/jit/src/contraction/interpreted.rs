@@ -1,6 +1,6 @@
 //! Interpretation of a tile's code, which may also read the call's lists of addresses.
 
-use super::Call;
+use super::tile::Call;
 use kiln_kernel::interpreted::{call, is_on};
 use std::cell::RefCell;
 use std::collections::HashMap;

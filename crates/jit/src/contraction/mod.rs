@@ -8,6 +8,7 @@ mod each;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod emit;
 mod epilogue;
+mod footprint;
 #[cfg(all(feature = "testing", target_arch = "x86_64", not(portable), unix))]
 mod interpreted;
 mod kernel;
@@ -20,7 +21,9 @@ mod transform;
 
 pub use each::{Depthwise, most_depthwise_rows};
 pub use epilogue::{Accesses, RegisterEpilogue};
-pub use kernel::{Kernel, Kernels};
-pub use product::{Matrix, Right, TERMS, multiply, multiply_as, pack, pack_panels, shape};
-pub use tile::{Call, RightSide, Rows, Tile, even_rows, shown, strips};
+pub use kernel::{Kernel, Kernels, Lines, Output};
+pub use product::{
+    Matrix, Right, TERMS, multiply, multiply_as, pack, pack_panels, shape, sum_panel,
+};
+pub use tile::{RightSide, Rows, Tile, even_rows, shown, strips};
 pub use transform::Transform;

@@ -1,7 +1,11 @@
 //! Register tiles on processors without emission.
 
-use super::tile::{Call, Tile, element};
+use super::each::Depthwise;
+use super::tile::{Call, Tile};
+use super::transform::Transform;
+use kiln_base::DType;
 use kiln_kernel::simd::Baseline;
+use kiln_kernel::simd::convert;
 use kiln_kernel::simd::convert::Mem;
 use kiln_kernel::sums::Lane;
 use kiln_plan::schedule::lanes;
@@ -163,6 +167,114 @@ unsafe fn block<T: Lane>(
         }
         for (r, sums) in sums.iter().enumerate() {
             std::ptr::copy_nonoverlapping(sums.as_ptr(), out(r), columns);
+        }
+    }
+}
+
+/// Computes a tile whose columns each have their own A.
+///
+/// # Safety
+/// As [`run`]; `add` adds the products of its instruction.
+pub(super) unsafe fn run_depthwise<T: Lane>(
+    of: &Depthwise,
+    call: &Call,
+    add: impl Fn(T, T, T) -> T,
+) {
+    let tile = &of.tile;
+    let list = call.left.cast::<*const T>();
+    let size = size_of::<T>() as i64;
+    let [pitch, out] = [tile.right.step, tile.out].map(|n| n / size);
+    for (row, column) in (0..tile.rows.count).flat_map(|r| (0..tile.columns).map(move |c| (r, c))) {
+        let column = usize::from(column);
+        let weight = |at: usize, tap: u32| {
+            // SAFETY: the list has the line, and each line its weights.
+            unsafe {
+                *(*list.add(at))
+                    .offset(tap as isize * pitch as isize)
+                    .add(column)
+            }
+        };
+        // SAFETY: the list ends with a zero for either kind of lines; lines and results have the elements that are
+        // accessed.
+        unsafe {
+            let to = (call.out.cast::<T>())
+                .offset(i64::from(row) as isize * out as isize)
+                .add(column);
+            let (mut sum, mut at) = (if tile.adds { *to } else { T::ZERO }, 0);
+            while !(*list.add(at)).is_null() {
+                for tap in 0..tile.taps {
+                    let from = u64::from(of.stride) * u64::from(row)
+                        + u64::from(of.dilation) * u64::from(tap);
+                    let x = match of.is_inside(row, tap) {
+                        true => {
+                            let from = (from as i64 * of.position) as isize;
+                            let line = (*list.add(at)).cast::<u8>().wrapping_offset(from);
+                            element(of.reads, line, column)
+                        }
+                        false => T::ZERO,
+                    };
+                    sum = add(sum, x, weight(at + 1, tap));
+                }
+                at += 2;
+            }
+            while !(*list.add(at + 1)).is_null() {
+                at += 1;
+                // For integers, padding adds nothing.
+                if tile.instruction.sums.is_float() {
+                    sum = sum + weight(at, tile.taps);
+                }
+            }
+            *to = sum;
+        }
+    }
+}
+
+/// Computes a transform, a channel at a time.
+///
+/// # Safety
+/// As [`run`].
+pub(super) unsafe fn run_transform(t: &Transform, call: &Call) {
+    let side = t.matrix[0].len();
+    let times = |row: &[f64], x: &mut dyn Iterator<Item = f32>| -> f32 {
+        row.iter().zip(x).map(|(c, x)| *c as f32 * x).sum()
+    };
+    let at =
+        |[row, column]: [i64; 2], i: usize, j: usize| (i as i64 * row + j as i64 * column) as isize;
+    for channel in 0..t.channels as usize {
+        let x = |i: usize, j: usize| {
+            let from = call.left.wrapping_offset(at(t.from, i, j));
+            // SAFETY: the caller's.
+            unsafe { element::<f32>(t.reads, from, channel) }
+        };
+        for (i, row) in t.matrix.iter().take(t.kept[0].into()).enumerate() {
+            let down = |j: usize| times(row, &mut (0..side).map(|i| x(i, j)));
+            let sums: Vec<f32> = (0..side).map(down).collect();
+            for (j, row) in t.matrix.iter().take(t.kept[1].into()).enumerate() {
+                let to = call.out.wrapping_offset(at(t.to, i, j)).cast::<f32>();
+                // SAFETY: the caller's.
+                unsafe { *to.add(channel) = times(row, &mut sums.iter().copied()) };
+            }
+        }
+    }
+}
+
+/// Returns element `at` after an address, widened if it has fewer bits.
+///
+/// # Safety
+/// The element exists.
+unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) -> T {
+    // SAFETY: the caller's.
+    unsafe {
+        let half = || *from.cast::<u16>().add(at);
+        // Narrow elements have accumulators of 32 bits.
+        let whole = |x: i32| std::mem::transmute_copy::<i64, T>(&i64::from(x));
+        match dtype {
+            DType::U8 => whole((*from.add(at)).into()),
+            DType::I8 => whole((*from.cast::<i8>().add(at)).into()),
+            DType::I16 => whole((half() as i16).into()),
+            DType::F16 => T::from_f32(convert::F16::load(half())),
+            DType::BF16 => T::from_f32(convert::BF16::load(half())),
+            _ => *from.cast::<T>().add(at),
         }
     }
 }

@@ -5,11 +5,10 @@
 //! tile.
 
 use super::epilogue::RegisterEpilogue;
+use super::footprint::Footprint;
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::affine::ceil;
-use kiln_kernel::simd::convert;
-use kiln_kernel::simd::convert::Mem;
-use kiln_kernel::sums::Lane;
+use kiln_kernel::view::span;
 use kiln_plan::schedule::{MOST_VECTORS, TILE, TILE_VECTORS, VECTORS, lanes};
 use std::ops::Range;
 use std::sync::Arc;
@@ -278,6 +277,59 @@ impl Tile {
             && !(self.adds && self.finish.is_some())
     }
 
+    /// Returns the bytes that a call accesses.
+    pub(super) fn footprint(&self) -> Footprint {
+        let (columns, steps) = (i64::from(self.columns), i64::from(self.steps));
+        let word = self.instruction.sums.size() as i64;
+        let ends = |of: &dyn Fn(u8) -> i64| {
+            let all = (0..self.rows.count).map(of).map(|at| (at, at));
+            let ends = all.reduce(|(a, b), (c, d)| (a.min(c), b.max(d)));
+            ends.map_or([0; 2], |(low, high)| [low, high])
+        };
+        let rows = ends(&|row| self.rows.result(row));
+        let out = [rows[0], rows[1]].map(|row| row.saturating_mul(self.out));
+        let all = steps * i64::from(self.taps);
+        let left = match all {
+            0 => [0; 2],
+            _ => {
+                let rows = ends(&|row| self.rows.left(row));
+                let [low, high] = span([(steps, self.step)]);
+                [rows[0] + low, rows[1] + high - 1 + word]
+            }
+        };
+        let right = match all + i64::from(self.starts) {
+            0 => [0; 2],
+            rows => {
+                let [low, high] = span([(rows, self.right.step)]);
+                [low, high - 1 + self.right_bytes()]
+            }
+        };
+        let [left_strip, row_strip] = self.strip;
+        Footprint {
+            left,
+            right,
+            out: [out[0].min(out[1]), out[0].max(out[1]) + columns * word],
+            rows: [rows[0], rows[1] + 1],
+            columns,
+            strip: [left_strip, row_strip.saturating_mul(self.out), row_strip],
+            taps: if self.taps > 1 { self.taps as usize } else { 0 },
+            weights: None,
+        }
+    }
+
+    /// Returns the bytes of a step of B that are read.
+    pub(super) fn right_bytes(&self) -> i64 {
+        let lanes = lanes(self.level, self.instruction.sums);
+        let last = self.columns.max(1).div_ceil(lanes) - 1;
+        let whole = self.right.padded || self.right.half_dtype.is_some();
+        let count = if whole {
+            lanes
+        } else {
+            self.columns - last * lanes
+        };
+        self.right_vector(last as u8) + i64::from(count) * self.right_size() as i64
+    }
+
     /// True if code is emitted for its level, and all of its distances fit into instructions.
     pub fn is_emitted(&self) -> bool {
         let is_here = cfg!(all(target_arch = "x86_64", not(portable), unix));
@@ -313,25 +365,4 @@ pub fn strips(all: Range<i64>, each: i64, most: i64) -> impl Iterator<Item = (i6
         next += tiles * each;
         (at < all.end).then_some((at, tiles))
     })
-}
-
-/// Returns element `at` after an address, widened if it has fewer bits.
-///
-/// # Safety
-/// The element exists.
-pub(super) unsafe fn element<T: Lane>(dtype: DType, from: *const u8, at: usize) -> T {
-    // SAFETY: the caller's.
-    unsafe {
-        let half = || *from.cast::<u16>().add(at);
-        // Narrow elements have accumulators of 32 bits.
-        let whole = |x: i32| std::mem::transmute_copy::<i64, T>(&i64::from(x));
-        match dtype {
-            DType::U8 => whole((*from.add(at)).into()),
-            DType::I8 => whole((*from.cast::<i8>().add(at)).into()),
-            DType::I16 => whole((half() as i16).into()),
-            DType::F16 => T::from_f32(convert::F16::load(half())),
-            DType::BF16 => T::from_f32(convert::BF16::load(half())),
-            _ => *from.cast::<T>().add(at),
-        }
-    }
 }

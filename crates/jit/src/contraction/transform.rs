@@ -10,8 +10,9 @@ pub(super) mod emit;
 mod tests;
 
 use super::epilogue::RegisterEpilogue;
-use super::tile::{Call, element};
+use super::footprint::Footprint;
 use kiln_base::{DType, Features};
+use kiln_kernel::view::span;
 use kiln_plan::Rows;
 use std::sync::Arc;
 
@@ -59,6 +60,24 @@ impl Transform {
         is_x86 && self.level != Features::BASELINE && all_near && finishes
     }
 
+    /// Returns the bytes that a call accesses.
+    pub(super) fn footprint(&self) -> Footprint {
+        let (side, channels) = (self.matrix[0].len() as i64, i64::from(self.channels));
+        let [rows, columns] = self.kept.map(i64::from);
+        let grid = |extents: [i64; 2], [down, across]: [i64; 2], bytes: i64| {
+            let [low, high] = span([(extents[0], down), (extents[1], across)]);
+            [low, high - 1 + bytes]
+        };
+        let read = channels * self.reads.size() as i64;
+        Footprint {
+            left: grid([side; 2], self.from, read),
+            out: grid([rows, columns], self.to, channels * 4),
+            rows: grid([rows, columns], self.to, 1),
+            columns: channels,
+            ..Footprint::default()
+        }
+    }
+
     /// Returns all that emitted code depends on.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn key(&self) -> Vec<u8> {
@@ -78,32 +97,3 @@ impl Transform {
 
 /// The most accesses of an epilogue.
 const POINTERS: usize = 10;
-
-/// Computes a transform, a channel at a time.
-///
-/// # Safety
-/// As [`Kernel::run`](super::Kernel::run).
-pub(super) unsafe fn run(t: &Transform, call: &Call) {
-    let side = t.matrix[0].len();
-    let times = |row: &[f64], x: &mut dyn Iterator<Item = f32>| -> f32 {
-        row.iter().zip(x).map(|(c, x)| *c as f32 * x).sum()
-    };
-    let at =
-        |[row, column]: [i64; 2], i: usize, j: usize| (i as i64 * row + j as i64 * column) as isize;
-    for channel in 0..t.channels as usize {
-        let x = |i: usize, j: usize| {
-            let from = call.left.wrapping_offset(at(t.from, i, j));
-            // SAFETY: the caller's.
-            unsafe { element::<f32>(t.reads, from, channel) }
-        };
-        for (i, row) in t.matrix.iter().take(t.kept[0].into()).enumerate() {
-            let down = |j: usize| times(row, &mut (0..side).map(|i| x(i, j)));
-            let sums: Vec<f32> = (0..side).map(down).collect();
-            for (j, row) in t.matrix.iter().take(t.kept[1].into()).enumerate() {
-                let to = call.out.wrapping_offset(at(t.to, i, j)).cast::<f32>();
-                // SAFETY: the caller's.
-                unsafe { *to.add(channel) = times(row, &mut sums.iter().copied()) };
-            }
-        }
-    }
-}

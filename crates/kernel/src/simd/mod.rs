@@ -60,6 +60,30 @@ pub trait Kernel<A> {
     unsafe fn run<I: Isa>(args: A);
 }
 
+/// A loop over slices.
+pub trait Vectorized {
+    /// Runs it; must be `#[inline(always)]`, as must all hot functions that it calls.
+    fn run<I: Isa>(self);
+}
+
+/// Runs a loop, compiled for the widest level that this machine has up to `level`.
+pub fn vectorized<K: Vectorized>(level: Features, all: K) {
+    struct Run;
+    impl<K: Vectorized> Kernel<K> for Run {
+        #[inline(always)]
+        unsafe fn run<I: Isa>(all: K) {
+            all.run::<I>();
+        }
+    }
+    let level = if level.is_supported() {
+        level
+    } else {
+        Features::BASELINE
+    };
+    // SAFETY: the machine has the level.
+    unsafe { compiled::<Run, K>(level)(all) }
+}
+
 /// Returns the kernel `K` compiled for `level`, which this machine has.
 pub fn compiled<K: Kernel<A>, A>(level: Features) -> unsafe fn(A) {
     // Code for any level may be interpreted.

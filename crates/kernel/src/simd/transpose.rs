@@ -1,10 +1,62 @@
-//! Transposes of matrices.
+//! Transposes and copies of matrices.
 
-use super::{Isa, Kernel};
+use super::{Features, Isa, Kernel, compiled};
+use crate::view::{Plain, View, ViewMut, span};
 use std::marker::PhantomData;
 
-/// A matrix and the destination of its transpose: `to[j, i] = from[i, j]`. Rows are `pitch` and `to_pitch` elements
-/// apart.
+/// Writes the transpose of a matrix: `to[j, i] = from[i, j]`. Rows are as many elements apart as the strides say.
+///
+/// # Panics
+/// If a view lacks elements.
+pub fn transpose<T: Plain>(
+    level: Features,
+    (from, pitch): (View<T>, i64),
+    (rows, columns): (i64, i64),
+    (to, to_pitch): (ViewMut<T>, i64),
+) {
+    if rows <= 0 || columns <= 0 {
+        return;
+    }
+    let all = Transpose {
+        from: from.address(span([(rows, pitch), (columns, 1)])),
+        pitch: pitch as isize,
+        rows: rows as usize,
+        columns: columns as usize,
+        to: to.address_mut(span([(columns, to_pitch), (rows, 1)])),
+        to_pitch: to_pitch as isize,
+    };
+    // SAFETY: both matrices are in their views.
+    unsafe { compiled::<TransposeKernel<T>, _>(level)(all) }
+}
+
+/// Copies rows of a matrix, whose rows and columns are as far apart as the strides say, to rows of contiguous elements.
+///
+/// # Panics
+/// If a view lacks elements.
+pub fn copy_rows<T: Plain>(
+    (from, [row, col]): (View<T>, [i64; 2]),
+    (rows, columns): (i64, i64),
+    (to, pitch): (ViewMut<T>, i64),
+) {
+    let from = from.address(span([(rows, row), (columns, col)]));
+    let to = to.address_mut(span([(rows, pitch), (columns, 1)]));
+    for i in 0..rows {
+        // SAFETY: both views have all elements.
+        unsafe {
+            let from = from.offset((i * row) as isize);
+            let to = to.offset((i * pitch) as isize);
+            match (col, columns) {
+                (1, 32) => *to.cast::<[T; 32]>() = from.cast::<[T; 32]>().read(),
+                (1, 16) => *to.cast::<[T; 16]>() = from.cast::<[T; 16]>().read(),
+                (1, 0..) => std::ptr::copy_nonoverlapping(from, to, columns as usize),
+                _ => (0..columns as isize)
+                    .for_each(|j| *to.offset(j) = *from.offset(j * col as isize)),
+            }
+        }
+    }
+}
+
+/// A matrix and the destination of its transpose. Rows are `pitch` and `to_pitch` elements apart.
 pub struct Transpose<T> {
     pub from: *const T,
     pub pitch: isize,
@@ -39,7 +91,7 @@ impl<T: Copy> Kernel<Transpose<T>> for TransposeKernel<T> {
                     let (h, w) = (SIDE.min(t.rows - i), SIDE.min(t.columns - j));
                     #[cfg(all(target_arch = "x86_64", not(portable)))]
                     if (h, w) == (SIDE, SIDE) {
-                        if size_of::<T>() == 4 && I::LEVEL != super::Features::BASELINE {
+                        if size_of::<T>() == 4 && I::LEVEL != Features::BASELINE {
                             eight(from.cast(), t.pitch, to.cast(), t.to_pitch);
                             continue;
                         }

@@ -270,7 +270,6 @@ impl Binder<'_> {
                 work,
                 args,
                 packed: false,
-                #[cfg(feature = "testing")]
                 sizes: step.args.iter().map(|id| sizes[id.0 as usize]).collect(),
                 writes,
                 scratch: scratch.map_or(0, |b| layout.offsets[b]),

@@ -408,15 +408,16 @@ impl If {
 }
 
 impl LinkedKernel for Loop {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        for (from, to, bytes) in self.unchanged(call.args) {
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let args = call.args.addresses();
+        for (from, to, bytes) in self.unchanged(args) {
             // SAFETY: both have this size, and the result does not alias an operand.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
         let mut first = true;
-        self.steps(call.args, call.scratch, |number, at| {
-            // SAFETY: the scratch memory begins with 8 bytes for the number.
-            unsafe { call.scratch.cast::<i64>().write(number) };
+        let scratch = call.scratch.address_mut([0, 8]);
+        self.steps(args, scratch, |number, at| {
+            call.scratch.cast::<i64>().set(0, number);
             if std::mem::take(&mut first) {
                 self.body.pack(at, call.kernels)?;
             }
@@ -456,11 +457,11 @@ impl LinkedKernel for Loop {
 }
 
 impl LinkedKernel for If {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the condition is one bool byte.
-        let holds = unsafe { call.args[self.condition].read() } != 0;
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        let holds = call.args.view::<u8>(self.condition).get(0) != 0;
         let body = &self.branches[!holds as usize];
-        let failure = body.run(&self.places(call.args, call.scratch), call.kernels)?;
+        let scratch = call.scratch.address_mut([0; 2]);
+        let failure = body.run(&self.places(call.args.addresses(), scratch), call.kernels)?;
         Ok(failure.map(|mut f| {
             f.site += match holds {
                 true => 0,

@@ -9,6 +9,7 @@ use kiln_kernel::cancel;
 use kiln_kernel::cancel::Cancel;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::{Failure, Failures};
+use kiln_kernel::view::{Arguments, ViewMut};
 use kiln_kernel::work::Call;
 use kiln_plan::Site;
 use smallvec::SmallVec;
@@ -40,15 +41,17 @@ pub(super) fn run_steps(
         let mut inner = None;
         let start = profile.is_some().then(Instant::now);
         let args: SmallVec<[_; 1]> = group.iter().map(|step| args(step)).collect();
-        let calls = group.iter().zip(&args).map(|(step, args)| {
-            let (args, packed) = match args.split_last() {
-                Some((packed, args)) if step.packed => (args, Some(*packed)),
-                _ => (&args[..], None),
-            };
+        // SAFETY: binding proved the lengths of arguments, and memory of the size that the work asks for. Inputs, constants
+        // and prepared results are only read, and outputs and the arena belong to this run. `parallel` is false if
+        // concurrent parts would conflict, and joined steps never conflict.
+        let calls = group.iter().zip(&args).map(|(step, args)| unsafe {
+            let own = args.len() - usize::from(step.packed);
+            let packed = (args.get(own)).map(|packed| ViewMut::new(*packed, step.sizes[own]));
+            let scratch = place(Loc::Arena(step.scratch));
             Call {
-                args,
+                args: Arguments::new(&args[..own], &step.sizes[..own]),
                 packed,
-                scratch: place(Loc::Arena(step.scratch)),
+                scratch: ViewMut::new(scratch, step.work.scratch()),
                 parallel: step.parallel,
                 step_sites: &step.sites,
                 sites,
@@ -59,16 +62,11 @@ pub(super) fn run_steps(
         let calls: SmallVec<[Call; 1]> = calls.collect();
         #[cfg(feature = "testing")]
         let _declared = declare(&group, &args, &calls);
-        // SAFETY: binding proved that the work stays within its arguments' lengths. Inputs, constants and prepared
-        // results are only read, and outputs and the arena belong to this run. `parallel` is false if concurrent
-        // parts would conflict, and joined steps never conflict.
-        unsafe {
-            match &group[..] {
-                [step] => inner = step.work.run(&calls[0])?,
-                group => {
-                    let works = group.iter().map(|step| &*step.work).zip(&calls);
-                    run_concurrently(&works.collect::<Vec<_>>(), &failures);
-                }
+        match &group[..] {
+            [step] => inner = step.work.run(&calls[0])?,
+            group => {
+                let works = group.iter().map(|step| &*step.work).zip(&calls);
+                run_concurrently(&works.collect::<Vec<_>>(), &failures);
             }
         }
         if let (Some(start), Some(profile)) = (start, profile) {
@@ -93,7 +91,8 @@ fn declare(
 ) -> kiln_kernel::interpreted::Declared {
     let mut memory = vec![];
     for ((step, args), call) in group.iter().zip(args).zip(calls) {
-        memory.push((call.scratch.cast_const(), step.scratch_bytes(), true));
+        let scratch = call.scratch.address([0; 2]);
+        memory.push((scratch, step.scratch_bytes(), true));
         for (i, at) in args.iter().enumerate() {
             let written = step.writes.get(i).copied().unwrap_or(false);
             memory.push((at.cast_const(), step.sizes[i], written));

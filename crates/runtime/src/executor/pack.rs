@@ -15,9 +15,8 @@ use std::sync::Arc;
 struct Pack(Arc<dyn LinkedKernel>);
 
 impl LinkedKernel for Pack {
-    unsafe fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: the arguments are the weights and the memory allocated for the packed weights.
-        unsafe { self.0.pack(call) };
+    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+        self.0.pack(call);
         Ok(None)
     }
 }
@@ -84,7 +83,6 @@ impl Binder<'_> {
         prepared: &mut Vec<usize>,
     ) -> Option<BoundStep> {
         let Packs { weights, bytes } = step.work.packs()?;
-        #[cfg(feature = "testing")]
         let sizes = smallvec![step.sizes[weights], bytes];
         let weights = step.args[weights];
         let after = match weights {
@@ -105,13 +103,11 @@ impl Binder<'_> {
         prepared.push(bytes);
         step.args.push(to);
         step.packed = true;
-        #[cfg(feature = "testing")]
         step.sizes.push(bytes);
         Some(BoundStep {
             work: Arc::new(Pack(step.work.clone())),
             args: smallvec![weights, to],
             packed: false,
-            #[cfg(feature = "testing")]
             sizes,
             writes: smallvec![false, true],
             guard: None,

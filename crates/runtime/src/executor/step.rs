@@ -21,7 +21,6 @@ pub(super) struct BoundStep {
     /// For each of these, true if the step writes it.
     pub writes: SmallVec<[bool; 6]>,
     /// Bytes of the arguments.
-    #[cfg(feature = "testing")]
     pub sizes: SmallVec<[usize; 6]>,
     /// The guard that may skip it.
     pub guard: Option<Guard>,

@@ -3,7 +3,8 @@
 use crate::kernels::matmul::Operand;
 use kiln_base::prim::{RandomKind, philox_lanes};
 use kiln_kernel::error::Result;
-use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
+use kiln_kernel::simd::{Features, Isa, Vectorized, vectorized};
+use kiln_kernel::view::Arguments;
 use kiln_plan as plan;
 
 /// Linked dropout.
@@ -11,7 +12,7 @@ pub(super) struct Dropout {
     key: Operand,
     least: u32,
     scale: f32,
-    drop: unsafe fn(Row),
+    level: Features,
 }
 
 impl Dropout {
@@ -28,35 +29,32 @@ impl Dropout {
             key: Operand::new(&p.key, (&[], 1, 2), values, lens[p.key.arg as usize])?,
             least,
             scale: p.scale() as f32,
-            drop: compiled::<Drop, Row>(level),
+            level,
         })
     }
 
     /// Drops some of `numbers`; `first` is the index of the first of them in the whole stream.
-    ///
-    /// # Safety
-    /// `args` are the buffers that it was linked for.
-    pub(super) unsafe fn drop(&self, args: &[*mut u8], first: i64, numbers: &mut [f32]) {
-        // SAFETY: linking proved the key within its buffer; the machine has the level.
-        unsafe {
-            let [seed, offset] =
-                [0, 1].map(|i| (*self.key.at::<i64>(args, &[], 0, 0, i)).cast_unsigned());
-            (self.drop)(Row {
-                start: numbers.as_mut_ptr(),
-                len: numbers.len(),
-                seed,
-                position: offset.wrapping_add(first.cast_unsigned()),
-                least: self.least,
-                scale: self.scale,
-            });
-        }
+    pub(super) fn drop(&self, args: &Arguments, first: i64, numbers: &mut [f32]) {
+        let key = |i: i64| {
+            self.key
+                .at::<i64>(args, &[], 0, 0, i)
+                .get(0)
+                .cast_unsigned()
+        };
+        let row = Row {
+            numbers,
+            seed: key(0),
+            position: key(1).wrapping_add(first.cast_unsigned()),
+            least: self.least,
+            scale: self.scale,
+        };
+        vectorized(self.level, row);
     }
 }
 
 /// A row of numbers, and the position of its first number in the random stream.
-struct Row {
-    start: *mut f32,
-    len: usize,
+struct Row<'a> {
+    numbers: &'a mut [f32],
     seed: u64,
     position: u64,
     /// A number is dropped if the first 24 bits of its random word are less than this.
@@ -71,17 +69,14 @@ const BLOCKS: usize = 16;
 /// The number of elements that are processed at once.
 const MANY: usize = EACH * BLOCKS;
 
-struct Drop;
-
-impl Kernel<Row> for Drop {
+impl Vectorized for Row<'_> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(row: Row) {
-        // SAFETY: the row has `len` numbers, which nobody else touches.
-        let mut rest = unsafe { std::slice::from_raw_parts_mut(row.start, row.len) };
-        let mut block = row.position / EACH as u64;
-        let mut from = (row.position % EACH as u64) as usize;
+    fn run<I: Isa>(mut self) {
+        let mut rest = std::mem::take(&mut self.numbers);
+        let mut block = self.position / EACH as u64;
+        let mut from = (self.position % EACH as u64) as usize;
         while !rest.is_empty() {
-            let factors = factors(block, &row);
+            let factors = factors(block, &self);
             let (now, later) = rest.split_at_mut(rest.len().min(MANY - from));
             for (x, factor) in now.iter_mut().zip(&factors[from..]) {
                 *x *= factor;

@@ -6,16 +6,29 @@ use half::bf16;
 use kiln_base::Feature;
 use kiln_kernel::simd::vector::{Exponent, Vector};
 use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, merged};
+use kiln_kernel::view::{View, ViewMut};
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
 
-/// A part of a row of scores: its address and length, the factor that scores are first multiplied by to become
-/// exponents of 2, and the softmax state of the row.
-pub(super) struct Row {
-    pub start: *mut f32,
-    pub len: usize,
+/// A part of a row of scores, the factor that scores are first multiplied by to become exponents of 2, and the softmax
+/// state of the row.
+pub(super) struct Row<'a> {
+    pub scores: &'a mut [f32],
     pub factor: f32,
-    pub sums: *mut Sums,
+    pub sums: &'a mut Sums,
+}
+
+impl Row<'_> {
+    /// Turns the scores into weights relative to a power of 2 that no score so far exceeds. `bf16` says that the
+    /// weights become bf16.
+    pub(super) fn softmax(self, level: Features, bf16: bool) {
+        let run = match bf16 {
+            true => compiled::<Softmax<true>, Row>(level),
+            false => compiled::<Softmax<false>, Row>(level),
+        };
+        // SAFETY: linked for this machine's level.
+        unsafe { run(self) }
+    }
 }
 
 /// The softmax state of a row.
@@ -65,25 +78,18 @@ pub(super) fn factor(scale: f64) -> f32 {
     (scale * LOG2_E) as f32
 }
 
-/// Turns scores into weights relative to a power of 2 that no score so far exceeds. `BF16` says that the weights
-/// become bf16.
-pub(super) struct Softmax<const BF16: bool>;
+/// The kernel of [`Row::softmax`].
+struct Softmax<const BF16: bool>;
 
 /// The number of elements that are processed at once.
 pub(super) const LANES: usize = 16;
 /// The number of vectors that are processed at once, so that their additions are independent.
 const WIDE: usize = 2;
 
-impl<const BF16: bool> Kernel<Row> for Softmax<BF16> {
+impl<const BF16: bool> Kernel<Row<'_>> for Softmax<BF16> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(row: Row) {
-        // SAFETY: the row has `len` scores and its state, which nobody else touches.
-        let (scores, sums) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(row.start, row.len),
-                &mut *row.sums,
-            )
-        };
+    unsafe fn run<I: Isa>(row: Row<'_>) {
+        let (scores, sums) = (row.scores, row.sums);
         let (before, mut factor) = (sums.running_max, row.factor);
         if factor < LEAST_FACTOR {
             scores.iter_mut().for_each(|s| *s *= factor);
@@ -122,8 +128,19 @@ impl<const BF16: bool> Kernel<Row> for Softmax<BF16> {
 /// The f32 to narrow, the bf16 to write, and their count. The bf16 may overwrite the f32 from the start.
 type Narrowed = (*const f32, *mut bf16, usize);
 
+/// Narrows `len` f32 to bf16, which may overwrite the f32 from the start.
+pub(super) fn narrow(level: Features, from: View<f32>, to: ViewMut<bf16>, len: i64) {
+    let all = (
+        from.address([0, len]),
+        to.address_mut([0, len]),
+        len as usize,
+    );
+    // SAFETY: there are `len` of both; linked for this machine's level.
+    unsafe { narrowed(level)(all) }
+}
+
 /// Returns the function that narrows f32 to bf16 at a level.
-pub(super) fn narrow(level: Features) -> unsafe fn(Narrowed) {
+fn narrowed(level: Features) -> unsafe fn(Narrowed) {
     #[cfg(all(target_arch = "x86_64", not(portable)))]
     if level.has(Feature::Avx512Bf16) && is_x86_feature_detected!("avx512bf16") {
         return narrow_by_one;
@@ -172,17 +189,35 @@ impl Kernel<Narrowed> for Narrow {
     }
 }
 
-/// Two rows of `len` f32 that are packed into words. The words may overwrite the first row from the start.
-pub(super) struct Pairs {
-    pub rows: [*const f32; 2],
-    /// A mask for the bits of the second row: all, or none if it does not exist.
-    pub second: u32,
-    pub to: *mut u32,
-    pub len: usize,
+/// Packs two rows of `len` f32 into words as bf16, the first row in the lower half; without a second row, its half is
+/// zero. The words may overwrite the first row from the start.
+pub(super) fn pack_pairs(
+    level: Features,
+    a: View<f32>,
+    b: Option<View<f32>>,
+    to: ViewMut<u32>,
+    len: i64,
+) {
+    let pairs = Pairs {
+        rows: [a, b.unwrap_or(a)].map(|row| row.address([0, len])),
+        second: if b.is_some() { u32::MAX } else { 0 },
+        to: to.address_mut([0, len]),
+        len: len as usize,
+    };
+    // SAFETY: rows and words are `len` each; linked for this machine's level.
+    unsafe { compiled::<Pair, _>(level)(pairs) }
 }
 
-/// Packs pairs of bf16 into words, the first in the lower half.
-pub(super) struct Pair;
+struct Pairs {
+    rows: [*const f32; 2],
+    /// A mask for the bits of the second row: all, or none if it does not exist.
+    second: u32,
+    to: *mut u32,
+    len: usize,
+}
+
+/// The kernel of [`pack_pairs`].
+struct Pair;
 
 impl Kernel<Pairs> for Pair {
     #[inline(always)]
@@ -341,10 +376,11 @@ impl<V: Exponent> Powers<V> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Powers, Row, Softmax, Sums, narrow};
+    use super::{Powers, Row, Sums, narrow};
     use half::bf16;
     use kiln_kernel::simd::vector::{Four, Vector};
-    use kiln_kernel::simd::{Baseline, Features, compiled};
+    use kiln_kernel::simd::{Baseline, Features};
+    use kiln_kernel::view::{View, ViewMut};
 
     #[test]
     fn halves_are_the_nearest_in_place_and_apart() {
@@ -361,13 +397,11 @@ mod tests {
                 let mut numbers: Vec<f32> = (0..len + 1).map(number).collect();
                 let expected: Vec<bf16> = numbers.iter().map(|x| bf16::from_f32(*x)).collect();
                 let mut apart = vec![bf16::ONE; len + 1];
-                let (from, to) = (numbers.as_mut_ptr(), apart.as_mut_ptr());
-                // SAFETY: there are `len` numbers, and room for one more.
-                let inside = unsafe {
-                    narrow(level)((from, to, len));
-                    narrow(level)((from, from.cast(), len));
-                    std::slice::from_raw_parts(from.cast::<bf16>(), len)
-                };
+                let all = len as i64;
+                narrow(level, View::of(&numbers), ViewMut::of(&mut apart), all);
+                let numbers = ViewMut::of(&mut numbers);
+                narrow(level, *numbers, numbers.cast(), all);
+                let inside = numbers.cast::<bf16>().slice(0, all);
                 let same = |(a, b): (&bf16, &bf16)| a == b || a.is_nan() && b.is_nan();
                 assert!(
                     apart.iter().zip(&expected[..len]).all(same),
@@ -383,15 +417,9 @@ mod tests {
     /// relative error of those made from the maximum of both parts.
     #[test]
     fn weights_are_powers_relative_to_their_sum() {
-        let kernels = |level: Features| {
-            let exact: unsafe fn(Row) = compiled::<Softmax<false>, Row>(level);
-            [
-                (exact, 1e-6),
-                (compiled::<Softmax<true>, Row>(level), 2.1e-4),
-            ]
-        };
+        let kernels = [(false, 1e-6), (true, 2.1e-4)];
         for level in Features::LEVELS.into_iter().filter(|l| l.is_supported()) {
-            for (softmax, within) in kernels(level) {
+            for (bf16, within) in kernels {
                 for (len, factor, size, around) in [
                     (1, 1.0, 3.0, 0.0),
                     (31, 0.18, 40.0, -7.0),
@@ -412,15 +440,12 @@ mod tests {
                     let (mut weights, mut sums) = (scores.clone(), Sums::NONE);
                     let mut bases = [0.0; 2];
                     for (part, base) in weights.chunks_mut(len).zip(&mut bases) {
-                        // SAFETY: the part has `len` scores; the machine has the level.
-                        unsafe {
-                            softmax(Row {
-                                start: part.as_mut_ptr(),
-                                len,
-                                factor,
-                                sums: &mut sums,
-                            });
-                        }
+                        let row = Row {
+                            scores: part,
+                            factor,
+                            sums: &mut sums,
+                        };
+                        row.softmax(level, bf16);
                         *base = sums.running_max;
                     }
                     let exact = |s: &f32| f64::from(*s) * f64::from(factor);

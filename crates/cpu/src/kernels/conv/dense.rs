@@ -16,15 +16,26 @@ pub(super) use blocking::Blocking;
 
 use super::Conv;
 use super::narrow::{Images, Weights};
-use crate::kernels::matmul::{Args, EpilogueRunner, run_blocks};
+use crate::kernels::matmul::Launch;
 use blocking::PhasePart;
-use copy::{ImageArgs, Scratch, Source};
-use kiln_jit::contraction::{Accesses, Call, strips};
+use copy::{Copies, ImageArgs, Source};
+use kiln_jit::contraction::{Accesses, Output, strips};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
-use kiln_kernel::failures::Failures;
-use kiln_kernel::memory::room;
+use kiln_kernel::memory::Storage;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{Arguments, View, ViewMut};
+use kiln_kernel::work::Call;
+
+/// The buffers that a thread keeps between blocks.
+#[derive(Default)]
+struct Scratch {
+    copies: Copies,
+    /// Results that are still to be transposed, or finished.
+    results: Option<Storage>,
+    /// Results in the layout of the epilogue.
+    raw: Option<Storage>,
+}
 
 /// Some channels of some lines of the result, of one image or of several.
 #[derive(Copy, Clone)]
@@ -75,9 +86,9 @@ impl ChannelBlock {
     }
 }
 
-/// The destination of results: the address for the first position and channel of a block, and the stride between
+/// The destination of results: a view from the first position and channel of a block on, and the stride between
 /// positions.
-type Results<T> = (*mut T, i64);
+type Results<'a, T> = (ViewMut<'a, T>, i64);
 
 impl Conv {
     /// Returns the number of elements of its workspace, on `threads` threads.
@@ -86,136 +97,97 @@ impl Conv {
     }
 
     /// Runs it.
-    ///
-    /// # Safety
-    /// As [`Conv::run`].
-    pub(super) unsafe fn dense<T: Lane>(
+    pub(super) fn dense<T: Lane>(
         &self,
-        args: &[*mut u8],
+        call: &Call,
         blocking: &Blocking,
         (images, weights): (Images, Weights),
-        parallel: bool,
-        failures: &Failures,
-    ) {
+    ) -> Result<()> {
         if blocking.items() == 0 {
-            return;
+            return Ok(());
         }
         let mut storage = None;
-        let found = weights.packed((&mut storage, blocking.packed()), |from, to| {
-            // SAFETY: the caller's; there is room for all panels.
-            unsafe { self.pack_dense::<T>(blocking, from, to, parallel) }
-        });
-        let weights = match found {
-            Ok(found) => found,
-            Err(e) => return failures.broken(e),
-        };
-        // SAFETY: a flag follows the panels.
-        let finite = unsafe { *weights.offset(blocking.packed() as isize - 1) == T::ZERO };
+        let weights = weights.packed::<T>((&mut storage, blocking.packed()), |from, to| {
+            self.pack_dense(blocking, from, to, call.parallel);
+        })?;
+        // A flag follows the panels.
+        let finite = weights.get(blocking.packed() - 1) == T::ZERO;
         let one_by_one = blocking.apart || !finite && blocking.checks_finite(self);
-        let weights = [weights.cast_mut().cast::<u8>()];
-        let weights = Args(&weights);
-        let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        // SAFETY: the caller's; blocks write different places.
-        run_blocks(
-            (blocking.items(), blocking.cost()),
-            launch,
-            |i, args, scratch: &mut Scratch, work| unsafe {
-                let weights = &weights;
-                let weights = weights.0[0].cast::<T>().cast_const();
-                let images = (args, images);
-                let block = ChannelBlock::of(blocking, i);
-                self.dense_block(
-                    images,
-                    blocking,
-                    &block,
-                    (weights, one_by_one),
-                    scratch,
-                    work,
-                )
-            },
-        );
+        let launch = Launch::new(self.epilogue.as_ref(), call);
+        launch.run((blocking.items(), blocking.cost()), |i, scratch| {
+            let block = ChannelBlock::of(blocking, i);
+            let weights = (weights, one_by_one);
+            self.dense_block((&launch, images), blocking, &block, weights, scratch)
+        });
+        Ok(())
     }
 
-    unsafe fn dense_block<T: Lane>(
+    fn dense_block<T: Lane>(
         &self,
         images: ImageArgs,
         blocking: &Blocking,
         b: &ChannelBlock,
-        (weights, one_by_one): (*const T, bool),
+        (weights, one_by_one): (View<T>, bool),
         scratch: &mut Scratch,
-        work: &mut EpilogueRunner,
     ) -> Result<()> {
-        let args = images.0;
+        let launch = images.0;
         let width = blocking.groups * blocking.columns;
         let position = blocking.position(b.image, b.from);
         let first = position * width + b.group * blocking.columns + b.channel;
         let [_, down, across] = [0, 1, 2].map(|i| b.to[i] - b.from[i]);
         let positions = down * across;
         let finished = blocking.finish.is_some() && !one_by_one;
+        let Scratch {
+            copies,
+            results,
+            raw,
+        } = scratch;
         let results: Results<T> = match self.epilogue {
-            Some(_) if finished => (std::ptr::null_mut(), 0),
-            _ if blocking.writes_nchw => {
-                let to = room::<T>(&mut scratch.results, positions * blocking.channels)?;
+            Some(_) if finished => (ViewMut::none(), 0),
+            None if !blocking.writes_nchw => (launch.args.view_mut(self.out).shift(first), width),
+            _ => {
+                let to = ViewMut::room(results, positions * blocking.channels)?;
                 (to, blocking.channels)
             }
-            Some(_) => (
-                work.scratch::<T>(positions * blocking.channels)?,
-                blocking.channels,
-            ),
-            None => (self.result_at::<T>(args, first), width),
         };
-        // SAFETY: linking checked the buffers' lengths against the geometry; copies hold all that the block reads.
-        unsafe {
-            match one_by_one {
-                true => {
-                    let results = (results, &mut *scratch);
-                    self.add_taps(images, blocking, b, weights, results, work.failures)?;
-                }
-                false => {
-                    let source = self.bring::<T>(images, blocking, b, scratch, work.failures)?;
-                    // Positions pass over one group of panels at a time, whose weights stay in the cache.
-                    let end = b.channel + b.channels;
-                    for first in (b.channel..end).step_by(blocking.hot as usize) {
-                        let columns = (first, end.min(first + blocking.hot));
-                        for part in blocking
-                            .parts
-                            .iter()
-                            .filter(|p| blocking.is_at(p, b.from[0]))
-                        {
-                            for image in 0..b.images {
-                                let (source, b) = (source.of_image(image), b.of_image(image));
-                                let operands = (&source, weights, columns);
-                                self.part(args, blocking, &b, part, operands, results);
-                            }
-                        }
+        if one_by_one {
+            self.add_taps(images, blocking, b, weights, results, copies)?;
+        } else {
+            let source = self.bring(images, blocking, b, copies)?;
+            // Positions pass over one group of panels at a time, whose weights stay in the cache.
+            let end = b.channel + b.channels;
+            for first in (b.channel..end).step_by(blocking.hot as usize) {
+                let columns = (first, end.min(first + blocking.hot));
+                let here = |p: &&PhasePart| blocking.is_at(p, b.from[0]);
+                for part in blocking.parts.iter().filter(here) {
+                    for image in 0..b.images {
+                        let (source, b) = (source.of_image(image), b.of_image(image));
+                        let operands = (&source, weights, columns);
+                        self.part(&launch.args, blocking, &b, part, operands, results);
                     }
                 }
             }
-            if blocking.writes_nchw {
-                let (all, first) = (blocking.position(1, [0; 3]), blocking.position(0, b.from));
-                let channel = (b.image * blocking.groups + b.group) * blocking.columns + b.channel;
-                let (from, channels) = (results.0.cast_const(), (channel, b.channels));
-                // A block is a line, or whole lines of a plane.
-                let part = (all, first, positions);
-                self.write_nchw(args, (from, results.1), channels, part, work)?;
-            } else if !finished {
-                work.finish(results, first, (positions, width), b.channels);
-            }
+        }
+        if blocking.writes_nchw {
+            let (all, first) = (blocking.position(1, [0; 3]), blocking.position(0, b.from));
+            let channel = (b.image * blocking.groups + b.group) * blocking.columns + b.channel;
+            let (from, channels) = ((*results.0, results.1), (channel, b.channels));
+            // A block is a line, or whole lines of a plane.
+            self.write_nchw(launch, from, channels, (all, first, positions), raw)?;
+        } else if !finished {
+            launch.finish(results, first, (positions, width), b.channels)?;
         }
         Ok(())
     }
 
     /// Computes the results of a block and part, in some columns.
-    ///
-    /// # Safety
-    /// The source holds the elements that are read, and there is room for the results.
-    unsafe fn part<T: Lane>(
+    fn part<T: Lane>(
         &self,
-        args: &[*mut u8],
+        args: &Arguments,
         blocking: &Blocking,
         b: &ChannelBlock,
         part: &PhasePart,
-        (source, weights, (column, end)): (&Source, *const T, (i64, i64)),
+        (source, weights, (column, end)): (&Source, View<T>, (i64, i64)),
         (dst, pitch): Results<T>,
     ) {
         let phases = blocking.phases_of(part);
@@ -235,6 +207,8 @@ impl Conv {
                 (at, tiles)
             })
         });
+        let (weights, dst) = (weights.bytes(), dst.bytes());
+        let size = size_of::<T>() as i64;
         let mut accesses = Accesses::of(blocking.finish.as_deref(), args);
         for ([h, w], tiles) in tiles {
             let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
@@ -242,24 +216,21 @@ impl Conv {
             let read = bug("a tile reads the line of the first", read, |[z, _, x]| {
                 [z, phases[1].axis.source(top, 0), x]
             });
-            let to = (at[1] - b.from[1]) * line + at[2] - b.from[2];
-            let to = dst.wrapping_offset((to * pitch - b.channel) as isize);
+            let to = ((at[1] - b.from[1]) * line + at[2] - b.from[2]) * pitch - b.channel;
             let position = blocking.position(b.image, at);
+            let source = source.at(read);
             for panel in (column..end).step_by(blocking.panel as usize) {
                 let kernel =
                     part.kernel(blocking, [bottom - h, right - w, blocking.columns - panel]);
-                let result = (position, b.group * blocking.columns + panel);
                 let at = blocking.panel_at(b.group, panel) + before;
-                let call = Call {
-                    left: source.at(read),
-                    right: weights.wrapping_offset(at as isize).cast(),
-                    out: to.wrapping_offset(panel as isize).cast(),
-                    finish: accesses.at(result).as_ptr(),
-                    taps: part.taps.as_ptr(),
-                    tiles: tiles as u64,
+                let out = match blocking.finish {
+                    Some(_) => {
+                        let result = (position, b.group * blocking.columns + panel);
+                        Output::Epilogue(&mut accesses, result)
+                    }
+                    None => Output::Memory(dst.shift((to + panel) * size)),
                 };
-                // SAFETY: the caller's.
-                unsafe { kernel.run(&call) };
+                kernel.compute([source, weights.shift(at * size)], out, &part.taps, tiles);
             }
         }
     }

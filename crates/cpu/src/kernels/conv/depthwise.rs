@@ -10,18 +10,19 @@
 use super::images::ImageCopies;
 use super::narrow::{Images, Weights};
 use super::{Conv, LEAST_BLOCKS, dense};
-use crate::kernels::matmul::{Args, EpilogueRunner, Materialised, run_blocks};
+use crate::kernels::matmul::{Launch, Materialised};
 use kiln_base::DType;
 use kiln_jit::contraction::{
-    Accesses, Call, Depthwise, Kernel, RegisterEpilogue, RightSide, Rows, Tile,
+    Accesses, Depthwise, Kernel, Lines, Output, RegisterEpilogue, RightSide, Rows, Tile,
 };
 use kiln_jit::contraction::{even_rows, most_depthwise_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
-use kiln_kernel::failures::Failures;
-use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::memory::Storage;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{View, ViewMut};
+use kiln_kernel::work::Call;
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::{Axis, Geometry};
 use kiln_plan::schedule::lanes;
@@ -150,13 +151,8 @@ impl Blocking {
     }
 
     /// True if all weights are finite, according to the flag after the packed weights.
-    ///
-    /// # Safety
-    /// The weights were packed.
-    pub(super) unsafe fn is_finite(&self, c: &Conv, packed: *const u8) -> bool {
-        let last = (self.packed() - 1) * c.dtype.size() as i64;
-        // SAFETY: the caller's.
-        unsafe { *packed.offset(last as isize) == 0 }
+    pub(super) fn is_finite(&self, c: &Conv, packed: View<u8>) -> bool {
+        packed.get((self.packed() - 1) * c.dtype.size() as i64) == 0
     }
 
     /// Links the kernels of the tiles of a row.
@@ -260,18 +256,13 @@ fn lines(c: &Conv, g: &Geometry) -> i64 {
 #[derive(Default)]
 struct Scratch {
     materialised: Materialised,
-    /// Results that are still to be transposed.
+    /// Results that are still to be transposed, or finished.
     results: Option<Storage>,
-    /// The lines that a row of the result reads with their weights, and the weights of lines of padding.
-    lines: Vec<[usize; 2]>,
-    padding: Vec<usize>,
-    list: Vec<usize>,
+    raw: Option<Storage>,
 }
 
 /// Some channels of some rows of the result.
-struct RowBlock<'a, T> {
-    x: Images<'a>,
-    weights: *const T,
+struct RowBlock {
     /// The first row, among those of all images.
     line: i64,
     lines: i64,
@@ -282,234 +273,169 @@ struct RowBlock<'a, T> {
 impl Conv {
     /// Returns the number of elements of its workspace.
     pub(super) fn depthwise_workspace(&self, blocking: &Blocking) -> i64 {
-        blocking.packed()
-            + blocking
-                .copies
-                .as_ref()
-                .map_or(0, |copies| copies.len(self))
+        let copied = blocking.copies.as_ref().map_or(0, |c| c.len(self));
+        blocking.packed() + copied
     }
 
     /// Packs the weights; no other operand is read. A flag after them is zero if all are finite.
-    ///
-    /// # Safety
-    /// As [`Conv::pack`].
-    pub(super) unsafe fn pack_depthwise<T: Lane>(
+    pub(super) fn pack_depthwise<T: Lane>(
         &self,
         blocking: &Blocking,
-        weights: *const T,
-        to: *mut T,
+        weights: View<T>,
+        to: ViewMut<T>,
     ) {
         let (all, taps) = (
             blocking.geometry.kernels(),
             blocking.geometry.axes[2].kernel,
         );
         let lines = all / taps;
-        let at = |line: i64, tap: i64| ((line * (taps + 1) + tap) * blocking.panel) as usize;
+        let at = |line: i64, tap: i64| (line * (taps + 1) + tap) * blocking.panel;
         let mut finite = true;
         // With images of fewer bits, integers are multiplied as pairs of i16 whose second is 0.
         let kept = if self.narrow { 0xffff } else { u32::MAX };
         for (line, channel) in (0..lines).flat_map(|l| (0..blocking.panel).map(move |c| (l, c))) {
-            // SAFETY: linking checked the weights' length, and there is room for all lines.
-            unsafe {
-                let to = to.add(channel as usize);
-                let mut nothing = T::ZERO;
-                for tap in 0..taps {
-                    let from = match self.role {
-                        ConvRole::Input => all - 1 - (line * taps + tap),
-                        _ => line * taps + tap,
-                    };
-                    let value = match channel < self.groups {
-                        true => *weights.offset((channel * all + from) as isize),
-                        false => T::ZERO,
-                    };
-                    let to = to.add(at(line, tap));
-                    *to = value;
-                    if self.dtype == DType::I32 {
-                        *to.cast::<u32>() &= kept;
-                        continue;
-                    }
-                    finite &= value.is_finite();
-                    nothing = T::ZERO.mul_add::<kiln_kernel::simd::Baseline>(value, nothing);
+            let to = to.shift(channel);
+            let mut nothing = T::ZERO;
+            for tap in 0..taps {
+                let from = match self.role {
+                    ConvRole::Input => all - 1 - (line * taps + tap),
+                    _ => line * taps + tap,
+                };
+                let value = match channel < self.groups {
+                    true => weights.get(channel * all + from),
+                    false => T::ZERO,
+                };
+                to.set(at(line, tap), value);
+                if self.dtype == DType::I32 {
+                    let mut bits = to.cast::<u32>();
+                    bits.slice_mut(at(line, tap), 1)[0] &= kept;
+                    continue;
                 }
-                *to.add(at(line, taps)) = nothing;
+                finite &= value.is_finite();
+                nothing = T::ZERO.mul_add::<kiln_kernel::simd::Baseline>(value, nothing);
             }
+            to.set(at(line, taps), nothing);
         }
-        let flag = if finite { 0 } else { u8::MAX };
-        // SAFETY: there is room for the flag.
-        unsafe {
-            to.offset(blocking.packed() as isize - 1)
-                .write_bytes(flag, 1)
-        };
+        let (flag, size) = (if finite { 0 } else { u8::MAX }, size_of::<T>() as i64);
+        to.bytes().fill((blocking.packed() - 1) * size, size, flag);
     }
 
     /// Runs it.
-    ///
-    /// # Safety
-    /// As [`Conv::run`].
-    pub(super) unsafe fn each<T: Lane>(
+    pub(super) fn each<T: Lane>(
         &self,
-        args: &[*mut u8],
+        call: &Call,
         blocking: &Blocking,
         (images, weights): (Images, Weights),
-        parallel: bool,
-        failures: &Failures,
-    ) {
+    ) -> Result<()> {
         let [mut copy, mut own] = [None, None];
-        // SAFETY: the caller's; there is room for the weights.
-        let found = unsafe {
-            let x = match (&blocking.copies, images) {
-                (Some(copies), Images::InMemory(x)) => {
-                    let copies = self.copy_images::<T>(x.cast(), copies, &mut copy, parallel);
-                    copies.map(|x| Images::InMemory(x.cast()))
-                }
-                _ => Ok(images),
-            };
-            let packed = weights.packed((&mut own, blocking.packed()), |from, to| {
-                self.pack_depthwise::<T>(blocking, from, to);
-            });
-            x.and_then(|x| Ok((x, packed?.cast_mut().cast())))
-        };
-        let (x, packed) = match found {
-            Ok(found) => found,
-            Err(e) => return failures.broken(e),
-        };
-        if blocking.tiles.is_empty() {
-            return;
-        }
-        if let (Some(for_nonfinite), Weights::InMemory(_)) = (&blocking.for_nonfinite, weights) {
-            // SAFETY: the weights were packed just now.
-            if unsafe { !blocking.is_finite(self, packed) } {
-                // SAFETY: the caller's.
-                return unsafe {
-                    self.dense::<T>(args, for_nonfinite, (images, weights), parallel, failures)
-                };
+        let x = match (&blocking.copies, images) {
+            (Some(copies), Images::InMemory(x)) => {
+                let copies = self.copy_images::<T>(x.cast(), copies, &mut copy, call.parallel)?;
+                Images::InMemory(copies.bytes())
             }
+            _ => images,
+        };
+        let packed = weights.packed::<T>((&mut own, blocking.packed()), |from, to| {
+            self.pack_depthwise(blocking, from, to);
+        })?;
+        if blocking.tiles.is_empty() {
+            return Ok(());
         }
-        let packed = [packed];
-        let packed = Args(&packed);
+        let packed = packed.bytes();
+        if let (Some(for_nonfinite), Weights::InMemory(_)) = (&blocking.for_nonfinite, weights)
+            && !blocking.is_finite(self, packed)
+        {
+            return self.dense::<T>(call, for_nonfinite, (images, weights));
+        }
         let g = &blocking.geometry;
         let (lines, across) = (lines(self, g), ceil(self.groups, blocking.channels));
         let sums = g.axes[2].output * g.kernels();
         let cost = (blocking.lines * blocking.channels * WORK).saturating_mul(sums);
-        let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        run_blocks(
-            (ceil(lines, blocking.lines) * across, cost),
-            launch,
-            |i, args, scratch: &mut Scratch, work| {
-                let packed = &packed;
-                let (line, channel) = (i / across * blocking.lines, i % across * blocking.channels);
-                let block = RowBlock {
-                    x,
-                    weights: packed.0[0].cast::<T>().cast_const(),
-                    line,
-                    lines: blocking.lines.min(lines - line),
-                    channel,
-                    channels: blocking.channels.min(self.groups - channel),
-                };
-                // SAFETY: the caller's; blocks write different places.
-                unsafe { self.depthwise_block(args, blocking, &block, scratch, work) }
-            },
-        );
+        let launch = Launch::new(self.epilogue.as_ref(), call);
+        let items = ceil(lines, blocking.lines) * across;
+        launch.run((items, cost), |i, scratch: &mut Scratch| {
+            let (line, channel) = (i / across * blocking.lines, i % across * blocking.channels);
+            let block = RowBlock {
+                line,
+                lines: blocking.lines.min(lines - line),
+                channel,
+                channels: blocking.channels.min(self.groups - channel),
+            };
+            self.depthwise_block::<T>(&launch, blocking, &block, (x, packed), scratch)
+        });
+        Ok(())
     }
 
-    unsafe fn depthwise_block<T: Lane>(
+    fn depthwise_block<T: Lane>(
         &self,
-        args: &[*mut u8],
+        launch: &Launch,
         blocking: &Blocking,
-        b: &RowBlock<'_, T>,
-        scratch: &mut Scratch,
-        work: &mut EpilogueRunner,
+        b: &RowBlock,
+        (x, weights): (Images, View<u8>),
+        Scratch {
+            materialised,
+            results,
+            raw,
+        }: &mut Scratch,
     ) -> Result<()> {
         let width = &blocking.geometry.axes[2];
         let (first, positions) = (b.line * width.output, b.lines * width.output);
-        // SAFETY: the caller's.
-        let x = unsafe {
-            let (positions, g, materialised) = (
-                (first, positions),
-                &blocking.geometry,
-                &mut scratch.materialised,
-            );
-            match self.image_dtype().size() {
-                1 => {
-                    self.images_of::<u8>(args, (g, b.x), positions, materialised, work.failures)?
-                }
-                2 => {
-                    self.images_of::<u16>(args, (g, b.x), positions, materialised, work.failures)?
-                }
-                _ => self.images_of::<T>(args, (g, b.x), positions, materialised, work.failures)?,
-            }
-        };
+        let read = (&blocking.geometry, x);
+        let x = self.images_of(launch, read, (first, positions), materialised)?;
         let result = first * self.groups + b.channel;
+        let finished = blocking.finish.is_some();
         let (dst, pitch) = match self.epilogue {
-            _ if blocking.writes_nchw => {
-                let to = room::<T>(&mut scratch.results, positions * blocking.channels)?;
+            Some(_) if finished => (ViewMut::none(), 0),
+            None if !blocking.writes_nchw => (
+                launch.args.view_mut::<T>(self.out).shift(result),
+                self.groups,
+            ),
+            _ => {
+                let to = ViewMut::room(results, positions * blocking.channels)?;
                 (to, blocking.channels)
             }
-            Some(_) => (
-                work.scratch::<T>(positions * blocking.channels)?,
-                blocking.channels,
-            ),
-            None => (self.result_at::<T>(args, result), self.groups),
         };
         let is_last = usize::from(b.channel + b.channels == self.groups);
         let step = blocking.rows * width.stride * self.groups;
-        let step = step as usize * self.image_dtype().size();
-        let mut accesses = Accesses::of(blocking.finish.as_deref(), args);
+        let step = step * self.image_dtype().size() as i64;
+        let mut accesses = Accesses::of(blocking.finish.as_deref(), &launch.args);
+        let mut all = Lines::default();
         for line in 0..b.lines {
-            self.lines_of(blocking, b, (x, b.line + line), scratch);
+            self.list_lines::<T>(blocking, b, (x, weights, b.line + line), &mut all);
             let mut at = line * width.output;
-            for same in &blocking.tiles {
-                for _ in 0..same.count {
-                    scratch.list.clear();
-                    scratch.list.extend(scratch.lines.as_flattened());
-                    scratch.list.push(0);
-                    scratch.list.extend(&scratch.padding);
-                    scratch.list.push(0);
-                    let call = Call {
-                        left: scratch.list.as_ptr().cast(),
-                        right: std::ptr::null(),
-                        out: dst.wrapping_offset((at * pitch) as isize).cast(),
-                        finish: accesses.at((first + at, b.channel)).as_ptr(),
-                        taps: std::ptr::null(),
-                        tiles: 1,
-                    };
-                    // SAFETY: linking checked the buffers' lengths against the geometry; taps that leave a line read
-                    // zeros.
-                    unsafe { same.kernels[is_last].run(&call) };
-                    at += blocking.rows;
-                    for [line, _] in &mut scratch.lines {
-                        *line = line.wrapping_add(step);
-                    }
-                }
+            let kernels = blocking.tiles.iter();
+            let kernels = kernels.flat_map(|same| (0..same.count).map(|_| &same.kernels[is_last]));
+            for (i, kernel) in kernels.enumerate() {
+                let out = match finished {
+                    true => Output::Epilogue(&mut accesses, (first + at, b.channel)),
+                    false => Output::Memory(dst.shift(at * pitch).bytes()),
+                };
+                kernel.compute_lines(&mut all, i as i64 * step, out);
+                at += blocking.rows;
             }
         }
         if blocking.writes_nchw {
             let all = blocking.geometry.outputs();
             for line in 0..b.lines {
-                let (image, at) = (
-                    (first + line * width.output) / all,
-                    (first + line * width.output) % all,
-                );
-                let from = dst.wrapping_offset((line * width.output * pitch) as isize);
-                let channels = (image * self.groups + b.channel, b.channels);
-                let part = (all, at, width.output);
-                // SAFETY: the caller's; the raw results are there.
-                unsafe { self.write_nchw(args, (from.cast_const(), pitch), channels, part, work)? };
+                let at = first + line * width.output;
+                let from = (*dst.shift(line * width.output * pitch), pitch);
+                let channels = (at / all * self.groups + b.channel, b.channels);
+                let part = (all, at % all, width.output);
+                self.write_nchw(launch, from, channels, part, raw)?;
             }
-        } else if blocking.finish.is_none() {
-            // SAFETY: the raw results are there.
-            unsafe { work.finish((dst, pitch), result, (positions, self.groups), b.channels) };
+        } else if !finished {
+            launch.finish((dst, pitch), result, (positions, self.groups), b.channels)?;
         }
         Ok(())
     }
 
     /// Lists the lines that a row of the result reads, from the first tap of its first position on, and their weights.
-    fn lines_of<T>(
+    fn list_lines<'a, T>(
         &self,
         blocking: &Blocking,
-        b: &RowBlock<'_, T>,
-        (x, line): (*const u8, i64),
-        scratch: &mut Scratch,
+        b: &RowBlock,
+        (x, weights, line): (View<'a, u8>, View<'a, u8>, i64),
+        all: &mut Lines<'a>,
     ) {
         let g = &blocking.geometry;
         let [depth, height, width] = &g.axes;
@@ -517,19 +443,18 @@ impl Conv {
             line / (depth.output * height.output),
             line % (depth.output * height.output),
         );
-        let size = self.image_dtype().size() as isize;
-        scratch.lines.clear();
-        scratch.padding.clear();
+        let size = self.image_dtype().size() as i64;
+        all.lines.clear();
+        all.padding.clear();
         for (kd, kh) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {
             let taps = (kd * height.kernel + kh) * (width.kernel + 1) * blocking.panel + b.channel;
-            let weights = b.weights.wrapping_offset(taps as isize) as usize;
+            let weights = weights.shift(taps * size_of::<T>() as i64);
             match g.row((line / height.output, line % height.output), (kd, kh)) {
                 Some(row) => {
                     let at = (image * g.inputs() + row - width.padding) * self.groups + b.channel;
-                    let at = x.wrapping_offset(at as isize * size) as usize;
-                    scratch.lines.push([at, weights]);
+                    all.lines.push((x.shift(at * size), weights));
                 }
-                None => scratch.padding.push(weights),
+                None => all.padding.push(weights),
             }
         }
     }

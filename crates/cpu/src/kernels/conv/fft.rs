@@ -9,14 +9,15 @@ mod transform;
 
 use super::narrow::Weights;
 use super::{Conv, LEAST_BLOCKS};
-use crate::kernels::matmul::{Args, EpilogueRunner, run_blocks, split};
+use crate::kernels::matmul::{Launch, split};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failures;
-use kiln_kernel::memory::{Storage, room};
-use kiln_kernel::simd::compiled;
+use kiln_kernel::memory::Storage;
+use kiln_kernel::view::{View, ViewMut};
+use kiln_kernel::work::Call;
 use kiln_plan::FftTile;
-use transform::{Back, Complex, Forth, LANES, Multiply, Products, Tile, Twiddles};
+use transform::{LANES, Products, Twiddles, back, forth};
 
 /// Elements of a block: real and imaginary parts.
 const BLOCK: i64 = 2 * LANES as i64;
@@ -40,21 +41,9 @@ impl Fft {
         2 * self.tile.size()
     }
 
-    /// Returns an uninitialised tile in `storage`, without a spectrum.
-    fn scratch(&self, storage: &mut Scratch) -> Result<Tile<'_>> {
-        let start = room::<f32>(storage, 2 * self.numbers())?;
-        let len = self.twiddles.len();
-        let parts = |i: usize| Complex {
-            re: start.wrapping_add(i * len),
-            im: start.wrapping_add((i + 1) * len),
-        };
-        Ok(Tile {
-            twiddles: &self.twiddles,
-            tile: parts(0),
-            transposed: parts(2),
-            spectrum: std::ptr::null_mut(),
-            step: 0,
-        })
+    /// Returns memory in `storage` for a tile and its transpose, real and imaginary parts each.
+    fn scratch<'a>(&self, storage: &'a mut Option<Storage>) -> Result<ViewMut<'a, f32>> {
+        ViewMut::room(storage, 2 * self.numbers())
     }
 }
 
@@ -67,9 +56,9 @@ struct Chunk {
 }
 
 /// The context of all steps.
+#[derive(Copy, Clone)]
 struct Run<'a> {
     fft: &'a Fft,
-    args: Args<'a>,
     parallel: bool,
     failures: &'a Failures,
 }
@@ -83,9 +72,6 @@ struct Rooms {
     inputs: Option<Storage>,
     results: Option<Storage>,
 }
-
-/// Memory that tiles are transformed in.
-type Scratch = Option<Storage>;
 
 impl Conv {
     /// Returns the number of pairs of tiles of all images, and the number of pairs of a chunk.
@@ -119,136 +105,128 @@ impl Conv {
     }
 
     /// Transforms the weights.
-    ///
-    /// # Safety
-    /// As [`Conv::pack`].
-    pub(super) unsafe fn fft_pack(
+    pub(super) fn fft_pack(
         &self,
         fft: &Fft,
-        weights: *mut u8,
-        to: *mut u8,
+        weights: View<f32>,
+        to: ViewMut<f32>,
         parallel: bool,
         failures: &Failures,
     ) {
         let run = Run {
             fft,
-            args: Args(&[]),
             parallel,
             failures,
         };
         for group in 0..self.groups {
-            let to = self.transformed(fft, to, group);
-            // SAFETY: the caller's.
-            unsafe { self.fft_weights(&run, weights.cast(), group, to) };
+            let to = to.shift(group * self.group_weights(fft));
+            self.fft_weights(&run, weights, group, to);
         }
     }
 
-    /// Returns the address of the transformed weights of a group.
-    fn transformed(&self, fft: &Fft, packed: *mut u8, group: i64) -> *mut f32 {
-        let at = group * self.cout * self.cin * fft.numbers();
-        packed.cast::<f32>().wrapping_offset(at as isize)
+    /// Returns the number of elements of the transformed weights of a group.
+    fn group_weights(&self, fft: &Fft) -> i64 {
+        self.cout * self.cin * fft.numbers()
     }
 
     /// Runs a convolution by [`Algorithm::Fft`](kiln_plan::Algorithm::Fft).
-    ///
-    /// # Safety
-    /// As [`Conv::run`].
-    pub(super) unsafe fn fft(
+    pub(super) fn fft(
         &self,
         fft: &Fft,
-        args: &[*mut u8],
-        (images, weights): (*const u8, Weights),
-        parallel: bool,
-        failures: &Failures,
-    ) {
+        call: &Call,
+        (images, weights): (View<f32>, Weights),
+    ) -> Result<()> {
         let (all, most) = self.pairs(fft);
         let (chunks, shared) = self.chunks(fft);
         let run = Run {
             fft,
-            args: Args(args),
-            parallel: parallel && !shared,
-            failures,
+            parallel: call.parallel && !shared,
+            failures: call.failures,
         };
-        let images = Shared(images.cast_mut().cast());
+        let epilogue = self.epilogue.as_ref();
+        let outer = Launch {
+            parallel: call.parallel && shared,
+            ..Launch::new(epilogue, call)
+        };
+        let inner = Launch {
+            parallel: run.parallel,
+            ..outer
+        };
         let work = self.cin * self.cout * most * fft.numbers();
-        split(chunks, work, parallel && shared, |from, until| {
-            let (images, mut rooms) = (&images, Rooms::default());
-            for i in from..until {
-                let first = i % ceil(all, most) * most;
-                let chunk = Chunk {
-                    group: i / ceil(all, most),
-                    from: first,
-                    pairs: most.min(all - first),
-                };
-                let operands = (images, weights);
-                // SAFETY: the caller's.
-                if let Err(e) = unsafe { self.fft_chunk(&run, operands, &chunk, &mut rooms) } {
-                    return failures.broken(e);
+        outer.run((chunks, work), |i, rooms| {
+            let first = i % ceil(all, most) * most;
+            let chunk = Chunk {
+                group: i / ceil(all, most),
+                from: first,
+                pairs: most.min(all - first),
+            };
+            self.fft_chunk(&run, &inner, (images, weights), &chunk, rooms)
+        });
+        Ok(())
+    }
+
+    fn fft_chunk(
+        &self,
+        run: &Run<'_>,
+        launch: &Launch,
+        (images, weights): (View<f32>, Weights),
+        chunk: &Chunk,
+        rooms: &mut Rooms,
+    ) -> Result<()> {
+        let (numbers, group) = (run.fft.numbers(), self.group_weights(run.fft));
+        let inputs = ViewMut::room(&mut rooms.inputs, self.cin * chunk.pairs * numbers)?;
+        let results = ViewMut::room(&mut rooms.results, self.cout * chunk.pairs * numbers)?;
+        let weights = match weights {
+            Weights::Packed(packed) => packed.cast().shift(chunk.group * group),
+            Weights::InMemory(weights) => {
+                let to = ViewMut::room(&mut rooms.weights, group)?;
+                if rooms.group.replace(chunk.group) != Some(chunk.group) {
+                    self.fft_weights(run, weights.cast(), chunk.group, to);
                 }
+                *to
+            }
+        };
+        self.fft_inputs(run, images, chunk, inputs);
+        self.fft_products(run, chunk, [*inputs, weights], results);
+        self.fft_results(run, launch, chunk, *results);
+        Ok(())
+    }
+
+    /// Transforms items of real elements, two of which `fill` puts into a tile, to spectra.
+    fn fft_forth(
+        &self,
+        run: &Run<'_>,
+        items: i64,
+        to: ViewMut<f32>,
+        fill: impl Fn(i64, [&mut [f32]; 2]) + Sync,
+    ) {
+        let (fft, len) = (run.fft, run.fft.tile.size());
+        split(items, fft.numbers() * 32, run.parallel, |from, until| {
+            let mut scratch = None;
+            let mut tile = match fft.scratch(&mut scratch) {
+                Ok(tile) => tile,
+                Err(e) => return run.failures.broken(e),
+            };
+            for item in from..until {
+                let (re, rest) = tile.slice_mut(0, 4 * len).split_at_mut(len as usize);
+                fill(item, [re, &mut rest[..len as usize]]);
+                let spectrum = to.shift(item * BLOCK);
+                forth(self.level, &fft.twiddles, tile, (spectrum, items * BLOCK));
             }
         });
     }
 
-    unsafe fn fft_chunk(
-        &self,
-        run: &Run<'_>,
-        (images, weights): (&Shared, Weights),
-        chunk: &Chunk,
-        rooms: &mut Rooms,
-    ) -> Result<()> {
-        let numbers = run.fft.numbers();
-        let inputs = room::<f32>(&mut rooms.inputs, self.cin * chunk.pairs * numbers)?;
-        let results = room::<f32>(&mut rooms.results, self.cout * chunk.pairs * numbers)?;
-        // SAFETY: the caller's; all rooms have their sizes.
-        unsafe {
-            let weights = match weights {
-                Weights::Packed(packed) => {
-                    self.transformed(run.fft, packed.cast_mut(), chunk.group)
-                }
-                Weights::InMemory(weights) => {
-                    let to = room::<f32>(&mut rooms.weights, self.cout * self.cin * numbers)?;
-                    if rooms.group.replace(chunk.group) != Some(chunk.group) {
-                        self.fft_weights(run, weights.cast(), chunk.group, to);
-                    }
-                    to
-                }
-            };
-            self.fft_inputs(run, images, chunk, inputs);
-            self.fft_products(run, chunk, [inputs, weights, results]);
-            self.fft_results(run, chunk, results);
-        }
-        Ok(())
-    }
-
     /// Transforms a group's weights, divided by the number of elements of a tile.
-    unsafe fn fft_weights(&self, run: &Run<'_>, weights: *const f32, group: i64, to: *mut f32) {
-        let fft = run.fft;
+    fn fft_weights(&self, run: &Run<'_>, weights: View<f32>, group: i64, to: ViewMut<f32>) {
+        let tile = &run.fft.tile;
         let [_, down, across] = self.geometry.axes.map(|a| a.kernel);
-        let (rows, pitch) = (self.cout * self.cin, fft.tile.inputs[1]);
-        let (weights, to) = (Shared(weights.cast_mut()), Shared(to));
-        split(rows, fft.numbers() * 32, run.parallel, |from, until| {
-            let mut scratch = None;
-            let tile = match fft.scratch(&mut scratch) {
-                Ok(tile) => tile,
-                Err(e) => return run.failures.broken(e),
-            };
-            for row in from..until {
-                let taps = weights.at((group * rows + row) * down * across);
-                // SAFETY: linking checked the weights' length; each row has numbers of its own in each block.
-                unsafe {
-                    tile.tile.re.write_bytes(0, fft.twiddles.len());
-                    tile.tile.im.write_bytes(0, fft.twiddles.len());
-                    for i in 0..down * across {
-                        let at = i / across * pitch + i % across;
-                        let tap = *taps.wrapping_offset(i as isize) / fft.tile.size() as f32;
-                        *tile.tile.re.wrapping_offset(at as isize) = tap;
-                    }
-                    compiled::<Forth, _>(self.level)(Tile {
-                        spectrum: to.at(row * BLOCK),
-                        step: (rows * BLOCK) as usize,
-                        ..tile
-                    });
-                }
+        let (rows, pitch) = (self.cout * self.cin, tile.inputs[1]);
+        self.fft_forth(run, rows, to, |row, [re, im]| {
+            let taps = weights.slice((group * rows + row) * down * across, down * across);
+            re.fill(0.0);
+            im.fill(0.0);
+            for (i, tap) in (0..).zip(taps) {
+                re[(i / across * pitch + i % across) as usize] = tap / tile.size() as f32;
             }
         });
     }
@@ -265,119 +243,79 @@ impl Conv {
     }
 
     /// Transforms the inputs.
-    unsafe fn fft_inputs(&self, run: &Run<'_>, images: &Shared, chunk: &Chunk, to: *mut f32) {
-        let (fft, to) = (run.fft, Shared(to));
-        let items = self.cin * chunk.pairs;
-        split(items, fft.numbers() * 32, run.parallel, |from, until| {
-            let mut scratch = None;
-            let tile = match fft.scratch(&mut scratch) {
-                Ok(tile) => tile,
-                Err(e) => return run.failures.broken(e),
-            };
-            for item in from..until {
-                let (c, pair) = (item / chunk.pairs, chunk.from + item % chunk.pairs);
-                // SAFETY: linking checked the input's length; each item has numbers of its own in each block.
-                unsafe {
-                    for (i, part) in [tile.tile.re, tile.tile.im].into_iter().enumerate() {
-                        let (image, place) = self.tile_at(fft, 2 * pair + i as i64);
-                        let channel = (image * self.groups + chunk.group) * self.cin + c;
-                        let x = (image < self.batch)
-                            .then(|| images.at(channel * self.geometry.inputs()).cast_const());
-                        self.gather_tile(fft, x, place, part);
-                    }
-                    compiled::<Forth, _>(self.level)(Tile {
-                        spectrum: to.at(item * BLOCK),
-                        step: (items * BLOCK) as usize,
-                        ..tile
-                    });
-                }
+    fn fft_inputs(&self, run: &Run<'_>, images: View<f32>, chunk: &Chunk, to: ViewMut<f32>) {
+        let fft = run.fft;
+        self.fft_forth(run, self.cin * chunk.pairs, to, |item, parts| {
+            let (c, pair) = (item / chunk.pairs, chunk.from + item % chunk.pairs);
+            for (i, part) in (0..).zip(parts) {
+                let (image, place) = self.tile_at(fft, 2 * pair + i);
+                let channel = (image * self.groups + chunk.group) * self.cin + c;
+                let x = images.shift(channel * self.geometry.inputs());
+                self.gather_tile(fft, (image < self.batch).then_some(x), place, part);
             }
         });
     }
 
     /// Copies the inputs of a tile of a channel, with zeros outside the image.
-    unsafe fn gather_tile(&self, fft: &Fft, x: Option<*const f32>, place: [i64; 2], to: *mut f32) {
+    fn gather_tile(&self, fft: &Fft, x: Option<View<f32>>, place: [i64; 2], to: &mut [f32]) {
         let [_, height, width] = &self.geometry.axes;
         let [rows, len] = fft.tile.inputs;
         let left = place[1] - width.padding;
         let from = left.clamp(0, width.input);
         let until = (left + len).clamp(from, width.input);
-        for row in 0..rows {
+        for (row, to) in (0..rows).zip(to.chunks_exact_mut(len as usize)) {
             let y = place[0] + row - height.padding;
-            let to = to.wrapping_offset((row * len) as isize);
-            // SAFETY: the tile has the row, and the image has the part inside it.
-            unsafe {
-                std::slice::from_raw_parts_mut(to, len as usize).fill(0.0);
-                if let Some(x) = x.filter(|_| (0..height.input).contains(&y)) {
-                    let x = x.wrapping_offset((y * width.input + from) as isize);
-                    let to = to.wrapping_offset((from - left) as isize);
-                    std::ptr::copy_nonoverlapping(x, to, (until - from) as usize);
-                }
+            to.fill(0.0);
+            if let Some(x) = x.filter(|_| (0..height.input).contains(&y) && from < until) {
+                let x = x.slice(y * width.input + from, until - from);
+                to[(from - left) as usize..][..x.len()].copy_from_slice(x);
             }
         }
     }
 
     /// Computes the products at all frequencies.
-    unsafe fn fft_products(
+    fn fft_products(
         &self,
         run: &Run<'_>,
         chunk: &Chunk,
-        [inputs, weights, results]: [*mut f32; 3],
+        [inputs, weights]: [View<f32>; 2],
+        results: ViewMut<f32>,
     ) {
-        let [inputs, weights, results] = [inputs, weights, results].map(Shared);
         let (x, y, w) = (
             self.cin * chunk.pairs,
             self.cout * chunk.pairs,
             self.cin * self.cout,
         );
         let blocks = run.fft.tile.size() / LANES as i64;
-        split(
-            blocks,
-            4 * LANES as i64 * x * self.cout,
-            run.parallel,
-            |from, until| {
-                let products = Products {
-                    inputs: inputs.at(from * x * BLOCK),
-                    weights: weights.at(from * w * BLOCK),
-                    results: results.at(from * y * BLOCK),
-                    blocks: (until - from) as usize,
-                    channels: self.cin as usize,
-                    outputs: self.cout as usize,
-                    tiles: chunk.pairs as usize,
-                };
-                // SAFETY: the caller's; the blocks are this part's own.
-                unsafe { compiled::<Multiply, _>(self.level)(products) }
-            },
-        );
+        let work = 4 * LANES as i64 * x * self.cout;
+        split(blocks, work, run.parallel, |from, until| {
+            let products = Products {
+                inputs: inputs.shift(from * x * BLOCK),
+                weights: weights.shift(from * w * BLOCK),
+                results: results.shift(from * y * BLOCK),
+                blocks: (until - from) as usize,
+                channels: self.cin as usize,
+                outputs: self.cout as usize,
+                tiles: chunk.pairs as usize,
+            };
+            products.compute(self.level);
+        });
     }
 
     /// Transforms the results of the chunk's tiles back, and finishes them.
-    unsafe fn fft_results(&self, run: &Run<'_>, chunk: &Chunk, from: *mut f32) {
-        let (fft, from) = (run.fft, Shared(from));
+    fn fft_results(&self, run: &Run<'_>, launch: &Launch, chunk: &Chunk, from: View<f32>) {
+        let (fft, len) = (run.fft, run.fft.tile.size());
         let items = self.cout * chunk.pairs;
-        let launch = (
-            self.epilogue.as_ref(),
-            run.args.0,
-            run.parallel,
-            run.failures,
-        );
-        let cost = (items, fft.numbers() * 32);
-        run_blocks(cost, launch, |item, args, scratch: &mut Scratch, work| {
+        launch.run((items, fft.numbers() * 32), |item, scratch| {
             let tile = fft.scratch(scratch)?;
             let (o, pair) = (item / chunk.pairs, chunk.from + item % chunk.pairs);
-            // SAFETY: the caller's; each tile has results of its own.
-            unsafe {
-                compiled::<Back, _>(self.level)(Tile {
-                    spectrum: from.at(item * BLOCK),
-                    step: (items * BLOCK) as usize,
-                    ..tile
-                });
-                for (i, part) in [tile.tile.re, tile.tile.im].into_iter().enumerate() {
-                    let (image, place) = self.tile_at(fft, 2 * pair + i as i64);
-                    if image < self.batch {
-                        let channel = (image * self.groups + chunk.group) * self.cout + o;
-                        self.finish_tile(fft, args, channel, place, part, work);
-                    }
+            let spectrum = (from.shift(item * BLOCK), items * BLOCK);
+            back(self.level, &fft.twiddles, tile, spectrum);
+            for i in 0..2 {
+                let (image, place) = self.tile_at(fft, 2 * pair + i);
+                if image < self.batch {
+                    let channel = (image * self.groups + chunk.group) * self.cout + o;
+                    self.finish_tile(fft, launch, channel, place, tile.shift(i * len))?;
                 }
             }
             Ok(())
@@ -385,41 +323,24 @@ impl Conv {
     }
 
     /// Applies the epilogue to the results of a tile of a channel, or stores them.
-    unsafe fn finish_tile(
+    fn finish_tile(
         &self,
         fft: &Fft,
-        args: &[*mut u8],
+        launch: &Launch,
         channel: i64,
         place: [i64; 2],
-        tile: *mut f32,
-        work: &mut EpilogueRunner,
-    ) {
+        tile: ViewMut<f32>,
+    ) -> Result<()> {
         let [_, height, width] = self.geometry.axes.map(|a| a.output);
         let rows = fft.tile.results[0].min(height - place[0]);
         let len = fft.tile.results[1].min(width - place[1]);
         let first = channel * self.geometry.outputs() + place[0] * width + place[1];
         let pitch = fft.tile.inputs[1];
-        // SAFETY: the caller's; the tile has its results, and so has the channel.
-        unsafe {
-            if self.epilogue.is_some() {
-                return work.finish((tile, pitch), first, (rows, width), len);
-            }
-            for row in 0..rows {
-                let from = tile.wrapping_offset((row * pitch) as isize);
-                let to = self.result_at::<f32>(args, first + row * width);
-                std::ptr::copy_nonoverlapping(from, to, len as usize);
-            }
+        if self.epilogue.is_some() {
+            return launch.finish((tile, pitch), first, (rows, width), len);
         }
-    }
-}
-
-/// Memory that threads read, or write disjoint parts of.
-struct Shared(*mut f32);
-// SAFETY: the pointer is only passed on; each use states which thread writes where.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    fn at(&self, i: i64) -> *mut f32 {
-        self.0.wrapping_offset(i as isize)
+        let to = launch.args.view_mut(self.out);
+        (0..rows).for_each(|row| to.copy(first + row * width, tile.slice(row * pitch, len)));
+        Ok(())
     }
 }

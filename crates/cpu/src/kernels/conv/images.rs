@@ -2,13 +2,12 @@
 
 use super::Conv;
 use super::narrow::Images;
-use crate::kernels::matmul::{Args, EpilogueRunner, Materialised, split};
+use crate::kernels::matmul::{Launch, Materialised, split};
 use kiln_kernel::error::Result;
-use kiln_kernel::failures::Failures;
-use kiln_kernel::memory::{Storage, room};
-use kiln_kernel::simd::compiled;
-use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
+use kiln_kernel::memory::Storage;
+use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{View, ViewMut};
 use kiln_plan::cost::geometry::Geometry;
 
 /// The layout of copies of images for a depthwise convolution: channels side by side.
@@ -55,106 +54,72 @@ impl ImageCopies {
 
 impl Conv {
     /// Copies images to a layout.
-    ///
-    /// # Safety
-    /// The images exist.
-    pub(super) unsafe fn copy_images<T: Lane>(
+    pub(super) fn copy_images<'a, T: Lane>(
         &self,
-        x: *const T,
+        x: View<T>,
         copies: &ImageCopies,
-        storage: &mut Option<Storage>,
+        storage: &'a mut Option<Storage>,
         parallel: bool,
-    ) -> Result<*const T> {
-        let to = room::<T>(storage, copies.len(self))?;
+    ) -> Result<View<'a, T>> {
+        let to = ViewMut::room(storage, copies.len(self))?;
         let ([depth, height, width], [deep, high, wide]) = (copies.extents, copies.copied());
         let (channels, inputs) = (self.groups, depth * height * width);
         if copies.steps != [1; 3] {
-            // SAFETY: there is room.
-            unsafe { to.write_bytes(0, copies.len(self) as usize) };
+            to.fill(0, copies.len(self), T::ZERO);
         }
-        let pair = [x.cast_mut().cast::<u8>(), to.cast()];
-        let pair = Args(&pair);
         let lines = self.batch * depth * height;
         split(lines, width * channels * 4, parallel, |first, end| {
-            let pair = &pair;
-            let (x, to) = (pair.0[0].cast::<T>(), pair.0[1].cast::<T>());
             for line in first..end {
                 let (image, d, h) = (line / height / depth, line / height % depth, line % height);
                 let place = (image * deep + d * copies.steps[0]) * high + h * copies.steps[1];
                 let apart = copies.steps[2] * channels;
-                // SAFETY: the caller's; a line is written by one part.
-                unsafe {
-                    let to = to.offset((place * wide * channels) as isize);
-                    if copies.nchw {
-                        let at = image * channels * inputs + (d * height + h) * width;
-                        compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
-                            from: x.offset(at as isize),
-                            pitch: inputs as isize,
-                            rows: channels as usize,
-                            columns: width as usize,
-                            to,
-                            to_pitch: apart as isize,
-                        });
-                        continue;
-                    }
-                    let x = x.offset((line * width * channels) as isize);
-                    for i in 0..width {
-                        let to = to.offset((i * apart) as isize);
-                        let x = x.offset((i * channels) as isize);
-                        std::ptr::copy_nonoverlapping(x, to, channels as usize);
-                    }
+                let to = to.shift(place * wide * channels);
+                if copies.nchw {
+                    let at = image * channels * inputs + (d * height + h) * width;
+                    let from = (x.shift(at), inputs);
+                    transpose(self.level, from, (channels, width), (to, apart));
+                    continue;
+                }
+                for i in 0..width {
+                    to.copy(i * apart, x.slice((line * width + i) * channels, channels));
                 }
             }
         });
-        Ok(to)
+        Ok(*to)
     }
 
     /// Transposes some positions of an image's result to channels first, and applies the epilogue. `channel` counts the
     /// channels of all images, `position` the `all` positions of an image.
-    ///
-    /// # Safety
-    /// As [`Conv::run`]; the results are there.
-    pub(super) unsafe fn write_nchw<T: Lane>(
+    pub(super) fn write_nchw<T: Lane>(
         &self,
-        args: &[*mut u8],
-        (from, pitch): (*const T, i64),
+        launch: &Launch,
+        (from, pitch): (View<T>, i64),
         (channel, channels): (i64, i64),
         (all, position, positions): (i64, i64, i64),
-        work: &mut EpilogueRunner,
+        raw: &mut Option<Storage>,
     ) -> Result<()> {
         let first = channel * all + position;
         let (to, apart) = match self.epilogue {
-            Some(_) => (work.scratch::<T>(positions * channels)?, positions),
-            None => (self.result_at::<T>(args, first), all),
+            Some(_) => (ViewMut::room(raw, positions * channels)?, positions),
+            None => (launch.args.view_mut(self.out).shift(first), all),
         };
-        // SAFETY: the caller's; there is room for the results.
-        unsafe {
-            compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
-                from,
-                pitch: pitch as isize,
-                rows: positions as usize,
-                columns: channels as usize,
-                to,
-                to_pitch: apart as isize,
-            });
-            work.finish((to, apart), first, (channels, all), positions);
-        }
-        Ok(())
+        transpose(
+            self.level,
+            (from, pitch),
+            (positions, channels),
+            (to, apart),
+        );
+        launch.finish((to, apart), first, (channels, all), positions)
     }
 
-    /// Returns the address of the images, of elements T, of which at least the part that some positions read is
-    /// present.
-    ///
-    /// # Safety
-    /// As [`Conv::run`].
-    pub(super) unsafe fn images_of<T>(
+    /// Returns the images, of which at least the part that some positions read is present.
+    pub(super) fn images_of<'a>(
         &self,
-        args: &[*mut u8],
-        (g, images): (&Geometry, Images),
+        launch: &Launch,
+        (g, images): (&Geometry, Images<'a>),
         (position, positions): (i64, i64),
-        materialised: &mut Materialised,
-        failures: &Failures,
-    ) -> Result<*const u8> {
+        materialised: &'a mut Materialised,
+    ) -> Result<View<'a, u8>> {
         let program = match images {
             Images::InMemory(x) => return Ok(x),
             Images::Prologue(program) => program,
@@ -171,10 +136,9 @@ impl Conv {
         let channels = self.groups * self.cin;
         let at = (first * inputs + from) * channels;
         let len = ((image - first) * inputs + to - from) * channels;
-        // SAFETY: the caller's.
-        let to = unsafe {
-            materialised.bring::<T>(program, args, (at, len), at, (1, len, len), failures)?
-        };
-        Ok(to.wrapping_offset(-at as isize).cast())
+        let lines = (1, len, len);
+        let to =
+            materialised.bring(program, &launch.args, (at, len), at, lines, launch.failures)?;
+        Ok(to.shift(-at * self.image_dtype().size() as i64))
     }
 }

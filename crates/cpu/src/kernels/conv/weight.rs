@@ -9,15 +9,15 @@ mod dense;
 mod each;
 
 use super::{Conv, LEAST_BLOCKS};
-use crate::kernels::matmul::{Args, EpilogueRunner, run_blocks};
+use crate::kernels::matmul::Launch;
 use kiln_jit::contraction::Kernels;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
-use kiln_kernel::failures::Failures;
-use kiln_kernel::memory::{Storage, room};
-use kiln_kernel::simd::compiled;
-use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
+use kiln_kernel::memory::Storage;
+use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{View, ViewMut};
+use kiln_kernel::work::Call;
 
 /// The most sums of a range, unless it is one register tile. They stay in the second-level cache, where they are
 /// transposed.
@@ -60,8 +60,9 @@ struct Range {
 }
 
 /// The destination of sums: rows are taps of a range's channels, `pitch` apart.
-struct Sums<T> {
-    to: *mut T,
+#[derive(Copy, Clone)]
+struct Sums<'a, T> {
+    to: ViewMut<'a, T>,
     pitch: i64,
 }
 
@@ -69,13 +70,18 @@ struct Sums<T> {
 #[derive(Default)]
 struct Scratch {
     sums: Option<Storage>,
+    raw: Option<Storage>,
+    copies: Copies,
+}
+
+#[derive(Default)]
+struct Copies {
     images: Option<Storage>,
     gradients: Option<Storage>,
     bf16: Option<Storage>,
     /// The block, group and column that the copies of gradients are of.
     holds: Option<[i64; 3]>,
     kernels: Kernels,
-    list: Vec<usize>,
     taps: Vec<i64>,
 }
 
@@ -203,141 +209,98 @@ impl Blocking {
 
 impl Conv {
     /// Runs it.
-    ///
-    /// # Safety
-    /// As [`Conv::run`].
-    pub(super) unsafe fn weight<T: Lane>(
+    pub(super) fn weight<T: Lane>(
         &self,
-        args: &[*mut u8],
+        call: &Call,
         blocking: &Blocking,
-        operands: [*const u8; 2],
-        parallel: bool,
-        failures: &Failures,
-    ) {
+        operands: [View<u8>; 2],
+    ) -> Result<()> {
         if blocking.groups * blocking.cin * blocking.taps * blocking.cout == 0 {
-            return;
+            return Ok(());
         }
         let (ranges, several) = (blocking.ranges(), blocking.parts > 1);
         let (mut memory, mut copies) = (None, [None, None]);
-        let all = if several {
-            blocking.parts * ranges * blocking.sums()
-        } else {
-            0
+        let all = match several {
+            true => blocking.parts * ranges * blocking.sums(),
+            false => 0,
         };
-        let found = room::<T>(&mut memory, all).and_then(|sums| {
-            let operands = operands.map(<*const u8>::cast::<T>);
-            let operands = match &blocking.by {
-                By::Dense(_) => operands,
-                // SAFETY: the caller's.
-                By::Depthwise(by) => unsafe { by.bring(self, operands, &mut copies, parallel)? },
-            };
-            let [x, y] = operands.map(|x| x.cast_mut().cast());
-            Ok([x, y, sums.cast::<u8>()])
-        });
-        let shared = match found {
-            Ok(shared) => shared,
-            Err(e) => return failures.broken(e),
+        let sums = ViewMut::<T>::room(&mut memory, all)?;
+        let channels_last = match &blocking.by {
+            By::Dense(_) => [View::of(&[]); 2],
+            By::Depthwise(by) => {
+                by.bring(self, operands.map(View::cast), &mut copies, call.parallel)?
+            }
         };
-        let shared = Args(&shared);
         let positions = self.batch * self.geometry.outputs();
         let cost = blocking
             .sums()
             .saturating_mul(ceil(positions, blocking.parts));
-        let epilogue = self.epilogue.as_ref();
-        let launch = (epilogue.filter(|_| !several), args, parallel, failures);
-        run_blocks(
+        let launch = Launch::new(self.epilogue.as_ref(), call);
+        launch.run(
             (blocking.parts * ranges, cost.max(1)),
-            launch,
-            |i, args, scratch: &mut Scratch, work| {
-                let shared = &shared;
-                let [x, y, sums] = [0, 1, 2].map(|i| shared.0[i].cast::<T>());
+            |i, scratch: &mut Scratch| {
                 let range = blocking.range(i % ranges, i / ranges);
                 let to = match several {
-                    true => sums.wrapping_offset((i * blocking.sums()) as isize),
-                    false => room::<T>(&mut scratch.sums, blocking.sums())?,
+                    true => sums.shift(i * blocking.sums()),
+                    false => ViewMut::room(&mut scratch.sums, blocking.sums())?,
                 };
                 let to = Sums {
                     to,
                     pitch: blocking.columns,
                 };
-                let operands = [x.cast_const(), y.cast_const()];
-                // SAFETY: the caller's; there is room for the sums, which belong to this range and part alone.
-                unsafe {
-                    if range.blocks[0] == range.blocks[1] {
-                        (0..blocking.sums()).for_each(|i| *to.to.offset(i as isize) = T::ZERO);
-                    }
-                    match &blocking.by {
-                        By::Dense(by) => by.sum(self, blocking, operands, &range, &to, scratch)?,
-                        By::Depthwise(by) => by.sum(self, operands, &range, &to, scratch)?,
-                    }
-                    if !several {
-                        self.put_weights(args, blocking, &range, &to, work)?;
-                    }
+                if range.blocks[0] == range.blocks[1] {
+                    to.to.fill(0, blocking.sums(), T::ZERO);
                 }
-                Ok(())
+                let copies = &mut scratch.copies;
+                match &blocking.by {
+                    By::Dense(by) => by.sum(self, blocking, operands, &range, to, copies)?,
+                    By::Depthwise(by) => by.sum(self, channels_last, &range, to, copies)?,
+                }
+                match several {
+                    true => Ok(()),
+                    false => self.put_weights(&launch, blocking, &range, to, &mut scratch.raw),
+                }
             },
         );
         if !several {
-            return;
+            return Ok(());
         }
-        let launch = (epilogue, args, parallel, failures);
-        run_blocks(
-            (ranges, blocking.sums() * blocking.parts),
-            launch,
-            |i, args, _: &mut (), work| {
-                let shared = &shared;
-                let part = |p: i64| {
-                    let at = (p * ranges + i) * blocking.sums();
-                    shared.0[2].cast::<T>().wrapping_offset(at as isize)
-                };
-                let to = Sums {
-                    to: part(0),
-                    pitch: blocking.columns,
-                };
-                // SAFETY: all parts are there; those of a range are read and written by one block.
-                unsafe {
-                    for p in 1..blocking.parts {
-                        for i in 0..blocking.sums() as usize {
-                            *to.to.add(i) = *to.to.add(i) + *part(p).add(i);
-                        }
-                    }
-                    self.put_weights(args, blocking, &blocking.range(i, 0), &to, work)
-                }
-            },
-        );
+        launch.run((ranges, blocking.sums() * blocking.parts), |i, raw| {
+            let len = blocking.sums();
+            let part = |p: i64| sums.shift((p * ranges + i) * len);
+            let mut to = part(0);
+            for p in 1..blocking.parts {
+                let to = to.slice_mut(0, len).iter_mut();
+                to.zip(part(p).slice(0, len))
+                    .for_each(|(to, x)| *to = *to + *x);
+            }
+            let to = Sums {
+                to,
+                pitch: blocking.columns,
+            };
+            self.put_weights(&launch, blocking, &blocking.range(i, 0), to, raw)
+        });
+        Ok(())
     }
 
     /// Transposes the sums of a range into the layout of filters, and applies the epilogue.
-    ///
-    /// # Safety
-    /// As [`Conv::run`]; the sums are there.
-    unsafe fn put_weights<T: Lane>(
+    fn put_weights<T: Lane>(
         &self,
-        args: &[*mut u8],
+        launch: &Launch,
         blocking: &Blocking,
         range: &Range,
-        sums: &Sums<T>,
-        work: &mut EpilogueRunner,
+        sums: Sums<T>,
+        raw: &mut Option<Storage>,
     ) -> Result<()> {
         let (rows, step) = (range.channels * blocking.taps, blocking.cin * blocking.taps);
         let first =
             (range.group * blocking.cout + range.column) * step + range.channel * blocking.taps;
         let (to, pitch) = match self.epilogue {
-            Some(_) => (work.scratch::<T>(rows * range.columns)?, rows),
-            None => (self.result_at::<T>(args, first), step),
+            Some(_) => (ViewMut::room(raw, rows * range.columns)?, rows),
+            None => (launch.args.view_mut(self.out).shift(first), step),
         };
-        // SAFETY: linking checked the result's length; there is room for what an epilogue reads.
-        unsafe {
-            compiled::<TransposeKernel<T>, _>(self.level)(Transpose {
-                from: sums.to,
-                pitch: sums.pitch as isize,
-                rows: rows as usize,
-                columns: range.columns as usize,
-                to,
-                to_pitch: pitch as isize,
-            });
-            work.finish((to, pitch), first, (range.columns, step), rows);
-        }
-        Ok(())
+        let from = (*sums.to, sums.pitch);
+        transpose(self.level, from, (rows, range.columns), (to, pitch));
+        launch.finish((to, pitch), first, (range.columns, step), rows)
     }
 }

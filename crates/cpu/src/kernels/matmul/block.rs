@@ -1,21 +1,66 @@
 //! The blocking of a product.
 
 use super::MatMul;
+use super::pack::READ_ROWS;
+use kiln_jit::contraction::even_rows;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::sums::rows_of;
+use kiln_plan::Algorithm;
 use kiln_plan::cost::{ProductEpilogue, block, whole_rows};
+use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, lanes, most_rows};
 
 /// The most elements of an operand that its prologue computes for a block.
 const PROLOGUE_ELEMENTS: i64 = 1 << 18;
 
-/// A block of one product.
+/// A block of one product, or of a part of its sums.
 pub(super) struct ProductBlock {
+    pub(super) part: i64,
     pub(super) batch: i64,
     pub(super) row: i64,
     pub(super) rows: i64,
     pub(super) col: i64,
     pub(super) cols: i64,
+    /// The range of K.
+    pub(super) terms: (i64, i64),
 }
+
+/// The division of a product into blocks.
+pub(super) struct Grid {
+    /// The rows and columns of a block.
+    block: (i64, i64),
+    down: i64,
+    across: i64,
+    /// True if blocks that are side by side follow each other; otherwise those below each other, so that columns are
+    /// reused while they are in the cache.
+    by_rows: bool,
+    pub(super) count: i64,
+    /// The multiply-adds of a block.
+    pub(super) cost: i64,
+}
+
+/// The results of a product with a vector that a block has.
+const VECTOR_BLOCK: i64 = 64;
+/// The cost of reading an element of the matrix there, in multiply-adds of a large product.
+const VECTOR_WORK: i64 = 8;
+/// The least steps of K in a part.
+const PART_TERMS: i64 = 1024;
+/// The most parts, and the most elements of all parts.
+const PARTS: i64 = 32;
+const PART_ELEMENTS: i64 = 1 << 20;
+/// The multiply-adds of a block of a product with packed panels.
+const BLOCK_WORK: i64 = 1 << 20;
+/// The most register tiles of such a block, one below the other: these and a panel stay in the second-level cache.
+const BLOCK_TILES: i64 = 8;
+/// The same for AMX: the number of tiles of a call.
+const BLOCK_STRIP: i64 = 16;
+/// The most results whose accumulators are all kept in memory until an epilogue on whole rows, with AMX. Threads then
+/// divide B among them, which is read from far memory, instead of the rows.
+const WAITING_SUMS: i64 = 1 << 19;
+/// The number of blocks across in this case.
+const WAITING_BLOCKS: i64 = 4;
+/// The words of A in a block of K in this case, which stay in the second-level cache. Tests lower it to cover this in
+/// small products.
+const NEAR_WORDS: i64 = if cfg!(test) { 1 << 7 } else { 1 << 17 };
 
 /// The multiply-adds of a block of a small product.
 const SMALL_WORK: i64 = 1 << 18;
@@ -71,23 +116,175 @@ impl MatMul {
         ((SMALL_WORK / (eight * cols)).max(1) * SMALL_ROWS, cols)
     }
 
-    /// Returns the number of blocks of this size.
-    pub(super) fn blocks_of(&self, (rows, cols): (i64, i64)) -> i64 {
-        let batch: i64 = self.batch.iter().product();
-        batch * ceil(self.m, rows) * ceil(self.n, cols)
+    /// Returns its division into blocks.
+    pub(super) fn grid(&self) -> Grid {
+        let k = self.k.max(1);
+        let (block, by_rows, cost) = match self.schedule.algorithm {
+            Algorithm::Packed => {
+                let (rows, panels) = self.packed_block_size();
+                let cols = panels * self.panel();
+                ((rows, cols), false, cols * rows.max(READ_ROWS) * k)
+            }
+            Algorithm::Parts => {
+                let cost = self.m * self.n * ceil(self.k, self.parts());
+                ((self.m.max(1), self.n.max(1)), false, cost)
+            }
+            Algorithm::Vector => {
+                let block = if self.n == 1 {
+                    (VECTOR_BLOCK, 1)
+                } else {
+                    (1, VECTOR_BLOCK)
+                };
+                (block, false, VECTOR_BLOCK * k * VECTOR_WORK)
+            }
+            // A part of B from a prologue is reused for all rows; otherwise a part of A from a prologue is reused for
+            // all columns.
+            _ => {
+                let (rows, cols) = self.block;
+                (self.block, self.rhs.prologue.is_none(), rows * cols * k)
+            }
+        };
+        let (down, across) = (ceil(self.m, block.0), ceil(self.n, block.1));
+        Grid {
+            block,
+            down,
+            across,
+            by_rows,
+            count: self.parts() * self.matrices() * down * across,
+            cost,
+        }
     }
 
-    /// Returns block number `i` of this size. Rows vary fastest, so that columns are reused while they are in the
-    /// cache.
-    pub(super) fn block_of(&self, (rows, cols): (i64, i64), i: i64) -> ProductBlock {
-        let (down, across) = (ceil(self.m, rows), ceil(self.n, cols));
-        let (row, col) = (i % down * rows, i / down % across * cols);
+    /// Returns block number `i` of a division.
+    pub(super) fn block_of(&self, grid: &Grid, i: i64) -> ProductBlock {
+        let each = grid.down * grid.across;
+        let (matrix, at) = (i / each, i % each);
+        let (row, col) = match grid.by_rows {
+            true => (at / grid.across, at % grid.across),
+            false => (at % grid.down, at / grid.down),
+        };
+        let (row, col) = (row * grid.block.0, col * grid.block.1);
+        let (part, parts) = (matrix / self.matrices(), self.parts());
+        let edge = |part: i64| (self.k as i128 * part as i128 / parts as i128) as i64;
         ProductBlock {
-            batch: i / (down * across),
+            part,
+            batch: matrix % self.matrices(),
             row,
-            rows: rows.min(self.m - row),
+            rows: grid.block.0.min(self.m - row),
             col,
-            cols: cols.min(self.n - col),
+            cols: grid.block.1.min(self.n - col),
+            terms: (edge(part), edge(part + 1)),
         }
+    }
+
+    /// Returns the number of parts of K; it follows from the sizes and the schedule alone.
+    pub(super) fn parts(&self) -> i64 {
+        if self.schedule.algorithm != Algorithm::Parts {
+            return 1;
+        }
+        if let Some(parts) = self.schedule.parts {
+            return i64::from(parts).min(self.k.max(1));
+        }
+        let most = (PART_ELEMENTS / self.results().max(1)).min(PARTS);
+        (self.k / PART_TERMS).min(most).max(2)
+    }
+
+    /// Returns the number of columns of a panel: whole vectors, as many as a register tile has.
+    pub(super) fn panel(&self) -> i64 {
+        self.schedule
+            .panel_columns(self.level, self.terms.instruction(), self.n)
+    }
+
+    pub(super) fn panels_across(&self) -> i64 {
+        ceil(self.n, self.panel())
+    }
+
+    /// Returns the largest number of rows of a register tile that reads this many panels.
+    fn most_rows(&self, panels: i64) -> u8 {
+        let vectors = panels * self.panel() / i64::from(lanes(self.level, self.dtype));
+        self.schedule.rows(most_rows(
+            self.level,
+            self.terms.instruction(),
+            vectors as u8,
+        ))
+    }
+
+    /// Returns the number of rows of a register tile.
+    pub(super) fn tile_rows(&self) -> i64 {
+        even_rows(self.m, self.most_rows(1))
+    }
+
+    /// Returns the number of panels that a register tile reads at once. It is more than one if so few rows would make
+    /// accumulators wait for each other, unless the schedule gives the tile.
+    pub(super) fn panels_at_once(&self) -> i64 {
+        let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
+        let by_tiles = self.terms.instruction().has_tiles();
+        let fits = |panels: &i64| i64::from(self.most_rows(*panels)) >= self.m;
+        match self.schedule.tile.is_some() || by_tiles || vectors < VECTORS || self.dtype.size() > 4
+        {
+            true => 1,
+            false => (2..=MOST_VECTORS / vectors).rev().find(fits).unwrap_or(1),
+        }
+    }
+
+    /// Returns the number of results whose accumulators are kept in memory until all are complete.
+    pub(super) fn waiting_sums(&self) -> i64 {
+        let waits = self.terms.instruction().has_tiles()
+            && self.epilogue_kind == ProductEpilogue::Rows
+            && self.finish.is_none()
+            && self.lhs.prologue.is_none();
+        if waits && self.results() <= WAITING_SUMS {
+            self.results()
+        } else {
+            0
+        }
+    }
+
+    /// Returns the largest number of rows of a block: whole register tiles, which stay in the second-level cache with a
+    /// panel.
+    pub(super) fn block_rows(&self) -> i64 {
+        let (tile, by_tiles) = (self.tile_rows(), self.terms.instruction().has_tiles());
+        match self.schedule.block_rows() {
+            Some(rows) => ceil(rows, tile) * tile,
+            None if by_tiles => tile * BLOCK_STRIP,
+            None => tile * BLOCK_TILES,
+        }
+    }
+
+    /// Returns the rows and panels of a block of a product with packed panels.
+    pub(super) fn packed_block_size(&self) -> (i64, i64) {
+        let (tile, waits) = (self.tile_rows(), self.waiting_sums() > 0);
+        let whole =
+            self.epilogue_kind == ProductEpilogue::Rows && !waits || self.lhs.prologue.is_some();
+        let rows = match whole {
+            true => ceil(self.whole_rows(self.block_rows()), tile) * tile,
+            false => self.m.clamp(1, self.block_rows()),
+        };
+        let (across, at_once) = (self.panels_across().max(1), self.panels_at_once());
+        let panels = match self.schedule.block_columns() {
+            _ if whole => return (rows, across),
+            Some(columns) => ceil(columns, self.panel()).min(across),
+            None if waits => ceil(across, WAITING_BLOCKS),
+            None => {
+                let work = rows.max(READ_ROWS) * self.panel() * self.k.max(1);
+                (BLOCK_WORK / work).clamp(1, across)
+            }
+        };
+        (rows, ceil(panels, at_once) * at_once)
+    }
+
+    /// Returns the steps of K in a pass over packed panels, of blocks of these rows: all, or where accumulators wait,
+    /// a multiple of AMX's tile size.
+    pub(super) fn steps_at_once(&self, rows: i64) -> i64 {
+        let steps = self.steps();
+        let part = match self.waiting_sums() {
+            0 => steps,
+            _ => {
+                let parts = ceil(rows * steps, NEAR_WORDS).max(1);
+                let part = self.schedule.terms.map_or(ceil(steps, parts), i64::from);
+                ceil(part, TILE.into()) * i64::from(TILE)
+            }
+        };
+        part.max(1)
     }
 }

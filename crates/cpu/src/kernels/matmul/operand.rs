@@ -1,22 +1,21 @@
 //! The operands of a product: matrices in memory, or computed by prologues, a part at a time.
 
-use super::MatMul;
 use crate::tile;
-use crate::tile::{Linked, Runner};
+use crate::tile::{Linked, run_lines};
 use kiln_kernel::affine::{Affine, eval, extent, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
-use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::memory::Storage;
 use kiln_kernel::simd::Features;
+use kiln_kernel::view::{Arguments, Plain, View, ViewMut};
 use kiln_plan::tile::Schedule;
 use kiln_plan::{self as plan, Prologue};
-use smallvec::SmallVec;
 
 /// A matrix operand with known numbers, in elements.
 pub(crate) struct Operand {
     /// The argument; unused if there is a prologue.
     pub(super) arg: usize,
-    pub(super) offset: i64,
+    offset: i64,
     batch: Vec<i64>,
     pub(crate) row: i64,
     pub(crate) col: i64,
@@ -88,17 +87,16 @@ impl Operand {
         at
     }
 
-    /// Returns the address of element (i, j) of matrix number `b` of a batch of these extents.
-    pub(crate) fn at<T>(
+    /// Returns the operand from element (i, j) of matrix number `b` of a batch of these extents on.
+    pub(crate) fn at<'a, T: Plain>(
         &self,
-        args: &[*mut u8],
+        args: &Arguments<'a>,
         batch: &[i64],
         b: i64,
         i: i64,
         j: i64,
-    ) -> *const T {
-        let at = self.index(batch, b, i, j);
-        args[self.arg].cast::<T>().wrapping_offset(at as isize)
+    ) -> View<'a, T> {
+        args.view(self.arg).shift(self.index(batch, b, i, j))
     }
 }
 
@@ -128,125 +126,28 @@ pub(crate) struct Materialised {
     /// The identity of the part. For a matrix: its number, and the first row or column. For images: the first element,
     /// and the number of elements.
     holds: Option<(i64, i64)>,
-    args: SmallVec<[*mut u8; 12]>,
 }
 
 impl Materialised {
     /// Runs a prologue over `count` lines of `len` elements of its linear space, `apart` apart. The first line starts
-    /// at `at`. The results are contiguous.
-    ///
-    /// # Safety
-    /// See [`Runner::new`] for the arguments; the lines exist. `which` identifies them.
-    pub(crate) unsafe fn bring<T>(
+    /// at `at`. The results are contiguous. `which` identifies them.
+    pub(crate) fn bring(
         &mut self,
         program: &Linked,
-        args: &[*mut u8],
+        args: &Arguments,
         which: (i64, i64),
         at: i64,
         (count, apart, len): (i64, i64, i64),
         failures: &Failures,
-    ) -> Result<*const T> {
-        let to = room::<T>(&mut self.storage, count * len)?;
-        if self.holds == Some(which) {
-            return Ok(to);
-        }
-        self.args.clear();
-        self.args.extend_from_slice(args);
-        self.args.push(std::ptr::null_mut());
-        let last = args.len();
-        // SAFETY: the caller's. The argument points where its element zero would be.
-        unsafe {
-            let mut runner = Runner::new(program, self.args.as_ptr(), failures)?;
-            let result = self.args.as_mut_ptr().add(last);
-            let (lines, len) = match apart == len {
-                true => (1, count * len),
-                false => (count, len),
-            };
-            for line in 0..lines {
-                let from = at + line * apart;
-                *result = to.wrapping_offset((line * len - from) as isize).cast();
-                runner.range(from, from + len);
+    ) -> Result<View<'_, u8>> {
+        let size = program.in_place.unwrap_or(0) as i64;
+        let to = ViewMut::room(&mut self.storage, count * len * size)?;
+        if self.holds != Some(which) {
+            if count * len > 0 {
+                run_lines(program, args, (to, len), at, (count, apart), len, failures)?;
             }
+            self.holds = Some(which);
         }
-        self.holds = Some(which);
-        Ok(to)
-    }
-}
-
-impl MatMul {
-    /// Returns some rows of A's matrix number `b`: their address, and the strides down and across.
-    ///
-    /// # Safety
-    /// As [`MatMul::run`]; the rows exist.
-    pub(super) unsafe fn rows<T>(
-        &self,
-        args: &[*mut u8],
-        (b, first, count): (i64, i64, i64),
-        materialised: &mut Materialised,
-        failures: &Failures,
-    ) -> Result<(*const T, i64, i64)> {
-        // SAFETY: the caller's.
-        let (to, [line, along]) =
-            unsafe { self.lines(true, args, (b, first, count), materialised, failures)? };
-        Ok((to, line, along))
-    }
-
-    /// Returns some columns of B's matrix number `b`, as [`MatMul::rows`] does rows.
-    ///
-    /// # Safety
-    /// As [`MatMul::run`]; the columns exist.
-    pub(super) unsafe fn columns<T>(
-        &self,
-        args: &[*mut u8],
-        (b, first, count): (i64, i64, i64),
-        materialised: &mut Materialised,
-        failures: &Failures,
-    ) -> Result<(*const T, i64, i64)> {
-        // SAFETY: the caller's.
-        let (to, [line, along]) =
-            unsafe { self.lines(false, args, (b, first, count), materialised, failures)? };
-        Ok((to, along, line))
-    }
-
-    /// Returns some rows of A if `rows`, else columns of B: their address, their stride, and the stride of their
-    /// elements.
-    ///
-    /// # Safety
-    /// As [`MatMul::run`]; they exist.
-    unsafe fn lines<T>(
-        &self,
-        rows: bool,
-        args: &[*mut u8],
-        (b, first, count): (i64, i64, i64),
-        materialised: &mut Materialised,
-        failures: &Failures,
-    ) -> Result<(*const T, [i64; 2])> {
-        let x = if rows { &self.lhs } else { &self.rhs };
-        let ((i, j), [line, along]) = match rows {
-            true => ((first, 0), [x.row, x.col]),
-            false => ((0, first), [x.col, x.row]),
-        };
-        let Some(program) = &x.prologue else {
-            return Ok((self.at(x, args, b, i, j), [line, along]));
-        };
-        let at = x.index(&self.batch, b, i, j);
-        // True if the elements of a line are contiguous; otherwise the lines are.
-        let whole = (x.col == 1) == rows;
-        let parts = match whole {
-            true => (count, line, self.k),
-            false => (self.k, along, count),
-        };
-        // SAFETY: the caller's.
-        let to = unsafe { materialised.bring(program, args, (b, first), at, parts, failures)? };
-        let apart = match whole {
-            true => [self.k, 1],
-            false => [1, count],
-        };
-        Ok((to, apart))
-    }
-
-    /// Returns the address of element (i, j) of an operand's matrix number `b`.
-    pub(super) fn at<T>(&self, x: &Operand, args: &[*mut u8], b: i64, i: i64, j: i64) -> *const T {
-        x.at(args, &self.batch, b, i, j)
+        Ok(*to)
     }
 }

@@ -2,22 +2,15 @@
 
 #![allow(clippy::needless_range_loop)] // register tiles are indexed
 
-use super::{EpilogueRunner, MatMul, Operand, run_blocks};
-use kiln_kernel::affine::ceil;
-use kiln_kernel::error::Result;
-use kiln_kernel::failures::Failures;
-use kiln_kernel::memory::{Storage, room};
+use kiln_jit::contraction::Matrix;
 use kiln_kernel::simd::vector::Vector;
-use kiln_kernel::simd::{Isa, Kernel, compiled};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::span;
 use std::marker::PhantomData;
 
-/// The elements of the result in a block.
-const BLOCK: i64 = 64;
 /// The rows, or columns, that are processed together.
 const TOGETHER: usize = 4;
-/// The cost of reading an element of the matrix, in multiply-adds of a large product.
-const READ_WORK: i64 = 8;
 
 /// `dst[i] = Σ_j matrix[i, j] · vector[j]`.
 struct MatrixVector<T> {
@@ -128,84 +121,27 @@ unsafe fn columns<T: Lane, I: Isa>(b: &MatrixVector<T>) {
     }
 }
 
-impl MatMul {
-    /// Runs a product with a vector.
-    ///
-    /// # Safety
-    /// As [`MatMul::run`].
-    pub(super) unsafe fn vector<T: Lane>(
-        &self,
-        args: &[*mut u8],
-        parallel: bool,
-        failures: &Failures,
-    ) {
-        let batch: i64 = self.batch.iter().product();
-        let len = self.m * self.n;
-        let across = ceil(len, BLOCK);
-        let launch = (self.epilogue.as_ref(), args, parallel, failures);
-        let work = BLOCK * self.k.max(1) * READ_WORK;
-        // SAFETY: the caller's; blocks write different places.
-        run_blocks(
-            (batch * across, work),
-            launch,
-            |i, args, copy, work| unsafe {
-                let from = i % across * BLOCK;
-                let part = (i / across, from, BLOCK.min(len - from));
-                self.vector_block::<T>(args, part, copy, work)
-            },
-        );
-    }
-
-    unsafe fn vector_block<T: Lane>(
-        &self,
-        args: &[*mut u8],
-        (b, from, rows): (i64, i64, i64),
-        copy: &mut Option<Storage>,
-        work: &mut EpilogueRunner,
-    ) -> Result<()> {
-        // The matrix with the result's index first, and the vector.
-        let transposed = self.n != 1;
-        let side = |x: &Operand| {
-            if transposed {
-                (x.col, x.row)
-            } else {
-                (x.row, x.col)
-            }
-        };
-        let (matrix, vector) = match transposed {
-            true => (&self.rhs, &self.lhs),
-            false => (&self.lhs, &self.rhs),
-        };
-        let (row, col) = side(matrix);
-        let step = if transposed { vector.col } else { vector.row };
-        let first = b * self.m * self.n + from;
-        let at = if transposed { (0, from) } else { (from, 0) };
-        let matrix = self.at::<T>(matrix, args, b, at.0, at.1);
-        let mut vector = self.at::<T>(vector, args, b, 0, 0);
-        let dst = match self.epilogue {
-            Some(_) => work.scratch::<T>(rows)?,
-            None => args[self.out].cast::<T>().wrapping_offset(first as isize),
-        };
-        // SAFETY: linking proved the operands within their buffers.
-        unsafe {
-            if step != 1 {
-                let to = room::<T>(copy, self.k)?;
-                for j in 0..self.k as isize {
-                    *to.offset(j) = *vector.offset(j * step as isize);
-                }
-                vector = to;
-            }
-            compiled::<Sweep<T>, _>(self.level)(MatrixVector {
-                matrix,
-                rows: rows as usize,
-                row: row as isize,
-                cols: self.k as usize,
-                col: col as isize,
-                vector,
-                dst,
-            });
-            work.finish((dst, rows), first, (1, rows), rows);
-        }
-        Ok(())
-    }
+/// Computes `dst[i] = Σ_j matrix[i, j] · vector[j]` for these rows and columns of a matrix.
+pub(super) fn matrix_vector<T: Lane>(
+    level: Features,
+    (matrix, row, col): Matrix<T>,
+    (rows, cols): (i64, i64),
+    vector: &[T],
+    dst: &mut [T],
+) {
+    assert!(
+        vector.len() as i64 >= cols && dst.len() as i64 >= rows,
+        "a short vector"
+    );
+    let all = MatrixVector {
+        matrix: matrix.address(span([(rows, row), (cols, col)])),
+        rows: rows as usize,
+        row: row as isize,
+        cols: cols as usize,
+        col: col as isize,
+        vector: vector.as_ptr(),
+        dst: dst.as_mut_ptr(),
+    };
+    // SAFETY: matrix and vectors have the elements.
+    unsafe { compiled::<Sweep<T>, _>(level)(all) }
 }

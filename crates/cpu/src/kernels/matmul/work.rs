@@ -1,25 +1,20 @@
 //! Work that runs blocks on threads, and applies epilogues to their results.
 
 use crate::tile;
-use crate::tile::{Linked, Runner};
+use crate::tile::{Linked, run_lines};
 use kiln_jit::contraction::RegisterEpilogue;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failures;
-use kiln_kernel::memory::Storage;
 use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::Features;
+use kiln_kernel::view::{Arguments, Plain, ViewMut};
+use kiln_kernel::work::Call;
 use kiln_plan::Epilogue;
 use kiln_plan::tile::Schedule;
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Multiply-adds that make it worth waking another thread.
 const PART_WORK: i64 = 1 << 18;
-
-/// Arguments that threads may share.
-pub(crate) struct Args<'a>(pub &'a [*mut u8]);
-// SAFETY: the pointers are only passed on; the callers promise what may be done with them.
-unsafe impl Sync for Args<'_> {}
 
 /// Runs `items` of `work` multiply-adds each, on several threads where that pays.
 pub(crate) fn split(items: i64, work: i64, parallel: bool, run: impl Fn(i64, i64) + Sync) {
@@ -41,27 +36,59 @@ fn split_among(items: i64, work: i64, parallel: bool, run: &(dyn Fn(i64, i64) + 
     });
 }
 
-/// Runs `items` blocks of `cost` each, until one fails. Each thread has its own [`EpilogueRunner`] for the epilogue and its own
-/// scratch, both kept between blocks.
-pub(crate) fn run_blocks<S: Default>(
-    (items, cost): (i64, i64),
-    (epilogue, args, parallel, failures): (Option<&Linked>, &[*mut u8], bool, &Failures),
-    block: impl Fn(i64, &[*mut u8], &mut S, &mut EpilogueRunner) -> Result<()> + Sync,
-) {
-    let args = Args(args);
-    split(items, cost, parallel, |from, to| {
-        let args = &args;
-        let mut work = EpilogueRunner::new(epilogue, args.0, failures);
-        let mut scratch = S::default();
-        for i in from..to {
-            if failures.cancelled() {
-                return;
-            }
-            if let Err(e) = block(i, args.0, &mut scratch, &mut work) {
-                return failures.broken(e);
-            }
+/// A run of a kernel, with the epilogue of its results.
+#[derive(Copy, Clone)]
+pub(crate) struct Launch<'a> {
+    pub epilogue: Option<&'a Linked>,
+    pub args: Arguments<'a>,
+    pub parallel: bool,
+    pub failures: &'a Failures,
+}
+
+impl<'a> Launch<'a> {
+    pub fn new(epilogue: Option<&'a Linked>, call: &Call<'a>) -> Launch<'a> {
+        Launch {
+            epilogue,
+            args: call.args,
+            parallel: call.parallel,
+            failures: call.failures,
         }
-    });
+    }
+
+    /// Runs `items` blocks of `cost` each, until one fails. Each thread keeps its scratch memory between blocks.
+    pub fn run<S: Default>(
+        &self,
+        (items, cost): (i64, i64),
+        block: impl Fn(i64, &mut S) -> Result<()> + Sync,
+    ) {
+        split(items, cost, self.parallel, |from, to| {
+            let mut scratch = S::default();
+            for i in from..to {
+                if self.failures.cancelled() {
+                    return;
+                }
+                if let Err(e) = block(i, &mut scratch) {
+                    return self.failures.broken(e);
+                }
+            }
+        });
+    }
+
+    /// Runs the epilogue over `rows` rows of `width` raw results, `pitch` apart in memory and `step`
+    /// apart in the linear space, which they enter at `first`. Without one, does nothing.
+    pub fn finish<T: Plain>(
+        &self,
+        (raw, pitch): (ViewMut<T>, i64),
+        first: i64,
+        (rows, step): (i64, i64),
+        width: i64,
+    ) -> Result<()> {
+        let (part, lines) = ((raw.bytes(), pitch), (rows, step));
+        match self.epilogue {
+            Some(p) => run_lines(p, &self.args, part, first, lines, width, self.failures),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Returns the epilogue of f32 to apply to accumulators in registers, if it can be emitted for rows of this width.
@@ -112,83 +139,4 @@ pub(crate) fn epilogue(
         ));
     }
     Ok(Some(linked))
-}
-
-/// The state of a thread for epilogues: the program, scratch memory for raw results, and arguments, of which the last
-/// is the raw result.
-pub(crate) struct EpilogueRunner<'a> {
-    epilogue: Option<&'a Linked>,
-    args: SmallVec<[*mut u8; 12]>,
-    pub(crate) failures: &'a Failures,
-    scratch: Option<Storage>,
-}
-
-impl<'a> EpilogueRunner<'a> {
-    fn new(
-        epilogue: Option<&'a Linked>,
-        args: &[*mut u8],
-        failures: &'a Failures,
-    ) -> EpilogueRunner<'a> {
-        let mut args = SmallVec::from_slice(args);
-        args.push(std::ptr::null_mut());
-        EpilogueRunner {
-            epilogue,
-            args,
-            failures,
-            scratch: None,
-        }
-    }
-
-    /// Returns memory for `len` raw results.
-    pub(crate) fn scratch<T>(&mut self, len: i64) -> Result<*mut T> {
-        let bytes = len as usize * size_of::<T>();
-        if self.scratch.as_ref().is_none_or(|s| s.len() < bytes) {
-            self.scratch = Some(Storage::new(bytes)?);
-        }
-        Ok(self
-            .scratch
-            .as_ref()
-            .map_or(std::ptr::null_mut(), |s| s.ptr().cast()))
-    }
-
-    /// Runs the epilogue over `rows` rows of `width` raw results, `pitch` apart in memory and `step`
-    /// apart in the linear space, which they enter at `first`. Without one, does nothing.
-    ///
-    /// # Safety
-    /// The raw results exist; see [`Runner::new`] for the arguments.
-    pub(crate) unsafe fn finish<T>(
-        &mut self,
-        (raw, pitch): (*mut T, i64),
-        first: i64,
-        (rows, step): (i64, i64),
-        width: i64,
-    ) {
-        let Some(program) = self.epilogue else {
-            return;
-        };
-        let last = self.args.len() - 1;
-        // SAFETY: the caller's. The raw argument is offset so that the indices in use land on the raw results.
-        unsafe {
-            let mut runner = match Runner::new(program, self.args.as_ptr(), self.failures) {
-                Ok(runner) => runner,
-                Err(e) => return self.failures.broken(e),
-            };
-            let raw_arg = self.args.as_mut_ptr().add(last);
-            // The elements of a point: a row, or one.
-            let point = match program.schedule {
-                Schedule::Rows => step,
-                Schedule::Lanes => 1,
-            };
-            // Contiguous lines are one.
-            let (lines, width) = match pitch == step && width == step {
-                true => (1, rows * step),
-                false => (rows, width),
-            };
-            for line in 0..lines {
-                let at = first + line * step;
-                *raw_arg = raw.wrapping_offset((line * pitch - at) as isize).cast();
-                runner.range(at / point, (at + width) / point);
-            }
-        }
-    }
 }

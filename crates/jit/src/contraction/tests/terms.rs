@@ -1,7 +1,8 @@
 //! Tests of tiles of terms that share words, and of integers. Integers have any size, and their sums wrap around.
 
 use super::{By, Rng};
-use crate::contraction::{Call, RightSide, Rows, Tile};
+use crate::contraction::tile::Call;
+use crate::contraction::{RightSide, Rows, Tile};
 use half::{bf16, f16};
 use kiln_base::{DType, Features, Instruction};
 use kiln_plan::schedule::{lanes, most_rows};

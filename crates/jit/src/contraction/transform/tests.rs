@@ -1,10 +1,12 @@
 //! Tests of transforms against matrix products in f64, at every level, on the processor and interpreted.
 
 use super::super::tests::{By, Rng, levels, stored, work};
-use super::super::{Accesses, Call, Kernel, RegisterEpilogue};
+use super::super::tile::Call;
+use super::super::{Accesses, Kernel, RegisterEpilogue};
 use super::Transform;
 use kiln_base::{DType, Features};
 use kiln_kernel::bind::bind;
+use kiln_kernel::view::Arguments;
 use kiln_plan::{Algorithm, Rows, Winograd};
 use std::sync::Arc;
 
@@ -163,6 +165,9 @@ fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, b
     ];
     let args = args.map(|p| p.cast_mut().cast::<u8>());
     let first = ((above * wide + left) as i64, before as i64);
+    let sizes = lens.map(|len| len as usize * 8);
+    // SAFETY: only addresses are made of the arguments.
+    let args = unsafe { Arguments::new(&args, &sizes) };
     let mut accesses = Accesses::of(Some(&finish), &args);
     let accesses = accesses.at(first);
     let numbers: Vec<u64> = accesses.iter().map(|p| *p as u64).collect();

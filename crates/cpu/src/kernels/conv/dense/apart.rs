@@ -2,12 +2,12 @@
 //! finite must not meet padding, and where copies of lines would be far larger than the images.
 
 use super::blocking::{Blocking, many};
-use super::copy::{ImageArgs, Scratch};
+use super::copy::{Copies, ImageArgs};
 use super::{ChannelBlock, Conv, Results};
-use kiln_jit::contraction::{Call, Kernel, RightSide, Rows, Tile};
+use kiln_jit::contraction::{Kernel, Output, RightSide, Rows, Tile};
 use kiln_kernel::error::Result;
-use kiln_kernel::failures::Failures;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{View, ViewMut};
 use kiln_plan::ConvRole;
 
 impl Blocking {
@@ -51,58 +51,40 @@ impl Blocking {
 impl Conv {
     /// Accumulates a block, one tap of a position at a time. Taps that read padding add zeros times weights, but
     /// nothing in a gradient of images.
-    ///
-    /// # Safety
-    /// As [`Conv::dense_block`].
-    pub(super) unsafe fn add_taps<T: Lane>(
+    pub(super) fn add_taps<T: Lane>(
         &self,
         images: ImageArgs,
         blocking: &Blocking,
         b: &ChannelBlock,
-        weights: *const T,
-        ((dst, pitch), scratch): (Results<T>, &mut Scratch),
-        failures: &Failures,
+        weights: View<T>,
+        (dst, pitch): Results<T>,
+        copies: &mut Copies,
     ) -> Result<()> {
         let windows = blocking.windows(b.from, b.to);
-        // SAFETY: the caller's.
-        let (source, channel) = unsafe {
-            self.images_read::<T>(
-                images,
-                blocking,
-                b,
-                windows,
-                &mut scratch.materialised,
-                failures,
-            )?
-        };
+        let kept = &mut copies.materialised;
+        let (source, channel) = self.images_read(images, blocking, b, windows, kept)?;
         let narrow = self.narrow;
         let mut words = vec![0u32; if narrow { blocking.sums as usize } else { 0 }];
         let apart = if narrow { 1 } else { channel };
         let [kernels @ .., wide] = blocking.axes.map(|a| a.kernel);
         let (high, count) = (kernels[1], blocking.taps.len() as i64);
         let line = b.to[2] - b.from[2];
-        let zero = u64::from_ne_bytes([self.terms.padding(); 8]);
+        let zero = [u64::from_ne_bytes([self.terms.padding(); 8])];
+        let zero = View::of(&zero).bytes();
         for panel in (b.channel..b.channel + b.channels).step_by(blocking.panel as usize) {
             let columns = blocking.panel.min(blocking.columns - panel);
             let [kernel, padding] = [apart, 0].map(|n| blocking.one_tap(self, columns, [n, pitch]));
             let (kernel, padding) = (kernel?, padding?);
-            let starts = weights.wrapping_offset(blocking.panel_at(b.group, panel) as isize);
-            let weights =
-                starts.wrapping_offset((i64::from(blocking.starts) * blocking.panel) as isize);
+            let starts = weights.shift(blocking.panel_at(b.group, panel));
+            let weights = starts.shift(i64::from(blocking.starts) * blocking.panel);
             for (y, x) in
                 (b.from[1]..b.to[1]).flat_map(|y| (b.from[2]..b.to[2]).map(move |x| (y, x)))
             {
                 let to = ((y - b.from[1]) * line + x - b.from[2]) * pitch + panel - b.channel;
-                let to = dst.wrapping_offset(to as isize);
-                // SAFETY: there is room for the results.
-                unsafe {
-                    for i in 0..columns as isize {
-                        *to.offset(i) = if blocking.starts {
-                            *starts.offset(i)
-                        } else {
-                            T::ZERO
-                        };
-                    }
+                let to = dst.shift(to);
+                match blocking.starts {
+                    true => to.copy(0, starts.slice(0, columns)),
+                    false => to.fill(0, columns, T::ZERO),
                 }
                 for tap in 0..count {
                     let taps = [tap / wide / high, tap / wide % high, tap % wide];
@@ -118,30 +100,17 @@ impl Conv {
                         continue;
                     }
                     let (kernel, left) = match is_there {
-                        true => (&kernel, source.at(read)),
-                        false => (&padding, (&raw const zero).cast()),
-                    };
-                    let left = match is_there && narrow {
-                        true => {
-                            // SAFETY: the caller's; there is room for the words.
-                            unsafe {
-                                self.join(left, channel, blocking.terms, words.as_mut_ptr().cast())
-                            };
-                            words.as_ptr().cast()
+                        true if narrow => {
+                            let (from, words) = (source.at(read), ViewMut::of(&mut words).bytes());
+                            self.terms.make_row((from, channel), blocking.terms, words);
+                            (&kernel, *words)
                         }
-                        false => left,
+                        true => (&kernel, source.at(read)),
+                        false => (&padding, zero),
                     };
-                    let row = place * blocking.sums * blocking.panel;
-                    let call = Call {
-                        left,
-                        right: weights.wrapping_offset(row as isize).cast(),
-                        out: to.cast(),
-                        finish: std::ptr::null(),
-                        taps: std::ptr::null(),
-                        tiles: 1,
-                    };
-                    // SAFETY: the caller's; only elements within the images are read.
-                    unsafe { kernel.run(&call) };
+                    let right = weights.shift(place * blocking.sums * blocking.panel);
+                    let out = Output::Memory(to.bytes());
+                    kernel.compute([left, right.bytes()], out, &[], 1);
                 }
             }
         }

@@ -5,7 +5,8 @@
 //! product does not depend on the order.
 
 use kiln_kernel::simd::vector::Vector;
-use kiln_kernel::simd::{Isa, Kernel};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
+use kiln_kernel::view::{View, ViewMut, span};
 use kiln_plan::FftTile;
 use std::f64::consts::TAU;
 
@@ -54,9 +55,9 @@ fn twiddles(parts: impl Iterator<Item = f64>) -> [Vec<f32>; 2] {
 
 /// Real and imaginary parts.
 #[derive(Copy, Clone)]
-pub(super) struct Complex {
-    pub re: *mut f32,
-    pub im: *mut f32,
+struct Complex {
+    re: *mut f32,
+    im: *mut f32,
 }
 
 impl Complex {
@@ -180,20 +181,72 @@ unsafe fn transpose(from: *const f32, to: *mut f32, [rows, columns]: [usize; 2])
 
 /// A tile and its transform.
 #[derive(Copy, Clone)]
-pub(super) struct Tile<'a> {
-    pub twiddles: &'a Twiddles,
+struct Tile<'a> {
+    twiddles: &'a Twiddles,
     /// The elements in row-major order. Both directions overwrite them.
-    pub tile: Complex,
+    tile: Complex,
     /// Workspace of the size of a tile.
-    pub transposed: Complex,
+    transposed: Complex,
     /// The spectrum: groups of [`LANES`] real parts, then as many imaginary ones.
-    pub spectrum: *mut f32,
+    spectrum: *mut f32,
     /// The distance between groups, in elements.
-    pub step: usize,
+    step: usize,
+}
+
+impl<'a> Tile<'a> {
+    /// Returns the tile at the begin of memory that has room for its transpose too.
+    fn new(twiddles: &'a Twiddles, all: ViewMut<f32>, spectrum: *mut f32, step: i64) -> Tile<'a> {
+        let len = twiddles.len();
+        let start = all.address_mut([0, 4 * len as i64]);
+        let parts = |i: usize| Complex {
+            re: start.wrapping_add(i * len),
+            im: start.wrapping_add((i + 1) * len),
+        };
+        Tile {
+            twiddles,
+            tile: parts(0),
+            transposed: parts(2),
+            spectrum,
+            step: step as usize,
+        }
+    }
+}
+
+/// Returns the indices of a spectrum whose groups are `step` elements apart.
+fn groups(twiddles: &Twiddles, step: i64) -> [i64; 2] {
+    let groups = twiddles.len().div_ceil(LANES) as i64;
+    span([(groups, step), (2 * LANES as i64, 1)])
+}
+
+/// Transforms the tile at the begin of memory that has room for its transpose too. Groups of the spectrum are so many
+/// elements apart.
+pub(super) fn forth(
+    level: Features,
+    twiddles: &Twiddles,
+    tile: ViewMut<f32>,
+    (spectrum, step): (ViewMut<f32>, i64),
+) {
+    let spectrum = spectrum.address_mut(groups(twiddles, step));
+    let tile = Tile::new(twiddles, tile, spectrum, step);
+    // SAFETY: there is room for the tile, its transpose and the spectrum.
+    unsafe { compiled::<Forth, _>(level)(tile) }
+}
+
+/// Transforms a spectrum to the tile, as [`forth`] does the other way.
+pub(super) fn back(
+    level: Features,
+    twiddles: &Twiddles,
+    tile: ViewMut<f32>,
+    (spectrum, step): (View<f32>, i64),
+) {
+    let spectrum = spectrum.address(groups(twiddles, step)).cast_mut();
+    let tile = Tile::new(twiddles, tile, spectrum, step);
+    // SAFETY: as above; the spectrum is only read.
+    unsafe { compiled::<Back, _>(level)(tile) }
 }
 
 /// The forward transform, from tiles to spectra.
-pub(super) struct Forth;
+struct Forth;
 impl Kernel<Tile<'_>> for Forth {
     #[inline(always)]
     unsafe fn run<I: Isa>(t: Tile<'_>) {
@@ -216,7 +269,7 @@ impl Kernel<Tile<'_>> for Forth {
 }
 
 /// The inverse transform, from spectra to tiles, times the number of elements of a tile.
-pub(super) struct Back;
+struct Back;
 impl Kernel<Tile<'_>> for Back {
     #[inline(always)]
     unsafe fn run<I: Isa>(t: Tile<'_>) {
@@ -239,13 +292,14 @@ impl Kernel<Tile<'_>> for Back {
 }
 
 /// Sums over channels of products of inputs and complex conjugates of weights, at [`LANES`] frequencies a block.
-pub(super) struct Products {
+#[derive(Copy, Clone)]
+pub(super) struct Products<'a> {
     /// `[blocks, channels, tiles]`.
-    pub inputs: *const f32,
+    pub inputs: View<'a, f32>,
     /// `[blocks, outputs, channels]`.
-    pub weights: *const f32,
+    pub weights: View<'a, f32>,
     /// `[blocks, outputs, tiles]`.
-    pub results: *mut f32,
+    pub results: ViewMut<'a, f32>,
     pub blocks: usize,
     pub channels: usize,
     pub outputs: usize,
@@ -255,7 +309,17 @@ pub(super) struct Products {
 /// The f32 elements of a block.
 const NUMBERS: usize = super::BLOCK as usize;
 
-impl Products {
+impl Products<'_> {
+    /// Computes all sums.
+    pub fn compute(self, level: Features) {
+        let of = |a: usize, b: usize| [0, (self.blocks * a * b * NUMBERS) as i64];
+        self.inputs.address(of(self.channels, self.tiles));
+        self.weights.address(of(self.outputs, self.channels));
+        self.results.address(of(self.outputs, self.tiles));
+        // SAFETY: all elements exist.
+        unsafe { compiled::<Multiply, _>(level)(self) }
+    }
+
     /// Computes the sums of O outputs and T tiles.
     ///
     /// # Safety
@@ -267,13 +331,12 @@ impl Products {
         output: usize,
         tile: usize,
     ) {
-        let inputs = self
-            .inputs
+        let inputs = (self.inputs.address([0; 2]))
             .wrapping_add((block * self.channels * self.tiles + tile) * NUMBERS);
         let weights = (block * self.outputs + output) * self.channels * NUMBERS;
-        let weights = self.weights.wrapping_add(weights);
+        let weights = self.weights.address([0; 2]).wrapping_add(weights);
         let results = ((block * self.outputs + output) * self.tiles + tile) * NUMBERS;
-        let results = self.results.wrapping_add(results);
+        let results = self.results.address_mut([0; 2]).wrapping_add(results);
         for lane in (0..LANES).step_by(V::LANES) {
             // SAFETY: the caller's.
             unsafe {
@@ -321,10 +384,10 @@ impl Products {
 }
 
 /// The kernel that computes the products.
-pub(super) struct Multiply;
-impl Kernel<Products> for Multiply {
+struct Multiply;
+impl Kernel<Products<'_>> for Multiply {
     #[inline(always)]
-    unsafe fn run<I: Isa>(p: Products) {
+    unsafe fn run<I: Isa>(p: Products<'_>) {
         const ROWS: usize = 4;
         let most = p.outputs / ROWS * ROWS;
         for block in 0..p.blocks {

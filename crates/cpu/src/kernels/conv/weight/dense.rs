@@ -9,15 +9,14 @@
 //! copy of images that taps share pairs each position with the next one that the filter steps to, because taps start
 //! anywhere. AMX tiles need the pairs of a channel contiguous: there each tap has a transposed copy of its own.
 
-use super::{Conv, Range, Scratch, Sums};
+use super::{Conv, Copies, Range, Sums};
 use crate::kernels::conv::narrow::join_rows;
-use kiln_jit::contraction::{Call, Kernels, RightSide, Rows, Tile, even_rows, pack, shape};
+use kiln_jit::contraction::{Kernels, Output, RightSide, Rows, Tile, even_rows, pack, shape};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
-use kiln_kernel::memory::room;
-use kiln_kernel::simd::compiled;
-use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
+use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{Plain, View, ViewMut};
 use kiln_plan::cost::geometry::Axis;
 use kiln_plan::schedule::{lanes, most_rows};
 
@@ -194,81 +193,73 @@ impl Blocking {
     }
 
     /// Computes the sums of a range.
-    ///
-    /// # Safety
-    /// The operands and the sums exist.
-    pub unsafe fn sum<T: Lane>(
+    pub fn sum<T: Lane>(
         &self,
         c: &Conv,
         blocking: &super::Blocking,
-        [x, y]: [*const T; 2],
+        [x, y]: [View<u8>; 2],
         range: &Range,
-        sums: &Sums<T>,
-        scratch: &mut Scratch,
+        sums: Sums<T>,
+        copies: &mut Copies,
     ) -> Result<()> {
         let [copied, transposed] = self.images(range.channels);
-        let images = room::<T>(&mut scratch.images, copied + transposed)?;
+        let images = ViewMut::<T>::room(&mut copies.images, copied + transposed)?;
         let panels = ceil(range.columns, self.panel);
-        let gradients = room::<T>(
-            &mut scratch.gradients,
-            self.units * self.segment * panels * self.panel,
-        )?;
+        let positions = self.units * self.segment;
+        let gradients = positions * panels * self.panel;
+        let gradients = ViewMut::<T>::room(&mut copies.gradients, gradients)?;
         let bf16 = match c.terms.are_grouped() {
             true => self.bf16_elements(range.channels, range.columns),
             false => 0,
         };
-        let bf16 = room::<u16>(&mut scratch.bf16, bf16)?;
+        let bf16 = ViewMut::<u16>::room(&mut copies.bf16, bf16)?;
         let [deep, high, wide] = self.axes.map(|a| a.kernel);
         let together = if self.together { wide } else { 1 };
         for at in range.blocks[0]..range.blocks[1] {
             let block = self.block(at);
-            // SAFETY: the caller's; there is room for the copies.
-            unsafe {
-                let holds = Some([at, range.group, range.column]);
-                if scratch.holds != holds {
+            let holds = Some([at, range.group, range.column]);
+            if copies.holds != holds {
+                match c.terms.are_grouped() {
+                    true => {
+                        self.copy_gradients(c, y.cast(), range, &block, bf16);
+                        self.join_gradients(range, &block, *bf16, gradients.cast());
+                    }
+                    false => self.copy_gradients(c, y.cast(), range, &block, gradients),
+                }
+                copies.holds = holds;
+            }
+            for (d, h) in (0..deep).flat_map(|d| (0..high).map(move |h| (d, h))) {
+                for w in (0..wide).step_by(together as usize) {
                     match c.terms.are_grouped() {
                         true => {
-                            let y = y.cast::<u16>();
-                            self.copy_gradients(c, y, range, &block, bf16);
-                            self.join_gradients(range, &block, bf16, gradients.cast());
-                        }
-                        false => self.copy_gradients(c, y, range, &block, gradients),
-                    }
-                    scratch.holds = holds;
-                }
-                for (d, h) in (0..deep).flat_map(|d| (0..high).map(move |h| (d, h))) {
-                    for w in (0..wide).step_by(together as usize) {
-                        match c.terms.are_grouped() {
-                            true => {
-                                let x = x.cast::<u16>();
-                                self.copy_images(c, x, range, &block, [d, h, w], bf16);
-                                self.join_images(range, &block, bf16, images.cast());
-                                if self.pairs {
-                                    let to = images.offset(copied as isize);
-                                    self.transpose_pairs(c, range, &block, images, to);
-                                }
+                            self.copy_images(c, x.cast(), range, &block, [d, h, w], bf16);
+                            self.join_images(range, &block, bf16, images.cast());
+                            if self.pairs {
+                                let to = images.shift(copied);
+                                self.transpose_pairs(c, range, &block, *images, to);
                             }
-                            false => self.copy_images(c, x, range, &block, [d, h, w], images),
                         }
-                        let tap = (d * high + h) * wide + w;
-                        let to = Sums {
-                            to: sums.to.offset((tap * sums.pitch) as isize),
-                            pitch: sums.pitch,
-                        };
-                        let tile = self.tile_of::<T>(c, blocking, range, &block, sums.pitch);
-                        let tile = Tile {
-                            adds: at > range.blocks[0],
-                            ..tile
-                        };
-                        let left = if self.pairs { copied } else { 0 };
-                        let left = images.offset(left as isize);
-                        let copies = [left.cast_const(), gradients.cast_const()];
-                        scratch.taps.clear();
-                        let apart = self.wide * self.pitch(range.channels) * size_of::<T>() as i64;
-                        scratch.taps.extend((0..block.count).map(|i| i * apart));
-                        let lists = (&scratch.taps[..], &mut scratch.kernels);
-                        self.tiles(blocking, range, &tile, copies, lists, &to)?;
+                        false => {
+                            self.copy_images(c, x.cast(), range, &block, [d, h, w], images);
+                        }
                     }
+                    let tap = (d * high + h) * wide + w;
+                    let to = Sums {
+                        to: sums.to.shift(tap * sums.pitch),
+                        ..sums
+                    };
+                    let tile = self.tile_of::<T>(c, blocking, range, &block, sums.pitch);
+                    let tile = Tile {
+                        adds: at > range.blocks[0],
+                        ..tile
+                    };
+                    let left = if self.pairs { copied } else { 0 };
+                    let operands = [*images.shift(left), *gradients];
+                    copies.taps.clear();
+                    let apart = self.wide * self.pitch(range.channels) * size_of::<T>() as i64;
+                    copies.taps.extend((0..block.count).map(|i| i * apart));
+                    let lists = (&copies.taps[..], &mut copies.kernels);
+                    self.tiles(blocking, range, &tile, operands, lists, to)?;
                 }
             }
         }
@@ -321,17 +312,14 @@ impl Blocking {
     }
 
     /// Runs all register tiles of some taps of a line.
-    ///
-    /// # Safety
-    /// The copies and the sums exist.
-    unsafe fn tiles<T: Lane>(
+    fn tiles<T: Lane>(
         &self,
         blocking: &super::Blocking,
         range: &Range,
         tile: &Tile,
-        [images, gradients]: [*const T; 2],
+        [images, gradients]: [View<T>; 2],
         (taps, kernels): (&[i64], &mut Kernels),
-        sums: &Sums<T>,
+        sums: Sums<T>,
     ) -> Result<()> {
         let across = if self.together {
             self.axes[2].kernel
@@ -357,20 +345,10 @@ impl Blocking {
                         ..tile.clone()
                     })?;
                     let to = (channel * blocking.taps + tap) * sums.pitch + column;
-                    let call = Call {
-                        left: images
-                            .wrapping_offset((tap * apart + channel * each) as isize)
-                            .cast(),
-                        right: gradients
-                            .wrapping_offset((column / self.panel * panel) as isize)
-                            .cast(),
-                        out: sums.to.wrapping_offset(to as isize).cast(),
-                        finish: std::ptr::null(),
-                        taps: taps.as_ptr(),
-                        tiles: 1,
-                    };
-                    // SAFETY: the caller's; the tile lies within the range.
-                    unsafe { kernel.run(&call) };
+                    let left = images.shift(tap * apart + channel * each).bytes();
+                    let right = gradients.shift(column / self.panel * panel).bytes();
+                    let out = Output::Memory(sums.to.shift(to).bytes());
+                    kernel.compute([left, right], out, taps, 1);
                 }
             }
         }
@@ -378,95 +356,65 @@ impl Blocking {
     }
 
     /// Pairs the gradients of neighbouring positions; an unpaired last one is paired with zeros.
-    ///
-    /// # Safety
-    /// They were copied, and there is room for the pairs.
-    unsafe fn join_gradients(
-        &self,
-        range: &Range,
-        block: &LineBlock,
-        from: *mut u16,
-        to: *mut u32,
-    ) {
+    fn join_gradients(&self, range: &Range, block: &LineBlock, from: View<u16>, to: ViewMut<u32>) {
         let (all, panel) = (block.count * block.len, self.panel);
         let steps = ceil(all, 2);
         for (i, column) in (0..range.columns).step_by(panel as usize).enumerate() {
             let columns = panel.min(range.columns - column);
-            // SAFETY: the caller's; an unpaired last position is written separately.
-            unsafe {
-                let from = from.offset((column * all) as isize).cast_const();
-                let to = to.offset((i as i64 * steps * panel) as isize);
-                join_rows((from, panel), (all / 2, 2, 1), columns, (to, panel));
-                if all % 2 == 1 {
-                    let last = (all - 1) * panel;
-                    let to = to.offset((all / 2 * panel) as isize);
-                    for j in 0..columns {
-                        *to.offset(j as isize) = u32::from(*from.offset((last + j) as isize));
-                    }
-                }
+            let from = from.shift(column * all);
+            let mut to = to.shift(i as i64 * steps * panel);
+            join_rows((from, panel), (all / 2, 2, 1), columns, (to, panel));
+            if all % 2 == 1 {
+                let last = from.slice((all - 1) * panel, columns);
+                let to = to.slice_mut(all / 2 * panel, columns).iter_mut();
+                to.zip(last).for_each(|(to, x)| *to = u32::from(*x));
             }
         }
     }
 
     /// Pairs the images of positions that the filter steps to consecutively; an unpaired last one is paired with zeros.
-    ///
-    /// # Safety
-    /// They were copied, and there is room for the pairs.
-    unsafe fn join_images(&self, range: &Range, block: &LineBlock, from: *mut u16, to: *mut u32) {
+    fn join_images(&self, range: &Range, block: &LineBlock, from: ViewMut<u16>, to: ViewMut<u32>) {
         let (channels, pitch) = (range.channels, self.pitch(range.channels));
         let to = (to, pitch);
-        // SAFETY: the caller's; there is room for a row of zeros.
-        unsafe {
-            if self.together {
-                let apart = self.axes[2].stride;
-                let all = block.count * self.wide;
-                // Pairs across the end of a line are never read.
-                let count = (all - apart).max(0);
-                return join_rows((from, pitch), (count, 1, apart), channels, to);
-            }
-            let all = block.count * block.len;
-            from.offset((all * pitch) as isize)
-                .write_bytes(0, channels as usize);
-            join_rows((from, pitch), (ceil(all, 2), 2, 1), channels, to);
+        if self.together {
+            let apart = self.axes[2].stride;
+            let all = block.count * self.wide;
+            // Pairs across the end of a line are never read.
+            let count = (all - apart).max(0);
+            return join_rows((*from, pitch), (count, 1, apart), channels, to);
         }
+        let all = block.count * block.len;
+        from.fill(all * pitch, channels, 0);
+        join_rows((*from, pitch), (ceil(all, 2), 2, 1), channels, to);
     }
 
     /// Transposes pairs of positions, so that those of a channel are contiguous.
-    ///
-    /// # Safety
-    /// They were joined, and there is room.
-    unsafe fn transpose_pairs<T: Copy>(
+    fn transpose_pairs<T: Plain>(
         &self,
         c: &Conv,
         range: &Range,
         block: &LineBlock,
-        from: *const T,
-        to: *mut T,
+        from: View<T>,
+        to: ViewMut<T>,
     ) {
-        // SAFETY: the caller's.
-        unsafe {
-            compiled::<TransposeKernel<T>, _>(c.level)(Transpose {
-                from,
-                pitch: self.pitch(range.channels) as isize,
-                rows: ceil(block.count * block.len, 2) as usize,
-                columns: range.channels as usize,
-                to,
-                to_pitch: self.pairs_apart() as isize,
-            });
-        }
+        let pairs = ceil(block.count * block.len, 2);
+        let from = (from, self.pitch(range.channels));
+        transpose(
+            c.level,
+            from,
+            (pairs, range.channels),
+            (to, self.pairs_apart()),
+        );
     }
 
     /// Packs the gradient of a block's positions into panels of columns.
-    ///
-    /// # Safety
-    /// The gradient exists, and there is room for the panels.
-    unsafe fn copy_gradients<T: Copy>(
+    fn copy_gradients<T: Plain>(
         &self,
         c: &Conv,
-        y: *const T,
+        y: View<T>,
         range: &Range,
         block: &LineBlock,
-        to: *mut T,
+        to: ViewMut<T>,
     ) {
         let all = block.count * block.len;
         let [deep, high, wide] = self.axes.map(|a| a.output);
@@ -492,29 +440,22 @@ impl Blocking {
                         ((image * outputs + position) * pitch + channel, [pitch, 1])
                     }
                 };
-                let place = column * all + run * len * self.panel;
-                // SAFETY: the caller's.
-                unsafe {
-                    let from = (y.offset(at as isize), row, col);
-                    let to = (to.offset(place as isize), self.panel);
-                    pack(c.level, from, (len, columns), to);
-                }
+                let to = to.shift(column * all + run * len * self.panel);
+                let from = (y.shift(at), row, col);
+                pack(c.level, from, (len, columns), (to, self.panel));
             }
         }
     }
 
     /// Copies the inputs that the positions of a block read at a tap, or at all taps of its line from this one on.
-    ///
-    /// # Safety
-    /// The images exist, and there is room for the copy.
-    unsafe fn copy_images<T: Copy>(
+    fn copy_images<T: Plain + Default>(
         &self,
         c: &Conv,
-        x: *const T,
+        x: View<T>,
         range: &Range,
         block: &LineBlock,
         [kd, kh, kw]: [i64; 3],
-        to: *mut T,
+        to: ViewMut<T>,
     ) {
         let [depth, height, width] = &self.axes;
         let inputs = depth.input * height.input * width.input;
@@ -541,19 +482,15 @@ impl Blocking {
             };
             let line = (z * height.input + y) * width.input + first + from * step;
             let at = image * inputs * all + channel * apart + line * position;
-            // SAFETY: the caller's; the elements that are read are within the line.
-            unsafe {
-                let to = to.offset((unit * part * pitch) as isize);
-                to.write_bytes(0, (from * pitch) as usize);
-                let behind = to.offset((until * pitch) as isize);
-                behind.write_bytes(0, ((count - until) * pitch) as usize);
-                if from == until {
-                    continue;
-                }
-                let lines = (x.offset(at as isize), step * position, apart);
-                let to = to.offset((from * pitch) as isize);
-                pack(c.level, lines, (until - from, channels), (to, pitch));
+            let to = to.shift(unit * part * pitch);
+            to.fill(0, from * pitch, T::default());
+            to.fill(until * pitch, (count - until) * pitch, T::default());
+            if from == until {
+                continue;
             }
+            let lines = (x.shift(at), step * position, apart);
+            let to = (to.shift(from * pitch), pitch);
+            pack(c.level, lines, (until - from, channels), to);
         }
     }
 }

@@ -3,15 +3,16 @@
 //! The taps of a filter's line are the result of convolving a line of the images with a line of the gradient of the
 //! result ([`Depthwise`]), with stride and dilation exchanged. Accumulators stay in registers over all lines of a block.
 
-use super::{Conv, Range, Scratch, Sums};
+use super::{Conv, Copies, Range, Sums};
 use crate::kernels::conv::images::ImageCopies;
 use kiln_jit::contraction::{
-    Call, Depthwise, Kernel, RightSide, Rows, Tile, even_rows, most_depthwise_rows,
+    Depthwise, Kernel, Lines, Output, RightSide, Rows, Tile, even_rows, most_depthwise_rows,
 };
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
-use kiln_kernel::memory::{Storage, room};
+use kiln_kernel::memory::Storage;
 use kiln_kernel::sums::Lane;
+use kiln_kernel::view::{View, ViewMut};
 
 /// The lines of a block.
 const LINES: i64 = 16;
@@ -47,47 +48,41 @@ impl Blocking {
     }
 
     /// Returns the operands with channels last (NHWC).
-    ///
-    /// # Safety
-    /// The operands exist.
-    pub unsafe fn bring<T: Lane>(
+    pub fn bring<'a, T: Lane>(
         &self,
         c: &Conv,
-        mut operands: [*const T; 2],
-        copies: &mut [Option<Storage>; 2],
+        mut operands: [View<'a, T>; 2],
+        copies: &'a mut [Option<Storage>; 2],
         parallel: bool,
-    ) -> Result<[*const T; 2]> {
+    ) -> Result<[View<'a, T>; 2]> {
         for (i, copy) in copies.iter_mut().enumerate() {
             if let Some(laid) = &self.laid[i] {
-                // SAFETY: the caller's.
-                operands[i] = unsafe { c.copy_images(operands[i], laid, copy, parallel)? };
+                operands[i] = c.copy_images(operands[i], laid, copy, parallel)?;
             }
         }
         Ok(operands)
     }
 
-    /// Computes the sums of a range.
-    ///
-    /// # Safety
-    /// The operands, with channels last, and the sums exist.
-    pub unsafe fn sum<T: Lane>(
+    /// Computes the sums of a range, from operands with channels last.
+    pub fn sum<T: Lane>(
         &self,
         c: &Conv,
-        [x, y]: [*const T; 2],
+        [x, y]: [View<T>; 2],
         range: &Range,
-        sums: &Sums<T>,
-        scratch: &mut Scratch,
+        sums: Sums<T>,
+        copies: &mut Copies,
     ) -> Result<()> {
         let g = &c.geometry;
         let [depth, height, width] = &g.axes;
         let (size, column) = (size_of::<T>() as i64, range.column);
         // The contents of lines of padding.
-        let zeros = room::<T>(&mut scratch.images, width.input * c.groups)?;
-        // SAFETY: there is room.
-        unsafe { zeros.write_bytes(0, (width.input * c.groups) as usize) };
+        let zeros = ViewMut::<T>::room(&mut copies.images, width.input * c.groups)?;
+        zeros.fill(0, width.input * c.groups, T::ZERO);
+        let [x, y, zeros] = [x, y, *zeros].map(View::bytes);
         let lines = c.batch * depth.output * height.output;
         let most = most_depthwise_rows(c.level, c.dtype, POSITIONS as u32);
         let rows = even_rows(width.kernel, most);
+        let mut all = Lines::default();
         for block in range.blocks[0]..range.blocks[1] {
             let lines = block * LINES..(block * LINES + LINES).min(lines);
             for (d, h) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {
@@ -96,7 +91,7 @@ impl Blocking {
                     for tap in (0..width.kernel).step_by(rows as usize) {
                         let rows = rows.min(width.kernel - tap);
                         let first = width.source(from, tap);
-                        scratch.list.clear();
+                        all.lines.clear();
                         for line in lines.clone() {
                             let image = line / (depth.output * height.output);
                             let place = line / height.output % depth.output;
@@ -104,15 +99,13 @@ impl Blocking {
                             let x = match row {
                                 Some(row) => {
                                     let at = (image * g.inputs() + row + first) * c.groups;
-                                    x.wrapping_offset((at + column) as isize)
+                                    x.shift((at + column) * size)
                                 }
-                                None => zeros.wrapping_offset((first * c.groups) as isize),
+                                None => zeros.shift(first * c.groups * size),
                             };
                             let at = (line * width.output + from) * c.groups + column;
-                            let y = y.wrapping_offset(at as isize);
-                            scratch.list.extend([x as usize, y as usize]);
+                            all.lines.push((x, y.shift(at * size)));
                         }
-                        scratch.list.extend([0; 2]);
                         let inside = |row: i64| {
                             let (low, high) = width.inside((tap + row) * width.dilation, from, to);
                             [low - from, high - from].map(|n| n as u32)
@@ -140,16 +133,8 @@ impl Blocking {
                             position: c.groups * size,
                             inside: (0..rows).map(inside).collect(),
                         })?;
-                        let call = Call {
-                            left: scratch.list.as_ptr().cast(),
-                            right: std::ptr::null(),
-                            out: sums.to.wrapping_offset((tap * sums.pitch) as isize).cast(),
-                            finish: std::ptr::null(),
-                            taps: std::ptr::null(),
-                            tiles: 1,
-                        };
-                        // SAFETY: the caller's; nothing outside a line is read.
-                        unsafe { kernel.run(&call) };
+                        let out = Output::Memory(sums.to.shift(tap * sums.pitch).bytes());
+                        kernel.compute_lines(&mut all, 0, out);
                     }
                 }
             }
