@@ -310,8 +310,11 @@ pub(crate) enum Op {
     StoreMatrix(Box<MatrixAccess>),
     Mma(Box<Mma>),
     Mbarrier(Box<Mbarrier>),
+    /// Makes initialised mbarriers visible to bulk copies.
+    MbarrierFence,
     Bulk(Box<Bulk>),
     WarpgroupMma(Box<WarpgroupMma>),
+    WarpgroupFence,
     WarpgroupCommit,
     WarpgroupWait {
         pending: u32,

@@ -36,6 +36,10 @@ impl<'m> Decoder<'m> {
             }
             "trap" => self.push(Op::Trap),
             "bar" | "barrier" => self.barrier(frame, opcode, o)?,
+            "fence" if opcode.has("mbarrier_init") || opcode.has("proxy") => {
+                while opcode.take(|_| Some(())).is_some() {}
+                self.push(Op::MbarrierFence);
+            }
             // No effect: memory is sequentially consistent here, and time and caches are not modelled.
             _ => while opcode.take(|_| Some(())).is_some() {},
         }

@@ -102,6 +102,7 @@ impl<'m> Decoder<'m> {
 
     fn warpgroup(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
         if opcode.has("fence") {
+            self.push(Op::WarpgroupFence);
             return Ok(());
         }
         if opcode.has("commit_group") {

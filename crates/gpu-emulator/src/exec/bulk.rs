@@ -8,6 +8,7 @@ use super::races::Kind;
 use super::warp::Warp;
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
+use std::mem::offset_of;
 
 /// The first word of every [`TensorMap`].
 pub(crate) const TENSOR_MAGIC: u32 = 0x4b54_4d31;
@@ -74,6 +75,31 @@ impl TensorMap {
         }
         map.strides[..rank - 1].copy_from_slice(strides);
         Ok(map)
+    }
+
+    /// The map as a kernel's parameter.
+    pub fn to_bytes(&self) -> [u8; 128] {
+        let mut bytes = [0; 128];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(offset_of!(TensorMap, magic), &self.magic.to_ne_bytes());
+        put(
+            offset_of!(TensorMap, element),
+            &[self.element, self.rank, self.swizzle],
+        );
+        put(offset_of!(TensorMap, base), &self.base.to_ne_bytes());
+        for i in 0..5 {
+            let at = offset_of!(TensorMap, sizes) + 4 * i;
+            put(at, &self.sizes[i].to_ne_bytes());
+            let at = offset_of!(TensorMap, box_sizes) + 2 * i;
+            put(at, &self.box_sizes[i].to_ne_bytes());
+        }
+        for (i, stride) in self.strides.iter().enumerate() {
+            put(
+                offset_of!(TensorMap, strides) + 8 * i,
+                &stride.to_ne_bytes(),
+            );
+        }
+        bytes
     }
 
     fn bytes(&self) -> usize {
@@ -171,6 +197,10 @@ impl Core<'_> {
     }
 
     fn bulk_begins(&mut self, warp: usize, at: usize, len: usize, barrier: u64) -> Outcome<()> {
+        if self.unfenced.iter().any(|(at, _)| *at == barrier as usize) {
+            let why = "a bulk copy that signals an mbarrier with no fence.mbarrier_init after its initialisation";
+            return Err(Raised::new(FaultKind::MissingFence, why));
+        }
         match &mut self.races {
             Some(races) => races.bulk_begins(warp, at, len, barrier as usize),
             None => Ok(()),

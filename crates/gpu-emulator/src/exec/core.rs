@@ -3,7 +3,9 @@
 use super::footprint::{Touch, Touched};
 use super::races::Races;
 use super::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
+use crate::code::{Inst, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
+use crate::lanes::Slot;
 use crate::memory::{Allocation, View, describe};
 use crate::program::{Kernel, SHARED_START};
 use crate::ptx::Space;
@@ -20,8 +22,24 @@ pub(crate) struct Core<'a> {
     pub shared: Vec<u128>,
     pub shared_len: usize,
     pub races: Option<Races>,
+    /// The mbarriers that bulk copies can't see yet, and the warps that initialised them.
+    pub unfenced: Vec<(usize, usize)>,
+    /// The registers that products read and write.
+    pub product_registers: Vec<Slot>,
     /// The block's accesses to global memory, if blocks are checked against each other.
     pub touched: Option<Touched>,
+}
+
+/// The registers that the products of a kernel read and write.
+fn product_registers(kernel: &Kernel) -> Vec<Slot> {
+    let of = |inst: &Inst| match &inst.op {
+        Op::WarpgroupMma(m) => m.d.iter().chain(&m.a).copied().collect(),
+        _ => Vec::new(),
+    };
+    let mut all: Vec<Slot> = kernel.code.iter().flat_map(of).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 impl<'a> Core<'a> {
@@ -41,6 +59,8 @@ impl<'a> Core<'a> {
             shared: vec![0; shared_len.div_ceil(16) + 1],
             shared_len,
             races: check.then(|| Races::new(warps, shared_len, kernel.shared_granule)),
+            unfenced: Vec::new(),
+            product_registers: product_registers(kernel),
             touched: None,
         }
     }
@@ -50,6 +70,7 @@ impl<'a> Core<'a> {
         if self.shared_len > SHARED_START {
             self.shared.fill(0xffff_dead_ffff_dead_ffff_dead_ffff_dead);
         }
+        self.unfenced.clear();
         if let Some(races) = &mut self.races {
             races.start();
         }

@@ -88,8 +88,9 @@ impl Core<'_> {
                     };
                     *self.mbarrier_word(at) = state.pack();
                     if let Some(races) = &mut self.races {
-                        races.mbarrier_init(at);
+                        races.mbarrier_init(warp.id, at);
                     }
+                    self.unfenced.push((at, warp.id));
                 }
             }
             Mbarrier::Invalidate { at } => {
@@ -118,6 +119,9 @@ impl Core<'_> {
                     let start = self.mbarrier_at(at[l]).map_err(|e| e.of_lane(l))?;
                     warp.registers.wide_mut(state)[l] = *self.mbarrier_word(start);
                     if let Some(races) = &mut self.races {
+                        races
+                            .mbarrier_use(warp.id, start)
+                            .map_err(|e| e.of_lane(l))?;
                         races.release(warp.id, start);
                     }
                     let number = |slot: Option<u32>, otherwise: u32| {
@@ -141,6 +145,11 @@ impl Core<'_> {
                 let mut over = 0;
                 for l in lanes_of(mask) {
                     let start = self.mbarrier_at(at[l]).map_err(|e| e.of_lane(l))?;
+                    if let Some(races) = &mut self.races {
+                        races
+                            .mbarrier_use(warp.id, start)
+                            .map_err(|e| e.of_lane(l))?;
+                    }
                     let awaited = match parity {
                         true => warp.registers.word(phase)[l] as u64 & 1,
                         false => warp.registers.wide(phase)[l] >> 63,

@@ -19,6 +19,9 @@ pub(crate) enum Kind {
 /// The mark of readers at different times, which [`Races::reads`] holds.
 const SEVERAL: u32 = u32::MAX;
 
+/// The warps of a warpgroup.
+pub(crate) const WARPGROUP: usize = 4;
+
 #[derive(Copy, Clone, Default)]
 struct Granule {
     /// The time of the last write; 0: never.
@@ -39,9 +42,11 @@ pub(crate) struct Races {
     granules: Vec<Granule>,
     /// The times of several reads of a granule, by warp.
     reads: HashMap<usize, [u32; LANES]>,
-    /// Each warp's time.
+    /// The number of warps.
+    warps: usize,
+    /// The time of each warp, and then of each warpgroup's products, which read shared memory by themselves.
     now: Vec<u32>,
-    /// The time up to which each warp has seen each other warp.
+    /// The time up to which each of these has seen each other.
     seen: Vec<[u32; LANES]>,
     /// The time up to which every warp has seen everything.
     floor: u32,
@@ -54,12 +59,20 @@ pub(crate) struct Races {
 
 impl Races {
     pub fn new(warps: usize, bytes: usize, granule: usize) -> Races {
+        let groups = warps / WARPGROUP;
+        // Blocks of that many warps have no registers for products.
+        let agents = if warps + groups > LANES {
+            warps
+        } else {
+            warps + groups
+        };
         Races {
             shift: granule.trailing_zeros(),
             granules: vec![Granule::default(); bytes.div_ceil(granule) + 1],
             reads: HashMap::new(),
-            now: vec![1; warps],
-            seen: vec![[0; LANES]; warps],
+            warps,
+            now: vec![1; agents],
+            seen: vec![[0; LANES]; agents],
             floor: 0,
             clock: 1,
             mbarriers: HashMap::new(),
@@ -282,12 +295,53 @@ impl Races {
         }
     }
 
-    /// Records a new mbarrier at `at`.
-    pub fn mbarrier_init(&mut self, at: usize) {
+    /// Records a new mbarrier of `warp` at `at`.
+    pub fn mbarrier_init(&mut self, warp: usize, at: usize) {
         self.mbarriers.remove(&at);
         for x in self.range(at, 8) {
-            self.granules[x].write_time = 1;
+            let g = &mut self.granules[x];
+            (g.write_time, g.writer) = (self.now[warp], warp as u8);
         }
+    }
+
+    /// Checks that `warp` has seen the mbarrier's initialisation.
+    pub fn mbarrier_use(&mut self, warp: usize, at: usize) -> Outcome<()> {
+        let g = self.granules[at >> self.shift];
+        match g.write_time == 0 || self.has_seen(warp, g.writer as usize, g.write_time) {
+            true => Ok(()),
+            false => Err(self.wrong_read(warp, at >> self.shift)),
+        }
+    }
+
+    /// Returns the agent that reads the products of a warpgroup, which has seen what all its warps have seen. Of blocks
+    /// with too many warps it is `warp`.
+    pub fn product_begins(&mut self, warp: usize) -> usize {
+        let (group, agent) = self.agent(warp);
+        let Some(agent) = agent else { return warp };
+        for u in 0..self.now.len() {
+            let seen = |w: usize| if u == w { self.now[w] } else { self.seen[w][u] };
+            let all = group.clone().map(seen).min().unwrap_or(0);
+            self.seen[agent][u] = self.seen[agent][u].max(all);
+        }
+        agent
+    }
+
+    /// Records that `warp` has waited for products of its warpgroup that were carried out.
+    pub fn product_ends(&mut self, warp: usize) {
+        if let (_, Some(agent)) = self.agent(warp) {
+            self.seen[warp][agent] = self.now[agent];
+            self.clock += 1;
+            self.now[agent] = self.clock;
+        }
+    }
+
+    fn agent(&self, warp: usize) -> (std::ops::Range<usize>, Option<usize>) {
+        let group = warp / WARPGROUP;
+        let agent = self.warps + group;
+        (
+            group * WARPGROUP..(group + 1) * WARPGROUP,
+            Some(agent).filter(|agent| *agent < self.now.len()),
+        )
     }
 
     /// Records that `warp` arrives at the mbarrier.

@@ -2,6 +2,7 @@
 
 use super::block::{ThreadBlock, Turn};
 use super::matrix;
+use super::races::WARPGROUP;
 use super::warp::{Group, State, Warp};
 use crate::code::{Inst, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
@@ -18,6 +19,8 @@ enum After {
     Regroup,
     /// The warp lets others run before its next instruction.
     Yield,
+    /// The warp lets others run and tries again.
+    Again,
 }
 
 impl<'a> ThreadBlock<'a> {
@@ -69,6 +72,10 @@ impl<'a> ThreadBlock<'a> {
                     After::Regroup => break,
                     After::Yield => {
                         self.warps[warp].groups[group].pc = pc + 1;
+                        return Ok(Turn::Yielded);
+                    }
+                    After::Again => {
+                        self.warps[warp].groups[group].pc = pc;
                         return Ok(Turn::Yielded);
                     }
                 }
@@ -167,12 +174,44 @@ impl<'a> ThreadBlock<'a> {
                 w.failed_waits = 0;
             }
             Op::Bulk(op) => core.bulk(w, op, active)?,
+            Op::MbarrierFence => core.unfenced.retain(|(_, by)| *by != warp),
             Op::WarpgroupMma(mma) => core.begin_product(w, mma, pc, active)?,
+            Op::WarpgroupFence => w.products.fence(&w.registers, &core.product_registers),
             Op::WarpgroupCommit => w.products.commit(),
-            Op::WarpgroupWait { pending } => core.end_products(w, *pending)?,
+            Op::WarpgroupWait { pending } => {
+                if !self.end_products(warp, *pending)? {
+                    return Ok(After::Again);
+                }
+            }
             collective => return w.collective(group, pc, active, collective),
         }
         Ok(After::Next)
+    }
+
+    /// Ends all but the `keep` newest committed groups of products of a warp; `false` if other warps of its warpgroup have
+    /// not issued these yet.
+    fn end_products(&mut self, warp: usize, keep: u32) -> Outcome<bool> {
+        let end = self.warps[warp].products.committed().saturating_sub(keep);
+        let first = warp / WARPGROUP * WARPGROUP;
+        let group = first..(first + WARPGROUP).min(self.warps.len());
+        let is_behind = |w: &&Warp| w.products.committed() < end;
+        if let Some(other) = self.warps[group.clone()].iter().find(is_behind) {
+            return match other.alive {
+                0 => {
+                    let why = format!("warp {} ends without a wgmma of its warpgroup", other.id);
+                    Err(Raised::new(FaultKind::Divergence, why))
+                }
+                _ => Ok(false),
+            };
+        }
+        for other in &mut self.warps[group] {
+            self.core.carry_out(other, end)?;
+        }
+        self.core.store_products(&mut self.warps[warp], end);
+        if let Some(races) = &mut self.core.races {
+            races.product_ends(warp);
+        }
+        Ok(true)
     }
 
     fn exit(&mut self, warp: usize, group: usize, pc: u32, mask: u32, active: u32) {

@@ -1,4 +1,7 @@
-//! `wgmma`: products of a warpgroup, carried out only when they are waited for.
+//! `wgmma`: products of a warpgroup, carried out only when one of its warps waits for them.
+//!
+//! A product is one operation of all four warps, so none is carried out before all have issued it. It reads shared
+//! memory then, and changes a warp's registers when that warp waits.
 
 use super::core::Core;
 use super::matrix::{swizzle, whole_warp, widen};
@@ -6,6 +9,7 @@ use super::races::Kind;
 use super::warp::Warp;
 use crate::code::WarpgroupMma;
 use crate::fault::{FaultKind, Outcome, Raised};
+use crate::lanes::{LANES, Registers, Slot};
 
 /// A pending product, by the index of its instruction.
 struct Product {
@@ -14,6 +18,8 @@ struct Product {
     a: u64,
     b: u64,
     accumulate: bool,
+    /// The sums of each register, once it is carried out.
+    sums: Option<Vec<[f32; LANES]>>,
 }
 
 /// The pending products of a warp.
@@ -21,6 +27,8 @@ struct Product {
 pub(crate) struct Products {
     pending: Vec<Product>,
     group: u32,
+    /// The registers of products as they were at the last fence.
+    fenced: Vec<(Slot, [u32; LANES])>,
 }
 
 impl Products {
@@ -30,6 +38,23 @@ impl Products {
 
     pub fn commit(&mut self) {
         self.group += 1;
+    }
+
+    /// The number of committed groups.
+    pub fn committed(&self) -> u32 {
+        self.group
+    }
+
+    /// Records the registers that products read and write from now on.
+    pub fn fence(&mut self, registers: &Registers, slots: &[Slot]) {
+        self.fenced.clear();
+        let of = |slot: &Slot| (*slot, *registers.word(*slot));
+        self.fenced.extend(slots.iter().map(of));
+    }
+
+    fn fenced(&mut self, slot: Slot) -> Option<&mut [u32; LANES]> {
+        let at = self.fenced.binary_search_by_key(&slot, |(slot, _)| *slot);
+        at.ok().map(|at| &mut self.fenced[at].1)
     }
 }
 
@@ -69,6 +94,12 @@ impl Core<'_> {
         mask: u32,
     ) -> Outcome<()> {
         whole_warp(mask, "wgmma")?;
+        for slot in m.d.iter().chain(&m.a) {
+            if warp.products.fenced(*slot).copied() != Some(*warp.registers.word(*slot)) {
+                let why = "a wgmma of registers that were written after the last wgmma.fence";
+                return Err(Raised::new(FaultKind::MissingFence, why));
+            }
+        }
         let registers = &warp.registers;
         let product = Product {
             group: warp.products.group,
@@ -76,28 +107,65 @@ impl Core<'_> {
             a: registers.wide(m.a_descriptor)[0],
             b: registers.wide(m.b_descriptor)[0],
             accumulate: registers.predicates[m.accumulate as usize] & 1 != 0,
+            sums: None,
         };
         warp.products.pending.push(product);
         Ok(())
     }
 
-    /// Carries out all but the `keep` newest committed groups.
-    pub fn end_products(&mut self, warp: &mut Warp, keep: u32) -> Outcome<()> {
-        for product in std::mem::take(&mut warp.products.pending) {
-            if product.group + keep < warp.products.group {
-                self.product(warp, &product)?;
-            } else {
-                warp.products.pending.push(product);
+    /// Carries out the products of a warp in the groups before `end`.
+    pub fn carry_out(&mut self, warp: &mut Warp, end: u32) -> Outcome<()> {
+        let mut pending = std::mem::take(&mut warp.products.pending);
+        for product in pending.iter_mut().filter(|p| p.group < end) {
+            if product.sums.is_none() {
+                product.sums = Some(self.product(warp, product)?);
             }
         }
+        warp.products.pending = pending;
         Ok(())
     }
 
-    fn product(&mut self, warp: &mut Warp, product: &Product) -> Outcome<()> {
+    /// Adds the sums of the products of a warp in the groups before `end` to its registers.
+    pub fn store_products(&mut self, warp: &mut Warp, end: u32) {
+        let mut pending = std::mem::take(&mut warp.products.pending);
+        pending.retain(|product| {
+            let Some(sums) = product.sums.as_ref().filter(|_| product.group < end) else {
+                return true;
+            };
+            for (slot, sums) in self.warpgroup_mma(product).d.iter().zip(sums) {
+                let words = warp.registers.word_mut(*slot);
+                for (word, sum) in words.iter_mut().zip(sums) {
+                    let old = match product.accumulate {
+                        true => f32::from_bits(*word),
+                        false => 0.0,
+                    };
+                    *word = (old + sum).to_bits();
+                }
+                let words = *words;
+                if let Some(fenced) = warp.products.fenced(*slot) {
+                    *fenced = words;
+                }
+            }
+            false
+        });
+        warp.products.pending = pending;
+    }
+
+    fn warpgroup_mma(&self, product: &Product) -> &'_ WarpgroupMma {
+        match &self.kernel.code[product.pc as usize].op {
+            crate::code::Op::WarpgroupMma(m) => m,
+            _ => unreachable!("products come from wgmma"),
+        }
+    }
+
+    /// Returns the sums of a warp's registers.
+    fn product(&mut self, warp: &Warp, product: &Product) -> Outcome<Vec<[f32; LANES]>> {
         let kernel = self.kernel;
         let crate::code::Op::WarpgroupMma(m) = &kernel.code[product.pc as usize].op else {
             unreachable!("products come from wgmma")
         };
+        let races = self.races.as_mut();
+        let agent = races.map_or(warp.id, |races| races.product_begins(warp.id));
         // Each warp of the group has 16 of the 64 rows.
         let first = warp.id % 4 * 16;
         let mut a = [[0f32; 16]; 16];
@@ -105,7 +173,7 @@ impl Core<'_> {
             for (i, row) in a.iter_mut().enumerate() {
                 for (k, x) in row.iter_mut().enumerate() {
                     let at = element(product.a, first + i, k, m.transpose_a);
-                    *x = widen(m.ty, self.element_at(warp.id, at)?);
+                    *x = widen(m.ty, self.element_at(agent, at)?);
                 }
             }
         } else {
@@ -121,28 +189,22 @@ impl Core<'_> {
         for (j, column) in b.iter_mut().enumerate() {
             for (k, y) in column.iter_mut().enumerate() {
                 let at = element(product.b, j, k, m.transpose_b);
-                *y = widen(m.ty, self.element_at(warp.id, at)?);
+                *y = widen(m.ty, self.element_at(agent, at)?);
             }
         }
         let sign = if m.negate_a != m.negate_b { -1.0 } else { 1.0 };
-        for (i, &slot) in m.d.iter().enumerate() {
-            for (lane, word) in warp.registers.word_mut(slot).iter_mut().enumerate() {
+        let sums = |i: usize| {
+            std::array::from_fn(|lane| {
                 let row = lane / 4 + (i >> 1 & 1) * 8;
                 let column = i / 4 * 8 + lane % 4 * 2 + (i & 1);
                 let pairs = a[row].iter().zip(&b[column]);
-                let sum = pairs.fold(0f32, |sum, (x, y)| sum + x * y) * sign;
-                let old = if product.accumulate {
-                    f32::from_bits(*word)
-                } else {
-                    0.0
-                };
-                *word = (old + sum).to_bits();
-            }
-        }
-        Ok(())
+                pairs.fold(0f32, |sum, (x, y)| sum + x * y) * sign
+            })
+        };
+        Ok((0..m.d.len()).map(sums).collect())
     }
 
-    fn element_at(&mut self, warp: usize, at: usize) -> Outcome<u32> {
+    fn element_at(&mut self, agent: usize, at: usize) -> Outcome<u32> {
         let start = self
             .shared_bounds(at as u64, 2, "wgmma operand")
             .map_err(|e| {
@@ -152,7 +214,7 @@ impl Core<'_> {
                 )
             })?;
         if let Some(races) = &mut self.races {
-            races.access(warp, start, 2, Kind::Read)?;
+            races.access(agent, start, 2, Kind::Read)?;
         }
         // SAFETY: the bounds were checked.
         Ok(unsafe { (self.shared_pointer(start) as *const u16).read_unaligned() } as u32)

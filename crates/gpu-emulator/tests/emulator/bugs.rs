@@ -71,6 +71,19 @@ bugs! {
         "mbar_expect(b,(64+128)*64*2);" => "mbar_expect(b,128*64*2);";
     no_wait_for_products in wgmma, MissingWait:
         "asm volatile(\"wgmma.wait_group.sync.aligned 0;\":::\"memory\");" => "";
+    no_fence_before_products in warpgroups, MissingFence:
+        "      asm volatile(\"wgmma.fence.sync.aligned;\":::\"memory\");" => "";
+    no_fence_after_initialising in warpgroups, MissingFence:
+        "asm volatile(\"fence.mbarrier_init.release.cluster;\":::\"memory\");" => "";
+    no_barrier_after_initialising in warpgroups, SharedRace | Misuse | Uninitialised:
+        "  __syncthreads(); // after" => "  // after";
+    released_before_products_end in warpgroups, SharedRace | MissingWait:
+        "      asm volatile(\"wgmma.wait_group.sync.aligned 0;\":::\"memory\");\n      if(threadIdx.x%128==0) arrive(sptr(empty+st)); // released" =>
+        "      if(threadIdx.x%128==0) arrive(sptr(empty+st)); // released\n      asm volatile(\"wgmma.wait_group.sync.aligned 0;\":::\"memory\");";
+    released_by_one_warpgroup in warpgroups, SharedRace | MissingWait | Misuse | Deadlock:
+        "init(sptr(empty+i),2);" => "init(sptr(empty+i),1);";
+    no_wait_for_an_empty_stage in warpgroups, SharedRace | MissingWait:
+        "      wait(sptr(empty+st),(s/ST&1)^1);" => "";
     no_barrier_before_atomics in misc, SharedRace | Uninitialised:
         "if(t<64) sh[t]=0; __syncthreads();" => "if(t<64) sh[t]=0;";
     unwritten_counters in misc, Uninitialised:
@@ -118,6 +131,7 @@ fn run(gpu: &mut Gpu, kernel: &str) -> Result<(), Box<Fault>> {
             gpu.run("mma_bf16", [1, 1, 1], 128, shared)?;
         }
         "wgmma" => drop(kernels::run_warpgroup_product(gpu, random)?),
+        "warpgroups" => drop(kernels::run_warpgroups(gpu, random)?),
         "misc" => {
             let n = 300;
             gpu.array(&random.integers(n, 1000));
@@ -172,7 +186,15 @@ fn every_bug_is_found() {
 
 #[test]
 fn the_kernels_without_bugs_have_no_fault() {
-    for kernel in ["softmax", "matmul_smem", "mma_bf16", "wgmma", "misc", "ew"] {
+    for kernel in [
+        "softmax",
+        "matmul_smem",
+        "mma_bf16",
+        "wgmma",
+        "warpgroups",
+        "misc",
+        "ew",
+    ] {
         for seed in 0..4 {
             let mut gpu = Gpu::load(&format!("kernels/{kernel}.ptx"));
             gpu.options.seed = seed;

@@ -15,13 +15,14 @@ pub struct Fixture {
 }
 
 /// The sample kernels.
-const KERNELS: [&str; 7] = [
+const KERNELS: [&str; 8] = [
     "ew",
     "ew_bf16",
     "softmax",
     "matmul_smem",
     "mma_bf16",
     "wgmma",
+    "warpgroups",
     "misc",
 ];
 

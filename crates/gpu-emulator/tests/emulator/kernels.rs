@@ -167,44 +167,55 @@ fn product_on_tensor_cores_of_a_warp() {
 }
 
 #[test]
-fn product_on_tensor_cores_of_a_warpgroup() {
-    for seed in 0..3 {
+fn products_on_tensor_cores_of_warpgroups() {
+    for seed in 0..4 {
         let (mut gpu, mut random) = (Gpu::load("kernels/wgmma.ptx"), Random::new());
         gpu.options.seed = seed;
-        let want = run_warpgroup_product(&mut gpu, &mut random).unwrap();
-        assert_close(&want.0, &want.1, 1e-4, 1e-5);
+        let (got, want) = run_warpgroup_product(&mut gpu, &mut random).unwrap();
+        assert_close(&got, &want, 1e-4, 1e-5);
+        let mut gpu = Gpu::load("kernels/warpgroups.ptx");
+        gpu.options.seed = seed;
+        let (got, want) = run_warpgroups(&mut gpu, &mut random).unwrap();
+        assert_close(&got, &want, 1e-4, 1e-5);
     }
 }
 
 /// The result and the expected one.
-pub fn run_warpgroup_product(
+type Products = Result<(Vec<f32>, Vec<f64>), Box<kiln_gpu_emulator::Fault>>;
+
+pub fn run_warpgroup_product(gpu: &mut Gpu, random: &mut Random) -> Products {
+    run_product(gpu, random, ("wgmma", SIZES), ([64, 128], 128, 2))
+}
+
+pub fn run_warpgroups(gpu: &mut Gpu, random: &mut Random) -> Products {
+    let sizes = [128, 64, 64 * 7];
+    run_product(gpu, random, ("warpgroups", sizes), ([128, 64], 384, 3))
+}
+
+/// Runs a kernel with blocks of so many threads, for tiles of `tile` and stages of 64 terms.
+fn run_product(
     gpu: &mut Gpu,
     random: &mut Random,
-) -> Result<(Vec<f32>, Vec<f64>), Box<kiln_gpu_emulator::Fault>> {
-    let [m, n, k] = SIZES;
+    (kernel, sizes): (&str, [usize; 3]),
+    (tile, threads, stages): ([usize; 2], u32, usize),
+) -> Products {
+    let [m, n, k] = sizes;
     let ((a, a_wide), (b, b_wide)) = (halves(random, m * k), halves(random, n * k));
-    let map = |gpu: &mut Gpu, values: &[bf16], rows: usize, box_rows: u32| {
+    for (values, rows, box_rows) in [(&a, m, tile[0]), (&b, n, tile[1])] {
         let address = gpu.memory.allocate(2 * values.len());
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         gpu.memory.write(address, &bytes).unwrap();
-        let sizes = [k as u64, rows as u64];
-        let map = TensorMap::new(address, 2, &sizes, &[2 * k as u64], &[64, box_rows], 3).unwrap();
-        // SAFETY: reading the bytes of a plain struct.
-        let bytes: [u8; 128] = unsafe { std::mem::transmute(map) };
-        gpu.bytes(&bytes, 64);
-    };
-    map(gpu, &a, m, 64);
-    map(gpu, &b, n, 128);
+        let (sizes, boxes) = ([k as u64, rows as u64], [64, box_rows as u32]);
+        let map = TensorMap::new(address, 2, &sizes, &[2 * k as u64], &boxes, 3).unwrap();
+        gpu.bytes(&map.to_bytes(), 64);
+    }
     let out = gpu.empty::<f32>(m * n);
     gpu.number((n as i32).to_le_bytes())
         .number((k as i32).to_le_bytes());
-    gpu.run(
-        "wgmma",
-        [n as u32 / 128, m as u32 / 64, 1],
-        128,
-        2 * (8192 + 16384),
-    )?;
-    Ok((gpu.read(out, m * n), product(&a_wide, &b_wide, SIZES, true)))
+    let grid = [(n / tile[1]) as u32, (m / tile[0]) as u32, 1];
+    let shared = (stages * (tile[0] + tile[1]) * 128) as u32;
+    gpu.run(kernel, grid, threads, shared)?;
+    Ok((gpu.read(out, m * n), product(&a_wide, &b_wide, sizes, true)))
 }
 
 #[test]
