@@ -70,6 +70,17 @@ pub mod driver {
             CU_EVENT_DISABLE_TIMING,
         }
 
+        pub struct CUtensorMap {
+            pub opaque: [u64; 16],
+        }
+
+        pub enum CUtensorMapDataType_enum {
+            CU_TENSOR_MAP_DATA_TYPE_UINT8,
+            CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            CU_TENSOR_MAP_DATA_TYPE_UINT32,
+            CU_TENSOR_MAP_DATA_TYPE_UINT64,
+        }
+
         pub struct CUDA_KERNEL_NODE_PARAMS {
             pub func: CUfunction,
             pub gridDimX: u32,

@@ -22,8 +22,11 @@ struct Unit {
 /// determine which kernels share an image.
 ///
 /// # Errors
-/// If NVRTC is missing or a kernel can't be compiled for that architecture.
+/// If NVRTC is missing or a kernel can't be compiled for that architecture, as kernels with warpgroups for others than
+/// sm_90a.
 pub fn compile_ahead(plans: &[&Plan], code: Code) -> Result<Vec<Image>> {
+    let kernels = plans.iter().flat_map(|plan| cuda_kernels(plan, true));
+    kernels.into_iter().try_for_each(|k| k.check(code))?;
     let units = units(plans, code);
     if units.is_empty() {
         return Ok(Vec::new());

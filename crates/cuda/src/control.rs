@@ -25,7 +25,7 @@ fn kernel(
         parameters: Parameters {
             pointers,
             numbers,
-            sites: 0,
+            ..Parameters::default()
         },
     }
 }

@@ -58,7 +58,7 @@ impl Launch {
             parameters: Parameters {
                 pointers: args.len(),
                 numbers: grid.numbers.len(),
-                sites: 0,
+                ..Parameters::default()
             },
         };
         Launch::of(loader, kernel, grid.blocks, grid.threads, grid.numbers)

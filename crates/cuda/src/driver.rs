@@ -116,6 +116,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamDestroy_v2",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
+    "cuTensorMapEncodeTiled",
 ];
 
 /// The function that returns the parameters of a kernel; drivers before CUDA 12.4 lack it.
@@ -266,6 +267,50 @@ impl Driver {
             sizes.push(size);
         }
     }
+}
+
+/// The words of a tensor map.
+pub(super) const MAP: usize = 16;
+
+/// The tensor map of memory with elements of `size` bytes, boxes of which are copied with their 16-byte chunks permuted
+/// in rows of 128 bytes. Of extents (in elements) and strides (in bytes) the contiguous dimension comes first; it has no
+/// stride.
+pub(super) fn encode_tensor_map(
+    size: usize,
+    address: Address,
+    [extents, strides]: [&[u64]; 2],
+    boxes: &[u32],
+) -> std::result::Result<[u64; MAP], Failure> {
+    use sys::CUtensorMapDataType_enum::*;
+    assert!(extents.len() <= 5 && strides.len() + 1 == extents.len());
+    assert_eq!(boxes.len(), extents.len());
+    // Elements are only copied, so nothing but their size matters.
+    let kind = match size {
+        1 => CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        2 => CU_TENSOR_MAP_DATA_TYPE_UINT16,
+        4 => CU_TENSOR_MAP_DATA_TYPE_UINT32,
+        _ => CU_TENSOR_MAP_DATA_TYPE_UINT64,
+    };
+    let (mut map, every) = (sys::CUtensorMap { opaque: [0; MAP] }, [1u32; 5]);
+    // SAFETY: the arrays have at least as many numbers as there are dimensions, the strides one fewer, as was asserted.
+    // The map is written to memory of its type. The address is not read.
+    unsafe {
+        call!(cuTensorMapEncodeTiled(
+            &mut map,
+            kind,
+            extents.len() as u32,
+            address as *mut std::ffi::c_void,
+            extents.as_ptr(),
+            strides.as_ptr(),
+            boxes.as_ptr(),
+            every.as_ptr(),
+            sys::CUtensorMapInterleave_enum::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle_enum::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            sys::CUtensorMapFloatOOBfill_enum::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        ))
+    }?;
+    Ok(map.opaque)
 }
 
 #[cfg(test)]

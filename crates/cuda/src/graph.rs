@@ -94,7 +94,8 @@ impl Graph {
     /// Adds a launch after those that it waits for.
     fn add(&mut self, call: &Call) -> Result<()> {
         let launch = Launch::of_call(call)?;
-        let (graph, mut handle, mut words) = (self.graph.0, Object(null_mut()), launch.words(call));
+        let (graph, mut handle, mut words) =
+            (self.graph.0, Object(null_mut()), launch.words(call)?);
         let mut after = call.after.clone();
         after.sort_unstable();
         after.dedup();
@@ -118,7 +119,7 @@ impl Graph {
             let node = nodes.next();
             let node = node.ok_or_else(|| Error::Internal("a run of more launches".into()))?;
             let launch = Launch::of_call(&call)?;
-            let words = launch.words(&call);
+            let words = launch.words(&call)?;
             if words == node.words {
                 return Ok(());
             }

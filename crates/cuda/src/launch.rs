@@ -1,9 +1,10 @@
 //! Kernels with known sizes, and launching them.
 
-use super::driver::{call, sys};
+use super::driver::{MAP, call, sys};
 use super::loader::Loader;
 use super::module::{Function, Unloaded, cuda_kernels};
 use super::stream::Stream;
+use super::tensor_map::Map;
 use kiln_kernel::calls::{self, Call, Calls, Ends};
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::work::{Expand, LinkedKernel};
@@ -23,6 +24,7 @@ pub struct Launch {
     shared: u32,
     scalars: Vec<i64>,
     sites: usize,
+    maps: Vec<Map>,
 }
 
 impl calls::Launch for Launch {
@@ -62,12 +64,14 @@ impl Launch {
             let value = d.eval_checked(values);
             value.ok_or_else(|| damaged!("{}: {d} has no value", kernel.name))
         });
+        let maps = kernel.maps.iter().map(|m| Map::new(kernel, m, values));
         Ok(Launch {
             function,
             grid,
             block: kernel.block,
             shared: kernel.shared,
             sites: kernel.sites as usize,
+            maps: maps.collect::<Result<_>>()?,
             scalars: scalars.collect::<Result<_>>()?,
         })
     }
@@ -89,6 +93,7 @@ impl Launch {
             shared,
             scalars,
             sites: 0,
+            maps: Vec::new(),
         }))
     }
 
@@ -115,7 +120,7 @@ impl Loader {
     }
 }
 
-/// Every parameter of a call in 8 bytes; narrow ones occupy the low end.
+/// Every parameter of a call in 8 bytes, and each tensor map, which come last, in 128; narrow ones occupy the low end.
 pub(super) type Words = SmallVec<[u64; 16]>;
 
 impl Launch {
@@ -129,14 +134,21 @@ impl Launch {
         launch.downcast_ref().ok_or_else(other)
     }
 
-    pub(super) fn words(&self, call: &Call) -> Words {
+    /// The parameters of a call.
+    ///
+    /// # Errors
+    /// If the driver refuses a tensor map.
+    pub(super) fn words(&self, call: &Call) -> Result<Words> {
         let mut words = Words::new();
         words.extend(call.args.iter().map(|p| *p as u64));
         words.extend(self.scalars.iter().map(|s| *s as u64));
         words.extend(call.sites[..self.sites].iter().map(|s| u64::from(*s)));
         words.push(call.record);
         words.push(u64::from(call.guarded));
-        words
+        for map in &self.maps {
+            words.extend(map.encode(call.args[map.arg] as u64)?);
+        }
+        Ok(words)
     }
 
     /// Calls `with` on the launch as a graph's node. The node points to `words` and is valid for as long as these.
@@ -145,8 +157,11 @@ impl Launch {
         words: &mut Words,
         with: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T,
     ) -> T {
+        let plain = words.len() - MAP * self.maps.len();
+        let (plain, maps) = words.split_at_mut(plain);
+        let pointers = plain.chunks_mut(1).chain(maps.chunks_mut(MAP));
         let mut parameters: SmallVec<[*mut c_void; 16]> =
-            words.iter_mut().map(|w| (&raw mut *w).cast()).collect();
+            pointers.map(|words| words.as_mut_ptr().cast()).collect();
         with(&sys::CUDA_KERNEL_NODE_PARAMS {
             func: self.function.handle.0,
             gridDimX: self.grid[0],
@@ -169,7 +184,7 @@ impl Launch {
     pub(super) fn run(call: &Call, stream: &Stream) -> Result<()> {
         let launch = Launch::of_call(call)?;
         let ([x, y, z], [bx, by, bz]) = (launch.grid, launch.block);
-        let launched = launch.node(&mut launch.words(call), |n| {
+        let launched = launch.node(&mut launch.words(call)?, |n| {
             let (function, shared, stream) = (n.func, n.sharedMemBytes, stream.handle());
             let (values, extra) = (n.kernelParams, n.extra);
             // SAFETY: the function is loaded and takes these parameters, which the driver copies; checking and

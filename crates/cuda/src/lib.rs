@@ -63,6 +63,7 @@ mod resources;
 mod session;
 mod slot;
 mod stream;
+mod tensor_map;
 
 #[cfg(feature = "cudarc")]
 use ::cudarc;

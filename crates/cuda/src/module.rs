@@ -65,13 +65,14 @@ pub(super) struct Unloaded<'a> {
     pub(super) parameters: Parameters,
 }
 
-/// The numbers of pointers, of integers and of sites that a kernel is called with, in this order. The error record
-/// and a flag, set if it is guarded, follow.
+/// The numbers of pointers, of integers, of sites and of tensor maps that a kernel is called with, in this order. In
+/// front of the maps come the error record and a flag, set if it is guarded.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Parameters {
     pub(super) pointers: usize,
     pub(super) numbers: usize,
     pub(super) sites: usize,
+    pub(super) maps: usize,
 }
 
 impl Parameters {
@@ -80,6 +81,7 @@ impl Parameters {
         let mut sizes = vec![8; self.pointers + self.numbers];
         sizes.extend(std::iter::repeat_n(4, self.sites));
         sizes.extend([8, 4]);
+        sizes.extend(std::iter::repeat_n(128, self.maps));
         sizes
     }
 }
@@ -95,6 +97,7 @@ impl<'a> From<&'a CudaKernel> for Unloaded<'a> {
                 pointers: kernel.args.len(),
                 numbers: kernel.scalars.len(),
                 sites: kernel.sites as usize,
+                maps: kernel.maps.len(),
             },
         }
     }
@@ -117,6 +120,21 @@ pub(super) fn cuda_kernels(plan: &Plan, bodies: bool) -> Vec<Unloaded<'_>> {
 }
 
 impl Unloaded<'_> {
+    /// Checks that the kernel can be compiled to this kind of code.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if it was written for another architecture alone.
+    pub(super) fn check(&self, code: Code) -> Result<()> {
+        match self.parameters.maps == 0 || code.has_warpgroups() {
+            true => Ok(()),
+            false => Err(Error::Cuda(format!(
+                "{} was written for sm_90a and can't be compiled for {code}: compile the program on a GPU of that \
+                 architecture",
+                self.name
+            ))),
+        }
+    }
+
     fn text(&self) -> Text {
         let mut hash = Xxh3Default::new();
         hash.update(&(self.entry.len() as u64).to_le_bytes());
@@ -202,6 +220,7 @@ impl Modules {
         let compiler = cache.compiler();
         let version = compiler.as_ref().map(|c| c.version);
         let code = self.code(&cache, compiler.as_ref())?;
+        missing.iter().try_for_each(|(k, _)| k.check(code))?;
         let mut left: Vec<(&Unloaded, Text, Key)> = Vec::new();
         for (kernel, text) in missing {
             let key = key(&format!("{PRELUDE}{}", kernel.source), code);

@@ -78,6 +78,11 @@ impl Code {
         }
     }
 
+    /// True if kernels may use what capability 9.0 alone has: products of warpgroups, and the copies that these need.
+    pub(super) fn has_warpgroups(self) -> bool {
+        matches!(self, Code::Ptx(OWN_FEATURES) | Code::Cubin(OWN_FEATURES))
+    }
+
     /// True if a device of this compute capability runs it, as NVIDIA guarantees: machine code on its own
     /// architecture, PTX on its own and newer ones, and PTX with the features of one architecture on that alone.
     pub fn runs_on(self, capability: u32) -> bool {

@@ -13,7 +13,9 @@
 //! 3. `site0`, `site1`, …: one `unsigned` per site, the plan's number of the site;
 //! 4. `kiln_errors* errors`, the run's [`ErrorRecord`];
 //! 5. `int guarded`: true if this step writes memory that an error must leave untouched. A kernel begins with
-//!    `if (guarded && errors->state) return;`.
+//!    `if (guarded && errors->state) return;`. With tensor maps, whose barriers all threads of a block need, one thread
+//!    reads the state for its block;
+//! 6. `map0`, `map1`, …: one `kiln_tensor_map` for each of `maps`.
 
 mod dialect;
 
@@ -56,6 +58,25 @@ pub struct CudaKernel {
     pub resident: u32,
     /// The bytes of dynamic shared memory of a block.
     pub shared: u32,
+    /// The tensor maps that it is called with. Such a kernel is for compute capability 9.0 alone, and its dynamic shared
+    /// memory begins at a multiple of 1024.
+    pub maps: Vec<TensorMap>,
+}
+
+/// A tensor map (`CUtensorMap`): the memory of an argument as a tensor, boxes of which are copied to shared memory at
+/// once. The 16-byte chunks of a box are permuted in rows of 128 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorMap {
+    /// The index of the argument, whose dtype is that of the elements.
+    pub arg: u16,
+    /// The element at index zero.
+    pub offset: Dim,
+    /// The extents, that of the contiguous dimension first.
+    pub extents: Vec<Dim>,
+    /// The strides of the other dimensions, in elements.
+    pub strides: Vec<Dim>,
+    /// The extents of a box.
+    pub boxes: Vec<u16>,
 }
 
 /// The text of a kernel, without the head of its function, which follows from its call.
@@ -129,12 +150,20 @@ impl CudaKernel {
             );
             declared = format!("    using namespace {entry}_scope;\n");
         }
+        let [align, dynamic, guard] = match self.maps.is_empty() {
+            true => ["", "kiln_dynamic", "errors->state"],
+            false => [
+                "__align__(1024) ",
+                "kiln_boxes",
+                "__syncthreads_or(threadIdx.x == 0 && errors->state)",
+            ],
+        };
         declared += &match (&text.shared, self.shared) {
             (None, _) => String::new(),
             (Some(class), 0) => format!("    __shared__ {class} shared;\n"),
             (Some(class), bytes) => format!(
-                "    extern __shared__ uint4 kiln_dynamic[];\n    \
-                 {class}& shared = *({class}*)kiln_dynamic;\n    \
+                "    extern __shared__ {align}uint4 {dynamic}[];\n    \
+                 {class}& shared = *({class}*){dynamic};\n    \
                  static_assert(sizeof({class}) <= {bytes}, \"it lies in dynamic shared memory\");\n"
             ),
         };
@@ -142,12 +171,16 @@ impl CudaKernel {
         let mut params: Vec<String> = args.map(|(i, a)| a.parameter(&format!("arg{i}"))).collect();
         params.extend((0..self.scalars.len()).map(|i| format!("long long s{i}")));
         params.extend((0..self.sites).map(|i| format!("unsigned site{i}")));
-        let params: String = params.into_iter().map(|p| p + ", ").collect();
+        params.extend(["kiln_errors* errors", "int guarded"].map(String::from));
+        let maps = 0..self.maps.len();
+        params.extend(maps.map(|i| format!("const __grid_constant__ kiln_tensor_map map{i}")));
         format!(
             "{globals}extern \"C\" __global__ void __launch_bounds__({threads}, {}) \
-             {entry}({params}kiln_errors* errors, int guarded) {{\n    \
-             if (guarded && errors->state) return;\n{declared}{}}}\n",
-            self.resident, text.body
+             {entry}({}) {{\n    \
+             if (guarded && {guard}) return;\n{declared}{}}}\n",
+            self.resident,
+            params.join(", "),
+            text.body
         )
     }
 }
@@ -182,9 +215,14 @@ impl Described for CudaKernel {
             block: _,
             resident: _,
             shared: _,
+            maps,
         } = self;
         scalars.iter().all(&mut *holds)
             && grid.iter().all(|b| holds(&b.points))
+            && maps.iter().all(|m| {
+                let dims = m.extents.iter().chain(&m.strides).chain([&m.offset]);
+                dims.into_iter().all(&mut *holds)
+            })
             && footprints.iter().all(|r| r.all_dims(holds))
     }
 
@@ -269,6 +307,7 @@ mod tests {
             block: [32, 2, 1],
             resident: 8,
             shared: 0,
+            maps: Vec::new(),
         };
         kernel.named()
     }
@@ -298,13 +337,32 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
                 body: kernel.text.body.clone(),
                 ..Text::default()
             },
-            ..kernel
+            ..kernel.clone()
         };
         let text = plain.source();
         assert!(
             !text.contains("namespace") && !text.contains("__shared__"),
             "{text}"
         );
+        let mapped = CudaKernel {
+            shared: 64,
+            maps: vec![TensorMap {
+                arg: 0,
+                offset: Dim::ZERO,
+                extents: vec![Dim::Const(64)],
+                strides: Vec::new(),
+                boxes: vec![64],
+            }],
+            ..kernel
+        };
+        let text = mapped.source();
+        for part in [
+            "int guarded, const __grid_constant__ kiln_tensor_map map0) {",
+            "if (guarded && __syncthreads_or(threadIdx.x == 0 && errors->state)) return;",
+            "extern __shared__ __align__(1024) uint4 kiln_boxes[];",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 
     #[test]
@@ -318,7 +376,14 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
         assert!(entry.starts_with("kiln_add_relu_"), "{entry}");
         let same = named(&|k| k.grid[0].points = Dim::Const(5));
         assert_eq!(same, entry, "the grid is no part of the text");
-        let changes: [&dyn Fn(&mut CudaKernel); 8] = [
+        let map = || TensorMap {
+            arg: 0,
+            offset: Dim::ZERO,
+            extents: vec![Dim::Const(64)],
+            strides: Vec::new(),
+            boxes: vec![64],
+        };
+        let changes: [&dyn Fn(&mut CudaKernel); 9] = [
             &|k| k.text.scope += "struct Other;\n",
             &|k| k.text.shared = None,
             &|k| k.text.body += "    return;\n",
@@ -327,11 +392,12 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
             &|k| k.sites = 1,
             &|k| k.block[0] = 64,
             &|k| k.resident = 4,
+            &|k| k.maps.push(map()),
         ];
         let mut all: Vec<String> = changes.map(named).into();
         all.push(entry);
         all.sort();
         all.dedup();
-        assert_eq!(all.len(), 9);
+        assert_eq!(all.len(), 10);
     }
 }

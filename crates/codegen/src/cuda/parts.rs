@@ -51,6 +51,7 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
         block: kernels[0].block,
         resident: kernels.iter().map(|k| k.resident).min().unwrap_or(1),
         shared: 0,
+        maps: Vec::new(),
     };
     kernel.named()
 }

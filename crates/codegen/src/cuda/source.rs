@@ -3,7 +3,7 @@
 use kiln_base::{Compute, Dim, Gpu, Scalar};
 use kiln_plan::cstyle::Dialect;
 pub(super) use kiln_plan::cuda::memory;
-use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel, Pointer, SharedLaunch, Text};
+use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel, Pointer, SharedLaunch, TensorMap, Text};
 use kiln_plan::tile::Arg;
 
 /// The integer type that indices and addresses are computed in.
@@ -46,6 +46,7 @@ pub(super) struct Source {
     scope: String,
     shared: Option<String>,
     dynamic: u32,
+    maps: Vec<TensorMap>,
     body: String,
     depth: usize,
 }
@@ -70,6 +71,7 @@ impl Source {
             scope: String::new(),
             shared: None,
             dynamic: 0,
+            maps: Vec::new(),
             body: String::new(),
             depth: 1,
         }
@@ -122,6 +124,12 @@ impl Source {
     pub fn dynamic_shared(&mut self, class: &str, bytes: u32) {
         self.shared(class);
         self.dynamic = bytes;
+    }
+
+    /// Adds a tensor map and returns its name.
+    pub fn map(&mut self, map: TensorMap) -> String {
+        self.maps.push(map);
+        format!("map{}", self.maps.len() - 1)
     }
 
     /// Bounds the registers of threads so that a multiprocessor holds `blocks` blocks.
@@ -187,6 +195,7 @@ impl Source {
             block,
             resident: self.held.map_or(most, |held| held.min(most)).max(1),
             shared: self.dynamic,
+            maps: self.maps,
         };
         kernel.named()
     }

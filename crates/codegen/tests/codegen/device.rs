@@ -1,11 +1,11 @@
 //! Runs kernels in CUDA C++: compiled by NVRTC, executed by the emulator.
 
-use kiln_base::DType;
+use kiln_base::{DType, Dim, Gpu};
 use kiln_codegen::{Launch, Sequence};
 use kiln_gpu_emulator as emulator;
 use kiln_ir::eval::{Array, Data};
 use kiln_plan::Kernel;
-use kiln_plan::cuda::{CudaKernel, ErrorRecord, PRELUDE};
+use kiln_plan::cuda::{CudaKernel, ErrorRecord, PRELUDE, TensorMap};
 use kiln_runtime::cuda::{Code, Nvrtc};
 use std::collections::HashSet;
 use std::sync::{Arc, Once};
@@ -20,6 +20,15 @@ pub fn nvrtc() -> Option<&'static Nvrtc> {
             None
         }
     }
+}
+
+/// Returns the compute capabilities that machine code is checked for, with a GPU of each.
+pub fn architectures() -> [(u32, Gpu); 2] {
+    let ampere = Gpu {
+        arch: (8, 0),
+        ..Gpu::H100
+    };
+    [(80, ampere), (90, Gpu::H100)]
 }
 
 /// Returns the kernels of launches as one translation unit.
@@ -139,6 +148,11 @@ impl Compiled {
         parameters.extend(errors.to_le_bytes());
         parameters.extend(0i32.to_le_bytes());
         let entry = self.program.kernel(&kernel.entry).expect("it was compiled");
+        let first = entry.parameters().len() - kernel.maps.len();
+        for (map, place) in kernel.maps.iter().zip(&entry.parameters()[first..]) {
+            parameters.resize(place.offset, 0);
+            parameters.extend(encoded(map, kernel, pointers, symbols).to_bytes());
+        }
         let launch = emulator::Launch {
             kernel: entry,
             grid,
@@ -151,4 +165,22 @@ impl Compiled {
             panic!("{fault}\n{}", kernel.source());
         }
     }
+}
+
+/// Returns a tensor map as the driver encodes it.
+fn encoded(
+    map: &TensorMap,
+    kernel: &CudaKernel,
+    pointers: &[u64],
+    symbols: &[i64],
+) -> emulator::TensorMap {
+    let arg = usize::from(map.arg);
+    let size = kernel.args[arg].dtype.size() as u64;
+    let number = |d: &Dim| d.eval(symbols) as u64;
+    let sizes: Vec<u64> = map.extents.iter().map(|d| number(d).max(1)).collect();
+    let strides: Vec<u64> = map.strides.iter().map(|d| number(d) * size).collect();
+    let boxes: Vec<u32> = map.boxes.iter().map(|n| u32::from(*n)).collect();
+    let base = pointers[arg] + number(&map.offset) * size;
+    let encoded = emulator::TensorMap::new(base, size as usize, &sizes, &strides, &boxes, 3);
+    encoded.expect("hardware allows it")
 }

@@ -1,6 +1,7 @@
 // Functions that every kernel may use. No header is included: they cost most of a compilation.
 #pragma nv_diag_suppress 177
 
+struct alignas(128) kiln_tensor_map { unsigned long long opaque[16]; };
 struct kiln_errors { unsigned state; unsigned padding; long long index; long long bound; };
 
 __device__ __forceinline__ void kiln_report(kiln_errors* errors, unsigned site, long long index, long long bound) {

@@ -171,6 +171,7 @@ fn sums() -> Plan {
         grid: [Blocks::one(), Blocks::one(), Blocks::one()],
         block: [4, 1, 1],
         shared: 0,
+        maps: vec![],
         sites: 0,
         footprints: vec![],
     };

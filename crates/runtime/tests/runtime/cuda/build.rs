@@ -1,7 +1,7 @@
 //! Kernels and plans written by hand, and the device that runs them.
 
 use kiln_base::{DType, Dim};
-use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, Text};
+use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, SharedLaunch, TensorMap, Text};
 use kiln_plan::*;
 use kiln_runtime::cuda::{self, Device, Nvrtc};
 use kiln_runtime::{Buffer, Result};
@@ -52,6 +52,7 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
         block: [64, 1, 1],
         resident: 1,
         shared: 0,
+        maps: Vec::new(),
         sites,
         footprints: Vec::new(),
     }))
@@ -181,4 +182,92 @@ pub fn take_and_update() -> Plan {
 /// Numbers on the device.
 pub fn numbers(device: &Arc<Device>, values: &[f32]) -> Result<Buffer> {
     Buffer::from_slice(values, &[values.len() as i64])?.to_gpu(device)
+}
+
+/// Twice a matrix of n rows of 32, which boxes of 8 rows bring to shared memory.
+pub fn twice_by_boxes() -> Plan {
+    const COPY: &str = r#"
+    const auto address = [](const void* p) { return (unsigned)__cvta_generic_to_shared(p); };
+    const unsigned full = address(&shared.full);
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(full) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 1024;" ::"r"(full) : "memory");
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+                     ::"r"(address(shared.at)), "l"(&map0), "r"(0), "r"(blockIdx.x * 8), "r"(full) : "memory");
+    }
+    unsigned done;
+    do asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p;}"
+                    : "=r"(done) : "r"(full) : "memory");
+    while (!done);
+    for (int e = threadIdx.x; e < 256; e += 64) {
+        const int row = e / 32, column = e % 32;
+        const long long at = blockIdx.x * 256ll + e;
+        if (at < 32 * s0) arg1[at] = 2 * shared.at[row * 32 + (column / 4 ^ row) * 4 + column % 4];
+    }
+"#;
+    let (n, f, columns) = (Plan::symbol(0), DType::F32, Dim::Const(32));
+    let shape = [n.clone(), columns.clone()];
+    let pointer = |written| Pointer {
+        dtype: f,
+        written,
+        alone: true,
+    };
+    let kernel = CudaKernel {
+        name: "twice_by_boxes".into(),
+        entry: String::new(),
+        text: Text {
+            scope: "struct alignas(1024) Box { float at[256]; unsigned long long full; };".into(),
+            shared: Some("Box".into()),
+            body: COPY.into(),
+            shared_launch: SharedLaunch::Nothing,
+        },
+        args: [false, true].map(pointer).into(),
+        scalars: vec![n.clone()],
+        grid: [
+            Blocks {
+                points: n.clone(),
+                each: 8,
+            },
+            Blocks::one(),
+            Blocks::one(),
+        ],
+        block: [64, 1, 1],
+        resident: 1,
+        shared: 2048,
+        maps: vec![TensorMap {
+            arg: 0,
+            offset: Dim::ZERO,
+            extents: vec![columns.clone(), n.clone()],
+            strides: vec![columns.clone()],
+            boxes: vec![32, 8],
+        }],
+        sites: 0,
+        footprints: Vec::new(),
+    };
+    let len = &n * &columns;
+    Plan {
+        symbols: vec![Symbol {
+            name: "n".into(),
+            min: 2,
+            input: 0,
+            axis: 0,
+        }],
+        inputs: vec![input(f, &shape, Role::Data, 0)],
+        outputs: vec![output(f, &shape, 1, None)],
+        constants: vec![],
+        buffers: vec![
+            buffer(f, &len, Allocation::Input),
+            buffer(f, &len, Allocation::Output),
+        ],
+        kernels: vec![Arc::new(Kernel::Cuda(kernel.named()))],
+        prepare: vec![],
+        run: vec![step(0, &[0, 1], &[])],
+        commit: 1,
+        sites: vec![],
+        needs: vec![],
+    }
 }

@@ -136,6 +136,31 @@ fn graphs_are_given_addresses_that_never_came_before() {
     }
 }
 
+/// Tensor maps hold the addresses of their run, in launches as in graphs.
+#[test]
+fn tensor_maps_are_encoded_for_each_run() {
+    let Some(device) = device() else { return };
+    let exe = Executable::on_gpu(twice_by_boxes(), &device).unwrap();
+    for rows in [2, 8, 21] {
+        let mut held = Vec::new();
+        for round in 0..8 {
+            let x: Vec<f32> = (0..rows * 32).map(|i| (i * 7 + round) as f32).collect();
+            let want: Vec<f32> = x.iter().map(|x| 2.0 * x).collect();
+            let input = Buffer::from_slice(&x, &[rows, 32]).unwrap();
+            let inputs = [input.to_gpu(&device).unwrap()];
+            let out = exe.run_shared(&inputs).unwrap().remove(0);
+            held.push((inputs, out, want));
+            // Every third run has the addresses of the first.
+            if round % 3 == 2 {
+                held.truncate(1);
+            }
+            for (_, out, want) in &held {
+                assert_eq!(&out.to_vec::<f32>().unwrap(), want, "{rows} {round}");
+            }
+        }
+    }
+}
+
 #[test]
 fn threads_share_a_device() {
     let Some(device) = device() else { return };

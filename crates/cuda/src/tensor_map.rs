@@ -1,0 +1,88 @@
+//! Tensor maps: parameters by which kernels copy boxes of memory.
+
+use super::driver::{MAP, encode_tensor_map};
+use kiln_base::{DType, Dim};
+use kiln_kernel::error::{Result, damaged};
+use kiln_plan::cuda::{CudaKernel, TensorMap};
+
+/// A tensor map with known sizes.
+pub(super) struct Map {
+    /// The index of the argument.
+    pub(super) arg: usize,
+    name: String,
+    dtype: DType,
+    /// The bytes before the first element.
+    offset: u64,
+    extents: Vec<u64>,
+    /// In bytes, without that of the contiguous dimension.
+    strides: Vec<u64>,
+    boxes: Vec<u32>,
+}
+
+impl Map {
+    /// The map of a kernel, if symbols have these values.
+    ///
+    /// # Errors
+    /// If it has no argument, or a size is none that a coordinate can hold.
+    pub(super) fn new(kernel: &CudaKernel, map: &TensorMap, values: &[i64]) -> Result<Map> {
+        let TensorMap {
+            arg,
+            offset,
+            extents,
+            strides,
+            boxes,
+        } = map;
+        let wrong = || damaged!("{}: a tensor map that can't be", kernel.name);
+        let pointer = kernel.args.get(usize::from(*arg)).ok_or_else(wrong)?;
+        let bytes = pointer.dtype.size() as u64;
+        let number = |d: &Dim| {
+            let value = d.eval_checked(values).and_then(|n| u64::try_from(n).ok());
+            value.ok_or_else(wrong)
+        };
+        let extent = |d| {
+            let n = number(d)?;
+            let fits = n <= i32::MAX as u64;
+            if fits { Ok(n) } else { Err(wrong()) }
+        };
+        let extents = extents.iter().map(extent).collect::<Result<Vec<u64>>>()?;
+        if !(1..=5).contains(&extents.len())
+            || strides.len() + 1 != extents.len()
+            || boxes.len() != extents.len()
+        {
+            return Err(wrong());
+        }
+        let strides = strides.iter().map(|d| Ok(number(d)?.saturating_mul(bytes)));
+        Ok(Map {
+            arg: usize::from(*arg),
+            name: kernel.name.clone(),
+            dtype: pointer.dtype,
+            offset: number(offset)?.saturating_mul(bytes),
+            extents,
+            strides: strides.collect::<Result<_>>()?,
+            boxes: boxes.iter().map(|n| u32::from(*n)).collect(),
+        })
+    }
+
+    /// The map for memory at an address.
+    ///
+    /// # Errors
+    /// If the driver refuses it.
+    pub(super) fn encode(&self, address: u64) -> Result<[u64; MAP]> {
+        if self.extents.contains(&0) {
+            // No map describes it, and no box of it is copied.
+            return Ok([0; MAP]);
+        }
+        let encoded = encode_tensor_map(
+            self.dtype.size(),
+            address.wrapping_add(self.offset),
+            [&self.extents, &self.strides],
+            &self.boxes,
+        );
+        encoded.map_err(|failure| {
+            let (name, extents, strides) = (&self.name, &self.extents, &self.strides);
+            failure.of(&format!(
+                "a tensor map of {name}: {extents:?} by {strides:?} bytes"
+            ))
+        })
+    }
+}
