@@ -47,7 +47,7 @@ impl Approximation {
     /// Returns the precision that an instruction gives up.
     pub(crate) fn of(multiply: Multiply) -> Option<Approximation> {
         match multiply {
-            Multiply::Fma | Multiply::Mma => None,
+            Multiply::Fma | Multiply::Mma | Multiply::Wgmma => None,
             Multiply::Tf32 => Some(Approximation::Tf32),
             Multiply::Tf32x3 => Some(Approximation::Tf32x3),
         }

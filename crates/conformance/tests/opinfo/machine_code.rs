@@ -92,7 +92,9 @@ fn check(unit: &[CudaKernel], most: &Mutex<BTreeMap<&str, (u32, String)>>) -> Ve
     unit.iter().for_each(|k| text += &k.source());
     let nvrtc = Nvrtc::get().unwrap();
     let mut wrong = Vec::new();
-    for capability in [80, 90] {
+    // Warpgroups are for one architecture.
+    let is_for = |capability: &u32| *capability == 90 || unit.iter().all(|k| k.maps.is_empty());
+    for capability in [80, 90].into_iter().filter(is_for) {
         let compiled = match nvrtc.compile(&text, Code::Cubin(capability)) {
             Ok(compiled) => compiled,
             Err(e) => return vec![e.to_string()],
@@ -118,7 +120,7 @@ fn check(unit: &[CudaKernel], most: &Mutex<BTreeMap<&str, (u32, String)>>) -> Ve
     wrong
 }
 
-/// Nothing spills, and a multiprocessor holds at least two blocks and 512 threads.
+/// Nothing spills, and a multiprocessor holds at least two blocks and 512 threads, or one block of warpgroups.
 fn over_budget(kernel: &CudaKernel, r: &Resources) -> Option<String> {
     let threads: u32 = kernel.block.iter().product();
     let warps = threads.div_ceil(32);
@@ -126,7 +128,7 @@ fn over_budget(kernel: &CudaKernel, r: &Resources) -> Option<String> {
     let by_registers = REGISTERS / (r.registers.next_multiple_of(8) * 32 * warps).max(1);
     let by_shared = SHARED / (r.shared + kernel.shared).max(1);
     let blocks = by_registers.min(by_shared);
-    let few = blocks < 2 || blocks * threads < 512;
+    let few = kernel.maps.is_empty() && (blocks < 2 || blocks * threads < 512);
     (r.spilled > 0 || few).then(|| format!("{blocks} blocks of {threads} threads, {r:?}"))
 }
 
@@ -139,7 +141,8 @@ fn without_tensor_cores(unit: &[CudaKernel]) -> Vec<String> {
         let empty = ["m", "n", "k", "batches"].map(|size| has(&format!("Index {size} = 0;")));
         has("constexpr int BM =") && has("typedef unsigned short Elem;") && !empty.contains(&true)
     };
-    let halves: Vec<&CudaKernel> = unit.iter().filter(product).collect();
+    let halves = unit.iter().filter(|k| k.maps.is_empty());
+    let halves: Vec<&CudaKernel> = halves.filter(product).collect();
     if halves.is_empty() {
         return Vec::new();
     }

@@ -11,6 +11,8 @@ pub enum Multiply {
     Fma,
     /// `mma.sync` of f16 or bf16, with sums of f32.
     Mma,
+    /// `wgmma` of f16 or bf16, with sums of f32: compute capability 9.0 alone.
+    Wgmma,
     /// `mma.sync` of f32 rounded to TF32.
     Tf32,
     /// `mma.sync` of f32 as sums of two numbers of TF32.
@@ -18,9 +20,10 @@ pub enum Multiply {
 }
 
 impl Multiply {
-    const ALL: [Multiply; 4] = [
+    const ALL: [Multiply; 5] = [
         Multiply::Fma,
         Multiply::Mma,
+        Multiply::Wgmma,
         Multiply::Tf32,
         Multiply::Tf32x3,
     ];
@@ -42,6 +45,7 @@ impl Multiply {
     fn rate(self, dtype: DType) -> f64 {
         match (self, dtype) {
             (Multiply::Mma, _) => 1024.0,
+            (Multiply::Wgmma, _) => 2048.0,
             (Multiply::Tf32, _) => 512.0,
             (Multiply::Tf32x3, _) => 160.0,
             (Multiply::Fma, DType::F32) => 128.0,
@@ -56,6 +60,7 @@ impl fmt::Display for Multiply {
         f.write_str(match self {
             Multiply::Fma => "fma",
             Multiply::Mma => "mma",
+            Multiply::Wgmma => "wgmma",
             Multiply::Tf32 => "tf32",
             Multiply::Tf32x3 => "tf32x3",
         })
@@ -70,7 +75,8 @@ pub struct Gpu {
     pub multiply: Multiply,
     /// The rows and columns of a block's tile, and the terms of a stage.
     pub tile: [u16; 3],
-    /// The rows and columns of a warp's part of the tile; with [`Multiply::Fma`], of a thread's.
+    /// The rows and columns of a warp's part of the tile; with [`Multiply::Fma`], of a thread's, with
+    /// [`Multiply::Wgmma`] of a warpgroup's.
     pub warp: [u16; 2],
     /// The stages in shared memory; 1 if a thread's registers hold the next one.
     pub stages: u8,
@@ -88,8 +94,15 @@ pub const fn row_padding(multiply: Multiply) -> u16 {
     }
 }
 
-/// The approximate bytes of L2 and of memory that a multiprocessor gets per cycle.
+/// The bytes of 16 rows and 64 columns of a result of f32.
+const WARP_RESULT: u32 = 16 * 64 * 4;
+/// The registers of a thread with which kernels start that have a warpgroup to copy and two to multiply. These take
+/// over most of those of the first.
+const WARPGROUP_REGISTERS: u32 = 168;
+
+/// The approximate bytes of L2, by threads and by bulk copies, and of memory that a multiprocessor gets per cycle.
 const L2: f64 = 28.0;
+const BULK: f64 = 40.0;
 const MEMORY: f64 = 16.0;
 /// The cycles of a stage that no other work hides: barrier, reads of shared memory and the chain of products.
 const STAGE: f64 = 120.0;
@@ -114,15 +127,23 @@ impl Gpu {
     pub fn threads(&self) -> u32 {
         let ([m, n, _], [rows, columns]) = (self.tile, self.warp);
         let parts = u32::from(m / rows.max(1)) * u32::from(n / columns.max(1));
-        match self.multiply.is_by_tensor_cores() {
-            true => 32 * parts,
-            false => parts,
+        match self.multiply {
+            Multiply::Fma => parts,
+            // And a warpgroup that copies.
+            Multiply::Wgmma => 128 * (parts + 1),
+            _ => 32 * parts,
         }
     }
 
-    /// Returns the bytes of a block's shared memory for operands of a dtype: stages, then the result in their place.
+    /// Returns the bytes of a block's shared memory for operands of a dtype: stages, then the result in their place. With
+    /// [`Multiply::Wgmma`], each warp has room for 16 rows and 64 columns of the result beside the stages.
     pub fn shared(&self, dtype: DType) -> u32 {
         let ([m, n, k], size) = (self.tile.map(u32::from), dtype.size() as u32);
+        if self.multiply == Multiply::Wgmma {
+            let (stages, warps) = (u32::from(self.stages), self.threads() / 32 - 4);
+            let (stage, barriers) = ((m + n) * k * size, 16);
+            return (stages * (stage + barriers) + warps * WARP_RESULT).next_multiple_of(1024);
+        }
         let padding = u32::from(row_padding(self.multiply));
         let stages = match self.multiply.is_by_tensor_cores() {
             true => u32::from(self.stages) * (m + n) * k,
@@ -133,6 +154,9 @@ impl Gpu {
 
     /// Returns the approximate number of registers of a thread.
     pub fn registers(&self, dtype: DType) -> u32 {
+        if self.multiply == Multiply::Wgmma {
+            return WARPGROUP_REGISTERS;
+        }
         let [rows, columns] = self.warp.map(u32::from);
         let words = (dtype.size() as u32).div_ceil(4);
         let both = if self.multiply == Multiply::Tf32x3 {
@@ -166,6 +190,9 @@ impl Gpu {
         if !sizes.iter().all(|n| n.is_power_of_two()) || self.parts == 0 || self.raster == 0 {
             return Err(format!("{self}: sizes are powers of two, and none is 0"));
         }
+        if self.multiply == Multiply::Wgmma {
+            return self.check_warpgroups(machine, dtype);
+        }
         let by_tensor_cores = self.multiply.is_by_tensor_cores();
         let least = if by_tensor_cores { 16 } else { 1 };
         let terms = if self.multiply == Multiply::Mma {
@@ -191,16 +218,40 @@ impl Gpu {
             let stages = self.stages;
             return Err(format!("{self}: {stages} stages in shared memory"));
         }
-        let (shared, registers) = (self.shared(dtype), self.registers(dtype));
-        if shared > machine.most_shared {
-            let most = machine.most_shared;
-            return Err(format!(
-                "{self}: {shared} bytes of shared memory, of which a block gets {most}"
-            ));
-        }
+        self.check_shared(machine, dtype)?;
+        let registers = self.registers(dtype);
         match registers > 255 || self.resident(machine, dtype) == 0 {
             true => Err(format!(
                 "{self}: {registers} registers for each of {threads} threads"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks the same with [`Multiply::Wgmma`]: two warpgroups, whose sums fit their registers, and stages of rows of
+    /// 128 bytes.
+    fn check_warpgroups(&self, machine: &Machine, dtype: DType) -> Result<(), String> {
+        let ([m, n, k], [rows, columns]) = (self.tile, self.warp);
+        if machine.arch != (9, 0) {
+            let (major, minor) = machine.arch;
+            return Err(format!("{self}: compute capability {major}.{minor}"));
+        }
+        let sums = u32::from(rows) * u32::from(columns);
+        let fits = m == 2 * rows && [64, 128].contains(&rows) && sums <= 64 * 256;
+        if !fits || n != columns || !(64..=256).contains(&n) {
+            return Err(format!("{self}: parts of {rows}x{columns} of {m}x{n}"));
+        }
+        if usize::from(k) * dtype.size() != 128 || self.stages < 2 {
+            return Err(format!("{self}: {} stages of {k} terms", self.stages));
+        }
+        self.check_shared(machine, dtype)
+    }
+
+    fn check_shared(&self, machine: &Machine, dtype: DType) -> Result<(), String> {
+        let (shared, most) = (self.shared(dtype), machine.most_shared);
+        match shared > most {
+            true => Err(format!(
+                "{self}: {shared} bytes of shared memory, of which a block gets {most}"
             )),
             false => Ok(()),
         }
@@ -225,15 +276,22 @@ impl Gpu {
         let [warp_rows, warp_columns] = self.warp.map(f64::from);
         let read = (warp_rows + warp_columns) / (warp_rows * warp_columns);
         let found = (rows as f64 * finding[0] + columns as f64 * finding[1]) * terms as f64 / SLOTS;
-        let (read, issued) = match self.multiply.is_by_tensor_cores() {
+        let (read, issued) = match self.multiply {
+            Multiply::Fma => (0.0, products * (1.0 + read / 2.0) + found),
+            // Tensor cores read shared memory themselves.
+            Multiply::Wgmma => (0.0, 0.0),
             // Warps read their operands from shared memory, 128 bytes per cycle.
-            true => (
+            _ => (
                 all * read * size / 128.0,
                 all * INSTRUCTIONS / SLOTS + found,
             ),
-            false => (0.0, products * (1.0 + read / 2.0) + found),
         };
-        let brought = ((rows + columns) * terms) as f64 * size / L2;
+        let l2 = if self.multiply == Multiply::Wgmma {
+            BULK
+        } else {
+            L2
+        };
+        let brought = ((rows + columns) * terms) as f64 * size / l2;
         let hidden = if self.stages > 2 { STAGE } else { UNHIDDEN };
         let stage = products
             .max(read)
@@ -371,6 +429,33 @@ mod tests {
     }
 
     #[test]
+    fn warpgroups_are_for_one_architecture() {
+        let check = |text: &str, machine: &Machine| {
+            let schedule: Gpu = text.parse().unwrap();
+            schedule.check(machine, DType::BF16)
+        };
+        let (h100, text) = (
+            Machine::H100,
+            "wgmma tile=128x256x64 part=64x256 stages=4 raster=8 parts=1",
+        );
+        assert_eq!(check(text, &h100), Ok(()));
+        for arch in [(8, 0), (8, 9), (10, 0), (12, 0)] {
+            assert!(check(text, &Machine { arch, ..h100 }).is_err(), "{arch:?}");
+        }
+        for wrong in [
+            "wgmma tile=128x256x32 part=64x256 stages=4 raster=8 parts=1",
+            "wgmma tile=128x256x64 part=64x128 stages=4 raster=8 parts=1",
+            "wgmma tile=128x256x64 part=128x256 stages=4 raster=8 parts=1",
+            "wgmma tile=256x256x64 part=128x256 stages=2 raster=8 parts=1",
+            "wgmma tile=128x256x64 part=64x256 stages=5 raster=8 parts=1",
+            "wgmma tile=128x256x64 part=64x256 stages=1 raster=8 parts=1",
+            "wgmma tile=128x32x64 part=64x32 stages=4 raster=8 parts=1",
+        ] {
+            assert!(check(wrong, &h100).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn large_tiles_take_less_of_large_products() {
         let small = Gpu {
             tile: [64, 64, 32],
@@ -386,7 +471,10 @@ mod tests {
             };
             s.cycles(&Machine::H100, &work)
         };
+        let wide = "wgmma tile=128x256x64 part=64x256 stages=4 raster=8 parts=1";
+        let wide: Gpu = wide.parse().unwrap();
         let large = [4096; 3];
+        assert!(cycles(wide, large) < 0.7 * cycles(LARGE, large));
         assert!(cycles(LARGE, large) < cycles(small, large));
         let little = [256, 256, 4096];
         assert!(cycles(small, little) < cycles(LARGE, little));

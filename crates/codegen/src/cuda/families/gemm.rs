@@ -3,8 +3,8 @@
 //! order.
 
 use super::call::{Call, Store, few, line_of_blocks, lines};
-use super::gemm_tile::{schedules, tile_constants, tile_text};
-use super::operand::{Operand, finding, operand, result, run};
+use super::gemm_tile::{WARPGROUPS, schedules, tile_constants, tile_text, warpgroup_constants};
+use super::operand::{Boxed, Operand, box_copy, boxed, finding, operand, result, run};
 use super::prologue;
 use crate::Approximation;
 use crate::cuda::job::Job;
@@ -40,6 +40,8 @@ pub(super) struct Gemm<'a> {
     finding: [f64; 2],
     /// True if an element takes many instructions, so that each thread loads few.
     costly: bool,
+    /// The operands as bulk copies see them, if these can bring both.
+    boxed: Option<[Boxed; 2]>,
 }
 
 /// The parts of sums that blocks share.
@@ -86,7 +88,10 @@ impl Gemm<'_> {
         let sizes = [ROWS, COLUMNS, TERMS, BATCH].map(|kind| contraction.size(kind));
         let [m, n, k, batches] = sizes;
         let mut prologue = operands.iter().filter_map(|(_, prologue)| *prologue);
+        let boxed = || Some([boxed(&contraction, 0)?, boxed(&contraction, 1)?]);
+        let is_boxed = dtype.is_half() && prologue.clone().next().is_none();
         Gemm {
+            boxed: is_boxed.then(boxed).flatten(),
             work,
             name,
             dtype,
@@ -109,10 +114,13 @@ impl Gemm<'_> {
     pub fn print(self, all: bool) -> Vec<Candidate> {
         // Candidates are measured within a bound of rounding, which integers don't have.
         let all = all && self.dtype.is_float();
-        let exact = Multiply::exact(self.dtype);
-        let mut chosen = self.candidates(exact);
+        let mut chosen = self.candidates(&self.exact());
         match all {
-            true => chosen.extend(self.rounded().into_iter().flat_map(|m| self.candidates(m))),
+            true => chosen.extend(
+                self.rounded()
+                    .into_iter()
+                    .flat_map(|m| self.candidates(&[m])),
+            ),
             false => chosen.truncate(1),
         }
         let given = self
@@ -161,7 +169,7 @@ impl Gemm<'_> {
 
     /// Returns the kernel of the best schedule with whole sums, and its cycles.
     pub fn whole(&self) -> (KernelCall, Option<f64>) {
-        let mut all = self.candidates(Multiply::exact(self.dtype)).into_iter();
+        let mut all = self.candidates(&self.exact()).into_iter();
         let schedule = all.find(|s| s.parts == 1).unwrap_or(self.smallest());
         let step = self.product(&self.shape(&schedule));
         (step, self.predicted(&schedule))
@@ -203,43 +211,62 @@ impl Gemm<'_> {
         };
         prologue::push(&mut call, &self.operands, self.dtype);
         let mut source = call.source(&name, shape.index);
-        let [a, b] = [0, 1].map(|side| {
-            operand(
-                &mut source,
-                &call,
-                &self.contraction,
-                side,
-                self.operands[side],
-            )
-        });
-        source.scope(&self.scope(shape, &a, &b));
         let threads = shape.schedule.threads();
         let (machine, shared) = (self.work.gpu, shape.schedule.shared(self.dtype));
-        let is_static = shared + OTHERS <= machine.shared;
-        match is_static {
-            true => source.shared("Shared"),
-            false => source.dynamic_shared("Shared", shared),
-        }
-        source.shared_launch = SharedLaunch::Few;
         source.hold(shape.schedule.resident(machine, self.dtype));
-        self.block(&mut source, shape, [&a, &b]);
+        match (&self.boxed, shape.schedule.multiply) {
+            (Some(boxed), Multiply::Wgmma) => {
+                source.scope(
+                    &(self.types(shape)
+                        + &warpgroup_constants(&shape.schedule, self.dtype, boxed.each_ref())),
+                );
+                source.scope(WARPGROUPS);
+                source.dynamic_shared("Shared", shared);
+                source.shared_launch = SharedLaunch::Nothing;
+                self.warpgroups(&mut source, &call, shape, boxed);
+            }
+            _ => {
+                let [a, b] = [0, 1].map(|side| {
+                    operand(
+                        &mut source,
+                        &call,
+                        &self.contraction,
+                        side,
+                        self.operands[side],
+                    )
+                });
+                source.scope(&self.scope(shape, &a, &b));
+                match shared + OTHERS <= machine.shared {
+                    true => source.shared("Shared"),
+                    false => source.dynamic_shared("Shared", shared),
+                }
+                source.shared_launch = SharedLaunch::Few;
+                self.block(&mut source, shape, [&a, &b]);
+            }
+        }
         match (parts, self.rows()) {
             (1, Some(kernel)) => each_row(&mut source, kernel, threads),
             (1, None) => {
                 let width = self.width(&self.store);
-                self.each_element(&mut source, width);
+                self.each_element(&mut source, shape, width);
                 self.store.print(&mut source, &call, width);
             }
             _ => {
                 let sums = Store::Plain(PARTS, shape.acc);
                 let width = self.width(&sums);
-                self.each_element(&mut source, width);
+                self.each_element(&mut source, shape, width);
                 let total = source.dim(&self.total);
                 source.line(format!("at += split * {total};"));
                 sums.print(&mut source, &call, width);
             }
         }
         source.line("}");
+        if shape.schedule.multiply == Multiply::Wgmma {
+            source.line("}");
+            source.line("}");
+            let grid = line_of_blocks(Dim::Const(self.persistent(&shape.schedule)), 1);
+            return call.step(source.finish(grid, [threads, 1, 1]));
+        }
         let tiles = |d: &Dim, each: i64| match d.as_const() {
             Some(n) => Dim::Const(ceil(n, each) * each),
             None => d + &Dim::Const(each - 1),
@@ -278,8 +305,8 @@ impl Gemm<'_> {
         )
     }
 
-    /// Emits a block's work, up to where its tile lies in shared memory.
-    fn block(&self, source: &mut Source, shape: &Shape, operands: [&Operand; 2]) {
+    /// Declares the sizes, and returns from a kernel without elements.
+    fn declare_sizes(&self, source: &mut Source) {
         let sizes = [
             ("m", &self.m),
             ("n", &self.n),
@@ -290,48 +317,163 @@ impl Gemm<'_> {
             let value = source.dim(dim);
             source.line(format!("const Index {name} = {value};"));
         }
-        let Gpu { parts, raster, .. } = shape.schedule;
-        let chunk = shape.chunk;
-        let end = match parts {
-            1 => "k".into(),
-            _ => format!("k < first + {chunk} ? k : first + {chunk}"),
-        };
-        let place = match raster {
+        let text = "\
+if (m <= 0 || n <= 0 || batches <= 0) return;
+const Index rows = (m + BM - 1) / BM, columns = (n + BN - 1) / BN;";
+        lines(source, text);
+    }
+
+    /// Returns declarations of the place of the tile with a number: its first row and column, its batch and its part of
+    /// the sums.
+    fn place(&self, shape: &Shape, number: &str) -> String {
+        let place = match shape.schedule.raster {
             1 => "const Index i0 = tile / columns * BM, j0 = tile % columns * BN;".into(),
-            _ => format!(
+            raster => format!(
                 "\
 const Index above = tile / (columns * {raster}) * {raster}, left = tile % (columns * {raster});
 const Index high = rows - above < {raster} ? rows - above : {raster};
 const Index i0 = (above + left % high) * BM, j0 = left / high * BN;"
             ),
         };
+        format!(
+            "\
+const Index tile = {number} % (rows * columns), product = {number} / (rows * columns);
+{place}
+const Index batch = product % batches, split = product / batches;"
+        )
+    }
+
+    /// Returns declarations of the first term of a tile's part of the sums, and of the end of these.
+    fn terms(&self, shape: &Shape) -> String {
+        let chunk = shape.chunk;
+        let end = match shape.schedule.parts {
+            1 => "k".into(),
+            _ => format!("k < first + {chunk} ? k : first + {chunk}"),
+        };
+        format!("const Index first = split * {chunk}, end = {end};")
+    }
+
+    /// Emits a block's work, up to where its tile lies in shared memory.
+    fn block(&self, source: &mut Source, shape: &Shape, operands: [&Operand; 2]) {
+        self.declare_sizes(source);
         let text = format!(
             "\
-if (m <= 0 || n <= 0 || batches <= 0) return;
-const Index rows = (m + BM - 1) / BM, columns = (n + BN - 1) / BN;
-const Index tile = blockIdx.x % (rows * columns), product = blockIdx.x / (rows * columns);
-{place}
-const Index batch = product % batches, split = product / batches;
-if (split >= {parts}) return;
-{}{}const Index first = split * {chunk}, end = {end};
+{}
+if (split >= {}) return;
+{}{}{}
 multiply(shared, a, b, i0, j0, first, end);",
-            operands[0].text, operands[1].text
+            self.place(shape, "blockIdx.x"),
+            shape.schedule.parts,
+            operands[0].text,
+            operands[1].text,
+            self.terms(shape)
         );
         lines(source, &text);
     }
 
+    /// Emits the work of a block of warpgroups, which takes one tile after the other, up to where a tile's sums are in
+    /// registers.
+    fn warpgroups(&self, source: &mut Source, call: &Call, shape: &Shape, boxed: &[Boxed; 2]) {
+        self.declare_sizes(source);
+        let [m, n, _] = shape.schedule.tile;
+        let copies: Vec<String> = [(0, m), (1, n)]
+            .into_iter()
+            .map(|(side, lines)| {
+                let slot = self.operands[side].0;
+                box_copy(
+                    source,
+                    call,
+                    &self.contraction,
+                    (side, lines),
+                    slot,
+                    &boxed[side],
+                )
+            })
+            .collect();
+        let (place, terms) = (self.place(shape, "turn"), self.terms(shape));
+        let each = "for (Index turn = blockIdx.x; turn < tiles; turn += gridDim.x) {";
+        let text = format!(
+            "\
+const Index tiles = rows * columns * batches * {};
+begin(shared);
+Ring ring;
+if (threadIdx.x < 128) {{
+asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");
+if (threadIdx.x > 0) return;
+#pragma unroll 1
+{each}
+{place}
+{}{terms}
+#pragma unroll 1
+for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy_b, (int)i0, (int)j0, (int)k0);
+}}
+return;
+}}
+asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");
+const int warp = threadIdx.x / 32 - 4;
+#pragma unroll 1
+{each}
+{place}
+{terms}
+float sums[SUMS];
+multiply(shared, ring, sums, first, end);",
+            shape.schedule.parts,
+            copies.concat()
+        );
+        lines(source, &text);
+    }
+
+    /// Returns the number of blocks that take all tiles, one after the other.
+    fn persistent(&self, schedule: &Gpu) -> i64 {
+        let processors = i64::from(self.work.gpu.processors.max(1));
+        let known = [&self.m, &self.n, &self.batches].map(Dim::as_const);
+        let [Some(m), Some(n), Some(batches)] = known else {
+            return processors;
+        };
+        let [rows, columns, _] = schedule.tile.map(i64::from);
+        let tiles = ceil(m, rows).saturating_mul(ceil(n, columns));
+        let tiles = tiles
+            .saturating_mul(batches)
+            .saturating_mul(schedule.parts.into());
+        tiles.clamp(0, processors)
+    }
+
     /// Opens a loop in which `width` elements of the result, the first of which is `raw`, go to `at` and the places
     /// after it.
-    fn each_element(&self, source: &mut Source, width: u32) {
-        let raw = match width {
-            1 => "Acc raw = shared.out[e / BN][e % BN];".into(),
-            _ => format!("const auto raw = kiln_load<{width}>(&shared.out[e / BN][e % BN]);"),
+    fn each_element(&self, source: &mut Source, shape: &Shape, width: u32) {
+        let by_warpgroups = shape.schedule.multiply == Multiply::Wgmma;
+        let raw = match (by_warpgroups, width) {
+            (true, 1) => "Acc raw = *passage.place(e / COLUMNS, e % COLUMNS);".into(),
+            (true, _) => {
+                format!("const auto raw = passage.load<{width}>(e / COLUMNS, e % COLUMNS);")
+            }
+            (false, 1) => "Acc raw = shared.out[e / BN][e % BN];".into(),
+            (false, _) => {
+                format!("const auto raw = kiln_load<{width}>(&shared.out[e / BN][e % BN]);")
+            }
+        };
+        let each = match by_warpgroups {
+            true => format!(
+                "\
+Passage& passage = shared.passages[warp];
+#pragma unroll 1 // the text below may be long
+for (int part = 0; part < SUMS / 32; part++) {{
+pass(passage, sums);
+const Index i1 = i0 + warp / 4 * WM + part / (BN / COLUMNS) * 64 + warp % 4 * 16, j1 = j0 + part % (BN / COLUMNS) * COLUMNS;
+#pragma unroll 1
+for (int e = threadIdx.x % 32 * {width}; e < 16 * COLUMNS; e += 32 * {width}) {{
+const Index i = i1 + e / COLUMNS, j = j1 + e % COLUMNS;"
+            ),
+            false => format!(
+                "\
+#pragma unroll 1 // the text below may be long
+for (int e = threadIdx.x * {width}; e < BM * BN; e += THREADS * {width}) {{
+const Index i = i0 + e / BN, j = j0 + e % BN;"
+            ),
         };
         let text = format!(
             "\
-#pragma unroll 1 // the text below may be long
-for (int e = threadIdx.x * {width}; e < BM * BN; e += THREADS * {width}) {{
-const Index i = i0 + e / BN, j = j0 + e % BN;
+{each}
 if (i >= m || j >= n) continue;
 {}
 {raw}{}",
@@ -399,6 +541,16 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         self.rows().and_then(|_| self.n.as_const())
     }
 
+    /// Returns the instructions that represent the operands exactly.
+    fn exact(&self) -> Vec<Multiply> {
+        let plain = Multiply::exact(self.dtype);
+        let warpgroups = self.boxed.as_ref().filter(|_| self.rows().is_none());
+        [plain]
+            .into_iter()
+            .chain(warpgroups.map(|_| Multiply::Wgmma))
+            .collect()
+    }
+
     /// Returns the instructions that round operands. Where sums are short, or rows or columns few, tensor cores gain
     /// nothing. Only for long sums is the error bound of the split numbers near that of a plain sum.
     fn rounded(&self) -> Vec<Multiply> {
@@ -412,14 +564,15 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
         all
     }
 
-    /// Returns the legal schedules of an instruction, fewest cycles first; one at least.
-    fn candidates(&self, multiply: Multiply) -> Vec<Gpu> {
+    /// Returns the legal schedules of some instructions, fewest cycles first; one at least.
+    fn candidates(&self, multiply: &[Multiply]) -> Vec<Gpu> {
         let [m, n, k] = self.sizes();
         let bytes = (m + n)
             .saturating_mul(k)
             .saturating_mul(self.dtype.size() as i64);
-        let all = schedules(multiply, self.k.as_const(), bytes > LARGE);
-        let all = all.into_iter().flat_map(|s| self.with_parts(s));
+        let of = |m: &Multiply| schedules(*m, self.k.as_const(), bytes > LARGE);
+        let all = multiply.iter().flat_map(of);
+        let all = all.flat_map(|s| self.with_parts(s));
         let mut all: Vec<Gpu> = all.filter(|s| self.allows(s)).collect();
         all.sort_by(|a, b| self.cycles(a).total_cmp(&self.cycles(b)));
         all.truncate(CANDIDATES);
@@ -491,6 +644,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
                 let loads = u32::from(m.max(n)) * u32::from(depth) / schedule.threads().max(1);
                 (!few || rows * columns <= 16) && (!self.costly || loads <= 4)
             }
+            Multiply::Wgmma => true,
             _ => !self.costly || rows * columns / 32 <= FEW_SUMS,
         };
         fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
@@ -503,7 +657,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
 
     /// True if a schedule from outside is legal.
     fn is_legal(&self, schedule: &Gpu) -> bool {
-        let multiplies = schedule.multiply == Multiply::exact(self.dtype)
+        let multiplies = self.exact().contains(&schedule.multiply)
             || self.rounded().contains(&schedule.multiply);
         let cuts = schedule.parts == 1 || self.k.as_const().is_some() && self.rows().is_none();
         multiplies && cuts && self.allows(schedule)

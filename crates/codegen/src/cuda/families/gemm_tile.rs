@@ -1,6 +1,6 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
-use super::operand::Operand;
+use super::operand::{Boxed, Operand, SPAN};
 use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
@@ -42,6 +42,14 @@ const BY_WARPS: &[[u16; 4]] = &[
     [128, 32, 32, 32],
 ];
 
+/// Rows and columns of a block's tile, and of a warpgroup's.
+const BY_WARPGROUPS: &[[u16; 4]] = &[
+    [128, 256, 64, 256],
+    [256, 128, 128, 128],
+    [128, 128, 64, 128],
+    [128, 64, 64, 64],
+];
+
 /// The number of stages, where sums are long enough.
 const STAGES: u8 = 4;
 /// The number of tiles below each other that are walked first, where operands are no small part of L2.
@@ -52,6 +60,7 @@ pub(super) fn depth(multiply: Multiply) -> u16 {
     match multiply {
         Multiply::Fma => 8,
         Multiply::Mma => 32,
+        Multiply::Wgmma => SPAN,
         Multiply::Tf32 | Multiply::Tf32x3 => 16,
     }
 }
@@ -60,6 +69,7 @@ pub(super) fn depth(multiply: Multiply) -> u16 {
 pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> Vec<Gpu> {
     let (shapes, depth) = match multiply {
         Multiply::Fma => (BY_THREADS, depth(multiply)),
+        Multiply::Wgmma => (BY_WARPGROUPS, depth(multiply)),
         _ => (BY_WARPS, depth(multiply)),
     };
     let needed = terms.map_or(i64::from(STAGES), |n| ceil(n, depth.into()) + 1);
@@ -99,7 +109,7 @@ pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]
         b.whole
     );
     let _ = match multiply {
-        Multiply::Fma => Ok(()),
+        Multiply::Fma | Multiply::Wgmma => Ok(()),
         Multiply::Mma => writeln!(text, "#define MMA_TYPE \"{dtype}\""),
         Multiply::Tf32 | Multiply::Tf32x3 => {
             let split = multiply == Multiply::Tf32x3;
@@ -109,10 +119,43 @@ pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]
     text
 }
 
+/// Returns the constants and the instruction before [`WARPGROUPS`].
+pub(super) fn warpgroup_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Boxed; 2]) -> String {
+    let ([m, n, k], rows) = (schedule.tile, schedule.warp[0]);
+    format!(
+        "constexpr int BM = {m}, BN = {n}, BK = {k};\n\
+         constexpr int WM = {rows}, STAGES = {};\n\
+         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}",
+        schedule.stages,
+        a.along_k,
+        b.along_k,
+        wgmma(n, dtype, [a, b].map(|x| !x.along_k))
+    )
+}
+
+/// Returns the function that adds the product of 64 × 16 and 16 × `n` elements, which may be transposed.
+fn wgmma(n: u16, dtype: DType, transposed: [bool; 2]) -> String {
+    let list = |text: &dyn Fn(u16) -> String| (0..n / 2).map(text).collect::<Vec<_>>().join(", ");
+    let [a, b] = transposed.map(u8::from);
+    format!(
+        "__device__ __forceinline__ void wgmma(float (&c)[BN / 2], unsigned long long a, unsigned long long b) {{\n    \
+         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{{}}}, %{}, %{}, 1, 1, 1, {a}, {b};\"\n        \
+         : {} : \"l\"(a), \"l\"(b));\n}}\n",
+        list(&|i| format!("%{i}")),
+        n / 2,
+        n / 2 + 1,
+        list(&|i| format!("\"+f\"(c[{i}])"))
+    )
+}
+
+/// The text of the products of a block's tiles by warpgroups.
+pub(super) const WARPGROUPS: &str = include_str!("gemm_warpgroup.cu");
+
 /// Returns the text of the product of a block's tile.
 pub(super) fn tile_text(multiply: Multiply) -> &'static str {
     match multiply {
         Multiply::Fma => concat!(include_str!("multiply_add.cu"), include_str!("gemm_fma.cu")),
+        Multiply::Wgmma => WARPGROUPS,
         Multiply::Mma => concat!(
             include_str!("gemm_stage.cu"),
             include_str!("gemm_half.cu"),

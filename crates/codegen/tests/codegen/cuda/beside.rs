@@ -1,7 +1,7 @@
 //! Concurrent kernels in one launch compute the same as alone, and fit the architectures.
 
 use super::families::finite;
-use super::{check_as, lowered, parsed};
+use super::{check_as, lowered, lowered_for, parsed};
 use crate::device;
 use kiln_base::{Gpu, Machine};
 use kiln_codegen::{Launch, Sequence, fit_in_a_launch, side_by_side};
@@ -146,11 +146,11 @@ fn machine_code_of_parts() {
         return;
     };
     for dtype in ["f32", "bf16"] {
-        let program = lowered(&independent(dtype, [512, 256, 768]), true).unwrap();
-        let program = merged(program.sequence());
-        let products = |l: &&Launch| l.kernel.name().contains("_beside_");
-        assert!(program.launches.iter().filter(products).count() > 0);
-        for capability in [80, 90] {
+        for (capability, gpu) in device::architectures() {
+            let program = lowered_for(gpu, &independent(dtype, [512, 256, 768]), true).unwrap();
+            let program = merged(program.sequence());
+            let products = |l: &&Launch| l.kernel.name().contains("_beside_");
+            assert!(program.launches.iter().filter(products).count() > 0);
             let compiled = nvrtc.compile(&device::unit(&program), Code::Cubin(capability));
             for r in compiled
                 .unwrap_or_else(|e| panic!("{dtype}: {e}"))

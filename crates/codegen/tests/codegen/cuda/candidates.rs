@@ -441,12 +441,12 @@ fn machine_code() {
         .chain([("softmax", softmax)]);
     let mut seen = 0;
     for (name, graph) in products {
-        let candidates = all(&lowered(&decomposed_for_cuda(&graph)));
-        let Some(_) = candidates.first() else {
-            continue;
-        };
-        let text = device::unit(&together(candidates.iter().map(|(_, p)| p)));
-        for capability in [80, 90] {
+        for (capability, gpu) in device::architectures() {
+            let candidates = all(&lowered_for(gpu, &decomposed_for_cuda(&graph)));
+            let Some(_) = candidates.first() else {
+                continue;
+            };
+            let text = device::unit(&together(candidates.iter().map(|(_, p)| p)));
             let compiled = nvrtc.compile(&text, Code::Cubin(capability));
             for r in compiled
                 .unwrap_or_else(|e| panic!("{name}: {e}"))

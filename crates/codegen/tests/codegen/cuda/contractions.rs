@@ -20,9 +20,21 @@ fn power(rng: &mut Rng, from: u16, to: u16) -> u16 {
     from << rng.below((to / from).ilog2() as usize + 1)
 }
 
-/// Returns a random schedule that is legal for operands of a dtype.
+/// Returns a random schedule that is legal for operands of a dtype; of halves often one of warpgroups.
 fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
     let multiply = Multiply::exact(dtype);
+    if multiply == Multiply::Mma && rng.below(2) == 0 {
+        let rows = power(rng, 64, 128);
+        let columns = power(rng, 64, if rows == 64 { 256 } else { 128 });
+        return schedule::Gpu {
+            multiply: Multiply::Wgmma,
+            tile: [2 * rows, columns, 64],
+            warp: [rows, columns],
+            stages: 2 + rng.below(3) as u8,
+            raster: 1 + rng.below(5) as u8,
+            parts: 1 + rng.below(4) as u16,
+        };
+    }
     let by_tensor_cores = multiply.is_by_tensor_cores();
     loop {
         let least = if by_tensor_cores { 16 } else { 1 };
@@ -170,7 +182,7 @@ fn convolution(case: &mut Case, dtype: DType, role: usize, rng: &mut Rng) -> Val
 }
 
 /// Returns the case's program by a schedule, or by its default if the schedule is not legal for its operands.
-fn scheduled(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, bool) {
+pub fn scheduled(expected: &Expected, schedule: schedule::Gpu) -> (Sequence, bool) {
     let options = Options {
         machine: Machine::Gpu(Gpu::H100),
         candidates: true,

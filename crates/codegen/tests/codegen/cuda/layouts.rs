@@ -14,8 +14,12 @@ use kiln_ir::{Builder, Fact, Graph, Pw, Role, Value, ops};
 use kiln_runtime::cuda::Code;
 
 pub fn lowered(graph: &Graph, layout: Layout, candidates: bool) -> Program {
+    lowered_for(Gpu::H100, graph, layout, candidates)
+}
+
+fn lowered_for(gpu: Gpu, graph: &Graph, layout: Layout, candidates: bool) -> Program {
     let options = Options {
-        machine: Machine::Gpu(Gpu::H100),
+        machine: Machine::Gpu(gpu),
         layout,
         candidates,
         ..Options::default()
@@ -374,17 +378,19 @@ fn machine_code() {
     };
     for dtype in ["f32", "f64", "f16", "bf16"] {
         for graph in [block(dtype, 256, 28), grouped(dtype), gradients(dtype)] {
-            let program = lowered(&graph, Layout::ChannelsLast, true);
-            let candidates: Vec<Sequence> = every(&program).into_iter().map(|(.., p)| p).collect();
-            let text = device::unit(&together(&candidates));
-            for capability in [80, 90] {
+            for (capability, gpu) in device::architectures() {
+                let program = lowered_for(gpu, &graph, Layout::ChannelsLast, true);
+                let candidates: Vec<Sequence> =
+                    every(&program).into_iter().map(|(.., p)| p).collect();
+                let text = device::unit(&together(&candidates));
                 let compiled = nvrtc.compile(&text, Code::Cubin(capability)).unwrap();
                 for r in compiled.resources() {
                     assert!(r.spilled == 0 && r.stack == 0, "{dtype}: {r:?}");
                 }
             }
         }
-        let program = lowered(&block(dtype, 64, 28), Layout::ChannelsLast, false);
+        let [(_, ampere), _] = device::architectures();
+        let program = lowered_for(ampere, &block(dtype, 64, 28), Layout::ChannelsLast, false);
         let ptx = nvrtc
             .compile(&device::unit(&program.sequence()), Code::Ptx(80))
             .unwrap();

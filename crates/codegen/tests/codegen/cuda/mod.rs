@@ -23,12 +23,17 @@ mod library;
 mod made;
 mod schedules;
 mod sources;
+mod warpgroups;
 
 /// Lowers for the device; `None` if a kernel has no emission.
 pub fn lowered(graph: &Graph, fuse: bool) -> Option<Program> {
+    lowered_for(Gpu::H100, graph, fuse)
+}
+
+fn lowered_for(gpu: Gpu, graph: &Graph, fuse: bool) -> Option<Program> {
     let options = Options {
         fuse,
-        machine: Machine::Gpu(Gpu::H100),
+        machine: Machine::Gpu(gpu),
         ..Options::default()
     };
     match lower(graph, &options) {

@@ -1,0 +1,150 @@
+//! Products by warpgroups: `wgmma`, with operands that bulk copies bring.
+
+use super::contractions::scheduled;
+use super::families::{Case, epilogue, finite};
+use super::{Expected, parsed};
+use crate::device;
+use crate::run::run_compiled;
+use kiln_base::{DType, Dim};
+use kiln_ir::eval::Array;
+use kiln_ir::fuzz::Rng;
+use kiln_ir::{Builder, Graph, Value, ops};
+use kiln_plan::Kernel;
+use kiln_plan::schedule;
+
+/// Checks a graph by a schedule of its only product.
+#[track_caller]
+fn check(graph: &Graph, inputs: &[Array], schedule: &str) {
+    let schedule: schedule::Gpu = schedule.parse().unwrap();
+    let expected = Expected::of(graph, inputs).unwrap();
+    let (sequence, followed) = scheduled(&expected, schedule);
+    assert!(followed, "{schedule} is not legal\n{graph}");
+    let maps = |k: &Kernel| matches!(k, Kernel::Cuda(k) if k.maps.len() == 2);
+    assert!(sequence.launches.iter().any(|l| maps(&l.kernel)));
+    let compiled = device::compile(&sequence);
+    let got = run_compiled(&sequence, inputs, &expected.symbols, &compiled);
+    let got = got.unwrap_or_else(|| panic!("{schedule}: a false data error"));
+    if let Err(e) = expected.compare(&got) {
+        panic!("{schedule}: {e}\n{graph}");
+    }
+}
+
+/// Returns an operand of these sizes, or a view of one with rows and columns exchanged.
+fn operand(case: &mut Case, x: Array, transposed: bool) -> Value {
+    let x = case.input(x);
+    if !transposed {
+        return x;
+    }
+    let rank = case.graph.fact(x).shape.len();
+    let mut perm: Vec<usize> = (0..rank).collect();
+    perm.swap(rank - 1, rank - 2);
+    case.builder().permute(&x, &perm).unwrap()
+}
+
+fn product(
+    (dtype, batch): (DType, &[usize]),
+    [m, n, k]: [usize; 3],
+    [a, b]: [bool; 2],
+    rng: &mut Rng,
+) -> Case {
+    let mut case = Case::default();
+    let mut side = |rows: usize, columns: usize, transposed: bool| {
+        let sizes = if transposed {
+            [columns, rows]
+        } else {
+            [rows, columns]
+        };
+        let shape: Vec<usize> = batch.iter().copied().chain(sizes).collect();
+        operand(&mut case, finite(dtype, &shape, rng), transposed)
+    };
+    let operands = [side(m, k, a), side(k, n, b)];
+    let y = case.op(ops::MatMul {}, &operands);
+    let results = epilogue(&mut case, y, rng);
+    results.iter().for_each(|r| case.graph.add_output(*r));
+    case
+}
+
+#[test]
+fn every_order_of_operands_and_every_tile() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(31);
+    for (i, (tile, sizes)) in [
+        // Tails in all directions, and whole tiles.
+        (
+            "128x256x64 part=64x256 stages=4 raster=8 parts=1",
+            [136, 264, 200],
+        ),
+        (
+            "256x128x64 part=128x128 stages=3 raster=1 parts=1",
+            [264, 136, 72],
+        ),
+        (
+            "128x128x64 part=64x128 stages=2 raster=2 parts=1",
+            [128, 128, 320],
+        ),
+        ("128x64x64 part=64x64 stages=5 raster=1 parts=1", [8, 72, 8]),
+        // The last part has fewer terms.
+        (
+            "128x128x64 part=64x128 stages=4 raster=1 parts=3",
+            [56, 136, 584],
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for order in 0..4 {
+            let dtype = [DType::BF16, DType::F16][(i + order) % 2];
+            let batch: &[usize] = if i == 3 { &[2, 3] } else { &[] };
+            let order = [order & 1 != 0, order & 2 != 0];
+            let Case { graph, inputs } = product((dtype, batch), sizes, order, &mut rng);
+            check(&graph, &inputs, &format!("wgmma tile={tile}"));
+        }
+    }
+}
+
+/// Rows without neighbours of 16 bytes in the result, and more tiles than a small GPU has multiprocessors.
+#[test]
+fn odd_rows_and_symbols() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(32);
+    let tile = "wgmma tile=128x64x64 part=64x64 stages=3 raster=4 parts=1";
+    let Case { graph, inputs } =
+        product((DType::BF16, &[3]), [77, 131, 64], [false, true], &mut rng);
+    check(&graph, &inputs, tile);
+    let mut case = Case::default();
+    let rows = case.symbol();
+    let a = finite(DType::F16, &[150, 96], &mut rng);
+    let a = case.shaped(a, vec![rows, Dim::from(96)]);
+    let b = case.input(finite(DType::F16, &[96, 80], &mut rng));
+    let y = case.op(ops::MatMul {}, &[a, b]);
+    let results = epilogue(&mut case, y, &mut rng);
+    results.iter().for_each(|r| case.graph.add_output(*r));
+    check(&case.graph, &case.inputs, tile);
+}
+
+/// Elements outside of operands are 0, whatever lies beside them: infinities and NaN stay in their rows and columns.
+#[test]
+fn infinities_and_nan() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let graph = parsed(
+        "%0: f16[136, 72] = input(index: 0, role: Data)
+         %1: f16[72, 72] = input(index: 1, role: Data)
+         %2: f16[136, 72] = matmul %0, %1
+         return %2",
+    );
+    let number = |i: usize| (i % 7) as f64 - 3.0;
+    let mut a: Vec<f64> = (0..136 * 72).map(number).collect();
+    (a[72 * 5 + 71], a[72 * 130]) = (f64::NAN, f64::INFINITY);
+    let mut b: Vec<f64> = (0..72 * 72).map(|i| number(i + 3)).collect();
+    b[71 * 72 + 71] = f64::NEG_INFINITY;
+    let array = |shape: &[usize], x: Vec<f64>| Array::from_f64(DType::F16, shape, &x).unwrap();
+    let inputs = [array(&[136, 72], a), array(&[72, 72], b)];
+    let tile = "wgmma tile=128x64x64 part=64x64 stages=2 raster=1 parts=1";
+    check(&graph, &inputs, tile);
+}
