@@ -20,6 +20,7 @@ mod families;
 mod held;
 mod layouts;
 mod library;
+mod machine_code;
 mod made;
 mod schedules;
 mod sources;
