@@ -43,6 +43,7 @@
 //! | `torch.cond`, `while_loop`, a recurrence (JAX's `lax.scan`), `torch.utils.checkpoint` | [`cond`], [`while_loop`], [`scan`], [`checkpoint`] |
 //! | `torch.from_numpy(a)`, `x.numpy()` | `Tensor::from_ndarray(&a)`, `x.to_ndarray::<f32>()?`, with the feature `ndarray` |
 //! | `torch.linalg.inv(x)`, `torch.linalg.svd_with(Svd::new().full_matrices(x))`, … | `x.inv()`, `x.svd()`, with the feature `linalg` |
+//! | `torch.distributions` | [`distributions`] |
 //! | `torch.load(f)`, `torch.save(x, f)` | [`load`]`(f)`, `kiln::save(x, f)`, with the feature `pytorch` |
 //! | `torchvision.transforms`, `datasets`, `utils`, `PIL.Image` | `vision::transforms`, …, `vision::Image`, with the feature `vision` |
 //! | `onnx.load`, `onnxruntime.InferenceSession` | `onnx::load`, `onnx::Model`, with the feature `onnx` |
@@ -77,6 +78,7 @@
 pub use kiln_data as data;
 #[cfg(feature = "distributed")]
 pub use kiln_distributed as distributed;
+pub use kiln_distributions as distributions;
 pub use kiln_formats as formats;
 pub use kiln_formats::{load, load_with};
 #[cfg(feature = "pytorch")]
