@@ -9,6 +9,7 @@ mod fault;
 pub mod functional;
 mod image;
 pub mod inspect;
+pub mod ops;
 mod picture;
 mod resample;
 mod simd;

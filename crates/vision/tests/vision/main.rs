@@ -6,6 +6,7 @@ mod errors;
 mod files;
 mod goldens;
 mod loading;
+mod ops;
 mod resampling;
 mod tensors;
 
