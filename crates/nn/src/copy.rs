@@ -1,15 +1,16 @@
 //! Copies of modules.
 
 use crate::{Forward, Module};
-use kiln_tensor::{DType, Error, Result, Var};
+use kiln_tensor::{DType, Error, Result, Var, is_recording, realize_first};
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// The parts copied so far. A part that is shared within a module is shared within its copy.
 #[derive(Default)]
 pub struct Copies {
-    vars: HashMap<u64, Var>,
+    /// Copies of cells, by the id of the original.
+    vars: BTreeMap<u64, Var>,
     /// Copies of shared modules, by the address of the original.
     shared: HashMap<usize, Box<dyn Any>>,
     /// The new dtype of floats, if it changes.
@@ -33,6 +34,15 @@ impl Copies {
         })
     }
 
+    /// Computes the values of all copied cells in one program.
+    ///
+    /// # Errors
+    /// If a value can't be computed.
+    #[track_caller]
+    pub(crate) fn compute(&self) -> Result<()> {
+        realize_first(self.vars.values())
+    }
+
     /// Returns the copy of a cell: a new one with its value, which requires gradients if the cell does.
     ///
     /// # Errors
@@ -46,7 +56,9 @@ impl Copies {
         if let Some(dtype) = self.dtype.filter(|_| value.dtype().is_float()) {
             value = value.to_dtype(dtype);
         }
-        value.realize()?;
+        if is_recording() {
+            value.realize()?;
+        }
         let copy = match var.is_parameter() {
             true => Var::parameter(&value)?,
             false => Var::new(&value)?,

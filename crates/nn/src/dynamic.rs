@@ -18,7 +18,10 @@ impl dyn Module {
     /// As [`Module::deep_copy`].
     #[track_caller]
     pub fn deep_copy_boxed(&self) -> Result<Box<dyn Module>> {
-        self.box_copy(&mut Copies::default())
+        let mut copies = Copies::default();
+        let copy = self.box_copy(&mut copies)?;
+        copies.compute()?;
+        Ok(copy)
     }
 
     /// Makes the error that there is no part at a path.

@@ -111,7 +111,10 @@ pub trait Module: Any + Send + Sync + BoxModule {
     where
         Self: Sized,
     {
-        self.copied(&mut Copies::default())
+        let mut copies = Copies::default();
+        let copy = self.copied(&mut copies)?;
+        copies.compute()?;
+        Ok(copy)
     }
 
     /// [`Module::deep_copy`] with all floats in another dtype.
@@ -123,7 +126,10 @@ pub trait Module: Any + Send + Sync + BoxModule {
     where
         Self: Sized,
     {
-        self.copied(&mut Copies::of_float("deep_copy_as", dtype)?)
+        let mut copies = Copies::of_float("deep_copy_as", dtype)?;
+        let copy = self.copied(&mut copies)?;
+        copies.compute()?;
+        Ok(copy)
     }
 
     /// Initialises the parameters again, as when the module was made.

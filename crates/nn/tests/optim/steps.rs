@@ -2,6 +2,7 @@
 
 use crate::{Net, parameter, random};
 use kiln_nn::optim::{AdamW, LBFGS, Optimizer, SGD, clip_grad_norm_};
+use kiln_nn::{BatchNorm1d, Conv2d, Linear, Module, sequential};
 use kiln_tensor::{
     DType, Error, ErrorKind, Spec, Tensor, cache_stats, compile, explain, memory, realize_all,
     set_warning_hook,
@@ -345,5 +346,23 @@ fn warnings_of_a_search_show_the_line_of_the_step() {
         for text in texts.iter() {
             assert!(text.contains(file!()) && !text.contains("/src/"), "{text}");
         }
+    });
+}
+
+#[test]
+fn a_copy_computes_all_cells_in_one_program() {
+    alone("a_copy_computes_all_cells_in_one_program", || {
+        let model = sequential![Linear::new(3, 4), Conv2d::new(2, 5, 3), BatchNorm1d::new(7)];
+        let model = model.unwrap();
+        let copy = model.deep_copy().unwrap();
+        assert_eq!(cache_stats().compiled, 1);
+        let narrow = model.deep_copy_as(DType::BF16).unwrap();
+        assert_eq!(cache_stats().compiled, 2);
+        for (cell, other) in model.parameters().iter().zip(copy.parameters()) {
+            assert!(other.get().is_realized());
+            let same = cell.get().eq(other.get()).all(());
+            assert!(same.item::<bool>().unwrap());
+        }
+        assert!(narrow.parameters().iter().all(|p| p.dtype() == DType::BF16));
     });
 }
