@@ -14,7 +14,7 @@ use super::stream::{Staging, Stream};
 use kiln_base::{Gpu, Machine};
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
-use kiln_kernel::memory::MemoryStats;
+use kiln_kernel::memory::{MemoryEvent, MemoryHolders, MemoryStats};
 use std::ffi::{CStr, CString, c_int};
 use std::path::Path;
 use std::ptr::null_mut;
@@ -221,7 +221,17 @@ impl Device {
 
     /// Resets the peak to the bytes in use now.
     pub fn reset_peak(&self) {
-        self.pool.reset_peak();
+        lock(&self.pool.ledger).reset_peak();
+    }
+
+    /// The holders of its memory.
+    pub fn holders(&self) -> MemoryHolders {
+        lock(&self.pool.ledger).holders()
+    }
+
+    /// Begins or ends the history of its memory; returns what it had so far.
+    pub fn keep_history(&self, on: bool) -> Vec<MemoryEvent> {
+        lock(&self.pool.ledger).keep_history(on)
     }
 
     /// Limits the bytes in use; an allocation beyond fails with [`Error::OutOfMemory`]. Memory that is kept for reuse

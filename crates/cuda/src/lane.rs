@@ -5,6 +5,7 @@ use super::pool::{DeviceBlock, Pool};
 use super::slot::Slot;
 use super::stream::Stream;
 use kiln_kernel::error::Result;
+use kiln_kernel::memory::{Category, Holder};
 use kiln_plan::cuda::ErrorRecord;
 use std::sync::Arc;
 
@@ -20,7 +21,12 @@ impl Lane {
     pub(super) fn new(pool: &Arc<Pool>) -> Result<Lane> {
         let stream = Arc::new(Stream::new(pool.context)?);
         let size = size_of::<ErrorRecord>();
-        let record = DeviceBlock::new(pool, size, &stream, &"an error record".into())?;
+        let record = DeviceBlock::new(
+            pool,
+            size,
+            &stream,
+            Holder::named(Category::Workspaces, "an error record"),
+        )?;
         let lane = Lane { stream, record };
         lane.clear()?;
         Ok(lane)

@@ -6,7 +6,7 @@ use super::pool::DeviceBlock;
 use super::stream::{Pinned, Staging, Stream};
 use kiln_kernel::error::Result;
 use kiln_kernel::lock::lock;
-use kiln_kernel::memory::{DeviceMemory, Storage};
+use kiln_kernel::memory::{Category, DeviceMemory, Holder, Storage};
 use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -36,10 +36,10 @@ impl Memory {
         device: &Arc<Device>,
         len: usize,
         stream: &Arc<Stream>,
-        what: &Arc<str>,
+        holder: Holder,
     ) -> Result<Memory> {
         Ok(Memory {
-            block: DeviceBlock::new(&device.pool, len, stream, what)?,
+            block: DeviceBlock::new(&device.pool, len, stream, holder)?,
             device: device.clone(),
         })
     }
@@ -58,7 +58,7 @@ impl Memory {
     pub fn copy_to(&self, device: &Arc<Device>) -> Result<Memory> {
         device.context.activate()?;
         let stream = &device.copies;
-        let copy = Memory::new(device, self.len, stream, &self.what)?;
+        let copy = Memory::new(device, self.len, stream, self.holder())?;
         if self.len == 0 {
             return Ok(copy);
         }
@@ -81,6 +81,14 @@ impl Memory {
 impl DeviceMemory for Memory {
     fn ptr(&self) -> *mut u8 {
         self.block.ptr()
+    }
+
+    fn holder(&self) -> Holder {
+        self.block.holder()
+    }
+
+    fn set_holder(&self, holder: Holder) {
+        self.block.set_holder(holder);
     }
 }
 
@@ -111,7 +119,12 @@ impl Device {
     pub fn upload(self: &Arc<Device>, bytes: &[u8]) -> Result<Memory> {
         self.context.activate()?;
         let stream = &self.copies;
-        let memory = Memory::new(self, bytes.len(), stream, &"data from the host".into())?;
+        let memory = Memory::new(
+            self,
+            bytes.len(),
+            stream,
+            Holder::named(Category::Data, "data from the host"),
+        )?;
         for (i, chunk) in bytes.chunks(STAGING).enumerate() {
             let staging = self.staging()?;
             let to = memory.address() + (i * STAGING) as u64;

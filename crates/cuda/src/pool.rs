@@ -5,10 +5,10 @@ use super::driver::{Address, Object, call, sys};
 use super::stream::{Event, Stream};
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
-use kiln_kernel::memory::MemoryStats;
+use kiln_kernel::memory::{Holder, Ledger, MemoryStats};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The pool of a device's memory.
@@ -17,17 +17,9 @@ pub(super) struct Pool {
     handle: Object<sys::CUmemPoolHandle_st>,
     /// Bytes of the device's memory.
     pub(super) total: usize,
-    figures: Mutex<Figures>,
-}
-
-/// The bytes that are held of a device's memory.
-#[derive(Default)]
-struct Figures {
-    stats: MemoryStats,
-    /// Bytes by the name of their use.
-    holders: BTreeMap<Arc<str>, usize>,
+    pub(super) ledger: Mutex<Ledger>,
     /// The bytes that the pool still held after it last exceeded the limit and freed all that it could.
-    floor: usize,
+    floor: AtomicUsize,
 }
 
 /// A block of a device's memory. When dropped, it is freed after the work of the streams that use it.
@@ -35,7 +27,9 @@ pub struct DeviceBlock {
     pool: Arc<Pool>,
     address: Address,
     pub(super) len: usize,
-    pub(super) what: Arc<str>,
+    holder: Mutex<Holder>,
+    /// Its number in the books.
+    number: usize,
     /// The stream that it was allocated on.
     home: Arc<Stream>,
     uses: Mutex<Uses>,
@@ -68,14 +62,15 @@ impl Pool {
             context,
             handle,
             total,
-            figures: Mutex::default(),
+            ledger: Mutex::default(),
+            floor: AtomicUsize::new(0),
         })
     }
 
     /// The memory that this process holds.
     pub(super) fn stats(&self) -> MemoryStats {
         let reserved = self.reserved();
-        let mut stats = lock(&self.figures).stats;
+        let mut stats = lock(&self.ledger).stats;
         stats.reserved = reserved.max(stats.allocated);
         stats
     }
@@ -94,17 +89,10 @@ impl Pool {
         told.map_or(0, |()| reserved as usize)
     }
 
-    /// Resets the peak to the bytes in use now.
-    pub(super) fn reset_peak(&self) {
-        let mut figures = lock(&self.figures);
-        figures.stats.peak = figures.stats.allocated;
-    }
-
     /// Limits the bytes in use.
     pub(super) fn set_limit(&self, limit: Option<usize>) {
-        let mut figures = lock(&self.figures);
-        figures.stats.limit = limit;
-        figures.floor = 0;
+        lock(&self.ledger).stats.limit = limit;
+        self.floor.store(0, Ordering::Relaxed);
     }
 
     /// Returns unused memory to the system.
@@ -116,30 +104,21 @@ impl Pool {
 
     /// Returns the unused memory that the pool holds beyond the limit to the system.
     fn keep_within_limit(&self) -> Result<()> {
-        let (limit, floor) = {
-            let figures = lock(&self.figures);
-            (figures.stats.limit, figures.floor)
-        };
+        let limit = lock(&self.ledger).stats.limit;
+        let floor = self.floor.load(Ordering::Relaxed);
         if limit.is_some_and(|l| self.reserved() > l.max(floor)) {
             self.trim()?;
-            lock(&self.figures).floor = self.reserved();
+            self.floor.store(self.reserved(), Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn out_of_memory(&self, figures: &Figures, requested: usize) -> Error {
-        let holders = figures
-            .holders
-            .iter()
-            .map(|(what, bytes)| (what.to_string(), *bytes));
-        let mut holders: Vec<(String, usize)> = holders.filter(|(_, b)| *b > 0).collect();
-        holders.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        holders.truncate(5);
+    fn out_of_memory(&self, ledger: &Ledger, requested: usize) -> Error {
         Error::OutOfMemory {
             requested,
-            allocated: figures.stats.allocated,
-            limit: Some(figures.stats.limit.unwrap_or(self.total)),
-            holders,
+            allocated: ledger.stats.allocated,
+            limit: Some(ledger.stats.limit.unwrap_or(self.total)),
+            holders: ledger.largest(),
         }
     }
 }
@@ -150,28 +129,25 @@ impl DeviceBlock {
         pool: &Arc<Pool>,
         len: usize,
         stream: &Arc<Stream>,
-        what: &Arc<str>,
+        holder: Holder,
     ) -> Result<DeviceBlock> {
-        let reserve = || {
-            let mut figures = lock(&pool.figures);
-            let stats = &mut figures.stats;
-            if stats
-                .limit
-                .is_some_and(|l| stats.allocated.saturating_add(len) > l)
-            {
-                return Err(pool.out_of_memory(&figures, len));
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut ledger = lock(&pool.ledger);
+            let stats = &ledger.stats;
+            let total = stats.allocated.saturating_add(len);
+            if stats.limit.is_some_and(|l| total > l) {
+                return Err(pool.out_of_memory(&ledger, len));
             }
-            stats.allocated += len;
-            stats.peak = stats.peak.max(stats.allocated);
-            *figures.holders.entry(what.clone()).or_default() += len;
-            Ok(())
-        };
-        reserve()?;
+            ledger.add(len, holder, number);
+        }
         let mut block = DeviceBlock {
             pool: pool.clone(),
             address: 0,
             len,
-            what: what.clone(),
+            holder: Mutex::new(holder),
+            number,
             home: stream.clone(),
             uses: Mutex::default(),
         };
@@ -196,10 +172,21 @@ impl DeviceBlock {
         }
         if !allocated {
             drop(block);
-            return Err(pool.out_of_memory(&lock(&pool.figures), len));
+            return Err(pool.out_of_memory(&lock(&pool.ledger), len));
         }
         pool.keep_within_limit()?;
         Ok(block)
+    }
+
+    pub(super) fn holder(&self) -> Holder {
+        *lock(&self.holder)
+    }
+
+    /// Changes the holder in the books.
+    pub(super) fn set_holder(&self, to: Holder) {
+        let mut holder = lock(&self.holder);
+        let change = [std::mem::replace(&mut *holder, to), to];
+        lock(&self.pool.ledger).hand_over(self.len, change, self.number);
     }
 
     pub(super) fn address(&self) -> Address {
@@ -237,15 +224,8 @@ impl DeviceBlock {
 
 impl Drop for DeviceBlock {
     fn drop(&mut self) {
-        let mut figures = lock(&self.pool.figures);
-        figures.stats.allocated -= self.len;
-        if let Some(bytes) = figures.holders.get_mut(&self.what) {
-            *bytes -= self.len;
-            if *bytes == 0 {
-                figures.holders.remove(&self.what);
-            }
-        }
-        drop(figures);
+        let holder = self.holder();
+        lock(&self.pool.ledger).remove(self.len, holder, self.number);
         if self.address == 0 || self.pool.context.activate().is_err() {
             return;
         }

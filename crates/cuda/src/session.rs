@@ -11,7 +11,7 @@ use super::stream::Event;
 use kiln_kernel::calls::Call;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
-use kiln_kernel::memory::Storage;
+use kiln_kernel::memory::{Holder, Storage};
 use kiln_plan::cuda::ErrorRecord;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,8 +58,8 @@ impl Session {
     }
 
     /// Memory for this run.
-    pub fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
-        let memory = Memory::new(&self.device, bytes, &self.lane()?.stream, what)?;
+    pub fn allocate(&self, bytes: usize, holder: Holder) -> Result<Storage> {
+        let memory = Memory::new(&self.device, bytes, &self.lane()?.stream, holder)?;
         Ok(Storage::on_gpu(Arc::new(memory), bytes))
     }
 

@@ -9,6 +9,8 @@ mod budget;
 mod container;
 mod evict;
 mod figures;
+mod holder;
+mod ledger;
 mod lent;
 
 use crate::error::{Error, Result};
@@ -18,12 +20,15 @@ use block::AlignedBlock;
 pub use budget::{Budget, read_file};
 pub use evict::{can_evict, evict};
 pub use figures::MemoryStats;
+pub use holder::{Category, Holder};
+pub use ledger::{Ledger, MemoryEvent, MemoryHolders};
 pub use lent::Lender;
 use lent::Lent;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::panic::Location;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// An aligned block of bytes, on the host or a GPU, with a globally unique identity.
@@ -34,12 +39,20 @@ pub struct Storage {
     id: Arc<u64>,
     len: usize,
     home: Home,
+    /// The holder of host memory.
+    holder: AtomicU32,
 }
 
 /// Device memory, known to its engine.
 pub trait DeviceMemory: Any + Debug + Send + Sync {
     /// Returns its address on the device.
     fn ptr(&self) -> *mut u8;
+
+    /// Returns the holder in the device's books.
+    fn holder(&self) -> Holder;
+
+    /// Changes the holder in the device's books.
+    fn set_holder(&self, holder: Holder);
 }
 
 #[derive(Debug)]
@@ -58,19 +71,14 @@ struct Cache {
     free: BTreeMap<usize, Vec<AlignedBlock>>,
     free_bytes: usize,
     free_limit: usize,
-    stats: MemoryStats,
+    ledger: Ledger,
 }
 
 static CACHE: Mutex<Cache> = Mutex::new(Cache {
     free: BTreeMap::new(),
     free_bytes: 0,
     free_limit: 1 << 30,
-    stats: MemoryStats {
-        allocated: 0,
-        peak: 0,
-        reserved: 0,
-        limit: None,
-    },
+    ledger: Ledger::new(),
 });
 
 fn cache() -> MutexGuard<'static, Cache> {
@@ -84,19 +92,28 @@ fn next_id() -> u64 {
 
 /// Returns the current figures.
 pub fn stats() -> MemoryStats {
-    cache().stats
+    cache().ledger.stats
 }
 
 /// Resets the peak to the bytes that are in use now.
 pub fn reset_peak() {
-    let mut c = cache();
-    c.stats.peak = c.stats.allocated;
+    cache().ledger.reset_peak();
+}
+
+/// Returns the holders of the host's memory.
+pub fn holders() -> MemoryHolders {
+    cache().ledger.holders()
+}
+
+/// Begins or ends the history of the host's memory; returns what it had so far.
+pub fn keep_history(on: bool) -> Vec<MemoryEvent> {
+    cache().ledger.keep_history(on)
 }
 
 /// Limits the bytes in use; an allocation beyond gives [`Error::OutOfMemory`]. Without a limit, the machine's memory is
 /// the limit.
 pub fn set_limit(limit: Option<usize>) {
-    cache().stats.limit = limit;
+    cache().ledger.stats.limit = limit;
 }
 
 /// Limits the bytes kept for reuse.
@@ -110,7 +127,7 @@ pub fn set_cache_limit(bytes: usize) {
 /// Returns all unused blocks to the system.
 pub fn empty_cache() {
     let mut c = cache();
-    c.stats.reserved -= c.free_bytes;
+    c.ledger.stats.reserved -= c.free_bytes;
     c.free_bytes = 0;
     let blocks = std::mem::take(&mut c.free);
     drop(c); // unmapping is slow and needs no lock
@@ -149,7 +166,7 @@ pub fn too_much(bytes: usize) -> Error {
         requested: bytes,
         allocated: stats.allocated,
         limit: stats.limit,
-        holders: Vec::new(),
+        holders: cache().ledger.largest(),
     }
 }
 
@@ -160,7 +177,12 @@ fn size_class(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(step.max(ALIGN))
 }
 
-fn obtain(bytes: usize) -> Result<AlignedBlock> {
+/// The bytes that a request counts in the books.
+fn counted(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGN)
+}
+
+fn obtain(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
     crate::fork::here();
     if bytes == 0 {
         return Ok(AlignedBlock::EMPTY);
@@ -168,16 +190,16 @@ fn obtain(bytes: usize) -> Result<AlignedBlock> {
     let mut c = cache();
     let oom = |c: &Cache| Error::OutOfMemory {
         requested: bytes,
-        allocated: c.stats.allocated,
-        limit: c.stats.limit,
-        holders: Vec::new(),
+        allocated: c.ledger.stats.allocated,
+        limit: c.ledger.stats.limit,
+        holders: c.ledger.largest(),
     };
     let class = size_class(bytes).filter(|c| *c <= isize::MAX as usize / 2);
     let Some(class) = class else {
         return Err(oom(&c));
     };
-    let total = c.stats.allocated.saturating_add(class);
-    if total > c.stats.limit.unwrap_or_else(machine_memory) {
+    let total = c.ledger.stats.allocated.saturating_add(counted(bytes));
+    if total > c.ledger.stats.limit.unwrap_or_else(machine_memory) {
         return Err(oom(&c));
     }
     let block = match c.take(class) {
@@ -193,13 +215,12 @@ fn obtain(bytes: usize) -> Result<AlignedBlock> {
             let Some(block) = fresh else {
                 return Err(oom(&c));
             };
-            c.stats.reserved += class;
+            c.ledger.stats.reserved += class;
             c.outgrow(class);
             block
         }
     };
-    c.stats.allocated += class;
-    c.stats.peak = c.stats.peak.max(c.stats.allocated);
+    (c.ledger).add(counted(bytes), holder, block.ptr().addr());
     Ok(block)
 }
 
@@ -224,7 +245,7 @@ impl Cache {
         let mut smaller = self.free.range_mut(least..class).rev();
         if let Some(block) = smaller.find_map(|(_, blocks)| blocks.pop()) {
             self.free_bytes -= block.len();
-            self.stats.reserved -= block.len();
+            self.ledger.stats.reserved -= block.len();
         }
     }
 }
@@ -235,12 +256,59 @@ impl Storage {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn new(len: usize) -> Result<Storage> {
-        let home = Home::Host(obtain(len)?);
-        let id = Arc::new(next_id());
-        let storage = Storage { id, len, home };
+        Storage::held_by(len, Holder::unknown(Category::Data))
+    }
+
+    /// [`Storage::new`] for a holder.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn held_by(len: usize, holder: Holder) -> Result<Storage> {
+        let home = Home::Host(obtain(len, holder)?);
+        let storage = Storage::at(home, len);
+        storage.holder.store(holder.bits(), Ordering::Relaxed);
         #[cfg(feature = "testing")]
         crate::interpreted::declare_memory(storage.ptr(), len, true);
         Ok(storage)
+    }
+
+    fn at(home: Home, len: usize) -> Storage {
+        Storage {
+            id: Arc::new(next_id()),
+            len,
+            home,
+            holder: AtomicU32::new(Holder::unknown(Category::Data).bits()),
+        }
+    }
+
+    /// Returns its holder in the books; of a part of a block, and of lent memory, none.
+    pub fn holder(&self) -> Option<Holder> {
+        match &self.home {
+            Home::Host(_) => Some(Holder::of_bits(self.holder.load(Ordering::Relaxed))),
+            Home::Gpu(memory, _) => Some(memory.holder()),
+            Home::Part(..) | Home::Lent(_) => None,
+        }
+    }
+
+    /// Changes its holder in the books. A part of a block, and lent memory, have none of their own.
+    pub fn set_holder(&self, holder: Holder) {
+        match &self.home {
+            Home::Host(block) if self.len > 0 => {
+                let mut c = cache();
+                let from = Holder::of_bits(self.holder.swap(holder.bits(), Ordering::Relaxed));
+                let change = [from, holder];
+                (c.ledger).hand_over(counted(self.len), change, block.ptr().addr());
+            }
+            Home::Gpu(memory, _) => memory.set_holder(holder),
+            _ => {}
+        }
+    }
+
+    /// Names a line as its holder, unless it has one. Its category is kept if `category` is `None`.
+    pub fn claim(&self, category: Option<Category>, loc: &'static Location<'static>) {
+        if let Some(now) = self.holder().filter(|h| !h.is_line()) {
+            self.set_holder(Holder::line(category.unwrap_or(now.category()), loc));
+        }
     }
 
     /// Wraps memory of a GPU.
@@ -250,9 +318,7 @@ impl Storage {
 
     /// Wraps a part of a GPU's memory.
     pub fn part_on_gpu(memory: Arc<dyn DeviceMemory>, offset: usize, len: usize) -> Storage {
-        let home = Home::Gpu(memory, offset);
-        let id = Arc::new(next_id());
-        Storage { id, len, home }
+        Storage::at(Home::Gpu(memory, offset), len)
     }
 
     /// Returns the GPU's memory, if it is on one.
@@ -276,9 +342,7 @@ impl Storage {
         {
             return Err(Error::Internal("a part that a block does not have".into()));
         }
-        let home = Home::Part(whole.clone(), offset);
-        let id = Arc::new(next_id());
-        let storage = Storage { id, len, home };
+        let storage = Storage::at(Home::Part(whole.clone(), offset), len);
         #[cfg(feature = "testing")]
         crate::interpreted::declare_memory(storage.ptr(), len, true);
         Ok(storage)
@@ -302,8 +366,9 @@ impl Storage {
                 return;
             }
             let mut c = cache();
-            c.stats.allocated -= size_class(self.len).unwrap_or(0);
-            c.stats.reserved -= block.len();
+            let holder = Holder::of_bits(*self.holder.get_mut());
+            (c.ledger).remove(counted(self.len), holder, block.ptr().addr());
+            c.ledger.stats.reserved -= block.len();
             drop(c); // unmapping is slow and needs no lock
             drop(block);
         }
@@ -394,12 +459,13 @@ impl Drop for Storage {
             return;
         }
         let mut c = cache();
-        c.stats.allocated -= size_class(self.len).unwrap_or(0);
+        let holder = Holder::of_bits(*self.holder.get_mut());
+        (c.ledger).remove(counted(self.len), holder, block.ptr().addr());
         if c.free_bytes + held <= c.free_limit {
             c.free_bytes += held;
             c.free.entry(held).or_default().push(block);
         } else {
-            c.stats.reserved -= held;
+            c.ledger.stats.reserved -= held;
             drop(c);
             drop(block);
         }
@@ -410,7 +476,8 @@ impl Drop for Storage {
 pub fn room<T>(storage: &mut Option<Storage>, len: i64) -> Result<*mut T> {
     let bytes = len as usize * size_of::<T>();
     if storage.as_ref().is_none_or(|s| s.len() < bytes) {
-        *storage = Some(Storage::new(bytes)?);
+        let holder = Holder::unknown(Category::Workspaces);
+        *storage = Some(Storage::held_by(bytes, holder)?);
     }
     let start = storage.as_ref().map_or(std::ptr::null_mut(), |s| s.ptr());
     #[cfg(feature = "testing")]
@@ -445,7 +512,7 @@ mod tests {
             free: BTreeMap::new(),
             free_bytes: 0,
             free_limit: 0,
-            stats: MemoryStats::default(),
+            ledger: Ledger::new(),
         };
         let keep = |cache: &mut Cache, len: usize| {
             cache.free_bytes += len;
@@ -466,14 +533,17 @@ mod tests {
         for len in [1024, 4096] {
             keep(&mut cache, len);
         }
-        cache.stats.reserved = 4096;
+        cache.ledger.stats.reserved = 4096;
         cache.outgrow(6144);
         assert_eq!(
             (take(&mut cache, 4096), take(&mut cache, 1024)),
             (None, Some(1024))
         );
         cache.outgrow(2 * SHARED);
-        assert_eq!((cache.stats.reserved, cache.free_bytes), (0, 3 * SHARED));
+        assert_eq!(
+            (cache.ledger.stats.reserved, cache.free_bytes),
+            (0, 3 * SHARED)
+        );
     }
 
     #[test]

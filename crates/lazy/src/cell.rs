@@ -5,6 +5,7 @@ use crate::node::{About, Handle, Node, Recording};
 use crate::recording::Assigned;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
+use kiln_runtime::memory::{Category, Holder};
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
@@ -24,6 +25,9 @@ pub struct Cell {
     parameter: AtomicBool,
     /// A function that sees each value that a run gives it.
     watcher: OnceLock<Watcher>,
+    /// The category of its memory, if it is no parameter's, and the line of its first value.
+    category: Mutex<Category>,
+    loc: &'static Location<'static>,
     state: Mutex<CellState>,
     released: Condvar,
 }
@@ -64,6 +68,8 @@ impl Cell {
             requires_grad: AtomicBool::new(false),
             parameter: AtomicBool::new(false),
             watcher: OnceLock::new(),
+            category: Mutex::default(),
+            loc: value.node.loc,
             state: Mutex::new(CellState {
                 current: value.plain(),
                 realized: None,
@@ -91,7 +97,24 @@ impl Cell {
     /// Sets whether its values require gradients.
     pub fn set_requires_grad(&self, requires_grad: bool) {
         self.requires_grad.store(requires_grad, Ordering::Relaxed);
-        self.parameter.fetch_or(requires_grad, Ordering::Relaxed);
+        if !self.parameter.fetch_or(requires_grad, Ordering::Relaxed) && requires_grad {
+            self.count_as(Category::Parameters);
+        }
+    }
+
+    /// Counts the memory of its values in this category.
+    pub fn count_as(&self, category: Category) {
+        *self.category.lock().unwrap_or_else(|e| e.into_inner()) = category;
+        let value = self.lock().realized.clone();
+        if let Some(buffer) = value.and_then(|t| t.node.ready(t.output)) {
+            buffer.storage().set_holder(self.holder());
+        }
+    }
+
+    /// The holder of the memory of its values.
+    pub fn holder(&self) -> Holder {
+        let category = *self.category.lock().unwrap_or_else(|e| e.into_inner());
+        Holder::line(category, self.loc)
     }
 
     /// Sets the watcher of the values that runs give it, unless it has one.
@@ -166,6 +189,10 @@ impl Cell {
     /// A computed value of the cell.
     pub fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Handle {
         let device = Some(self.leaf.device.get());
+        let holder = self.holder();
+        if buffer.storage().holder().is_some_and(|now| now != holder) {
+            buffer.storage().set_holder(holder);
+        }
         let mut node = Handle::leaf_node(buffer, self.role, device, loc, "Var");
         node.about = Some(self.about.clone());
         Handle::from_node(node)

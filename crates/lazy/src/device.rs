@@ -2,7 +2,7 @@
 
 use crate::{Error, ErrorKind, Result};
 use kiln_base::Loc;
-use kiln_runtime::memory::{self, MemoryStats};
+use kiln_runtime::memory::{self, MemoryHolders, MemoryStats};
 use kiln_runtime::{Buffer, Error as RunError, cuda};
 use std::fmt;
 use std::panic::Location;
@@ -85,6 +85,22 @@ impl Device {
     /// The device's memory that this process holds.
     pub fn memory(self) -> MemoryStats {
         self.gpu().map_or_else(memory::stats, |gpu| gpu.memory())
+    }
+
+    /// Resets the peak of [`Device::memory`] to the bytes in use now.
+    pub fn reset_peak(self) {
+        self.gpu()
+            .map_or_else(memory::reset_peak, |gpu| gpu.reset_peak());
+    }
+
+    /// The holders of the device's memory, now and at the peak: lines of the program, by category.
+    pub fn memory_holders(self) -> MemoryHolders {
+        self.gpu().map_or_else(memory::holders, |gpu| gpu.holders())
+    }
+
+    /// A table of the device's memory by category, now and at the peak, and the largest holders at the peak.
+    pub fn memory_summary(self) -> String {
+        crate::memory::summary(self)
     }
 
     /// Limits the bytes that this process may hold of the device's memory. To exceed the limit is an error

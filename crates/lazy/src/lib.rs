@@ -16,6 +16,7 @@ pub mod error;
 mod frame;
 pub mod grad;
 pub mod label;
+pub mod memory;
 mod narrow;
 pub mod node;
 pub mod note;

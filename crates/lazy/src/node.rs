@@ -61,6 +61,8 @@ pub struct Node {
     pub saved: AtomicUsize,
     /// True if a caller has had the error of its values.
     pub reported: AtomicBool,
+    /// True if a leaf keeps a value of it as its gradient.
+    pub is_gradient: AtomicBool,
     state: Mutex<NodeState>,
 }
 
@@ -144,6 +146,7 @@ impl Node {
             handles: AtomicUsize::new(0),
             saved: AtomicUsize::new(0),
             reported: AtomicBool::new(false),
+            is_gradient: AtomicBool::new(false),
             state: Mutex::new(state),
         }
     }
@@ -226,6 +229,7 @@ impl Handle {
         called: &'static str,
     ) -> Node {
         let fact = Fact::new(buffer.dtype(), buffer.shape().iter().copied());
+        buffer.storage().claim(None, loc);
         let op = input_op(fact.clone(), role);
         let state = NodeState::Ready(SmallVec::from_buf([buffer]));
         let facts = Facts::from_buf([fact]);

@@ -82,6 +82,43 @@ pub fn memory_allocated(device: u32) -> Result<usize> {
     Ok(memory_stats(device)?.allocated)
 }
 
+/// The most bytes that this process has used, or since [`reset_peak_memory_stats`].
+///
+/// # Errors
+/// As [`Device::cuda`].
+#[track_caller]
+pub fn max_memory_allocated(device: u32) -> Result<usize> {
+    Ok(memory_stats(device)?.peak)
+}
+
+/// The bytes that this process uses or keeps for reuse.
+///
+/// # Errors
+/// As [`Device::cuda`].
+#[track_caller]
+pub fn memory_reserved(device: u32) -> Result<usize> {
+    Ok(memory_stats(device)?.reserved)
+}
+
+/// Resets the peak to the bytes in use now; see [`Device::reset_peak`].
+///
+/// # Errors
+/// As [`Device::cuda`].
+#[track_caller]
+pub fn reset_peak_memory_stats(device: u32) -> Result<()> {
+    Device::cuda(device)?.reset_peak();
+    Ok(())
+}
+
+/// A table of the memory by category; see [`Device::memory_summary`].
+///
+/// # Errors
+/// As [`Device::cuda`].
+#[track_caller]
+pub fn memory_summary(device: u32) -> Result<String> {
+    Ok(Device::cuda(device)?.memory_summary())
+}
+
 /// The percentage of the last moments in which a kernel ran; `None` where NVML is missing or does not tell.
 ///
 /// # Errors

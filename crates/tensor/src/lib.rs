@@ -16,6 +16,7 @@ mod defaults;
 mod draw;
 mod function;
 mod in_place;
+pub mod memory;
 mod names;
 #[cfg(feature = "ndarray")]
 mod ndarray;
@@ -77,7 +78,7 @@ pub use kiln_lazy::run::compiled::Program;
 pub use kiln_lazy::run::profiler;
 pub use kiln_lazy::scope::is_recording;
 pub use kiln_lazy::warning::{WarningHook, set_warning_hook, warn};
-pub use kiln_runtime::{Cancel, Executable, Features, MemoryReport, StepTime, memory, peaks};
+pub use kiln_runtime::{Cancel, Executable, Features, MemoryReport, StepTime, peaks};
 pub use names::DimNames;
 pub use nest::{Feed, Flat, Nest, NestOf, Returned};
 pub use operand::{AsTensor, AsVar, MaybeTensor, Other, Vars};

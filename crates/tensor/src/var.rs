@@ -10,6 +10,7 @@ use kiln_lazy::cell::Cell;
 use kiln_lazy::cell::Narrow;
 use kiln_lazy::grad::edge::Edge;
 use kiln_lazy::{body, scope};
+use kiln_runtime::memory::Category;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -390,6 +391,12 @@ impl Var {
     /// ```
     pub fn keep_casts(&self) {
         self.cell.leaf.keep_casts(&self.cell);
+    }
+
+    /// Counts the memory of its values in another category: that of the state of an optimiser of your own is
+    /// [`Category::Moments`].
+    pub fn count_as(&self, category: Category) {
+        self.cell.count_as(category);
     }
 
     /// The copy of its value that is kept in a narrower dtype, if it exists by now; see [`Var::keep_narrow`].

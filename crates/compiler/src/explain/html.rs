@@ -3,7 +3,7 @@
 use kiln_ir::{Node, Op, Role};
 
 /// Escapes text between tags or quotes.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -33,7 +33,7 @@ pub(super) fn colour(kernel: usize) -> String {
 }
 
 /// A number of bytes for people.
-pub(super) fn bytes(n: f64) -> String {
+pub fn bytes(n: f64) -> String {
     scaled(n, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
 }
 

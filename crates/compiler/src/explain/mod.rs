@@ -3,7 +3,7 @@
 mod conversions;
 mod dot;
 mod graphs;
-mod html;
+pub mod html;
 mod layout;
 mod page;
 mod save;

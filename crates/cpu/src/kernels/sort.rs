@@ -10,7 +10,7 @@ use kiln_base::DType;
 use kiln_kernel::affine::extent;
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::failures::{Failure, Failures};
-use kiln_kernel::memory::Storage;
+use kiln_kernel::memory::{Category, Holder, Storage};
 use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::convert as c;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
@@ -387,7 +387,8 @@ impl<R: Packed> Scratch<R> {
         let bytes = bytes.ok_or_else(|| Error::Internal("a lane of too many bytes".into()))?;
         if self.records.as_ref().is_none_or(|s| s.len() < bytes) {
             self.records = None;
-            self.records = Some(Storage::new(bytes)?);
+            let holder = Holder::unknown(Category::Workspaces);
+            self.records = Some(Storage::held_by(bytes, holder)?);
         }
         let storage = self
             .records

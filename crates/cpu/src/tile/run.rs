@@ -8,7 +8,7 @@ use kiln_kernel::affine::ceil;
 use kiln_kernel::compute::with_compute;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::{Failures, Position};
-use kiln_kernel::memory::Storage;
+use kiln_kernel::memory::{Category, Holder, Storage};
 use kiln_kernel::pool::Pool;
 use kiln_kernel::view::{Arguments, ViewMut, span};
 use kiln_plan::tile::{Schedule, SerialPoints};
@@ -39,7 +39,8 @@ impl<'a> Runner<'a> {
         args: *const *mut u8,
         failures: &'a Failures,
     ) -> Result<Runner<'a>> {
-        let frame = Storage::new(program.frame)?;
+        let holder = Holder::unknown(Category::Workspaces);
+        let frame = Storage::held_by(program.frame, holder)?;
         let at = |offset: usize| frame.ptr().wrapping_add(offset) as usize;
         let homes = program.homes.iter().map(|o| at(*o));
         let mut tables: Vec<usize> = homes.collect();

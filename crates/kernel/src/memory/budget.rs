@@ -41,7 +41,7 @@ impl Default for Budget {
 impl Budget {
     /// Returns the budget of a file that is opened now.
     pub fn new() -> Budget {
-        let stats = cache().stats;
+        let stats = cache().ledger.stats;
         let most = stats.limit.unwrap_or_else(machine_memory);
         Budget {
             left: most.saturating_sub(stats.allocated) as u64,

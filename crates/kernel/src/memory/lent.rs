@@ -1,6 +1,6 @@
 //! Memory of another owner, such as a mapped file: read, never written, never given away.
 
-use super::{ALIGN, Home, Storage, next_id};
+use super::{ALIGN, Home, Storage};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::ops::Range;
@@ -66,11 +66,7 @@ impl Storage {
             range: range.clone(),
             holder: holder.clone(),
         };
-        Ok(Storage {
-            id: Arc::new(next_id()),
-            len: bytes.len(),
-            home: Home::Lent(lent),
-        })
+        Ok(Storage::at(Home::Lent(lent), bytes.len()))
     }
 
     /// True if its memory may be given to a result.

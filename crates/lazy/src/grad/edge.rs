@@ -11,10 +11,17 @@ use crate::node::{Handle, Node, Operand, serial};
 use crate::postorder::Key;
 use kiln_base::DType;
 use kiln_ir::{Fact, Facts, OpError, Shape};
+use kiln_runtime::memory::{Category, Holder};
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+thread_local! {
+    /// The operations recorded while this thread looks for leaks.
+    pub(crate) static WATCHED: RefCell<Option<Vec<Weak<GradNode>>>> = const { RefCell::new(None) };
+}
 
 /// The destination of a tensor's gradient.
 #[derive(Clone, Default)]
@@ -143,6 +150,14 @@ impl Leaf {
 
     /// Keeps a gradient, or none.
     pub fn keep(&self, grad: Option<Handle>) {
+        if let Some(grad) = &grad {
+            let node = &grad.node;
+            node.is_gradient.store(true, Ordering::Relaxed);
+            if let Some(buffer) = node.ready(grad.output) {
+                let holder = Holder::line(Category::Gradients, node.loc);
+                buffer.storage().set_holder(holder);
+            }
+        }
         let old = std::mem::replace(&mut *self.lock(), grad);
         drop(old); // not under the lock
     }
@@ -260,6 +275,11 @@ impl GradNode {
             users: Mutex::default(),
             hooks: Mutex::default(),
             retained: Mutex::default(),
+        });
+        WATCHED.with_borrow_mut(|watched| {
+            if let Some(watched) = watched {
+                watched.push(Arc::downgrade(&new));
+            }
         });
         let sources = inputs.iter().filter_map(|t| match &t.as_ref().edge {
             Edge::Node(source, _) => Some(source),

@@ -15,10 +15,12 @@ use hashbrown::HashSet;
 use kiln_base::{DType, Loc, Scalar};
 use kiln_compiler::{Fit, Found};
 use kiln_ir::{Op, Role};
+use kiln_runtime::memory::Category;
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Computes the values of tensors in one program.
 pub fn realize_at(tensors: &[&Handle], loc: &'static Location<'static>) -> Result<()> {
@@ -453,6 +455,11 @@ fn keep_value(node: &Node, output: u32, buffer: Buffer) -> Option<NodeState> {
     let NodeState::Lazy { kept, .. } = &mut *state else {
         return None;
     };
+    let category = match node.is_gradient.load(Ordering::Relaxed) {
+        true => Category::Gradients,
+        false => Category::Activations,
+    };
+    buffer.storage().claim(Some(category), node.loc);
     kept.resize(node.facts.len(), None);
     kept[output as usize] = Some(buffer);
     if !kept.iter().all(Option::is_some) {

@@ -4,6 +4,7 @@ use super::master::Masters;
 use super::rule::{Description, Rule};
 use super::scalars::{OperandScalars, Scalars, Update};
 use super::stochastic;
+use kiln_tensor::memory::Category;
 use kiln_tensor::{DType, Device, Error, Repeated, Result, Tensor, Var, set_device, where_};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -270,6 +271,7 @@ impl Group {
                 start.realize()?;
             }
             let cell = Var::new(start.to(p.device()))?;
+            cell.count_as(Category::Moments);
             if let Some(of) = p.name() {
                 cell.set_name(&format!("{of}.{}", state.name));
             }

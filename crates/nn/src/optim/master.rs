@@ -1,6 +1,7 @@
 //! Master weights: f32 copies of parameters in narrower floats.
 
 use super::group::{Assignment, Cell, Group, wide};
+use kiln_tensor::memory::Category;
 use kiln_tensor::{Error, Result, Tensor, Var};
 
 /// The master weights of a group, in the order of its parameters.
@@ -60,6 +61,7 @@ impl Group {
             let value = p.get().detach().to_dtype(dtype);
             value.realize()?;
             let cell = Var::new(value)?;
+            cell.count_as(Category::Moments);
             if let Some(of) = p.name() {
                 cell.set_name(&format!("{of}.{MASTER}"));
             }

@@ -11,10 +11,9 @@ use super::report::{MemoryBlock, MemoryReport};
 use super::step::{After, BoundStep};
 use hashbrown::HashMap;
 use kiln_kernel::error::{Result, damaged};
-use kiln_kernel::memory::ALIGN;
+use kiln_kernel::memory::{ALIGN, Category, Holder};
 use kiln_plan::memory::{Temporaries, solve};
 use kiln_plan::{Allocation, BufferId, Plan, Step};
-use std::sync::Arc;
 
 /// Memory that outlives a run.
 #[derive(Clone)]
@@ -70,23 +69,26 @@ struct PartSteps {
     blocks: Vec<MemoryBlock>,
 }
 
-/// The uses of a GPU's memory.
-#[derive(Clone)]
+/// The holders of the memory of runs.
+#[derive(Clone, Copy)]
 pub(super) struct Holders {
-    pub outputs: Arc<str>,
-    pub prepared: Arc<str>,
-    pub arena: Arc<str>,
+    pub outputs: Holder,
+    pub prepared: Holder,
+    pub arena: Holder,
 }
 
 impl Holders {
     fn new(plan: &Plan) -> Holders {
         let last = plan.run.last().or(plan.prepare.last());
         let kernel = last.map_or("nothing", |s| plan.kernels[s.kernel as usize].name());
-        let of = |what: &str| format!("{what} of the program that ends in {kernel}").into();
+        let of = |category, what: &str| {
+            let name = format!("{what} of the program that ends in {kernel}");
+            Holder::named(category, &name)
+        };
         Holders {
-            outputs: of("results"),
-            prepared: of("prepared parameters"),
-            arena: of("temporaries"),
+            outputs: of(Category::Activations, "results"),
+            prepared: of(Category::Caches, "prepared parameters"),
+            arena: of(Category::Activations, "temporaries"),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::buffer::Buffer;
 use kiln_base::{DType, Dim, Sym};
 use kiln_cpu::supported;
 use kiln_kernel::error::{Error, Result, damaged};
-use kiln_kernel::memory::Storage;
+use kiln_kernel::memory::{Category, Holder, Storage};
 use kiln_plan::{
     self as plan, Allocation, ArgUse, BufferId, Contract, Kernel, Output, Plan, Reads, Role, Step,
 };
@@ -397,6 +397,7 @@ pub(super) fn constants(plan: &Plan) -> Result<Vec<Buffer>> {
             return Err(damaged!("a constant bool is neither 0 nor 1"));
         }
         let mut storage = Storage::from_bytes(&c.bytes)?;
+        storage.set_holder(Holder::named(Category::Caches, "constants of plans"));
         if cfg!(target_endian = "big") {
             for element in storage.bytes_mut().chunks_exact_mut(c.dtype.size()) {
                 element.reverse();

@@ -67,7 +67,7 @@ impl Bound {
             clear: self.clear,
             prepare_clear: self.prepare_clear,
             blocks: self.blocks.clone(),
-            holders: self.holders.clone(),
+            holders: self.holders,
         };
         Ok(Some(moved.with_touched(binder.gpu.is_some())))
     }

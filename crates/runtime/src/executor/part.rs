@@ -12,7 +12,7 @@ use kiln_cuda::{Job, Outcome, Session};
 use kiln_kernel::calls::{Around, Calls};
 use kiln_kernel::cancel;
 use kiln_kernel::error::{Error, Result};
-use kiln_kernel::memory::Storage;
+use kiln_kernel::memory::{Holder, Storage};
 use kiln_plan::Site;
 use kiln_plan::cuda::ErrorRecord;
 use std::cell::Cell;
@@ -48,10 +48,10 @@ impl<'a> PlanPart<'a> {
         })
     }
 
-    pub(super) fn allocate(&self, bytes: usize, what: &Arc<str>) -> Result<Storage> {
+    pub(super) fn allocate(&self, bytes: usize, holder: Holder) -> Result<Storage> {
         match &self.session {
-            None => Storage::new(bytes),
-            Some(session) => session.allocate(bytes, what),
+            None => Storage::held_by(bytes, holder),
+            Some(session) => session.allocate(bytes, holder),
         }
     }
 

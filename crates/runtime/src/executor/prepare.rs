@@ -36,11 +36,11 @@ fn whole(
     let part = PlanPart::new(exe, bound, true)?;
     let clear = bound.prepare_clear;
     let storages = bound.prepared.iter().map(|bytes| {
-        let fresh = part.allocate(*bytes, &bound.holders.prepared)?;
+        let fresh = part.allocate(*bytes, bound.holders.prepared)?;
         Ok(cleared(fresh, clear))
     });
     let storages = storages.collect::<Result<Vec<_>>>()?;
-    let arena = part.allocate(bound.prepare_arena, &bound.holders.arena)?;
+    let arena = part.allocate(bound.prepare_arena, bound.holders.arena)?;
     let arena = cleared(arena, clear);
     let storage = |loc: Loc| match loc {
         Loc::Input(i) => inputs[i].storage(),
@@ -59,20 +59,23 @@ fn whole(
 fn by_phases(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<Arc<Storage>>> {
     let (phases, clear) = (&bound.phases, bound.prepare_clear);
     let part = PlanPart::new(exe, bound, true)?;
-    let arena = cleared(Storage::new(bound.prepare_arena)?, clear);
-    let spare = Arc::new(Storage::new(phases.spare_bytes)?);
+    let arena = cleared(
+        Storage::held_by(bound.prepare_arena, bound.holders.arena)?,
+        clear,
+    );
+    let spare = Arc::new(Storage::held_by(phases.spare_bytes, bound.holders.arena)?);
     let (places, bytes) = bound.packed_places();
     let stored = exe.stored(bound, inputs).filter(|_| !clear);
     let block = match &stored {
         Some(stored) => stored.clone(),
-        None => Arc::new(Storage::new(bytes)?),
+        None => Arc::new(Storage::held_by(bytes, bound.holders.prepared)?),
     };
     let results = bound.prepared.iter().zip(&phases.spare).enumerate();
     let results = results.map(
         |(p, (bytes, spot))| match (spot, p.checked_sub(bound.packs_from)) {
             (Some(offset), _) => Storage::part(&spare, *offset, *bytes),
             (None, Some(i)) => Storage::part(&block, places[i], *bytes),
-            (None, None) => Storage::new(*bytes),
+            (None, None) => Storage::held_by(*bytes, bound.holders.prepared),
         },
     );
     let mut storages = results.collect::<Result<Vec<Storage>>>()?;

@@ -71,9 +71,9 @@ impl Replays {
         let session = Session::new(device)?;
         let mut memory = Vec::with_capacity(bound.slots.len() + 1);
         for slot in &bound.slots {
-            memory.push(session.allocate(slot.bytes, &bound.holders.outputs)?);
+            memory.push(session.allocate(slot.bytes, bound.holders.outputs)?);
         }
-        memory.push(session.allocate(bound.arena, &bound.holders.arena)?);
+        memory.push(session.allocate(bound.arena, bound.holders.arena)?);
         let (arena, slots) = memory.split_last().expect("the arena is there");
         let made: &[Arc<Storage>] = prepared.as_ref().map_or(&[], |p| &p.storages);
         let mut graphs = Vec::new();

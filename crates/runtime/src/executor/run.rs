@@ -170,7 +170,7 @@ fn run(
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
             Some(d) => Memory::Donated(d, Buffer::vacant(inputs.all()[d].dtype())?),
             None => {
-                let fresh = part.allocate(slot.bytes, &bound.holders.outputs)?;
+                let fresh = part.allocate(slot.bytes, bound.holders.outputs)?;
                 Memory::Fresh(cleared(fresh, slot.clear))
             }
         });
@@ -183,7 +183,7 @@ fn run(
     if slots.iter().any(|s| matches!(s, Memory::Donated(..))) {
         part.firm = exe.plan.commit as usize;
     }
-    let arena = part.allocate(bound.arena, &bound.holders.arena)?;
+    let arena = part.allocate(bound.arena, bound.holders.arena)?;
     let arena = cleared(arena, bound.clear);
     let storage = |loc: Loc| match loc {
         Loc::Input(i) => inputs.all()[i].storage(),

@@ -6,7 +6,7 @@ use kiln_tensor::{
     Pullback, Result, Scan, ScatterReduction, Spec, Tensor, Var, assign_together, backends,
     checkpoint, compile, cond, cuda, custom_function, default_device, detect_anomaly, enable_grad,
     explain, grad, grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
-    hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp, no_grad, profiler, randn,
+    hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp, memory, no_grad, profiler, randn,
     realize_all, realize_first, scan, scan_with, set_default_device, set_detect_anomaly,
     set_grad_enabled, set_threads, threads, vjp, watch_gradients, while_loop, with_device,
     with_error_note,
@@ -165,6 +165,11 @@ rows! {
     "torch.cuda.mem_get_info" = { cuda::mem_get_info(0)? } "`device.mem_get_info()`, of the CPU too";
     "torch.cuda.memory_stats" = { cuda::memory_stats(0)? } "`device.memory()`";
     "torch.cuda.memory_allocated" = { cuda::memory_allocated(0)? };
+    "torch.cuda.max_memory_allocated" = { cuda::max_memory_allocated(0)? };
+    "torch.cuda.memory_reserved" = { cuda::memory_reserved(0)? };
+    "torch.cuda.reset_peak_memory_stats" = { cuda::reset_peak_memory_stats(0)? } "`device.reset_peak()`, of the CPU too";
+    "torch.cuda.memory_summary" = { cuda::memory_summary(0)? } "`device.memory_summary()`, of the CPU too: by category, with the lines that hold most";
+    "torch.cuda.memory._record_memory_history" = { memory::record(device, || x.realize()) } "a timeline; `.to_html()` is a page";
     "torch.cuda.utilization" = { cuda::utilization(0)? } "`None` without NVML";
     "torch.cuda.temperature", "torch.cuda.power_draw" = { cuda::sensors(0)? } "`None` without NVML";
     "torch.cuda.manual_seed_all" = { cuda::manual_seed_all(0) } "there is one generator";

@@ -1,0 +1,212 @@
+//! The books of a device's memory: the bytes of each holder, now and at the peak.
+
+use super::figures::MemoryStats;
+use super::holder::{Category, Holder};
+use std::time::Instant;
+
+/// The bytes that are in use on a device, by holder.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// The totals.
+    pub stats: MemoryStats,
+    /// Bytes by holder.
+    held: Vec<(Option<Holder>, usize)>,
+    /// The same at the peak; out of date while `at_peak`.
+    at_peak_held: Vec<(Option<Holder>, usize)>,
+    /// True if nothing was freed or changed its holder since the peak.
+    at_peak: bool,
+    history: Option<Vec<MemoryEvent>>,
+}
+
+/// A change of a device's memory.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct MemoryEvent {
+    /// The time.
+    pub at: Instant,
+    /// A number that no other live block has.
+    pub block: usize,
+    /// The bytes.
+    pub bytes: usize,
+    /// The holder before; `None` if the block is new.
+    pub from: Option<Holder>,
+    /// The holder from now on; `None` if the block is freed.
+    pub to: Option<Holder>,
+}
+
+/// The holders of a device's memory, the largest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryHolders {
+    /// The bytes in use now, by holder.
+    pub current: Vec<(Holder, usize)>,
+    /// The bytes in use at the peak, by holder.
+    pub peak: Vec<(Holder, usize)>,
+}
+
+impl MemoryHolders {
+    /// The bytes of each category, now and at the peak, in the order of [`Category::ALL`].
+    pub fn by_category(&self) -> [(Category, usize, usize); 7] {
+        let of = |list: &[(Holder, usize)], category| {
+            let of = list.iter().filter(|(h, _)| h.category() == category);
+            of.map(|(_, bytes)| bytes).sum()
+        };
+        Category::ALL.map(|c| (c, of(&self.current, c), of(&self.peak, c)))
+    }
+}
+
+impl Ledger {
+    /// Books.
+    pub(super) const fn new() -> Ledger {
+        Ledger {
+            stats: MemoryStats {
+                allocated: 0,
+                peak: 0,
+                reserved: 0,
+                limit: None,
+            },
+            held: Vec::new(),
+            at_peak_held: Vec::new(),
+            at_peak: true,
+            history: None,
+        }
+    }
+
+    /// Books a new block.
+    pub fn add(&mut self, bytes: usize, holder: Holder, block: usize) {
+        self.stats.allocated += bytes;
+        if self.stats.allocated > self.stats.peak {
+            self.stats.peak = self.stats.allocated;
+            self.at_peak = true;
+        } else {
+            self.leave_peak();
+        }
+        *self.of(holder) += bytes;
+        self.note(block, bytes, None, Some(holder));
+    }
+
+    /// Books that a block was freed.
+    pub fn remove(&mut self, bytes: usize, holder: Holder, block: usize) {
+        self.leave_peak();
+        self.stats.allocated -= bytes;
+        *self.of(holder) -= bytes;
+        self.note(block, bytes, Some(holder), None);
+    }
+
+    /// Books that a block has another holder.
+    pub fn hand_over(&mut self, bytes: usize, [from, to]: [Holder; 2], block: usize) {
+        *self.of(from) -= bytes;
+        *self.of(to) += bytes;
+        self.note(block, bytes, Some(from), Some(to));
+    }
+
+    /// Resets the peak to the bytes in use now.
+    pub fn reset_peak(&mut self) {
+        self.stats.peak = self.stats.allocated;
+        self.at_peak = true;
+    }
+
+    /// The holders, now and at the peak.
+    pub fn holders(&self) -> MemoryHolders {
+        MemoryHolders {
+            current: sorted(&self.held),
+            peak: sorted(match self.at_peak {
+                true => &self.held,
+                false => &self.at_peak_held,
+            }),
+        }
+    }
+
+    /// The largest holders with their bytes, for errors.
+    pub fn largest(&self) -> Vec<(String, usize)> {
+        let largest = sorted(&self.held).into_iter().take(5);
+        largest.map(|(h, bytes)| (h.to_string(), bytes)).collect()
+    }
+
+    /// Begins to keep the changes; returns those that were kept so far.
+    pub fn keep_history(&mut self, on: bool) -> Vec<MemoryEvent> {
+        std::mem::replace(&mut self.history, on.then(Vec::new)).unwrap_or_default()
+    }
+
+    /// Keeps the holders at the peak, which is about to end.
+    fn leave_peak(&mut self) {
+        if std::mem::take(&mut self.at_peak) {
+            self.at_peak_held.clone_from(&self.held);
+        }
+    }
+
+    fn of(&mut self, holder: Holder) -> &mut usize {
+        let at = holder.index();
+        if at >= self.held.len() {
+            self.held.resize(at + 1, (None, 0));
+        }
+        self.held[at].0 = Some(holder);
+        &mut self.held[at].1
+    }
+
+    fn note(&mut self, block: usize, bytes: usize, from: Option<Holder>, to: Option<Holder>) {
+        if let Some(history) = &mut self.history {
+            history.push(MemoryEvent {
+                at: Instant::now(),
+                block,
+                bytes,
+                from,
+                to,
+            });
+        }
+    }
+}
+
+fn sorted(held: &[(Option<Holder>, usize)]) -> Vec<(Holder, usize)> {
+    let held = held.iter().filter(|(_, bytes)| *bytes > 0);
+    let mut held: Vec<_> = held
+        .filter_map(|(h, bytes)| Some(((*h)?, *bytes)))
+        .collect();
+    held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_add_up_to_the_totals_now_and_at_the_peak() {
+        let mut ledger = Ledger::new();
+        let mut random = 7u64;
+        let mut blocks: Vec<(usize, Holder)> = Vec::new();
+        let (mut peak, mut at_peak) = (0, Vec::new());
+        let sum = |list: &[(Holder, usize)]| list.iter().map(|(_, n)| n).sum::<usize>();
+        for step in 0..2000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let draw = (random >> 33) as usize;
+            let holder = Holder::unknown(Category::ALL[draw % 7]);
+            match (draw / 7 % 5, blocks.is_empty()) {
+                (3, false) => {
+                    let (bytes, holder) = blocks.swap_remove(draw % blocks.len());
+                    ledger.remove(bytes, holder, 0);
+                }
+                (4, false) => {
+                    let at = draw % blocks.len();
+                    let (bytes, from) = blocks[at];
+                    ledger.hand_over(bytes, [from, holder], 0);
+                    blocks[at].1 = holder;
+                }
+                _ => {
+                    blocks.push((draw % 1000, holder));
+                    ledger.add(draw % 1000, holder, 0);
+                }
+            }
+            if step == 1000 {
+                ledger.reset_peak();
+                peak = 0;
+            }
+            let held = ledger.holders();
+            let now: usize = blocks.iter().map(|(n, _)| n).sum();
+            assert_eq!((sum(&held.current), ledger.stats.allocated), (now, now));
+            if now > peak || now == peak && ledger.at_peak {
+                (peak, at_peak) = (now, held.current.clone());
+            }
+            assert_eq!((sum(&held.peak), ledger.stats.peak), (peak, peak));
+            assert_eq!(held.peak, at_peak);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A self-contained page of a timeline.
+
+use super::Timeline;
+use hashbrown::HashMap;
+use kiln_compiler::html::{bytes, escaped};
+use kiln_runtime::memory::Category;
+use std::fmt::Write as _;
+
+const WIDTH: usize = 1000;
+const HEIGHT: f64 = 280.0;
+const ROW: f64 = 26.0;
+/// The number of columns at most: steps beyond share one, which shows the most of them.
+const COLUMNS: usize = 500;
+/// The number of holders that have a row.
+const HOLDERS: usize = 60;
+
+/// One colour for each category.
+const COLOURS: [&str; 7] = [
+    "#4c78a8", "#e45756", "#b279a2", "#54a24b", "#eeca3b", "#9d755d", "#9aa5b3",
+];
+
+const STYLE: &str = "body{margin:0 auto;padding:16px 24px;max-width:1300px;font:14px/1.45 system-ui,sans-serif;\
+    color:#1c2430}h1{font-size:20px}h2{font-size:16px}table{border-collapse:collapse;width:100%}\
+    td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #e3e8ee;overflow-wrap:anywhere}\
+    td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
+    svg{display:block;width:100%}svg.all{border:1px solid #b9c2ce}td.row{width:52%}\
+    i{display:inline-block;width:12px;height:12px}";
+
+pub(super) fn page(timeline: &Timeline) -> String {
+    let (step, peak) = timeline.peak();
+    let title = escaped(&timeline.title);
+    // Writing to a string does not fail.
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<style>{STYLE}\
+         </style>\n</head>\n<body>\n<h1>{title}</h1>\n<p>The peak is {peak} bytes ({}) at step {step} of {}.</p>\n",
+        bytes(peak as f64),
+        timeline.steps
+    );
+    out.push_str(&categories(timeline, peak));
+    out.push_str("<h2>At the peak</h2>\n<table>\n<tr><th>category<th class=\"n\">bytes<th class=\"n\">share</tr>\n");
+    for (category, n) in timeline.at_peak() {
+        let (name, colour) = (category.name(), COLOURS[category as usize]);
+        let share = 100.0 * n as f64 / peak.max(1) as f64;
+        let _ = writeln!(
+            out,
+            "<tr><td><i style=\"background:{colour}\"></i> {name}<td class=\"n\">{n}<td class=\"n\">{share:.1} %</tr>"
+        );
+    }
+    let _ = writeln!(
+        out,
+        "<tr><td>total<td class=\"n\">{peak}<td></tr>\n</table>\n<h2>Who is alive when</h2>\n<table>\n<tr><th>holder\
+         <th class=\"n\">at the peak<th class=\"n\">most<th>over the steps</tr>"
+    );
+    out.push_str(&holders(timeline, step));
+    out.push_str("</table>\n</body>\n</html>\n");
+    out
+}
+
+/// The most of each column's steps.
+fn columns(course: &[usize]) -> Vec<usize> {
+    let columns = course.len().min(COLUMNS);
+    let of = |c: usize| c * course.len() / columns..(c + 1) * course.len() / columns;
+    let most = (0..columns).map(|c| course[of(c)].iter().copied().max().unwrap_or(0));
+    most.collect()
+}
+
+/// A stepped area between two courses, `scale` units of height a byte.
+fn area(low: &[f64], high: &[f64], scale: f64, height: f64, colour: &str, title: &str) -> String {
+    let x = WIDTH as f64 / high.len() as f64;
+    let mut path = String::new();
+    let mut edge = |columns: &mut dyn Iterator<Item = (usize, f64)>, back: bool| {
+        for (i, n) in columns {
+            let (a, b) = (i as f64 * x, (i + 1) as f64 * x);
+            let (a, b) = if back { (b, a) } else { (a, b) };
+            let letter = if path.is_empty() { 'M' } else { 'L' };
+            let y = height - n * scale;
+            let _ = write!(path, "{letter}{a:.1} {y:.1}L{b:.1} {y:.1}");
+        }
+    };
+    edge(&mut high.iter().copied().enumerate(), false);
+    edge(&mut low.iter().copied().enumerate().rev(), true);
+    format!("<path fill=\"{colour}\" d=\"{path}Z\"><title>{title}</title></path>\n")
+}
+
+/// The categories over the steps, one on the other.
+fn categories(timeline: &Timeline, peak: usize) -> String {
+    let mut out = format!("<svg class=\"all\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n");
+    let mut low = vec![0.0; timeline.steps.min(COLUMNS)];
+    for category in Category::ALL {
+        let course = columns(&timeline.course(|b| b.category == category));
+        let high: Vec<f64> = low
+            .iter()
+            .zip(&course)
+            .map(|(l, n)| l + *n as f64)
+            .collect();
+        if course.iter().any(|n| *n > 0) {
+            let scale = (HEIGHT - 4.0) / peak.max(1) as f64;
+            let colour = COLOURS[category as usize];
+            out.push_str(&area(&low, &high, scale, HEIGHT, colour, category.name()));
+        }
+        low = high;
+    }
+    out + "</svg>\n"
+}
+
+/// The holders, those with the most bytes first.
+fn holders(timeline: &Timeline, step: usize) -> String {
+    let mut by_holder: HashMap<(Category, &str), Timeline> = HashMap::new();
+    for block in &timeline.blocks {
+        let entry = by_holder.entry((block.category, &block.holder[..]));
+        let of = entry.or_insert_with(|| Timeline {
+            title: String::new(),
+            steps: timeline.steps,
+            blocks: Vec::new(),
+        });
+        of.blocks.push(block.clone());
+    }
+    let rows = by_holder.into_iter().map(|(key, of)| {
+        let course = of.course(|_| true);
+        let most = course.iter().copied().max().unwrap_or(0);
+        (most, key, course[step], columns(&course))
+    });
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort_by(|a, b| (b.0, a.1).cmp(&(a.0, b.1)));
+    let mut out = String::new();
+    for (most, (category, holder), now, course) in rows.iter().take(HOLDERS) {
+        let (colour, name) = (COLOURS[*category as usize], category.name());
+        let high: Vec<f64> = course.iter().map(|n| *n as f64).collect();
+        let low = vec![0.0; high.len()];
+        let drawn = area(
+            &low,
+            &high,
+            (ROW - 2.0) / (*most).max(1) as f64,
+            ROW,
+            colour,
+            name,
+        );
+        let _ = writeln!(
+            out,
+            "<tr><td><i style=\"background:{colour}\"></i> {}<td class=\"n\">{}<td class=\"n\">{}<td class=\"row\"><svg \
+             viewBox=\"0 0 {WIDTH} {ROW}\" preserveAspectRatio=\"none\" height=\"18\">{drawn}</svg></tr>",
+            escaped(holder),
+            bytes(*now as f64),
+            bytes(*most as f64),
+        );
+    }
+    if rows.len() > HOLDERS {
+        let _ = writeln!(
+            out,
+            "<tr><td>and {} smaller holders</tr>",
+            rows.len() - HOLDERS
+        );
+    }
+    out
+}

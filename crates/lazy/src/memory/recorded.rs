@@ -1,0 +1,69 @@
+//! Timelines of what happened.
+
+use super::{Timeline, TimelineBlock};
+use crate::Device;
+use hashbrown::HashMap;
+use kiln_runtime::memory::{Holder, MemoryEvent, keep_history};
+
+/// Runs `f` and returns its result, and the timeline of the device's memory in the meantime, of all threads. Recordings
+/// of one device do not nest: the inner one ends the outer.
+///
+/// ```
+/// use kiln_tensor::{DType, Device, Tensor, memory};
+/// let (sum, timeline) = memory::record(Device::Cpu, || {
+///     let x = Tensor::rand([512, 512], DType::F32);
+///     x.matmul(&x).sum(()).item::<f32>()
+/// });
+/// assert!(sum? > 0.0 && timeline.peak().1 >= 512 * 512 * 4);
+/// std::fs::write(std::env::temp_dir().join("memory.html"), timeline.to_html()).unwrap();
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+pub fn record<T>(device: Device, f: impl FnOnce() -> T) -> (T, Timeline) {
+    let history = |on| match device.gpu() {
+        Some(gpu) => gpu.keep_history(on),
+        None => keep_history(on),
+    };
+    history(true);
+    let before = device.memory_holders().current;
+    let value = f();
+    let events = history(false);
+    let timeline = timeline(&format!("memory of {device}"), before, &events);
+    (value, timeline)
+}
+
+/// The timeline of changes to what was held before. A step is the time behind a change.
+fn timeline(title: &str, before: Vec<(Holder, usize)>, events: &[MemoryEvent]) -> Timeline {
+    let steps = events.len() + 1;
+    let mut before: HashMap<Holder, usize> = before.into_iter().collect();
+    let mut alive: HashMap<usize, (Holder, usize, usize)> = HashMap::new();
+    let mut blocks = Vec::new();
+    for (i, event) in events.iter().enumerate() {
+        if let Some(from) = event.from {
+            let first = match alive.remove(&event.block) {
+                Some((_, _, first)) => first,
+                None => {
+                    // A block from before the recording, or one that changed between its beginning and the look at
+                    // the holders.
+                    let left = before.entry(from).or_default();
+                    *left = left.saturating_sub(event.bytes);
+                    0
+                }
+            };
+            blocks.push(TimelineBlock::held(from, event.bytes, first, i));
+        }
+        if let Some(to) = event.to {
+            alive.insert(event.block, (to, event.bytes, i + 1));
+        }
+    }
+    let kept = before.into_iter().map(|(holder, bytes)| (holder, bytes, 0));
+    for (holder, bytes, first) in kept.chain(alive.into_values()) {
+        blocks.push(TimelineBlock::held(holder, bytes, first, steps - 1));
+    }
+    blocks.retain(|b| b.bytes > 0);
+    blocks.sort_by(|a, b| (a.first, a.last, &a.holder).cmp(&(b.first, b.last, &b.holder)));
+    Timeline {
+        title: title.into(),
+        steps,
+        blocks,
+    }
+}
