@@ -1,8 +1,11 @@
 //! The profiler: the kernels that ran, their numbers of runs, and their costs.
 
 use crate::matrix;
+use kiln::data::{DataLoader, Dataset, TensorDataset};
 use kiln::profiler::{Profile, profile};
-use kiln::{DType, Spec, compile};
+use kiln::{DType, Spec, Tensor, compile};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Enough JSON to see that a trace is well formed: strings, numbers, lists and objects.
 fn well_formed(text: &str) -> Result<(), String> {
@@ -95,7 +98,7 @@ fn tables_and_traces_can_be_read() {
     assert!(table.starts_with(" share"), "{table}");
     assert_eq!(
         table.lines().count(),
-        2 + (all.rows.len() > 1) as usize,
+        2 + (all.rows.len() > 1) as usize + found.compilations().len(),
         "{table}"
     );
     assert!(
@@ -133,4 +136,121 @@ fn what_kernels_reach_of_the_peak_is_told_once_it_is_measured() {
     slow.total *= 2;
     let half = all.share_of_peak(&slow).unwrap() / all.share_of_peak(row).unwrap();
     assert!((0.49..0.51).contains(&half), "{half}");
+}
+
+/// Batches of numbers that take a while.
+fn slow_batches() -> kiln::Result<DataLoader<Tensor>> {
+    let rows: Vec<f32> = (0..6).map(|i| i as f32).collect();
+    let data = TensorDataset::new(Tensor::from(rows))?.map(|x: Tensor| {
+        std::thread::sleep(Duration::from_millis(5));
+        Ok(x)
+    });
+    DataLoader::new(data).batch_size(2).build()
+}
+
+#[test]
+fn compilations_have_reasons_and_waits_for_data_are_timed() -> kiln::Result<()> {
+    let (x, loader) = (matrix(7, 11), slow_batches()?);
+    x.realize()?;
+    let (done, found) = profile(|| {
+        for k in [3.5, 4.5, 5.5] {
+            (&x * k).cumsum(1).atanh().to_vec::<f32>()?;
+        }
+        compile(&x, |x| x.cosh())?.run(&x)?;
+        loader.iter().try_for_each(|batch| batch.map(drop))
+    });
+    done?;
+    let reasons: Vec<&str> = found.compilations().iter().map(|c| &c.reason[..]).collect();
+    assert_eq!(reasons.len(), 3, "{reasons:?}");
+    assert!(
+        reasons[1].contains("3.5") && reasons[1].contains("4.5"),
+        "{reasons:?}"
+    );
+    assert_eq!(reasons[2], "compile was called");
+    for c in found.compilations() {
+        assert!(
+            c.loc.to_string().contains("tests/kiln/profile.rs:"),
+            "{c:?}"
+        );
+        assert!(
+            !c.time.is_zero() && c.start + c.time <= found.wall_time(),
+            "{c:?}"
+        );
+    }
+    // Three batches and the end.
+    assert_eq!(found.waits().len(), 4);
+    assert!(
+        found.wait_time() >= Duration::from_millis(30),
+        "{:?}",
+        found.waits()
+    );
+    let table = found.key_averages().table(3);
+    assert!(
+        table.contains(reasons[1]) && table.contains("for data, 4 times"),
+        "{table}"
+    );
+    let trace = found.to_chrome_trace();
+    well_formed(&trace).unwrap();
+    assert!(trace.contains("\"name\": \"DataLoader\"") && trace.contains("compile at "));
+    Ok(())
+}
+
+/// Keeps the events of Kiln's targets as text.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        about.target().starts_with("kiln::")
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!(" {}={value:?}", field.name());
+            }
+        }
+        let mut text = Text(event.metadata().target().to_string());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn the_log_tells_compilations_cache_hits_and_waits() -> kiln::Result<()> {
+    let (x, loader, log) = (matrix(5, 13), slow_batches()?, Log::default());
+    x.realize()?;
+    let logged = || std::mem::take(&mut *log.0.lock().unwrap());
+    tracing::subscriber::with_default(log.clone(), || {
+        let read = || (&x * 2.5).cumsum(0).asinh().to_vec::<f32>();
+        read()?;
+        let first = logged();
+        let compiled = |l: &&String| l.starts_with("kiln::compile") && l.contains("kernels=");
+        assert_eq!(first.iter().filter(compiled).count(), 1, "{first:?}");
+        assert!(first[0].contains("tests/kiln/profile.rs:"), "{first:?}");
+        read()?;
+        let second = logged();
+        assert!(
+            second.len() == 1 && second[0].starts_with("kiln::cache"),
+            "{second:?}"
+        );
+        loader.iter().try_for_each(|batch| batch.map(drop))?;
+        let waits = logged();
+        assert!(
+            waits
+                .iter()
+                .any(|l| l.starts_with("kiln::data") && l.contains("DataLoader")),
+            "{waits:?}"
+        );
+        Ok(())
+    })
 }

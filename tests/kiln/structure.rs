@@ -26,7 +26,7 @@ const CIRCLES: [(&str, usize); 8] = [
 /// The number of files of the engine with `unsafe` code.
 const UNSAFE: usize = 63;
 /// The number of crates that a project compiles if it depends on `kiln` with its default features.
-const CRATES: usize = 60;
+const CRATES: usize = 64;
 /// Beginnings of comments that ask instead of saying: a doc comment is a noun phrase, "Returns …" or "True if …".
 const QUESTIONS: [&str; 10] = [
     "What ",

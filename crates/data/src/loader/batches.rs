@@ -4,7 +4,7 @@ use super::feed::{Feed, IDLE, Recipe};
 use super::workers::Crew;
 use super::{DataLoader, Settings};
 use crate::sampler::Pass;
-use kiln_tensor::{Result, Tensor, realize_first};
+use kiln_tensor::{Result, Tensor, profiler, realize_first};
 use std::sync::atomic::AtomicUsize;
 
 /// The batches of a pass; see [`DataLoader::iter`].
@@ -57,10 +57,10 @@ impl<B: Send + 'static> Iterator for IndexedBatches<B> {
         // is read.
         let _ = realize_first(None::<&Tensor>);
         self.left = self.left.map(|left| left.saturating_sub(1));
-        match &mut self.engine {
+        profiler::waiting("DataLoader", || match &mut self.engine {
             Engine::InPlace(feed) => Some(feed.next()?(&AtomicUsize::new(IDLE))),
             Engine::Workers(crew) => crew.next(),
-        }
+        })
     }
     fn size_hint(&self) -> (usize, Option<usize>) {
         // The lower bound is 0, because a failing sampler or worker ends a pass early.

@@ -9,6 +9,7 @@ use kiln_compiler::CompileError;
 use kiln_runtime::{Buffer, Error as RunError, fork};
 use std::panic::Location;
 use std::sync::Arc;
+use tracing::warn;
 
 /// Fails in a process that was forked where it can't continue.
 pub fn check_process(op: &str, loc: &'static Location<'static>) -> Result<()> {
@@ -89,7 +90,10 @@ pub fn run_error_with(
         RunError::Cancelled => Error::new(ErrorKind::Cancelled, "run", text, loc),
         RunError::Forked => Error::new(ErrorKind::Unsupported, "run", text, loc),
         RunError::Cuda(_) => Error::new(ErrorKind::Device, "run", text, loc),
-        RunError::OutOfMemory { .. } => Error::new(ErrorKind::Memory, "run", text, loc),
+        RunError::OutOfMemory { .. } => {
+            warn!(target: "kiln::memory", line = %loc, "{text}");
+            Error::new(ErrorKind::Memory, "run", text, loc)
+        }
         RunError::InputShape { .. }
         | RunError::InputDType { .. }
         | RunError::InputCount { .. }

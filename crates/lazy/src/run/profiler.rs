@@ -10,6 +10,7 @@
 //! # Ok::<(), kiln_tensor::Error>(())
 //! ```
 
+use crate::caller::user_line;
 use crate::{Error, ErrorKind, Result};
 use kiln_base::{Loc, Scoped};
 use kiln_compiler::{Explain, KernelInfo};
@@ -21,6 +22,7 @@ use std::panic::Location;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use tracing::{Level, debug, enabled, info};
 
 thread_local! {
     static COLLECTOR: RefCell<Option<Profile>> = const { RefCell::new(None) };
@@ -50,6 +52,8 @@ pub struct Profile {
     events: Vec<KernelEvent>,
     runs: Vec<RunEvent>,
     numbers: Vec<NumberEvent>,
+    compilations: Vec<CompileEvent>,
+    waits: Vec<WaitEvent>,
 }
 
 /// A number that a run reported, such as a new scale of losses.
@@ -91,6 +95,30 @@ pub struct RunEvent {
     pub loc: Loc,
 }
 
+/// A plan that was compiled for a read or a compiled function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompileEvent {
+    /// The time of its start, since the profile's start.
+    pub start: Duration,
+    /// Its duration.
+    pub time: Duration,
+    /// The user's line.
+    pub loc: Loc,
+    /// The reason: how the program differed from earlier ones.
+    pub reason: String,
+}
+
+/// A wait for data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitEvent {
+    /// The time of its start, since the profile's start.
+    pub start: Duration,
+    /// Its duration.
+    pub time: Duration,
+    /// The data: `DataLoader` for the batches of one.
+    pub what: &'static str,
+}
+
 impl Default for Profile {
     fn default() -> Profile {
         Profile {
@@ -99,6 +127,8 @@ impl Default for Profile {
             events: Vec::new(),
             runs: Vec::new(),
             numbers: Vec::new(),
+            compilations: Vec::new(),
+            waits: Vec::new(),
         }
     }
 }
@@ -119,6 +149,58 @@ pub fn note_number(name: &str, value: f64) {
             });
         }
     });
+}
+
+/// Adds a compilation that has just ended to the log, and to the profile of this thread, if there is one.
+pub fn note_compiled(loc: &'static Location<'static>, reason: &str, explain: &Explain) {
+    let (loc, time) = (user_line(loc), explain.time);
+    info!(
+        target: "kiln::compile",
+        line = %loc,
+        milliseconds = milliseconds(time),
+        kernels = explain.kernels_run(),
+        temporary_bytes = explain.memory.map(|m| m.peak),
+        reason,
+        "compiled"
+    );
+    let measured = explain.tuning.measured().count();
+    if measured > 0 {
+        let spent = milliseconds(explain.tuning.time);
+        info!(target: "kiln::tune", line = %loc, milliseconds = spent, kernels = measured, "tuned");
+    }
+    COLLECTOR.with_borrow_mut(|profile| {
+        if let Some(profile) = profile {
+            profile.compilations.push(CompileEvent {
+                start: profile.start.elapsed().saturating_sub(time),
+                time,
+                loc: Loc::from(loc),
+                reason: reason.into(),
+            });
+        }
+    });
+}
+
+/// Runs `f`, which may wait for data, and adds its duration to the log, and to the profile of this thread, if there is
+/// one.
+pub fn waiting<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
+    if !is_profiling() && !enabled!(target: "kiln::data", Level::DEBUG) {
+        return f();
+    }
+    let begin = Instant::now();
+    let value = f();
+    let time = begin.elapsed();
+    debug!(target: "kiln::data", what, milliseconds = milliseconds(time), "waited for data");
+    COLLECTOR.with_borrow_mut(|profile| {
+        if let Some(profile) = profile {
+            let start = begin.saturating_duration_since(profile.start);
+            profile.waits.push(WaitEvent { start, time, what });
+        }
+    });
+    value
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 /// Runs an executable by `run`, and adds its kernels to the profile of this thread, if there is one.
@@ -208,6 +290,21 @@ impl Profile {
         &self.numbers
     }
 
+    /// The compilations, in order, with their reasons.
+    pub fn compilations(&self) -> &[CompileEvent] {
+        &self.compilations
+    }
+
+    /// The waits for data, in order.
+    pub fn waits(&self) -> &[WaitEvent] {
+        &self.waits
+    }
+
+    /// The total time of the waits for data.
+    pub fn wait_time(&self) -> Duration {
+        self.waits.iter().map(|w| w.time).sum()
+    }
+
     /// The duration of the profiled function.
     pub fn wall_time(&self) -> Duration {
         self.wall
@@ -251,12 +348,14 @@ impl Profile {
         KeyAverages {
             rows,
             numbers,
+            compilations: self.compilations.clone(),
+            waits: (self.waits.len(), self.wait_time()),
             peaks: None,
         }
     }
 
-    /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: a track of runs, one of kernels,
-    /// and one for each kind of number.
+    /// The profile in the JSON of Chrome's trace viewer, which Perfetto reads too: tracks of runs, kernels,
+    /// compilations and waits for data, and one for each kind of number.
     pub fn to_chrome_trace(&self) -> String {
         let mut out = String::from("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
         let thread = |id: u32, name: &str| {
@@ -276,7 +375,20 @@ impl Profile {
                 us(time)
             )
         };
-        let mut lines = vec![thread(0, "runs"), thread(1, "kernels")];
+        let mut lines = vec![
+            thread(0, "runs"),
+            thread(1, "kernels"),
+            thread(2, "compilations"),
+            thread(3, "waits for data"),
+        ];
+        for c in &self.compilations {
+            let name = format!("compile at {}", c.loc);
+            let args = format!("\"reason\": {}", json(&c.reason));
+            lines.push(span(2, &name, c.start, c.time, args));
+        }
+        for w in &self.waits {
+            lines.push(span(3, w.what, w.start, w.time, String::new()));
+        }
         for r in &self.runs {
             let name = format!("run at {}", r.loc);
             lines.push(span(0, &name, r.start, r.time, String::new()));
@@ -333,6 +445,15 @@ impl Profile {
                 at: n.at + later,
                 ..n.clone()
             }));
+        let compilations = inner.compilations.iter().map(|c| CompileEvent {
+            start: c.start + later,
+            ..c.clone()
+        });
+        self.compilations.extend(compilations);
+        self.waits.extend(inner.waits.iter().map(|w| WaitEvent {
+            start: w.start + later,
+            ..w.clone()
+        }));
     }
 }
 
@@ -343,6 +464,10 @@ pub struct KeyAverages {
     pub rows: Vec<KeyAverage>,
     /// The [numbers](Profile::numbers) by their names, each in order.
     pub numbers: Vec<(String, Vec<f64>)>,
+    /// The compilations, in order.
+    pub compilations: Vec<CompileEvent>,
+    /// The number of waits for data, and their total time.
+    pub waits: (usize, Duration),
     /// The processor's peaks: operations and bytes per second.
     peaks: Option<[f64; 2]>,
 }
@@ -390,7 +515,7 @@ impl KeyAverages {
 
     /// A table of at most `row_limit` rows: share of the time, total time and time per execution, GB/s, GFLOP/s, the
     /// part of the peak where that [was measured](KeyAverages::of_peak), and the user's line of the last op. Below it
-    /// are the numbers that runs reported.
+    /// are the numbers that runs reported, the compilations with their reasons, and the time of waits for data.
     pub fn table(&self, row_limit: usize) -> String {
         let total: Duration = self.rows.iter().map(|r| r.total).sum();
         let head = self
@@ -424,6 +549,13 @@ impl KeyAverages {
         }
         for (name, values) in &self.numbers {
             let _ = writeln!(out, "{name}: {}", course(values));
+        }
+        for c in &self.compilations {
+            let (took, loc, reason) = (time(c.time), &c.loc, &c.reason);
+            let _ = writeln!(out, "compiled at {loc} in {took}: {reason}");
+        }
+        if let (count @ 1.., total) = self.waits {
+            let _ = writeln!(out, "waited {} for data, {count} times", time(total));
         }
         out
     }

@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tracing::trace;
 
 /// Computes the values of tensors in one program.
 pub fn realize_at(tensors: &[&Handle], loc: &'static Location<'static>) -> Result<()> {
@@ -339,7 +340,11 @@ impl Run {
         let values = values.map_err(|e| failed(e, self))?;
         let watched = self.store(&fit.found, &values, running);
         watched.see();
+        if fit.compiled.is_none() {
+            trace!(target: "kiln::cache", line = %loc, "found a plan");
+        }
         if let Some(reason) = &fit.compiled {
+            profiler::note_compiled(loc, &reason.text, &fit.found.explain);
             warning::compiled(loc, reason);
         }
         Ok(())

@@ -6,6 +6,7 @@ use crate::node::Handle;
 use crate::postorder::Key;
 use crate::run::errors::{self, leaked};
 use crate::run::gather::{Gather, Source};
+use crate::run::profiler;
 use crate::scope::{Recording, Scope, placeholder};
 use crate::{Device, Error, ErrorKind, Result};
 use hashbrown::{HashMap, HashSet};
@@ -153,6 +154,7 @@ impl RecordedFunction {
         };
         let recorded = (&gather, &asked[..], &signature);
         let compilation = compiled(recorded, (&self.names, &[]), &options, self.loc)?;
+        profiler::note_compiled(self.loc, "compile was called", &compilation.explain);
         Ok(Program {
             executable: compilation.executable,
             signature,

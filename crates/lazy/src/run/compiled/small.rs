@@ -4,6 +4,7 @@
 //! recorded graph, and the plan for that is compiled on first use.
 
 use super::{Program, RUN, record};
+use crate::run::profiler;
 use crate::{Error, Handle, Result};
 use kiln_base::{Dim, Sym};
 use smallvec::SmallVec;
@@ -69,17 +70,18 @@ impl Program {
         }
         let recorded = (&*self.gather, &self.asked[..], &signature);
         let compiled = record::compiled(recorded, (&names, &by), &self.options, self.loc);
+        let sizes = small.iter();
+        let sizes = sizes.map(|(s, v)| format!("{} = {v}", symbols[*s].name));
+        let sizes = sizes.collect::<Vec<_>>().join(", ");
         let compilation = compiled.map_err(|e| {
-            let sizes = small
-                .iter()
-                .map(|(s, v)| format!("{} = {v}", symbols[*s].name));
-            let sizes = sizes.collect::<Vec<_>>().join(", ");
             let text = format!(
                 "the function can't be compiled for {sizes}: {}",
                 e.message()
             );
             Error::new(e.kind(), RUN, text, loc)
         })?;
+        let reason = format!("sizes of 0 and 1 have plans of their own: {sizes}");
+        profiler::note_compiled(loc, &reason, &compilation.explain);
         Ok(Program {
             executable: compilation.executable,
             signature,
