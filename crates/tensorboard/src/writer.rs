@@ -9,6 +9,7 @@ use crate::messages::{
     Dim, PluginData, Summary, SummaryMetadata, TensorProto, TensorShapeProto, Value,
 };
 use kiln_observe::HealthReport;
+use kiln_tensor::profiler::Profile;
 use kiln_tensor::{AsTensor, DType, Error, ErrorKind, MaybeInt, Other, Result, Tensor, options};
 use std::collections::BTreeMap;
 use std::io;
@@ -397,6 +398,43 @@ impl SummaryWriter {
             Shown::Tensor(tensor),
             Some(plugin("text", Vec::new())),
         )
+    }
+
+    /// Adds a profile: as numbers its times, the wait for data and the compilations; as texts the table of kernels and
+    /// the reasons of compilations. The trace is a file `*.pt.trace.json` in the folder, named as PyTorch's
+    /// `tensorboard_trace_handler` names it, for the profile plugin and Perfetto.
+    ///
+    /// # Errors
+    /// As all methods.
+    #[track_caller]
+    pub fn add_profile(
+        &self,
+        tag: &str,
+        profile: &Profile,
+        global_step: impl Into<MaybeInt>,
+    ) -> Result<()> {
+        let step = global_step.into();
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        for (name, value) in [
+            ("wall_ms", milliseconds(profile.wall_time())),
+            ("kernels_ms", milliseconds(profile.total_time())),
+            ("data_wait_ms", milliseconds(profile.wait_time())),
+            ("compilations", profile.compilations().len() as f64),
+        ] {
+            self.add_scalar(&format!("{tag}/{name}"), value, step)?;
+        }
+        let table = profile.key_averages().table(30);
+        self.add_text(&format!("{tag}/kernels"), &format!("```\n{table}```"), step)?;
+        let reasons = profile.compilations().iter();
+        let reasons: Vec<String> = reasons
+            .map(|c| format!("* `{}`: {}", c.loc, c.reason))
+            .collect();
+        if !reasons.is_empty() {
+            self.add_text(&format!("{tag}/compiled"), &reasons.join("\n"), step)?;
+        }
+        let name = format!("{}_{}.{}", host(), std::process::id(), (now() * 1e9) as u64);
+        let path = self.how.log_dir.join(name + ".pt.trace.json");
+        profile.export_chrome_trace(path)
     }
 
     /// Writes what waits.
