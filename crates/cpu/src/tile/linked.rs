@@ -105,10 +105,10 @@ impl Linked {
             let rows = w.address.outer.iter().zip(&self.outer).rev();
             let in_order = rows.fold(true, |in_order, (stride, extent)| {
                 let next = *stride == reach;
-                reach *= extent;
+                reach = reach.saturating_mul(*extent);
                 in_order && next
             });
-            let nothing = self.points * row == 0;
+            let nothing = self.points == 0 || row == 0;
             nothing
                 || line && in_order && w.limits.is_empty() && w.address.offset == 0 && !w.dynamic
         })
