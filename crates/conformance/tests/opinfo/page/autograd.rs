@@ -3,13 +3,13 @@
 use super::rows;
 use kiln_tensor::{
     Backward, Compiled, CustomOp, DType, Device, Factors, Grad, GradCheck, GradFn, HookHandle,
-    Pullback, Result, Scan, ScatterReduction, Spec, Tensor, Var, assign_together, backends,
-    checkpoint, compile, cond, cuda, custom_function, default_device, detect_anomaly, enable_grad,
-    explain, grad, grad_with, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
-    hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp, memory, no_grad, profiler, randn,
-    realize_all, realize_first, scan, scan_with, set_default_device, set_detect_anomaly,
-    set_grad_enabled, set_threads, threads, vjp, watch_gradients, while_loop, with_device,
-    with_error_note,
+    Pullback, Result, Scan, ScatterReduction, Spec, Tensor, Var, after_backward, assign_together,
+    backends, checkpoint, compile, cond, cuda, custom_function, default_device, detect_anomaly,
+    enable_grad, explain, grad, grad_with, gradcheck, gradcheck_with, gradgradcheck,
+    gradgradcheck_with, hessian, is_anomaly_enabled, is_grad_enabled, jacobian, jvp, memory,
+    no_grad, profiler, randn, realize_all, realize_first, scan, scan_with, set_default_device,
+    set_detect_anomaly, set_grad_enabled, set_threads, threads, vjp, watch_gradients, while_loop,
+    with_device, with_error_note,
 };
 
 rows! {
@@ -30,6 +30,7 @@ rows! {
     "torch.autograd.graph.register_multi_grad_hook" = { watch_gradients(&[x.clone(), y.clone()], |g| Some(g.to_vec())) } "gives the tensors whose gradients it sees";
     "Tensor.retain_grad" = { x.retain_grad() };
     "Tensor.register_hook" = { x.register_hook(|g| Some(g * 2.0))? };
+    "Variable._execution_engine.queue_callback" = { after_backward(|| Ok(())) } "from a hook: called once all leaves have their gradients";
     "RemovableHandle.remove" = { handle.remove() };
     "torch.autograd.grad" = { grad(loss, x)? } "of tuples, arrays, structs too; an error names an input that nothing depends on";
     "torch.autograd.grad(loss, [w, b])" = { grad(loss, (w, b))? };
@@ -169,6 +170,7 @@ rows! {
     "torch.cuda.memory_reserved" = { cuda::memory_reserved(0)? };
     "torch.cuda.reset_peak_memory_stats" = { cuda::reset_peak_memory_stats(0)? } "`device.reset_peak()`, of the CPU too";
     "torch.cuda.memory_summary" = { cuda::memory_summary(0)? } "`device.memory_summary()`, of the CPU too: by category, with the lines that hold most";
+    "the category of a Var in it" = { w.count_as(memory::Category::Moments) } "Kiln's own";
     "torch.cuda.memory._record_memory_history" = { memory::record(device, || x.realize()) } "a timeline; `.to_html()` is a page";
     "torch.cuda.utilization" = { cuda::utilization(0)? } "`None` without NVML";
     "torch.cuda.temperature", "torch.cuda.power_draw" = { cuda::sensors(0)? } "`None` without NVML";

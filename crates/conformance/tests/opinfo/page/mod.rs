@@ -277,6 +277,7 @@ fn every_name_in_the_text_is_there() {
         "crates/data/src",
         "crates/vision/src",
         "crates/observe/src",
+        "crates/distributed/src",
         "crates/distributions/src",
         "crates/tensorboard/src",
         "crates/models/src",
