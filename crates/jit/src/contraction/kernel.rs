@@ -7,7 +7,7 @@ use super::epilogue::{Accesses, RegisterEpilogue};
 use super::footprint::{Footprint, strip};
 use super::portable::{self, by_terms};
 use super::tile::{Call, Tile};
-use super::transform::{self, Transform};
+use super::transform::Transform;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use crate::emission::cache;
 use kiln_base::DType;
@@ -134,7 +134,7 @@ impl Kernel {
                 && let Some(code) = cache::code(
                     transform.key(),
                     || transform.name(),
-                    || transform::emit::emit(&transform),
+                    || super::transform::emit::emit(&transform),
                 )
             {
                 return Ok(emitted(code, &transform.finish, 0, false));
