@@ -214,7 +214,7 @@ pub fn find(name: &str) -> Result<Arc<dyn Communicator>, String> {
 /// Takes part in a collective operation of a group that must have so many ranks.
 ///
 /// # Errors
-/// As [`find`] and [`Communicator::run`].
+/// As [`find`] and [`Communicator::run`], or if sizes or ranks are not those of the kind.
 pub fn run(name: &str, ranks: u32, call: Call<'_>) -> Result<(), String> {
     let group = find(name)?;
     if group.ranks() != ranks as usize {
@@ -223,5 +223,70 @@ pub fn run(name: &str, ranks: u32, call: Call<'_>) -> Result<(), String> {
             group.ranks()
         ));
     }
+    let (given, made, n) = (call.input.len(), call.output.len(), group.ranks());
+    let fits = match call.kind {
+        Kind::AllGather | Kind::Gather { here: true, .. } => given.checked_mul(n) == Some(made),
+        Kind::ReduceScatter(_) | Kind::Scatter { here: true, .. } => {
+            made.checked_mul(n) == Some(given)
+        }
+        Kind::AllToAll => made == given && given.is_multiple_of(n),
+        Kind::Gather { here: false, .. } | Kind::Send(_) => made == 0,
+        _ => made == given,
+    };
+    let is_placed = match call.kind {
+        Kind::Gather { root, here } | Kind::Scatter { root, here } => {
+            here == (root as usize == group.rank())
+        }
+        _ => true,
+    };
+    if !fits || !is_placed || call.kind.peer().is_some_and(|peer| peer >= ranks) {
+        return Err(format!(
+            "{} was recorded for another rank or for other sizes",
+            call.kind
+        ));
+    }
     group.run(call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rank 1 of 2.
+    struct Second;
+    impl Communicator for Second {
+        fn rank(&self) -> usize {
+            1
+        }
+
+        fn ranks(&self) -> usize {
+            2
+        }
+
+        fn run(&self, _: Call<'_>) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn calls_of_other_ranks_or_sizes_are_refused() {
+        register("second", Arc::new(Second));
+        let fits = |kind, input: usize, output: usize| {
+            let call = Call {
+                kind,
+                dtype: DType::F32,
+                input: &vec![0; input],
+                output: &mut vec![0; output],
+            };
+            run("second", 2, call).is_ok()
+        };
+        let gather = |here| Kind::Gather { root: 1, here };
+        assert!(fits(Kind::AllReduce(Reducer::Sum), 8, 8));
+        assert!(!fits(Kind::AllReduce(Reducer::Sum), 8, 4));
+        assert!(fits(Kind::AllGather, 8, 16) && !fits(Kind::AllGather, 8, 8));
+        assert!(fits(gather(true), 8, 16) && !fits(gather(false), 8, 0));
+        assert!(fits(Kind::Broadcast(1), 8, 8) && !fits(Kind::Broadcast(2), 8, 8));
+        assert!(!fits(Kind::AllToAll, 9, 9));
+        unregister("second");
+    }
 }

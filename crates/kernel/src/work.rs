@@ -27,6 +27,19 @@ pub struct Call<'a> {
     pub failures: &'a Failures,
 }
 
+impl Call<'_> {
+    /// Returns the error of the step's operator that `text` describes.
+    pub fn failed(&self, text: String) -> Error {
+        let site = self.step_sites.first();
+        let site = site.and_then(|s| self.sites.get(*s as usize));
+        Error::Custom {
+            op: site.map_or_else(String::new, |s| s.op.clone()),
+            text,
+            node: site.map_or(0, |s| s.node),
+        }
+    }
+}
+
 /// The arguments of a kernel on a GPU.
 pub struct Expand<'a> {
     pub args: SmallVec<[*mut u8; 12]>,

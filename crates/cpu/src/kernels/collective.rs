@@ -2,7 +2,7 @@
 
 use kiln_base::collective::{Call as Part, run};
 use kiln_base::numel;
-use kiln_kernel::error::{Error, Result, damaged};
+use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::failures::Failure;
 use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan::{Array, Collective};
@@ -60,15 +60,7 @@ impl LinkedKernel for CollectiveWork {
             input,
             output,
         };
-        run(group, *ranks, part).map_err(|text| {
-            let site = call.step_sites.first();
-            let site = site.and_then(|s| call.sites.get(*s as usize));
-            Error::Custom {
-                op: site.map_or_else(String::new, |s| s.op.clone()),
-                text,
-                node: site.map_or(0, |s| s.node),
-            }
-        })?;
+        run(group, *ranks, part).map_err(|text| call.failed(text))?;
         let count = call.args.view::<i64>(at(*token)).get(0);
         call.args
             .view_mut::<i64>(at(*next))

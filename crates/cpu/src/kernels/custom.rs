@@ -2,7 +2,7 @@
 
 use kiln_base::custom::{self, ArrayView, ArrayViewMut};
 use kiln_kernel::custom::Custom;
-use kiln_kernel::error::{Error, Result};
+use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
 use kiln_kernel::view::Arguments;
 use kiln_kernel::work::{Call, LinkedKernel};
@@ -13,15 +13,7 @@ pub(super) struct CustomWork(pub Custom);
 impl LinkedKernel for CustomWork {
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let done = self.run(&call.args);
-        done.map_err(|text| {
-            let site = call.step_sites.first();
-            let site = site.and_then(|s| call.sites.get(*s as usize));
-            Error::Custom {
-                op: site.map_or_else(String::new, |s| s.op.clone()),
-                text,
-                node: site.map_or(0, |s| s.node),
-            }
-        })?;
+        done.map_err(|text| call.failed(text))?;
         Ok(None)
     }
 }
