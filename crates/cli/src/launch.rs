@@ -160,14 +160,17 @@ fn forward_signals(child: &Child) {
 
 /// Makes a process end when this one does, however that happens.
 fn end_with_parent(command: &mut Command) {
-    use std::os::unix::process::CommandExt;
-    let end = || {
-        // SAFETY: one call of the system, between `fork` and `exec`.
-        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: it allocates nothing and takes no lock.
-    unsafe { command.pre_exec(end) };
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::process::CommandExt;
+        let end = || {
+            // SAFETY: one call of the system, between `fork` and `exec`.
+            match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: it allocates nothing and takes no lock.
+        unsafe { command.pre_exec(end) };
+    }
 }

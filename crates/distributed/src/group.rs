@@ -260,8 +260,12 @@ pub fn init_process_group_with(backend: &str, how: Init) -> Result<()> {
         ))),
         None => Ok(()),
     };
-    differs("world_size", how.world_size, world.size())?;
-    differs("rank", how.rank, world.rank())?;
+    let fits = differs("world_size", how.world_size, world.size())
+        .and_then(|()| differs("rank", how.rank, world.rank()));
+    if let Err(e) = fits {
+        context.end();
+        return Err(e);
+    }
     *PROCESS.write().unwrap_or_else(PoisonError::into_inner) = Some(context);
     Ok(())
 }
@@ -290,7 +294,9 @@ pub fn destroy_process_group() -> Result<()> {
         Err(_) => Ok(()),
     };
     context.end();
-    *PROCESS.write().unwrap_or_else(PoisonError::into_inner) = None;
+    if THREAD.take().is_none() {
+        *PROCESS.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
     flushed?;
     closed.map_err(|text| error("destroy_process_group", text))
 }

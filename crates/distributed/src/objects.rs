@@ -19,7 +19,7 @@ impl ProcessGroup {
         let longest = lens.iter().max().map_or(0, |n| *n as usize);
         let mut padded = text;
         padded.resize(longest, 0);
-        let all = self.all_gather(bytes(&padded)).to_vec::<u8>()?;
+        let all = self.all_gather(Tensor::from(padded)).to_vec::<u8>()?;
         let each = lens.iter().enumerate();
         each.map(|(i, n)| {
             let from = i * longest;
@@ -55,12 +55,11 @@ impl ProcessGroup {
         }
         let mut padded = text;
         padded.resize(len, 0);
-        read(called, &self.broadcast(bytes(&padded), src).to_vec::<u8>()?)
+        read(
+            called,
+            &self.broadcast(Tensor::from(padded), src).to_vec::<u8>()?,
+        )
     }
-}
-
-fn bytes(text: &[u8]) -> Tensor {
-    Tensor::from(text.to_vec())
 }
 
 #[track_caller]

@@ -15,9 +15,7 @@ impl ProcessGroup {
     ) -> Tensor {
         let group = self.clone();
         let token = self.token();
-        collective(kind, self.named(), &token, x, move |_, g| {
-            backward(&group, g)
-        })
+        collective(kind, self.named(), &token, x, move |g| backward(&group, g))
     }
 
     /// The sum, mean, maximum, minimum or product over all ranks, on every rank. Every rank gives the same dtype and

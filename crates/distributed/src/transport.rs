@@ -7,6 +7,9 @@ use std::time::Duration;
 /// The timeout of operations unless another one is given, as PyTorch's.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
+/// The longest timeout, which clocks can add to the present.
+pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// A way for ranks to reach each other.
 pub(crate) trait Transport: Send + Sync {
     /// Returns a group of these ranks of the world, of which this is one. `number` counts the groups made before.

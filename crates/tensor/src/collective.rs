@@ -20,7 +20,7 @@ pub fn collective(
     (group, ranks): (&Arc<str>, usize),
     token: &Var,
     x: impl AsTensor,
-    backward: impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
+    backward: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Tensor {
     let (x, last) = (x.as_tensor().into_owned(), token.get());
     compose(kind.name(), &[&x, &last], |b| {
@@ -41,8 +41,8 @@ pub fn collective(
         let failed = |e: crate::Error| OpError(e.to_string());
         token.assign(&outputs[1]).map_err(failed)?;
         Ok(differentiated(&outputs[0], &[&x], b.place(), || {
-            Arc::new(move |inputs, _, g| {
-                let gradient = backward(&inputs[0], g);
+            Arc::new(move |_, _, g| {
+                let gradient = backward(g);
                 vec![Some(gradient.unwrap_or_else(Tensor::from_error))]
             })
         }))

@@ -10,6 +10,7 @@
 use super::library::{Api, Count, Handle, constant};
 use super::reduction::Reductions;
 use crate::signature;
+use crate::transport::LONGEST_TIMEOUT;
 use kiln_base::DType;
 use kiln_base::collective::{Kind, Reducer};
 use std::ffi::{c_int, c_void};
@@ -131,7 +132,7 @@ impl Engine {
         };
         let mut engine = Engine {
             api,
-            timeout,
+            timeout: timeout.min(LONGEST_TIMEOUT),
             groups: Vec::new(),
             reductions: Reductions::default(),
             sent: Vec::new(),
@@ -513,10 +514,10 @@ impl Engine {
                 std::mem::forget(pending);
                 return Err(self.broken(text));
             }
-            let late = |(_, r): &(usize, &Handle)| **r != constant::NO_REQUEST;
-            let late = pending.requests.iter().enumerate().filter(late);
-            let late: Vec<usize> = late.map(|(i, _)| i).collect();
-            if late.is_empty() || Instant::now() >= deadline {
+            let is_late = |r: &Handle| *r != constant::NO_REQUEST;
+            if !pending.requests.iter().any(is_late) || Instant::now() >= deadline {
+                let late = pending.requests.iter().enumerate();
+                let late = late.filter(|(_, r)| is_late(r)).map(|(i, _)| i).collect();
                 return Ok((late, pending));
             }
             self.advance();
@@ -538,11 +539,13 @@ impl Engine {
             let mut done = 0;
             // SAFETY: the request is MPI's; a status is not asked for.
             let status = unsafe { (self.api.test)(request, &mut done, null_mut()) };
-            let with = match pending.peers.get(i) {
-                Some(rank) => format!("communication with rank {rank}"),
-                None => "communication".into(),
-            };
-            self.check(&with, status)?;
+            if status != 0 {
+                let with = match pending.peers.get(i) {
+                    Some(rank) => format!("communication with rank {rank}"),
+                    None => "communication".into(),
+                };
+                return self.check(&with, status);
+            }
         }
         Ok(())
     }
@@ -570,8 +573,8 @@ impl Engine {
         text
     }
 
-    fn close(&mut self) -> Result<(), String> {
-        self.usable()?;
+    /// Waits until all that is sent was received.
+    fn drain(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + self.timeout;
         while !self.sent.is_empty() {
             if Instant::now() >= deadline {
@@ -580,11 +583,15 @@ impl Engine {
             self.advance();
             std::thread::yield_now();
         }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        self.usable()?;
+        self.drain()?;
         // All others are here too, so that the last call does not wait for them.
         self.agree(0, "destroy_process_group")?;
-        while !self.sent.is_empty() {
-            self.advance();
-        }
+        self.drain()?;
         self.ended = true;
         // SAFETY: nothing is pending.
         let status = unsafe { (self.api.finalize)() };

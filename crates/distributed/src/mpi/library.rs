@@ -175,8 +175,12 @@ pub(crate) fn find() -> Result<PathBuf, String> {
 /// The folder with `mpiexec` that belongs to the MPI that is found, if it is there.
 pub fn folder() -> Option<PathBuf> {
     let file = find().ok()?;
-    let bin = file.parent()?.parent()?.join("bin");
-    bin.join("mpiexec").exists().then_some(bin)
+    let has = |bin: &PathBuf| bin.join("mpiexec").exists();
+    match file.parent()?.parent() {
+        Some(prefix) => Some(prefix.join("bin")).filter(has),
+        // The system's loader knows where it is.
+        None => env::split_paths(&env::var_os("PATH")?).find(has),
+    }
 }
 
 /// The usual folders of libraries, without those that the system's loader knows.

@@ -2,7 +2,8 @@
 
 use kiln_distributed::{
     Init, ReduceOp, all_reduce, barrier, broadcast, destroy_process_group, init_process_group,
-    init_process_group_with, new_group, rank, recv, run_in_threads_with, world_size,
+    init_process_group_with, is_initialized, new_group, rank, recv, run_in_threads_with,
+    world_size,
 };
 use kiln_tensor::{DType, Result, Tensor};
 use std::time::{Duration, Instant};
@@ -124,4 +125,17 @@ fn a_process_alone_needs_no_library() -> Result<()> {
     destroy_process_group()?;
     assert!(rank().is_err());
     Ok(())
+}
+
+#[test]
+fn a_timeout_may_be_of_any_length_and_a_thread_may_end_its_world() {
+    let results = run_in_threads_with(2, Duration::MAX, |_| {
+        let sum = all_reduce(Tensor::ones([2], DType::F32), ReduceOp::Sum).to_vec::<f32>()?;
+        destroy_process_group()?;
+        assert!(!is_initialized());
+        Ok(sum)
+    });
+    for sum in results {
+        assert_eq!(sum.unwrap(), [2.0, 2.0]);
+    }
 }
