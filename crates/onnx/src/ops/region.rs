@@ -96,6 +96,7 @@ fn roi_align(c: &Call) -> Results {
         n => [0, 1].map(|i| extent[i].full_like(n as f64)),
     };
     let most: Vec<i64> = match ratio {
+        0 if regions.dims()[0].is(0) => vec![0; 2],
         0 => {
             let most = counts.iter().map(|t| Ok(t.amax(()).item::<f64>()? as i64));
             most.collect::<Result<_>>()?

@@ -23,6 +23,7 @@ pub(super) fn vectorize(c: &Call) -> Results {
         return Err(invalid("ngram_indexes is empty"));
     };
     let pool = pool(c, [least, most], &columns)?;
+    let longest = pool.keys().map(Vec::len).max().unwrap_or(0);
     let (words, shape) = keys(c, 0)?;
     let (rows, length) = match shape[..] {
         [] => (1, 1),
@@ -37,7 +38,7 @@ pub(super) fn vectorize(c: &Call) -> Results {
         let counts = &mut counts[row * width..(row + 1) * width];
         // Single words are counted once, whatever is skipped.
         let distances = 1..=(skipped + 1).min(length.max(1));
-        let most = most.min(length);
+        let most = most.min(length).min(longest);
         for (distance, size) in distances.flat_map(|d| (least..=most).map(move |n| (d, n))) {
             if size == 0 || size == 1 && distance > 1 {
                 continue;

@@ -246,7 +246,7 @@ pub(super) fn regressor(c: &Call) -> Results {
     for (i, weight) in weights.iter().enumerate() {
         let node = place(at(&of_trees, i)?, at(&of_nodes, i)?)?;
         let leaf = nodes[node].leaf;
-        match nodes[node].then == node {
+        match modes[node] == "LEAF" {
             true => leaves[leaf].push((index(at(&targets, i)?)?, *weight)),
             false => return Err(invalid("a weight is not that of a leaf")),
         }
