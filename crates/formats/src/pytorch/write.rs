@@ -137,8 +137,8 @@ struct Pickle {
     numbers: HashMap<Identity, usize>,
     /// The values of all tensors that are written.
     wholes: HashSet<Identity>,
-    /// The bytes of the tensors that are written as parts of others.
-    shared_bytes: usize,
+    /// The bytes of the tensors that are written as parts of each of these.
+    shared_bytes: HashMap<Identity, usize>,
     /// True for the form before 1.6, whose storages also name what they are views of.
     legacy: bool,
 }
@@ -190,7 +190,7 @@ impl Pickle {
             tensors: Vec::new(),
             numbers: HashMap::new(),
             wholes: HashSet::new(),
-            shared_bytes: 0,
+            shared_bytes: HashMap::new(),
             legacy,
         };
         collect(value, &mut pickle.wholes);
@@ -312,9 +312,10 @@ impl Pickle {
         const TIMES: usize = 8;
         let part = tensor.view_within(|whole| self.wholes.contains(&identity(whole)));
         if let Some(part) = part {
-            let bytes = self.shared_bytes.saturating_add(tensor.nbytes()?);
+            let shared = self.shared_bytes.entry(identity(&part.whole)).or_default();
+            let bytes = shared.saturating_add(tensor.nbytes()?);
             if bytes / TIMES <= part.whole.nbytes()? {
-                self.shared_bytes = bytes;
+                *shared = bytes;
                 return Ok(part);
             }
         }

@@ -198,6 +198,12 @@ fn parts_share_the_storage_of_their_whole() -> Result<()> {
         .collect::<Vec<_>>();
     save(many, &path)?;
     assert_eq!(load(&path)?.list()?.len(), 40);
+    // Each whole has its own parts, however many there are.
+    let wholes = (0..20).map(|i| Tensor::arange(i, i + (1 << 12), 1));
+    let pairs = wholes.flat_map(|x| [x.narrow(0, 1, 4000), x]);
+    save(pairs.collect::<Vec<_>>(), &path)?;
+    let bytes = std::fs::metadata(&path).expect("it was written").len();
+    assert!(bytes < 20 * (1 << 15) + 40_000, "{bytes}");
     Ok(())
 }
 
