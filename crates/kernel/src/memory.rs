@@ -161,13 +161,7 @@ pub fn machine_memory() -> usize {
 
 /// Returns the error of a request that the system does not satisfy.
 pub fn too_much(bytes: usize) -> Error {
-    let stats = stats();
-    Error::OutOfMemory {
-        requested: bytes,
-        allocated: stats.allocated,
-        limit: stats.limit,
-        holders: cache().ledger.largest(),
-    }
+    cache().too_much(bytes)
 }
 
 /// Returns the block size that serves a request: four classes per octave, at least [`ALIGN`].
@@ -188,19 +182,13 @@ fn obtain(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
         return Ok(AlignedBlock::EMPTY);
     }
     let mut c = cache();
-    let oom = |c: &Cache| Error::OutOfMemory {
-        requested: bytes,
-        allocated: c.ledger.stats.allocated,
-        limit: c.ledger.stats.limit,
-        holders: c.ledger.largest(),
-    };
     let class = size_class(bytes).filter(|c| *c <= isize::MAX as usize / 2);
     let Some(class) = class else {
-        return Err(oom(&c));
+        return Err(c.too_much(bytes));
     };
     let total = c.ledger.stats.allocated.saturating_add(counted(bytes));
     if total > c.ledger.stats.limit.unwrap_or_else(machine_memory) {
-        return Err(oom(&c));
+        return Err(c.too_much(bytes));
     }
     let block = match c.take(class) {
         Some(block) => block,
@@ -213,7 +201,7 @@ fn obtain(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
                 fresh = AlignedBlock::new(class);
             }
             let Some(block) = fresh else {
-                return Err(oom(&c));
+                return Err(c.too_much(bytes));
             };
             c.ledger.stats.reserved += class;
             c.outgrow(class);
@@ -230,6 +218,18 @@ fn obtain(bytes: usize, holder: Holder) -> Result<AlignedBlock> {
 const SHARED: usize = 2 << 20;
 
 impl Cache {
+    fn too_much(&self, requested: usize) -> Error {
+        let MemoryStats {
+            allocated, limit, ..
+        } = self.ledger.stats;
+        Error::OutOfMemory {
+            requested,
+            allocated,
+            limit,
+            holders: self.ledger.largest(),
+        }
+    }
+
     /// Takes a free block of this class, or a somewhat larger one.
     fn take(&mut self, class: usize) -> Option<AlignedBlock> {
         let most = if class < SHARED { 2 * class } else { class };

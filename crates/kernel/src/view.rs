@@ -4,8 +4,9 @@
 //! outside, so that a copy of a part of an array has the indices of the array. Every access is checked against the
 //! range; code that takes bare addresses gets them from [`View::address`], which checks all that the code touches.
 //!
-//! Whoever makes the first view of some memory promises what bounds can't show: that threads write different elements,
-//! and that no other reads them meanwhile. All views that are made of it rest on this promise.
+//! Whoever makes the first view of some memory, [`ViewMut::of`] and [`ViewMut::room`] included, promises what bounds
+//! can't show: that threads write different elements, that no other reads them meanwhile, and that no two slices of the
+//! same elements that may be written are alive. All views that are made of it rest on this promise.
 
 use crate::error::Result;
 use crate::memory::{Storage, room};
@@ -63,6 +64,13 @@ pub fn span<const N: usize>(dims: [(i64, i64); N]) -> [i64; 2] {
     [low, high]
 }
 
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn outside([low, high]: [i64; 2], [from, to]: [i64; 2]) -> ! {
+    panic!("{low} to {high} of {from} to {to}");
+}
+
 impl<'a, T: Plain> View<'a, T> {
     /// Returns a view of a slice.
     pub fn of(slice: &'a [T]) -> View<'a, T> {
@@ -93,22 +101,28 @@ impl<'a, T: Plain> View<'a, T> {
     #[inline(always)]
     #[track_caller]
     pub fn address(&self, [low, high]: [i64; 2]) -> *const T {
-        assert!(
-            low >= self.from && high <= self.to || low >= high,
-            "{low} to {high} of {} to {}",
-            self.from,
-            self.to
-        );
+        if (low < self.from || high > self.to) && low < high {
+            outside([low, high], [self.from, self.to]);
+        }
         self.at
+    }
+
+    /// Checks that `len` elements from `i` on, at least one, are in the view.
+    #[inline(always)]
+    #[track_caller]
+    fn check(&self, i: i64, len: i64) {
+        if i < self.from || i >= self.to || len > self.to - i {
+            outside([i, i.saturating_add(len)], [self.from, self.to]);
+        }
     }
 
     /// Returns an element.
     #[inline(always)]
     #[track_caller]
     pub fn get(&self, i: i64) -> T {
-        let at = self.address([i, i.saturating_add(1)]);
+        self.check(i, 1);
         // SAFETY: the element is in the view.
-        unsafe { *at.offset(i as isize) }
+        unsafe { *self.at.offset(i as isize) }
     }
 
     /// Returns `len` elements from `i` on.
@@ -118,9 +132,9 @@ impl<'a, T: Plain> View<'a, T> {
         if len <= 0 {
             return &[];
         }
-        let at = self.address([i, i.saturating_add(len)]);
+        self.check(i, len);
         // SAFETY: the elements are in the view, and nobody writes them meanwhile.
-        unsafe { std::slice::from_raw_parts(at.offset(i as isize), len as usize) }
+        unsafe { std::slice::from_raw_parts(self.at.offset(i as isize), len as usize) }
     }
 
     /// Returns the same memory as elements of another type.
@@ -238,9 +252,9 @@ impl<'a, T: Plain> ViewMut<'a, T> {
     #[inline(always)]
     #[track_caller]
     pub fn set(&self, i: i64, value: T) {
-        let at = self.address_mut([i, i.saturating_add(1)]);
+        self.check(i, 1);
         // SAFETY: the element is in the view.
-        unsafe { *at.offset(i as isize) = value }
+        unsafe { *self.at.cast_mut().offset(i as isize) = value }
     }
 
     /// Returns `len` elements from `i` on, for this thread alone.
@@ -250,9 +264,11 @@ impl<'a, T: Plain> ViewMut<'a, T> {
         if len <= 0 {
             return &mut [];
         }
-        let at = self.address_mut([i, i.saturating_add(len)]);
+        self.check(i, len);
         // SAFETY: the elements are in the view, and no other thread uses them.
-        unsafe { std::slice::from_raw_parts_mut(at.offset(i as isize), len as usize) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.at.cast_mut().offset(i as isize), len as usize)
+        }
     }
 
     /// Fills `len` elements from `i` on.

@@ -13,7 +13,7 @@ pub struct Ledger {
     held: Vec<(Option<Holder>, usize)>,
     /// The same at the peak; out of date while `at_peak`.
     at_peak_held: Vec<(Option<Holder>, usize)>,
-    /// True if nothing was freed or changed its holder since the peak.
+    /// True if nothing was freed since the peak.
     at_peak: bool,
     history: Option<Vec<MemoryEvent>>,
 }

@@ -75,19 +75,12 @@ pub fn vectorized<K: Vectorized>(level: Features, all: K) {
             all.run::<I>();
         }
     }
-    let level = if level.is_supported() {
-        level
-    } else {
-        Features::BASELINE
-    };
-    // SAFETY: the machine has the level.
+    // SAFETY: loops over slices require nothing else.
     unsafe { compiled::<Run, K>(level)(all) }
 }
 
-/// Returns the kernel `K` compiled for `level`, which this machine has.
+/// Returns the kernel `K` compiled for `level`, or for the baseline if this machine does not have it.
 pub fn compiled<K: Kernel<A>, A>(level: Features) -> unsafe fn(A) {
-    // Code for any level may be interpreted.
-    #[cfg(feature = "testing")]
     let level = if level.is_supported() {
         level
     } else {
