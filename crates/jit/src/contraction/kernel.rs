@@ -6,7 +6,7 @@ use super::emit::emit;
 use super::epilogue::{Accesses, RegisterEpilogue};
 use super::footprint::{Footprint, strip};
 use super::portable::{self, by_terms};
-use super::tile::{Call, Tile};
+use super::tile::{Call, STRIP, Tile};
 use super::transform::Transform;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use crate::emission::cache;
@@ -21,7 +21,11 @@ type Function = unsafe extern "sysv64" fn(*const Call);
 
 /// The kernels that a thread has used recently, which it finds without a lock.
 #[derive(Default)]
-pub struct Kernels(Vec<(Tile, Kernel)>);
+pub struct Kernels {
+    list: Vec<(Tile, Kernel)>,
+    /// The position of the last one that was found.
+    last: usize,
+}
 
 /// The most kernels in this list.
 const LATELY: usize = 16;
@@ -32,18 +36,21 @@ impl Kernels {
     /// # Errors
     /// As [`Kernel::of`].
     pub fn get(&mut self, tile: &Tile) -> Result<&Kernel> {
-        let at = match self.0.iter().position(|(t, _)| t == tile) {
-            Some(at) => at,
-            None => {
-                let kernel = Kernel::of(tile.clone())?;
-                if self.0.len() == LATELY {
-                    self.0.remove(0);
+        let is_last = self.list.get(self.last).is_some_and(|(t, _)| t == tile);
+        if !is_last {
+            self.last = match self.list.iter().position(|(t, _)| t == tile) {
+                Some(at) => at,
+                None => {
+                    let kernel = Kernel::of(tile.clone())?;
+                    if self.list.len() == LATELY {
+                        self.list.remove(0);
+                    }
+                    self.list.push((tile.clone(), kernel));
+                    self.list.len() - 1
                 }
-                self.0.push((tile.clone(), kernel));
-                self.0.len() - 1
-            }
-        };
-        Ok(&self.0[at].1)
+            };
+        }
+        Ok(&self.list[self.last].1)
     }
 }
 
@@ -166,11 +173,15 @@ impl Kernel {
     pub fn compute(&self, [left, right]: [View<u8>; 2], out: Output, taps: &[i64], tiles: i64) {
         let f = &self.footprint;
         assert!(f.weights.is_none() && f.taps <= taps.len(), "other taps");
+        assert!((1..=STRIP).contains(&tiles), "{tiles} tiles");
         let mut read = f.left;
-        if f.taps > 0 && read != [0; 2] {
-            let (low, high) = taps[..f.taps]
+        if let [first, rest @ ..] = &taps[..f.taps]
+            && read != [0; 2]
+        {
+            let ends = (*first, *first);
+            let (low, high) = rest
                 .iter()
-                .fold((0, 0), |(low, high), tap| (low.min(*tap), high.max(*tap)));
+                .fold(ends, |(low, high), tap| (low.min(*tap), high.max(*tap)));
             read = [read[0] + low, read[1] + high];
         }
         let left = left.address(strip(read, f.strip[0], tiles));

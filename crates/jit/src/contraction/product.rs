@@ -155,6 +155,7 @@ pub fn sum_panel(
         return Ok(());
     }
     let mut kernel = kernels.get(tile)?;
+    let mut strip = 0;
     for (row, tiles) in strips(0..m, rows, tile.most()) {
         let count = rows.min(m - row);
         if count < rows {
@@ -167,8 +168,8 @@ pub fn sum_panel(
             Output::Memory(out) => Output::Memory(out.shift(row * tile.out)),
             Output::Epilogue(accesses, at) => Output::Epilogue(accesses, (at.0 + row, at.1)),
         };
-        let left = left.shift(row / rows * tile.strip[0]);
-        kernel.compute([left, right], out, &[], tiles);
+        kernel.compute([left.shift(strip), right], out, &[], tiles);
+        strip += tiles * tile.strip[0];
     }
     Ok(())
 }

@@ -610,3 +610,36 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
     };
     assert!(!Kernel::of(tile).unwrap().is_emitted());
 }
+
+#[test]
+fn the_ends_of_rows_are_those_of_all_of_them() {
+    for count in 0..12u8 {
+        for across in 0..6 {
+            for distances in [
+                [3, 10],
+                [-3, 10],
+                [3, -10],
+                [-3, -10],
+                [0, 7],
+                [5, 0],
+                [9, 2],
+            ] {
+                let rows = Rows {
+                    count,
+                    across,
+                    left: distances,
+                    result: [1, 0],
+                };
+                let all = (0..count).map(|row| rows.left(row));
+                let ends = all
+                    .map(|at| [at; 2])
+                    .reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]);
+                assert_eq!(
+                    rows.ends(distances),
+                    ends.unwrap_or_default(),
+                    "{count} {across}"
+                );
+            }
+        }
+    }
+}

@@ -106,6 +106,20 @@ impl Rows {
         i64::from(row % across) * apart + i64::from(row / across) * lines
     }
 
+    /// Returns the least and the largest offset of all rows by these distances.
+    pub(super) fn ends(&self, distances: [i64; 2]) -> [i64; 2] {
+        // Rows are even along a line, and from line to line. So the extremes are at the ends of the first line, of the
+        // last whole one, and of the last.
+        let across = self.across.max(1);
+        let last = self.count.saturating_sub(1);
+        let line = last / across * across;
+        let corners = [(across - 1).min(last), line.saturating_sub(1), line, last];
+        let first = self.at(0, distances);
+        let all = corners.map(|row| self.at(row, distances));
+        all.into_iter()
+            .fold([first; 2], |[low, high], at| [low.min(at), high.max(at)])
+    }
+
     /// Returns the offset of a row of A.
     pub(super) fn left(&self, row: u8) -> i64 {
         self.at(row, self.left)
@@ -163,7 +177,7 @@ pub struct Call {
 }
 
 /// The most tiles of a call with AMX.
-const STRIP: i64 = 16;
+pub(super) const STRIP: i64 = 16;
 
 /// Returns the number of rows of a tile if there are `all` of them and a tile has at most `most`: the tiles are
 /// balanced.
@@ -281,18 +295,13 @@ impl Tile {
     pub(super) fn footprint(&self) -> Footprint {
         let (columns, steps) = (i64::from(self.columns), i64::from(self.steps));
         let word = self.instruction.sums.size() as i64;
-        let ends = |of: &dyn Fn(u8) -> i64| {
-            let all = (0..self.rows.count).map(of).map(|at| (at, at));
-            let ends = all.reduce(|(a, b), (c, d)| (a.min(c), b.max(d)));
-            ends.map_or([0; 2], |(low, high)| [low, high])
-        };
-        let rows = ends(&|row| self.rows.result(row));
+        let rows = self.rows.ends(self.rows.result);
         let out = [rows[0], rows[1]].map(|row| row.saturating_mul(self.out));
         let all = steps * i64::from(self.taps);
         let left = match all {
             0 => [0; 2],
             _ => {
-                let rows = ends(&|row| self.rows.left(row));
+                let rows = self.rows.ends(self.rows.left);
                 let [low, high] = span([(steps, self.step)]);
                 [rows[0] + low, rows[1] + high - 1 + word]
             }
@@ -361,7 +370,10 @@ pub fn strips(all: Range<i64>, each: i64, most: i64) -> impl Iterator<Item = (i6
     let mut next = all.start;
     std::iter::from_fn(move || {
         let at = next;
-        let tiles = ((all.end - at) / each).clamp(1, most);
+        let tiles = match most {
+            1 => 1,
+            most => ((all.end - at) / each).clamp(1, most),
+        };
         next += tiles * each;
         (at < all.end).then_some((at, tiles))
     })

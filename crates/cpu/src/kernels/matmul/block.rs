@@ -164,16 +164,23 @@ impl MatMul {
             false => (at % grid.down, at / grid.down),
         };
         let (row, col) = (row * grid.block.0, col * grid.block.1);
-        let (part, parts) = (matrix / self.matrices(), self.parts());
-        let edge = |part: i64| (self.k as i128 * part as i128 / parts as i128) as i64;
+        let parts = self.parts();
+        let (part, batch, terms) = match parts {
+            1 => (0, matrix, (0, self.k)),
+            _ => {
+                let edge = |part: i64| (self.k as i128 * part as i128 / parts as i128) as i64;
+                let part = matrix / self.matrices();
+                (part, matrix % self.matrices(), (edge(part), edge(part + 1)))
+            }
+        };
         ProductBlock {
             part,
-            batch: matrix % self.matrices(),
+            batch,
             row,
             rows: grid.block.0.min(self.m - row),
             col,
             cols: grid.block.1.min(self.n - col),
-            terms: (edge(part), edge(part + 1)),
+            terms,
         }
     }
 

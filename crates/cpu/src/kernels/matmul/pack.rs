@@ -414,8 +414,8 @@ impl Vectorized for Joined<'_> {
             return;
         }
         let bytes = |row: &[u32; PANEL]| -> [u8; PANEL] {
-            let row = View::of(row).bytes();
-            std::array::from_fn(|i| row.slice(0, PANEL as i64)[i])
+            let row = View::of(row).bytes().slice(0, PANEL as i64);
+            std::array::from_fn(|i| row[i])
         };
         let rows = self.rows.each_ref().map(bytes);
         for (i, word) in self.to.iter_mut().enumerate().take(PANEL) {
