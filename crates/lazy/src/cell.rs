@@ -25,8 +25,9 @@ pub struct Cell {
     parameter: AtomicBool,
     /// A function that sees each value that a run gives it.
     watcher: OnceLock<Watcher>,
-    /// The category of its memory, if it is no parameter's, and the line of its first value.
-    category: Mutex<Category>,
+    /// The holder of the memory of its values.
+    holder: Mutex<Holder>,
+    /// The line of its first value.
     loc: &'static Location<'static>,
     state: Mutex<CellState>,
     released: Condvar,
@@ -68,7 +69,7 @@ impl Cell {
             requires_grad: AtomicBool::new(false),
             parameter: AtomicBool::new(false),
             watcher: OnceLock::new(),
-            category: Mutex::default(),
+            holder: Mutex::new(Holder::line(Category::default(), value.node.loc)),
             loc: value.node.loc,
             state: Mutex::new(CellState {
                 current: value.plain(),
@@ -104,17 +105,17 @@ impl Cell {
 
     /// Counts the memory of its values in this category.
     pub fn count_as(&self, category: Category) {
-        *self.category.lock().unwrap_or_else(|e| e.into_inner()) = category;
+        let holder = Holder::line(category, self.loc);
+        *self.holder.lock().unwrap_or_else(|e| e.into_inner()) = holder;
         let value = self.lock().realized.clone();
         if let Some(buffer) = value.and_then(|t| t.node.ready(t.output)) {
-            buffer.storage().set_holder(self.holder());
+            buffer.storage().set_holder(holder);
         }
     }
 
     /// The holder of the memory of its values.
     pub fn holder(&self) -> Holder {
-        let category = *self.category.lock().unwrap_or_else(|e| e.into_inner());
-        Holder::line(category, self.loc)
+        *self.holder.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Sets the watcher of the values that runs give it, unless it has one.

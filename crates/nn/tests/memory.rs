@@ -49,8 +49,7 @@ fn near(a: usize, b: usize) -> bool {
 #[test]
 fn the_planned_peak_is_what_the_allocator_counts() -> Result<()> {
     let _turn = turn();
-    // Plans of the other tests keep a little.
-    let others = Device::Cpu.memory().allocated;
+    let before = Device::Cpu.memory_holders().by_category();
     let model = model()?;
     let mut optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
     let specs = (
@@ -78,10 +77,15 @@ fn the_planned_peak_is_what_the_allocator_counts() -> Result<()> {
     assert_eq!(recorded.peak().1, counted, "{recorded}");
     let books = Device::Cpu.memory_holders().by_category();
     assert_eq!(books.iter().map(|(.., n)| n).sum::<usize>(), counted);
-    // Threads keep scratch memory of their own, which is no run's.
-    let of_threads = of(books, Category::Workspaces)[1];
-    let (peak, run) = (planned.peak().1, counted - others - of_threads);
-    println!("{peak} bytes planned, {run} counted, and {of_threads} of threads");
+    // Scratch memory of threads and prepared parameters are no run's, and other tests leave some.
+    let of_runs = |categories: [(Category, usize, usize); 7], at: usize| {
+        let of_others = [Category::Workspaces, Category::Caches];
+        let bytes = |category| of(categories, category)[at];
+        let total: usize = categories.iter().map(|c| bytes(c.0)).sum();
+        total - of_others.map(bytes).iter().sum::<usize>()
+    };
+    let (peak, run) = (planned.peak().1, of_runs(books, 1) - of_runs(before, 0));
+    println!("{peak} bytes planned, {run} counted");
     assert!(
         near(peak, run),
         "{run} counted\n{planned}\n{}",
@@ -102,6 +106,15 @@ fn the_planned_peak_is_what_the_allocator_counts() -> Result<()> {
     }
     assert!(loss?.item::<f32>()?.is_finite());
     Ok(())
+}
+
+#[test]
+fn a_recording_ends_with_a_panic() {
+    let _turn = turn();
+    let run = || memory::record(Device::Cpu, || panic!("wanted"));
+    assert!(std::panic::catch_unwind(run).is_err());
+    Tensor::ones([100], DType::F32).realize().unwrap();
+    assert!(memory::keep_history(false).is_empty());
 }
 
 #[test]

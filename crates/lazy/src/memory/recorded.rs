@@ -19,14 +19,27 @@ use kiln_runtime::memory::{Holder, MemoryEvent, keep_history};
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 pub fn record<T>(device: Device, f: impl FnOnce() -> T) -> (T, Timeline) {
-    let history = |on| match device.gpu() {
-        Some(gpu) => gpu.keep_history(on),
-        None => keep_history(on),
-    };
-    history(true);
+    /// Ends the recording, even if `f` panics.
+    struct History(Device);
+    impl History {
+        fn keep(&self, on: bool) -> Vec<MemoryEvent> {
+            match self.0.gpu() {
+                Some(gpu) => gpu.keep_history(on),
+                None => keep_history(on),
+            }
+        }
+    }
+    impl Drop for History {
+        fn drop(&mut self) {
+            self.keep(false);
+        }
+    }
+    let history = History(device);
+    history.keep(true);
     let before = device.memory_holders().current;
     let value = f();
-    let events = history(false);
+    let events = history.keep(false);
+    drop(history);
     let timeline = timeline(&format!("memory of {device}"), before, &events);
     (value, timeline)
 }
