@@ -13,6 +13,7 @@ thread_local! {
     static SEEN: RefCell<Seen> = const { RefCell::new(Seen { calls: 0, recorded: Vec::new() }) };
 }
 
+#[derive(Default)]
 struct Seen {
     calls: u32,
     recorded: Vec<Recorded>,
@@ -54,25 +55,12 @@ pub fn live(recorded: Vec<Recorded>) -> Vec<Recorded> {
 /// Runs `f`, and returns the operations that it recorded on this thread, in order. Those in the bodies of loops and
 /// branches count as the one operation that holds them.
 pub fn watch<T>(f: impl FnOnce() -> T) -> (T, Vec<Recorded>) {
-    let before = SEEN.replace(Seen {
-        calls: 0,
-        recorded: Vec::new(),
-    });
-    /// Restores what an enclosing call of `watch` has seen, even if `f` panics.
-    struct Restored(Option<Seen>);
-    impl Drop for Restored {
-        fn drop(&mut self) {
-            if let Some(before) = self.0.take() {
-                SEEN.set(before);
-            }
-        }
-    }
-    let restored = Restored(Some(before));
+    let seen = Scoped::new(&SEEN, Seen::default());
     let watched = Scoped::new(&IS_WATCHED, true);
     let result = f();
     drop(watched);
-    let recorded = SEEN.with_borrow_mut(|seen| std::mem::take(&mut seen.recorded));
-    drop(restored);
+    let recorded = SEEN.take().recorded;
+    drop(seen);
     (result, recorded)
 }
 

@@ -1,7 +1,7 @@
 //! The results of modules within a model.
 
 use crate::{Forward, Hookable, Module, Output};
-use kiln_tensor::{Error, Flat, HookHandle, Nest, Result, Tensor};
+use kiln_tensor::{Error, Flat, HookHandles, Nest, Result, Tensor};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -44,16 +44,9 @@ pub fn extract<I: Nest<Owned = I> + 'static, O: Output + 'static, const N: usize
     paths: [&str; N],
     input: impl Nest<Owned = I>,
 ) -> Result<(O, [Vec<Tensor>; N])> {
-    /// Removes the hooks, whatever happens.
-    struct Registered(Vec<HookHandle>);
-    impl Drop for Registered {
-        fn drop(&mut self) {
-            self.0.iter().for_each(HookHandle::remove);
-        }
-    }
     let here = thread::current().id();
     let found: Arc<Mutex<Vec<Option<Vec<Tensor>>>>> = Arc::new(Mutex::new(vec![None; N]));
-    let mut hooks = Registered(Vec::new());
+    let mut hooks = HookHandles::default();
     for (i, path) in paths.iter().enumerate() {
         let found = found.clone();
         let see = move |_: &dyn Module, _: &[Tensor], y: &[Tensor]| {

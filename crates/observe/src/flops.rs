@@ -76,10 +76,19 @@ impl Call {
 
     /// True if it is a layer's function, whose parameters torchinfo finds in a module of PyTorch.
     pub(crate) fn is_layer(&self) -> bool {
-        let names = ["linear", "bilinear", "prelu", "embedding", "embedding_bag"];
-        let is_layer = self.name.starts_with("conv")
-            || self.name.ends_with("_norm")
-            || names.contains(&self.name);
+        const NAMES: [&str; 10] = [
+            "linear",
+            "bilinear",
+            "prelu",
+            "embedding",
+            "embedding_bag",
+            "batch_norm",
+            "instance_norm",
+            "group_norm",
+            "layer_norm",
+            "rms_norm",
+        ];
+        let is_layer = self.name.starts_with("conv") || NAMES.contains(&self.name);
         is_layer && !self.parameters.is_empty()
     }
 

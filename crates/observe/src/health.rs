@@ -1,14 +1,14 @@
 //! Health of training: gradients, updates and activations by layer.
 
-use crate::SOURCE;
+use crate::{SOURCE, lock};
 use kiln_nn::{Hookable, Module};
 use kiln_tensor::{
-    DType, Error, HookHandle, Result, Tensor, Var, is_recording, keep, no_grad,
+    DType, Error, HookHandles, Result, Tensor, Var, is_recording, keep, no_grad,
     on_behalf_of_caller, realize_first,
 };
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The last activations by path: each kind of figure with its value.
 type Seen = Arc<Mutex<BTreeMap<String, Vec<(Figure, Tensor)>>>>;
@@ -35,7 +35,7 @@ pub struct Health {
     parameters: Vec<(String, Var)>,
     before: Mutex<Vec<Tensor>>,
     seen: Seen,
-    hooks: Vec<HookHandle>,
+    _hooks: HookHandles,
 }
 
 impl Health {
@@ -65,7 +65,7 @@ impl Health {
     #[track_caller]
     pub fn watch(model: &impl Module) -> Result<Health> {
         let seen = Seen::default();
-        let mut hooks = Vec::new();
+        let mut hooks = HookHandles::default();
         for (path, module) in model.as_module().named_modules() {
             let is_model = path.is_empty();
             if !is_model && !module.children().is_empty() {
@@ -84,7 +84,7 @@ impl Health {
             };
             // A model without a place for hooks is seen by its layers alone.
             match module.register_forward_hook(see) {
-                Ok(hook) => hooks.push(hook),
+                Ok(hook) => hooks.0.push(hook),
                 Err(_) if is_model => {}
                 Err(e) => return Err(e),
             }
@@ -94,7 +94,7 @@ impl Health {
             before: Mutex::new(snapshots(&parameters)),
             parameters,
             seen,
-            hooks,
+            _hooks: hooks,
         })
     }
 
@@ -152,12 +152,6 @@ impl Health {
     }
 }
 
-impl Drop for Health {
-    fn drop(&mut self) {
-        self.hooks.iter().for_each(HookHandle::remove);
-    }
-}
-
 fn of_output(y: &Tensor, is_model: bool, is_relu: bool) -> Vec<(Figure, Tensor)> {
     let mut figures = vec![(Figure::Activation, rms(y))];
     if is_relu && y.ndim() > 1 {
@@ -184,10 +178,6 @@ fn snapshots(parameters: &[(String, Var)]) -> Vec<Tensor> {
         .iter()
         .map(|(_, var)| var.get().detach())
         .collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Figures of a model in training; see [`Health`]. It prints as a table.

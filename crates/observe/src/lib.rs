@@ -17,8 +17,14 @@ pub use module_calls::{ModuleCall, innermost, watch_modules};
 pub use snoop::{TracedValue, TracedValues, trace_values};
 pub use summary::{Column, Layer, Summary, summary};
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 /// The folder of this crate's source.
 const SOURCE: &str = {
     let this = file!();
     this.split_at(this.len() - "lib.rs".len()).0
 };
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,11 +1,12 @@
 //! The calls of a model's modules.
 
+use crate::lock;
 use kiln_ir::Fact;
 use kiln_lazy::Handle;
 use kiln_lazy::node::serial;
 use kiln_nn::{Hookable, Module};
-use kiln_tensor::{HookHandle, Tensor};
-use std::sync::{Arc, Mutex, PoisonError};
+use kiln_tensor::{HookHandles, Tensor};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// A call of a module.
@@ -35,16 +36,9 @@ struct Seen {
 /// Runs `f`, and returns the calls of a model and the modules within it on this thread, in the order in which they
 /// began. A module without a place for hooks counts as its parent.
 pub fn watch_modules<T>(model: &dyn Module, f: impl FnOnce() -> T) -> (T, Vec<ModuleCall>) {
-    /// Removes the hooks, whatever happens.
-    struct Registered(Vec<HookHandle>);
-    impl Drop for Registered {
-        fn drop(&mut self) {
-            self.0.iter().for_each(HookHandle::remove);
-        }
-    }
     let seen: Arc<Mutex<Seen>> = Arc::default();
     let here = thread::current().id();
-    let mut hooks = Registered(Vec::new());
+    let mut hooks = HookHandles::default();
     for (path, module) in model.named_modules() {
         let (entered, left) = (seen.clone(), seen.clone());
         let before = module.register_forward_pre_hook(move |_, inputs| {
@@ -97,8 +91,4 @@ impl Seen {
 pub(crate) fn facts(tensors: &[Tensor]) -> Vec<Fact> {
     let handle = |t| <Tensor as AsRef<Handle>>::as_ref(t);
     tensors.iter().map(|t| handle(t).fact().clone()).collect()
-}
-
-fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }

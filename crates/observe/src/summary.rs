@@ -284,11 +284,8 @@ impl Summary {
 }
 
 fn shapes(facts: &[Fact]) -> String {
-    let shape = |fact: &Fact| {
-        let sizes: Vec<String> = fact.shape.iter().map(|d| d.to_string()).collect();
-        format!("[{}]", sizes.join(", "))
-    };
-    facts.iter().map(shape).collect::<Vec<_>>().join(", ")
+    let shapes = facts.iter().map(|f| format!("{:?}", f.shape));
+    shapes.collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Display for Summary {

@@ -65,7 +65,7 @@ pub use kiln_lazy::caller::on_behalf_of_caller;
 pub use kiln_lazy::default_device::{default_device, set_default_device, set_device, with_device};
 pub use kiln_lazy::device::{Device, set_threads, threads};
 pub use kiln_lazy::error::{Error, ErrorKind, Result};
-pub use kiln_lazy::grad::hook::HookHandle;
+pub use kiln_lazy::grad::hook::{HookHandle, HookHandles};
 pub use kiln_lazy::grad::{enable_grad, is_grad_enabled, no_grad, set_grad_enabled};
 pub use kiln_lazy::note::with_error_note;
 pub use kiln_lazy::random::{

@@ -66,6 +66,17 @@ impl HookHandle {
     }
 }
 
+/// Hooks that are removed when this is dropped.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct HookHandles(pub Vec<HookHandle>);
+
+impl Drop for HookHandles {
+    fn drop(&mut self) {
+        self.0.iter().for_each(HookHandle::remove);
+    }
+}
+
 impl std::fmt::Debug for HookHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("HookHandle")

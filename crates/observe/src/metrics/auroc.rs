@@ -1,10 +1,10 @@
 //! The area under the ROC curve.
 
-use crate::SOURCE;
+use crate::{SOURCE, lock};
 use kiln_tensor::{
     AsTensor, DType, Error, Result, SearchSorted, Tensor, cat, is_recording, on_behalf_of_caller,
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// The area under the ROC curve, exactly, with ties: scikit-learn's `roc_auc_score`, for several classes the mean of
 /// one against the rest. It keeps the scores of all batches, so updates can't be inside `compile`.
@@ -20,7 +20,7 @@ impl AUROC {
     }
 
     fn batches(&self) -> MutexGuard<'_, Vec<(Tensor, Tensor)>> {
-        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.batches)
     }
 
     /// Adds a batch: scores `[n]` of class 1 and targets `[n]` of 0 and 1, or scores `[n, classes]` and classes `[n]`.

@@ -2,6 +2,8 @@
 
 use super::{ratio, zeros};
 use crate::SOURCE;
+use kiln_ir::Fact;
+use kiln_lazy::Handle;
 use kiln_tensor::{
     AsTensor, DType, Error, Result, Tensor, TopK, Var, on_behalf_of_caller, where_, with_error_note,
 };
@@ -9,7 +11,12 @@ use kiln_tensor::{
 /// The number of targets of each class by the class that was predicted: `[classes, classes]`, a row for each target.
 pub struct ConfusionMatrix {
     counts: Var,
-    classes: usize,
+    of: Classes,
+}
+
+/// The classes of targets and predictions.
+struct Classes {
+    count: usize,
     ignore_index: Option<i64>,
 }
 
@@ -26,57 +33,18 @@ pub enum Average {
     None,
 }
 
-impl ConfusionMatrix {
-    /// A metric of this many classes.
-    ///
-    /// # Errors
-    /// If there are no classes, or inside `compile`: make metrics before.
+impl Classes {
     #[track_caller]
-    pub fn new(classes: usize) -> Result<ConfusionMatrix> {
-        if classes == 0 {
+    fn new(count: usize) -> Result<Classes> {
+        if count == 0 {
             return Err(Error::invalid(
                 "ConfusionMatrix",
                 "needs at least one class",
             ));
         }
-        Ok(ConfusionMatrix {
-            counts: zeros(&[classes * classes], DType::I64)?,
-            classes,
+        Ok(Classes {
+            count,
             ignore_index: None,
-        })
-    }
-
-    /// Leaves out elements with this target.
-    pub fn ignore_index(mut self, class: i64) -> ConfusionMatrix {
-        self.ignore_index = Some(class);
-        self
-    }
-
-    /// Adds a batch. `target` holds classes, `[n, ..]`. `preds` holds classes of the same shape, or scores
-    /// `[n, classes, ..]` whose largest counts, or for two classes probabilities, of which those above 0.5 count as 1.
-    ///
-    /// # Errors
-    /// If the shapes don't fit. A class out of range is an error when a value is read.
-    #[track_caller]
-    pub fn update(&self, preds: impl AsTensor, target: impl AsTensor) -> Result<()> {
-        let (preds, target) = (&*preds.as_tensor(), &*target.as_tensor());
-        on_behalf_of_caller(SOURCE, || {
-            let classes = self.classes as i64;
-            let preds = self
-                .predicted(preds, target)?
-                .flatten(())
-                .to_dtype(DType::I64);
-            let target = target.detach().flatten(()).to_dtype(DType::I64);
-            let counted = self.counted(&target);
-            // Elements that are left out add nothing, at a place that exists.
-            let target = target.masked_fill(counted.eq(0), 0);
-            // A class that there isn't has a place behind the last.
-            let is_class = preds.ge(0).logical_and(preds.lt(classes));
-            let place = where_(is_class, &target * classes + &preds, classes * classes);
-            let place = place.masked_fill(counted.eq(0), 0);
-            let note = format!("a target or a prediction is not one of {classes} classes");
-            let sums = with_error_note(note, || self.counts.get().scatter_add(0, place, counted));
-            self.counts.assign(sums)
         })
     }
 
@@ -95,27 +63,77 @@ impl ConfusionMatrix {
             && !t.is_empty()
             && p[0] == t[0]
             && p[2..] == t[1..]
-            && p[1].is(self.classes as i64);
+            && p[1].is(self.count as i64);
         let preds = preds.detach();
         match (preds.dtype().is_float(), p == t) {
-            (true, true) if self.classes == 2 => Ok(preds.gt(0.5)),
+            (true, true) if self.count == 2 => Ok(preds.gt(0.5)),
             (true, false) if scores => Ok(preds.argmax(1)),
             (false, true) => Ok(preds),
             _ => {
                 let message = format!(
                     "needs classes as the target's {}, or scores with {} classes in dim 1, not {}",
                     shown(target),
-                    self.classes,
+                    self.count,
                     shown(&preds)
                 );
                 Err(Error::invalid("update", message))
             }
         }
     }
+}
+
+impl ConfusionMatrix {
+    /// A metric of this many classes.
+    ///
+    /// # Errors
+    /// If there are no classes, or inside `compile`: make metrics before.
+    #[track_caller]
+    pub fn new(classes: usize) -> Result<ConfusionMatrix> {
+        Ok(ConfusionMatrix {
+            of: Classes::new(classes)?,
+            counts: zeros(&[classes * classes], DType::I64)?,
+        })
+    }
+
+    /// Leaves out elements with this target.
+    pub fn ignore_index(mut self, class: i64) -> ConfusionMatrix {
+        self.of.ignore_index = Some(class);
+        self
+    }
+
+    /// Adds a batch. `target` holds classes, `[n, ..]`. `preds` holds classes of the same shape, or scores
+    /// `[n, classes, ..]` whose largest counts, or for two classes probabilities, of which those above 0.5 count as 1.
+    ///
+    /// # Errors
+    /// If the shapes don't fit. A class out of range is an error when a value is read.
+    #[track_caller]
+    pub fn update(&self, preds: impl AsTensor, target: impl AsTensor) -> Result<()> {
+        let (preds, target) = (&*preds.as_tensor(), &*target.as_tensor());
+        on_behalf_of_caller(SOURCE, || {
+            let classes = self.of.count as i64;
+            let preds = self
+                .of
+                .predicted(preds, target)?
+                .flatten(())
+                .to_dtype(DType::I64);
+            let target = target.detach().flatten(()).to_dtype(DType::I64);
+            let counted = self.of.counted(&target);
+            // Elements that are left out add nothing, at a place that exists.
+            let target = target.masked_fill(counted.eq(0), 0);
+            // A class that there isn't has a place behind the last.
+            let is_class = preds.ge(0).logical_and(preds.lt(classes));
+            let place = where_(is_class, &target * classes + &preds, classes * classes);
+            let place = place.masked_fill(counted.eq(0), 0);
+            let note = format!("a target or a prediction is not one of {classes} classes");
+            let sums = with_error_note(note, || self.counts.get().scatter_add(0, place, counted));
+            self.counts.assign(sums)
+        })
+    }
 
     /// Returns the counts, i64 `[classes, classes]`.
     pub fn compute(&self) -> Tensor {
-        self.counts.get().reshape([self.classes, self.classes])
+        let classes = self.of.count;
+        self.counts.get().reshape([classes, classes])
     }
 
     /// Forgets all batches.
@@ -150,9 +168,8 @@ impl ConfusionMatrix {
     }
 }
 
-fn shown(t: &Tensor) -> String {
-    let sizes: Vec<String> = t.dims().iter().map(|d| d.to_string()).collect();
-    format!("{}[{}]", t.dtype(), sizes.join(", "))
+fn shown(t: &Tensor) -> &Fact {
+    <Tensor as AsRef<Handle>>::as_ref(t).fact()
 }
 
 macro_rules! of_classes {
@@ -219,7 +236,7 @@ of_classes! {
 pub struct Accuracy {
     /// The number of right elements, and of all.
     counts: Var,
-    matrix: ConfusionMatrix,
+    of: Classes,
     k: usize,
 }
 
@@ -232,7 +249,7 @@ impl Accuracy {
     pub fn new(classes: usize) -> Result<Accuracy> {
         Ok(Accuracy {
             counts: zeros(&[2], DType::I64)?,
-            matrix: ConfusionMatrix::new(classes)?,
+            of: Classes::new(classes)?,
             k: 1,
         })
     }
@@ -245,7 +262,7 @@ impl Accuracy {
 
     /// Leaves out elements with this target.
     pub fn ignore_index(mut self, class: i64) -> Accuracy {
-        self.matrix = self.matrix.ignore_index(class);
+        self.of.ignore_index = Some(class);
         self
     }
 
@@ -260,25 +277,25 @@ impl Accuracy {
             let target = target.detach().to_dtype(DType::I64);
             let found = match self.k {
                 1 => self
-                    .matrix
+                    .of
                     .predicted(preds, &target)?
                     .to_dtype(DType::I64)
                     .eq(&target),
-                k if preds.ndim() != target.ndim() + 1 || k == 0 || k > self.matrix.classes => {
+                k if preds.ndim() != target.ndim() + 1 || k == 0 || k > self.of.count => {
                     let message = format!(
                         "the best {k} of {} classes need scores with classes in dim 1, not {}",
-                        self.matrix.classes,
+                        self.of.count,
                         shown(preds)
                     );
                     return Err(Error::invalid("update", message));
                 }
                 k => {
-                    self.matrix.predicted(preds, &target)?;
+                    self.of.predicted(preds, &target)?;
                     let (_, best) = preds.detach().topk(TopK::new(k).dim(1));
                     best.eq(target.unsqueeze(1)).any(1)
                 }
             };
-            let counted = self.matrix.counted(&target);
+            let counted = self.of.counted(&target);
             let found = (found.to_dtype(DType::I64) * &counted).sum(());
             let both = kiln_tensor::stack(&[found, counted.sum(())], 0);
             self.counts.assign(self.counts.get() + both)

@@ -108,6 +108,14 @@ fn a_table_shows_layers_columns_and_depth() -> Result<()> {
 }
 
 #[test]
+fn the_norm_of_a_parameter_is_no_layer() -> Result<()> {
+    let w = Var::parameter(Tensor::ones([8, 8], DType::F32))?;
+    let found = flops(Spec::new(DType::F32, [2, 8]), |x| x * w.vector_norm(2.0, 1))?;
+    assert_eq!(found.total(Convention::Torchinfo), 0);
+    Ok(())
+}
+
+#[test]
 fn loops_attention_and_backward_are_counted() -> Result<()> {
     let w = Var::parameter(Tensor::zeros([8, 8], DType::F32))?;
     let steps = flops(

@@ -2,7 +2,7 @@
 
 use crate::fault::invalid;
 use kiln_nn::{Forward, Hookable, extract};
-use kiln_tensor::{DType, HookHandle, Result, Tensor, grad, keep, set_device};
+use kiln_tensor::{DType, HookHandles, Result, Tensor, grad, keep, set_device};
 
 /// The class whose score is examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,14 +217,7 @@ pub fn guided_backprop<M: Forward>(
     images: &Tensor,
     classes: impl Into<Classes>,
 ) -> Result<Tensor> {
-    /// Removes the hooks, whatever happens.
-    struct Registered(Vec<HookHandle>);
-    impl Drop for Registered {
-        fn drop(&mut self) {
-            self.0.iter().for_each(HookHandle::remove);
-        }
-    }
-    let mut hooks = Registered(Vec::new());
+    let mut hooks = HookHandles::default();
     for module in model.modules() {
         if module.name() != "ReLU" {
             continue;
