@@ -55,6 +55,12 @@ fn suppressed(
             return Err(invalid(op, message));
         }
     }
+    if let Some(c) = classes
+        && c.dtype().is_float()
+    {
+        let message = format!("idxs holds integers, not {}", c.dtype());
+        return Err(invalid(op, message));
+    }
     let order = scores.argsort_with(0, Sort::new().descending(true));
     let edges = boxes
         .to_dtype(DType::F64)

@@ -258,6 +258,9 @@ fn wrong_shapes_are_named() -> Result<()> {
         short.contains("scores has the shape [3]") && short.contains("ops.rs"),
         "{short}"
     );
+    let float = batched_nms(&boxes, &scores, &scores, 0.5).unwrap_err();
+    let float = float.to_string();
+    assert!(float.contains("idxs holds integers, not f32"), "{float}");
     assert!("xxyy".parse::<BoxFormat>().is_err());
     let wide = roi_align(
         &Tensor::rand([1, 2, 3, 3], DType::F32),
