@@ -78,12 +78,8 @@ fn repeated(x: &Tensor, shape: impl IntoShape) -> Tensor {
 
 /// The distance from 1 to the next larger number of a dtype.
 fn epsilon(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => f64::EPSILON,
-        DType::F16 => 2f64.powi(-10),
-        DType::BF16 => 2f64.powi(-7),
-        _ => f64::from(f32::EPSILON),
-    }
+    let float = dtype.float();
+    float.map_or(f64::from(f32::EPSILON), |f| f.epsilon())
 }
 
 /// Uniform numbers above 0 and below 1, in the shape and dtype of a tensor.
