@@ -68,12 +68,39 @@ struct Group {
     ranks: usize,
 }
 
-/// Memory that MPI reads or writes, with the requests for it.
+/// Memory that MPI reads or writes, with the requests for it. Where one of them is not done, the memory is never freed.
+#[derive(Default)]
 struct Pending {
     requests: Vec<Handle>,
     /// The other rank of each request; empty for those of all ranks.
     peers: Vec<usize>,
     memory: Vec<Vec<u8>>,
+}
+
+impl Pending {
+    fn add(&mut self, request: Handle, peer: usize) {
+        self.requests.push(request);
+        self.peers.push(peer);
+    }
+
+    /// The positions of the requests that are not done.
+    fn undone(&self) -> impl Iterator<Item = usize> {
+        let requests = self.requests.iter().enumerate();
+        let undone = requests.filter(|(_, r)| **r != constant::NO_REQUEST);
+        undone.map(|(i, _)| i)
+    }
+
+    fn is_done(&self) -> bool {
+        self.undone().next().is_none()
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.is_done() {
+            std::mem::forget(std::mem::take(&mut self.memory));
+        }
+    }
 }
 
 /// The state of the thread.
@@ -254,40 +281,34 @@ impl Engine {
     /// Exchanges the descriptions of calls with all other ranks.
     fn agree(&mut self, group: usize, call: &str) -> Result<(), String> {
         let Group { comm, rank, ranks } = self.groups[group];
-        let own = padded(call);
-        let mut memory = vec![own; 1];
-        let mut requests = Vec::new();
-        let mut from = Vec::new();
-        for other in (0..ranks).filter(|r| *r != rank) {
+        let others: Vec<usize> = (0..ranks).filter(|r| *r != rank).collect();
+        let mut pending = Pending::default();
+        for other in &others {
             let mut theirs = vec![0u8; signature::LONGEST];
-            requests.push(self.start_receive(comm, &mut theirs, other, CALLS)?);
-            memory.push(theirs);
-            from.push(other);
+            let request = self.start_receive(comm, &mut theirs, *other, CALLS)?;
+            pending.add(request, *other);
+            pending.memory.push(theirs);
         }
-        for other in from.clone() {
-            requests.push(self.start_send(comm, &memory[0], other, CALLS)?);
+        pending.memory.push(padded(call));
+        for other in &others {
+            let own = &pending.memory[others.len()];
+            let request = self.start_send(comm, own, *other, CALLS)?;
+            pending.add(request, *other);
         }
-        let peers = [&from[..], &from[..]].concat();
-        let (late, pending) = self.wait(Pending {
-            requests,
-            peers,
-            memory,
-        })?;
-        let late: Vec<usize> = late
-            .into_iter()
-            .filter_map(|i| from.get(i).copied())
+        self.wait(&mut pending)?;
+        let late: Vec<usize> = (pending.undone())
+            .filter_map(|i| others.get(i).copied())
             .collect();
         if !late.is_empty() {
-            std::mem::forget(pending);
             let text = signature::missing(call, &late, ranks, self.timeout.as_secs_f64());
             return Err(self.broken(text));
         }
         // Short messages that were not taken yet go on in the background.
         let mut all: Vec<String> = vec![call.into(); ranks];
-        for (other, theirs) in from.iter().zip(&pending.memory[1..]) {
+        for (other, theirs) in others.iter().zip(&pending.memory) {
             all[*other] = text(theirs);
         }
-        if pending.requests.iter().any(|r| *r != constant::NO_REQUEST) {
+        if !pending.is_done() {
             self.sent.push(pending);
         }
         signature::agree(rank, &all)
@@ -366,13 +387,13 @@ impl Engine {
         if let Err(text) = self.check(call, status) {
             return Err(self.broken(text));
         }
-        let (late, mut pending) = self.wait(Pending {
+        let mut pending = Pending {
             requests: vec![request],
             peers: Vec::new(),
             memory: vec![output, input],
-        })?;
-        if !late.is_empty() {
-            std::mem::forget(pending);
+        };
+        self.wait(&mut pending)?;
+        if !pending.is_done() {
             let seconds = self.timeout.as_secs_f64();
             let text = format!("{call}: a rank was lost, since it did not end within {seconds} s");
             return Err(self.broken(text));
@@ -398,17 +419,13 @@ impl Engine {
         message: Vec<u8>,
     ) -> Result<Vec<u8>, String> {
         let comm = self.groups[group].comm;
-        let memory = vec![padded(call), message];
-        let mut requests = Vec::new();
-        for part in &memory {
-            requests.push(self.start_send(comm, part, to, MESSAGES)?);
+        let mut pending = Pending::default();
+        pending.memory.extend([padded(call), message]);
+        for part in 0..2 {
+            let request = self.start_send(comm, &pending.memory[part], to, MESSAGES)?;
+            pending.add(request, to);
         }
-        let peers = vec![to; memory.len()];
-        self.sent.push(Pending {
-            requests,
-            peers,
-            memory,
-        });
+        self.sent.push(pending);
         Ok(Vec::new())
     }
 
@@ -440,13 +457,13 @@ impl Engine {
     ) -> Result<Vec<u8>, String> {
         let mut memory = vec![0u8; len];
         let request = self.start_receive(comm, &mut memory, from, MESSAGES)?;
-        let (late, mut pending) = self.wait(Pending {
+        let mut pending = Pending {
             requests: vec![request],
             peers: vec![from],
             memory: vec![memory],
-        })?;
-        if !late.is_empty() {
-            std::mem::forget(pending);
+        };
+        self.wait(&mut pending)?;
+        if !pending.is_done() {
             let text = signature::missing(call, &[from], ranks, self.timeout.as_secs_f64());
             return Err(self.broken(text));
         }
@@ -505,20 +522,16 @@ impl Engine {
         Ok(request)
     }
 
-    /// Tests requests until all are done or the time is over; returns the positions of those that are not.
-    fn wait(&mut self, mut pending: Pending) -> Result<(Vec<usize>, Pending), String> {
+    /// Tests requests until all are done or the time is over.
+    fn wait(&mut self, pending: &mut Pending) -> Result<(), String> {
         let deadline = Instant::now() + self.timeout;
         let mut turns = 0u32;
         loop {
-            if let Err(text) = self.test(&mut pending) {
-                std::mem::forget(pending);
+            if let Err(text) = self.test(pending) {
                 return Err(self.broken(text));
             }
-            let is_late = |r: &Handle| *r != constant::NO_REQUEST;
-            if !pending.requests.iter().any(is_late) || Instant::now() >= deadline {
-                let late = pending.requests.iter().enumerate();
-                let late = late.filter(|(_, r)| is_late(r)).map(|(i, _)| i).collect();
-                return Ok((late, pending));
+            if pending.is_done() || Instant::now() >= deadline {
+                return Ok(());
             }
             self.advance();
             // Ranks may be more than cores: at first the others get their turn, later the thread sleeps.
@@ -530,7 +543,7 @@ impl Engine {
         }
     }
 
-    /// Tests the requests that are not done yet.
+    /// Tests the requests that are not done yet. After an error their memory is never freed.
     fn test(&self, pending: &mut Pending) -> Result<(), String> {
         for (i, request) in pending.requests.iter_mut().enumerate() {
             if *request == constant::NO_REQUEST {
@@ -544,6 +557,7 @@ impl Engine {
                     Some(rank) => format!("communication with rank {rank}"),
                     None => "communication".into(),
                 };
+                std::mem::forget(std::mem::take(&mut pending.memory));
                 return self.check(&with, status);
             }
         }
@@ -556,19 +570,13 @@ impl Engine {
             return;
         }
         let mut sent = std::mem::take(&mut self.sent);
-        sent.retain_mut(|pending| match self.test(pending) {
-            Ok(()) => pending.requests.iter().any(|r| *r != constant::NO_REQUEST),
-            Err(_) => {
-                std::mem::forget(std::mem::take(&mut pending.memory));
-                false
-            }
-        });
+        sent.retain_mut(|pending| self.test(pending).is_ok() && !pending.is_done());
         self.sent = sent;
     }
 
     /// Notes a fault, after which nothing is called any more.
     fn broken(&mut self, text: String) -> String {
-        std::mem::forget(std::mem::take(&mut self.sent));
+        self.sent.clear();
         self.fault.get_or_insert(text.clone());
         text
     }
