@@ -130,6 +130,13 @@ impl SyncBatchNorm {
     fn statistics(&self, x: &Tensor, dims: &[i64]) -> Result<[Tensor; 3]> {
         let c = self.num_features;
         let count = x.numel()? / c.max(1);
+        if count == 1 && self.group.size() == 1 {
+            let text = format!(
+                "expected more than 1 value per channel when training, got input size {:?}",
+                x.shape()?
+            );
+            return Err(error("SyncBatchNorm", text));
+        }
         let mean = x.mean(dims);
         let squares = (x - self.by_channel(&mean, x)).square().sum(dims);
         let counts = Tensor::full([c], count as f64, mean.dtype());

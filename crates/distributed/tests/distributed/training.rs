@@ -183,3 +183,32 @@ fn gradients_can_be_sent_as_bf16() {
         Ok(())
     });
 }
+
+#[test]
+fn one_value_a_channel_has_no_variance_in_a_world_of_one() {
+    for ranks in [1, 2] {
+        every(ranks, |_| {
+            let norm = SyncBatchNorm::new(3)?;
+            let y = norm.call(Tensor::ones([1, 3], DType::F32));
+            match ranks {
+                1 => {
+                    let e = y.realize().unwrap_err().to_string();
+                    let text = "expected more than 1 value per channel when training, got input size [1, 3]";
+                    assert!(e.contains(text), "{e}");
+                    norm.eval();
+                    assert!(
+                        norm.call(Tensor::ones([1, 3], DType::F32))
+                            .realize()
+                            .is_ok()
+                    );
+                }
+                _ => drop(y.realize()?),
+            }
+            // 0.9 of 1, and a tenth of the batch's 0.
+            let right = if ranks == 1 { 1.0 } else { 0.9 };
+            let found = norm.running_var.as_ref().map(|v| v.to_vec::<f32>());
+            assert_eq!(found.transpose()?, Some(vec![right; 3]));
+            Ok(())
+        });
+    }
+}
