@@ -167,8 +167,17 @@ pub struct Call<'a> {
     pub dtype: DType,
     /// The contiguous operand.
     pub input: &'a [u8],
-    /// The contiguous result.
-    pub output: &'a mut [u8],
+    /// The number of bytes of the contiguous result.
+    pub output: usize,
+}
+
+/// An operation that goes on until its result is waited for. Results are waited for in the order of starting.
+pub trait Request: Send {
+    /// Waits for the result and writes it to `output`, which has the size that the call named.
+    ///
+    /// # Errors
+    /// Names the ranks that did not come, or that came with another operation.
+    fn wait(self: Box<Self>, output: &mut [u8]) -> Result<(), String>;
 }
 
 /// A group of ranks, seen from one of them. Its calls come in the same order on every rank.
@@ -179,11 +188,11 @@ pub trait Communicator: Send + Sync {
     /// Returns the number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Takes part in a collective operation and waits for its result.
+    /// Starts this rank's part in a collective operation. The operand is read before this returns.
     ///
     /// # Errors
-    /// Names the ranks that did not come, or that came with another operation.
-    fn run(&self, call: Call<'_>) -> Result<(), String>;
+    /// If communication has ended.
+    fn start(&self, call: Call<'_>) -> Result<Box<dyn Request>, String>;
 }
 
 static GROUPS: RwLock<BTreeMap<String, Arc<dyn Communicator>>> = RwLock::new(BTreeMap::new());
@@ -211,11 +220,11 @@ pub fn find(name: &str) -> Result<Arc<dyn Communicator>, String> {
     })
 }
 
-/// Takes part in a collective operation of a group that must have so many ranks.
+/// Starts a collective operation of a group that must have so many ranks.
 ///
 /// # Errors
-/// As [`find`] and [`Communicator::run`], or if sizes or ranks are not those of the kind.
-pub fn run(name: &str, ranks: u32, call: Call<'_>) -> Result<(), String> {
+/// As [`find`] and [`Communicator::start`], or if sizes or ranks are not those of the kind.
+pub fn start(name: &str, ranks: u32, call: Call<'_>) -> Result<Box<dyn Request>, String> {
     let group = find(name)?;
     if group.ranks() != ranks as usize {
         return Err(format!(
@@ -223,7 +232,7 @@ pub fn run(name: &str, ranks: u32, call: Call<'_>) -> Result<(), String> {
             group.ranks()
         ));
     }
-    let (given, made, n) = (call.input.len(), call.output.len(), group.ranks());
+    let (given, made, n) = (call.input.len(), call.output, group.ranks());
     let fits = match call.kind {
         Kind::AllGather | Kind::Gather { here: true, .. } => given.checked_mul(n) == Some(made),
         Kind::ReduceScatter(_) | Kind::Scatter { here: true, .. } => {
@@ -245,7 +254,7 @@ pub fn run(name: &str, ranks: u32, call: Call<'_>) -> Result<(), String> {
             call.kind
         ));
     }
-    group.run(call)
+    group.start(call)
 }
 
 #[cfg(test)]
@@ -263,7 +272,12 @@ mod tests {
             2
         }
 
-        fn run(&self, _: Call<'_>) -> Result<(), String> {
+        fn start(&self, _: Call<'_>) -> Result<Box<dyn Request>, String> {
+            Ok(Box::new(Second))
+        }
+    }
+    impl Request for Second {
+        fn wait(self: Box<Self>, _: &mut [u8]) -> Result<(), String> {
             Ok(())
         }
     }
@@ -276,9 +290,9 @@ mod tests {
                 kind,
                 dtype: DType::F32,
                 input: &vec![0; input],
-                output: &mut vec![0; output],
+                output,
             };
-            run("second", 2, call).is_ok()
+            start("second", 2, call).is_ok()
         };
         let gather = |here| Kind::Gather { root: 1, here };
         assert!(fits(Kind::AllReduce(Reducer::Sum), 8, 8));

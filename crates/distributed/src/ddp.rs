@@ -223,7 +223,9 @@ impl Reducer {
         let gradients: Vec<Tensor> = bucket.iter().map(|(_, g)| g.clone()).collect();
         let dtype = gradients[0].dtype();
         let sent = flat(&gradients).to_dtype(self.options.gradient_dtype.unwrap_or(dtype));
-        let means = self.group.all_reduce(sent, ReduceOp::Mean).to_dtype(dtype);
+        // The scale becomes part of what reads the gradients.
+        let sums = self.group.all_reduce(sent, ReduceOp::Sum).to_dtype(dtype);
+        let means = sums * (1.0 / self.group.size() as f64);
         let means = parts(&means, &gradients)?;
         bucket
             .iter()

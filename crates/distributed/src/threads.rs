@@ -3,7 +3,7 @@
 use crate::signature;
 use crate::transport::{DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Transport};
 use kiln_base::DType;
-use kiln_base::collective::{Call, Communicator, Kind};
+use kiln_base::collective::{Call, Communicator, Kind, Request};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -77,11 +77,12 @@ impl World {
         let mut rooms = self.rooms.lock().unwrap_or_else(|e| e.into_inner());
         let room = rooms.entry((ranks.to_vec(), number));
         let room = room.or_insert_with(|| Arc::new(Room::new(ranks.len())));
-        Member {
+        let seat = Seat {
             room: room.clone(),
             rank,
             timeout: self.timeout,
-        }
+        };
+        Member { seat }
     }
 }
 
@@ -94,8 +95,12 @@ struct Room {
 
 #[derive(Default)]
 struct State {
-    posts: Vec<Option<Post>>,
-    results: Vec<Option<Result<Vec<u8>, String>>>,
+    /// By rank, the parts in operations that not all ranks have begun.
+    posts: Vec<VecDeque<Post>>,
+    /// By rank, the number of operations that it has begun.
+    begun: Vec<usize>,
+    /// The results that were not taken yet, by rank and number of the operation.
+    results: BTreeMap<(usize, usize), Result<Vec<u8>, String>>,
     mail: BTreeMap<(usize, usize), VecDeque<Post>>,
     gone: Vec<bool>,
     failed: Option<String>,
@@ -112,8 +117,8 @@ struct Post {
 impl Room {
     fn new(ranks: usize) -> Room {
         let state = State {
-            posts: (0..ranks).map(|_| None).collect(),
-            results: (0..ranks).map(|_| None).collect(),
+            posts: (0..ranks).map(|_| VecDeque::new()).collect(),
+            begun: vec![0; ranks],
             gone: vec![false; ranks],
             ..State::default()
         };
@@ -131,6 +136,12 @@ impl Room {
 
 /// A group of threads, seen from one of them.
 struct Member {
+    seat: Seat,
+}
+
+/// A rank's seat in a room.
+#[derive(Clone)]
+struct Seat {
     room: Arc<Room>,
     rank: usize,
     timeout: Duration,
@@ -138,12 +149,13 @@ struct Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.room.lock().gone[self.rank] = true;
-        self.room.changed.notify_all();
+        let Seat { room, rank, .. } = &self.seat;
+        room.lock().gone[*rank] = true;
+        room.changed.notify_all();
     }
 }
 
-impl Member {
+impl Seat {
     /// Waits until `ready` gives something. `late` are the ranks that are waited for.
     fn wait<T>(
         &self,
@@ -179,27 +191,33 @@ impl Member {
         }
     }
 
-    /// Posts this rank's part, and returns its result once all are there.
-    fn meet(&self, post: Post) -> Result<Vec<u8>, String> {
-        let (rank, signature) = (self.rank, post.signature.clone());
-        {
-            let mut state = self.room.lock();
-            if let Some(text) = &state.failed {
-                return Err(text.clone());
-            }
-            state.posts[rank] = Some(post);
-            // The last result is taken before the next part is posted, so none is overwritten.
-            if state.posts.iter().all(Option::is_some) {
-                let posts: Vec<Post> = state.posts.iter_mut().filter_map(Option::take).collect();
-                state.results = results(&posts).into_iter().map(Some).collect();
-                self.room.changed.notify_all();
-            }
+    /// Posts this rank's part, and returns the number of the operation.
+    fn post(&self, post: Post) -> Result<usize, String> {
+        let mut state = self.room.lock();
+        if let Some(text) = &state.failed {
+            return Err(text.clone());
         }
+        let number = state.begun[self.rank];
+        state.begun[self.rank] += 1;
+        state.posts[self.rank].push_back(post);
+        if state.posts.iter().all(|posts| !posts.is_empty()) {
+            let posts = state.posts.iter_mut().filter_map(VecDeque::pop_front);
+            let results = results(&posts.collect::<Vec<_>>()).into_iter().enumerate();
+            let numbered = results.map(|(rank, result)| ((rank, number), result));
+            state.results.extend(numbered);
+            self.room.changed.notify_all();
+        }
+        Ok(number)
+    }
+
+    /// Waits for the result of an operation.
+    fn result(&self, number: usize, signature: &str) -> Result<Vec<u8>, String> {
+        let result = |state: &mut State| state.results.remove(&(self.rank, number));
         let late = |state: &State| {
-            let missing = |r: &usize| state.posts[*r].is_none();
-            (0..self.room.ranks).filter(missing).collect()
+            let ranks = 0..self.room.ranks;
+            ranks.filter(|r| state.begun[*r] <= number).collect()
         };
-        self.wait(&signature, |state| state.results[rank].take(), late)?
+        self.wait(signature, result, late)?
     }
 
     fn receive(&self, from: usize, signature: &str) -> Result<Vec<u8>, String> {
@@ -218,36 +236,72 @@ impl Member {
 
 impl Communicator for Member {
     fn rank(&self) -> usize {
-        self.rank
+        self.seat.rank
     }
 
     fn ranks(&self) -> usize {
-        self.room.ranks
+        self.seat.room.ranks
     }
 
-    fn run(&self, call: Call<'_>) -> Result<(), String> {
-        let signature = signature::of(call.kind, call.dtype, call.input.len(), call.output.len());
+    fn start(&self, call: Call<'_>) -> Result<Box<dyn Request>, String> {
+        let Seat { room, rank, .. } = &self.seat;
+        let signature = signature::of(call.kind, call.dtype, call.input.len(), call.output);
         let post = Post {
             signature: signature.clone(),
             kind: call.kind,
             dtype: call.dtype,
             input: call.input.to_vec(),
         };
-        let result = match call.kind {
+        let waits_for = match call.kind {
             Kind::Send(to) => {
-                let mut state = self.room.lock();
-                let mail = state.mail.entry((self.rank, to as usize)).or_default();
+                let mut state = room.lock();
+                let mail = state.mail.entry((*rank, to as usize)).or_default();
                 mail.push_back(post);
-                self.room.changed.notify_all();
-                return Ok(());
+                room.changed.notify_all();
+                Awaited::Nothing
             }
-            Kind::Receive(from) => self.receive(from as usize, &signature)?,
-            _ => self.meet(post)?,
+            Kind::Receive(from) => Awaited::Message(from as usize),
+            _ => Awaited::Result(self.seat.post(post)?),
         };
-        if result.len() != call.output.len() {
+        Ok(Box::new(Started {
+            seat: self.seat.clone(),
+            signature,
+            waits_for,
+        }))
+    }
+}
+
+/// An operation that was started.
+struct Started {
+    seat: Seat,
+    signature: String,
+    waits_for: Awaited,
+}
+
+enum Awaited {
+    Nothing,
+    /// The message of a rank.
+    Message(usize),
+    /// The result of the operation of this number.
+    Result(usize),
+}
+
+impl Request for Started {
+    fn wait(self: Box<Self>, output: &mut [u8]) -> Result<(), String> {
+        let Started {
+            seat,
+            signature,
+            waits_for,
+        } = &*self;
+        let result = match waits_for {
+            Awaited::Nothing => Vec::new(),
+            Awaited::Message(from) => seat.receive(*from, signature)?,
+            Awaited::Result(number) => seat.result(*number, signature)?,
+        };
+        if result.len() != output.len() {
             return Err(format!("{signature}: the result has another size"));
         }
-        call.output.copy_from_slice(&result);
+        output.copy_from_slice(&result);
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::failures::{Failure, Failures};
 use crate::memory::Storage;
 use crate::view::{Arguments, ViewMut};
+use kiln_base::collective::Request;
 use kiln_plan::Site;
 use smallvec::SmallVec;
 use std::any::Any;
@@ -30,14 +31,27 @@ pub struct Call<'a> {
 impl Call<'_> {
     /// Returns the error of the step's operator that `text` describes.
     pub fn failed(&self, text: String) -> Error {
-        let site = self.step_sites.first();
-        let site = site.and_then(|s| self.sites.get(*s as usize));
-        Error::Custom {
-            op: site.map_or_else(String::new, |s| s.op.clone()),
-            text,
-            node: site.map_or(0, |s| s.node),
-        }
+        failed(self.step_sites, self.sites, text)
     }
+}
+
+/// Returns the error of the operator of a step with these sites that `text` describes.
+pub fn failed(step_sites: &[u32], sites: &[Site], text: String) -> Error {
+    let site = step_sites.first();
+    let site = site.and_then(|s| sites.get(*s as usize));
+    Error::Custom {
+        op: site.map_or_else(String::new, |s| s.op.clone()),
+        text,
+        node: site.map_or(0, |s| s.node),
+    }
+}
+
+/// An operation that goes on while other steps run.
+pub struct Started {
+    pub request: Box<dyn Request>,
+    /// The argument that gets the result, and its bytes.
+    pub out: usize,
+    pub bytes: usize,
 }
 
 /// The arguments of a kernel on a GPU.
@@ -67,7 +81,8 @@ pub trait Program {
     fn covers(&self, arg: usize) -> bool;
 }
 
-/// A kernel with known sizes. One that runs on the CPU has [`LinkedKernel::run`], one on a GPU [`LinkedKernel::expand`].
+/// A kernel with known sizes. One that runs on the CPU has [`LinkedKernel::run`] or [`LinkedKernel::start`], one on a GPU
+/// [`LinkedKernel::expand`].
 pub trait LinkedKernel: Send + Sync {
     /// Runs it, and returns the data error of a body in it.
     ///
@@ -79,6 +94,16 @@ pub trait LinkedKernel: Send + Sync {
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let _ = call;
         Err(Error::Internal("a GPU kernel for the CPU".into()))
+    }
+
+    /// Starts it, and returns what is to be waited for before another step touches its result; `None` if it does not go
+    /// on beside others and is still to be run.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    fn start(&self, call: &Call<'_>) -> Result<Option<Started>> {
+        let _ = call;
+        Ok(None)
     }
 
     /// Adds its calls, and returns the last ones, after which it is done.

@@ -18,6 +18,7 @@ mod on_gpu;
 mod pack;
 mod packed;
 mod part;
+mod pending;
 mod phases;
 mod prepare;
 mod profile;

@@ -3,6 +3,7 @@
 use crate::affine::estimate;
 use crate::flow::{Flow, Nid, Op};
 use crate::fuse::Group;
+use kiln_ir::Op as IrOp;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -16,7 +17,7 @@ pub(crate) struct Order {
 /// Chooses an order in which groups can run. Among those that are ready, a group that frees more temporary memory than
 /// it takes comes first (a weight's gradient as soon as the activation that it needs has no other reader). Then comes
 /// the first in the program. A second order always continues with the group that takes least memory; it is chosen if it
-/// needs clearly less memory.
+/// needs clearly less memory. Collective operations come as early as they can.
 pub(crate) fn order(flow: &Flow, groups: &[Group]) -> Order {
     let needs = Needs::new(flow, groups);
     let program = freeing_first(Scheduler::new(&needs));
@@ -25,10 +26,53 @@ pub(crate) fn order(flow: &Flow, groups: &[Group]) -> Order {
         peak: Scheduler::new(&needs).peak(&groups),
         groups,
     });
-    match least.peak < program.peak - program.peak / 64 {
+    let order = match least.peak < program.peak - program.peak / 64 {
         true => least,
         false => program,
+    };
+    let collectives: Vec<usize> = (0..groups.len())
+        .filter(|g| is_collective(flow, &groups[*g]))
+        .collect();
+    if collectives.is_empty() {
+        return order;
     }
+    let groups = hurried(&order.groups, groups, &collectives);
+    Order {
+        peak: Scheduler::new(&needs).peak(&groups),
+        groups,
+    }
+}
+
+fn is_collective(flow: &Flow, group: &Group) -> bool {
+    let anchor = group.anchor.as_ref().map(|a| &flow.nodes[a.node].op);
+    matches!(anchor, Some(Op::Control(op)) if matches!(**op, IrOp::Collective(_)))
+}
+
+/// Moves collective operations forward, each with what it needs, in the order that they have: what does not need their
+/// results runs while they go on.
+fn hurried(order: &[usize], groups: &[Group], collectives: &[usize]) -> Vec<usize> {
+    let mut position = vec![0; groups.len()];
+    for (at, g) in order.iter().enumerate() {
+        position[*g] = at;
+    }
+    let mut first = collectives.to_vec();
+    first.sort_by_key(|g| position[*g]);
+    let mut is_placed = vec![false; groups.len()];
+    let mut hurried = Vec::with_capacity(order.len());
+    for collective in first {
+        let mut needed = Vec::new();
+        let mut left = vec![collective];
+        while let Some(g) = left.pop() {
+            if !std::mem::replace(&mut is_placed[g], true) {
+                needed.push(g);
+                left.extend(&groups[g].deps);
+            }
+        }
+        needed.sort_by_key(|g| position[*g]);
+        hurried.append(&mut needed);
+    }
+    hurried.extend(order.iter().filter(|g| !is_placed[**g]));
+    hurried
 }
 
 fn freeing_first(mut s: Scheduler) -> Vec<usize> {

@@ -1,10 +1,9 @@
 //! Collective operations of processes.
 
-use kiln_base::collective::{Call as Part, run};
+use kiln_base::collective::{Call as Part, start};
 use kiln_base::numel;
 use kiln_kernel::error::{Result, damaged};
-use kiln_kernel::failures::Failure;
-use kiln_kernel::work::{Call, LinkedKernel};
+use kiln_kernel::work::{Call, LinkedKernel, Started};
 use kiln_plan::{Array, Collective};
 
 /// A collective operation with known sizes.
@@ -37,7 +36,7 @@ impl CollectiveWork {
 }
 
 impl LinkedKernel for CollectiveWork {
-    fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
+    fn start(&self, call: &Call<'_>) -> Result<Option<Started>> {
         let Collective {
             group,
             ranks,
@@ -48,23 +47,23 @@ impl LinkedKernel for CollectiveWork {
             next,
         } = &self.of;
         let at = usize::from;
-        let mut output = call.args.view_mut::<u8>(at(out.arg));
-        let input = call
-            .args
-            .view::<u8>(at(x.arg))
-            .slice(0, self.bytes[0] as i64);
-        let output = output.slice_mut(0, self.bytes[1] as i64);
+        let [given, bytes] = self.bytes;
         let part = Part {
             kind: *kind,
             dtype: x.dtype,
-            input,
-            output,
+            input: call.args.view::<u8>(at(x.arg)).slice(0, given as i64),
+            output: bytes,
         };
-        run(group, *ranks, part).map_err(|text| call.failed(text))?;
+        let request = start(group, *ranks, part).map_err(|text| call.failed(text))?;
         let count = call.args.view::<i64>(at(*token)).get(0);
         call.args
             .view_mut::<i64>(at(*next))
             .set(0, count.wrapping_add(1));
-        Ok(None)
+        let out = at(out.arg);
+        Ok(Some(Started {
+            request,
+            out,
+            bytes,
+        }))
     }
 }

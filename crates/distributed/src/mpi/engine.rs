@@ -15,6 +15,8 @@ use kiln_base::DType;
 use kiln_base::collective::{Kind, Reducer};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -23,9 +25,54 @@ type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
 /// A way to the engine's thread.
 #[derive(Clone)]
-pub(super) struct Port(Sender<Job>);
+pub(super) struct Port {
+    jobs: Sender<Job>,
+    /// The number of threads that wait for a result.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The result of a job, once it is there.
+pub(super) struct Reply<T> {
+    result: Receiver<Result<T, String>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+fn ended() -> String {
+    "communication has ended".into()
+}
+
+impl<T> Reply<T> {
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// The job's, or if communication has ended.
+    pub fn wait(self) -> Result<T, String> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let result = self.result.recv().unwrap_or_else(|_| Err(ended()));
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+}
 
 impl Port {
+    /// Has a function run on the engine's thread, after those posted before.
+    ///
+    /// # Errors
+    /// If communication has ended.
+    pub fn post<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Engine) -> Result<T, String> + Send + 'static,
+    ) -> Result<Reply<T>, String> {
+        let (reply, result) = channel();
+        let job: Job = Box::new(move |engine| {
+            // Nobody waits any more after an error of another step.
+            let _ = reply.send(f(engine));
+        });
+        self.jobs.send(job).map_err(|_| ended())?;
+        let waiting = self.waiting.clone();
+        Ok(Reply { result, waiting })
+    }
+
     /// Runs a function on the engine's thread and waits for its result.
     ///
     /// # Errors
@@ -34,14 +81,7 @@ impl Port {
         &self,
         f: impl FnOnce(&mut Engine) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
-        let (reply, result) = channel();
-        let job: Job = Box::new(move |engine| {
-            // The one who asked waits.
-            let _ = reply.send(f(engine));
-        });
-        let ended = || "communication has ended".to_string();
-        self.0.send(job).map_err(|_| ended())?;
-        result.recv().unwrap_or_else(|_| Err(ended()))
+        self.post(f)?.wait()
     }
 
     /// Waits for what is being sent, and ends MPI.
@@ -111,6 +151,8 @@ pub(super) struct Engine {
     reductions: Reductions,
     /// Messages that their receivers have not taken yet.
     sent: Vec<Pending>,
+    /// The number of threads that wait for a result.
+    waiting: Arc<AtomicUsize>,
     /// The fault after which MPI is not called any more.
     fault: Option<String>,
     ended: bool,
@@ -129,12 +171,17 @@ impl Engine {
     /// # Errors
     /// If MPI can't be initialised.
     pub fn start(api: Api, timeout: Duration) -> Result<(Port, Membership), String> {
-        let (port, jobs) = channel::<Job>();
+        let (jobs, received) = channel::<Job>();
         let (reply, started) = channel();
-        let run = move || match Engine::new(api, timeout) {
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let port = Port {
+            jobs,
+            waiting: waiting.clone(),
+        };
+        let run = move || match Engine::new(api, timeout, waiting) {
             Ok(mut engine) => {
                 let _ = reply.send(Ok(engine.place(0)));
-                engine.serve(&jobs);
+                engine.serve(&received);
             }
             Err(e) => {
                 let _ = reply.send(Err(e));
@@ -143,10 +190,10 @@ impl Engine {
         let thread = std::thread::Builder::new().name("kiln-mpi".into());
         thread.spawn(run).map_err(|e| e.to_string())?;
         let place = started.recv().map_err(|e| e.to_string())??;
-        Ok((Port(port), place))
+        Ok((port, place))
     }
 
-    fn new(api: Api, timeout: Duration) -> Result<Engine, String> {
+    fn new(api: Api, timeout: Duration, waiting: Arc<AtomicUsize>) -> Result<Engine, String> {
         let mut level = 0;
         // SAFETY: this is the first call, and all later ones are made in this thread.
         let status = unsafe {
@@ -163,6 +210,7 @@ impl Engine {
             groups: Vec::new(),
             reductions: Reductions::default(),
             sent: Vec::new(),
+            waiting,
             fault: None,
             ended: false,
         };
@@ -534,9 +582,10 @@ impl Engine {
                 return Ok(());
             }
             self.advance();
-            // Ranks may be more than cores: at first the others get their turn, later the thread sleeps.
+            // Ranks may be more than cores: at first the others get their turn, later the thread sleeps. While nobody
+            // waits, the cores are for computing.
             turns += 1;
-            match turns < 5000 {
+            match turns < 5000 && self.waiting.load(Ordering::Relaxed) > 0 {
                 true => std::thread::yield_now(),
                 false => std::thread::sleep(Duration::from_micros(100)),
             }

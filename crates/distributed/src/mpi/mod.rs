@@ -5,8 +5,8 @@ mod library;
 mod reduction;
 
 use crate::transport::Transport;
-use engine::{Engine, Membership, Port};
-use kiln_base::collective::{Call, Communicator};
+use engine::{Engine, Membership, Port, Reply};
+use kiln_base::collective::{Call, Communicator, Request};
 use library::Api;
 use std::env;
 use std::sync::Arc;
@@ -92,18 +92,25 @@ impl Communicator for Member {
         self.place.ranks
     }
 
-    fn run(&self, call: Call<'_>) -> Result<(), String> {
+    fn start(&self, call: Call<'_>) -> Result<Box<dyn Request>, String> {
         let Call {
             kind,
             dtype,
             input,
             output,
         } = call;
-        let (group, len) = (self.place.group, output.len());
+        let group = self.place.group;
         // MPI works on memory of its own: after a fault it may still hold on to it.
         let input = input.to_vec();
-        let result = (self.port).ask(move |engine| engine.run(group, kind, dtype, input, len))?;
-        output.copy_from_slice(&result);
+        let reply =
+            (self.port).post(move |engine| engine.run(group, kind, dtype, input, output))?;
+        Ok(Box::new(reply))
+    }
+}
+
+impl Request for Reply<Vec<u8>> {
+    fn wait(self: Box<Self>, output: &mut [u8]) -> Result<(), String> {
+        output.copy_from_slice(&Reply::wait(*self)?);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod collectives;
 mod faults;
 mod order;
+mod overlap;
 mod training;
 
 use kiln_distributed::run_in_threads;

@@ -3,9 +3,9 @@
 //! This program starts itself: alone it starts the ranks of each part and checks how they end.
 
 use kiln_distributed::{
-    DistributedDataParallel, Init, ReduceOp, SyncBatchNorm, all_gather_object, all_reduce, barrier,
-    broadcast_object, destroy_process_group, init_process_group_with, mpi_folder, new_group, rank,
-    recv, send, world, world_size,
+    DataParallelOptions, DistributedDataParallel, Init, ReduceOp, SyncBatchNorm, all_gather_object,
+    all_reduce, barrier, broadcast_object, destroy_process_group, init_process_group_with,
+    mpi_folder, new_group, rank, recv, send, world, world_size,
 };
 use kiln_nn::Module;
 use kiln_tensor::{DType, Result, Tensor};
@@ -14,11 +14,14 @@ use std::time::{Duration, Instant};
 
 #[path = "../checks.rs"]
 mod checks;
+mod overlap;
 #[path = "../steps.rs"]
 mod steps;
 
 /// The part that a rank runs.
 const PART: &str = "KILN_MPI_PART";
+/// The milliseconds of training after which a rank is killed.
+const MOMENT: &str = "KILN_MPI_MOMENT";
 
 fn main() {
     if let Ok(part) = std::env::var(PART) {
@@ -36,27 +39,35 @@ fn main() {
         .skip(1)
         .find(|a| !a.starts_with('-'))
         .unwrap_or_default();
-    let runs: [(&str, &[usize], &[&str]); 6] = [
+    // A rank is killed at this many moments of training.
+    let moments = std::env::var("KILN_SEEDS")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    let moments = vec![3; moments.unwrap_or(3)];
+    let runs: [(&str, &[usize], &[&str]); 8] = [
         ("operations", &[2, 3, 4], &[]),
         ("training", &[2, 3], &[]),
+        ("overlap", &[2], &[]),
         ("mismatch", &[3], &[]),
         // Else `mpiexec` ends the others before they can say anything.
         ("late", &[3], &["-disable-auto-cleanup"]),
         ("early", &[3], &["-disable-auto-cleanup"]),
         ("killed", &[2, 3], &["-disable-auto-cleanup"]),
+        ("anywhere", &moments, &["-disable-auto-cleanup"]),
     ];
     for (part, sizes, flags) in runs {
         if !part.contains(&filter) {
             continue;
         }
-        for ranks in sizes {
+        for (run, ranks) in sizes.iter().enumerate() {
             let start = Instant::now();
             let mut mpiexec = Command::new(folder.join("mpiexec"));
             mpiexec
                 .args(flags)
                 .args(["-n", &ranks.to_string()])
-                .env(PART, part);
-            if part == "killed" {
+                .env(PART, part)
+                .env(MOMENT, (run * 37 % 100).to_string());
+            if matches!(part, "killed" | "anywhere") {
                 // Whatever its flags, MPICH's ends all ranks if a signal ended one. It does not see that of a child,
                 // but tells the others by another signal.
                 mpiexec.args(["sh", "-c", r#"trap : USR1; "$0"; exit 0"#]);
@@ -76,7 +87,7 @@ fn main() {
 fn check(part: &str, ranks: usize, ended: &Output) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&ended.stdout), text(&ended.stderr));
-    let lost = usize::from(matches!(part, "early" | "killed"));
+    let lost = usize::from(matches!(part, "early" | "killed" | "anywhere"));
     let right = out.matches("right").count();
     assert_eq!(
         right,
@@ -94,7 +105,7 @@ fn check(part: &str, ranks: usize, ended: &Output) {
 
 fn rank_of(part: &str) -> Result<()> {
     let timeout = match part {
-        "late" | "early" | "killed" => Duration::from_secs(2),
+        "late" | "early" | "killed" | "anywhere" => Duration::from_secs(2),
         _ => Duration::from_secs(120),
     };
     init_process_group_with("mpi", Init::new().timeout(timeout))?;
@@ -102,6 +113,7 @@ fn rank_of(part: &str) -> Result<()> {
     match part {
         "operations" => operations()?,
         "training" => training()?,
+        "overlap" => overlap::all()?,
         "mismatch" => mismatch()?,
         "late" => fault("did not come within 2 s", || {
             std::thread::sleep(Duration::from_secs(4))
@@ -113,17 +125,49 @@ fn rank_of(part: &str) -> Result<()> {
                 libc::kill(libc::getpid(), libc::SIGKILL);
             })?;
         }
+        "anywhere" => anywhere()?,
         other => panic!("no part {other}"),
     }
-    assert!(
-        part == "operations" || part == "training" || start.elapsed() < Duration::from_secs(30)
-    );
+    let is_fault = !matches!(part, "operations" | "training" | "overlap");
+    assert!(!is_fault || start.elapsed() < Duration::from_secs(30));
     println!("right");
     match part {
         // After a fault, nothing of MPI is called any more, and the process ends as it is.
-        "late" | "early" | "killed" => std::process::exit(0),
+        "late" | "early" | "killed" | "anywhere" => std::process::exit(0),
         _ => destroy_process_group(),
     }
+}
+
+/// Rank 1 is killed while all train; the others get an error that names operation and rank, or says that one is lost.
+fn anywhere() -> Result<()> {
+    let rank = rank()?;
+    let net = steps::model(1, false)?;
+    net.to_dtype(DType::F64)?;
+    let options = DataParallelOptions::new().bucket_cap_mb(1e-4);
+    let ddp = DistributedDataParallel::with(net, options)?;
+    barrier()?;
+    if rank == 1 {
+        let moment = std::env::var(MOMENT).ok().and_then(|m| m.parse().ok());
+        let moment = Duration::from_millis(moment.unwrap_or_default());
+        std::thread::spawn(move || {
+            std::thread::sleep(moment);
+            // SAFETY: it ends this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        });
+    }
+    let start = Instant::now();
+    let failed = loop {
+        if let Err(e) = steps::train(&ddp, (rank, world_size()?)) {
+            break e.to_string();
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no error");
+    };
+    // A rank may wait for one that has failed for want of rank 1.
+    let named = failed.contains("did not come within 2 s")
+        || failed.contains("a rank was lost")
+        || failed.contains("communication with rank");
+    assert!(named && failed.contains("all_reduce"), "{failed}");
+    Ok(())
 }
 
 fn operations() -> Result<()> {

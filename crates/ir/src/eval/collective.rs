@@ -2,7 +2,7 @@ use super::array::element_count;
 use super::{Array, Problem, fact_of, shape_of};
 use crate::OpDef;
 use crate::ops::Collective;
-use kiln_base::collective::{Call, run};
+use kiln_base::collective::{Call, start};
 
 /// This process's part in the operation, and the next token.
 pub(super) fn eval(op: &Collective, x: &[&Array]) -> Result<Vec<Array>, Problem> {
@@ -19,9 +19,11 @@ pub(super) fn eval(op: &Collective, x: &[&Array]) -> Result<Vec<Array>, Problem>
         kind: op.kind,
         dtype,
         input: &x[0].to_bytes(),
-        output: &mut output,
+        output: output.len(),
     };
-    run(&op.group, op.ranks, call).map_err(failed)?;
+    start(&op.group, op.ranks, call)
+        .and_then(|request| request.wait(&mut output))
+        .map_err(failed)?;
     let next = i64::from_le_bytes(x[1].to_bytes()[..].try_into().unwrap_or_default()) + 1;
     let array = |dtype, shape: &[usize], bytes: &[u8]| {
         Array::from_bytes(dtype, shape, bytes).map_err(|e| failed(e.to_string()))

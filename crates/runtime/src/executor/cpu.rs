@@ -2,6 +2,7 @@
 
 use super::guard::Guard;
 use super::loc::Loc;
+use super::pending::Pending;
 use super::profile::Profile;
 use super::step::BoundStep;
 use kiln_cpu::run_concurrently;
@@ -13,10 +14,12 @@ use kiln_kernel::view::{Arguments, ViewMut};
 use kiln_kernel::work::Call;
 use kiln_plan::Site;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Runs steps one after the other on the CPU, up to the first data error, which names one of `sites`.
+/// Runs steps one after the other on the CPU, up to the first data error, which names one of `sites`. An operation that
+/// goes on while other steps run is waited for in front of the first step that touches its result, and in the end.
 pub(super) fn run_steps(
     steps: &[BoundStep],
     place: impl Fn(Loc) -> *mut u8,
@@ -25,9 +28,14 @@ pub(super) fn run_steps(
     profile: Option<&Profile>,
 ) -> Result<Option<Failure>> {
     let failures = Failures::of(Cancel::current());
+    let mut pending = Pending::new(sites, profile);
     for group in steps.chunk_by(|_, next| next.concurrent) {
         cancel::check()?;
         let first = group[0].step;
+        if !pending.is_empty() {
+            let touched: Vec<Range<usize>> = group.iter().flat_map(|s| s.memory(&place)).collect();
+            pending.wait(|r| touched.iter().any(|t| t.start < r.end && r.start < t.end))?;
+        }
         // SAFETY: binding proved that guards lie within their memory, and no step of the group writes one.
         let set = |guard: &Guard| unsafe { guard.is_set(place(guard.loc)) };
         let kept = |step: &&BoundStep| !step.guard.as_ref().is_some_and(set);
@@ -63,7 +71,18 @@ pub(super) fn run_steps(
         #[cfg(feature = "testing")]
         let _declared = declare(&group, &args, &calls);
         match &group[..] {
-            [step] => inner = step.work.run(&calls[0])?,
+            [step] => match step.work.start(&calls[0])? {
+                Some(started) => {
+                    let (at, bytes) = (args[0][started.out], step.sizes[started.out]);
+                    // SAFETY: binding proved the length. No step that touches it runs before `pending` has written it.
+                    let out = unsafe { ViewMut::new(at, bytes) };
+                    // Its time is that of waiting for it.
+                    pending.add(step, started, out);
+                    kernels.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                None => inner = step.work.run(&calls[0])?,
+            },
             group => {
                 let works = group.iter().map(|step| &*step.work).zip(&calls);
                 run_concurrently(&works.collect::<Vec<_>>(), &failures);
@@ -79,6 +98,7 @@ pub(super) fn run_steps(
             return Ok(Some(failure));
         }
     }
+    pending.wait(|_| true)?;
     Ok(None)
 }
 

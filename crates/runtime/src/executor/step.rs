@@ -5,6 +5,7 @@ use super::loc::Loc;
 use kiln_kernel::memory::ALIGN;
 use kiln_kernel::work::LinkedKernel;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The steps that another waits for, by position, ascending. Nearby steps that others of the list wait for are left
@@ -43,6 +44,19 @@ impl BoundStep {
     pub fn locs(&self) -> impl Iterator<Item = Loc> + '_ {
         let guard = self.guard.iter().map(|guard| guard.loc);
         self.args.iter().copied().chain(guard)
+    }
+
+    /// The addresses of everything that it touches.
+    pub fn memory(&self, place: impl Fn(Loc) -> *mut u8) -> impl Iterator<Item = Range<usize>> {
+        let guard = self.guard.iter().map(|guard| (guard.loc, guard.bytes));
+        let args = self.args.iter().copied().zip(self.sizes.iter().copied());
+        let scratch = (Loc::Arena(self.scratch), self.scratch_bytes());
+        let all = args.chain(guard).chain([scratch]);
+        all.filter(|(_, bytes)| *bytes > 0)
+            .map(move |(loc, bytes)| {
+                let first = place(loc).addr();
+                first..first + bytes
+            })
     }
 
     /// Bytes of its scratch memory.
