@@ -24,22 +24,27 @@
 //! # Ok::<(), kiln_tensor::Error>(())
 //! ```
 
+mod comm_hooks;
 mod ddp;
 mod group;
+mod join;
 mod mpi;
 mod objects;
 mod ops;
+mod reducer;
 mod signature;
 mod spawn;
 mod sync_batch_norm;
 mod threads;
 mod transport;
 
+pub use comm_hooks::{GradBucket, allreduce_hook, bf16_compress_hook, fp16_compress_hook};
 pub use ddp::{DataParallelOptions, DistributedDataParallel};
 pub use group::{
     Init, ProcessGroup, destroy_process_group, init_process_group, init_process_group_with,
     is_initialized, is_main, is_mpi_available, new_group, rank, world, world_size,
 };
+pub use join::Join;
 pub use kiln_base::collective::Reducer as ReduceOp;
 pub use mpi::folder as mpi_folder;
 pub use objects::{all_gather_object, broadcast_object};

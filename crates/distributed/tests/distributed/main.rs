@@ -2,9 +2,11 @@
 
 mod collectives;
 mod faults;
+mod hooks;
 mod order;
 mod overlap;
 mod training;
+mod uneven;
 
 use kiln_distributed::run_in_threads;
 use kiln_tensor::Result;
