@@ -23,6 +23,10 @@ const LAUNCHERS: [&str; 4] = [
     "SLURM_PROCID",
 ];
 
+/// Variables by which launchers tell a process how many there are: `mpiexec`'s, and then those of `srun`, which starts
+/// the helpers of an `mpiexec` too.
+const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
+
 /// True if `mpiexec` or `srun` started this process.
 pub(crate) fn launched() -> bool {
     LAUNCHERS.iter().any(|name| env::var_os(name).is_some())
@@ -35,13 +39,14 @@ pub(crate) fn launched() -> bool {
 pub(crate) fn init(timeout: Duration) -> Result<(Arc<dyn Communicator>, Mpi), String> {
     let api = Api::open(&find()?)?;
     let (port, world) = Engine::start(api, timeout)?;
-    let started = env::var("OMPI_COMM_WORLD_SIZE").or_else(|_| env::var("PMI_SIZE"));
-    if let Some(started) = started.ok().and_then(|n| n.parse::<usize>().ok())
+    let started = SIZES.iter().find_map(|name| env::var(name).ok());
+    if let Some(started) = started.and_then(|n| n.parse::<usize>().ok())
         && started != world.ranks
     {
         port.close()?;
         return Err(format!(
-            "the launcher started {started} processes, of which this MPI sees {}: start them with the `mpiexec` of {}",
+            "the launcher started {started} processes, of which this MPI sees {}: start them with the `mpiexec` of {}, \
+             or by `srun --mpi` with a PMI that it knows",
             world.ranks,
             find()?.display()
         ));

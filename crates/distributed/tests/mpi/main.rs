@@ -55,6 +55,9 @@ fn main() {
         ("killed", &[2, 3], &["-disable-auto-cleanup"]),
         ("anywhere", &moments, &["-disable-auto-cleanup"]),
     ];
+    if "srun".contains(&filter) {
+        without_pmi();
+    }
     for (part, sizes, flags) in runs {
         if !part.contains(&filter) {
             continue;
@@ -81,6 +84,19 @@ fn main() {
             );
         }
     }
+}
+
+/// Starts a process as `srun` does if its PMI is not MPI's: it would train alone.
+fn without_pmi() {
+    let program = std::env::current_exe().expect("a path");
+    let ended = Command::new(program)
+        .env(PART, "mismatch")
+        .envs([("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")])
+        .output()
+        .expect("the program starts");
+    let err = String::from_utf8_lossy(&ended.stderr);
+    let text = "the launcher started 2 processes, of which this MPI sees 1";
+    assert!(!ended.status.success() && err.contains(text), "{err}");
 }
 
 /// Panics unless all ranks that should have said that they are right.
