@@ -17,13 +17,16 @@ thread_local! {
 
 /// Runs `f`. Operations that source files under the folder `library` record in it count as recorded at the line that
 /// called this function. If that line is in the library too, they count as recorded at the line of the enclosing
-/// call.
+/// call, which may be one of another library.
 ///
 /// `#[track_caller]` does this for direct calls, but its trace ends at a `dyn` call, such as that of
 /// a layer in a container.
 #[track_caller]
 pub fn on_behalf_of_caller<T>(library: &'static str, f: impl FnOnce() -> T) -> T {
-    let loc = user_line(Location::caller());
+    let loc = match (CALLER.get(), Location::caller()) {
+        (Some(outer), loc) if loc.file().starts_with(library) => outer.loc,
+        (_, loc) => user_line(loc),
+    };
     let _inside = Scoped::new(&CALLER, Some(Caller { library, loc }));
     f()
 }

@@ -18,7 +18,7 @@ mod sizes;
 mod write;
 mod writer;
 
-use crate::fault::{invalid, unsupported};
+use crate::fault::{for_caller, invalid, unsupported};
 use crate::proto::{GraphProto, ModelProto, OperatorSetIdProto};
 use file::Weight;
 use kiln_tensor::{Compiled, Error, ErrorKind, Result};
@@ -129,89 +129,91 @@ pub fn export<I, O>(
     path: impl AsRef<Path>,
     options: Export,
 ) -> Result<()> {
-    let Some((opset, format)) = OPSETS
-        .into_iter()
-        .find(|(opset, _)| *opset == options.opset)
-    else {
-        return Err(unsupported(format!(
-            "models are exported with opset 17 to 28, not {}",
-            options.opset
-        )));
-    };
-    let signature = function.signature();
-    if let Some(state) = signature.states.iter().find(|s| s.output.is_some()) {
-        return Err(unsupported(format!(
-            "the function assigns `{}`, and a model of ONNX keeps no state; export a function that assigns \
-             nothing, such as one of a model in eval mode",
-            state.name
-        )));
-    }
-    let arguments = signature.arguments.iter().map(|a| &a.name[..]);
-    let inputs = names("inputs", options.inputs, arguments, "input")?;
-    let results = signature.results.iter().map(|r| &r.name[..]);
-    let outputs = names("outputs", options.outputs, results, "output")?;
-    let mut all: Vec<&String> = inputs.iter().chain(&outputs).collect();
-    all.sort_unstable();
-    if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(invalid(format!(
-            "two inputs or outputs are named `{}`",
-            pair[0]
-        )));
-    }
-
-    let graph = function.recorded().compact();
-    let mut writer = Writer::new(opset, &graph.symbols, &all, write::op);
-    let mut operands: Vec<Option<Value>> = vec![None; graph.inputs().len()];
-    let facts = graph.inputs().into_iter().map(|id| graph.node(id).fact());
-    let facts: Vec<_> = facts.cloned().collect();
-    for (argument, name) in signature.arguments.iter().zip(&inputs) {
-        let at = argument.at as usize;
-        operands[at] = Some(writer.input(name, facts[at].clone()));
-    }
-    let mut weights = Vec::new();
-    let captured = signature.captured.iter().zip(function.captured());
-    let captured = captured.map(|(named, t)| (named.at, None, &named.name, t));
-    let states = signature.states.iter().zip(function.states());
-    let states = states.filter_map(|(state, var)| {
-        Some((state.input?, var.name(), &state.name, var.get().detach()))
-    });
-    for (at, path, number, tensor) in captured.chain(states) {
-        let name = path.as_deref().unwrap_or(number);
-        let value = writer.weight(name, path.is_some(), facts[at as usize].clone());
-        weights.push(Weight::new(&value, tensor));
-        operands[at as usize] = Some(value);
-    }
-    let values = writer.graph(&graph, &operands);
-    let found = writer.finish(values, &outputs).map_err(|failures| {
-        let count = match failures.len() {
-            1 => "1 operation".to_string(),
-            n => format!("{n} operations"),
+    for_caller(|| {
+        let Some((opset, format)) = OPSETS
+            .into_iter()
+            .find(|(opset, _)| *opset == options.opset)
+        else {
+            return Err(unsupported(format!(
+                "models are exported with opset 17 to 28, not {}",
+                options.opset
+            )));
         };
-        let list = failures.join("\n  ");
-        unsupported(format!(
-            "{count} can't be exported with opset {opset}:\n  {list}"
-        ))
-    })?;
-    let model = ModelProto {
-        ir_version: Some(format),
-        opset_import: vec![OperatorSetIdProto {
-            domain: Some(String::new()),
-            version: Some(opset),
-        }],
-        producer_name: Some("kiln".into()),
-        producer_version: Some(env!("CARGO_PKG_VERSION").into()),
-        graph: Some(GraphProto {
-            name: Some("main".into()),
-            ..found
-        }),
-        ..ModelProto::default()
-    };
-    file::save(model, weights, path.as_ref(), options.most_inline).map_err(|e| match e {
-        file::Failure::Value(e) => e,
-        file::Failure::Io(e) => {
-            let message = format!("{}: {e}", path.as_ref().display());
-            Error::at_caller(ErrorKind::Io, "onnx", message)
+        let signature = function.signature();
+        if let Some(state) = signature.states.iter().find(|s| s.output.is_some()) {
+            return Err(unsupported(format!(
+                "the function assigns `{}`, and a model of ONNX keeps no state; export a function that assigns \
+             nothing, such as one of a model in eval mode",
+                state.name
+            )));
         }
+        let arguments = signature.arguments.iter().map(|a| &a.name[..]);
+        let inputs = names("inputs", options.inputs, arguments, "input")?;
+        let results = signature.results.iter().map(|r| &r.name[..]);
+        let outputs = names("outputs", options.outputs, results, "output")?;
+        let mut all: Vec<&String> = inputs.iter().chain(&outputs).collect();
+        all.sort_unstable();
+        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(invalid(format!(
+                "two inputs or outputs are named `{}`",
+                pair[0]
+            )));
+        }
+
+        let graph = function.recorded().compact();
+        let mut writer = Writer::new(opset, &graph.symbols, &all, write::op);
+        let mut operands: Vec<Option<Value>> = vec![None; graph.inputs().len()];
+        let facts = graph.inputs().into_iter().map(|id| graph.node(id).fact());
+        let facts: Vec<_> = facts.cloned().collect();
+        for (argument, name) in signature.arguments.iter().zip(&inputs) {
+            let at = argument.at as usize;
+            operands[at] = Some(writer.input(name, facts[at].clone()));
+        }
+        let mut weights = Vec::new();
+        let captured = signature.captured.iter().zip(function.captured());
+        let captured = captured.map(|(named, t)| (named.at, None, &named.name, t));
+        let states = signature.states.iter().zip(function.states());
+        let states = states.filter_map(|(state, var)| {
+            Some((state.input?, var.name(), &state.name, var.get().detach()))
+        });
+        for (at, path, number, tensor) in captured.chain(states) {
+            let name = path.as_deref().unwrap_or(number);
+            let value = writer.weight(name, path.is_some(), facts[at as usize].clone());
+            weights.push(Weight::new(&value, tensor));
+            operands[at as usize] = Some(value);
+        }
+        let values = writer.graph(&graph, &operands);
+        let found = writer.finish(values, &outputs).map_err(|failures| {
+            let count = match failures.len() {
+                1 => "1 operation".to_string(),
+                n => format!("{n} operations"),
+            };
+            let list = failures.join("\n  ");
+            unsupported(format!(
+                "{count} can't be exported with opset {opset}:\n  {list}"
+            ))
+        })?;
+        let model = ModelProto {
+            ir_version: Some(format),
+            opset_import: vec![OperatorSetIdProto {
+                domain: Some(String::new()),
+                version: Some(opset),
+            }],
+            producer_name: Some("kiln".into()),
+            producer_version: Some(env!("CARGO_PKG_VERSION").into()),
+            graph: Some(GraphProto {
+                name: Some("main".into()),
+                ..found
+            }),
+            ..ModelProto::default()
+        };
+        file::save(model, weights, path.as_ref(), options.most_inline).map_err(|e| match e {
+            file::Failure::Value(e) => e,
+            file::Failure::Io(e) => {
+                let message = format!("{}: {e}", path.as_ref().display());
+                Error::at_caller(ErrorKind::Io, "onnx", message)
+            }
+        })
     })
 }
 

@@ -1,6 +1,6 @@
 //! Files of single values, as the standard's tests have them.
 
-use crate::fault::invalid;
+use crate::fault::{for_caller, invalid};
 use crate::loaded::Kind;
 use crate::model::Data;
 use crate::proto::{OptionalProto, SequenceProto, TensorProto, optional_proto, sequence_proto};
@@ -14,14 +14,16 @@ use prost::Message;
 /// If the bytes are damaged or hold a dtype that Kiln does not have.
 #[track_caller]
 pub fn read_value(bytes: &[u8], kind: Kind) -> Result<Data> {
-    let damaged = |e: prost::DecodeError| invalid(format!("this is no {kind:?}: {e}"));
-    match kind {
-        Kind::Tensor | Kind::Packed(_) | Kind::Text => {
-            any_tensor(&TensorProto::decode(bytes).map_err(damaged)?)
+    for_caller(|| {
+        let damaged = |e: prost::DecodeError| invalid(format!("this is no {kind:?}: {e}"));
+        match kind {
+            Kind::Tensor | Kind::Packed(_) | Kind::Text => {
+                any_tensor(&TensorProto::decode(bytes).map_err(damaged)?)
+            }
+            Kind::Sequence => sequence(&SequenceProto::decode(bytes).map_err(damaged)?),
+            Kind::Optional => optional(&OptionalProto::decode(bytes).map_err(damaged)?),
         }
-        Kind::Sequence => sequence(&SequenceProto::decode(bytes).map_err(damaged)?),
-        Kind::Optional => optional(&OptionalProto::decode(bytes).map_err(damaged)?),
-    }
+    })
 }
 
 fn any_tensor(t: &TensorProto) -> Result<Data> {
@@ -59,7 +61,7 @@ fn optional(o: &OptionalProto) -> Result<Data> {
 /// If a value can't be computed, or is not of the kind.
 #[track_caller]
 pub fn write_value(name: &str, value: &Data, kind: Kind) -> Result<Vec<u8>> {
-    match (kind, value) {
+    for_caller(|| match (kind, value) {
         (Kind::Optional, _) => Ok(to_optional(name, value)?.encode_to_vec()),
         (Kind::Packed(packed), Data::Tensor(t)) => {
             Ok(tensor::write_packed(name, t, packed)?.encode_to_vec())
@@ -68,7 +70,7 @@ pub fn write_value(name: &str, value: &Data, kind: Kind) -> Result<Vec<u8>> {
         (_, Data::Tensor(t)) => Ok(tensor::write(name, t)?.encode_to_vec()),
         (_, Data::Sequence(list)) => Ok(to_sequence(name, list)?.encode_to_vec()),
         (_, Data::Nothing) => Err(invalid(format!("{name:?} has no value"))),
-    }
+    })
 }
 
 fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {

@@ -1,6 +1,6 @@
 //! Models: loading, running, compiling, training.
 
-use crate::fault::{invalid, unsupported};
+use crate::fault::{for_caller, invalid, unsupported};
 use crate::loaded::{Kind, Loaded, Port};
 use crate::missing::{host_operators, missing_operators};
 use crate::proto::ModelProto;
@@ -28,19 +28,22 @@ const MOST_PROGRAMS: usize = 16;
 /// here: [`Model::unsupported`] lists them.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>) -> Result<Model> {
-    let path = path.as_ref();
-    let named = |message: &dyn std::fmt::Display| invalid(format!("{}: {message}", path.display()));
-    let mut file = std::fs::File::open(path).map_err(|e| named(&e))?;
-    let length = file.metadata().map_err(|e| named(&e))?.len();
-    let bytes = Budget::new().exactly(&mut file, length, "the model");
-    let bytes = bytes.map_err(|e| named(&e))?;
-    let folder = match path.parent() {
-        Some(p) if p != Path::new("") => p.to_path_buf(),
-        _ => PathBuf::from("."),
-    };
-    Model::read(bytes, Some(folder)).map_err(|e| {
-        let message = format!("{}: {}", path.display(), e.message());
-        e.with_message(&message)
+    for_caller(|| {
+        let path = path.as_ref();
+        let named =
+            |message: &dyn std::fmt::Display| invalid(format!("{}: {message}", path.display()));
+        let mut file = std::fs::File::open(path).map_err(|e| named(&e))?;
+        let length = file.metadata().map_err(|e| named(&e))?.len();
+        let bytes = Budget::new().exactly(&mut file, length, "the model");
+        let bytes = bytes.map_err(|e| named(&e))?;
+        let folder = match path.parent() {
+            Some(p) if p != Path::new("") => p.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        Model::read(bytes, Some(folder)).map_err(|e| {
+            let message = format!("{}: {}", path.display(), e.message());
+            e.with_message(&message)
+        })
     })
 }
 
@@ -127,15 +130,17 @@ impl Outputs {
     /// If there is no output of this name, or it is no tensor.
     #[track_caller]
     pub fn get(&self, name: &str) -> Result<&Tensor> {
-        let at = self.names.iter().position(|n| n == name);
-        match at.map(|i| &self.values[i]) {
-            Some(Data::Tensor(t)) => Ok(t),
-            Some(_) => Err(invalid(format!("the output {name:?} is no tensor"))),
-            None => Err(invalid(format!(
-                "there is no output {name:?}; there are {}",
-                self.names.join(", ")
-            ))),
-        }
+        for_caller(|| {
+            let at = self.names.iter().position(|n| n == name);
+            match at.map(|i| &self.values[i]) {
+                Some(Data::Tensor(t)) => Ok(t),
+                Some(_) => Err(invalid(format!("the output {name:?} is no tensor"))),
+                None => Err(invalid(format!(
+                    "there is no output {name:?}; there are {}",
+                    self.names.join(", ")
+                ))),
+            }
+        })
     }
 
     /// Returns the values with their names.
@@ -164,7 +169,7 @@ impl Model {
     /// As [`load`].
     #[track_caller]
     pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Model> {
-        Model::read(bytes.into(), None)
+        for_caller(|| Model::read(bytes.into(), None))
     }
 
     fn read(bytes: Vec<u8>, folder: Option<PathBuf>) -> Result<Model> {
@@ -218,25 +223,27 @@ impl Model {
     /// If the model does not say the dtype or the number of dims of an input.
     #[track_caller]
     pub fn specs(&self, sizes: &[(&str, i64)]) -> Result<Vec<Spec>> {
-        let fixed = |d: &DimSpec| match d {
-            DimSpec::Symbol(name) => match sizes.iter().find(|(n, _)| n == name) {
-                Some((_, n)) => DimSpec::Known(*n),
-                None => d.clone(),
-            },
-            known => known.clone(),
-        };
-        let spec = |port: &Port| match (port.dtype, &port.dims) {
-            (Some(dtype), Some(dims)) => Ok(Spec {
-                dtype,
-                dims: dims.iter().map(fixed).collect(),
-                device: Device::Cpu,
-            }),
-            _ => Err(invalid(format!(
-                "the input {:?} has no dtype or shape",
-                port.name
-            ))),
-        };
-        self.loaded.inputs.iter().map(spec).collect()
+        for_caller(|| {
+            let fixed = |d: &DimSpec| match d {
+                DimSpec::Symbol(name) => match sizes.iter().find(|(n, _)| n == name) {
+                    Some((_, n)) => DimSpec::Known(*n),
+                    None => d.clone(),
+                },
+                known => known.clone(),
+            };
+            let spec = |port: &Port| match (port.dtype, &port.dims) {
+                (Some(dtype), Some(dims)) => Ok(Spec {
+                    dtype,
+                    dims: dims.iter().map(fixed).collect(),
+                    device: Device::Cpu,
+                }),
+                _ => Err(invalid(format!(
+                    "the input {:?} has no dtype or shape",
+                    port.name
+                ))),
+            };
+            self.loaded.inputs.iter().map(spec).collect()
+        })
     }
 
     /// The operator sets that the model imports, with versions.
@@ -277,19 +284,17 @@ impl Model {
         &self,
         inputs: impl IntoIterator<Item = (N, D)>,
     ) -> Result<Outputs> {
-        let (inputs, replaced) = self.ordered(inputs)?;
-        let values = no_grad(|| match tensors(&inputs) {
-            Some(tensors) if replaced.is_empty() => self.run_tensors(tensors),
-            _ => self.run_recorded(inputs, replaced),
-        })?;
-        Ok(self.named(values))
-    }
-
-    fn named(&self, values: Vec<Data>) -> Outputs {
-        Outputs {
-            names: self.loaded.outputs.iter().map(|o| o.name.clone()).collect(),
-            values,
-        }
+        for_caller(|| {
+            let (inputs, replaced) = self.ordered(inputs)?;
+            let values = no_grad(|| match tensors(&inputs) {
+                Some(tensors) if replaced.is_empty() => self.run_tensors(tensors),
+                _ => self.run_recorded(inputs, replaced),
+            })?;
+            Ok(Outputs {
+                names: self.loaded.outputs.iter().map(|o| o.name.clone()).collect(),
+                values,
+            })
+        })
     }
 
     /// Puts inputs into the model's order, and those that replace initial values behind them.
@@ -382,7 +387,7 @@ impl Model {
     /// If the specs don't fit, an operator is not supported, or sizes depend on values.
     #[track_caller]
     pub fn compile(&self, specs: impl IntoIterator<Item = Spec>) -> Result<Compiled> {
-        no_grad(|| self.compile_tensors(specs.into_iter().collect()))
+        for_caller(|| no_grad(|| self.compile_tensors(specs.into_iter().collect())))
     }
 
     fn compile_tensors(&self, specs: Vec<Spec>) -> Result<Compiled> {
@@ -396,18 +401,20 @@ impl Model {
     /// If an operator is not supported or does not apply, or an output is no tensor.
     #[track_caller]
     pub fn record(&self, inputs: impl IntoIterator<Item = impl AsTensor>) -> Result<Vec<Tensor>> {
-        let inputs = inputs
-            .into_iter()
-            .map(|t| Data::Tensor(t.as_tensor().into_owned()));
-        let values = self.record_values(inputs.collect(), Vec::new())?;
-        values
-            .into_iter()
-            .zip(&self.loaded.outputs)
-            .map(|(value, port)| match value {
-                Data::Tensor(t) => Ok(t),
-                _ => Err(invalid(format!("the output {:?} is no tensor", port.name))),
-            })
-            .collect()
+        for_caller(|| {
+            let inputs = inputs
+                .into_iter()
+                .map(|t| Data::Tensor(t.as_tensor().into_owned()));
+            let values = self.record_values(inputs.collect(), Vec::new())?;
+            values
+                .into_iter()
+                .zip(&self.loaded.outputs)
+                .map(|(value, port)| match value {
+                    Data::Tensor(t) => Ok(t),
+                    _ => Err(invalid(format!("the output {:?} is no tensor", port.name))),
+                })
+                .collect()
+        })
     }
 
     fn record_values(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Data>> {

@@ -2,7 +2,7 @@
 
 use crate::peers::Cases;
 use kiln_nn::*;
-use kiln_onnx::{Export, Port, export, load};
+use kiln_onnx::{Export, Model, Port, export, load};
 use kiln_tensor::{DType, Scan, Spec, Tensor, Var, compile, cond, scan_with};
 
 type Checked = std::result::Result<(), Box<dyn std::error::Error>>;
@@ -224,5 +224,36 @@ fn what_onnx_lacks() -> Checked {
     let e = export(&f, &path, Export::new().opset(17)).unwrap_err();
     assert!(e.message().contains("bitwise logic needs opset 18"), "{e}");
     assert!(!path.exists());
+    Ok(())
+}
+
+/// Errors of models, and of the tensors that they give, are at the line that called.
+#[test]
+fn errors_are_at_the_users_line() -> Checked {
+    let path = std::env::temp_dir().join("kiln-onnx-lines.onnx");
+    let table = Var::new(Tensor::ones([4, 2], DType::F32))?;
+    let rows = Spec::new(DType::I64, 3);
+    let f = compile(rows, |i| table.index_select(0, i))?;
+    export(&f, &path, Export::new())?;
+    let bytes = std::fs::read(&path)?;
+    std::fs::remove_file(&path)?;
+    let (wrong, wide) = (Tensor::from([0i64, 9, 1]), Tensor::from([[0i64]; 3]));
+    let model = Model::from_bytes(bytes.clone())?;
+    let boxed: Box<dyn Forward> = Box::new(Model::from_bytes(bytes)?);
+    let line = line!();
+    let errors = [
+        model.record([&wrong])?[0].to_vec::<f32>().unwrap_err(),
+        model.call(&wrong).to_vec::<f32>().unwrap_err(),
+        boxed.call(&wrong).to_vec::<f32>().unwrap_err(),
+        model.run([("input", &wrong)]).unwrap_err(),
+        model.run([("rows", &wrong)]).unwrap_err(),
+        model.run([("input", &wide)]).unwrap_err(),
+        Model::from_bytes(&b"\0"[..]).err().unwrap(),
+        load("none.onnx").err().unwrap(),
+    ];
+    for (i, e) in errors.iter().enumerate() {
+        let at = (e.loc().file(), e.loc().line());
+        assert_eq!(at, (file!(), line + 2 + i as u32), "{e}");
+    }
     Ok(())
 }
