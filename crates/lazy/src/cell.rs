@@ -6,6 +6,7 @@ use crate::recording::Assigned;
 use kiln_ir::{Fact, Role};
 use kiln_runtime::Buffer;
 use kiln_runtime::memory::{Category, Holder};
+use std::any::Any;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
@@ -25,6 +26,8 @@ pub struct Cell {
     parameter: AtomicBool,
     /// A function that sees each value that a run gives it.
     watcher: OnceLock<Watcher>,
+    /// The computation of its value from other cells, if it holds none itself.
+    source: Mutex<Option<Source>>,
     /// The holder of the memory of its values.
     holder: Mutex<Holder>,
     /// The line of its first value.
@@ -35,6 +38,9 @@ pub struct Cell {
 
 /// A function that sees the values that runs give a cell, once the cell is free again.
 pub type Watcher = Box<dyn Fn(&Handle) + Send + Sync>;
+
+/// The computation of a cell's value, of a type of the layer above.
+pub type Source = Arc<dyn Any + Send + Sync>;
 
 /// The contents of a cell.
 pub struct CellState {
@@ -69,6 +75,7 @@ impl Cell {
             requires_grad: AtomicBool::new(false),
             parameter: AtomicBool::new(false),
             watcher: OnceLock::new(),
+            source: Mutex::new(None),
             holder: Mutex::new(Holder::line(Category::default(), value.node.loc)),
             loc: value.node.loc,
             state: Mutex::new(CellState {
@@ -126,6 +133,19 @@ impl Cell {
     /// The watcher of its values.
     pub fn watcher(&self) -> Option<&Watcher> {
         self.watcher.get()
+    }
+
+    /// The computation of its value, if it holds none itself.
+    pub fn source(&self) -> Option<Source> {
+        self.source
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
+    }
+
+    /// Makes a computation give its value from now on, or the cell itself again.
+    pub fn set_source(&self, source: Option<Source>) {
+        *self.source.lock().unwrap_or_else(|e| e.into_inner()) = source;
     }
 
     fn lock(&self) -> MutexGuard<'_, CellState> {

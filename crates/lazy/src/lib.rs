@@ -14,6 +14,7 @@ pub mod default_device;
 pub mod device;
 pub mod error;
 mod frame;
+pub mod given;
 pub mod grad;
 pub mod label;
 pub mod memory;

@@ -20,9 +20,10 @@ pub(crate) fn cast(
         .into_iter()
         .filter(|(_, m)| chosen(*m));
     for (path, m) in modules {
-        for held in tree::own_vars(m, &path) {
-            if held.var.dtype().is_float() {
-                held.var.to_dtype_(dtype)?;
+        let held = tree::own_vars(m, &path).into_iter().map(|v| v.var);
+        for var in held.chain(tree::computed(m).into_iter().map(|(_, var)| var)) {
+            if var.dtype().is_float() {
+                var.to_dtype_(dtype)?;
             }
         }
     }

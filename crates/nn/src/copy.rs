@@ -1,7 +1,8 @@
 //! Copies of modules.
 
+use crate::parametrized::Parametrized;
 use crate::{Forward, Module};
-use kiln_tensor::{DType, Error, Result, Var, is_recording, realize_first};
+use kiln_tensor::{DType, Error, Result, Tensor, Var, is_recording, realize_first};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl Copies {
     /// If a value can't be computed.
     #[track_caller]
     pub(crate) fn compute(&self) -> Result<()> {
-        realize_first(self.vars.values())
+        realize_first(self.vars.values().filter(|var| var.source().is_none()))
     }
 
     /// Returns the copy of a cell: a new one with its value, which requires gradients if the cell does.
@@ -52,7 +53,11 @@ impl Copies {
         if let Some(copy) = self.vars.get(&var.id()) {
             return Ok(copy.clone());
         }
-        let mut value = var.get().detach();
+        let computed = Parametrized::of_cell(var);
+        let mut value = match computed {
+            Some(_) => Tensor::zeros(var.shape()?, var.dtype()).to(var.device()),
+            None => var.get().detach(),
+        };
         if let Some(dtype) = self.dtype.filter(|_| value.dtype().is_float()) {
             value = value.to_dtype(dtype);
         }
@@ -65,6 +70,10 @@ impl Copies {
         };
         copy.requires_grad_(var.requires_grad())?;
         self.vars.insert(var.id(), copy.clone());
+        if let Some(p) = computed {
+            let p = p.copied(|var| self.var(var))?;
+            copy.set_source(Some(Arc::new(p)));
+        }
         Ok(copy)
     }
 

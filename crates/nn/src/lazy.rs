@@ -94,12 +94,12 @@ impl<L: Module> Lazy<L> {
         let layer = (self.make)(features as usize)?;
         layer.to(x.device())?;
         layer.requires_grad_(self.waiting.requires_grad())?;
-        for (_, mode) in tree::modes(&layer) {
+        tree::each_mode(&layer, &mut |mode| {
             mode.set_training(self.mode.is_training());
             if self.mode.is_frozen() {
                 mode.freeze();
             }
-        }
+        });
         Ok(self.made.get_or_init(|| layer))
     }
 }

@@ -28,6 +28,7 @@ mod embedding;
 mod extract;
 mod forward;
 mod fractional_pool;
+mod functional_call;
 mod hooks;
 mod layer;
 mod lazy;
@@ -39,6 +40,8 @@ mod module;
 mod norm;
 mod norms;
 mod padding;
+mod parametrize;
+mod parametrized;
 mod pointer;
 mod pool;
 mod print;
@@ -52,6 +55,7 @@ mod state_dict;
 mod transformer;
 mod tree;
 mod unpool;
+mod vector;
 
 pub use activation::{
     CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU,
@@ -75,6 +79,7 @@ pub use embedding::{Embedding, EmbeddingBag, Rows};
 pub use extract::extract;
 pub use forward::{Forward, Output};
 pub use fractional_pool::{FractionalMaxPool2d, FractionalMaxPool3d};
+pub use functional_call::{FunctionalCall, functional_call, functional_call_with};
 pub use hooks::{Hookable, Hooks, Replace};
 pub use kiln_derive::{KilnModule, Module};
 pub use kiln_formats::StateDict;
@@ -101,6 +106,12 @@ pub use padding::{
     ReflectionPad1d, ReflectionPad2d, ReflectionPad3d, ReplicationPad1d, ReplicationPad2d,
     ReplicationPad3d, ZeroPad1d, ZeroPad2d, ZeroPad3d,
 };
+pub use parametrize::{
+    IntoModule, Parametrization, SpectralNorm, WeightNorm, is_parametrized,
+    register_parametrization, remove_parametrizations, spectral_norm, weight_norm,
+};
+#[doc(hidden)]
+pub use parametrized::Parametrized;
 pub use pool::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
     AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
@@ -120,6 +131,8 @@ pub use transformer::{
     TransformerEncoderLayer, TransformerOptions,
 };
 pub use unpool::{LPPool1d, LPPool2d, LPPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d, PowerPool};
+
+pub use vector::{parameters_to_vector, vector_to_parameters};
 
 #[doc(hidden)]
 pub mod derive {

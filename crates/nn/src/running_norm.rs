@@ -287,8 +287,8 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
 ) -> Result<()> {
     let modules = module.modules().into_iter();
     let norms: Vec<BatchStatisticsNorm<'_>> = modules.filter_map(BatchStatisticsNorm::of).collect();
-    let modes = tree::modes(module).into_iter();
-    let modes: Vec<(&Mode, bool)> = modes.map(|(_, m)| (m, m.is_training())).collect();
+    let mut modes = Vec::new();
+    tree::each_mode(module, &mut |mode| modes.push(mode.is_training()));
     let momenta: Vec<Option<f64>> = norms.iter().map(|n| n.momentum.get()).collect();
     norms.iter().try_for_each(BatchStatisticsNorm::reset)?;
     norms.iter().for_each(|n| n.momentum.set(None));
@@ -309,9 +309,10 @@ pub fn update_bn<B, O: Nest<Owned = O>>(
         .iter()
         .zip(momenta)
         .for_each(|(n, momentum)| n.momentum.set(momentum));
-    modes
-        .iter()
-        .for_each(|(mode, training)| mode.set_training(*training));
+    let mut modes = modes.into_iter();
+    tree::each_mode(module, &mut |mode| {
+        mode.set_training(modes.next() == Some(true))
+    });
     result
 }
 

@@ -1,6 +1,7 @@
 //! Values by name.
 
 use crate::hooks::Registered;
+use crate::parametrized::Parametrized;
 use crate::{Hooks, Module, tree};
 use kiln_formats::StateDict;
 use kiln_tensor::{Error, Result, Tensor, Var};
@@ -23,7 +24,7 @@ pub(crate) struct Plan<'a> {
     report: LoadReport,
     /// The errors of the shapes, one line each.
     shapes: Vec<String>,
-    assignments: Vec<(&'a Var, Tensor)>,
+    assignments: Vec<(Var, Tensor)>,
 }
 
 /// Calls `f` with all modules within one that have hooks, and with the prefixes of their names.
@@ -45,12 +46,29 @@ pub(crate) fn of(module: &dyn Module) -> StateDict {
     vars.map(|v| (v.name, v.var.get().detach())).collect()
 }
 
+/// Gives the originals of computed parameters the names that they have here.
+fn rename_older(module: &dyn Module, state: &mut StateDict) {
+    for (path, m) in module.named_modules() {
+        for (name, var) in tree::computed(m) {
+            let computed = Parametrized::of_cell(&var);
+            for (older, now) in computed.map_or(&[][..], |p| p.older_names()) {
+                let older = tree::joined(&path, &format!("{name}_{older}"));
+                if let Some(value) = state.remove(&older) {
+                    let now = format!("parametrizations.{name}.{now}");
+                    state.insert(tree::joined(&path, &now), value);
+                }
+            }
+        }
+    }
+}
+
 /// Prepares the assignments of a load; nothing is assigned yet.
 pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan<'a>> {
     let mut state = state.clone();
     hooked(module, |m, hooks, prefix| {
         hooks.before_loading(m, &mut state, prefix)
     });
+    rename_older(module, &mut state);
     let given: BTreeMap<&str, &Tensor> = state.iter().collect();
     let places = tree::vars(module);
     let mut report = LoadReport::default();
@@ -64,7 +82,7 @@ pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan
         let (here, there) = (place.var.shape()?, value.shape()?);
         if here == there {
             let value = value.detach().to_dtype(place.var.dtype());
-            assignments.push((place.var, value.to(place.var.device())));
+            assignments.push((place.var.clone(), value.to(place.var.device())));
         } else {
             let name = &place.name;
             report.mismatched.push(name.clone());

@@ -3,18 +3,20 @@
 
 use crate::layer;
 use crate::members::Member;
+use crate::parametrized::Parametrized;
 use crate::{Mode, Module};
 use kiln_tensor::{Device, Error, Result, Var};
 use std::collections::BTreeSet;
 
 /// A parameter or buffer with its path.
-pub(crate) struct NamedVar<'a> {
+pub(crate) struct NamedVar {
     pub(crate) name: String,
-    pub(crate) var: &'a Var,
+    pub(crate) var: Var,
     pub(crate) is_parameter: bool,
 }
 
-fn joined(prefix: &str, name: &str) -> String {
+/// Returns the path of what is called `name` in the module at `prefix`.
+pub(crate) fn joined(prefix: &str, name: &str) -> String {
     match prefix {
         "" => name.to_string(),
         _ => format!("{prefix}.{name}"),
@@ -90,30 +92,49 @@ pub(crate) fn submodule<'a>(m: &'a dyn Module, called: &str, path: &str) -> Resu
     Err(last.without(called, "module", path[at.len()..].trim_start_matches('.')))
 }
 
-/// Returns the module's own parameters, then its own buffers.
-pub(crate) fn own_vars<'a>(m: &'a dyn Module, path: &str) -> Vec<NamedVar<'a>> {
-    let (mut parameters, mut buffers) = (Vec::new(), Vec::new());
+/// Returns the module's own parameters, then its own buffers, then what computed parameters are computed from.
+pub(crate) fn own_vars(m: &dyn Module, path: &str) -> Vec<NamedVar> {
+    let (mut parameters, mut buffers, mut originals) = (Vec::new(), Vec::new(), Vec::new());
     for (name, member) in m.members().iter() {
         let (var, is_parameter, list) = match member {
             Member::Parameter(var) => (var, true, &mut parameters),
             Member::Buffer(var) => (var, false, &mut buffers),
             Member::Child(_) | Member::Mode(_) => continue,
         };
-        let name = joined(path, name);
+        if let Some(p) = Parametrized::of_cell(var) {
+            let prefix = joined(path, &format!("parametrizations.{name}"));
+            originals.extend(p.cells().map(|(name, var, is_parameter)| NamedVar {
+                name: joined(&prefix, name),
+                var: var.clone(),
+                is_parameter,
+            }));
+            continue;
+        }
         list.push(NamedVar {
-            name,
-            var,
+            name: joined(path, name),
+            var: var.clone(),
             is_parameter,
         });
     }
     parameters.append(&mut buffers);
+    parameters.append(&mut originals);
     parameters
 }
 
+/// Returns the module's own parameters that are computed from others, by name.
+pub(crate) fn computed(m: &dyn Module) -> Vec<(String, Var)> {
+    let members = m.members();
+    let computed = members.iter().filter_map(|(name, member)| match member {
+        Member::Parameter(var) if var.source().is_some() => Some((name.to_string(), var.clone())),
+        _ => None,
+    });
+    computed.collect()
+}
+
 /// Returns all parameters and buffers, in PyTorch's order: a module's parameters, its buffers, its children.
-pub(crate) fn vars(m: &dyn Module) -> Vec<NamedVar<'_>> {
+pub(crate) fn vars(m: &dyn Module) -> Vec<NamedVar> {
     let all = named_modules(m).into_iter();
-    let vars: Vec<NamedVar<'_>> = all.flat_map(|(path, m)| own_vars(m, &path)).collect();
+    let vars: Vec<NamedVar> = all.flat_map(|(path, m)| own_vars(m, &path)).collect();
     vars.iter().for_each(NamedVar::tell);
     vars
 }
@@ -123,13 +144,13 @@ pub(crate) fn named_parameters(m: &dyn Module) -> Vec<(String, Var)> {
     let mut seen = BTreeSet::new();
     let vars = vars(m).into_iter();
     let once = vars.filter(|v| v.is_parameter && seen.insert(v.var.id()));
-    once.map(|v| (v.name, v.var.clone())).collect()
+    once.map(|v| (v.name, v.var)).collect()
 }
 
 /// [`Module::named_buffers`].
 pub(crate) fn named_buffers(m: &dyn Module) -> Vec<(String, Var)> {
     let buffers = vars(m).into_iter().filter(|v| !v.is_parameter);
-    buffers.map(|v| (v.name, v.var.clone())).collect()
+    buffers.map(|v| (v.name, v.var)).collect()
 }
 
 /// [`Module::get_parameter`].
@@ -137,7 +158,7 @@ pub(crate) fn named_buffers(m: &dyn Module) -> Vec<(String, Var)> {
 pub(crate) fn get_parameter(m: &dyn Module, path: &str) -> Result<Var> {
     let mut parameters = vars(m).into_iter().filter(|v| v.is_parameter);
     match parameters.find(|v| v.name == path) {
-        Some(found) => Ok(found.var.clone()),
+        Some(found) => Ok(found.var),
         None => Err(m.without("get_parameter", "parameter", path)),
     }
 }
@@ -153,7 +174,11 @@ pub(crate) fn num_parameters(m: &dyn Module, counted: fn(&Var) -> bool) -> usize
 
 /// [`Module::to`].
 pub(crate) fn to(m: &dyn Module, device: Device) -> Result<()> {
-    vars(m).iter().try_for_each(|v| v.var.to_(device))
+    vars(m).iter().try_for_each(|v| v.var.to_(device))?;
+    let computed = m.modules().into_iter().flat_map(computed);
+    computed
+        .into_iter()
+        .try_for_each(|(_, var)| var.to_(device))
 }
 
 /// [`Module::zero_grad`].
@@ -170,7 +195,7 @@ pub(crate) fn requires_grad_(m: &dyn Module, requires_grad: bool) -> Result<()> 
     vars.try_for_each(|var| var.requires_grad_(requires_grad).map(drop))
 }
 
-impl NamedVar<'_> {
+impl NamedVar {
     /// Sets the name of the cell, for errors. The longest path, in the whole model, is kept.
     fn tell(&self) {
         let longer = |known: &str| self.name.ends_with(&format!(".{known}"));
@@ -185,41 +210,40 @@ pub(crate) fn name_own(m: &dyn Module) {
     own_vars(m, "").iter().for_each(NamedVar::tell);
 }
 
-/// Returns all modes, with the path of the module that holds them.
-pub(crate) fn modes(m: &dyn Module) -> Vec<(String, &Mode)> {
-    let all = named_modules(m).into_iter();
-    all.flat_map(|(path, m)| {
-        own_modes(m)
-            .into_iter()
-            .map(move |mode| (path.clone(), mode))
-    })
-    .collect()
+/// Calls `f` with every mode within a module.
+pub(crate) fn each_mode(m: &dyn Module, f: &mut dyn FnMut(&Mode)) {
+    m.modules().into_iter().for_each(|m| each_own_mode(m, f));
 }
 
-fn own_modes(m: &dyn Module) -> Vec<&Mode> {
-    let members = m.members();
-    let modes = members.iter().filter_map(|(_, member)| match member {
-        Member::Mode(mode) => Some(mode),
-        _ => None,
-    });
-    modes.collect()
+fn each_own_mode(m: &dyn Module, f: &mut dyn FnMut(&Mode)) {
+    for (_, member) in m.members().iter() {
+        match member {
+            Member::Mode(mode) => f(mode),
+            Member::Parameter(var) => {
+                if let Some(p) = Parametrized::of_cell(var) {
+                    f(p.mode());
+                }
+            }
+            Member::Buffer(_) | Member::Child(_) => (),
+        }
+    }
 }
 
 /// [`Module::set_training`].
 pub(crate) fn set_training(m: &dyn Module, training: bool) {
-    modes(m)
-        .iter()
-        .for_each(|(_, mode)| mode.set_training(training));
+    each_mode(m, &mut |mode| mode.set_training(training));
 }
 
 /// [`Module::is_training`].
 pub(crate) fn is_training(m: &dyn Module) -> bool {
-    modes(m).iter().any(|(_, mode)| mode.is_training())
+    let mut training = false;
+    each_mode(m, &mut |mode| training |= mode.is_training());
+    training
 }
 
 /// [`Module::unfreeze`].
 pub(crate) fn unfreeze(m: &dyn Module) -> Result<()> {
-    modes(m).iter().for_each(|(_, mode)| mode.unfreeze());
+    each_mode(m, &mut |mode| mode.unfreeze());
     requires_grad_(m, true)
 }
 
@@ -238,7 +262,7 @@ pub(crate) fn freeze(m: &dyn Module, chosen: &dyn Fn(&str) -> bool) {
         let has_parameters = vars.iter().any(|v| v.is_parameter);
         let mut deciding = vars.iter().filter(|v| v.is_parameter == has_parameters);
         if deciding.all(|v| chosen(&v.name)) {
-            own_modes(m).iter().for_each(|mode| mode.freeze());
+            each_own_mode(m, &mut |mode| mode.freeze());
         }
         for v in vars.iter().filter(|v| v.is_parameter && chosen(&v.name)) {
             // Switching off can't fail.

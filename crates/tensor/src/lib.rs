@@ -18,6 +18,7 @@ mod function;
 mod in_place;
 pub mod memory;
 mod names;
+mod narrow;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod nest;
@@ -89,5 +90,7 @@ pub use quantization::{Calibration, quantize_dynamic, reduce_range};
 pub use repeated::Repeated;
 pub use spec::{DimSpec, DimSpecs, Spec};
 pub use tensor::{Tensor, evaluate_reference, explain};
+#[doc(hidden)]
+pub use var::{Source, with_values};
 pub use var::{Var, assign_together, assign_unless};
 pub use view_within::ViewWithin;

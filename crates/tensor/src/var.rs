@@ -1,16 +1,16 @@
 //! Cells that hold a tensor.
 
 use crate::{
-    AsTensor, AsVar, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor, set_autocast,
-    set_grad_enabled, where_,
+    AsTensor, AsVar, DType, Device, Error, ErrorKind, Indices, Other, Result, Tensor,
+    on_behalf_of_caller, set_autocast, set_grad_enabled, where_,
 };
 use kiln_base::Dim;
 use kiln_ir::Role;
 use kiln_lazy::cell::Cell;
-use kiln_lazy::cell::Narrow;
 use kiln_lazy::grad::edge::Edge;
-use kiln_lazy::{body, scope};
+use kiln_lazy::{body, given, scope};
 use kiln_runtime::memory::Category;
+use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -95,6 +95,12 @@ impl Var {
     #[track_caller]
     pub fn get(&self) -> Tensor {
         let loc = Location::caller();
+        if let Some(value) = given::value(self.id()) {
+            return value.into();
+        }
+        if let Some(source) = self.source() {
+            return on_behalf_of_caller(source.library(), || source.value());
+        }
         let recorded = scope::get(&self.cell, loc);
         let mut handle = recorded.unwrap_or_else(|| self.cell.idle().current.clone());
         if self.requires_grad() {
@@ -260,6 +266,10 @@ impl Var {
                 loc,
             ));
         }
+        if self.source().is_some() {
+            self.cell.leaf.device.set(device);
+            return Ok(());
+        }
         if let Some(narrow) = self.cell.leaf.narrow() {
             let cell = narrow.cell().clone();
             Var { cell }.to_(device)?;
@@ -309,6 +319,10 @@ impl Var {
                 loc,
             ));
         }
+        if self.source().is_some() {
+            self.cell.leaf.set_dtype(dtype);
+            return Ok(());
+        }
         // Computed here: if the run failed later, the cell would return to a value of the old dtype.
         let value = self.get().detach().to_dtype(dtype);
         value.realize()?;
@@ -325,49 +339,6 @@ impl Var {
 }
 
 impl Var {
-    /// Keeps, from now on, a copy of the cell's value in a narrower dtype. Every assignment of the cell, such as the
-    /// update of a parameter, also assigns the copy, and [`autocast`](crate::autocast) to that dtype reads it instead
-    /// of casting. After a function that was compiled before and assigns only the cell, the value is cast again. A
-    /// later cast of the cell ends the copy.
-    ///
-    /// ```
-    /// use kiln_tensor::{DType, Tensor, Var, autocast};
-    /// let w = Var::parameter(Tensor::from([[1.0f32, 2.0]]))?;
-    /// w.keep_narrow(DType::BF16)?;
-    /// let x = Tensor::from([[3.0f32, 0.5]]);
-    /// let y = autocast(DType::BF16, || x.linear(&w)); // reads the copy
-    /// y.sum(()).backward()?;
-    /// assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [3.0, 0.5]);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If the value can't be computed or is not f32, the dtype is not f16 or bf16, or inside `compile`.
-    #[track_caller]
-    pub fn keep_narrow(&self, dtype: DType) -> Result<()> {
-        let loc = Location::caller();
-        let halves = [DType::F16, DType::BF16];
-        if self.dtype() != DType::F32 || !halves.contains(&dtype) {
-            let message = format!(
-                "copies are of f32 in f16 or bf16, not of {} in {dtype}",
-                self.dtype()
-            );
-            return Err(Error::new(ErrorKind::Value, "keep_narrow", message, loc));
-        }
-        let copy = self.get().detach().to_dtype(dtype);
-        copy.realize()?;
-        let copy = Var::new(copy)?;
-        if let Some(name) = self.name() {
-            copy.set_name(&format!("{name}.{dtype}"));
-        }
-        self.cell
-            .leaf
-            .set_narrow(Some(Narrow::new(&self.cell, copy.cell)));
-        Ok(())
-    }
-}
-
-impl Var {
     /// Registers `f` to be called after each run with the value that the run assigns to the cell. Reading that value
     /// waits for a GPU. Only the first registration counts.
     pub fn watch(&self, f: impl Fn(&Tensor) + Send + Sync + 'static) {
@@ -375,35 +346,56 @@ impl Var {
             .watch(Box::new(move |value| f(&value.clone().into())));
     }
 
-    /// Keeps a narrower copy of the cell's value, as [`Var::keep_narrow`] does, from the first
-    /// [`autocast`](crate::autocast) of it on, in the dtype of that cast. Optimisers set this for the cells they
-    /// update.
-    ///
-    /// ```
-    /// use kiln_tensor::{DType, Tensor, Var, autocast};
-    /// let w = Var::parameter(Tensor::from([[1.0f32, 2.0]]))?;
-    /// w.keep_casts();
-    /// let x = Tensor::from([[3.0f32, 0.5]]);
-    /// let first = autocast(DType::BF16, || x.linear(&w)); // casts it, and keeps that
-    /// let second = autocast(DType::BF16, || x.linear(&w)); // reads it
-    /// assert_eq!(first.to_dtype(DType::F32).to_vec::<f32>()?, second.to_dtype(DType::F32).to_vec::<f32>()?);
-    /// # Ok::<(), kiln_tensor::Error>(())
-    /// ```
-    pub fn keep_casts(&self) {
-        self.cell.leaf.keep_casts(&self.cell);
-    }
-
     /// Counts the memory of its values in another category: that of the state of an optimiser of your own is
     /// [`Category::Moments`].
     pub fn count_as(&self, category: Category) {
         self.cell.count_as(category);
     }
+}
 
-    /// The copy of its value that is kept in a narrower dtype, if it exists by now; see [`Var::keep_narrow`].
-    pub fn narrow_copy(&self) -> Option<Var> {
-        let narrow = self.cell.leaf.narrow()?;
-        let cell = narrow.cell().clone();
-        Some(Var { cell })
+/// Runs `f`, for which the cells of these ids have the given values on this thread, with their gradients. Assignments
+/// replace these; the cells keep their own.
+#[doc(hidden)]
+pub fn with_values<T>(values: impl IntoIterator<Item = (u64, Tensor)>, f: impl FnOnce() -> T) -> T {
+    given::with_values(values.into_iter().map(|(id, t)| (id, t.handle)), f)
+}
+
+/// The computation of a cell's value from other cells.
+pub trait Source: Any + Send + Sync {
+    /// The folder of the source files that record the computation.
+    fn library(&self) -> &'static str;
+
+    /// Returns the value, with its gradient.
+    fn value(&self) -> Tensor;
+
+    /// Returns the other cells, with values from which this one is computed.
+    ///
+    /// # Errors
+    /// If there are no such values.
+    fn inverse(&self, value: &Tensor) -> Result<Vec<(Var, Tensor)>>;
+}
+
+impl Var {
+    /// The computation of the cell's value, if it holds none itself.
+    #[doc(hidden)]
+    pub fn source(&self) -> Option<Arc<dyn Source>> {
+        self.cell.source()?.downcast_ref().cloned()
+    }
+
+    /// Makes a computation give the cell's value from now on. It holds none then, and has to be assigned one when the
+    /// computation is taken away.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn set_source(&self, source: Option<Arc<dyn Source>>) {
+        if source.is_some() {
+            let message = "the value is computed from other cells";
+            let held = Tensor::from_error(Error::at_caller(ErrorKind::Value, "Var", message));
+            let mut state = self.cell.idle();
+            state.set(held.handle);
+            state.realized = None;
+        }
+        let source = source.map(|source| Arc::new(source) as Arc<dyn Any + Send + Sync>);
+        self.cell.set_source(source);
     }
 }
 
@@ -460,6 +452,26 @@ pub fn assign_unless<V: AsVar, T: AsTensor>(
     assign_all(assignments, Some(flag))
 }
 
+/// Adds the assignments that give a cell a value: its own, or those of the cells from which it is computed.
+fn held(
+    var: &Var,
+    value: &Tensor,
+    loc: &'static Location<'static>,
+    all: &mut Vec<(Var, Tensor)>,
+) -> Result<()> {
+    let value = var.fitting(value, loc)?;
+    match var.source().filter(|_| given::value(var.id()).is_none()) {
+        Some(source) => {
+            let originals = source.inverse(&value)?;
+            (originals.iter()).try_for_each(|(var, value)| held(var, value, loc, all))
+        }
+        None => {
+            all.push((var.clone(), value));
+            Ok(())
+        }
+    }
+}
+
 #[track_caller]
 fn assign_all<V: AsVar, T: AsTensor>(
     assignments: impl IntoIterator<Item = (V, T)>,
@@ -468,28 +480,29 @@ fn assign_all<V: AsVar, T: AsTensor>(
     let loc = Location::caller();
     let mut fitting = Vec::new();
     for (var, value) in assignments {
-        let value = var.as_var().fitting(&value.as_tensor(), loc)?;
-        fitting.push((var, value));
+        held(var.as_var(), &value.as_tensor(), loc, &mut fitting)?;
     }
     let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
     let mut all: Vec<(Arc<Cell>, Tensor)> = Vec::new();
-    let mut give = |cell: &Arc<Cell>, value: Tensor| {
-        let new = match unless {
-            Some(flag) => {
-                let var = Var { cell: cell.clone() };
-                where_(flag.to(var.device()), var.get(), value)
-            }
-            None => value,
-        };
-        all.push((cell.clone(), new));
+    let new = |var: &Var, value: Tensor| match unless {
+        Some(flag) => where_(flag.to(var.device()), var.get(), value),
+        None => value,
     };
     for (var, value) in fitting {
-        let cell = &var.as_var().cell;
-        if let Some(narrow) = cell.leaf.narrow() {
+        if let Some(narrow) = var
+            .cell
+            .leaf
+            .narrow()
+            .filter(|_| given::value(var.id()).is_none())
+        {
             let copy = value.detach().to_dtype(narrow.cell().leaf.dtype());
-            give(narrow.cell(), copy);
+            let cell = narrow.cell().clone();
+            all.push((cell.clone(), new(&Var { cell }, copy)));
         }
-        give(cell, value);
+        let value = new(&var, value);
+        if !given::replace(var.id(), value.handle.plain()) {
+            all.push((var.cell, value));
+        }
     }
     if scope::is_recording() {
         for (cell, value) in &all {
