@@ -15,6 +15,7 @@ pub mod optim;
 mod activation;
 mod adaptive_softmax;
 mod attention;
+mod averaged_model;
 mod cast;
 mod checkpoint;
 mod container;
@@ -65,6 +66,7 @@ pub use activation::{
 };
 pub use adaptive_softmax::{AdaptiveLogSoftmaxWithLoss, Cutoffs};
 pub use attention::{AttentionMasks, AttentionOptions, MultiheadAttention};
+pub use averaged_model::{AveragedModel, get_ema_avg_fn, get_swa_avg_fn};
 pub use checkpoint::{Checkpoint, Restore};
 pub use container::{ModuleDict, ModuleList, ParameterDict, ParameterList};
 pub use conv::{

@@ -73,8 +73,8 @@ pub use schedule::{
     Anneal, ConstantLR, ConstantScheduleWithWarmup, CosineAnnealingLR, CosineAnnealingWarmRestarts,
     CosineScheduleWithWarmup, CyclicLR, CyclicMode, ExponentialLR, LambdaLR, LinearLR,
     LinearScheduleWithWarmup, MultiStepLR, MultiplicativeLR, OneCycleLR, PlateauMode, PlateauState,
-    PolynomialLR, ReduceLROnPlateau, Schedule, Scheduler, SchedulerState, SequentialLR, StepLR,
-    ThresholdMode,
+    PolynomialLR, ReduceLROnPlateau, SWALR, Schedule, Scheduler, SchedulerState, SequentialLR,
+    StepLR, ThresholdMode,
 };
 pub use search::Search;
 pub use sgd::SGD;

@@ -2,6 +2,7 @@
 
 mod adaptive_softmax;
 mod attention;
+mod averaged_model;
 mod casts;
 mod cells;
 mod checkpoint;

@@ -10,6 +10,7 @@ mod plateau;
 mod saved;
 mod sequential;
 mod steps;
+mod swa;
 mod warmup;
 
 pub use cosine::{CosineAnnealingLR, CosineAnnealingWarmRestarts};
@@ -21,6 +22,7 @@ pub use steps::{
     ConstantLR, ExponentialLR, LambdaLR, LinearLR, MultiStepLR, MultiplicativeLR, PolynomialLR,
     StepLR,
 };
+pub use swa::SWALR;
 pub use warmup::{ConstantScheduleWithWarmup, CosineScheduleWithWarmup, LinearScheduleWithWarmup};
 
 use super::Optimizer;
@@ -38,6 +40,11 @@ pub trait Schedule: Send + Sync {
     fn chained(&self, current: f64, base: f64, epoch: u64) -> f64 {
         let _ = current;
         self.lr(base, epoch)
+    }
+
+    /// True if each rate follows from the optimiser's rate of the moment, by [`Schedule::chained`].
+    fn follows(&self) -> bool {
+        false
     }
 
     /// Returns the momentum (or β₁) at an epoch, where the schedule changes it.
@@ -170,6 +177,7 @@ impl Scheduler {
     /// Sets the numbers that the schedules give for an epoch, for every group or, on an error, for none.
     #[track_caller]
     fn go_to(&mut self, epoch: u64, optimizer: &mut Optimizer) -> Result<()> {
+        let now = optimizer.lr();
         let groups = optimizer.groups_mut();
         if groups.len() != self.base.len() {
             let (now, then) = (groups.len(), self.base.len());
@@ -179,7 +187,7 @@ impl Scheduler {
         let momentum = self.schedules.iter().find_map(|s| s.momentum(epoch));
         let mut numbers = Vec::new();
         for (i, group) in groups.iter().enumerate() {
-            numbers.push((i, "lr", self.rate(i, epoch)));
+            numbers.push((i, "lr", self.rate(i, now[i], epoch)));
             let mut name = ["momentum", "beta1"].into_iter();
             let name = name.find(|n| group.number(n).is_some());
             numbers.extend(momentum.zip(name).map(|(value, name)| (i, name, value)));
@@ -201,9 +209,10 @@ impl Scheduler {
     }
 
     /// The learning rate of a group at an epoch.
-    fn rate(&self, group: usize, epoch: u64) -> f64 {
+    fn rate(&self, group: usize, now: f64, epoch: u64) -> f64 {
         let (base, current) = (self.base[group], self.current[group]);
         match &self.schedules[..] {
+            [one] if one.follows() => one.chained(now, base, epoch),
             [one] => one.lr(base, epoch),
             many => many
                 .iter()
