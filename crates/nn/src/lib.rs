@@ -119,7 +119,11 @@ pub use pool::{
     AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
 };
 pub use resample::{ChannelShuffle, Fold, PixelShuffle, PixelUnshuffle, Upsample};
-pub use rnn::{GRU, GRUCell, LSTM, LSTMCell, RNN, RNNCell, Recurrent, RecurrentCell};
+pub use rnn::{
+    GRU, GRUCell, LSTM, LSTMCell, PackPaddedSequence, PackedSequence, RNN, RNNCell, Recurrent,
+    RecurrentCell, pack_padded_sequence, pack_padded_sequence_with, pack_sequence,
+    pad_packed_sequence, pad_packed_sequence_with, unpack_sequence, unpad_sequence,
+};
 pub use running_norm::{
     BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, InstanceNorm, InstanceNorm1d,
     InstanceNorm2d, InstanceNorm3d, InstanceNormNd, update_bn,

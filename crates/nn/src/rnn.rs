@@ -2,6 +2,7 @@
 
 mod cell;
 mod cells;
+mod packed;
 mod run;
 
 use crate::init::Nonlinearity;
@@ -12,6 +13,10 @@ use crate::{Copies, Forward, Hooks, Mode, Module, init};
 use cell::Cell;
 pub use cells::{GRUCell, LSTMCell, RNNCell, RecurrentCell};
 use kiln_tensor::{Int, Result, Tensor, Var, options};
+pub use packed::{
+    PackPaddedSequence, PackedSequence, pack_padded_sequence, pack_padded_sequence_with,
+    pack_sequence, pad_packed_sequence, pad_packed_sequence_with, unpack_sequence, unpad_sequence,
+};
 
 options! {
     /// The options of a recurrent network.
@@ -188,6 +193,7 @@ macro_rules! recurrent {
         /// It takes a sequence `[l, n, input]` (or `[l, input]`, without n everywhere), or that and the first states
         /// `[layers · directions, n, hidden]`, 0 where not given. It returns the outputs `[l, n, directions · hidden]`
         /// of the last layer and the last states. The states of an LSTM are pairs of hidden states and cells.
+        /// It takes and returns a [`PackedSequence`] likewise.
         ///
         /// The steps are one loop, for any length of the sequence (at least 1).
         #[derive(Module)]
@@ -287,47 +293,45 @@ recurrent! {
     GRU Cell::Gru;
 }
 
-/// The input is a sequence alone, or with first states, which are optional.
+/// The input is a sequence, padded or packed, alone or with first states, which are optional.
 macro_rules! inputs {
-    ($($name:ident $states:ty;)*) => {$(
-        impl Forward<Tensor, (Tensor, $states)> for $name {
-            fn forward(&self, x: Tensor) -> Result<(Tensor, $states)> {
+    ($($name:ident $states:ty: |$first:ident| $split:expr, |$hidden:ident, $cell:ident| $joined:expr;)*) => {$(
+        impl Forward<(Tensor, Option<$states>), (Tensor, $states)> for $name {
+            fn forward(&self, (x, $first): (Tensor, Option<$states>)) -> Result<(Tensor, $states)> {
+                let [y, $hidden, $cell] = self.0.sequence(self, &x, $split, None)?;
+                Ok((y, $joined))
+            }
+        }
+
+        impl Forward<(PackedSequence, Option<$states>), (PackedSequence, $states)> for $name {
+            fn forward(
+                &self,
+                (x, $first): (PackedSequence, Option<$states>),
+            ) -> Result<(PackedSequence, $states)> {
+                let [y, $hidden, $cell] = self.0.sequence(self, &x.data, $split, Some(x.mask()))?;
+                Ok((PackedSequence { data: y, ..x }, $joined))
+            }
+        }
+
+        inputs!(@some $name $states, Tensor);
+        inputs!(@some $name $states, PackedSequence);
+    )*};
+    (@some $name:ident $states:ty, $sequence:ty) => {
+        impl Forward<$sequence, ($sequence, $states)> for $name {
+            fn forward(&self, x: $sequence) -> Result<($sequence, $states)> {
                 self.forward((x, None))
             }
         }
 
-        impl Forward<(Tensor, $states), (Tensor, $states)> for $name {
-            fn forward(&self, (x, first): (Tensor, $states)) -> Result<(Tensor, $states)> {
+        impl Forward<($sequence, $states), ($sequence, $states)> for $name {
+            fn forward(&self, (x, first): ($sequence, $states)) -> Result<($sequence, $states)> {
                 self.forward((x, Some(first)))
             }
         }
-    )*};
+    };
 }
 inputs! {
-    RNN Tensor;
-    GRU Tensor;
-    LSTM (Tensor, Tensor);
-}
-
-macro_rules! one_state {
-    ($($name:ident)*) => {$(
-        impl Forward<(Tensor, Option<Tensor>), (Tensor, Tensor)> for $name {
-            fn forward(&self, (x, h0): (Tensor, Option<Tensor>)) -> Result<(Tensor, Tensor)> {
-                let [y, h, _] = self.0.sequence(self, &x, h0.as_ref(), None)?;
-                Ok((y, h))
-            }
-        }
-    )*};
-}
-one_state!(RNN GRU);
-
-/// Hidden states and cells.
-type States = (Tensor, Tensor);
-
-impl Forward<(Tensor, Option<States>), (Tensor, States)> for LSTM {
-    fn forward(&self, (x, first): (Tensor, Option<States>)) -> Result<(Tensor, States)> {
-        let (h0, c0) = first.unzip();
-        let [y, h, c] = self.0.sequence(self, &x, h0.as_ref(), c0.as_ref())?;
-        Ok((y, (h, c)))
-    }
+    RNN Tensor: |first| (first, None), |h, _c| h;
+    GRU Tensor: |first| (first, None), |h, _c| h;
+    LSTM (Tensor, Tensor): |first| first.unzip(), |h, c| (h, c);
 }

@@ -5,29 +5,32 @@ use super::cell::{Cell, State, Weights};
 use crate::Module;
 use crate::layer::{fact, wrong};
 use kiln_tensor::{
-    DType, Result, Scan, Tensor, Var, cat, current_autocast, scan_with, set_device, stack,
+    DType, Result, Scan, Tensor, Var, cat, current_autocast, scan_with, set_device, stack, where_,
 };
 
 impl Network {
-    /// Returns outputs, last hidden states and last cells of a layer.
+    /// Returns outputs, last hidden states and last cells of a layer. If there is a mask `[l, n]` of the steps of each
+    /// sequence, the batch is in dim 1.
     pub(super) fn sequence(
         &self,
         layer: &dyn Module,
         x: &Tensor,
-        h0: Option<&Tensor>,
-        c0: Option<&Tensor>,
+        (h0, c0): (Option<Tensor>, Option<Tensor>),
+        mask: Option<Tensor>,
     ) -> Result<[Tensor; 3]> {
         x.check()?;
+        let batch_first = self.batch_first && mask.is_none();
+        let mask = mask.map(|mask| mask.unsqueeze(-1));
         // Inside autocast, everything is in the narrower dtype, and so are the states that the loop carries.
         let narrower = current_autocast().map(|casts| casts.dtype);
         let is_cast = x.dtype().is_float() && x.dtype() != DType::F64;
         let narrower = narrower.filter(|_| is_cast);
         let low = |t: &Tensor| t.to_dtype(narrower.unwrap_or(t.dtype()));
-        let (x, h0, c0) = (&low(x), h0.map(low), c0.map(low));
-        let (h0, c0) = (h0.as_ref(), c0.as_ref());
-        let unbatched = x.ndim() == 2;
+        let low_state = |t: Option<Tensor>| t.as_ref().map(low);
+        let (x, h0, c0) = (&low(x), low_state(h0), low_state(c0));
+        let unbatched = x.ndim() == 2 && mask.is_none();
         let size = self.input_size as i64;
-        if !(2..=3).contains(&x.ndim()) || !x.dims()[x.ndim() - 1].is(size) {
+        if !(x.ndim() == 3 || unbatched) || !x.dims()[x.ndim() - 1].is(size) {
             let message = format!(
                 "the input must be [length, batch, {size}] (with batch_first [batch, length, {size}]) or \
                  [length, {size}], not {}",
@@ -37,18 +40,18 @@ impl Network {
         }
         let first = match unbatched {
             true => x.unsqueeze(1),
-            false if self.batch_first => x.transpose(0, 1),
+            false if batch_first => x.transpose(0, 1),
             false => x.clone(),
         };
         if first.dims()[0].is(0) {
             return wrong(layer, "the sequence has no steps");
         }
         let zeros = self.zeros(&first);
-        let given = |t: Option<&Tensor>, what: &str| {
+        let given = |t: Option<Tensor>, what: &str| {
             let Some(t) = t else {
                 return Ok(zeros.clone());
             };
-            let t = if unbatched { t.unsqueeze(1) } else { t.clone() };
+            let t = if unbatched { t.unsqueeze(1) } else { t };
             t.check()?;
             match t.dims() == zeros.dims() && t.dtype() == zeros.dtype() {
                 true => Ok(t),
@@ -72,7 +75,7 @@ impl Network {
                     hidden: h0.select(0, at as i64),
                     cell: (self.cell == Cell::Lstm).then(|| c0.select(0, at as i64)),
                 };
-                let (outputs, state) = self.direction(at, direction == 1, &y, state);
+                let (outputs, state) = self.direction(at, direction == 1, &y, mask.as_ref(), state);
                 sides.push(outputs);
                 last.push(state);
             }
@@ -90,7 +93,7 @@ impl Network {
         };
         let y = match unbatched {
             true => y.squeeze(1),
-            false if self.batch_first => y.transpose(0, 1),
+            false if batch_first => y.transpose(0, 1),
             false => y,
         };
         Ok([y, h, c])
@@ -107,9 +110,17 @@ impl Network {
     }
 
     /// Runs one layer in one direction over `[l, n, input]`: returns the outputs `[l, n, hidden]` and the last state.
+    /// Where the mask `[l, n, 1]` is false, the outputs are 0 and the state stays as it is.
     ///
     /// The inputs of all steps are projected at once; the steps only compute the recurrent product.
-    fn direction(&self, at: usize, reverse: bool, x: &Tensor, state: State) -> (Tensor, State) {
+    fn direction(
+        &self,
+        at: usize,
+        reverse: bool,
+        x: &Tensor,
+        mask: Option<&Tensor>,
+        state: State,
+    ) -> (Tensor, State) {
         let vars: Vec<&Var> = self.weights[at * self.parts()..][..self.parts()]
             .iter()
             .map(|(_, var)| var)
@@ -124,11 +135,22 @@ impl Network {
         let projected = x.linear_with(vars[0], input_bias);
         let options = Scan::new().reverse(reverse);
         let first = (state.hidden, state.cell);
-        let ((hidden, cell), outputs) =
-            scan_with(first, projected, options, |(hidden, cell), x| {
-                let next = self.cell.step(&x, &State { hidden, cell }, &weights);
-                ((next.hidden.clone(), next.cell), next.hidden)
-            });
+        let ((hidden, cell), outputs) = scan_with(
+            first,
+            (projected, mask),
+            options,
+            |(hidden, cell), (x, mask)| {
+                let last = State { hidden, cell };
+                let mut next = self.cell.step(&x, &last, &weights);
+                let mut output = next.hidden.clone();
+                if let Some(mask) = mask {
+                    output = where_(&mask, &output, 0.0);
+                    next.hidden = where_(&mask, next.hidden, last.hidden);
+                    next.cell = (next.cell.zip(last.cell)).map(|(c, last)| where_(&mask, c, last));
+                }
+                ((next.hidden, next.cell), output)
+            },
+        );
         (outputs, State { hidden, cell })
     }
 }

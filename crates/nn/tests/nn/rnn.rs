@@ -283,6 +283,181 @@ fn recurrence_compiles_with_a_symbolic_batch() {
     assert_close(&values(&y), &values(&m.call(&x).0), 1e-12);
 }
 
+/// Lengths of the sequences of a batch, in no order.
+const LENGTHS: [i64; 3] = [2, 5, 1];
+
+/// Checks that a packed batch gives what each of its sequences gives alone.
+fn check_packed<S>(m: &impl Packed<S>, how: &str) {
+    let n = LENGTHS.len();
+    // The steps behind the end are not read.
+    let x = random([LENGTH, n, INPUT]);
+    let steps = Tensor::arange(0, LENGTH as i64, 1).unsqueeze(1);
+    let ended = steps.ge(Tensor::from(LENGTHS).unsqueeze(0)).unsqueeze(-1);
+    let x = x.masked_fill(&ended, f64::NAN).requires_grad_(true);
+    let (y, states) = m.run(pack_padded_sequence(&x, Tensor::from(LENGTHS)));
+    let (y, lengths) = pad_packed_sequence(&y);
+    assert_eq!(lengths.to_vec::<i64>().unwrap(), LENGTHS);
+    let mut loss = y.square().sum(());
+    for s in &states {
+        loss += s.square().sum(());
+    }
+    m.zero_grad();
+    loss.backward().unwrap();
+    let gradient = |m: &dyn Module| -> Vec<Vec<f64>> {
+        m.parameters()
+            .iter()
+            .map(|p| values(&p.grad().unwrap()))
+            .collect()
+    };
+    let (found, of_x) = (gradient(m), values(&x.grad().unwrap()));
+    assert!(of_x.iter().all(|g| g.is_finite()), "{how}");
+    m.zero_grad();
+    let mut wanted = Tensor::scalar(0.0f64);
+    for (i, length) in LENGTHS.into_iter().enumerate() {
+        let alone = x.detach().narrow(1, i as i64, 1).narrow(0, 0, length);
+        let (one, last) = m.run_alone(&alone);
+        let of_batch = y.select(1, i as i64);
+        assert_close(
+            &values(&of_batch.narrow(0, 0, length)),
+            &values(&one),
+            1e-12,
+        );
+        let rest = values(&of_batch.narrow(0, length, LENGTH as i64 - length));
+        assert!(rest.iter().all(|v| *v == 0.0), "{how}");
+        for (s, last) in states.iter().zip(&last) {
+            assert_close(&values(&s.narrow(1, i as i64, 1)), &values(last), 1e-12);
+            wanted += last.square().sum(());
+        }
+        wanted += one.square().sum(());
+    }
+    wanted.backward().unwrap();
+    for (found, wanted) in found.iter().zip(gradient(m)) {
+        assert_close(found, &wanted, 1e-9);
+    }
+}
+
+/// A recurrent network with its last states as a list.
+trait Packed<S>: Module {
+    fn run(&self, x: PackedSequence) -> (PackedSequence, Vec<Tensor>);
+    fn run_alone(&self, x: &Tensor) -> (Tensor, Vec<Tensor>);
+}
+
+macro_rules! packed {
+    ($($name:ident $states:ty: |$last:ident| $list:expr;)*) => {$(
+        impl Packed<$states> for $name {
+            fn run(&self, x: PackedSequence) -> (PackedSequence, Vec<Tensor>) {
+                let (y, $last) = self.call(x);
+                (y, $list)
+            }
+
+            fn run_alone(&self, x: &Tensor) -> (Tensor, Vec<Tensor>) {
+                let (y, $last) = self.call(x);
+                (y, $list)
+            }
+        }
+    )*};
+}
+packed! {
+    RNN Tensor: |h| vec![h];
+    GRU Tensor: |h| vec![h];
+    LSTM (Tensor, Tensor): |last| vec![last.0, last.1];
+}
+
+#[test]
+fn packed_sequences_are_each_run_alone() {
+    let how = || Recurrent::new().bidirectional(true);
+    let lstm = f64_module(|| LSTM::with(INPUT, HIDDEN, how().num_layers(2)));
+    check_packed(&lstm, "lstm");
+    check_packed(&f64_module(|| GRU::with(INPUT, HIDDEN, how())), "gru");
+    check_packed(&f64_module(|| RNN::new(INPUT, HIDDEN)), "rnn");
+}
+
+#[test]
+fn packed_sequences_take_states_and_forms() {
+    let m = f64_module(|| LSTM::with(INPUT, HIDDEN, Recurrent::new().batch_first(true)));
+    let x = random([3, LENGTH, INPUT]);
+    let (h0, c0) = (random([1, 3, HIDDEN]), random([1, 3, HIDDEN]));
+    let first = PackPaddedSequence::new().batch_first(true);
+    // All sequences whole: as a tensor.
+    let whole = pack_padded_sequence_with(&x, Tensor::from([5i64; 3]), first.clone());
+    let (y, (h, _)) = m.call((whole, (&h0, &c0)));
+    let how = kiln_tensor::PadSequence::new().batch_first(true);
+    let (y, _) = pad_packed_sequence_with(&y, how.clone());
+    let (wanted, (last, _)) = m.call((&x, (&h0, &c0)));
+    assert_close(&values(&y), &values(&wanted), 1e-12);
+    assert_close(&values(&h), &values(&last), 1e-12);
+
+    let packed = pack_padded_sequence_with(&x, Tensor::from(LENGTHS), first);
+    let (padded, _) = pad_packed_sequence_with(&packed, how.padding_value(-7.0));
+    assert_eq!(padded.i((0, 2..)).to_vec::<f64>().unwrap(), [-7.0; 9]);
+    assert_eq!(values(&padded.i(1)), values(&x.i(1)));
+    let parts = unpad_sequence(x.transpose(0, 1), Tensor::from(LENGTHS)).unwrap();
+    let again = pack_sequence(&parts);
+    assert_eq!(values(&again.data), values(&packed.data));
+    assert_eq!(again.lengths.to_vec::<i64>().unwrap(), LENGTHS);
+}
+
+#[test]
+fn packed_lengths_change_without_a_compilation() {
+    let m = f64_module(|| GRU::with(INPUT, HIDDEN, Recurrent::new().bidirectional(true)));
+    let spec = PackedSequence {
+        data: Spec::new(DType::F64, ("l", "n", INPUT)),
+        lengths: Spec::new(DType::I64, "n"),
+    };
+    let f = compile(spec, |x| {
+        let x = pack_padded_sequence(&x.data, &x.lengths);
+        let (y, h) = m.call(x);
+        (pad_packed_sequence(&y).0, h)
+    })
+    .unwrap();
+    for lengths in [vec![5i64, 1], vec![2, 3, 4]] {
+        let (data, lengths) = (
+            random([LENGTH, lengths.len(), INPUT]),
+            Tensor::from(lengths),
+        );
+        let (y, h) = f
+            .run(PackedSequence {
+                data: &data,
+                lengths: &lengths,
+            })
+            .unwrap();
+        let (wanted, last) = m.call(pack_padded_sequence(&data, &lengths));
+        assert_close(&values(&y), &values(&wanted.data), 1e-12);
+        assert_close(&values(&h), &values(&last), 1e-12);
+    }
+}
+
+#[test]
+fn lengths_that_do_not_fit_are_named() {
+    let x = random([LENGTH, 2, INPUT]);
+    for wrong in [[0i64, 2], [6, 1], [-1, 1]] {
+        let e = pack_padded_sequence(&x, Tensor::from(wrong))
+            .data
+            .to_vec::<f64>();
+        let text = e.unwrap_err().to_string();
+        assert!(
+            text.contains("lengths are 1 to") && text.contains("rnn.rs"),
+            "{text}"
+        );
+    }
+    let m = f64_module(|| GRU::new(INPUT, HIDDEN));
+    let packed = pack_padded_sequence(&x, Tensor::from([1i64, 2, 3]));
+    let (y, h) = m.call(&packed);
+    let text = y.data.error().unwrap().to_string();
+    assert!(
+        text.contains("f64[5, 2, 3] and i64[3]") && text.contains("rnn.rs"),
+        "{text}"
+    );
+    assert!(h.error().is_some() && unpack_sequence(&packed).is_err());
+    assert!(
+        pack_padded_sequence(&x, Tensor::from([1.0, 2.0]))
+            .data
+            .error()
+            .is_some()
+    );
+    assert!(pack_sequence(Vec::<Tensor>::new()).data.error().is_some());
+}
+
 #[test]
 fn wrong_sequences_and_sizes_are_named() {
     let m = LSTM::new(3, 4).unwrap();
