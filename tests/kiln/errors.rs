@@ -159,6 +159,12 @@ fn a_bad_label_or_index_names_the_sample_and_the_layer() {
         "{e}"
     );
 
+    // Classes last, as language models have them.
+    let last = matrix(2, 3 * 4).reshape([2, 3, 4]);
+    let loss = last.cross_entropy(Tensor::from([[0i64; 3]; 2]));
+    let e = loss.item::<f32>().unwrap_err();
+    assert!(e.message().contains("input.movedim(-1, 1)"), "{e}");
+
     let table = Embedding::new(5, 2).unwrap();
     let tokens = Tensor::from([[0i64, 1], [2, 9], [9, 3]]);
     let e = table.call(&tokens).to_vec::<f32>().unwrap_err();

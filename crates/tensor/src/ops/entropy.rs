@@ -273,10 +273,15 @@ fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, how: &CrossEntrop
     let classes = off.remove(axis);
     ensure!(
         target.dims() == &off[..],
-        "the target must hold one class for each {}, in the shape {:?}, not {}",
+        "the target must hold one class for each {}, in the shape {:?}, not {}{}",
         if log.ndim() == 1 { "row" } else { "sample" },
         off,
-        target.fact()
+        target.fact(),
+        match target.dims() == &log.dims()[..log.ndim() - 1] {
+            true =>
+                "; the classes are dim 1 of the input: input.movedim(-1, 1) brings the last there",
+            false => "",
+        }
     );
     b.indexed_by("target", target);
     let target = if target.dtype() == DType::U8 {
