@@ -237,8 +237,8 @@ const REASONS: &[(&[&str], &str)] = &[
         "an `IterableDataset` is any iterator",
     ),
     (
-        &["torch.nn.utils.rnn.*"],
-        "not written; `pad_sequence` is there",
+        &["torch.nn.utils.rnn.invert_permutation"],
+        "`argsort`; packed sequences keep their order",
     ),
     (
         &[

@@ -17,6 +17,7 @@ mod layers;
 mod linalg;
 mod losses;
 mod missing;
+mod modules;
 mod products;
 mod reductions;
 mod scan;
@@ -86,6 +87,7 @@ const GROUPS: &[(&str, &[Row])] = &[
     ("sorting", sorting::ROWS),
     ("creation", creation::ROWS),
     ("autograd", autograd::ROWS),
+    ("modules", modules::ROWS),
     ("amp", amp::ROWS),
 ];
 

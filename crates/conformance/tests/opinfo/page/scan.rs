@@ -41,12 +41,12 @@ fn below(path: &Path, out: &mut BTreeSet<String>) {
 /// Adds what a file defines: `pub fn name`, and in calls of macros such as `unary_methods! {` the names
 /// in front of each documented line.
 fn defined(text: &str, out: &mut BTreeSet<String>) {
-    let (mut in_macro, mut documented) = (false, false);
+    let (mut in_macro, mut documented, mut hidden) = (false, false, false);
     for line in text.lines() {
         in_macro = (in_macro || line.ends_with("! {")) && line != "}";
         let line = line.trim();
         let function = line.strip_prefix("pub fn ").filter(|f| !f.starts_with('$'));
-        if let Some(function) = function {
+        if let Some(function) = function.filter(|_| !hidden) {
             out.extend(words(function).next().map(str::to_string));
         } else if in_macro && documented && line.ends_with(';') && !line.starts_with("static ") {
             let names = line.split(' ').take_while(|w| words(w).eq([*w]));
@@ -54,6 +54,7 @@ fn defined(text: &str, out: &mut BTreeSet<String>) {
             out.extend(names.map(str::to_string));
         }
         documented = line.starts_with("///");
+        hidden = line == "#[doc(hidden)]" || hidden && line.starts_with('#');
     }
 }
 
