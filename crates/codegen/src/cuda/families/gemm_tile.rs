@@ -1,6 +1,7 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
-use super::operand::{Boxed, Operand, SPAN};
+use super::operand::Operand;
+use super::warpgroup::{Boxed, Left, wgmma};
 use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
@@ -60,7 +61,7 @@ pub(super) fn depth(multiply: Multiply) -> u16 {
     match multiply {
         Multiply::Fma => 8,
         Multiply::Mma => 32,
-        Multiply::Wgmma => SPAN,
+        Multiply::Wgmma => 64,
         Multiply::Tf32 | Multiply::Tf32x3 => 16,
     }
 }
@@ -119,43 +120,31 @@ pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]
     text
 }
 
-/// Returns the constants and the instruction before [`WARPGROUPS`].
-pub(super) fn warpgroup_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Boxed; 2]) -> String {
+/// Returns the text of the products of a block's tiles by warpgroups.
+pub(super) fn warpgroup_text(schedule: &Gpu, dtype: DType, [a, b]: [&Boxed; 2]) -> String {
     let ([m, n, k], rows) = (schedule.tile, schedule.warp[0]);
+    let left = Left::Shared { along_k: a.along_k };
     format!(
         "constexpr int BM = {m}, BN = {n}, BK = {k};\n\
-         constexpr int WM = {rows}, STAGES = {};\n\
-         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}",
+         constexpr int WM = {rows}, STAGES = {}, WARPS = {};\n\
+         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}{}",
         schedule.stages,
+        schedule.threads() / 32 - 4,
         a.along_k,
         b.along_k,
-        wgmma(n, dtype, [a, b].map(|x| !x.along_k))
+        wgmma("wgmma", n, dtype, left, b.along_k),
+        tile_text(schedule.multiply)
     )
 }
-
-/// Returns the function that adds the product of 64 × 16 and 16 × `n` elements, which may be transposed.
-fn wgmma(n: u16, dtype: DType, transposed: [bool; 2]) -> String {
-    let list = |text: &dyn Fn(u16) -> String| (0..n / 2).map(text).collect::<Vec<_>>().join(", ");
-    let [a, b] = transposed.map(u8::from);
-    format!(
-        "__device__ __forceinline__ void wgmma(float (&c)[BN / 2], unsigned long long a, unsigned long long b) {{\n    \
-         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{{}}}, %{}, %{}, 1, 1, 1, {a}, {b};\"\n        \
-         : {} : \"l\"(a), \"l\"(b));\n}}\n",
-        list(&|i| format!("%{i}")),
-        n / 2,
-        n / 2 + 1,
-        list(&|i| format!("\"+f\"(c[{i}])"))
-    )
-}
-
-/// The text of the products of a block's tiles by warpgroups.
-pub(super) const WARPGROUPS: &str = include_str!("gemm_warpgroup.cu");
 
 /// Returns the text of the product of a block's tile.
 pub(super) fn tile_text(multiply: Multiply) -> &'static str {
     match multiply {
         Multiply::Fma => concat!(include_str!("multiply_add.cu"), include_str!("gemm_fma.cu")),
-        Multiply::Wgmma => WARPGROUPS,
+        Multiply::Wgmma => concat!(
+            include_str!("warpgroup.cu"),
+            include_str!("gemm_warpgroup.cu")
+        ),
         Multiply::Mma => concat!(
             include_str!("gemm_stage.cu"),
             include_str!("gemm_half.cu"),

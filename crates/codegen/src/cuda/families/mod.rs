@@ -17,6 +17,7 @@ mod scan;
 mod scatter;
 mod sort;
 mod sums;
+mod warpgroup;
 mod winograd;
 
 /// Returns the candidates of work with a library kernel: the default, and with `all` every other.

@@ -8,7 +8,6 @@ use crate::kir;
 use crate::work::Slot;
 use kiln_base::Dim;
 use kiln_plan::contraction::{Access, BATCH, COLUMNS, Contraction, ROWS, TERMS};
-use kiln_plan::cuda::TensorMap;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -107,101 +106,6 @@ pub(super) fn operand(
     }
 }
 
-/// An operand that bulk copies bring: matrices with contiguous lines or terms.
-pub(super) struct Boxed {
-    /// True if neighbours along k are contiguous, and not neighbouring lines.
-    pub along_k: bool,
-    /// The extents of the contiguous dimension, of the other one, and of the batch.
-    extents: Vec<Dim>,
-    /// The strides of all but the first.
-    strides: Vec<Dim>,
-    /// The loops of the batch, as the operand needs them, which move it.
-    moving: Vec<usize>,
-}
-
-/// The most dimensions of a tensor map.
-const MOST_DIMENSIONS: usize = 5;
-
-/// Returns an operand of 16-bit elements as bulk copies see it; `None` if they can't bring it.
-pub(super) fn boxed(c: &Contraction, side: usize) -> Option<Boxed> {
-    let lines = [ROWS, COLUMNS][side];
-    let c = &c.seen_by(&c.operands[side]);
-    let (line, term) = (c.range(lines), c.range(TERMS));
-    if !is_plain(c, lines) || line.is_empty() || term.is_empty() || !eights(&c.result.offset) {
-        return None;
-    }
-    let (line, term) = (line.start, term.start);
-    let strides = &c.result.strides;
-    let along_k = strides[term].is(1);
-    let [near, far] = if along_k { [term, line] } else { [line, term] };
-    let batch = c.range(BATCH).filter(|at| !strides[*at].is(0));
-    let moving: Vec<usize> = batch.collect();
-    let others = [far].into_iter().chain(moving.clone());
-    let strides_of: Vec<Dim> = others.clone().map(|at| strides[at].clone()).collect();
-    let is_even = |d: &Dim| eights(d) && d.as_const().is_some_and(|n| n > 0);
-    let fits =
-        strides[near].is(1) && strides_of.iter().all(is_even) && strides_of.len() < MOST_DIMENSIONS;
-    let extents: Vec<Dim> = c.extents().cloned().collect();
-    let all = [near].into_iter().chain(others);
-    fits.then(|| Boxed {
-        along_k,
-        extents: all.map(|at| extents[at].clone()).collect(),
-        strides: strides_of,
-        moving,
-    })
-}
-
-/// Declares `copy_a` or `copy_b`, which copies a box of an operand at a line and a term to shared memory and signals
-/// the mbarrier `full`. A box has as many lines as given, or 64 if these are contiguous, and 64 terms. The text comes
-/// after the number `batch`.
-pub(super) fn box_copy(
-    source: &mut Source,
-    call: &Call,
-    c: &Contraction,
-    (side, lines): (usize, u16),
-    slot: Slot,
-    boxed: &Boxed,
-) -> String {
-    let name = ["a", "b"][side];
-    let c = &c.seen_by(&c.operands[side]);
-    let (mut text, batch) = split(source, &c.loops[BATCH], [&format!("{name}_batch"), "batch"]);
-    let far = if boxed.along_k { lines } else { SPAN };
-    let mut boxes = vec![SPAN, far];
-    boxes.resize(boxed.extents.len(), 1);
-    let map = source.map(TensorMap {
-        arg: call.place(slot) as u16,
-        offset: c.result.offset.clone(),
-        extents: boxed.extents.clone(),
-        strides: boxed.strides.clone(),
-        boxes,
-    });
-    let near_and_far = if boxed.along_k {
-        ["k", "line"]
-    } else {
-        ["line", "k"]
-    };
-    let at = near_and_far.map(String::from).into_iter();
-    let at: Vec<String> = at
-        .chain(boxed.moving.iter().map(|at| batch[*at].clone()))
-        .collect();
-    let numbers: Vec<String> = (2..2 + at.len()).map(|i| format!("%{i}")).collect();
-    let inputs: Vec<String> = at.iter().map(|x| format!("\"r\"((int)({x}))")).collect();
-    let _ = writeln!(
-        text,
-        "const auto copy_{name} = [&](const unsigned to, const unsigned full, const int line, const int k) {{\n\
-         asm volatile(\"cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes \
-         [%0], [%1, {{{}}}], [%{}];\" :: \"r\"(to), \"l\"(&{map}), {}, \"r\"(full) : \"memory\");\n}};",
-        at.len(),
-        numbers.join(", "),
-        2 + at.len(),
-        inputs.join(", ")
-    );
-    text
-}
-
-/// The 16-bit elements of a row of a box: 128 bytes.
-pub(super) const SPAN: u16 = 64;
-
 /// Returns an estimate, from the machine code of kernels, of the instructions of a thread that bring an element of an
 /// operand to shared memory.
 pub(super) fn finding(c: &Contraction, side: usize, prologue: Option<&kir::Kernel>) -> f64 {
@@ -218,7 +122,7 @@ pub(super) fn finding(c: &Contraction, side: usize, prologue: Option<&kir::Kerne
 }
 
 /// True if lines and terms of the result, in whose place an operand is seen, are at even distances.
-fn is_plain(c: &Contraction, lines: usize) -> bool {
+pub(super) fn is_plain(c: &Contraction, lines: usize) -> bool {
     c.result.bounds.is_empty() && c.range(lines).len() <= 1 && c.range(TERMS).len() <= 1
 }
 

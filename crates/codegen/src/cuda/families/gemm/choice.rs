@@ -1,0 +1,165 @@
+//! The schedules of a contraction: which are legal, and which of them a model of their cycles prefers.
+
+use super::Gemm;
+use crate::cuda::families::gemm_tile::schedules;
+use kiln_base::{DType, Dim, ceil};
+use kiln_plan::schedule::{ContractionSizes, Gpu, Multiply};
+
+/// The fewest products that may be a block's part of a sum.
+const LEAST_SHARE: i64 = 128;
+/// The assumed size of an unknown extent.
+const UNKNOWN: i64 = 1024;
+/// The most candidates of an instruction.
+const CANDIDATES: usize = 6;
+/// The most cycles of a candidate, relative to the best.
+const HOPELESS: f64 = 2.5;
+/// The bytes of operands that are no small part of L2.
+const LARGE: i64 = 8 << 20;
+/// The registers of a thread in which a costly operand leaves enough room for accumulators.
+const FEW_SUMS: u16 = 64;
+
+/// The most rows or columns with which tensor cores gain nothing.
+const FEW: i64 = 8;
+/// The most products in a sum that is not worth rounding its operands for.
+const SHORT: i64 = 31;
+
+impl Gemm<'_> {
+    /// Returns the instructions that represent the operands exactly.
+    pub(super) fn exact(&self) -> Vec<Multiply> {
+        let plain = Multiply::exact(self.dtype);
+        let warpgroups = self.boxed.as_ref().filter(|_| self.rows().is_none());
+        [plain]
+            .into_iter()
+            .chain(warpgroups.map(|_| Multiply::Wgmma))
+            .collect()
+    }
+
+    /// Returns the instructions that round operands. Where sums are short, or rows or columns few, tensor cores gain
+    /// nothing. Only for long sums is the error bound of the split numbers near that of a plain sum.
+    pub(super) fn rounded(&self) -> Vec<Multiply> {
+        let above = |d: &Dim, n: i64| d.as_const().is_none_or(|size| size > n);
+        let matrices = above(&self.m, FEW) && above(&self.n, FEW);
+        let mut all = Vec::new();
+        if self.dtype == DType::F32 && matrices && above(&self.k, SHORT) {
+            all.push(Multiply::Tf32);
+            all.extend(self.k.as_const().map(|_| Multiply::Tf32x3));
+        }
+        all
+    }
+
+    /// Returns the legal schedules of some instructions, fewest cycles first; one at least.
+    pub(super) fn candidates(&self, multiply: &[Multiply]) -> Vec<Gpu> {
+        let [m, n, k] = self.sizes();
+        let bytes = (m + n)
+            .saturating_mul(k)
+            .saturating_mul(self.dtype.size() as i64);
+        let of = |m: &Multiply| schedules(*m, self.k.as_const(), bytes > LARGE);
+        let all = multiply.iter().flat_map(of);
+        let all = all.flat_map(|s| self.with_parts(s));
+        let mut all: Vec<Gpu> = all.filter(|s| self.allows(s)).collect();
+        all.sort_by(|a, b| self.cycles(a).total_cmp(&self.cycles(b)));
+        all.truncate(CANDIDATES);
+        if let Some(best) = all.first().copied() {
+            let most = HOPELESS * self.cycles(&best);
+            all.retain(|s| self.cycles(s) <= most);
+            // Of the best one: fewer stages, so that more blocks are resident; another order of tiles.
+            let fewer = Gpu {
+                stages: best.stages.saturating_sub(1).max(1),
+                ..best
+            };
+            let other = Gpu {
+                raster: if best.raster == 1 { 4 } else { 1 },
+                ..best
+            };
+            let more = [fewer, other].into_iter();
+            all.extend(more.filter(|s| *s != best && self.allows(s)));
+        }
+        match all.is_empty() {
+            true => vec![self.smallest()],
+            false => all,
+        }
+    }
+
+    /// Returns a schedule that is legal on every machine.
+    pub(super) fn smallest(&self) -> Gpu {
+        let multiply = Multiply::exact(self.dtype);
+        let columns = self.columns().unwrap_or(0);
+        let all = schedules(multiply, self.k.as_const(), false).into_iter();
+        let fits = all.filter(|s| i64::from(s.tile[1]) >= columns);
+        let least = fits.min_by_key(|s| (s.shared(self.dtype), s.registers(self.dtype)));
+        least.expect("rows that a block holds fit into a tile")
+    }
+
+    /// Returns the schedule, and also variants with sums in parts, where whole sums leave multiprocessors without a
+    /// block.
+    fn with_parts(&self, schedule: Gpu) -> Vec<Gpu> {
+        let mut all = vec![schedule];
+        let known = [&self.m, &self.n, &self.k, &self.batches].map(Dim::as_const);
+        let [Some(m), Some(n), Some(k), Some(batches)] = known else {
+            return all;
+        };
+        let [rows, columns, _] = schedule.tile.map(i64::from);
+        let blocks = ceil(m, rows)
+            .saturating_mul(ceil(n, columns))
+            .saturating_mul(batches);
+        if blocks <= 0 || self.rows().is_some() {
+            return all;
+        }
+        let resident = i64::from(schedule.resident(self.work.gpu, self.dtype));
+        let most = (2 * resident.min(4) * self.work.gpu.busy() / blocks).min(k / LEAST_SHARE);
+        for parts in (1..=most.max(1).ilog2()).map(|p| 1u16 << p.min(8)) {
+            let mut cut = Gpu { parts, ..schedule };
+            cut.parts = ceil(k, self.chunk(&cut)) as u16;
+            if !all.contains(&cut) {
+                all.push(cut);
+            }
+        }
+        all
+    }
+
+    /// True if a schedule is legal, and threads have enough registers to find and hold elements.
+    fn allows(&self, schedule: &Gpu) -> bool {
+        let ([m, n, depth], [rows, columns]) = (schedule.tile, schedule.warp);
+        let holds = self.columns().is_none_or(|columns| columns <= n.into());
+        let fits = match schedule.multiply {
+            Multiply::Fma => {
+                let few = self.dtype.size() == 8 || self.costly;
+                let loads = u32::from(m.max(n)) * u32::from(depth) / schedule.threads().max(1);
+                (!few || rows * columns <= 16) && (!self.costly || loads <= 4)
+            }
+            Multiply::Wgmma => true,
+            _ => !self.costly || rows * columns / 32 <= FEW_SUMS,
+        };
+        fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
+    }
+
+    /// Returns the rows, columns and terms; unknown sizes are guessed.
+    fn sizes(&self) -> [i64; 3] {
+        [&self.m, &self.n, &self.k].map(|d| d.as_const().unwrap_or(UNKNOWN))
+    }
+
+    /// True if a schedule from outside is legal.
+    pub(super) fn is_legal(&self, schedule: &Gpu) -> bool {
+        let multiplies = self.exact().contains(&schedule.multiply)
+            || self.rounded().contains(&schedule.multiply);
+        let cuts = schedule.parts == 1 || self.k.as_const().is_some() && self.rows().is_none();
+        multiplies && cuts && self.allows(schedule)
+    }
+
+    fn cycles(&self, schedule: &Gpu) -> f64 {
+        let work = ContractionSizes {
+            dtype: self.dtype,
+            batches: self.batches.as_const().unwrap_or(1),
+            sizes: self.sizes(),
+            finding: self.finding,
+        };
+        schedule.cycles(self.work.gpu, &work)
+    }
+
+    /// Returns the cycles of a schedule, if sizes are known.
+    pub(super) fn predicted(&self, schedule: &Gpu) -> Option<f64> {
+        let all = [&self.m, &self.n, &self.k, &self.batches];
+        let known = all.into_iter().all(|d| d.as_const().is_some());
+        known.then(|| self.cycles(schedule))
+    }
+}

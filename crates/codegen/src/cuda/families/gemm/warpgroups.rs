@@ -1,0 +1,75 @@
+//! Products by warpgroups: persistent blocks, whose tiles' sums stay in registers.
+
+use super::{Gemm, Shape};
+use crate::cuda::families::call::{Call, line_of_blocks, lines};
+use crate::cuda::families::gemm_tile::warpgroup_text;
+use crate::cuda::families::operand::result;
+use crate::cuda::families::warpgroup::{Boxed, each_sum, each_tile, raw};
+use crate::cuda::source::Source;
+use crate::work::KernelCall;
+use kiln_base::{Dim, ceil};
+use kiln_plan::cuda::SharedLaunch;
+use kiln_plan::schedule::Gpu;
+
+impl Gemm<'_> {
+    /// Emits the kernel that multiplies by warpgroups. It stores the result, or parts of its sums.
+    pub(super) fn product_by_warpgroups(&self, shape: &Shape, boxed: &[Boxed; 2]) -> KernelCall {
+        let schedule = &shape.schedule;
+        let (call, mut source) = self.begin(shape);
+        source
+            .scope(&(self.types(shape) + &warpgroup_text(schedule, self.dtype, boxed.each_ref())));
+        source.dynamic_shared("Shared", schedule.shared(self.dtype));
+        source.shared_launch = SharedLaunch::Nothing;
+        self.declare_sizes(&mut source);
+        self.tiles(&mut source, &call, shape, boxed);
+        let width = self.stored_width(shape);
+        let text = format!(
+            "{}\nif (i >= m || j >= n) continue;\n{}\n{}",
+            each_sum(schedule.warp[0], schedule.tile[1], width),
+            result(&mut source, &self.contraction),
+            raw(width)
+        );
+        lines(&mut source, &text);
+        self.store_elements(&mut source, &call, shape, width);
+        lines(&mut source, "}\n}\n}");
+        let grid = line_of_blocks(Dim::Const(self.persistent(schedule)), 1);
+        call.step(source.finish(grid, [schedule.threads(), 1, 1]))
+    }
+
+    /// Emits the work on each tile, up to where its sums are in registers.
+    fn tiles(&self, source: &mut Source, call: &Call, shape: &Shape, boxed: &[Boxed; 2]) {
+        let [m, n, k] = shape.schedule.tile;
+        let mut copy = |side: usize, name, extents| {
+            boxed[side].copy(source, call, self.operands[side].0, name, extents)
+        };
+        let copies = copy(0, "a", [m, k]) + &copy(1, "b", [n, k]);
+        let (place, terms) = (self.place(shape, "turn"), self.terms(shape));
+        let tiles = format!("rows * columns * batches * {}", shape.schedule.parts);
+        let copy = format!(
+            "\
+{place}
+{copies}{terms}
+#pragma unroll 1
+for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy_b, (int)i0, (int)j0, (int)k0);"
+        );
+        let work =
+            format!("{place}\n{terms}\nAcc sums[SUMS];\nmultiply(shared, ring, sums, first, end);");
+        let ring = ["shared.barriers", "Ring<STAGES> ring;", &tiles];
+        each_tile(source, ring, [&copy, &work]);
+    }
+
+    /// Returns the number of blocks that take all tiles, one after the other.
+    fn persistent(&self, schedule: &Gpu) -> i64 {
+        let processors = i64::from(self.work.gpu.processors.max(1));
+        let known = [&self.m, &self.n, &self.batches].map(Dim::as_const);
+        let [Some(m), Some(n), Some(batches)] = known else {
+            return processors;
+        };
+        let [rows, columns, _] = schedule.tile.map(i64::from);
+        let tiles = ceil(m, rows).saturating_mul(ceil(n, columns));
+        let tiles = tiles
+            .saturating_mul(batches)
+            .saturating_mul(schedule.parts.into());
+        tiles.clamp(0, processors)
+    }
+}

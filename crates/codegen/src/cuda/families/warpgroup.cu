@@ -1,0 +1,133 @@
+// What kernels of warpgroups share. A thread of the first warpgroup copies boxes of operands to the stages of a ring in
+// shared memory, ahead of the others by as many stages as there are. The WARPS warps of the other warpgroups multiply
+// what has arrived.
+
+constexpr int THREADS = 128 + 32 * WARPS;
+constexpr int SPAN = 128 / sizeof(Elem), TERMS = 32 / sizeof(Elem), COLUMNS = 64;
+
+// 16 rows and COLUMNS columns of a warp's sums, on their way from the threads that have them to those that store
+// neighbours. Chunks of 16 bytes are permuted, so that neither meet in a bank.
+struct Passage {
+    alignas(16) Acc sums[16 * COLUMNS];
+    __device__ __forceinline__ Acc* place(int row, int column) {
+        const int chunk = column / 4;
+        return sums + row * COLUMNS + (chunk ^ row % 4 * 2 ^ chunk >> 3) * 4 + column % 4;
+    }
+    template <int WIDTH> __device__ __forceinline__ kiln_vec<Acc, WIDTH> load(int row, int column) {
+        constexpr int SOME = WIDTH < 4 ? WIDTH : 4;
+        kiln_vec<Acc, WIDTH> all;
+#pragma unroll
+        for (int x = 0; x < WIDTH; x += SOME) {
+            const auto some = kiln_load<SOME>(place(row, column + x));
+#pragma unroll
+            for (int y = 0; y < SOME; y++) all.v[x + y] = some.v[y];
+        }
+        return all;
+    }
+};
+
+__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+
+// The barriers of N stages: `full` counts the bytes that arrive, `empty` the warps that have multiplied.
+template <int N> struct Barriers {
+    unsigned long long full[N], empty[N];
+    __device__ __forceinline__ void init() {
+        for (int i = 0; i < N; i++) {
+            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(full + i)) : "memory");
+            asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(empty + i)), "n"(WARPS) : "memory");
+        }
+    }
+};
+
+template <class... All> __device__ __forceinline__ void begin(All&... barriers) {
+    if (threadIdx.x == 0) {
+        (barriers.init(), ...);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+}
+
+// The stage that comes next, and the parity of the phase of its barriers.
+template <int N> struct Ring {
+    int stage = 0;
+    unsigned parity = 0;
+    __device__ __forceinline__ void next() {
+        stage = stage + 1 < N ? stage + 1 : 0;
+        parity ^= stage == 0;
+    }
+};
+
+__device__ __forceinline__ void wait(const unsigned long long& barrier, unsigned parity) {
+    unsigned done;
+    do asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                    : "=r"(done) : "r"(shared_address(&barrier)), "r"(parity) : "memory");
+    while (!done);
+}
+
+// Waits until the next stage is empty. Returns the barrier that awaits so many bytes there.
+template <int BYTES, int N> __device__ __forceinline__ unsigned claim(const Barriers<N>& barriers, const Ring<N>& ring) {
+    wait(barriers.empty[ring.stage], ring.parity ^ 1);
+    const unsigned full = shared_address(&barriers.full[ring.stage]);
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "n"(BYTES) : "memory");
+    return full;
+}
+
+// Copies LINES lines of DEPTH terms as boxes of SPAN terms, or of SPAN lines where these are contiguous. What lies
+// outside is 0.
+template <int LINES, int DEPTH, bool ALONG_K, class Copy>
+__device__ __forceinline__ void copy_lines(const Elem* to, unsigned full, const Copy& copy, int line, int k) {
+#pragma unroll
+    for (int x = 0; x < (ALONG_K ? DEPTH : LINES); x += SPAN)
+        copy(shared_address(to + x * (ALONG_K ? LINES : DEPTH)), full, ALONG_K ? line : line + x, ALONG_K ? k + x : k);
+}
+
+// The descriptor of the matrix of such lines that begins at a line and a term. 8 rows of 128 bytes repeat every 1024
+// bytes, boxes of SPAN lines every DEPTH rows.
+template <int LINES, int DEPTH, bool ALONG_K> __device__ __forceinline__ unsigned long long matrix(unsigned operand, int line, int k) {
+    const int element = ALONG_K ? k / SPAN * LINES * SPAN + line * SPAN + k % SPAN : line * DEPTH + k * SPAN;
+    const unsigned at = operand + element * (int)sizeof(Elem), boxes = ALONG_K ? 1 : DEPTH * 128 >> 4;
+    return (unsigned long long)(1u << 30 | 1024 >> 4) << 32 | boxes << 16 | at >> 4 & 0x3fff;
+}
+
+// The compiler does not know that products use registers until they are finished: these keep it from moving what reads
+// or writes them.
+__device__ __forceinline__ void pin(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+__device__ __forceinline__ void pin(int& x) { asm volatile("" : "+r"(x)::"memory"); }
+__device__ __forceinline__ void pin(unsigned& x) { asm volatile("" : "+r"(x)::"memory"); }
+template <class T, int N> __device__ __forceinline__ void pin(T (&all)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) pin(all[i]);
+}
+
+// Begins products of these registers.
+template <class... All> __device__ __forceinline__ void begin_products(All&... registers) {
+    (pin(registers), ...);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits for all but the last LEFT commits, whose products use others than these registers.
+template <int LEFT, class... All> __device__ __forceinline__ void finish_products(All&... registers) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+    (pin(registers), ...);
+}
+
+template <int N> __device__ __forceinline__ void release(Barriers<N>& barriers, int stage) {
+    if (threadIdx.x % 32 == 0)
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(&barriers.empty[stage])) : "memory");
+}
+
+// Moves the first 32 sums of each thread to the passage, and the others up.
+template <int SUMS> __device__ __forceinline__ void pass(Passage& passage, Acc (&sums)[SUMS]) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int x = 0; x < 32; x += 2) {
+        const kiln_vec<Acc, 2> two = {sums[x], sums[x + 1]};
+        kiln_store(passage.place(lane / 4 + x / 2 % 2 * 8, x / 4 * 8 + lane % 4 * 2), two);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int x = 32; x < SUMS; x++) sums[x - 32] = sums[x];
+}

@@ -1,0 +1,224 @@
+//! What kernels of warpgroups share: operands that bulk copies bring, the instruction that multiplies, and the loops
+//! over tiles and over a tile's sums.
+
+use super::call::{Call, lines};
+use super::operand::{is_plain, split};
+use crate::cuda::source::Source;
+use crate::work::Slot;
+use kiln_base::{DType, Dim};
+use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
+use kiln_plan::cuda::TensorMap;
+use std::fmt::Write;
+
+/// The text after the constants of a kernel of warpgroups, `WARPS` among them.
+pub(super) const PIECES: &str = include_str!("warpgroup.cu");
+
+/// An operand that bulk copies bring: matrices with contiguous lines or terms.
+pub(super) struct Boxed {
+    /// True if neighbours along k are contiguous, and not neighbouring lines.
+    pub along_k: bool,
+    /// The elements of a row of a box: 128 bytes.
+    span: u16,
+    offset: Dim,
+    /// The extents of the contiguous dimension, of the other one, and of the batch.
+    extents: Vec<Dim>,
+    /// The strides of all but the first.
+    strides: Vec<Dim>,
+    /// The loops of the batch, as the operand needs them.
+    batch: Vec<Dim>,
+    /// The loops of the batch that move it.
+    moving: Vec<usize>,
+}
+
+/// The most dimensions of a tensor map.
+const MOST_DIMENSIONS: usize = 5;
+
+/// Returns the elements of a dtype in a row of a box.
+pub(super) fn span(dtype: DType) -> u16 {
+    128 / dtype.size() as u16
+}
+
+impl Boxed {
+    /// Returns an operand of a contraction as bulk copies see it; `None` if they can't bring it.
+    pub fn new(c: &Contraction, side: usize, dtype: DType) -> Option<Boxed> {
+        let lines = [ROWS, COLUMNS][side];
+        let c = &c.seen_by(&c.operands[side]);
+        let (line, term) = (c.range(lines), c.range(TERMS));
+        let aligned = |d: &Dim| {
+            let bytes = d.as_const().map(|n| n * dtype.size() as i64);
+            bytes.is_some_and(|n| n % 16 == 0)
+        };
+        if !is_plain(c, lines) || line.is_empty() || term.is_empty() || !aligned(&c.result.offset) {
+            return None;
+        }
+        let (line, term) = (line.start, term.start);
+        let strides = &c.result.strides;
+        let along_k = strides[term].is(1);
+        let [near, far] = if along_k { [term, line] } else { [line, term] };
+        let moving: Vec<usize> = c.range(BATCH).filter(|at| !strides[*at].is(0)).collect();
+        let others = [far].into_iter().chain(moving.clone());
+        let strides_of: Vec<Dim> = others.clone().map(|at| strides[at].clone()).collect();
+        let is_even = |d: &Dim| aligned(d) && d.as_const().is_some_and(|n| n > 0);
+        let fits = strides[near].is(1)
+            && strides_of.iter().all(is_even)
+            && strides_of.len() < MOST_DIMENSIONS;
+        let extents: Vec<Dim> = c.extents().cloned().collect();
+        let all = [near].into_iter().chain(others);
+        fits.then(|| Boxed {
+            along_k,
+            span: span(dtype),
+            offset: c.result.offset.clone(),
+            extents: all.map(|at| extents[at].clone()).collect(),
+            strides: strides_of,
+            batch: c.loops[BATCH].clone(),
+            moving,
+        })
+    }
+
+    /// Declares `copy_{name}`, which copies a box at a line and a term to shared memory and signals the mbarrier
+    /// `full`. A box has so many lines and a row of terms, or a row of lines and so many terms if lines are contiguous.
+    /// The text comes after the number `batch`.
+    pub fn copy(
+        &self,
+        source: &mut Source,
+        call: &Call,
+        slot: Slot,
+        name: &str,
+        [lines, terms]: [u16; 2],
+    ) -> String {
+        let (mut text, batch) = split(source, &self.batch, [&format!("{name}_batch"), "batch"]);
+        let mut boxes = vec![self.span, if self.along_k { lines } else { terms }];
+        boxes.resize(self.extents.len(), 1);
+        let map = source.map(TensorMap {
+            arg: call.place(slot) as u16,
+            offset: self.offset.clone(),
+            extents: self.extents.clone(),
+            strides: self.strides.clone(),
+            boxes,
+        });
+        let near_and_far = if self.along_k {
+            ["k", "line"]
+        } else {
+            ["line", "k"]
+        };
+        let at = near_and_far.map(String::from).into_iter();
+        let at: Vec<String> = at
+            .chain(self.moving.iter().map(|at| batch[*at].clone()))
+            .collect();
+        let numbers: Vec<String> = (2..2 + at.len()).map(|i| format!("%{i}")).collect();
+        let inputs: Vec<String> = at.iter().map(|x| format!("\"r\"((int)({x}))")).collect();
+        let _ = writeln!(
+            text,
+            "const auto copy_{name} = [&](const unsigned to, const unsigned full, const int line, const int k) {{\n\
+             asm volatile(\"cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes \
+             [%0], [%1, {{{}}}], [%{}];\" :: \"r\"(to), \"l\"(&{map}), {}, \"r\"(full) : \"memory\");\n}};",
+            at.len(),
+            numbers.join(", "),
+            2 + at.len(),
+            inputs.join(", ")
+        );
+        text
+    }
+}
+
+/// Where the left operand of a product lies.
+#[derive(Copy, Clone, PartialEq)]
+pub(super) enum Left {
+    /// In shared memory, lines or terms contiguous.
+    Shared { along_k: bool },
+    /// In registers.
+    Registers,
+}
+
+/// Returns the function `name`, which multiplies 64 lines by `n` lines, over 32 bytes of terms of each. It adds the
+/// products to sums, or stores them there if its template argument is 0. Lines of the right operand are contiguous,
+/// unless terms are.
+pub(super) fn wgmma(name: &str, n: u16, dtype: DType, left: Left, right_along_k: bool) -> String {
+    let list = |text: &dyn Fn(u16) -> String| (0..n / 2).map(text).collect::<Vec<_>>().join(", ");
+    let first = n / 2;
+    let flag = |along_k: bool| u8::from(!along_k);
+    let (ty, operand, inputs, used, order) = match left {
+        Left::Shared { along_k } => {
+            let order = format!(", {}", flag(along_k));
+            let operand = format!("%{first}");
+            ("unsigned long long a", operand, "\"l\"(a)", 1, order)
+        }
+        Left::Registers => (
+            "const unsigned (&a)[4]",
+            format!(
+                "{{%{first}, %{}, %{}, %{}}}",
+                first + 1,
+                first + 2,
+                first + 3
+            ),
+            "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])",
+            4,
+            String::new(),
+        ),
+    };
+    format!(
+        "template <int ADD> __device__ __forceinline__ void {name}(float (&c)[{first}], {ty}, unsigned long long b) {{\n    \
+         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{{}}}, {operand}, %{}, %{}, 1, 1{order}, {};\"\n        \
+         : {} : {inputs}, \"l\"(b), \"n\"(ADD));\n}}\n",
+        list(&|i| format!("%{i}")),
+        first + used,
+        first + used + 1,
+        flag(right_along_k),
+        list(&|i| format!("\"+f\"(c[{i}])"))
+    )
+}
+
+/// Emits what the two kinds of warpgroups do with the tiles of a persistent block, of which `tiles` says how many there
+/// are: the first copies them, the others have begun their work on one where this ends. The number of a tile is `turn`.
+pub(super) fn each_tile(
+    source: &mut Source,
+    [barriers, rings, tiles]: [&str; 3],
+    [copy, work]: [&str; 2],
+) {
+    let each = "#pragma unroll 1\nfor (Index turn = blockIdx.x; turn < tiles; turn += gridDim.x) {";
+    let text = format!(
+        "\
+const Index tiles = {tiles};
+begin({barriers});
+{rings}
+if (threadIdx.x < 128) {{
+asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");
+if (threadIdx.x > 0) return;
+{each}
+{copy}
+}}
+return;
+}}
+asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");
+const int warp = threadIdx.x / 32 - 4;
+{each}
+{work}"
+    );
+    lines(source, &text);
+}
+
+/// Returns text that opens two loops over a warp's `sums`, in rows and columns `i`, `j` of the result. A turn has
+/// `width` neighbours, the first of them at row `e / COLUMNS` and column `e % COLUMNS` of `passage`. The warpgroup's
+/// sums have `rows` rows, its tile `columns` columns.
+pub(super) fn each_sum(rows: u16, columns: u16, width: u32) -> String {
+    let across = columns / 64;
+    format!(
+        "\
+Passage& passage = shared.passages[warp];
+#pragma unroll 1 // the text below may be long
+for (int part = 0; part < SUMS / 32; part++) {{
+pass(passage, sums);
+const Index i1 = i0 + warp / 4 * {rows} + part / {across} * 64 + warp % 4 * 16, j1 = j0 + part % {across} * COLUMNS;
+#pragma unroll 1
+for (int e = threadIdx.x % 32 * {width}; e < 16 * COLUMNS; e += 32 * {width}) {{
+const Index i = i1 + e / COLUMNS, j = j1 + e % COLUMNS;"
+    )
+}
+
+/// Returns the declaration of `raw`, the elements of a turn of these loops.
+pub(super) fn raw(width: u32) -> String {
+    match width {
+        1 => "Acc raw = *passage.place(e / COLUMNS, e % COLUMNS);".into(),
+        _ => format!("const auto raw = passage.load<{width}>(e / COLUMNS, e % COLUMNS);"),
+    }
+}
