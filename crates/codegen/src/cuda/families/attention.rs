@@ -8,7 +8,8 @@ use super::operand::{Operand, eights};
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
-use crate::work::{KernelCalls, Slot};
+use crate::schedule::Schedule;
+use crate::work::{Candidate, KernelCall, KernelCalls, Slot};
 use kiln_base::{Compute, DType, Dim, Scalar, numel};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{Blocks, CudaCpp, SharedLaunch};
@@ -16,30 +17,62 @@ use kiln_plan::schedule::{self, Multiply};
 use kiln_plan::{Attention, Dropout, Matrix, Scores};
 use std::fmt::Write;
 
-pub(super) fn print(work: Job, a: &Attention) -> KernelCalls {
+mod warpgroups;
+
+/// Returns the candidates: the default, and with `all` every other.
+pub(super) fn print(work: Job, a: &Attention, all: bool) -> Vec<Candidate> {
+    let Some((schedule, calls)) = warpgroups::print(work, a) else {
+        return Candidate::only(by_warps(work, a));
+    };
+    let candidate = |schedule, calls| Candidate {
+        schedule: Schedule::Gpu(schedule),
+        approximation: None,
+        predicted: None,
+        calls,
+    };
+    let mut candidates = vec![candidate(schedule, calls)];
+    if all {
+        let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
+        candidates.push(candidate(tile.schedule(a.scores.dtype), by_warps(work, a)));
+    }
+    candidates
+}
+
+/// Begins a kernel: its call, its text and the destination of its result.
+fn begin<'a>(work: Job<'a>, a: &Attention) -> (Call<'a>, Source, Store<'a>) {
     let name = match &work.epilogue {
         Some(kir) => kir.name.clone(),
         None => format!("attention_{}", a.scores.dtype),
     };
     let store = Store::of(work, a.out, a.scores.dtype);
-    let index = index(a, &store);
     let mut call = Call::new(work);
     store.push(&mut call);
     reads(&mut call, &a.scores, &[&a.value]);
-    let mut source = call.source(&name, index);
+    let mut source = call.source(&name, index(a, &store));
+    source.shared_launch = SharedLaunch::Nothing;
+    (call, source, store)
+}
+
+/// Returns the kernel in which warps multiply, from shared memory.
+fn by_warps(work: Job, a: &Attention) -> KernelCalls {
+    let (call, mut source, store) = begin(work, a);
     let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
     let operands = Operands::print(&mut source, &call, a);
+    let index = source.index;
     source.scope(&tile.scores(&a.scores, index, [&operands.query, &operands.key]));
     source.scope(&tile.sums(a.scores.dtype, &operands.value));
     source.scope(include_str!("attention.cu"));
     source.shared("Block");
-    source.shared_launch = SharedLaunch::Nothing;
     block(&mut source, &call, a, &operands);
     store.print(&mut source, &call, 1);
     source.line("}");
     let grid = tile.grid(&a.scores, &a.scores.length, &a.columns);
+    one(work, call.step(source.finish(grid, [tile.threads, 1, 1])))
+}
+
+fn one(work: Job, step: KernelCall) -> KernelCalls {
     KernelCalls {
-        steps: vec![call.step(source.finish(grid, [tile.threads, 1, 1]))],
+        steps: vec![step],
         scratch: Vec::new(),
         in_place: work.in_place.clone(),
     }
@@ -91,47 +124,25 @@ impl Tile {
 
     /// Returns the text before a kernel that computes scores as products of operands.
     pub fn scores(&self, scores: &Scores, index: Index, operands: [&Operand; 2]) -> String {
-        let mask = match &scores.mask {
-            None => ("NONE", DType::F32),
-            Some((_, DType::Bool)) => ("KEEPS", DType::Bool),
-            Some((_, dtype)) => ("ADDS", *dtype),
-        };
-        let load_mask = match mask.1 {
-            DType::Bool => "x".into(),
-            dtype => CudaCpp::loaded("x", dtype),
-        };
-        let multiply = Multiply::exact(scores.dtype);
-        let schedule = schedule::Gpu {
+        let schedule = self.schedule(scores.dtype);
+        let mut text = elements(scores.dtype, index);
+        text += &tile_constants(&schedule, scores.dtype, operands);
+        text += include_str!("gemm_operands.cu");
+        text += tile_text(schedule.multiply);
+        text + &scores_text(scores)
+    }
+
+    /// Returns the schedule of the products that are scores.
+    fn schedule(&self, dtype: DType) -> schedule::Gpu {
+        let multiply = Multiply::exact(dtype);
+        schedule::Gpu {
             multiply,
             tile: [self.m as u16, self.n as u16, depth(multiply)],
             warp: self.warp.map(|n| n as u16),
             stages: 2,
             raster: 1,
             parts: 1,
-        };
-        let mut text = elements(scores.dtype, index);
-        text += &tile_constants(&schedule, scores.dtype, operands);
-        text += include_str!("gemm_operands.cu");
-        text += tile_text(multiply);
-        text += &format!(
-            "constexpr bool CAUSAL = {};\nenum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\n\
-             typedef {} MaskElem;\n\
-             __device__ __forceinline__ Acc load_mask(MaskElem x) {{ return {load_mask}; }}\n",
-            scores.causal,
-            mask.0,
-            memory(mask.1),
-        );
-        let (p, kept) = match &scores.dropout {
-            Some(dropout) => (dropout.p, dropout.scale()),
-            None => (0.0, 1.0),
-        };
-        text += &format!(
-            "constexpr bool DROPS = {};\nconstexpr float LEAST = {};\nconstexpr Acc KEPT = {};\n",
-            scores.dropout.is_some(),
-            CudaCpp::literal(Scalar::Float(p), Compute::F32),
-            CudaCpp::literal(Scalar::Float(kept), scores.dtype.compute()),
-        );
-        text + include_str!("attention_scores.cu")
+        }
     }
 
     /// Returns the text after that of the scores, in a kernel that multiplies the softmax by an operand.
@@ -145,6 +156,36 @@ impl Tile {
             _ => include_str!("attention_mma.cu"),
         }
     }
+}
+
+/// Returns the text of the scores of products, after the sizes of their tile.
+fn scores_text(scores: &Scores) -> String {
+    let mask = match &scores.mask {
+        None => ("NONE", DType::F32),
+        Some((_, DType::Bool)) => ("KEEPS", DType::Bool),
+        Some((_, dtype)) => ("ADDS", *dtype),
+    };
+    let load_mask = match mask.1 {
+        DType::Bool => "x".into(),
+        dtype => CudaCpp::loaded("x", dtype),
+    };
+    let (p, kept) = match &scores.dropout {
+        Some(dropout) => (dropout.p, dropout.scale()),
+        None => (0.0, 1.0),
+    };
+    format!(
+        "constexpr bool CAUSAL = {};\nenum {{ NONE, KEEPS, ADDS }};\nconstexpr int MASK = {};\n\
+         typedef {} MaskElem;\n\
+         __device__ __forceinline__ Acc load_mask(MaskElem x) {{ return {load_mask}; }}\n\
+         constexpr bool DROPS = {};\nconstexpr float LEAST = {};\nconstexpr Acc KEPT = {};\n{}",
+        scores.causal,
+        mask.0,
+        memory(mask.1),
+        scores.dropout.is_some(),
+        CudaCpp::literal(Scalar::Float(p), Compute::F32),
+        CudaCpp::literal(Scalar::Float(kept), scores.dtype.compute()),
+        include_str!("attention_scores.cu")
+    )
 }
 
 /// Rounds up to a multiple of `each`; an unknown size gets an upper bound instead.

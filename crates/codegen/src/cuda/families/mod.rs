@@ -28,7 +28,7 @@ pub(super) fn print(work: Job, all: bool) -> Result<Vec<Candidate>, String> {
     match &work.body {
         Body::MatMul(m) => Ok(contraction::product(work, m, all)),
         Body::Conv(c) => Ok(contraction::convolution(work, c, all)),
-        Body::Attention(a) => Ok(Candidate::only(attention::print(work, a))),
+        Body::Attention(a) => Ok(attention::print(work, a, all)),
         Body::Library(Kernel::Scan(s)) => Ok(Candidate::only(scan::print(work, s))),
         Body::Library(Kernel::ArgSort(s)) => Ok(Candidate::only(sort::print(work, s))),
         Body::Library(Kernel::Scatter(s)) => Ok(Candidate::only(scatter::print(work, s))),

@@ -7,6 +7,7 @@ use kiln_base::{DType, Dim, Scalar};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Value, ops};
+use kiln_plan::Kernel;
 
 /// The masks that hide keys.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -193,20 +194,24 @@ fn extreme_numbers() {
     if device::nvrtc().is_none() {
         return;
     }
-    for dtype in [DType::F32, DType::F16] {
+    for (dtype, length, width) in [(DType::F32, 5, 8), (DType::F16, 5, 8), (DType::F16, 70, 64)] {
         for extreme in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let mut case = Case::default();
             let mut operand = |rows: usize, at: Option<usize>| {
-                let mut data: Vec<f64> = (0..rows * 8).map(|i| (i % 7) as f64 / 4.0).collect();
+                let mut data: Vec<f64> = (0..rows * width).map(|i| (i % 7) as f64 / 4.0).collect();
                 if let Some(at) = at {
                     data[at] = extreme;
                 }
-                case.input(Array::from_f64(dtype, &[rows, 8], &data).unwrap())
+                case.input(Array::from_f64(dtype, &[rows, width], &data).unwrap())
             };
-            let operands = [operand(5, Some(17)), operand(9, None), operand(9, Some(70))];
-            let gradient = operand(5, None);
+            let operands = [
+                operand(length, Some(17)),
+                operand(9, None),
+                operand(9, Some(70)),
+            ];
+            let gradient = operand(length, None);
             let op = ops::Attention {
-                scale: Scalar::Float(1.0),
+                scale: Scalar::Float(4.0 / width as f64),
                 causal: false,
                 dropout: None,
             };
@@ -215,6 +220,121 @@ fn extreme_numbers() {
             let gradients = case.op(ops::AttentionGrad { of: op }, &all);
             case.check(&[y, gradients], &format!("{dtype} {extreme}"));
         }
+    }
+}
+
+/// The order of an operand in memory, and the heads that share it.
+#[derive(Copy, Clone, Debug, PartialEq)]
+enum Order {
+    Rows,
+    Columns,
+    Shared,
+}
+
+/// Returns `[2, 3, rows, columns]` whose rows or columns are contiguous, or which is the same for all 3 heads.
+fn ordered(
+    case: &mut Case,
+    dtype: DType,
+    [rows, columns]: [usize; 2],
+    order: Order,
+    rng: &mut Rng,
+) -> Value {
+    let (shape, perm) = match order {
+        Order::Rows => ([2, rows, 3, columns], [0, 2, 1, 3]),
+        Order::Columns => ([2, columns, 3, rows], [0, 2, 3, 1]),
+        Order::Shared => ([2, rows, 1, columns], [0, 2, 1, 3]),
+    };
+    let x = case.input(finite(dtype, &shape, rng));
+    let mut b = case.builder();
+    let x = b.permute(&x, &perm).unwrap();
+    let whole = [2, 3, rows, columns].map(Dim::from);
+    b.broadcast_to(&x, &whole).unwrap()
+}
+
+/// Checks attention by warpgroups.
+#[track_caller]
+fn by_warpgroups(case: Case, results: &[Value], what: &str) {
+    let mut graph = case.graph.clone();
+    results.iter().for_each(|r| graph.add_output(*r));
+    let program = lowered(&graph, true).unwrap();
+    let maps = |k: &Kernel| matches!(k, Kernel::Cuda(k) if k.maps.len() == 3);
+    let launches = program.sequence().launches;
+    assert!(launches.iter().any(|l| maps(&l.kernel)), "{what}\n{graph}");
+    case.check(results, what);
+}
+
+/// Tails of rows, keys and widths, and every mask and order of operands.
+#[test]
+fn warpgroups_of_any_size_and_mask() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(15);
+    let sizes = [
+        [130, 300, 64, 64],
+        [129, 128, 128, 128],
+        [72, 136, 128, 64],
+        [264, 8, 40, 104],
+    ];
+    for (i, [length, keys, width, columns]) in sizes.into_iter().enumerate() {
+        for (j, kind) in MASKS.into_iter().enumerate() {
+            let dtype = [DType::BF16, DType::F16][(i + j) % 2];
+            let s = Sizes {
+                length,
+                keys,
+                width,
+                columns,
+            };
+            let orders = match (i, j % 2) {
+                (2 | 3, 0) => [Order::Columns; 3],
+                (_, 0) => [Order::Rows, Order::Shared, Order::Shared],
+                _ => [Order::Rows; 3],
+            };
+            let mut case = Case::default();
+            let extents = [[length, width], [keys, width], [keys, columns]];
+            let operands =
+                [0, 1, 2].map(|x| ordered(&mut case, dtype, extents[x], orders[x], &mut rng));
+            let mut operands = operands.to_vec();
+            operands.extend(mask(&mut case, kind, dtype, s, &mut rng));
+            let op = op(&mut case, kind, &mut operands, &mut rng);
+            let y = case.op(op, &operands);
+            let results = epilogue(&mut case, y, &mut rng);
+            by_warpgroups(
+                case,
+                &results,
+                &format!("{dtype} {kind:?} {s:?} {orders:?}"),
+            );
+        }
+    }
+}
+
+/// Symbolic sizes of heads beside each other; among them none at all.
+#[test]
+fn warpgroups_of_symbolic_sizes() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(16);
+    for (causal, length, keys) in [(true, 150, 150), (false, 3, 260)] {
+        let mut case = Case::default();
+        let sizes = [case.symbol(), case.symbol()];
+        let mut input = |rows: &Dim, n: usize| {
+            let shape = vec![rows.clone(), Dim::from(3usize), Dim::from(64usize)];
+            let x = case.shaped(finite(DType::BF16, &[n, 3, 64], &mut rng), shape);
+            case.builder().permute(&x, &[1, 0, 2]).unwrap()
+        };
+        let operands = [
+            input(&sizes[0], length),
+            input(&sizes[1], keys),
+            input(&sizes[1], keys),
+        ];
+        let op = ops::Attention {
+            scale: Scalar::Float(0.2),
+            causal,
+            dropout: None,
+        };
+        let y = case.op(op, &operands);
+        by_warpgroups(case, &[y], &format!("{length} rows, {keys} keys"));
     }
 }
 

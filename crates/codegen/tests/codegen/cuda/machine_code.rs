@@ -2,11 +2,12 @@
 //! (`pip install nvidia-cuda-nvdisasm`).
 
 use super::candidates::every;
-use super::parsed;
+use super::{lowered, parsed};
 use crate::device;
 use kiln_base::Machine;
-use kiln_codegen::{Options, lower};
+use kiln_codegen::{Options, Sequence, lower};
 use kiln_runtime::cuda::Code;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
@@ -59,7 +60,7 @@ fn disassembled(tool: &PathBuf, cubin: &[u8]) -> (Vec<String>, Vec<(usize, usize
     (code, loops)
 }
 
-/// Returns the innermost loop that multiplies, of a kernel that spills nothing.
+/// Returns the innermost loop of all products in a loop, of a kernel that spills nothing.
 fn main_loop(tool: &PathBuf, cubin: &[u8]) -> Loop {
     let (code, loops) = disassembled(tool, cubin);
     let operation = |i: &String| {
@@ -78,13 +79,27 @@ fn main_loop(tool: &PathBuf, cubin: &[u8]) -> Loop {
         (products > 0).then_some(Loop { slots, products })
     };
     let found = loops.iter().filter_map(products);
-    found.min_by_key(|l| l.slots).expect("a loop multiplies")
+    let found = found.min_by_key(|l| (Reverse(l.products), l.slots));
+    found.expect("a loop multiplies")
+}
+
+/// Compiles a program without warnings and returns the loop of its only kernel.
+fn compiled_loop(tool: &PathBuf, sequence: &Sequence, capability: u32, what: &str) -> Loop {
+    let nvrtc = device::nvrtc().expect("the caller has asked");
+    let compiled = nvrtc.compile(&device::unit(sequence), Code::Cubin(capability));
+    let compiled = compiled.unwrap_or_else(|e| panic!("{what}: {e}"));
+    for warning in ["C7508", "C7510"] {
+        assert!(!compiled.log.contains(warning), "{what}: {}", compiled.log);
+    }
+    let found = main_loop(tool, &compiled.image);
+    println!("{what}: {} slots, {} products", found.slots, found.products);
+    found
 }
 
 /// Bars for the default kernels of large products, in every order of the operands.
 #[test]
 fn issue_slots_of_large_products() {
-    let (Some(nvrtc), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
+    let (Some(_), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
         return;
     };
     for (capability, gpu) in device::architectures() {
@@ -113,15 +128,8 @@ fn issue_slots_of_large_products() {
                 if at > 0 && !(order == 0 && name.starts_with("wgmma")) {
                     continue;
                 }
-                let text = device::unit(&sequence);
-                let compiled = nvrtc.compile(&text, Code::Cubin(capability)).unwrap();
-                for warning in ["C7508", "C7510"] {
-                    assert!(!compiled.log.contains(warning), "{name}: {}", compiled.log);
-                }
-                let Loop { slots, products } = main_loop(&tool, &compiled.image);
-                println!(
-                    "sm_{capability} {name}, order {order}: {slots} slots, {products} products"
-                );
+                let what = format!("sm_{capability} {name}, order {order}");
+                let Loop { slots, products } = compiled_loop(&tool, &sequence, capability, &what);
                 match name.starts_with("wgmma") {
                     // A product of 64 x 256 x 16 takes tensor cores 128 cycles, in which four schedulers issue for
                     // eight warps.
@@ -131,5 +139,39 @@ fn issue_slots_of_large_products() {
                 }
             }
         }
+    }
+}
+
+/// Bars for attention by warpgroups, all of whose slots are counted: masked keys are in the loops of causal ones too.
+#[test]
+fn issue_slots_of_attention() {
+    let (Some(_), Some(tool)) = (device::nvrtc(), nvdisasm()) else {
+        return;
+    };
+    for (width, causal, dropout, most) in [
+        (128, false, "", 40),
+        (128, true, "", 56),
+        (64, false, "", 45),
+        (64, true, "", 68),
+        (128, true, ", dropout: Some(Float(0.1))", 400),
+    ] {
+        let key = if dropout.is_empty() { "" } else { ", %3" };
+        let graph = parsed(&format!(
+            "%0: bf16[8, 2048, 16, {width}] = input(index: 0, role: Data)
+             %1: bf16[8, 2048, 16, {width}] = input(index: 1, role: Data)
+             %2: bf16[8, 2048, 16, {width}] = input(index: 2, role: Data)
+             %3: i64[2] = input(index: 3, role: RandomKey)
+             %4: bf16[8, 16, 2048, {width}] = permute(perm: [0, 2, 1, 3]) %0
+             %5: bf16[8, 16, 2048, {width}] = permute(perm: [0, 2, 1, 3]) %1
+             %6: bf16[8, 16, 2048, {width}] = permute(perm: [0, 2, 1, 3]) %2
+             %7: bf16[8, 16, 2048, {width}] = attention(scale: Float(0.125), causal: {causal}{dropout}) %4, %5, %6{key}
+             return %7"
+        ));
+        let sequence = lowered(&graph, true).unwrap().sequence();
+        let what = format!("sm_90 attention {width} wide, causal {causal}{dropout}");
+        let Loop { slots, products } = compiled_loop(&tool, &sequence, 90, &what);
+        // Products of a tile of keys: 64 x 128 x 16 scores, and as many or half as many sums.
+        assert_eq!(products, width / 16 + 8, "{what}");
+        assert!(most * products >= slots, "{what}: {slots} for {products}");
     }
 }

@@ -1,0 +1,237 @@
+//! Attention by warpgroups: scores, weights and accumulators stay in registers.
+
+use super::{begin, declare, one, scores_text, sizes};
+use crate::cuda::families::call::{elements, line_of_blocks, lines};
+use crate::cuda::families::warpgroup::{
+    Boxed, Left, PIECES, each_sum, each_tile, raw, span, wgmma,
+};
+use crate::cuda::job::Job;
+use crate::cuda::source::Source;
+use crate::work::{KernelCalls, Slot};
+use kiln_base::{Compute, DType, Dim, Scalar, ceil, numel};
+use kiln_plan::contraction::Contraction;
+use kiln_plan::cstyle::Dialect;
+use kiln_plan::cuda::CudaCpp;
+use kiln_plan::schedule::{self, Multiply};
+use kiln_plan::{Attention, Decision, MatMul, Matrix};
+use std::f64::consts::LOG2_E;
+
+/// The rows of queries of a block, and those of keys that are on chip at a time.
+const ROWS: u16 = 128;
+const KEYS: u16 = 128;
+/// The stages of the ring, each a tile of keys or of values.
+const STAGES: u8 = 4;
+/// The most rows for which tiles of fewer rows do less work.
+const FEW_ROWS: i64 = 64;
+/// The widths of queries and values that a tile holds. Narrower ones would leave most of it unused.
+const WIDTHS: std::ops::RangeInclusive<i64> = 33..=128;
+
+/// The operands as bulk copies see them, and their widths, rounded up to rows of boxes.
+struct Operands {
+    query: Boxed,
+    key: Boxed,
+    value: Boxed,
+    width: u16,
+    columns: u16,
+}
+
+/// Returns the kernel and its schedule, if the machine and the operands allow it.
+pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, KernelCalls)> {
+    let operands = Operands::of(a).filter(|_| work.gpu.arch == (9, 0))?;
+    let shared = operands.shared();
+    if shared > work.gpu.most_shared {
+        return None;
+    }
+    let schedule = schedule::Gpu {
+        multiply: Multiply::Wgmma,
+        tile: [ROWS, KEYS, operands.width],
+        warp: [64, KEYS],
+        stages: STAGES,
+        raster: 1,
+        parts: 1,
+    };
+    let (call, mut source, store) = begin(work, a);
+    let index = source.index;
+    source.hold(1);
+    source.dynamic_shared("Shared", shared);
+    source.scope(&(elements(a.scores.dtype, index) + &operands.text(a)));
+    sizes(&mut source, &a.scores, &a.columns);
+    source.line("if (length <= 0 || columns <= 0 || batches <= 0) return;");
+    source.line(format!(
+        "const Index rows = (length + {ROWS} - 1) / {ROWS};"
+    ));
+    let place = place(a.scores.causal);
+    let copy = |boxed: &Boxed, source: &mut Source, x: &Matrix, name, extents| {
+        boxed.copy(source, &call, Slot::Arg(x.arg.into()), name, extents)
+    };
+    let Operands { width, columns, .. } = operands;
+    let copies = [
+        copy(
+            &operands.query,
+            &mut source,
+            &a.scores.query,
+            "q",
+            [ROWS, width],
+        ),
+        copy(
+            &operands.key,
+            &mut source,
+            &a.scores.key,
+            "k",
+            [KEYS, width],
+        ),
+        copy(&operands.value, &mut source, &a.value, "v", [columns, KEYS]),
+    ];
+    let copy = format!(
+        "{place}\n{}copy_tile(shared, once, ring, copy_q, copy_k, copy_v, (int)i0, (int)end);",
+        copies.concat()
+    );
+    let scores = declare(&mut source, &call, &a.scores);
+    let work_of_tile = format!(
+        "{place}\n{scores}\nAcc sums[SUMS];\nattend(shared, once, ring, sums, scores, i0, length, keys, end);"
+    );
+    let rings = "Ring<1> once;\nRing<STAGES> ring;";
+    let barriers = ["shared.once, shared.barriers", rings, "rows * batches"];
+    each_tile(&mut source, barriers, [&copy, &work_of_tile]);
+    let stored = store.width(&a.columns);
+    let text = format!(
+        "{}\nif (i >= length || j >= columns) continue;\n\
+         const Index at = (batch * length + i) * columns + j;\n{}",
+        each_sum(64, columns, stored),
+        raw(stored)
+    );
+    lines(&mut source, &text);
+    store.print(&mut source, &call, stored);
+    lines(&mut source, "}\n}\n}");
+    let grid = line_of_blocks(Dim::Const(blocks(work, a)), 1);
+    let step = call.step(source.finish(grid, [schedule.threads(), 1, 1]));
+    Some((schedule, one(work, step)))
+}
+
+/// Returns the declaration of a tile's place. Of causal tiles, those with most keys come first.
+fn place(causal: bool) -> String {
+    let (row, end) = match causal {
+        true => ("rows - 1 - turn % rows", "keys < i0 + BM ? keys : i0 + BM"),
+        false => ("turn % rows", "keys"),
+    };
+    format!("const Index batch = turn / rows, i0 = ({row}) * BM, j0 = 0, end = {end};")
+}
+
+/// Returns the number of blocks that take all tiles, one after the other.
+fn blocks(work: Job, a: &Attention) -> i64 {
+    let processors = i64::from(work.gpu.processors.max(1));
+    let (length, batches) = (a.scores.length.as_const(), numel(&a.scores.batch));
+    match (length, batches.as_const()) {
+        (Some(length), Some(batches)) => ceil(length, ROWS.into())
+            .saturating_mul(batches)
+            .clamp(0, processors),
+        _ => processors,
+    }
+}
+
+impl Operands {
+    fn of(a: &Attention) -> Option<Operands> {
+        let s = &a.scores;
+        let few = s.length.as_const().is_some_and(|n| n <= FEW_ROWS);
+        if !s.dtype.is_half() || few {
+            return None;
+        }
+        let of_boxes = |d: &Dim| {
+            let n = d.as_const().filter(|n| WIDTHS.contains(n))?;
+            Some((n as u16).next_multiple_of(span(s.dtype)))
+        };
+        let transposed = |x: &Matrix| Matrix {
+            row: x.col.clone(),
+            col: x.row.clone(),
+            ..x.clone()
+        };
+        let scores = product(
+            a,
+            [&s.query, &transposed(&s.key)],
+            [&s.length, &s.keys, &s.width],
+        );
+        // Only the right operand of this one is in memory.
+        let result = product(a, [&s.query, &a.value], [&s.length, &a.columns, &s.keys]);
+        Some(Operands {
+            query: Boxed::new(&scores, 0, s.dtype)?,
+            key: Boxed::new(&scores, 1, s.dtype)?,
+            value: Boxed::new(&result, 1, s.dtype)?,
+            width: of_boxes(&s.width)?,
+            columns: of_boxes(&a.columns)?,
+        })
+    }
+
+    /// Returns the bytes of a block's shared memory.
+    fn shared(&self) -> u32 {
+        let [rows, keys, stages] = [ROWS, KEYS, STAGES.into()].map(u32::from);
+        let widest = u32::from(self.width.max(self.columns));
+        let elements = rows * u32::from(self.width) + stages * keys * widest;
+        let passages = rows / 16 * 16 * 64 * 4;
+        (2 * elements + passages + 16 * (stages + 1)).next_multiple_of(1024)
+    }
+
+    /// Returns the text before the kernel, after that of its elements.
+    fn text(&self, a: &Attention) -> String {
+        let Operands { width, columns, .. } = *self;
+        let (s, scale) = (&a.scores, a.scores.scale);
+        // Without a mask, a positive scale is left to the exponentials.
+        let scaled = s.mask.is_some() || !(scale > 0.0);
+        let whole = s.keys.as_const().is_some_and(|n| n % i64::from(KEYS) == 0);
+        let factor = if scaled { LOG2_E } else { scale * LOG2_E };
+        let left = Left::Shared {
+            along_k: self.query.along_k,
+        };
+        let instructions = wgmma("multiply_keys", KEYS, s.dtype, left, self.key.along_k)
+            + &wgmma(
+                "multiply_values",
+                columns,
+                s.dtype,
+                Left::Registers,
+                self.value.along_k,
+            );
+        format!(
+            "constexpr int BM = {ROWS}, BN = {KEYS}, BK = {width}, BV = {columns};\n\
+             constexpr int STAGES = {STAGES}, WARPS = BM / 16;\n\
+             constexpr bool Q_ALONG_K = {}, K_ALONG_K = {}, V_ALONG_K = {};\n\
+             constexpr bool SCALED = {scaled}, TAILS = {};\nconstexpr Acc FACTOR = {};\n\
+             {instructions}{}{PIECES}{}{}",
+            self.query.along_k,
+            self.key.along_k,
+            self.value.along_k,
+            !whole,
+            CudaCpp::literal(Scalar::Float(factor), Compute::F32),
+            pair(s.dtype),
+            scores_text(s),
+            include_str!("../attention_warpgroup.cu")
+        )
+    }
+}
+
+/// Returns the function that rounds two neighbours.
+fn pair(dtype: DType) -> String {
+    format!(
+        "__device__ __forceinline__ unsigned pair(float first, float second) {{\n    \
+         unsigned both;\n    \
+         asm(\"cvt.rn.{dtype}x2.f32 %0, %1, %2;\" : \"=r\"(both) : \"f\"(second), \"f\"(first));\n    \
+         return both;\n}}\n"
+    )
+}
+
+/// Returns a product of operands of attention, of `[m, n, k]` rows, columns and terms.
+fn product(a: &Attention, [lhs, rhs]: [&Matrix; 2], [m, n, k]: [&Dim; 3]) -> Contraction {
+    let product = MatMul {
+        dtypes: [a.scores.dtype; 2],
+        reduce_range: false,
+        batch: a.scores.batch.clone(),
+        m: m.clone(),
+        k: k.clone(),
+        n: n.clone(),
+        lhs: lhs.clone(),
+        rhs: rhs.clone(),
+        out: a.out,
+        prologues: [None, None],
+        epilogue: None,
+        algorithm: Decision::default(),
+    };
+    Contraction::from(&product)
+}
