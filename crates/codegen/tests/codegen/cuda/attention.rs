@@ -1,13 +1,15 @@
 //! Attention in CUDA C++, executed on an emulated device, equals the reference.
 
 use super::families::{Case, FLOATS, cases, epilogue, finite};
-use super::lowered;
+use super::{check_as, lowered};
 use crate::device;
 use kiln_base::{DType, Dim, Scalar};
+use kiln_codegen::Sequence;
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Value, ops};
 use kiln_plan::Kernel;
+use std::sync::Arc;
 
 /// The masks that hide keys.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -305,6 +307,88 @@ fn warpgroups_of_any_size_and_mask() {
                 &format!("{dtype} {kind:?} {s:?} {orders:?}"),
             );
         }
+    }
+}
+
+/// Mistakes that hardware may hide for long.
+const BUGS: [[&str; 3]; 8] = [
+    [
+        "queries are read before they arrive",
+        "wait(shared.once.full[0], once.parity);",
+        "",
+    ],
+    [
+        "keys are read before they arrive",
+        "Acc x[SCORES];\n        wait(shared.barriers.full[ring.stage], ring.parity);",
+        "Acc x[SCORES];",
+    ],
+    [
+        "values are read before they arrive",
+        "wait(shared.barriers.full[ring.stage], ring.parity);\n        const unsigned v",
+        "const unsigned v",
+    ],
+    [
+        "a stage is filled before it is empty",
+        "wait(barriers.empty[ring.stage], ring.parity ^ 1);",
+        "",
+    ],
+    [
+        "scores are read before they are finished",
+        "finish_products<0>(x, sums);",
+        "finish_products<1>(x, sums);",
+    ],
+    [
+        "weights are not fenced",
+        "begin_products(sums, weights);",
+        "",
+    ],
+    [
+        "barriers are not visible to copies",
+        "asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");",
+        "",
+    ],
+    [
+        "two columns of weights are exchanged",
+        "pair(x[c], x[c + 1])",
+        "pair(x[c + 1], x[c])",
+    ],
+];
+
+#[test]
+fn seeded_bugs_of_warpgroups_are_found() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(17);
+    let mut case = Case::default();
+    let operands = [128, 640, 640].map(|rows| {
+        let x = finite(DType::BF16, &[rows, 64], &mut rng);
+        case.input(x)
+    });
+    let op = ops::Attention {
+        scale: Scalar::Float(2.0),
+        causal: false,
+        dropout: None,
+    };
+    let y = case.op(op, &operands);
+    case.graph.add_output(y);
+    assert_eq!(check_as(&case.graph, &case.inputs, false, |s| s), Ok(true));
+    for [what, right, wrong] in BUGS {
+        let broken = |mut sequence: Sequence| {
+            for launch in &mut sequence.launches {
+                let Kernel::Cuda(kernel) = Arc::make_mut(&mut launch.kernel) else {
+                    continue;
+                };
+                let scope = &mut kernel.text.scope;
+                assert!(scope.contains(right), "{what}: {right}");
+                *scope = scope.replacen(right, wrong, 1);
+                *kernel = kernel.clone().named();
+            }
+            sequence
+        };
+        let run = || check_as(&case.graph, &case.inputs, false, broken);
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        assert!(!matches!(found, Ok(Ok(_))), "not found: {what}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attention by warpgroups: scores, weights and accumulators stay in registers.
 
 use super::{begin, declare, one, scores_text, sizes};
-use crate::cuda::families::call::{elements, line_of_blocks, lines};
+use crate::cuda::families::call::{Call, elements, line_of_blocks, lines};
 use crate::cuda::families::warpgroup::{
     Boxed, Left, PIECES, each_sum, each_tile, raw, span, wgmma,
 };
@@ -61,30 +61,9 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, KernelCa
         "const Index rows = (length + {ROWS} - 1) / {ROWS};"
     ));
     let place = place(a.scores.causal);
-    let copy = |boxed: &Boxed, source: &mut Source, x: &Matrix, name, extents| {
-        boxed.copy(source, &call, Slot::Arg(x.arg.into()), name, extents)
-    };
-    let Operands { width, columns, .. } = operands;
-    let copies = [
-        copy(
-            &operands.query,
-            &mut source,
-            &a.scores.query,
-            "q",
-            [ROWS, width],
-        ),
-        copy(
-            &operands.key,
-            &mut source,
-            &a.scores.key,
-            "k",
-            [KEYS, width],
-        ),
-        copy(&operands.value, &mut source, &a.value, "v", [columns, KEYS]),
-    ];
     let copy = format!(
         "{place}\n{}copy_tile(shared, once, ring, copy_q, copy_k, copy_v, (int)i0, (int)end);",
-        copies.concat()
+        operands.copies(&mut source, &call, a)
     );
     let scores = declare(&mut source, &call, &a.scores);
     let work_of_tile = format!(
@@ -97,7 +76,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, KernelCa
     let text = format!(
         "{}\nif (i >= length || j >= columns) continue;\n\
          const Index at = (batch * length + i) * columns + j;\n{}",
-        each_sum(64, columns, stored),
+        each_sum(64, operands.columns, stored),
         raw(stored)
     );
     lines(&mut source, &text);
@@ -159,6 +138,20 @@ impl Operands {
             width: of_boxes(&s.width)?,
             columns: of_boxes(&a.columns)?,
         })
+    }
+
+    /// Returns declarations of the copies of boxes.
+    fn copies(&self, source: &mut Source, call: &Call, a: &Attention) -> String {
+        let (s, [width, columns]) = (&a.scores, [self.width, self.columns]);
+        let all = [
+            (&self.query, &s.query, "q", [ROWS, width]),
+            (&self.key, &s.key, "k", [KEYS, width]),
+            (&self.value, &a.value, "v", [columns, KEYS]),
+        ];
+        let copy = |(boxed, x, name, extents): (&Boxed, &Matrix, &str, [u16; 2])| {
+            boxed.copy(source, call, Slot::Arg(x.arg.into()), name, extents)
+        };
+        all.map(copy).concat()
     }
 
     /// Returns the bytes of a block's shared memory.
