@@ -48,7 +48,7 @@ impl Approximation {
     pub(crate) fn of(multiply: Multiply) -> Option<Approximation> {
         match multiply {
             Multiply::Fma | Multiply::Mma | Multiply::Wgmma => None,
-            Multiply::Tf32 => Some(Approximation::Tf32),
+            Multiply::Tf32 | Multiply::WgmmaTf32 => Some(Approximation::Tf32),
             Multiply::Tf32x3 => Some(Approximation::Tf32x3),
         }
     }

@@ -79,6 +79,7 @@ pub mod driver {
             CU_TENSOR_MAP_DATA_TYPE_UINT16,
             CU_TENSOR_MAP_DATA_TYPE_UINT32,
             CU_TENSOR_MAP_DATA_TYPE_UINT64,
+            CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
         }
 
         pub struct CUDA_KERNEL_NODE_PARAMS {

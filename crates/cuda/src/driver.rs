@@ -2,6 +2,7 @@
 
 use super::cudarc::driver::DriverError;
 use super::library::{Api, variable};
+use kiln_base::DType;
 use kiln_kernel::error::{Error, Result};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -272,11 +273,11 @@ impl Driver {
 /// The words of a tensor map.
 pub(super) const MAP: usize = 16;
 
-/// The tensor map of memory with elements of `size` bytes, boxes of which are copied with their 16-byte chunks permuted
-/// in rows of 128 bytes. Of extents (in elements) and strides (in bytes) the contiguous dimension comes first; it has no
+/// The tensor map of memory with elements of a dtype, boxes of which are copied with their 16-byte chunks permuted in
+/// rows of 128 bytes, and f32 rounded to TF32. Of extents (in elements) and strides (in bytes) the contiguous dimension comes first; it has no
 /// stride.
 pub(super) fn encode_tensor_map(
-    size: usize,
+    dtype: DType,
     address: Address,
     [extents, strides]: [&[u64]; 2],
     boxes: &[u32],
@@ -284,8 +285,9 @@ pub(super) fn encode_tensor_map(
     use sys::CUtensorMapDataType_enum::*;
     assert!(extents.len() <= 5 && strides.len() + 1 == extents.len());
     assert_eq!(boxes.len(), extents.len());
-    // Elements are only copied, so nothing but their size matters.
-    let kind = match size {
+    // Others are only copied, so nothing but their size matters.
+    let kind = match dtype.size() {
+        _ if dtype == DType::F32 => CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
         1 => CU_TENSOR_MAP_DATA_TYPE_UINT8,
         2 => CU_TENSOR_MAP_DATA_TYPE_UINT16,
         4 => CU_TENSOR_MAP_DATA_TYPE_UINT32,

@@ -73,7 +73,7 @@ impl Map {
             return Ok([0; MAP]);
         }
         let encoded = encode_tensor_map(
-            self.dtype.size(),
+            self.dtype,
             address.wrapping_add(self.offset),
             [&self.extents, &self.strides],
             &self.boxes,

@@ -182,5 +182,9 @@ fn encoded(
     let boxes: Vec<u32> = map.boxes.iter().map(|n| u32::from(*n)).collect();
     let base = pointers[arg] + number(&map.offset) * size;
     let encoded = emulator::TensorMap::new(base, size as usize, &sizes, &strides, &boxes, 3);
-    encoded.expect("hardware allows it")
+    let encoded = encoded.expect("hardware allows it");
+    match kernel.args[arg].dtype {
+        DType::F32 => encoded.rounding_to_tf32(),
+        _ => encoded,
+    }
 }

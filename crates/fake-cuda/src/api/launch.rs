@@ -91,6 +91,9 @@ fn is_harmless(attribute: &LaunchAttribute) -> bool {
     }
 }
 
+/// `CU_TENSOR_MAP_DATA_TYPE_TFLOAT32`.
+const TFLOAT32: c_int = 11;
+
 exports! {
     fn cuLaunchKernel(
         func: usize,
@@ -166,6 +169,7 @@ exports! {
         let (sizes, strides) = (sizes.several(rank)?, strides.several(rank - 1)?);
         let boxes = boxes.several(rank)?;
         let made = TensorMap::new(base, element, &sizes, &strides, &boxes, swizzle as u8);
-        map.set(made.map_err(|why| failure(INVALID_VALUE, why))?)
+        let made = made.map_err(|why| failure(INVALID_VALUE, why))?;
+        map.set(if kind == TFLOAT32 { made.rounding_to_tf32() } else { made })
     }
 }

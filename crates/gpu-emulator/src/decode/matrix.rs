@@ -117,15 +117,18 @@ impl<'m> Decoder<'m> {
         if !opcode.has("mma_async") {
             return Err("unsupported form".into());
         }
-        let n = opcode.take(|p| {
-            p.strip_prefix("m64n")?
-                .strip_suffix("k16")?
-                .parse::<u16>()
-                .ok()
+        let shape = opcode.take(|p| {
+            let (n, k) = p.strip_prefix("m64n")?.split_once('k')?;
+            Some((n.parse::<u16>().ok()?, k.parse::<usize>().ok()?))
         });
-        let n = n.ok_or("unsupported shape")?;
+        let (n, k) = shape.ok_or("unsupported shape")?;
         let (sum, a_ty, b_ty) = (opcode.ty()?, opcode.ty()?, opcode.ty()?);
-        if sum != Type::F32 || a_ty != b_ty || !matches!(a_ty, Type::F16 | Type::Bf16) {
+        let terms = match a_ty {
+            Type::F16 | Type::Bf16 => 16,
+            Type::Tf32 => 8,
+            _ => return Err("unsupported form".into()),
+        };
+        if sum != Type::F32 || a_ty != b_ty || k != terms {
             return Err("unsupported form".into());
         }
         let d = self.destinations(frame, operand(o, 0)?, Type::F32)?;
@@ -149,6 +152,9 @@ impl<'m> Decoder<'m> {
             Some(o) => immediate(o).map(|v| v as i64),
             None => Ok(0),
         };
+        if a_ty == Type::Tf32 && !a.is_empty() {
+            return Err("tf32 in registers".into());
+        }
         // A in registers has no transposition.
         let first = if a.is_empty() { 6 } else { 5 };
         let mma = WarpgroupMma {

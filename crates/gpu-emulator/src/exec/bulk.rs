@@ -8,6 +8,7 @@ use super::races::Kind;
 use super::warp::Warp;
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
+use crate::lanes::rounding::to_tf32;
 use std::mem::offset_of;
 
 /// The first word of every [`TensorMap`].
@@ -22,6 +23,8 @@ pub struct TensorMap {
     rank: u8,
     /// 0: none, 1: 32 bytes, 2: 64 bytes, 3: 128 bytes.
     swizzle: u8,
+    /// 1 if elements are rounded to TF32 as they are loaded.
+    tf32: u8,
     base: u64,
     sizes: [u32; 5],
     box_sizes: [u16; 5],
@@ -64,6 +67,7 @@ impl TensorMap {
             element: element as u8,
             rank: rank as u8,
             swizzle,
+            tf32: 0,
             base,
             sizes: [1; 5],
             box_sizes: [1; 5],
@@ -77,6 +81,13 @@ impl TensorMap {
         Ok(map)
     }
 
+    /// The same map of f32, which are rounded to TF32 as they are loaded.
+    #[must_use]
+    pub fn rounding_to_tf32(mut self) -> TensorMap {
+        self.tf32 = 1;
+        self
+    }
+
     /// The map as a kernel's parameter.
     pub fn to_bytes(&self) -> [u8; 128] {
         let mut bytes = [0; 128];
@@ -84,7 +95,7 @@ impl TensorMap {
         put(offset_of!(TensorMap, magic), &self.magic.to_ne_bytes());
         put(
             offset_of!(TensorMap, element),
-            &[self.element, self.rank, self.swizzle],
+            &[self.element, self.rank, self.swizzle, self.tf32],
         );
         put(offset_of!(TensorMap, base), &self.base.to_ne_bytes());
         for i in 0..5 {
@@ -260,6 +271,10 @@ impl Core<'_> {
                     Some(address) if loads => {
                         let from = self.global_read(address, element, "tensor copy")?;
                         std::ptr::copy_nonoverlapping(from, shared, element);
+                        if map.tf32 != 0 {
+                            let word: *mut u32 = shared.cast();
+                            word.write_unaligned(to_tf32(f32::from_bits(word.read_unaligned())));
+                        }
                     }
                     Some(address) => {
                         let to = self.global_write(address, element, "tensor copy")?;

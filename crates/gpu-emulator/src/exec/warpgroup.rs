@@ -7,7 +7,7 @@ use super::core::Core;
 use super::matrix::{swizzle, whole_warp, widen};
 use super::races::Kind;
 use super::warp::Warp;
-use crate::code::WarpgroupMma;
+use crate::code::{MatrixType, WarpgroupMma};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::{LANES, Registers, Slot};
 
@@ -58,8 +58,8 @@ impl Products {
     }
 }
 
-/// The byte offset of element (`row` of M or N, `k`) of a 16-bit operand with a matrix descriptor.
-fn element(descriptor: u64, row: usize, k: usize, transposed: bool) -> usize {
+/// The byte offset of element (`row` of M or N, `k`), of `size` bytes, of an operand with a matrix descriptor.
+fn element(descriptor: u64, row: usize, k: usize, transposed: bool, size: usize) -> usize {
     let field = |shift: u32| ((descriptor >> shift & 0x3fff) << 4) as usize;
     let (start, leading, stride) = (field(0), field(16), field(32));
     let (mode, width) = match descriptor >> 62 {
@@ -70,9 +70,9 @@ fn element(descriptor: u64, row: usize, k: usize, transposed: bool) -> usize {
     };
     // `along` runs in rows of `width` bytes, 8 of which are a core matrix.
     let (along, across) = if transposed {
-        (2 * row, k)
+        (size * row, k)
     } else {
-        (2 * k, row)
+        (size * k, row)
     };
     let inside = across % 8 * width + along % width;
     let at = match (mode, transposed) {
@@ -168,12 +168,14 @@ impl Core<'_> {
         let agent = races.map_or(warp.id, |races| races.product_begins(warp.id));
         // Each warp of the group has 16 of the 64 rows.
         let first = warp.id % 4 * 16;
+        let size = if m.ty == MatrixType::Tf32 { 4 } else { 2 };
+        let terms = 32 / size;
         let mut a = [[0f32; 16]; 16];
         if m.a.is_empty() {
             for (i, row) in a.iter_mut().enumerate() {
-                for (k, x) in row.iter_mut().enumerate() {
-                    let at = element(product.a, first + i, k, m.transpose_a);
-                    *x = widen(m.ty, self.element_at(agent, at)?);
+                for (k, x) in row[..terms].iter_mut().enumerate() {
+                    let at = element(product.a, first + i, k, m.transpose_a, size);
+                    *x = self.element_at(agent, at, m.ty, size)?;
                 }
             }
         } else {
@@ -187,9 +189,9 @@ impl Core<'_> {
         }
         let mut b = vec![[0f32; 16]; m.n as usize];
         for (j, column) in b.iter_mut().enumerate() {
-            for (k, y) in column.iter_mut().enumerate() {
-                let at = element(product.b, j, k, m.transpose_b);
-                *y = widen(m.ty, self.element_at(agent, at)?);
+            for (k, y) in column[..terms].iter_mut().enumerate() {
+                let at = element(product.b, j, k, m.transpose_b, size);
+                *y = self.element_at(agent, at, m.ty, size)?;
             }
         }
         let sign = if m.negate_a != m.negate_b { -1.0 } else { 1.0 };
@@ -197,16 +199,16 @@ impl Core<'_> {
             std::array::from_fn(|lane| {
                 let row = lane / 4 + (i >> 1 & 1) * 8;
                 let column = i / 4 * 8 + lane % 4 * 2 + (i & 1);
-                let pairs = a[row].iter().zip(&b[column]);
+                let pairs = a[row].iter().zip(&b[column]).take(terms);
                 pairs.fold(0f32, |sum, (x, y)| sum + x * y) * sign
             })
         };
         Ok((0..m.d.len()).map(sums).collect())
     }
 
-    fn element_at(&mut self, agent: usize, at: usize) -> Outcome<u32> {
+    fn element_at(&mut self, agent: usize, at: usize, ty: MatrixType, size: usize) -> Outcome<f32> {
         let start = self
-            .shared_bounds(at as u64, 2, "wgmma operand")
+            .shared_bounds(at as u64, size, "wgmma operand")
             .map_err(|e| {
                 Raised::new(
                     FaultKind::OutOfBounds,
@@ -214,9 +216,18 @@ impl Core<'_> {
                 )
             })?;
         if let Some(races) = &mut self.races {
-            races.access(agent, start, 2, Kind::Read)?;
+            races.access(agent, start, size, Kind::Read)?;
         }
+        let pointer = self.shared_pointer(start);
         // SAFETY: the bounds were checked.
-        Ok(unsafe { (self.shared_pointer(start) as *const u16).read_unaligned() } as u32)
+        unsafe {
+            Ok(match ty {
+                // The lowest 13 bits are not read.
+                MatrixType::Tf32 => {
+                    f32::from_bits(pointer.cast::<u32>().read_unaligned() & 0xffff_e000)
+                }
+                half => widen(half, pointer.cast::<u16>().read_unaligned().into()),
+            })
+        }
     }
 }

@@ -13,6 +13,8 @@ pub enum Multiply {
     Mma,
     /// `wgmma` of f16 or bf16, with sums of f32: compute capability 9.0 alone.
     Wgmma,
+    /// `wgmma` of f32 rounded to TF32, with sums of f32: likewise.
+    WgmmaTf32,
     /// `mma.sync` of f32 rounded to TF32.
     Tf32,
     /// `mma.sync` of f32 as sums of two numbers of TF32.
@@ -20,10 +22,11 @@ pub enum Multiply {
 }
 
 impl Multiply {
-    const ALL: [Multiply; 5] = [
+    const ALL: [Multiply; 6] = [
         Multiply::Fma,
         Multiply::Mma,
         Multiply::Wgmma,
+        Multiply::WgmmaTf32,
         Multiply::Tf32,
         Multiply::Tf32x3,
     ];
@@ -41,10 +44,15 @@ impl Multiply {
         self != Multiply::Fma
     }
 
+    /// True if warpgroups multiply, from what bulk copies bring.
+    pub fn is_by_warpgroups(self) -> bool {
+        matches!(self, Multiply::Wgmma | Multiply::WgmmaTf32)
+    }
+
     /// Returns the approximate number of multiply-adds of a multiprocessor per cycle.
     fn rate(self, dtype: DType) -> f64 {
         match (self, dtype) {
-            (Multiply::Mma, _) => 1024.0,
+            (Multiply::Mma | Multiply::WgmmaTf32, _) => 1024.0,
             (Multiply::Wgmma, _) => 2048.0,
             (Multiply::Tf32, _) => 512.0,
             (Multiply::Tf32x3, _) => 160.0,
@@ -61,6 +69,7 @@ impl fmt::Display for Multiply {
             Multiply::Fma => "fma",
             Multiply::Mma => "mma",
             Multiply::Wgmma => "wgmma",
+            Multiply::WgmmaTf32 => "wgmma_tf32",
             Multiply::Tf32 => "tf32",
             Multiply::Tf32x3 => "tf32x3",
         })
@@ -75,8 +84,8 @@ pub struct Gpu {
     pub multiply: Multiply,
     /// The rows and columns of a block's tile, and the terms of a stage.
     pub tile: [u16; 3],
-    /// The rows and columns of a warp's part of the tile; with [`Multiply::Fma`], of a thread's, with
-    /// [`Multiply::Wgmma`] of a warpgroup's.
+    /// The rows and columns of a warp's part of the tile; with [`Multiply::Fma`], of a thread's, with `wgmma` of a
+    /// warpgroup's.
     pub warp: [u16; 2],
     /// The stages in shared memory; 1 if a thread's registers hold the next one.
     pub stages: u8,
@@ -130,16 +139,16 @@ impl Gpu {
         match self.multiply {
             Multiply::Fma => parts,
             // And a warpgroup that copies.
-            Multiply::Wgmma => 128 * (parts + 1),
+            multiply if multiply.is_by_warpgroups() => 128 * (parts + 1),
             _ => 32 * parts,
         }
     }
 
     /// Returns the bytes of a block's shared memory for operands of a dtype: stages, then the result in their place. With
-    /// [`Multiply::Wgmma`], each warp has room for 16 rows and 64 columns of the result beside the stages.
+    /// `wgmma`, each warp has room for 16 rows and 64 columns of the result beside the stages.
     pub fn shared(&self, dtype: DType) -> u32 {
         let ([m, n, k], size) = (self.tile.map(u32::from), dtype.size() as u32);
-        if self.multiply == Multiply::Wgmma {
+        if self.multiply.is_by_warpgroups() {
             let (stages, warps) = (u32::from(self.stages), self.threads() / 32 - 4);
             let (stage, barriers) = ((m + n) * k * size, 16);
             return (stages * (stage + barriers) + warps * WARP_RESULT).next_multiple_of(1024);
@@ -154,7 +163,7 @@ impl Gpu {
 
     /// Returns the approximate number of registers of a thread.
     pub fn registers(&self, dtype: DType) -> u32 {
-        if self.multiply == Multiply::Wgmma {
+        if self.multiply.is_by_warpgroups() {
             return WARPGROUP_REGISTERS;
         }
         let [rows, columns] = self.warp.map(u32::from);
@@ -190,7 +199,7 @@ impl Gpu {
         if !sizes.iter().all(|n| n.is_power_of_two()) || self.parts == 0 || self.raster == 0 {
             return Err(format!("{self}: sizes are powers of two, and none is 0"));
         }
-        if self.multiply == Multiply::Wgmma {
+        if self.multiply.is_by_warpgroups() {
             return self.check_warpgroups(machine, dtype);
         }
         let by_tensor_cores = self.multiply.is_by_tensor_cores();
@@ -228,7 +237,7 @@ impl Gpu {
         }
     }
 
-    /// Checks the same with [`Multiply::Wgmma`]: two warpgroups, whose sums fit their registers, and stages of rows of
+    /// Checks the same with `wgmma`: two warpgroups, whose sums fit their registers, and stages of rows of
     /// 128 bytes.
     fn check_warpgroups(&self, machine: &Machine, dtype: DType) -> Result<(), String> {
         let ([m, n, k], [rows, columns]) = (self.tile, self.warp);
@@ -279,14 +288,14 @@ impl Gpu {
         let (read, issued) = match self.multiply {
             Multiply::Fma => (0.0, products * (1.0 + read / 2.0) + found),
             // Tensor cores read shared memory themselves.
-            Multiply::Wgmma => (0.0, 0.0),
+            Multiply::Wgmma | Multiply::WgmmaTf32 => (0.0, 0.0),
             // Warps read their operands from shared memory, 128 bytes per cycle.
             _ => (
                 all * read * size / 128.0,
                 all * INSTRUCTIONS / SLOTS + found,
             ),
         };
-        let l2 = if self.multiply == Multiply::Wgmma {
+        let l2 = if self.multiply.is_by_warpgroups() {
             BULK
         } else {
             L2

@@ -19,7 +19,7 @@ use kiln_base::{DType, Dim, ceil};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{CudaCpp, SharedLaunch};
-use kiln_plan::schedule::{Gpu, Multiply};
+use kiln_plan::schedule::Gpu;
 
 mod choice;
 mod warpgroups;
@@ -76,7 +76,8 @@ impl Gemm<'_> {
         let mut prologue = operands.iter().filter_map(|(_, prologue)| *prologue);
         let boxed = |side| Boxed::new(&contraction, side, dtype);
         let boxed = || Some([boxed(0)?, boxed(1)?]);
-        let is_boxed = dtype.is_half() && prologue.clone().next().is_none();
+        let is_boxed =
+            (dtype.is_half() || dtype == DType::F32) && prologue.clone().next().is_none();
         Gemm {
             boxed: is_boxed.then(boxed).flatten(),
             work,
@@ -203,7 +204,8 @@ impl Gemm<'_> {
 
     /// Emits the kernel that multiplies.
     fn product(&self, shape: &Shape) -> KernelCall {
-        if let (Some(boxed), Multiply::Wgmma) = (&self.boxed, shape.schedule.multiply) {
+        let by_warpgroups = shape.schedule.multiply.is_by_warpgroups();
+        if let Some(boxed) = self.boxed.as_ref().filter(|_| by_warpgroups) {
             return self.product_by_warpgroups(shape, boxed);
         }
         let (call, mut source) = self.begin(shape);

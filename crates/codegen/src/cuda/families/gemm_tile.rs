@@ -1,7 +1,7 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
 use super::operand::Operand;
-use super::warpgroup::{Boxed, Left, wgmma};
+use super::warpgroup::{Boxed, Left, span, wgmma};
 use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
@@ -61,7 +61,8 @@ pub(super) fn depth(multiply: Multiply) -> u16 {
     match multiply {
         Multiply::Fma => 8,
         Multiply::Mma => 32,
-        Multiply::Wgmma => 64,
+        Multiply::Wgmma => span(DType::F16),
+        Multiply::WgmmaTf32 => span(DType::F32),
         Multiply::Tf32 | Multiply::Tf32x3 => 16,
     }
 }
@@ -70,7 +71,7 @@ pub(super) fn depth(multiply: Multiply) -> u16 {
 pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> Vec<Gpu> {
     let (shapes, depth) = match multiply {
         Multiply::Fma => (BY_THREADS, depth(multiply)),
-        Multiply::Wgmma => (BY_WARPGROUPS, depth(multiply)),
+        multiply if multiply.is_by_warpgroups() => (BY_WARPGROUPS, depth(multiply)),
         _ => (BY_WARPS, depth(multiply)),
     };
     let needed = terms.map_or(i64::from(STAGES), |n| ceil(n, depth.into()) + 1);
@@ -110,7 +111,7 @@ pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]
         b.whole
     );
     let _ = match multiply {
-        Multiply::Fma | Multiply::Wgmma => Ok(()),
+        Multiply::Fma | Multiply::Wgmma | Multiply::WgmmaTf32 => Ok(()),
         Multiply::Mma => writeln!(text, "#define MMA_TYPE \"{dtype}\""),
         Multiply::Tf32 | Multiply::Tf32x3 => {
             let split = multiply == Multiply::Tf32x3;
@@ -141,7 +142,7 @@ pub(super) fn warpgroup_text(schedule: &Gpu, dtype: DType, [a, b]: [&Boxed; 2]) 
 pub(super) fn tile_text(multiply: Multiply) -> &'static str {
     match multiply {
         Multiply::Fma => concat!(include_str!("multiply_add.cu"), include_str!("gemm_fma.cu")),
-        Multiply::Wgmma => concat!(
+        Multiply::Wgmma | Multiply::WgmmaTf32 => concat!(
             include_str!("warpgroup.cu"),
             include_str!("gemm_warpgroup.cu")
         ),

@@ -39,7 +39,7 @@ pub(super) fn span(dtype: DType) -> u16 {
 }
 
 impl Boxed {
-    /// Returns an operand of a contraction as bulk copies see it; `None` if they can't bring it.
+    /// Returns an operand of a contraction as bulk copies see it; `None` if they can't bring it as `wgmma` reads it.
     pub fn new(c: &Contraction, side: usize, dtype: DType) -> Option<Boxed> {
         let lines = [ROWS, COLUMNS][side];
         let c = &c.seen_by(&c.operands[side]);
@@ -60,6 +60,7 @@ impl Boxed {
         let strides_of: Vec<Dim> = others.clone().map(|at| strides[at].clone()).collect();
         let is_even = |d: &Dim| aligned(d) && d.as_const().is_some_and(|n| n > 0);
         let fits = strides[near].is(1)
+            && (along_k || dtype.size() == 2)
             && strides_of.iter().all(is_even)
             && strides_of.len() < MOST_DIMENSIONS;
         let extents: Vec<Dim> = c.extents().cloned().collect();
@@ -132,16 +133,28 @@ pub(super) enum Left {
 
 /// Returns the function `name`, which multiplies 64 lines by `n` lines, over 32 bytes of terms of each. It adds the
 /// products to sums, or stores them there if its template argument is 0. Lines of the right operand are contiguous,
-/// unless terms are.
+/// unless terms are, as they are of all but 16-bit numbers.
 pub(super) fn wgmma(name: &str, n: u16, dtype: DType, left: Left, right_along_k: bool) -> String {
     let list = |text: &dyn Fn(u16) -> String| (0..n / 2).map(text).collect::<Vec<_>>().join(", ");
     let first = n / 2;
-    let flag = |along_k: bool| u8::from(!along_k);
-    let (ty, operand, inputs, used, order) = match left {
+    let (ty, terms) = match dtype {
+        DType::F32 => ("tf32".to_string(), 8),
+        half => (half.to_string(), 16),
+    };
+    let flag = |along_k: bool| match terms {
+        16 => format!(", {}", u8::from(!along_k)),
+        _ => String::new(),
+    };
+    let (class, operand, inputs, used, order) = match left {
         Left::Shared { along_k } => {
-            let order = format!(", {}", flag(along_k));
             let operand = format!("%{first}");
-            ("unsigned long long a", operand, "\"l\"(a)", 1, order)
+            (
+                "unsigned long long a",
+                operand,
+                "\"l\"(a)",
+                1,
+                flag(along_k),
+            )
         }
         Left::Registers => (
             "const unsigned (&a)[4]",
@@ -157,8 +170,8 @@ pub(super) fn wgmma(name: &str, n: u16, dtype: DType, left: Left, right_along_k:
         ),
     };
     format!(
-        "template <int ADD> __device__ __forceinline__ void {name}(float (&c)[{first}], {ty}, unsigned long long b) {{\n    \
-         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{{}}}, {operand}, %{}, %{}, 1, 1{order}, {};\"\n        \
+        "template <int ADD> __device__ __forceinline__ void {name}(float (&c)[{first}], {class}, unsigned long long b) {{\n    \
+         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k{terms}.f32.{ty}.{ty} {{{}}}, {operand}, %{}, %{}, 1, 1{order}{};\"\n        \
          : {} : {inputs}, \"l\"(b), \"n\"(ADD));\n}}\n",
         list(&|i| format!("%{i}")),
         first + used,

@@ -126,9 +126,13 @@ fn products() {
         ([40, 64, 48], [false, false]), // copied 16 bytes at a time
         ([72, 40, 136], [true, true]),
         ([13, 1031, 29], [false, true]), // blocks share the sums
+        ([136, 72, 264], [false, true]), // warpgroups multiply
     ] {
         let (graph, inputs) = product(size, transposed, &mut rng);
         sums(&graph, &inputs, size[1]);
+        let mut names = approximate(&graph).into_iter().map(|(name, ..)| name);
+        let by_warpgroups = names.any(|name| name.starts_with("wgmma_tf32"));
+        assert_eq!(by_warpgroups, size == [136, 72, 264], "{size:?}");
     }
 }
 

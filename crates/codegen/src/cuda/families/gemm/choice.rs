@@ -27,11 +27,16 @@ impl Gemm<'_> {
     /// Returns the instructions that represent the operands exactly.
     pub(super) fn exact(&self) -> Vec<Multiply> {
         let plain = Multiply::exact(self.dtype);
-        let warpgroups = self.boxed.as_ref().filter(|_| self.rows().is_none());
+        let by_warpgroups = self.dtype.is_half() && self.may_be_by_warpgroups();
         [plain]
             .into_iter()
-            .chain(warpgroups.map(|_| Multiply::Wgmma))
+            .chain(by_warpgroups.then_some(Multiply::Wgmma))
             .collect()
+    }
+
+    /// True if bulk copies bring the operands, and no epilogue needs whole rows.
+    fn may_be_by_warpgroups(&self) -> bool {
+        self.boxed.is_some() && self.rows().is_none()
     }
 
     /// Returns the instructions that round operands. Where sums are short, or rows or columns few, tensor cores gain
@@ -42,6 +47,7 @@ impl Gemm<'_> {
         let mut all = Vec::new();
         if self.dtype == DType::F32 && matrices && above(&self.k, SHORT) {
             all.push(Multiply::Tf32);
+            all.extend(self.may_be_by_warpgroups().then_some(Multiply::WgmmaTf32));
             all.extend(self.k.as_const().map(|_| Multiply::Tf32x3));
         }
         all
@@ -127,7 +133,7 @@ impl Gemm<'_> {
                 let loads = u32::from(m.max(n)) * u32::from(depth) / schedule.threads().max(1);
                 (!few || rows * columns <= 16) && (!self.costly || loads <= 4)
             }
-            Multiply::Wgmma => true,
+            multiply if multiply.is_by_warpgroups() => true,
             _ => !self.costly || rows * columns / 32 <= FEW_SUMS,
         };
         fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
