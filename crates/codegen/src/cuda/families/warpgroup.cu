@@ -1,6 +1,6 @@
-// What kernels of warpgroups share. A thread of the first warpgroup copies boxes of operands to the stages of a ring in
-// shared memory, ahead of the others by as many stages as there are. The WARPS warps of the other warpgroups multiply
-// what has arrived.
+// The common part of kernels of warpgroups. A thread of the first warpgroup copies boxes of operands to the stages of a
+// ring in shared memory, ahead of the others by as many stages as there are. The WARPS warps of the other warpgroups
+// multiply what has arrived.
 
 constexpr int THREADS = 128 + 32 * WARPS;
 constexpr int SPAN = 128 / sizeof(Elem), TERMS = 32 / sizeof(Elem), COLUMNS = 64;

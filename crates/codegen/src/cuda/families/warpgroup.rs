@@ -1,5 +1,5 @@
-//! What kernels of warpgroups share: operands that bulk copies bring, the instruction that multiplies, and the loops
-//! over tiles and over a tile's sums.
+//! The common part of kernels of warpgroups: operands that bulk copies bring, the instruction that multiplies, and the
+//! loops over tiles and over a tile's sums.
 
 use super::call::{Call, lines};
 use super::operand::{is_plain, split};

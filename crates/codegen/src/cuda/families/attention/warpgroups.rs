@@ -168,7 +168,7 @@ impl Operands {
         let Operands { width, columns, .. } = *self;
         let (s, scale) = (&a.scores, a.scores.scale);
         // Without a mask, a positive scale is left to the exponentials.
-        let scaled = s.mask.is_some() || !(scale > 0.0);
+        let scaled = s.mask.is_some() || scale <= 0.0;
         let whole = s.keys.as_const().is_some_and(|n| n % i64::from(KEYS) == 0);
         let factor = if scaled { LOG2_E } else { scale * LOG2_E };
         let left = Left::Shared {
