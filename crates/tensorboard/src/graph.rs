@@ -11,10 +11,18 @@ use kiln_lazy::Handle;
 use kiln_lazy::node::{Node, NodeState, serial};
 use kiln_nn::{Forward, Module, Output};
 use kiln_observe::{ModuleCall, innermost, watch_modules};
-use kiln_tensor::{Flat, MaybeInt, Nest, Result, Tensor, no_grad, profiler, realize_first};
+use kiln_tensor::{
+    Flat, MaybeInt, Nest, Result, Tensor, no_grad, on_behalf_of_caller, profiler, realize_first,
+};
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+/// The folder of this crate's source.
+const SOURCE: &str = {
+    let this = file!();
+    this.split_at(this.len() - "graph.rs".len()).0
+};
 
 /// The version of graphs that PyTorch writes.
 const PRODUCER: i32 = 22;
@@ -34,7 +42,7 @@ impl SummaryWriter {
     ) -> Result<()> {
         let _modes = Evaluating::new(model.as_module());
         let input = Flat::of(&input_to_model);
-        let (nodes, stats) = no_grad(|| -> Result<_> {
+        let record = || -> Result<_> {
             let begin = serial();
             let (result, calls) = watch_modules(model.as_module(), || model.call(&input_to_model));
             let outputs = Flat::of(&result);
@@ -51,7 +59,8 @@ impl SummaryWriter {
             computed?;
             let stats = graph.add_kernels(profile.events());
             Ok((graph.nodes, stats))
-        })?;
+        };
+        let (nodes, stats) = on_behalf_of_caller(SOURCE, || no_grad(record))?;
         let graph = GraphDef {
             node: nodes,
             versions: Some(VersionDef { producer: PRODUCER }),

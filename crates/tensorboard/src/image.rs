@@ -4,8 +4,8 @@ use crate::messages::Image;
 use crate::writer::{floats, valid};
 use kiln_tensor::{DType, Result, Tensor};
 
-/// A drawn figure: four bytes a pixel (red, green, blue, opacity), row by row. An SVG is drawn by another crate, such as
-/// `resvg`.
+/// A drawn figure: four bytes a pixel (red, green, blue, opacity), row by row. With the feature `svg`, an SVG is drawn by
+/// `SummaryWriter::add_figure_svg`.
 #[derive(Copy, Clone, Debug)]
 pub struct Figure<'a> {
     /// Pixels in a row.
@@ -60,7 +60,8 @@ impl Pixels {
         )
     }
 
-    fn of_values(
+    /// The pixels of images in row-major order, of a scale that brings them to 0 to 255.
+    pub(crate) fn of_values(
         values: &[f64],
         shape: &[usize],
         scale: f32,

@@ -23,12 +23,14 @@
 //! happens to the process. It is flushed when `max_queue` events wait, after `flush_secs`, and by
 //! [`SummaryWriter::flush`], [`SummaryWriter::close`] and dropping the writer.
 
+mod audio;
 mod embedding;
 mod file;
 mod graph;
 mod histogram;
 mod hparams;
 mod image;
+mod layout;
 #[allow(
     missing_docs,
     clippy::enum_variant_names,
@@ -37,11 +39,16 @@ mod image;
 mod messages;
 mod pr_curve;
 mod record;
+#[cfg(feature = "svg")]
+mod svg;
+#[cfg(feature = "video")]
+mod video;
 mod writer;
 
 pub use embedding::Embedding;
 pub use histogram::{Bins, Histogram, RawHistogram};
 pub use hparams::{HParam, HParams};
 pub use image::Figure;
+pub use layout::Chart;
 pub use pr_curve::PrCurve;
 pub use writer::{ScalarStyle, SummaryWriter, WriterOptions};

@@ -46,7 +46,7 @@ pub struct Value {
     pub tag: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "9")]
     pub metadata: ::core::option::Option<SummaryMetadata>,
-    #[prost(oneof = "value::Value", tags = "2, 4, 5, 8")]
+    #[prost(oneof = "value::Value", tags = "2, 4, 5, 6, 8")]
     pub value: ::core::option::Option<value::Value>,
 }
 pub mod value {
@@ -58,6 +58,8 @@ pub mod value {
         Image(super::Image),
         #[prost(message, tag = "5")]
         Histo(super::HistogramProto),
+        #[prost(message, tag = "6")]
+        Audio(super::Audio),
         #[prost(message, tag = "8")]
         Tensor(super::TensorProto),
     }
@@ -72,6 +74,19 @@ pub struct Image {
     pub colorspace: i32,
     #[prost(bytes = "vec", tag = "4")]
     pub encoded_image_string: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Audio {
+    #[prost(float, tag = "1")]
+    pub sample_rate: f32,
+    #[prost(int64, tag = "2")]
+    pub num_channels: i64,
+    #[prost(int64, tag = "3")]
+    pub length_frames: i64,
+    #[prost(bytes = "vec", tag = "4")]
+    pub encoded_audio_string: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub content_type: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SummaryMetadata {
@@ -278,4 +293,53 @@ pub struct PrCurvePluginData {
     pub version: i32,
     #[prost(uint32, tag = "2")]
     pub num_thresholds: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Layout {
+    #[prost(int32, tag = "1")]
+    pub version: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub category: ::prost::alloc::vec::Vec<Category>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Category {
+    #[prost(string, tag = "1")]
+    pub title: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub chart: ::prost::alloc::vec::Vec<Chart>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Chart {
+    #[prost(string, tag = "1")]
+    pub title: ::prost::alloc::string::String,
+    #[prost(oneof = "chart::Content", tags = "2, 3")]
+    pub content: ::core::option::Option<chart::Content>,
+}
+pub mod chart {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Content {
+        #[prost(message, tag = "2")]
+        Multiline(super::MultilineChartContent),
+        #[prost(message, tag = "3")]
+        Margin(super::MarginChartContent),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MultilineChartContent {
+    #[prost(string, repeated, tag = "1")]
+    pub tag: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MarginChartContent {
+    #[prost(message, repeated, tag = "1")]
+    pub series: ::prost::alloc::vec::Vec<Series>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Series {
+    #[prost(string, tag = "1")]
+    pub value: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub lower: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub upper: ::prost::alloc::string::String,
 }

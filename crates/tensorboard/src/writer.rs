@@ -582,7 +582,7 @@ pub(crate) fn valid<T>(op: &str, result: Result<T, String>) -> Result<T> {
 /// TensorFlow's numbers of dtypes.
 pub(crate) const FLOAT: i32 = 1;
 const DOUBLE: i32 = 2;
-const STRING: i32 = 7;
+pub(crate) const STRING: i32 = 7;
 
 pub(crate) fn plugin(name: &str, content: Vec<u8>) -> PluginData {
     PluginData {

@@ -1,0 +1,110 @@
+//! Moving pictures.
+
+use crate::image::Pixels;
+use crate::messages::Image;
+use crate::messages::value::Value as Shown;
+use crate::writer::{SummaryWriter, floats, valid};
+use gif::{Encoder, EncodingError, Frame, Repeat};
+use kiln_tensor::{AsTensor, DType, MaybeInt, Result};
+
+impl SummaryWriter {
+    /// Adds videos `[n, t, c, h, w]` as one animated GIF of four frames a second: the videos stand in a grid. Elements
+    /// are u8 from 0 to 255, or other numbers from 0 to 1.
+    ///
+    /// # Errors
+    /// As all methods, or if the shape does not fit.
+    #[track_caller]
+    pub fn add_video(
+        &self,
+        tag: &str,
+        vid_tensor: impl AsTensor,
+        global_step: impl Into<MaybeInt>,
+    ) -> Result<()> {
+        self.add_video_with(tag, vid_tensor, global_step, 4.0)
+    }
+
+    /// [`SummaryWriter::add_video`] with another number of frames a second, of which GIF holds hundredths of seconds.
+    ///
+    /// # Errors
+    /// As [`SummaryWriter::add_video`], or if the rate is not above 0.
+    #[track_caller]
+    pub fn add_video_with(
+        &self,
+        tag: &str,
+        vid_tensor: impl AsTensor,
+        global_step: impl Into<MaybeInt>,
+        fps: f64,
+    ) -> Result<()> {
+        let video = vid_tensor.as_tensor();
+        let (shape, scale) = (
+            video.shape()?,
+            if video.dtype() == DType::U8 {
+                1.0
+            } else {
+                255.0
+            },
+        );
+        let frames = valid("add_video", frames(&floats(&video)?, &shape, scale))?;
+        let image = valid("add_video", animated(&frames, fps))?;
+        self.add_value(
+            "add_video",
+            tag,
+            global_step.into(),
+            Shown::Image(image),
+            None,
+        )
+    }
+}
+
+/// The frames of videos `[n, t, c, h, w]` in a grid.
+fn frames(values: &[f64], shape: &[usize], scale: f32) -> Result<Vec<Pixels>, String> {
+    let &[n, t, c, h, w] = shape else {
+        return Err(format!(
+            "videos have the dims [n, t, c, h, w], not the shape {shape:?}"
+        ));
+    };
+    if values.is_empty() {
+        return Err(format!("there is no frame in the shape {shape:?}"));
+    }
+    // PyTorch's number of columns.
+    let columns = n.next_power_of_two() >> (n.ilog2() / 2);
+    let one = c * h * w;
+    let frame = |at: usize| {
+        let of_each = (0..n).flat_map(|i| &values[(i * t + at) * one..][..one]);
+        let of_each: Vec<f64> = of_each.copied().collect();
+        let padding = vec![0.0; (columns.max(n) - n) * one];
+        let of_each = [of_each, padding].concat();
+        Pixels::of_values(&of_each, &[n.max(columns), c, h, w], scale, "NCHW", columns)
+    };
+    (0..t).map(frame).collect()
+}
+
+/// The message of an animated GIF that repeats.
+fn animated(frames: &[Pixels], fps: f64) -> Result<Image, String> {
+    let (width, height) = (frames[0].width, frames[0].height);
+    let size = |n: usize| u16::try_from(n).map_err(|_| format!("a GIF has no {n} pixels in a row"));
+    let (w, h) = (size(width)?, size(height)?);
+    let delay = (100.0 / fps).round();
+    if !(1.0..=f64::from(u16::MAX)).contains(&delay) {
+        return Err(format!("a GIF has no {fps} frames a second"));
+    }
+    let mut file = Vec::new();
+    let mut write = || -> Result<(), EncodingError> {
+        let mut encoder = Encoder::new(&mut file, w, h, &[])?;
+        encoder.set_repeat(Repeat::Infinite)?;
+        for pixels in frames {
+            let opaque = pixels.bytes.chunks(pixels.channels).flat_map(|p| &p[..3]);
+            let mut frame = Frame::from_rgb_speed(w, h, &opaque.copied().collect::<Vec<u8>>(), 10);
+            frame.delay = delay as u16;
+            encoder.write_frame(&frame)?;
+        }
+        Ok(())
+    };
+    write().map_err(|e| e.to_string())?;
+    Ok(Image {
+        encoded_image_string: file,
+        height: height as i32,
+        width: width as i32,
+        colorspace: 3,
+    })
+}
