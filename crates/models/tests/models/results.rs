@@ -134,11 +134,16 @@ fn check_step(
     Ok(())
 }
 
+/// Models behind `+` differ from those in front by sizes alone, which their state dicts have too (`keys`). They are
+/// compared with KILN_ALL_MODELS=1.
 macro_rules! checked {
-    ($($test:ident: $($model:literal)*;)*) => {$(
+    ($($test:ident: $($model:literal)* $(+ $($larger:literal)*)?;)*) => {$(
         #[test]
         fn $test() -> Result<()> {
             $(check($model)?;)*
+            $(if std::env::var_os("KILN_ALL_MODELS").is_some() {
+                $(check($larger)?;)*
+            })?
             Ok(())
         }
     )*
@@ -146,7 +151,7 @@ macro_rules! checked {
         /// Checks that everything stored is compared.
         #[test]
         fn nothing_is_left_out() {
-            let compared = [$($($model,)*)*];
+            let compared = [$($($model,)* $($($larger,)*)?)*];
             let stored = crate::reference::stored()["cases"].as_array().expect("a list");
             let missed = stored.iter().filter(|case| !compared.iter().any(|m| case["model"] == *m));
             assert_eq!(missed.count(), 0);
@@ -154,18 +159,18 @@ macro_rules! checked {
     };
 }
 checked! {
-    resnets: "resnet18" "resnet34" "resnet50";
-    deep_resnets: "resnet101" "resnet152";
-    wider_resnets: "resnext50_32x4d" "resnext101_64x4d" "wide_resnet50_2";
-    plain_networks: "alexnet" "vgg11" "vgg19_bn";
+    resnets: "resnet18" "resnet50" + "resnet34" "resnet101" "resnet152";
+    wider_resnets: "resnext50_32x4d" + "resnext101_64x4d" "wide_resnet50_2";
+    plain_networks: "alexnet" "vgg19_bn" + "vgg11";
     squeezenets: "squeezenet1_0" "squeezenet1_1";
     mobilenets: "mobilenet_v2" "mobilenet_v3_small" "mobilenet_v3_large";
-    efficientnets: "efficientnet_b0" "efficientnet_b1" "efficientnet_b5";
-    densenets: "densenet121" "densenet161" "densenet169" "densenet201";
-    inceptions: "googlenet" "inception_v3";
-    shufflenets: "shufflenet_v2_x0_5" "shufflenet_v2_x1_0" "shufflenet_v2_x1_5" "shufflenet_v2_x2_0";
-    vision_transformers: "vit" "vit_b_16" "vit_b_32";
-    convnexts: "convnext_tiny" "convnext_small";
+    efficientnets: "efficientnet_b0" + "efficientnet_b1" "efficientnet_b5";
+    densenets: "densenet121" + "densenet161" "densenet169" "densenet201";
+    googlenet: "googlenet";
+    inception: "inception_v3";
+    shufflenets: "shufflenet_v2_x0_5" + "shufflenet_v2_x1_0" "shufflenet_v2_x1_5" "shufflenet_v2_x2_0";
+    vision_transformers: "vit" "vit_b_16" + "vit_b_32";
+    convnexts: "convnext_tiny" + "convnext_small";
     own_networks: "unet" "gpt";
     gpt2: "GPT2Model" "GPT2LMHeadModel";
     bert: "BertModel" "BertForMaskedLM" "BertForSequenceClassification";
