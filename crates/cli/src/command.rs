@@ -67,8 +67,13 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failur
 
 /// Lists the devices once, or until the reader of the output has enough.
 fn devices(m: &ArgMatches) -> Result<(), Failure> {
+    let mut told = false;
     loop {
-        let found = devices::list();
+        let mut found = devices::list();
+        if std::mem::replace(&mut told, true) {
+            // The reason why there is no GPU stands above.
+            found.1 = None;
+        }
         match m.get_flag("json") {
             true => say_json(&json!({ "devices": found.0, "no_gpu": found.1 }))?,
             false => say(&devices::text(&found))?,

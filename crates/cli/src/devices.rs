@@ -110,6 +110,7 @@ impl fmt::Display for Info {
             write!(f, ", {level}")?;
         }
         match self.threads {
+            Some(1) => write!(f, ", 1 thread"),
             Some(threads) => write!(f, ", {threads} threads"),
             None => Ok(()),
         }
