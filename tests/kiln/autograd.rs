@@ -304,7 +304,7 @@ fn long_chains_are_dropped_and_differentiated() {
 
 /// The number of times that `explain` lists an op in the program for these tensors.
 fn count(op: &str, tensors: &[Tensor]) -> usize {
-    let text = kiln::explain(tensors).unwrap();
+    let text = kiln::explain(tensors).unwrap().to_string();
     text.matches(&format!("    {op} ")).count()
 }
 

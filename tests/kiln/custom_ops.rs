@@ -96,7 +96,7 @@ fn it_is_a_launch_between_others() -> Result<()> {
     let x = matrix(5, 7);
     let y = CUBE.call([&(&x.t() * 2.0 + 1.0)]).sum([0]);
     let wanted: Vec<f32> = (&x.t() * 2.0 + 1.0).pow(3.0).sum([0]).to_vec::<f32>()?;
-    let report = explain(&y)?;
+    let report = explain(&y)?.to_string();
     let alone = "kernels: 3 in every run";
     assert!(
         report.contains(alone) && report.contains("\n  test::cube\n"),

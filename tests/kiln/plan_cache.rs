@@ -298,7 +298,7 @@ fn reasons_name_what_differs() {
         let x = counted(&[n, 9]);
         let y = x.i((.., i..i + 2)) * 2.0;
         let line = line!() - 1;
-        let text = explain(&y).unwrap();
+        let text = explain(&y).unwrap().to_string();
         checked(&[&y]);
         (text, line)
     };
@@ -316,6 +316,14 @@ fn reasons_name_what_differs() {
     assert!(found.contains("dim 0 of `input`"), "{found}");
     assert!(found.contains("is 7 and was 6"), "{found}");
     assert!(found.contains("sizes that differ are symbols"), "{found}");
+    assert!(
+        found.contains("the first three sizes have plans of their own"),
+        "{found}"
+    );
+    assert!(
+        found.contains("is an input of the plan from now on"),
+        "{found}"
+    );
     let CacheStats {
         compiled,
         new,

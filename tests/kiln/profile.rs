@@ -192,6 +192,17 @@ fn compilations_have_reasons_and_waits_for_data_are_timed() -> kiln::Result<()> 
     let trace = found.to_chrome_trace();
     well_formed(&trace).unwrap();
     assert!(trace.contains("\"name\": \"DataLoader\"") && trace.contains("compile at "));
+    let page = found.to_html();
+    for wanted in [
+        "DataLoader, ",
+        "in 4 waits",
+        "compile was called",
+        "is an input of the plan from now on",
+    ] {
+        assert!(page.contains(wanted), "{wanted} in {page}");
+    }
+    let count = page.matches("<rect ").count();
+    assert_eq!(count, found.runs().len() + found.events().len() + 3 + 4);
     Ok(())
 }
 

@@ -142,9 +142,19 @@ impl Cache {
                     state.refused += 1;
                     let node = &recording.nodes[node.min(recording.nodes.len() - 1)];
                     let (op, loc) = (node.op.name(), &node.loc);
-                    why += &format!("; sizes can't be symbols: `{op}` at {loc}: {text}");
+                    why += &format!(
+                        "; sizes can't be symbols: `{op}` at {loc}: {text}; pad to a few sizes to compile less"
+                    );
                 }
             }
+        } else if may_open && cause == Cause::Sizes {
+            why += match is_first {
+                true => "; the first three sizes have plans of their own, later ones share one",
+                false => "; its sizes could not be symbols; pad to a few sizes to compile less",
+            };
+        }
+        if cause == Cause::Numbers {
+            why += "; what differs is an input of the plan from now on";
         }
         if let Ok((expects, found)) = self.general(kinds, state, recording, sizes, false) {
             return Ok((variant(expects, why, found), cause));

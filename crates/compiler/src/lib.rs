@@ -32,7 +32,7 @@ pub use anomaly::{Anomaly, Inside, first_anomaly};
 pub use bisect::{Bisection, bisect, bisect_with};
 pub use cache::{Cache, CacheStats};
 pub use error::CompileError;
-pub use explain::{ConversionInfo, Explain, KernelInfo, html};
+pub use explain::{ConversionInfo, Explain, KernelInfo, Reasons, html};
 pub use kiln_codegen::{Layout, LayoutReport};
 pub use options::Options;
 pub use pipeline::{Compilation, compile, compile_with};

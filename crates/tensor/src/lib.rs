@@ -58,7 +58,7 @@ pub use kiln_base::{DType, Dim, Scalar, Scoped};
 pub use kiln_compiler::tune::{Precision, set_precision};
 pub use kiln_compiler::{
     Bisection, CacheStats, ConversionInfo, Explain, KernelCheck, KernelInfo, Layout, LayoutReport,
-    Options as CompileOptions, Recomputed, Verification,
+    Options as CompileOptions, Reasons, Recomputed, Verification,
 };
 pub use kiln_derive::{KilnNest, Nest};
 pub use kiln_ir::Fact;

@@ -5,6 +5,7 @@ use crate::nest::{Flat, Nest};
 use crate::strides::Strides;
 use crate::{Device, Error, Result};
 use kiln_base::{DType, Dim};
+use kiln_compiler::Explain;
 use kiln_ir::{Fact, Role};
 use kiln_lazy::Handle;
 use kiln_lazy::run::{cached, reference};
@@ -118,7 +119,8 @@ impl Tensor {
 }
 
 /// A report of what the compiler did, or would do, for a tensor or a structure of them ([`Nest`]) that is computed in
-/// one program: passes, groups, kernels, memory.
+/// one program: passes, groups, kernels, memory, and why its plans were compiled. It displays as text;
+/// [`Explain::to_html`] is a page.
 ///
 /// # Errors
 /// The first invalid operation, or one that the engine can't run.
@@ -132,7 +134,7 @@ impl Tensor {
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn explain(tensors: impl Nest) -> Result<String> {
+pub fn explain(tensors: impl Nest) -> Result<Explain> {
     cached::explain(&Flat::of(&tensors).all, Location::caller())
 }
 

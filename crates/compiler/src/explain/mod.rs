@@ -24,7 +24,7 @@ use kiln_optimize::{Fired, Report};
 use kiln_plan::{Allocation, Decision};
 use kiln_runtime::{Features, MemoryBlock, MemoryReport};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// An explanation of a compilation: passes that fired, kernels, memory. Displays as text; [`Explain::to_html`] is
@@ -53,12 +53,42 @@ pub struct Explain {
     pub tuning: Tuning,
     /// The time that compiling took.
     pub time: Duration,
+    /// The reasons for which plans of the program were compiled.
+    pub reasons: Reasons,
     /// The optimised graph as text.
     pub graph: String,
     /// The temporaries of a run, where all sizes are known.
     pub temporaries: Vec<MemoryBlock>,
     /// The results of the stages; the plan cache of lazy programs drops it.
     pub stages: Option<Arc<Stages>>,
+}
+
+/// The reasons for which plans of a program were compiled, in order. Clones are one list.
+#[derive(Clone, Debug, Default)]
+pub struct Reasons(Arc<Mutex<Vec<String>>>);
+
+impl Reasons {
+    /// Adds a reason.
+    pub fn push(&self, reason: String) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(reason);
+    }
+
+    /// The reasons, the latest last.
+    pub fn list(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl From<Vec<String>> for Reasons {
+    fn from(list: Vec<String>) -> Reasons {
+        Reasons(Arc::new(Mutex::new(list)))
+    }
 }
 
 /// One kernel launch.
@@ -122,6 +152,7 @@ impl Explain {
             memory: None,
             tuning: Tuning::default(),
             time: Duration::ZERO,
+            reasons: Reasons::default(),
             graph: graph.to_string(),
             temporaries: Vec::new(),
             stages: None,
@@ -406,8 +437,14 @@ impl fmt::Display for Explain {
                 f,
                 "memory: {} bytes at the peak (no layout needs less than {}), {} prepared, {} of outputs",
                 m.peak, m.lower_bound, m.prepared, m.outputs
-            ),
-            None => writeln!(f, "memory: depends on symbolic sizes"),
+            )?,
+            None => writeln!(f, "memory: depends on symbolic sizes")?,
         }
+        let reasons = self.reasons.list();
+        if reasons.len() > 1 {
+            let (many, reasons) = (reasons.len(), reasons.join("\n  "));
+            writeln!(f, "plans of this program: {many}\n  {reasons}")?;
+        }
+        Ok(())
     }
 }

@@ -18,6 +18,7 @@ pub(super) fn page(explain: &Explain) -> String {
     out.push_str(include_str!("page.css"));
     out.push_str("</style>\n</head>\n<body>\n<h1>What was compiled</h1>\n");
     out.push_str(&facts(explain));
+    out.push_str(&reasons(explain));
     out.push_str("<h2>Graph</h2>\n");
     match &explain.stages {
         Some(stages) => out.push_str(&graphs(stages)),
@@ -68,6 +69,19 @@ fn facts(explain: &Explain) -> String {
     );
     out.push_str("</ul>\n");
     out
+}
+
+/// The reasons for the program's plans.
+fn reasons(explain: &Explain) -> String {
+    let reasons = explain.reasons.list();
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("<h2>Why it was compiled</h2>\n<ol>\n");
+    for reason in reasons {
+        let _ = writeln!(out, "<li>{}</li>", escaped(&reason));
+    }
+    out + "</ol>\n"
 }
 
 fn kernels(explain: &Explain) -> String {

@@ -3,7 +3,7 @@
 use super::errors::{compile_error, forbid_while_compiling};
 use super::gather::Gather;
 use crate::{Device, Handle, Result};
-use kiln_compiler::{Cache, CacheStats, Options};
+use kiln_compiler::{Cache, CacheStats, Explain, Options};
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -55,24 +55,20 @@ pub fn cache_stats() -> CacheStats {
     sum
 }
 
-/// Describes the compilation of these tensors, which it does if necessary: passes, groups, kernels, memory.
+/// Explains the compilation of these tensors, which it does if necessary: passes, groups, kernels, memory, and the
+/// reasons for the plans of the program.
 ///
 /// # Errors
 /// The first invalid operation, or one that the engine can't run.
-pub fn explain<T: AsRef<Handle>>(values: &[T], loc: &'static Location<'static>) -> Result<String> {
+pub fn explain<T: AsRef<Handle>>(values: &[T], loc: &'static Location<'static>) -> Result<Explain> {
     forbid_while_compiling(loc)?;
     let (gather, outputs) = Gather::of(values)?;
     let cache = cache(gather.device());
     let recording = gather.recording(outputs);
     let fit = cache.get(&recording);
     let fit = fit.map_err(|e| compile_error(e, &gather, loc))?;
-    let mut text = fit.found.explain.to_string();
-    let reasons = cache.reasons(&recording);
-    if reasons.len() > 1 {
-        text += &format!("plans for this structure: {}\n", reasons.len());
-        for reason in reasons {
-            text += &format!("  {reason}\n");
-        }
-    }
-    Ok(text)
+    Ok(Explain {
+        reasons: cache.reasons(&recording).into(),
+        ..fit.found.explain.clone()
+    })
 }

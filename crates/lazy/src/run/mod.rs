@@ -16,6 +16,7 @@ pub mod errors;
 pub mod gather;
 pub mod outcome;
 pub mod place;
+mod profile_page;
 pub mod profiler;
 pub mod read;
 pub mod reference;

@@ -350,6 +350,7 @@ impl Profile {
             numbers,
             compilations: self.compilations.clone(),
             waits: (self.waits.len(), self.wait_time()),
+            wall: self.wall,
             peaks: None,
         }
     }
@@ -429,6 +430,12 @@ impl Profile {
         })
     }
 
+    /// A page that needs no other file: runs, kernels, compilations and waits for data over the time, the kernels with
+    /// their cost, and the reasons of compilations.
+    pub fn to_html(&self) -> String {
+        super::profile_page::page(self)
+    }
+
     /// Adds the events of a profile inside this one.
     fn take_in(&mut self, inner: &Profile) {
         let later = inner.start.saturating_duration_since(self.start);
@@ -468,6 +475,8 @@ pub struct KeyAverages {
     pub compilations: Vec<CompileEvent>,
     /// The number of waits for data, and their total time.
     pub waits: (usize, Duration),
+    /// The duration of the profiled function.
+    pub wall: Duration,
     /// The processor's peaks: operations and bytes per second.
     peaks: Option<[f64; 2]>,
 }
@@ -550,12 +559,17 @@ impl KeyAverages {
         for (name, values) in &self.numbers {
             let _ = writeln!(out, "{name}: {}", course(values));
         }
-        for c in &self.compilations {
+        for c in self.compilations.iter().take(row_limit) {
             let (took, loc, reason) = (time(c.time), &c.loc, &c.reason);
             let _ = writeln!(out, "compiled at {loc} in {took}: {reason}");
         }
+        if let more @ 1.. = self.compilations.len().saturating_sub(row_limit) {
+            let _ = writeln!(out, "and {more} compilations more");
+        }
         if let (count @ 1.., total) = self.waits {
-            let _ = writeln!(out, "waited {} for data, {count} times", time(total));
+            let share = 100.0 * total.as_secs_f64() / self.wall.as_secs_f64().max(1e-12);
+            let total = time(total);
+            let _ = writeln!(out, "waited {total} ({share:.1}%) for data, {count} times");
         }
         out
     }
@@ -577,7 +591,7 @@ fn course(values: &[f64]) -> String {
     parts.join(", ")
 }
 
-fn time(t: Duration) -> String {
+pub(super) fn time(t: Duration) -> String {
     match t.as_secs_f64() {
         s if s >= 1.0 => format!("{s:.3} s"),
         s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),

@@ -319,6 +319,13 @@ impl Run {
         let recording = gather.recording(self.wanted.outputs.clone());
         let fit = cache(self.device).get(&recording);
         let fit = fit.map_err(|e| compile_error(e, gather, loc))?;
+        match &fit.compiled {
+            Some(reason) => {
+                profiler::note_compiled(loc, &reason.text, &fit.found.explain);
+                warning::compiled(loc, reason);
+            }
+            None => trace!(target: "kiln::cache", line = %loc, "found a plan"),
+        }
         let numbers = recording.nodes.iter().filter_map(|n| match n.op {
             Op::Full(f) => Some((f.value, f.dtype)),
             _ => None,
@@ -340,13 +347,6 @@ impl Run {
         let values = values.map_err(|e| failed(e, self))?;
         let watched = self.store(&fit.found, &values, running);
         watched.see();
-        if fit.compiled.is_none() {
-            trace!(target: "kiln::cache", line = %loc, "found a plan");
-        }
-        if let Some(reason) = &fit.compiled {
-            profiler::note_compiled(loc, &reason.text, &fit.found.explain);
-            warning::compiled(loc, reason);
-        }
         Ok(())
     }
 

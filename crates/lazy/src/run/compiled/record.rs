@@ -154,7 +154,9 @@ impl RecordedFunction {
         };
         let recorded = (&gather, &asked[..], &signature);
         let compilation = compiled(recorded, (&self.names, &[]), &options, self.loc)?;
-        profiler::note_compiled(self.loc, "compile was called", &compilation.explain);
+        let reason = "compile was called";
+        profiler::note_compiled(self.loc, reason, &compilation.explain);
+        compilation.explain.reasons.push(reason.into());
         Ok(Program {
             executable: compilation.executable,
             signature,

@@ -4,6 +4,7 @@
 //! recorded graph, and the plan for that is compiled on first use.
 
 use super::{Program, RUN, record};
+use crate::caller::user_line;
 use crate::run::profiler;
 use crate::{Error, Handle, Result};
 use kiln_base::{Dim, Sym};
@@ -82,6 +83,9 @@ impl Program {
         })?;
         let reason = format!("sizes of 0 and 1 have plans of their own: {sizes}");
         profiler::note_compiled(loc, &reason, &compilation.explain);
+        let reason = format!("{reason}, at {}", user_line(loc));
+        self.explain.reasons.push(reason.clone());
+        compilation.explain.reasons.push(reason);
         Ok(Program {
             executable: compilation.executable,
             signature,
