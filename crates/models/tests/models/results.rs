@@ -135,13 +135,13 @@ fn check_step(
 }
 
 /// Models behind `+` differ from those in front by sizes alone, which their state dicts have too (`keys`). They are
-/// compared with KILN_ALL_MODELS=1.
+/// compared with KILN_FULL_SWEEP=1.
 macro_rules! checked {
     ($($test:ident: $($model:literal)* $(+ $($larger:literal)*)?;)*) => {$(
         #[test]
         fn $test() -> Result<()> {
             $(check($model)?;)*
-            $(if std::env::var_os("KILN_ALL_MODELS").is_some() {
+            $(if std::env::var_os("KILN_FULL_SWEEP").is_some() {
                 $(check($larger)?;)*
             })?
             Ok(())

@@ -166,11 +166,8 @@ fn stays_as_close_as_pytorch<T: Task>(kind: &str) {
         losses.map(|x| x.as_f64().unwrap()).collect()
     };
     let batches: Vec<(Tensor, Tensor)> = (0..STEPS).map(T::batch).collect();
-    // KILN_SEEDS=5 runs all that PyTorch's losses are stored of.
-    let count = std::env::var("KILN_SEEDS")
-        .ok()
-        .and_then(|n| n.parse().ok());
-    let seeds = 0..count.unwrap_or(2).clamp(1, 5);
+    let is_full = std::env::var_os("KILN_FULL_SWEEP").is_some();
+    let seeds = 0..if is_full { 5 } else { 2 };
     let plain: Vec<Vec<f64>> = seeds
         .clone()
         .map(|seed| run::<T>(&batches, seed, DType::F32).unwrap().0)
