@@ -1,11 +1,12 @@
 //! Tables of a model's layers.
 
+use crate::SOURCE;
 use crate::flops::{Convention, Flops, grouped};
 use crate::module_calls::{ModuleCall, facts, watch_modules};
 use crate::work::bytes;
 use kiln_ir::Fact;
 use kiln_nn::{Forward, Module};
-use kiln_tensor::{Flat, Nest, Result, Spec, Var, record};
+use kiln_tensor::{Flat, Nest, Result, Spec, Var, on_behalf_of_caller, record};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -110,10 +111,12 @@ where
     S::Owned: 'static,
 {
     let mut inputs: Vec<Fact> = Vec::new();
-    let (recording, calls) = watch_modules(model.as_module(), || {
-        record(specs, |given| {
-            inputs = facts(Flat::of(&given).tensors());
-            model.try_call(given)
+    let (recording, calls) = on_behalf_of_caller(SOURCE, || {
+        watch_modules(model.as_module(), || {
+            record(specs, |given| {
+                inputs = facts(Flat::of(&given).tensors());
+                model.try_call(given)
+            })
         })
     });
     let flops = Flops::new(&recording?, &calls);

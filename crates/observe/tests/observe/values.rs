@@ -103,6 +103,7 @@ fn a_table_shows_layers_columns_and_depth() -> Result<()> {
     let e = summary(&model, Spec::new(DType::F32, ("batch", 4))).expect_err("a symbol");
     assert!(e.to_string().contains("\"batch\""), "{e}");
     let e = summary(&model, Spec::new(DType::F32, [16, 5])).expect_err("a wrong size");
+    assert!(e.to_string().contains("tests/observe/values.rs:"), "{e}");
     assert!(e.to_string().contains("Linear(in_features=4"), "{e}");
     Ok(())
 }
