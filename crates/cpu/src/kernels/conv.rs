@@ -301,7 +301,7 @@ impl Conv {
         }
         let nchw = nchw(p);
         if self.role == ConvRole::Weight {
-            return Ok(How::Weight(Box::new(weight::Blocking::new(self, nchw))));
+            return Ok(How::Weight(Box::new(weight::Blocking::new(self, nchw)?)));
         }
         let g = &self.geometry;
         let one = (self.cin, self.cout) == (1, 1) && self.dtype != DType::I64;

@@ -11,11 +11,11 @@ pub(crate) use work::{Launch, epilogue, finish, split};
 
 use super::terms::Terms;
 use crate::tile::Linked;
-use block::ProductBlock;
+use block::{Grid, ProductBlock};
 use kiln_base::{DType, Instruction};
 use kiln_jit::contraction::{
-    Accesses, Kernels, Matrix, Output, RegisterEpilogue, RightSide, Rows, TERMS, Tile, multiply_as,
-    shape, shown, sum_panel,
+    Accesses, Matrix, Output, RegisterEpilogue, RightSide, Rows, TERMS, Tile, TileGrid,
+    multiply_as, shape, shown,
 };
 use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::{Result, damaged};
@@ -48,9 +48,12 @@ pub(crate) struct MatMul {
     epilogue_kind: ProductEpilogue,
     /// True if B may be packed in *prepare*.
     packable: bool,
-    /// The rows and columns of a block.
-    block: (i64, i64),
     schedule: Cpu,
+    grid: Grid,
+    /// The columns of a packed panel: whole vectors, as many as a register tile has.
+    panel: i64,
+    /// The register tiles over packed panels, for each range of K that is summed at a time.
+    sums: Vec<TileGrid>,
     level: Features,
     pub(crate) epilogue: Option<Linked>,
     /// The same epilogue applied to accumulators in registers, where possible.
@@ -161,7 +164,9 @@ impl MatMul {
             out: p.out as usize,
             epilogue_kind: p.epilogue_kind(),
             packable: p.algorithm.names().any(|by| by == Algorithm::Packed),
-            block: (1, 1),
+            grid: Grid::default(),
+            panel: 1,
+            sums: Vec::new(),
             schedule,
             level,
             batch,
@@ -178,12 +183,14 @@ impl MatMul {
         if near && algorithm == Algorithm::Packed && linked.dtype.size() == 4 {
             linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
         }
+        let by = linked.terms.instruction();
+        linked.panel = linked.schedule.panel_columns(level, by, n);
         linked.check()?;
-        linked.block = match algorithm {
-            Algorithm::Panels => linked.cut(),
-            Algorithm::Small => linked.small_block(),
-            _ => linked.block,
-        };
+        linked.grid = linked.grid();
+        if algorithm == Algorithm::Packed && linked.results() > 0 {
+            let tiles = |range| TileGrid::new(&linked.tile(range), [1, m, n], false);
+            linked.sums = linked.ranges().map(tiles).collect::<Result<_>>()?;
+        }
         Ok(linked)
     }
 
@@ -195,7 +202,7 @@ impl MatMul {
         let takes = match s.algorithm {
             Algorithm::Panels | Algorithm::Small => s.parts.is_none(),
             Algorithm::Packed => {
-                let wide = self.terms.are_narrow() && self.panel() > PANEL as i64;
+                let wide = self.terms.are_narrow() && self.panel > PANEL as i64;
                 let sums = s.terms.is_none() || self.waiting_sums() > 0;
                 s.parts.is_none() && sums && !wide
             }
@@ -216,16 +223,16 @@ impl MatMul {
         let tile = |rows: i64, vectors: i64| Some([rows as u8, vectors as u8]);
         match all.algorithm {
             Algorithm::Packed => {
-                let (rows, panels) = self.packed_block_size();
-                let panel = self.panel();
-                all.tile = tile(self.tile_rows(), panel * self.panels_at_once() / lanes);
-                all.block = Some([size(rows), size(panels * panel)]);
+                let (rows, columns) = self.grid.block;
+                all.tile = tile(self.tile_rows(), self.panel * self.panels_at_once() / lanes);
+                all.block = Some([size(rows), size(columns)]);
             }
             Algorithm::Panels | Algorithm::Small => {
-                let (m, n) = (self.block.0.min(self.m), self.block.1.min(self.n));
+                let block = self.grid.block;
+                let (m, n) = (block.0.min(self.m), block.1.min(self.n));
                 let (rows, vectors) = shape(self.how(), m, n);
                 all.tile = tile(rows, vectors);
-                all.block = Some([size(self.block.0), size(self.block.1)]);
+                all.block = Some([size(block.0), size(block.1)]);
                 let terms = all.terms.map_or(TERMS, i64::from);
                 all.terms = Some(size(terms.min(self.k.max(1))));
             }
@@ -314,10 +321,9 @@ impl MatMul {
             (Algorithm::Vector, _) => Operands::Vector,
             _ => Operands::InPlace,
         };
-        let grid = self.grid();
         let launch = Launch::new(self.epilogue.as_ref(), call);
-        launch.run((grid.count, grid.cost), |i, scratch| {
-            let block = self.block_of(&grid, i);
+        launch.run((self.grid.count, self.grid.cost), |i, scratch| {
+            let block = self.block_of(i);
             self.block::<T>(&launch, operands, (&block, sums), scratch)
         });
         match sums {
@@ -340,7 +346,10 @@ impl MatMul {
         let (dst, pitch) = match (sums, &self.epilogue) {
             (Some(sums), _) => (sums.shift(b.part * self.results() + first), self.n),
             (None, Some(_)) if self.finish.is_some() => (ViewMut::none(), 0),
-            (None, Some(_)) => (ViewMut::room(&mut scratch.raw, b.rows * b.cols)?, b.cols),
+            (None, Some(_)) => {
+                let pitch = self.raw_pitch();
+                (ViewMut::room(&mut scratch.raw, b.rows * pitch)?, pitch)
+            }
             (None, None) => (args.view_mut::<T>(self.out).shift(first), self.n),
         };
         let [left, right] = &mut scratch.materialised;
@@ -348,8 +357,8 @@ impl MatMul {
             let rows = (b.batch, b.row, b.rows);
             let kept = (left, &mut scratch.copy);
             let (lhs, apart) = self.left_rows(args, rows, copied, kept, failures)?;
-            let kept = (&mut scratch.wide, &mut scratch.kernels);
-            self.sum_packed(args, b, (lhs, apart), packed, (dst, pitch), kept)?;
+            let to = (dst, pitch);
+            self.sum_packed(args, b, (lhs, apart), packed, to, &mut scratch.wide)?;
         } else {
             let (lhs, [down, across]) =
                 self.rows(args, (b.batch, b.row, b.rows), left, failures)?;
@@ -406,6 +415,55 @@ impl MatMul {
         Ok(())
     }
 
+    /// Returns the ranges of K's steps that are summed at a time over packed panels.
+    fn ranges(&self) -> impl Iterator<Item = (i64, i64)> {
+        let (steps, part) = (self.steps(), self.steps_at_once());
+        let all = (0..steps.max(1)).step_by(part as usize);
+        all.map(move |from| (from, part.min(steps - from)))
+    }
+
+    /// Returns the pitch of results that wait for an epilogue.
+    fn raw_pitch(&self) -> i64 {
+        self.grid.block.1.min(self.n)
+    }
+
+    /// Returns the whole register tile of a range of K over packed panels.
+    fn tile(&self, (from, steps): (i64, i64)) -> Tile {
+        let size = self.dtype.size() as i64;
+        let (panel, at_once, rows) = (self.panel, self.panels_at_once(), self.tile_rows());
+        let half_dtype = self.half_dtype().filter(|_| !self.widens_panels());
+        let [down, across] = self.left_strides();
+        let pitch = match (self.layers(), &self.epilogue) {
+            (1.., _) | (_, None) => self.n,
+            _ if self.finish.is_some() => 0,
+            _ => self.raw_pitch(),
+        };
+        let right = RightSide {
+            half_dtype,
+            panel: match at_once > 1 {
+                true => panel * self.panel_rows() * self.packed_size(),
+                false => 0,
+            },
+            ..RightSide::of_panel(panel * half_dtype.map_or(size, |half| half.size() as i64))
+        };
+        let (by, columns) = (self.terms.instruction(), (panel * at_once).min(self.n));
+        Tile {
+            step: across,
+            steps: steps as u32,
+            out: pitch * size,
+            adds: from > 0,
+            starts: self.terms.is_flipped() && from == 0,
+            strip: [rows * down, rows],
+            finish: self.finish.clone(),
+            ..Tile::new(
+                (self.level, by),
+                Rows::of_matrix(rows, down),
+                columns,
+                right,
+            )
+        }
+    }
+
     /// Computes a block of a product with packed panels.
     fn sum_packed<T: Lane>(
         &self,
@@ -414,62 +472,34 @@ impl MatMul {
         (left, [down, across]): (View<u8>, [i64; 2]),
         PackedRight(packed): PackedRight,
         (dst, pitch): (ViewMut<T>, i64),
-        (wide, kernels): (&mut Wide, &mut Kernels),
+        wide: &mut Wide,
     ) -> Result<()> {
-        // Blocks start at a panel.
-        let (panel, tile_rows, size) = (self.panel(), self.tile_rows(), size_of::<T>() as i64);
-        let at_once = panel * self.panels_at_once();
-        let (steps, packed_size) = (self.steps(), self.packed_size());
-        let part = self.steps_at_once(b.rows);
+        let packed_size = self.packed_size();
         let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
-        // Panels read by several tiles are widened once, for these and for the blocks below.
-        let often = b.rows > tile_rows;
         let mut accesses = Accesses::of(self.finish.as_deref(), args);
-        for from in (0..steps.max(1)).step_by(part as usize) {
-            for column in (0..b.cols).step_by(at_once as usize) {
-                let is_first = from == 0;
-                // The row that accumulators start with precedes the first step.
-                let starts = self.terms.is_flipped();
-                let front = from + i64::from(starts && !is_first);
-                let at = matrix + (b.col + column) * self.panel_rows() + front * panel;
-                let right = packed.shift(at * packed_size);
-                let (right, half_dtype) = match self.half_dtype() {
-                    Some(half) if often => (self.wide_panel(half, right, wide)?, None),
-                    half_dtype => (right, half_dtype),
-                };
-                let tile = Tile {
-                    level: self.level,
-                    instruction: self.terms.instruction(),
-                    rows: Rows::of_matrix(tile_rows.min(b.rows), down),
-                    columns: at_once.min(b.cols - column) as u16,
-                    step: across,
-                    right: RightSide {
-                        half_dtype,
-                        panel: match at_once > panel {
-                            true => panel * self.panel_rows() * packed_size,
-                            false => 0,
-                        },
-                        ..RightSide::of_panel(
-                            panel * half_dtype.map_or(size, |half| half.size() as i64),
-                        )
-                    },
-                    steps: part.min(steps - from) as u32,
-                    taps: 1,
-                    out: pitch * size,
-                    adds: !is_first,
-                    starts: starts && is_first,
-                    strip: [tile_rows * down, tile_rows],
-                    finish: self.finish.clone(),
-                };
-                let out = match self.finish {
-                    Some(_) => {
-                        let at = (b.batch * self.m + b.row, b.col + column);
-                        Output::Epilogue(&mut accesses, at)
-                    }
-                    None => Output::Memory(dst.shift(column).bytes()),
-                };
-                let left = left.shift(from * across);
-                sum_panel(kernels, &tile, b.rows, [left, right], out)?;
+        for ((from, _), sums) in self.ranges().zip(&self.sums) {
+            // The row that accumulators start with precedes the first step.
+            let front = from + i64::from(self.terms.is_flipped() && from > 0);
+            let left = left.shift(from * across);
+            // Blocks start at a panel.
+            for column in (0..b.cols).step_by(sums.each()[2] as usize) {
+                let at = matrix + (b.col + column) * self.panel_rows() + front * self.panel;
+                let mut right = packed.shift(at * packed_size);
+                if let Some(half) = self.half_dtype().filter(|_| self.widens_panels()) {
+                    right = self.wide_panel(half, right, wide)?;
+                }
+                for tiles in sums.rows([0..1, 0..b.rows]) {
+                    let out = match self.finish {
+                        Some(_) => {
+                            let row = b.batch * self.m + b.row + tiles.row;
+                            Output::Epilogue(&mut accesses, (row, b.col + column))
+                        }
+                        None => Output::Memory(dst.shift(tiles.row * pitch + column).bytes()),
+                    };
+                    let operands = [left.shift(tiles.row * down), right];
+                    let kernel = tiles.kernel(b.cols - column);
+                    kernel.compute(operands, out, &[], tiles.tiles);
+                }
             }
         }
         Ok(())
@@ -523,7 +553,6 @@ struct Scratch {
     materialised: [Materialised; 2],
     copy: Option<Storage>,
     wide: Wide,
-    kernels: Kernels,
 }
 
 /// Returns the schedule that a plan names, if its algorithm is legal.

@@ -19,56 +19,90 @@ use std::sync::Arc;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 type Function = unsafe extern "sysv64" fn(*const Call);
 
-/// The kernels that a thread has used recently, which it finds without a lock.
-#[derive(Default)]
-pub struct Kernels {
-    list: Vec<(Tile, Kernel)>,
-    /// The position of the last one that was found.
-    last: usize,
+/// The description of a kernel.
+#[derive(Clone, Debug)]
+pub enum Description {
+    Tile(Tile),
+    /// A tile whose columns each have their own A.
+    Depthwise(Depthwise),
+    /// A transform of the square at `left` to `out`.
+    Transform(Transform),
 }
 
-/// The most kernels in this list.
-const LATELY: usize = 16;
+impl From<Tile> for Description {
+    fn from(tile: Tile) -> Description {
+        Description::Tile(tile)
+    }
+}
 
-impl Kernels {
-    /// Returns the kernel of a description.
-    ///
-    /// # Errors
-    /// As [`Kernel::of`].
-    pub fn get(&mut self, tile: &Tile) -> Result<&Kernel> {
-        let is_last = self.list.get(self.last).is_some_and(|(t, _)| t == tile);
-        if !is_last {
-            self.last = match self.list.iter().position(|(t, _)| t == tile) {
-                Some(at) => at,
-                None => {
-                    let kernel = Kernel::of(tile.clone())?;
-                    if self.list.len() == LATELY {
-                        self.list.remove(0);
-                    }
-                    self.list.push((tile.clone(), kernel));
-                    self.list.len() - 1
-                }
-            };
+impl From<Depthwise> for Description {
+    fn from(each: Depthwise) -> Description {
+        Description::Depthwise(each)
+    }
+}
+
+impl From<Transform> for Description {
+    fn from(transform: Transform) -> Description {
+        Description::Transform(transform)
+    }
+}
+
+impl Description {
+    fn footprint(&self) -> Footprint {
+        match self {
+            Description::Tile(tile) => tile.footprint(),
+            Description::Depthwise(each) => each.footprint(),
+            Description::Transform(transform) => transform.footprint(),
         }
-        Ok(&self.list[self.last].1)
+    }
+
+    fn finish(&self) -> &Option<Arc<RegisterEpilogue>> {
+        match self {
+            Description::Tile(tile) | Description::Depthwise(Depthwise { tile, .. }) => {
+                &tile.finish
+            }
+            Description::Transform(transform) => &transform.finish,
+        }
+    }
+
+    /// Returns its machine code, if there is some for its level and distances.
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
+    fn emitted(&self) -> Option<Arc<kiln_x86::Code>> {
+        use Description::{Depthwise, Tile, Transform};
+        match self {
+            Tile(t) if t.is_emitted() => cache::code(t.key(), || t.name("sums"), || self.emit()),
+            Depthwise(e) if e.is_emitted() => {
+                cache::code(e.key(), || e.tile.name("sums a column"), || self.emit())
+            }
+            Transform(t) if t.is_emitted() => cache::code(t.key(), || t.name(), || self.emit()),
+            _ => None,
+        }
+    }
+
+    /// Emits machine code.
+    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
+    pub(super) fn emit(&self) -> Vec<u8> {
+        match self {
+            Description::Tile(tile) => emit(tile),
+            Description::Depthwise(each) => each.emit(),
+            Description::Transform(transform) => super::transform::emit::emit(transform),
+        }
     }
 }
 
 /// A register tile that can be computed.
 #[derive(Clone)]
 pub struct Kernel {
-    pub(super) code: Code,
+    code: Code,
     footprint: Footprint,
     finish: Option<Arc<RegisterEpilogue>>,
 }
 
 #[derive(Clone)]
-pub(super) enum Code {
+enum Code {
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     Emitted(Arc<kiln_x86::Code>),
-    Portable(Arc<Tile>),
-    PortableDepthwise(Arc<Depthwise>),
-    PortableTransform(Arc<Transform>),
+    Portable(Arc<Description>),
 }
 
 /// The memory that results go to.
@@ -83,74 +117,34 @@ impl Kernel {
     ///
     /// # Errors
     /// If there is an epilogue, and the system gives no memory for code.
-    pub fn of(tile: Tile) -> Result<Kernel> {
-        let (footprint, finish) = (tile.footprint(), tile.finish.clone());
-        let code = || -> Result<Code> {
-            #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-            if tile.is_emitted()
-                && let Some(code) = cache::code(tile.key(), || tile.name("sums"), || emit(&tile))
-            {
-                return Ok(emitted(code, &tile.finish, tile.taps, false));
-            }
-            portable_without(&tile.finish)?;
-            Ok(Code::Portable(Arc::new(tile)))
-        };
+    pub fn of(description: impl Into<Description>) -> Result<Kernel> {
+        let of = description.into();
+        let (footprint, finish) = (of.footprint(), of.finish().clone());
+        #[cfg(all(target_arch = "x86_64", not(portable), unix))]
+        if let Some(code) = of.emitted() {
+            #[cfg(feature = "testing")]
+            super::interpreted::takes(
+                code.bytes(),
+                super::interpreted::Lists {
+                    taps: footprint.taps,
+                    locations: finish.as_ref().map_or(0, |f| f.locations.len()),
+                    lines: footprint.weights.is_some(),
+                },
+            );
+            let code = Code::Emitted(code);
+            return Ok(Kernel {
+                code,
+                footprint,
+                finish,
+            });
+        }
+        if finish.is_some() {
+            return Err(Error::Internal(
+                "work behind sums that can't be emitted".into(),
+            ));
+        }
         Ok(Kernel {
-            code: code()?,
-            footprint,
-            finish,
-        })
-    }
-
-    /// Returns the kernel of a tile whose columns each have their own A.
-    ///
-    /// # Errors
-    /// As [`Kernel::of`].
-    pub fn of_depthwise(each: Depthwise) -> Result<Kernel> {
-        let (footprint, finish) = (each.footprint(), each.tile.finish.clone());
-        let code = || -> Result<Code> {
-            #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-            if each.is_emitted()
-                && let Some(code) = cache::code(
-                    each.key(),
-                    || each.tile.name("sums a column"),
-                    || each.emit(),
-                )
-            {
-                return Ok(emitted(code, &each.tile.finish, 0, true));
-            }
-            portable_without(&each.tile.finish)?;
-            Ok(Code::PortableDepthwise(Arc::new(each)))
-        };
-        Ok(Kernel {
-            code: code()?,
-            footprint,
-            finish,
-        })
-    }
-
-    /// Returns the kernel of a transform, of the square at `left` to `out`.
-    ///
-    /// # Errors
-    /// As [`Kernel::of`].
-    pub fn of_transform(transform: Transform) -> Result<Kernel> {
-        let (footprint, finish) = (transform.footprint(), transform.finish.clone());
-        let code = || -> Result<Code> {
-            #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-            if transform.is_emitted()
-                && let Some(code) = cache::code(
-                    transform.key(),
-                    || transform.name(),
-                    || super::transform::emit::emit(&transform),
-                )
-            {
-                return Ok(emitted(code, &transform.finish, 0, false));
-            }
-            portable_without(&transform.finish)?;
-            Ok(Code::PortableTransform(Arc::new(transform)))
-        };
-        Ok(Kernel {
-            code: code()?,
+            code: Code::Portable(Arc::new(of)),
             footprint,
             finish,
         })
@@ -260,16 +254,18 @@ impl Kernel {
                 // SAFETY: the caller's.
                 unsafe { run(call) }
             }
-            Code::Portable(tile) => {
-                // SAFETY: the caller's; the instruction determines the element type.
-                unsafe { by_terms!(tile.instruction, portable::run, tile, call) }
-            }
-            // SAFETY: the caller's.
-            Code::PortableTransform(t) => unsafe { portable::run_transform(t, call) },
-            Code::PortableDepthwise(each) => {
-                // SAFETY: the caller's; the instruction determines the element type.
-                unsafe { by_terms!(each.instruction(), portable::run_depthwise, each, call) }
-            }
+            // SAFETY: the caller's; the instruction determines the element type.
+            Code::Portable(of) => unsafe {
+                match &**of {
+                    Description::Tile(tile) => {
+                        by_terms!(tile.instruction, portable::run, tile, call)
+                    }
+                    Description::Depthwise(each) => {
+                        by_terms!(each.instruction(), portable::run_depthwise, each, call)
+                    }
+                    Description::Transform(t) => portable::run_transform(t, call),
+                }
+            },
         }
     }
 }
@@ -281,34 +277,4 @@ pub struct Lines<'a> {
     pub lines: Vec<(View<'a, u8>, View<'a, u8>)>,
     pub padding: Vec<View<'a, u8>>,
     list: Vec<usize>,
-}
-
-/// Returns the kernel of emitted code, which is called with a list of `taps` taps, or of lines.
-#[cfg(all(target_arch = "x86_64", not(portable), unix))]
-fn emitted(
-    code: Arc<kiln_x86::Code>,
-    finish: &Option<Arc<RegisterEpilogue>>,
-    taps: u32,
-    lines: bool,
-) -> Code {
-    let _ = (finish, taps, lines);
-    #[cfg(feature = "testing")]
-    super::interpreted::takes(
-        code.bytes(),
-        super::interpreted::Lists {
-            taps: if taps > 1 { taps as usize } else { 0 },
-            locations: finish.as_ref().map_or(0, |f| f.locations.len()),
-            lines,
-        },
-    );
-    Code::Emitted(code)
-}
-
-fn portable_without(finish: &Option<Arc<RegisterEpilogue>>) -> Result<()> {
-    match finish {
-        None => Ok(()),
-        Some(_) => Err(Error::Internal(
-            "work behind sums that can't be emitted".into(),
-        )),
-    }
 }

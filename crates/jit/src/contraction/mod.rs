@@ -9,6 +9,7 @@ mod each;
 mod emit;
 mod epilogue;
 mod footprint;
+mod grid;
 #[cfg(all(feature = "testing", target_arch = "x86_64", not(portable), unix))]
 mod interpreted;
 mod kernel;
@@ -21,9 +22,8 @@ mod transform;
 
 pub use each::{Depthwise, most_depthwise_rows};
 pub use epilogue::{Accesses, RegisterEpilogue};
-pub use kernel::{Kernel, Kernels, Lines, Output};
-pub use product::{
-    Matrix, Right, TERMS, multiply, multiply_as, pack, pack_panels, shape, sum_panel,
-};
+pub use grid::{RowTiles, TileGrid};
+pub use kernel::{Description, Kernel, Lines, Output};
+pub use product::{Matrix, Right, TERMS, multiply, multiply_as, pack, pack_panels, shape};
 pub use tile::{RightSide, Rows, Tile, even_rows, shown, strips};
 pub use transform::Transform;

@@ -4,8 +4,9 @@
 //! is read often, or if its columns are not contiguous. So is A if the elements of its rows are far apart. An element
 //! is summed in the order of K, whatever the blocking.
 
-use super::kernel::{Kernels, Output};
-use super::tile::{RightSide, Rows, Tile, even_rows, strips};
+use super::grid::TileGrid;
+use super::kernel::Output;
+use super::tile::{RightSide, Rows, Tile, even_rows};
 use kiln_base::{Features, Instruction};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::bugs::bug;
@@ -80,7 +81,40 @@ impl<'a, T> From<Matrix<'a, T>> for Right<'a, T> {
 struct Copies {
     left: Option<Storage>,
     right: Option<Storage>,
-    kernels: Kernels,
+    grids: Grids,
+}
+
+/// The register tiles of recent products, so that a thread finds them without a lock.
+#[derive(Default)]
+struct Grids {
+    list: Vec<(Tile, i64, TileGrid)>,
+    /// The position of the last one that was found.
+    last: usize,
+}
+
+/// The most of them.
+const LATELY: usize = 16;
+
+impl Grids {
+    /// Returns the tiles of `m` rows, of which this is a whole one.
+    fn get(&mut self, tile: Tile, m: i64) -> Result<&TileGrid> {
+        let rest = m % i64::from(tile.rows.count);
+        let same = |(t, r, _): &(Tile, i64, TileGrid)| *r == rest && *t == tile;
+        if !self.list.get(self.last).is_some_and(same) {
+            self.last = match self.list.iter().position(same) {
+                Some(at) => at,
+                None => {
+                    let grid = TileGrid::new(&tile, [1, m, tile.columns.into()], false)?;
+                    if self.list.len() == LATELY {
+                        self.list.remove(0);
+                    }
+                    self.list.push((tile, rest, grid));
+                    self.list.len() - 1
+                }
+            };
+        }
+        Ok(&self.list[self.last].2)
+    }
 }
 
 thread_local! {
@@ -137,41 +171,6 @@ pub fn multiply_as<T: Lane>(
         }
         Ok(())
     })
-}
-
-/// Computes `m` rows of a panel of columns. `tile` is a whole register tile, of all rows if there are fewer.
-///
-/// # Errors
-/// If there is no memory for code.
-pub fn sum_panel(
-    kernels: &mut Kernels,
-    tile: &Tile,
-    m: i64,
-    [left, right]: [View<u8>; 2],
-    mut out: Output,
-) -> Result<()> {
-    let rows = i64::from(tile.rows.count);
-    if m == 0 {
-        return Ok(());
-    }
-    let mut kernel = kernels.get(tile)?;
-    let mut strip = 0;
-    for (row, tiles) in strips(0..m, rows, tile.most()) {
-        let count = rows.min(m - row);
-        if count < rows {
-            kernel = kernels.get(&Tile {
-                rows: Rows::of_matrix(count, tile.rows.left[0]),
-                ..tile.clone()
-            })?;
-        }
-        let out = match &mut out {
-            Output::Memory(out) => Output::Memory(out.shift(row * tile.out)),
-            Output::Epilogue(accesses, at) => Output::Epilogue(accesses, (at.0 + row, at.1)),
-        };
-        kernel.compute([left.shift(strip), right], out, &[], tiles);
-        strip += tiles * tile.strip[0];
-    }
-    Ok(())
 }
 
 /// A part of a product, and its register tiles.
@@ -235,27 +234,26 @@ impl SubProduct {
             let columns = self.columns.min(self.n - column);
             let panel = right.part_from(0, column);
             let (panel, step, padded) = self.panel(panel, columns, &mut copies.right)?;
+            let rows = Rows::of_matrix(self.rows.min(self.m), apart[0] * size);
+            let right = RightSide {
+                padded,
+                ..RightSide::of_matrix(step * size)
+            };
             let tile = Tile {
-                level: self.level,
-                instruction: self.by,
-                rows: Rows::of_matrix(self.rows.min(self.m), apart[0] * size),
-                columns: columns as u16,
                 step: apart[1] * size,
-                right: RightSide {
-                    padded,
-                    ..RightSide::of_matrix(step * size)
-                },
                 steps: self.k as u32,
-                taps: 1,
                 out: pitch * size,
                 adds: self.adds,
-                starts: false,
                 strip: [apart[2] * size, self.rows],
-                finish: None,
+                ..Tile::new((self.level, self.by), rows, columns, right)
             };
-            let operands = [left.cast(), panel.cast()];
-            let out = Output::Memory(out.shift(column).cast());
-            sum_panel(&mut copies.kernels, &tile, self.m, operands, out)?;
+            let (left, panel, out) = (left.bytes(), panel.bytes(), out.shift(column));
+            for tiles in copies.grids.get(tile, self.m)?.rows([0..1, 0..self.m]) {
+                let left = left.shift(tiles.row / self.rows * apart[2] * size);
+                let out = Output::Memory(out.shift(tiles.row * pitch).bytes());
+                let kernel = tiles.kernel(columns);
+                kernel.compute([left, panel], out, &[], tiles.tiles);
+            }
         }
         Ok(())
     }

@@ -4,7 +4,8 @@ mod terms;
 
 use super::tile::Call;
 use super::{
-    Accesses, Kernel, RegisterEpilogue, Right, RightSide, Rows, Tile, multiply, pack_panels,
+    Accesses, Description, Kernel, RegisterEpilogue, Right, RightSide, Rows, Tile, multiply,
+    pack_panels,
 };
 use half::{bf16, f16};
 use kiln_base::prim::Binary;
@@ -66,13 +67,10 @@ pub(super) fn stored<T: Whole>(numbers: &[T], dtype: DType) -> (*const u8, Vec<T
     };
     let half_dtype: Vec<u16> = numbers.iter().map(to).collect();
     let mut memory = vec![T::ZERO; (2 * half_dtype.len()).div_ceil(size_of::<T>())];
-    // SAFETY: there is room for the 16-bit elements.
-    unsafe {
-        let end = memory.as_mut_ptr_range().end.cast::<u16>();
-        let at = end.sub(half_dtype.len());
-        at.copy_from_nonoverlapping(half_dtype.as_ptr(), half_dtype.len());
-        (at.cast::<u8>().cast_const(), memory)
-    }
+    let behind = size_of_val(&memory[..]) - size_of_val(&half_dtype[..]);
+    let at = ViewMut::of(&mut memory).cast::<u16>();
+    at.copy(behind as i64 / 2, &half_dtype);
+    (memory.as_ptr().cast::<u8>().wrapping_add(behind), memory)
 }
 
 /// The executor of a tile.
@@ -84,60 +82,48 @@ pub(super) enum By {
 }
 
 impl By {
-    /// Computes a tile whose operands are in `read` and `list`, and whose results are in `written`.
-    fn run<T: Whole>(
+    /// Computes what a description says: its operands are in `read`, addresses of these in `list`, and its results in
+    /// `written` and `wide`.
+    pub(super) fn run<T: Whole>(
         self,
-        tile: &Tile,
+        of: impl Into<Description>,
         call: &Call,
-        read: &[&[T]],
-        list: &[u64],
-        written: &mut [T],
-        wide: &mut [f64],
+        (read, list): (&[&[T]], &[u64]),
+        (written, wide): (&mut [T], &mut [f64]),
     ) {
+        let of = of.into();
         if self == By::Processor {
-            // SAFETY: the operands were made for the tile.
-            return unsafe { Kernel::of(tile.clone()).unwrap().run(call) };
+            // SAFETY: the operands were made for the description.
+            return unsafe { Kernel::of(of).unwrap().run(call) };
         }
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         {
-            let code = super::emit::emit(tile);
-            interpret(&code, call, read, list, written, wide);
+            let words = [
+                call.left as u64,
+                call.right as u64,
+                call.out as u64,
+                call.finish as u64,
+                call.taps as u64,
+                call.tiles,
+            ];
+            let mut machine = kiln_x86_interpreter::Machine::new()
+                .readable(&words)
+                .readable(list);
+            for x in read {
+                machine = machine.readable(View::of(x).bytes().slice(0, size_of_val(*x) as i64));
+            }
+            let (len, mut written) = (size_of_val(written), ViewMut::of(written).bytes());
+            let machine = machine.writable(written.slice_mut(0, len as i64));
+            let mut machine = machine.writable(wide);
+            machine.call(&of.emit(), &[words.as_ptr() as u64]).unwrap();
         }
     }
 }
 
-/// Interprets a function with these arguments; `numbers` are addresses that it reads.
-#[cfg(all(target_arch = "x86_64", not(portable), unix))]
-pub(super) fn interpret<T: Whole>(
-    code: &[u8],
-    call: &Call,
-    read: &[&[T]],
-    numbers: &[u64],
-    written: &mut [T],
-    wide: &mut [f64],
-) {
-    let words = [
-        call.left as u64,
-        call.right as u64,
-        call.out as u64,
-        call.finish as u64,
-        call.taps as u64,
-        call.tiles,
-    ];
-    let bytes = |x: &[T]| (x.as_ptr().cast::<u8>(), size_of_val(x));
-    let mut machine = kiln_x86_interpreter::Machine::new()
-        .readable(&words)
-        .readable(numbers);
-    for x in read {
-        let (at, len) = bytes(x);
-        // SAFETY: the memory is borrowed for longer than the machine lives.
-        machine = unsafe { machine.region(at.cast_mut(), len, false) };
-    }
-    let (at, len) = bytes(written);
-    // SAFETY: as above, and nobody else uses it.
-    let machine = unsafe { machine.region(at.cast_mut(), len, true) };
-    let mut machine = machine.writable(wide);
-    machine.call(code, &[words.as_ptr() as u64]).unwrap();
+/// Returns the arguments of [`work`], of which only addresses are made.
+pub(super) fn arguments<'a>(at: &'a [*mut u8], sizes: &'a [usize]) -> Arguments<'a> {
+    // SAFETY: nothing reads or writes by them.
+    unsafe { Arguments::new(at, sizes) }
 }
 
 pub(super) fn levels() -> impl Iterator<Item = Features> {
@@ -200,29 +186,24 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let half_dtype = half_dtype.filter(|_| T::DTYPE == DType::F32 && padded);
     let of = half_dtype.unwrap_or(T::DTYPE);
     let (b_at, b_memory) = stored(&b, of);
-    let tile = Tile {
-        level,
-        instruction: Instruction::of_numbers(T::DTYPE),
-        rows,
-        columns: columns as u16,
-        step: (step * size) as i64,
-        right: RightSide {
-            step: (right * of.size()) as i64,
-            padded,
-            half_dtype,
-            panel: match several {
-                true => (panel * of.size()) as i64,
-                false => 0,
-            },
-            ahead: 64 * rng.below(3) as i64,
+    let right_side = RightSide {
+        step: (right * of.size()) as i64,
+        padded,
+        half_dtype,
+        panel: match several {
+            true => (panel * of.size()) as i64,
+            false => 0,
         },
+        ahead: 64 * rng.below(3) as i64,
+    };
+    let instruction = (level, Instruction::of_numbers(T::DTYPE));
+    let tile = Tile {
+        step: (step * size) as i64,
         steps: steps as u32,
         taps: taps as u32,
         out: (out * size) as i64,
         adds,
-        starts: false,
-        strip: [0; 2],
-        finish: None,
+        ..Tile::new(instruction, rows, columns as i64, right_side)
     };
     let call = Call {
         left: a.as_ptr().cast(),
@@ -237,7 +218,8 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
         taps: words.as_ptr().cast(),
         ..call
     };
-    by.run(&tile, &call, &[&a, &b_memory], &words, &mut c, &mut []);
+    let read: [&[T]; 2] = [&a, &b_memory];
+    by.run(tile.clone(), &call, (&read, &words), (&mut c, &mut []));
     let mut expected: Vec<f64> = before.iter().map(|x| x.value()).collect();
     for r in 0..count {
         let [from, to] = row(&rows, r);
@@ -420,20 +402,18 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let mut out = vec![77.0f32; height * width];
     let mut wide = vec![77.0f64; height * width];
     let list: Vec<u64> = (0..taps).map(|t| (4 * t * steps) as u64).collect();
+    let right = RightSide::of_matrix(4 * columns as i64);
     let tile = Tile {
-        level,
-        instruction: Instruction::Vfmadd231ps,
-        rows,
-        columns: columns as u16,
         step: 4,
-        right: RightSide::of_matrix(4 * columns as i64),
         steps: steps as u32,
         taps: taps as u32,
-        out: 0,
-        adds: false,
-        starts: false,
-        strip: [0; 2],
         finish: Some(finish.clone()),
+        ..Tile::new(
+            (level, Instruction::Vfmadd231ps),
+            rows,
+            columns as i64,
+            right,
+        )
     };
     let args = [
         bias.as_ptr(),
@@ -445,14 +425,11 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     ];
     let args = args.map(|p| p.cast_mut().cast::<u8>());
     let sizes = lens.map(|len| len as usize * 8);
-    // SAFETY: the arguments have these elements; only addresses are made of them.
-    let args = unsafe { Arguments::new(&args, &sizes) };
+    let args = arguments(&args, &sizes);
     let mut accesses = Accesses::of(Some(&finish), &args);
     let accesses = accesses.at((above as i64, before as i64));
-    // SAFETY: addresses as numbers.
-    let words: &[u64] =
-        unsafe { std::slice::from_raw_parts(accesses.as_ptr().cast(), accesses.len()) };
-    let numbers: Vec<u64> = list.iter().chain(words).copied().collect();
+    let words = accesses.iter().map(|p| *p as u64);
+    let numbers: Vec<u64> = list.iter().copied().chain(words).collect();
     let call = Call {
         left: a.as_ptr().cast(),
         right: b.as_ptr().cast(),
@@ -461,14 +438,9 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
         taps: numbers.as_ptr().cast(),
         tiles: 1,
     };
-    by.run(
-        &tile,
-        &call,
-        &[&a, &b, &bias, &residual, &each],
-        &numbers,
-        &mut out,
-        &mut wide,
-    );
+    let read: [&[f32]; 5] = [&a, &b, &bias, &residual, &each];
+    let written = (&mut out[..], &mut wide[..]);
+    by.run(tile.clone(), &call, (&read, &numbers), written);
     for (i, found) in out.iter().enumerate() {
         let (r, j) = (i / width, i % width);
         let of_tile = (0..count).find(|t| above + row(&rows, *t)[1] == r);
@@ -593,20 +565,12 @@ fn what_is_not_finite_reaches_its_row_and_column_alone() {
 
 #[test]
 fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
+    let by = (Features::AVX2, Instruction::Vfmadd231ps);
+    let (rows, right) = (Rows::of_matrix(2, 1 << 40), RightSide::of_panel(32));
     let tile = Tile {
-        level: Features::AVX2,
-        instruction: Instruction::Vfmadd231ps,
-        rows: Rows::of_matrix(2, 1 << 40),
-        columns: 8,
         step: 4,
-        right: RightSide::of_panel(32),
-        steps: 1,
-        taps: 1,
         out: 32,
-        adds: false,
-        starts: false,
-        strip: [0; 2],
-        finish: None,
+        ..Tile::new(by, rows, 8, right)
     };
     assert!(!Kernel::of(tile).unwrap().is_emitted());
 }

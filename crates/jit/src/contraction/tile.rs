@@ -213,6 +213,30 @@ pub fn shown(
 }
 
 impl Tile {
+    /// Returns a tile of one step of K, whose sums start at zero and go to memory.
+    pub fn new(
+        (level, instruction): (Features, Instruction),
+        rows: Rows,
+        columns: i64,
+        right: RightSide,
+    ) -> Tile {
+        Tile {
+            level,
+            instruction,
+            rows,
+            columns: columns as u16,
+            step: 0,
+            right,
+            steps: 1,
+            taps: 1,
+            out: 0,
+            adds: false,
+            starts: false,
+            strip: [0; 2],
+            finish: None,
+        }
+    }
+
     /// Returns a readable name, which distinguishes it from others of its kind.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn name(&self, kind: &str) -> String {

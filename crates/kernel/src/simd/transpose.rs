@@ -40,6 +40,11 @@ pub fn copy_rows<T: Plain>(
 ) {
     let from = from.address(span([(rows, row), (columns, col)]));
     let to = to.address_mut(span([(rows, pitch), (columns, 1)]));
+    // Rows that follow each other are one.
+    let (rows, columns) = match (row, col, pitch) == (columns, 1, columns) {
+        true => (1, rows * columns),
+        false => (rows, columns),
+    };
     for i in 0..rows {
         // SAFETY: both views have all elements.
         unsafe {

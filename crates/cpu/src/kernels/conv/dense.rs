@@ -19,7 +19,7 @@ use super::narrow::{Images, Weights};
 use crate::kernels::matmul::Launch;
 use blocking::PhasePart;
 use copy::{Copies, ImageArgs, Source};
-use kiln_jit::contraction::{Accesses, Output, strips};
+use kiln_jit::contraction::{Accesses, Output};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
@@ -195,22 +195,11 @@ impl Conv {
             [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
         let line = b.to[2] - b.from[2];
         let before = part.before * blocking.sums * blocking.panel;
-        // Strips run along lines, or along positions.
-        let all = [top..bottom, left..right];
-        let [other, along] = if blocking.is_down { [1, 0] } else { [0, 1] };
-        let beside = all[other].clone().step_by(blocking.rows[other] as usize);
-        let tiles = beside.flat_map(|first| {
-            let strips = strips(all[along].clone(), blocking.rows[along], part.most);
-            strips.map(move |(next, tiles)| {
-                let mut at = [first; 2];
-                at[along] = next;
-                (at, tiles)
-            })
-        });
         let (weights, dst) = (weights.bytes(), dst.bytes());
         let size = size_of::<T>() as i64;
         let mut accesses = Accesses::of(blocking.finish.as_deref(), args);
-        for ([h, w], tiles) in tiles {
+        for tiles in part.grid.rows([top..bottom, left..right]) {
+            let [h, w] = [tiles.line, tiles.row];
             let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
             let read = [0, 1, 2].map(|i| phases[i].axis.source([d, h, w][i], 0));
             let read = bug("a tile reads the line of the first", read, |[z, _, x]| {
@@ -220,8 +209,6 @@ impl Conv {
             let position = blocking.position(b.image, at);
             let source = source.at(read);
             for panel in (column..end).step_by(blocking.panel as usize) {
-                let kernel =
-                    part.kernel(blocking, [bottom - h, right - w, blocking.columns - panel]);
                 let at = blocking.panel_at(b.group, panel) + before;
                 let out = match blocking.finish {
                     Some(_) => {
@@ -230,7 +217,9 @@ impl Conv {
                     }
                     None => Output::Memory(dst.shift((to + panel) * size)),
                 };
-                kernel.compute([source, weights.shift(at * size)], out, &part.taps, tiles);
+                let operands = [source, weights.shift(at * size)];
+                let kernel = tiles.kernel(blocking.columns - panel);
+                kernel.compute(operands, out, &part.taps, tiles.tiles);
             }
         }
     }

@@ -193,22 +193,17 @@ impl Blocking {
                 continue;
             }
             let of = |columns: i64| {
+                let (by, right) = (
+                    c.terms.instruction(),
+                    RightSide::of_panel(self.panel * size),
+                );
                 let tile = Tile {
-                    level: c.level,
-                    instruction: c.terms.instruction(),
-                    rows: Rows::of_matrix(rows, 0),
-                    columns: columns as u16,
-                    step: 0,
-                    right: RightSide::of_panel(self.panel * size),
-                    steps: 1,
                     taps,
                     out: pitch * size,
-                    adds: false,
-                    starts: false,
-                    strip: [0; 2],
                     finish: self.finish.clone(),
+                    ..Tile::new((c.level, by), Rows::of_matrix(rows, 0), columns, right)
                 };
-                Kernel::of_depthwise(Depthwise {
+                Kernel::of(Depthwise {
                     tile,
                     stride: width.stride as u32,
                     dilation: width.dilation as u32,

@@ -3,6 +3,7 @@
 use super::Conv;
 use super::narrow::Images;
 use crate::kernels::matmul::{Launch, Materialised, split};
+use kiln_jit::contraction::pack;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
 use kiln_kernel::simd::transpose::transpose;
@@ -74,15 +75,14 @@ impl Conv {
                 let place = (image * deep + d * copies.steps[0]) * high + h * copies.steps[1];
                 let apart = copies.steps[2] * channels;
                 let to = to.shift(place * wide * channels);
-                if copies.nchw {
-                    let at = image * channels * inputs + (d * height + h) * width;
-                    let from = (x.shift(at), inputs);
-                    transpose(self.level, from, (channels, width), (to, apart));
-                    continue;
-                }
-                for i in 0..width {
-                    to.copy(i * apart, x.slice((line * width + i) * channels, channels));
-                }
+                let from = match copies.nchw {
+                    true => {
+                        let at = image * channels * inputs + (d * height + h) * width;
+                        (x.shift(at), 1, inputs)
+                    }
+                    false => (x.shift(line * width * channels), channels, 1),
+                };
+                pack(self.level, from, (width, channels), (to, apart));
             }
         });
         Ok(*to)
@@ -136,7 +136,7 @@ impl Conv {
         let channels = self.groups * self.cin;
         let at = (first * inputs + from) * channels;
         let len = ((image - first) * inputs + to - from) * channels;
-        let lines = (1, len, len);
+        let lines = ((1, len, len), len);
         let to =
             materialised.bring(program, &launch.args, (at, len), at, lines, launch.failures)?;
         Ok(to.shift(-at * self.image_dtype().size() as i64))

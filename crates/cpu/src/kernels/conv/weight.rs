@@ -10,7 +10,6 @@ mod each;
 
 use super::{Conv, LEAST_BLOCKS};
 use crate::kernels::matmul::Launch;
-use kiln_jit::contraction::Kernels;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
@@ -22,7 +21,7 @@ use kiln_kernel::work::Call;
 /// The most sums of a range, unless it is one register tile. They stay in the second-level cache, where they are
 /// transposed.
 const SUMS: i64 = 1 << 17;
-/// The most columns of a range; fewer columns give the epilogue longer rows.
+/// The most columns of a range, in whole panels; fewer columns give the epilogue longer rows.
 const COLUMNS: i64 = 128;
 /// The most elements of all parts.
 const PARTS: i64 = 1 << 20;
@@ -81,13 +80,12 @@ struct Copies {
     bf16: Option<Storage>,
     /// The block, group and column that the copies of gradients are of.
     holds: Option<[i64; 3]>,
-    kernels: Kernels,
     taps: Vec<i64>,
 }
 
 impl Blocking {
     /// Makes the blocking for images, and a gradient of the result, that have channels first or last.
-    pub(super) fn new(c: &Conv, nchw: [bool; 2]) -> Blocking {
+    pub(super) fn new(c: &Conv, nchw: [bool; 2]) -> Result<Blocking> {
         let taps = c.geometry.kernels();
         let (by, blocks, groups, cin, cout, tile) = match (c.cin, c.cout) {
             (1, 1) => {
@@ -114,7 +112,7 @@ impl Blocking {
             taps,
             cout,
             channels: cin,
-            columns: cout.min(COLUMNS),
+            columns: cout.min(ceil(COLUMNS, tile[1]) * tile[1]),
             parts: 1,
             blocks,
             by,
@@ -143,7 +141,14 @@ impl Blocking {
         if let Some(parts) = c.schedule.parts {
             blocking.parts = i64::from(parts).min(blocks).max(1);
         }
-        blocking
+        if blocking.sums() > 0 && blocks > 0 {
+            let sizes = [blocking.channels, blocking.columns];
+            match &mut blocking.by {
+                By::Dense(by) => by.link(c, (taps, sizes))?,
+                By::Depthwise(by) => by.link(c, blocking.columns)?,
+            }
+        }
+        Ok(blocking)
     }
 
     /// Returns the number of positions of a block of K, unless the convolution is depthwise.

@@ -219,7 +219,7 @@ impl Conv {
         products: ViewMut<f32>,
     ) {
         let s = &blocking.sizes;
-        let rest = if b.tiles == s.tiles { 1 } else { 2 };
+        let sums = &blocking.sums[usize::from(b.tiles < s.tiles)];
         for panel in 0..b.panels {
             let first = (b.group * s.panels + b.panel + panel) * s.squares;
             for element in 0..s.squares {
@@ -228,13 +228,12 @@ impl Conv {
                     .shift((first + element) * self.cin * s.panel)
                     .bytes();
                 let to = element * s.products.element + panel * s.panel;
-                let is_last = usize::from(b.panel + panel + 1 == s.panels);
-                for row in (0..b.tiles).step_by(s.rows as usize) {
-                    let of = if row + s.rows > b.tiles { rest } else { 0 };
-                    let left = inputs.shift(row * s.inputs.row).bytes();
-                    let out = products.shift(to + row * s.products.row).bytes();
-                    let kernel = &blocking.sums[of][is_last];
-                    kernel.compute([left, right], Output::Memory(out), &[], 1);
+                let columns = self.cout - (b.panel + panel) * s.panel;
+                for tiles in sums.rows([0..1, 0..b.tiles]) {
+                    let left = inputs.shift(tiles.row * s.inputs.row).bytes();
+                    let out = products.shift(to + tiles.row * s.products.row).bytes();
+                    let kernel = tiles.kernel(columns);
+                    kernel.compute([left, right], Output::Memory(out), &[], tiles.tiles);
                 }
             }
         }

@@ -25,9 +25,10 @@ pub(super) struct ProductBlock {
 }
 
 /// The division of a product into blocks.
+#[derive(Default)]
 pub(super) struct Grid {
     /// The rows and columns of a block.
-    block: (i64, i64),
+    pub(super) block: (i64, i64),
     down: i64,
     across: i64,
     /// True if blocks that are side by side follow each other; otherwise those below each other, so that columns are
@@ -36,6 +37,8 @@ pub(super) struct Grid {
     pub(super) count: i64,
     /// The multiply-adds of a block.
     pub(super) cost: i64,
+    /// The number of parts of K.
+    parts: i64,
 }
 
 /// The results of a product with a vector that a block has.
@@ -86,7 +89,7 @@ impl MatMul {
     }
 
     /// Returns the rows and columns of a block.
-    pub(super) fn cut(&self) -> (i64, i64) {
+    fn cut(&self) -> (i64, i64) {
         let sizes = (self.m, self.k, self.n);
         let usual = || block(&self.batch, sizes, self.epilogue_kind);
         let (mut rows, mut cols) = self.scheduled_block().unwrap_or_else(usual);
@@ -103,7 +106,7 @@ impl MatMul {
 
     /// Returns the rows and columns of a block of a small product. It has all columns, if eight such rows fit into its
     /// work, and then as many rows as fit.
-    pub(super) fn small_block(&self) -> (i64, i64) {
+    fn small_block(&self) -> (i64, i64) {
         if let Some(given) = self.scheduled_block() {
             return given;
         }
@@ -122,7 +125,7 @@ impl MatMul {
         let (block, by_rows, cost) = match self.schedule.algorithm {
             Algorithm::Packed => {
                 let (rows, panels) = self.packed_block_size();
-                let cols = panels * self.panel();
+                let cols = panels * self.panel;
                 ((rows, cols), false, cols * rows.max(READ_ROWS) * k)
             }
             Algorithm::Parts => {
@@ -139,24 +142,30 @@ impl MatMul {
             }
             // A part of B from a prologue is reused for all rows; otherwise a part of A from a prologue is reused for
             // all columns.
-            _ => {
-                let (rows, cols) = self.block;
-                (self.block, self.rhs.prologue.is_none(), rows * cols * k)
+            algorithm => {
+                let block = match algorithm {
+                    Algorithm::Small => self.small_block(),
+                    _ => self.cut(),
+                };
+                (block, self.rhs.prologue.is_none(), block.0 * block.1 * k)
             }
         };
         let (down, across) = (ceil(self.m, block.0), ceil(self.n, block.1));
+        let parts = self.parts();
         Grid {
             block,
             down,
             across,
             by_rows,
-            count: self.parts() * self.matrices() * down * across,
+            count: parts * self.matrices() * down * across,
             cost,
+            parts,
         }
     }
 
-    /// Returns block number `i` of a division.
-    pub(super) fn block_of(&self, grid: &Grid, i: i64) -> ProductBlock {
+    /// Returns block number `i`.
+    pub(super) fn block_of(&self, i: i64) -> ProductBlock {
+        let grid = &self.grid;
         let each = grid.down * grid.across;
         let (matrix, at) = (i / each, i % each);
         let (row, col) = match grid.by_rows {
@@ -164,7 +173,7 @@ impl MatMul {
             false => (at % grid.down, at / grid.down),
         };
         let (row, col) = (row * grid.block.0, col * grid.block.1);
-        let parts = self.parts();
+        let parts = grid.parts;
         let (part, batch, terms) = match parts {
             1 => (0, matrix, (0, self.k)),
             _ => {
@@ -196,19 +205,13 @@ impl MatMul {
         (self.k / PART_TERMS).min(most).max(2)
     }
 
-    /// Returns the number of columns of a panel: whole vectors, as many as a register tile has.
-    pub(super) fn panel(&self) -> i64 {
-        self.schedule
-            .panel_columns(self.level, self.terms.instruction(), self.n)
-    }
-
     pub(super) fn panels_across(&self) -> i64 {
-        ceil(self.n, self.panel())
+        ceil(self.n, self.panel)
     }
 
     /// Returns the largest number of rows of a register tile that reads this many panels.
     fn most_rows(&self, panels: i64) -> u8 {
-        let vectors = panels * self.panel() / i64::from(lanes(self.level, self.dtype));
+        let vectors = panels * self.panel / i64::from(lanes(self.level, self.dtype));
         self.schedule.rows(most_rows(
             self.level,
             self.terms.instruction(),
@@ -224,7 +227,7 @@ impl MatMul {
     /// Returns the number of panels that a register tile reads at once. It is more than one if so few rows would make
     /// accumulators wait for each other, unless the schedule gives the tile.
     pub(super) fn panels_at_once(&self) -> i64 {
-        let vectors = self.panel() / i64::from(lanes(self.level, self.dtype));
+        let vectors = self.panel / i64::from(lanes(self.level, self.dtype));
         let by_tiles = self.terms.instruction().has_tiles();
         let fits = |panels: &i64| i64::from(self.most_rows(*panels)) >= self.m;
         match self.schedule.tile.is_some() || by_tiles || vectors < VECTORS || self.dtype.size() > 4
@@ -259,7 +262,7 @@ impl MatMul {
     }
 
     /// Returns the rows and panels of a block of a product with packed panels.
-    pub(super) fn packed_block_size(&self) -> (i64, i64) {
+    fn packed_block_size(&self) -> (i64, i64) {
         let (tile, waits) = (self.tile_rows(), self.waiting_sums() > 0);
         let whole =
             self.epilogue_kind == ProductEpilogue::Rows && !waits || self.lhs.prologue.is_some();
@@ -270,20 +273,20 @@ impl MatMul {
         let (across, at_once) = (self.panels_across().max(1), self.panels_at_once());
         let panels = match self.schedule.block_columns() {
             _ if whole => return (rows, across),
-            Some(columns) => ceil(columns, self.panel()).min(across),
+            Some(columns) => ceil(columns, self.panel).min(across),
             None if waits => ceil(across, WAITING_BLOCKS),
             None => {
-                let work = rows.max(READ_ROWS) * self.panel() * self.k.max(1);
+                let work = rows.max(READ_ROWS) * self.panel * self.k.max(1);
                 (BLOCK_WORK / work).clamp(1, across)
             }
         };
         (rows, ceil(panels, at_once) * at_once)
     }
 
-    /// Returns the steps of K in a pass over packed panels, of blocks of these rows: all, or where accumulators wait,
-    /// a multiple of AMX's tile size.
-    pub(super) fn steps_at_once(&self, rows: i64) -> i64 {
-        let steps = self.steps();
+    /// Returns the steps of K in a pass over packed panels: all, or where accumulators wait, a multiple of AMX's tile
+    /// size.
+    pub(super) fn steps_at_once(&self) -> i64 {
+        let (rows, steps) = (self.grid.block.0, self.steps());
         let part = match self.waiting_sums() {
             0 => steps,
             _ => {

@@ -130,21 +130,29 @@ pub(crate) struct Materialised {
 
 impl Materialised {
     /// Runs a prologue over `count` lines of `len` elements of its linear space, `apart` apart. The first line starts
-    /// at `at`. The results are contiguous. `which` identifies them.
+    /// at `at`. The results have lines of this pitch. `which` identifies them.
     pub(crate) fn bring(
         &mut self,
         program: &Linked,
         args: &Arguments,
         which: (i64, i64),
         at: i64,
-        (count, apart, len): (i64, i64, i64),
+        ((count, apart, len), pitch): ((i64, i64, i64), i64),
         failures: &Failures,
     ) -> Result<View<'_, u8>> {
         let size = program.in_place.unwrap_or(0) as i64;
-        let to = ViewMut::room(&mut self.storage, count * len * size)?;
+        let to = ViewMut::room(&mut self.storage, count * pitch * size)?;
         if self.holds != Some(which) {
             if count * len > 0 {
-                run_lines(program, args, (to, len), at, (count, apart), len, failures)?;
+                run_lines(
+                    program,
+                    args,
+                    (to, pitch),
+                    at,
+                    (count, apart),
+                    len,
+                    failures,
+                )?;
             }
             self.holds = Some(which);
         }

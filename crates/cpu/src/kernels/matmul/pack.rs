@@ -62,6 +62,31 @@ impl MatMul {
         self.lhs.prologue.is_none() && size <= 4 && (other || meets)
     }
 
+    /// Returns the strides of rows of A, as micro-kernels read them, and of their steps, in bytes.
+    pub(super) fn left_strides(&self) -> [i64; 2] {
+        let size = self.terms.operand(0).size() as i64;
+        let [row, col] = match (&self.lhs.prologue, self.lhs.col) {
+            (None, col) => [self.lhs.row, col],
+            (Some(_), 1) => [self.k, 1],
+            (Some(_), _) => [1, self.left_lines()],
+        };
+        match self.copies_left() || !self.reads_terms(col) {
+            true => [4 * self.pitch(), 4],
+            false if self.terms.are_narrow() => [size * row, 4],
+            false => [size * row, size * col],
+        }
+    }
+
+    /// Returns the most rows of A that a block reads.
+    fn left_lines(&self) -> i64 {
+        self.grid.block.0.min(self.m)
+    }
+
+    /// True if packed f16 or bf16 panels are widened for several register tiles, and for the blocks below.
+    pub(super) fn widens_panels(&self) -> bool {
+        self.left_lines() > self.tile_rows()
+    }
+
     /// Returns the pitch of the copy of A, in words; rows that are far apart must not collide in the caches.
     fn pitch(&self) -> i64 {
         self.steps() + APART
@@ -82,7 +107,7 @@ impl MatMul {
 
     /// Returns the number of elements of a packed matrix of B.
     pub(super) fn matrix_elements(&self) -> i64 {
-        self.panels_across() * self.panel() * self.panel_rows()
+        self.panels_across() * self.panel * self.panel_rows()
     }
 
     /// Returns the number of packed matrices of B: one, or one for each product of the batch.
@@ -143,7 +168,7 @@ impl MatMul {
         parallel: bool,
         failures: &Failures,
     ) {
-        let (panel, across) = (self.panel(), self.panels_across());
+        let (panel, across) = (self.panel, self.panels_across());
         let (panels, size) = (
             self.right_matrices() * across,
             self.terms.operand(1).size() as i64,
@@ -176,7 +201,7 @@ impl MatMul {
 
     /// Packs the panel that starts with a column of matrix `b`; strides are in elements.
     fn pack_panel(&self, from: Matrix<u8>, (b, column): (i64, i64), to: ViewMut<u8>) {
-        let (panel, size) = (self.panel(), self.packed_size());
+        let (panel, size) = (self.panel, self.packed_size());
         let at = b * self.matrix_elements() + column * self.panel_rows();
         let (to, columns) = (to.shift(at * size), panel.min(self.n - column));
         if columns < panel || self.panel_rows() > self.steps() {
@@ -196,17 +221,12 @@ impl MatMul {
     fn pack_plain<T: Plain>(&self, (from, row, col): Matrix<u8>, columns: i64, to: ViewMut<u8>) {
         let columns = bug("a panel misses its last column", columns, |n| n - 1);
         let from = (from.cast::<T>(), row, col);
-        pack(
-            self.level,
-            from,
-            (self.k, columns),
-            (to.cast(), self.panel()),
-        );
+        pack(self.level, from, (self.k, columns), (to.cast(), self.panel));
     }
 
     /// Packs columns of words of terms.
     fn pack_words(&self, (from, row, col): Matrix<u8>, columns: i64, starts: ViewMut<u32>) {
-        let panel = self.panel();
+        let panel = self.panel;
         let to = starts.shift(panel * (self.panel_rows() - self.steps()));
         if row == 1 {
             return self.pack_columns((from, col), columns, (to, starts.cast()));
@@ -229,7 +249,7 @@ impl MatMul {
         panel: View<u8>,
         wide: &'a mut Wide,
     ) -> Result<View<'a, u8>> {
-        let len = self.panel() * self.k;
+        let len = self.panel * self.k;
         let mut to = ViewMut::room(&mut wide.storage, len)?;
         if wide.holds.replace(panel.id()) != Some(panel.id()) {
             let from = panel.cast().slice(0, len);
@@ -245,7 +265,7 @@ impl MatMul {
         columns: i64,
         (to, mut starts): (ViewMut<u32>, ViewMut<i32>),
     ) {
-        let (panel, steps, count) = (self.panel(), self.steps(), self.terms.count());
+        let (panel, steps, count) = (self.panel, self.steps(), self.terms.count());
         let size = self.terms.operand(1).size() as i64;
         let mut lines = [[0u32; WORDS]; PANEL];
         for first in (0..steps).step_by(WORDS) {
@@ -308,26 +328,22 @@ impl MatMul {
         (materialised, copies): (&'a mut Materialised, &'a mut Option<Storage>),
         failures: &Failures,
     ) -> Result<(View<'a, u8>, [i64; 2])> {
-        let pitch = 4 * self.pitch();
+        let strides = self.left_strides();
+        let pitch = strides[0];
         if let Some(CopiedLeft(copied)) = copied {
-            return Ok((copied.shift((b * self.m + first) * pitch), [pitch, 4]));
+            return Ok((copied.shift((b * self.m + first) * pitch), strides));
         }
         let size = self.terms.operand(0).size() as i64;
         let (from, [row, col]) = self.rows(args, (b, first, count), materialised, failures)?;
         if self.reads_terms(col) {
-            let step = if self.terms.are_narrow() {
-                4
-            } else {
-                size * col
-            };
-            return Ok((from, [size * row, step]));
+            return Ok((from, strides));
         }
         let to = ViewMut::room(copies, count * pitch)?;
         for i in 0..count {
             let from = (from.shift(i * row * size), col);
             self.terms.make_row(from, self.k, to.shift(i * pitch));
         }
-        Ok((*to, [pitch, 4]))
+        Ok((*to, strides))
     }
 
     /// Returns an operand from element (i, j) of matrix number `b` on, as bytes.
@@ -385,8 +401,11 @@ impl MatMul {
         let at = x.index(&self.batch, b, i, j);
         // The elements of a line are contiguous; otherwise the lines are.
         let (parts, apart) = match along == 1 {
-            true => ((count, line, self.k), [self.k, 1]),
-            false => ((self.k, along, count), [1, count]),
+            true => (((count, line, self.k), self.k), [self.k, 1]),
+            false => {
+                let lines = if side == 0 { self.left_lines() } else { count };
+                (((self.k, along, count), lines), [1, lines])
+            }
         };
         let to = materialised.bring(program, args, (b, first), at, parts, failures)?;
         Ok((to, apart))

@@ -1,55 +1,16 @@
 //! Tests of depthwise tiles against sums in f64, on the processor and in an interpreter of emitted code.
 
 use super::{Depthwise, most_depthwise_rows};
-use crate::contraction::tests::{Rng, Whole, levels, stored, work};
+use crate::contraction::tests::{By, Rng, Whole, arguments, levels, stored, work};
 use crate::contraction::tile::Call;
 use crate::contraction::{Accesses, Kernel, RegisterEpilogue, RightSide, Rows, Tile};
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::bind::bind;
-use kiln_kernel::view::Arguments;
 use kiln_plan::schedule::lanes;
 use std::sync::Arc;
 
-/// Computes a tile. Interpreted code must access nothing but these operands, and must not change unwritten memory.
-fn run<T: Whole>(
-    each: &Depthwise,
-    call: &Call,
-    read: &[&[T]],
-    list: &[u64],
-    out: &mut [T],
-    wide: &mut [f64],
-    interpreted: bool,
-) {
-    if !interpreted {
-        // SAFETY: the operands were made for the tile.
-        return unsafe { Kernel::of_depthwise(each.clone()).unwrap().run(call) };
-    }
-    #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-    {
-        let words = [
-            call.left as u64,
-            call.right as u64,
-            call.out as u64,
-            call.finish as u64,
-        ];
-        let mut machine = kiln_x86_interpreter::Machine::new()
-            .readable(&words)
-            .readable(list);
-        let region = |x: &[T]| (x.as_ptr().cast_mut().cast::<u8>(), size_of_val(x));
-        for (x, written) in read.iter().map(|x| (*x, false)).chain([(&*out, true)]) {
-            let (at, len) = region(x);
-            // SAFETY: the memory is borrowed for longer than the machine lives, and nobody else uses the written part.
-            machine = unsafe { machine.region(at, len, written) };
-        }
-        let mut machine = machine.writable(wide);
-        machine
-            .call(&each.emit(), &[words.as_ptr() as u64])
-            .unwrap();
-    }
-}
-
 /// Tests a tile of random sizes, with or without an epilogue.
-fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool, bool)) {
+fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, by): (bool, By)) {
     let (size, lanes) = (T::DTYPE.size(), usize::from(lanes(level, T::DTYPE)));
     let (taps, stride, dilation) = (1 + rng.below(11), 1 + rng.below(3), 1 + rng.below(3));
     let rows = 1 + rng.below(most_depthwise_rows(level, T::DTYPE, taps as u32).into());
@@ -126,29 +87,25 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool
     let mut args: Vec<*mut u8> = args.map(|p| p.cast_mut().cast()).to_vec();
     args.extend([wide.as_mut_ptr().cast(), std::ptr::null_mut()]);
     let sizes = lens.map(|len| len as usize * 8);
-    // SAFETY: only addresses are made of the arguments.
-    let args = unsafe { Arguments::new(&args, &sizes) };
+    let args = arguments(&args, &sizes);
     let mut accesses = Accesses::of(finish.as_deref(), &args);
     let both = list.len();
     list.extend(accesses.at((0, 0)).iter().map(|p| *p as u64));
+    let right = RightSide {
+        padded,
+        ..RightSide::of_matrix((panel * size) as i64)
+    };
+    let (instruction, of) = (
+        Instruction::of_numbers(T::DTYPE),
+        Rows::of_matrix(rows as i64, 0),
+    );
     let each = Depthwise {
         tile: Tile {
-            level,
-            instruction: Instruction::of_numbers(T::DTYPE),
-            rows: Rows::of_matrix(rows as i64, 0),
-            columns: columns as u16,
-            step: 0,
-            right: RightSide {
-                padded,
-                ..RightSide::of_matrix((panel * size) as i64)
-            },
-            steps: 1,
             taps: taps as u32,
             out: (out_pitch * size) as i64,
             adds,
-            starts: false,
-            strip: [0; 2],
             finish,
+            ..Tile::new((level, instruction), of, columns as i64, right)
         },
         stride: stride as u32,
         dilation: dilation as u32,
@@ -165,7 +122,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, interpreted): (bool
         tiles: 1,
     };
     let read: [&[T]; 5] = [&stored, &b, &bias, &residual, &of_row];
-    run(&each, &call, &read, &list, &mut out, &mut wide, interpreted);
+    by.run(each.clone(), &call, (&read, &list), (&mut out, &mut wide));
     for (i, found) in out.iter().enumerate() {
         let (r, j) = (i / out_pitch, i % out_pitch);
         if j >= columns {
@@ -196,10 +153,10 @@ fn tiles_with_a_filter_a_channel_are_sums_of_products() {
     for level in levels() {
         let mut rng = Rng(u64::from(level.bits()) + 21);
         for _ in 0..500 {
-            a_tile::<f32>(level, &mut rng, (false, false));
-            a_tile::<f64>(level, &mut rng, (false, false));
+            a_tile::<f32>(level, &mut rng, (false, By::Processor));
+            a_tile::<f64>(level, &mut rng, (false, By::Processor));
             if level != Features::BASELINE {
-                a_tile::<f32>(level, &mut rng, (true, false));
+                a_tile::<f32>(level, &mut rng, (true, By::Processor));
             }
         }
     }
@@ -211,9 +168,9 @@ fn they_touch_nothing_but_their_operands() {
     for level in [Features::AVX2, Features::AVX512] {
         let mut rng = Rng(u64::from(level.bits()) + 22);
         for _ in 0..60 {
-            a_tile::<f32>(level, &mut rng, (false, true));
-            a_tile::<f64>(level, &mut rng, (false, true));
-            a_tile::<f32>(level, &mut rng, (true, true));
+            a_tile::<f32>(level, &mut rng, (false, By::Interpreter));
+            a_tile::<f64>(level, &mut rng, (false, By::Interpreter));
+            a_tile::<f32>(level, &mut rng, (true, By::Interpreter));
         }
     }
 }
@@ -226,20 +183,11 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
         let x: Vec<f32> = rng.numbers(taps as usize * 8);
         let mut out = [0.0f32; 8];
         let list = [x.as_ptr() as u64, x.as_ptr() as u64, 0, 0];
+        let by = (Features::AVX2, Instruction::Vfmadd231ps);
         let tile = Tile {
-            level: Features::AVX2,
-            instruction: Instruction::Vfmadd231ps,
-            rows: Rows::of_matrix(1, 0),
-            columns: 8,
-            step: 0,
-            right: RightSide::of_panel(32),
-            steps: 1,
             taps,
             out: 32,
-            adds: false,
-            starts: false,
-            strip: [0; 2],
-            finish: None,
+            ..Tile::new(by, Rows::of_matrix(1, 0), 8, RightSide::of_panel(32))
         };
         let each = Depthwise {
             tile,
@@ -249,8 +197,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             position: 32,
             inside: vec![],
         };
-        let kernel = Kernel::of_depthwise(each).unwrap();
-        assert!(!kernel.is_emitted());
+        assert!(!Kernel::of(each.clone()).unwrap().is_emitted());
         let call = Call {
             left: list.as_ptr().cast(),
             right: std::ptr::null(),
@@ -259,8 +206,8 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             taps: std::ptr::null(),
             tiles: 1,
         };
-        // SAFETY: the line has its taps.
-        unsafe { kernel.run(&call) };
+        let read: [&[f32]; 1] = [&x];
+        By::Processor.run(each, &call, (&read, &list), (&mut out, &mut []));
         for (j, found) in out.iter().enumerate() {
             let squares = (0..taps as usize).map(|t| x[t * 8 + j] * x[t * 8 + j]);
             assert_eq!(*found, squares.sum::<f32>());

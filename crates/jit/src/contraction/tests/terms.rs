@@ -118,18 +118,15 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
         _ => u64::MAX,
     };
     let mut c = vec![T::bits(begun); tiles * rows * columns];
+    let right = RightSide::of_panel((size * pitch) as i64);
+    let of = Rows {
+        count: rows as u8,
+        across: across as u8,
+        left: [1, across + gap].map(|n| (n * size * steps) as i64),
+        result: [1, across as i64],
+    };
     let tile = Tile {
-        level,
-        instruction,
-        rows: Rows {
-            count: rows as u8,
-            across: across as u8,
-            left: [1, across + gap].map(|n| (n * size * steps) as i64),
-            result: [1, across as i64],
-        },
-        columns: columns as u16,
         step: size as i64,
-        right: RightSide::of_panel((size * pitch) as i64),
         steps: steps as u32,
         taps: taps as u32,
         out: (size * columns) as i64,
@@ -139,7 +136,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
             true => [(positions * steps * size) as i64, rows as i64],
             false => [0; 2],
         },
-        finish: None,
+        ..Tile::new((level, instruction), of, columns as i64, right)
     };
     let call = Call {
         left: a.as_ptr().cast(),
@@ -149,7 +146,8 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
         taps: list.as_ptr().cast(),
         tiles: tiles as u64,
     };
-    by.run(&tile, &call, &[&a, &b], &list, &mut c, &mut []);
+    let read: [&[T]; 2] = [&a, &b];
+    by.run(tile.clone(), &call, (&read, &list), (&mut c, &mut []));
     for (at, found) in c.iter().enumerate() {
         let (i, j) = (at / columns, at % columns);
         let mut sum = match (adds, dtype) {

@@ -1,12 +1,11 @@
 //! Tests of transforms against matrix products in f64, at every level, on the processor and interpreted.
 
-use super::super::tests::{By, Rng, levels, stored, work};
+use super::super::tests::{By, Rng, arguments, levels, stored, work};
 use super::super::tile::Call;
-use super::super::{Accesses, Kernel, RegisterEpilogue};
+use super::super::{Accesses, RegisterEpilogue};
 use super::Transform;
 use kiln_base::{DType, Features};
 use kiln_kernel::bind::bind;
-use kiln_kernel::view::Arguments;
 use kiln_plan::{Algorithm, Rows, Winograd};
 use std::sync::Arc;
 
@@ -60,7 +59,8 @@ fn a_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, by: By) {
         taps: std::ptr::null(),
         tiles: 1,
     };
-    run(by, &transform, &call, &[&stored], &[], (&mut out, &mut []));
+    let read: [&[f32]; 1] = [&stored];
+    by.run(transform.clone(), &call, (&read, &[]), (&mut out, &mut []));
     for channel in 0..channels {
         let want = transformed(matrix, |i, j| x[i * from[0] + j * from[1] + channel]);
         for (i, j) in (0..kept[0]).flat_map(|i| (0..kept[1]).map(move |j| (i, j))) {
@@ -71,27 +71,6 @@ fn a_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, by: By) {
         }
     }
     assert_eq!(out, before, "{transform:?}");
-}
-
-fn run(
-    by: By,
-    transform: &Transform,
-    call: &Call,
-    read: &[&[f32]],
-    numbers: &[u64],
-    (written, wide): (&mut [f32], &mut [f64]),
-) {
-    match by {
-        // SAFETY: the operands were made for the transform.
-        By::Processor => unsafe { Kernel::of_transform(transform.clone()).unwrap().run(call) },
-        #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-        By::Interpreter => {
-            let code = super::emit::emit(transform);
-            super::super::tests::interpret(&code, call, read, numbers, written, wide);
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
-        By::Interpreter => {}
-    }
 }
 
 #[test]
@@ -166,8 +145,7 @@ fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, b
     let args = args.map(|p| p.cast_mut().cast::<u8>());
     let first = ((above * wide + left) as i64, before as i64);
     let sizes = lens.map(|len| len as usize * 8);
-    // SAFETY: only addresses are made of the arguments.
-    let args = unsafe { Arguments::new(&args, &sizes) };
+    let args = arguments(&args, &sizes);
     let mut accesses = Accesses::of(Some(&finish), &args);
     let accesses = accesses.at(first);
     let numbers: Vec<u64> = accesses.iter().map(|p| *p as u64).collect();
@@ -180,14 +158,8 @@ fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, b
         tiles: 1,
     };
     let read: [&[f32]; 4] = [&x, &bias, &residual, &row];
-    run(
-        by,
-        &transform,
-        &call,
-        &read,
-        &numbers,
-        (&mut out, &mut doubles),
-    );
+    let written = (&mut out[..], &mut doubles[..]);
+    by.run(transform.clone(), &call, (&read, &numbers), written);
     for (n, (found, double)) in out.iter().zip(&doubles).enumerate() {
         let (position, channel) = (n / width, n % width);
         let inside = |n: usize, from: usize, len: usize| (from..from + len).contains(&n);

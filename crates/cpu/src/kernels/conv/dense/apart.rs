@@ -15,20 +15,14 @@ impl Blocking {
     /// apart.
     fn one_tap(&self, c: &Conv, columns: i64, [apart, pitch]: [i64; 2]) -> Result<Kernel> {
         let size = c.dtype.size() as i64;
+        let right = RightSide::of_panel(self.panel * size);
+        let by = (c.level, c.terms.instruction());
         Kernel::of(Tile {
-            level: c.level,
-            instruction: c.terms.instruction(),
-            rows: Rows::of_matrix(1, 0),
-            columns: columns as u16,
             step: apart * size,
-            right: RightSide::of_panel(self.panel * size),
             steps: many(self.sums)?,
-            taps: 1,
             out: pitch * size,
             adds: true,
-            starts: false,
-            strip: [0; 2],
-            finish: None,
+            ..Tile::new(by, Rows::of_matrix(1, 0), columns, right)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::Conv;
 use super::phase::{Phase, window};
-use kiln_jit::contraction::{Kernel, RegisterEpilogue, RightSide, Rows, Tile, even_rows};
+use kiln_jit::contraction::{RegisterEpilogue, RightSide, Rows, Tile, TileGrid, even_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::ConvRole;
@@ -89,28 +89,8 @@ pub(super) struct PhasePart {
     pub before: i64,
     /// The offset of each run of K from the first, in bytes.
     pub taps: Vec<i64>,
-    /// The most tiles of a call.
-    pub most: i64,
-    /// The register tiles: with full or remaining lines, with full or remaining positions, and with a whole panel or
-    /// the last one.
-    kernels: Vec<Kernel>,
-}
-
-impl PhasePart {
-    /// Returns the register tile for the remaining lines, positions and columns.
-    pub(super) fn kernel(
-        &self,
-        blocking: &Blocking,
-        [lines, positions, columns]: [i64; 3],
-    ) -> &Kernel {
-        let rest = [
-            lines < blocking.rows[0],
-            positions < blocking.rows[1],
-            columns <= blocking.panel,
-        ];
-        let [lines, positions, columns] = rest.map(usize::from);
-        &self.kernels[4 * lines + 2 * positions + columns]
-    }
+    /// The register tiles.
+    pub grid: TileGrid,
 }
 
 impl Blocking {
@@ -314,45 +294,23 @@ impl Blocking {
         let at = self.all_parts();
         let runs = at.iter().map(|at| self.runs(*at));
         let runs: Vec<(Vec<i64>, i64)> = runs.collect();
-        let whole = [self.rows[0], self.rows[1], self.panel.min(self.columns)];
         for run in &runs {
-            if !self.tile(c, run, whole)?.is_emitted() {
+            if !self.tile(c, run)?.is_emitted() {
                 self.finish = None;
                 self.images = 1;
             }
         }
         let mut before = 0;
         for (at, run) in at.into_iter().zip(runs) {
-            let phases = [0, 1, 2].map(|i| &self.phases[i][at[i]]);
-            let count: i64 = phases.iter().map(|p| p.axis.kernel).product();
-            // The sizes at the end, where lines, positions or columns are not whole tiles.
-            let rest = |all: i64, part: i64| {
-                [
-                    part.min(all),
-                    if all % part == 0 { part } else { all % part },
-                ]
-            };
-            let [down, across] = [0, 1].map(|i| rest(phases[i + 1].axis.output, self.rows[i]));
-            let columns = [whole[2], self.columns - (self.panels - 1) * self.panel];
-            let kernel = |down: i64, across: i64, columns: i64| {
-                Kernel::of(self.tile(c, &run, [down, across, columns])?)
-            };
-            let mut kernels = Vec::with_capacity(8);
-            for d in down {
-                for a in across {
-                    for c in columns {
-                        kernels.push(kernel(d, a, c)?);
-                    }
-                }
-            }
-            let part = PhasePart {
+            let [d, h, w] = [0, 1, 2].map(|i| &self.phases[i][at[i]].axis);
+            let count = d.kernel * h.kernel * w.kernel;
+            let extents = [h.output, w.output, self.columns];
+            self.parts.push(PhasePart {
                 phases: at,
                 before,
-                most: self.tile(c, &run, whole)?.most(),
+                grid: TileGrid::new(&self.tile(c, &run)?, extents, self.is_down)?,
                 taps: run.0,
-                kernels,
-            };
-            self.parts.push(part);
+            });
             before += count;
         }
         Ok(())
@@ -374,9 +332,9 @@ impl Blocking {
         ((0..d * h * w).map(run).collect(), steps)
     }
 
-    /// Returns a register tile of these lines, positions and columns.
-    fn tile(&self, c: &Conv, (taps, steps): &(Vec<i64>, i64), sizes: [i64; 3]) -> Result<Tile> {
-        let [down, across, columns] = sizes;
+    /// Returns a whole register tile.
+    fn tile(&self, c: &Conv, (taps, steps): &(Vec<i64>, i64)) -> Result<Tile> {
+        let [down, across] = self.rows;
         let size = self.sizes[1];
         let [_, h, w] = [0, 1, 2].map(|i| self.phases[i].first());
         let stride = |p: Option<&Phase>| p.map_or([1, 1], |p| [p.axis.stride, p.step]);
@@ -388,34 +346,33 @@ impl Blocking {
             None => self.groups * self.columns,
         };
         let panel = self.panel * self.panel_rows();
+        let rows = Rows {
+            count: (down * across) as u8,
+            across: across as u8,
+            left: [w * apart[2], h * apart[1]],
+            result: [wide, high * self.result[2]],
+        };
+        let ahead = match panel * self.panels > HOT_WEIGHTS {
+            true => panel * size,
+            false => 0,
+        };
+        let right = RightSide {
+            ahead,
+            ..RightSide::of_panel(self.panel * size)
+        };
+        let (by, columns) = (c.terms.instruction(), self.panel.min(self.columns));
         Ok(Tile {
-            level: c.level,
-            instruction: c.terms.instruction(),
-            rows: Rows {
-                count: (down * across) as u8,
-                across: across as u8,
-                left: [w * apart[2], h * apart[1]],
-                result: [wide, high * self.result[2]],
-            },
-            columns: columns as u16,
             step: size,
-            right: RightSide {
-                ahead: match panel * self.panels > HOT_WEIGHTS {
-                    true => panel * size,
-                    false => 0,
-                },
-                ..RightSide::of_panel(self.panel * size)
-            },
             steps: many(*steps)?,
             taps: many(taps.len() as i64)?,
             out: pitch * size,
-            adds: false,
             starts: c.terms.is_flipped(),
             strip: match self.is_down {
-                true => [h * apart[1], high * self.result[2]].map(|n| n * self.rows[0]),
-                false => [w * apart[2], wide].map(|n| n * self.rows[1]),
+                true => [h * apart[1], high * self.result[2]].map(|n| n * down),
+                false => [w * apart[2], wide].map(|n| n * across),
             },
             finish: self.finish.clone(),
+            ..Tile::new((c.level, by), rows, columns, right)
         })
     }
 

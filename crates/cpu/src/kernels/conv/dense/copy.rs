@@ -4,10 +4,10 @@ use super::blocking::Blocking;
 use super::{ChannelBlock, Conv};
 use crate::kernels::conv::narrow::Images;
 use crate::kernels::matmul::{Launch, Materialised};
+use kiln_jit::contraction::pack;
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_kernel::memory::Storage;
-use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::view::{View, ViewMut};
 
 /// The copies that a thread keeps between blocks.
@@ -134,16 +134,19 @@ impl Conv {
                 self.terms
                     .make_row(from, blocking.terms, to.shift(i * bytes));
             }),
-            true if self.dtype.size() == 4 => {
-                let from = (x.cast::<u32>(), channel);
-                transpose(self.level, from, (channels, n), (to.cast(), channels));
+            _ => {
+                let (row, sizes) = (blocking.apart_in_images()[2], (n, channels));
+                match self.dtype.size() {
+                    4 => {
+                        let (from, to) = ((x.cast::<u32>(), row, channel), (to.cast(), channels));
+                        pack(self.level, from, sizes, to);
+                    }
+                    _ => {
+                        let (from, to) = ((x.cast::<u64>(), row, channel), (to.cast(), channels));
+                        pack(self.level, from, sizes, to);
+                    }
+                }
             }
-            true => {
-                let from = (x.cast::<u64>(), channel);
-                transpose(self.level, from, (channels, n), (to.cast(), channels));
-            }
-            false if blocking.groups == 1 => to.copy(0, x.slice(0, n * bytes)),
-            false => (0..n).for_each(|i| to.copy(i * bytes, position(i).slice(0, bytes))),
         }
         to.fill(n * bytes, behind * bytes, padding);
     }
@@ -196,6 +199,7 @@ impl Conv {
             false => (image + from, (1, len, len), 1),
         };
         let (args, which) = (&launch.args, (at, len));
+        let lines = (lines, len);
         let to = materialised.bring(program, args, which, at, lines, launch.failures)?;
         Ok((source(to.shift(-at * size)), channel))
     }

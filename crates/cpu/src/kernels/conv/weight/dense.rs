@@ -11,7 +11,7 @@
 
 use super::{Conv, Copies, Range, Sums};
 use crate::kernels::conv::narrow::join_rows;
-use kiln_jit::contraction::{Kernels, Output, RightSide, Rows, Tile, even_rows, pack, shape};
+use kiln_jit::contraction::{Output, RightSide, Rows, Tile, TileGrid, even_rows, pack, shape};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
 use kiln_kernel::simd::transpose::transpose;
@@ -41,9 +41,14 @@ pub(super) struct Blocking {
     wide: i64,
     /// True if pairs of positions are contiguous, channel by channel.
     pairs: bool,
+    /// The pitch of positions in a copy of images.
+    pitch: i64,
     /// The channels and taps of a register tile, and the columns of a panel.
     pub rows: [i64; 2],
     pub panel: i64,
+    /// The register tiles of most blocks, and those of the others; each for the first block of a part, and for those
+    /// whose sums are added to it.
+    tiles: Vec<[TileGrid; 2]>,
 }
 
 /// Parts of lines that are processed together.
@@ -108,10 +113,30 @@ impl Blocking {
             together,
             wide: if together { span } else { segment },
             pairs,
+            pitch: 0,
             rows: [channels, even_rows(across, most / channels as u8)],
             panel: vectors * lanes,
             axes,
+            tiles: Vec::new(),
         }
+    }
+
+    /// Links the register tiles for ranges of these channels and columns.
+    pub fn link(&mut self, c: &Conv, (taps, [channels, columns]): (i64, [i64; 2])) -> Result<()> {
+        self.pitch = channels + if channels % MEETS == 0 { APART } else { 0 };
+        let extents = [self.across(), c.cin, c.cout];
+        for block in [self.block(0), self.block(self.blocks() - 1)] {
+            let tile = self.tile_of(c, &block, (taps, columns));
+            let grid = |adds: bool| {
+                let tile = Tile {
+                    adds,
+                    ..tile.clone()
+                };
+                TileGrid::new(&tile, extents, true)
+            };
+            self.tiles.push([grid(false)?, grid(true)?]);
+        }
+        Ok(())
     }
 
     /// Returns the number of positions of a block.
@@ -138,9 +163,13 @@ impl Blocking {
         ceil(self.all(), self.units)
     }
 
-    /// Returns the pitch of positions in a copy with `channels` channels.
-    fn pitch(&self, channels: i64) -> i64 {
-        channels + if channels % MEETS == 0 { APART } else { 0 }
+    /// Returns the number of taps of a line that share a copy.
+    fn across(&self) -> i64 {
+        if self.together {
+            self.axes[2].kernel
+        } else {
+            1
+        }
     }
 
     /// Returns the elements of a copy of images with `channels` channels, and of its transpose, which follows it.
@@ -150,7 +179,7 @@ impl Blocking {
         } else {
             0
         };
-        [self.units * self.wide * self.pitch(channels), transposed]
+        [self.units * self.wide * self.pitch, transposed]
     }
 
     /// Returns the pitch of channels in a transposed copy, in pairs of positions.
@@ -162,15 +191,15 @@ impl Blocking {
     pub fn copied(&self, c: &Conv, blocking: &super::Blocking) -> i64 {
         let images: i64 = self.images(blocking.channels).iter().sum();
         let bf16 = match c.terms.are_grouped() {
-            true => ceil(self.bf16_elements(blocking.channels, blocking.columns), 2),
+            true => ceil(self.bf16_elements(blocking.columns), 2),
             false => 0,
         };
         bf16 + images + self.units * self.segment * ceil(blocking.columns, self.panel) * self.panel
     }
 
     /// Returns the bf16 of a block's positions before they are paired: of images or gradients, and a row of zeros.
-    fn bf16_elements(&self, channels: i64, columns: i64) -> i64 {
-        let images = (self.units * self.wide + 1) * self.pitch(channels);
+    fn bf16_elements(&self, columns: i64) -> i64 {
+        let images = (self.units * self.wide + 1) * self.pitch;
         images.max((self.units * self.segment + 1) * ceil(columns, self.panel) * self.panel)
     }
 
@@ -209,14 +238,22 @@ impl Blocking {
         let gradients = positions * panels * self.panel;
         let gradients = ViewMut::<T>::room(&mut copies.gradients, gradients)?;
         let bf16 = match c.terms.are_grouped() {
-            true => self.bf16_elements(range.channels, range.columns),
+            true => self.bf16_elements(range.columns),
             false => 0,
         };
         let bf16 = ViewMut::<u16>::room(&mut copies.bf16, bf16)?;
         let [deep, high, wide] = self.axes.map(|a| a.kernel);
-        let together = if self.together { wide } else { 1 };
+        let together = self.across();
+        let (first, apart) = (
+            self.block(0),
+            self.wide * self.pitch * size_of::<T>() as i64,
+        );
         for at in range.blocks[0]..range.blocks[1] {
             let block = self.block(at);
+            copies.taps.clear();
+            copies.taps.extend((0..block.count).map(|i| i * apart));
+            let is_other = (block.count, block.len) != (first.count, first.len);
+            let tiles = &self.tiles[usize::from(is_other)][usize::from(at > range.blocks[0])];
             let holds = Some([at, range.group, range.column]);
             if copies.holds != holds {
                 match c.terms.are_grouped() {
@@ -248,111 +285,81 @@ impl Blocking {
                         to: sums.to.shift(tap * sums.pitch),
                         ..sums
                     };
-                    let tile = self.tile_of::<T>(c, blocking, range, &block, sums.pitch);
-                    let tile = Tile {
-                        adds: at > range.blocks[0],
-                        ..tile
-                    };
                     let left = if self.pairs { copied } else { 0 };
                     let operands = [*images.shift(left), *gradients];
-                    copies.taps.clear();
-                    let apart = self.wide * self.pitch(range.channels) * size_of::<T>() as i64;
-                    copies.taps.extend((0..block.count).map(|i| i * apart));
-                    let lists = (&copies.taps[..], &mut copies.kernels);
-                    self.tiles(blocking, range, &tile, operands, lists, to)?;
+                    let runs = (&copies.taps[..], blocking.taps);
+                    self.multiply(c, range, (tiles, &block), operands, runs, to);
                 }
             }
         }
         Ok(())
     }
 
-    /// Returns a register tile of a block; its rows and columns are still to be set.
-    fn tile_of<T: Lane>(
-        &self,
-        c: &Conv,
-        blocking: &super::Blocking,
-        range: &Range,
-        block: &LineBlock,
-        out: i64,
-    ) -> Tile {
-        let size = size_of::<T>() as i64;
-        let pitch = self.pitch(range.channels) * size;
-        let line = &self.axes[2];
-        // Contiguous positions are one run of K.
-        let (steps, taps) = match self.together {
-            true => (block.len, block.count),
-            false => (block.len * block.count, 1),
-        };
+    /// Returns the steps of K of a run of a block's positions, and the number of runs.
+    fn steps(&self, c: &Conv, block: &LineBlock) -> [i64; 2] {
+        let each = if c.terms.are_grouped() { 2 } else { 1 };
+        // Contiguous positions are one run.
+        match self.together {
+            true => [ceil(block.len, each), block.count],
+            false => [ceil(block.len * block.count, each), 1],
+        }
+    }
+
+    /// Returns the whole register tile of a block: taps of channels by columns.
+    fn tile_of(&self, c: &Conv, block: &LineBlock, (taps, columns): (i64, i64)) -> Tile {
+        let size = c.dtype.size() as i64;
+        let (pitch, line) = (self.pitch * size, &self.axes[2]);
         let each = if c.terms.are_grouped() { 2 } else { 1 };
         let (row, step) = match self.pairs {
             true => (self.pairs_apart() * size, size),
             false if self.together => (size, line.stride * each * pitch),
             false => (size, pitch),
         };
+        let ([channels, together], [steps, runs]) = (self.rows, self.steps(c, block));
+        let rows = Rows {
+            count: (channels * together) as u8,
+            across: channels as u8,
+            left: [row, line.dilation * pitch],
+            result: [taps, 1],
+        };
+        let right = RightSide::of_panel(self.panel * size);
+        let by = (c.level, c.terms.instruction());
         Tile {
-            level: c.level,
-            instruction: c.terms.instruction(),
-            rows: Rows {
-                count: 0,
-                across: 0,
-                left: [row, line.dilation * pitch],
-                result: [blocking.taps, 1],
-            },
-            columns: 0,
             step,
-            right: RightSide::of_panel(self.panel * size),
-            steps: ceil(steps, each) as u32,
-            taps: taps as u32,
-            out: out * size,
-            adds: false,
-            starts: false,
-            strip: [0; 2],
-            finish: None,
+            steps: steps as u32,
+            taps: runs as u32,
+            out: columns * size,
+            ..Tile::new(by, rows, self.panel.min(c.cout), right)
         }
     }
 
-    /// Runs all register tiles of some taps of a line.
-    fn tiles<T: Lane>(
+    /// Computes all register tiles of some taps of a line.
+    fn multiply<T: Lane>(
         &self,
-        blocking: &super::Blocking,
+        c: &Conv,
         range: &Range,
-        tile: &Tile,
+        (tiles, block): (&TileGrid, &LineBlock),
         [images, gradients]: [View<T>; 2],
-        (taps, kernels): (&[i64], &mut Kernels),
+        (runs, taps): (&[i64], i64),
         sums: Sums<T>,
-    ) -> Result<()> {
-        let across = if self.together {
-            self.axes[2].kernel
-        } else {
-            1
-        };
-        let panel = i64::from(tile.steps) * i64::from(tile.taps) * self.panel;
-        let [channels, together] = self.rows;
-        let apart = self.axes[2].dilation * self.pitch(range.channels);
+    ) {
+        let [steps, count] = self.steps(c, block);
+        let apart = self.axes[2].dilation * self.pitch;
         let each = if self.pairs { self.pairs_apart() } else { 1 };
-        for channel in (0..range.channels).step_by(channels as usize) {
-            let channels = channels.min(range.channels - channel);
+        for channel in (0..range.channels).step_by(self.rows[0] as usize) {
+            let channels = channel..range.channels.min(channel + self.rows[0]);
             for column in (0..range.columns).step_by(self.panel as usize) {
-                for tap in (0..across).step_by(together as usize) {
-                    let count = channels * together.min(across - tap);
-                    let kernel = kernels.get(&Tile {
-                        rows: Rows {
-                            count: count as u8,
-                            across: channels as u8,
-                            ..tile.rows
-                        },
-                        columns: self.panel.min(range.columns - column) as u16,
-                        ..tile.clone()
-                    })?;
-                    let to = (channel * blocking.taps + tap) * sums.pitch + column;
+                let right = gradients.shift(column * steps * count).bytes();
+                for t in tiles.rows([0..self.across(), channels.clone()]) {
+                    let (tap, channel) = (t.line, t.row);
                     let left = images.shift(tap * apart + channel * each).bytes();
-                    let right = gradients.shift(column / self.panel * panel).bytes();
+                    let to = (channel * taps + tap) * sums.pitch + column;
                     let out = Output::Memory(sums.to.shift(to).bytes());
-                    kernel.compute([left, right], out, taps, 1);
+                    let kernel = t.kernel(range.columns - column);
+                    kernel.compute([left, right], out, runs, t.tiles);
                 }
             }
         }
-        Ok(())
     }
 
     /// Pairs the gradients of neighbouring positions; an unpaired last one is paired with zeros.
@@ -374,7 +381,7 @@ impl Blocking {
 
     /// Pairs the images of positions that the filter steps to consecutively; an unpaired last one is paired with zeros.
     fn join_images(&self, range: &Range, block: &LineBlock, from: ViewMut<u16>, to: ViewMut<u32>) {
-        let (channels, pitch) = (range.channels, self.pitch(range.channels));
+        let (channels, pitch) = (range.channels, self.pitch);
         let to = (to, pitch);
         if self.together {
             let apart = self.axes[2].stride;
@@ -398,7 +405,7 @@ impl Blocking {
         to: ViewMut<T>,
     ) {
         let pairs = ceil(block.count * block.len, 2);
-        let from = (from, self.pitch(range.channels));
+        let from = (from, self.pitch);
         transpose(
             c.level,
             from,
@@ -460,7 +467,7 @@ impl Blocking {
         let [depth, height, width] = &self.axes;
         let inputs = depth.input * height.input * width.input;
         let (all, channel) = (c.groups * c.cin, range.group * c.cin + range.channel);
-        let (channels, pitch) = (range.channels, self.pitch(range.channels));
+        let (channels, pitch) = (range.channels, self.pitch);
         // The strides of positions and of channels, and the stride of the copied positions.
         let [position, apart] = if self.nchw[0] { [1, inputs] } else { [all, 1] };
         let (step, count) = match self.together {

@@ -19,10 +19,22 @@ const LINES: i64 = 16;
 /// The positions of a call.
 const POSITIONS: i64 = 32;
 
-/// The copies that are made first.
+/// The copies that are made first, and the kernels.
 pub(super) struct Blocking {
     /// The images, and the gradient of the result, where they have channels first.
     laid: [Option<ImageCopies>; 2],
+    /// The calls for a line of taps.
+    calls: Vec<TapCall>,
+    /// For the columns of most ranges and of the last one; and in these, to start sums and to add to them.
+    kernels: Vec<[[Kernel; 2]; 2]>,
+}
+
+/// Some taps of a line, summed over some positions.
+struct TapCall {
+    tap: i64,
+    first: i64,
+    /// The index of its kernels.
+    kernels: usize,
 }
 
 impl Blocking {
@@ -32,7 +44,59 @@ impl Blocking {
         let laid = |i: usize| nchw[i].then(|| ImageCopies::nchw(extents[i]));
         Blocking {
             laid: [laid(0), laid(1)],
+            calls: Vec::new(),
+            kernels: Vec::new(),
         }
+    }
+
+    /// Links the kernels for ranges of these columns.
+    pub fn link(&mut self, c: &Conv, columns: i64) -> Result<()> {
+        let (width, size) = (&c.geometry.axes[2], c.dtype.size() as i64);
+        let position = c.groups * size;
+        let most = most_depthwise_rows(c.level, c.dtype, POSITIONS as u32);
+        let rows = even_rows(width.kernel, most);
+        let last = c.groups - (c.groups - 1) / columns * columns;
+        let mut known: Vec<(i64, Vec<[u32; 2]>)> = Vec::new();
+        for from in (0..width.output).step_by(POSITIONS as usize) {
+            let to = (from + POSITIONS).min(width.output);
+            for tap in (0..width.kernel).step_by(rows as usize) {
+                let rows = rows.min(width.kernel - tap);
+                let inside = |row: i64| {
+                    let (low, high) = width.inside((tap + row) * width.dilation, from, to);
+                    [low - from, high - from].map(|n| n as u32)
+                };
+                let this = (to - from, (0..rows).map(inside).collect());
+                let kernels = known.iter().position(|other| *other == this);
+                self.calls.push(TapCall {
+                    tap,
+                    first: from,
+                    kernels: kernels.unwrap_or(known.len()),
+                });
+                if kernels.is_some() {
+                    continue;
+                }
+                let of = |count: i64, adds: bool| {
+                    let (by, right) = (c.terms.instruction(), RightSide::of_matrix(position));
+                    Kernel::of(Depthwise {
+                        tile: Tile {
+                            taps: (to - from) as u32,
+                            out: columns * size,
+                            adds,
+                            ..Tile::new((c.level, by), Rows::of_matrix(rows, 0), count, right)
+                        },
+                        stride: width.dilation as u32,
+                        dilation: width.stride as u32,
+                        reads: c.dtype,
+                        position,
+                        inside: this.1.clone(),
+                    })
+                };
+                let both = |count: i64| -> Result<_> { Ok([of(count, false)?, of(count, true)?]) };
+                self.kernels.push([both(columns)?, both(last)?]);
+                known.push(this);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the number of blocks of lines of all images.
@@ -80,62 +144,33 @@ impl Blocking {
         zeros.fill(0, width.input * c.groups, T::ZERO);
         let [x, y, zeros] = [x, y, *zeros].map(View::bytes);
         let lines = c.batch * depth.output * height.output;
-        let most = most_depthwise_rows(c.level, c.dtype, POSITIONS as u32);
-        let rows = even_rows(width.kernel, most);
+        let is_last = usize::from(column + range.columns == c.groups);
         let mut all = Lines::default();
         for block in range.blocks[0]..range.blocks[1] {
             let lines = block * LINES..(block * LINES + LINES).min(lines);
             for (d, h) in (0..depth.kernel).flat_map(|d| (0..height.kernel).map(move |h| (d, h))) {
-                for from in (0..width.output).step_by(POSITIONS as usize) {
-                    let to = (from + POSITIONS).min(width.output);
-                    for tap in (0..width.kernel).step_by(rows as usize) {
-                        let rows = rows.min(width.kernel - tap);
-                        let first = width.source(from, tap);
-                        all.lines.clear();
-                        for line in lines.clone() {
-                            let image = line / (depth.output * height.output);
-                            let place = line / height.output % depth.output;
-                            let row = g.row((place, line % height.output), (d, h));
-                            let x = match row {
-                                Some(row) => {
-                                    let at = (image * g.inputs() + row + first) * c.groups;
-                                    x.shift((at + column) * size)
-                                }
-                                None => zeros.shift(first * c.groups * size),
-                            };
-                            let at = (line * width.output + from) * c.groups + column;
-                            all.lines.push((x, y.shift(at * size)));
-                        }
-                        let inside = |row: i64| {
-                            let (low, high) = width.inside((tap + row) * width.dilation, from, to);
-                            [low - from, high - from].map(|n| n as u32)
+                for call in &self.calls {
+                    let first = width.source(call.first, call.tap);
+                    all.lines.clear();
+                    for line in lines.clone() {
+                        let image = line / (depth.output * height.output);
+                        let place = line / height.output % depth.output;
+                        let row = g.row((place, line % height.output), (d, h));
+                        let x = match row {
+                            Some(row) => {
+                                let at = (image * g.inputs() + row + first) * c.groups;
+                                x.shift((at + column) * size)
+                            }
+                            None => zeros.shift(first * c.groups * size),
                         };
-                        let tap = (d * height.kernel + h) * width.kernel + tap;
-                        let kernel = Kernel::of_depthwise(Depthwise {
-                            tile: Tile {
-                                level: c.level,
-                                instruction: c.terms.instruction(),
-                                rows: Rows::of_matrix(rows, 0),
-                                columns: range.columns as u16,
-                                step: 0,
-                                right: RightSide::of_matrix(c.groups * size),
-                                steps: 1,
-                                taps: (to - from) as u32,
-                                out: sums.pitch * size,
-                                adds: block > range.blocks[0] || from > 0,
-                                starts: false,
-                                strip: [0; 2],
-                                finish: None,
-                            },
-                            stride: width.dilation as u32,
-                            dilation: width.stride as u32,
-                            reads: c.dtype,
-                            position: c.groups * size,
-                            inside: (0..rows).map(inside).collect(),
-                        })?;
-                        let out = Output::Memory(sums.to.shift(tap * sums.pitch).bytes());
-                        kernel.compute_lines(&mut all, 0, out);
+                        let at = (line * width.output + call.first) * c.groups + column;
+                        all.lines.push((x, y.shift(at * size)));
                     }
+                    let tap = (d * height.kernel + h) * width.kernel + call.tap;
+                    let out = Output::Memory(sums.to.shift(tap * sums.pitch).bytes());
+                    let adds = block > range.blocks[0] || call.first > 0;
+                    let kernel = &self.kernels[call.kernels][is_last][usize::from(adds)];
+                    kernel.compute_lines(&mut all, 0, out);
                 }
             }
         }

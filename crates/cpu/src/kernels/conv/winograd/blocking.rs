@@ -2,7 +2,9 @@
 
 use super::super::{Conv, LEAST_BLOCKS};
 use kiln_base::DType;
-use kiln_jit::contraction::{Kernel, RegisterEpilogue, RightSide, Tile, Transform, even_rows};
+use kiln_jit::contraction::{
+    Kernel, RegisterEpilogue, RightSide, Tile, TileGrid, Transform, even_rows,
+};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::Result;
 use kiln_plan::schedule::{lanes, most_rows};
@@ -25,9 +27,8 @@ pub(in super::super) struct Blocking {
     pub sizes: Sizes,
     /// The transforms of inputs in place, and of a copy with padding.
     pub transforms: [Kernel; 2],
-    /// The register tiles with full rows, with the remaining rows of a block, and with those of the last block; each
-    /// for a whole panel and the last one.
-    pub sums: [[Kernel; 2]; 3],
+    /// The register tiles of most blocks, and those of the last one.
+    pub sums: [TileGrid; 2],
     pub results: Results,
     /// The epilogue that is applied to results while they are in registers.
     pub finish: Option<Arc<RegisterEpilogue>>,
@@ -152,14 +153,14 @@ impl Sizes {
             square(3, self.panel),
             square(self.winograd.side(), c.cin * self.panel),
         );
-        Kernel::of_transform(self.transform(c, self.winograd.weights, apart, self.panel))
+        Kernel::of(self.transform(c, self.winograd.weights, apart, self.panel))
     }
 
     fn inputs(&self, c: &Conv) -> Result<[Kernel; 2]> {
         let (side, reads) = (self.winograd.side(), c.image_dtype());
         let of = |from: [i64; 2]| {
             let apart = (from, square(side, self.inputs.element));
-            Kernel::of_transform(Transform {
+            Kernel::of(Transform {
                 reads,
                 ..self.transform(c, self.winograd.inputs, apart, c.cin)
             })
@@ -169,38 +170,29 @@ impl Sizes {
         Ok([of(in_place)?, of(square(side, c.cin))?])
     }
 
-    fn sums(&self, c: &Conv) -> Result<[[Kernel; 2]; 3]> {
+    /// Links the register tiles of most blocks, and those of the last one.
+    fn sums(&self, c: &Conv) -> Result<[TileGrid; 2]> {
         let matrix = c.cin * self.panel;
-        let of = |rows: i64, columns: i64| {
-            Kernel::of(Tile {
-                level: c.level,
-                instruction: c.terms.instruction(),
-                rows: kiln_jit::contraction::Rows::of_matrix(rows, self.inputs.row * SIZE),
-                columns: columns as u16,
-                step: SIZE,
-                // Matrices are read consecutively.
-                right: RightSide {
-                    ahead: match self.squares * self.panels * matrix >= FAR {
-                        true => matrix * SIZE,
-                        false => 0,
-                    },
-                    ..RightSide::of_panel(self.panel * SIZE)
-                },
-                steps: c.cin as u32,
-                taps: 1,
-                out: self.products.row * SIZE,
-                adds: false,
-                starts: false,
-                strip: [0; 2],
-                finish: None,
-            })
+        let rows = kiln_jit::contraction::Rows::of_matrix(self.rows, self.inputs.row * SIZE);
+        // Matrices are read consecutively.
+        let ahead = match self.squares * self.panels * matrix >= FAR {
+            true => matrix * SIZE,
+            false => 0,
+        };
+        let right = RightSide {
+            ahead,
+            ..RightSide::of_panel(self.panel * SIZE)
+        };
+        let tile = Tile {
+            step: SIZE,
+            steps: c.cin as u32,
+            out: self.products.row * SIZE,
+            ..Tile::new((c.level, c.terms.instruction()), rows, self.panel, right)
         };
         let lanes = i64::from(lanes(c.level, DType::F32));
-        let last = ceil(in_last(c.cout.max(1), self.panel), lanes) * lanes;
-        let both = |rows: i64| -> Result<_> { Ok([of(rows, self.panel)?, of(rows, last)?]) };
-        let rest = in_last(self.tiles, self.rows);
-        let least = in_last(in_last(self.all.max(1), self.tiles), self.rows);
-        Ok([both(self.rows)?, both(rest)?, both(least)?])
+        let columns = ceil(c.cout.max(1), lanes) * lanes;
+        let of = |tiles: i64| TileGrid::new(&tile, [1, tiles, columns], false);
+        Ok([of(self.tiles)?, of(in_last(self.all.max(1), self.tiles))?])
     }
 
     /// Links the inverse transforms, with the epilogue that they apply.
@@ -234,7 +226,7 @@ impl Sizes {
                 true => in_last(c.cout.max(1), share),
                 false => channels,
             };
-            Kernel::of_transform(Transform {
+            Kernel::of(Transform {
                 kept: [kept(down, height), kept(across, width)],
                 channels: channels as u32,
                 ..whole.clone()
