@@ -24,7 +24,7 @@ macro_rules! plain {
         $(unsafe impl Plain for $t {})*
     };
 }
-plain!(u8 i8 u16 i16 u32 i32 u64 i64 usize f32 f64 half::bf16 half::f16);
+plain!(u8 i8 u16 i16 u32 i32 u64 i64 u128 usize f32 f64 half::bf16 half::f16);
 
 /// Elements that may be read.
 pub struct View<'a, T> {

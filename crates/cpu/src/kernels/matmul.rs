@@ -405,13 +405,7 @@ impl MatMul {
                 copied.slice(0, self.k)
             }
         };
-        matrix_vector(
-            self.level,
-            matrix,
-            (len, self.k),
-            vector,
-            dst.slice_mut(0, len),
-        );
+        matrix_vector(self.level, matrix, vector, dst.slice_mut(0, len));
         Ok(())
     }
 

@@ -8,14 +8,14 @@
 use crate::kernels::matmul::split;
 use kiln_base::DType;
 use kiln_kernel::affine::extent;
-use kiln_kernel::error::{Error, Result, damaged};
-use kiln_kernel::failures::{Failure, Failures};
-use kiln_kernel::memory::{Category, Holder, Storage};
+use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::failures::Failure;
+use kiln_kernel::memory::Storage;
 use kiln_kernel::pool::Pool;
 use kiln_kernel::simd::convert as c;
 use kiln_kernel::simd::convert::{Mem, with_dtype};
-use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
-use kiln_kernel::view::Arguments;
+use kiln_kernel::simd::{Features, Isa, Vectorized, vectorized};
+use kiln_kernel::view::{Plain, View, ViewMut};
 use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
 use std::marker::PhantomData;
@@ -28,14 +28,18 @@ pub(crate) struct ArgSort {
     kept: usize,
     x: usize,
     out: usize,
-    keys: unsafe fn(Keys),
+    keys: MakeKeys,
+    level: Features,
     flip: u64,
 }
 
 impl LinkedKernel for ArgSort {
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
-        // SAFETY: linked for arguments of these lengths; its parts are apart where `parallel` says so.
-        unsafe { self.run(&call.args, call.parallel, call.failures) };
+        match key_bits(self.dtype) <= 32 && self.len <= 1 << 32 {
+            _ if self.lanes == 0 || self.kept == 0 => {}
+            true => self.run_packed::<u64>(call),
+            false => self.run_packed::<u128>(call),
+        }
         Ok(None)
     }
 }
@@ -72,7 +76,8 @@ impl ArgSort {
             kept: kept as usize,
             x: p.x as usize,
             out: p.out as usize,
-            keys: with_dtype!(p.dtype, M => compiled::<MakeKeys<M>, Keys>(level)),
+            keys: with_dtype!(p.dtype, M => make_keys::<M>),
+            level,
             flip: if p.descending {
                 u64::MAX >> (64 - bits)
             } else {
@@ -81,69 +86,43 @@ impl ArgSort {
         })
     }
 
-    /// Runs it.
-    ///
-    /// # Safety
-    /// `args` are the buffers it was linked for; see [`crate::tile::Runner::new`].
-    pub(crate) unsafe fn run(&self, args: &Arguments, parallel: bool, failures: &Failures) {
-        if self.lanes == 0 || self.kept == 0 {
-            return;
-        }
-        // SAFETY: `args` are those it was linked for; a key and an index fit the chosen word.
-        unsafe {
-            if key_bits(self.dtype) <= 32 && self.len <= 1 << 32 {
-                self.run_packed::<u64>(args, parallel, failures)
-            } else {
-                self.run_packed::<u128>(args, parallel, failures)
+    fn run_packed<R: Packed>(&self, call: &Call) {
+        let (args, parallel, size) = (&call.args, call.parallel, self.dtype.size());
+        let lane = |i: i64, scratch: &mut Scratch<R>, threads: usize| {
+            let x = (args.view(self.x)).shift(i * (self.len * size) as i64);
+            let out = (args.view_mut(self.out)).shift(i * self.kept as i64);
+            if let Err(e) = self.lane(x, out, scratch, threads) {
+                call.failures.broken(e);
             }
-        }
-    }
-
-    unsafe fn run_packed<R: Packed>(&self, args: &Arguments, parallel: bool, failures: &Failures) {
-        let lane = |i: i64, scratch: &mut Scratch<R>, threads: usize| -> Result<()> {
-            let x =
-                args.addresses()[self.x].wrapping_add(i as usize * self.len * self.dtype.size());
-            let out = args.addresses()[self.out].cast::<i64>();
-            let out = out.wrapping_add(i as usize * self.kept);
-            // SAFETY: linking checked the buffers' lengths; lanes write different places.
-            unsafe { self.lane(x, out, scratch, threads) }
         };
-        let failed = |r: Result<()>| r.unwrap_or_else(|e| failures.broken(e));
         let threads = Pool::global().threads();
         if parallel && self.len >= SHARED_LEN && self.lanes < threads as i64 {
             let mut scratch = Scratch::new();
-            return (0..self.lanes).for_each(|i| failed(lane(i, &mut scratch, threads)));
+            return (0..self.lanes).for_each(|i| lane(i, &mut scratch, threads));
         }
         let work = (self.len as i64).saturating_mul(64);
         split(self.lanes, work, parallel, |from, to| {
             let mut scratch = Scratch::new();
-            (from..to).for_each(|i| failed(lane(i, &mut scratch, 1)));
+            (from..to).for_each(|i| lane(i, &mut scratch, 1));
         });
     }
 
-    unsafe fn lane<R: Packed>(
+    fn lane<R: Packed>(
         &self,
-        x: *const u8,
-        out: *mut i64,
+        x: View<u8>,
+        mut out: ViewMut<i64>,
         scratch: &mut Scratch<R>,
         threads: usize,
     ) -> Result<()> {
-        let lane = Lane {
-            x,
-            size: self.dtype.size(),
-            keys: self.keys,
-            flip: self.flip,
-        };
+        let lane = Lane { x, of: self };
         let parts = if threads > 1 { 4 * threads } else { 1 };
         let sorted: &[R] = if self.kept <= FEW && self.kept * 8 <= self.len {
             scratch.first(&lane, self.len, self.kept, parts)
         } else {
             scratch.sorted(&lane, self.len, key_bits(self.dtype), parts)?
         };
-        for (i, record) in sorted[..self.kept].iter().enumerate() {
-            // SAFETY: the lane of the result has this many elements.
-            unsafe { *out.add(i) = record.index() as i64 };
-        }
+        let out = out.slice_mut(0, self.kept as i64).iter_mut();
+        out.zip(sorted).for_each(|(to, r)| *to = r.index() as i64);
         Ok(())
     }
 }
@@ -155,13 +134,13 @@ fn key_bits(dtype: DType) -> u32 {
 
 // ---- keys ----
 
-/// The source of keys: `count` elements from `x` on.
-struct Keys {
-    x: *const u8,
-    count: usize,
-    to: *mut u64,
+/// The elements from `x` on, and their keys.
+struct Keys<'a, M> {
+    x: View<'a, u8>,
+    to: &'a mut [u64],
     /// XORed into each key.
     flip: u64,
+    dtype: PhantomData<M>,
 }
 
 /// An element that has an unsigned key of the same order.
@@ -224,50 +203,45 @@ keys!(fnuz F8E4M3FNUZ F8E5M2FNUZ);
 keys!(signed I8: u8; I16: u16; I32: u32; I64: u64;);
 keys!(unsigned Bool U8 U16 U32 U64);
 
-struct MakeKeys<M>(PhantomData<M>);
-impl<M: Key> Kernel<Keys> for MakeKeys<M> {
+impl<M: Key> Vectorized for Keys<'_, M> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(k: Keys) {
-        let x = k.x.cast::<M::Raw>();
-        for i in 0..k.count {
-            // SAFETY: there are `count` elements and places for their keys.
-            unsafe { *k.to.add(i) = M::key(*x.add(i)) ^ k.flip };
-        }
+    fn run<I: Isa>(self) {
+        let x = self.x.cast::<M::Raw>().slice(0, self.to.len() as i64);
+        let to = self.to.iter_mut().zip(x);
+        to.for_each(|(to, x)| *to = M::key(*x) ^ self.flip);
     }
 }
 
-/// A lane of elements.
-struct Lane {
-    x: *const u8,
-    size: usize,
-    keys: unsafe fn(Keys),
-    flip: u64,
-}
-// SAFETY: the elements are only read.
-unsafe impl Sync for Lane {}
+/// Makes the keys of the elements from a place on.
+type MakeKeys = fn(Features, View<u8>, &mut [u64], u64);
 
-impl Lane {
+fn make_keys<M: Key>(level: Features, x: View<u8>, to: &mut [u64], flip: u64) {
+    let dtype = PhantomData::<M>;
+    vectorized(level, Keys { x, to, flip, dtype });
+}
+
+/// A lane of elements.
+struct Lane<'a> {
+    x: View<'a, u8>,
+    of: &'a ArgSort,
+}
+
+impl Lane<'_> {
     /// Calls `f` with blocks of keys of the elements `from..to`, and the index of the first of each.
     fn blocks(&self, from: usize, to: usize, mut f: impl FnMut(usize, &[u64])) {
         let mut keys = [0u64; BLOCK];
         for first in (from..to).step_by(BLOCK) {
             let count = BLOCK.min(to - first);
-            // SAFETY: the lane has these elements.
-            unsafe {
-                (self.keys)(Keys {
-                    x: self.x.wrapping_add(first * self.size),
-                    count,
-                    to: keys.as_mut_ptr(),
-                    flip: self.flip,
-                })
-            };
-            f(first, &keys[..count]);
+            let (of, keys) = (self.of, &mut keys[..count]);
+            let x = self.x.shift((first * of.dtype.size()) as i64);
+            (of.keys)(of.level, x, keys, of.flip);
+            f(first, keys);
         }
     }
 }
 
 /// A key and an index as one number, ordered by key and then index.
-trait Packed: Copy + Ord + Send + Sync {
+trait Packed: Plain + Ord {
     const MAX: Self;
     fn new(key: u64, index: usize) -> Self;
     fn key(self) -> u64;
@@ -312,21 +286,6 @@ struct Scratch<R> {
     records: Option<Storage>,
     found: Vec<R>,
     counts: Vec<usize>,
-}
-
-/// A list that threads write different parts of.
-#[derive(Copy, Clone)]
-struct Shared<T>(*mut T);
-// SAFETY: each writer promises that nobody else touches the element.
-unsafe impl<T> Sync for Shared<T> {}
-impl<T> Shared<T> {
-    /// # Safety
-    /// The element exists and nobody else touches it now.
-    #[inline(always)]
-    unsafe fn write(&self, at: usize, value: T) {
-        // SAFETY: the element exists, and nobody else touches it now.
-        unsafe { *self.0.add(at) = value }
-    }
 }
 
 /// Returns the bounds of part `p` of `len` elements.
@@ -383,97 +342,81 @@ impl<R: Packed> Scratch<R> {
 
     /// Returns the whole lane in order.
     fn sorted(&mut self, lane: &Lane, len: usize, bits: u32, parts: usize) -> Result<&[R]> {
-        let bytes = len.checked_mul(2 * size_of::<R>());
-        let bytes = bytes.ok_or_else(|| Error::Internal("a lane of too many bytes".into()))?;
-        if self.records.as_ref().is_none_or(|s| s.len() < bytes) {
-            self.records = None;
-            let holder = Holder::unknown(Category::Workspaces);
-            self.records = Some(Storage::held_by(bytes, holder)?);
-        }
-        let storage = self
-            .records
-            .as_ref()
-            .map_or(std::ptr::null_mut(), |s| s.ptr());
-        let (mut from, mut to) = (Shared(storage.cast::<R>()), Shared(storage.cast::<R>()));
-        to.0 = to.0.wrapping_add(len);
+        let Scratch {
+            records, counts, ..
+        } = self;
+        let records = ViewMut::<R>::room(records, 2 * len as i64)?;
+        let (mut from, mut to) = (records, records.shift(len as i64));
         Pool::global().run(parts, |p| {
             let (first, last) = edges(len, parts, p);
             lane.blocks(first, last, |at, keys| {
-                for (i, key) in keys.iter().enumerate() {
-                    // SAFETY: parts fill different places.
-                    unsafe { from.write(at + i, R::new(*key, at + i)) };
-                }
+                let mut from = from;
+                let to = from.slice_mut(at as i64, keys.len() as i64).iter_mut();
+                (at..)
+                    .zip(to.zip(keys))
+                    .for_each(|(i, (to, key))| *to = R::new(*key, i));
             });
         });
         if len < RADIX_LEN {
-            // SAFETY: the first half holds `len` records.
-            let all = unsafe { std::slice::from_raw_parts_mut(from.0, len) };
-            all.sort_unstable();
-            return Ok(all);
+            from.slice_mut(0, len as i64).sort_unstable();
+            return Ok(from.slice(0, len as i64));
         }
         let digits = bits.div_ceil(DIGIT);
         let width = bits.div_ceil(digits);
         for digit in 0..digits {
-            if self.pass(from, to, len, digit * width, width, parts) {
+            let records = from.slice(0, len as i64);
+            if pass((records, to), counts, (digit * width, width), parts) {
                 std::mem::swap(&mut from, &mut to);
             }
         }
-        // SAFETY: as above, for the buffer that was written last.
-        Ok(unsafe { std::slice::from_raw_parts(from.0, len) })
+        Ok(from.slice(0, len as i64))
     }
+}
 
-    /// Moves records by one digit of their keys, otherwise keeping their order. Returns false, without moving anything,
-    /// if all have the same digit.
-    fn pass(
-        &mut self,
-        from: Shared<R>,
-        to: Shared<R>,
-        len: usize,
-        shift: u32,
-        width: u32,
-        parts: usize,
-    ) -> bool {
-        let buckets = 1usize << width;
-        // SAFETY: the buffer holds `len` records that nobody changes here.
-        let records = unsafe { std::slice::from_raw_parts(from.0, len) };
-        let digit = |r: R| (r.key() >> shift) as usize & (buckets - 1);
-        self.counts.clear();
-        self.counts.resize(parts * buckets, 0);
-        let counts = Shared(self.counts.as_mut_ptr());
-        // SAFETY: each part uses a list of its own.
-        let own = |p: usize| unsafe {
-            let counts = &counts;
-            std::slice::from_raw_parts_mut(counts.0.add(p * buckets), buckets)
-        };
-        let (own, pool) = (&own, Pool::global());
-        pool.run(parts, |p| {
-            let (first, last) = edges(len, parts, p);
-            let counts = own(p);
-            records[first..last]
-                .iter()
-                .for_each(|r| counts[digit(*r)] += 1);
-        });
-        let mut place = 0;
-        for bucket in 0..buckets {
-            let begin = place;
-            for p in 0..parts {
-                let count = &mut own(p)[bucket];
-                place += std::mem::replace(count, place);
-            }
-            if place - begin == len {
-                return false;
-            }
+/// Moves records by one digit of their keys, otherwise keeping their order. Returns false, without moving anything, if
+/// all have the same digit.
+fn pass<R: Packed>(
+    (records, to): (&[R], ViewMut<R>),
+    counts: &mut Vec<usize>,
+    (shift, width): (u32, u32),
+    parts: usize,
+) -> bool {
+    let (len, buckets) = (records.len(), 1usize << width);
+    let digit = |r: R| (r.key() >> shift) as usize & (buckets - 1);
+    counts.clear();
+    counts.resize(parts * buckets, 0);
+    // Each part uses a list of its own.
+    let mut counts = ViewMut::of(counts);
+    let (all, each, pool) = (counts, buckets as i64, Pool::global());
+    pool.run(parts, |p| {
+        let (first, last) = edges(len, parts, p);
+        let mut all = all;
+        let counts = all.slice_mut(p as i64 * each, each);
+        for r in &records[first..last] {
+            counts[digit(*r)] += 1;
         }
-        pool.run(parts, |p| {
-            let (first, last) = edges(len, parts, p);
-            let (places, to) = (own(p), &to);
-            for r in &records[first..last] {
-                let place = &mut places[digit(*r)];
-                // SAFETY: the counts give each record a place of its own.
-                unsafe { to.write(*place, *r) };
-                *place += 1;
-            }
-        });
-        true
+    });
+    let mut place = 0;
+    for bucket in 0..each {
+        let begin = place;
+        for p in 0..parts as i64 {
+            let count = &mut counts.slice_mut(p * each + bucket, 1)[0];
+            place += std::mem::replace(count, place);
+        }
+        if place - begin == len {
+            return false;
+        }
     }
+    pool.run(parts, |p| {
+        let (first, last) = edges(len, parts, p);
+        let mut all = all;
+        let places = all.slice_mut(p as i64 * each, each);
+        for r in &records[first..last] {
+            // The counts give each record a place of its own.
+            let place = &mut places[digit(*r)];
+            to.set(*place as i64, *r);
+            *place += 1;
+        }
+    });
+    true
 }

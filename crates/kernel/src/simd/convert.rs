@@ -1,6 +1,7 @@
 //! Conversions between memory elements and register elements.
 
 use super::{Features, Isa, Kernel, compiled};
+use crate::view::Plain;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kiln_base::{DType, Float8};
@@ -71,7 +72,7 @@ pub fn pair(first: u16, second: u16) -> u32 {
 /// A dtype at compile time.
 pub trait Mem: 'static {
     /// The element in memory.
-    type Raw: Copy + 'static;
+    type Raw: Plain;
     /// The register element; masks are bytes of 0 or 1.
     type C: Copy + 'static;
     /// The dtype.

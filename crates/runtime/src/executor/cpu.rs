@@ -37,7 +37,8 @@ pub(super) fn run_steps(
             pending.wait(|r| touched.iter().any(|t| t.start < r.end && r.start < t.end))?;
         }
         // SAFETY: binding proved that guards lie within their memory, and no step of the group writes one.
-        let set = |guard: &Guard| unsafe { guard.is_set(place(guard.loc)) };
+        let memory = |guard: &Guard| unsafe { ViewMut::new(place(guard.loc), guard.bytes) };
+        let set = |guard: &Guard| guard.is_set(*memory(guard));
         let kept = |step: &&BoundStep| !step.guard.as_ref().is_some_and(set);
         let group: SmallVec<[&BoundStep; 1]> = group.iter().filter(kept).collect();
         if group.is_empty() {

@@ -12,6 +12,7 @@ use kiln_cuda as cuda;
 use kiln_cuda::Launch;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::memory::ALIGN;
+use kiln_kernel::view::View;
 use kiln_plan::{Allocation, Contract, Output, Plan, Step};
 use std::sync::Arc;
 
@@ -48,12 +49,8 @@ impl Guard {
     }
 
     /// True if it skips the step now.
-    ///
-    /// # Safety
-    /// The guard is at `at`, and nobody writes it.
-    pub unsafe fn is_set(&self, at: *const u8) -> bool {
-        // SAFETY: the guard has this number of bytes there.
-        let bytes = unsafe { std::slice::from_raw_parts(at, self.bytes) };
+    pub fn is_set(&self, memory: View<u8>) -> bool {
+        let bytes = memory.slice(0, self.bytes as i64);
         bytes.iter().any(|b| *b != 0)
     }
 }

@@ -1,147 +1,94 @@
 //! Products with a vector: one pass over the matrix in memory order.
 
-#![allow(clippy::needless_range_loop)] // register tiles are indexed
-
 use kiln_jit::contraction::Matrix;
-use kiln_kernel::simd::vector::Vector;
-use kiln_kernel::simd::{Features, Isa, Kernel, compiled};
+use kiln_kernel::simd::{Features, Isa, Vectorized, merged, vectorized};
 use kiln_kernel::sums::Lane;
-use kiln_kernel::view::span;
-use std::marker::PhantomData;
 
 /// The rows, or columns, that are processed together.
 const TOGETHER: usize = 4;
+/// The partial sums of a row.
+const LANES: usize = 16;
 
 /// `dst[i] = Σ_j matrix[i, j] · vector[j]`.
-struct MatrixVector<T> {
-    matrix: *const T,
-    rows: usize,
-    row: isize,
-    cols: usize,
-    col: isize,
-    vector: *const T,
-    dst: *mut T,
+struct MatrixVector<'a, T> {
+    matrix: Matrix<'a, T>,
+    vector: &'a [T],
+    dst: &'a mut [T],
 }
 
-impl<T: Lane> MatrixVector<T> {
-    /// # Safety
-    /// The element exists.
+impl<T: Lane> Vectorized for MatrixVector<'_, T> {
     #[inline(always)]
-    unsafe fn at(&self, i: usize, j: usize) -> *const T {
-        self.matrix
-            .wrapping_offset(i as isize * self.row + j as isize * self.col)
-    }
-}
-
-struct Sweep<T>(PhantomData<T>);
-impl<T: Lane> Kernel<MatrixVector<T>> for Sweep<T> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(b: MatrixVector<T>) {
-        // SAFETY: the caller's.
-        unsafe {
-            if b.col == 1 {
-                return dots::<T, I>(&b);
+    fn run<I: Isa>(self) {
+        let ((x, row, col), rows) = (self.matrix, self.dst.len() as i64);
+        if col == 1 {
+            let last = rows - 1;
+            for (first, dst) in (0..).step_by(TOGETHER).zip(self.dst.chunks_mut(TOGETHER)) {
+                // Where there are fewer rows, the last one is read again.
+                let line = |r: usize| {
+                    let at = last.min(first + r as i64) * row;
+                    x.slice(at, self.vector.len() as i64)
+                };
+                let sums = dots::<T, I>(std::array::from_fn(line), self.vector);
+                dst.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
             }
-            if b.row == 1 {
-                return columns::<T, I>(&b);
-            }
-            for i in 0..b.rows {
-                let mut sum = T::ZERO;
-                for j in 0..b.cols {
-                    sum = (*b.at(i, j)).mul_add::<I>(*b.vector.add(j), sum);
+        } else if row == 1 {
+            let column = |j: usize| x.slice(j as i64 * col, rows);
+            self.dst.fill(T::ZERO);
+            let (whole, rest) = self.vector.as_chunks::<TOGETHER>();
+            for (i, v) in whole.iter().enumerate() {
+                let [a, b, c, d] = std::array::from_fn(|n| column(i * TOGETHER + n));
+                let all = self.dst.iter_mut().zip(a).zip(b).zip(c).zip(d);
+                for ((((to, a), b), c), d) in all {
+                    let sum = b.mul_add::<I>(v[1], a.mul_add::<I>(v[0], *to));
+                    *to = d.mul_add::<I>(v[3], c.mul_add::<I>(v[2], sum));
                 }
-                *b.dst.add(i) = sum;
+            }
+            for (j, v) in (whole.len() * TOGETHER..).zip(rest) {
+                let all = self.dst.iter_mut().zip(column(j));
+                all.for_each(|(to, x)| *to = x.mul_add::<I>(*v, *to));
+            }
+        } else {
+            for (i, to) in (0..).zip(self.dst) {
+                let terms = (0..).zip(self.vector);
+                *to = terms.fold(T::ZERO, |sum, (j, v)| {
+                    x.get(i * row + j * col).mul_add::<I>(*v, sum)
+                });
             }
         }
     }
 }
 
-/// Computes the elements as dot products, for rows that are contiguous in memory.
+/// Returns the dot products of some rows with a vector.
 #[inline(always)]
-unsafe fn dots<T: Lane, I: Isa>(b: &MatrixVector<T>) {
-    let lanes = T::Vector::<I>::LANES;
-    let whole = b.cols / lanes * lanes;
-    for first in (0..b.rows).step_by(TOGETHER) {
-        // SAFETY: the caller's; where there are fewer rows, the last one is read again.
-        unsafe {
-            let mut rows = [b.matrix; TOGETHER];
-            for (r, row) in rows.iter_mut().enumerate() {
-                *row = b.at((first + r).min(b.rows - 1), 0);
-            }
-            let mut sums = [T::Vector::<I>::splat(T::ZERO); TOGETHER];
-            for j in (0..whole).step_by(lanes) {
-                let v = T::Vector::<I>::load(b.vector.add(j));
-                for r in 0..TOGETHER {
-                    sums[r] = T::Vector::<I>::load(rows[r].add(j)).mul_add(v, sums[r]);
-                }
-            }
-            for r in 0..TOGETHER.min(b.rows - first) {
-                let mut parts = [T::ZERO; 16];
-                sums[r].store(parts.as_mut_ptr());
-                let mut sum = parts[..lanes].iter().fold(T::ZERO, |sum, part| sum + *part);
-                for j in whole..b.cols {
-                    sum = (*rows[r].add(j)).mul_add::<I>(*b.vector.add(j), sum);
-                }
-                *b.dst.add(first + r) = sum;
-            }
+fn dots<T: Lane, I: Isa>(rows: [&[T]; TOGETHER], vector: &[T]) -> [T; TOGETHER] {
+    let (whole, rest) = vector.as_chunks::<LANES>();
+    let mut sums = [[T::ZERO; LANES]; TOGETHER];
+    let [a, b, c, d] = rows.map(|row| row.as_chunks::<LANES>().0);
+    for ((((v, a), b), c), d) in whole.iter().zip(a).zip(b).zip(c).zip(d) {
+        for (sums, x) in sums.iter_mut().zip([a, b, c, d]) {
+            (0..LANES).for_each(|i| sums[i] = x[i].mul_add::<I>(v[i], sums[i]));
         }
     }
+    let from = vector.len() - rest.len();
+    std::array::from_fn(|r| {
+        let terms = rows[r][from..].iter().zip(rest);
+        terms.fold(merged(sums[r], |a, b| a + b), |sum, (x, v)| {
+            x.mul_add::<I>(*v, sum)
+        })
+    })
 }
 
-/// Adds a product to all elements at a time, for columns that are contiguous in memory.
-#[inline(always)]
-unsafe fn columns<T: Lane, I: Isa>(b: &MatrixVector<T>) {
-    let lanes = T::Vector::<I>::LANES;
-    let whole = b.rows / lanes * lanes;
-    // SAFETY: the caller's.
-    unsafe {
-        (0..b.rows).for_each(|i| *b.dst.add(i) = T::ZERO);
-        let together = b.cols / TOGETHER * TOGETHER;
-        for first in (0..together).step_by(TOGETHER) {
-            let mut factors = [T::Vector::<I>::splat(T::ZERO); TOGETHER];
-            for (c, factor) in factors.iter_mut().enumerate() {
-                *factor = T::Vector::<I>::splat(*b.vector.add(first + c));
-            }
-            for i in (0..whole).step_by(lanes) {
-                let mut sum = T::Vector::<I>::load(b.dst.add(i));
-                for c in 0..TOGETHER {
-                    sum = T::Vector::<I>::load(b.at(i, first + c)).mul_add(factors[c], sum);
-                }
-                sum.store(b.dst.add(i));
-            }
-        }
-        for j in 0..b.cols {
-            // The remaining columns, and the elements after the last whole vector.
-            let from = if j < together { whole } else { 0 };
-            for i in from..b.rows {
-                let sum = *b.dst.add(i);
-                *b.dst.add(i) = (*b.at(i, j)).mul_add::<I>(*b.vector.add(j), sum);
-            }
-        }
-    }
-}
-
-/// Computes `dst[i] = Σ_j matrix[i, j] · vector[j]` for these rows and columns of a matrix.
+/// Computes `dst[i] = Σ_j matrix[i, j] · vector[j]` for all elements of the slices.
 pub(super) fn matrix_vector<T: Lane>(
     level: Features,
-    (matrix, row, col): Matrix<T>,
-    (rows, cols): (i64, i64),
+    matrix: Matrix<T>,
     vector: &[T],
     dst: &mut [T],
 ) {
-    assert!(
-        vector.len() as i64 >= cols && dst.len() as i64 >= rows,
-        "a short vector"
-    );
     let all = MatrixVector {
-        matrix: matrix.address(span([(rows, row), (cols, col)])),
-        rows: rows as usize,
-        row: row as isize,
-        cols: cols as usize,
-        col: col as isize,
-        vector: vector.as_ptr(),
-        dst: dst.as_mut_ptr(),
+        matrix,
+        vector,
+        dst,
     };
-    // SAFETY: matrix and vectors have the elements.
-    unsafe { compiled::<Sweep<T>, _>(level)(all) }
+    vectorized(level, all);
 }
