@@ -252,7 +252,7 @@ fn derivative(op: Pw) -> Vec<Option<Expr>> {
                 Some(all(is(Or, is(And, over, ordered), crossed), high)),
             ]
         }
-        // An infinite bound is no bound.
+        // An infinite bound is not a bound.
         Clip => {
             let (low, high) = (z, Expr::X(2));
             let open_low = is(Eq, low.clone(), f64::NEG_INFINITY.into());

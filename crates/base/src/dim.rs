@@ -16,8 +16,8 @@ use std::ops::{Add, Mul, Sub};
 use std::sync::Arc;
 pub use text::NotADim;
 
-/// The most parts of an expression: its terms and their factors, those of quotients included. A short product of sums
-/// multiplies out to any number of them.
+/// The maximum number of parts of an expression: its terms and their factors, those of quotients included. A short
+/// product of sums multiplies out to any number of them.
 pub const MAX_PARTS: usize = 2048;
 
 /// Beyond all sizes: what stands for numbers and expressions that are too large.

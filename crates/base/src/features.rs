@@ -18,7 +18,7 @@ pub enum Feature {
     Avx512,
     /// AVX512-VNNI: products of bytes, four to a lane.
     Avx512Vnni,
-    /// AVX512-BF16: products of bf16, two to a lane.
+    /// AVX512-BF16: products of bf16, two per lane.
     Avx512Bf16,
     /// AVX512-FP16: arithmetic on f16.
     Avx512Fp16,

@@ -47,7 +47,7 @@ fn replace_locked<E: From<io::Error>>(
     Ok(new.take_its_place(file)?)
 }
 
-/// Returns the result of locking a file, where a file system without locks is no error: one on a network, or of a
+/// Returns the result of locking a file, where a file system without locks is not an error: one on a network, or of a
 /// program.
 ///
 /// # Errors
@@ -181,8 +181,8 @@ fn prefix(name: &OsStr) -> OsString {
 
 /// Creates a new file, locked for as long as it is open.
 ///
-/// The lock only tells others that the file is no leftover. Where the file system has no locks, they can't take one
-/// either, and leave it alone. So a lock that fails is no error.
+/// The lock only tells others that the file is not a leftover. Where the file system has no locks, they can't take one
+/// either, and leave it alone. So a lock that fails is not an error.
 fn create_temporary(
     path: &Path,
     prefix: &OsString,

@@ -68,7 +68,7 @@ impl Machine {
     }
 }
 
-/// The least CPU of the target.
+/// The minimum CPU of the target.
 impl Default for Machine {
     fn default() -> Machine {
         Machine::Cpu(Cpu::default())
@@ -144,7 +144,7 @@ fn cache(level: u32) -> u64 {
 }
 
 impl Gpu {
-    /// The least compute capability that kernels are compiled for.
+    /// The minimum compute capability that kernels are compiled for.
     pub const LEAST: (u32, u32) = (8, 0);
 
     /// An H100 (SXM5), to generate kernels on machines without a GPU.

@@ -120,7 +120,7 @@ fn beside<I, O>(
     Ok(())
 }
 
-/// The least time of several runs, in seconds.
+/// The shortest time of several runs, in seconds.
 fn least(mut run: impl FnMut()) -> f64 {
     let began = Instant::now();
     let mut least = f64::INFINITY;

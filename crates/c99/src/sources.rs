@@ -178,7 +178,7 @@ impl Drawn {
         if let Some(draws) = &p.draws {
             let (dtype, len) = (draws.value.dtype(), draws.value.len());
             if (dtype, len) != (DType::I64, 2) {
-                let text = format!("`{}` is no state of a generator", draws.state);
+                let text = format!("`{}` is not a state of a generator", draws.state);
                 return Err(Error::Damaged(text));
             }
             drawn.array =

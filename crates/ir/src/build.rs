@@ -224,7 +224,7 @@ pub trait Builder {
     /// The axes in another order; itself where they are in order.
     ///
     /// # Errors
-    /// If `perm` is no permutation of the axes.
+    /// If `perm` is not a permutation of the axes.
     fn permute(&mut self, v: &Self::Value, perm: &[usize]) -> Result<Self::Value, OpError> {
         let rank = self.ask(v, Fact::rank);
         if perm.len() == rank && perm.iter().enumerate().all(|(i, p)| i == *p) {

@@ -1,4 +1,4 @@
-//! The pointwise table: one row an op.
+//! The pointwise table: one row for each op.
 //!
 //! A row is the whole definition of a pointwise op: its name, the dtypes it takes, its meaning on floats and on
 //! integers (the reference), and its expression in [`kiln_base::prim`] primitives (from which every kernel is

@@ -128,7 +128,7 @@ impl<'g> Verifier<'g> {
                 matches!(n.op, Op::Input(_)) && n.facts.iter().any(|f| f.shape.contains(&symbol))
             });
             if !given {
-                let text = format!("s{i} ({}) is no size of an input", s.name);
+                let text = format!("s{i} ({}) is not a size of an input", s.name);
                 self.report(Rule::Origins, text);
             }
         }
@@ -226,12 +226,12 @@ impl<'g> Verifier<'g> {
             }
             Op::Constant(op) if op.dtype == DType::Bool => {
                 if let Some(b) = op.bytes.iter().find(|b| **b > 1) {
-                    self.report(Rule::Constants, format!("the byte {b} is no bool"));
+                    self.report(Rule::Constants, format!("the byte {b} is not a bool"));
                 }
             }
             Op::Full(op) => self.number(op.value, op.dtype),
             Op::BatchNorm(op) if !matches!(op.eps, Scalar::Float(_)) => {
-                self.report(Rule::Numbers, format!("eps {} is no float", op.eps));
+                self.report(Rule::Numbers, format!("eps {} is not a float", op.eps));
             }
             _ => {}
         }
@@ -240,7 +240,7 @@ impl<'g> Verifier<'g> {
     fn number(&mut self, value: Scalar, dtype: DType) {
         let nan = |s: Scalar| matches!(s, Scalar::Float(x) if x.is_nan());
         if value.cast(dtype) != value && !(nan(value) && dtype.is_float()) {
-            let text = format!("{value} is no value of {dtype}");
+            let text = format!("{value} is not a value of {dtype}");
             self.report(Rule::Numbers, text);
         }
     }

@@ -81,7 +81,7 @@ impl Arena {
         self.outputs.get(&id).map_or(0, Vec::len)
     }
 
-    /// True if the node may be removed: nothing reads it, and it is no input.
+    /// True if the node may be removed: nothing reads it, and it is not an input.
     pub(crate) fn unused(&self, id: NodeId) -> bool {
         self.users[id.index()].is_empty()
             && self.output_uses(id) == 0

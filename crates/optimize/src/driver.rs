@@ -6,8 +6,8 @@ use crate::{OptimizeError, Options, Pass, Report, Rewriter, Run, passes};
 use kiln_ir::{Fact, Graph, Op, Target};
 use std::sync::Arc;
 
-/// The most walks of the list; the graph is then left as it is. Each walk runs every pass to its own fixed point, so
-/// more than a few are rare.
+/// The maximum number of walks of the list; the graph is then left as it is. Each walk runs every pass to its own fixed
+/// point, so more than a few are rare.
 const MAX_ROUNDS: usize = 10;
 
 /// Runs the selected [`passes()`] on a graph and the bodies of its loops and branches, until nothing changes. Inputs

@@ -2,7 +2,7 @@
 
 use crate::arena::Arena;
 use crate::{Fired, OptimizeError, Options, Patch, Report, Rule, View};
-use kiln_ir::verify::{Rule as Broken, verify};
+use kiln_ir::verify::{Rule as VerifierRule, verify};
 use kiln_ir::{Graph, Loc, NodeId, Value};
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 const VERIFY_EACH_PATCH_BELOW: usize = 1000;
 
 /// Operands of a node that the report names.
-const MOST_NAMED: usize = 16;
+const MAX_NAMED: usize = 16;
 
 /// Applies the patches of one pass.
 pub struct Rewriter<'a> {
@@ -268,9 +268,9 @@ impl<'a> Rewriter<'a> {
     fn describe(&self, id: NodeId) -> String {
         let node = self.arena.graph.node(id);
         let list = |facts: Vec<String>| facts.join(", ");
-        let operands = node.inputs.iter().take(MOST_NAMED);
+        let operands = node.inputs.iter().take(MAX_NAMED);
         let operands = operands.map(|v| self.arena.graph.fact(*v).to_string());
-        let more = (node.inputs.len() > MOST_NAMED).then(|| "..".to_string());
+        let more = (node.inputs.len() > MAX_NAMED).then(|| "..".to_string());
         let operands = operands.chain(more);
         let results = node.facts.iter().map(|f| f.to_string());
         format!(
@@ -288,7 +288,7 @@ pub(crate) fn violations(graph: &Graph, is_body: bool) -> Result<(), String> {
     let Err(mut found) = verify(graph) else {
         return Ok(());
     };
-    found.retain(|v| !is_body || !matches!(v.rule, Broken::Symbols | Broken::Origins));
+    found.retain(|v| !is_body || !matches!(v.rule, VerifierRule::Symbols | VerifierRule::Origins));
     if found.is_empty() {
         return Ok(());
     }

@@ -13,8 +13,8 @@ use kiln_base::prim::Reduction;
 use kiln_ir::ops::Numel;
 use kiln_ir::{Builder, DType, Dim, Op, OpError, Pw, Value};
 
-/// The most terms of a polynomial; sums with a longer one are given up.
-const MOST_TERMS: usize = 32;
+/// The maximum number of terms of a polynomial; sums with a longer one are given up.
+const MAX_TERMS: usize = 32;
 /// The depth of operations to which a sum is followed.
 const DEPTH: usize = 24;
 
@@ -193,7 +193,7 @@ impl<'a> Sums<'a> {
                 let sign = if p.0 == Pw::Add { 1.0 } else { -1.0 };
                 let mut sum = operand(0)?;
                 sum.extend(scaled(operand(1)?, &Polynomial::number(sign))?);
-                (sum.len() <= MOST_TERMS).then_some(sum)
+                (sum.len() <= MAX_TERMS).then_some(sum)
             }
             Pw::Mul => {
                 let (a, b) = (operand(0)?, operand(1)?);
@@ -285,7 +285,7 @@ impl Polynomial {
                 }
             }
         }
-        (self.0.len() <= MOST_TERMS).then_some(self)
+        (self.0.len() <= MAX_TERMS).then_some(self)
     }
 
     fn times(&self, other: &Polynomial) -> Option<Polynomial> {

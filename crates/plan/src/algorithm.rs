@@ -57,7 +57,7 @@ impl Algorithm {
     /// The number of terms of a sum from which on [`Algorithm::Parts`] is legal.
     pub const LONG: i64 = 4096;
 
-    /// The most results of a whole batch for which [`Algorithm::Parts`] is legal.
+    /// The maximum number of results of a whole batch for which [`Algorithm::Parts`] is legal.
     pub const FEW_RESULTS: i64 = 1 << 16;
 
     /// Returns the factor by which the error bound exceeds that of a plain sum.

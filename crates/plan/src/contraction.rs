@@ -7,10 +7,10 @@
 //! The gradient of a convolution's images reads a tap t of the filter for an image position x and a result position y
 //! where `x + padding = y · stride + t · dilation`. With `g = gcd(stride, dilation)` and `hop = stride / g`, all of
 //! these are `t = r + u · hop`, `x = q · stride + r · dilation - padding` and `y = q - u · dilation / g`: affine in q,
-//! u and r < hop. Positions that no tap meets are offset from these by `e`, for 0 < e < g.
+//! u and r < hop. Positions that no tap reaches are offset from these by `e`, for 0 < e < g.
 
 mod interpret;
-mod of;
+mod lower;
 #[cfg(test)]
 mod tests;
 

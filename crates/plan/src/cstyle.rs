@@ -9,7 +9,7 @@ use kiln_base::{Compute, DType, Scalar};
 
 /// A C-like language.
 pub trait Dialect {
-    /// The error of a function that the language lacks.
+    /// The error for a primitive that the language lacks.
     type Missing;
     /// Signed integers of 8, 16, 32 and 64 bits.
     const SIGNED: [&'static str; 4];
@@ -18,11 +18,11 @@ pub trait Dialect {
     /// The type of masks.
     const MASK: &'static str;
     /// The masks false and true.
-    const TRUTH: [&'static str; 2];
+    const MASK_VALUES: [&'static str; 2];
     /// The operators for and, or and exclusive or of masks.
-    const LOGIC: [&'static str; 3];
+    const MASK_OPERATORS: [&'static str; 3];
     /// The suffix of literals of 64 bits.
-    const LONG: &'static str;
+    const LONG_SUFFIX: &'static str;
     /// Not a number, as a float.
     const NAN: &'static str;
     /// Infinity, as a float.
@@ -31,14 +31,14 @@ pub trait Dialect {
     /// Returns the name of a prelude's function on values of a compute type, such as `kiln_max`.
     fn function(name: &str, compute: Compute) -> String;
 
-    /// Returns the arguments by which the prelude's function reports a divisor of 0.
-    fn failure(site: u32) -> String;
+    /// Returns the last arguments of a prelude function that reports a divisor of 0.
+    fn failure_arguments(site: u32) -> String;
 
-    /// Returns a primitive on floats that is not a function or operator of C, by its name; none if it is.
+    /// Returns the text of a float primitive that the language does not write as C does; `None` for one that it does.
     ///
     /// # Errors
-    /// If the language lacks it.
-    fn own(
+    /// If the language lacks the primitive.
+    fn intrinsic(
         name: &'static str,
         operands: &[&str],
         compute: Compute,
@@ -71,7 +71,7 @@ pub trait Dialect {
         }
     }
 
-    /// Returns a number in a compute type, exact to the bit.
+    /// Returns a number in a compute type, with exactly its bits.
     fn number(x: Scalar, compute: Compute) -> String {
         let float = |x: f64, cast: &str, finite: String| match x {
             x if x.is_nan() => format!("{cast}{}", Self::NAN),
@@ -90,8 +90,8 @@ pub trait Dialect {
             }
             Compute::F64 => float(x.as_f64(), "(double)", format!("{:?}", x.as_f64())),
             Compute::I32 => integer((x.as_i64() as i32).into(), i32::MIN.into(), ""),
-            Compute::I64 => integer(x.as_i64(), i64::MIN, Self::LONG),
-            Compute::Mask => Self::TRUTH[usize::from(x.as_bool())].into(),
+            Compute::I64 => integer(x.as_i64(), i64::MIN, Self::LONG_SUFFIX),
+            Compute::Mask => Self::MASK_VALUES[usize::from(x.as_bool())].into(),
         }
     }
 
@@ -138,15 +138,15 @@ pub trait Dialect {
         use Unary::*;
         if !compute.is_float() {
             return Ok(match op {
-                _ if op.gives_mask() => Self::TRUTH[0].into(),
+                _ if op.gives_mask() => Self::MASK_VALUES[0].into(),
                 Not if compute == Compute::Mask => format!("!{x}"),
                 Not => format!("~{x}"),
                 Neg | Abs => format!("{}({x})", Self::function(op.name(), compute)),
                 _ => x.into(),
             });
         }
-        if let Some(own) = Self::own(op.name(), &[x], compute)? {
-            return Ok(own);
+        if let Some(text) = Self::intrinsic(op.name(), &[x], compute)? {
+            return Ok(text);
         }
         let one = Self::number(Scalar::Float(1.0), compute);
         let call = |name: &str| format!("{}({x})", Self::library(name, compute));
@@ -185,8 +185,8 @@ pub trait Dialect {
     ) -> Result<String, Self::Missing> {
         use Binary::*;
         let (mask, float) = (compute == Compute::Mask, compute.is_float());
-        if float && let Some(own) = Self::own(op.name(), &[a, b], compute)? {
-            return Ok(own);
+        if float && let Some(text) = Self::intrinsic(op.name(), &[a, b], compute)? {
+            return Ok(text);
         }
         let ty = Self::ctype(compute);
         let infix = |operator: &str| format!("{a} {operator} {b}");
@@ -199,9 +199,9 @@ pub trait Dialect {
             Le => infix("<="),
             Gt => infix(">"),
             Ge => infix(">="),
-            And | Mul | Min if mask => infix(Self::LOGIC[0]),
-            Or | Add | Max if mask => infix(Self::LOGIC[1]),
-            _ if mask => infix(Self::LOGIC[2]),
+            And | Mul | Min if mask => infix(Self::MASK_OPERATORS[0]),
+            Or | Add | Max if mask => infix(Self::MASK_OPERATORS[1]),
+            _ if mask => infix(Self::MASK_OPERATORS[2]),
             Add if float => infix("+"),
             Sub if float => infix("-"),
             Mul if float => infix("*"),
@@ -222,7 +222,7 @@ pub trait Dialect {
                 format!("({ty})kiln_to_i64({wide})")
             }
             Div | FloorDiv | Rem | FloorMod if !float => {
-                format!("{function}({a}, {b}, {})", Self::failure(site))
+                format!("{function}({a}, {b}, {})", Self::failure_arguments(site))
             }
             Add | Sub | Mul | Div | FloorDiv | Rem | FloorMod | Pow | Gcd | Lcm | Max | Min
             | Shl | Shr => format!("{function}({a}, {b})"),
@@ -291,9 +291,9 @@ mod tests {
         const SIGNED: [&'static str; 4] = ["char", "short", "int", "long"];
         const UNSIGNED: [&'static str; 4] = ["uchar", "ushort", "uint", "ulong"];
         const MASK: &'static str = "bool";
-        const TRUTH: [&'static str; 2] = ["false", "true"];
-        const LOGIC: [&'static str; 3] = ["&&", "||", "!="];
-        const LONG: &'static str = "L";
+        const MASK_VALUES: [&'static str; 2] = ["false", "true"];
+        const MASK_OPERATORS: [&'static str; 3] = ["&&", "||", "!="];
+        const LONG_SUFFIX: &'static str = "L";
         const NAN: &'static str = "NAN";
         const INFINITY: &'static str = "INFINITY";
 
@@ -301,11 +301,11 @@ mod tests {
             format!("kiln_{name}")
         }
 
-        fn failure(site: u32) -> String {
+        fn failure_arguments(site: u32) -> String {
             format!("errors, {site}")
         }
 
-        fn own(name: &'static str, x: &[&str], _: Compute) -> Result<Option<String>, String> {
+        fn intrinsic(name: &'static str, x: &[&str], _: Compute) -> Result<Option<String>, String> {
             match name {
                 "i0" | "zeta" => Err(format!("OpenCL has no {name}")),
                 "rsqrt" => Ok(Some(format!("rsqrt({})", x[0]))),

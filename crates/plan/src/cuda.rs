@@ -54,7 +54,7 @@ pub struct CudaKernel {
     pub grid: [Blocks; 3],
     /// The threads of a block along x, y and z.
     pub block: [u32; 3],
-    /// The least number of blocks that a multiprocessor has registers for, which bounds those of a thread.
+    /// The minimum number of blocks that a multiprocessor has registers for, which bounds those of a thread.
     pub resident: u32,
     /// The bytes of dynamic shared memory of a block.
     pub shared: u32,
@@ -375,7 +375,7 @@ extern \"C\" __global__ void __launch_bounds__(64, 8) entry(const unsigned short
         let entry = named(&|_| {});
         assert!(entry.starts_with("kiln_add_relu_"), "{entry}");
         let same = named(&|k| k.grid[0].points = Dim::Const(5));
-        assert_eq!(same, entry, "the grid is no part of the text");
+        assert_eq!(same, entry, "the grid is not part of the text");
         let map = || TensorMap {
             arg: 0,
             offset: Dim::ZERO,

@@ -24,7 +24,7 @@ pub struct Layout {
     pub offsets: Vec<usize>,
     /// The bytes that the arena needs.
     pub peak: usize,
-    /// The most bytes that are live at one step: no layout can need less.
+    /// The maximum number of bytes that are live at one step: no layout can need less.
     pub lower_bound: usize,
 }
 
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Returns the least peak of all orders of placing blocks into the lowest gap, which is the optimum.
+    /// Returns the smallest peak of all orders of placing blocks into the lowest gap, which is the optimum.
     fn least(blocks: &[Lifetime], placed: &mut Vec<(usize, usize)>, most: usize) -> usize {
         if placed.len() == blocks.len() {
             let end = |(i, at): &(usize, usize)| at + blocks[*i].size;

@@ -22,7 +22,8 @@ use std::str::FromStr;
 pub struct Cpu {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The most rows, and vectors of columns, of a register tile (MR, NR in vectors); panels are packed this wide.
+    /// The maximum number of rows, and vectors of columns, of a register tile (MR, NR in vectors); panels are packed
+    /// this wide.
     pub tile: Option<[u8; 2]>,
     /// The rows and columns of a block, which one thread computes at a time (MC, NC), in elements. Blocks are rounded
     /// to whole tiles, lines or rows if the algorithm needs these.
@@ -36,14 +37,14 @@ pub struct Cpu {
 /// The rows, and words of a row, of a register of AMX.
 pub const TILE: u32 = 16;
 
-/// The most vectors of columns of a tile of AMX. Four registers hold accumulators, so four products are in flight, and
-/// each load of B is multiplied more than once.
+/// The maximum number of vectors of columns of a tile of AMX. Four registers hold accumulators, so four products are in
+/// flight, and each load of B is multiplied more than once.
 pub const TILE_VECTORS: i64 = 4;
 
 /// The vectors of columns of a register tile, unless a schedule sets them.
 pub const VECTORS: i64 = 2;
 
-/// The most vectors of columns of a register tile.
+/// The maximum number of vectors of columns of a register tile.
 pub const MOST_VECTORS: i64 = 8;
 
 /// Returns the lanes of a vector of accumulators of a dtype.
@@ -56,9 +57,9 @@ pub fn lanes(level: Features, dtype: DType) -> u16 {
     bytes / dtype.size() as u16
 }
 
-/// Returns the most rows of a register tile of `vectors` vectors, or 0 if there are no registers for one. The registers
-/// hold the accumulators, a vector of each column and a term of A. They also hold a product that is
-/// still to be added, the instruction's other values, and with VEX the mask of the last vector.
+/// Returns the maximum number of rows of a register tile of `vectors` vectors, or 0 if there are no registers for one.
+/// The registers hold the accumulators, a vector of each column and a term of A. They also hold a product that is still
+/// to be added, the instruction's other values, and with VEX the mask of the last vector.
 #[inline]
 pub fn most_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {

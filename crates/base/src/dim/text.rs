@@ -75,7 +75,7 @@ impl fmt::Debug for Dim {
     }
 }
 
-/// A text or data that is no size.
+/// A text or data that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotADim {
     /// A text with another syntax.

@@ -13,9 +13,9 @@ impl Dialect for C99 {
     const SIGNED: [&'static str; 4] = ["int8_t", "int16_t", "int32_t", "int64_t"];
     const UNSIGNED: [&'static str; 4] = ["uint8_t", "uint16_t", "uint32_t", "uint64_t"];
     const MASK: &'static str = "int";
-    const TRUTH: [&'static str; 2] = ["0", "1"];
-    const LOGIC: [&'static str; 3] = ["&", "|", "^"];
-    const LONG: &'static str = "LL";
+    const MASK_VALUES: [&'static str; 2] = ["0", "1"];
+    const MASK_OPERATORS: [&'static str; 3] = ["&", "|", "^"];
+    const LONG_SUFFIX: &'static str = "LL";
     const NAN: &'static str = "NAN";
     const INFINITY: &'static str = "INFINITY";
 
@@ -27,11 +27,15 @@ impl Dialect for C99 {
         format!("kiln_{name}_{suffix}")
     }
 
-    fn failure(site: u32) -> String {
+    fn failure_arguments(site: u32) -> String {
         format!("failed, {site}")
     }
 
-    fn own(name: &'static str, operands: &[&str], compute: Compute) -> Result<Option<String>> {
+    fn intrinsic(
+        name: &'static str,
+        operands: &[&str],
+        compute: Compute,
+    ) -> Result<Option<String>> {
         match name {
             "erfinv" | "log_ndtr" | "ndtri" | "digamma" | "i0" | "i0e" | "i1" | "i1e" | "zeta" => {
                 Err(Error::function(name))
@@ -50,7 +54,7 @@ pub(crate) fn memory(dtype: DType) -> &'static str {
     C99::memory(dtype)
 }
 
-/// Two elements of a reduction, combined.
+/// Returns the expression that combines two operands of a reduction.
 pub(crate) fn combine(op: Reduction, a: &str, b: &str, compute: Compute) -> String {
     match (op, compute) {
         (Reduction::Max, Compute::Mask) => format!("{a} | {b}"),

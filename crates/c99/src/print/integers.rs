@@ -15,25 +15,25 @@ fn added(sums: DType, to: &str, x: &str, y: &str) -> String {
 }
 
 /// The `len` results: the argument itself, or an array that an epilogue reads.
-struct Results {
+struct ProductResults {
     array: String,
     epilogue_code: Option<super::kernel::EpilogueCode>,
     len: i64,
 }
 
-impl Results {
+impl ProductResults {
     fn new(
         k: &mut Emitter<'_>,
         sums: DType,
         (out, epilogue): (u16, &Option<Epilogue>),
         len: i64,
-    ) -> Result<Results> {
+    ) -> Result<ProductResults> {
         let epilogue_code = k.epilogue_code(epilogue)?;
         let array = match &epilogue_code {
             Some(_) => k.array(sums, len)?,
             None => k.arg(out),
         };
-        Ok(Results {
+        Ok(ProductResults {
             array,
             epilogue_code,
             len,
@@ -64,7 +64,7 @@ pub(super) fn product(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     let [a, b] = p.dtypes.map(memory);
     let ty = memory(p.sums());
     let all: i64 = batch.iter().product();
-    let results = Results::new(k, p.sums(), (p.out, &p.epilogue), all * m * n)?;
+    let results = ProductResults::new(k, p.sums(), (p.out, &p.epilogue), all * m * n)?;
     let number = each_matrix(k, &batch);
     let (x, y, z) = (left.start(), right.start(), &results.array);
     k.body.each("i", m);
@@ -102,7 +102,7 @@ pub(super) fn conv(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let ([depth, height, width], [deep, high, wide]) = (s.output, s.input);
     let (places, inputs) = (depth * height * width, deep * high * wide);
     let all = s.batch * s.groups * outs * places;
-    let results = Results::new(k, c.sums(), (c.out, &c.epilogue), all)?;
+    let results = ProductResults::new(k, c.sums(), (c.out, &c.epilogue), all)?;
     let sums = k.array(c.sums(), outs)?;
     for (index, n) in [
         ("n", s.batch),

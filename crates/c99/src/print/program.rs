@@ -5,7 +5,7 @@ use super::dialect::memory;
 use super::kernel::{EmittedKernel, Emitter, View};
 use super::text::{Text, identifier};
 use super::tile::{self, Called};
-use super::weights::Weights;
+use super::weights::WeightTable;
 use super::{attention, conv, ordered, product};
 use crate::error::{Error, Result};
 use kiln_plan::memory::{Temporaries, solve};
@@ -31,7 +31,7 @@ pub(crate) struct Printer {
     /// The prefix of names.
     pub prefix: String,
     pub functions: Text,
-    pub weights: Weights,
+    pub weights: WeightTable,
     in_file: bool,
     emitted: HashMap<Key, Rc<EmittedKernel>>,
     count: usize,
@@ -49,7 +49,7 @@ impl Printer {
         Printer {
             prefix: prefix.into(),
             functions: Text::default(),
-            weights: Weights::default(),
+            weights: WeightTable::default(),
             in_file,
             emitted: HashMap::new(),
             count: 0,

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 /// The constant tensors.
 #[derive(Default)]
-pub(crate) struct Weights {
+pub(crate) struct WeightTable {
     /// The tensors as programs name them.
     sources: Vec<Tensor>,
     /// The tensors as kernels read them.
@@ -25,7 +25,7 @@ struct Tensor {
     bytes: Vec<u8>,
 }
 
-impl Weights {
+impl WeightTable {
     /// Adds a tensor and returns its number.
     pub fn add(&mut self, dtype: DType, bytes: Vec<u8>) -> usize {
         self.sources.push(Tensor { dtype, bytes });

@@ -3,7 +3,7 @@
 use super::{Mode, stochastic};
 use kiln_base::{DType, float_to_int, round_float, wrap_int};
 
-/// The most elements that the reference gives one tensor; larger ones are an error rather than an
+/// The maximum number of elements that the reference gives one tensor; larger ones are an error rather than an
 /// exhausted machine.
 pub const MAX_ELEMENTS: usize = 1 << 30;
 

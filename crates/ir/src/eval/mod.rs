@@ -225,7 +225,7 @@ pub fn evaluate_all(
 /// The symbols' values that the shapes of the inputs give: each symbol is a dim of some input.
 ///
 /// # Errors
-/// If inputs are missing or of another rank, or a symbol is no dim of an input.
+/// If inputs are missing or of another rank, or a symbol is not a dim of an input.
 pub fn symbol_values(graph: &Graph, inputs: &[Array]) -> Result<Vec<i64>, EvalError> {
     let mut values = vec![None; graph.symbols.len()];
     for (i, id) in graph.inputs().into_iter().enumerate() {
@@ -241,7 +241,7 @@ pub fn symbol_values(graph: &Graph, inputs: &[Array]) -> Result<Vec<i64>, EvalEr
         }
     }
     let known = values.into_iter().enumerate().map(|(i, v)| {
-        v.ok_or_else(|| Problem::Inputs(format!("symbol s{i} is no dim of an input")).into())
+        v.ok_or_else(|| Problem::Inputs(format!("symbol s{i} is not a dim of an input")).into())
     });
     known.collect()
 }

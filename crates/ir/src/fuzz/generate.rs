@@ -9,7 +9,7 @@ use kiln_base::{DType, Dim, Kind, Loc, Scalar, Sym};
 
 /// The largest value that a symbol gets.
 pub(super) const MAX_SYMBOL: i64 = 6;
-/// The most elements of a tensor.
+/// The maximum number of elements of a tensor.
 const MAX_ELEMENTS: i64 = 2000;
 /// Float magnitudes above this are brought down.
 const TAME: f64 = 64.0;

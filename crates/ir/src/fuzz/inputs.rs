@@ -63,7 +63,7 @@ pub fn random_inputs(graph: &Graph, seed: u64) -> Vec<Array> {
     out
 }
 
-/// A size; the least one of all bindings, at most 2, where it is symbolic. The size of what a quotient leaves may be
+/// A size; the smallest one of all bindings, at most 2, where it is symbolic. The size of what a quotient leaves may be
 /// larger at smaller symbols.
 pub(super) fn least(graph: &Graph, size: &Dim) -> i64 {
     let mut bindings = vec![vec![]];

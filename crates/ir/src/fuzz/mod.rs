@@ -40,7 +40,7 @@ pub struct Config {
     pub symbolic: bool,
     /// True to give some programs work on values without elements, which lowering expects a pass to remove.
     pub empty: bool,
-    /// The least number of nodes.
+    /// The minimum number of nodes.
     pub min_nodes: usize,
     /// The number of nodes from which no further op is started.
     pub max_nodes: usize,

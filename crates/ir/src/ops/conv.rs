@@ -6,13 +6,13 @@ use super::prelude::*;
 /// `[n, groups · o, out..]`, zero-padded. The per-axis lists have one entry for each spatial axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Conv {
-    /// Steps of the kernel over the input, at least 1.
+    /// The stride along each spatial axis, at least 1.
     pub stride: Axes,
-    /// Zeros before and after each axis.
+    /// The number of zeros before and after each spatial axis.
     pub padding: Vec<(usize, usize)>,
-    /// Steps within the kernel, at least 1.
+    /// The distance between taps of the kernel along each spatial axis, at least 1.
     pub dilation: Axes,
-    /// Channel groups, at least 1.
+    /// The number of channel groups, at least 1.
     pub groups: usize,
 }
 
@@ -38,7 +38,7 @@ impl OpDef for Conv {
         let spatial = self.stride.len();
         ensure!(
             self.padding.len() == spatial && self.dilation.len() == spatial,
-            "stride, padding and dilation must have one entry a spatial axis"
+            "stride, padding and dilation must have one entry for each spatial axis"
         );
         ensure!(
             x.rank() == spatial + 2 && w.rank() == spatial + 2,
@@ -83,7 +83,7 @@ impl OpDef for Conv {
     }
 }
 
-/// The number of positions of a window: `(extent + padding − dilation · (kernel − 1) − 1) / stride + 1`, rounded
+/// The output extent of a sliding window: `(extent + padding − dilation · (kernel − 1) − 1) / stride + 1`, rounded
 /// down.
 ///
 /// # Errors
@@ -105,10 +105,10 @@ pub fn window_extent(
     Ok(&room.div_floor(stride as i64) + &Dim::ONE)
 }
 
-/// The extent of a padded axis minus that of a window.
+/// The extent of a padded axis minus that of a dilated window: the last offset at which the window fits.
 ///
 /// # Errors
-/// If the axis is known to be shorter, or a number exceeds the range of engines.
+/// If the window is known to be larger than the axis, or a size exceeds the range of an i32.
 pub(super) fn window_room(
     extent: &Dim,
     kernel: &Dim,
@@ -116,7 +116,7 @@ pub(super) fn window_room(
     dilation: usize,
 ) -> Result<Dim, OpError> {
     ensure!(dilation > 0, "a dilation must be at least 1");
-    // The largest step that engines, and other libraries, support.
+    // Engines and other libraries hold dilations in an i32.
     ensure!(
         dilation <= i32::MAX as usize,
         "a dilation of {dilation} is too large: at most {} is supported",
@@ -136,12 +136,12 @@ pub(super) fn window_room(
         .ok()
         .and_then(|d| d.checked_mul(k - 1)?.checked_add(1))
         .ok_or_else(too_large)?;
-    let border = padding
+    let padded = padding
         .0
         .checked_add(padding.1)
         .filter(|p| *p <= i32::MAX as usize);
-    let border = Dim::from(border.ok_or_else(too_large)?);
-    let room = &(extent + &border) - &Dim::Const(span);
+    let padded = Dim::from(padded.ok_or_else(too_large)?);
+    let room = &(extent + &padded) - &Dim::Const(span);
     ensure!(
         room.as_const().is_none_or(|room| room >= 0),
         "a kernel that spans {span} does not fit into {extent} plus padding {padding:?}"

@@ -26,7 +26,7 @@ impl OpDef for Custom {
         let negative = |d: &Dim| d.as_const().is_some_and(|d| d < 0);
         ensure!(
             !self.output.shape.iter().any(negative),
-            "{} is no shape",
+            "{} is not a shape",
             self.output
         );
         Ok(Facts::from_buf([self.output.clone()]))

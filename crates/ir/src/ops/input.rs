@@ -1,16 +1,16 @@
-//! A value that the caller gives.
+//! Inputs of a graph.
 
 use super::prelude::*;
 use crate::Role;
 
-/// A value that the caller gives, by position.
+/// An input of the graph, identified by its position.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Input {
-    /// Position among the program's inputs.
+    /// The position among the graph's inputs.
     pub index: u32,
-    /// Its dtype and shape.
+    /// The dtype and shape.
     pub fact: Fact,
-    /// The use of the input.
+    /// The kind of value that the caller passes: data, a parameter or a random key.
     pub role: Role,
 }
 

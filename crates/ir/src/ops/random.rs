@@ -3,9 +3,9 @@
 use super::prelude::*;
 use kiln_base::prim::RandomKind;
 
-/// Counter-based random numbers. The operand is an i64 pair (seed, offset); the element at row-major
-/// index i is made of the words at position offset + i, see [`kiln_base::prim::random_words`]. Bits and uniform numbers
-/// are the same on every engine; normal numbers follow from the same words, and from its logarithm and cosine.
+/// Counter-based random numbers. The operand is an i64 pair (seed, offset); the element at row-major index i is
+/// computed from the words at position offset + i, see [`kiln_base::prim::random_words`]. Bits and uniform numbers are
+/// the same on every engine; normal numbers follow from the same words, and from its logarithm and cosine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Random {
     /// The kind of numbers that the words become.

@@ -41,7 +41,7 @@ impl OpDef for Softmax {
 
 impl Softmax {
     // exp(x - max) · (1 / sum), or (x - max) - log(sum). The maximum keeps exp from overflowing. The reciprocal needs
-    // one division a row in place of one an element; as the sum is at least 1, it costs half a unit in the last
+    // one division per row in place of one per element; as the sum is at least 1, it costs half a unit in the last
     // place.
     fn expand<B: Builder>(&self, b: &mut B, x: &B::Value) -> Result<B::Value, OpError> {
         if b.fact(x).shape[self.axis].is(0) {

@@ -38,7 +38,7 @@ impl OpDef for WindowReduce {
             self.stride.len() == spatial
                 && self.padding.len() == spatial
                 && self.dilation.len() == spatial,
-            "kernel, stride, padding and dilation must have one entry a spatial axis"
+            "kernel, stride, padding and dilation must have one entry for each spatial axis"
         );
         ensure!(
             x.rank() >= spatial,

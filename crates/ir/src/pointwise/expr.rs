@@ -1,35 +1,37 @@
-//! Building blocks of expressions and meanings that are long or that several rows share.
+//! Expressions that are long or that several rows share, and their meanings in f64 (`_f64`).
 
 use kiln_base::prim::{Binary, ScalarBuilder, Unary};
 use std::f64::consts::{LN_2, LOG2_E};
 
-pub(super) fn u(b: &mut dyn ScalarBuilder, op: Unary, x: u32) -> u32 {
+/// `op x`, as a function that the table's rows call.
+pub(super) fn unary(b: &mut dyn ScalarBuilder, op: Unary, x: u32) -> u32 {
     b.unary(op, x)
 }
 
-pub(super) fn bin(b: &mut dyn ScalarBuilder, op: Binary, x: u32, y: u32) -> u32 {
+/// `x op y`, as a function that the table's rows call.
+pub(super) fn binary(b: &mut dyn ScalarBuilder, op: Binary, x: u32, y: u32) -> u32 {
     b.binary(op, x, y)
 }
 
 /// `x op c`.
-pub(super) fn with(b: &mut dyn ScalarBuilder, op: Binary, x: u32, c: f64) -> u32 {
+pub(super) fn with_constant(b: &mut dyn ScalarBuilder, op: Binary, x: u32, c: f64) -> u32 {
     let c = b.constant(c, x);
     b.binary(op, x, c)
 }
 
 pub(super) fn clamp(b: &mut dyn ScalarBuilder, x: u32, low: f64, high: f64) -> u32 {
-    let x = with(b, Binary::Max, x, low);
-    with(b, Binary::Min, x, high)
+    let x = with_constant(b, Binary::Max, x, low);
+    with_constant(b, Binary::Min, x, high)
 }
 
 /// `max(x, 0) + log1p(exp(-|x|))`: softplus without overflow.
 pub(super) fn softplus(b: &mut dyn ScalarBuilder, x: u32) -> u32 {
-    let a = u(b, Unary::Abs, x);
-    let n = u(b, Unary::Neg, a);
-    let e = u(b, Unary::Exp, n);
-    let l = u(b, Unary::Log1p, e);
-    let p = with(b, Binary::Max, x, 0.0);
-    bin(b, Binary::Add, p, l)
+    let a = unary(b, Unary::Abs, x);
+    let n = unary(b, Unary::Neg, a);
+    let e = unary(b, Unary::Exp, n);
+    let l = unary(b, Unary::Log1p, e);
+    let p = with_constant(b, Binary::Max, x, 0.0);
+    binary(b, Binary::Add, p, l)
 }
 
 pub(super) fn softplus_f64(x: f64) -> f64 {
@@ -44,51 +46,52 @@ pub(super) fn clamp_f64(x: f64, low: f64, high: f64) -> f64 {
     Binary::Min.eval_f64(Binary::Max.eval_f64(x, low), high)
 }
 
-pub(super) fn bit(c: bool) -> f64 {
+/// 1 if `c` is true, else 0.
+pub(super) fn indicator(c: bool) -> f64 {
     c as i64 as f64
 }
 
-/// max(a, b) + log(1 + base^(−|a − b|)) / log(base) for the base e, or 2.
-pub(super) fn log_add_exp(b: &mut dyn ScalarBuilder, x: u32, y: u32, two: bool) -> u32 {
-    let larger = bin(b, Binary::Max, x, y);
-    let difference = bin(b, Binary::Sub, x, y);
-    let distance = u(b, Unary::Abs, difference);
-    let minus = u(b, Unary::Neg, distance);
-    let power = u(b, if two { Unary::Exp2 } else { Unary::Exp }, minus);
-    let mut log = u(b, Unary::Log1p, power);
-    if two {
-        log = with(b, Binary::Mul, log, LOG2_E);
+/// `max(x, y) + log(1 + base^(−|x − y|)) / log(base)`, where the base is 2 if `base_two` is set, else e.
+pub(super) fn log_add_exp(b: &mut dyn ScalarBuilder, x: u32, y: u32, base_two: bool) -> u32 {
+    let larger = binary(b, Binary::Max, x, y);
+    let difference = binary(b, Binary::Sub, x, y);
+    let distance = unary(b, Unary::Abs, difference);
+    let minus = unary(b, Unary::Neg, distance);
+    let power = unary(b, if base_two { Unary::Exp2 } else { Unary::Exp }, minus);
+    let mut log = unary(b, Unary::Log1p, power);
+    if base_two {
+        log = with_constant(b, Binary::Mul, log, LOG2_E);
     }
-    let sum = bin(b, Binary::Add, larger, log);
+    let sum = binary(b, Binary::Add, larger, log);
     // The difference of two equal infinities is NaN.
-    let alike = bin(b, Binary::Eq, x, y);
-    let doubled = with(b, Binary::Add, x, if two { 1.0 } else { LN_2 });
-    b.select(alike, doubled, sum)
+    let equal = binary(b, Binary::Eq, x, y);
+    let doubled = with_constant(b, Binary::Add, x, if base_two { 1.0 } else { LN_2 });
+    b.select(equal, doubled, sum)
 }
 
-pub(super) fn log_add_exp_f64(x: f64, y: f64, two: bool) -> f64 {
+pub(super) fn log_add_exp_f64(x: f64, y: f64, base_two: bool) -> f64 {
     let minus = -(x - y).abs();
     if x == y {
-        x + if two { 1.0 } else { LN_2 }
-    } else if two {
+        x + if base_two { 1.0 } else { LN_2 }
+    } else if base_two {
         Binary::Max.eval_f64(x, y) + minus.exp2().ln_1p() * LOG2_E
     } else {
         Binary::Max.eval_f64(x, y) + minus.exp().ln_1p()
     }
 }
 
-/// x · log, but 0 for x = 0 unless y is NaN.
-pub(super) fn times_log(b: &mut dyn ScalarBuilder, x: u32, y: u32, log: Unary) -> u32 {
-    let log = u(b, log, y);
-    let product = bin(b, Binary::Mul, x, log);
+/// `x · log(y)`, but 0 for x = 0 unless y is NaN. `log` is the logarithm to use.
+pub(super) fn xlogy(b: &mut dyn ScalarBuilder, x: u32, y: u32, log: Unary) -> u32 {
+    let log = unary(b, log, y);
+    let product = binary(b, Binary::Mul, x, log);
     let zero = b.constant(0.0, x);
-    let none = bin(b, Binary::Eq, x, zero);
-    let product = b.select(none, zero, product);
-    let nan = u(b, Unary::IsNan, y);
+    let is_zero = binary(b, Binary::Eq, x, zero);
+    let product = b.select(is_zero, zero, product);
+    let nan = unary(b, Unary::IsNan, y);
     b.select(nan, y, product)
 }
 
-pub(super) fn times_log_f64(x: f64, y: f64, log: f64) -> f64 {
+pub(super) fn xlogy_f64(x: f64, y: f64, log: f64) -> f64 {
     if y.is_nan() {
         y
     } else if x == 0.0 {
@@ -98,15 +101,15 @@ pub(super) fn times_log_f64(x: f64, y: f64, log: f64) -> f64 {
     }
 }
 
-/// The operand that `op` chooses; if one is NaN, the other.
-pub(super) fn numbers(b: &mut dyn ScalarBuilder, op: Binary, x: u32, y: u32) -> u32 {
-    let best = bin(b, op, x, y);
+/// `fmin` or `fmax`: the operand that `op` chooses, or the other one if one is NaN.
+pub(super) fn ignoring_nan(b: &mut dyn ScalarBuilder, op: Binary, x: u32, y: u32) -> u32 {
+    let chosen = binary(b, op, x, y);
     if !b.is_float(x) {
-        return best;
+        return chosen;
     }
-    let (no_x, no_y) = (u(b, Unary::IsNan, x), u(b, Unary::IsNan, y));
-    let best = b.select(no_y, x, best);
-    b.select(no_x, y, best)
+    let (x_is_nan, y_is_nan) = (unary(b, Unary::IsNan, x), unary(b, Unary::IsNan, y));
+    let chosen = b.select(y_is_nan, x, chosen);
+    b.select(x_is_nan, y, chosen)
 }
 
 pub(super) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
@@ -116,9 +119,9 @@ pub(super) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 pub(super) fn elu(b: &mut dyn ScalarBuilder, x: u32, scale: f64, alpha: f64) -> u32 {
     let zero = b.constant(0.0, x);
     let positive = b.binary(Binary::Gt, x, zero);
-    let e = u(b, Unary::Expm1, x);
-    let low = with(b, Binary::Mul, e, scale * alpha);
-    let high = with(b, Binary::Mul, x, scale);
+    let e = unary(b, Unary::Expm1, x);
+    let low = with_constant(b, Binary::Mul, e, scale * alpha);
+    let high = with_constant(b, Binary::Mul, x, scale);
     b.select(positive, high, low)
 }
 

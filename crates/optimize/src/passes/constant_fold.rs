@@ -24,7 +24,7 @@ pub const PASS: Pass = Pass {
     run: Run::Rules(&[&FullFold, &ConstantFold]),
 };
 
-/// The most bytes of a result, and of each operand. Larger ones are computed when the program runs.
+/// The maximum number of bytes of a result, and of each operand. Larger ones are computed when the program runs.
 const MAX_BYTES: i64 = 4096;
 
 /// Ops on tensors that hold one number everywhere.

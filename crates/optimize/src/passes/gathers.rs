@@ -22,7 +22,7 @@ use hashbrown::HashMap;
 use kiln_ir::ops::Gather;
 use kiln_ir::{Builder, DType, Dim, Node, NodeId, Op, OpError, Shape, Value};
 
-/// The most operations of a chain.
+/// The maximum number of operations of a chain.
 const LONGEST: usize = 32;
 
 /// The pass.
@@ -56,7 +56,7 @@ impl Rule for GatherOfExtreme {
         let Op::ArgReduce(extreme) = &found.op else {
             return None;
         };
-        // One element a lane, in the order of the lanes.
+        // One element per lane, in the order of the lanes.
         let mut kept = view.fact(x).shape.clone();
         kept[gather.axis] = Dim::ONE;
         let same = found.inputs[0] == x && extreme.axis == gather.axis;

@@ -23,8 +23,8 @@ pub const PASS: Pass = Pass {
     run: Run::Rules(&[&TransposedProduct, &BiasUnderReshape, &CastUnderReshape]),
 };
 
-/// The most biases and factors of one product that are looked through.
-const MOST_ROWS: usize = 8;
+/// The maximum number of biases and factors of one product that are looked through.
+const MAX_ROWS: usize = 8;
 
 /// permute(matmul(a, b)) = matmul(permute(b), permute(a)).
 pub struct TransposedProduct;
@@ -126,7 +126,7 @@ fn reshaped(view: &View<'_>, v: Value) -> Option<Value> {
 fn reshaped_product(view: &View<'_>, v: Value) -> Option<Value> {
     let reshaped = reshaped(view, v)?;
     let mut y = reshaped;
-    for _ in 0..MOST_ROWS {
+    for _ in 0..MAX_ROWS {
         let node = view.producer(y);
         if matches!(node.op, Op::MatMul(_)) {
             return Some(reshaped);

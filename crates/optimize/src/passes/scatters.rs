@@ -21,7 +21,7 @@ use kiln_ir::{Builder, Dim, NodeId, Op, OpError, Pw, Shape, Value};
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "scatters",
-    about: "writes scatters of one element a lane as pointwise work",
+    about: "writes scatters of one element per lane as pointwise work",
     exact: true,
     run: Run::Rules(&[&ScatterOfOne]),
 };

@@ -26,7 +26,7 @@ pub const PASS: Pass = Pass {
     run: Run::Rules(&[&PadsSideBySide, &StackedProducts, &StackedSums]),
 };
 
-/// The most parts of one value.
+/// The maximum number of parts of one value.
 const MOST: usize = 32;
 /// The largest ratio of the number of elements of the products' operands to that of their results.
 const LARGER: i64 = 2;

@@ -295,7 +295,7 @@ fn centred(g: &mut Generator) -> Option<Value> {
     let x = g.b().pointwise(Pw::Add, &[y, bias]).ok()?;
     let sum = g.b().sum(&x, &[0]).ok()?;
     let row = g.b().reshape(&sum, &[1, k].map(Dim::from)).ok()?;
-    // Sometimes the divisor is wrong, so that it is no mean and cancels nothing.
+    // Sometimes the divisor is wrong, so that it is not a mean and cancels nothing.
     let count = n + g.rng.coin(20) as usize;
     let mean = g.b().with(Pw::Div, &row, count as f64).ok()?;
     let centred = g.b().pointwise(Pw::Sub, &[x, mean]).ok()?;

@@ -291,7 +291,7 @@ fn what_must_not_fold_does_not() {
         ("a computed weight", |c| c.weight = Role::Data),
         ("a narrow dtype", |c| c.dtype = DType::BF16),
         ("no eps", |c| c.eps = 0.0),
-        ("a bias a column", |c| {
+        ("a bias per column", |c| {
             (c.bias, c.spatial, c.group_out) = (Bias::PerColumn, 2, 3);
         }),
     ];

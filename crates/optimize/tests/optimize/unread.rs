@@ -30,7 +30,7 @@ fn read(g: &mut Generator, op: impl Into<Op>, operands: &[Value]) -> Option<Valu
     Some(outputs[at])
 }
 
-/// Two values that depend on no gather: an index out of range is no error if nothing reads the result.
+/// Two values that depend on no gather: an index out of range is not an error if nothing reads the result.
 fn sound(g: &mut Generator) -> Option<[Value; 2]> {
     let x = [g.any_of(DType::F32), g.any_of(DType::F32)];
     let mut behind = x.map(|v| v.node).to_vec();

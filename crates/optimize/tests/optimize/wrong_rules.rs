@@ -120,7 +120,7 @@ fn chooses_of_one_operand(view: &View<'_>, id: NodeId) -> Option<Patch> {
     Some(patch.replacing(id.value(), new))
 }
 
-/// gather(a − b, i) = gather(a, i) − gather(b, i), where an index out of range is no error.
+/// gather(a − b, i) = gather(a, i) − gather(b, i), where an index out of range is not an error.
 fn chooses_out_of_range(view: &View<'_>, id: NodeId) -> Option<Patch> {
     let (gather, index, [a, b]) = chosen(view, id)?;
     let last = view.fact(a).shape[gather.axis].as_const()? - 1;

@@ -1,6 +1,6 @@
 //! The geometry of convolutions: the positions that taps read.
 
-/// The most lanes of a vector.
+/// The maximum number of lanes of a vector.
 pub const LANES: i64 = 16;
 
 /// One spatial axis.

@@ -8,7 +8,7 @@ use kiln_base::{Dim, ceil};
 
 /// The fewest columns of B that is packed once: fewer would leave most of a panel empty.
 const PACKED_COLUMNS: i64 = 8;
-/// The most rows of a register tile.
+/// The maximum number of rows of a register tile.
 const ROWS: i64 = 8;
 /// The multiply-adds of a block, unless a schedule sets another number.
 const BLOCK_WORK: i64 = 1 << 25;
@@ -18,12 +18,12 @@ const ROWS_WORK: i64 = 1 << 27;
 const OTHER_WORK: [i64; 4] = [1 << 21, 1 << 23, 1 << 25, 1 << 27];
 /// The elements of a block whose epilogue needs them hot in the cache.
 const BLOCK_ELEMENTS: i64 = 1 << 17;
-/// The least rows or columns of a block.
+/// The minimum number of rows or columns of a block.
 const BLOCK_SIDE: i64 = 192;
-/// The factor by which a block of whole rows has more work, and the least number of these blocks, if there are enough
+/// The factor by which a block of whole rows has more work, and the minimum number of these blocks, if there are enough
 /// rows.
 const PACKS_ALL: i64 = 4;
-const LEAST_BLOCKS: i64 = 8;
+const MIN_BLOCKS: i64 = 8;
 
 /// The epilogue of a product.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ fn block_of(
 /// rows, few enough to stay hot, and enough blocks for threads to share.
 pub fn whole_rows(batch: &[i64], (m, n): (i64, i64), wanted: i64, tile: i64) -> i64 {
     let hot = BLOCK_ELEMENTS / n.max(1);
-    let shared = ceil(m * batch.iter().product::<i64>(), LEAST_BLOCKS).min(m);
+    let shared = ceil(m * batch.iter().product::<i64>(), MIN_BLOCKS).min(m);
     ceil(wanted.min(hot).min(shared).max(1), tile) * tile
 }
 

@@ -18,9 +18,9 @@ impl Dialect for CudaCpp {
         "unsigned long long",
     ];
     const MASK: &'static str = "bool";
-    const TRUTH: [&'static str; 2] = ["false", "true"];
-    const LOGIC: [&'static str; 3] = ["&&", "||", "!="];
-    const LONG: &'static str = "LL";
+    const MASK_VALUES: [&'static str; 2] = ["false", "true"];
+    const MASK_OPERATORS: [&'static str; 3] = ["&&", "||", "!="];
+    const LONG_SUFFIX: &'static str = "LL";
     const NAN: &'static str = "kiln_nan";
     const INFINITY: &'static str = "kiln_inf";
 
@@ -28,27 +28,26 @@ impl Dialect for CudaCpp {
         format!("kiln_{name}")
     }
 
-    fn failure(site: u32) -> String {
+    fn failure_arguments(site: u32) -> String {
         format!("errors, site{site}")
     }
 
-    fn own(
+    fn intrinsic(
         name: &'static str,
         operands: &[&str],
         compute: Compute,
     ) -> Result<Option<String>, Infallible> {
-        let (single, operand) = (compute == Compute::F32, operands.join(", "));
-        let in_double = |function: &str| match single {
+        let (is_f32, list) = (compute == Compute::F32, operands.join(", "));
+        let in_double = |function: &str| match is_f32 {
             true => format!("(float){function}((double){})", operands.join(", (double)")),
-            false => format!("{function}({operand})"),
+            false => format!("{function}({list})"),
         };
         Ok(Some(match name {
-            // Rounded one by one, and never contracted. So a value is the same to the bit in whichever kernel it is
-            // computed.
-            "add" | "sub" | "mul" if single => format!("__f{name}_rn({operand})"),
-            "add" | "sub" | "mul" => format!("__d{name}_rn({operand})"),
-            "rsqrt" if single => format!("rsqrtf({operand})"),
-            "signbit" => format!("kiln_sign_bit({operand})"),
+            // Never contracted to fused multiply-adds, so that every kernel computes the same bits.
+            "add" | "sub" | "mul" if is_f32 => format!("__f{name}_rn({list})"),
+            "add" | "sub" | "mul" => format!("__d{name}_rn({list})"),
+            "rsqrt" if is_f32 => format!("rsqrtf({list})"),
+            "signbit" => format!("kiln_sign_bit({list})"),
             "erfc" | "erfinv" => in_double(name),
             "ndtri" => in_double("normcdfinv"),
             "log_ndtr" | "lgamma" | "digamma" | "i0" | "i0e" | "i1" | "i1e" | "zeta" => {

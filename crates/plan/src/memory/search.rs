@@ -1,27 +1,27 @@
-//! The search for an order of placing blocks that needs little memory.
+//! Search for an order of placing blocks that needs little memory.
 //!
-//! No order is best for all programs. Large blocks first leaves no holes that only large ones fill. Long lives first
-//! keeps permanent blocks out of the way of short-lived ones. Blocks that are live when memory is scarcest must fit
-//! without a hole. So each of these orders is tried. Then a block that exceeds the lower bound is repeatedly moved
-//! before one that is in its way. Changes that make nothing worse are kept.
+//! No order is best for all programs. By descending size, small blocks fill the gaps between large ones. By descending
+//! lifetime, long-lived blocks stay out of the way of short-lived ones. By memory pressure, the blocks that are live
+//! at the peak are packed without gaps. Each of these orders is tried. Then a local search repeatedly moves a block
+//! that exceeds the lower bound before one that is in its way. It keeps moves that don't raise the peak.
 
 use super::Lifetime;
 use super::place::{Fit, Placer, in_program_order, pairs};
 use std::cmp::Reverse;
 
-/// The most pairs of blocks that are live together for which orders are tried.
-const MOST_PAIRS: usize = 1 << 22;
-/// The most pairs that are visited in all.
-const MOST_WORK: usize = 1 << 23;
-/// The most changes that are tried in the local search.
-const MOST_CHANGES: usize = 600;
-/// The number of consecutive changes without success after which the local search restarts.
+/// The maximum number of pairs of simultaneously live blocks; beyond it only program order is tried.
+const MAX_PAIRS: usize = 1 << 22;
+/// The maximum number of pairs that the whole search visits.
+const MAX_WORK: usize = 1 << 23;
+/// The maximum number of moves that the local search tries.
+const MAX_MOVES: usize = 600;
+/// The number of consecutive moves without improvement after which the local search restarts.
 const PATIENCE: usize = 150;
 
 /// Returns the offsets of the best layout found, and its peak. `blocks` are sorted by their first step.
 pub(super) fn best(blocks: &[Lifetime], lower_bound: usize) -> (Vec<usize>, usize) {
     let (offsets, peak) = in_program_order(blocks);
-    if peak == lower_bound || pairs(blocks) > MOST_PAIRS {
+    if peak == lower_bound || pairs(blocks) > MAX_PAIRS {
         return (offsets, peak);
     }
     let mut search = Search {
@@ -60,17 +60,17 @@ impl Search<'_> {
         }
         starts.sort_by_key(|(peak, at, ..)| (*peak, *at));
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        let mut changes = 0;
+        let mut moves = 0;
         for (peak, _, fit, order) in starts.into_iter().cycle() {
-            self.improve(order, fit, peak, &mut random, &mut changes);
-            if self.done() || changes >= MOST_CHANGES {
+            self.improve(order, fit, peak, &mut random, &mut moves);
+            if self.done() || moves >= MAX_MOVES {
                 return;
             }
         }
     }
 
     fn done(&self) -> bool {
-        self.peak == self.lower_bound || self.placer.work > MOST_WORK
+        self.peak == self.lower_bound || self.placer.work > MAX_WORK
     }
 
     /// Keeps the layout of the placer if it is the best so far.
@@ -81,21 +81,21 @@ impl Search<'_> {
         }
     }
 
-    /// Moves blocks that exceed the bound before those in their way, until that has not helped for a while.
+    /// Moves to neighbours of an order while their peak is no higher, until [`PATIENCE`] moves have not lowered it.
     fn improve(
         &mut self,
         mut order: Vec<u32>,
         fit: Fit,
         mut peak: usize,
         random: &mut Random,
-        changes: &mut usize,
+        moves: &mut usize,
     ) {
         self.placer.place(&order, fit, usize::MAX);
         let mut offsets = self.placer.offsets.clone();
         let mut since = 0;
-        while since < PATIENCE && *changes < MOST_CHANGES && !self.done() {
-            (*changes, since) = (*changes + 1, since + 1);
-            let next = self.change(&order, &offsets, random);
+        while since < PATIENCE && *moves < MAX_MOVES && !self.done() {
+            (*moves, since) = (*moves + 1, since + 1);
+            let next = self.neighbour(&order, &offsets, random);
             let Some(found) = self.placer.place(&next, fit, peak) else {
                 continue;
             };
@@ -108,13 +108,13 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the order with a block that exceeds the bound moved before one that is in its way, or to the front.
-    fn change(&self, order: &[u32], offsets: &[usize], random: &mut Random) -> Vec<u32> {
+    /// Returns a neighbour of an order: a block that exceeds the bound is moved before one in its way, or to the front.
+    fn neighbour(&self, order: &[u32], offsets: &[usize], random: &mut Random) -> Vec<u32> {
         let mut rank = vec![0; order.len()];
         for (at, i) in order.iter().enumerate() {
             rank[*i as usize] = at;
         }
-        // The blocks below a block while that is live, and placed before it.
+        // The blocks that are live with block `i`, lie below it and were placed before it.
         let in_the_way = |i: u32| -> Vec<u32> {
             let i = i as usize;
             let lower = |j: &usize| offsets[*j] < offsets[i] && rank[*j] < rank[i];
@@ -122,11 +122,11 @@ impl Search<'_> {
             live_with.filter(lower).map(|j| j as u32).collect()
         };
         let end = |i: u32| offsets[i as usize] + self.blocks[i as usize].size;
-        let sticking = order.iter().filter(|i| end(**i) > self.lower_bound);
-        let sticking: Vec<u32> = sticking.copied().collect();
-        let mut moved = sticking[random.below(sticking.len())];
+        let exceeding = order.iter().filter(|i| end(**i) > self.lower_bound);
+        let exceeding: Vec<u32> = exceeding.copied().collect();
+        let mut moved = exceeding[random.below(exceeding.len())];
         let mut below = in_the_way(moved);
-        // One level further down: a block in the way of one that is in the way.
+        // In half of the cases, a block in its way is moved instead.
         if random.below(2) == 0 && !below.is_empty() {
             let other = below[random.below(below.len())];
             let further = in_the_way(other);
@@ -144,7 +144,7 @@ impl Search<'_> {
     }
 }
 
-/// Returns the orders that are tried, each of all blocks.
+/// Returns the initial orders of the search.
 fn orders(blocks: &[Lifetime]) -> Vec<Vec<u32>> {
     let life = |i: u32| {
         let b = &blocks[i as usize];
@@ -168,20 +168,21 @@ fn orders(blocks: &[Lifetime]) -> Vec<Vec<u32>> {
     ]
 }
 
-/// Returns for each block the most bytes that are live at one of its steps. `blocks` are sorted by their first step.
+/// Returns for each block the maximum number of bytes that are live at one of its steps. `blocks` are sorted by their
+/// first step.
 fn pressure(blocks: &[Lifetime]) -> Vec<usize> {
-    // There may be many more steps than blocks; memory is scarcest where a block begins.
+    // There may be many more steps than blocks; the most memory is live where a block begins.
     let mut starts: Vec<usize> = blocks.iter().map(|b| b.first).collect();
     starts.dedup();
-    let mut alive = vec![0usize; starts.len()];
+    let mut live = vec![0usize; starts.len()];
     let span = |b: &Lifetime| {
         let from = starts.partition_point(|s| *s < b.first);
         from..starts.partition_point(|s| *s <= b.last)
     };
     for b in blocks {
-        alive[span(b)].iter_mut().for_each(|a| *a += b.size);
+        live[span(b)].iter_mut().for_each(|a| *a += b.size);
     }
-    let most = |b: &Lifetime| alive[span(b)].iter().copied().max().unwrap_or(0);
+    let most = |b: &Lifetime| live[span(b)].iter().copied().max().unwrap_or(0);
     blocks.iter().map(most).collect()
 }
 

@@ -5,7 +5,7 @@
 //! scaled_product    (P(x, w) + b) · c = P(x, w · c) + b · c    either order; / c, and −(…) as · (−1)
 //! shifted_product   (P(x, w) + a) ± b = P(x, w) + (a ± b)      c − P(x, w) = P(x, −w) + c
 //! conv_batch_norm   batch_norm(P(x, w) + b, mean, var, weight, bias) = P(x, w · s) + ((b − mean) · s + bias)
-//!                   where s = weight / √(var + eps), one number a channel; of a convolution
+//!                   where s = weight / √(var + eps), one number per channel; of a convolution
 //! linear_batch_norm the same of a matrix product
 //! scaled_data       P(x · c, w) = P(x, w · c)                  either order, / c, and P(−x, w) = P(x, −w)
 //! shifted_data      P(x ± b, w) = P(x, w) ± (P of b)           of integers that were bytes or i16, from which zero

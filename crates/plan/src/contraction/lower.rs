@@ -1,4 +1,4 @@
-//! The contractions of matrix products, of convolutions and of the gradients of these.
+//! Lowering of matrix products, convolutions and their gradients to contractions.
 
 use super::{Access, BATCH, COLUMNS, Contraction, Filters, ROWS, TERMS};
 use crate::tile::Bound;
@@ -8,26 +8,25 @@ use kiln_base::{Dim, contiguous_strides, numel};
 impl From<&MatMul> for Contraction {
     fn from(p: &MatMul) -> Contraction {
         let MatMul { batch, m, k, n, .. } = p;
-        let nothing = [Dim::ZERO];
+        let zero = [Dim::ZERO];
         let access = |x: &Matrix, [rows, columns, terms]: [&[Dim]; 3]| {
-            let parts = [&x.batch_strides[..], rows, columns, terms];
-            let strides: Vec<Dim> = parts.concat();
+            let strides: Vec<Dim> = [&x.batch_strides[..], rows, columns, terms].concat();
             let extents = batch.iter().chain([m, n, k]);
-            let last = |(n, by): (&Dim, &Dim)| match by.as_const() {
+            let span = |(n, by): (&Dim, &Dim)| match by.as_const() {
                 Some(..0) => Dim::ZERO,
                 _ => n * by,
             };
-            let footprint = extents.zip(&strides).map(last);
+            let spans = extents.zip(&strides).map(span);
             Access {
                 arg: x.arg,
-                len: footprint.fold(x.offset.clone(), |sum, n| &sum + &n),
+                len: spans.fold(x.offset.clone(), |sum, n| &sum + &n),
                 offset: x.offset.clone(),
                 strides,
                 bounds: Vec::new(),
             }
         };
         let one = |d: &Dim| [d.clone()];
-        let (left, right) = (&p.lhs, &p.rhs);
+        let (a, b) = (&p.lhs, &p.rhs);
         let shape: Vec<Dim> = batch.iter().chain([m, n]).cloned().collect();
         let mut strides = contiguous_strides(&shape);
         strides.push(Dim::ZERO);
@@ -39,8 +38,8 @@ impl From<&MatMul> for Contraction {
                 vec![k.clone()],
             ],
             operands: [
-                access(left, [&one(&left.row), &nothing, &one(&left.col)]),
-                access(right, [&nothing, &one(&right.col), &one(&right.row)]),
+                access(a, [&one(&a.row), &zero, &one(&a.col)]),
+                access(b, [&zero, &one(&b.col), &one(&b.row)]),
             ],
             result: Access {
                 arg: p.out,
@@ -55,9 +54,9 @@ impl From<&MatMul> for Contraction {
     }
 }
 
-/// A contraction under construction: loops have names.
+/// A contraction under construction. Each loop has a number, its name in [`Affine`].
 #[derive(Default)]
-struct Draft {
+struct ContractionBuilder {
     loops: [Vec<(Dim, usize)>; 4],
     count: usize,
 }
@@ -66,26 +65,28 @@ struct Draft {
 #[derive(Clone)]
 struct Affine {
     offset: Dim,
-    steps: Vec<(usize, Dim)>,
+    /// Coefficients of loops, by the loop's number; several of one loop are added.
+    coefficients: Vec<(usize, Dim)>,
 }
 
-/// A coordinate of an array, and its extent, outside of which it may lie.
+/// A coordinate along an axis of an array, which may be out of bounds, and the extent of the axis.
 type Coordinate = (Affine, Dim);
 
 /// The coordinates of images, result and filter along an axis of a convolution.
-struct Axis {
+struct AxisCoordinates {
     x: Coordinate,
     y: Coordinate,
     tap: Coordinate,
-    /// Zero at the positions that a tap meets, if there may be others; its extent is 1.
+    /// 0 at the image positions that taps reach, with extent 1, so that its bound excludes the others. `None` if taps
+    /// reach all positions.
     off_axis: Option<Coordinate>,
 }
 
 impl Affine {
-    fn of(steps: impl IntoIterator<Item = (usize, Dim)>, offset: Dim) -> Affine {
+    fn of(coefficients: impl IntoIterator<Item = (usize, Dim)>, offset: Dim) -> Affine {
         Affine {
             offset,
-            steps: steps.into_iter().collect(),
+            coefficients: coefficients.into_iter().collect(),
         }
     }
 }
@@ -95,8 +96,8 @@ fn index(at: usize, extent: &Dim) -> Coordinate {
     (Affine::of([(at, Dim::ONE)], Dim::ZERO), extent.clone())
 }
 
-impl Draft {
-    /// Adds a loop, inside those of its kind.
+impl ContractionBuilder {
+    /// Adds a loop inside the other loops of its kind: [`BATCH`], [`ROWS`], [`COLUMNS`] or [`TERMS`].
     fn add(&mut self, kind: usize, extent: &Dim) -> usize {
         self.loops[kind].push((extent.clone(), self.count));
         self.count += 1;
@@ -112,13 +113,13 @@ impl Draft {
     fn strides(&self, f: &Affine) -> Vec<Dim> {
         let all = self.loops.iter().flatten();
         let stride = |(_, name): &(Dim, usize)| {
-            let own = f.steps.iter().filter(|(at, _)| at == name);
+            let own = f.coefficients.iter().filter(|(at, _)| at == name);
             own.fold(Dim::ZERO, |sum, (_, by)| &sum + by)
         };
         all.map(stride).collect()
     }
 
-    /// Returns the condition that a coordinate lies inside.
+    /// Returns the condition that a coordinate is in bounds.
     fn bound(&self, (f, extent): &Coordinate) -> Bound {
         Bound {
             offset: f.offset.clone(),
@@ -134,8 +135,8 @@ impl Draft {
         let mut whole = Affine::of([], Dim::ZERO);
         for ((f, _), by) in coordinates.iter().zip(contiguous_strides(&shape)) {
             whole.offset = &whole.offset + &(&f.offset * &by);
-            let steps = f.steps.iter().map(|(at, step)| (*at, step * &by));
-            whole.steps.extend(steps);
+            let coefficients = f.coefficients.iter().map(|(at, c)| (*at, c * &by));
+            whole.coefficients.extend(coefficients);
         }
         Access {
             arg,
@@ -146,19 +147,19 @@ impl Draft {
         }
     }
 
-    /// Adds the loops along an axis over result positions and taps, which meet at an image position.
-    fn window(&mut self, c: &Conv, i: usize, [positions, taps]: [usize; 2]) -> Axis {
+    /// Adds the loops along an axis over result positions and taps. Together they determine an image position.
+    fn window(&mut self, c: &Conv, i: usize, [positions, taps]: [usize; 2]) -> AxisCoordinates {
         let (position, tap) = (
             self.add(positions, &c.output[i]),
             self.add(taps, &c.kernel[i]),
         );
-        let steps = [
+        let coefficients = [
             (position, c.stride[i].clone()),
             (tap, c.dilation[i].clone()),
         ];
-        Axis {
+        AxisCoordinates {
             x: (
-                Affine::of(steps, &Dim::ZERO - &c.padding[i]),
+                Affine::of(coefficients, &Dim::ZERO - &c.padding[i]),
                 c.input[i].clone(),
             ),
             y: index(position, &c.output[i]),
@@ -167,8 +168,14 @@ impl Draft {
         }
     }
 
-    /// Adds the loops along an axis over image positions and the taps that meet them; see the [module](super).
-    fn meeting(&mut self, c: &Conv, i: usize, [positions, taps]: [usize; 2]) -> Axis {
+    /// Adds the loops along an axis over image positions and the taps that reach them, for the gradient of images; see
+    /// the [module](super).
+    fn transposed_window(
+        &mut self,
+        c: &Conv,
+        i: usize,
+        [positions, taps]: [usize; 2],
+    ) -> AxisCoordinates {
         let number = |d: &Dim| d.as_const().expect("strides and dilations are numbers");
         let (stride, dilation) = (number(&c.stride[i]), number(&c.dilation[i]));
         let unit = gcd(stride, dilation);
@@ -187,7 +194,7 @@ impl Draft {
         let y = [(q, Dim::ONE), (u, n(-dilation / unit))];
         let tap = [(r, Dim::ONE), (u, n(hop))];
         let x_offset = &(&first * &n(-stride)) - &c.padding[i];
-        Axis {
+        AxisCoordinates {
             x: (Affine::of(x, x_offset), c.input[i].clone()),
             y: (Affine::of(y, &Dim::ZERO - &first), c.output[i].clone()),
             tap: (Affine::of(tap, Dim::ZERO), c.kernel[i].clone()),
@@ -202,7 +209,7 @@ impl Draft {
 }
 
 impl Conv {
-    /// Returns the layout of filters that are read, on a GPU or on a CPU.
+    /// Returns the layout in which kernels of a GPU, or of the CPU, read the filters.
     pub fn filters(&self, on_gpu: bool) -> Filters {
         match on_gpu && self.images != Images::ChannelsFirst {
             true => Filters::ChannelsLast,
@@ -210,11 +217,11 @@ impl Conv {
         }
     }
 
-    /// Returns the contraction that it is, with filters that are read in this layout. Its columns are contiguous in the
-    /// result: positions, or channels if these come last.
+    /// Returns the convolution as a contraction, with filters in this layout. Its columns are contiguous in the result:
+    /// positions, or channels if these come last.
     ///
     /// # Panics
-    /// If a stride or dilation is not a number. Those of plans are.
+    /// If a stride or dilation is symbolic. Those of plans are numbers.
     pub fn contraction(&self, filters: Filters) -> Contraction {
         let is_last = self.images != Images::ChannelsFirst;
         let is_input = self.role == ConvRole::Input;
@@ -227,19 +234,19 @@ impl Conv {
             true => [channels, taps],
             false => [taps, channels],
         };
-        let mut draft = Draft::default();
-        let group = draft.whole(BATCH, &self.groups);
-        let image = draft.whole(positions, &self.batch);
-        let ins = draft.whole(ins, &self.in_channels);
-        let outs = draft.whole(outs, &self.out_channels);
+        let mut builder = ContractionBuilder::default();
+        let group = builder.whole(BATCH, &self.groups);
+        let image = builder.whole(positions, &self.batch);
+        let ins = builder.whole(ins, &self.in_channels);
+        let outs = builder.whole(outs, &self.out_channels);
         let along = |i: usize| match is_input {
-            true => draft.meeting(self, i, [positions, taps]),
-            false => draft.window(self, i, [positions, taps]),
+            true => builder.transposed_window(self, i, [positions, taps]),
+            false => builder.window(self, i, [positions, taps]),
         };
-        let axes: Vec<Axis> = (0..self.kernel.len()).map(along).collect();
+        let axes: Vec<AxisCoordinates> = (0..self.kernel.len()).map(along).collect();
         if is_last {
             // Contiguous channels are the innermost loop.
-            draft.loops[taps].rotate_left(1);
+            builder.loops[taps].rotate_left(1);
         }
         let array = |arg, outer: &[&Coordinate], channels: &[&Coordinate], axes, last| {
             let axes: &[&Coordinate] = axes;
@@ -248,9 +255,10 @@ impl Conv {
             } else {
                 [channels, axes]
             };
-            draft.access(arg, &[outer, first, second].concat())
+            builder.access(arg, &[outer, first, second].concat())
         };
-        let each = |of: fn(&Axis) -> &Coordinate| axes.iter().map(of).collect::<Vec<_>>();
+        let each =
+            |of: fn(&AxisCoordinates) -> &Coordinate| axes.iter().map(of).collect::<Vec<_>>();
         let [x_axes, y_axes, tap_axes] = [each(|a| &a.x), each(|a| &a.y), each(|a| &a.tap)];
         let [x_last, y_last] = self.images.last();
         let x = |arg| array(arg, &[&image], &[&group, &ins], &x_axes, x_last);
@@ -264,9 +272,9 @@ impl Conv {
             ConvRole::Weight => (x(first), y(second), filter(self.out, false)),
         };
         let off_axis = axes.iter().filter_map(|a| a.off_axis.as_ref());
-        read.bounds.extend(off_axis.map(|c| draft.bound(c)));
+        read.bounds.extend(off_axis.map(|c| builder.bound(c)));
         let contraction = Contraction {
-            loops: draft.extents(),
+            loops: builder.extents(),
             operands: match is_last && self.role != ConvRole::Weight {
                 true => [read, other],
                 false => [other, read],
