@@ -11,7 +11,7 @@ mod scatter;
 mod sort;
 mod terms;
 
-use crate::tile::{self, Launch, Linked, run_all};
+use crate::tile::{self, Linked, ProgramLaunch, run_all};
 use attention::{Attention, AttentionGrad};
 use collective::CollectiveWork;
 use conv::Conv;
@@ -91,11 +91,11 @@ pub fn link(
 
 /// Runs a group of works concurrently. No work touches memory that another writes.
 pub fn run_concurrently(group: &[(&dyn LinkedKernel, &Call<'_>)], failures: &Failures) {
-    let mut launches: Vec<Launch> = Vec::new();
+    let mut launches: Vec<ProgramLaunch> = Vec::new();
     let mut jobs: Vec<Box<dyn FnMut() + '_>> = Vec::new();
     for (work, call) in group {
         match work.as_any().and_then(<dyn Any>::downcast_ref::<Linked>) {
-            Some(program) => launches.push(Launch {
+            Some(program) => launches.push(ProgramLaunch {
                 program,
                 args: call.args,
                 parallel: call.parallel,

@@ -102,7 +102,7 @@ impl Cache {
         Some(found)
     }
 
-    /// Stores the code of a unit of these kernels. Failure to write the cache is no error.
+    /// Stores the code of a unit of these kernels. Failure to write the cache is not an error.
     pub(super) fn keep(&self, unit: Key, kernels: &[Key], code: &[u8], version: (i32, i32)) {
         let written = self.write(&format!("{unit:032x}.code"), code, version);
         for kernel in kernels {
@@ -183,7 +183,7 @@ impl Cache {
         if !fits || xxh3_128(body).to_le_bytes() != head || contents.is_empty() {
             return None;
         }
-        // Failure to write the cache is no error.
+        // Failure to write the cache is not an error.
         let used = std::fs::File::options().append(true).open(path);
         let _ = used.and_then(|file| file.set_modified(SystemTime::now()));
         Some(bytes.split_off(24))

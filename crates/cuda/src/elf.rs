@@ -20,7 +20,7 @@ pub(super) fn check(bytes: &[u8], capability: u32) -> Result<()> {
     let header = header.ok_or_else(|| wrong("are too short"))?;
     // 64 bits, little-endian.
     if header[..6] != *b"\x7fELF\x02\x01" || u16_at(bytes, 18) != Some(MACHINE) {
-        return Err(wrong("are no machine code of a GPU"));
+        return Err(wrong("are not machine code of a GPU"));
     }
     let flags = u32_at(bytes, 48).unwrap_or(0);
     // The position of the architecture depends on the version of the format.
@@ -200,7 +200,7 @@ mod tests {
         assert!(refused > 200, "{refused}");
         assert!(
             check(
-                b"PTX, which is no machine code, but of the length of the header of machine code",
+                b"PTX, which is not machine code, but of the length of the header of machine code",
                 90
             )
             .is_err()

@@ -3,7 +3,7 @@
 use super::driver::{Object, call, sys};
 use super::launch::{Launch, Words};
 use super::stream::Stream;
-use kiln_kernel::calls::Call;
+use kiln_kernel::calls::LaunchCall;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
 use smallvec::SmallVec;
@@ -26,11 +26,11 @@ struct List {
     graphs: Vec<Graph>,
 }
 
-/// The most graphs that are kept for a bound plan.
+/// The maximum number of graphs that are kept for a bound plan.
 const GRAPHS: usize = 4;
 
 /// Passes the calls of a run to a function, in order.
-pub(super) type Calls<'a> = dyn Fn(&mut dyn FnMut(Call) -> Result<()>) -> Result<()> + 'a;
+pub(super) type Calls<'a> = dyn Fn(&mut dyn FnMut(LaunchCall) -> Result<()>) -> Result<()> + 'a;
 
 impl Graphs {
     /// Runs calls whose addresses are all determined by those of `key`.
@@ -92,7 +92,7 @@ impl Graph {
     }
 
     /// Adds a launch after those that it waits for.
-    fn add(&mut self, call: &Call) -> Result<()> {
+    fn add(&mut self, call: &LaunchCall) -> Result<()> {
         let launch = Launch::of_call(call)?;
         let (graph, mut handle, mut words) =
             (self.graph.0, Object(null_mut()), launch.words(call)?);
@@ -143,7 +143,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: nobody holds the graph; launches in progress go on.
+        // SAFETY: nobody holds the graph; launches in progress continue.
         unsafe {
             if !self.executable.0.is_null() {
                 let _ = call!(cuGraphExecDestroy(self.executable.0));

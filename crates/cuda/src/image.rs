@@ -32,7 +32,7 @@ impl Image {
                 let text = bytes.strip_suffix(&[0]).filter(|text| !text.contains(&0));
                 let text = text.and_then(|text| std::str::from_utf8(text).ok());
                 let text =
-                    text.ok_or_else(|| damaged!("compiled kernels for {code} are no text"))?;
+                    text.ok_or_else(|| damaged!("compiled kernels for {code} are not text"))?;
                 let mut targets = text
                     .lines()
                     .filter_map(|l| l.trim().strip_prefix(".target "));

@@ -5,7 +5,7 @@ use super::loader::Loader;
 use super::module::{Function, Unloaded, cuda_kernels};
 use super::stream::Stream;
 use super::tensor_map::Map;
-use kiln_kernel::calls::{self, Call, Calls, Ends};
+use kiln_kernel::calls::{self, Calls, Ends, LaunchCall};
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::work::{Expand, LinkedKernel};
 use kiln_plan::cuda::CudaKernel;
@@ -47,7 +47,7 @@ impl LinkedKernel for Launch {
     }
 }
 
-/// The most blocks along x, y and z.
+/// The maximum number of blocks along x, y and z.
 pub(super) const GRID: [i64; 3] = [i32::MAX as i64, 65535, 65535];
 
 impl Launch {
@@ -128,7 +128,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::Internal`] if it belongs to another engine.
-    pub(super) fn of_call<'a>(call: &Call<'a>) -> Result<&'a Launch> {
+    pub(super) fn of_call<'a>(call: &LaunchCall<'a>) -> Result<&'a Launch> {
         let launch: &dyn Any = call.launch;
         let other = || Error::Internal("a launch of another engine".into());
         launch.downcast_ref().ok_or_else(other)
@@ -138,7 +138,7 @@ impl Launch {
     ///
     /// # Errors
     /// If the driver refuses a tensor map.
-    pub(super) fn words(&self, call: &Call) -> Result<Words> {
+    pub(super) fn words(&self, call: &LaunchCall) -> Result<Words> {
         let mut words = Words::new();
         words.extend(call.args.iter().map(|p| *p as u64));
         words.extend(self.scalars.iter().map(|s| *s as u64));
@@ -181,7 +181,7 @@ impl Launch {
     }
 
     /// Enqueues the launch on a stream.
-    pub(super) fn run(call: &Call, stream: &Stream) -> Result<()> {
+    pub(super) fn run(call: &LaunchCall, stream: &Stream) -> Result<()> {
         let launch = Launch::of_call(call)?;
         let ([x, y, z], [bx, by, bz]) = (launch.grid, launch.block);
         let launched = launch.node(&mut launch.words(call)?, |n| {

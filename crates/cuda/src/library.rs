@@ -93,7 +93,7 @@ impl Api {
                 );
                 continue;
             }
-            // Never closed, so that the loader goes on returning it.
+            // Never closed, so that the loader keeps returning it.
             let library = Box::leak(Box::new(library));
             // SAFETY: the initialisers of NVIDIA's libraries have no preconditions.
             if !unsafe { (self.is_present)() } {

@@ -27,7 +27,7 @@ impl Deref for Memory {
 
 /// The size of a piece of page-locked memory.
 const STAGING: usize = 4 << 20;
-/// The most pieces that copies use at a time.
+/// The maximum number of pieces that copies use at a time.
 const STAGINGS: usize = 4;
 
 impl Memory {

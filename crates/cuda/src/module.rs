@@ -176,8 +176,8 @@ impl Modules {
     }
 }
 
-/// The most kernels of a translation unit. Each unit costs NVRTC a fixed time, and a long one can't be shared among
-/// threads.
+/// The maximum number of kernels of a translation unit. Each unit costs NVRTC a fixed time, and a long one can't be
+/// shared among threads.
 pub(super) const UNIT: usize = 8;
 
 /// A kernel that does nothing, to test the kinds of code that a device loads.

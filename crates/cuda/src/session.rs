@@ -8,7 +8,7 @@ use super::launch::Launch;
 use super::memory::Memory;
 use super::outcome::Outcome;
 use super::stream::Event;
-use kiln_kernel::calls::Call;
+use kiln_kernel::calls::LaunchCall;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
 use kiln_kernel::memory::{Holder, Storage};
@@ -38,9 +38,9 @@ pub struct Job<'a> {
     pub written: &'a [&'a Storage],
 }
 
-pub type Expand<'a> = dyn Fn(Address, &mut dyn FnMut(Call) -> Result<()>) -> Result<()> + 'a;
+pub type Expand<'a> = dyn Fn(Address, &mut dyn FnMut(LaunchCall) -> Result<()>) -> Result<()> + 'a;
 
-/// The most launches of a graph; longer runs gain nothing from one.
+/// The maximum number of launches of a graph; longer runs gain nothing from one.
 const LONGEST: usize = 1 << 14;
 
 impl Session {
@@ -83,7 +83,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a job. Returns its outcome if it can fail; `explain` makes an error of the record.
+    /// Runs a job. Returns its outcome if it can fail; `explain` turns the record into an error.
     pub fn run(
         mut self,
         job: &Job,
@@ -94,7 +94,7 @@ impl Session {
         let handed_over = || slot.as_ref().map_or(Ok(()), |slot| lane.hand_over(slot));
         let enqueued = self.enqueue(job).and_then(|()| handed_over());
         if let Err(e) = enqueued {
-            // No work of this run may go on after the error is returned. The lane is not used again.
+            // No work of this run may continue after the error is returned. The lane is not used again.
             let _ = lane.stream.synchronize();
             self.lane = None;
             return Err(e);

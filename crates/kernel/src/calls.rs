@@ -14,7 +14,7 @@ pub trait Launch: Any + Send + Sync {
 }
 
 /// A launch with its arguments.
-pub struct Call<'a> {
+pub struct LaunchCall<'a> {
     pub launch: &'a dyn Launch,
     pub args: SmallVec<[*mut u8; 12]>,
     /// The plan's numbers of its sites, at least as many as the kernel has.
@@ -34,12 +34,12 @@ pub type Ends = SmallVec<[u32; 4]>;
 
 /// A sink of calls, in order.
 pub struct Calls<'a> {
-    sink: &'a mut dyn FnMut(Call) -> Result<()>,
+    sink: &'a mut dyn FnMut(LaunchCall) -> Result<()>,
     count: u32,
 }
 
 impl<'a> Calls<'a> {
-    pub fn new(sink: &'a mut dyn FnMut(Call) -> Result<()>) -> Calls<'a> {
+    pub fn new(sink: &'a mut dyn FnMut(LaunchCall) -> Result<()>) -> Calls<'a> {
         Calls { sink, count: 0 }
     }
 
@@ -47,7 +47,7 @@ impl<'a> Calls<'a> {
     ///
     /// # Errors
     /// The sink's.
-    pub fn add(&mut self, call: Call) -> Result<Ends> {
+    pub fn add(&mut self, call: LaunchCall) -> Result<Ends> {
         if call.launch.is_empty() {
             return Ok(call.after);
         }
@@ -88,9 +88,13 @@ impl Around<'_> {
     }
 
     /// Returns a launch in these surroundings; the engine's own launches have no site.
-    pub fn call<'l>(&self, launch: &'l dyn Launch, args: SmallVec<[*mut u8; 12]>) -> Call<'l> {
+    pub fn call<'l>(
+        &self,
+        launch: &'l dyn Launch,
+        args: SmallVec<[*mut u8; 12]>,
+    ) -> LaunchCall<'l> {
         let sites = self.sites.unwrap_or_default();
-        Call {
+        LaunchCall {
             launch,
             args,
             sites: sites.iter().copied().take(launch.sites()).collect(),

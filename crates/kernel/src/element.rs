@@ -41,7 +41,7 @@ pub trait Elem: Copy + PartialOrd + 'static {
     const ONE: Self;
     /// True for f32, whose long sums are in f64.
     const IS_F32: bool = false;
-    /// The least element (floats: minus infinity).
+    /// The smallest element (floats: minus infinity).
     const LEAST: Self;
     /// The greatest element.
     const MOST: Self;

@@ -32,10 +32,10 @@ const PATIENCE: Duration = Duration::from_millis(5);
 const OPEN: usize = 1;
 /// The state increment for one worker inside a job.
 const ONE: usize = 2;
-/// The most ranges of parts; more threads than these share them.
+/// The maximum number of ranges of parts; more threads than these share them.
 const RANGES: usize = 64;
-/// The most threads of a pool: more than machines have, and few enough to start.
-pub const MOST_THREADS: usize = 1024;
+/// The maximum number of threads of a pool: more than machines have, and few enough to start.
+pub const MAX_THREADS: usize = 1024;
 
 #[derive(Copy, Clone)]
 struct Job {
@@ -158,10 +158,10 @@ impl Pool {
         self.shared.limit.load(Ordering::Relaxed) + 1
     }
 
-    /// Sets the number of threads that share the work, including the caller's: at least 1, at most [`MOST_THREADS`].
+    /// Sets the number of threads that share the work, including the caller's: at least 1, at most [`MAX_THREADS`].
     pub fn set_threads(&self, threads: usize) {
         let mut workers = lock(&self.workers);
-        let wanted = threads.clamp(1, MOST_THREADS) - 1;
+        let wanted = threads.clamp(1, MAX_THREADS) - 1;
         while workers.len() < wanted {
             let shared = self.shared.clone();
             let number = workers.len();

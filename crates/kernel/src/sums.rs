@@ -5,7 +5,7 @@ use crate::simd::{Features, Isa, fma32, fma64};
 use crate::view::Plain;
 use kiln_base::DType;
 
-/// The most rows that share a pass over the values.
+/// The maximum number of rows that share a pass over the values.
 pub const ROWS: i64 = 8;
 /// Returns the number of rows of a register tile of a level. With its vectors of positions they fill the registers,
 /// except for those of the operands.

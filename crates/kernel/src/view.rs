@@ -6,7 +6,7 @@
 //!
 //! Whoever makes the first view of some memory, [`ViewMut::of`] and [`ViewMut::room`] included, promises what bounds
 //! can't show: that threads write different elements, that no other reads them meanwhile, and that no two slices of the
-//! same elements that may be written are alive. All views that are made of it rest on this promise.
+//! same elements that may be written are alive. All views that are derived from it rely on this promise.
 
 use crate::error::Result;
 use crate::memory::{Storage, room};

@@ -165,7 +165,7 @@ pub trait LinkedKernel: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the most calls that it makes on a GPU.
+    /// Returns the maximum number of calls that it makes on a GPU.
     fn calls(&self) -> usize {
         1
     }

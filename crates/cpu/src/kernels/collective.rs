@@ -1,6 +1,6 @@
 //! Collective operations of processes.
 
-use kiln_base::collective::{Call as Part, start};
+use kiln_base::collective::{Call as CollectiveCall, start};
 use kiln_base::numel;
 use kiln_kernel::error::{Result, damaged};
 use kiln_kernel::work::{Call, LinkedKernel, Started};
@@ -48,7 +48,7 @@ impl LinkedKernel for CollectiveWork {
         } = &self.of;
         let at = usize::from;
         let [given, bytes] = self.bytes;
-        let part = Part {
+        let part = CollectiveCall {
             kind: *kind,
             dtype: x.dtype,
             input: call.args.view::<u8>(at(x.arg)).slice(0, given as i64),

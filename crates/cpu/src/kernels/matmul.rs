@@ -110,7 +110,7 @@ impl kiln_kernel::work::LinkedKernel for MatMul {
     }
 }
 
-/// The most elements that rows of A span if instructions hold all offsets.
+/// The maximum number of elements that rows of A span if instructions hold all offsets.
 const NEAR: i64 = 1 << 24;
 
 /// The longest K, which is computed without interruption. Only rows that alias one element can be longer than memory.

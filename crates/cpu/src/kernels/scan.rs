@@ -46,7 +46,7 @@ impl LinkedKernel for Scan {
 const COLUMNS: i64 = 512;
 /// The number of parts below which lanes are cut.
 const PARTS: i64 = 64;
-/// The least elements of a chunk.
+/// The minimum number of elements of a chunk.
 const CHUNK: i64 = 1 << 15;
 /// The cost of an element, in [`split`]'s multiply-adds.
 const WORK: i64 = 8;

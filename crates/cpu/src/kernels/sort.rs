@@ -44,15 +44,15 @@ impl LinkedKernel for ArgSort {
     }
 }
 
-/// The least elements of a lane that is sorted by radix.
+/// The minimum number of elements of a lane that is sorted by radix.
 const RADIX_LEN: usize = 512;
-/// The most first elements that are found without sorting the lane.
+/// The maximum number of first elements that are found without sorting the lane.
 const FEW: usize = 1024;
-/// The least elements of a lane that threads share.
+/// The minimum number of elements of a lane that threads share.
 const SHARED_LEN: usize = 1 << 17;
 /// The number of keys that are made at once.
 const BLOCK: usize = 256;
-/// The most bits of a digit.
+/// The maximum number of bits of a digit.
 const DIGIT: u32 = 11;
 
 impl ArgSort {

@@ -1,6 +1,5 @@
 //! The construction of an emitted body, instruction by instruction.
 
-use super::ahead;
 use super::blocks;
 use super::code::Op;
 use super::emit::{kind, least_run};
@@ -8,6 +7,7 @@ use super::emitted::{EmittedOperand, OperandLocation};
 use super::link::{Linker, plain};
 use super::linked::Stage;
 use super::load;
+use super::prefetch;
 use super::walk::{Shape, Walk};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::{Compute, DType};
@@ -439,28 +439,29 @@ impl BodyBuilder {
     }
 
     /// Adds the prefetches of the next row.
-    pub(super) fn ahead(&mut self, linker: &mut Linker) -> Result<()> {
+    pub(super) fn prefetches(&mut self, linker: &mut Linker) -> Result<()> {
         let bound = linker.bound;
         let program = bound.program;
         let inner = program.stages.iter().filter(|s| s.over_inner);
-        let mut fetched: Vec<u32> = vec![];
+        let mut prefetched: Vec<u32> = vec![];
         for inst in inner.flat_map(|s| &s.code) {
             let Inst::Load { access, .. } = inst else {
                 continue;
             };
             let x = linker.walk(usize::from(*access), true)?;
             let walk = &linker.walks[x as usize];
-            let Some(distance) = ahead::distance(bound, walk).filter(|_| !fetched.contains(&x))
+            let Some(distance) =
+                prefetch::distance(bound, walk).filter(|_| !prefetched.contains(&x))
             else {
                 continue;
             };
-            fetched.push(x);
+            prefetched.push(x);
             let n = self.body.dtypes.len() as u16;
             self.body.dtypes.push(program.args[walk.arg].dtype);
             self.operand(
-                Key::Ahead(n),
+                Key::Prefetch(n),
                 Kind::Line,
-                OperandLocation::Ahead(x, distance),
+                OperandLocation::Prefetch(x, distance),
             );
             self.walks.push(x);
         }

@@ -2,7 +2,7 @@
 
 use super::code::Call;
 
-/// The most operands of an emitted function.
+/// The maximum number of operands of an emitted function.
 pub(crate) const MAX: usize = 96;
 
 /// The steps of a call: the context's bases of each step, or of the first two if all have even strides, and the
@@ -21,7 +21,7 @@ pub(crate) struct Steps {
 mod native {
     use super::{Call, MAX, Steps};
     use crate::tile::Ctx;
-    use crate::tile::code::Code as Instruction;
+    use crate::tile::code::Instruction;
     use crate::tile::emitted::{Emitted, EmittedOperand, OperandLocation};
     use kiln_kernel::simd::compiled;
     use kiln_kernel::simd::transpose::{Transpose, TransposeKernel};
@@ -93,7 +93,7 @@ mod native {
         }
     }
 
-    /// The most addresses of a call over runs.
+    /// The maximum number of addresses of a call over runs.
     const ADDRESSES: usize = 256;
 
     /// Calls an emitted function over steps.
@@ -362,7 +362,7 @@ mod native {
                             let w = walk(x);
                             element(w.arg, *bases.add(w.base_at) + ctx.at.start)
                         }
-                        OperandLocation::Ahead(x, by) => {
+                        OperandLocation::Prefetch(x, by) => {
                             let w = walk(x);
                             let base = *bases.add(w.base_at) + i64::from(by);
                             element(w.arg, base + ctx.at.start)
@@ -438,4 +438,10 @@ pub(super) unsafe fn call(_: Call) {}
 
 /// As [`call`].
 #[cfg(not(all(target_arch = "x86_64", not(portable), unix)))]
-pub(super) unsafe fn steps(_: &crate::tile::Ctx, _: &super::code::Code, _: usize, _: &mut Steps) {}
+pub(super) unsafe fn steps(
+    _: &crate::tile::Ctx,
+    _: &super::code::Instruction,
+    _: usize,
+    _: &mut Steps,
+) {
+}

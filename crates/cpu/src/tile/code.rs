@@ -6,7 +6,7 @@ use kiln_kernel::bound::BoundDynamic;
 use kiln_kernel::failures::Position;
 
 /// The arguments of an instruction.
-pub(crate) type Call = (*mut Ctx, *const Code);
+pub(crate) type Call = (*mut Ctx, *const Instruction);
 /// A compiled instruction.
 ///
 /// # Safety
@@ -15,7 +15,7 @@ pub(crate) type Op = unsafe fn(Call);
 
 /// An instruction with its operands.
 #[derive(Copy, Clone)]
-pub(crate) struct Code {
+pub(crate) struct Instruction {
     pub f: Op,
     /// Physical registers.
     pub dst: u32,

@@ -1,12 +1,12 @@
 //! The choice of the parts of a stage that are emitted, and of their form.
 
-use super::ahead;
 use super::builder::{BodyBuilder, DetachedInst};
 use super::call::{self, MAX};
-use super::code::Code;
+use super::code::Instruction;
 use super::emitted::{Emitted, OperandLocation};
 use super::link::{Linker, plain};
 use super::linked::Stage;
+use super::prefetch;
 use super::walk::{Shape, Walk};
 use kiln_jit::emission::stage::{Body, Kind, emit};
 use kiln_jit::emission::{Target, cache};
@@ -87,8 +87,8 @@ impl Linker<'_> {
             }
         }
         made.outputs(self);
-        if ahead::costliest(self.bound) == Some(index) {
-            made.ahead(self)?;
+        if prefetch::costliest_stage(self.bound) == Some(index) {
+            made.prefetches(self)?;
         }
         made.rows(self);
         let BodyBuilder {
@@ -146,7 +146,7 @@ impl Linker<'_> {
                 runs,
             });
             out.steps = program.schedule == Schedule::Lanes && stage.over_inner && steps;
-            out.body.push(Code {
+            out.body.push(Instruction {
                 is_call: true,
                 ..plain(call::call, 0, self.emitted.len() as u32 - 1)
             });

@@ -8,8 +8,8 @@ use std::sync::Arc;
 pub(crate) enum OperandLocation {
     /// A line of consecutive elements, by its walk.
     Line(u32),
-    /// The same line, this many elements further on.
-    Ahead(u32, u32),
+    /// A prefetch of the same line, this many elements further on.
+    Prefetch(u32, u32),
     /// The element at lane index zero.
     First(u32),
     /// The element of a walk at the current lane: the lanes are then visited in runs.

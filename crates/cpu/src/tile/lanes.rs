@@ -1,13 +1,16 @@
 //! Lane-by-lane loops.
 
-use super::code::{Code, Ctx};
+use super::code::{Ctx, Instruction};
 
 /// `dst[i] = f(a[i])`.
 ///
 /// # Safety
 /// As for every instruction; the registers' elements are `R` and `A`, and differ in memory.
 #[inline(always)]
-pub(crate) unsafe fn map1<A: Copy, R>((ctx, c): (*mut Ctx, *const Code), f: impl Fn(A) -> R) {
+pub(crate) unsafe fn map1<A: Copy, R>(
+    (ctx, c): (*mut Ctx, *const Instruction),
+    f: impl Fn(A) -> R,
+) {
     // SAFETY: the context is the program's, whose registers have `n` elements, of these types.
     unsafe {
         let (ctx, c) = (&*ctx, &*c);
@@ -24,7 +27,7 @@ pub(crate) unsafe fn map1<A: Copy, R>((ctx, c): (*mut Ctx, *const Code), f: impl
 /// As for [`map1`].
 #[inline(always)]
 pub(crate) unsafe fn map2<A: Copy, B: Copy, R>(
-    (ctx, c): (*mut Ctx, *const Code),
+    (ctx, c): (*mut Ctx, *const Instruction),
     f: impl Fn(A, B) -> R,
 ) {
     // SAFETY: the context is the program's, whose registers have `n` elements, of these types.
@@ -43,7 +46,7 @@ pub(crate) unsafe fn map2<A: Copy, B: Copy, R>(
 /// As for [`map1`].
 #[inline(always)]
 pub(crate) unsafe fn map3<A: Copy, B: Copy, C: Copy, R>(
-    (ctx, c): (*mut Ctx, *const Code),
+    (ctx, c): (*mut Ctx, *const Instruction),
     f: impl Fn(A, B, C) -> R,
 ) {
     // SAFETY: the context is the program's, whose registers have `n` elements, of these types.

@@ -1,8 +1,8 @@
 //! Linking of a checked program to code.
 
-use super::code::{Code, Op};
+use super::code::{Instruction, Op};
+use super::cost::cost;
 use super::emitted::{Emitted, OperandLocation};
-use super::inst::cost;
 use super::linked::{Linked, Stage};
 use super::walk::Walk;
 use super::{cast, kernels, live, load, random, reduce};
@@ -15,20 +15,20 @@ use kiln_kernel::memory::ALIGN;
 use kiln_kernel::simd::Features;
 use kiln_plan::tile::{Inst, Schedule, TILE};
 
-/// The least bytes of a result that bypasses the cache.
+/// The minimum number of bytes of a result that bypasses the cache.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 const STREAM_BYTES: i64 = 32 << 20;
 
 /// The parts per thread: the last thread to end has little left to do, wherever it was interrupted.
 const PARTS: u8 = 4;
 
-/// The least elements of a tile.
-const LEAST_TILE: usize = 64;
+/// The minimum number of elements of a tile.
+const MIN_TILE: usize = 64;
 
-/// The most elements that are transposed at once, in the first-level cache.
-const MOST_TRANSPOSED: usize = 4096;
+/// The maximum number of elements that are transposed at once, in the first-level cache.
+const MAX_TRANSPOSED: usize = 4096;
 
-/// The most working memory of one thread.
+/// The maximum working memory of one thread.
 const FRAME_LIMIT: usize = 1 << 32;
 
 pub(super) struct Linker<'a> {
@@ -208,7 +208,7 @@ impl Linker<'_> {
         }
         let dst = writes.map_or(0, |r| self.global(r.0));
         let ty = |r: u16| program.registers[usize::from(r)];
-        let code = |f, x| Code {
+        let code = |f, x| Instruction {
             a: from[0],
             b: from[1],
             c: from[2],
@@ -234,7 +234,7 @@ impl Linker<'_> {
                 }
                 self.dynamics.push(list);
                 let a = self.dynamics.len() as u32 - 1;
-                Code {
+                Instruction {
                     a,
                     ..plain(load::load_at(dtype), dst, x)
                 }
@@ -288,13 +288,13 @@ impl Linker<'_> {
     ) {
         if ty != dtype.compute() {
             let converted = self.fresh(dtype.compute());
-            out.body.push(Code {
+            out.body.push(Instruction {
                 a: from,
                 ..plain(cast::cast(plain_dtype(ty), dtype), converted, 0)
             });
             from = converted;
         }
-        out.body.push(Code {
+        out.body.push(Instruction {
             a: from,
             ..plain(load::store(dtype), 0, x)
         });
@@ -306,7 +306,7 @@ impl Linker<'_> {
         inst: &Inst,
         a: u32,
         out: &mut Stage,
-    ) -> (Code, Option<Code>) {
+    ) -> (Instruction, Option<Instruction>) {
         let rows = self.bound.program.schedule == Schedule::Rows;
         let steps: i64 = self.bound.outer.iter().product();
         let ty = |r: u16| self.bound.program.registers[usize::from(r)];
@@ -327,7 +327,7 @@ impl Linker<'_> {
         let beside = beside.map_or(0, |ty| self.fresh(ty));
         let x = self.states;
         self.states += 2;
-        let code = |f, dst| Code {
+        let code = |f, dst| Instruction {
             a,
             b: beside,
             ..plain(f, dst, x)
@@ -450,7 +450,7 @@ impl Linker<'_> {
     fn tile(&self, outer_len: i64, slot_bytes: usize) -> usize {
         let live: usize = self.types.iter().map(|t| t.size()).sum();
         if let Some(tile) = self.bound.program.sizes.tile {
-            return usize::from(tile).clamp(LEAST_TILE, TILE);
+            return usize::from(tile).clamp(MIN_TILE, TILE);
         }
         let mut tile = TILE;
         while tile > 128 && live * tile > 32 << 10 {
@@ -458,14 +458,14 @@ impl Linker<'_> {
         }
         if self.bound.program.schedule == Schedule::Lanes {
             let slots = slot_bytes.saturating_mul(outer_len as usize);
-            while tile > LEAST_TILE && slots.saturating_mul(tile) > 512 << 10 {
+            while tile > MIN_TILE && slots.saturating_mul(tile) > 512 << 10 {
                 tile /= 2;
             }
             let steps = outer_len.min(reduce::FLUSH) as usize;
             let mut operands = self.emitted.iter().flat_map(|p| &p.operands);
             let transposed =
                 operands.any(|o| matches!(o.location, OperandLocation::Transposed(..)));
-            while transposed && tile > LEAST_TILE && steps * tile > MOST_TRANSPOSED {
+            while transposed && tile > MIN_TILE && steps * tile > MAX_TRANSPOSED {
                 tile /= 2;
             }
         }
@@ -474,8 +474,8 @@ impl Linker<'_> {
 }
 
 /// Returns code without operands.
-pub(super) fn plain(f: Op, dst: u32, x: u32) -> Code {
-    Code {
+pub(super) fn plain(f: Op, dst: u32, x: u32) -> Instruction {
+    Instruction {
         f,
         dst,
         a: 0,

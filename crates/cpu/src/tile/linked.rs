@@ -1,6 +1,6 @@
 //! A program as code.
 
-use super::code::Code;
+use super::code::Instruction;
 use super::emitted::{Emitted, OperandLocation};
 use super::walk::{Shape, Walk};
 use kiln_base::Compute;
@@ -13,10 +13,10 @@ pub(crate) struct Stage {
     /// The points of the serial axes at which it runs.
     pub serial_points: SerialPoints,
     /// The code before the first tile or step.
-    pub begin: Vec<Code>,
-    pub body: Vec<Code>,
+    pub begin: Vec<Instruction>,
+    pub body: Vec<Instruction>,
     /// The code after the last tile or step.
-    pub end: Vec<Code>,
+    pub end: Vec<Instruction>,
     /// All walks of its loads and stores.
     pub walks: Vec<u32>,
     /// Walks whose base depends on the outer point.
@@ -120,8 +120,8 @@ const STEP: usize = 1 << 15;
 
 /// Returns the number of lanes that a stage runs over at once.
 fn step(program: &Linked, stage: &Stage) -> usize {
-    let is_call = |c: &Code| c.is_call;
-    let whole = |c: &Code| {
+    let is_call = |c: &Instruction| c.is_call;
+    let whole = |c: &Instruction| {
         let operands = &program.emitted[c.x as usize].operands;
         operands.iter().all(|o| match o.location {
             OperandLocation::Register(_) => o.step == 0,

@@ -1,26 +1,26 @@
-//! The registers that need a fixed place in a stage.
+//! The registers of a stage that need storage of their own.
 
 use hashbrown::HashSet;
 use kiln_plan::tile::{Inst, Stage, TileProgram};
 
-/// Returns, for each stage, the registers that are more than names of values within one tile: accumulators, and
-/// registers that this or a later stage reads before writing them.
+/// Returns, for each stage, the registers whose values outlive one tile: accumulators, and registers that are live into
+/// this or a later stage.
 ///
-/// A register that several stages write first is a different value in each. So each stage may read it in place from
-/// memory, or write it directly to its destination.
+/// The other registers hold a new value in each stage. A stage may read such a value in place from memory, or write it
+/// directly to its destination.
 pub(super) fn fixed(program: &TileProgram) -> Vec<HashSet<u16>> {
     let mut stages: Vec<HashSet<u16>> = Vec::new();
-    // The registers that later stages read before they write them.
-    let mut wanted: HashSet<u16> = HashSet::new();
+    // The registers that are live into a later stage.
+    let mut live_out: HashSet<u16> = HashSet::new();
     for stage in program.stages.iter().rev() {
         let uses = Uses::of(stage);
-        let fixed = wanted
+        let fixed = live_out
             .iter()
-            .chain(&uses.entering)
+            .chain(&uses.live_in)
             .chain(&uses.accumulators);
         stages.push(fixed.copied().collect());
-        wanted.retain(|r| !uses.written.contains(r));
-        wanted.extend(uses.entering);
+        live_out.retain(|r| !uses.written.contains(r));
+        live_out.extend(uses.live_in);
     }
     stages.reverse();
     stages
@@ -29,7 +29,7 @@ pub(super) fn fixed(program: &TileProgram) -> Vec<HashSet<u16>> {
 #[derive(Default)]
 struct Uses {
     /// The registers that are read before they are written.
-    entering: HashSet<u16>,
+    live_in: HashSet<u16>,
     written: HashSet<u16>,
     accumulators: HashSet<u16>,
 }
@@ -40,8 +40,8 @@ impl Uses {
         for inst in &stage.code {
             let (reads, writes) = inst.operands();
             let (reads, writes) = (reads.iter().map(|r| r.0), writes.iter().map(|r| r.0));
-            let entering = reads.filter(|r| !uses.written.contains(r));
-            uses.entering.extend(entering);
+            let live_in = reads.filter(|r| !uses.written.contains(r));
+            uses.live_in.extend(live_in);
             uses.written.extend(writes.clone());
             if matches!(inst, Inst::Reduce { .. } | Inst::ArgReduce { .. }) {
                 uses.accumulators.extend(writes);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_that_every_stage_writes_first_is_free_in_each() {
+    fn a_register_that_each_stage_writes_first_is_not_fixed() {
         let stages = vec![
             (true, vec![load(R[0]), sum(R[1], R[0])]),
             (true, vec![load(R[0]), add(R[2], R[0], R[1]), store(R[2])]),
@@ -130,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn a_register_is_fixed_from_where_a_later_stage_gets_it() {
+    fn a_register_that_a_later_stage_reads_is_fixed_from_its_definition_on() {
         let stages = vec![
-            // Here R0 is only a name, although it is a row's value afterwards.
+            // R0 is defined anew in the next stage, so it is not fixed here.
             (true, vec![load(R[0]), sum(R[1], R[0])]),
             (false, vec![neg(R[0], R[1])]),
             (true, vec![load(R[2]), store(R[2])]),

@@ -1,6 +1,6 @@
 //! Loads, stores, index numbers and row slots.
 
-use super::code::{Call, Code, Ctx, Op};
+use super::code::{Call, Ctx, Instruction, Op};
 use super::walk::Walk;
 use kiln_base::{Compute, DType};
 use kiln_kernel::compute::with_compute;
@@ -12,7 +12,7 @@ use kiln_kernel::simd::convert::{Mem, with_dtype};
 /// # Safety
 /// As for every instruction; `x` is a walk.
 #[inline(always)]
-pub(super) unsafe fn at<'a, T>((ctx, code): Call) -> (&'a Ctx, &'a Code, &'a Walk, *mut T) {
+pub(super) unsafe fn at<'a, T>((ctx, code): Call) -> (&'a Ctx, &'a Instruction, &'a Walk, *mut T) {
     // SAFETY: the context is the program's, which has the walk `x` and the walk's argument.
     unsafe {
         let (ctx, code) = (&*ctx, &*code);

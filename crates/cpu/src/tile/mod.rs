@@ -4,21 +4,19 @@
 //! [`link`] (each stage becomes an emitted function, or its instructions become loops) and [`run`]. After `bind`, no
 //! access can leave its buffer.
 
-#[cfg(all(target_arch = "x86_64", not(portable), unix))]
-mod ahead;
 mod blocks;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod builder;
 mod call;
 mod cast;
 mod code;
+mod cost;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod emit;
 #[cfg(all(test, target_arch = "x86_64", not(portable), unix))]
 mod emit_tests;
 mod emitted;
 mod fills;
-mod inst;
 mod kernels;
 mod lanes;
 mod link;
@@ -28,6 +26,8 @@ mod load;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod located;
 mod pieces;
+#[cfg(all(target_arch = "x86_64", not(portable), unix))]
+mod prefetch;
 mod random;
 mod reduce;
 mod run;
@@ -41,4 +41,4 @@ pub(crate) use kiln_kernel::bind::bind;
 pub(crate) use link::link;
 pub(crate) use linked::Linked;
 pub(crate) use pieces::pieces;
-pub(crate) use run::{Launch, run_all, run_lines};
+pub(crate) use run::{ProgramLaunch, run_all, run_lines};

@@ -9,10 +9,10 @@ use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
 use kiln_plan::tile::{Access, Bound, Inst, Reg, TileProgram};
 
-/// The most pieces: each is a program with its own code.
+/// The maximum number of pieces: each is a program with its own code.
 const MOST: usize = 32;
-/// The least average number of points of a piece.
-const LEAST_POINTS: i64 = 1 << 10;
+/// The minimum average number of points of a piece.
+const MIN_POINTS: i64 = 1 << 10;
 
 /// Returns the pieces of a pointwise program whose masks test on which side of limits its points are.
 ///
@@ -37,7 +37,7 @@ pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TilePr
         cuts.dedup();
         let count = cuts.len() - 1;
         let points: i64 = extents.iter().product();
-        if !(2..=MOST).contains(&count) || points / (count as i64) < LEAST_POINTS {
+        if !(2..=MOST).contains(&count) || points / (count as i64) < MIN_POINTS {
             continue;
         }
         let all = cuts
@@ -63,7 +63,7 @@ struct Steps {
     offset: i64,
     /// The contribution of an index.
     step: i64,
-    /// The most that the other axes add.
+    /// The maximum that the other axes add.
     most: i64,
 }
 
@@ -98,7 +98,7 @@ impl Steps {
         Some((from, from.checked_add(steps(end)?)?))
     }
 
-    /// Returns the least and the greatest number of `count` indices.
+    /// Returns the smallest and the largest number of `count` indices.
     fn range(&self, count: i64) -> Option<(i64, i64)> {
         let far = (count - 1).checked_mul(self.step)?.checked_add(self.most)?;
         Some((self.offset, self.offset.checked_add(far)?))
@@ -279,7 +279,7 @@ fn wanted(code: Vec<Inst>) -> Vec<Inst> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tile::{Launch, bind, link, run_all};
+    use crate::tile::{ProgramLaunch, bind, link, run_all};
     use kiln_base::{Compute, DType};
     use kiln_kernel::failures::Failures;
     use kiln_kernel::simd::Features;
@@ -446,7 +446,7 @@ mod tests {
         let inputs = operands.iter().map(|x| x.as_ptr().cast_mut().cast::<u8>());
         let args: Vec<*mut u8> = inputs.chain([out.as_mut_ptr().cast()]).collect();
         let sizes: Vec<usize> = lens.iter().map(|len| *len as usize * 4).collect();
-        let launch = Launch {
+        let launch = ProgramLaunch {
             program: &whole,
             // SAFETY: the arguments have these lengths.
             args: unsafe { Arguments::new(&args, &sizes) },

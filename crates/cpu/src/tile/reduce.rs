@@ -5,7 +5,7 @@ use kiln_base::prim::Reduction;
 use kiln_base::{Compute, DType};
 use kiln_kernel::compute::with_compute;
 use kiln_kernel::element::{Elem, Number};
-use kiln_kernel::simd::merged;
+use kiln_kernel::simd::tree_reduce;
 
 /// Returns the identity element of the reduction.
 #[inline(always)]
@@ -60,7 +60,7 @@ unsafe fn fold<T: Elem, const OP: usize>(a: *const T, n: usize) -> T {
             *acc = combine::<T, OP>(*acc, unsafe { *a.add(from + j) });
         }
     }
-    merged(acc, combine::<T, OP>)
+    tree_reduce(acc, combine::<T, OP>)
 }
 
 /// The inner steps after which a lane's f32 sum is added to an f64.

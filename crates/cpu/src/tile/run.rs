@@ -1,7 +1,7 @@
 //! The interpreter.
 
 use super::call::{self, Steps};
-use super::code::{Code, Ctx};
+use super::code::{Ctx, Instruction};
 use super::linked::{Linked, Stage};
 use super::reduce::FLUSH;
 use kiln_kernel::affine::ceil;
@@ -320,7 +320,7 @@ impl<'a> Runner<'a> {
 
 impl Ctx {
     #[inline(always)]
-    unsafe fn run(&mut self, code: &[Code]) {
+    unsafe fn run(&mut self, code: &[Instruction]) {
         for c in code {
             // SAFETY: the code belongs to the program of this context.
             unsafe { (c.f)((self, c)) };
@@ -423,15 +423,15 @@ const LOOK: i64 = 64;
 const PART_NS: f64 = 5_000.0;
 
 /// A program with its arguments. `parallel` is true if its points may be computed concurrently.
-pub(crate) struct Launch<'a> {
+pub(crate) struct ProgramLaunch<'a> {
     pub program: &'a Linked,
     pub args: Arguments<'a>,
     pub parallel: bool,
 }
 
-impl<'a> Launch<'a> {
+impl<'a> ProgramLaunch<'a> {
     /// Returns the launches of its pieces, or itself if it has none.
-    fn pieces(&self) -> impl Iterator<Item = Launch<'a>> + use<'a> {
+    fn pieces(&self) -> impl Iterator<Item = ProgramLaunch<'a>> + use<'a> {
         let (program, args, parallel) = (self.program, self.args, self.parallel);
         let pieces = match parallel {
             true => &program.pieces[..],
@@ -439,7 +439,7 @@ impl<'a> Launch<'a> {
         };
         let whole = pieces.is_empty().then_some(program);
         let all = pieces.iter().chain(whole);
-        all.map(move |program| Launch {
+        all.map(move |program| ProgramLaunch {
             program,
             args,
             parallel,
@@ -484,7 +484,7 @@ impl<'a> Launch<'a> {
 ///
 /// # Panics
 /// If arguments are shorter than those that a program was bound for.
-pub(crate) fn run_all(launches: &[Launch], failures: &Failures) {
+pub(crate) fn run_all(launches: &[ProgramLaunch], failures: &Failures) {
     for l in launches {
         let sizes = l.args.sizes();
         let fit = l
@@ -500,11 +500,11 @@ pub(crate) fn run_all(launches: &[Launch], failures: &Failures) {
     }
     let pool = Pool::global();
     let threads = pool.threads() as i64;
-    let busy = launches.iter().flat_map(Launch::pieces);
+    let busy = launches.iter().flat_map(ProgramLaunch::pieces);
     let busy = busy.filter(|l| l.program.points > 0);
     // The first part of each launch, counted over all launches.
     let mut parts = 0;
-    type Share<'a> = (i64, Launch<'a>, (i64, i64));
+    type Share<'a> = (i64, ProgramLaunch<'a>, (i64, i64));
     let mut shared: SmallVec<[Share; 4]> = SmallVec::new();
     let mut cost = 0.0;
     for l in busy {

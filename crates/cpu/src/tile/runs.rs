@@ -8,7 +8,7 @@ use crate::tile::Ctx;
 use kiln_base::DType;
 use kiln_kernel::bugs::bug;
 
-/// The most lanes of a run of fill values.
+/// The maximum number of lanes of a run of fill values.
 const BLOCK: i64 = 512;
 
 impl Walk {

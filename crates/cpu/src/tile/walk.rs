@@ -6,10 +6,10 @@ use kiln_kernel::bound::BoundAccess;
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::tile::TILE;
 
-/// The most lane axes (after merging) and the most limits of one access.
+/// The maximum number of lane axes (after merging), and of limits of one access.
 pub(crate) const MAX: usize = 16;
 
-/// The least elements of a row that is visited as a run; shorter rows use a table of places.
+/// The minimum number of elements of a row that is visited as a run; shorter rows use a table of places.
 const SHORT: i64 = 16;
 
 /// The shape of an access over the lanes of a tile.
@@ -25,7 +25,7 @@ pub(crate) enum Shape {
 
 /// A merged lane axis.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Lane {
+pub(crate) struct LaneAxis {
     pub extent: i64,
     pub stride: i64,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Walk {
     pub arg: usize,
     pub shape: Shape,
     /// Merged lane axes, innermost last.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<LaneAxis>,
     pub address: Split,
     /// Each limit's value and extent.
     pub limits: Vec<(Split, i64)>,
@@ -86,7 +86,7 @@ pub(crate) struct Walk {
     pub len: i64,
     /// True if this is an access, not the number of an `Index`.
     pub reads_memory: bool,
-    /// The least and the greatest address, without the limits.
+    /// The lowest and the highest address, without the limits.
     pub range: (i128, i128),
     /// True if a data-dependent part is added.
     pub dynamic: bool,
@@ -139,7 +139,7 @@ impl Walk {
         w.lanes = extents
             .iter()
             .zip(strides)
-            .map(|(&extent, &stride)| Lane { extent, stride })
+            .map(|(&extent, &stride)| LaneAxis { extent, stride })
             .collect();
         if w.lanes.len() > MAX || w.limits.len() > MAX {
             return Err(damaged!("an access has more than {MAX} axes or limits"));
@@ -147,13 +147,13 @@ impl Walk {
         if w.limits.is_empty() {
             w.shape = match w.lanes[..] {
                 [] => Shape::Splat,
-                [Lane { stride: 0, .. }] => Shape::Splat,
-                [Lane { stride: 1, .. }] => Shape::Contiguous,
+                [LaneAxis { stride: 0, .. }] => Shape::Splat,
+                [LaneAxis { stride: 1, .. }] => Shape::Contiguous,
                 _ => Shape::General,
             };
         }
         if w.lanes.is_empty() {
-            w.lanes.push(Lane {
+            w.lanes.push(LaneAxis {
                 extent: i64::MAX,
                 stride: 0,
             });

@@ -1,8 +1,8 @@
 //! Linked programs as work.
 
-use super::code::Code;
+use super::code::Instruction;
 use super::linked::{Linked, Stage};
-use super::run::{Launch, run_all};
+use super::run::{ProgramLaunch, run_all};
 use super::walk::Walk;
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
@@ -13,7 +13,7 @@ impl LinkedKernel for Linked {
     fn run(&self, call: &Call<'_>) -> Result<Option<Failure>> {
         let (args, parallel) = (call.args, call.parallel);
         let program = self;
-        let launch = Launch {
+        let launch = ProgramLaunch {
             program,
             args,
             parallel,
@@ -26,7 +26,7 @@ impl LinkedKernel for Linked {
         if !self.pieces.is_empty() {
             return Some(format!("in {} pieces", self.pieces.len()));
         }
-        let codes = |s: &'_ Stage| -> Vec<Code> {
+        let codes = |s: &'_ Stage| -> Vec<Instruction> {
             [&s.begin, &s.body, &s.end]
                 .into_iter()
                 .flatten()
@@ -34,7 +34,8 @@ impl LinkedKernel for Linked {
                 .collect()
         };
         let loops = self.stages.iter().flat_map(codes);
-        let (emitted, interpreted): (Vec<Code>, Vec<Code>) = loops.partition(|c| c.is_call);
+        let (emitted, interpreted): (Vec<Instruction>, Vec<Instruction>) =
+            loops.partition(|c| c.is_call);
         let count = |n: usize, what: &str| match n {
             0 => None,
             1 => Some(format!("1 {what} loop")),

@@ -232,10 +232,10 @@ fn compiled_kernels_that_are_others_are_refused() {
         &|b| {
             b.pop();
         },
-        "are no text",
+        "are not text",
     );
-    refused(&|b| b.extend(*b"\0"), "are no text");
-    refused(&|b| b[40] = 0, "are no text");
+    refused(&|b| b.extend(*b"\0"), "are not text");
+    refused(&|b| b[40] = 0, "are not text");
     refused(&|b| replaced(b, ".entry kiln_", ".entry other_"), "lack");
     refused(
         &|b| {

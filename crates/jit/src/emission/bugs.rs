@@ -100,7 +100,7 @@ const BUGS: &[(&str, Bug)] = &[
             }
         });
     }),
-    ("the tail of a sum is one more a lane", |ir| {
+    ("the tail of a sum has one more element per lane", |ir| {
         steps(ir, |s| {
             if let Do::Neutral { op, .. } = &mut s.what
                 && *op == Reduction::Sum

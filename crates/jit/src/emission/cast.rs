@@ -30,16 +30,16 @@ pub(super) fn convert(ir: &mut Ir, a: Value, from: DType, to: DType) -> Result<V
 /// Returns the bits of a bf16, in the low half of each lane. If the number was widened from a bf16, these are its bits.
 pub(super) fn to_bf16(ir: &mut Ir, x: Src) -> Virt {
     let width = ir.width();
-    if let Some((made, Some(16), [Some(Src::Virt(bits)), None, None])) = ir.definition(x)
-        && made.name == op::VPSLLD.name
+    if let Some((producer, Some(16), [Some(Src::Virt(bits)), None, None])) = ir.definition(x)
+        && producer.name == op::VPSLLD.name
     {
         return bits;
     }
     let [x, _] = in_registers(ir, [x, x]);
     let upper = ir.op1_of(op::VPSRLD, width, Some(16), x);
-    let (one, half, nan) = (ir.i32(1), ir.i32(0x7fff), ir.i32(0x7fc0));
+    let (one, bias, nan) = (ir.i32(1), ir.i32(0x7fff), ir.i32(0x7fc0));
     let odd = ir.op2(op::VPAND, upper, one);
-    let up = ir.op2(op::VPADDD, odd, half);
+    let up = ir.op2(op::VPADDD, odd, bias);
     let rounded = ir.op2(op::VPADDD, up, x);
     let rounded = ir.op1_of(op::VPSRLD, width, Some(16), rounded);
     let is_nan = ir.compare(false, Cmp::Unordered, x, x);
@@ -78,7 +78,7 @@ fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
         }
         Compute::I64 => {
             let [low, high] = parts.map(|p| {
-                let x = odd_beyond_f64(ir, p);
+                let x = rounded_to_odd(ir, p);
                 let x = from_i64(ir, x);
                 ir.op1(op::VCVTPD2PS, x)
             });
@@ -89,8 +89,8 @@ fn to_f32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
     Ok(Value::one(Compute::F32, value))
 }
 
-/// Returns the nearest f64, where no instruction gives it. The upper and lower halves become the low bits of f64 with
-/// fixed exponents.
+/// Returns the f64 nearest to an i64, without VCVTQQ2PD. The upper and lower 32 bits become the low bits of two f64s
+/// with fixed exponents, which are added.
 fn from_i64(ir: &mut Ir, x: Virt) -> Virt {
     let width = ir.width();
     let (two_84, two_52) = (0x4530_0000_0000_0000, 0x4330_0000_0000_0000);
@@ -106,19 +106,19 @@ fn from_i64(ir: &mut Ir, x: Virt) -> Virt {
     ir.op2(op::VADDPD, upper, lower)
 }
 
-/// Truncates numbers beyond 2^53 to numbers that an f64 holds. The result is odd where bits were cut off, so that it
-/// rounds to an f32 as the original would.
-fn odd_beyond_f64(ir: &mut Ir, x: Virt) -> Virt {
+/// Rounds integers beyond ±2^53 to odd: to integers that an f64 holds, whose last bit is set if bits were discarded.
+/// The result then rounds to the same f32 as the original.
+fn rounded_to_odd(ir: &mut Ir, x: Virt) -> Virt {
     let (most, least) = (ir.i64(1 << 53), ir.i64(-(1 << 53)));
     let above = ir.compare_int(true, Cmp::Gt, x.into(), most);
     let below = ir.compare_int(true, Cmp::Gt, least, x.into());
     let beyond = ir.masks(MaskOp::Or, above, below);
-    let (cut, last, kept) = (ir.i64(0x7ff), ir.i64(0x800), ir.i64(!0x7ff));
-    let rest = ir.op2(op::VPAND, x, cut);
-    let rest = ir.op2(op::VPADDQ, rest, cut);
+    let (discarded, last, kept) = (ir.i64(0x7ff), ir.i64(0x800), ir.i64(!0x7ff));
+    let rest = ir.op2(op::VPAND, x, discarded);
+    let rest = ir.op2(op::VPADDQ, rest, discarded);
     let odd = ir.op2(op::VPAND, rest, last);
-    let whole = ir.op2(op::VPAND, x, kept);
-    let y = ir.op2(op::VPOR, whole, odd);
+    let truncated = ir.op2(op::VPAND, x, kept);
+    let y = ir.op2(op::VPOR, truncated, odd);
     ir.select(true, beyond, y, x)
 }
 
@@ -150,39 +150,40 @@ fn range(to: DType) -> Option<(f64, f64)> {
     Some((low as f64, high as f64))
 }
 
-/// A number of f32 that is clamped before it becomes an integer; the ends are f32 numbers.
+/// An f32 that is clamped before it is converted to an integer. Its bounds are f32 numbers.
 struct Clamp {
     x: Src,
-    ends: (f64, f64),
-    /// True if it is rounded to the nearest, not towards zero.
+    bounds: (f64, f64),
+    /// True if it is rounded to the nearest integer, not towards zero.
     nearest: bool,
 }
 
 impl Clamp {
-    /// Returns the clamp of a number to a dtype's range. If its producer already clamps or rounds it, that is merged.
+    /// Returns the clamp of a number to a dtype's range. Clamps and roundings by its producers are
+    /// folded into it.
     fn of(ir: &Ir, mut x: Src, (mut low, mut high): (f64, f64)) -> Clamp {
         let mut nearest = false;
         while let Some((op, immediate, [Some(a), b, None])) = ir.definition(x) {
-            let is_whole = |n: f64| n.fract() == 0.0;
+            let is_integer = |n: f64| n.fract() == 0.0;
             let end = ir.number(false, a).filter(|n| !n.is_nan());
             match (op.name, end, b) {
-                ("VMAXPS", Some(end), Some(b)) if !nearest || is_whole(end) => {
+                ("VMAXPS", Some(end), Some(b)) if !nearest || is_integer(end) => {
                     low = end.clamp(low, high);
                     x = b;
                 }
-                ("VMINPS", Some(end), Some(b)) if !nearest || is_whole(end) => {
+                ("VMINPS", Some(end), Some(b)) if !nearest || is_integer(end) => {
                     high = end.clamp(low, high);
                     x = b;
                 }
-                ("VROUNDPS", ..) if immediate == Some(8) && is_whole(low) && is_whole(high) => {
+                ("VROUNDPS", ..) if immediate == Some(8) && is_integer(low) && is_integer(high) => {
                     nearest = true;
                     x = a;
                 }
                 _ => break,
             }
         }
-        let ends = (low, high);
-        Clamp { x, ends, nearest }
+        let bounds = (low, high);
+        Clamp { x, bounds, nearest }
     }
 }
 
@@ -213,19 +214,19 @@ fn to_i32(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
     let value = match a.ty {
         Compute::F32 if to == DType::I32 => {
             let x = a.parts[0];
-            let cut = ir.op1(op::VCVTTPS2DQ, x);
-            // Too large numbers, and NaN, became the least integer. From 2^31 on, the result needs all of its bits
-            // inverted.
+            let truncated = ir.op1(op::VCVTTPS2DQ, x);
+            // Numbers out of range, and NaN, are converted to the smallest integer. From 2^31 on, inverting its bits
+            // gives the largest.
             let (limit, zero, ones) = (ir.f32(2_147_483_648.0), ir.i32(0), ir.i32(-1));
             let large = ir.compare(false, Cmp::Ge, x, limit);
-            let flipped = ir.op2(op::VPXOR, cut, ones);
-            let kept = ir.select(false, large, flipped, cut);
+            let flipped = ir.op2(op::VPXOR, truncated, ones);
+            let saturated = ir.select(false, large, flipped, truncated);
             let nan = ir.compare(false, Cmp::Unordered, x, x);
-            ir.select(false, nan, zero, kept)
+            ir.select(false, nan, zero, saturated)
         }
         Compute::F32 => {
-            let Clamp { x, ends, nearest } = Clamp::of(ir, a.parts[0], range);
-            let y = clamped(ir, false, x, ends);
+            let Clamp { x, bounds, nearest } = Clamp::of(ir, a.parts[0], range);
+            let y = clamped(ir, false, x, bounds);
             match nearest {
                 true => ir.op1(op::VCVTPS2DQ, y),
                 false => ir.op1(op::VCVTTPS2DQ, y),
@@ -277,14 +278,14 @@ fn to_i64(ir: &mut Ir, a: Value, to: DType) -> Result<Value, NotEmitted> {
                 return ir.op1(op::VCVTTPD2QQ, y).into();
             }
             // As for 32 bits.
-            let cut = ir.op1(op::VCVTTPD2QQ, x);
+            let truncated = ir.op1(op::VCVTTPD2QQ, x);
             let limit = ir.f64(9_223_372_036_854_775_808.0);
             let (zero, ones) = (ir.i64(0), ir.i64(-1));
             let large = ir.compare(true, Cmp::Ge, x, limit);
-            let flipped = ir.op2(op::VPXOR, cut, ones);
-            let kept = ir.select(true, large, flipped, cut);
+            let flipped = ir.op2(op::VPXOR, truncated, ones);
+            let saturated = ir.select(true, large, flipped, truncated);
             let nan = ir.compare(true, Cmp::Unordered, x, x);
-            ir.select(true, nan, zero, kept).into()
+            ir.select(true, nan, zero, saturated).into()
         }));
     }
     let parts = in_registers(ir, a.parts);

@@ -362,7 +362,7 @@ impl<P: Locations> Emit<'_, P> {
         let done = self.asm.label();
         let asked = busy[2].filter(|_| native.asks).map(|s| match s {
             Src::Virt(v) => self.operand_of(v),
-            Src::Const(_) => panic!("a mask is no constant"),
+            Src::Const(_) => panic!("a mask is not a constant"),
         });
         self.end(step, now);
         let result = step.to.map(|to| self.result(to, now, busy));

@@ -17,8 +17,8 @@ pub(super) fn uses(ir: &Ir) -> Vec<Vec<u32>> {
     uses
 }
 
-/// Returns the most vector registers that are live at once, without pinned constants, and the most values that may be
-/// spilled.
+/// Returns the maximum number of vector registers that are live at once, without pinned constants, and the maximum
+/// number of values that may be spilled.
 pub(super) fn pressure(ir: &Ir) -> (usize, usize) {
     let uses = uses(ir);
     let is_mask = |v: Virt| ir.masks[v.0 as usize];

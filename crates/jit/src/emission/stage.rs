@@ -122,7 +122,7 @@ impl Body {
                 Key::Input(r) => (2, r.0),
                 Key::Output(r) => (3, r.0),
                 Key::Accumulator(r) => (4, r.0),
-                Key::Ahead(n) => (5, n),
+                Key::Prefetch(n) => (5, n),
                 Key::Number(n) => (6, n),
                 Key::Lane => (7, 0),
                 Key::Context => (8, 0),
@@ -287,7 +287,7 @@ impl Body {
     /// Returns the size of an element in bytes.
     pub fn size(&self, key: Key) -> usize {
         match key {
-            Key::Access(a) | Key::Ahead(a) => self.dtypes[usize::from(a)].size(),
+            Key::Access(a) | Key::Prefetch(a) => self.dtypes[usize::from(a)].size(),
             Key::Slot(s) => self.slots[usize::from(s)].size(),
             Key::Input(r) | Key::Output(r) | Key::Accumulator(r) => {
                 self.registers[usize::from(r.0)].size()

@@ -45,7 +45,7 @@ pub enum Key {
     /// The accumulator of a reduction.
     Accumulator(Reg),
     /// An access that is prefetched.
-    Ahead(u16),
+    Prefetch(u16),
     /// A number of the first lane of a call, as 64 bits.
     Number(u16),
     /// The number of each lane of a call; as an operand, the number of the first lane in its tile.

@@ -5,7 +5,7 @@
 pub struct MemoryStats {
     /// The bytes in use.
     pub allocated: usize,
-    /// The most bytes ever in use, or since [`reset_peak`](crate::memory::reset_peak).
+    /// The peak number of bytes in use, since [`reset_peak`](crate::memory::reset_peak) if it was called.
     pub peak: usize,
     /// The bytes taken from the system: in use or kept for reuse.
     pub reserved: usize,

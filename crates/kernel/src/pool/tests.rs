@@ -120,7 +120,7 @@ fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
 fn the_number_of_threads_is_limited() {
     let pool = Pool::new(1);
     pool.set_threads(usize::MAX);
-    assert!(pool.threads() <= MOST_THREADS);
+    assert!(pool.threads() <= MAX_THREADS);
 }
 
 #[test]

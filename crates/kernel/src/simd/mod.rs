@@ -24,10 +24,13 @@ pub trait Isa {
     type F64: Vector<Lane = f64>;
 }
 
+/// The level of every processor of the target.
 pub struct Baseline;
 #[cfg(all(target_arch = "x86_64", not(portable)))]
+/// AVX2 with FMA and F16C.
 pub struct Avx2;
 #[cfg(all(target_arch = "x86_64", not(portable)))]
+/// AVX-512 F, BW, DQ and VL.
 pub struct Avx512;
 
 impl Isa for Baseline {
@@ -53,30 +56,30 @@ impl Isa for Avx512 {
 
 /// A loop over the operands `A`.
 pub trait Kernel<A> {
-    /// Runs it; must be `#[inline(always)]`, as must all hot functions that it calls.
+    /// Runs the loop; must be `#[inline(always)]`, as must all hot functions that it calls.
     ///
     /// # Safety
-    /// As the kernel requires; and the machine has the level `I`.
+    /// The kernel's own requirements hold, and the machine supports the level `I`.
     unsafe fn run<I: Isa>(args: A);
 }
 
 /// A loop over slices.
 pub trait Vectorized {
-    /// Runs it; must be `#[inline(always)]`, as must all hot functions that it calls.
+    /// Runs the loop; must be `#[inline(always)]`, as must all hot functions that it calls.
     fn run<I: Isa>(self);
 }
 
 /// Runs a loop, compiled for the widest level that this machine has up to `level`.
-pub fn vectorized<K: Vectorized>(level: Features, all: K) {
+pub fn vectorized<K: Vectorized>(level: Features, kernel: K) {
     struct Run;
     impl<K: Vectorized> Kernel<K> for Run {
         #[inline(always)]
-        unsafe fn run<I: Isa>(all: K) {
-            all.run::<I>();
+        unsafe fn run<I: Isa>(kernel: K) {
+            kernel.run::<I>();
         }
     }
     // SAFETY: loops over slices require nothing else.
-    unsafe { compiled::<Run, K>(level)(all) }
+    unsafe { compiled::<Run, K>(level)(kernel) }
 }
 
 /// Returns the kernel `K` compiled for `level`, or for the baseline if this machine does not have it.
@@ -111,7 +114,7 @@ pub fn compiled<K: Kernel<A>, A>(level: Features) -> unsafe fn(A) {
     }
 }
 
-/// Returns the kernel `K` compiled for every machine; for loops that gain nothing from vectors.
+/// Returns the kernel `K` compiled for the baseline, for loops that do not benefit from vectors.
 pub fn baseline<K: Kernel<A>, A>() -> unsafe fn(A) {
     unsafe fn run<K: Kernel<A>, A>(args: A) {
         // SAFETY: passed on to the caller.
@@ -120,21 +123,21 @@ pub fn baseline<K: Kernel<A>, A>() -> unsafe fn(A) {
     run::<K, A>
 }
 
-/// Returns `a * b + c`, rounded once where the level can.
+/// Returns `a * b + c`, rounded once if the level has fused multiply-add.
 #[inline(always)]
 pub fn fma32<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Returns `a * b + c`, rounded once where the level can.
+/// Returns `a * b + c`, rounded once if the level has fused multiply-add.
 #[inline(always)]
 pub fn fma64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Combines all lanes, a power of 2 of them, into one: each half with the other, so that dependency chains are short.
+/// Reduces `N` lanes, a power of two, as a balanced tree, so that dependency chains are short.
 #[inline(always)]
-pub fn merged<T: Copy, const N: usize>(mut lanes: [T; N], f: impl Fn(T, T) -> T) -> T {
+pub fn tree_reduce<T: Copy, const N: usize>(mut lanes: [T; N], f: impl Fn(T, T) -> T) -> T {
     let mut half = N;
     while half > 1 {
         half /= 2;

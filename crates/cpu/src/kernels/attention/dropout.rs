@@ -41,7 +41,7 @@ impl Dropout {
                 .get(0)
                 .cast_unsigned()
         };
-        let row = Row {
+        let row = DropoutRow {
             numbers,
             seed: key(0),
             position: key(1).wrapping_add(first.cast_unsigned()),
@@ -53,7 +53,7 @@ impl Dropout {
 }
 
 /// A row of numbers, and the position of its first number in the random stream.
-struct Row<'a> {
+struct DropoutRow<'a> {
     numbers: &'a mut [f32],
     seed: u64,
     position: u64,
@@ -69,7 +69,7 @@ const BLOCKS: usize = 16;
 /// The number of elements that are processed at once.
 const MANY: usize = EACH * BLOCKS;
 
-impl Vectorized for Row<'_> {
+impl Vectorized for DropoutRow<'_> {
     #[inline(always)]
     fn run<I: Isa>(mut self) {
         let mut rest = std::mem::take(&mut self.numbers);
@@ -88,7 +88,7 @@ impl Vectorized for Row<'_> {
 
 /// Returns the factors of the numbers from a block on.
 #[inline(always)]
-fn factors(block: u64, row: &Row) -> [f32; MANY] {
+fn factors(block: u64, row: &DropoutRow) -> [f32; MANY] {
     let mut c = [[0u32; BLOCKS]; 4];
     (0..BLOCKS).for_each(|lane| {
         let block = block.wrapping_add(lane as u64);

@@ -9,7 +9,7 @@ use kiln_kernel::affine::{ceil, extent, product};
 use kiln_kernel::error::Result;
 use kiln_kernel::failures::Failure;
 use kiln_kernel::memory::Storage;
-use kiln_kernel::simd::{Features, Isa, Vectorized, fma32, merged, vectorized};
+use kiln_kernel::simd::{Features, Isa, Vectorized, fma32, tree_reduce, vectorized};
 use kiln_kernel::view::{Arguments, View, ViewMut};
 use kiln_kernel::work::{Call, LinkedKernel};
 use kiln_plan as plan;
@@ -33,8 +33,8 @@ const BLOCK: ScoreBlock = ScoreBlock {
     keys: 512,
     rows: 256,
 };
-/// The least number of parts in all, so that threads can share them, if there are enough blocks.
-const LEAST_PARTS: i64 = 8;
+/// The minimum number of parts in all, so that threads can share them, if there are enough blocks.
+const MIN_PARTS: i64 = 8;
 
 /// The buffers that a thread keeps between parts.
 #[derive(Default)]
@@ -135,7 +135,7 @@ impl AttentionGrad {
             Operand::new(x, shape, values, lens[x.arg as usize])
         };
         let blocks = ceil(scores.length, scores.rows).max(1);
-        let parts = ceil(LEAST_PARTS, scores.matrices().max(1)).min(blocks);
+        let parts = ceil(MIN_PARTS, scores.matrices().max(1)).min(blocks);
         let all = [
             scores.matrices().max(1),
             parts,
@@ -401,7 +401,7 @@ impl Vectorized for Means<'_> {
         for (sum, (w, d)) in sums.iter_mut().zip(last_w.iter().zip(last_d)) {
             *sum += w * d;
         }
-        *self.mean = *self.mean * self.correction + merged(sums, |a, b| a + b);
+        *self.mean = *self.mean * self.correction + tree_reduce(sums, |a, b| a + b);
     }
 }
 

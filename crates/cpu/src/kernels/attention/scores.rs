@@ -1,7 +1,7 @@
 //! The weights of some rows of queries for some keys: scores, a mask, and the softmax.
 
 use super::dropout::Dropout;
-use super::softmax::{Row, Sums, factor, narrow, pack_pairs};
+use super::softmax::{ScoreRow, Sums, factor, narrow, pack_pairs};
 use crate::kernels::matmul::{LONGEST, Operand};
 use crate::kernels::terms::{Terms, put};
 use half::slice::HalfFloatSliceExt;
@@ -24,7 +24,7 @@ pub(super) fn apart(numbers: i64) -> i64 {
     (ceil(numbers, LINE) | 1) * LINE
 }
 
-/// The most rows of a block.
+/// The maximum number of rows of a block.
 pub(super) const BLOCK_ROWS: i64 = 256;
 /// The rows of a block if there are fewer blocks than the second number.
 const FEW: (i64, i64) = (128, 16);
@@ -57,7 +57,7 @@ pub(super) struct Scores {
     dropout: Option<Dropout>,
     /// Rows of a block.
     pub rows: i64,
-    /// The most keys of a block.
+    /// The maximum number of keys of a block.
     pub part: i64,
     /// The pitch of rows of weights, in numbers.
     pub pitch: i64,
@@ -350,7 +350,7 @@ impl Scores {
             let seen = self.seen(first + i + 1).clamp(from, until) - from;
             let (visible, others) = row.split_at_mut(seen as usize);
             let is_masked = self.masked(args, (b, first + i, from), visible);
-            let row = Row {
+            let row = ScoreRow {
                 scores: visible,
                 factor: self.factors[usize::from(is_masked)],
                 sums,

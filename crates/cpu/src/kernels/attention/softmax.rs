@@ -5,26 +5,26 @@ use half::bf16;
 #[cfg(all(target_arch = "x86_64", not(portable)))]
 use kiln_base::Feature;
 use kiln_kernel::simd::vector::{Exponent, Vector};
-use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, merged};
+use kiln_kernel::simd::{Features, Isa, Kernel, compiled, fma32, tree_reduce};
 use kiln_kernel::view::{View, ViewMut};
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
 
 /// A part of a row of scores, the factor that scores are first multiplied by to become exponents of 2, and the softmax
 /// state of the row.
-pub(super) struct Row<'a> {
+pub(super) struct ScoreRow<'a> {
     pub scores: &'a mut [f32],
     pub factor: f32,
     pub sums: &'a mut Sums,
 }
 
-impl Row<'_> {
+impl ScoreRow<'_> {
     /// Turns the scores into weights relative to a power of 2 that no score so far exceeds. `bf16` says that the
     /// weights become bf16.
     pub(super) fn softmax(self, level: Features, bf16: bool) {
         let run = match bf16 {
-            true => compiled::<Softmax<true>, Row>(level),
-            false => compiled::<Softmax<false>, Row>(level),
+            true => compiled::<Softmax<true>, ScoreRow>(level),
+            false => compiled::<Softmax<false>, ScoreRow>(level),
         };
         // SAFETY: linked for this machine's level.
         unsafe { run(self) }
@@ -78,7 +78,7 @@ pub(super) fn factor(scale: f64) -> f32 {
     (scale * LOG2_E) as f32
 }
 
-/// The kernel of [`Row::softmax`].
+/// The kernel of [`ScoreRow::softmax`].
 struct Softmax<const BF16: bool>;
 
 /// The number of elements that are processed at once.
@@ -86,19 +86,19 @@ pub(super) const LANES: usize = 16;
 /// The number of vectors that are processed at once, so that their additions are independent.
 const WIDE: usize = 2;
 
-impl<const BF16: bool> Kernel<Row<'_>> for Softmax<BF16> {
+impl<const BF16: bool> Kernel<ScoreRow<'_>> for Softmax<BF16> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(row: Row<'_>) {
+    unsafe fn run<I: Isa>(row: ScoreRow<'_>) {
         let (scores, sums) = (row.scores, row.sums);
         let (before, mut factor) = (sums.running_max, row.factor);
-        if factor < LEAST_FACTOR {
+        if factor < MIN_FACTOR {
             scores.iter_mut().for_each(|s| *s *= factor);
             factor = 1.0;
         }
         sums.running_max = (row_max::<I>(scores) * factor).ceil().max(before);
         let mut base = sums.base();
         sums.correction = (before - base).exp2();
-        if base.abs() > MOST_BASE {
+        if base.abs() > MAX_BASE {
             (scores.iter_mut()).for_each(|s| *s = fma32::<I>(*s, factor, -base));
             (factor, base) = (1.0, 0.0);
         }
@@ -119,7 +119,7 @@ impl<const BF16: bool> Kernel<Row<'_>> for Softmax<BF16> {
             }
             let mut lanes = [0f32; LANES];
             totals[0].add(totals[1]).store(lanes.as_mut_ptr());
-            merged(lanes, |a, b| a + b)
+            tree_reduce(lanes, |a, b| a + b)
         };
         sums.denominator = sums.denominator * sums.correction + sum;
     }
@@ -277,15 +277,15 @@ fn row_max<I: Isa>(scores: &[f32]) -> f32 {
     for (most, s) in most.iter_mut().zip(rest) {
         *most = larger(*s, *most);
     }
-    merged(most, |a, b| larger(b, a))
+    tree_reduce(most, |a, b| larger(b, a))
 }
 
 /// Adding this constant rounds to an integer, whose low bits are then the exponent of a power of 2.
 const ROUND: f32 = 12_582_912.0 + 127.0;
 /// The largest integer that can be subtracted from it without rounding.
-const MOST_BASE: f32 = 1_048_576.0;
-/// The least factor that is applied together with the rest of the computation.
-const LEAST_FACTOR: f32 = 1e-20;
+const MAX_BASE: f32 = 1_048_576.0;
+/// The smallest factor that is applied together with the rest of the computation.
+const MIN_FACTOR: f32 = 1e-20;
 
 /// `2^r` for |r| <= ½, highest coefficient first; minimax.
 #[rustfmt::skip]
@@ -376,7 +376,7 @@ impl<V: Exponent> Powers<V> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Powers, Row, Sums, narrow};
+    use super::{Powers, ScoreRow, Sums, narrow};
     use half::bf16;
     use kiln_kernel::simd::vector::{Four, Vector};
     use kiln_kernel::simd::{Baseline, Features};
@@ -440,7 +440,7 @@ mod tests {
                     let (mut weights, mut sums) = (scores.clone(), Sums::NONE);
                     let mut bases = [0.0; 2];
                     for (part, base) in weights.chunks_mut(len).zip(&mut bases) {
-                        let row = Row {
+                        let row = ScoreRow {
                             scores: part,
                             factor,
                             sums: &mut sums,

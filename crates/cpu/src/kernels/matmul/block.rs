@@ -9,7 +9,7 @@ use kiln_plan::Algorithm;
 use kiln_plan::cost::{ProductEpilogue, block, whole_rows};
 use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, lanes, most_rows};
 
-/// The most elements of an operand that its prologue computes for a block.
+/// The maximum number of elements of an operand that its prologue computes for a block.
 const PROLOGUE_ELEMENTS: i64 = 1 << 18;
 
 /// A block of one product, or of a part of its sums.
@@ -45,19 +45,20 @@ pub(super) struct Grid {
 const VECTOR_BLOCK: i64 = 64;
 /// The cost of reading an element of the matrix there, in multiply-adds of a large product.
 const VECTOR_WORK: i64 = 8;
-/// The least steps of K in a part.
+/// The minimum number of steps of K in a part.
 const PART_TERMS: i64 = 1024;
-/// The most parts, and the most elements of all parts.
+/// The maximum number of parts, and of elements of all parts.
 const PARTS: i64 = 32;
 const PART_ELEMENTS: i64 = 1 << 20;
 /// The multiply-adds of a block of a product with packed panels.
 const BLOCK_WORK: i64 = 1 << 20;
-/// The most register tiles of such a block, one below the other: these and a panel stay in the second-level cache.
+/// The maximum number of register tiles of such a block, one below the other: these and a panel stay in the
+/// second-level cache.
 const BLOCK_TILES: i64 = 8;
 /// The same for AMX: the number of tiles of a call.
 const BLOCK_STRIP: i64 = 16;
-/// The most results whose accumulators are all kept in memory until an epilogue on whole rows, with AMX. Threads then
-/// divide B among them, which is read from far memory, instead of the rows.
+/// The maximum number of results whose accumulators are all kept in memory until an epilogue on whole rows, with AMX.
+/// Threads then divide B among them, which is read from far memory, instead of the rows.
 const WAITING_SUMS: i64 = 1 << 19;
 /// The number of blocks across in this case.
 const WAITING_BLOCKS: i64 = 4;
@@ -69,8 +70,8 @@ const NEAR_WORDS: i64 = if cfg!(test) { 1 << 7 } else { 1 << 17 };
 const SMALL_WORK: i64 = 1 << 18;
 /// The divisor of the rows of such a block.
 const SMALL_ROWS: i64 = 8;
-/// The least columns of such a block, where there are enough.
-const LEAST_COLUMNS: i64 = 96;
+/// The minimum number of columns of such a block, where there are enough.
+const MIN_COLUMNS: i64 = 96;
 
 impl MatMul {
     /// Returns the number of whole rows in a block of register tiles that is to have about `wanted` rows.
@@ -115,7 +116,7 @@ impl MatMul {
             let wanted = SMALL_ROWS * SMALL_WORK / (eight * self.n).max(1);
             return (self.whole_rows(wanted), self.n);
         }
-        let cols = (SMALL_WORK / eight).max(LEAST_COLUMNS).min(self.n.max(1));
+        let cols = (SMALL_WORK / eight).max(MIN_COLUMNS).min(self.n.max(1));
         ((SMALL_WORK / (eight * cols)).max(1) * SMALL_ROWS, cols)
     }
 

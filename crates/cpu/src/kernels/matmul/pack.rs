@@ -18,9 +18,9 @@ use kiln_kernel::view::{Arguments, Plain, View, ViewMut};
 const APART: i64 = 16;
 /// A pitch of A's rows that is a multiple of this many bytes makes rows collide in cache sets.
 const MEETS: i64 = 2048;
-/// The least number of columns for which such rows are copied.
+/// The minimum number of columns for which such rows are copied.
 const OFTEN: i64 = 256;
-/// The most columns of a panel of words.
+/// The maximum number of columns of a panel of words.
 pub(super) const PANEL: usize = 64;
 /// The words of each column that are transposed at once.
 const WORDS: usize = 32;

@@ -1,7 +1,7 @@
 //! Products with a vector: one pass over the matrix in memory order.
 
 use kiln_jit::contraction::Matrix;
-use kiln_kernel::simd::{Features, Isa, Vectorized, merged, vectorized};
+use kiln_kernel::simd::{Features, Isa, Vectorized, tree_reduce, vectorized};
 use kiln_kernel::sums::Lane;
 
 /// The rows, or columns, that are processed together.
@@ -72,7 +72,7 @@ fn dots<T: Lane, I: Isa>(rows: [&[T]; TOGETHER], vector: &[T]) -> [T; TOGETHER] 
     let from = vector.len() - rest.len();
     std::array::from_fn(|r| {
         let terms = rows[r][from..].iter().zip(rest);
-        terms.fold(merged(sums[r], |a, b| a + b), |sum, (x, v)| {
+        terms.fold(tree_reduce(sums[r], |a, b| a + b), |sum, (x, v)| {
             x.mul_add::<I>(*v, sum)
         })
     })

@@ -127,7 +127,7 @@ pub(crate) fn epilogue(
     };
     if !fits || bound.axes_len() * inner != total {
         return Err(damaged!(
-            "{} is no epilogue of {total} results",
+            "{} is not an epilogue of {total} results",
             program.name
         ));
     }

@@ -55,7 +55,7 @@ struct Env<'a> {
 impl Env<'_> {
     fn operand(&self, key: Key) -> usize {
         let found = self.body.operands.iter().position(|(k, _)| *k == key);
-        found.unwrap_or_else(|| panic!("{key:?} is no operand"))
+        found.unwrap_or_else(|| panic!("{key:?} is not an operand"))
     }
 }
 
@@ -159,7 +159,7 @@ impl Table {
     }
 }
 
-/// The least instructions of code that is interleaved for two groups.
+/// The minimum number of instructions of code that is interleaved for two groups.
 const CHAIN: usize = 12;
 
 /// The number of registers by which such code may exceed the machine's.
@@ -190,12 +190,12 @@ pub fn emit(body: &Body, target: Target) -> Result<Vec<u8>, NotEmitted> {
     let in_turns = lines.instructions() >= CHAIN && twice.needs() <= registers + OVER;
     let pair = in_turns.then_some(&twice);
     let lines = (&lines, pair);
-    let mut emitter = Emitter::new(&mut asm, body, target, &front, lines, &inside, &hoisted);
+    let mut emitter = StageEmitter::new(&mut asm, body, target, &front, lines, &inside, &hoisted);
     emitter.function()?;
     Ok(asm.finish())
 }
 
-pub(super) struct Emitter<'a> {
+pub(super) struct StageEmitter<'a> {
     pub asm: &'a mut Asm,
     pub body: &'a Body,
     pub table: Table,
@@ -224,7 +224,7 @@ pub(super) fn parts(ty: Compute) -> usize {
     if is_wide(ty) { 2 } else { 1 }
 }
 
-impl<'a> Emitter<'a> {
+impl<'a> StageEmitter<'a> {
     fn new(
         asm: &'a mut Asm,
         body: &'a Body,
@@ -233,7 +233,7 @@ impl<'a> Emitter<'a> {
         (lines, pair): (&'a Lines, Option<&'a Lines>),
         inside: &[Inst],
         hoisted: &[Reg],
-    ) -> Emitter<'a> {
+    ) -> StageEmitter<'a> {
         let kept = body.block.is_some() || body.steps;
         let reductions: Vec<(Reduction, Reg)> = inside
             .iter()
@@ -304,7 +304,7 @@ impl<'a> Emitter<'a> {
         let spills = memory(stack.max(front.stack()) as i32);
         // The code that combines accumulators has few values, except with 64 bits.
         memory(64 * 40);
-        Emitter {
+        StageEmitter {
             asm,
             body,
             table: Table::of(body),
@@ -404,7 +404,7 @@ impl<'a> Emitter<'a> {
         self.asm.align(32);
         let top = self.asm.here();
         for group in 0..self.groups {
-            self.ahead(group);
+            self.prefetches(group);
         }
         self.groups(pinned);
         self.asm.add_number(AT, step);
@@ -437,10 +437,10 @@ impl<'a> Emitter<'a> {
     }
 
     /// Emits software prefetches of the operands for later, a cache line at a time.
-    fn ahead(&mut self, group: usize) {
+    fn prefetches(&mut self, group: usize) {
         const LINE: usize = 64;
         for (i, (key, _)) in self.body.operands.iter().enumerate() {
-            let Key::Ahead(_) = key else {
+            let Key::Prefetch(_) = key else {
                 continue;
             };
             let size = self.body.size(*key);

@@ -1,6 +1,6 @@
 //! The accumulators of reductions across lanes, and their combination into one number.
 
-use super::emit::{Emitter, Table, parts};
+use super::emit::{StageEmitter, Table, parts};
 use crate::emission::Target;
 use crate::emission::emit::{Emit, load_constant};
 use crate::emission::ir::{Form, Ir, Src, Virt};
@@ -14,7 +14,7 @@ use kiln_kernel::bugs::bug;
 use kiln_plan::tile::Reg;
 use kiln_x86::{Asm, Mem, Width, op};
 
-impl Emitter<'_> {
+impl StageEmitter<'_> {
     /// Initialises accumulators with the identity element.
     pub(super) fn start(&mut self) {
         let width = self.target.width();

@@ -1,6 +1,6 @@
 //! Steps: each group of lanes goes through all steps, and its accumulators stay in registers.
 
-use super::emit::{AT, END, Emitter, LANES, TABLE, WHOLE, parts};
+use super::emit::{AT, END, LANES, StageEmitter, TABLE, WHOLE, parts};
 use crate::emission::lines::{Key, LaneLocation, Pinned, Tail};
 use kiln_kernel::bugs::bug;
 use kiln_x86::{Condition, Gpr, Label, Mem, op};
@@ -10,7 +10,7 @@ fn table_end() -> Mem {
     Mem::at(Gpr::RSP).plus(32)
 }
 
-impl Emitter<'_> {
+impl StageEmitter<'_> {
     /// Returns the size of a row of the table in bytes.
     fn row(&self) -> i32 {
         8 * self.body.operands.len() as i32

@@ -1,21 +1,21 @@
-//! Facts about single instructions.
+//! Estimates of the time that stages take.
 
 use kiln_base::Compute;
 use kiln_kernel::bound::Bound;
 use kiln_plan::tile::{Inst, Schedule, TILE};
 
-/// Returns a rough estimate of the nanoseconds per point of the parallel axes. It decides only the number of threads
-/// that share the work, and if they prefetch.
+/// Returns a rough estimate of the nanoseconds per point of the parallel axes. It determines the number of
+/// threads and the stage that prefetches.
 pub(super) fn cost(bound: &Bound) -> f64 {
     (0..bound.program.stages.len())
         .map(|i| stage_cost(bound, i))
         .sum()
 }
 
-/// Returns the part of [`cost`] that is due to one stage.
+/// Returns the share of one stage in [`cost`].
 pub(super) fn stage_cost(bound: &Bound, index: usize) -> f64 {
     let program = bound.program;
-    let each = |inst: &Inst| match inst {
+    let inst_cost = |inst: &Inst| match inst {
         Inst::Unary { op, a, .. } => {
             let wide = program.registers[a.0 as usize] != Compute::F32;
             if !op.is_expensive() {
@@ -46,5 +46,5 @@ pub(super) fn stage_cost(bound: &Bound, index: usize) -> f64 {
         Schedule::Rows => 10.0 * (points / TILE as f64).ceil(),
         Schedule::Lanes => 0.0,
     };
-    stage.code.iter().map(each).sum::<f64>() * points + overhead * stage.code.len() as f64
+    stage.code.iter().map(inst_cost).sum::<f64>() * points + overhead * stage.code.len() as f64
 }

@@ -1,18 +1,19 @@
 //! Software prefetches of emitted code, which overlap memory accesses with computation.
 
-use super::inst::stage_cost;
+use super::cost::stage_cost;
 use super::walk::{Shape, Walk};
 use kiln_kernel::bound::Bound;
 use kiln_plan::tile::{Schedule, SerialPoints};
 
-/// The least bytes of an argument whose loads are prefetched.
-const FETCH_BYTES: i64 = 4 << 20;
-/// The most bytes of a row that is prefetched while the previous row is processed; a few must fit the cache.
-const FETCH_ROW: i64 = 128 << 10;
+/// The size in bytes from which the loads of an argument are prefetched.
+const MIN_ARGUMENT_BYTES: i64 = 4 << 20;
+/// The maximum size in bytes of a row that is prefetched while the previous row is processed. A few rows must fit the
+/// cache.
+const MAX_ROW_BYTES: i64 = 128 << 10;
 
 /// Returns the costliest stage over the lanes of a row, if there are several. The first stage reads the rows from
 /// memory, so this one prefetches the next row.
-pub(super) fn costliest(bound: &Bound) -> Option<usize> {
+pub(super) fn costliest_stage(bound: &Bound) -> Option<usize> {
     let stages = &bound.program.stages;
     let mut inner: Vec<usize> = (0..stages.len())
         .filter(|i| stages[*i].over_inner && stages[*i].serial_points == SerialPoints::Every)
@@ -27,20 +28,20 @@ pub(super) fn costliest(bound: &Bound) -> Option<usize> {
     Some(inner[0])
 }
 
-/// Returns the distance at which a walk prefetches its next row.
+/// Returns the distance in elements from a row to the next one, if a walk's rows are prefetched.
 pub(super) fn distance(bound: &Bound, walk: &Walk) -> Option<u32> {
     let arg = bound.program.args[walk.arg];
     let size = arg.dtype.size() as i64;
     let row_bytes = bound.lane.iter().product::<i64>().saturating_mul(size);
     let step = *walk.address.outer.last()?;
-    (step > 0 && row_bytes <= FETCH_ROW && is_fetched(bound, walk))
+    (step > 0 && row_bytes <= MAX_ROW_BYTES && is_prefetched(bound, walk))
         .then(|| u32::try_from(step).ok())?
 }
 
-/// True if a walk reads a large argument line by line.
-fn is_fetched(bound: &Bound, walk: &Walk) -> bool {
+/// True if a walk reads a large argument contiguously.
+fn is_prefetched(bound: &Bound, walk: &Walk) -> bool {
     let arg = bound.program.args[walk.arg];
     let bytes = bound.lens[walk.arg].saturating_mul(arg.dtype.size() as i64);
-    let line = walk.reads_memory && walk.shape == Shape::Contiguous;
-    line && !arg.written && bytes >= FETCH_BYTES
+    let contiguous = walk.reads_memory && walk.shape == Shape::Contiguous;
+    contiguous && !arg.written && bytes >= MIN_ARGUMENT_BYTES
 }
