@@ -29,7 +29,7 @@ pub enum Approximation {
     ///
     /// | function | error at most | source |
     /// |---|---|---|
-    /// | `exp`, and what is made of it | 2⁻¹⁶: 2 + 1.173 · abs(x) units of 2⁻²³, where the result is normal | `__expf` |
+    /// | `exp`, and functions computed from it | 2⁻¹⁶: 2 + 1.173 · abs(x) units of 2⁻²³, where the result is normal | `__expf` |
     /// | `log`, `log2`, `log10` | 3 units of 2⁻²³, between 1/2 and 2 an absolute 2⁻²¹ | `__logf`, `__log2f`, `__log10f` |
     /// | division, reciprocal | 2 units of 2⁻²³ | `div.full.f32` |
     /// | `sqrt` | 1 unit of 2⁻²³ | `sqrt.approx.f32` |

@@ -6,8 +6,8 @@ mod order;
 pub(crate) use order::order;
 
 use crate::emit::{ArgOf, Emitted, emit, emit_prologue};
-use crate::flow::{Call, Flow, Nid, Op, scores};
-use crate::fuse::{Anchor, Group, Operand};
+use crate::flow::{Flow, LibraryCall, Nid, Op, scores};
+use crate::fuse::{Anchor, Group, LibraryOperand};
 use crate::work::{Arg, Body, Work};
 use crate::{
     BufId, BufferInfo, LayoutReport, LowerError, Options, Origin, Program, Task, engine, kir, tile,
@@ -374,7 +374,7 @@ impl Assembler<'_> {
                 shape: self.flow.nodes[n].shape.to_vec(),
             };
             let operands = node.inputs.iter().enumerate();
-            Call {
+            LibraryCall {
                 operands: operands.map(|(i, n)| array(*n, whole(i))).collect(),
                 strided: (0..node.inputs.len()).map(strided).collect(),
                 out: array(anchor.node, out),
@@ -435,8 +435,8 @@ fn buffers(args: &[ArgOf]) -> impl Iterator<Item = Nid> {
 }
 
 /// Returns an operand as a matrix of its last two axes.
-fn matrix(operand: &Operand, arg: u16) -> Matrix {
-    let Operand {
+fn matrix(operand: &LibraryOperand, arg: u16) -> Matrix {
+    let LibraryOperand {
         held: _,
         offset,
         strides,

@@ -144,11 +144,11 @@ pub fn kernel(work: &Work, exact: bool) -> Kernel {
 
 fn undecided(work: &Work) -> Kernel {
     let epilogue = work.epilogue.as_ref().map(|kernel| Epilogue {
-        program: tile::print_epilogue(kernel),
+        program: tile::emit_epilogue(kernel),
     });
     let [left, right] = work.prologues().map(|kernel| kernel.map(prologue));
     match &work.body {
-        Body::Fused(kernel) => Kernel::Tile(tile::print(kernel)),
+        Body::Fused(kernel) => Kernel::Tile(tile::emit(kernel)),
         Body::MatMul(m) => Kernel::MatMul(MatMul {
             prologues: [left, right],
             epilogue,
@@ -171,7 +171,7 @@ fn undecided(work: &Work) -> Kernel {
 }
 
 fn prologue(kernel: &kir::Kernel) -> Box<Prologue> {
-    let mut program = tile::print(kernel);
+    let mut program = tile::emit(kernel);
     program.sizes.stream = Some(false);
     Box::new(Prologue { program })
 }

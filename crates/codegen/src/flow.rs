@@ -13,7 +13,8 @@ use kiln_plan::Conv;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The most values of one concatenation. Concatenations of more are done in steps, whose results are in memory.
+/// The maximum number of values of one concatenation. Concatenations of more are done in steps, whose results are in
+/// memory.
 pub(crate) const WIDE: usize = 32;
 
 mod build;
@@ -22,7 +23,7 @@ mod ordered;
 mod structured;
 
 pub(crate) use build::build;
-pub(crate) use ops::{Call, Library, scores};
+pub(crate) use ops::{Library, LibraryCall, scores};
 
 /// A node: an index into [`Flow::nodes`].
 pub(crate) type Nid = usize;

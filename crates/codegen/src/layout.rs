@@ -5,7 +5,7 @@
 //! for one. It is chosen once the kernels are known.
 //!
 //! Each launch gets one of two labels, channels first or last. It walks over its values, and stores them, in that
-//! order; a convolution also reads its image in it. The labels are chosen for the least cost:
+//! order; a convolution also reads its image in it. The labels are chosen for the smallest cost:
 //!
 //! * a convolution costs the time of its kernel in that layout, by measurement if it was measured, else by
 //!   a formula of the engine ([`cpu`], [`gpu`]);
@@ -312,7 +312,7 @@ impl Network {
         }
     }
 
-    /// For each launch, true if it has channels last, at the least cost.
+    /// For each launch, true if it has channels last, at the smallest cost.
     fn labels(&self) -> Vec<bool> {
         let mut graph: DiGraph<(), u64> = DiGraph::new();
         let nodes: Vec<NodeIndex> = self.own.iter().map(|_| graph.add_node(())).collect();

@@ -10,9 +10,9 @@ pub(crate) struct Limits {
     pub longest_row: i64,
     /// The fewest rows that run in parallel, unless there are at most `few_points`.
     pub fewest_rows: i64,
-    /// The most points of a space that runs in one piece.
+    /// The maximum number of points of a space that runs in one piece.
     pub few_points: i64,
-    /// The most columns for which a reduction over rows and columns keeps accumulators.
+    /// The maximum number of columns for which a reduction over rows and columns keeps accumulators.
     pub most_columns: i64,
     /// The products that hold rows.
     pub held_rows: HeldRows,
@@ -23,11 +23,11 @@ pub(crate) struct Limits {
 pub(crate) struct TwoSteps {
     /// Reductions along rows with fewer results than this, if they are long.
     pub few: i64,
-    /// The least elements of a long reduction along a row.
+    /// The minimum number of elements of a long reduction along a row.
     pub long: i64,
     /// Reductions of columns with fewer results than this, if they are large.
     pub few_columns: i64,
-    /// The least elements of a large reduction of columns. Its threads share runs of neighbouring results.
+    /// The minimum number of elements of a large reduction of columns. Its threads share runs of neighbouring results.
     pub large: i64,
 }
 

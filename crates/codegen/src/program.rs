@@ -22,9 +22,9 @@ pub struct Options {
     pub machine: Machine,
     /// True if ops are fused. Otherwise every op is its own kernel (for differential tests).
     pub fuse: bool,
-    /// The most operations one kernel may hold.
+    /// The maximum number of operations one kernel may hold.
     pub max_ops: usize,
-    /// The most buffers one kernel may touch; small ones count less.
+    /// The maximum number of buffers one kernel may touch; small ones count less.
     pub max_buffers: usize,
     /// The memory layout of images.
     pub layout: Layout,

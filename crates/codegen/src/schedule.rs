@@ -45,13 +45,13 @@ impl fmt::Display for Schedule {
             Schedule::Elements(n) => write!(f, "{n} elements a thread"),
             Schedule::Rows { threads, again } => {
                 match threads {
-                    1 => f.write_str("a thread a row")?,
+                    1 => f.write_str("a thread per row")?,
                     n => write!(f, "{n} threads a row")?,
                 }
                 f.write_str(if *again { ", values read again" } else { "" })
             }
             Schedule::Gpu(schedule) => schedule.fmt(f),
-            Schedule::Sums => f.write_str("a thread an element"),
+            Schedule::Sums => f.write_str("a thread per element"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the op that produces the first NaN or infinity.
 
 use crate::Stages;
-use crate::part::part;
+use crate::subgraph::subgraph;
 use crate::verify::{array, value_in};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::DType;
@@ -70,7 +70,7 @@ struct Watcher<'a> {
     rank: &'a dyn Fn(usize) -> u64,
     symbols: Vec<i64>,
     /// The contents of the buffers that the running step reads.
-    read: Vec<Contents>,
+    read: Vec<ElementSummary>,
     /// The values that loops and branches may be evaluated from: their operands and the program's inputs.
     wanted: HashSet<Value>,
     /// The values among these that steps have read or written.
@@ -90,7 +90,7 @@ impl Tracer for Watcher<'_> {
             }
             let bytes = step.bytes(i)?;
             if dtype.is_float() {
-                self.read.push(Contents::of(dtype, &bytes));
+                self.read.push(ElementSummary::of(dtype, &bytes));
             }
             self.keep(wanted, &bytes);
         }
@@ -112,7 +112,7 @@ impl Tracer for Watcher<'_> {
             let bytes = step.bytes(i)?;
             self.keep(wanted, &bytes);
             if let Some(value) = float {
-                let found = Contents::of(info.dtype, &bytes);
+                let found = ElementSummary::of(info.dtype, &bytes);
                 let shape = info.shape.iter().map(|d| d.eval(&self.symbols));
                 self.judge(launch, value, found, shape.collect());
             }
@@ -150,7 +150,7 @@ impl<'a> Watcher<'a> {
         &self.stages.sequence.launches[self.stages.launch(step.prepare, step.step)]
     }
 
-    fn judge(&mut self, launch: &Launch, value: Value, found: Contents, shape: Vec<i64>) {
+    fn judge(&mut self, launch: &Launch, value: Value, found: ElementSummary, shape: Vec<i64>) {
         let graph = &self.stages.optimized;
         let finite = self.read.iter().all(|r| r.infinity.is_none())
             && !launch.nodes.iter().any(|n| states_infinity(graph, *n));
@@ -173,7 +173,7 @@ impl<'a> Watcher<'a> {
                 value: made,
                 element,
                 shape,
-                operands: self.read.iter().map(Contents::text).collect(),
+                operands: self.read.iter().map(ElementSummary::text).collect(),
                 inside: None,
             };
             self.first = Some(self.inside(value.node, at).unwrap_or(own));
@@ -188,10 +188,10 @@ impl<'a> Watcher<'a> {
             return None;
         }
         // Values computed from constants or inputs alone may be in no buffer.
-        let part = part(graph, &node.inputs, |v| self.known.contains_key(&v));
-        let known = part.inputs.iter().map(|v| self.known.get(v).cloned());
+        let subgraph = subgraph(graph, &node.inputs, |v| self.known.contains_key(&v));
+        let known = subgraph.inputs.iter().map(|v| self.known.get(v).cloned());
         let known: Vec<Array> = known.collect::<Option<_>>()?;
-        let operands = evaluate(&part.graph, &known, &self.symbols, Mode::Rounded).ok()?;
+        let operands = evaluate(&subgraph.graph, &known, &self.symbols, Mode::Rounded).ok()?;
         let operands: Vec<&Array> = operands.iter().collect();
         inside(&node.op, &operands, &self.symbols, at)
     }
@@ -225,13 +225,13 @@ fn inside(op: &Op, operands: &[&Array], symbols: &[i64], at: usize) -> Option<An
 
 /// The NaN or infinity that a node produced from operands without one.
 fn made(graph: &Graph, id: NodeId, read: &[&Array], made: &[Array]) -> Option<Anomaly> {
-    let contents = |a: &Array| Contents::of(a.dtype(), &a.to_bytes());
+    let contents = |a: &Array| ElementSummary::of(a.dtype(), &a.to_bytes());
     let floats = read.iter().filter(|a| a.dtype().is_float());
-    let read: Vec<Contents> = floats.map(|a| contents(a)).collect();
+    let read: Vec<ElementSummary> = floats.map(|a| contents(a)).collect();
     let without_nan = read.iter().all(|r| r.nan.is_none()) && !states_nan(graph, id);
     let finite = read.iter().all(|r| r.infinity.is_none()) && !states_infinity(graph, id);
     made.iter().find_map(|array| {
-        let Contents { nan, infinity, .. } = contents(array);
+        let ElementSummary { nan, infinity, .. } = contents(array);
         let nan = nan.filter(|_| without_nan).map(|i| (i, f64::NAN));
         let (element, value) = nan.or(infinity.filter(|_| finite))?;
         Some(Anomaly {
@@ -239,7 +239,7 @@ fn made(graph: &Graph, id: NodeId, read: &[&Array], made: &[Array]) -> Option<An
             value,
             element,
             shape: array.shape().iter().map(|n| *n as i64).collect(),
-            operands: read.iter().map(Contents::text).collect(),
+            operands: read.iter().map(ElementSummary::text).collect(),
             inside: None,
         })
     })
@@ -254,7 +254,7 @@ fn stated(graph: &Graph, value: Value) -> Option<f64> {
     match &node.op {
         Op::Full(full) => Some(full.value.as_f64()),
         Op::Constant(constant) => {
-            let found = Contents::of(constant.dtype, &constant.bytes);
+            let found = ElementSummary::of(constant.dtype, &constant.bytes);
             let infinity = found.infinity.map(|(_, x)| x);
             found.nan.map(|_| f64::NAN).or(infinity)
         }
@@ -276,7 +276,7 @@ fn states_nan(graph: &Graph, node: NodeId) -> bool {
 
 /// A summary of a tensor's elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Contents {
+struct ElementSummary {
     /// The position of the first NaN.
     nan: Option<usize>,
     /// The position and the value of the first infinity.
@@ -285,9 +285,9 @@ struct Contents {
     range: Option<[f64; 2]>,
 }
 
-impl Contents {
-    fn of(dtype: DType, bytes: &[u8]) -> Contents {
-        let mut found = Contents::default();
+impl ElementSummary {
+    fn of(dtype: DType, bytes: &[u8]) -> ElementSummary {
+        let mut found = ElementSummary::default();
         for (i, x) in dtype.floats(bytes).into_iter().enumerate() {
             if x.is_nan() {
                 found.nan.get_or_insert(i);

@@ -8,7 +8,7 @@
 //! Ops infer their shapes on the way, so the dims that they compute (`n + 1` after a `cat`, `b · l` after a
 //! reshape) are known to later ops. The more examples there are, the fewer guesses are wrong.
 
-use crate::places::NodeMap;
+use crate::node_map::NodeMap;
 use crate::recording::Recording;
 use crate::variant::{Expectation, Kind, Sizes, Symbol};
 use hashbrown::HashMap;

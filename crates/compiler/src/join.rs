@@ -19,7 +19,7 @@ const MOST: usize = 64;
 /// The maximum number of bytes that a small launch touches.
 const SMALL: i64 = 1 << 18;
 /// The number of groups that a small launch or an update may be moved over.
-const MOST_MOVED_OVER: usize = 64;
+const MAX_MOVED_OVER: usize = 64;
 
 /// True if a launch on the CPU may start together with others at all.
 pub(crate) fn can_join(_: &Sequence, launch: &Launch) -> bool {
@@ -129,7 +129,7 @@ impl<'a> Joiner<'a> {
             return None;
         }
         let reach = match self.is_update(l) || self.is_small(l) {
-            true => MOST_MOVED_OVER,
+            true => MAX_MOVED_OVER,
             false => self.near,
         };
         let in_the_way = self.in_the_way(l).filter_map(|other| groups.of[other]);

@@ -160,7 +160,7 @@ fn need(Need { size, node, id }: Need<'_>) -> plan::Need {
     plan::Need { size, op, node }
 }
 
-/// Steps that depend on a cell that the program writes run every time, so such an input is no parameter.
+/// Steps that depend on a cell that the program writes run every time, so such an input is not a parameter.
 fn written_inputs_are_data(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
     let inputs = graph.inputs();

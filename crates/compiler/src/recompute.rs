@@ -23,7 +23,7 @@ use model::{Choice, Model};
 
 /// The number of plans that are made while the choice is adapted to the memory that its plans need.
 const ADAPTATIONS: usize = 6;
-/// The number of targets, from the peak without recomputation downwards, that are tried to find the least reachable
+/// The number of targets, from the peak without recomputation downwards, that are tried to find the lowest reachable
 /// peak.
 const RUNGS: usize = 16;
 /// The maximum number of holders of memory that an error names.
@@ -32,7 +32,7 @@ const HOLDERS: usize = 5;
 /// A plan of the graph that needs at most `budget` bytes of temporaries, and the values that it computes again.
 ///
 /// # Errors
-/// If sizes are not known, or no such plan is found. The error then names the least peak that was found, and the
+/// If sizes are not known, or no such plan is found. The error then names the smallest peak that was found, and the
 /// largest holders of memory there.
 pub(crate) fn within(
     base: Lowered,
@@ -81,8 +81,8 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// First the choice is adapted: if a plan needs more than the model said, the model gets a lower target. If that
-    /// does not help, a series of falling targets is tried. These do not depend on the budget, so the least peak that
-    /// the error for one budget names can be reached with that peak as the budget.
+    /// does not help, a series of falling targets is tried. These do not depend on the budget, so the smallest peak
+    /// that the error for one budget names can be reached with that peak as the budget.
     fn run(
         &mut self,
         peak: usize,

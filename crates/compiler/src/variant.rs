@@ -7,7 +7,7 @@
 //! [`generalize`](crate::generalize)). A variant matches a program when its symbols give every size of the program
 //! exactly, so a wrong guess costs a compilation and never a result.
 
-use crate::places::NodeMap;
+use crate::node_map::NodeMap;
 use crate::recording::{Found, Recording};
 use kiln_base::{DType, Dim, Loc, Scalar, Sym};
 use kiln_ir::{Fact, Graph, NodeId, Op, OpError, Role, SymbolInfo, Value, ops};
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Input,
     /// Another size.
     Size,
-    /// A number that is no size.
+    /// A number that is not a size.
     Offset,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn kinds(recording: &Recording) -> Vec<Kind> {
 }
 
 impl Symbol {
-    /// The number at a place; offsets are counted from -2, since the least value of a symbol is 2.
+    /// The number at a place; offsets are counted from -2, since the smallest value of a symbol is 2.
     pub(crate) fn new(at: usize, kind: Kind) -> Symbol {
         Symbol {
             at,

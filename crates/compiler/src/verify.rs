@@ -5,7 +5,7 @@
 //! is told apart from those that only pass the error on. A value that has changed by the time it is read was
 //! overwritten, which would be an error of the memory plan.
 
-use crate::part::part;
+use crate::subgraph::subgraph;
 use crate::{Stages, StructureHasher};
 use hashbrown::HashMap;
 use kiln_base::Loc;
@@ -260,13 +260,13 @@ impl<'a> Verifier<'a> {
         check
     }
 
-    /// The part of the graph between a value and the values that were read, and the inputs of that part.
+    /// The subgraph between a value and the values that were read, and its inputs.
     fn cut(&self, value: Value, read: &[(Value, Array)]) -> Result<(Graph, Vec<Array>), String> {
         let graph = &self.stages.optimized;
         let find = |v: Value| read.iter().find(|(r, _)| *r == v);
-        let part = part(graph, &[value], |v| find(v).is_some());
-        let mut arrays = Vec::with_capacity(part.inputs.len());
-        for v in part.inputs {
+        let subgraph = subgraph(graph, &[value], |v| find(v).is_some());
+        let mut arrays = Vec::with_capacity(subgraph.inputs.len());
+        for v in subgraph.inputs {
             if let Some((_, array)) = find(v) {
                 arrays.push(array.clone());
             } else if let Op::Input(i) = &graph.node(v.node).op {
@@ -276,7 +276,7 @@ impl<'a> Verifier<'a> {
                 arrays.push(self.array(v, bytes).ok_or("an input has another size")?);
             }
         }
-        Ok((part.graph, arrays))
+        Ok((subgraph.graph, arrays))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A comparison of the algorithms of convolutions and products, on the layers of ResNet-50, MobileNetV3 and a
 //! transformer: `cargo bench -p kiln-runtime --bench algorithms [-- <part of a name>]`.
 //!
-//! Each round times all algorithms in turn, and the least time of each counts, so that other load on the machine
+//! Each round times all algorithms in turn, and the shortest time of each counts, so that other load on the machine
 //! distorts the ratios little. `KILN_PEER_PYTHON` names a Python with PyTorch to take part in the rounds,
 //! `KILN_ROUNDS` their number.
 
@@ -18,7 +18,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-/// The least seconds of a burst of calls.
+/// The minimum number of seconds of a burst of calls.
 const BURST: f64 = 0.01;
 
 /// A timed kernel, and the same in PyTorch: a function `f` without arguments.

@@ -12,7 +12,7 @@ use kiln_plan::{ArgSort, Conv, ConvRole, Images, Kernel, Scan, Scatter, Strided}
 use kiln_runtime::{Buffer, Executable};
 use std::time::Instant;
 
-/// The least and the median seconds of a call.
+/// The shortest and the median time in seconds of a call.
 fn time(mut f: impl FnMut()) -> (f64, f64) {
     f();
     let mut times = Vec::new();

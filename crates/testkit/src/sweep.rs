@@ -22,7 +22,7 @@ impl Sweep {
     /// The sweep that the environment requests; `None` for the usual shares.
     ///
     /// # Panics
-    /// If `KILN_SWEEP_PART` is no part.
+    /// If `KILN_SWEEP_PART` is not a part.
     pub fn wanted() -> Option<Sweep> {
         if std::env::var("KILN_FULL_SWEEP").is_ok_and(|v| v == "1") {
             let text = std::env::var("KILN_SWEEP_PART").unwrap_or("1/1".into());

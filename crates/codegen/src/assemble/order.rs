@@ -7,8 +7,8 @@ use kiln_ir::Op as IrOp;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// An order in which groups can run, and its peak: the most bytes of live temporaries, if every operand that dies is
-/// overwritten by a result of its size.
+/// An order in which groups can run, and its peak: the largest number of bytes of live temporaries, if every operand
+/// that dies is overwritten by a result of its size.
 pub(crate) struct Order {
     pub groups: Vec<usize>,
     pub peak: i64,
@@ -19,11 +19,11 @@ pub(crate) struct Order {
 /// the first in the program. A second order always continues with the group that takes least memory; it is chosen if it
 /// needs clearly less memory. Collective operations come as early as they can.
 pub(crate) fn order(flow: &Flow, groups: &[Group]) -> Order {
-    let needs = Needs::new(flow, groups);
-    let program = freeing_first(Scheduler::new(&needs));
-    let least = least_first(Scheduler::new(&needs));
+    let dependences = Dependences::new(flow, groups);
+    let program = freeing_first(Scheduler::new(&dependences));
+    let least = least_first(Scheduler::new(&dependences));
     let [program, least] = [program, least].map(|groups| Order {
-        peak: Scheduler::new(&needs).peak(&groups),
+        peak: Scheduler::new(&dependences).peak(&groups),
         groups,
     });
     let order = match least.peak < program.peak - program.peak / 64 {
@@ -36,9 +36,9 @@ pub(crate) fn order(flow: &Flow, groups: &[Group]) -> Order {
     if collectives.is_empty() {
         return order;
     }
-    let groups = hurried(&order.groups, groups, &collectives);
+    let groups = collectives_first(&order.groups, groups, &collectives);
     Order {
-        peak: Scheduler::new(&needs).peak(&groups),
+        peak: Scheduler::new(&dependences).peak(&groups),
         groups,
     }
 }
@@ -50,7 +50,7 @@ fn is_collective(flow: &Flow, group: &Group) -> bool {
 
 /// Moves collective operations forward, each with what it needs, in the order that they have: what does not need their
 /// results runs while they go on.
-fn hurried(order: &[usize], groups: &[Group], collectives: &[usize]) -> Vec<usize> {
+fn collectives_first(order: &[usize], groups: &[Group], collectives: &[usize]) -> Vec<usize> {
     let mut position = vec![0; groups.len()];
     for (at, g) in order.iter().enumerate() {
         position[*g] = at;
@@ -58,7 +58,7 @@ fn hurried(order: &[usize], groups: &[Group], collectives: &[usize]) -> Vec<usiz
     let mut first = collectives.to_vec();
     first.sort_by_key(|g| position[*g]);
     let mut is_placed = vec![false; groups.len()];
-    let mut hurried = Vec::with_capacity(order.len());
+    let mut forward = Vec::with_capacity(order.len());
     for collective in first {
         let mut needed = Vec::new();
         let mut left = vec![collective];
@@ -69,10 +69,10 @@ fn hurried(order: &[usize], groups: &[Group], collectives: &[usize]) -> Vec<usiz
             }
         }
         needed.sort_by_key(|g| position[*g]);
-        hurried.append(&mut needed);
+        forward.append(&mut needed);
     }
-    hurried.extend(order.iter().filter(|g| !is_placed[**g]));
-    hurried
+    forward.extend(order.iter().filter(|g| !is_placed[**g]));
+    forward
 }
 
 fn freeing_first(mut s: Scheduler) -> Vec<usize> {
@@ -86,12 +86,13 @@ fn freeing_first(mut s: Scheduler) -> Vec<usize> {
             continue;
         }
         out.push(g);
-        let (mut look, next) = s.run(g);
+        let (mut candidates, next) = s.run(g);
         ready.extend(next.iter().map(|u| Reverse((s.key(*u), *u))));
-        look.extend(next);
-        let frees = |g: &usize| s.waiting[*g] == 0 && !s.has_run[*g] && s.takes(*g) < 0;
+        candidates.extend(next);
+        let frees = |g: &usize| s.waiting[*g] == 0 && !s.has_run[*g] && s.net_bytes(*g) < 0;
         freeing.extend(
-            look.into_iter()
+            candidates
+                .into_iter()
                 .filter(frees)
                 .map(|g| Reverse((s.key(g), g))),
         );
@@ -101,9 +102,9 @@ fn freeing_first(mut s: Scheduler) -> Vec<usize> {
 }
 
 fn least_first(mut s: Scheduler) -> Vec<usize> {
-    // A group is pushed again whenever it takes less than before, so its first entry in the heap is right.
+    // A group is pushed again whenever its net bytes decrease, so its first entry in the heap is up to date.
     let mut ready: BinaryHeap<Reverse<(i64, Nid, usize)>> = BinaryHeap::new();
-    let entry = |s: &Scheduler, g: usize| Reverse((s.takes(g), s.key(g), g));
+    let entry = |s: &Scheduler, g: usize| Reverse((s.net_bytes(g), s.key(g), g));
     ready.extend(s.ready().map(|g| entry(&s, g)));
     let mut out = Vec::with_capacity(s.waiting.len());
     while let Some(Reverse((_, _, g))) = ready.pop() {
@@ -119,18 +120,18 @@ fn least_first(mut s: Scheduler) -> Vec<usize> {
 }
 
 /// The dependences between groups, whatever the order.
-struct Needs {
+struct Dependences {
     /// The bytes of each temporary of the run.
     bytes: Vec<i64>,
     /// For each temporary, the groups that read it.
     readers: Vec<Vec<usize>>,
-    groups: Vec<Need>,
+    groups: Vec<GroupNode>,
 }
 
-/// The dependences of a group, and its users.
+/// A group, the groups that depend on it, and the temporaries that it reads and writes.
 #[derive(Default)]
-struct Need {
-    /// The group's position in the program: smaller comes first.
+struct GroupNode {
+    /// The group's position in the program.
     key: Nid,
     /// The temporaries that it reads.
     reads: Vec<usize>,
@@ -142,36 +143,36 @@ struct Need {
     users: Vec<usize>,
 }
 
-impl Needs {
-    fn new(flow: &Flow, groups: &[Group]) -> Needs {
+impl Dependences {
+    fn new(flow: &Flow, groups: &[Group]) -> Dependences {
         let mut is_output = vec![false; flow.nodes.len()];
         flow.outputs.iter().for_each(|o| is_output[o.node] = true);
         let mut temporary: Vec<Option<usize>> = vec![None; flow.nodes.len()];
-        let mut needs = Needs {
+        let mut dependences = Dependences {
             bytes: Vec::new(),
             readers: Vec::new(),
             groups: Vec::with_capacity(groups.len()),
         };
         for group in groups {
-            let mut need = Need {
+            let mut node = GroupNode {
                 key: group.roots.iter().map(|r| r.0).max().unwrap_or(0),
                 waits: group.deps.len(),
-                ..Need::default()
+                ..GroupNode::default()
             };
             let in_run = group.roots.iter().filter(|_| !group.parameter_only);
             for n in in_run.map(|r| r.0).filter(|n| !is_output[*n]) {
                 let size = flow.nodes[n].dtype.size() as i64;
                 let bytes = estimate(&flow.numel(n)).saturating_mul(size);
-                temporary[n] = Some(needs.bytes.len());
-                need.writes.push(needs.bytes.len());
-                needs.bytes.push(bytes);
+                temporary[n] = Some(dependences.bytes.len());
+                node.writes.push(dependences.bytes.len());
+                dependences.bytes.push(bytes);
             }
-            needs.groups.push(need);
+            dependences.groups.push(node);
         }
-        needs.readers = vec![Vec::new(); needs.bytes.len()];
+        dependences.readers = vec![Vec::new(); dependences.bytes.len()];
         for (g, group) in groups.iter().enumerate() {
             for d in &group.deps {
-                needs.groups[*d].users.push(g);
+                dependences.groups[*d].users.push(g);
             }
             for n in &group.loaded {
                 let mut n = *n;
@@ -180,19 +181,19 @@ impl Needs {
                     n = flow.nodes[n].inputs[0];
                 }
                 if let Some(t) = temporary[n]
-                    && needs.readers[t].last() != Some(&g)
+                    && dependences.readers[t].last() != Some(&g)
                 {
-                    needs.readers[t].push(g);
-                    needs.groups[g].reads.push(t);
+                    dependences.readers[t].push(g);
+                    dependences.groups[g].reads.push(t);
                 }
             }
         }
-        needs
+        dependences
     }
 }
 
 struct Scheduler<'a> {
-    needs: &'a Needs,
+    dependences: &'a Dependences,
     has_run: Vec<bool>,
     /// The number of readers of each temporary that have not run.
     left: Vec<usize>,
@@ -201,17 +202,17 @@ struct Scheduler<'a> {
 }
 
 impl Scheduler<'_> {
-    fn new(needs: &Needs) -> Scheduler<'_> {
+    fn new(dependences: &Dependences) -> Scheduler<'_> {
         Scheduler {
-            needs,
-            has_run: vec![false; needs.groups.len()],
-            left: needs.readers.iter().map(Vec::len).collect(),
-            waiting: needs.groups.iter().map(|g| g.waits).collect(),
+            dependences,
+            has_run: vec![false; dependences.groups.len()],
+            left: dependences.readers.iter().map(Vec::len).collect(),
+            waiting: dependences.groups.iter().map(|g| g.waits).collect(),
         }
     }
 
     fn key(&self, g: usize) -> Nid {
-        self.needs.groups[g].key
+        self.dependences.groups[g].key
     }
 
     /// Returns the groups that wait for no other.
@@ -219,21 +220,21 @@ impl Scheduler<'_> {
         (0..self.waiting.len()).filter(|g| self.waiting[*g] == 0)
     }
 
-    /// Notes that a group has run. Returns the groups that became the last readers of a temporary, and those that can
+    /// Marks a group as run. Returns the groups that became the last readers of a temporary, and those that can
     /// run now.
     fn run(&mut self, g: usize) -> (Vec<usize>, Vec<usize>) {
         self.has_run[g] = true;
-        let need = &self.needs.groups[g];
+        let node = &self.dependences.groups[g];
         let mut last = Vec::new();
-        for &t in &need.reads {
+        for &t in &node.reads {
             self.left[t] -= 1;
             if self.left[t] == 1 {
-                let mut readers = self.needs.readers[t].iter();
+                let mut readers = self.dependences.readers[t].iter();
                 last.extend(readers.find(|r| !self.has_run[**r]));
             }
         }
         let mut ready = Vec::new();
-        for &u in &need.users {
+        for &u in &node.users {
             self.waiting[u] -= 1;
             if self.waiting[u] == 0 {
                 ready.push(u);
@@ -244,20 +245,20 @@ impl Scheduler<'_> {
 
     /// Returns the bytes of each temporary whose last reader is this group, which has not run.
     fn frees(&self, g: usize) -> impl Iterator<Item = i64> {
-        let freed = self.needs.groups[g].reads.iter();
+        let freed = self.dependences.groups[g].reads.iter();
         let freed = freed.filter(|t| self.left[**t] == 1);
-        freed.map(|t| self.needs.bytes[*t])
+        freed.map(|t| self.dependences.bytes[*t])
     }
 
     /// Returns the bytes of each temporary that a group writes and another reads.
     fn writes(&self, g: usize) -> impl Iterator<Item = i64> {
-        let written = self.needs.groups[g].writes.iter();
+        let written = self.dependences.groups[g].writes.iter();
         let read = written.filter(|t| self.left[**t] > 0);
-        read.map(|t| self.needs.bytes[*t])
+        read.map(|t| self.dependences.bytes[*t])
     }
 
-    /// Returns the bytes of temporary memory that running a group takes more than it frees.
-    fn takes(&self, g: usize) -> i64 {
+    /// Returns the bytes of temporaries that a group writes, less those that it frees.
+    fn net_bytes(&self, g: usize) -> i64 {
         let freed = self.frees(g).fold(0, i64::saturating_add);
         let taken = self.writes(g).fold(0, i64::saturating_add);
         taken.saturating_sub(freed)
@@ -268,15 +269,15 @@ impl Scheduler<'_> {
         let (mut alive, mut most) = (0i64, 0i64);
         for &g in order {
             let mut freed: Vec<i64> = self.frees(g).collect();
-            let mut beside = 0i64;
+            let mut allocated = 0i64;
             for bytes in self.writes(g) {
                 match freed.iter().position(|f| *f == bytes) {
                     Some(at) => drop(freed.swap_remove(at)),
-                    None => beside = beside.saturating_add(bytes),
+                    None => allocated = allocated.saturating_add(bytes),
                 }
             }
-            most = most.max(alive.saturating_add(beside));
-            alive = alive.saturating_add(self.takes(g));
+            most = most.max(alive.saturating_add(allocated));
+            alive = alive.saturating_add(self.net_bytes(g));
             self.run(g);
         }
         most

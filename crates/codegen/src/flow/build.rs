@@ -17,12 +17,12 @@ enum FirstStep {
     /// computes these in passing.
     Rows,
     /// A number of chunks of some contiguous axes.
-    Chunks(Run, i64),
+    Chunks(AxisRun, i64),
 }
 
 /// Contiguous reduced axes: the first, their number, and their elements.
 #[derive(Copy, Clone)]
-struct Run {
+struct AxisRun {
     first: usize,
     axes: usize,
     extent: i64,
@@ -30,7 +30,7 @@ struct Run {
 
 /// The fewest elements of a row, and the number of rows that is too many for the second step.
 const ROW: i64 = 256;
-const MOST_ROWS: i64 = 1 << 13;
+const MAX_ROWS: i64 = 1 << 13;
 
 /// Lowers the graph to few ops.
 ///
@@ -317,7 +317,7 @@ impl TwoSteps {
         if kept.is_empty()
             && elements >= self.long
             && row >= ROW
-            && (self.few..MOST_ROWS).contains(&rows)
+            && (self.few..MAX_ROWS).contains(&rows)
         {
             return Some(FirstStep::Rows);
         }
@@ -343,7 +343,7 @@ impl TwoSteps {
 }
 
 /// Returns the runs of neighbours among `axes` whose extents are known.
-fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = Run> + 'a {
+fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = AxisRun> + 'a {
     let begins = |i: usize| i == 0 || axes[i - 1] + 1 != axes[i];
     let begins = (0..axes.len()).filter(move |i| begins(*i));
     begins.filter_map(|i| {
@@ -352,7 +352,7 @@ fn runs<'a>(shape: &'a [Dim], axes: &'a [usize]) -> impl Iterator<Item = Run> + 
         let extent = run
             .iter()
             .try_fold(1i64, |n, a| n.checked_mul(shape[*a].as_const()?))?;
-        Some(Run {
+        Some(AxisRun {
             first: run[0],
             axes: run.len(),
             extent,

@@ -148,7 +148,7 @@ pub(crate) trait Library: Debug + Send + Sync {
     }
 
     /// Returns its kernel.
-    fn kernel(&self, call: &Call) -> Kernel;
+    fn kernel(&self, call: &LibraryCall) -> Kernel;
 
     /// Returns the value in which a data error can occur, and its kind.
     fn site(&self) -> Option<(&str, SiteKind)> {
@@ -157,7 +157,7 @@ pub(crate) trait Library: Debug + Send + Sync {
 }
 
 /// The arguments of such a kernel's call.
-pub(crate) struct Call {
+pub(crate) struct LibraryCall {
     /// The operands.
     pub operands: Vec<Array>,
     /// The layouts of the operands that are strided.
@@ -167,7 +167,7 @@ pub(crate) struct Call {
 }
 
 impl Library for ops::Scan {
-    fn kernel(&self, call: &Call) -> Kernel {
+    fn kernel(&self, call: &LibraryCall) -> Kernel {
         let Array { dtype, shape, arg } = &call.out;
         Kernel::Scan(plan::Scan {
             dtype: *dtype,
@@ -184,7 +184,7 @@ impl Library for ops::Scan {
 
 /// Along the last axis.
 impl Library for ops::ArgSort {
-    fn kernel(&self, call: &Call) -> Kernel {
+    fn kernel(&self, call: &LibraryCall) -> Kernel {
         let (x, last) = (&call.operands[0], self.axis);
         Kernel::ArgSort(plan::ArgSort {
             dtype: x.dtype,
@@ -203,7 +203,7 @@ impl Library for ops::Scatter {
         operand > 0
     }
 
-    fn kernel(&self, call: &Call) -> Kernel {
+    fn kernel(&self, call: &LibraryCall) -> Kernel {
         Kernel::Scatter(plan::Scatter {
             dtype: call.out.dtype,
             kind: self.kind,
@@ -228,7 +228,7 @@ impl Library for ops::AttentionGrad {
         true
     }
 
-    fn kernel(&self, call: &Call) -> Kernel {
+    fn kernel(&self, call: &LibraryCall) -> Kernel {
         let others: Vec<usize> = (4..call.operands.len()).collect();
         let matrix = |i: usize| call.strided[i].clone().into();
         let last = call.operands[2].shape.last();
@@ -243,7 +243,7 @@ impl Library for ops::AttentionGrad {
 }
 
 /// Returns the scores of attention, whose mask and random key are among these operands.
-pub(crate) fn scores(of: &ops::Attention, call: &Call, others: &[usize]) -> plan::Scores {
+pub(crate) fn scores(of: &ops::Attention, call: &LibraryCall, others: &[usize]) -> plan::Scores {
     let (query, key) = (&call.operands[0].shape, &call.operands[1].shape);
     let batch = query.len() - 2;
     let matrix = |i: usize| call.strided[i].clone().into();
@@ -268,7 +268,7 @@ pub(crate) fn scores(of: &ops::Attention, call: &Call, others: &[usize]) -> plan
 }
 
 impl Library for ops::Custom {
-    fn kernel(&self, call: &Call) -> Kernel {
+    fn kernel(&self, call: &LibraryCall) -> Kernel {
         Kernel::Custom(plan::Custom {
             name: self.name.to_string(),
             kernel: None,

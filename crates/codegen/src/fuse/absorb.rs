@@ -1,9 +1,9 @@
 //! Prologues: pointwise work whose result only a matrix product or convolution reads becomes a part of its launch.
 //!
 //! The product has the operand computed block by block, so the operand is never in memory. A group stays a launch if it
-//! would be rematerialised often ([`MOST_OPS`], [`MOST_AGAIN`]), keep more memory alive than its result, or report data
-//! errors. On the CPU, a group that rounds an input to f16 or bf16, as mixed precision does with a batch, becomes a
-//! part of every product and convolution that reads it: that is hardly more work than reading the input.
+//! would be rematerialised often ([`MAX_OPS`], [`MAX_RECOMPUTED`]), keep more memory alive than its result, or report
+//! data errors. On the CPU, a group that rounds an input to f16 or bf16, as mixed precision does with a batch, becomes
+//! a part of every product and convolution that reads it: that is hardly more work than reading the input.
 
 use super::fuser::{Anchor, Before, Group};
 use crate::Options;
@@ -12,11 +12,11 @@ use crate::flow::{Flow, Nid, Op};
 use kiln_base::{DType, Dim, Machine, numel};
 use kiln_plan::{Conv, ConvRole, Images};
 
-/// The most primitives per element, which each thread that reads it computes.
-const MOST_OPS: usize = 32;
-/// The most work per element that the blocks of a GPU that read it compute: about the cost of writing it to memory and
-/// reading it back.
-const MOST_AGAIN: i64 = 64;
+/// The maximum number of primitives per element, which each thread that reads it computes.
+const MAX_OPS: usize = 32;
+/// The maximum work per element that the blocks of a GPU that read it compute: about the cost of writing it
+/// to memory and reading it back.
+const MAX_RECOMPUTED: i64 = 64;
 /// The rows or columns of a block of a large product.
 const BLOCK: i64 = 64;
 /// The cost of reading an element of f16 or bf16 alone, relative to one of eight that are copied from memory at once.
@@ -119,7 +119,7 @@ fn hosts(
     let side = |to: &usize| Ok((*to, side(flow, group, &groups[*to], (machine, everywhere))?));
     let hosts = readers[*v].iter().map(side);
     let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(Some)?;
-    if group.ops > MOST_OPS {
+    if group.ops > MAX_OPS {
         return Err(Some(
             "it takes too many operations to compute it for each block",
         ));
@@ -276,7 +276,7 @@ fn is_read_by_few(flow: &Flow, group: &Group, product: &Group, side: usize) -> b
     let each = (group.ops + group.loaded.len()) as i64 + alone - 1;
     let each = each.saturating_mul(readers);
     let made = estimate(&flow.numel(group.roots[0].0));
-    each <= MOST_AGAIN || each.saturating_mul(made) <= LITTLE
+    each <= MAX_RECOMPUTED || each.saturating_mul(made) <= LITTLE
 }
 
 fn in_blocks(extent: i64) -> i64 {

@@ -19,7 +19,7 @@ pub(super) struct NodeFacts {
     pub cost: Vec<u32>,
     /// Number of elements, at typical sizes.
     pub numel: Vec<i64>,
-    /// The most elements of an input or constant that it depends on; 0 where there is none.
+    /// The maximum number of elements of an input or constant that it depends on; 0 where there is none.
     pub sources: Vec<i64>,
 }
 

@@ -56,14 +56,14 @@ impl Group {
 #[derive(Clone, Debug)]
 pub(crate) struct Anchor {
     pub node: Nid,
-    pub operands: Vec<Operand>,
+    pub operands: Vec<LibraryOperand>,
     /// The map under which the group reads the result.
     pub map: Map,
 }
 
 /// An operand of a library kernel.
 #[derive(Clone, Debug)]
-pub(crate) struct Operand {
+pub(crate) struct LibraryOperand {
     /// The node that is in memory.
     pub held: Nid,
     /// In elements, for operands that are read through strides.

@@ -7,7 +7,7 @@ use crate::flow::{Nid, Op};
 use crate::limits::{Few, Limits};
 use kiln_base::{Dim, numel};
 
-/// The most values a group stores.
+/// The maximum number of values that a group stores.
 pub(super) const MAX_ROOTS: usize = 6;
 /// A buffer of at most this many elements stays in the first-level cache.
 const FEW: i64 = 1024;

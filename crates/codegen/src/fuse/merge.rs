@@ -6,7 +6,7 @@ use super::transpose::keeps_columns;
 use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
 
-/// The most groups reading one value that are considered for merging.
+/// The maximum number of groups reading one value that are considered for merging.
 const MAX_READERS: usize = 8;
 
 impl Fuser<'_> {

@@ -32,7 +32,7 @@ mod transpose;
 use fuser::{Fuser, Use};
 
 pub(crate) use absorb::absorb;
-pub(crate) use fuser::{Anchor, Group, Operand};
+pub(crate) use fuser::{Anchor, Group, LibraryOperand};
 pub(crate) use propagate::{storage, through_reduction, through_reshapes, through_view};
 
 /// Returns the groups, in no particular order; see [`Group::deps`].

@@ -1,6 +1,6 @@
 //! The demands of computing a node at a map on its operands.
 
-use super::fuser::{Anchor, Fuser, Operand};
+use super::fuser::{Anchor, Fuser, LibraryOperand};
 use crate::affine::{Affine, Map, Space, flatten};
 use crate::flow::{Flow, Nid, Op, View};
 use kiln_base::Dim;
@@ -34,13 +34,13 @@ pub(crate) fn through_reduction(op: &Op, rank: usize, map: &[Affine], inner: &[A
             } else {
                 &mut kept
             };
-            from.next().expect("one entry a dim").clone()
+            from.next().expect("one entry per dim").clone()
         })
         .collect()
 }
 
 /// Returns the value in memory of which `v` is a view, and the flat index into it. The walk stops at the first value
-/// that is in `stop`, or that is no plain view.
+/// that is in `stop`, or that is not a plain view.
 pub(crate) fn storage(
     flow: &Flow,
     space: &mut Space,
@@ -184,10 +184,10 @@ impl<'a> Fuser<'a> {
     }
 
     /// Returns a contiguous operand.
-    pub(super) fn whole(&self, n: Nid) -> Operand {
+    pub(super) fn whole(&self, n: Nid) -> LibraryOperand {
         let stop = self.stop();
         let (held, _) = through_reshapes(self.flow, n, Affine::zero(), &*stop);
-        Operand {
+        LibraryOperand {
             held,
             offset: Dim::ZERO,
             strides: Vec::new(),
@@ -195,20 +195,20 @@ impl<'a> Fuser<'a> {
     }
 
     /// Returns an operand that is read through strides.
-    fn strided(&self, n: Nid) -> Operand {
+    fn strided(&self, n: Nid) -> LibraryOperand {
         let (mut space, map) = Space::over(&self.node(n).shape);
         self.through_views(&mut space, n, &map)
     }
 
     /// Returns the memory of which `n` is a view, with a stride for each entry of `map`, which are axes.
-    fn through_views(&self, space: &mut Space, n: Nid, map: &[Affine]) -> Operand {
+    fn through_views(&self, space: &mut Space, n: Nid, map: &[Affine]) -> LibraryOperand {
         let stop = self.stop();
         let (held, flat) = storage(self.flow, space, n, map, &*stop);
         let stride = |axis: &Affine| match axis.terms.first() {
             Some((a, _)) => flat.coefficient(*a),
             None => Dim::ZERO, // an extent of 1
         };
-        Operand {
+        LibraryOperand {
             held,
             strides: map.iter().map(stride).collect(),
             offset: flat.offset,
@@ -216,7 +216,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Returns the operands of a matrix product as strided matrices in memory.
-    fn matrices(&self, v: Nid) -> Vec<Operand> {
+    fn matrices(&self, v: Nid) -> Vec<LibraryOperand> {
         let node = self.node(v);
         let mut space = Space::default();
         let batch: Vec<_> = node.shape[..node.shape.len() - 2]

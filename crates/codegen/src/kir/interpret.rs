@@ -70,7 +70,7 @@ pub fn interpret(
     symbols: &SymbolValues,
 ) -> Result<(), DataError> {
     let varies = kernel.varies_inside();
-    let mut run = Run {
+    let mut interpreter = Interpreter {
         kernel,
         subtrees: subtrees(kernel, &varies),
         varies,
@@ -80,8 +80,8 @@ pub fn interpret(
     };
     let outer: Vec<i64> = kernel.axes.iter().map(|d| d.eval(symbols)).collect();
     let inner: Vec<i64> = kernel.inner.iter().map(|d| d.eval(symbols)).collect();
-    each_point(&outer, |point| run.row(point, &inner, args));
-    match run.error {
+    each_point(&outer, |point| interpreter.row(point, &inner, args));
+    match interpreter.error {
         Some(e) => Err(e),
         None => Ok(()),
     }
@@ -137,7 +137,7 @@ fn subtrees(kernel: &Kernel, varies: &[bool]) -> Vec<Vec<Val>> {
         .collect()
 }
 
-struct Run<'a> {
+struct Interpreter<'a> {
     kernel: &'a Kernel,
     varies: Vec<bool>,
     subtrees: Vec<Vec<Val>>,
@@ -146,7 +146,7 @@ struct Run<'a> {
     error: Option<DataError>,
 }
 
-impl Run<'_> {
+impl Interpreter<'_> {
     fn row(&mut self, point: &[i64], inner: &[i64], args: &mut [Data]) {
         let kernel = self.kernel;
         let zero: Vec<i64> = point

@@ -1,4 +1,4 @@
-//! The text form.
+//! The text form of Kernel IR.
 //!
 //! ```text
 //! kernel sum axes[s0] inner[8] {
@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! `a` counts the parallel axes, of which the last may be walked `in order[..]`, and `i` the inner ones. An access ends
-//! in its conditions and its value elsewhere: `if 0 <= a0 - 1 < 6 else 0`.
+//! `a0`, `a1`, … are the parallel axes, the last of which may be serial (`in order[..]`); `i0`, `i1`, … are the inner
+//! ones. An access with bounds ends with them and with its value outside of them: `if 0 <= a0 - 1 < 6 else 0`.
 
 use super::{Access, Expr, Kernel, Val};
 use kiln_base::Dim;
@@ -59,8 +59,9 @@ impl fmt::Display for Kernel {
 }
 
 impl Kernel {
-    fn line(&self, offset: &Dim, strides: &[Dim]) -> String {
-        let mut parts = Vec::new();
+    /// Formats `offset + Σ stride · axis`.
+    fn affine_text(&self, offset: &Dim, strides: &[Dim]) -> String {
+        let mut terms = Vec::new();
         for (n, s) in strides.iter().enumerate() {
             let axis = match n.checked_sub(self.axes.len()) {
                 None => format!("a{n}"),
@@ -68,20 +69,20 @@ impl Kernel {
             };
             match s {
                 Dim::Const(0) => {}
-                Dim::Const(1) => parts.push(axis),
-                Dim::Const(c) => parts.push(format!("{c}*{axis}")),
-                s => parts.push(format!("({s})*{axis}")),
+                Dim::Const(1) => terms.push(axis),
+                Dim::Const(c) => terms.push(format!("{c}*{axis}")),
+                s => terms.push(format!("({s})*{axis}")),
             }
         }
-        if !offset.is(0) || parts.is_empty() {
-            parts.push(offset.to_string());
+        if !offset.is(0) || terms.is_empty() {
+            terms.push(offset.to_string());
         }
-        parts.join(" + ").replace("+ -", "- ")
+        terms.join(" + ").replace("+ -", "- ")
     }
 
     fn access_text(&self, id: u16, dynamic: &[super::Dynamic]) -> String {
         let a: &Access = &self.accesses[id as usize];
-        let mut text = format!("arg{}[{}", a.arg, self.line(&a.offset, &a.strides));
+        let mut text = format!("arg{}[{}", a.arg, self.affine_text(&a.offset, &a.strides));
         for d in dynamic {
             let stride = d.stride.to_string();
             text += &format!(
@@ -92,7 +93,7 @@ impl Kernel {
         text += "]";
         for (n, b) in a.bounds.iter().enumerate() {
             let word = if n == 0 { "if" } else { "and" };
-            let index = self.line(&b.offset, &b.strides);
+            let index = self.affine_text(&b.offset, &b.strides);
             text += &format!(" {word} 0 <= {index} < {}", b.extent);
         }
         if !a.bounds.is_empty() {
@@ -107,7 +108,9 @@ impl Kernel {
             Expr::LoadAt { access, dynamic } => {
                 format!("load {}", self.access_text(*access, dynamic))
             }
-            Expr::Index { offset, strides } => format!("index {}", self.line(offset, strides)),
+            Expr::Index { offset, strides } => {
+                format!("index {}", self.affine_text(offset, strides))
+            }
             Expr::Const(c) => c.to_string(),
             Expr::Unary(op, a) => format!("{} {a}", op.name()),
             Expr::Binary { op, a, b, .. } => format!("{} {a}, {b}", op.name()),

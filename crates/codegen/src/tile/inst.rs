@@ -18,7 +18,7 @@ struct Uses {
 }
 
 /// Emits the tile program of a kernel with this schedule.
-pub(super) fn print(kernel: &Kernel, schedule: Schedule) -> TileProgram {
+pub(super) fn emit(kernel: &Kernel, schedule: Schedule) -> TileProgram {
     let (plans, slots) = plan(kernel, &slot_policy(kernel, schedule));
     program(kernel, schedule, &plans, &slots)
 }
@@ -30,7 +30,7 @@ fn program(
     plans: &[StagePlan],
     slots: &[Option<u16>],
 ) -> TileProgram {
-    let mut printer = Printer {
+    let mut emitter = InstEmitter {
         kernel,
         slots,
         uses: count(kernel, plans),
@@ -47,11 +47,11 @@ fn program(
     }
     slot_types.sort();
     let mut slot_types: Vec<Compute> = slot_types.into_iter().map(|s| s.1).collect();
-    printer.combine(&mut slot_types);
-    let first = printer.clear();
+    emitter.combine(&mut slot_types);
+    let first = emitter.clear();
     let each = plans.iter().enumerate();
-    let each: Vec<Stage> = each.map(|(at, plan)| printer.stage(at, plan)).collect();
-    let last = printer.write();
+    let each: Vec<Stage> = each.map(|(at, plan)| emitter.stage(at, plan)).collect();
+    let last = emitter.write();
     let stages = first.into_iter().chain(each).chain(last).collect();
     TileProgram {
         name: kernel.name.clone(),
@@ -62,8 +62,8 @@ fn program(
         sizes: Default::default(),
         args: kernel.args.clone(),
         accesses: kernel.accesses.clone(),
-        registers: printer.regs.types,
-        constants: printer.constants,
+        registers: emitter.regs.types,
+        constants: emitter.constants,
         slots: slot_types,
         stages,
         sites: kernel.sites,
@@ -93,7 +93,7 @@ fn count(kernel: &Kernel, plans: &[StagePlan]) -> Uses {
     uses
 }
 
-struct Printer<'a> {
+struct InstEmitter<'a> {
     kernel: &'a Kernel,
     slots: &'a [Option<u16>],
     uses: Uses,
@@ -116,10 +116,10 @@ struct Sum {
     dtype: DType,
 }
 
-/// The most points whose sum an f32 accumulates.
-const MOST_IN_F32: i64 = 256;
+/// The maximum number of points whose sum an f32 accumulates.
+const MAX_IN_F32: i64 = 256;
 
-impl Printer<'_> {
+impl InstEmitter<'_> {
     fn stage(&mut self, at: usize, plan: &StagePlan) -> Stage {
         self.stage = at;
         // Values that live in this stage only, to be freed when their uses are done.
@@ -206,7 +206,7 @@ impl Printer<'_> {
         for store in &kernel.stores {
             let Some(op) = store.combine else { continue };
             let dtype = match kernel.body[store.value.index()].dtype {
-                DType::F32 if op == Reduction::Sum && points > MOST_IN_F32 => DType::F64,
+                DType::F32 if op == Reduction::Sum && points > MAX_IN_F32 => DType::F64,
                 dtype => dtype,
             };
             self.sums.push(Sum {
@@ -394,7 +394,7 @@ impl Printer<'_> {
                 index: regs[2],
             },
             Expr::Const(_) | Expr::Reduce { .. } | Expr::ArgReduce { .. } => {
-                unreachable!("constants are hoisted and reductions are printed above")
+                unreachable!("constants are hoisted and reductions are emitted above")
             }
         };
         self.code.push(inst);

@@ -22,11 +22,11 @@ pub use text::tile_text;
 pub(crate) use variants::variants;
 
 /// Emits the tile program of a kernel.
-pub(crate) fn print(kernel: &Kernel) -> TileProgram {
-    inst::print(kernel, stages::schedule(kernel))
+pub(crate) fn emit(kernel: &Kernel) -> TileProgram {
+    inst::emit(kernel, stages::schedule(kernel))
 }
 
 /// Emits the tile program of an epilogue of a product, whose blocks hold whole rows.
-pub(crate) fn print_epilogue(kernel: &Kernel) -> TileProgram {
-    inst::print(kernel, stages::epilogue_schedule(kernel))
+pub(crate) fn emit_epilogue(kernel: &Kernel) -> TileProgram {
+    inst::emit(kernel, stages::epilogue_schedule(kernel))
 }

@@ -26,20 +26,20 @@ pub(crate) enum ValueSource {
 pub(crate) struct SlotPolicy {
     /// For each value, true if it is worth a slot.
     pub expensive: Vec<bool>,
-    /// The most values to keep.
+    /// The maximum number of values to keep.
     pub most: u16,
 }
 
-/// The most inner points that a row slot holds.
+/// The maximum number of inner points that a row slot holds.
 const LONGEST_SLOT: i64 = 1 << 18;
-/// The most row slots of a kernel.
-const MOST_SLOTS: u16 = 8;
+/// The maximum number of row slots of a kernel.
+const MAX_SLOTS: u16 = 8;
 
 pub(super) fn slot_policy(kernel: &Kernel, schedule: Schedule) -> SlotPolicy {
     SlotPolicy {
         expensive: expensive(kernel),
         most: if can_keep(kernel, schedule) {
-            MOST_SLOTS
+            MAX_SLOTS
         } else {
             0
         },

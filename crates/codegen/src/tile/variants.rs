@@ -1,14 +1,14 @@
 //! Other schedules of the program of a kernel, for a tuner to try.
 
-use super::inst::print;
+use super::inst::emit;
 use super::stages::in_place_as;
 use crate::Schedule;
 use crate::kir::Kernel;
 use kiln_plan::tile::{self, TileProgram, TileSizes};
 
 /// The fewest bytes that a kernel with variants touches: below, little can be gained.
-const LEAST_BYTES: i64 = 1 << 18;
-/// The most bytes for which one thread may be as fast as all are.
+const MIN_BYTES: i64 = 1 << 18;
+/// The maximum number of bytes for which one thread may be as fast as all are.
 const FEW_BYTES: i64 = 1 << 21;
 /// The bytes of a result from which on the second-level cache is too small to hold it for its readers.
 const LARGE_RESULT: i64 = 8 << 20;
@@ -23,7 +23,7 @@ pub(crate) fn variants(
     result: i64,
 ) -> Vec<(Schedule, TileProgram)> {
     let mut all = Vec::new();
-    if bytes < LEAST_BYTES {
+    if bytes < MIN_BYTES {
         return all;
     }
     let other = match program.schedule {
@@ -33,7 +33,7 @@ pub(crate) fn variants(
     if !kernel.inner.is_empty() && !kernel.axes.is_empty() && kernel.serial == 0 {
         let may_alias = in_place_as(kernel, other);
         if in_place.iter().all(|p| may_alias.contains(p)) {
-            all.push((Schedule::OtherAxis, print(kernel, other)));
+            all.push((Schedule::OtherAxis, emit(kernel, other)));
         }
     }
     let (mut all_sizes, default) = (Vec::new(), TileSizes::default());

@@ -21,7 +21,7 @@ pub struct ConversionInfo {
     /// True if the reader has channels last, and the image channels first; else it is the other way round.
     pub channels_last: bool,
     /// True if the image has channels first regardless of its readers: it is an input or a result of the program, or
-    /// is read by a reshape or a library kernel that is no convolution.
+    /// is read by a reshape or a library kernel that is not a convolution.
     pub kept: bool,
     /// True if the reader copies the image into its layout; else it reads with strides.
     pub copied: bool,

@@ -9,7 +9,7 @@ use kiln_ir::{Graph, Op, Role};
 pub(super) const HEIGHT: f64 = 20.0;
 /// The distance between layers.
 const LAYER: f64 = 46.0;
-/// The least distance between neighbours in a layer.
+/// The smallest distance between neighbours in a layer.
 const GAP: f64 = 12.0;
 const SWEEPS: usize = 6;
 

@@ -371,7 +371,7 @@ impl KernelInfo {
     }
 }
 
-/// The most rewrites of one rule that the text lists.
+/// The maximum number of rewrites of one rule that the text lists.
 const SHOWN: usize = 8;
 
 impl fmt::Display for Explain {

@@ -58,7 +58,7 @@ pub(super) struct Pick {
 /// The maximum number of values that are weighed against each other.
 const MOST: usize = 384;
 /// The maximum number of nodes that compute a value again.
-const MOST_NODES: usize = 48;
+const MAX_NODES: usize = 48;
 /// The shortest pause, in steps, that is worth a recomputation.
 const SHORTEST: usize = 3;
 
@@ -96,7 +96,7 @@ pub(super) struct LiveValue {
     /// The step that writes it; none for a value that is there before.
     pub written: Option<usize>,
     pub item: Option<usize>,
-    /// True if readers of it may be put after a barrier: it depends on data and is no random key.
+    /// True if readers of it may be put after a barrier: it depends on data and is not a random key.
     pub waits: bool,
 }
 
@@ -289,7 +289,7 @@ impl Model {
                 leaves.push(at);
                 continue;
             }
-            if !can_repeat(&node.op) || nodes.len() == MOST_NODES {
+            if !can_repeat(&node.op) || nodes.len() == MAX_NODES {
                 return None;
             }
             nodes.push(at.node);

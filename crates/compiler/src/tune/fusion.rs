@@ -1,5 +1,5 @@
-//! Tuning of fusion, and of the number of parts in which sums run: a fused launch as a program of its own, lowered
-//! with several candidates.
+//! Tuning of fusion, and of the number of parts into which reductions are split. A fused launch is lowered as a program
+//! of its own, once for each candidate.
 
 use super::alone;
 use super::choose::{Choice, Chooser};
@@ -8,7 +8,7 @@ use super::search::CandidateInfo;
 use super::subject::KernelSubject;
 use crate::CompileError;
 use crate::lowered::Lowered;
-use crate::part::{Subgraph, part};
+use crate::subgraph::{Subgraph, subgraph};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::{Dim, numel};
 use kiln_codegen::{Body, Hint, Hints, Options, Origin, Program, Task, Work};
@@ -19,31 +19,31 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// The number of bytes below which a region is left to the rules.
-const LEAST_BYTES: i64 = 1 << 20;
-/// A value of fewer elements is not worth a launch of its own, and fewer elements are not summed in parts.
-const LEAST_ELEMENTS: i64 = 1 << 15;
-/// The numbers of parts that are tried for sums.
+/// The minimum number of bytes of a region that is tuned.
+const MIN_BYTES: i64 = 1 << 20;
+/// The minimum number of elements of a value that gets a launch of its own, and of a reduction that is split.
+const MIN_ELEMENTS: i64 = 1 << 15;
+/// The numbers of parts that are tried for reductions.
 const PARTS: [i64; 4] = [1, 8, 32, 128];
-/// The least number of elements of a part.
-const LEAST_PART: i64 = 8;
-/// The maximum number of values of a launch that are tried apart.
-const MOST_APART: usize = 3;
+/// The minimum number of elements of a part.
+const MIN_PART: i64 = 8;
+/// The maximum number of values of a region for which a launch of their own is tried.
+const MAX_APART: usize = 3;
 
 /// The tasks that compute some values, and the candidates that divide them into launches.
 pub(super) struct Region {
     name: String,
-    part: Subgraph,
+    subgraph: Subgraph,
     /// Its results, as values of the whole graph.
     pub values: Vec<Value>,
-    /// Candidates that may differ, each with a name; that of the rules first.
+    /// The candidates by name, that of the rules first. Several may be lowered to the same launches.
     candidates: Vec<(String, Hints)>,
 }
 
 impl Region {
     /// The region of a task; `None` where there is no choice.
     pub fn of(graph: &Graph, program: &Program, task: usize) -> Option<Region> {
-        let (values, arguments) = borders(program, task)?;
+        let (values, arguments) = boundary(program, task)?;
         let inputs = graph.inputs();
         let value = |origin: &Origin| match origin {
             Origin::Value(v) => Some(*v),
@@ -52,11 +52,11 @@ impl Region {
         };
         let arguments: HashSet<Value> = arguments.iter().filter_map(value).collect();
         let values: Vec<Value> = values.iter().filter_map(value).collect();
-        let part = part(graph, &values, |v| arguments.contains(&v));
+        let subgraph = subgraph(graph, &values, |v| arguments.contains(&v));
         let region = Region {
             name: program.tasks[task].work.name().to_string(),
-            candidates: candidates(&part.graph),
-            part,
+            candidates: candidates(&subgraph.graph),
+            subgraph,
             values,
         };
         (region.candidates.len() > 1).then_some(region)
@@ -64,22 +64,26 @@ impl Region {
 
     /// The key of the region in the store: its ops with their sizes by quarter octaves.
     fn key(&self, device: &str) -> String {
-        let sizes = self.part.inputs.iter().zip(self.part.graph.inputs());
+        let sizes = self
+            .subgraph
+            .inputs
+            .iter()
+            .zip(self.subgraph.graph.inputs());
         let sizes = sizes.map(|(_, id)| {
-            let fact = self.part.graph.node(id).fact();
-            let dims: Vec<String> = fact.shape.iter().map(|d| rough(d).to_string()).collect();
+            let fact = self.subgraph.graph.node(id).fact();
+            let dims: Vec<String> = fact.shape.iter().map(|d| bucketed(d).to_string()).collect();
             format!("{}[{}]", fact.dtype, dims.join("x"))
         });
         let (name, sizes) = (key::plain(&self.name), sizes.collect::<Vec<_>>().join(" "));
-        let hash = structure(&self.part.graph) as u32;
+        let hash = structure(&self.subgraph.graph) as u32;
         format!("fusion {name} {sizes} {hash:08x} | {}", stamp(device))
     }
 
-    /// The programs of the candidates without duplicates, that of the rules first.
+    /// The distinct programs of the candidates, that of the rules first.
     fn candidates(&self, options: &Options) -> Result<Vec<(CandidateInfo, Plan)>, CompileError> {
         let mut all: Vec<(CandidateInfo, Plan)> = Vec::new();
         for (name, hints) in &self.candidates {
-            let lowered = Lowered::hinted(self.part.graph.clone(), options, hints)?;
+            let lowered = Lowered::hinted(self.subgraph.graph.clone(), options, hints)?;
             add(&mut all, name, lowered);
         }
         Ok(all)
@@ -87,7 +91,7 @@ impl Region {
 
     /// The largest number of terms of a sum.
     fn terms(&self) -> i64 {
-        let graph = &self.part.graph;
+        let graph = &self.subgraph.graph;
         let size = |v: Value| numel(&graph.fact(v).shape).as_const().unwrap_or(0);
         let nodes = graph.iter().map(|(id, node)| match &node.op {
             Op::Reduce(_) => size(node.inputs[0]) / size(id.value()).max(1),
@@ -106,7 +110,7 @@ impl Region {
     /// differently.
     ///
     /// # Errors
-    /// If the region can't be lowered, which would be a bug.
+    /// If the region can't be lowered, which is a bug.
     pub fn choose(
         &self,
         chooser: &mut Chooser,
@@ -136,8 +140,8 @@ impl Region {
             .iter()
             .find(|(name, _)| *name == choice.chosen);
         let whole: HashMap<NodeId, NodeId> = (self
-            .part
-            .of
+            .subgraph
+            .map
             .iter()
             .map(|(whole, here)| (here.node, whole.node)))
         .collect();
@@ -147,8 +151,8 @@ impl Region {
     }
 }
 
-/// A size by quarter octaves.
-fn rough(d: &Dim) -> Dim {
+/// Returns a size rounded to quarter octaves.
+fn bucketed(d: &Dim) -> Dim {
     d.as_const().map_or_else(|| d.clone(), |n| bucket(n).into())
 }
 
@@ -156,21 +160,21 @@ fn rough(d: &Dim) -> Dim {
 /// size rarely gives another hash.
 pub(super) fn structure(graph: &Graph) -> u64 {
     let mut graph = graph.clone();
-    graph.dims_mut(&mut |d| *d = rough(d));
+    graph.dims_mut(&mut |d| *d = bucketed(d));
     let mut hasher = Xxh3Default::new();
     for (_, node) in graph.iter() {
         (&node.op, &node.inputs).hash(&mut hasher);
         for fact in &node.facts {
-            let sizes: Vec<Dim> = fact.shape.iter().map(rough).collect();
+            let sizes: Vec<Dim> = fact.shape.iter().map(bucketed).collect();
             (fact.dtype, sizes).hash(&mut hasher);
         }
     }
     hasher.finish()
 }
 
-/// The results of a task's region, and its operands. Tasks that compute intermediates, such as partial sums, belong
-/// to the same region. `None` where the task is too small, or is no region.
-fn borders(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)> {
+/// Returns the results and the operands of a task's region. Tasks that compute intermediates, such as partial sums,
+/// belong to the same region. `None` if the region is too small, or not all of it is fused work of known size.
+fn boundary(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)> {
     let mut members = vec![task];
     let (mut values, mut arguments, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut at = 0;
@@ -201,10 +205,10 @@ fn borders(program: &Program, task: usize) -> Option<(Vec<Origin>, Vec<Origin>)>
         }
         at += 1;
     }
-    (bytes >= LEAST_BYTES && !values.is_empty()).then_some((values, arguments))
+    (bytes >= MIN_BYTES && !values.is_empty()).then_some((values, arguments))
 }
 
-/// True if Kernel IR describes all of some work, or all except a product.
+/// True if work is described by Kernel IR, except perhaps for a product.
 fn is_fused(work: &Work) -> bool {
     match work.body {
         Body::Fused(_) => true,
@@ -213,7 +217,7 @@ fn is_fused(work: &Work) -> bool {
     }
 }
 
-/// The candidates to lower a region that may differ, that of the rules first.
+/// Returns the candidates of a region by name, that of the rules first.
 fn candidates(graph: &Graph) -> Vec<(String, Hints)> {
     let mut candidates = vec![("by rule".to_string(), Hints::default())];
     let users = graph.users();
@@ -226,7 +230,7 @@ fn candidates(graph: &Graph) -> Vec<(String, Hints)> {
             let (all, results) = (size(node.inputs[0]), size(id.value()));
             let row = all / results.max(1);
             for parts in PARTS {
-                if all >= LEAST_ELEMENTS && row >= LEAST_PART * parts {
+                if all >= MIN_ELEMENTS && row >= MIN_PART * parts {
                     let hints = [(id, Hint::Parts(parts))].into_iter().collect();
                     candidates.push((name(&format!("in {parts}")), hints));
                 }
@@ -236,24 +240,25 @@ fn candidates(graph: &Graph) -> Vec<(String, Hints)> {
             node.op,
             Op::Pointwise(_) | Op::Cast(_) | Op::Gather(_) | Op::MatMul(_) | Op::Random(_)
         );
-        // A value that is read once, element by element, would only be written and read again.
+        // A value that is read once, element by element, gains nothing from being materialised.
         let readers = &users[id.index()];
         let reduces = |r: &NodeId| matches!(graph.node(*r).op, Op::Reduce(_) | Op::WindowReduce(_));
-        let again = readers.len() > 1 || readers.iter().any(reduces);
+        let is_reread = readers.len() > 1 || readers.iter().any(reduces);
         let is_product = |id: NodeId| matches!(graph.node(id).op, Op::MatMul(_));
-        // A product may be apart from its epilogue, and from the work that computes its operands.
+        // A product may be separated from its epilogue, and from its prologue.
         let product = is_product(id) || readers.iter().any(|r| is_product(*r));
-        if computes && (again || product) && !is_output(id) && size(id.value()) >= LEAST_ELEMENTS {
+        if computes && (is_reread || product) && !is_output(id) && size(id.value()) >= MIN_ELEMENTS
+        {
             let hints = [(id, Hint::Apart)].into_iter().collect();
             apart.push((name("apart"), hints));
         }
     }
-    let first = apart.len().saturating_sub(MOST_APART);
+    let first = apart.len().saturating_sub(MAX_APART);
     candidates.extend(apart.drain(first..));
     candidates
 }
 
-/// Adds a program to the candidates, unless it is among them.
+/// Adds a program to the candidates, unless one of them has the same plan.
 pub(super) fn add(list: &mut Vec<(CandidateInfo, Plan)>, name: &str, lowered: Lowered) {
     let candidate = CandidateInfo {
         name: name.to_string(),
@@ -261,14 +266,14 @@ pub(super) fn add(list: &mut Vec<(CandidateInfo, Plan)>, name: &str, lowered: Lo
         predicted: None,
         base: None,
     };
-    let plan = flat(lowered.placed.plan);
+    let plan = flattened(lowered.placed.plan);
     if list.iter().all(|(_, known)| *known != plan) {
         list.push((candidate, plan));
     }
 }
 
-/// The plan with inputs and outputs of one dim, as the trials of candidates make them.
-fn flat(mut plan: Plan) -> Plan {
+/// Returns the plan with flat inputs and outputs, as trials allocate them.
+fn flattened(mut plan: Plan) -> Plan {
     for input in &mut plan.inputs {
         input.shape = vec![numel(&input.shape)];
     }
@@ -311,14 +316,14 @@ mod tests {
         let mut names = Vec::new();
         for region in regions {
             let mut random = super::super::alone::Numbers(7);
-            let facts = region.part.inputs.iter().map(|v| whole.fact(*v));
+            let facts = region.subgraph.inputs.iter().map(|v| whole.fact(*v));
             let inputs: Vec<Buffer> = facts
                 .map(|f| {
                     let len = numel(&f.shape).as_const().unwrap();
                     random.elements(f.dtype, len, true, true).unwrap()
                 })
                 .collect();
-            let arrays = inputs.iter().zip(&region.part.inputs).map(|(b, v)| {
+            let arrays = inputs.iter().zip(&region.subgraph.inputs).map(|(b, v)| {
                 let shape = whole
                     .fact(*v)
                     .shape
@@ -328,13 +333,13 @@ mod tests {
                 Array::from_bytes(b.dtype(), &shape, b.bytes().unwrap()).unwrap()
             });
             let arrays: Vec<Array> = arrays.collect();
-            let oracle = Oracle::new(&region.part.graph, &arrays, 1.0).unwrap();
+            let oracle = Oracle::new(&region.subgraph.graph, &arrays, 1.0).unwrap();
             for (candidate, plan) in region.candidates(&options).unwrap() {
                 let kernels = plan.kernels.len();
                 let got = Executable::new(plan).unwrap().run_shared(&inputs).unwrap();
                 for (i, got) in got.iter().enumerate() {
-                    let value = region.part.graph.outputs[i].value;
-                    let shape = region.part.graph.fact(value).shape.iter();
+                    let value = region.subgraph.graph.outputs[i].value;
+                    let shape = region.subgraph.graph.fact(value).shape.iter();
                     let shape: Vec<usize> = shape.map(|d| d.as_const().unwrap() as usize).collect();
                     let got = Array::from_bytes(got.dtype(), &shape, got.bytes().unwrap()).unwrap();
                     let error = oracle.compare(i, &got).unwrap();
@@ -347,17 +352,17 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_cut_a_region_gives_what_the_reference_does() {
+    fn every_candidate_of_a_region_gives_the_results_of_the_reference() {
         let columns = graph(&[[1040, 263]], |b, x| {
             let y = b.pointwise(Pw::Exp, x)?;
             b.sum(&y, &[0])
         });
-        let cut = [
+        let split = [
             "reduce 2 in 8 (2)",
             "reduce 2 in 32 (2)",
             "reduce 2 in 128 (2)",
         ];
-        let first = |name: &'static str| [[name].as_slice(), &cut].concat();
+        let first = |name: &'static str| [[name].as_slice(), &split].concat();
         let apart = |name: &'static str| [name].as_slice().to_vec();
         assert_eq!(
             tried(&columns),
@@ -382,7 +387,7 @@ mod tests {
             let y = b.op(ops::MatMul {}, x)?;
             b.pointwise(Pw::Tanh, &[y])
         });
-        let made = graph(&[[1031, 131], [131, 263]], |b, x| {
+        let prologue = graph(&[[1031, 131], [131, 263]], |b, x| {
             let y = b.pointwise(Pw::Tanh, &x[..1])?;
             b.op(ops::MatMul {}, &[y, x[1]])
         });
@@ -397,6 +402,6 @@ mod tests {
         );
         assert_eq!(tried(&rows), ["by rule (1)", "exp 1 apart (2)"]);
         assert_eq!(tried(&product), ["by rule (1)", "matmul 2 apart (2)"]);
-        assert_eq!(tried(&made), ["by rule (1)", "tanh 2 apart (2)"]);
+        assert_eq!(tried(&prologue), ["by rule (1)", "tanh 2 apart (2)"]);
     }
 }

@@ -12,11 +12,11 @@ const GENERATION: u32 = 6;
 /// The key of some work on a device: the op with its sizes, the work fused with it, the default candidate, the device
 /// and the engine. `None` for work that has only one candidate.
 ///
-/// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12, 14, 16, 20,
-/// …), so that a new length is rarely a new key. Channels count exactly, and so do all sizes of a custom op, which
-/// alone knows what its kernels can do. Legality is nevertheless decided by the exact sizes.
+/// Sizes that change from run to run (batches, lengths, images) count by quarter octaves (1 to 8, 10, 12, 14,
+/// 16, 20, …), so that a new length is rarely a new key. Channels count exactly, and so do all sizes of a custom op,
+/// which alone knows what its kernels can do. Legality is nevertheless decided by the exact sizes.
 pub(super) fn key(work: &Work, values: &[i64], default: &str, device: &str) -> Option<String> {
-    let sizes = Sizes(values);
+    let sizes = SymbolValues(values);
     let op = match &work.body {
         Body::MatMul(m) => sizes.matmul(m),
         Body::Conv(c) => sizes.conv(c),
@@ -73,7 +73,7 @@ pub(super) fn bucket(n: i64) -> i64 {
 }
 
 /// The values of symbols.
-struct Sizes<'a>(&'a [i64]);
+struct SymbolValues<'a>(&'a [i64]);
 
 /// The dtypes of the operands, the second only if it differs, and whether they are reduced to seven bits.
 fn multiplied([a, b]: [DType; 2], reduce_range: bool) -> String {
@@ -84,7 +84,7 @@ fn multiplied([a, b]: [DType; 2], reduce_range: bool) -> String {
     }
 }
 
-impl Sizes<'_> {
+impl SymbolValues<'_> {
     fn exact(&self, d: &Dim) -> i64 {
         d.eval_checked(self.0).unwrap_or(-1)
     }
@@ -100,7 +100,7 @@ impl Sizes<'_> {
 
     fn matmul(&self, m: &MatMul) -> String {
         let [rows, sum, columns] = [&m.m, &m.k, &m.n].map(|d| self.rough(d));
-        let batch = self.list(&m.batch, Sizes::rough);
+        let batch = self.list(&m.batch, SymbolValues::rough);
         let [lhs, rhs] = [&m.lhs, &m.rhs].map(|x| self.layout(x));
         format!(
             "matmul {} [{batch}] {rows}x{sum}x{columns} {lhs} {rhs}",
@@ -121,8 +121,8 @@ impl Sizes<'_> {
     }
 
     fn conv(&self, c: &Conv) -> String {
-        let rough = |dims: &[Dim]| self.list(dims, Sizes::rough);
-        let exact = |dims: &[Dim]| self.list(dims, Sizes::exact);
+        let rough = |dims: &[Dim]| self.list(dims, SymbolValues::rough);
+        let exact = |dims: &[Dim]| self.list(dims, SymbolValues::exact);
         format!(
             "{} {}{} {} x {}:{}->{} [{}] -> [{}] filter {} step {} zeros {} spread {}",
             c.role.name(),
@@ -147,12 +147,14 @@ impl Sizes<'_> {
     }
 
     fn fused(&self, kernel: &kir::Kernel) -> String {
-        let [axes, inner] = [&kernel.axes, &kernel.inner].map(|d| self.list(d, Sizes::rough));
+        let [axes, inner] =
+            [&kernel.axes, &kernel.inner].map(|d| self.list(d, SymbolValues::rough));
         format!("fused [{axes}] [{inner}]{}", fused(kernel))
     }
 
     fn custom(&self, c: &Custom) -> String {
-        let array = |a: &Array| format!("{}[{}]", a.dtype, self.list(&a.shape, Sizes::exact));
+        let array =
+            |a: &Array| format!("{}[{}]", a.dtype, self.list(&a.shape, SymbolValues::exact));
         let operands: Vec<String> = c.operands.iter().map(array).collect();
         let (name, operands, out) = (plain(&c.name), operands.join(" "), array(&c.out));
         format!("custom {name} {operands} -> {out}")

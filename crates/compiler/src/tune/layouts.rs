@@ -15,7 +15,9 @@ use crate::error::lower_error;
 use crate::lowered::Lowered;
 use crate::{CompileError, Options};
 use kiln_base::Machine;
-use kiln_codegen::{Body, Hint, Hints, KernelCalls, Layout, Options as Lowering, Task, cpu_kernel};
+use kiln_codegen::{
+    Body, Hint, Hints, KernelCalls, Layout, Options as LoweringOptions, Task, cpu_kernel,
+};
 use kiln_ir::{Graph, NodeId, Op};
 use kiln_plan::{Images, Plan};
 use std::sync::Arc;
@@ -88,7 +90,7 @@ impl Tuner<'_> {
     pub(super) fn layouts(
         &mut self,
         graph: &Graph,
-        options: &Lowering,
+        options: &LoweringOptions,
     ) -> Result<Hints, CompileError> {
         let [key, times_key] = keys(graph, &self.device);
         if let Some(choice) = self.chooser.known(&key)
@@ -134,10 +136,10 @@ impl Tuner<'_> {
     fn convolutions(
         &mut self,
         graph: &Graph,
-        options: &Lowering,
+        options: &LoweringOptions,
     ) -> Result<Option<(Vec<Trial>, bool)>, CompileError> {
         let lowered = |layout| {
-            let with = Lowering { layout, ..*options };
+            let with = LoweringOptions { layout, ..*options };
             kiln_codegen::lower(graph, &with).map_err(|e| lower_error(graph, e))
         };
         let programs = [

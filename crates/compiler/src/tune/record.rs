@@ -30,7 +30,7 @@ pub struct Trial {
     pub workspace: u64,
     /// True if it gave the default's results bit for bit.
     pub same_bits: bool,
-    /// Its time by the cost model as a multiple of the least among all candidates, where the model knows it.
+    /// Its time by the cost model as a multiple of the shortest among all candidates, where the model knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
     /// The outcome of the trial.
@@ -125,7 +125,7 @@ impl Record {
     }
 
     /// The fastest among the candidates with these names (the default first) that is right and within the limits. Of
-    /// those that tie, the one with the least workspace; then one with the default's bits; then the first.
+    /// those that tie, the one with the smallest workspace; then one with the default's bits; then the first.
     pub fn best<'a>(&'a self, names: &[&str], limits: &Limits) -> Option<&'a Trial> {
         let ties = self.ties(names, limits).into_iter();
         ties.min_by_key(|t| (t.workspace, !t.same_bits))

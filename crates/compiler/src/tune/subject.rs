@@ -44,7 +44,7 @@ pub(super) struct KernelSubject {
     /// The values of symbols.
     values: Vec<i64>,
     gpu: Option<Arc<cuda::Device>>,
-    trial: OnceLock<Result<Trial, String>>,
+    trial: OnceLock<Result<TrialData, String>>,
 }
 
 /// The number of results that are compared bit by bit. If one run has fewer, several sets of operands are run: two
@@ -54,7 +54,7 @@ const RESULTS: usize = 1024;
 const OPERANDS: usize = 16;
 
 /// The operands that candidates are run on, and the results that they must give.
-struct Trial {
+struct TrialData {
     /// The first arguments on the host; `None` for those that are written.
     arguments: Vec<Option<Buffer>>,
     symbols: Vec<Buffer>,
@@ -152,14 +152,14 @@ impl KernelSubject {
         brought.collect()
     }
 
-    fn trial(&self) -> Result<&Trial, String> {
+    fn trial(&self) -> Result<&TrialData, String> {
         let made = self
             .trial
             .get_or_init(|| self.prepare().map_err(|e| e.to_string()));
         made.as_ref().map_err(Clone::clone)
     }
 
-    fn prepare(&self) -> Result<Trial, Error> {
+    fn prepare(&self) -> Result<TrialData, Error> {
         let size = |arg: &Arg| self.bytes(arg);
         let symbols = symbol_inputs(&self.values)?;
         let results = self.args.iter().filter(|arg| arg.written);
@@ -190,7 +190,7 @@ impl KernelSubject {
             Some(kernel) => product(kernel, &self.args, &arguments, &symbols, self.gpu.is_some())?,
             None => None,
         };
-        Ok(Trial {
+        Ok(TrialData {
             product,
             arguments,
             symbols,
@@ -216,7 +216,12 @@ impl KernelSubject {
         self.args.iter().enumerate().map(arg).collect()
     }
 
-    fn compare(&self, i: usize, trial: &Trial, got: &[Buffer]) -> Result<Option<String>, Error> {
+    fn compare(
+        &self,
+        i: usize,
+        trial: &TrialData,
+        got: &[Buffer],
+    ) -> Result<Option<String>, Error> {
         match &trial.product {
             Some(product) => {
                 let approximation = self.approximations[i];

@@ -104,7 +104,7 @@ fn what_failed_or_hung_is_tried_again_when_the_store_is_told_so() {
     assert_eq!(
         opened.retry(|_| true).unwrap(),
         0,
-        "they are no failures any more"
+        "they are not failures any more"
     );
     // Until it is measured, the known candidates are used.
     let frozen = settings(Mode::Frozen, &store);
@@ -198,7 +198,7 @@ fn ties_are_named() {
         text.contains("small (measured now, a tie with default, fast: "),
         "{text}"
     );
-    // A candidate that may not be chosen is no tie.
+    // A candidate that may not be chosen is not a tie.
     let tight = Settings {
         workspace: Some(60),
         ..on

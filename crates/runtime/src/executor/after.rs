@@ -40,15 +40,15 @@ struct Touches {
     concurrent: bool,
 }
 
-/// The most readers of a range at a time. A later reader waits for them, so that the next writer waits for few steps.
-/// More would hardly run concurrently.
+/// The maximum number of readers of a range at a time. A later reader waits for them, so that the next writer waits for
+/// few steps. More would hardly run concurrently.
 const READERS: usize = 16;
 
 /// For each of these steps, the steps that it waits for.
 fn after(steps: &[Touches]) -> Vec<After> {
     let all = || steps.iter().flat_map(|s| &s.all);
     let written: HashSet<Space> = all().filter(|t| t.writes).map(|t| t.space).collect();
-    let mut memory = Memory::default();
+    let mut memory = TouchedRanges::default();
     let mut waits: Vec<After> = Vec::with_capacity(steps.len());
     // For each step a bit set of the 128 steps before it: those that it waits for, the nearest in the lowest bit.
     let mut before: Vec<u128> = Vec::with_capacity(steps.len());
@@ -89,9 +89,9 @@ struct Last {
 
 /// Touched ranges, which don't overlap, by their start.
 #[derive(Default)]
-struct Memory(BTreeMap<(Space, usize), Last>);
+struct TouchedRanges(BTreeMap<(Space, usize), Last>);
 
-impl Memory {
+impl TouchedRanges {
     /// Records a touch, and adds the steps that it must come after.
     fn touch(&mut self, touch: &Touch, step: u32, group: u32, after: &mut After) {
         let Range { start, end } = touch.bytes;

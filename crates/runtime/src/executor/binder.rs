@@ -54,7 +54,7 @@ pub(super) struct Binder<'a> {
     linked: HashMap<Called, Arc<dyn LinkedKernel>>,
 }
 
-/// The most bytes of one buffer.
+/// The maximum number of bytes of one buffer.
 const BUFFER_LIMIT: i64 = 1 << 46;
 
 impl<'a> Binder<'a> {

@@ -154,7 +154,7 @@ impl Body {
         run_steps(&self.bound.run, self.places(at), &self.sites, kernels, None)
     }
 
-    /// The most calls that it makes on a GPU.
+    /// The maximum number of calls that it makes on a GPU.
     pub fn calls(&self) -> usize {
         self.bound
             .run_on_gpu
@@ -218,7 +218,7 @@ pub(crate) struct If {
     pub(super) concurrent: Option<Arc<Launch>>,
 }
 
-/// The most steps of a loop on a GPU, which receives the launches of all of them.
+/// The maximum number of steps of a loop on a GPU, which receives the launches of all of them.
 const GPU_TRIPS: i64 = 1 << 24;
 
 fn positions(args: &[u16]) -> Vec<usize> {

@@ -64,7 +64,7 @@ pub(super) fn check(plan: &Plan, contract: &Contract, step: &Step, written: &[bo
     let buffer = &plan.buffers[guard.0 as usize];
     if !matches!(buffer.dtype, DType::Bool | DType::I32) || !buffer.len.is(1) {
         return Err(damaged!(
-            "the guard of {name} is no bool or i32, but {} of {}",
+            "the guard of {name} is not a bool or i32, but {} of {}",
             buffer.len,
             buffer.dtype
         ));

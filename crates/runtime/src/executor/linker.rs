@@ -55,7 +55,7 @@ impl Link for Linker<'_> {
             (_, Some(_)) => return Err(damaged!("{name} is a CPU kernel in a plan for a GPU")),
             (_, None) => {
                 let work = cpu::link(kernel, sizes, self.level)?;
-                work.ok_or_else(|| damaged!("{name} is no kernel of a CPU"))?
+                work.ok_or_else(|| damaged!("{name} is not a kernel of a CPU"))?
             }
         })
     }

@@ -5,7 +5,7 @@
 pub struct MemoryReport {
     /// The arena of one run.
     pub peak: usize,
-    /// The most bytes of temporaries that are alive at one step.
+    /// The maximum number of bytes of temporaries that are alive at one step.
     pub lower_bound: usize,
     /// The memory of *prepare* while it runs: its arena, and weights that it computes and then packs.
     pub prepare_peak: usize,

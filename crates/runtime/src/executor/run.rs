@@ -137,8 +137,8 @@ impl Inputs<'_> {
     }
 }
 
-/// Memory of one output.
-enum Memory {
+/// The memory of an output.
+enum OutputMemory {
     Fresh(Storage),
     /// An input's memory, and the buffer that replaces the input.
     Donated(usize, Buffer),
@@ -165,22 +165,22 @@ fn run(
     };
     cancel::check()?;
     let mut part = PlanPart::new(exe, bound, false)?;
-    let mut slots: SmallVec<[Memory; 4]> = SmallVec::new();
+    let mut slots: SmallVec<[OutputMemory; 4]> = SmallVec::new();
     for slot in &bound.slots {
         slots.push(match slot.donor.filter(|d| inputs.gives(*d, slot.bytes)) {
-            Some(d) => Memory::Donated(d, Buffer::vacant(inputs.all()[d].dtype())?),
+            Some(d) => OutputMemory::Donated(d, Buffer::vacant(inputs.all()[d].dtype())?),
             None => {
                 let fresh = part.allocate(slot.bytes, bound.holders.outputs)?;
-                Memory::Fresh(cleared(fresh, slot.clear))
+                OutputMemory::Fresh(cleared(fresh, slot.clear))
             }
         });
     }
     for (input, slot) in &bound.initial_inputs {
-        if let Memory::Fresh(to) = &mut slots[*slot] {
+        if let OutputMemory::Fresh(to) = &mut slots[*slot] {
             part.copy(inputs.all()[*input].storage(), to)?;
         }
     }
-    if slots.iter().any(|s| matches!(s, Memory::Donated(..))) {
+    if slots.iter().any(|s| matches!(s, OutputMemory::Donated(..))) {
         part.firm = exe.plan.commit as usize;
     }
     let arena = part.allocate(bound.arena, bound.holders.arena)?;
@@ -188,8 +188,8 @@ fn run(
     let storage = |loc: Loc| match loc {
         Loc::Input(i) => inputs.all()[i].storage(),
         Loc::Slot(s) => match &slots[s] {
-            Memory::Fresh(storage) => storage,
-            Memory::Donated(i, _) => inputs.all()[*i].storage(),
+            OutputMemory::Fresh(storage) => storage,
+            OutputMemory::Donated(i, _) => inputs.all()[*i].storage(),
         },
         Loc::Constant(c) => exe.constants[c].storage(),
         Loc::Prepared(p) => &prepared[p],
@@ -238,13 +238,13 @@ fn finish(
     exe: &Executable,
     bound: &Bound,
     mut inputs: Inputs,
-    slots: SmallVec<[Memory; 4]>,
+    slots: SmallVec<[OutputMemory; 4]>,
     prepared: &[Arc<Storage>],
     outcome: Option<Arc<Outcome>>,
 ) -> Result<Vec<Buffer>> {
     let slots = slots.into_iter().map(|memory| match memory {
-        Memory::Fresh(storage) => Arc::new(storage),
-        Memory::Donated(i, vacant) => match &mut inputs {
+        OutputMemory::Fresh(storage) => Arc::new(storage),
+        OutputMemory::Donated(i, vacant) => match &mut inputs {
             Inputs::Owned { inputs, .. } => {
                 let taken = std::mem::replace(&mut inputs[i], vacant);
                 let mut storage = taken.storage().clone();

@@ -443,7 +443,7 @@ fn what_a_guard_may_not_do_is_refused() {
     };
     assert!(engine.executable(&plan()).is_ok());
     for dtype in [DType::U8, DType::I64, DType::F32] {
-        refused(&update(&engine, 7, dtype), "is no bool or i32");
+        refused(&update(&engine, 7, dtype), "is not a bool or i32");
     }
     let mut p = plan();
     p.run[1].guard = Some(BufferId(99));
@@ -451,7 +451,7 @@ fn what_a_guard_may_not_do_is_refused() {
     let mut p = plan();
     let several = input(&mut p, DType::I32, 2);
     p.run[1].guard = Some(several);
-    refused(&p, "is no bool or i32");
+    refused(&p, "is not a bool or i32");
     let mut p = plan();
     let late = add_buffer(&mut p, DType::I32, 1, Allocation::Temporary);
     p.run[1].guard = Some(late);

@@ -23,7 +23,7 @@ impl Value {
     }
     pub fn i(self) -> i64 {
         match self {
-            F(x) => panic!("{x} is no integer"),
+            F(x) => panic!("{x} is not an integer"),
             I(x) => x,
         }
     }

@@ -1,52 +1,56 @@
-//! A part of a graph as a graph of its own.
+//! Subgraphs, as graphs of their own.
 
 use hashbrown::HashMap;
 use kiln_base::Loc;
 use kiln_ir::{Facts, Graph, Node, Op, Output, Role, Target, Value, ops};
 
-/// A part of a graph that computes some values from others.
+/// The nodes of a graph that compute some values from others.
 pub(crate) struct Subgraph {
-    /// The graph of the part. Its outputs are the values, its inputs the values that they are computed from.
+    /// The nodes as a graph. Its outputs are the computed values, its inputs those that they are computed from.
     pub graph: Graph,
     /// For each input, its value in the whole graph.
     pub inputs: Vec<Value>,
     /// Maps values of the whole graph to values of this one.
-    pub of: HashMap<Value, Value>,
+    pub map: HashMap<Value, Value>,
 }
 
-/// The part of a graph that computes `values` from the given values and from the graph's inputs.
-pub(crate) fn part(from: &Graph, values: &[Value], given: impl Fn(Value) -> bool) -> Subgraph {
-    let mut part = Subgraph {
+/// Extracts the nodes that compute `values` from the graph's inputs and from the values for which `is_input` is true.
+pub(crate) fn subgraph(
+    from: &Graph,
+    values: &[Value],
+    is_input: impl Fn(Value) -> bool,
+) -> Subgraph {
+    let mut subgraph = Subgraph {
         graph: Graph::default(),
         inputs: Vec::new(),
-        of: HashMap::new(),
+        map: HashMap::new(),
     };
-    part.graph.symbols.clone_from(&from.symbols);
+    subgraph.graph.symbols.clone_from(&from.symbols);
     let mut stack: Vec<Value> = values.iter().rev().copied().collect();
     while let Some(&v) = stack.last() {
         let node = from.node(v.node);
-        if part.of.contains_key(&v) {
+        if subgraph.map.contains_key(&v) {
             stack.pop();
             continue;
         }
-        let is_given = given(v) && !values.contains(&v);
-        if is_given || matches!(node.op, Op::Input(_)) {
-            part.input(from, v);
+        let is_boundary = is_input(v) && !values.contains(&v);
+        if is_boundary || matches!(node.op, Op::Input(_)) {
+            subgraph.input(from, v);
             continue;
         }
         let before = stack.len();
-        let missing = operands(node, v).filter(|o| !part.of.contains_key(o));
+        let missing = operands(node, v).filter(|o| !subgraph.map.contains_key(o));
         stack.extend(missing);
         if stack.len() == before {
-            part.node(node, v);
+            subgraph.node(node, v);
         }
     }
     let outputs = values.iter().map(|v| Output {
-        value: part.of[v],
+        value: subgraph.map[v],
         target: Target::Result,
     });
-    part.graph.outputs = outputs.collect();
-    part
+    subgraph.graph.outputs = outputs.collect();
+    subgraph
 }
 
 /// The operands of a value. A barrier passes each operand on by itself.
@@ -78,23 +82,23 @@ impl Subgraph {
             loc: Loc::UNKNOWN,
         });
         self.inputs.push(v);
-        self.of.insert(v, id.value());
+        self.map.insert(v, id.value());
     }
 
     /// Adds the node of a value whose operands are there.
     fn node(&mut self, node: &Node, v: Value) {
         if let Op::Barrier(_) = node.op {
-            let operand = self.of[&node.inputs[v.output as usize]];
-            self.of.insert(v, operand);
+            let operand = self.map[&node.inputs[v.output as usize]];
+            self.map.insert(v, operand);
             return;
         }
         let id = self.graph.push(Node {
-            inputs: node.inputs.iter().map(|o| self.of[o]).collect(),
+            inputs: node.inputs.iter().map(|o| self.map[o]).collect(),
             ..node.clone()
         });
         for output in 0..node.facts.len() as u32 {
             let of = |node| Value { node, output };
-            self.of.entry(of(v.node)).or_insert(of(id));
+            self.map.entry(of(v.node)).or_insert(of(id));
         }
     }
 }
