@@ -12,7 +12,7 @@
 //! weights, and counted separately. Casts are launches that only change a dtype. The peak is the bytes of temporaries
 //! in the memory plan of a run, printed next to the lower bound of any layout. Kept are the temporaries that exist
 //! while the first result is computed and are read after it: those that a training step keeps from forward to
-//! backward. The time is the least of a few runs.
+//! backward. The time is the shortest of a few runs.
 
 use kiln::nn::Module;
 use kiln::{CompileOptions, DType, Error, Result, Tensor};

@@ -47,7 +47,7 @@ impl Trainer {
     }
 
     /// Trains until `epochs` are over or the validation loss no longer falls, then loads the best weights. Goes on from
-    /// the last checkpoint if there is one. Returns the least validation loss.
+    /// the last checkpoint if there is one. Returns the lowest validation loss.
     fn fit(
         &self,
         model: &impl Forward,

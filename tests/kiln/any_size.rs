@@ -41,7 +41,7 @@ fn off(a: &Tensor, b: &Tensor) -> f64 {
 
 type Function = fn(&Tensor) -> Tensor;
 
-/// A name, a function of `[2, 3, h, w]`, and the least height and width.
+/// A name, a function of `[2, 3, h, w]`, and the smallest height and width.
 type Case = (&'static str, Function, [usize; 2]);
 
 /// Weights of a convolution of three channels to four.
@@ -87,7 +87,7 @@ const CASES: &[Case] = &[
         [1, 1],
     ),
     (
-        "a channel a group",
+        "one channel per group",
         |x| {
             let w = data(&[6, 1, 3, 3]);
             x.conv2d_with(w, Conv::new().stride(2).padding(1).groups(3))

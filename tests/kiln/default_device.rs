@@ -225,7 +225,9 @@ fn texts_name_devices() {
         assert_eq!(e.kind(), ErrorKind::Value);
         let message = e.to_string();
         assert!(
-            message.contains(&format!("{text:?} is no device: say cpu, cuda or cuda:N")),
+            message.contains(&format!(
+                "{text:?} is not a device: say cpu, cuda or cuda:N"
+            )),
             "{message}"
         );
     }

@@ -54,7 +54,7 @@ fn taking_a_tensor_apart_and_putting_it_together() -> Result<()> {
         assert_eq!(y.to_vec::<i64>()?, x.to_vec::<i64>()?);
         let step = compile(&x, |x| again(&x))?;
         assert_eq!(step.run(&x)?.to_vec::<i64>()?, x.to_vec::<i64>()?);
-        // In another order, the result is no view of x.
+        // In another order, the result is not a view of x.
         let turned = |x: &Tensor| stack(&x.unbind(0).iter().rev().collect::<Vec<_>>(), 0);
         let step = compile(&x, |x| turned(&x))?;
         let y = step.run(&x)?.flip(0);

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// The most kernels that each program runs. Launches that start together count as one, like the updates of many
-/// parameters in a `foreach` kernel of PyTorch.
+/// The maximum number of kernels that each program runs. Launches that start together count as one, like the updates of
+/// many parameters in a `foreach` kernel of PyTorch.
 const MOST: [(&str, usize); 18] = [
     ("resnet50", 56),
     ("resnet50-8", 56),
@@ -36,8 +36,8 @@ const MOST: [(&str, usize); 18] = [
     ("lstm-step", 7),
 ];
 
-/// The most kernels of training steps inside `autocast`.
-const MOST_IN_HALVES: [(&str, DType, usize); 3] = [
+/// The maximum number of kernels of training steps inside `autocast`.
+const MAX_IN_HALVES: [(&str, DType, usize); 3] = [
     ("resnet18-step", DType::BF16, 85),
     ("encoder-step", DType::BF16, 24),
     ("encoder-step", DType::F16, 28),
@@ -46,7 +46,7 @@ const MOST_IN_HALVES: [(&str, DType, usize); 3] = [
 /// All programs in f32, and training steps in f16 and bf16.
 fn everything() -> impl Iterator<Item = (&'static str, DType)> {
     let wide = WORKLOADS.iter().map(|w| (w.0, DType::F32));
-    wide.chain(MOST_IN_HALVES.map(|(name, dtype, _)| (name, dtype)))
+    wide.chain(MAX_IN_HALVES.map(|(name, dtype, _)| (name, dtype)))
 }
 
 fn made(name: &str, dtype: DType, options: &CompileOptions) -> kiln::Result<Workload> {
@@ -115,7 +115,7 @@ fn programs_have_few_kernels() -> Outcome {
 /// by the kernels that read it, and everything else where it is computed or read.
 #[test]
 fn casts_are_parts_of_other_kernels() -> Outcome {
-    for (name, dtype, most) in MOST_IN_HALVES {
+    for (name, dtype, most) in MAX_IN_HALVES {
         let program = made(name, dtype, &CompileOptions::default())?.program;
         let explain = program.explain();
         let casts: Vec<_> = explain.kernels.iter().filter(|k| k.casts).collect();

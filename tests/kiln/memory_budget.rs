@@ -131,7 +131,7 @@ fn results(program: &Compiled<Tensor, Vec<Tensor>>, x: &Tensor) -> Vec<Vec<f32>>
     results.iter().map(|t| t.to_vec().unwrap()).collect()
 }
 
-/// The least number of bytes that an error reports.
+/// The minimum number of bytes that an error reports.
 fn needed(message: &str) -> usize {
     let behind = message.split("found is ").nth(1).unwrap();
     behind.split(' ').next().unwrap().parse().unwrap()

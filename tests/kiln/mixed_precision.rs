@@ -153,7 +153,7 @@ fn a_training_until_it_is_killed() {
     }
 }
 
-/// Starts a training that resumes from the folder's checkpoint.
+/// Starts training that resumes from the folder's checkpoint.
 fn start(folder: &Path, until: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([

@@ -39,8 +39,8 @@ macro_rules! sweep {
     };
 }
 
-/// The most plans for a function of 55 sizes. The first three sizes have plans of their own, and a size that divides
-/// another may be computed differently from one that does not.
+/// The maximum number of plans for a function of 55 sizes. The first three sizes have plans of their own, and a size
+/// that divides another may be computed differently from one that does not.
 const MOST: u64 = 16;
 
 #[test]

@@ -113,7 +113,7 @@ fn kernels_on_a_gpu_are_right_and_nothing_is_committed() {
     verify_commits_nothing(gpu);
 }
 
-/// Floats that are rounded to integers, compared or sorted may fall on either side of an edge: that is no error.
+/// Floats that are rounded to integers, compared or sorted may fall on either side of an edge: that is not an error.
 #[test]
 fn discrete_results_are_right() {
     let devices = [Some(kiln::Device::Cpu), crate::cuda::device()];

@@ -202,7 +202,7 @@ fn random_numbers_differ_from_step_to_step() -> Result<()> {
     Ok(())
 }
 
-/// Sums of results are the same for any number of steps in a program: the first condition is no constant of it.
+/// Sums of results are the same for any number of steps in a program: the first condition is not a constant of it.
 #[test]
 fn other_starts_need_no_new_loop() -> Result<()> {
     let f = compile(Spec::new(DType::F64, [2]).on(cuda::test_device()), |x| {

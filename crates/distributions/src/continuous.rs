@@ -73,7 +73,7 @@ distribution! {
 distribution! {
     /// The uniform distribution.
     Uniform(
-        /// The least number.
+        /// The smallest number.
         low,
         /// The end of the interval, which is not in it.
         high

@@ -11,8 +11,8 @@ thread_local! {
 /// The device of the process, where no thread has its own.
 static PROCESS: Home = Home::cpu();
 
-/// The device of tensors that are made of numbers, of shapes or at random, of the parameters of layers and of the specs
-/// of arguments, where none is given: that of the innermost [`with_device`] on this thread, else that of
+/// The device of tensors that are created from numbers, from shapes or at random, of the parameters of layers and of
+/// the specs of arguments, where none is given: that of the innermost [`with_device`] on this thread, else that of
 /// [`set_default_device`], else the CPU.
 pub fn default_device() -> Device {
     DEVICE.get().unwrap_or_else(|| PROCESS.get())

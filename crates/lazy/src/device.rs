@@ -177,7 +177,7 @@ impl fmt::Display for Device {
 /// use kiln_lazy::device::Device;
 /// assert_eq!("cpu".parse::<Device>()?, Device::Cpu);
 /// let e = "gpu".parse::<Device>().unwrap_err();
-/// assert!(e.to_string().contains("\"gpu\" is no device: say cpu, cuda or cuda:N"));
+/// assert!(e.to_string().contains("\"gpu\" is not a device: say cpu, cuda or cuda:N"));
 /// # Ok::<(), kiln_lazy::Error>(())
 /// ```
 impl FromStr for Device {
@@ -198,7 +198,7 @@ impl FromStr for Device {
         match ordinal.filter(|_| !text.contains('+')) {
             Some(ordinal) => Device::cuda(ordinal).map_err(|e| error(e.kind(), e.message())),
             None => {
-                let message = format!("{text:?} is no device: say cpu, cuda or cuda:N");
+                let message = format!("{text:?} is not a device: say cpu, cuda or cuda:N");
                 Err(error(ErrorKind::Value, &message))
             }
         }

@@ -151,14 +151,14 @@ pub fn placeholder(
 }
 
 /// Ends the recording even if the user's function panics.
-pub struct Recording;
+pub struct RecordingGuard;
 
-impl Recording {
+impl RecordingGuard {
     /// Begins a recording whose symbols have these names.
     ///
     /// # Errors
     /// If this thread is recording a function already.
-    pub fn start(names: Vec<String>, loc: &'static Location<'static>) -> Result<Recording> {
+    pub fn start(names: Vec<String>, loc: &'static Location<'static>) -> Result<RecordingGuard> {
         if is_recording() {
             let message = "a function is already being recorded on this thread";
             return Err(Error::new(
@@ -170,7 +170,7 @@ impl Recording {
         }
         SCOPE.set(Some(Scope::default()));
         symbols::set(names);
-        Ok(Recording)
+        Ok(RecordingGuard)
     }
 
     /// Ends the recording; returns everything that was touched.
@@ -179,7 +179,7 @@ impl Recording {
     }
 }
 
-impl Drop for Recording {
+impl Drop for RecordingGuard {
     fn drop(&mut self) {
         SCOPE.set(None);
         symbols::set(Vec::new());

@@ -403,7 +403,7 @@ fn lm_loss(scores: &Tensor, labels: &Tensor) -> Tensor {
     scores.cross_entropy(labels.flatten((0, -2)).i((.., 1..)).flatten(()))
 }
 
-/// The state of one token of each choice, and a score made of it.
+/// The state of one token of each choice, and a score computed from it.
 #[derive(Module)]
 struct SequenceSummary {
     summary: Linear,

@@ -2,8 +2,8 @@
 
 use kiln::{Error, Result};
 
-/// The most layers in a row.
-const MOST_LAYERS: usize = 1 << 12;
+/// The maximum number of layers in a row.
+const MAX_LAYERS: usize = 1 << 12;
 
 /// The largest width, vocabulary, number of classes or side of an image.
 const LARGEST: usize = 1 << 24;
@@ -12,8 +12,8 @@ const LARGEST: usize = 1 << 24;
 #[track_caller]
 pub(crate) fn check(model: &str, layers: &[usize], sizes: &[usize]) -> Result<()> {
     let above = |list: &[usize], most: usize| list.iter().copied().find(|n| *n > most);
-    let message = match (above(layers, MOST_LAYERS), above(sizes, LARGEST)) {
-        (Some(n), _) => format!("it has at most {MOST_LAYERS} layers in a row, not {n}"),
+    let message = match (above(layers, MAX_LAYERS), above(sizes, LARGEST)) {
+        (Some(n), _) => format!("it has at most {MAX_LAYERS} layers in a row, not {n}"),
         (_, Some(n)) => format!("a size is at most {LARGEST}, not {n}"),
         _ => return Ok(()),
     };

@@ -68,8 +68,8 @@ pub struct UNet {
     hooks: Hooks,
 }
 
-/// The most levels: each halves images and doubles the channels.
-const MOST_LEVELS: usize = 16;
+/// The maximum number of levels: each halves images and doubles the channels.
+const MAX_LEVELS: usize = 16;
 
 impl UNet {
     /// Makes the network with random weights.
@@ -77,8 +77,8 @@ impl UNet {
     /// # Errors
     /// If a size is above 2^24 or there are more than 16 levels, or inside `compile`: make networks before.
     pub fn new(config: UNetConfig) -> Result<UNet> {
-        if config.levels > MOST_LEVELS {
-            let message = format!("it has at most {MOST_LEVELS} levels, not {}", config.levels);
+        if config.levels > MAX_LEVELS {
+            let message = format!("it has at most {MAX_LEVELS} levels, not {}", config.levels);
             return Err(Error::invalid("UNet", message));
         }
         let sizes = [config.channels, config.classes, config.width];

@@ -180,7 +180,7 @@ with_numbers! {
 #[module(extra_repr)]
 pub struct LocalResponseNorm {
     #[skip]
-    how: LocalResponse,
+    options: LocalResponse,
     hooks: Hooks,
 }
 
@@ -191,11 +191,11 @@ impl LocalResponseNorm {
     /// If the size is not positive.
     #[track_caller]
     pub fn new(size: impl Into<LocalResponse>) -> Result<LocalResponseNorm> {
-        let (how, hooks) = (size.into(), Hooks::new());
-        match how.size.0 > 0 {
-            true => Ok(LocalResponseNorm { how, hooks }),
+        let (options, hooks) = (size.into(), Hooks::new());
+        match options.size.0 > 0 {
+            true => Ok(LocalResponseNorm { options, hooks }),
             false => {
-                let message = format!("size must be at least 1, not {}", how.size.0);
+                let message = format!("size must be at least 1, not {}", options.size.0);
                 Err(invalid("LocalResponseNorm", message))
             }
         }
@@ -203,18 +203,18 @@ impl LocalResponseNorm {
 
     /// Returns the number of channels, and the constants of the divisor.
     pub fn options(&self) -> &LocalResponse {
-        &self.how
+        &self.options
     }
 
     fn extra_repr(&self) -> String {
-        let [alpha, beta, k] = [self.how.alpha, self.how.beta, self.how.k].map(float);
-        format!("{}, alpha={alpha}, beta={beta}, k={k}", self.how.size.0)
+        let [alpha, beta, k] = [self.options.alpha, self.options.beta, self.options.k].map(float);
+        format!("{}, alpha={alpha}, beta={beta}, k={k}", self.options.size.0)
     }
 }
 
 impl Forward for LocalResponseNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        Ok(x.local_response_norm(self.how.clone()))
+        Ok(x.local_response_norm(self.options.clone()))
     }
 }
 
@@ -373,7 +373,7 @@ impl RReLU {
         })
     }
 
-    /// The least slope.
+    /// The smallest slope.
     pub fn lower(&self) -> f64 {
         self.lower
     }

@@ -61,9 +61,9 @@ impl AdaptiveLogSoftmaxWithLoss {
         cutoffs: impl Into<Cutoffs>,
     ) -> Result<AdaptiveLogSoftmaxWithLoss> {
         const NAME: &str = "AdaptiveLogSoftmaxWithLoss";
-        let how = cutoffs.into();
+        let options = cutoffs.into();
         let [features, classes] = layer::sizes(NAME, [in_features.into(), n_classes.into()])?;
-        let mut cuts = how.cutoffs.0;
+        let mut cuts = options.cutoffs.0;
         let first = cuts.first().copied().unwrap_or(0);
         cuts.push(classes as i64);
         if first < 1 || !cuts.is_sorted_by(|a, b| a < b) {
@@ -74,15 +74,15 @@ impl AdaptiveLogSoftmaxWithLoss {
             );
             return Err(invalid(NAME, message));
         }
-        if how.div_value.is_nan() || how.div_value <= 0.0 {
+        if options.div_value.is_nan() || options.div_value <= 0.0 {
             return Err(invalid(
                 NAME,
-                format!("div_value must be positive, not {}", how.div_value),
+                format!("div_value must be positive, not {}", options.div_value),
             ));
         }
         let clusters = cuts.len() as i64 - 1;
         let cluster = |(i, cut): (i32, &[i64])| {
-            let hidden = (features as f64 / how.div_value.powi(i)).floor() as i64;
+            let hidden = (features as f64 / options.div_value.powi(i)).floor() as i64;
             let (down, up) = (
                 Linear::with(features, hidden, LinearOptions::new().bias(false))?,
                 Linear::with(hidden, cut[1] - cut[0], LinearOptions::new().bias(false))?,
@@ -90,7 +90,10 @@ impl AdaptiveLogSoftmaxWithLoss {
             Ok(Sequential::new().add(down).add(up))
         };
         Ok(AdaptiveLogSoftmaxWithLoss {
-            head: Linear::made([features.into(), (first + clusters).into()], how.head_bias)?,
+            head: Linear::made(
+                [features.into(), (first + clusters).into()],
+                options.head_bias,
+            )?,
             tail: (1..)
                 .zip(cuts.windows(2))
                 .map(cluster)

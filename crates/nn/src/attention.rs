@@ -130,7 +130,7 @@ impl MultiheadAttention {
     pub fn with(
         embed_dim: impl Into<Int>,
         num_heads: impl Into<Int>,
-        how: AttentionOptions,
+        options: AttentionOptions,
     ) -> Result<MultiheadAttention> {
         let name = "MultiheadAttention";
         let [e, num_heads] = layer::sizes(name, [embed_dim.into(), num_heads.into()])?;
@@ -138,7 +138,7 @@ impl MultiheadAttention {
             let message = format!("{e} features do not divide into {num_heads} heads");
             return Err(invalid(name, message));
         }
-        let features = [how.kdim, how.vdim].map(|n| Int(n.0.unwrap_or(e as i64)));
+        let features = [options.kdim, options.vdim].map(|n| Int(n.0.unwrap_or(e as i64)));
         let [kdim, vdim] = layer::sizes(name, features)?;
         let apart = (kdim, vdim) != (e, e);
         let attention = MultiheadAttention {
@@ -146,15 +146,15 @@ impl MultiheadAttention {
             q_proj_weight: layer::optional(apart, [e, e], 0.0)?,
             k_proj_weight: layer::optional(apart, [e, kdim], 0.0)?,
             v_proj_weight: layer::optional(apart, [e, vdim], 0.0)?,
-            in_proj_bias: layer::optional(how.bias, [3 * e], 0.0)?,
-            bias_k: layer::optional(how.add_bias_kv, [1, 1, e], 0.0)?,
-            bias_v: layer::optional(how.add_bias_kv, [1, 1, e], 0.0)?,
-            out_proj: Linear::made([e.into(), e.into()], how.bias)?,
+            in_proj_bias: layer::optional(options.bias, [3 * e], 0.0)?,
+            bias_k: layer::optional(options.add_bias_kv, [1, 1, e], 0.0)?,
+            bias_v: layer::optional(options.add_bias_kv, [1, 1, e], 0.0)?,
+            out_proj: Linear::made([e.into(), e.into()], options.bias)?,
             embed_dim: e,
             num_heads,
-            dropout: probability(name, how.dropout)?,
-            add_zero_attn: how.add_zero_attn,
-            batch_first: how.batch_first,
+            dropout: probability(name, options.dropout)?,
+            add_zero_attn: options.add_zero_attn,
+            batch_first: options.batch_first,
             mode: Mode::new(),
             hooks: Hooks::new(),
         };
@@ -233,8 +233,9 @@ impl MultiheadAttention {
             true => self.dropout,
             false => 0.0,
         };
-        let how = Attention::new().attn_mask(&mask).dropout_p(p);
-        let (y, kept) = q.scaled_dot_product_attention_with_dropout(&k, &v, how.is_causal(causal));
+        let options = Attention::new().attn_mask(&mask).dropout_p(p);
+        let (y, kept) =
+            q.scaled_dot_product_attention_with_dropout(&k, &v, options.is_causal(causal));
         // Computed only if somebody reads them.
         let weights = self.weights(&q, &k, mask.as_ref(), causal);
         let weights = match p > 0.0 {

@@ -1,4 +1,4 @@
-//! Training that can go on after a stop.
+//! Checkpoints, from which training resumes.
 
 use crate::optim::{GroupDict, Optimizer, OptimizerState, Scheduler, SchedulerState};
 use crate::state_dict::plan;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-/// All the state that a training needs to go on, in one file: models, optimisers, schedules, and values of the user's
+/// All the state that training needs to resume, in one file: models, optimisers, schedules, and values of the user's
 /// own, each under a name.
 ///
 /// The file is a safetensors file. Its tensors have names such as `model.conv.weight`, and the rest is JSON in its

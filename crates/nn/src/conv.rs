@@ -233,16 +233,16 @@ impl<const D: usize> ConvNd<D> {
         out_channels: impl Into<Int>,
         kernel: impl Into<Kernel>,
     ) -> Result<ConvNd<D>> {
-        let how = kernel.into();
-        let filters = Self::described([in_channels.into(), out_channels.into()], &how)?;
+        let options = kernel.into();
+        let filters = Self::described([in_channels.into(), out_channels.into()], &options)?;
         let (weight, bias) =
-            filters.parameters(filters.out_channels, filters.in_channels, how.bias)?;
+            filters.parameters(filters.out_channels, filters.in_channels, options.bias)?;
         let conv = ConvNd {
             weight,
             bias,
             filters,
-            padding: how.padding,
-            padding_mode: how.padding_mode,
+            padding: options.padding,
+            padding_mode: options.padding_mode,
             hooks: Hooks::new(),
         };
         conv.reset_parameters()?;
@@ -251,11 +251,11 @@ impl<const D: usize> ConvNd<D> {
 
     /// Checks a layer's options, and returns its filters.
     #[track_caller]
-    pub(crate) fn described(channels: [Int; 2], how: &Kernel) -> Result<Filters<D>> {
+    pub(crate) fn described(channels: [Int; 2], options: &Kernel) -> Result<Filters<D>> {
         let name = Self::NAME;
-        let sizes = [&how.kernel_size, &how.stride, &how.dilation];
-        let filters = Filters::new(name, channels, sizes, how.groups)?;
-        match &how.padding {
+        let sizes = [&options.kernel_size, &options.stride, &options.dilation];
+        let filters = Filters::new(name, channels, sizes, options.groups)?;
+        match &options.padding {
             Padding::Sizes(padding) => drop(each::<D>(name, "the padding", padding, 0)?),
             Padding::Same if filters.stride == [1; D] => {}
             Padding::Same => {
@@ -330,16 +330,16 @@ impl<const D: usize> Forward for ConvNd<D> {
         if self.padding_mode != PadMode::ZEROS {
             (x, padding) = (self.padded(&x), 0.into());
         }
-        let how = Conv::new()
+        let options = Conv::new()
             .bias(bias.as_ref())
             .stride(self.filters.stride)
             .padding(padding)
             .dilation(self.filters.dilation)
             .groups(self.filters.groups as i64);
         Ok(match D {
-            1 => x.conv1d_with(&weight, how),
-            2 => x.conv2d_with(&weight, how),
-            _ => x.conv3d_with(&weight, how),
+            1 => x.conv1d_with(&weight, options),
+            2 => x.conv2d_with(&weight, options),
+            _ => x.conv3d_with(&weight, options),
         })
     }
 }
@@ -401,11 +401,11 @@ impl<const D: usize> ConvTransposeNd<D> {
         out_channels: impl Into<Int>,
         kernel: impl Into<TransposedKernel>,
     ) -> Result<ConvTransposeNd<D>> {
-        let how = kernel.into();
+        let options = kernel.into();
         let channels = [in_channels.into(), out_channels.into()];
-        let (filters, [padding, output_padding]) = Self::described(channels, &how)?;
+        let (filters, [padding, output_padding]) = Self::described(channels, &options)?;
         let (weight, bias) =
-            filters.parameters(filters.in_channels, filters.out_channels, how.bias)?;
+            filters.parameters(filters.in_channels, filters.out_channels, options.bias)?;
         let conv = ConvTransposeNd {
             weight,
             bias,
@@ -422,13 +422,14 @@ impl<const D: usize> ConvTransposeNd<D> {
     #[track_caller]
     pub(crate) fn described(
         channels: [Int; 2],
-        how: &TransposedKernel,
+        options: &TransposedKernel,
     ) -> Result<(Filters<D>, [[usize; D]; 2])> {
         let name = Self::NAME;
-        let sizes = [&how.kernel_size, &how.stride, &how.dilation];
-        let filters: Filters<D> = Filters::new(name, channels, sizes, how.groups)?;
-        let padding = each(name, "the padding", &how.padding, 0)?;
-        let output_padding: [usize; D] = each(name, "the output padding", &how.output_padding, 0)?;
+        let sizes = [&options.kernel_size, &options.stride, &options.dilation];
+        let filters: Filters<D> = Filters::new(name, channels, sizes, options.groups)?;
+        let padding = each(name, "the padding", &options.padding, 0)?;
+        let output_padding: [usize; D] =
+            each(name, "the output padding", &options.output_padding, 0)?;
         for (a, extra) in output_padding.iter().enumerate() {
             let (stride, dilation) = (filters.stride[a], filters.dilation[a]);
             if *extra >= stride.max(dilation) {
@@ -475,7 +476,7 @@ impl<const D: usize> ConvTransposeNd<D> {
 impl<const D: usize> Forward for ConvTransposeNd<D> {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let (weight, bias) = (self.weight.get(), self.bias.as_ref().map(Var::get));
-        let how = ConvTranspose::new()
+        let options = ConvTranspose::new()
             .bias(bias.as_ref())
             .stride(self.filters.stride)
             .padding(self.padding)
@@ -483,9 +484,9 @@ impl<const D: usize> Forward for ConvTransposeNd<D> {
             .groups(self.filters.groups as i64)
             .dilation(self.filters.dilation);
         Ok(match D {
-            1 => x.conv_transpose1d_with(&weight, how),
-            2 => x.conv_transpose2d_with(&weight, how),
-            _ => x.conv_transpose3d_with(&weight, how),
+            1 => x.conv_transpose1d_with(&weight, options),
+            2 => x.conv_transpose2d_with(&weight, options),
+            _ => x.conv_transpose3d_with(&weight, options),
         })
     }
 }

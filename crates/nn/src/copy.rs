@@ -99,7 +99,7 @@ impl Copies {
 /// A type that can be copied into a box of itself: every module, `dyn Module` and `dyn Forward`. Modules of other trait
 /// objects can't be in a `Box` or an `Arc` of a module.
 #[diagnostic::on_unimplemented(
-    message = "a pointer to `{Self}` is no module, since it can't be copied",
+    message = "a pointer to `{Self}` is not a module, since it can't be copied",
     note = "use `dyn Forward` or `dyn Module`"
 )]
 pub trait BoxCopy {

@@ -44,12 +44,12 @@ impl Embedding {
     pub fn with(
         num_embeddings: impl Into<Int>,
         embedding_dim: impl Into<Int>,
-        how: Rows,
+        options: Rows,
     ) -> Result<Embedding> {
         let sizes = [num_embeddings.into(), embedding_dim.into()];
         let [rows, embedding_dim] = layer::sizes("Embedding", sizes)?;
         let embedding = Embedding {
-            padding_idx: padding_row(how.padding_idx, rows)?,
+            padding_idx: padding_row(options.padding_idx, rows)?,
             weight: layer::constant([rows, embedding_dim], 0.0)?,
             hooks: Hooks::new(),
         };

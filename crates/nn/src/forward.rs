@@ -97,7 +97,7 @@ where
     seam(m.as_module(), input, |input| m.forward(input))
 }
 
-/// Calls a module of any kind, or what stands in its place: records the call at the caller's line, runs the module's
+/// Calls a module of any kind, or its replacement: records the call at the caller's line, runs the module's
 /// hooks around it, and names the module in errors that arise in it.
 #[track_caller]
 pub(crate) fn seam<I, O>(

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// The hooks of a module, and the module that stands in its place after [`Module::set_submodule`]. All layers have them; a
+/// The hooks of a module, and its replacement after [`Module::set_submodule`]. All layers have them; a
 /// field of this type adds them to your own module. Copies of a module begin without hooks.
 #[derive(Default)]
 pub struct Hooks(Arc<List>);
@@ -19,7 +19,7 @@ struct List {
     replacement: OnceLock<Arc<dyn Replacement>>,
 }
 
-/// A module that stands in the place of another.
+/// A module that replaces another.
 pub(crate) trait Replacement: Any + Send + Sync {
     fn module(&self) -> &dyn Module;
     fn copied(&self, copies: &mut Copies) -> Result<Arc<dyn Replacement>>;
@@ -35,7 +35,7 @@ impl<I: 'static, O: 'static> Replacement for Arc<dyn Forward<I, O>> {
     }
 }
 
-/// Returns the module that stands in the place of this one: the last replacement, or itself.
+/// Returns the last replacement of this module, or the module itself.
 pub(crate) fn current(module: &dyn Module) -> &dyn Module {
     let mut last = module.as_module();
     while let Some(new) = last.hooks().and_then(Hooks::replacement) {
@@ -85,7 +85,7 @@ impl Hooks {
         })
     }
 
-    /// The module that stands in the place of the one with these hooks, if it was replaced.
+    /// The replacement of the module with these hooks, if there is one.
     pub(crate) fn replacement(&self) -> Option<&dyn Replacement> {
         self.0.replacement.get().map(|new| &**new)
     }
@@ -380,7 +380,7 @@ pub(crate) fn replace(root: &dyn Module, path: &str, new: Arc<dyn Replacement>) 
 #[track_caller]
 pub(crate) fn of_other_types(old: &dyn Module, new: &dyn Module) -> Error {
     let message = format!(
-        "{} stands in the place of {}, but takes inputs or gives outputs of other types",
+        "{} replaces {}, but takes inputs or gives outputs of other types",
         new.name(),
         old.name()
     );

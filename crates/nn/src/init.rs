@@ -90,13 +90,13 @@ options! {
 /// # Errors
 /// If the cell does not hold floats, or the range is empty.
 #[track_caller]
-pub fn trunc_normal_(var: &Var, how: TruncNormal) -> Result<()> {
+pub fn trunc_normal_(var: &Var, options: TruncNormal) -> Result<()> {
     let TruncNormal {
         mean,
         std,
         low,
         high,
-    } = how;
+    } = options;
     floats(var, "trunc_normal_")?;
     if low >= high || std <= 0.0 {
         let message = format!("nothing lies in {low}..{high} with a deviation of {std}");

@@ -76,8 +76,8 @@ pub(crate) fn shape(var: &Var) -> Vec<usize> {
 /// The largest size: above all that exist, and small enough to compute with.
 const LARGEST: i64 = 1 << 40;
 
-/// The most layers of a stack.
-const MOST_LAYERS: usize = 1 << 12;
+/// The maximum number of layers of a stack.
+const MAX_LAYERS: usize = 1 << 12;
 
 /// Converts numbers of features, heads or rows to sizes.
 #[track_caller]
@@ -94,8 +94,8 @@ pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[u
 #[track_caller]
 pub(crate) fn layers(layer: &str, number: Int) -> Result<usize> {
     match sizes(layer, [number])? {
-        [n] if n > MOST_LAYERS => {
-            let message = format!("num_layers must be at most {MOST_LAYERS}, not {n}");
+        [n] if n > MAX_LAYERS => {
+            let message = format!("num_layers must be at most {MAX_LAYERS}, not {n}");
             Err(invalid(layer, message))
         }
         [n] => Ok(n),

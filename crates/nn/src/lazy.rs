@@ -181,18 +181,18 @@ impl Lazy<Linear> {
     /// # Errors
     /// As [`LazyLinear::new`].
     #[track_caller]
-    pub fn with(out_features: impl Into<Int>, how: LinearOptions) -> Result<LazyLinear> {
+    pub fn with(out_features: impl Into<Int>, options: LinearOptions) -> Result<LazyLinear> {
         let out = out_features.into();
         layer::sizes("LazyLinear", [out])?;
         Lazy::of(
             "Linear",
             |dims| dims.wrapping_sub(1),
-            move |features| Linear::made([features.into(), out], how.bias),
+            move |features| Linear::made([features.into(), out], options.bias),
         )
     }
 }
 
-/// Layers whose channels precede `D` spatial dims, made of a kernel.
+/// Layers whose channels precede `D` spatial dims, constructed from a kernel size.
 macro_rules! convolutions {
     ($($layer:ident $kernel:ident: $($(#[$doc:meta])* $lazy:ident $dims:literal)*;)*) => {$(
         $($(#[$doc])* pub type $lazy = Lazy<$layer<$dims>>;)*
@@ -258,8 +258,8 @@ macro_rules! norms {
             /// # Errors
             /// Inside `compile`.
             #[track_caller]
-            pub fn with(how: $options) -> Result<Self> {
-                Lazy::of($layer::<D>::NAME, $channels, move |channels| $layer::with(channels, how.clone()))
+            pub fn with(options: $options) -> Result<Self> {
+                Lazy::of($layer::<D>::NAME, $channels, move |channels| $layer::with(channels, options.clone()))
             }
         }
     )*};

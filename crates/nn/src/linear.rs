@@ -45,9 +45,9 @@ impl Linear {
     pub fn with(
         in_features: impl Into<Int>,
         out_features: impl Into<Int>,
-        how: LinearOptions,
+        options: LinearOptions,
     ) -> Result<Linear> {
-        Linear::made([in_features.into(), out_features.into()], how.bias)
+        Linear::made([in_features.into(), out_features.into()], options.bias)
     }
 
     #[track_caller]
@@ -128,9 +128,9 @@ impl Bilinear {
         in1: impl Into<Int>,
         in2: impl Into<Int>,
         out: impl Into<Int>,
-        how: LinearOptions,
+        options: LinearOptions,
     ) -> Result<Bilinear> {
-        Bilinear::made([in1.into(), in2.into(), out.into()], how.bias)
+        Bilinear::made([in1.into(), in2.into(), out.into()], options.bias)
     }
 
     #[track_caller]

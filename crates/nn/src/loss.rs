@@ -12,14 +12,14 @@ use kiln_tensor::{
 /// Modules that hold their function's settings. The tensors named after the type are buffers instead. The body calls
 /// the function with all settings.
 macro_rules! losses {
-    ($($(#[$doc:meta])* $name:ident { $field:ident: $options:ident $($buffer:ident)* }
-        |$loss:pat_param, $how:ident, $($arg:ident),*| $body:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident { $field:ident: $settings:ident $($buffer:ident)* }
+        |$loss:pat_param, $options:ident, $($arg:ident),*| $body:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         pub struct $name {
             #[skip]
-            $field: $options,
-            $(#[doc = concat!("[`", stringify!($options), "::", stringify!($buffer), "`].")]
+            $field: $settings,
+            $(#[doc = concat!("[`", stringify!($settings), "::", stringify!($buffer), "`].")]
             #[buffer]
             pub $buffer: Option<Var>,)*
             hooks: Hooks,
@@ -29,7 +29,7 @@ macro_rules! losses {
             /// Makes the loss with PyTorch's defaults.
             pub fn new() -> $name {
                 $name {
-                    $field: $options::default(),
+                    $field: $settings::default(),
                     $($buffer: None,)*
                     hooks: Hooks::new(),
                 }
@@ -42,7 +42,7 @@ macro_rules! losses {
             /// where no buffer can be made.
             #[track_caller]
             #[allow(unused_mut)]
-            pub fn with($field: $options) -> Result<$name> {
+            pub fn with($field: $settings) -> Result<$name> {
                 let mut $field = checked(stringify!($name), $field)?;
                 Ok($name {
                     $($buffer: buffer($field.$buffer.take())?,)*
@@ -52,7 +52,7 @@ macro_rules! losses {
             }
 
             /// Returns the function's settings, without its tensors, which are the module's buffers.
-            pub fn $field(&self) -> &$options {
+            pub fn $field(&self) -> &$settings {
                 &self.$field
             }
         }
@@ -60,7 +60,7 @@ macro_rules! losses {
         impl Forward<losses!(@inputs $($arg)*)> for $name {
             fn forward(&self, ($($arg,)*): losses!(@inputs $($arg)*)) -> Result<Tensor> {
                 $(let $arg = &$arg;)*
-                let ($loss, $how) = (self, losses!(@held self $field $options $($buffer)*));
+                let ($loss, $options) = (self, losses!(@held self $field $settings $($buffer)*));
                 Ok(looking_up(self, || $body))
             }
         }
@@ -80,15 +80,15 @@ macro_rules! losses {
     (@inputs $a:ident $b:ident $c:ident $d:ident) => {
         (Tensor, Tensor, Tensor, Tensor)
     };
-    (@held $this:ident $field:ident $options:ident) => {
+    (@held $this:ident $field:ident $settings:ident) => {
         $this.$field.clone()
     };
-    (@held $this:ident $field:ident $options:ident $($buffer:ident)+) => {{
-        let mut how: $options = $this.$field.clone();
+    (@held $this:ident $field:ident $settings:ident $($buffer:ident)+) => {{
+        let mut options: $settings = $this.$field.clone();
         $(if let Some(var) = &$this.$buffer {
-            how.$buffer = Some(var.get());
+            options.$buffer = Some(var.get());
         })+
-        how
+        options
     }};
 }
 
@@ -124,26 +124,26 @@ fn aligned(loss: &dyn Module, input: &Tensor, target: &Tensor) -> Tensor {
 losses! {
     /// [`Tensor::mse_loss`] (`torch.nn.MSELoss`).
     MSELoss { reduction: Reduction }
-        |l, how, input, target| input.mse_loss_with(aligned(l, input, target), how);
+        |l, options, input, target| input.mse_loss_with(aligned(l, input, target), options);
     /// [`Tensor::l1_loss`] (`torch.nn.L1Loss`).
     L1Loss { reduction: Reduction }
-        |l, how, input, target| input.l1_loss_with(aligned(l, input, target), how);
+        |l, options, input, target| input.l1_loss_with(aligned(l, input, target), options);
     /// [`Tensor::smooth_l1_loss`] (`torch.nn.SmoothL1Loss`).
     SmoothL1Loss { options: SmoothL1 }
-        |l, how, input, target| input.smooth_l1_loss_with(aligned(l, input, target), how);
+        |l, options, input, target| input.smooth_l1_loss_with(aligned(l, input, target), options);
     /// [`Tensor::huber_loss`] (`torch.nn.HuberLoss`).
     HuberLoss { options: Huber }
-        |l, how, input, target| input.huber_loss_with(aligned(l, input, target), how);
+        |l, options, input, target| input.huber_loss_with(aligned(l, input, target), options);
     /// [`Tensor::kl_div`] (`torch.nn.KLDivLoss`).
-    KLDivLoss { options: KlDiv } |_, how, input, target| input.kl_div_with(target, how);
+    KLDivLoss { options: KlDiv } |_, options, input, target| input.kl_div_with(target, options);
     /// [`Tensor::binary_cross_entropy`] of probabilities (`torch.nn.BCELoss`).
     BCELoss { options: BinaryCrossEntropy weight }
-        |_, how, input, target| input.binary_cross_entropy_with(target, how);
+        |_, options, input, target| input.binary_cross_entropy_with(target, options);
     /// [`Tensor::binary_cross_entropy_with_logits`] (`torch.nn.BCEWithLogitsLoss`).
     BCEWithLogitsLoss { options: BinaryCrossEntropyWithLogits weight pos_weight }
-        |_, how, input, target| input.binary_cross_entropy_with_logits_with(target, how);
+        |_, options, input, target| input.binary_cross_entropy_with_logits_with(target, options);
     /// [`Tensor::nll_loss`] of log-probabilities (`torch.nn.NLLLoss`).
-    NLLLoss { options: Nll weight } |_, how, input, target| input.nll_loss_with(target, how);
+    NLLLoss { options: Nll weight } |_, options, input, target| input.nll_loss_with(target, options);
     /// [`Tensor::cross_entropy`] of logits (`torch.nn.CrossEntropyLoss`).
     ///
     /// ```
@@ -157,40 +157,40 @@ losses! {
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     CrossEntropyLoss { options: CrossEntropy weight }
-        |_, how, input, target| input.cross_entropy_with(target, how);
+        |_, options, input, target| input.cross_entropy_with(target, options);
     /// [`Tensor::hinge_embedding_loss`] (`torch.nn.HingeEmbeddingLoss`).
     HingeEmbeddingLoss { options: HingeEmbedding }
-        |_, how, input, target| input.hinge_embedding_loss_with(target, how);
+        |_, options, input, target| input.hinge_embedding_loss_with(target, options);
     /// [`Tensor::soft_margin_loss`] (`torch.nn.SoftMarginLoss`).
     SoftMarginLoss { reduction: Reduction }
-        |_, how, input, target| input.soft_margin_loss_with(target, how);
+        |_, options, input, target| input.soft_margin_loss_with(target, options);
     /// [`Tensor::multi_margin_loss`] (`torch.nn.MultiMarginLoss`).
     MultiMarginLoss { options: MultiMargin weight }
-        |_, how, input, target| input.multi_margin_loss_with(target, how);
+        |_, options, input, target| input.multi_margin_loss_with(target, options);
     /// [`Tensor::multilabel_margin_loss`] (`torch.nn.MultiLabelMarginLoss`).
     MultiLabelMarginLoss { reduction: Reduction }
-        |_, how, input, target| input.multilabel_margin_loss_with(target, how);
+        |_, options, input, target| input.multilabel_margin_loss_with(target, options);
     /// [`Tensor::multilabel_soft_margin_loss`] (`torch.nn.MultiLabelSoftMarginLoss`).
     MultiLabelSoftMarginLoss { options: MultiLabelSoftMargin weight }
-        |_, how, input, target| input.multilabel_soft_margin_loss_with(target, how);
+        |_, options, input, target| input.multilabel_soft_margin_loss_with(target, options);
     /// [`Tensor::poisson_nll_loss`] (`torch.nn.PoissonNLLLoss`).
     PoissonNLLLoss { options: PoissonNll }
-        |_, how, input, target| input.poisson_nll_loss_with(target, how);
+        |_, options, input, target| input.poisson_nll_loss_with(target, options);
     /// [`Tensor::gaussian_nll_loss`] of means, targets and variances (`torch.nn.GaussianNLLLoss`).
     GaussianNLLLoss { options: GaussianNll }
-        |_, how, input, target, var| input.gaussian_nll_loss_with(target, var, how);
+        |_, options, input, target, var| input.gaussian_nll_loss_with(target, var, options);
     /// [`Tensor::cosine_embedding_loss`] of pairs (`torch.nn.CosineEmbeddingLoss`).
     CosineEmbeddingLoss { options: CosineEmbedding }
-        |_, how, input1, input2, target| input1.cosine_embedding_loss_with(input2, target, how);
+        |_, options, input1, input2, target| input1.cosine_embedding_loss_with(input2, target, options);
     /// [`Tensor::margin_ranking_loss`] of pairs (`torch.nn.MarginRankingLoss`).
     MarginRankingLoss { options: MarginRanking }
-        |_, how, input1, input2, target| input1.margin_ranking_loss_with(input2, target, how);
+        |_, options, input1, input2, target| input1.margin_ranking_loss_with(input2, target, options);
     /// [`Tensor::ctc_loss`] of log probabilities, targets, and the lengths of both (`torch.nn.CTCLoss`).
     CTCLoss { options: Ctc }
-        |_, how, log_probs, targets, input_lengths, target_lengths|
-            log_probs.ctc_loss_with(targets, input_lengths, target_lengths, how);
+        |_, options, log_probs, targets, input_lengths, target_lengths|
+            log_probs.ctc_loss_with(targets, input_lengths, target_lengths, options);
     /// [`Tensor::triplet_margin_loss`] (`torch.nn.TripletMarginLoss`). For another distance, use
     /// [`Tensor::triplet_margin_with_distance_loss`].
     TripletMarginLoss { options: TripletMargin }
-        |_, how, anchor, positive, negative| anchor.triplet_margin_loss_with(positive, negative, how);
+        |_, options, anchor, positive, negative| anchor.triplet_margin_loss_with(positive, negative, options);
 }

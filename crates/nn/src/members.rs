@@ -38,7 +38,7 @@ impl<'a> Members<'a> {
         self.0.push((name.into(), Member::Buffer(var)));
     }
 
-    /// Adds a child, or what stands in its place ([`Module::set_submodule`]).
+    /// Adds a child, or its replacement ([`Module::set_submodule`]).
     pub fn child(&mut self, name: impl Into<String>, module: &'a dyn Module) {
         self.0.push((name.into(), Member::Child(current(module))));
     }

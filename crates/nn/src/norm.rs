@@ -31,7 +31,7 @@ fn normalized(layer: &str, shape: impl Into<IntList>) -> Result<Vec<usize>> {
 
 /// The constructors of norms over the last dims, given the fields that they don't share.
 macro_rules! over_last_dims {
-    ($name:ident, $eps:literal, |$how:ident, $shape:ident| $($field:ident: $value:expr),+) => {
+    ($name:ident, $eps:literal, |$options:ident, $shape:ident| $($field:ident: $value:expr),+) => {
         #[doc = concat!("Makes a layer that normalises over the last dims, of these sizes, with an eps of ", $eps, ".")]
         ///
         /// # Errors
@@ -46,10 +46,10 @@ macro_rules! over_last_dims {
         /// # Errors
         /// As [`Self::new`].
         #[track_caller]
-        pub fn with(normalized_shape: impl Into<IntList>, $how: Norm) -> Result<$name> {
+        pub fn with(normalized_shape: impl Into<IntList>, $options: Norm) -> Result<$name> {
             let $shape = normalized(stringify!($name), normalized_shape)?;
             Ok($name {
-                weight: layer::optional($how.affine, &$shape, 1.0)?,
+                weight: layer::optional($options.affine, &$shape, 1.0)?,
                 $($field: $value,)+
                 normalized_shape: $shape,
                 hooks: Hooks::new(),
@@ -78,8 +78,8 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    over_last_dims!(LayerNorm, "1e-5", |how, shape|
-        bias: layer::optional(how.affine && how.bias, &shape, 0.0)?, eps: how.eps.unwrap_or(1e-5));
+    over_last_dims!(LayerNorm, "1e-5", |options, shape|
+        bias: layer::optional(options.affine && options.bias, &shape, 0.0)?, eps: options.eps.unwrap_or(1e-5));
 
     /// Returns the term added to the variance.
     pub fn eps(&self) -> f64 {
@@ -103,8 +103,8 @@ impl LayerNorm {
 
 impl Forward for LayerNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let how = Affine::new().weight(&self.weight).bias(&self.bias);
-        Ok(x.layer_norm_with(&self.normalized_shape, how.eps(self.eps)))
+        let options = Affine::new().weight(&self.weight).bias(&self.bias);
+        Ok(x.layer_norm_with(&self.normalized_shape, options.eps(self.eps)))
     }
 }
 
@@ -122,7 +122,7 @@ pub struct RMSNorm {
 }
 
 impl RMSNorm {
-    over_last_dims!(RMSNorm, "the dtype's machine epsilon", |how, shape| eps: how.eps);
+    over_last_dims!(RMSNorm, "the dtype's machine epsilon", |options, shape| eps: options.eps);
 
     /// Returns the term added to the mean square; `None` stands for the dtype's machine epsilon.
     pub fn eps(&self) -> Option<f64> {
@@ -146,8 +146,8 @@ impl RMSNorm {
 
 impl Forward for RMSNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let how = Affine::new().weight(&self.weight).eps(self.eps);
-        Ok(x.rms_norm_with(&self.normalized_shape, how))
+        let options = Affine::new().weight(&self.weight).eps(self.eps);
+        Ok(x.rms_norm_with(&self.normalized_shape, options))
     }
 }
 
@@ -184,7 +184,7 @@ impl GroupNorm {
     pub fn with(
         num_groups: impl Into<Int>,
         num_channels: impl Into<Int>,
-        how: Norm,
+        options: Norm,
     ) -> Result<GroupNorm> {
         let sizes = [num_groups.into(), num_channels.into()];
         let [num_groups, num_channels] = layer::sizes("GroupNorm", sizes)?;
@@ -193,11 +193,11 @@ impl GroupNorm {
             return Err(invalid("GroupNorm", message));
         }
         Ok(GroupNorm {
-            weight: layer::optional(how.affine, [num_channels], 1.0)?,
-            bias: layer::optional(how.affine && how.bias, [num_channels], 0.0)?,
+            weight: layer::optional(options.affine, [num_channels], 1.0)?,
+            bias: layer::optional(options.affine && options.bias, [num_channels], 0.0)?,
             num_groups,
             num_channels,
-            eps: how.eps.unwrap_or(1e-5),
+            eps: options.eps.unwrap_or(1e-5),
             hooks: Hooks::new(),
         })
     }
@@ -242,8 +242,8 @@ impl Forward for GroupNorm {
                 format!("expects {channels} channels, not {}", fact(&x)),
             );
         }
-        let how = Affine::new().weight(&self.weight).bias(&self.bias);
-        Ok(x.group_norm_with(self.num_groups, how.eps(self.eps)))
+        let options = Affine::new().weight(&self.weight).bias(&self.bias);
+        Ok(x.group_norm_with(self.num_groups, options.eps(self.eps)))
     }
 }
 

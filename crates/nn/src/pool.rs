@@ -60,7 +60,7 @@ macro_rules! windows {
 pub(crate) use windows;
 
 macro_rules! pools {
-    ($($(#[$doc:meta])* $name:ident $windows:ident $spatial:literal |$x:ident, $how:ident| $body:expr;
+    ($($(#[$doc:meta])* $name:ident $windows:ident $spatial:literal |$x:ident, $options:ident| $body:expr;
         $repr:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
@@ -72,7 +72,7 @@ macro_rules! pools {
         }
 
         impl $name {
-            /// Makes a layer with these windows; a window size converts to them.
+            /// Makes a layer with these windows; a window size converts into them.
             ///
             /// # Errors
             /// If the windows are impossible.
@@ -97,7 +97,7 @@ macro_rules! pools {
 
         impl Forward for $name {
             fn forward(&self, $x: Tensor) -> Result<Tensor> {
-                let $how = self.windows.clone();
+                let $options = self.windows.clone();
                 Ok($body)
             }
         }
@@ -145,17 +145,17 @@ fn average_repr(pool: &AvgPool) -> String {
 
 pools! {
     /// The maxima of windows over `[n, c, l]` (or `[c, l]`) (`torch.nn.MaxPool1d`).
-    MaxPool1d Pool 1 |x, how| x.max_pool1d(how); max_repr;
+    MaxPool1d Pool 1 |x, options| x.max_pool1d(options); max_repr;
     /// The maxima of windows over `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.MaxPool2d`).
-    MaxPool2d Pool 2 |x, how| x.max_pool2d(how); max_repr;
+    MaxPool2d Pool 2 |x, options| x.max_pool2d(options); max_repr;
     /// The maxima of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.MaxPool3d`).
-    MaxPool3d Pool 3 |x, how| x.max_pool3d(how); max_repr;
+    MaxPool3d Pool 3 |x, options| x.max_pool3d(options); max_repr;
     /// The means of windows over `[n, c, l]` (or `[c, l]`) (`torch.nn.AvgPool1d`).
-    AvgPool1d AvgPool 1 |x, how| x.avg_pool1d(how); average_repr;
+    AvgPool1d AvgPool 1 |x, options| x.avg_pool1d(options); average_repr;
     /// The means of windows over `[n, c, h, w]` (or `[c, h, w]`) (`torch.nn.AvgPool2d`).
-    AvgPool2d AvgPool 2 |x, how| x.avg_pool2d(how); average_repr;
+    AvgPool2d AvgPool 2 |x, options| x.avg_pool2d(options); average_repr;
     /// The means of windows over `[n, c, d, h, w]` (or `[c, d, h, w]`) (`torch.nn.AvgPool3d`).
-    AvgPool3d AvgPool 3 |x, how| x.avg_pool3d(how); average_repr;
+    AvgPool3d AvgPool 3 |x, options| x.avg_pool3d(options); average_repr;
 }
 
 macro_rules! with_indices {

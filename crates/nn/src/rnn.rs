@@ -56,10 +56,10 @@ struct Network {
 
 impl Network {
     #[track_caller]
-    fn new(cell: Cell, sizes: [Int; 2], how: Recurrent) -> Result<Network> {
+    fn new(cell: Cell, sizes: [Int; 2], options: Recurrent) -> Result<Network> {
         let layer = cell.name();
         let [input_size, hidden_size] = layer::sizes(layer, sizes)?;
-        let num_layers = layer::layers(layer, how.num_layers)?;
+        let num_layers = layer::layers(layer, options.num_layers)?;
         if input_size == 0 || hidden_size == 0 {
             let message = format!(
                 "sizes must be at least 1, not {input_size} inputs and {hidden_size} hidden"
@@ -69,22 +69,22 @@ impl Network {
         if num_layers == 0 {
             return Err(invalid(layer, "needs at least 1 layer"));
         }
-        if how.proj_size != Int(0) {
+        if options.proj_size != Int(0) {
             let message = format!(
                 "proj_size {} is not supported; use a Linear after it",
-                how.proj_size.0
+                options.proj_size.0
             );
             return Err(invalid(layer, message));
         }
         let mut network = Network {
-            cell: cell.with_nonlinearity(how.nonlinearity)?,
+            cell: cell.with_nonlinearity(options.nonlinearity)?,
             input_size,
             hidden_size,
             num_layers,
-            bias: how.bias,
-            batch_first: how.batch_first,
-            dropout: probability(layer, how.dropout)?,
-            bidirectional: how.bidirectional,
+            bias: options.bias,
+            batch_first: options.batch_first,
+            dropout: probability(layer, options.dropout)?,
+            bidirectional: options.bidirectional,
             weights: Vec::new(),
             mode: Mode::new(),
             hooks: Hooks::new(),
@@ -221,10 +221,10 @@ macro_rules! recurrent {
             pub fn with(
                 input_size: impl Into<Int>,
                 hidden_size: impl Into<Int>,
-                how: Recurrent,
+                options: Recurrent,
             ) -> Result<$name> {
                 let sizes = [input_size.into(), hidden_size.into()];
-                Network::new($cell, sizes, how).map($name)
+                Network::new($cell, sizes, options).map($name)
             }
 
             /// The size of an input.

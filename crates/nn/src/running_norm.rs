@@ -87,20 +87,20 @@ macro_rules! running_norms {
             /// # Errors
             /// As [`Self::new`].
             #[track_caller]
-            pub fn with(num_features: impl Into<Int>, how: $options) -> Result<$name<D>> {
+            pub fn with(num_features: impl Into<Int>, options: $options) -> Result<$name<D>> {
                 let [num_features] = layer::sizes(Self::NAME, [num_features.into()])?;
-                let (c, tracks) = ([num_features], how.track_running_stats);
+                let (c, tracks) = ([num_features], options.track_running_stats);
                 let buffer = |value| tracks.then(|| layer::buffer(c, value)).transpose();
                 let count = || Var::new(Tensor::zeros((), DType::I64));
                 Ok($name {
-                    weight: layer::optional(how.affine, c, 1.0)?,
-                    bias: layer::optional(how.affine && how.bias, c, 0.0)?,
+                    weight: layer::optional(options.affine, c, 1.0)?,
+                    bias: layer::optional(options.affine && options.bias, c, 0.0)?,
                     running_mean: buffer(0.0)?,
                     running_var: buffer(1.0)?,
                     num_batches_tracked: tracks.then(count).transpose()?,
                     num_features,
-                    eps: how.eps,
-                    momentum: Momentum::new(how.momentum),
+                    eps: options.eps,
+                    momentum: Momentum::new(options.momentum),
                     mode: Mode::with_statistics(),
                     hooks: Hooks::new(),
                 })
@@ -351,10 +351,12 @@ impl<'a> BatchStatisticsNorm<'a> {
         self.check(x, fits, 1)?;
         let (mean, var) = self.running.unzip();
         let (training, momentum) = (self.mode.is_training(), self.momentum.get());
-        let how = RunningStats::new().weight(self.weight).bias(self.bias);
-        let how = how.running_mean(mean.cloned()).running_var(var.cloned());
-        let how = how.training(training).eps(self.eps);
-        let normalised = |momentum| x.batch_norm_with(how.momentum(momentum));
+        let options = RunningStats::new().weight(self.weight).bias(self.bias);
+        let options = options
+            .running_mean(mean.cloned())
+            .running_var(var.cloned());
+        let options = options.training(training).eps(self.eps);
+        let normalised = |momentum| x.batch_norm_with(options.momentum(momentum));
         let (true, Some((mean, var)), Some(batches)) = (training, self.running, self.batches)
         else {
             return Ok(normalised(0.0));
@@ -386,10 +388,12 @@ impl<'a> BatchStatisticsNorm<'a> {
         let batch = if unbatched { x.unsqueeze(0) } else { x.clone() };
         let own = self.mode.is_training() || self.running.is_none();
         let momentum = self.momentum.get().unwrap_or(0.0);
-        let how = RunningStats::new().weight(self.weight).bias(self.bias);
-        let how = how.running_mean(mean.cloned()).running_var(var.cloned());
-        let how = how.training(own).momentum(momentum).eps(self.eps);
-        let y = batch.instance_norm_with(how);
+        let options = RunningStats::new().weight(self.weight).bias(self.bias);
+        let options = options
+            .running_mean(mean.cloned())
+            .running_var(var.cloned());
+        let options = options.training(own).momentum(momentum).eps(self.eps);
+        let y = batch.instance_norm_with(options);
         Ok(if unbatched { y.squeeze(0) } else { y })
     }
 

@@ -135,7 +135,7 @@ pub struct Unfold {
 }
 
 impl Unfold {
-    /// Makes a layer with these windows; a window size converts to them.
+    /// Makes a layer with these windows; a window size converts into them.
     ///
     /// # Errors
     /// If the windows are impossible.

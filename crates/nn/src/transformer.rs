@@ -43,53 +43,55 @@ pub(crate) struct Config {
     d_model: usize,
     nhead: usize,
     dim_feedforward: usize,
-    how: TransformerOptions,
+    options: TransformerOptions,
 }
 
 impl Config {
     #[track_caller]
-    fn new(name: &'static str, sizes: [Int; 2], how: TransformerOptions) -> Result<Config> {
+    fn new(name: &'static str, sizes: [Int; 2], options: TransformerOptions) -> Result<Config> {
         let [d_model, nhead, dim_feedforward] =
-            layer::sizes(name, [sizes[0], sizes[1], how.dim_feedforward])?;
+            layer::sizes(name, [sizes[0], sizes[1], options.dim_feedforward])?;
         if dim_feedforward == 0 {
             return Err(invalid(name, "dim_feedforward must be at least 1, not 0"));
         }
-        probability(name, how.dropout)?;
+        probability(name, options.dropout)?;
         Ok(Config {
             d_model,
             nhead,
             dim_feedforward,
-            how,
+            options,
         })
     }
 
     #[track_caller]
     fn attention(&self) -> Result<MultiheadAttention> {
-        let how = AttentionOptions::new()
-            .dropout(self.how.dropout)
-            .batch_first(self.how.batch_first)
-            .bias(self.how.bias);
-        MultiheadAttention::with(self.d_model, self.nhead, how)
+        let options = AttentionOptions::new()
+            .dropout(self.options.dropout)
+            .batch_first(self.options.batch_first)
+            .bias(self.options.bias);
+        MultiheadAttention::with(self.d_model, self.nhead, options)
     }
 
     #[track_caller]
     pub(crate) fn norm(&self) -> Result<LayerNorm> {
-        let how = Norm::new().eps(self.how.layer_norm_eps).bias(self.how.bias);
-        LayerNorm::with(self.d_model, how)
+        let options = Norm::new()
+            .eps(self.options.layer_norm_eps)
+            .bias(self.options.bias);
+        LayerNorm::with(self.d_model, options)
     }
 
     #[track_caller]
     fn dropout(&self) -> Result<Dropout> {
-        Dropout::new(self.how.dropout)
+        Dropout::new(self.options.dropout)
     }
 
     #[track_caller]
     fn linear(&self, from: usize, to: usize) -> Result<Linear> {
-        Linear::made([from.into(), to.into()], self.how.bias)
+        Linear::made([from.into(), to.into()], self.options.bias)
     }
 
     fn activation(&self, x: &Tensor) -> Tensor {
-        match self.how.activation {
+        match self.options.activation {
             TransformerActivation::Relu => x.relu(),
             TransformerActivation::Gelu => x.gelu(),
         }
@@ -119,15 +121,15 @@ macro_rules! transformer_layer {
             pub fn with(
                 d_model: impl Into<Int>,
                 nhead: impl Into<Int>,
-                how: TransformerOptions,
+                options: TransformerOptions,
             ) -> Result<$name> {
                 let sizes = [d_model.into(), nhead.into()];
-                $name::of(Config::new(stringify!($name), sizes, how)?)
+                $name::of(Config::new(stringify!($name), sizes, options)?)
             }
 
             /// Returns the options with which it was made.
             pub fn options(&self) -> &TransformerOptions {
-                &self.config.how
+                &self.config.options
             }
 
             fn feedforward(&self, x: &Tensor) -> Tensor {
@@ -189,7 +191,7 @@ impl Forward<(Tensor, AttentionMasks)> for TransformerEncoderLayer {
             self.dropout1.call(y)
         };
         let feedforward = |x: &Tensor| self.dropout2.call(self.feedforward(x));
-        if self.config.how.norm_first {
+        if self.config.options.norm_first {
             let x = &src + attend(&self.norm1.call(&src));
             return Ok(&x + feedforward(&self.norm2.call(&x)));
         }
@@ -272,7 +274,7 @@ impl Forward<(Tensor, Tensor, AttentionMasks, AttentionMasks)> for TransformerDe
             self.dropout2.call(y)
         };
         let feedforward = |x: &Tensor| self.dropout3.call(self.feedforward(x));
-        if self.config.how.norm_first {
+        if self.config.options.norm_first {
             let x = &tgt + attend(&self.norm1.call(&tgt));
             let x = &x + look(&self.norm2.call(&x));
             return Ok(&x + feedforward(&self.norm3.call(&x)));

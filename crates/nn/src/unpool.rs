@@ -8,8 +8,8 @@ use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AvgPool, IntList, Result, Tensor, Unpool, options};
 
 options! {
-    /// The windows of a pooling by norms; a window size converts to them. The numbers are one for each spatial dim, or
-    /// one for all.
+    /// The windows of a pooling by norms; a window size converts into them. The numbers are one for each spatial dim,
+    /// or one for all.
     PowerPool (
         /// The size of a window.
         kernel_size: IntList
@@ -115,7 +115,7 @@ macro_rules! unpools {
         }
 
         impl $name {
-            /// Makes a layer with these windows; a window size converts to them.
+            /// Makes a layer with these windows; a window size converts into them.
             ///
             /// # Errors
             /// If the windows are impossible.

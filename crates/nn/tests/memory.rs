@@ -77,7 +77,7 @@ fn the_planned_peak_is_what_the_allocator_counts() -> Result<()> {
     assert_eq!(recorded.peak().1, counted, "{recorded}");
     let books = Device::Cpu.memory_holders().by_category();
     assert_eq!(books.iter().map(|(.., n)| n).sum::<usize>(), counted);
-    // Scratch memory of threads and prepared parameters are no run's, and other tests leave some.
+    // Scratch memory of threads and prepared parameters belong to no run, and other tests leave some.
     let of_runs = |categories: [(Category, usize, usize); 7], at: usize| {
         let of_others = [Category::Workspaces, Category::Caches];
         let bytes = |category| of(categories, category)[at];

@@ -2,7 +2,7 @@
 //! to be asked.
 //!
 //! A GPU is its number among those that `CUDA_VISIBLE_DEVICES` leaves. The oldest compute capability is
-//! [`LEAST_CAPABILITY`]; opening an older GPU is an error.
+//! [`MIN_CAPABILITY`]; opening an older GPU is an error.
 //!
 //! ```
 //! use kiln_tensor::cuda;
@@ -19,8 +19,8 @@ use kiln_base::Gpu;
 use kiln_runtime::cuda;
 pub use kiln_runtime::cuda::{Library, Sensors, libraries};
 
-/// The least compute capability that kernels are compiled for: 8.0, of Ampere (A100).
-pub const LEAST_CAPABILITY: (u32, u32) = Gpu::LEAST;
+/// The minimum compute capability that kernels are compiled for: 8.0, of Ampere (A100).
+pub const MIN_CAPABILITY: (u32, u32) = Gpu::LEAST;
 
 /// True if there is a GPU. None is opened, so an error of [`Device::cuda`] may still say that it is too old.
 pub fn is_available() -> bool {
@@ -82,7 +82,7 @@ pub fn memory_allocated(device: u32) -> Result<usize> {
     Ok(memory_stats(device)?.allocated)
 }
 
-/// The most bytes that this process has used, or since [`reset_peak_memory_stats`].
+/// The peak number of bytes that this process has used, since [`reset_peak_memory_stats`] if it was called.
 ///
 /// # Errors
 /// As [`Device::cuda`].

@@ -218,7 +218,7 @@ with_arguments! {
     hardtanh_with_ = hardtanh_with(min_val: impl Into<Scalar>, max_val: impl Into<Scalar>);
     threshold_ = threshold(threshold: impl Into<Scalar>, value: impl Into<Scalar>);
     logit_with_ = logit_with(eps: impl Into<Option<f64>>);
-    nan_to_num_with_ = nan_to_num_with(how: NanToNum);
+    nan_to_num_with_ = nan_to_num_with(options: NanToNum);
     polygamma_ = polygamma(n: impl Into<Int>);
     mvlgamma_ = mvlgamma(p: impl Into<Int>);
     ldexp_ = ldexp(other: impl AsTensor);
@@ -267,9 +267,9 @@ with_arguments! {
         reduce: impl Into<Combine>
     );
     put_ = put(index: impl AsTensor, source: impl AsTensor);
-    put_with_ = put_with(index: impl AsTensor, source: impl AsTensor, how: Put);
+    put_with_ = put_with(index: impl AsTensor, source: impl AsTensor, options: Put);
     index_put_ = index_put(indices: impl Indices, values: impl AsTensor);
-    index_put_with_ = index_put_with(indices: impl Indices, values: impl AsTensor, how: Put);
+    index_put_with_ = index_put_with(indices: impl Indices, values: impl AsTensor, options: Put);
     index_copy_ = index_copy(dim: impl Into<DimArg>, index: impl AsTensor, source: impl AsTensor);
     index_fill_ = index_fill(
         dim: impl Into<DimArg>, index: impl AsTensor, value: impl Into<Other<'a>>

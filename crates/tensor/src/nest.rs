@@ -21,7 +21,7 @@ use std::panic::Location;
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no structure of `{L}`s",
+    message = "`{Self}` is not a structure of `{L}`s",
     label = "takes `{L}`s: one, or a tuple, array, `Vec`, `Option` or struct of them",
     note = "structs are structures by `#[derive(Nest)]`"
 )]

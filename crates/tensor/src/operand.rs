@@ -137,7 +137,7 @@ impl<T: AsTensor> MaybeTensor for &Option<T> {
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no list of `Var`s",
+    message = "`{Self}` is not a list of `Var`s",
     label = "takes `Var`s, by value or by reference"
 )]
 pub trait Vars {

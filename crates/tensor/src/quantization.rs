@@ -59,7 +59,7 @@ enum Mode {
     Known(Arc<[Range]>, usize),
 }
 
-/// The least and the largest number that a layer reads, not computed yet.
+/// The smallest and the largest number that a layer reads, not computed yet.
 struct Observed {
     weight: Shape,
     ends: (Tensor, Tensor),
@@ -90,7 +90,7 @@ fn most() -> f64 {
 }
 
 /// The largest byte that a weight may have.
-const MOST_WEIGHT: f64 = 127.0;
+const MAX_WEIGHT: f64 = 127.0;
 
 /// The ranges of the inputs of linear layers and convolutions of a network: what PyTorch's observers collect.
 ///
@@ -184,7 +184,7 @@ impl Calibration {
     }
 }
 
-/// Calls a function in which each linear layer of floats multiplies bytes. The least and the largest number of an
+/// Calls a function in which each linear layer of floats multiplies bytes. The smallest and the largest number of an
 /// input determine its quantisation (`torch.ao.quantization.quantize_dynamic`). Nothing is differentiated.
 ///
 /// ```
@@ -286,7 +286,7 @@ fn begin(
     })
 }
 
-/// The least and the largest element. If there may be no elements, a 0 is included, which every range of bytes
+/// The smallest and the largest element. If there may be no elements, a 0 is included, which every range of bytes
 /// contains.
 fn ends(x: &Tensor) -> (Tensor, Tensor) {
     let sizes = (0..).zip(x.dims());
@@ -311,7 +311,7 @@ fn ends(x: &Tensor) -> (Tensor, Tensor) {
 fn weight_bytes(weight: &Tensor) -> (Tensor, Tensor) {
     let w = weight.detach().to_dtype(DType::F32);
     let dims: Vec<i64> = (1..w.ndim() as i64).collect();
-    let most = w.abs().amax(keep(dims)) / MOST_WEIGHT;
+    let most = w.abs().amax(keep(dims)) / MAX_WEIGHT;
     let scale = most.clamp(f64::from(f32::MIN_POSITIVE), f64::INFINITY);
     let bytes = (w / &scale).round().to_dtype(DType::I8);
     (bytes, scale.reshape([-1]))
@@ -405,7 +405,7 @@ pub(crate) fn convolution(
     Some(for_caller(|| {
         let (w, factors) = weight_bytes(weight);
         let (mut q, scale, zero) = input_bytes(x, &input);
-        let mut how = Conv {
+        let mut options = Conv {
             bias: None,
             ..given.clone()
         };
@@ -420,11 +420,11 @@ pub(crate) fn convolution(
                     sizes.collect::<Vec<_>>(),
                     crate::PadMode::Constant((*byte).into()),
                 );
-                how = how.padding(0);
+                options = options.padding(0);
             }
         }
         let wide = w.to_dtype(DType::I32);
-        let sums = convolve(&q.to_dtype(DType::I32), &wide, &how);
+        let sums = convolve(&q.to_dtype(DType::I32), &wide, &options);
         let column = |v: Tensor| {
             let mut shape = vec![1i64; padding.len() + 1];
             shape[0] = -1;

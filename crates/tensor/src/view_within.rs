@@ -50,7 +50,7 @@ impl Tensor {
     }
 }
 
-/// The operand of a node that is a view and not computed yet. An expanded tensor is no view here: it has more
+/// The operand of a node that is a view and not computed yet. An expanded tensor is not a view here: it has more
 /// elements than its operand.
 fn viewed_operand(node: &Node) -> Option<Handle> {
     match (&node.op, &*node.state()) {

@@ -52,14 +52,18 @@ pub fn again<T>(
             .extend(own.edge.key().map(|key| (key, Known::Outer(at))));
         region.frontier.push(outer.clone());
     }
-    let sources: Vec<Source> = outputs.iter().map(|t| region.add(t)).collect();
+    let destinations: Vec<Destination> = outputs.iter().map(|t| region.add(t)).collect();
     region.entries.iter().for_each(|e| e.grad.release());
     let with_edge = |(mut t, edge): (Handle, Edge)| {
         t.edge = edge;
         t
     };
-    if !sources.iter().any(|s| matches!(s, Source::Entry(..))) || region.frontier.is_empty() {
-        let edges = sources.iter().map(|s| region.edge(*s));
+    if !destinations
+        .iter()
+        .any(|s| matches!(s, Destination::Entry(..)))
+        || region.frontier.is_empty()
+    {
+        let edges = destinations.iter().map(|s| region.edge(*s));
         let plain = outputs.into_iter().zip(edges).map(with_edge);
         return (result, plain.collect());
     }
@@ -73,26 +77,29 @@ pub fn again<T>(
             return (result, vec![Handle::poisoned(failed, loc); plain.len()]);
         }
     };
-    let (region, ends) = (Arc::new(region), sources.clone());
+    let (region, ends) = (Arc::new(region), destinations.clone());
     let rule: Arc<CustomRule> = {
         let region = region.clone();
         Arc::new(move |_, _, cotangents, _| region.pullback(&ends, cotangents))
     };
     let frontier: Vec<&Handle> = region.frontier.iter().collect();
     let node = GradNode::new(&joined[0].node, Some(rule), &frontier);
-    let outputs = joined.into_iter().zip(sources).map(|(t, source)| {
-        let edge = match source {
-            Source::Entry(..) => Edge::Node(node.clone(), t.output),
-            other => region.edge(other),
-        };
-        with_edge((t, edge))
-    });
+    let outputs = joined
+        .into_iter()
+        .zip(destinations)
+        .map(|(t, destination)| {
+            let edge = match destination {
+                Destination::Entry(..) => Edge::Node(node.clone(), t.output),
+                other => region.edge(other),
+            };
+            with_edge((t, edge))
+        });
     (result, outputs.collect())
 }
 
 /// The destination of the gradient of a value.
 #[derive(Copy, Clone)]
-enum Source {
+enum Destination {
     None,
     /// Out of the region: an index into [`Region::frontier`].
     Outer(usize),
@@ -113,7 +120,7 @@ struct Region {
     /// The function's operands.
     function_operands: Vec<Handle>,
     /// Operands before users.
-    entries: Vec<Entry>,
+    entries: Vec<RegionEntry>,
     /// The known destinations, by the keys of edges; the key of an entry is that of its whole node.
     known: HashMap<Key, Known>,
     /// The values outside that gradients flow to, with their edges.
@@ -121,22 +128,22 @@ struct Region {
     loc: &'static Location<'static>,
 }
 
-struct Entry {
+struct RegionEntry {
     /// For its hooks.
     grad: Arc<GradNode>,
     node: Arc<Node>,
     /// A derivative of the user's own.
     custom: Option<Arc<CustomRule>>,
-    inputs: Vec<(Operand, Source)>,
+    inputs: Vec<(Operand, Destination)>,
 }
 
 impl Region {
     /// The destination of the gradient of a tensor; adds everything that it depends on.
-    fn add(&mut self, t: &Handle) -> Source {
+    fn add(&mut self, t: &Handle) -> Destination {
         let visited = postorder(
             (t.operand(), t.edge.clone()),
             |(operand, edge), is_last, first| {
-                let Some(key) = edge.key().filter(|_| self.source(edge).is_none()) else {
+                let Some(key) = edge.key().filter(|_| self.destination(edge).is_none()) else {
                     return Ok::<_, Infallible>(false);
                 };
                 let saved = match edge {
@@ -155,10 +162,10 @@ impl Region {
                     return Ok(true);
                 }
                 let inputs = saved.inputs.iter();
-                let entry = Entry {
+                let entry = RegionEntry {
                     grad: grad.clone(),
                     inputs: inputs
-                        .map(|(o, e)| (o.clone(), self.source(e).unwrap_or(Source::None)))
+                        .map(|(o, e)| (o.clone(), self.destination(e).unwrap_or(Destination::None)))
                         .collect(),
                     node: saved.node.node().clone(),
                     custom: saved.custom,
@@ -170,39 +177,39 @@ impl Region {
             },
         );
         let Ok(()) = visited;
-        self.source(&t.edge).unwrap_or(Source::None)
+        self.destination(&t.edge).unwrap_or(Destination::None)
     }
 
     /// The edge of a value that belongs to no entry.
-    fn edge(&self, source: Source) -> Edge {
-        match source {
-            Source::Outer(at) => self.frontier[at].edge.clone(),
+    fn edge(&self, destination: Destination) -> Edge {
+        match destination {
+            Destination::Outer(at) => self.frontier[at].edge.clone(),
             _ => Edge::None,
         }
     }
 
-    fn source(&self, edge: &Edge) -> Option<Source> {
+    fn destination(&self, edge: &Edge) -> Option<Destination> {
         let (entry, output) = match edge {
             Edge::Node(node, output) => (self.known.get(&Key::whole(node)), *output),
             _ => (None, 0),
         };
         Some(match entry.or_else(|| self.known.get(&edge.key()?))? {
-            Known::Outer(at) => Source::Outer(*at),
-            Known::Entry(at) => Source::Entry(*at, output),
+            Known::Outer(at) => Destination::Outer(*at),
+            Known::Entry(at) => Destination::Entry(*at, output),
         })
     }
 
     /// The gradients of the frontier.
     fn pullback(
         &self,
-        ends: &[Source],
+        ends: &[Destination],
         cotangents: &[Option<Handle>],
     ) -> Result<Vec<Option<Handle>>, OpError> {
         let first = self.frontier.len();
-        let place = |source: &Source| match source {
-            Source::None => None,
-            Source::Outer(at) => Some((*at, 0)),
-            Source::Entry(at, output) => Some((first + at, *output)),
+        let place = |destination: &Destination| match destination {
+            Destination::None => None,
+            Destination::Outer(at) => Some((*at, 0)),
+            Destination::Entry(at, output) => Some((first + at, *output)),
         };
         let mut seeds: Vec<(StepOutput, Handle)> = Vec::new();
         for (end, g) in ends.iter().zip(cotangents) {
@@ -221,14 +228,14 @@ impl Region {
         let mut steps: Vec<BackwardStep<'_, Handle>> = self.frontier.iter().map(leaf).collect();
         for entry in &self.entries {
             let mut inputs = SmallVec::new();
-            for (operand, source) in &entry.inputs {
+            for (operand, destination) in &entry.inputs {
                 let value = again.value(&mut b, operand)?;
-                let value = if let Source::None = source {
+                let value = if let Destination::None = destination {
                     value.plain()
                 } else {
                     value
                 };
-                inputs.push((value, place(source)));
+                inputs.push((value, place(destination)));
             }
             let mut outputs = SmallVec::new();
             for output in 0..entry.node.facts.len() as u32 {
@@ -257,7 +264,7 @@ struct Again<'a> {
     /// The new values, by the keys of the first recording's values.
     map: HashMap<Key, Handle>,
     /// The entries of nodes.
-    entries: HashMap<Key, &'a Entry>,
+    entries: HashMap<Key, &'a RegionEntry>,
 }
 
 impl<'a> Again<'a> {
@@ -271,7 +278,7 @@ impl<'a> Again<'a> {
         let mut operands = region.function_operands.clone();
         operands.extend(cotangents.cloned());
         let behind = b.emit(ops::Barrier { detach: false }.into(), &operands)?;
-        let entry = |e: &'a Entry| (Key::whole(&e.node), e);
+        let entry = |e: &'a RegionEntry| (Key::whole(&e.node), e);
         Ok(Again {
             region,
             map: region
@@ -308,7 +315,7 @@ impl<'a> Again<'a> {
             let entry = self.entries.get(&Key::whole(node));
             let operand_of = |(i, o): (usize, &Operand)| {
                 let t = &self.map[&o.key()];
-                let flows = entry.is_some_and(|e| !matches!(e.inputs[i].1, Source::None));
+                let flows = entry.is_some_and(|e| !matches!(e.inputs[i].1, Destination::None));
                 if flows { t.clone() } else { t.plain() }
             };
             let inputs: Vec<Handle> = inputs.iter().enumerate().map(operand_of).collect();

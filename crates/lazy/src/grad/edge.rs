@@ -187,7 +187,7 @@ pub struct GradNode {
     users: Mutex<SmallVec<[Weak<GradNode>; 1]>>,
     /// One list for each output that has hooks.
     hooks: PerOutput<Hooks<Handle>>,
-    /// Outputs that keep their gradient although they are no leaves.
+    /// Outputs that keep their gradient although they are not leaves.
     retained: PerOutput<Leaf>,
 }
 

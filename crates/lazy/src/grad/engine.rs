@@ -1,7 +1,7 @@
 //! The backward pass over recorded tensors.
 
 use super::edge::{GradNode, Leaf};
-use super::walk::{Entry, Walk};
+use super::walk::{GradEntry, Walk};
 use super::{enable_grad, no_grad};
 use crate::node::Handle;
 use crate::recorder::Recorder;
@@ -19,19 +19,19 @@ struct Watch<'a> {
 
 impl Observer<Recorder> for Watch<'_> {
     fn enter(&mut self, b: &mut Recorder, step: usize) {
-        if let Entry::Node(node, _) = &self.walk.entries[step] {
+        if let GradEntry::Node(node, _) = &self.walk.entries[step] {
             b.at(node.loc, node.called, node.device);
         }
     }
 
     fn gradient(&mut self, _: &mut Recorder, of: StepOutput, g: Handle) -> Result<Handle, OpError> {
         match &self.walk.entries[of.0] {
-            Entry::Leaf(leaf) => {
+            GradEntry::Leaf(leaf) => {
                 let fact = g.fact().clone();
                 fitting(leaf.hooks.apply(g), &fact)
             }
-            Entry::Node(node, _) => node.observe(of.1, g),
-            Entry::End => Ok(g),
+            GradEntry::Node(node, _) => node.observe(of.1, g),
+            GradEntry::End => Ok(g),
         }
     }
 }
@@ -66,7 +66,7 @@ pub fn run(
         }
         None => {
             for (i, entry) in walk.entries.iter().enumerate() {
-                if let Entry::Leaf(leaf) = entry {
+                if let GradEntry::Leaf(leaf) = entry {
                     places.push(Some((i, 0)));
                     leaves.push(Some(leaf.clone()));
                 }
@@ -89,15 +89,17 @@ pub fn run(
         false => no_grad(chain),
     };
     let found = found.map_err(|p| match &walk.entries[p.step] {
-        Entry::Node(node, _) => {
+        GradEntry::Node(node, _) => {
             let note = format!("in the gradients that are asked for at {}", Loc::from(loc));
             Error::new(ErrorKind::Op, node.called, p.error.0, node.loc).with_note(note)
         }
-        Entry::Leaf(_) | Entry::End => Error::new(ErrorKind::Op, "backward", p.error.0, loc),
+        GradEntry::Leaf(_) | GradEntry::End => {
+            Error::new(ErrorKind::Op, "backward", p.error.0, loc)
+        }
     })?;
     if !keep.graph {
         for entry in &walk.entries {
-            if let Entry::Node(node, _) = entry {
+            if let GradEntry::Node(node, _) = entry {
                 node.release();
             }
         }

@@ -1,6 +1,6 @@
 //! The values that a backward pass will need, so that an earlier read can keep them.
 
-use super::walk::{Entry, Walk};
+use super::walk::{GradEntry, Walk};
 use crate::node::{Handle, Node, Operand};
 use kiln_autodiff::StepOutput;
 use kiln_ir::{Builder, Fact, Op, OpError, Pw};
@@ -39,7 +39,7 @@ pub fn needed(losses: &[&Handle], loc: &'static Location<'static>) -> Vec<Needed
         Ok::<_, OpError>(x.iter().map(computed).collect())
     };
     let steps = walk.steps_of(|_| &opaque, |node, output, _| Value::of(node, output));
-    let leaf = |(i, e): (usize, &Entry)| (!matches!(e, Entry::Node(..))).then_some((i, 0));
+    let leaf = |(i, e): (usize, &GradEntry)| (!matches!(e, GradEntry::Node(..))).then_some((i, 0));
     let leaves: Vec<StepOutput> = walk.entries.iter().enumerate().filter_map(leaf).collect();
     // The backward pass itself reports an op without derivative.
     let _ = kiln_autodiff::backward(&mut b, &steps, seeds, &leaves, &mut ());

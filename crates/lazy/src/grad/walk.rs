@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// The part of the gradient graph that leads to some tensors, operands before users.
 pub struct Walk {
     /// The leaves and operations that it reaches.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<GradEntry>,
     known: HashMap<Key, usize>,
 }
 
 /// A leaf or operation that gradients reach.
-pub enum Entry {
+pub enum GradEntry {
     /// A leaf.
     Leaf(Arc<Leaf>),
     /// An operation, and the data that its derivative needs.
@@ -71,7 +71,7 @@ impl Walk {
             }
             let (key, entry) = match edge {
                 Edge::None => return Ok(false),
-                Edge::Leaf(leaf) => (Key::whole(leaf), Entry::Leaf(leaf.clone())),
+                Edge::Leaf(leaf) => (Key::whole(leaf), GradEntry::Leaf(leaf.clone())),
                 Edge::Node(node, _) => {
                     let saved = match is_last {
                         true => open.pop(),
@@ -79,8 +79,8 @@ impl Walk {
                     };
                     let saved = saved.ok_or_else(|| released(node, loc))?;
                     let entry = match ends(&saved) {
-                        true => Entry::End,
-                        false if is_last => Entry::Node(node.clone(), saved),
+                        true => GradEntry::End,
+                        false if is_last => GradEntry::Node(node.clone(), saved),
                         false => {
                             let new = |edge: &&Edge| self.place(edge).is_none();
                             let inputs = saved.inputs.iter().map(|(_, edge)| edge).filter(new);
@@ -129,13 +129,13 @@ impl Walk {
         custom: impl Fn(&'a CustomRule) -> &'a Custom<'a, V>,
         value: impl Fn(&Arc<Node>, u32, &Edge) -> V,
     ) -> Vec<BackwardStep<'a, V>> {
-        let step = |entry: &'a Entry| match entry {
-            Entry::Leaf(_) | Entry::End => BackwardStep {
+        let step = |entry: &'a GradEntry| match entry {
+            GradEntry::Leaf(_) | GradEntry::End => BackwardStep {
                 rule: Rule::Leaf,
                 inputs: SmallVec::new(),
                 outputs: SmallVec::new(),
             },
-            Entry::Node(node, saved) => BackwardStep {
+            GradEntry::Node(node, saved) => BackwardStep {
                 rule: match &saved.custom {
                     None => Rule::Op(&saved.node.node().op),
                     Some(f) => Rule::Custom(custom(&**f)),

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 const WIDTH: usize = 1000;
 const HEIGHT: f64 = 280.0;
 const ROW: f64 = 26.0;
-/// The number of columns at most: steps beyond share one, which shows the most of them.
+/// The maximum number of columns. With more steps, several share a column, which shows their maximum.
 const COLUMNS: usize = 500;
 /// The number of holders that have a row.
 const HOLDERS: usize = 60;
@@ -56,7 +56,7 @@ pub(super) fn page(timeline: &Timeline) -> String {
     out
 }
 
-/// The most of each column's steps.
+/// The maximum over the steps of each column.
 fn columns(course: &[usize]) -> Vec<usize> {
     let columns = course.len().min(COLUMNS);
     let of = |c: usize| c * course.len() / columns..(c + 1) * course.len() / columns;

@@ -16,16 +16,16 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Gather {
     /// Its ops, operands before users.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<GatheredNode>,
     operands: Vec<Value>,
     /// The inputs, in order.
-    pub inputs: Vec<Source>,
+    pub inputs: Vec<InputSource>,
     /// The positions of values.
     known: HashMap<Key, Value>,
 }
 
 /// One op of the program.
-pub struct Entry {
+pub struct GatheredNode {
     /// The recorded node.
     pub node: Arc<Node>,
     /// The op and its hash for a value that is an input although its node has another op.
@@ -37,7 +37,7 @@ pub struct Entry {
 }
 
 /// The source of an input's value.
-pub struct Source {
+pub struct InputSource {
     /// The entry of the input.
     pub entry: usize,
     /// The output of the entry's node.
@@ -135,7 +135,7 @@ impl Gather {
         let entry = self.entries.len();
         let value = NodeId(entry as u32).value();
         self.known.insert(operand.key(), value);
-        self.inputs.push(Source {
+        self.inputs.push(InputSource {
             entry,
             output: operand.output,
             buffer,
@@ -148,7 +148,7 @@ impl Gather {
             ))),
         };
         let end = self.operands.len();
-        self.entries.push(Entry {
+        self.entries.push(GatheredNode {
             node: node.clone(),
             leaf,
             inputs: end..end,
@@ -168,7 +168,7 @@ impl Gather {
             let value = Value { node: id, output };
             self.known.insert(Key::of(node, output), value);
         }
-        self.entries.push(Entry {
+        self.entries.push(GatheredNode {
             node: node.clone(),
             leaf: None,
             inputs: start..self.operands.len(),
@@ -186,7 +186,7 @@ impl Gather {
     /// The program in the form that the compiler takes.
     pub fn recording(&self, outputs: Vec<Output>) -> Recording<'_> {
         Recording {
-            nodes: self.entries.iter().map(Entry::recorded).collect(),
+            nodes: self.entries.iter().map(GatheredNode::recorded).collect(),
             operands: self.operands.clone(),
             outputs,
         }
@@ -206,7 +206,7 @@ impl Gather {
             let Some(found) = self.find(&value.operand()) else {
                 continue;
             };
-            let input = |s: &Source| (s.entry, s.output) == (found.node.index(), value.output);
+            let input = |s: &InputSource| (s.entry, s.output) == (found.node.index(), value.output);
             if let Some(at) = self.inputs.iter().position(input) {
                 self.make_parameter(at);
             }
@@ -221,7 +221,7 @@ impl Gather {
     }
 
     /// The operands of an entry.
-    pub fn operands(&self, entry: &Entry) -> &[Value] {
+    pub fn operands(&self, entry: &GatheredNode) -> &[Value] {
         &self.operands[entry.inputs.clone()]
     }
 
@@ -276,7 +276,7 @@ impl Gather {
     }
 
     /// The node of a body at position `entry` in [`Recording::locs`], and the entry that the body belongs to.
-    fn inner(&self, entry: usize) -> Option<(&Entry, &kiln_ir::Node)> {
+    fn inner(&self, entry: usize) -> Option<(&GatheredNode, &kiln_ir::Node)> {
         let mut at = self.entries.len();
         let mut found = None;
         for e in &self.entries {
@@ -291,7 +291,7 @@ impl Gather {
     }
 }
 
-impl Entry {
+impl GatheredNode {
     /// The op in the form that the compiler takes.
     fn recorded(&self) -> Recorded<'_> {
         let (op, body, hash) = match &self.leaf {

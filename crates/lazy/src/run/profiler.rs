@@ -499,8 +499,8 @@ pub struct KeyAverage {
 }
 
 impl KeyAverages {
-    /// Adds to each kernel the part of the peak that it reached: the least time that the processor needs, divided by
-    /// its time. The least time follows from its operations at the f32 peak or from its bytes at the peak of a copy,
+    /// Adds to each kernel the part of the peak that it reached: the shortest time that the processor needs, divided by
+    /// its time. The shortest time follows from its operations at the f32 peak or from its bytes at the peak of a copy,
     /// whichever is longer. The part exceeds 100 % if operands come from the caches, or if an algorithm needs fewer
     /// operations than the plain sum that is counted. Both peaks are measured here, once, with all of Kiln's threads,
     /// which takes half a second. They do not apply to kernels on a GPU.

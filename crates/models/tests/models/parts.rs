@@ -34,7 +34,7 @@ fn uncalled_of(model: &str, inputs: &Inputs, paths: &[String]) -> Result<Vec<Str
     };
     let called = called.lock().expect("no panic");
     // A module that takes more than a tensor is known by the error of its call.
-    let other_types = e.is_some_and(|e| e.to_string().contains("Lambda stands in the place of"));
+    let other_types = e.is_some_and(|e| e.to_string().contains("Lambda replaces"));
     let uncalled = paths
         .iter()
         .filter(|p| !(called.contains(*p) || other_types && paths.len() == 1));

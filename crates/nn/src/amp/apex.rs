@@ -51,17 +51,17 @@ pub struct Amp {
 pub fn initialize(
     model: &dyn Module,
     optimizers: &mut [&mut Optimizer],
-    how: impl Into<Initialize>,
+    options: impl Into<Initialize>,
 ) -> Result<Amp> {
-    let how = how.into();
-    let properties = how.chosen()?;
+    let options = options.into();
+    let properties = options.properties()?;
     if optimizers.iter().any(|o| o.amp.initialized) {
         let message =
             "an optimiser was given to initialize before; call it once, with all optimisers";
         return Err(Error::invalid("amp::initialize", message));
     }
     let narrow = |(_, p): &(String, Var)| p.dtype().is_float() && p.dtype() != DType::F32;
-    if how.enabled
+    if options.enabled
         && let Some((name, p)) = model.named_parameters().iter().find(|p| narrow(p))
     {
         let message = format!(
@@ -72,26 +72,26 @@ pub fn initialize(
     }
     let scaling = match properties.loss_scale {
         LossScale::Dynamic => Scaling::new()
-            .min_scale(how.min_loss_scale.unwrap_or(0.0))
-            .max_scale(how.max_loss_scale),
+            .min_scale(options.min_loss_scale.unwrap_or(0.0))
+            .max_scale(options.max_loss_scale),
         LossScale::Fixed(scale) => Scaling::new().init_scale(scale),
     };
-    let scales: Vec<Scale> = (0..how.num_losses)
+    let scales: Vec<Scale> = (0..options.num_losses)
         .map(|_| Scale::new(scaling.clone()))
         .collect::<Result<_>>()?;
-    if let Some(p) = model.parameters().first().filter(|_| how.enabled) {
+    if let Some(p) = model.parameters().first().filter(|_| options.enabled) {
         scales.iter().try_for_each(|scale| scale.to(p.device()))?;
     }
     let mut amp = Amp {
         properties,
-        enabled: how.enabled,
-        half: how.half,
-        cast_model_outputs: how.cast_model_outputs,
+        enabled: options.enabled,
+        half: options.half,
+        cast_model_outputs: options.cast_model_outputs,
         unseen: scales.iter().map(|_| None).collect(),
         scales,
         optimizers: Vec::new(),
     };
-    if !how.enabled {
+    if !options.enabled {
         amp.optimizers = optimizers.iter().map(|o| o.id()).collect();
         return Ok(amp);
     }
@@ -108,7 +108,7 @@ pub fn initialize(
         optimizer.amp.initialized = true;
         amp.optimizers.push(optimizer.id());
     }
-    if how.verbosity > 0 {
+    if options.verbosity > 0 {
         eprintln!("{properties}");
     }
     Ok(amp)
@@ -190,10 +190,10 @@ impl Amp {
         &mut self,
         loss: &Tensor,
         optimizers: &mut [&mut Optimizer],
-        how: ScaleLoss,
+        options: ScaleLoss,
         f: impl FnOnce(Tensor) -> Result<()>,
     ) -> Result<()> {
-        self.check(optimizers, &how)?;
+        self.check(optimizers, &options)?;
         if !self.enabled {
             return f(loss.clone());
         }
@@ -203,10 +203,10 @@ impl Amp {
         if self.properties.loss_scale == LossScale::Fixed(1.0) && !masters {
             return f(wide);
         }
-        let scale = &self.scales[how.loss_id as usize];
+        let scale = &self.scales[options.loss_id as usize];
         scale.follow(loss.device())?;
         // Unscaled gradients are set aside, and are added again afterwards.
-        let aside: Vec<Vec<(Var, Tensor)>> = match how.delay_unscale {
+        let aside: Vec<Vec<(Var, Tensor)>> = match options.delay_unscale {
             true => Vec::new(),
             false => optimizers.iter().map(|o| take_gradients(o)).collect(),
         };
@@ -215,7 +215,7 @@ impl Amp {
             let _casts = set_autocast(None);
             f(wide * scale.get().to(loss.device()))?;
         }
-        if how.delay_unscale {
+        if options.delay_unscale {
             optimizers.iter_mut().for_each(|o| o.amp.scaled = true);
             return Ok(());
         }
@@ -235,28 +235,28 @@ impl Amp {
         }
         match flags.is_empty() {
             true => Ok(()),
-            false => self.overflowed(stack(flags, 0).any(()), &how),
+            false => self.overflowed(stack(flags, 0).any(()), &options),
         }
     }
 
     /// Updates the scale of a loss, now or the next time; `found` is true if gradients were not finite.
     #[track_caller]
-    fn overflowed(&mut self, found: Tensor, how: &ScaleLoss) -> Result<()> {
-        let unseen = &mut self.unseen[how.loss_id as usize];
+    fn overflowed(&mut self, found: Tensor, options: &ScaleLoss) -> Result<()> {
+        let unseen = &mut self.unseen[options.loss_id as usize];
         let found = match unseen.take() {
             Some(before) => found.logical_or(before),
             None => found,
         };
-        if how.delay_overflow_check {
+        if options.delay_overflow_check {
             *unseen = Some(found);
             return Ok(());
         }
         let _casts = set_autocast(None);
-        self.scales[how.loss_id as usize].update(&found)
+        self.scales[options.loss_id as usize].update(&found)
     }
 
     #[track_caller]
-    fn check(&self, optimizers: &[&mut Optimizer], how: &ScaleLoss) -> Result<()> {
+    fn check(&self, optimizers: &[&mut Optimizer], options: &ScaleLoss) -> Result<()> {
         let loc = Location::caller();
         let wrong = |message: String| {
             Err(Error::new(
@@ -274,10 +274,10 @@ impl Amp {
                 "this optimiser was not given to amp::initialize: call that with it first".into(),
             );
         }
-        if !(0..self.scales.len() as i64).contains(&how.loss_id) {
+        if !(0..self.scales.len() as i64).contains(&options.loss_id) {
             return wrong(format!(
                 "there is no loss {}: initialize was called with num_losses {}",
-                how.loss_id,
+                options.loss_id,
                 self.scales.len()
             ));
         }

@@ -48,9 +48,9 @@ impl GradScaler {
     /// # Errors
     /// If a number is out of its range, or inside `compile`.
     #[track_caller]
-    pub fn with(how: Scaling) -> Result<GradScaler> {
+    pub fn with(options: Scaling) -> Result<GradScaler> {
         Ok(GradScaler {
-            scale: Scale::new(how)?,
+            scale: Scale::new(options)?,
             optimizers: Vec::new(),
             recorded: false,
         })
@@ -58,7 +58,7 @@ impl GradScaler {
 
     /// True if losses are scaled.
     pub fn is_enabled(&self) -> bool {
-        self.scale.how.enabled
+        self.scale.options.enabled
     }
 
     /// Moves its state to a device. Outside of `compile`, it follows the losses.
@@ -233,7 +233,7 @@ impl GradScaler {
 
     /// See [`Scaling::growth_factor`].
     pub fn get_growth_factor(&self) -> f64 {
-        self.scale.how.growth_factor
+        self.scale.options.growth_factor
     }
 
     /// Sets another growth factor, in compiled steps too.
@@ -243,12 +243,12 @@ impl GradScaler {
     #[track_caller]
     pub fn set_growth_factor(&mut self, factor: f64) -> Result<()> {
         self.scale
-            .set_how(self.scale.how.clone().growth_factor(factor))
+            .set_options(self.scale.options.clone().growth_factor(factor))
     }
 
     /// See [`Scaling::backoff_factor`].
     pub fn get_backoff_factor(&self) -> f64 {
-        self.scale.how.backoff_factor
+        self.scale.options.backoff_factor
     }
 
     /// Sets another back-off factor, in compiled steps too.
@@ -258,12 +258,12 @@ impl GradScaler {
     #[track_caller]
     pub fn set_backoff_factor(&mut self, factor: f64) -> Result<()> {
         self.scale
-            .set_how(self.scale.how.clone().backoff_factor(factor))
+            .set_options(self.scale.options.clone().backoff_factor(factor))
     }
 
     /// See [`Scaling::growth_interval`].
     pub fn get_growth_interval(&self) -> i64 {
-        self.scale.how.growth_interval
+        self.scale.options.growth_interval
     }
 
     /// Sets another growth interval, in compiled steps too.
@@ -273,10 +273,10 @@ impl GradScaler {
     #[track_caller]
     pub fn set_growth_interval(&mut self, interval: i64) -> Result<()> {
         self.scale
-            .set_how(self.scale.how.clone().growth_interval(interval))
+            .set_options(self.scale.options.clone().growth_interval(interval))
     }
 
-    /// Returns the state that is needed to go on later, read to the host; `Checkpoint::value` takes it.
+    /// Returns the state that is needed to resume training, read to the host; `Checkpoint::value` takes it.
     ///
     /// # Errors
     /// If it can't be computed, or inside `compile`.

@@ -4,10 +4,10 @@ use kiln_tensor::{DType, Error, ErrorKind, Result, options};
 use std::fmt;
 use std::panic::Location;
 
-/// The part of a training that is done in the narrower dtype.
+/// Apex's `opt_level`: the extent of mixed precision in training.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum OptLevel {
-    /// None: f32.
+    /// No mixed precision: everything is f32.
     O0,
     /// The operations that [`autocast`](kiln_tensor::autocast) casts.
     O1,
@@ -21,7 +21,7 @@ impl OptLevel {
     /// All levels.
     pub const ALL: [OptLevel; 4] = [OptLevel::O0, OptLevel::O1, OptLevel::O2, OptLevel::O3];
 
-    /// Returns the properties of the level, where the narrower dtype is `half`.
+    /// Returns the properties of the level, with `half` as its 16-bit dtype.
     pub fn properties(self, half: DType) -> Properties {
         let none = Properties {
             opt_level: self,
@@ -74,7 +74,7 @@ impl From<f64> for LossScale {
     }
 }
 
-/// The properties chosen by a level, or by single keywords. `None` means "does not apply".
+/// The properties of a level, overridden by keyword arguments. `None` means "does not apply".
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Properties {
     /// The level on which the properties are based.
@@ -113,15 +113,15 @@ impl fmt::Display for Properties {
 }
 
 options! {
-    /// The options of [`initialize`](super::initialize); a level converts to them. Options that are not given are the
-    /// level's.
+    /// The options of [`initialize`](super::initialize); an [`OptLevel`] converts into them. Options that are not set
+    /// take the level's value.
     Initialize (
         /// The level.
         opt_level: OptLevel
     ) {
         /// True if mixed precision is used at all.
         enabled: bool = true,
-        /// The narrower dtype of the level: f16, or bf16.
+        /// The 16-bit dtype of the level: f16 or bf16.
         half: DType = DType::F16,
         /// The dtype to which parameters and inputs of the model are cast.
         cast_model_type: Option<DType> = None,
@@ -149,7 +149,7 @@ options! {
 impl Initialize {
     /// Returns the level's properties, overridden by the given options.
     #[track_caller]
-    pub(super) fn chosen(&self) -> Result<Properties> {
+    pub(super) fn properties(&self) -> Result<Properties> {
         let loc = Location::caller();
         let wrong = |message: String| {
             Err(Error::new(
@@ -159,9 +159,8 @@ impl Initialize {
                 loc,
             ))
         };
-        let halves = [DType::F16, DType::BF16];
-        if !halves.contains(&self.half) {
-            return wrong(format!("half is f16 or bf16, not {}", self.half));
+        if ![DType::F16, DType::BF16].contains(&self.half) {
+            return wrong(format!("half must be f16 or bf16, but is {}", self.half));
         }
         let mut p = self.opt_level.properties(self.half);
         p.cast_model_type = self.cast_model_type.or(p.cast_model_type);
@@ -183,7 +182,7 @@ impl Initialize {
             ];
             if let Some((name, _)) = given.iter().find(|g| g.1) {
                 return wrong(format!(
-                    "{name} does not go with patch_torch_functions ({:?}), where parameters stay in f32; choose O2 or leave it out",
+                    "{name} can't be combined with patch_torch_functions ({:?}), which keeps parameters in f32; choose O2 or leave it out",
                     self.opt_level
                 ));
             }

@@ -99,7 +99,7 @@ pub struct GradScalerState {
 
 /// The scale, as state of the plans that use it.
 pub(super) struct Scale {
-    pub(super) how: Scaling,
+    pub(super) options: Scaling,
     /// f32 of rank 0.
     scale: Var,
     /// i32 `[3]`: steps in a row that were not skipped, steps in a row that were, and skipped steps in all.
@@ -110,16 +110,16 @@ pub(super) struct Scale {
 
 impl Scale {
     #[track_caller]
-    pub(super) fn new(how: Scaling) -> Result<Scale> {
-        if let Err(message) = how.check() {
+    pub(super) fn new(options: Scaling) -> Result<Scale> {
+        if let Err(message) = options.check() {
             return Err(Error::invalid("GradScaler", message));
         }
         let _here = set_device(Device::Cpu);
         let scale = Scale {
-            scale: Var::volatile(Tensor::from(how.init_scale as f32))?,
+            scale: Var::volatile(Tensor::from(options.init_scale as f32))?,
             counts: Var::volatile(Tensor::from([0i32; 3]))?,
-            numbers: Var::volatile(how.numbers())?,
-            how,
+            numbers: Var::volatile(options.numbers())?,
+            options,
         };
         for state in scale.named_state() {
             state.var.set_name(&format!("GradScaler.{}", state.name));
@@ -209,16 +209,16 @@ impl Scale {
 
     /// Sets other numbers, from now on, in compiled steps too.
     #[track_caller]
-    pub(super) fn set_how(&mut self, how: Scaling) -> Result<()> {
-        if let Err(message) = how.check() {
+    pub(super) fn set_options(&mut self, options: Scaling) -> Result<()> {
+        if let Err(message) = options.check() {
             return Err(Error::invalid("GradScaler", message));
         }
         if is_recording() {
             let message = "its numbers can't change inside compile; set them between runs";
             return Err(Error::invalid("GradScaler", message));
         }
-        self.numbers.assign(how.numbers().to(self.device()))?;
-        self.how = how;
+        self.numbers.assign(options.numbers().to(self.device()))?;
+        self.options = options;
         Ok(())
     }
 
@@ -259,9 +259,9 @@ impl Scale {
         let count = |i: usize| i64::from(counts[i]);
         Ok(GradScalerState {
             scale: f64::from(self.scale.get().item::<f32>()?),
-            growth_factor: self.how.growth_factor,
-            backoff_factor: self.how.backoff_factor,
-            growth_interval: self.how.growth_interval,
+            growth_factor: self.options.growth_factor,
+            backoff_factor: self.options.backoff_factor,
+            growth_interval: self.options.growth_interval,
             growth_tracker: count(0),
             skipped: [count(1), count(2)],
         })
@@ -269,13 +269,13 @@ impl Scale {
 
     #[track_caller]
     pub(super) fn load(&mut self, state: &GradScalerState) -> Result<()> {
-        let how = Scaling {
+        let options = Scaling {
             growth_factor: state.growth_factor,
             backoff_factor: state.backoff_factor,
             growth_interval: state.growth_interval,
-            ..self.how.clone()
+            ..self.options.clone()
         };
-        self.set_how(how)?;
+        self.set_options(options)?;
         self.set(state.scale)?;
         let [in_a_row, in_all] = state.skipped;
         let counts = [state.growth_tracker, in_a_row, in_all].map(|n| n as i32);

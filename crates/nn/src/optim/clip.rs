@@ -46,13 +46,13 @@ pub fn clip_grad_norm_(parameters: impl Vars, max_norm: impl Into<f64>) -> Resul
 pub fn clip_grad_norm_with(
     parameters: impl Vars,
     max_norm: impl Into<f64>,
-    how: ClipNorm,
+    options: ClipNorm,
 ) -> Result<Tensor> {
     let (with, max_norm) = (with_gradients(parameters), max_norm.into());
-    on_behalf_of_caller(SOURCE, || clip_norm(&with, max_norm, how))
+    on_behalf_of_caller(SOURCE, || clip_norm(&with, max_norm, options))
 }
 
-fn clip_norm(with: &[(Var, Tensor)], max_norm: f64, how: ClipNorm) -> Result<Tensor> {
+fn clip_norm(with: &[(Var, Tensor)], max_norm: f64, options: ClipNorm) -> Result<Tensor> {
     let Some((first, _)) = with.first() else {
         return Ok(Tensor::scalar(0.0f32));
     };
@@ -60,13 +60,13 @@ fn clip_norm(with: &[(Var, Tensor)], max_norm: f64, how: ClipNorm) -> Result<Ten
     let home = first.device();
     let mut devices: Vec<(Device, Vec<Tensor>)> = Vec::new();
     for (p, g) in with {
-        let norm = g.vector_norm(how.norm_type, ());
+        let norm = g.vector_norm(options.norm_type, ());
         match devices.iter_mut().find(|(d, _)| *d == p.device()) {
             Some((_, norms)) => norms.push(norm),
             None => devices.push((p.device(), vec![norm])),
         }
     }
-    let together = |norms: &[Tensor]| stack(norms, 0).vector_norm(how.norm_type, ());
+    let together = |norms: &[Tensor]| stack(norms, 0).vector_norm(options.norm_type, ());
     let mut norms: Vec<Tensor> = devices.iter().map(|(_, norms)| together(norms)).collect();
     let total = match &mut norms[..] {
         [one] => one.clone(),
@@ -79,7 +79,7 @@ fn clip_norm(with: &[(Var, Tensor)], max_norm: f64, how: ClipNorm) -> Result<Ten
         }
     };
     total.check()?;
-    if how.error_if_nonfinite {
+    if options.error_if_nonfinite {
         let value = total.to_dtype(DType::F64).item::<f64>()?;
         if !value.is_finite() {
             let message = format!("the norm of the gradients is {value}");

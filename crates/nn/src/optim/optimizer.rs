@@ -79,7 +79,7 @@ impl Optimizer {
                 return Err(rule.describe().error(message));
             }
             if !p.is_parameter() {
-                let message = format!("{p:?} is no parameter; make it with Var::parameter");
+                let message = format!("{p:?} is not a parameter; make it with Var::parameter");
                 return Err(rule.describe().error(message));
             }
         }

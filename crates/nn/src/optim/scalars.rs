@@ -8,8 +8,8 @@ use std::collections::HashMap;
 /// The name of the factor of the parameter under decoupled decay.
 const KEPT: &str = "1 - lr * weight_decay";
 
-/// The scalars of a step, in f64: the group's numbers, and those that [`Rule::scalars`](super::Rule::scalars) makes of
-/// them.
+/// The scalars of a step, in f64: the group's numbers, and those that [`Rule::scalars`](super::Rule::scalars) derives
+/// from them.
 pub struct Scalars<'a> {
     about: &'a Description,
     values: &'a [(&'static str, f64)],

@@ -129,8 +129,8 @@ pub(crate) struct Load {
 }
 
 impl Optimizer {
-    /// Returns the state that is needed to go on later: the tensors and counts of every parameter that has made a step,
-    /// and the hyperparameters. Parameters are numbered through the groups in order.
+    /// Returns the state that is needed to resume training: the tensors and counts of every parameter that has made a
+    /// step, and the hyperparameters. Parameters are numbered through the groups in order.
     ///
     /// # Errors
     /// If a pending step fails.

@@ -56,7 +56,7 @@ macro_rules! cells {
             pub fn with(
                 input_size: impl Into<Int>,
                 hidden_size: impl Into<Int>,
-                how: RecurrentCell,
+                options: RecurrentCell,
             ) -> Result<$name> {
                 let (name, sizes) = (stringify!($name), [input_size.into(), hidden_size.into()]);
                 let [input, hidden] = layer::sizes(name, sizes)?;
@@ -64,13 +64,13 @@ macro_rules! cells {
                     let message = format!("sizes must be at least 1, not {input} and {hidden}");
                     return Err(invalid(name, message));
                 }
-                let cell = $cell.with_nonlinearity(how.nonlinearity)?;
+                let cell = $cell.with_nonlinearity(options.nonlinearity)?;
                 let rows = cell.gates() * hidden;
                 let made = $name {
                     weight_ih: layer::constant([rows, input], 0.0)?,
                     weight_hh: layer::constant([rows, hidden], 0.0)?,
-                    bias_ih: layer::optional(how.bias, [rows], 0.0)?,
-                    bias_hh: layer::optional(how.bias, [rows], 0.0)?,
+                    bias_ih: layer::optional(options.bias, [rows], 0.0)?,
+                    bias_hh: layer::optional(options.bias, [rows], 0.0)?,
                     cell,
                     hooks: Hooks::new(),
                 };

@@ -112,7 +112,7 @@ fn norms_name_ranks_and_channels_that_do_not_fit() {
     assert_eq!(count.item::<i64>().unwrap(), 0, "an error updates nothing");
     let line = line!() + 1;
     let y = norm.call(zeros([1, 3, 1, 1]));
-    assert!(text(&y, line).contains("one value a channel"));
+    assert!(text(&y, line).contains("one value per channel"));
     let count = norm.num_batches_tracked.as_ref().unwrap().get();
     assert_eq!(count.item::<i64>().unwrap(), 0);
     let groups = GroupNorm::new(2, 4).unwrap();

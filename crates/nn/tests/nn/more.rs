@@ -123,7 +123,7 @@ fn optimisers_take_parameters() {
     let empty = Optimizer::new(none, SGD::new()).err().unwrap();
     assert!(empty.message().contains("no parameters"), "{empty}");
     let wrong = Optimizer::new([&buffer], SGD::new()).err().unwrap();
-    assert!(wrong.message().contains("is no parameter"), "{wrong}");
+    assert!(wrong.message().contains("is not a parameter"), "{wrong}");
     let frozen = Var::parameter(Tensor::zeros([2], DType::F32)).unwrap();
     frozen.requires_grad_(false).unwrap();
     assert!(Optimizer::new([&frozen], SGD::new()).is_ok());

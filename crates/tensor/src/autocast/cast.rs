@@ -32,9 +32,9 @@ pub(crate) fn begin(name: &str, operands: &[&Tensor]) -> Option<Cast> {
 }
 
 #[track_caller]
-fn listed(how: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
+fn listed(options: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
     let device = operands.iter().find_map(|t| t.handle.node.device);
-    let list = how
+    let list = options
         .list
         .unwrap_or(AutocastList::from(device.unwrap_or_default()));
     let rule = rule(name, list)?;
@@ -46,9 +46,9 @@ fn listed(how: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
     floats.peek()?;
     let mut error = None;
     let dtype = match rule {
-        AutocastRule::Lower => how.dtype,
+        AutocastRule::Lower => options.dtype,
         AutocastRule::Full => DType::F32,
-        AutocastRule::Widest if floats.all(|d| d == how.dtype) => how.dtype,
+        AutocastRule::Widest if floats.all(|d| d == options.dtype) => options.dtype,
         AutocastRule::Widest => DType::F32,
         AutocastRule::Refused => {
             let message = format!(
@@ -58,8 +58,8 @@ fn listed(how: Autocast, name: &str, operands: &[&Tensor]) -> Option<Cast> {
             DType::F32
         }
     };
-    if !how.dtype.is_half() {
-        let message = format!("autocast is to f16 or bf16, not {}", how.dtype);
+    if !options.dtype.is_half() {
+        let message = format!("autocast is to f16 or bf16, not {}", options.dtype);
         error = Some(Error::invalid(name, message));
     }
     Some(Cast { dtype, error })
@@ -183,10 +183,10 @@ pub fn autocast_operand(name: &str, t: impl AsTensor) -> Tensor {
 /// Casts the operands of an operation that contains no other operation of the lists.
 #[track_caller]
 pub(crate) fn cast_all(name: &str, operands: &mut [Tensor]) {
-    let Some(how) = current_autocast() else {
+    let Some(options) = current_autocast() else {
         return;
     };
-    let cast = listed(how, name, &operands.iter().collect::<Vec<_>>());
+    let cast = listed(options, name, &operands.iter().collect::<Vec<_>>());
     if let Some(cast) = cast {
         for t in operands {
             *t = cast.of(t);

@@ -86,8 +86,8 @@ pub fn no_autocast<T>(f: impl FnOnce() -> T) -> T {
 /// }
 /// assert!(!is_autocast_enabled());
 /// ```
-pub fn set_autocast(how: impl Into<Option<Autocast>>) -> Scoped<Cell<Option<Autocast>>> {
-    Scoped::new(&SCOPE, how.into())
+pub fn set_autocast(options: impl Into<Option<Autocast>>) -> Scoped<Cell<Option<Autocast>>> {
+    Scoped::new(&SCOPE, options.into())
 }
 
 /// Returns the casts of operations on this thread, if enabled.

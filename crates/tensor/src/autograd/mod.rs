@@ -194,12 +194,12 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::backward`], or if the gradient does not fit.
     #[track_caller]
-    pub fn backward_with(&self, how: Backward) -> Result<()> {
+    pub fn backward_with(&self, options: Backward) -> Result<()> {
         let loc = Location::caller();
-        let seed = seed(self, how.gradient.as_ref(), "backward", loc)?;
+        let seed = seed(self, options.gradient.as_ref(), "backward", loc)?;
         let keep = Keep {
-            graph: how.retain_graph || how.create_graph,
-            create: how.create_graph,
+            graph: options.retain_graph || options.create_graph,
+            create: options.create_graph,
         };
         AFTER.with_borrow_mut(Vec::clear);
         let found = engine::run(&[(&self.handle, seed.handle)], None, keep, loc)?;
@@ -216,7 +216,7 @@ impl Tensor {
             let g = Tensor::from(g).to_dtype(leaf.dtype());
             let sum = match leaf.grad() {
                 None => g,
-                Some(so_far) if how.create_graph => Tensor::from(so_far).add(g),
+                Some(so_far) if options.create_graph => Tensor::from(so_far).add(g),
                 Some(so_far) => no_grad(|| Tensor::from(so_far).add(g)),
             };
             leaf.set_grad(Some(sum.check()?.handle.clone()));

@@ -14,7 +14,7 @@ use crate::{
 use kiln_ir::{Builder, ops};
 use kiln_lazy::grad::edge::{Edge, Leaf};
 use kiln_lazy::grad::engine::{self, Keep};
-use kiln_lazy::grad::walk::{Entry, Walk};
+use kiln_lazy::grad::walk::{GradEntry, Walk};
 use kiln_lazy::label::called;
 use kiln_lazy::{Handle, body};
 use std::marker::PhantomData;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// This file. Operations recorded in it belong to the user's line.
 const HERE: &str = file!();
 
-/// The most rows of a Jacobian matrix that are recorded one by one. More rows are recorded as a loop.
+/// The maximum number of rows of a Jacobian matrix that are recorded one by one. More rows are recorded as a loop.
 const UNROLLED: i64 = 8;
 
 /// Returns `f(inputs)`, and a function from gradients of the result to those of the inputs: the vector-Jacobian
@@ -423,7 +423,7 @@ fn reach_beyond(
     };
     let results: Vec<&Handle> = results.iter().map(|t| &t.handle).collect();
     let walk = Walk::of(&results, loc)?;
-    let beyond = |e: &Entry| matches!(e, Entry::Leaf(leaf) if !own(leaf));
+    let beyond = |e: &GradEntry| matches!(e, GradEntry::Leaf(leaf) if !own(leaf));
     Ok(walk.entries.iter().any(beyond))
 }
 

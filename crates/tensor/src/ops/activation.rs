@@ -204,8 +204,8 @@ impl Tensor {
     /// `log(1 + e^(beta · x)) / beta`, and x where `beta · x` is above the threshold.
     #[autocast]
     #[track_caller]
-    pub fn softplus_with(&self, how: SoftPlus) -> Tensor {
-        let SoftPlus { beta, threshold } = how;
+    pub fn softplus_with(&self, options: SoftPlus) -> Tensor {
+        let SoftPlus { beta, threshold } = options;
         compose("softplus", &[self], |b| {
             needs_float(self, "operand")?;
             let x = b.widened(self)?;

@@ -332,13 +332,13 @@ pub(crate) fn listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
 }
 
 /// The largest number of tensors that one call returns.
-const MOST_PARTS: i64 = 1 << 20;
+const MAX_PARTS: i64 = 1 << 20;
 
 /// Returns an error if a call would return too many tensors, `count`.
 pub(crate) fn countable(count: i64) -> Result<(), OpError> {
     ensure!(
-        count <= MOST_PARTS,
-        "would give {count} tensors, but a call gives at most {MOST_PARTS}"
+        count <= MAX_PARTS,
+        "would give {count} tensors, but a call gives at most {MAX_PARTS}"
     );
     Ok(())
 }

@@ -56,7 +56,12 @@ impl Tensor {
     /// ```
     #[autocast]
     #[track_caller]
-    pub fn index_put_with(&self, indices: impl Indices, values: impl AsTensor, how: Put) -> Tensor {
+    pub fn index_put_with(
+        &self,
+        indices: impl Indices,
+        values: impl AsTensor,
+        options: Put,
+    ) -> Tensor {
         let values = values.as_tensor();
         if self.dtype() != values.dtype() {
             return compose("index_put", &[self, &values], |_| {
@@ -65,14 +70,20 @@ impl Tensor {
             });
         }
         let values = Other::Tensor(values);
-        assign("index_put", self, indices.into_indices(), &values, &how)
+        assign("index_put", self, indices.into_indices(), &values, &options)
     }
 }
 
 #[track_caller]
-fn assign(called: &'static str, x: &Tensor, items: Vec<Index>, value: &Other, how: &Put) -> Tensor {
+fn assign(
+    called: &'static str,
+    x: &Tensor,
+    items: Vec<Index>,
+    value: &Other,
+    options: &Put,
+) -> Tensor {
     let loc = Location::caller();
-    if let (false, Some((at, mask))) = (how.accumulate, only_mask(x, &items, value)) {
+    if let (false, Some((at, mask))) = (options.accumulate, only_mask(x, &items, value)) {
         let mut operands = value.with(x);
         operands.push(mask);
         return compose(called, &operands, |b| {
@@ -89,10 +100,10 @@ fn assign(called: &'static str, x: &Tensor, items: Vec<Index>, value: &Other, ho
         all.push(t);
     }
     compose(called, &all, |b| {
-        if !how.accumulate && items.iter().all(Item::is_view) {
+        if !options.accumulate && items.iter().all(Item::is_view) {
             assign_part(b, x, &items, value)
         } else {
-            assign_elements(b, x, &items, value, how.kind())
+            assign_elements(b, x, &items, value, options.kind())
         }
     })
 }
@@ -150,7 +161,7 @@ fn assign_part(b: &mut Recorder, x: &Tensor, items: &[Item], value: &Other) -> R
                 region.extend(x.dims()[axis..axis + n].iter().map(SliceAxis::all));
                 shape.extend(x.dims()[axis..axis + n].iter().cloned());
             }
-            _ => return Err(OpError::new("an index that is no view")),
+            _ => return Err(OpError::new("an index that is not a view")),
         }
     }
     let rest = &x.dims()[region.len()..];

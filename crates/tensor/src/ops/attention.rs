@@ -49,19 +49,19 @@ impl Tensor {
 
     /// [`Tensor::scaled_dot_product_attention`] with a mask, dropout or another scale. A query whose keys are all
     /// masked gives zeros.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
     pub fn scaled_dot_product_attention_with(
         &self,
         key: impl AsTensor,
         value: impl AsTensor,
-        how: Attention,
+        options: Attention,
     ) -> Tensor {
         let key: &Tensor = &key.as_tensor();
         let value: &Tensor = &value.as_tensor();
         let call = Call {
             operands: [self, key, value],
-            how: &how,
+            options: &options,
             loc: Location::caller(),
         };
         compose(NAME, &call.all(), |b| {
@@ -77,26 +77,26 @@ impl Tensor {
     /// ```
     /// use kiln_tensor::{Attention, DType, Tensor};
     /// let x = Tensor::randn([2, 5, 8], DType::F32);
-    /// let how = Attention::new().dropout_p(0.5);
-    /// let (y, kept) = x.scaled_dot_product_attention_with_dropout(&x, &x, how);
+    /// let options = Attention::new().dropout_p(0.5);
+    /// let (y, kept) = x.scaled_dot_product_attention_with_dropout(&x, &x, options);
     /// let weights = (x.matmul(x.transpose(-2, -1)) / 8f64.sqrt()).softmax(-1);
     /// let by_hand = (weights * kept.to_dtype(DType::F32)).matmul(&x);
     /// assert!((y - by_hand).abs().amax(()).item::<f32>()? < 1e-4);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
     pub fn scaled_dot_product_attention_with_dropout(
         &self,
         key: impl AsTensor,
         value: impl AsTensor,
-        how: Attention,
+        options: Attention,
     ) -> (Tensor, Tensor) {
         let key: &Tensor = &key.as_tensor();
         let value: &Tensor = &value.as_tensor();
         let call = Call {
             operands: [self, key, value],
-            how: &how,
+            options: &options,
             loc: Location::caller(),
         };
         two(compose_many(NAME, &call.all(), 2, |b| {
@@ -118,7 +118,7 @@ const NAME: &str = "scaled_dot_product_attention";
 struct Call<'a> {
     /// Query, key and value.
     operands: [&'a Tensor; 3],
-    how: &'a Attention,
+    options: &'a Attention,
     loc: &'static Location<'static>,
 }
 
@@ -126,7 +126,7 @@ impl Call<'_> {
     /// All tensors of the call.
     fn all(&self) -> Vec<&Tensor> {
         let given = self.operands.into_iter();
-        given.chain(&self.how.attn_mask).collect()
+        given.chain(&self.options.attn_mask).collect()
     }
 
     /// Returns the op, and its operands with one batch shape. Grouped heads are two dims; keys and values are the
@@ -144,21 +144,21 @@ impl Call<'_> {
             value.fact()
         );
         ensure!(
-            !(self.how.is_causal && self.how.attn_mask.is_some()),
+            !(self.options.is_causal && self.options.attn_mask.is_some()),
             "is_causal and attn_mask can't both be set"
         );
-        let p = self.how.dropout_p;
+        let p = self.options.dropout_p;
         ensure!(
             (0.0..=1.0).contains(&p),
             "the probability must lie in 0..=1, not {p}"
         );
-        let scale = match self.how.scale {
+        let scale = match self.options.scale {
             Some(s) => s,
             None => 1.0 / (known_dim(&query.dims()[query.ndim() - 1], query)? as f64).sqrt(),
         };
         let mut operands = self.operands.map(Tensor::clone).to_vec();
-        operands.extend(self.how.attn_mask.clone());
-        if self.how.enable_gqa {
+        operands.extend(self.options.attn_mask.clone());
+        if self.options.enable_gqa {
             operands = grouped(b, &operands)?;
         }
         let batch = operands.iter().map(|t| &t.dims()[..t.ndim().max(2) - 2]);
@@ -179,7 +179,7 @@ impl Call<'_> {
         }
         let op = ops::Attention {
             scale: Scalar::Float(scale),
-            causal: self.how.is_causal,
+            causal: self.options.is_causal,
             dropout: (p > 0.0).then_some(Scalar::Float(p)),
         };
         if op.dropout.is_some() {
@@ -194,7 +194,7 @@ impl Call<'_> {
 
     /// Returns the result with a single dim of heads.
     fn finished(&self, b: &mut Recorder, y: &Tensor) -> Result<Tensor, OpError> {
-        if !self.how.enable_gqa {
+        if !self.options.enable_gqa {
             return Ok(y.clone());
         }
         let mut shape = Shape::from(y.dims());

@@ -90,7 +90,7 @@ fn three_dims(b: &mut Recorder, t: &Tensor) -> Recorded {
 }
 
 options! {
-    /// A view by strides; converts from its size alone.
+    /// A view by strides; a size converts into it.
     Strided (
         /// The result's size.
         size: IntList
@@ -135,9 +135,9 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn as_strided(&self, size: impl Into<Strided>) -> Tensor {
-        let how = size.into();
-        let storage_offset = how.storage_offset.0;
-        let (size, mut stride) = (how.size.0, how.stride.0);
+        let options = size.into();
+        let storage_offset = options.storage_offset.0;
+        let (size, mut stride) = (options.size.0, options.stride.0);
         if stride.is_empty() {
             let behind = |a: usize| size[a + 1..].iter().fold(1i64, |n, d| n.saturating_mul(*d));
             stride = (0..size.len()).map(behind).collect();

@@ -33,8 +33,8 @@ options! {
     /// let x = Tensor::zeros([16, 1, 32, 32], DType::F32);
     /// let weight = Tensor::zeros([6, 1, 5, 5], DType::F32);
     /// assert_eq!(x.conv2d(&weight).shape()?, [16, 6, 28, 28]);
-    /// let how = Conv::new().bias(&Tensor::ones([6], DType::F32)).stride(2).padding(2);
-    /// assert_eq!(x.conv2d_with(&weight, how).shape()?, [16, 6, 16, 16]);
+    /// let options = Conv::new().bias(&Tensor::ones([6], DType::F32)).stride(2).padding(2);
+    /// assert_eq!(x.conv2d_with(&weight, options).shape()?, [16, 6, 16, 16]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     Conv () {
@@ -83,11 +83,11 @@ macro_rules! convolutions {
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
-            #[autocast(how)]
+            #[autocast(options)]
             #[track_caller]
-            pub fn $with(&self, weight: impl AsTensor, how: Conv) -> Tensor {
+            pub fn $with(&self, weight: impl AsTensor, options: Conv) -> Tensor {
                 let weight: &Tensor = &weight.as_tensor();
-                convolution(stringify!($name), $spatial, self, weight, &how)
+                convolution(stringify!($name), $spatial, self, weight, &options)
             })*
         }
     };
@@ -261,17 +261,17 @@ macro_rules! transposed_convolutions {
             }
 
             #[doc = concat!("[`Tensor::", stringify!($name), "`] with a bias, strides and the like.")]
-            #[autocast(how)]
+            #[autocast(options)]
             #[track_caller]
-            pub fn $with(&self, weight: impl AsTensor, how: ConvTranspose) -> Tensor {
+            pub fn $with(&self, weight: impl AsTensor, options: ConvTranspose) -> Tensor {
                 let weight: &Tensor = &weight.as_tensor();
-                let bias = how.bias.as_ref();
+                let bias = options.bias.as_ref();
                 let mut operands = vec![self, weight];
                 operands.extend(bias);
                 compose(stringify!($name), &operands, |b| {
                     check_operands($spatial, self, weight, bias)?;
                     batched(b, $spatial, self, |b, x| {
-                        let y = transposed(b, $spatial, x, weight, &how)?;
+                        let y = transposed(b, $spatial, x, weight, &options)?;
                         with_bias(b, &y, bias, x.dtype())
                     })
                 })

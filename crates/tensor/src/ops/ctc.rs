@@ -68,7 +68,7 @@ impl Tensor {
         targets: impl AsTensor,
         input_lengths: impl AsTensor,
         target_lengths: impl AsTensor,
-        how: Ctc,
+        options: Ctc,
     ) -> Tensor {
         let targets: &Tensor = &targets.as_tensor();
         let input_lengths: &Tensor = &input_lengths.as_tensor();
@@ -76,7 +76,7 @@ impl Tensor {
         let operands = [self, targets, input_lengths, target_lengths];
         on_behalf_of_caller(SOURCE, || {
             let x = compose("ctc_loss", &operands, |b| {
-                check(operands, &how)?;
+                check(operands, &options)?;
                 let x = b.widened(self)?;
                 if x.ndim() == 2 {
                     b.unsqueeze(&x, 1)
@@ -100,7 +100,7 @@ impl Tensor {
             }
             let operands = [&x, &targets, &lengths[0], &lengths[1]];
             let lengths = lengths_within(operands);
-            let losses = losses(&x, &targets, lengths, how.blank.0);
+            let losses = losses(&x, &targets, lengths, options.blank.0);
             let losses = if self.ndim() == 2 {
                 losses.squeeze(0)
             } else {
@@ -108,17 +108,17 @@ impl Tensor {
             };
             compose("ctc_loss", &[&losses, target_lengths], |b| {
                 let mut losses = losses.clone();
-                if how.zero_infinity {
+                if options.zero_infinity {
                     let infinite = b.with(Pw::Eq, &losses, f64::INFINITY)?;
                     losses = b.fill_where(&infinite, 0.0, &losses)?;
                 }
-                if how.reduction == Reduction::Mean {
+                if options.reduction == Reduction::Mean {
                     let length = b.cast(target_lengths, losses.dtype())?;
                     let length = b.with(Pw::Maximum, &length, 1.0)?;
                     let length = b.reshape(&length, losses.dims())?;
                     losses = b.binary(Pw::Div, &losses, &length)?;
                 }
-                let loss = reduced(b, &losses, how.reduction)?;
+                let loss = reduced(b, &losses, options.reduction)?;
                 b.cast(&loss, self.dtype())
             })
         })
@@ -133,10 +133,10 @@ impl Settings for Ctc {
     }
 }
 
-fn check(operands: [&Tensor; 4], how: &Ctc) -> Result<(), OpError> {
+fn check(operands: [&Tensor; 4], options: &Ctc) -> Result<(), OpError> {
     let [x, targets, input_lengths, target_lengths] = operands;
     needs_float(x, "input")?;
-    how.check()?;
+    options.check()?;
     ensure!(
         (2..=3).contains(&x.ndim()),
         "the log probabilities must be [t, n, c] or [t, c], not {}",
@@ -182,7 +182,7 @@ fn check(operands: [&Tensor; 4], how: &Ctc) -> Result<(), OpError> {
     }
     known(targets, targets.ndim() - 1)?;
     let classes = known(x, x.ndim() - 1)?;
-    let blank = how.blank.0;
+    let blank = options.blank.0;
     ensure!(
         (0..classes).contains(&blank),
         "the blank must be one of {classes} classes, not {blank}"

@@ -43,7 +43,7 @@ impl Tensor {
     /// [`Tensor::cosine_similarity`] along another dim or with another minimum norm.
     #[autocast]
     #[track_caller]
-    pub fn cosine_similarity_with(&self, x2: impl AsTensor, how: Cosine) -> Tensor {
+    pub fn cosine_similarity_with(&self, x2: impl AsTensor, options: Cosine) -> Tensor {
         let x2: &Tensor = &x2.as_tensor();
         compose("cosine_similarity", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
@@ -58,10 +58,10 @@ impl Tensor {
                 ))
             })?;
             let (x, y) = (b.broadcast_to(&x, &shape)?, b.broadcast_to(&y, &shape)?);
-            let axes = DimArgs::from(&how.dim).axes(&x)?;
+            let axes = DimArgs::from(&options.dim).axes(&x)?;
             let unit = |b: &mut Recorder, v: &Tensor| {
                 let norm = norm(b, v, 2.0, &axes, true)?;
-                let norm = b.with(Pw::Maximum, &norm, how.eps)?;
+                let norm = b.with(Pw::Maximum, &norm, options.eps)?;
                 b.binary(Pw::Div, v, &norm)
             };
             let (x, y) = (unit(b, &x)?, unit(b, &y)?);
@@ -79,7 +79,7 @@ impl Tensor {
 
     /// [`Tensor::pairwise_distance`] with another norm: the p-norm of `x1 − x2 + eps`.
     #[track_caller]
-    pub fn pairwise_distance_with(&self, x2: impl AsTensor, how: Pairwise) -> Tensor {
+    pub fn pairwise_distance_with(&self, x2: impl AsTensor, options: Pairwise) -> Tensor {
         let x2: &Tensor = &x2.as_tensor();
         compose("pairwise_distance", &[self, x2], |b| {
             let (x, y) = b.promoted(self, x2)?;
@@ -87,10 +87,10 @@ impl Tensor {
             let wide = wide(dtype);
             let (x, y) = (b.cast(&x, wide)?, b.cast(&y, wide)?);
             let difference = b.binary(Pw::Sub, &x, &y)?;
-            let difference = b.with(Pw::Add, &difference, how.eps)?;
+            let difference = b.with(Pw::Add, &difference, options.eps)?;
             ensure!(difference.ndim() > 0, "needs vectors, not numbers");
             let last = difference.ndim() - 1;
-            let norm = norm(b, &difference, how.p, &[last], how.keepdim)?;
+            let norm = norm(b, &difference, options.p, &[last], options.keepdim)?;
             b.cast(&norm, dtype)
         })
     }

@@ -69,10 +69,13 @@ impl Tensor {
     /// [`Tensor::embedding_bag`] with other bags, such as the parts of an index vector, or with another way to
     /// combine rows.
     #[track_caller]
-    pub fn embedding_bag_with(&self, indices: impl AsTensor, how: Bags) -> Tensor {
+    pub fn embedding_bag_with(&self, indices: impl AsTensor, options: Bags) -> Tensor {
         let indices: &Tensor = &indices.as_tensor();
-        let (mode, padding) = (how.mode, how.padding_idx);
-        let (offsets, per_sample_weights) = (how.offsets.as_ref(), how.per_sample_weights.as_ref());
+        let (mode, padding) = (options.mode, options.padding_idx);
+        let (offsets, per_sample_weights) = (
+            options.offsets.as_ref(),
+            options.per_sample_weights.as_ref(),
+        );
         let mut operands = vec![self, indices];
         operands.extend(offsets);
         operands.extend(per_sample_weights);
@@ -86,7 +89,7 @@ impl Tensor {
             b.indexed_by("indices", indices);
             let i = as_index(b, indices, "index")?;
             let flat = b.reshape(&i, &[i.fact().numel()])?;
-            let (mut bag, bags) = bag_numbers(b, &i, offsets, how.include_last_offset)?;
+            let (mut bag, bags) = bag_numbers(b, &i, offsets, options.include_last_offset)?;
             if let Some(p) = padding {
                 let rows = super::args::known(self, 0)?;
                 ensure!(

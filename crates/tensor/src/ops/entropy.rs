@@ -87,15 +87,15 @@ impl Tensor {
     }
 
     /// [`Tensor::binary_cross_entropy`] with weights or another reduction.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
     pub fn binary_cross_entropy_with(
         &self,
         target: impl AsTensor,
-        how: BinaryCrossEntropy,
+        options: BinaryCrossEntropy,
     ) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        let weight = how.weight.as_ref();
+        let weight = options.weight.as_ref();
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("binary_cross_entropy", &operands, |b| {
@@ -104,7 +104,7 @@ impl Tensor {
             let probability = within_0_and_1(b, &probability, text)?;
             let y = within_0_and_1(b, &y, "all elements of target should be between 0 and 1")?;
             let loss = b.binary(Pw::BinaryCrossEntropy, &probability, &y)?;
-            weighted(b, &loss, weight, how.reduction, self.dtype())
+            weighted(b, &loss, weight, options.reduction, self.dtype())
         })
     }
 
@@ -115,15 +115,15 @@ impl Tensor {
     }
 
     /// [`Tensor::binary_cross_entropy_with_logits`] with weights or another reduction.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
     pub fn binary_cross_entropy_with_logits_with(
         &self,
         target: impl AsTensor,
-        how: BinaryCrossEntropyWithLogits,
+        options: BinaryCrossEntropyWithLogits,
     ) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        let (weight, pos_weight) = (how.weight.as_ref(), how.pos_weight.as_ref());
+        let (weight, pos_weight) = (options.weight.as_ref(), options.pos_weight.as_ref());
         let mut operands = vec![self, target];
         operands.extend(weight.into_iter().chain(pos_weight));
         compose("binary_cross_entropy_with_logits", &operands, |b| {
@@ -141,7 +141,7 @@ impl Tensor {
                 log = b.binary(Pw::Mul, &log, &factor)?;
             }
             let loss = b.binary(Pw::Sub, &linear, &log)?;
-            weighted(b, &loss, weight, how.reduction, self.dtype())
+            weighted(b, &loss, weight, options.reduction, self.dtype())
         })
     }
 
@@ -153,22 +153,22 @@ impl Tensor {
     }
 
     /// [`Tensor::nll_loss`] with weights of classes, another ignored target or another reduction.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
-    pub fn nll_loss_with(&self, target: impl AsTensor, how: Nll) -> Tensor {
+    pub fn nll_loss_with(&self, target: impl AsTensor, options: Nll) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        let how = CrossEntropy {
-            ignore_index: how.ignore_index,
+        let options = CrossEntropy {
+            ignore_index: options.ignore_index,
             label_smoothing: 0.0,
-            reduction: how.reduction,
-            weight: how.weight,
+            reduction: options.reduction,
+            weight: options.weight,
         };
         let mut operands = vec![self, target];
-        operands.extend(&how.weight);
+        operands.extend(&options.weight);
         compose("nll_loss", &operands, |b| {
             needs_float(self, "input")?;
             let x = b.widened(self)?;
-            let loss = class_loss(b, &x, target, &how)?;
+            let loss = class_loss(b, &x, target, &options)?;
             b.cast(&loss, self.dtype())
         })
     }
@@ -179,8 +179,8 @@ impl Tensor {
     /// ```
     /// use kiln_tensor::{CrossEntropy, DType, Tensor};
     /// let (logits, labels) = (Tensor::zeros([2, 4], DType::F32), Tensor::from([3i64, -1]));
-    /// let how = CrossEntropy::new().label_smoothing(0.1).ignore_index(-1);
-    /// let loss = logits.cross_entropy_with(&labels, how);
+    /// let options = CrossEntropy::new().label_smoothing(0.1).ignore_index(-1);
+    /// let loss = logits.cross_entropy_with(&labels, options);
     /// assert!((loss.item::<f32>()? - 4f32.ln()).abs() < 1e-6);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
@@ -190,22 +190,22 @@ impl Tensor {
     }
 
     /// [`Tensor::cross_entropy`] with further options, such as weights of classes or smoothed targets.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
-    pub fn cross_entropy_with(&self, target: impl AsTensor, how: CrossEntropy) -> Tensor {
+    pub fn cross_entropy_with(&self, target: impl AsTensor, options: CrossEntropy) -> Tensor {
         let target: &Tensor = &target.as_tensor();
         let mut operands = vec![self, target];
-        operands.extend(&how.weight);
+        operands.extend(&options.weight);
         compose("cross_entropy", &operands, |b| {
             needs_float(self, "input")?;
             ensure!(self.ndim() > 0, "the input must have a class dim");
-            how.check()?;
+            options.check()?;
             let dim = (self.ndim() > 1) as i64;
             let x = b.widened(self)?;
             let log = super::activation::softmax(b, &x, dim, true)?;
             let loss = match target.dtype().is_float() {
-                true => probability_loss(b, &log, target, &how)?,
-                false => class_loss(b, &log, target, &how)?,
+                true => probability_loss(b, &log, target, &options)?,
+                false => class_loss(b, &log, target, &options)?,
             };
             b.cast(&loss, self.dtype())
         })
@@ -266,8 +266,8 @@ pub(super) fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &T
 }
 
 /// The loss of log probabilities for class indices.
-fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, how: &CrossEntropy) -> Recorded {
-    let (weight, smoothing) = (how.weight.as_ref(), how.label_smoothing);
+fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, options: &CrossEntropy) -> Recorded {
+    let (weight, smoothing) = (options.weight.as_ref(), options.label_smoothing);
     let axis = class_axis(log)?;
     let mut off = Shape::from(log.dims());
     let classes = off.remove(axis);
@@ -290,7 +290,7 @@ fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, how: &CrossEntrop
         target.clone()
     };
     needs_index(&target, "target")?;
-    let ignored = b.with(Pw::Eq, &target, how.ignore_index)?;
+    let ignored = b.with(Pw::Eq, &target, options.ignore_index)?;
     let safe = b.fill_where(&ignored, 0i64, &target)?;
     let index = b.unsqueeze(&safe, axis)?;
     let picked = b.gather(log, axis, &index)?;
@@ -325,8 +325,8 @@ fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, how: &CrossEntrop
         let rest = b.with(Pw::Mul, &loss, 1.0 - smoothing)?;
         loss = b.binary(Pw::Sub, &rest, &even)?;
     }
-    if how.reduction != Reduction::Mean {
-        return reduced(b, &loss, how.reduction);
+    if options.reduction != Reduction::Mean {
+        return reduced(b, &loss, options.reduction);
     }
     let sum = reduced(b, &loss, Reduction::Sum)?;
     let total = reduced(b, &share, Reduction::Sum)?;
@@ -338,9 +338,9 @@ fn probability_loss(
     b: &mut Recorder,
     log: &Tensor,
     target: &Tensor,
-    how: &CrossEntropy,
+    options: &CrossEntropy,
 ) -> Recorded {
-    let (weight, smoothing) = (how.weight.as_ref(), how.label_smoothing);
+    let (weight, smoothing) = (options.weight.as_ref(), options.label_smoothing);
     let axis = class_axis(log)?;
     ensure!(
         target.dims() == log.dims(),
@@ -363,8 +363,8 @@ fn probability_loss(
     }
     let sum = b.sum(&term, &[axis], false)?;
     let loss = b.unary(Pw::Neg, &sum)?;
-    if how.reduction != Reduction::Mean {
-        return reduced(b, &loss, how.reduction);
+    if options.reduction != Reduction::Mean {
+        return reduced(b, &loss, options.reduction);
     }
     let sum = reduced(b, &loss, Reduction::Sum)?;
     let samples: Vec<usize> = (0..log.ndim()).filter(|a| *a != axis).collect();

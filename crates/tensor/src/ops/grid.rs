@@ -36,7 +36,7 @@ pub fn cartesian_prod(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
 }
 
 options! {
-    /// The options of [`Tensor::combinations`]; converts from the number of elements alone.
+    /// The options of [`Tensor::combinations`]; a number of elements converts into them.
     Combinations (
         /// The number of elements.
         r: Int
@@ -61,8 +61,8 @@ impl Tensor {
     /// once, unless [`Combinations`] allows replacement.
     #[track_caller]
     pub fn combinations(&self, r: impl Into<Combinations>) -> Tensor {
-        let how = r.into();
-        let (r, with_replacement) = (how.r.0, how.with_replacement);
+        let options = r.into();
+        let (r, with_replacement) = (options.r.0, options.with_replacement);
         compose("combinations", &[self], |b| {
             ensure!(self.ndim() == 1, "needs a vector, not {}", self.fact());
             ensure!(r >= 0, "can't choose {r} elements");

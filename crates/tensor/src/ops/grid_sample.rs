@@ -93,13 +93,13 @@ impl Tensor {
     /// centres of elements.
     #[autocast]
     #[track_caller]
-    pub fn grid_sample_with(&self, grid: impl AsTensor, how: GridSample) -> Tensor {
+    pub fn grid_sample_with(&self, grid: impl AsTensor, options: GridSample) -> Tensor {
         let grid: &Tensor = &grid.as_tensor();
         let GridSample {
             mode,
             padding_mode: padding,
             align_corners,
-        } = how;
+        } = options;
         compose("grid_sample", &[self, grid], |b| {
             needs_float(self, "image")?;
             same_dtype(self, "image", grid, "grid")?;

@@ -343,7 +343,10 @@ pub fn pad_sequence(sequences: impl IntoIterator<Item: AsTensor>) -> Tensor {
 /// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn pad_sequence_with(sequences: impl IntoIterator<Item: AsTensor>, how: PadSequence) -> Tensor {
+pub fn pad_sequence_with(
+    sequences: impl IntoIterator<Item: AsTensor>,
+    options: PadSequence,
+) -> Tensor {
     let sequences = listed(sequences);
     let given: Vec<&Tensor> = sequences.iter().collect();
     let checked = compose("pad_sequence", &given, |_| {
@@ -369,12 +372,12 @@ pub fn pad_sequence_with(sequences: impl IntoIterator<Item: AsTensor>, how: PadS
     }
     let length = |t: &Tensor| t.dims()[0].as_const().unwrap_or(0);
     let longest = sequences.iter().map(length).max().unwrap_or(0);
-    let mode = PadMode::Constant(how.padding_value.into());
+    let mode = PadMode::Constant(options.padding_value.into());
     let padded = sequences.iter().map(|t| {
         let mut pad = vec![0; 2 * t.ndim()];
         pad[2 * t.ndim() - 1] = longest - length(t);
         t.pad(pad, mode)
     });
     let padded: Vec<Tensor> = padded.collect();
-    stack(&padded, if how.batch_first { 0 } else { 1 })
+    stack(&padded, if options.batch_first { 0 } else { 1 })
 }

@@ -64,13 +64,13 @@ impl Tensor {
         &self,
         target: impl AsTensor,
         var: impl AsTensor,
-        how: GaussianNll,
+        options: GaussianNll,
     ) -> Tensor {
         let target: &Tensor = &target.as_tensor();
         let var: &Tensor = &var.as_tensor();
-        let eps = how.eps;
+        let eps = options.eps;
         compose("gaussian_nll_loss", &[self, target, var], |b| {
-            how.check()?;
+            options.check()?;
             let var_shape = variance_shape(self, var)?;
             let (dtype, x) = floats(b, &[self, target, var])?;
             let var = b.reshape(&x[2], &var_shape)?;
@@ -87,10 +87,10 @@ impl Tensor {
             let log = b.unary(Pw::Log, &var)?;
             let sum = b.binary(Pw::Add, &log, &distance)?;
             let mut loss = b.with(Pw::Mul, &sum, 0.5)?;
-            if how.full {
+            if options.full {
                 loss = b.with(Pw::Add, &loss, 0.5 * TAU.ln())?;
             }
-            let loss = reduced(b, &loss, how.reduction)?;
+            let loss = reduced(b, &loss, options.reduction)?;
             b.cast(&loss, dtype)
         })
     }
@@ -105,21 +105,21 @@ impl Tensor {
     /// [`Tensor::poisson_nll_loss`] with options; for an input of rates it is `input − target · log(input + eps)`.
     #[autocast]
     #[track_caller]
-    pub fn poisson_nll_loss_with(&self, target: impl AsTensor, how: PoissonNll) -> Tensor {
+    pub fn poisson_nll_loss_with(&self, target: impl AsTensor, options: PoissonNll) -> Tensor {
         let target: &Tensor = &target.as_tensor();
         compose("poisson_nll_loss", &[self, target], |b| {
             let (dtype, operands) = floats(b, &[self, target])?;
             let (x, t) = (&operands[0], &operands[1]);
-            let (rate, log) = match how.log_input {
+            let (rate, log) = match options.log_input {
                 true => (b.unary(Pw::Exp, x)?, x.clone()),
                 false => {
-                    let positive = b.with(Pw::Add, x, how.eps)?;
+                    let positive = b.with(Pw::Add, x, options.eps)?;
                     (x.clone(), b.unary(Pw::Log, &positive)?)
                 }
             };
             let product = b.binary(Pw::Mul, t, &log)?;
             let mut loss = b.binary(Pw::Sub, &rate, &product)?;
-            if how.full {
+            if options.full {
                 // t log t − t + ½ log 2πt
                 let small = b.with(Pw::Le, t, 1.0)?;
                 let t = b.fill_where(&small, 1.0, t)?;
@@ -132,7 +132,7 @@ impl Tensor {
                 let stirling = b.fill_where(&small, 0.0, &sum)?;
                 loss = b.binary(Pw::Add, &loss, &stirling)?;
             }
-            let loss = reduced(b, &loss, how.reduction)?;
+            let loss = reduced(b, &loss, options.reduction)?;
             b.cast(&loss, dtype)
         })
     }

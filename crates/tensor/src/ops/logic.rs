@@ -111,13 +111,13 @@ impl Tensor {
 
     /// [`Tensor::isclose`] with another tolerance.
     #[track_caller]
-    pub fn isclose_with(&self, other: impl AsTensor, how: Tolerance) -> Tensor {
+    pub fn isclose_with(&self, other: impl AsTensor, options: Tolerance) -> Tensor {
         let other: &Tensor = &other.as_tensor();
         let Tolerance {
             rtol,
             atol,
             equal_nan,
-        } = how;
+        } = options;
         compose("isclose", &[self, other], |b| {
             same_dtype(self, "operand", other, "other operand")?;
             ensure!(rtol >= 0.0, "rtol must not be negative, but is {rtol}");
@@ -334,12 +334,12 @@ impl Tensor {
 
     /// [`Tensor::nan_to_num`] with other numbers.
     #[track_caller]
-    pub fn nan_to_num_with(&self, how: NanToNum) -> Tensor {
+    pub fn nan_to_num_with(&self, options: NanToNum) -> Tensor {
         let NanToNum {
             nan,
             posinf,
             neginf,
-        } = how;
+        } = options;
         compose("nan_to_num", &[self], |b| {
             let Some(float) = self.dtype().float() else {
                 return Ok(self.clone());

@@ -181,16 +181,22 @@ impl Tensor {
     /// [`Tensor::smooth_l1_loss`] with another beta or reduction.
     #[autocast]
     #[track_caller]
-    pub fn smooth_l1_loss_with(&self, target: impl AsTensor, how: SmoothL1) -> Tensor {
+    pub fn smooth_l1_loss_with(&self, target: impl AsTensor, options: SmoothL1) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        elementwise("smooth_l1_loss", self, target, how.reduction, |b, x, y| {
-            how.check()?;
-            let beta = how.beta;
-            if beta == 0.0 {
-                return distance(b, x, y);
-            }
-            huber(b, x, y, beta, 1.0 / beta)
-        })
+        elementwise(
+            "smooth_l1_loss",
+            self,
+            target,
+            options.reduction,
+            |b, x, y| {
+                options.check()?;
+                let beta = options.beta;
+                if beta == 0.0 {
+                    return distance(b, x, y);
+                }
+                huber(b, x, y, beta, 1.0 / beta)
+            },
+        )
     }
 
     /// `½ d²` where d = |input − target| is at most delta (1), `delta · (d − ½ delta)` elsewhere.
@@ -202,11 +208,11 @@ impl Tensor {
     /// [`Tensor::huber_loss`] with another delta or reduction.
     #[autocast]
     #[track_caller]
-    pub fn huber_loss_with(&self, target: impl AsTensor, how: Huber) -> Tensor {
+    pub fn huber_loss_with(&self, target: impl AsTensor, options: Huber) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        elementwise("huber_loss", self, target, how.reduction, |b, x, y| {
-            how.check()?;
-            huber(b, x, y, how.delta, 1.0)
+        elementwise("huber_loss", self, target, options.reduction, |b, x, y| {
+            options.check()?;
+            huber(b, x, y, options.delta, 1.0)
         })
     }
 
@@ -219,10 +225,10 @@ impl Tensor {
     /// [`Tensor::kl_div`] with a target in log space or another reduction.
     #[autocast]
     #[track_caller]
-    pub fn kl_div_with(&self, target: impl AsTensor, how: KlDiv) -> Tensor {
+    pub fn kl_div_with(&self, target: impl AsTensor, options: KlDiv) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        elementwise("kl_div", self, target, how.reduction, |b, x, y| {
-            if how.log_target {
+        elementwise("kl_div", self, target, options.reduction, |b, x, y| {
+            if options.log_target {
                 let p = b.unary(Pw::Exp, y)?;
                 let difference = b.binary(Pw::Sub, y, x)?;
                 return b.binary(Pw::Mul, &p, &difference);

@@ -96,11 +96,11 @@ impl Tensor {
         &self,
         input2: impl AsTensor,
         target: impl AsTensor,
-        how: CosineEmbedding,
+        options: CosineEmbedding,
     ) -> Tensor {
         let input2: &Tensor = &input2.as_tensor();
         let target: &Tensor = &target.as_tensor();
-        let CosineEmbedding { margin, reduction } = how;
+        let CosineEmbedding { margin, reduction } = options;
         compose("cosine_embedding_loss", &[self, input2, target], |b| {
             let rank = target.ndim() + 1;
             ensure!(
@@ -152,9 +152,13 @@ impl Tensor {
     /// [`Tensor::hinge_embedding_loss`] with another margin or reduction.
     #[autocast]
     #[track_caller]
-    pub fn hinge_embedding_loss_with(&self, target: impl AsTensor, how: HingeEmbedding) -> Tensor {
+    pub fn hinge_embedding_loss_with(
+        &self,
+        target: impl AsTensor,
+        options: HingeEmbedding,
+    ) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        let HingeEmbedding { margin, reduction } = how;
+        let HingeEmbedding { margin, reduction } = options;
         compose("hinge_embedding_loss", &[self, target], |b| {
             let (dtype, operands) = floats(b, &[self, target])?;
             let (x, t) = (&operands[0], &operands[1]);
@@ -179,15 +183,15 @@ impl Tensor {
     }
 
     /// [`Tensor::multi_margin_loss`] with another exponent or margin, weights of classes or another reduction.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
-    pub fn multi_margin_loss_with(&self, target: impl AsTensor, how: MultiMargin) -> Tensor {
+    pub fn multi_margin_loss_with(&self, target: impl AsTensor, options: MultiMargin) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        let (p, weight) = (how.p, how.weight.as_ref());
+        let (p, weight) = (options.p, options.weight.as_ref());
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("multi_margin_loss", &operands, |b| {
-            how.check()?;
+            options.check()?;
             let x = rows(b, self)?;
             needs_index(target, "target")?;
             b.indexed_by("target", target);
@@ -200,7 +204,7 @@ impl Tensor {
             let classes = b.reshape(target, &[n.clone(), 1.into()])?;
             let own = b.gather(&x, 1, &classes)?;
             let difference = b.binary(Pw::Sub, &x, &own)?;
-            let gap = b.with(Pw::Add, &difference, how.margin)?;
+            let gap = b.with(Pw::Add, &difference, options.margin)?;
             let mut gap = b.unary(Pw::Relu, &gap)?;
             if p == 2 {
                 gap = b.unary(Pw::Square, &gap)?;
@@ -217,7 +221,7 @@ impl Tensor {
             let gap = b.fill_where(&same, 0.0, &gap)?;
             let loss = b.mean(&gap, &[1], false)?;
             let loss = b.reshape(&loss, target.dims())?;
-            let loss = reduced(b, &loss, how.reduction)?;
+            let loss = reduced(b, &loss, options.reduction)?;
             b.cast(&loss, self.dtype())
         })
     }
@@ -291,15 +295,15 @@ impl Tensor {
     }
 
     /// [`Tensor::multilabel_soft_margin_loss`] with weights of classes or another reduction.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
     pub fn multilabel_soft_margin_loss_with(
         &self,
         target: impl AsTensor,
-        how: MultiLabelSoftMargin,
+        options: MultiLabelSoftMargin,
     ) -> Tensor {
         let target: &Tensor = &target.as_tensor();
-        let weight = how.weight.as_ref();
+        let weight = options.weight.as_ref();
         let mut operands = vec![self, target];
         operands.extend(weight);
         compose("multilabel_soft_margin_loss", &operands, |b| {
@@ -319,7 +323,7 @@ impl Tensor {
             let loss = weighted(b, &loss, weight, Reduction::None, loss.dtype())?;
             ensure!(loss.ndim() > 0, "the input must have a class dim");
             let loss = b.mean(&loss, &[loss.ndim() - 1], false)?;
-            let loss = reduced(b, &loss, how.reduction)?;
+            let loss = reduced(b, &loss, options.reduction)?;
             b.cast(&loss, dtype)
         })
     }
@@ -337,11 +341,11 @@ impl Tensor {
         &self,
         input2: impl AsTensor,
         target: impl AsTensor,
-        how: MarginRanking,
+        options: MarginRanking,
     ) -> Tensor {
         let input2: &Tensor = &input2.as_tensor();
         let target: &Tensor = &target.as_tensor();
-        let MarginRanking { margin, reduction } = how;
+        let MarginRanking { margin, reduction } = options;
         compose("margin_ranking_loss", &[self, input2, target], |b| {
             let dtype = promote::common(&[self, input2, target])?;
             let dtype = promote::to_float(dtype);

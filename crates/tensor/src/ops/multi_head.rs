@@ -145,8 +145,8 @@ fn forward(x: &[Tensor; 3], call: &MultiHeadAttention) -> (Tensor, Option<Tensor
     let dropout = if call.training { call.dropout_p } else { 0.0 };
     let (y, weights) = match call.need_weights {
         false => {
-            let how = Attention::new().attn_mask(mask).dropout_p(dropout);
-            let y = q.scaled_dot_product_attention_with(&k, &v, how.is_causal(causal));
+            let options = Attention::new().attn_mask(mask).dropout_p(dropout);
+            let y = q.scaled_dot_product_attention_with(&k, &v, options.is_causal(causal));
             (y, None)
         }
         true => {

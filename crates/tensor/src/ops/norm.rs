@@ -50,11 +50,11 @@ impl Tensor {
     }
 
     /// [`Tensor::layer_norm`] with a weight, a bias or another eps.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
-    pub fn layer_norm_with(&self, normalized_shape: impl Into<IntList>, how: Affine) -> Tensor {
+    pub fn layer_norm_with(&self, normalized_shape: impl Into<IntList>, options: Affine) -> Tensor {
         let shape = normalized_shape.into();
-        let (weight, bias, eps) = how.parts();
+        let (weight, bias, eps) = options.parts();
         let mut operands = vec![self];
         operands.extend(weight.into_iter().chain(bias));
         compose("layer_norm", &operands, |b| {
@@ -75,20 +75,20 @@ impl Tensor {
     }
 
     /// [`Tensor::rms_norm`] with a weight or another eps.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
-    pub fn rms_norm_with(&self, normalized_shape: impl Into<IntList>, how: Affine) -> Tensor {
+    pub fn rms_norm_with(&self, normalized_shape: impl Into<IntList>, options: Affine) -> Tensor {
         let shape = normalized_shape.into();
-        let weight = how.weight.as_ref();
+        let weight = options.weight.as_ref();
         let mut operands = vec![self];
         operands.extend(weight);
         compose("rms_norm", &operands, |b| {
-            ensure!(how.bias.is_none(), "takes no bias");
+            ensure!(options.bias.is_none(), "takes no bias");
             let axes = last_axes(self, &shape, &[(weight, "weight")])?;
             let x = b.widened(self)?;
             let square = b.unary(Pw::Square, &x)?;
             let mean = b.mean(&square, &axes, true)?;
-            let eps = how.eps.unwrap_or(epsilon(x.dtype()));
+            let eps = options.eps.unwrap_or(epsilon(x.dtype()));
             let spread = b.with(Pw::Add, &mean, eps)?;
             let scale = b.unary(Pw::Rsqrt, &spread)?;
             let y = b.binary(Pw::Mul, &x, &scale)?;
@@ -104,11 +104,11 @@ impl Tensor {
     }
 
     /// [`Tensor::group_norm`] with a weight and bias of `[c]`, or another eps.
-    #[autocast(how)]
+    #[autocast(options)]
     #[track_caller]
-    pub fn group_norm_with(&self, num_groups: impl Into<Int>, how: Affine) -> Tensor {
+    pub fn group_norm_with(&self, num_groups: impl Into<Int>, options: Affine) -> Tensor {
         let num_groups = num_groups.into().0;
-        let (weight, bias, eps) = how.parts();
+        let (weight, bias, eps) = options.parts();
         let mut operands = vec![self];
         operands.extend(weight.into_iter().chain(bias));
         compose("group_norm", &operands, |b| {

@@ -59,7 +59,7 @@ fn bordered(t: &Tensor, pad: &[i64], mode: PadMode) -> Tensor {
         let n = t.ndim();
         ensure!(
             pad.len().is_multiple_of(2) && pad.len() / 2 <= n,
-            "{pad:?} must hold two sizes a dim for at most the {n} dims of {}",
+            "{pad:?} must hold two sizes per dim for at most the {n} dims of {}",
             t.fact()
         );
         let sides: Vec<(usize, i64, i64)> = pad

@@ -10,7 +10,7 @@ use kiln_ir::ops::SliceAxis;
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
-    /// The windows of [`Tensor::unfold`]; converts from their size alone.
+    /// The windows of [`Tensor::unfold`]; a size converts into them.
     Window (
         /// The number of elements of a window.
         size: Int
@@ -327,7 +327,7 @@ pub(crate) fn python_slice(
 }
 
 /// The largest window whose elements are separate slices.
-const MOST_TAPS: i64 = 4;
+const MAX_TAPS: i64 = 4;
 
 /// `count` windows of `size` elements along an axis. The axis becomes that of the windows; their elements are a new
 /// last dim.
@@ -340,7 +340,7 @@ pub(crate) fn windows(
     step: i64,
     dilation: i64,
 ) -> Recorded {
-    if size > MOST_TAPS {
+    if size > MAX_TAPS {
         // With index vectors, the number of taps is a size in the program and not its length.
         let (first, tap) = (b.iota(count)?, b.iota(&size.into())?);
         let first = b.with(Pw::Mul, &first, step)?;

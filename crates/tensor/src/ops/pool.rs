@@ -14,7 +14,7 @@ use kiln_ir::ops::{self, Axes, WindowReduce, window_extent};
 use kiln_ir::{Builder, OpError, Pw, Shape, ensure};
 
 options! {
-    /// The windows of a pooling; converts from their size alone. Numbers are given one for each spatial dim, or one
+    /// The windows of a pooling; a size converts into them. Numbers are given one for each spatial dim, or one
     /// for all.
     ///
     /// ```
@@ -40,7 +40,7 @@ options! {
 }
 
 options! {
-    /// The windows of an average pooling; converts from their size alone. Numbers are given one for each spatial dim,
+    /// The windows of an average pooling; a size converts into them. Numbers are given one for each spatial dim,
     /// or one for all.
     AvgPool (
         /// The size of a window.
@@ -60,7 +60,7 @@ options! {
 }
 
 options! {
-    /// The windows of the max pooling that an unpooling inverts; converts from their size alone.
+    /// The windows of the max pooling that an unpooling inverts; a size converts into them.
     Unpool (
         /// The size of a window.
         kernel_size: IntList
@@ -77,7 +77,7 @@ options! {
 }
 
 options! {
-    /// The windows that become columns; converts from their size alone.
+    /// The windows that become columns; a size converts into them.
     Im2Col (
         /// The size of a window.
         kernel_size: IntList

@@ -22,7 +22,7 @@ options! {
 }
 
 options! {
-    /// The divisor of [`Tensor::local_response_norm`]; converts from the number of channels alone.
+    /// The divisor of [`Tensor::local_response_norm`]; a number of channels converts into it.
     LocalResponse (
         /// The number of neighbouring channels.
         size: Int
@@ -46,9 +46,9 @@ impl Tensor {
 
     /// [`Tensor::normalize`] by another norm.
     #[track_caller]
-    pub fn normalize_with(&self, dims: impl Into<DimArgs>, how: Normalize) -> Tensor {
+    pub fn normalize_with(&self, dims: impl Into<DimArgs>, options: Normalize) -> Tensor {
         let dims = dims.into();
-        let Normalize { p, eps } = how;
+        let Normalize { p, eps } = options;
         compose("normalize", &[self], |b| {
             needs_float(self, "operand")?;
             let axes = dims.axes_or_all(self)?;
@@ -64,9 +64,9 @@ impl Tensor {
     /// [`LocalResponse`] gives the number of channels, alpha, beta and k.
     #[track_caller]
     pub fn local_response_norm(&self, size: impl Into<LocalResponse>) -> Tensor {
-        let how = size.into();
-        let LocalResponse { alpha, beta, k, .. } = how;
-        let size = how.size.0;
+        let options = size.into();
+        let LocalResponse { alpha, beta, k, .. } = options;
+        let size = options.size.0;
         compose("local_response_norm", &[self], |b| {
             ensure!(self.ndim() >= 3, "{} has fewer than 3 dims", self.fact());
             ensure!(size > 0, "the size must be positive, not {size}");

@@ -160,12 +160,12 @@ fn axes(
 
 /// `n · factor`, rounded down. If `n` is not known, the factor must be a multiple of a power of ½ down to 2⁻¹⁰.
 fn scaled(n: &Dim, factor: f64, t: &Tensor) -> Result<Dim, OpError> {
-    const MOST_HALVINGS: i32 = 10;
+    const MAX_HALVINGS: i32 = 10;
     if let Some(n) = n.as_const() {
         return Ok(Dim::Const((n as f64 * factor).floor() as i64));
     }
     let whole = |k: &i32| (factor * 2f64.powi(*k)).fract() == 0.0;
-    let halvings = (0..=MOST_HALVINGS).find(whole);
+    let halvings = (0..=MAX_HALVINGS).find(whole);
     let halvings = halvings.ok_or_else(|| {
         OpError(format!(
             "needs a known size, not {n} of {}, to resize it by {factor}",

@@ -1,4 +1,4 @@
-//! Normalisation by channel, optionally with running statistics.
+//! Batch and instance normalisation, optionally with running statistics.
 
 use super::args::needs_float;
 use super::norm::{PerChannel, centred_and_scaled, check_channels};
@@ -18,9 +18,9 @@ options! {
     /// let x = Tensor::randn([8, 3, 4, 4], DType::F32);
     /// let mean = Var::new(Tensor::zeros([3], DType::F32))?;
     /// let variance = Var::new(Tensor::ones([3], DType::F32))?;
-    /// let how = RunningStats::new().running_mean(&mean).running_var(&variance);
-    /// x.batch_norm_with(how.clone().training(true)).realize()?; // updates both
-    /// let y = x.batch_norm_with(how); // normalises with them
+    /// let options = RunningStats::new().running_mean(&mean).running_var(&variance);
+    /// x.batch_norm_with(options.clone().training(true)).realize()?; // updates both
+    /// let y = x.batch_norm_with(options); // normalises with them
     /// assert_eq!(y.shape()?, [8, 3, 4, 4]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
@@ -29,8 +29,8 @@ options! {
         running_mean: Option<Var> = None,
         /// The running variance, unbiased.
         running_var: Option<Var> = None,
-        /// True to normalise by the input's own statistics, and to update the running ones with them or with their
-        /// mean over the batch: PyTorch's `training` (default false) and `use_input_stats` (default true).
+        /// True to normalise by the input's own statistics, which also update the running ones. It is PyTorch's
+        /// `training` of batch norm (default false) and `use_input_stats` of instance norm (default true).
         training: Option<bool> = None,
         /// The weight of the batch in running statistics. They become `(1 − momentum) · old + momentum · batch`
         /// (default 0.1).
@@ -38,16 +38,16 @@ options! {
         /// The number added to the variance (default 1e-5).
         eps: f64 = 1e-5,
         ;
-        /// The factors of the channels.
+        /// The scale of each channel.
         weight,
-        /// The bias of the channels.
+        /// The bias of each channel.
         bias,
     }
 }
 
-/// Reads a cell at the line of the caller, which closures can't see.
+/// Reads a variable at the line of the caller: closures are not `#[track_caller]`.
 #[track_caller]
-fn held(cell: Option<&Var>) -> Option<Tensor> {
+fn value_of(cell: Option<&Var>) -> Option<Tensor> {
     Some(cell?.get())
 }
 
@@ -60,15 +60,14 @@ impl Tensor {
         self.batch_norm_with(RunningStats::new())
     }
 
-    /// [`Tensor::batch_norm`] `· weight + bias`, or with running statistics. These normalise, unless `training` is
-    /// set: then the batch's statistics normalise, and update them. Without running statistics the batch's are always
-    /// used.
+    /// [`Tensor::batch_norm`] with scale, bias and running statistics. If `training` is set, the batch's statistics
+    /// normalise, and update the running ones. Otherwise the running ones normalise, or the batch's if there are none.
     #[track_caller]
-    pub fn batch_norm_with(&self, how: RunningStats) -> Tensor {
-        let (training, eps) = (how.training.unwrap_or(false), how.eps);
-        let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
-        let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
-        let running = [held(cells[0]), held(cells[1])];
+    pub fn batch_norm_with(&self, options: RunningStats) -> Tensor {
+        let (training, eps) = (options.training.unwrap_or(false), options.eps);
+        let (weight, bias) = (options.weight.as_ref(), options.bias.as_ref());
+        let cells = [options.running_mean.as_ref(), options.running_var.as_ref()];
+        let running = [value_of(cells[0]), value_of(cells[1])];
         let given = running.iter().flatten().chain(weight).chain(bias);
         let operands: Vec<&Tensor> = [self].into_iter().chain(given).collect();
         let mut updates = None;
@@ -105,14 +104,14 @@ impl Tensor {
                     let values: Shape = axes.iter().map(|a| self.dims()[*a].clone()).collect();
                     ensure!(
                         !training || !kiln_base::numel(&values).is(1),
-                        "{} has one value a channel, whose variance is 0; training needs more than one",
+                        "{} has one value per channel, whose variance is 0; training needs more than one",
                         self.fact()
                     );
                     // Widened once, so that the gradients of all its uses are added before they are rounded.
                     let x = b.widened(self)?;
                     let batch = batch_statistics(b, &x, &axes)?;
                     if let (Some(old), true) = (given, training) {
-                        updates = Some(updated(b, &batch, old, how.momentum)?);
+                        updates = Some(updated_statistics(b, &batch, old, options.momentum)?);
                     }
                     let y = normalise(b, &x, &batch.mean, &batch.var, &affine, eps)?;
                     b.narrowed(&y, self.dtype())
@@ -120,7 +119,7 @@ impl Tensor {
             }
         });
         match updates {
-            Some(updates) => assigned(y, cells, updates),
+            Some(updates) => assign_statistics(y, cells, updates),
             None => y,
         }
     }
@@ -131,16 +130,16 @@ impl Tensor {
         self.instance_norm_with(RunningStats::new())
     }
 
-    /// [`Tensor::instance_norm`] `· weight + bias`, or with running statistics. These are updated with the mean over
-    /// the batch, or normalise if `training` is false.
+    /// [`Tensor::instance_norm`] with scale, bias and running statistics. The running statistics are updated with the
+    /// mean over the batch. If `training` is false, they normalise instead.
     #[track_caller]
-    pub fn instance_norm_with(&self, how: RunningStats) -> Tensor {
-        if how.training == Some(false) {
-            return self.batch_norm_with(how);
+    pub fn instance_norm_with(&self, options: RunningStats) -> Tensor {
+        if options.training == Some(false) {
+            return self.batch_norm_with(options);
         }
-        let (weight, bias) = (how.weight.as_ref(), how.bias.as_ref());
-        let cells = [how.running_mean.as_ref(), how.running_var.as_ref()];
-        let running = [held(cells[0]), held(cells[1])];
+        let (weight, bias) = (options.weight.as_ref(), options.bias.as_ref());
+        let cells = [options.running_mean.as_ref(), options.running_var.as_ref()];
+        let running = [value_of(cells[0]), value_of(cells[1])];
         let given = running.iter().flatten().chain(weight).chain(bias);
         let operands: Vec<&Tensor> = [self].into_iter().chain(given).collect();
         let mut updates = None;
@@ -157,12 +156,12 @@ impl Tensor {
             let values: Shape = self.dims()[2..].into();
             ensure!(
                 !kiln_base::numel(&values).is(1),
-                "{} has one value a channel, whose variance is 0",
+                "{} has one value per channel, whose variance is 0",
                 self.fact()
             );
             let x = b.widened(self)?;
             let (var, mean) = variance(b, &x, &axes, 0.0)?;
-            let mut y = centred_and_scaled(b, &x, &mean, &var, how.eps)?;
+            let mut y = centred_and_scaled(b, &x, &mean, &var, options.eps)?;
             y = affine.apply(b, &y, 1)?;
             if let [Some(old_mean), Some(old_var)] = &running {
                 check_channels(self, old_mean, "running mean")?;
@@ -171,59 +170,63 @@ impl Tensor {
                     let t = b.reshape(t, &self.dims()[..2])?;
                     b.mean(&t, &[0], false)
                 };
-                let batch = Batch {
+                let batch = BatchStatistics {
                     mean: over_batch(b, &mean)?,
                     var: over_batch(b, &var)?,
                     count: b.count(&x, &axes, x.dtype())?,
                 };
                 let old = (old_mean.clone(), old_var.clone());
-                updates = Some(updated(b, &batch, old, how.momentum)?);
+                updates = Some(updated_statistics(b, &batch, old, options.momentum)?);
             }
             b.narrowed(&y, self.dtype())
         });
         match updates {
-            Some(updates) => assigned(y, cells, updates),
+            Some(updates) => assign_statistics(y, cells, updates),
             None => y,
         }
     }
 }
 
-/// The statistics of a batch, one for each channel, in the dtype that they are computed in.
-struct Batch {
+/// The mean and variance of each channel of a batch, in the dtype in which they are computed.
+struct BatchStatistics {
     mean: Tensor,
-    /// Biased.
+    /// The biased variance.
     var: Tensor,
-    /// The number of values that each statistic is computed from.
+    /// The number of values of a channel.
     count: Tensor,
 }
 
-fn batch_statistics(b: &mut Recorder, x: &Tensor, axes: &[usize]) -> Result<Batch, OpError> {
+fn batch_statistics(
+    b: &mut Recorder,
+    x: &Tensor,
+    axes: &[usize],
+) -> Result<BatchStatistics, OpError> {
     let (var, mean) = variance(b, x, axes, 0.0)?;
     let channels = std::slice::from_ref(&x.dims()[1]);
-    Ok(Batch {
+    Ok(BatchStatistics {
         mean: b.reshape(&mean, channels)?,
         var: b.reshape(&var, channels)?,
         count: b.count(x, axes, x.dtype())?,
     })
 }
 
-/// The next running mean and variance, in the dtypes of the old ones.
-fn updated(
+/// Returns the updated running mean and variance, in the dtypes of the old ones.
+fn updated_statistics(
     b: &mut Recorder,
-    batch: &Batch,
+    batch: &BatchStatistics,
     (mean, var): (Tensor, Tensor),
     momentum: f64,
 ) -> Result<[Tensor; 2], OpError> {
-    let freedom = b.with(Pw::Sub, &batch.count, 1.0)?;
-    let correction = b.binary(Pw::Div, &batch.count, &freedom)?;
-    let unbiased = b.binary(Pw::Mul, &batch.var, &correction)?;
+    let degrees_of_freedom = b.with(Pw::Sub, &batch.count, 1.0)?;
+    let bessel = b.binary(Pw::Div, &batch.count, &degrees_of_freedom)?;
+    let unbiased = b.binary(Pw::Mul, &batch.var, &bessel)?;
     Ok([
         blended(b, &mean, &batch.mean, momentum)?,
         blended(b, &var, &unbiased, momentum)?,
     ])
 }
 
-/// `(1 − momentum) · old + momentum · new`.
+/// Returns `(1 − momentum) · old + momentum · new`.
 fn blended(b: &mut Recorder, old: &Tensor, new: &Tensor, momentum: f64) -> Recorded {
     let dtype = promote::common(&[old, new])?;
     let (wide_old, new) = (b.cast(old, dtype)?, b.cast(new, dtype)?);
@@ -233,15 +236,15 @@ fn blended(b: &mut Recorder, old: &Tensor, new: &Tensor, momentum: f64) -> Recor
     b.cast(&sum, old.dtype())
 }
 
-/// Assigns the running statistics and returns the result.
+/// Assigns the running statistics. Returns `y`, or the error of the assignment.
 #[track_caller]
-fn assigned(y: Tensor, vars: [Option<&Var>; 2], updates: [Tensor; 2]) -> Tensor {
+fn assign_statistics(y: Tensor, vars: [Option<&Var>; 2], updates: [Tensor; 2]) -> Tensor {
     if y.error().is_some() {
         return y;
     }
     let cells = vars.into_iter().zip(&updates);
-    let given = assign_together(cells.filter_map(|(var, value)| Some((var?, value))));
-    given.map_or_else(Tensor::from_error, |()| y)
+    let assigned = assign_together(cells.filter_map(|(var, value)| Some((var?, value))));
+    assigned.map_or_else(Tensor::from_error, |()| y)
 }
 
 /// Normalises by these statistics, with all operands in one dtype.

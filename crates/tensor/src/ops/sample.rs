@@ -14,7 +14,7 @@ use kiln_ir::{Builder, Pw, Shape, broadcast_shapes, ensure};
 use std::panic::Location;
 
 options! {
-    /// The options of [`Tensor::multinomial`]; converts from the number of draws alone.
+    /// The options of [`Tensor::multinomial`]; a number of draws converts into them.
     Multinomial (
         /// The number of indices drawn for each row.
         num_samples: Int
@@ -74,8 +74,8 @@ impl Tensor {
     /// A row whose weights are negative, not finite or all zero is a data error.
     #[track_caller]
     pub fn multinomial(&self, num_samples: impl Into<Multinomial>) -> Tensor {
-        let how = num_samples.into();
-        let (num_samples, replacement) = (how.num_samples.0, how.replacement);
+        let options = num_samples.into();
+        let (num_samples, replacement) = (options.num_samples.0, options.replacement);
         let loc = Location::caller();
         compose("multinomial", &[self], |b| {
             super::args::needs_float(self, "weights")?;

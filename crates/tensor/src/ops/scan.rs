@@ -91,9 +91,9 @@ impl Tensor {
 
     /// [`Tensor::diff`] along another dim, of another order, or with elements prepended or appended.
     #[track_caller]
-    pub fn diff_with(&self, how: Diff) -> Tensor {
-        let (n, dim) = (how.n, how.dim);
-        let (prepend, append) = (how.prepend.as_ref(), how.append.as_ref());
+    pub fn diff_with(&self, options: Diff) -> Tensor {
+        let (n, dim) = (options.n, options.dim);
+        let (prepend, append) = (options.prepend.as_ref(), options.append.as_ref());
         let extended = match (n, prepend, append) {
             (0, ..) | (_, None, None) => self.clone(),
             _ => {

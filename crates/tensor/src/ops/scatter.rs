@@ -35,7 +35,7 @@ pub enum ScatterReduction {
 }
 
 options! {
-    /// The options of [`Tensor::scatter_reduce`] and [`Tensor::index_reduce`]; converts from the reduction alone.
+    /// The options of [`Tensor::scatter_reduce`] and [`Tensor::index_reduce`]; a reduction converts into them.
     ///
     /// ```
     /// use kiln_tensor::{Combine, ScatterReduction, Tensor};
@@ -147,7 +147,7 @@ impl Tensor {
     }
 
     /// Like [`Tensor::scatter`], combining elements with the same destination, and with the tensor's own element
-    /// unless [`Combine`] excludes it. Elements that are no destination stay.
+    /// unless [`Combine`] excludes it. Elements that are not destinations stay.
     #[track_caller]
     pub fn scatter_reduce<'a>(
         &self,
@@ -156,7 +156,7 @@ impl Tensor {
         src: impl Into<Other<'a>>,
         reduce: impl Into<Combine>,
     ) -> Tensor {
-        let how = reduce.into();
+        let options = reduce.into();
         let index: &Tensor = &index.as_tensor();
         let dim = dim.into();
         let src = src.into();
@@ -164,7 +164,7 @@ impl Tensor {
         operands.push(index);
         compose("scatter_reduce", &operands, |b| {
             scattered(b, self, &dim, index, &src, |b, x, a, index, src| {
-                reduced(b, x, a, index, src, how.reduce, how.include_self)
+                reduced(b, x, a, index, src, options.reduce, options.include_self)
             })
         })
     }
@@ -240,13 +240,13 @@ impl Tensor {
         source: impl AsTensor,
         reduce: impl Into<Combine>,
     ) -> Tensor {
-        let how = reduce.into();
+        let options = reduce.into();
         let index: &Tensor = &index.as_tensor();
         let source: &Tensor = &source.as_tensor();
         let dim = dim.into();
         compose("index_reduce", &[self, index, source], |b| {
             slices(b, self, &dim, index, source, |b, x, a, index, src| {
-                reduced(b, x, a, index, src, how.reduce, how.include_self)
+                reduced(b, x, a, index, src, options.reduce, options.include_self)
             })
         })
     }
@@ -260,7 +260,7 @@ impl Tensor {
 
     /// [`Tensor::put`], which can add to the elements.
     #[track_caller]
-    pub fn put_with(&self, index: impl AsTensor, source: impl AsTensor, how: Put) -> Tensor {
+    pub fn put_with(&self, index: impl AsTensor, source: impl AsTensor, options: Put) -> Tensor {
         let index: &Tensor = &index.as_tensor();
         let source: &Tensor = &source.as_tensor();
         compose("put", &[self, index, source], |b| {
@@ -277,7 +277,7 @@ impl Tensor {
             let i = b.reshape(index, &[index.fact().numel()])?;
             let source = b.reshape(source, i.dims())?;
             let i = wrapped_index(b, &i, super::args::known(&x, 0)?)?;
-            let y = b.scatter(how.kind(), &x, 0, &i, &source)?;
+            let y = b.scatter(options.kind(), &x, 0, &i, &source)?;
             b.reshape(&y, self.dims())
         })
     }

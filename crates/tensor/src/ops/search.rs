@@ -45,7 +45,7 @@ options! {
 }
 
 options! {
-    /// The bins of [`Tensor::histc`]; converts from their number alone.
+    /// The bins of [`Tensor::histc`]; a number of bins converts into them.
     ///
     /// ```
     /// use kiln_tensor::{Histogram, Tensor};
@@ -78,9 +78,13 @@ impl Tensor {
 
     /// [`Tensor::searchsorted`] after equal elements, or in an unsorted tensor with a given order.
     #[track_caller]
-    pub fn searchsorted_with<'a>(&self, values: impl Into<Other<'a>>, how: SearchSorted) -> Tensor {
+    pub fn searchsorted_with<'a>(
+        &self,
+        values: impl Into<Other<'a>>,
+        options: SearchSorted,
+    ) -> Tensor {
         let values = values.into();
-        let sorter = how.sorter.as_ref();
+        let sorter = options.sorter.as_ref();
         let mut operands = values.with(self);
         operands.extend(sorter);
         compose("searchsorted", &operands, |b| {
@@ -99,7 +103,7 @@ impl Tensor {
                 Other::Tensor(v) => Tensor::clone(v),
                 Other::Number(n) => b.scalar_like(*n, self)?,
             };
-            insertion(b, &sequence, &values, how.right)
+            insertion(b, &sequence, &values, options.right)
         })
     }
 
@@ -112,7 +116,7 @@ impl Tensor {
 
     /// [`Tensor::bucketize`], with boundaries that can belong to the bucket below them.
     #[track_caller]
-    pub fn bucketize_with(&self, boundaries: impl AsTensor, how: Bucketize) -> Tensor {
+    pub fn bucketize_with(&self, boundaries: impl AsTensor, options: Bucketize) -> Tensor {
         let boundaries: &Tensor = &boundaries.as_tensor();
         compose("bucketize", &[self, boundaries], |b| {
             ensure!(
@@ -120,7 +124,7 @@ impl Tensor {
                 "the boundaries must be a vector, not {}",
                 boundaries.fact()
             );
-            insertion(b, boundaries, self, how.right)
+            insertion(b, boundaries, self, options.right)
         })
     }
 
@@ -164,8 +168,8 @@ impl Tensor {
 
     /// [`Tensor::bincount`] with a minimum length, or with sums of weights (f32 for f32, else f64).
     #[track_caller]
-    pub fn bincount_with(&self, how: BinCount) -> Tensor {
-        let (minlength, weights) = (how.minlength.0, how.weights.as_ref());
+    pub fn bincount_with(&self, options: BinCount) -> Tensor {
+        let (minlength, weights) = (options.minlength.0, options.weights.as_ref());
         let loc = Location::caller();
         let numbers = compose("bincount", &[self], |b| {
             let int = self.dtype().kind() == Kind::Int;

@@ -24,7 +24,7 @@ impl Tensor {
                 "the number of steps must not be negative, but is {steps}"
             );
             listable(Some(steps), &format!("{steps} steps"))?;
-            let values = even(start, end, steps, dtype);
+            let values = evenly_spaced(start, end, steps, dtype);
             let values = b.list(&values, &[values.len()], dtype)?;
             b.reshape(&values, &[Dim::Const(steps)])
         })
@@ -47,7 +47,7 @@ impl Tensor {
                 "the number of steps must not be negative, but is {steps}"
             );
             listable(Some(steps), &format!("{steps} steps"))?;
-            let exponents = even(start, end, steps, DType::F64);
+            let exponents = evenly_spaced(start, end, steps, DType::F64);
             let values: Vec<f64> = exponents.iter().map(|e| base.powf(*e)).collect();
             b.list(&values, &[values.len()], dtype)
         })
@@ -87,7 +87,7 @@ impl Tensor {
 }
 
 /// Evenly spaced numbers. Integers are rounded to f32 and truncated, as in PyTorch.
-fn even(start: Scalar, end: Scalar, steps: i64, dtype: DType) -> Vec<f64> {
+fn evenly_spaced(start: Scalar, end: Scalar, steps: i64, dtype: DType) -> Vec<f64> {
     let (from, to) = (start.as_f64(), end.as_f64());
     if steps == 1 {
         return vec![from];

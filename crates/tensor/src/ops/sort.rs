@@ -23,7 +23,7 @@ options! {
 }
 
 options! {
-    /// The options of [`Tensor::topk`]; converts from the number of elements alone.
+    /// The options of [`Tensor::topk`]; a number of elements converts into them.
     TopK (
         /// The number of elements of each lane.
         k: Int
@@ -52,11 +52,11 @@ impl Tensor {
 
     /// [`Tensor::sort`] in the order given by the options.
     #[track_caller]
-    pub fn sort_with(&self, dim: impl Into<DimArg>, how: Sort) -> (Tensor, Tensor) {
+    pub fn sort_with(&self, dim: impl Into<DimArg>, options: Sort) -> (Tensor, Tensor) {
         let dim = dim.into();
         two(compose_many("sort", &[self], 2, |b| {
             let (x, a) = lanes(b, self, &dim)?;
-            let order = b.arg_sort(&x, a, how.descending, None)?;
+            let order = b.arg_sort(&x, a, options.descending, None)?;
             let values = b.gather(&x, a, &order)?;
             let back = |b: &mut Recorder, t: &Tensor| b.reshape(t, self.dims());
             Ok(vec![back(b, &values)?, back(b, &order)?])
@@ -71,11 +71,11 @@ impl Tensor {
 
     /// [`Tensor::argsort`] in the order given by the options.
     #[track_caller]
-    pub fn argsort_with(&self, dim: impl Into<DimArg>, how: Sort) -> Tensor {
+    pub fn argsort_with(&self, dim: impl Into<DimArg>, options: Sort) -> Tensor {
         let dim = dim.into();
         compose("argsort", &[self], |b| {
             let (x, a) = lanes(b, self, &dim)?;
-            let order = b.arg_sort(&x, a, how.descending, None)?;
+            let order = b.arg_sort(&x, a, options.descending, None)?;
             b.reshape(&order, self.dims())
         })
     }

@@ -69,7 +69,7 @@ impl Tensor {
         &self,
         positive: impl AsTensor,
         negative: impl AsTensor,
-        how: TripletMargin,
+        options: TripletMargin,
     ) -> Tensor {
         let positive: &Tensor = &positive.as_tensor();
         let negative: &Tensor = &negative.as_tensor();
@@ -86,15 +86,15 @@ impl Tensor {
         if ranks.error().is_some() {
             return ranks;
         }
-        let norm = Pairwise::new().p(how.p).eps(how.eps);
+        let norm = Pairwise::new().p(options.p).eps(options.eps);
         let distance = |x: &Tensor, y: &Tensor| x.pairwise_distance_with(y, norm.clone());
-        let how = TripletMarginWithDistance {
-            margin: how.margin,
-            swap: how.swap,
-            reduction: how.reduction,
+        let options = TripletMarginWithDistance {
+            margin: options.margin,
+            swap: options.swap,
+            reduction: options.reduction,
         };
         on_behalf_of_caller(SOURCE, || {
-            self.triplet_margin_with_distance_loss_with(positive, negative, distance, how)
+            self.triplet_margin_with_distance_loss_with(positive, negative, distance, options)
         })
     }
 
@@ -108,8 +108,8 @@ impl Tensor {
     ) -> Tensor {
         let positive: &Tensor = &positive.as_tensor();
         let negative: &Tensor = &negative.as_tensor();
-        let how = TripletMarginWithDistance::new();
-        self.triplet_margin_with_distance_loss_with(positive, negative, distance, how)
+        let options = TripletMarginWithDistance::new();
+        self.triplet_margin_with_distance_loss_with(positive, negative, distance, options)
     }
 
     /// [`Tensor::triplet_margin_with_distance_loss`] with another margin or reduction.
@@ -119,18 +119,18 @@ impl Tensor {
         positive: impl AsTensor,
         negative: impl AsTensor,
         distance: impl Fn(&Tensor, &Tensor) -> Tensor,
-        how: TripletMarginWithDistance,
+        options: TripletMarginWithDistance,
     ) -> Tensor {
         let positive: &Tensor = &positive.as_tensor();
         let negative: &Tensor = &negative.as_tensor();
-        let margin = how.margin;
+        let margin = options.margin;
         let mut distances = vec![distance(self, positive), distance(self, negative)];
-        if how.swap {
+        if options.swap {
             distances.push(distance(positive, negative));
         }
         let operands: Vec<&Tensor> = distances.iter().collect();
         compose("triplet_margin_loss", &operands, |b| {
-            how.check()?;
+            options.check()?;
             let (dtype, d) = floats(b, &operands)?;
             let far = match d.get(2) {
                 Some(between) => b.binary(Pw::Minimum, &d[1], between)?,
@@ -139,7 +139,7 @@ impl Tensor {
             let difference = b.binary(Pw::Sub, &d[0], &far)?;
             let gap = b.with(Pw::Add, &difference, margin)?;
             let loss = b.unary(Pw::Relu, &gap)?;
-            let loss = reduced(b, &loss, how.reduction)?;
+            let loss = reduced(b, &loss, options.reduction)?;
             b.cast(&loss, dtype)
         })
     }

@@ -5,9 +5,9 @@ use crate::cell::Cell;
 use crate::node::Handle;
 use crate::postorder::Key;
 use crate::run::errors::{self, leaked};
-use crate::run::gather::{Gather, Source};
+use crate::run::gather::{Gather, InputSource};
 use crate::run::profiler;
-use crate::scope::{Recording, Scope, placeholder};
+use crate::scope::{RecordingGuard, Scope, placeholder};
 use crate::{Device, Error, ErrorKind, Result};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Dim;
@@ -24,7 +24,7 @@ pub struct Compiling {
     names: Vec<String>,
     /// The placeholders of the arguments.
     pub arguments: Vec<Handle>,
-    recording: Recording,
+    recording: RecordingGuard,
     loc: &'static Location<'static>,
 }
 
@@ -42,7 +42,7 @@ impl Compiling {
         let stands =
             |a: &Argument| placeholder(a.fact.clone(), Role::Data, Some(a.device), loc, "argument");
         Ok(Compiling {
-            recording: Recording::start(names.clone(), loc)?,
+            recording: RecordingGuard::start(names.clone(), loc)?,
             arguments: takes.iter().map(stands).collect(),
             takes,
             names,
@@ -205,7 +205,7 @@ impl RecordedFunction {
         let mut open = HashMap::new();
         for i in 0..gather.inputs.len() {
             let at = i as u32;
-            let Source { entry, output, .. } = gather.inputs[i];
+            let InputSource { entry, output, .. } = gather.inputs[i];
             let node = &gather.entries[entry].node;
             let Some(buffer) = gather.inputs[i].buffer.take() else {
                 open.insert(Key::of(node, output), at);

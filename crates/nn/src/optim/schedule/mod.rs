@@ -156,8 +156,8 @@ impl Scheduler {
         &self.current
     }
 
-    /// Returns the state that is needed to go on later, without the schedule itself. PyTorch's scheduler of the same
-    /// class loads `Value::from(&scheduler)`, and `SchedulerState::try_from` reads the state that such a scheduler
+    /// Returns the state that is needed to resume training, without the schedule itself. PyTorch's scheduler of the
+    /// same class loads `Value::from(&scheduler)`, and `SchedulerState::try_from` reads the state that such a scheduler
     /// saved.
     pub fn state_dict(&self) -> SchedulerState {
         SchedulerState {

@@ -63,7 +63,8 @@ impl OneCycleLR {
     }
 
     fn at(&self, step: u64) -> (f64, f64) {
-        // The step after the last update needs no rate. It keeps the last one, because a line would go on below zero.
+        // The step after the last update needs no rate. It keeps the last one, because a line would continue below
+        // zero.
         let last = count(self.total_steps).saturating_sub(1);
         let (step, phases) = (step.min(last) as f64, self.phases());
         let mut from = 0.0;

@@ -22,7 +22,7 @@ options! {
 }
 
 options! {
-    /// The options of [`Tensor::solve_triangular`]; converts from the triangle alone.
+    /// The options of [`Tensor::solve_triangular`]; a triangle converts into them.
     SolveTriangular (
         /// The triangle of the matrix that is read.
         triangle: Triangle
@@ -53,8 +53,8 @@ impl Tensor {
     /// [`Tensor::solve`] with A on either side.
     #[autocast]
     #[track_caller]
-    pub fn solve_with(&self, other: impl AsTensor, how: Solve) -> Tensor {
-        let left = how.left;
+    pub fn solve_with(&self, other: impl AsTensor, options: Solve) -> Tensor {
+        let left = options.left;
         let other: &Tensor = &other.as_tensor();
         one_on_host("linalg.solve", [self, other], |b, [a, x]| {
             square(a)?;
@@ -84,22 +84,22 @@ impl Tensor {
     /// let a = Tensor::from([[2.0, 0.0], [1.0, 4.0]]);
     /// let b = Tensor::from([[2.0], [5.0]]);
     /// assert_eq!(a.solve_triangular(&b, Triangle::Lower).to_vec::<f64>()?, [1.0, 1.0]);
-    /// let how = SolveTriangular::new(Triangle::Lower).unitriangular(true);
-    /// assert_eq!(a.solve_triangular(&b, how).to_vec::<f64>()?, [2.0, 3.0]);
+    /// let options = SolveTriangular::new(Triangle::Lower).unitriangular(true);
+    /// assert_eq!(a.solve_triangular(&b, options).to_vec::<f64>()?, [2.0, 3.0]);
     /// # Ok::<(), kiln_tensor::Error>(())
     /// ```
     #[track_caller]
     pub fn solve_triangular(
         &self,
         other: impl AsTensor,
-        how: impl Into<SolveTriangular>,
+        options: impl Into<SolveTriangular>,
     ) -> Tensor {
         let other: &Tensor = &other.as_tensor();
-        let how = how.into();
-        let upper = how.triangle == Triangle::Upper;
+        let options = options.into();
+        let upper = options.triangle == Triangle::Upper;
         one_on_host("linalg.solve_triangular", [self, other], |b, [a, x]| {
             square(a)?;
-            let unit = how.unitriangular;
+            let unit = options.unitriangular;
             let (own, transposed) = (
                 Routine::SolveTriangular { upper, unit },
                 Routine::SolveTriangular {
@@ -107,7 +107,7 @@ impl Tensor {
                     unit,
                 },
             );
-            sided(b, own, transposed, a, x, how.left)
+            sided(b, own, transposed, a, x, options.left)
         })
     }
 
@@ -155,10 +155,10 @@ impl Tensor {
 
     /// [`Tensor::pinv`] with other tolerances.
     #[track_caller]
-    pub fn pinv_with(&self, how: Rank) -> Tensor {
+    pub fn pinv_with(&self, options: Rank) -> Tensor {
         one_on_host("linalg.pinv", [self], |b, [a]| {
-            let a = symmetric_if(how.hermitian, b, a)?;
-            let [atol, rtol] = tolerances(b, &a, &how.atol, &how.rtol)?;
+            let a = symmetric_if(options.hermitian, b, a)?;
+            let [atol, rtol] = tolerances(b, &a, &options.atol, &options.rtol)?;
             routine(b, Routine::PseudoInverse, &[&a, &atol, &rtol])
         })
     }

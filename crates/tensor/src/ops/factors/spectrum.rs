@@ -88,11 +88,11 @@ impl Tensor {
     /// [`Tensor::svd`], which can omit the vectors without singular values.
     #[autocast]
     #[track_caller]
-    pub fn svd_with(&self, how: Svd) -> (Tensor, Tensor, Tensor) {
+    pub fn svd_with(&self, options: Svd) -> (Tensor, Tensor, Tensor) {
         let [u, s, v] = on_host("linalg.svd", [self], |b, [a]| {
             let (_, m, n) = sizes(a)?;
             let k = least(&m, &n)?;
-            let (op, rows, columns) = match how.full_matrices {
+            let (op, rows, columns) = match options.full_matrices {
                 true => (Routine::SvdFull, m.clone(), n.clone()),
                 false => (Routine::Svd, k.clone(), k.clone()),
             };
@@ -164,10 +164,10 @@ impl Tensor {
     /// [`Tensor::matrix_rank`] with other tolerances.
     #[autocast]
     #[track_caller]
-    pub fn matrix_rank_with(&self, how: Rank) -> Tensor {
+    pub fn matrix_rank_with(&self, options: Rank) -> Tensor {
         one_on_host("linalg.matrix_rank", [self], |b, [a]| {
-            let a = symmetric_if(how.hermitian, b, a)?;
-            let [atol, rtol] = tolerances(b, &a, &how.atol, &how.rtol)?;
+            let a = symmetric_if(options.hermitian, b, a)?;
+            let [atol, rtol] = tolerances(b, &a, &options.atol, &options.rtol)?;
             let values = super::singular_values(b, &a)?;
             rank(b, &values, &atol, &rtol)
         })
