@@ -24,7 +24,7 @@ use std::path::Path;
 /// ```
 ///
 /// # Errors
-/// If the file can't be read, or `checksum` is no checksum.
+/// If the file can't be read, or `checksum` is not a checksum.
 #[track_caller]
 pub fn check_integrity(path: impl AsRef<Path>, checksum: &str) -> Result<bool> {
     let (path, loc) = (path.as_ref(), Location::caller());

@@ -80,7 +80,7 @@ const LONGEST_TABLE: usize = 1 << 27;
 pub(crate) enum RandomOrder {
     /// A stored permutation.
     Table(Vec<usize>),
-    /// A Feistel network over the least even number of bits that holds `0..n` (Black and Rogaway, 2002), which takes
+    /// A Feistel network over the smallest even number of bits that holds `0..n` (Black and Rogaway, 2002), which takes
     /// no memory.
     Network {
         /// The number of items.

@@ -69,8 +69,8 @@ pub fn npy_to_bytes(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The most bytes of the text of a header. NumPy reads 10,000.
-const MOST_HEADER: u64 = 1 << 20;
+/// The maximum number of bytes of the text of a header. NumPy reads 10,000.
+const MAX_HEADER: u64 = 1 << 20;
 
 /// Reads the array that makes up a file of `bytes` bytes. Its size is compared with them before it takes memory.
 pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> {
@@ -92,8 +92,8 @@ pub(crate) fn decode(file: &mut impl Read, bytes: u64) -> Result<Tensor, Fault> 
         .iter()
         .rev()
         .fold(0, |n, byte| n << 8 | u64::from(*byte));
-    if len > MOST_HEADER {
-        let message = format!("the header takes {len} bytes, and at most {MOST_HEADER} are read");
+    if len > MAX_HEADER {
+        let message = format!("the header takes {len} bytes, and at most {MAX_HEADER} are read");
         return Err(message.into());
     }
     let text = budget.exactly(file, len, "the header")?;

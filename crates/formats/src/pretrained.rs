@@ -47,7 +47,7 @@ pub struct Pretrained {
 options! {
     /// Options of [`Pretrained::save_with`].
     SavePretrained () {
-        /// The most bytes of a file of weights; a tensor that is larger gets a file of its own.
+        /// The maximum number of bytes of a file of weights; a tensor that is larger gets a file of its own.
         max_shard_size: u64 = 5_000_000_000u64,
     }
 }

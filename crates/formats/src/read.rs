@@ -16,8 +16,8 @@ pub(crate) fn fill(file: &mut (impl Read + ?Sized), bytes: &mut [u8]) -> Result<
     Ok(())
 }
 
-/// The most bytes that a file of `file_bytes` may take in memory, where small ones may take `least`. Compressed parts,
-/// and parts that are named again and again, could otherwise take any amount.
+/// The maximum number of bytes that a file of `file_bytes` may take in memory, where small ones may take `least`.
+/// Compressed parts, and parts that are named again and again, could otherwise take any amount.
 #[cfg(feature = "pytorch")]
 pub(crate) fn most_bytes(file_bytes: u64, least: u64) -> u64 {
     const TIMES: u64 = 8;

@@ -27,8 +27,9 @@ pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict,
     /// The largest index: one of millions of tensors.
     const MOST: u64 = 1 << 28;
     let text = Budget::new().to_end(&mut file.take(MOST), "the index")?;
-    let index: Index = serde_json::from_slice(&text)
-        .map_err(|e| Fault::unsupported(format!("this is no index of safetensors files: {e}")))?;
+    let index: Index = serde_json::from_slice(&text).map_err(|e| {
+        Fault::unsupported(format!("this is not an index of safetensors files: {e}"))
+    })?;
     let mut by_file: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, file) in &index.weight_map {
         by_file.entry(file).or_default().push(name);

@@ -7,8 +7,8 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// The most bytes of the paths within a value, all together.
-const MOST_PATHS: u64 = 1 << 26;
+/// The maximum number of bytes of the paths within a value, all together.
+const MAX_PATHS: u64 = 1 << 26;
 
 /// A value in a checkpoint: a tensor, a number, a text, or lists and dicts of these. Clones are cheap.
 ///
@@ -97,7 +97,7 @@ impl Value {
     /// The integer.
     ///
     /// # Errors
-    /// If it is no integer, or does not fit 64 bits.
+    /// If it is not an integer, or does not fit 64 bits.
     #[track_caller]
     pub fn int(&self) -> Result<i64> {
         let int = match self {
@@ -110,7 +110,7 @@ impl Value {
     /// The number, a float or an integer, as a float.
     ///
     /// # Errors
-    /// If it is no number.
+    /// If it is not a number.
     #[track_caller]
     pub fn float(&self) -> Result<f64> {
         match self {
@@ -123,7 +123,7 @@ impl Value {
     /// The bool.
     ///
     /// # Errors
-    /// If it is no bool.
+    /// If it is not a bool.
     #[track_caller]
     pub fn bool(&self) -> Result<bool> {
         match self {
@@ -135,7 +135,7 @@ impl Value {
     /// The text.
     ///
     /// # Errors
-    /// If it is no text.
+    /// If it is not text.
     #[track_caller]
     pub fn str(&self) -> Result<&str> {
         match self {
@@ -147,7 +147,7 @@ impl Value {
     /// The elements of a list or tuple.
     ///
     /// # Errors
-    /// If it is no list or tuple.
+    /// If it is not a list or tuple.
     #[track_caller]
     pub fn list(&self) -> Result<&[Value]> {
         match self {
@@ -159,7 +159,7 @@ impl Value {
     /// The tensor.
     ///
     /// # Errors
-    /// If it is no tensor.
+    /// If it is not a tensor.
     #[track_caller]
     pub fn tensor(&self) -> Result<&Tensor> {
         match self {
@@ -169,10 +169,10 @@ impl Value {
     }
 
     /// The tensors of a dict by name, in order, as `state_dict()` returned them. A module's `_extra_state` is left
-    /// out if it is no tensor.
+    /// out if it is not a tensor.
     ///
     /// # Errors
-    /// If it is no dict of tensors. The message lists the dicts within it.
+    /// If it is not a dict of tensors. The message lists the dicts within it.
     #[track_caller]
     pub fn state_dict(&self) -> Result<StateDict> {
         let Value::Dict(entries) = self else {
@@ -195,7 +195,7 @@ impl Value {
                         }
                     };
                     let message = format!(
-                        "{key:?} is {}, so this is no dict of tensors{hint}",
+                        "{key:?} is {}, so this is not a dict of tensors{hint}",
                         value.outline()
                     );
                     return Err(Error::invalid("state_dict", message));
@@ -239,9 +239,9 @@ impl Value {
             path.push_str(dot);
             path.push_str(&name);
             *bytes += path.len() as u64;
-            if *bytes > MOST_PATHS {
+            if *bytes > MAX_PATHS {
                 return Err(format!(
-                    "the paths within it take more than {MOST_PATHS} bytes"
+                    "the paths within it take more than {MAX_PATHS} bytes"
                 ));
             }
             let collected = value.collect(path, all, bytes);

@@ -40,7 +40,7 @@ real!(f32 f64);
 fn sizes(shape: &[usize]) -> Result<(usize, usize, usize), KernelError> {
     match shape {
         [batch @ .., m, n] => Ok((*m, *n, batch.iter().product())),
-        _ => Err(format!("{shape:?} are no matrices").into()),
+        _ => Err(format!("{shape:?} are not matrices").into()),
     }
 }
 

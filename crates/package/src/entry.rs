@@ -353,7 +353,7 @@ impl Entry {
         })
     }
 
-    /// The inputs that are no states: arguments and captured tensors.
+    /// The inputs that are not states: arguments and captured tensors.
     fn known(&self, program: &Program, given: Vec<Buffer>) -> Result<Vec<Option<Buffer>>> {
         let mut inputs = vec![None; program.executable.plan().inputs.len()];
         for (named, value) in program.signature.arguments.iter().zip(given) {

@@ -13,7 +13,7 @@ pub enum Error {
     /// The contents contradict themselves, or do not match their checksums.
     #[error("the package is damaged: {0}")]
     Damaged(String),
-    /// The file is no package.
+    /// The file is not a package.
     #[error("this is no Kiln package: {0}")]
     SomethingElse(String),
     /// A package of a format that this build does not read.
@@ -112,7 +112,7 @@ macro_rules! damaged {
 }
 pub(crate) use damaged;
 
-/// The error of a tensor that can't be made of the file's bytes.
+/// The error of a tensor that can't be built from the file's bytes.
 pub(crate) fn unfit(name: &str, error: kiln_runtime::Error) -> Error {
     match error {
         error @ kiln_runtime::Error::OutOfMemory { .. } => Error::Run {

@@ -11,7 +11,7 @@
 //! let out = forward.run([("images", images)])?;
 //! println!("{:?}", out.get("digits")?.to_vec::<i64>()?);
 //!
-//! // A training step goes on where it was exported, and what it has learnt is saved.
+//! // A training step continues from where it was exported, and what it has learnt is saved.
 //! let step = package.entry("train_step")?;
 //! package.set_number("optimizer.numbers", "lr", 1e-3)?;
 //! # let (images, labels) = (Buffer::from_slice(&[0f32; 64], &[1, 1, 8, 8])?, Buffer::from_slice(&[0i64], &[1])?);

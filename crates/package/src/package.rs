@@ -60,7 +60,7 @@ impl Package {
     /// new one (as saving a package does) is safe; writing into it or truncating it is not.
     ///
     /// # Errors
-    /// If the file can't be read, is no package, is of a format that this build does not read, does not match its
+    /// If the file can't be read, is not a package, is of a format that this build does not read, does not match its
     /// checksums, or contradicts itself.
     pub fn open(path: impl AsRef<Path>) -> Result<Package> {
         Options::new().open(path)
@@ -147,7 +147,7 @@ impl Package {
     pub fn graph(&self, entry: &str) -> Result<&str> {
         let info = &self.shared.manifest.entries[self.find(entry)?];
         let text = std::str::from_utf8(self.file(&info.graph));
-        text.map_err(|_| crate::error::damaged!("`{}` is no text", info.graph))
+        text.map_err(|_| crate::error::damaged!("`{}` is not text", info.graph))
     }
 
     /// An entry, ready to run. Its programs are read on first use.

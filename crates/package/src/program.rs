@@ -4,7 +4,7 @@ use crate::error::{Error, Result, damaged};
 use crate::interface::{Interface, TensorInfo};
 use crate::manifest::{EntryInfo, ProgramInfo, Requires};
 use kiln_base::{DType, Dim, Sym};
-use kiln_plan::{DecodeError, Entry as Decoded, Kernel, Named, Plan, Signature};
+use kiln_plan::{DecodeError, Entry as PlanEntry, Kernel, Named, Plan, Signature};
 use kiln_runtime::{Executable, cuda};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ pub(crate) struct Program {
 }
 
 /// Decodes the member that holds a program.
-pub(crate) fn decode(bytes: &[u8], written_by: &str) -> Result<Decoded> {
-    Decoded::from_bytes(bytes).map_err(|e| match e {
+pub(crate) fn decode(bytes: &[u8], written_by: &str) -> Result<PlanEntry> {
+    PlanEntry::from_bytes(bytes).map_err(|e| match e {
         DecodeError::Version { found } => Error::PlanFormat {
             found,
             by: written_by.into(),
@@ -36,11 +36,11 @@ pub(crate) fn is_cuda(plan: &Plan) -> bool {
 
 impl Program {
     pub fn new(
-        decoded: Decoded,
+        decoded: PlanEntry,
         entry: &str,
         loader: Option<&Arc<cuda::Loader>>,
     ) -> Result<Program> {
-        let Decoded { signature, plan } = decoded;
+        let PlanEntry { signature, plan } = decoded;
         let executable = match loader {
             None => Executable::new(plan),
             Some(loader) => Executable::loaded_by(plan, loader),

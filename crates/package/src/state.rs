@@ -40,7 +40,7 @@ impl States {
                 ));
             }
             if info.name == RNG_STATE && (info.dtype, &info.shape[..]) != (DType::I64, &[2]) {
-                return Err(damaged!("`{RNG_STATE}` is no seed and offset"));
+                return Err(damaged!("`{RNG_STATE}` is not a seed and offset"));
             }
         }
         let numbered = infos.iter().enumerate();

@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for Header {
 /// The tensors of a file, by name.
 ///
 /// # Errors
-/// If it is no safetensors file: tensors must have the sizes that their shapes need, and are contiguous.
+/// If it is not a safetensors file: tensors must have the sizes that their shapes need, and are contiguous.
 pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
     let wrong = |what: String| damaged!("its tensors: {what}");
     let (length, rest) = file

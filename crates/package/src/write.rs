@@ -10,7 +10,7 @@ use crate::state::RNG_STATE;
 use crate::tensors::{self, Tensors};
 use crate::zip::{self, Member};
 use crate::{FORMAT, compiled, packed, program};
-use kiln_plan::Entry as Planned;
+use kiln_plan::Entry as PlanEntry;
 use kiln_runtime::cuda::Code;
 use kiln_runtime::memory::{Lender, Storage};
 use kiln_runtime::{Buffer, Features};
@@ -63,7 +63,7 @@ pub struct NewProgram {
     /// The values of symbols that it is for. Among the programs for any machine, one must have no values.
     pub sizes: BTreeMap<String, i64>,
     /// The program with its signature.
-    pub program: Planned,
+    pub program: PlanEntry,
 }
 
 /// A file by name, in parts.
@@ -281,7 +281,7 @@ pub(crate) fn archive(to: &mut impl Write, mut manifest: Manifest, files: Vec<Fi
         at = member.contents().end;
         members.push(member);
     }
-    if members.len() > zip::MOST_MEMBERS {
+    if members.len() > zip::MAX_MEMBERS {
         return Err(Error::Contents("there are too many files".into()));
     }
     to.write_all(&zip::central_and_end(&members, at))?;

@@ -1,6 +1,6 @@
 //! Image functions compared with torchvision's, on an image of 500x375.
 //!
-//! `cargo bench -p kiln-vision --bench functions` prints the least time of each in microseconds; with `KILN_PYTHON=`
+//! `cargo bench -p kiln-vision --bench functions` prints the shortest time of each in microseconds; with `KILN_PYTHON=`
 //! a Python that has torchvision, also that of `torchvision.transforms.functional` on PIL images, in one thread.
 
 use kiln_tensor::Result;

@@ -27,11 +27,11 @@ pub(crate) mod sealed {
         /// The pixels in a window.
         fn cut(&self, window: Window) -> Result<Self>;
 
-        /// The image, padded.
-        fn bordered(
+        /// The image with padding around it.
+        fn padded(
             &self,
             op: &str,
-            border: Padding,
+            padding: Padding,
             fill: &Fill,
             mode: PaddingMode,
         ) -> Result<Self>;
@@ -97,14 +97,14 @@ impl Pixels for Image {
     }
 
     #[track_caller]
-    fn bordered(&self, op: &str, border: Padding, fill: &Fill, mode: PaddingMode) -> Result<Image> {
+    fn padded(&self, op: &str, padding: Padding, fill: &Fill, mode: PaddingMode) -> Result<Image> {
         let fill = fill.levels(op, self.channels())?;
         let sum = |a: usize, b: usize, c: usize| a.saturating_add(b).saturating_add(c);
-        let width = sum(self.width(), border.left, border.right);
-        let height = sum(self.height(), border.top, border.bottom);
+        let width = sum(self.width(), padding.left, padding.right);
+        let height = sum(self.height(), padding.top, padding.bottom);
         room(op, width, height, self.channels())?;
-        let columns = places(op, self.width(), (border.left, border.right), mode)?;
-        let rows = places(op, self.height(), (border.top, border.bottom), mode)?;
+        let columns = places(op, self.width(), (padding.left, padding.right), mode)?;
+        let rows = places(op, self.height(), (padding.top, padding.bottom), mode)?;
         let c = self.channels();
         let mut out = Buffer::new(width * height * c);
         let stride = (width * c).max(1);
@@ -118,7 +118,7 @@ impl Pixels for Image {
                     });
                 }
             };
-            let (left, right) = (border.left, border.left + self.width());
+            let (left, right) = (padding.left, padding.left + self.width());
             put(&mut to[..left * c], &columns[..left]);
             match row {
                 Some(row) => to[left * c..right * c].copy_from_slice(row),
@@ -188,7 +188,7 @@ fn places(
     };
     if before > most || after > most || len > LONGEST {
         let message = format!(
-            "a border of {before} and {after} around {len} pixels is too wide for padding_mode {mode}: at most {most}"
+            "padding of {before} and {after} around {len} pixels is too wide for padding_mode {mode}: at most {most}"
         );
         return Err(invalid(op, message));
     }
@@ -213,10 +213,10 @@ fn places(
 pub(crate) fn mirror(
     op: &str,
     len: usize,
-    border: (usize, usize),
+    padding: (usize, usize),
     mode: PaddingMode,
 ) -> Result<Vec<usize>> {
-    Ok(places(op, len, border, mode)?
+    Ok(places(op, len, padding, mode)?
         .into_iter()
         .flatten()
         .collect())
@@ -231,7 +231,7 @@ impl Pixels for Tensor {
             [h, w] => Ok([1, h, w]),
             _ => {
                 let message = format!(
-                    "{}{shape:?} is no image: a tensor of images is [.., C, H, W]",
+                    "{}{shape:?} is not an image: a tensor of images is [.., C, H, W]",
                     self.dtype()
                 );
                 Err(invalid(op, message))
@@ -247,16 +247,10 @@ impl Pixels for Tensor {
     }
 
     #[track_caller]
-    fn bordered(
-        &self,
-        op: &str,
-        border: Padding,
-        fill: &Fill,
-        mode: PaddingMode,
-    ) -> Result<Tensor> {
+    fn padded(&self, op: &str, padding: Padding, fill: &Fill, mode: PaddingMode) -> Result<Tensor> {
         let [channels, height, width] = self.extents(op)?;
-        let columns = places(op, width, (border.left, border.right), mode)?;
-        let rows = places(op, height, (border.top, border.bottom), mode)?;
+        let columns = places(op, width, (padding.left, padding.right), mode)?;
+        let rows = places(op, height, (padding.top, padding.bottom), mode)?;
         if mode != PaddingMode::Constant {
             let _here = set_device(self.device());
             let index = |places: Vec<Option<usize>>| -> Tensor {
@@ -268,10 +262,10 @@ impl Pixels for Tensor {
             return Ok(padded.check()?.clone());
         }
         let numbers = fill.numbers(op, channels)?;
-        let border = [border.left, border.right, border.top, border.bottom].map(|n| n as i64);
+        let padding = [padding.left, padding.right, padding.top, padding.bottom].map(|n| n as i64);
         let padded = |t: &Tensor, v: f64| match t.dtype().is_float() {
-            true => t.pad(border, PadMode::Constant(v.into())),
-            false => t.pad(border, PadMode::Constant((v as i64).into())),
+            true => t.pad(padding, PadMode::Constant(v.into())),
+            false => t.pad(padding, PadMode::Constant((v as i64).into())),
         };
         let padded = match numbers.iter().all(|n| *n == numbers[0]) {
             true => padded(self, numbers[0]),

@@ -120,7 +120,7 @@ fn ranged(images: &Tensor, grid: &Grid) -> Result<Tensor> {
             }
         };
         if low > high || low.is_nan() || high.is_nan() {
-            let message = format!("{low} to {high} is no range of values");
+            let message = format!("{low} to {high} is not a range of values");
             return Err(invalid("make_grid", message));
         }
         Ok((t.clamp(low, high) - low) / (high - low).max(1e-5))

@@ -113,7 +113,7 @@ fn the_command_proves_the_emulated_device() {
     assert!(held("families") > 30 && held("machine") == 1 && held("models") == 4);
     let measured = ["products", "convolutions", "attention", "rows"];
     assert_eq!(measured.map(held), [15, 24, 9, 14]);
-    // The emulator's outputs are no goldens, and its time is no figure.
+    // The emulator's outputs are not goldens, and its time is not a figure.
     assert!(!out.join("hardware.tar").exists());
     for part in measured {
         assert_eq!(json["parts"][part]["figures"], serde_json::json!([]));

@@ -317,8 +317,8 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         match () {
             _ if self.batch_size == Some(0) => zero("batch_size"),
             _ if self.prefetch == Some(0) => zero("prefetch_factor"),
-            _ if self.workers > MOST_WORKERS => Some(format!(
-                "workers must be at most {MOST_WORKERS}, not {}",
+            _ if self.workers > MAX_WORKERS => Some(format!(
+                "workers must be at most {MAX_WORKERS}, not {}",
                 self.workers
             )),
             _ if self.timeout == Some(Duration::ZERO) => Some("timeout must not be zero".into()),
@@ -328,7 +328,7 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
 }
 
 /// The maximum number of threads; a machine has far fewer cores.
-const MOST_WORKERS: usize = 1 << 12;
+const MAX_WORKERS: usize = 1 << 12;
 
 fn grouped<S: Sampler<Item = usize>>(
     sampler: S,

@@ -39,7 +39,7 @@ use std::time::Duration;
 /// number of workers.
 ///
 /// A sample that can't be loaded, or whose code panics, makes its batch an error that names its index; the next call
-/// goes on with the next batch. Each call of `next` computes every unrealised tensor of this thread, so that a
+/// continues with the next batch. Each call of `next` computes every unrealised tensor of this thread, so that a
 /// running sum of losses keeps no batch alive. A tensor that fails reports its error when it is read. The tensors of
 /// batches are already computed.
 pub struct DataLoader<B> {

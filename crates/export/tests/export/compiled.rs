@@ -252,7 +252,7 @@ fn compiled_kernels_that_are_others_are_refused() {
     let machine_code = archive::read(&with_code.to_bytes().unwrap());
     let cubin = "cuda/sm_90a-0.cubin";
     let changes: [fn(&mut Vec<u8>); 2] = [|b| b.truncate(b.len() - 1), |b| b[0] = b'.'];
-    for (change, why) in changes.into_iter().zip(["are cut off", "no machine code"]) {
+    for (change, why) in changes.into_iter().zip(["are cut off", "not machine code"]) {
         let error = ran(changed(&machine_code, cubin, change)).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }

@@ -1,13 +1,13 @@
 //! Functions that pickles call: they build tensors over storages, dicts, and sizes.
 
 use super::names::Global;
-use super::pickle::{Builder, Graph, Id, MOST_ARGUMENTS, Node, kind};
+use super::pickle::{Builder, Graph, Id, MAX_ARGUMENTS, Node, kind};
 use crate::fault::Fault;
 use kiln_tensor::DType;
 use std::collections::HashMap;
 
-/// The most dims of a tensor: PyTorch's limit.
-pub(super) const MOST_DIMS: usize = 64;
+/// The maximum number of dims of a tensor: PyTorch's limit.
+pub(super) const MAX_DIMS: usize = 64;
 
 /// A range of bytes in a checkpoint that tensors are views of.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +81,7 @@ impl View {
 /// The storages that a pickle names, and the tensors of the tar form, which it names by key.
 #[derive(Default)]
 pub(super) struct Storages {
-    pub storages: Vec<Storage>,
+    pub list: Vec<Storage>,
     by_key: HashMap<String, usize>,
     /// Tensors of the tar form by key.
     pub tensors: HashMap<String, Node>,
@@ -91,7 +91,7 @@ impl Storages {
     /// Registers a storage and returns its number. A key must have the same dtype and size everywhere.
     pub(super) fn storage(&mut self, storage: Storage) -> Result<usize, String> {
         if let Some(&known) = self.by_key.get(&storage.key) {
-            let here = &self.storages[known];
+            let here = &self.list[known];
             return match *here == storage {
                 true => Ok(known),
                 false => Err(format!(
@@ -100,9 +100,9 @@ impl Storages {
                 )),
             };
         }
-        self.by_key.insert(storage.key.clone(), self.storages.len());
-        self.storages.push(storage);
-        Ok(self.storages.len() - 1)
+        self.by_key.insert(storage.key.clone(), self.list.len());
+        self.list.push(storage);
+        Ok(self.list.len() - 1)
     }
 
     /// The number of the storage with a key.
@@ -147,7 +147,7 @@ impl Storages {
             Node::Refused(why) => return Ok(Node::Refused(why.clone())),
             other => return Err(format!("a tensor over {}", kind(other))),
         };
-        let of = &self.storages[storage];
+        let of = &self.list[storage];
         let Some(dtype) = dtype.or(of.dtype) else {
             return Err("a tensor over bytes, of no dtype".to_string());
         };
@@ -161,10 +161,10 @@ impl Storages {
         self.view(view)
     }
 
-    /// Checks that a tensor lies in its storage, and makes a node of it.
+    /// Checks that a tensor lies in its storage, and returns it as a node.
     pub(super) fn view(&self, view: View) -> Result<Node, String> {
-        let storage = &self.storages[view.storage];
-        if view.shape.len() != view.strides.len() || view.shape.len() > MOST_DIMS {
+        let storage = &self.list[view.storage];
+        if view.shape.len() != view.strides.len() || view.shape.len() > MAX_DIMS {
             return Err(format!(
                 "a tensor of shape {:?} and strides {:?}",
                 view.shape, view.strides
@@ -222,7 +222,7 @@ impl Storages {
             (Global::FromType, [Node::Global(function), Node::Global(class), Node::Tuple(all), ..])
                 if matches!(**class, Global::TensorClass | Global::Parameter)
                     && **function != Global::FromType
-                    && all.len() <= MOST_ARGUMENTS =>
+                    && all.len() <= MAX_ARGUMENTS =>
             {
                 let all = all.clone();
                 return self.build(graph, function, &all);
@@ -298,8 +298,8 @@ fn sizes(graph: &Graph, id: Id) -> Result<Vec<usize>, String> {
 /// Reads sizes or strides. A tuple may be named again and again, so a long one is refused before it is copied.
 pub(super) fn dims(graph: &Graph, node: &Node, what: &str) -> Result<Vec<usize>, String> {
     match node {
-        Node::Tuple(all) | Node::List(all) if all.len() > MOST_DIMS => Err(format!(
-            "{what} of {} dims; at most {MOST_DIMS} are read",
+        Node::Tuple(all) | Node::List(all) if all.len() > MAX_DIMS => Err(format!(
+            "{what} of {} dims; at most {MAX_DIMS} are read",
             all.len()
         )),
         Node::Tuple(all) | Node::List(all) => all.iter().map(|id| size(graph, *id)).collect(),

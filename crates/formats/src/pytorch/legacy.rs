@@ -7,7 +7,7 @@
 //! little-endian on every machine.
 
 use super::Contents;
-use super::build::{MOST_DIMS, Storage, Storages, View, key, size};
+use super::build::{MAX_DIMS, Storage, Storages, View, key, size};
 use super::fill::Container;
 use super::names::Global;
 use super::pickle::{self, Graph, Id, Node, kind};
@@ -26,26 +26,26 @@ const VERSION: i128 = 1001;
 pub(super) fn open(file: File) -> Result<Contents, Fault> {
     let file_bytes = file.metadata()?.len();
     let mut file = BufReader::new(file);
-    let (mut graph, mut parts) = (Graph::default(), Storages::default());
-    let mut next = |what: &str, graph: &mut Graph, parts: &mut Storages| {
-        let id = pickle::read(&mut file, graph, parts);
+    let (mut graph, mut storages) = (Graph::default(), Storages::default());
+    let mut next = |what: &str, graph: &mut Graph, storages: &mut Storages| {
+        let id = pickle::read(&mut file, graph, storages);
         id.map_err(|e| e.within(what))
     };
-    let id = next("the magic number", &mut graph, &mut parts)?;
+    let id = next("the magic number", &mut graph, &mut storages)?;
     if !matches!(graph.node(id), Node::Int(MAGIC)) {
         let message = "this is a pickle, but not one of torch.save's; save it with torch.save";
         return Err(Fault::unsupported(message));
     }
-    let id = next("the version", &mut graph, &mut parts)?;
+    let id = next("the version", &mut graph, &mut storages)?;
     if !matches!(graph.node(id), Node::Int(VERSION)) {
         return Err(Fault::unsupported(format!(
             "version {:?} of the format",
             graph.node(id)
         )));
     }
-    next("the facts about the system", &mut graph, &mut parts)?;
-    let root = next("the pickle", &mut graph, &mut parts)?;
-    let keys = next("the keys of the storages", &mut graph, &mut parts)?;
+    next("the facts about the system", &mut graph, &mut storages)?;
+    let root = next("the pickle", &mut graph, &mut storages)?;
+    let keys = next("the keys of the storages", &mut graph, &mut storages)?;
     let Node::List(keys) = graph.node(keys) else {
         return Err(format!("the keys of the storages are {}", kind(graph.node(keys))).into());
     };
@@ -53,10 +53,10 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
     for id in keys {
         let key = key(&graph, *id)?;
         let elements = number(&mut file)?;
-        let Some(at) = parts.find(&key) else {
+        let Some(at) = storages.find(&key) else {
             return Err(format!("there is a storage {key} that no tensor lies in").into());
         };
-        let storage = &parts.storages[at];
+        let storage = &storages.list[at];
         skip(&mut file, storage, elements, file_bytes, &mut places)?;
     }
     let container = Container::Flat {
@@ -67,7 +67,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
     Ok(Contents {
         graph,
         root,
-        parts,
+        storages,
         container,
     })
 }
@@ -84,7 +84,7 @@ pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
     let mut tar = Tar {
         file: BufReader::new(file),
         graph: Graph::default(),
-        parts: Storages::default(),
+        storages: Storages::default(),
         roots: HashMap::new(),
     };
     let mut places = HashMap::new();
@@ -92,7 +92,7 @@ pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
     for name in ["storages", "tensors", "pickle"] {
         let Some(at) = members.get(name) else {
             let message =
-                format!("this tar archive holds no `{name}`, and is no checkpoint of PyTorch's");
+                format!("this tar archive holds no `{name}`, and is not a checkpoint of PyTorch's");
             return Err(message.into());
         };
         tar.file.seek(SeekFrom::Start(*at))?;
@@ -104,7 +104,10 @@ pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
         read.map_err(|e| e.within(name))?;
     }
     let Tar {
-        file, graph, parts, ..
+        file,
+        graph,
+        storages,
+        ..
     } = tar;
     let root = root.ok_or_else(|| "there is no object".to_string())?;
     let container = Container::Flat {
@@ -115,7 +118,7 @@ pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
     Ok(Contents {
         graph,
         root,
-        parts,
+        storages,
         container,
     })
 }
@@ -124,14 +127,14 @@ pub(super) fn open_tar(mut file: File) -> Result<Contents, Fault> {
 struct Tar {
     file: BufReader<File>,
     graph: Graph,
-    parts: Storages,
+    storages: Storages,
     /// Storages by key: the number of the storage, and the first element, for those that are parts of others.
     roots: HashMap<String, (usize, usize)>,
 }
 
 impl Tar {
     fn pickle(&mut self) -> Result<Id, Fault> {
-        pickle::read(&mut self.file, &mut self.graph, &mut self.parts)
+        pickle::read(&mut self.file, &mut self.graph, &mut self.storages)
     }
 
     /// Reads the next pickle, a number.
@@ -173,7 +176,7 @@ impl Tar {
                 bytes,
             };
             skip(&mut self.file, &storage, elements, file_bytes, places)?;
-            let at = self.parts.storage(storage)?;
+            let at = self.storages.storage(storage)?;
             self.roots.insert(key, (at, 0));
         }
         let id = self.pickle()?;
@@ -201,11 +204,11 @@ impl Tar {
             let row = self.row(id, 3)?;
             let name = key(&self.graph, row[0])?;
             let (storage, start) = self.root(row[1])?;
-            let dtype = self.parts.storages[storage].dtype;
+            let dtype = self.storages.list[storage].dtype;
             let dtype = dtype.ok_or_else(|| format!("tensor {name} has no dtype"))?;
             // Of these eight bytes only four are significant.
             let dims = number(&mut self.file)? as u32;
-            if dims as usize > MOST_DIMS {
+            if dims as usize > MAX_DIMS {
                 return Err(format!("tensor {name} has {dims} dims").into());
             }
             let mut sizes = || {
@@ -214,7 +217,7 @@ impl Tar {
             };
             let (shape, strides) = (sizes()?, sizes()?);
             let offset = index(&mut self.file)?.saturating_add(start);
-            let view = self.parts.view(View {
+            let view = self.storages.view(View {
                 storage,
                 dtype,
                 offset,
@@ -222,7 +225,7 @@ impl Tar {
                 strides,
             });
             let tensor = view.map_err(|e| format!("tensor {name}: {e}"))?;
-            self.parts.tensors.insert(name, tensor);
+            self.storages.tensors.insert(name, tensor);
         }
         Ok(())
     }
@@ -242,7 +245,7 @@ fn index(file: &mut BufReader<File>) -> Result<usize, Fault> {
     let index = usize::try_from(number)
         .ok()
         .filter(|n| *n <= isize::MAX as usize);
-    Ok(index.ok_or_else(|| format!("{} is no size", number as i64))?)
+    Ok(index.ok_or_else(|| format!("{} is not a size", number as i64))?)
 }
 
 /// Records the offset of a storage's bytes, which begin here, and skips them.

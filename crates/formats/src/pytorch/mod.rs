@@ -2,9 +2,10 @@
 //!
 //! There are three forms, recognised by content: a zip archive (`zip`, since 1.6), a sequence of pickles with the
 //! storages' bytes at the end (`legacy`), and a tar archive of pickles (before 0.1.10, `legacy` too). In each a
-//! pickle describes the object, and its tensors are views of storages. `pickle` reads the pickle, and runs no code;
-//! `names` lists the names that it may use, `build` makes tensors of it, `tree` values; `fill` reads storages.
-//! `plain` reads pickles that are no checkpoints.
+//! pickle describes the object, and its tensors are views of storages.
+//!
+//! `pickle` parses the pickle without running code, and `names` lists the names that it may use. `build` turns its
+//! calls into storages and views, `fill` reads the storages, and `tree` builds the value. `plain` reads other pickles.
 
 mod build;
 mod fill;
@@ -27,37 +28,37 @@ use kiln_tensor::Device;
 use pickle::{Graph, Id};
 use std::fs::File;
 
-/// The object of a pickle, its parts, and the location of its bytes.
+/// A parsed checkpoint: its pickle, the storages of its tensors, and the file that holds their bytes.
 struct Contents {
     graph: Graph,
     root: Id,
-    parts: Storages,
+    storages: Storages,
     container: Container,
 }
 
 /// Reads a checkpoint in a zip archive.
 pub(crate) fn read_zip(file: File, device: Device) -> Result<Value, Fault> {
-    finish(zip::open(file)?, device)
+    load(zip::open(file)?, device)
 }
 
-/// Reads a checkpoint of pickles.
+/// Reads a checkpoint that is a sequence of pickles.
 pub(crate) fn read_legacy(file: File, device: Device) -> Result<Value, Fault> {
-    finish(legacy::open(file)?, device)
+    load(legacy::open(file)?, device)
 }
 
 /// Reads a checkpoint in a tar archive.
 pub(crate) fn read_tar(file: File, device: Device) -> Result<Value, Fault> {
-    finish(legacy::open_tar(file)?, device)
+    load(legacy::open_tar(file)?, device)
 }
 
-fn finish(contents: Contents, device: Device) -> Result<Value, Fault> {
+fn load(contents: Contents, device: Device) -> Result<Value, Fault> {
     let Contents {
         graph,
         root,
-        parts,
+        storages,
         mut container,
     } = contents;
     let walk = tree::Walk::over(&graph, root)?;
-    let tensors = fill::tensors(&mut container, &parts.storages, &walk, device)?;
+    let tensors = fill::tensors(&mut container, &storages.list, &walk, device)?;
     tree::Values::new(&graph, &tensors).of(root)
 }

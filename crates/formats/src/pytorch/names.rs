@@ -195,7 +195,7 @@ pub(super) fn global(module: &str, name: &str) -> Result<Global, String> {
     })
 }
 
-/// Looks up `module.name` in a pickle that is no checkpoint: dicts, bytes and NumPy's arrays.
+/// Looks up `module.name` in a pickle that is not a checkpoint: dicts, bytes and NumPy's arrays.
 ///
 /// # Errors
 /// As [`global`].

@@ -2,7 +2,7 @@
 //!
 //! A pickle is a program for a machine with a stack. Objects are [`Node`]s of a [`Graph`] that refer to each other by
 //! number, so an object that is named twice exists once. The only functions are those of [`Global`]. Their results
-//! are built in [`build`](super::build), and in [`plain`](super::plain) for pickles that are no checkpoints.
+//! are built in [`build`](super::build), and in [`plain`](super::plain) for pickles that are not checkpoints.
 
 use super::names::{Global, global};
 use crate::fault::Fault;
@@ -14,11 +14,11 @@ use std::sync::Arc;
 /// The number of a node.
 pub(super) type Id = u32;
 
-/// The most objects of a file. Real files have a few for each tensor.
-const MOST_NODES: usize = 1 << 22;
+/// The maximum number of objects of a file. Real files have a few for each tensor.
+const MAX_NODES: usize = 1 << 22;
 
 /// More arguments than any function takes.
-pub(super) const MOST_ARGUMENTS: usize = 16;
+pub(super) const MAX_ARGUMENTS: usize = 16;
 
 /// An object.
 #[derive(Clone, Debug)]
@@ -51,8 +51,8 @@ pub(super) struct Graph {
 
 impl Graph {
     pub(super) fn add(&mut self, node: Node) -> Result<Id, Fault> {
-        if self.nodes.len() == MOST_NODES {
-            let message = format!("the pickle makes more than {MOST_NODES} objects");
+        if self.nodes.len() == MAX_NODES {
+            let message = format!("the pickle makes more than {MAX_NODES} objects");
             return Err(Fault::unsupported(message));
         }
         self.nodes.push(node);
@@ -137,11 +137,11 @@ impl Machine<'_> {
     /// Runs one instruction. Returns the object if it was the last.
     fn step(&mut self) -> Result<Option<Id>, Fault> {
         /// An object with its places on the stack, in the memo and in a list.
-        const MOST_BYTES: u64 = 64;
+        const MAX_BYTES: u64 = 64;
         let [op] = self.bytes()?;
         self.graph
             .budget
-            .spend(MOST_BYTES, "what the pickle makes")?;
+            .spend(MAX_BYTES, "what the pickle makes")?;
         match op {
             b'.' => return self.pop().map(Some),
             // The protocol and frames carry no information that is needed.
@@ -179,7 +179,9 @@ impl Machine<'_> {
             }
             b'F' => {
                 let line = self.line()?;
-                let x = line.parse().map_err(|_| format!("{line:?} is no float"))?;
+                let x = line
+                    .parse()
+                    .map_err(|_| format!("{line:?} is not a float"))?;
                 self.push(Node::Float(x))?;
             }
             0x8c => self.text::<1>()?,
@@ -232,7 +234,9 @@ impl Machine<'_> {
             }
             b'p' | b'g' => {
                 let line = self.line()?;
-                let key = line.parse().map_err(|_| format!("{line:?} is no number"))?;
+                let key = line
+                    .parse()
+                    .map_err(|_| format!("{line:?} is not a number"))?;
                 self.remember_or_recall(op == b'p', key)?;
             }
             b'q' | b'h' => {
@@ -252,7 +256,7 @@ impl Machine<'_> {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let text = |id| match self.graph.node(id) {
                     Node::Str(text) => Ok(text.clone()),
-                    _ => Err("a name that is no text".to_string()),
+                    _ => Err("a name that is not text".to_string()),
                 };
                 let (module, name) = (text(module)?, text(name)?);
                 self.push_global(&module, &name)?;
@@ -260,7 +264,7 @@ impl Machine<'_> {
             b'R' | 0x81 => {
                 let (arguments, function) = (self.pop()?, self.pop()?);
                 match self.graph.node(arguments) {
-                    Node::Tuple(all) if all.len() <= MOST_ARGUMENTS => {
+                    Node::Tuple(all) if all.len() <= MAX_ARGUMENTS => {
                         self.call(function, &all.clone())?
                     }
                     other => return Err(format!("arguments that are {}", kind(other)).into()),
@@ -337,7 +341,7 @@ impl Machine<'_> {
                 }
             }
         }
-        Ok(String::from_utf8(line).map_err(|_| "a line that is no text".to_string())?)
+        Ok(String::from_utf8(line).map_err(|_| "a line that is not text".to_string())?)
     }
 
     fn push(&mut self, node: Node) -> Result<(), Fault> {
@@ -400,7 +404,7 @@ impl Machine<'_> {
             line => {
                 let digits = line.strip_suffix('L').unwrap_or(line);
                 let number = digits.parse();
-                Node::Int(number.map_err(|_| format!("{line:?} is no integer of 128 bits"))?)
+                Node::Int(number.map_err(|_| format!("{line:?} is not an integer of 128 bits"))?)
             }
         })
     }
@@ -458,7 +462,7 @@ impl Machine<'_> {
             .find_map(|q| line.strip_prefix(*q)?.strip_suffix(*q));
         match inner.filter(|text| !text.contains('\\')) {
             Some(text) => self.push(Node::Str(text.into())),
-            None => Err(format!("{line:?} is no text without escapes").into()),
+            None => Err(format!("{line:?} is not text without escapes").into()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Pickles that are no checkpoints, such as those of data sets: lists and dicts of texts, numbers and arrays.
+//! Pickles that are not checkpoints, such as those of data sets: lists and dicts of texts, numbers and arrays.
 
 use super::names::{self, Global};
 use super::pickle::{self, Builder, Graph, Id, Node, kind};

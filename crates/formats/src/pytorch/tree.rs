@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// The deepest nesting of lists and dicts.
 const DEEPEST: usize = 200;
 
-/// The most values, where a shared value counts each time that it is named.
-const MOST_VALUES: u64 = 1 << 24;
+/// The maximum number of values, where a shared value counts each time that it is named.
+const MAX_VALUES: u64 = 1 << 24;
 
 /// A place within an object.
 #[derive(Clone, Copy)]
@@ -107,8 +107,8 @@ impl<'a> Walk<'a> {
             | Node::Bytes(_)
             | Node::Array(_) => {}
         }
-        if count > MOST_VALUES {
-            let why = format!("it holds more than {MOST_VALUES} values");
+        if count > MAX_VALUES {
+            let why = format!("it holds more than {MAX_VALUES} values");
             return Err(self.refused(place, &why));
         }
         self.walked.insert(id, (Walked::Done(count), place));
@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
     }
 
     fn path_to(&self, mut place: Origin) -> String {
-        /// The most steps from the root, and the most characters of one.
+        /// The maximum number of steps from the root, and of characters of one.
         const SHOWN: (usize, usize) = (20, 200);
         let mut steps = Vec::new();
         while let Some((within, step)) = place {
@@ -206,11 +206,11 @@ impl<'a> Values<'a> {
                     let row = super::names::DTYPES.iter().find(|(d, ..)| d == dtype);
                     Value::Str(format!("torch.{}", row.map_or("", |r| r.1)).into())
                 }
-                _ => return Err("a class is no value".to_string().into()),
+                _ => return Err("a class is not a value".to_string().into()),
             },
             other => match scalar(other) {
                 Some(value) => value,
-                None => return Err(format!("{} is no value", kind(other)).into()),
+                None => return Err(format!("{} is not a value", kind(other)).into()),
             },
         };
         self.built.insert(id, found.clone());

@@ -165,7 +165,7 @@ fn collect(value: &Value, all: &mut HashSet<Identity>) {
 struct Storage {
     /// The name of the tensor's dtype, and of the class of its storage.
     names: [&'static str; 2],
-    /// True if it holds bytes, and the dtype stands beside it.
+    /// True if it holds bytes, and its dtype is written separately.
     untyped: bool,
     elements: usize,
 }

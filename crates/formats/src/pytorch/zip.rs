@@ -20,7 +20,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
         .unwrap_or_default()
         .to_string();
     let big_endian = byte_order(&mut archive, &folder)?;
-    let (mut graph, mut parts) = (pickle::Graph::default(), Storages::default());
+    let (mut graph, mut storages) = (pickle::Graph::default(), Storages::default());
     let root = entry(&mut archive, &name).and_then(|entry| {
         let bytes = entry.size();
         if bytes > most_bytes(file_bytes, 64 << 20) {
@@ -30,7 +30,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
         }
         // Not even the archive's promise is exceeded. The byte after it makes the archive compare the checksum.
         let mut entry = BufReader::new(entry.take(bytes + 1));
-        let root = pickle::read(&mut entry, &mut graph, &mut parts)?;
+        let root = pickle::read(&mut entry, &mut graph, &mut storages)?;
         std::io::copy(&mut entry, &mut std::io::sink())?;
         match entry.get_ref().limit() {
             0 => Err("it is longer than the archive says".to_string().into()),
@@ -47,7 +47,7 @@ pub(super) fn open(file: File) -> Result<Contents, Fault> {
     Ok(Contents {
         graph,
         root,
-        parts,
+        storages,
         container,
     })
 }
@@ -73,7 +73,7 @@ fn pickle_name(archive: &ZipArchive<BufReader<File>>) -> Result<String, Fault> {
         .iter()
         .find(|name| name.split_once('/').is_some_and(|(_, n)| n == "data.pkl"));
     let none =
-        || "this zip archive holds no `data.pkl`, and is no checkpoint of PyTorch's".to_string();
+        || "this zip archive holds no `data.pkl`, and is not a checkpoint of PyTorch's".to_string();
     Ok(found.ok_or_else(none)?.clone())
 }
 

@@ -68,7 +68,7 @@ fn what_is_no_tensor_is_read_too() -> Result<()> {
 
         let text = message(found.state_dict());
         assert!(
-            text.contains("no dict of tensors; take one of [\"dtypes\", \"model\""),
+            text.contains("not a dict of tensors; take one of [\"dtypes\", \"model\""),
             "{text}"
         );
         let text = message(found.get("modell"));
@@ -258,7 +258,7 @@ fn files_of_other_kinds_are_named() -> Result<()> {
         (b"<!DOCTYPE html>", "a web page"),
         (b"\x1f\x8b\x08\x00", "gzip"),
         (b"\x80\x02K\x01.", "not one of torch.save's"),
-        (b"{\"a\": 1}", "no index of safetensors files"),
+        (b"{\"a\": 1}", "not an index of safetensors files"),
         (
             b"neither",
             "neither a checkpoint of PyTorch's nor a safetensors file",

@@ -79,7 +79,7 @@ fn an_index_names_files_beside_it() -> Result<()> {
         ("\"w\": \"/etc/passwd\"", "files in its own folder"),
         ("\"w\": \"..\"", "files in its own folder"),
         ("\"w\": \"x.json\"", "no other index"),
-        ("\"w\": 5", "no index of safetensors files"),
+        ("\"w\": 5", "not an index of safetensors files"),
     ] {
         let text = try_one(map);
         assert!(text.contains(part), "{map}: {text}");

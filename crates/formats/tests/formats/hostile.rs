@@ -225,7 +225,7 @@ fn long_keys_that_are_named_often_are_kept_once() {
     .concat();
     let stored = [&stored[..], b"X\x03\0\0\0cpuK\x01tQ."].concat();
     assert!(message(read(&stored, &[])).contains("a key of 1048576 bytes; at most 255"));
-    // A long tuple is no shape, and counts each time that it is copied.
+    // A long tuple is not a shape, and counts each time that it is copied.
     let long = [&b"("[..], &b"K\x01".repeat(1 << 17), b"tq\x05"].concat();
     let shape = [
         &b"\x80\x02"[..],

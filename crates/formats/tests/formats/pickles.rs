@@ -1,4 +1,4 @@
-//! Pickles that are no checkpoints; `pickles/fixtures.py` wrote some of them.
+//! Pickles that are not checkpoints; `pickles/fixtures.py` wrote some of them.
 
 use crate::{Folder, message};
 use kiln_formats::{Value, load, read_pickle};

@@ -50,7 +50,7 @@ pub(super) fn order(a: &Args, position: usize, name: &str) -> Parsed<Option<Matr
         return match text.as_str() {
             "fro" => Ok(Some(MatrixNorm::Frobenius)),
             "nuc" => Ok(Some(MatrixNorm::Nuclear)),
-            other => Err(rejected(format!("{other:?} is no norm"))),
+            other => Err(rejected(format!("{other:?} is not a norm"))),
         };
     }
     Ok(a.opt_float(position, name)?.map(MatrixNorm::Order))

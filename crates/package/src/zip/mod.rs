@@ -14,8 +14,8 @@ pub(crate) use records::{Member, central_and_end, local_header};
 /// The alignment of contents.
 pub(crate) const ALIGN: u64 = 64;
 
-/// The most members of an archive.
-pub(crate) const MOST_MEMBERS: usize = 10_000;
+/// The maximum number of members of an archive.
+pub(crate) const MAX_MEMBERS: usize = 10_000;
 
 /// The longest name of a member.
 pub(crate) const LONGEST_NAME: usize = 240;

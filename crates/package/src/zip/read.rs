@@ -1,7 +1,7 @@
 //! Finding the members of an untrusted archive.
 
 use super::records::*;
-use super::{ALIGN, MOST_MEMBERS, is_name};
+use super::{ALIGN, MAX_MEMBERS, is_name};
 use crate::error::{Error, Result, damaged};
 use std::collections::HashSet;
 
@@ -119,8 +119,8 @@ pub(super) fn parse_end(bytes: &[u8], at: u64) -> Result<Vec<Member>> {
         if !names.insert(member.name.clone()) {
             return Err(damaged!("there are two members called `{}`", member.name));
         }
-        if members.len() == MOST_MEMBERS {
-            return Err(damaged!("it has more than {MOST_MEMBERS} members"));
+        if members.len() == MAX_MEMBERS {
+            return Err(damaged!("it has more than {MAX_MEMBERS} members"));
         }
         members.push(member);
     }

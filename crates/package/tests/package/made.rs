@@ -190,7 +190,7 @@ fn files_that_are_no_packages_say_so() {
     for contents in [
         &b""[..],
         b"PK",
-        b"hello, this is no package at all, but a text",
+        b"hello, this is not a package at all, but a text",
     ] {
         std::fs::write(&path, contents).unwrap();
         let error = Package::open(&path).unwrap_err();

@@ -154,7 +154,7 @@ impl Kin {
             let bytes = read(self.set, &path)?;
             if bytes.is_empty() || bytes.len() % record != 0 {
                 let message = format!(
-                    "{}: {} bytes are no records of {record}",
+                    "{}: {} bytes are not records of {record}",
                     path.display(),
                     bytes.len()
                 );

@@ -71,7 +71,7 @@ pub enum Counts {
 /// A file of annotations.
 #[derive(Deserialize)]
 struct File {
-    images: Vec<Picture>,
+    images: Vec<ImageRecord>,
     #[serde(default)]
     annotations: Vec<Annotation>,
     #[serde(default)]
@@ -79,7 +79,7 @@ struct File {
 }
 
 #[derive(Deserialize)]
-struct Picture {
+struct ImageRecord {
     id: i64,
     file_name: String,
 }

@@ -1,4 +1,4 @@
-//! Files that data sets are made of.
+//! The files of data sets.
 
 use crate::fault::{invalid, io};
 use flate2::bufread::MultiGzDecoder;
@@ -107,7 +107,7 @@ pub(super) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {
 pub(super) fn read_text(op: &str, path: &Path) -> Result<String> {
     let bytes = read(op, path)?;
     String::from_utf8(bytes).map_err(|_| {
-        let message = format!("{}: this is no text in UTF-8", path.display());
+        let message = format!("{}: this is not valid UTF-8", path.display());
         invalid(op, message)
     })
 }

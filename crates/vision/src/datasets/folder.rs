@@ -13,44 +13,47 @@ use std::sync::Arc;
 /// The extensions of pictures, for [`ImageFolder`].
 pub const IMG_EXTENSIONS: [&str; 6] = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"];
 
-type IsValid = dyn Fn(&Path) -> bool + Send + Sync;
+type FilePredicate = dyn Fn(&Path) -> bool + Send + Sync;
 
-/// The rule that selects the files of a folder as samples: torchvision's keyword arguments.
+/// torchvision's keyword arguments of a dataset of folders, which select the files that are samples.
 #[derive(Clone, Default)]
-pub struct Folder {
+pub struct FolderOptions {
     extensions: Option<Vec<String>>,
-    is_valid_file: Option<Arc<IsValid>>,
+    is_valid_file: Option<Arc<FilePredicate>>,
     allow_empty: bool,
 }
 
-impl Folder {
+impl FolderOptions {
     /// All files; a class without any is an error.
-    pub fn new() -> Folder {
-        Folder::default()
+    pub fn new() -> FolderOptions {
+        FolderOptions::default()
     }
 
     /// Only files whose names, in lower case, end with one of these, such as `.png`.
     pub fn extensions<E: Into<String>>(
         mut self,
         extensions: impl IntoIterator<Item = E>,
-    ) -> Folder {
+    ) -> FolderOptions {
         self.extensions = Some(extensions.into_iter().map(E::into).collect());
         self
     }
 
     /// Only files for whose path a function returns true; in place of extensions.
-    pub fn is_valid_file(mut self, f: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Folder {
+    pub fn is_valid_file(
+        mut self,
+        f: impl Fn(&Path) -> bool + Send + Sync + 'static,
+    ) -> FolderOptions {
         self.is_valid_file = Some(Arc::new(f));
         self
     }
 
     /// If true, a class may have no files.
-    pub fn allow_empty(mut self, allow_empty: bool) -> Folder {
+    pub fn allow_empty(mut self, allow_empty: bool) -> FolderOptions {
         self.allow_empty = allow_empty;
         self
     }
 
-    fn takes(&self, path: &Path) -> bool {
+    fn accepts(&self, path: &Path) -> bool {
         if let Some(f) = &self.is_valid_file {
             return f(path);
         }
@@ -62,7 +65,7 @@ impl Folder {
     }
 }
 
-/// A function that makes a sample of a file.
+/// A function that loads a sample from a file.
 type Loader<T> = dyn Fn(&Path) -> Result<T> + Send + Sync;
 
 /// Files in a folder for each class, at any depth below it: `root/cat/1.txt`, `root/dog/old/2.txt`. Classes are in
@@ -102,21 +105,21 @@ impl<T: Send + 'static> DatasetFolder<T> {
         loader: impl Fn(&Path) -> Result<T> + Send + Sync + 'static,
         extensions: impl IntoIterator<Item = E>,
     ) -> Result<DatasetFolder<T>> {
-        DatasetFolder::with(root, loader, Folder::new().extensions(extensions))
+        DatasetFolder::with(root, loader, FolderOptions::new().extensions(extensions))
     }
 
-    /// The files that `folder` selects, each loaded by `loader`.
+    /// The files that `options` select, each loaded by `loader`.
     ///
     /// # Errors
-    /// As `new`, or if `folder` has both extensions and a function, or neither.
+    /// As `new`, or if `options` have both extensions and a function, or neither.
     #[track_caller]
     pub fn with(
         root: impl AsRef<Path>,
         loader: impl Fn(&Path) -> Result<T> + Send + Sync + 'static,
-        folder: Folder,
+        options: FolderOptions,
     ) -> Result<DatasetFolder<T>> {
         let root = root.as_ref();
-        let (classes, samples) = find("DatasetFolder", root, &folder)?;
+        let (classes, samples) = find_samples("DatasetFolder", root, &options)?;
         Ok(DatasetFolder {
             loader: Arc::new(loader),
             classes,
@@ -179,20 +182,20 @@ impl ImageFolder {
     /// If the folder can't be read or has no folders, or one of these has no pictures.
     #[track_caller]
     pub fn new(root: impl AsRef<Path>) -> Result<ImageFolder> {
-        ImageFolder::with(root, Folder::new())
+        ImageFolder::with(root, FolderOptions::new())
     }
 
-    /// The same, with settings. Without extensions and without a function, extensions are [`IMG_EXTENSIONS`].
+    /// The pictures below `root` that `options` select; by default those with [`IMG_EXTENSIONS`].
     ///
     /// # Errors
     /// As `new`.
     #[track_caller]
-    pub fn with(root: impl AsRef<Path>, folder: Folder) -> Result<ImageFolder> {
-        let folder = match (&folder.extensions, &folder.is_valid_file) {
-            (None, None) => folder.extensions(IMG_EXTENSIONS),
-            _ => folder,
+    pub fn with(root: impl AsRef<Path>, options: FolderOptions) -> Result<ImageFolder> {
+        let options = match (&options.extensions, &options.is_valid_file) {
+            (None, None) => options.extensions(IMG_EXTENSIONS),
+            _ => options,
         };
-        let (classes, samples) = find("ImageFolder", root.as_ref(), &folder)?;
+        let (classes, samples) = find_samples("ImageFolder", root.as_ref(), &options)?;
         Ok(ImageFolder(DatasetFolder {
             loader: Arc::new(|path| Ok(Image::open(path)?.into_mode(Mode::RGB))),
             classes,
@@ -228,9 +231,9 @@ type Samples = (Vec<String>, Vec<(PathBuf, i64)>);
 
 /// Finds the classes, and the samples with their labels.
 #[track_caller]
-fn find(op: &str, root: &Path, folder: &Folder) -> Result<Samples> {
-    if folder.extensions.is_some() == folder.is_valid_file.is_some() {
-        let message = "either extensions or is_valid_file says which files are samples";
+fn find_samples(op: &str, root: &Path, options: &FolderOptions) -> Result<Samples> {
+    if options.extensions.is_some() == options.is_valid_file.is_some() {
+        let message = "either extensions or is_valid_file must be given, and not both";
         return Err(invalid(op, message));
     }
     let mut classes = Vec::new();
@@ -240,7 +243,7 @@ fn find(op: &str, root: &Path, folder: &Folder) -> Result<Samples> {
         }
     }
     if classes.is_empty() {
-        let message = format!("{}: there is no folder, and so no class", root.display());
+        let message = format!("{}: there are no class folders", root.display());
         return Err(invalid(op, message));
     }
     classes.sort();
@@ -250,19 +253,19 @@ fn find(op: &str, root: &Path, folder: &Folder) -> Result<Samples> {
         let mut files = BTreeMap::new();
         walk(op, &root.join(class), &mut BTreeSet::new(), &mut files)?;
         let files = files.into_values().flatten();
-        let files = files.filter(|path| folder.takes(path));
+        let files = files.filter(|path| options.accepts(path));
         samples.extend(files.map(|path| (path, label as i64)));
         if samples.len() == before {
             empty.push(class.as_str());
         }
     }
-    if !empty.is_empty() && !folder.allow_empty {
-        let ends = match &folder.extensions {
-            Some(all) => format!("; names of files end with {}", all.join(", ")),
+    if !empty.is_empty() && !options.allow_empty {
+        let extensions = match &options.extensions {
+            Some(all) => format!("; the extensions are {}", all.join(", ")),
             None => String::new(),
         };
         let message = format!(
-            "{}: there are no files of the classes {}{ends}",
+            "{}: there are no files of the classes {}{extensions}",
             root.display(),
             empty.join(", ")
         );
@@ -271,8 +274,8 @@ fn find(op: &str, root: &Path, folder: &Folder) -> Result<Samples> {
     Ok((classes, samples))
 }
 
-/// Collects the files of a folder and of those within, by folder in the order of paths as texts. Links are followed;
-/// a folder that contains itself is walked only once.
+/// Collects the files of a folder and of its subfolders, keyed by the path of their folder. Links are followed; a link
+/// to a folder that is being walked, one of `above`, is skipped.
 #[track_caller]
 fn walk(
     op: &str,
@@ -313,7 +316,7 @@ pub(super) fn entries(op: &str, folder: &Path) -> Result<Vec<PathBuf>> {
 pub(super) fn name(op: &str, path: &Path) -> Result<String> {
     let name = path.file_name().and_then(OsStr::to_str);
     name.map(String::from).ok_or_else(|| {
-        let message = format!("{}: the name is no text in UTF-8", path.display());
+        let message = format!("{}: the name is not valid UTF-8", path.display());
         invalid(op, message)
     })
 }

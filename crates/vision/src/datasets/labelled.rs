@@ -39,7 +39,7 @@ impl Labelled {
         let (images, labels) = (self.pixels.len() / self.area().max(1), self.targets.len());
         if images * self.area() != self.pixels.len() || images != labels || self.area() == 0 {
             let message = format!(
-                "{} bytes are no images of shape {:?} for {labels} labels",
+                "{} bytes are not images of shape {:?} for {labels} labels",
                 self.pixels.len(),
                 self.shape
             );

@@ -23,8 +23,8 @@ const F64: u32 = 9;
 const MATRIX: u32 = 14;
 const PACKED: u32 = 15;
 
-/// The most arrays of a file; a set has a few.
-const MOST_ARRAYS: usize = 64;
+/// The maximum number of arrays of a file; a set has a few.
+const MAX_ARRAYS: usize = 64;
 
 /// An array, in column-major order.
 pub(super) struct Array {
@@ -59,8 +59,8 @@ fn arrays(file: &mut dyn Read, budget: &mut Budget) -> io::Result<BTreeMap<Strin
     }
     let mut all = BTreeMap::new();
     while let Some((kind, size)) = tag(file)? {
-        if all.len() == MOST_ARRAYS {
-            return Err(wrong(format!("there are more than {MOST_ARRAYS} arrays")));
+        if all.len() == MAX_ARRAYS {
+            return Err(wrong(format!("there are more than {MAX_ARRAYS} arrays")));
         }
         let mut element = Read::take(&mut *file, size);
         let found = match kind {
@@ -71,7 +71,7 @@ fn arrays(file: &mut dyn Read, budget: &mut Budget) -> io::Result<BTreeMap<Strin
                     Some((MATRIX, size)) => {
                         array(&mut Read::take(&mut unpacked, size), size, budget)?
                     }
-                    _ => return Err(wrong("what is packed is no array")),
+                    _ => return Err(wrong("what is packed is not an array")),
                 }
             }
             _ => {
@@ -130,7 +130,7 @@ fn array(
     size: u64,
     budget: &mut Budget,
 ) -> io::Result<Option<(String, Array)>> {
-    /// The most bytes of flags, sizes and name.
+    /// The maximum number of bytes of flags, sizes and name.
     const SMALL: u64 = 1024;
     let (kind, flags) = part(file, SMALL, "the flags", budget)?;
     let [class, flags, ..] = flags[..] else {

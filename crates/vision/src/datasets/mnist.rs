@@ -70,7 +70,7 @@ fn load(files: &Files, [images, labels]: [&str; 2], classes: Vec<String>) -> Res
     let (shape, pixels) = idx::read(set, &images, &mut budget, |shape: [usize; 3]| {
         match shape[1].checked_mul(shape[2]) {
             Some(1..) => Ok(()),
-            _ => Err(format!("{shape:?} are no images")),
+            _ => Err(format!("{shape:?} are not images")),
         }
     })?;
     let (_, bytes) = idx::read(set, &labels, &mut budget, |[count]| {
@@ -168,7 +168,7 @@ pub enum EmnistSplit {
     ByMerge,
     /// The same with equally many samples of each.
     Balanced,
-    /// Letters without case, from 1; 0 is no letter.
+    /// Letters without case, from 1; 0 is not a letter.
     Letters,
     /// Digits.
     Digits,

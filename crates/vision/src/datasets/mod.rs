@@ -1,7 +1,7 @@
 //! Data sets of images, under torchvision's names.
 //!
-//! A set is made of a folder of files, `root`, and the part of it that is wanted; its samples are `(image, target)`.
-//! torchvision's `transform` and `target_transform` are methods of every set of pairs ([`Pairs`]):
+//! A set is constructed from a folder of files, `root`, and the split that is wanted; its samples are `(image,
+//! target)`. torchvision's `transform` and `target_transform` are methods of every set of pairs ([`Pairs`]):
 //!
 //! ```no_run
 //! use kiln_data::{DataLoader, Dataset};
@@ -55,7 +55,7 @@ mod svhn;
 pub use cifar::{CIFAR10, CIFAR100};
 pub use coco::{Annotation, CocoCaptions, CocoDetection, Counts, Segmentation};
 pub use fake::FakeData;
-pub use folder::{DatasetFolder, Folder, IMG_EXTENSIONS, ImageFolder};
+pub use folder::{DatasetFolder, FolderOptions, IMG_EXTENSIONS, ImageFolder};
 pub use mnist::{EMNIST, EmnistSplit, FashionMNIST, KMNIST, MNIST};
 pub use omniglot::Omniglot;
 pub use pairs::{Pairs, TargetTransformed, Transformed};

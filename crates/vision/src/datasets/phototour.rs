@@ -215,7 +215,7 @@ fn patches(folder: &Path, count: usize) -> Result<Vec<u8>> {
         let image = Image::open(&path)?.into_mode(Mode::L);
         let (width, height) = image.size();
         if width % SIDE != 0 || height % SIDE != 0 {
-            let message = format!("{}: {width}x{height} are no patches", path.display());
+            let message = format!("{}: {width}x{height} are not patches", path.display());
             return Err(invalid("PhotoTour", message));
         }
         for (top, left) in (0..height / SIDE).flat_map(|y| (0..width / SIDE).map(move |x| (y, x))) {

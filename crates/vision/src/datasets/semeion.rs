@@ -71,7 +71,7 @@ fn digit(line: &str, pixels: &mut Vec<u8>) -> Result<i64, String> {
         .split_whitespace()
         .map(|word| match word.parse::<f64>() {
             Ok(x) if (0.0..=1.0).contains(&x) => Ok(x),
-            _ => Err(format!("{word:?} is no number between 0 and 1")),
+            _ => Err(format!("{word:?} is not a number between 0 and 1")),
         })
         .collect();
     let numbers = numbers?;

@@ -115,7 +115,7 @@ fn pictures(folder: &Path, name: &str) -> Result<Vec<u8>> {
         0 => Ok(bytes),
         _ => {
             let message = format!(
-                "{}: {} bytes are no pictures of {AREA}",
+                "{}: {} bytes are not pictures of {AREA}",
                 path.display(),
                 bytes.len()
             );
@@ -157,7 +157,8 @@ fn labelled(set: &mut Labelled, folder: &Path, part: &str, fold: Option<usize>) 
     }
     for word in line.split_whitespace() {
         let at = word.parse().ok().filter(|at: &usize| *at < labels.len());
-        let at = at.ok_or_else(|| wrong(format!("{word:?} is no picture of {}", labels.len())))?;
+        let at =
+            at.ok_or_else(|| wrong(format!("{word:?} is not a picture of {}", labels.len())))?;
         set.pixels.extend_from_slice(&pixels[at * AREA..][..AREA]);
         set.targets.push(labels[at]);
     }

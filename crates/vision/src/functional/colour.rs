@@ -308,7 +308,7 @@ pub fn solarize(image: &Image, threshold: f64) -> Result<Image> {
     if threshold.is_nan() {
         return Err(invalid("solarize", "the threshold is NaN"));
     }
-    // The least level that is inverted, and 256 for none.
+    // The smallest level that is inverted, and 256 for none.
     let least = threshold.ceil().clamp(0.0, 256.0) as u16;
     let solarized = |v: u8| if u16::from(v) >= least { !v } else { v };
     Ok(recoloured(image, solarized))

@@ -36,19 +36,19 @@ pub(crate) fn cropped<P: Picture>(
     let [_, height, width] = image.extents(op)?;
     let (before, after, first) = span(left, size.width, width);
     let (above, below, row) = span(top, size.height, height);
-    let border = Padding::from([before, above, after, below]);
+    let padding = Padding::from([before, above, after, below]);
     let window = Window {
         left: first,
         top: row,
         width: size.width,
         height: size.height,
     };
-    if border == Padding::default() {
+    if padding == Padding::default() {
         return image.cut(window);
     }
     let black = Fill::from(0);
     image
-        .bordered(op, border, &black, PaddingMode::Constant)?
+        .padded(op, padding, &black, PaddingMode::Constant)?
         .cut(window)
 }
 
@@ -163,17 +163,17 @@ pub fn vflip<P: Picture>(image: &P) -> Result<P> {
 /// The image, padded: `pad(&x, 4)`, `pad(&x, Pad::new(4).padding_mode(PaddingMode::Reflect))`.
 ///
 /// # Errors
-/// If the padding is wider than its mode allows, or the fill is no colour of the image.
+/// If the padding is wider than its mode allows, or the fill is not a colour of the image.
 #[track_caller]
 pub fn pad<P: Picture>(image: &P, pad: impl Into<Pad>) -> Result<P> {
     let pad = pad.into();
     image.extents("pad")?;
-    image.bordered("pad", pad.padding, &pad.fill, pad.padding_mode)
+    image.padded("pad", pad.padding, &pad.fill, pad.padding_mode)
 }
 
 /// The image in another size: `resize(&x, 256)`, `resize(&x, Resize::new((64, 48)).interpolation(Bicubic))`.
 ///
-/// Images are resampled as PIL does, to the bit, always with antialias; tensors as PyTorch does.
+/// Images are resampled bit for bit as PIL does, always with antialias; tensors as PyTorch does.
 ///
 /// # Errors
 /// If the image or the size has no pixels, the size is too large, or `max_size` is not above it.

@@ -55,7 +55,7 @@ fn placed([a, b, c, d, e, f]: Matrix, x: f64, y: f64) -> (f64, f64) {
 /// The image, rotated: `rotate(&x, 30.0)`, `rotate(&x, Rotate::new(30.0).expand(true))`.
 ///
 /// # Errors
-/// If an argument is not finite, the fill is no colour of the image, or the interpolation is not supported here.
+/// If an argument is not finite, the fill is not a colour of the image, or the interpolation is not supported here.
 #[track_caller]
 pub fn rotate(image: &Image, rotate: impl Into<Rotate>) -> Result<Image> {
     rotated("rotate", image, &rotate.into())

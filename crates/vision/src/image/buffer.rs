@@ -5,7 +5,7 @@ use std::fmt;
 use std::mem::take;
 use std::ops::{Deref, DerefMut};
 
-/// The most bytes that a thread keeps for its next images.
+/// The maximum number of bytes that a thread keeps for its next images.
 const KEPT: usize = 8 << 20;
 
 /// The fewest bytes worth keeping: smaller allocations come from memory that the process already has.

@@ -31,7 +31,7 @@ pub enum Format {
 options! {
     /// Limits of a decoder.
     Limits () {
-        /// The most pixels that an image may have: by default PIL's limit for decompression bombs.
+        /// The maximum number of pixels that an image may have: by default PIL's limit for decompression bombs.
         max_pixels: Count = 178_956_970,
     }
 }
@@ -85,8 +85,9 @@ impl Image {
     /// Decodes the image in the bytes of a file, whose format is found by its content.
     ///
     /// # Errors
-    /// If the bytes are no image of a known [`Format`], are damaged, or exceed the default [`Limits`]; or if decoding
-    /// takes more memory than the limit leaves ([`Device::set_memory_limit`](kiln_tensor::Device::set_memory_limit)).
+    /// If the bytes are not an image of a known [`Format`], are damaged, or exceed the default [`Limits`]; or if
+    /// decoding takes more memory than the limit leaves
+    /// ([`Device::set_memory_limit`](kiln_tensor::Device::set_memory_limit)).
     #[track_caller]
     pub fn decode(bytes: &[u8]) -> Result<Image> {
         Image::decode_with(bytes, &Limits::new())
@@ -154,7 +155,10 @@ impl Image {
 fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
     let Some(format) = reader.format() else {
-        let message = format!("these {} bytes are no image of a known format", bytes.len());
+        let message = format!(
+            "these {} bytes are not an image of a known format",
+            bytes.len()
+        );
         return Err(wrong(message));
     };
     let few = |w: u32, h: u32| match u64::from(w) * u64::from(h) <= limits.max_pixels.0 as u64 {
@@ -232,12 +236,12 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
     false
 }
 
-/// The most pixels in the bytes of a file, of formats for which that is bounded.
+/// The maximum number of pixels in the bytes of a file, of formats for which that is bounded.
 fn most_pixels(format: ImageFormat, bytes: &[u8]) -> u64 {
-    /// The most bytes that a byte of zlib's stands for.
+    /// The maximum number of bytes that a byte of zlib's stands for.
     const INFLATED: u64 = 1032;
-    /// The most pixels that a bit of a GIF stands for: a code has two bits at least and is one of 4096, each of which
-    /// stands for one pixel more than an earlier one.
+    /// The maximum number of pixels that a bit of a GIF stands for: a code has two bits at least and is one of 4096,
+    /// each of which stands for one pixel more than an earlier one.
     const LZW: u64 = 4096 / 2;
     /// A GIF may be larger than its picture; up to here it is read.
     const SCREEN: u64 = 1 << 20;

@@ -113,7 +113,7 @@ impl Image {
     #[track_caller]
     pub fn filled(width: usize, height: usize, mode: Mode, colour: &[u8]) -> Result<Image> {
         if colour.len() != mode.channels() {
-            let message = format!("{colour:?} is no colour of mode {mode}");
+            let message = format!("{colour:?} is not a colour of mode {mode}");
             return Err(invalid("Image::filled", message));
         }
         let fits = |n: &usize| Vec::<u8>::new().try_reserve_exact(*n).is_ok();

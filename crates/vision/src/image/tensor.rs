@@ -57,7 +57,7 @@ impl Image {
             }
             _ => {
                 let message = format!(
-                    "{}{shape:?} is no image; it takes u8 of the shape [H, W, C] with 1 to 4 channels, or [H, W]",
+                    "{}{shape:?} is not an image; it takes u8 of the shape [H, W, C] with 1 to 4 channels, or [H, W]",
                     array.dtype()
                 );
                 Err(invalid(op, message))
@@ -75,7 +75,7 @@ impl Image {
         let shape = tensor.shape()?;
         let wrong = || {
             let message = format!(
-                "{}{shape:?} is no image; it takes u8 or a float of the shape [C, H, W] with 1 to 4 channels, or [H, W]",
+                "{}{shape:?} is not an image; it takes u8 or a float of the shape [C, H, W] with 1 to 4 channels, or [H, W]",
                 tensor.dtype()
             );
             invalid("Image::from_tensor", message)

@@ -1,11 +1,11 @@
-//! The outputs of layers, and filters, as pictures.
+//! Feature maps and filters as pictures.
 
 use super::gradients::as_f32;
 use crate::fault::invalid;
 use kiln_nn::{Forward, Module, extract};
 use kiln_tensor::{Result, Tensor, keep};
 
-/// Scales each map `[h, w]` of `[.., h, w]` to 0..=1 by its minimum and maximum; 0 where all numbers are equal.
+/// Scales each map `[h, w]` of `[.., h, w]` to 0..=1 by its minimum and maximum; 0 if all its numbers are equal.
 ///
 /// # Errors
 /// If there are fewer than two dims.
@@ -29,8 +29,8 @@ fn scaled(x: &Tensor, dims: &[i64]) -> Result<Tensor> {
     Ok(scaled.check()?.clone())
 }
 
-/// The output of the layer at a path for images `[n, c, h, w]`: each channel as a grey picture, `[n · k, 1, h', w']`
-/// between 0 and 1, for `make_grid`.
+/// The feature maps of the layer at a path for images `[n, c, h, w]`. Each of its k channels is a grey picture between
+/// 0 and 1, `[n · k, 1, h', w']`, for `make_grid`.
 ///
 /// # Errors
 /// If there is no such layer, it gives no maps, or the model fails.
@@ -48,8 +48,8 @@ pub fn feature_maps<M: Forward>(model: &M, layer: &str, images: &Tensor) -> Resu
     Ok(maps.check()?.clone())
 }
 
-/// The filters of the convolution at a path, between 0 and 1: pictures in RGB, `[out, 3, h, w]`, where it takes three
-/// channels, else a grey one for each channel that each filter takes, `[out · in, 1, h, w]`.
+/// The filters of the convolution at a path, scaled to 0..=1. With three input channels they are RGB pictures,
+/// `[out, 3, h, w]`. Otherwise each channel of each filter is a grey picture, `[out · in, 1, h, w]`.
 ///
 /// # Errors
 /// If there is no such layer, or it has no weight `[out, in, h, w]`.
@@ -57,13 +57,13 @@ pub fn feature_maps<M: Forward>(model: &M, layer: &str, images: &Tensor) -> Resu
 pub fn filters(model: &(impl Module + ?Sized), layer: &str) -> Result<Tensor> {
     let weight = model.get_parameter(&format!("{layer}.weight"))?.get();
     let shape = weight.shape()?;
-    let [to, from, h, w] = shape[..] else {
+    let [out_channels, in_channels, h, w] = shape[..] else {
         let message = format!("the weight of {layer} is {shape:?}, not [out, in, h, w]");
         return Err(invalid("filters", message));
     };
     let weight = as_f32(&weight);
-    match from {
+    match in_channels {
         3 => scaled(&weight, &[-3, -2, -1]),
-        _ => normalise(&weight.reshape([to * from, 1, h, w])),
+        _ => normalise(&weight.reshape([out_channels * in_channels, 1, h, w])),
     }
 }

@@ -8,7 +8,7 @@
 //! | [`input_gradient`], [`guided_backprop`] | gradients of the image, `[n, c, h, w]` (Springenberg et al., 2014) |
 //! | [`feature_maps`], [`filters`] | a layer's output, and a convolution's weights, as grey or RGB pictures |
 //!
-//! [`normalise`] scales maps to 0..=1, [`ColourMap`] makes pictures of them, [`overlay`] lays them over images. Put
+//! [`normalise`] scales maps to 0..=1, [`ColourMap`] colours them, [`overlay`] lays them over images. Put
 //! the model into `eval` before, else batch norms mix the images of a batch.
 //!
 //! ```

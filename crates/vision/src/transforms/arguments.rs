@@ -213,7 +213,7 @@ impl Fill {
         let level = |v: &f64| (0.0..256.0).contains(v).then_some(*v as u8);
         let levels: Option<Vec<u8>> = self.numbers(op, channels)?.iter().map(level).collect();
         levels.ok_or_else(|| {
-            let message = format!("the fill {self} is no colour: levels are in 0..=255");
+            let message = format!("the fill {self} is not a colour: levels are in 0..=255");
             invalid(op, message)
         })
     }

@@ -1,4 +1,4 @@
-//! Colours.
+//! Transforms of colour.
 
 use super::arguments::{Count, Spread, probability};
 use super::{Transform, happens, uniform};
@@ -9,7 +9,7 @@ use kiln_tensor::{Result, options};
 use std::fmt;
 
 options! {
-    /// Brightness, contrast, saturation and hue by random factors, in a random order.
+    /// Random changes of brightness, contrast, saturation and hue, in a random order.
     ColorJitter () {
         /// The distance of the factor from 1, or its range.
         brightness: Spread = 0.0,
@@ -72,9 +72,9 @@ impl fmt::Display for ColorJitter {
 }
 
 options! {
-    /// An image in grey.
+    /// Conversion to greyscale.
     Grayscale () {
-        /// 1, or 3 that are equal.
+        /// The number of channels of the result: 1, or 3 that are equal.
         num_output_channels: Count = 1,
     }
 }
@@ -97,9 +97,9 @@ impl fmt::Display for Grayscale {
 }
 
 options! {
-    /// An image in grey, by chance, with as many channels as before.
+    /// Conversion to greyscale with some probability. The number of channels stays.
     RandomGrayscale () {
-        /// The probability of the change.
+        /// The probability of the conversion.
         p: f64 = 0.1,
     }
 }

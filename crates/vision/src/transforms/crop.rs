@@ -96,17 +96,17 @@ impl<P: Picture> Transform<P> for RandomCrop {
     type Output = P;
     fn apply(&self, image: P, rng: &mut Rng) -> Result<P> {
         let (op, size) = ("RandomCrop", self.size);
-        let bordered = |image: P, border: Padding| match border == Padding::default() {
+        let padded = |image: P, padding: Padding| match padding == Padding::default() {
             true => Ok(image),
-            false => image.bordered(op, border, &self.fill, self.padding_mode),
+            false => image.padded(op, padding, &self.fill, self.padding_mode),
         };
-        let mut image = bordered(image, self.padding)?;
+        let mut image = padded(image, self.padding)?;
         let [_, height, width] = image.extents(op)?;
         if self.pad_if_needed {
             let columns = size.width.saturating_sub(width);
-            image = bordered(image, [columns, 0].into())?;
+            image = padded(image, [columns, 0].into())?;
             let rows = size.height.saturating_sub(height);
-            image = bordered(image, [0, rows].into())?;
+            image = padded(image, [0, rows].into())?;
         }
         let [_, height, width] = image.extents(op)?;
         fits(op, size, (height, width))?;

@@ -1,4 +1,4 @@
-//! Padding.
+//! The padding transform.
 
 use super::Transform;
 use super::arguments::{Fill, Padding, PaddingMode};
@@ -10,12 +10,12 @@ use std::fmt;
 options! {
     /// Padding around an image.
     Pad (
-        /// The widths.
+        /// The widths at the four sides.
         padding: Padding
     ) {
-        /// The colour.
+        /// The colour of constant padding.
         fill: Fill = 0u8,
-        /// The values of the padding.
+        /// The rule that fills the padding.
         padding_mode: PaddingMode = PaddingMode::Constant,
     }
 }
@@ -24,7 +24,7 @@ impl<P: Picture> Transform<P> for Pad {
     type Output = P;
     fn apply(&self, image: P, _: &mut Rng) -> Result<P> {
         image.extents("Pad")?;
-        image.bordered("Pad", self.padding, &self.fill, self.padding_mode)
+        image.padded("Pad", self.padding, &self.fill, self.padding_mode)
     }
 }
 

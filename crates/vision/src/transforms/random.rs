@@ -65,7 +65,7 @@ chances! {
     ) |t, image| functional::posterize(image, t.bits.0);
     /// [`functional::solarize`], by chance.
     RandomSolarize (
-        /// The least level that is inverted.
+        /// The smallest level that is inverted.
         threshold: f64
     ) |t, image| functional::solarize(image, t.threshold);
     /// [`functional::adjust_sharpness`], by chance.

@@ -11,7 +11,7 @@ use kiln_tensor::{Result, options};
 use std::fmt;
 
 options! {
-    /// An image in another size. Images are resampled as PIL does, to the bit.
+    /// An image in another size. Images are resampled bit for bit as PIL does.
     Resize (
         /// The shorter side, or height and width.
         size: Size

@@ -20,7 +20,8 @@ const LIMIT: usize = 1 << 20;
 /// The bytes that a bomb unpacks to.
 const BOMB: usize = 8 << 20;
 
-/// The most bytes that a reader may take: the limit, a vector that grows to twice of it, and what decoders have.
+/// The maximum number of bytes that a reader may take: the limit, a vector that grows to twice of it, and what decoders
+/// have.
 const MOST: usize = 4 * LIMIT;
 
 /// An allocator that counts.

@@ -2,7 +2,7 @@
 
 use super::*;
 use kiln_data::Dataset;
-use kiln_vision::datasets::{DatasetFolder, Folder as Files, ImageFolder, Omniglot};
+use kiln_vision::datasets::{DatasetFolder, FolderOptions, ImageFolder, Omniglot};
 use kiln_vision::{Image, Mode};
 
 #[test]
@@ -36,13 +36,15 @@ fn classes_and_files_come_in_order() -> Result<()> {
     ];
     assert_eq!(all?, names.map(|(name, label)| (name.to_string(), label)));
     assert_eq!(set.targets(), [0, 0, 0, 1, 1, 1, 1]);
-    let valid = Files::new().is_valid_file(|path| path.ends_with("c.bin"));
+    let valid = FolderOptions::new().is_valid_file(|path| path.ends_with("c.bin"));
     let error = message(DatasetFolder::with(&root, read, valid.clone()));
     assert!(error.contains("no files of the classes ant"), "{error}");
     let set = DatasetFolder::with(&root, read, valid.allow_empty(true))?;
     assert_eq!((set.len(), set.get(0)?.1), (1, 1));
-    let both = Files::new().extensions([".txt"]).is_valid_file(|_| true);
-    for wrong in [both, Files::new()] {
+    let both = FolderOptions::new()
+        .extensions([".txt"])
+        .is_valid_file(|_| true);
+    for wrong in [both, FolderOptions::new()] {
         assert!(message(DatasetFolder::with(&root, read, wrong)).contains("either extensions"));
     }
     Ok(())
@@ -62,12 +64,12 @@ fn pictures_become_rgb() -> Result<()> {
         assert_eq!(set.get(i)?, (grey.convert(Mode::RGB), 0));
     }
     assert!(set.imgs()[0].0.ends_with("a/y.bmp"));
-    // A file that is no picture is an error that names it, when it is read.
+    // A file that is not a picture is an error that names it, when it is read.
     root.write("a/z.png", "no picture");
     let set = ImageFolder::new(&root)?;
     assert!(message(set.get(1)).contains("z.png"));
     assert!(message(set.get(3)).contains("out of range"));
-    assert!(message(ImageFolder::new(root.0.join("a/deep"))).contains("no class"));
+    assert!(message(ImageFolder::new(root.0.join("a/deep"))).contains("no class folders"));
     assert!(message(ImageFolder::new(root.0.join("none"))).contains("none"));
     Ok(())
 }

@@ -46,7 +46,7 @@ fn idx_that_lies_is_refused() {
             gzip(&idx(&[3, 3, 3], &pattern(27))),
             "3 images for 2 labels",
         ),
-        (gzip(&idx(&[0, 0, 0], &[])), "[0, 0, 0] are no images"),
+        (gzip(&idx(&[0, 0, 0], &[])), "[0, 0, 0] are not images"),
         (Vec::new(), "the magic number takes 4 bytes"),
     ] {
         let error = wrong(file);
@@ -121,7 +121,7 @@ fn other_files_of_the_wrong_size_are_refused() {
     root.write("cifar-10-batches-bin/batches.meta.txt", "a\n");
     let error = message(CIFAR10::new(&root, false));
     assert!(
-        error.contains("3072 bytes are no records of 3073"),
+        error.contains("3072 bytes are not records of 3073"),
         "{error}"
     );
     // A fold that names one picture again and again.
@@ -132,7 +132,7 @@ fn other_files_of_the_wrong_size_are_refused() {
     assert!(error.contains("the fold 0 has 2 pictures of 1"), "{error}");
     root.write("stl10_binary/unlabeled_X.bin", [0; 100]);
     let error = message(STL10::new(&root, Stl10Split::Unlabeled));
-    assert!(error.contains("100 bytes are no pictures"), "{error}");
+    assert!(error.contains("100 bytes are not pictures"), "{error}");
 }
 
 /// Changes, removes and repeats bytes.

@@ -144,7 +144,9 @@ fn stl_has_folds_and_pictures_without_labels() -> Result<()> {
     assert_eq!(STL10::new(&root, Stl10Split::Test)?.targets(), [1]);
     assert!(message(STL10::new(&root, Stl10Split::Train(Some(2)))).contains("no fold 2"));
     root.write("stl10_binary/fold_indices.txt", "0 3");
-    assert!(message(STL10::new(&root, Stl10Split::Train(Some(0)))).contains("\"3\" is no picture"));
+    assert!(
+        message(STL10::new(&root, Stl10Split::Train(Some(0)))).contains("\"3\" is not a picture")
+    );
     root.write("stl10_binary/test_y.bin", [0]);
     assert!(message(STL10::new(&root, Stl10Split::Test)).contains("which begin with 1"));
     Ok(())
@@ -173,7 +175,7 @@ fn semeion_is_a_table() -> Result<()> {
     for (wrong, wanted) in [
         (
             line(3).replacen("1.0000", "2", 1),
-            "\"2\" is no number between 0 and 1",
+            "\"2\" is not a number between 0 and 1",
         ),
         (line(3).replacen("1.0000 ", "", 1), "265 numbers"),
         (line(3).replacen("0 1 0", "1 1 0", 1), "line 1"),

@@ -82,8 +82,8 @@ fn a_smooth_image_survives_jpeg_and_few_colours_survive_gif() {
 #[test]
 fn what_is_no_image_is_an_error() {
     let error = |bytes: &[u8]| Image::decode(bytes).unwrap_err().to_string();
-    assert!(error(b"").contains("no image of a known format"));
-    assert!(error(b"hello, world").contains("no image of a known format"));
+    assert!(error(b"").contains("not an image of a known format"));
+    assert!(error(b"hello, world").contains("not an image of a known format"));
     let png = image(Mode::RGB).encode(Format::Png).unwrap();
     error(&png[..png.len() / 2]);
     let jpeg = image(Mode::RGB).encode(Format::Jpeg).unwrap();
@@ -93,7 +93,7 @@ fn what_is_no_image_is_an_error() {
     let e = Image::open(folder().join("cases.txt"))
         .unwrap_err()
         .to_string();
-    assert!(e.contains("cases.txt") && e.contains("no image"), "{e}");
+    assert!(e.contains("cases.txt") && e.contains("not an image"), "{e}");
     let e = image(Mode::L).save("picture.tga").unwrap_err().to_string();
     assert!(e.contains("picture.tga"), "{e}");
 }

@@ -121,7 +121,7 @@ fn result(words: &[&str]) -> Image {
         "posterize" => f::posterize(&x, int(2)),
         "solarize" => f::solarize(&x, real(2)),
         "blur" => f::gaussian_blur(&x, (int(2), int(3)), (real(4), real(5))),
-        other => panic!("{other} is no case"),
+        other => panic!("{other} is not a case"),
     };
     y.unwrap_or_else(|e| panic!("{words:?}: {e}"))
 }

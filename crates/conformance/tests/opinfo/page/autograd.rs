@@ -161,7 +161,7 @@ rows! {
     "torch.cuda.device_count" = { cuda::device_count() };
     "torch.cuda.current_device" = { cuda::current_device() };
     "torch.cuda.get_device_name" = { cuda::get_device_name(0)? } "`device.name()`";
-    "torch.cuda.get_device_capability" = { cuda::get_device_capability(0)? } "`device.capability()`; at least `cuda::LEAST_CAPABILITY`";
+    "torch.cuda.get_device_capability" = { cuda::get_device_capability(0)? } "`device.capability()`; at least `cuda::MIN_CAPABILITY`";
     "torch.cuda.synchronize" = { cuda::synchronize(0)? } "`device.synchronize()`; tells of errors in data that no read has told of";
     "torch.cuda.mem_get_info" = { cuda::mem_get_info(0)? } "`device.mem_get_info()`, of the CPU too";
     "torch.cuda.memory_stats" = { cuda::memory_stats(0)? } "`device.memory()`";

@@ -16,7 +16,7 @@ rows! {
     "torch.linalg.qr", "torch.qr" = { x.qr() } "a pair";
     "torch.linalg.qr(mode=)" = { x.qr_with(QrMode::Complete) };
     "torch.linalg.lu" = { x.lu() } "P, L and U, always with pivots";
-    "torch.linalg.lu_factor", "torch.lu" = { x.lu_factor() } "a singular matrix is no error";
+    "torch.linalg.lu_factor", "torch.lu" = { x.lu_factor() } "a singular matrix is not an error";
     "torch.linalg.lu_solve", "torch.lu_solve" = { x.lu_solve(pivots, y) };
     "torch.linalg.svd", "torch.svd" = { x.svd() } "U, S and Vᵀ";
     "torch.linalg.svd(full_matrices=)" = { x.svd_with(Svd::new().full_matrices(false)) };

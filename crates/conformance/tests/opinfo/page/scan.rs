@@ -164,7 +164,7 @@ pub(super) fn code_words(path: &Path, out: &mut BTreeSet<String>) {
 }
 
 /// The words in backticks of the prose and of the notes, the last cells of tables; PyTorch's own paths
-/// and what is no name are left out.
+/// and what is not a name are left out.
 pub(super) fn names_in_text(page: &str) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     let mut in_code = false;
