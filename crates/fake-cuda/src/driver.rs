@@ -1,7 +1,7 @@
 //! The state of the driver: one per process.
 
 use crate::config::Config;
-use crate::graph::{Nodes, Placed};
+use crate::graph::{GraphNode, Nodes};
 use crate::pool::Accounts;
 use crate::status::{
     Failure, INVALID_CONTEXT, INVALID_HANDLE, NOT_INITIALIZED, OUT_OF_MEMORY, Status, failure,
@@ -25,7 +25,7 @@ pub(crate) struct Function {
 /// A graph that was captured or built.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    pub nodes: Vec<Placed>,
+    pub nodes: Vec<GraphNode>,
 }
 
 /// Counts of executed work, for tests.
@@ -68,7 +68,7 @@ pub(crate) struct Driver {
     pub config: Config,
     pub memory: Arc<Memory>,
     state: Mutex<State>,
-    /// A lock that is held while work is carried out.
+    /// A lock that is held while work is executed.
     engine: Mutex<()>,
 }
 

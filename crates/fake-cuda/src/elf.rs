@@ -15,7 +15,7 @@ pub(crate) fn ptx<'a>(
     read: impl Fn(usize, usize) -> Option<&'a [u8]>,
     capability: u64,
 ) -> Result<String, Failure> {
-    let other = || failure(NO_BINARY, "this is no machine code of a GPU");
+    let other = || failure(NO_BINARY, "this is not machine code of a GPU");
     // 64 bits, little-endian. A file of another kind may be shorter than a whole header.
     let identity = read(0, 16).filter(|i| i.starts_with(b"\x7fELF\x02\x01"));
     let version = identity.ok_or_else(other)?[8];

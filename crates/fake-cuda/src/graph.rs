@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A node of a graph.
 #[derive(Clone, Debug)]
-pub(crate) struct Placed {
+pub(crate) struct GraphNode {
     pub handle: usize,
     pub node: Node,
     /// The positions of its dependencies.
@@ -16,12 +16,12 @@ pub(crate) struct Placed {
 }
 
 /// The nodes of a graph, each after its dependencies.
-pub(crate) type Nodes = Arc<Vec<Placed>>;
+pub(crate) type Nodes = Arc<Vec<GraphNode>>;
 
 /// Executes the nodes of a graph in an order drawn from a seed. Two kernels without a dependency between them must
 /// not touch the same memory if one of them writes: that is a fault, and is found in every order.
-pub(crate) fn execute(nodes: &[Placed], mut seed: u64, driver: &Driver) -> Result<(), Broken> {
-    let chain = |(i, node): (usize, &Placed)| i == 0 || node.after.contains(&(i - 1));
+pub(crate) fn execute(nodes: &[GraphNode], mut seed: u64, driver: &Driver) -> Result<(), Broken> {
+    let chain = |(i, node): (usize, &GraphNode)| i == 0 || node.after.contains(&(i - 1));
     let traced = !nodes.iter().enumerate().all(chain);
     let before = if traced { ancestors(nodes) } else { Vec::new() };
     let mut open: Vec<usize> = nodes.iter().map(|n| n.after.len()).collect();
@@ -60,8 +60,8 @@ pub(crate) fn execute(nodes: &[Placed], mut seed: u64, driver: &Driver) -> Resul
     Ok(())
 }
 
-fn race(a: &Placed, b: &Placed, met: &str) -> Broken {
-    let name = |p: &Placed| match &p.node {
+fn race(a: &GraphNode, b: &GraphNode, met: &str) -> Broken {
+    let name = |p: &GraphNode| match &p.node {
         Node::Kernel(k) => k.kernel.name().to_string(),
         _ => String::new(),
     };
@@ -85,7 +85,7 @@ impl Set {
 }
 
 /// The direct and indirect dependencies of each node.
-fn ancestors(nodes: &[Placed]) -> Vec<Set> {
+fn ancestors(nodes: &[GraphNode]) -> Vec<Set> {
     let mut all: Vec<Set> = Vec::with_capacity(nodes.len());
     for node in nodes {
         let mut set = Set(vec![0; nodes.len().div_ceil(64)]);

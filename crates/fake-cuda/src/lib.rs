@@ -9,7 +9,7 @@
 //! the first call of cudarc, a test calls [`install`], which loads the library. The library is named `libcuda.so`,
 //! which is the name that cudarc asks for, so the loader returns the library that is loaded already.
 //!
-//! Work is queued, and carried out only when someone waits for it: a program that forgets to wait sees old data. The
+//! Work is queued, and executed only when someone waits for it: a program that forgets to wait sees old data. The
 //! nodes of a graph run in an order drawn anew at every launch. Kernels of a graph that conflict in memory without a
 //! dependency between them are a fault. Any fault that the emulator finds, such as a race, makes this and every later
 //! call fail, as a fault does on hardware. It is printed, and [`last_fault`] returns it.
@@ -22,7 +22,7 @@
 //! | `KILN_FAKE_CUDA_MEMORY` | bytes of memory of each | 4 GiB |
 //! | `KILN_FAKE_CUDA_CAPABILITY` | compute capability, without the dot | 90 |
 //! | `KILN_FAKE_CUDA_CHECKS` | 0: don't look for races, nor for missing waits and uninitialised reads in shared memory | 1 |
-//! | `KILN_FAKE_CUDA_SEED` | order of warps and blocks, and how early queued work is carried out, natural for 0; order of a graph's nodes | 0 |
+//! | `KILN_FAKE_CUDA_SEED` | order of warps and blocks, and how early queued work is executed, natural for 0; order of a graph's nodes | 0 |
 //! | `KILN_FAKE_CUDA_THREADS` | threads of the host for a kernel | all |
 //! | `KILN_FAKE_CUDA_LIMIT` | instructions of a block before it is taken for endless | 2³¹ |
 //! | `KILN_FAKE_CUDA_FAULT_FILE` | where to write the last fault | – |

@@ -2,7 +2,7 @@
 //! as it may on hardware.
 
 use crate::driver::{Driver, State};
-use crate::graph::{Placed, execute};
+use crate::graph::{GraphNode, execute};
 use crate::status::{CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE, Status};
 use crate::work::{Broken, Node, Work};
 use std::collections::{HashMap, VecDeque};
@@ -54,7 +54,7 @@ pub(crate) struct Capture {
     pub mode: CaptureMode,
     pub thread: ThreadId,
     pub graph: usize,
-    pub nodes: Vec<Placed>,
+    pub nodes: Vec<GraphNode>,
     pub broken: bool,
 }
 
@@ -123,7 +123,7 @@ impl Driver {
             let capture = state.captures.get_mut(&id).ok_or(INVALID_HANDLE)?;
             // Captured work of several streams becomes one chain, in the order of submission.
             let after = capture.nodes.len().checked_sub(1).into_iter().collect();
-            capture.nodes.push(Placed {
+            capture.nodes.push(GraphNode {
                 handle,
                 node,
                 after,
@@ -146,7 +146,7 @@ impl Driver {
         queue.push_back(work);
         let is_long = queue.len() > LONGEST_QUEUE;
         let seed = self.config.options.seed;
-        // With a seed, some work is carried out early: a program must not rely on delays either.
+        // With a seed, some work is executed early: a program must not rely on delays either.
         let is_early = seed != 0
             && (state.new_handle() as u64 ^ seed)
                 .count_ones()
@@ -245,7 +245,7 @@ impl Driver {
                     None => return,
                 }
             };
-            if let Err(broken) = self.carry_out(work) {
+            if let Err(broken) = self.execute(work) {
                 self.break_down(broken);
                 return;
             }
@@ -267,7 +267,7 @@ impl Driver {
         Ok(state.stream(stream)?.queue.is_empty())
     }
 
-    fn carry_out(&self, work: Work) -> Result<(), Broken> {
+    fn execute(&self, work: Work) -> Result<(), Broken> {
         match work {
             Work::Node(node) => node.execute(self),
             Work::Graph(nodes, seed) => execute(&nodes, seed, self),

@@ -179,7 +179,7 @@ impl Launch<'_> {
     }
 }
 
-/// The most shared memory of a block, static and dynamic (sm_90).
+/// The maximum shared memory of a block, static and dynamic (sm_90).
 pub const MAX_SHARED: u64 = 227 * 1024;
 
 impl Statistics {

@@ -1,4 +1,4 @@
-//! Executes the PTX that NVRTC makes of Kiln's CUDA kernels, on the CPU, and checks what hardware does not:
+//! Executes the PTX to which NVRTC compiles Kiln's CUDA kernels, on the CPU, and checks what hardware does not:
 //! races in shared memory and between blocks in global memory, accesses out of bounds or of what was never written,
 //! asynchronous copies that were not waited for, barriers that only some threads reach, misaligned addresses.
 //!

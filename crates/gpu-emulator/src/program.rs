@@ -113,7 +113,7 @@ impl Kernel {
         self.local_bytes
     }
 
-    /// The most threads of a block, if the kernel declares it (`__launch_bounds__`).
+    /// The maximum number of threads of a block, if the kernel declares it (`__launch_bounds__`).
     pub fn max_threads(&self) -> Option<u32> {
         self.max_threads
     }

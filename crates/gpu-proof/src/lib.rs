@@ -119,7 +119,7 @@ pub struct Part {
     pub claim: &'static str,
     /// The stage that it belongs to.
     pub stage: Stage,
-    /// The most seconds that it is given.
+    /// The maximum number of seconds that it is given.
     pub limit: u64,
     run: fn(&Settings, &mut Report) -> Result<(), Failed>,
 }

@@ -40,7 +40,7 @@ pub struct Candidate {
     pub seconds: f64,
     /// The distance between the quartiles as a part of the median.
     pub spread: f64,
-    /// The kernel's time by the engine's cost model, as a multiple of the least of all candidates'.
+    /// The kernel's time by the engine's cost model, as a multiple of the shortest of all candidates'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
 }
@@ -169,7 +169,7 @@ impl Report {
         self.add(json!({"figure": figure}));
     }
 
-    /// Adds the number of a measurement that nothing stands beside.
+    /// Adds the number of a measurement that is compared with nothing.
     pub fn number(&mut self, name: impl Into<String>, unit: &str, kiln: f64) {
         self.figure(Figure {
             name: name.into(),

@@ -8,7 +8,7 @@ use std::path::Path;
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {
     let (major, minor) = settings.device.capability().unwrap_or((0, 0));
     let driver = Driver::open()?;
-    // Outputs of the emulator are no goldens.
+    // Outputs of the emulator are not goldens.
     let out = settings.out.as_ref().filter(|_| !settings.emulated());
     let mut outputs = Vec::new();
     for vector in vectors() {

@@ -66,7 +66,7 @@ impl<'m, 'a> Cpu<'m, 'a> {
             return Err(Raised::new(FaultKind::Misaligned, message));
         }
         let Some(f) = self.functions.iter().find(|f| **f as usize as u64 == to) else {
-            let message = format!("calls {to:#x}, which is no function that it was given");
+            let message = format!("calls {to:#x}, which is not a function that it was given");
             return Err(Raised::new(FaultKind::NotCode, message));
         };
         // The return address lies there during the call.
@@ -239,7 +239,12 @@ impl<'m, 'a> Cpu<'m, 'a> {
                     self.memory.write(at, &v.0[i * T::SIZE..][..T::SIZE])?;
                 }
             }
-            _ => return Err(Raised::new(FaultKind::Unknown, "the result is no vector")),
+            _ => {
+                return Err(Raised::new(
+                    FaultKind::Unknown,
+                    "the result is not a vector",
+                ));
+            }
         }
         Ok(())
     }

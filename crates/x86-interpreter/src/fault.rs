@@ -5,7 +5,7 @@ use std::fmt;
 /// The kind of a [`Fault`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
-    /// Bytes that are no instruction, or an instruction that is not interpreted.
+    /// Bytes that are not an instruction, or an instruction that is not interpreted.
     Unknown,
     /// An access outside the memory that the code was given.
     OutOfBounds,

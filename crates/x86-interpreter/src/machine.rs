@@ -139,7 +139,7 @@ impl<'a> Machine<'a> {
             let Some(step) = program.step(at) else {
                 let message = match last {
                     None => "there is no code".to_string(),
-                    Some(_) => "goes on where no code is".to_string(),
+                    Some(_) => "continues where there is no code".to_string(),
                 };
                 let raised = Raised::new(FaultKind::NotCode, message);
                 return Err(fault(raised, program, at, last));

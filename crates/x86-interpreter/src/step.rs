@@ -82,7 +82,7 @@ impl Step {
         };
         // Rounding within the instruction, which the operands do not show, is not interpreted.
         known &= instruction.rounding_control() == iced_x86::RoundingControl::None;
-        let action = exec::find(&step).filter(|_| known);
+        let action = exec::action(&step).filter(|_| known);
         Step { action, ..step }
     }
 

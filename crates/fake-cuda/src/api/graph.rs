@@ -1,9 +1,9 @@
-//! Graphs.
+//! CUDA graphs.
 
 use super::launch::kernel_node;
 use crate::abi::{Arguments, In, KernelNodeParams, Memcpy3d, MemcpySide, MemsetNodeParams, Out};
 use crate::driver::{Graph, driver};
-use crate::graph::Placed;
+use crate::graph::GraphNode;
 use crate::status::{Failure, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, failure};
 use crate::work::{CopyEnd, Node, Work};
 use std::ffi::{c_int, c_uint, c_void};
@@ -21,8 +21,8 @@ fn add(
     let handle = state.new_handle();
     let graph = state.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
     // Handles ascend.
-    let at = |of: usize| graph.nodes.binary_search_by_key(&of, |n| n.handle).ok();
-    let after = dependencies.several(count)?.into_iter().map(at);
+    let position = |of: usize| graph.nodes.binary_search_by_key(&of, |n| n.handle).ok();
+    let after = dependencies.several(count)?.into_iter().map(position);
     let after: Option<Vec<usize>> = after.collect();
     let mut after = after.ok_or(INVALID_VALUE)?;
     after.sort_unstable();
@@ -32,7 +32,7 @@ fn add(
             "a node that depends on another twice",
         ));
     }
-    graph.nodes.push(Placed {
+    graph.nodes.push(GraphNode {
         handle,
         node,
         after,
@@ -40,8 +40,8 @@ fn add(
     out.set(handle)
 }
 
-/// Calls `with` on the node called `handle` of any graph.
-fn of_graph<T>(
+/// Calls `with` on the node of any graph that has this handle.
+fn with_node<T>(
     handle: usize,
     with: impl FnOnce(&mut Node) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
@@ -69,7 +69,7 @@ fn replace(executable: usize, handle: usize, new: Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The `CUgraphNodeType`.
+/// The node's `CUgraphNodeType`.
 fn kind(node: &Node) -> c_int {
     match node {
         Node::Kernel(_) => 0,
@@ -98,15 +98,15 @@ fn copy(params: In<Memcpy3d>) -> Result<Node, Failure> {
     if p.height > 1 || p.depth > 1 {
         return Err(failure(NOT_SUPPORTED, "memcpy nodes of more than one row"));
     }
-    let place = |side: &MemcpySide| match side.kind {
+    let end = |side: &MemcpySide| match side.kind {
         1 => Ok(CopyEnd::Host(side.host + side.x)),
         2 => Ok(CopyEnd::Device(side.device + side.x as u64)),
         4 => Ok(CopyEnd::Device(side.device + side.x as u64)),
         _ => Err(failure(NOT_SUPPORTED, "memcpy nodes of arrays")),
     };
     Ok(Node::Copy {
-        to: place(&p.dst)?,
-        from: place(&p.src)?,
+        to: end(&p.dst)?,
+        from: end(&p.src)?,
         len: p.width,
     })
 }
@@ -195,12 +195,12 @@ exports! {
     }
 
     fn cuGraphNodeGetType(node: usize, out: Out<c_int>) {
-        let kind = of_graph(node, |node| Ok(kind(node)))?;
+        let kind = with_node(node, |node| Ok(kind(node)))?;
         out.set(kind)
     }
 
     fn cuGraphKernelNodeGetParams_v2(node: usize, out: Out<KernelNodeParams>) {
-        let params = of_graph(node, |node| match node {
+        let params = with_node(node, |node| match node {
             Node::Kernel(k) => Ok(KernelNodeParams {
                 func: k.function,
                 grid: k.grid,
@@ -219,7 +219,7 @@ exports! {
 
     fn cuGraphKernelNodeSetParams_v2(node: usize, params: In<KernelNodeParams>) {
         let kernel = kernel_node(&params.get()?)?;
-        of_graph(node, |node| {
+        with_node(node, |node| {
             if kind(node) != 0 {
                 return Err(INVALID_VALUE.into());
             }
@@ -294,9 +294,9 @@ exports! {
             // CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
             return Err(910.into());
         }
-        // The executable keeps the handles of the graph that it was made from.
+        // The executable keeps the handles of the graph that it was instantiated from.
         let kept = old.iter().map(|n| n.handle);
-        *old = Arc::new(nodes.into_iter().zip(kept).map(|(n, handle)| Placed { handle, ..n }).collect());
+        *old = Arc::new(nodes.into_iter().zip(kept).map(|(n, handle)| GraphNode { handle, ..n }).collect());
         Ok(())
     }
 }

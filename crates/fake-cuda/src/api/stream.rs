@@ -44,7 +44,7 @@ exports! {
         if driver.state().stream(stream)?.capture.is_some() {
             return Err(CAPTURE_UNSUPPORTED.into());
         }
-        // Queued work is still carried out.
+        // Queued work is still executed.
         let drained = driver.drain(stream);
         driver.state().streams.remove(&stream);
         drained

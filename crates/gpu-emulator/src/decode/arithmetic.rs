@@ -26,7 +26,7 @@ impl Types {
 }
 
 impl<'m> Decoder<'m> {
-    /// Decodes an instruction of this family.
+    /// Decodes an arithmetic instruction.
     pub(super) fn arithmetic(
         &mut self,
         frame: &mut Frame,
@@ -35,7 +35,7 @@ impl<'m> Decoder<'m> {
     ) -> Result<()> {
         let (takes, sets) = (
             matches!(opcode.name, "addc" | "subc" | "madc"),
-            opcode.has("cc"),
+            opcode.accept("cc"),
         );
         if takes || sets {
             return self.with_carry(frame, opcode, o, carry::number(takes, sets));
@@ -119,7 +119,7 @@ impl<'m> Decoder<'m> {
     }
 
     fn unary(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let name = if opcode.has("shiftamt") {
+        let name = if opcode.accept("shiftamt") {
             "bfind.shiftamt"
         } else {
             opcode.name
@@ -146,12 +146,12 @@ impl<'m> Decoder<'m> {
     fn ternary(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
         let name = opcode.name;
         let part = opcode.take(|p| ["lo", "hi", "wide"].into_iter().find(|&w| w == p));
-        let relu = opcode.has("relu");
+        let relu = opcode.accept("relu");
         let mode = opcode.mode();
         match name {
             "shf" => {
-                let direction = if opcode.has("l") { "l" } else { "r" };
-                let _ = opcode.has("r");
+                let direction = if opcode.accept("l") { "l" } else { "r" };
+                let _ = opcode.accept("r");
                 let wraps = opcode.take(|p| ["wrap", "clamp"].into_iter().find(|&w| w == p));
                 let ty = opcode.ty()?;
                 let name = format!("shf.{direction}.{}", wraps.unwrap_or("clamp"));

@@ -7,7 +7,7 @@ use crate::code::{AsyncCopy, Bulk, Mbarrier, Op};
 use crate::ptx::{Operand, Space, Type};
 
 impl<'m> Decoder<'m> {
-    /// Decodes an instruction of this family.
+    /// Decodes an asynchronous copy or an mbarrier operation.
     pub(super) fn asynchronous(
         &mut self,
         frame: &mut Frame,
@@ -16,19 +16,19 @@ impl<'m> Decoder<'m> {
     ) -> Result<()> {
         match opcode.name {
             "mbarrier" => self.mbarrier(frame, opcode, o),
-            _ if opcode.has("bulk") => self.bulk(frame, opcode, o),
+            _ if opcode.accept("bulk") => self.bulk(frame, opcode, o),
             _ => self.async_copy(frame, opcode, o),
         }
     }
 
     fn async_copy(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let _ = opcode.has("async");
-        if opcode.has("commit_group") {
+        let _ = opcode.accept("async");
+        if opcode.accept("commit_group") {
             self.push(Op::AsyncCommit);
-        } else if opcode.has("wait_group") {
+        } else if opcode.accept("wait_group") {
             let pending = Some(self.source(frame, operand(o, 0)?, Type::U32)?);
             self.push(Op::AsyncWait { pending });
-        } else if opcode.has("wait_all") {
+        } else if opcode.accept("wait_all") {
             self.push(Op::AsyncWait { pending: None });
         } else {
             opcode.ignore_hints();
@@ -59,18 +59,18 @@ impl<'m> Decoder<'m> {
     fn mbarrier(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
         opcode.ignore_hints();
         self.shared_granule = self.shared_granule.min(8);
-        let expects = opcode.has("expect_tx");
-        let operation = if opcode.has("init") {
+        let expects = opcode.accept("expect_tx");
+        let operation = if opcode.accept("init") {
             let at = self.address(frame, operand(o, 0)?)?;
             Mbarrier::Init {
                 at,
                 count: self.source(frame, operand(o, 1)?, Type::U32)?,
             }
-        } else if opcode.has("inval") {
+        } else if opcode.accept("inval") {
             Mbarrier::Invalidate {
                 at: self.address(frame, operand(o, 0)?)?,
             }
-        } else if opcode.has("arrive") {
+        } else if opcode.accept("arrive") {
             // The state is left out for barriers of other blocks of a cluster.
             let has_state = !matches!(operand(o, 0)?, Operand::Address(..));
             let state = match has_state {
@@ -100,8 +100,8 @@ impl<'m> Decoder<'m> {
                 at,
                 bytes: self.source(frame, operand(o, 1)?, Type::U32)?,
             }
-        } else if opcode.has("try_wait") || opcode.has("test_wait") {
-            let parity = opcode.has("parity");
+        } else if opcode.accept("try_wait") || opcode.accept("test_wait") {
+            let parity = opcode.accept("parity");
             let ty = if parity { Type::U32 } else { Type::U64 };
             let done = self.predicate_destination(frame, operand(o, 0)?)?;
             let at = self.address(frame, operand(o, 1)?)?;
@@ -123,26 +123,26 @@ impl<'m> Decoder<'m> {
     fn bulk(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
         opcode.ignore_hints();
         let _ = (
-            opcode.has("async"),
-            opcode.has("bulk_group"),
-            opcode.has("read"),
+            opcode.accept("async"),
+            opcode.accept("bulk_group"),
+            opcode.accept("read"),
         );
-        if opcode.has("commit_group") {
+        if opcode.accept("commit_group") {
             self.push(Op::Bulk(Box::new(Bulk::Commit)));
             return Ok(());
         }
-        if opcode.has("wait_group") {
+        if opcode.accept("wait_group") {
             self.push(Op::Bulk(Box::new(Bulk::Wait)));
             return Ok(());
         }
         self.shared_granule = self.shared_granule.min(4);
         let dimensions = opcode
-            .has("tensor")
+            .accept("tensor")
             .then(|| opcode.take(|p| p.strip_suffix('d').and_then(|n| n.parse::<usize>().ok())))
             .flatten();
         let _ = (
-            opcode.has("tile"),
-            opcode.has("mbarrier::complete_tx::bytes"),
+            opcode.accept("tile"),
+            opcode.accept("mbarrier::complete_tx::bytes"),
         );
         let (to, from) = (self.space(opcode), self.space(opcode));
         let operation = match (dimensions, to, from) {

@@ -8,14 +8,14 @@ use crate::code::{Match, Op, Redux, Shuffle, ShuffleKind, Vote, VoteKind};
 use crate::ptx::{Operand, Type};
 
 impl<'m> Decoder<'m> {
-    /// Decodes an instruction of this family.
+    /// Decodes an instruction of a whole warp.
     pub(super) fn collective(
         &mut self,
         frame: &mut Frame,
         opcode: &Opcode,
         o: &[Operand],
     ) -> Result<()> {
-        let syncs = opcode.has("sync");
+        let syncs = opcode.accept("sync");
         match opcode.name {
             "activemask" => {
                 let ty = opcode.ty()?;
@@ -120,8 +120,8 @@ impl<'m> Decoder<'m> {
     }
 
     fn matches(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let all = opcode.has("all");
-        let _ = opcode.has("any");
+        let all = opcode.accept("all");
+        let _ = opcode.accept("any");
         let ty = opcode.ty()?;
         let (to, equal) = Self::pair(operand(o, 0)?);
         let a = self.source(frame, operand(o, 1)?, ty)?;

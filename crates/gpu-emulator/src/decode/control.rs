@@ -1,4 +1,4 @@
-//! Branches, barriers, and instructions without an effect here.
+//! Branches, barriers, and instructions without effect in the emulator.
 
 use super::opcode::Opcode;
 use super::operand::operand;
@@ -7,7 +7,7 @@ use crate::code::{Barrier, BarrierReduction, Constant, Op};
 use crate::ptx::{Instruction, Operand, Type};
 
 impl<'m> Decoder<'m> {
-    /// Decodes an instruction of this family.
+    /// Decodes a branch, a barrier, or an instruction without effect in the emulator.
     pub(super) fn control(
         &mut self,
         frame: &mut Frame,
@@ -17,31 +17,31 @@ impl<'m> Decoder<'m> {
         let o = instruction.operands.as_slice();
         match opcode.name {
             "bra" => {
-                let _ = opcode.has("uni");
+                let _ = opcode.accept("uni");
                 let to = label(frame, instruction, operand(o, 0)?)?;
                 self.jump(frame, to);
             }
             "brx" => {
-                let _ = (opcode.has("idx"), opcode.has("uni"));
+                let _ = (opcode.accept("idx"), opcode.accept("uni"));
                 self.branch_table(frame, instruction)?;
             }
             "ret" if frame.depth > 0 => {
-                let _ = opcode.has("uni");
+                let _ = opcode.accept("uni");
                 let end = frame.function.instructions.len();
                 self.jump(frame, end);
             }
             "ret" | "exit" => {
-                let _ = opcode.has("uni");
+                let _ = opcode.accept("uni");
                 self.push(Op::Exit);
             }
             "trap" => self.push(Op::Trap),
             "bar" | "barrier" => self.barrier(frame, opcode, o)?,
-            "fence" if opcode.has("mbarrier_init") || opcode.has("proxy") => {
-                while opcode.take(|_| Some(())).is_some() {}
+            "fence" if opcode.accept("mbarrier_init") || opcode.accept("proxy") => {
+                opcode.ignore_rest();
                 self.push(Op::MbarrierFence);
             }
             // No effect: memory is sequentially consistent here, and time and caches are not modelled.
-            _ => while opcode.take(|_| Some(())).is_some() {},
+            _ => opcode.ignore_rest(),
         }
         Ok(())
     }
@@ -55,17 +55,17 @@ impl<'m> Decoder<'m> {
         let o = instruction.operands.as_slice();
         let index = self.source(frame, operand(o, 0)?, Type::U32)?;
         let Operand::Symbol(name, 0) = operand(o, 1)? else {
-            return Err("a branch without a table".into());
+            return Err("`brx` without a table of targets".into());
         };
         let function = frame.function;
         let labels = function
             .table(instruction.scope, name)
-            .ok_or("an unknown table")?;
+            .ok_or("`brx` with an unknown table of targets")?;
         let mut targets = Vec::new();
         for name in labels {
             let to = function
                 .label(instruction.scope, name)
-                .ok_or("an unknown label")?;
+                .ok_or("`brx` to an unknown label")?;
             targets.push(to as u32);
         }
         // `usize::MAX`: the targets themselves are indices of instructions.
@@ -78,14 +78,14 @@ impl<'m> Decoder<'m> {
     }
 
     fn barrier(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let _ = (opcode.has("cta"), opcode.has("aligned"));
-        if opcode.has("warp") {
-            let _ = opcode.has("sync");
+        let _ = (opcode.accept("cta"), opcode.accept("aligned"));
+        if opcode.accept("warp") {
+            let _ = opcode.accept("sync");
             let members = self.source(frame, operand(o, 0)?, Type::U32)?;
             self.push(Op::WarpBarrier { members });
             return Ok(());
         }
-        let reduces = opcode.has("red");
+        let reduces = opcode.accept("red");
         let kind = opcode.take(|part| {
             Some(match part {
                 "popc" => BarrierReduction::Count,
@@ -94,8 +94,8 @@ impl<'m> Decoder<'m> {
                 _ => return None,
             })
         });
-        let waits = !opcode.has("arrive");
-        let _ = opcode.has("sync");
+        let waits = !opcode.accept("arrive");
+        let _ = opcode.accept("sync");
         let _ = opcode.take(Type::parse);
         let (reduction, o) = match (reduces, kind) {
             (true, Some(kind)) => {
@@ -110,7 +110,7 @@ impl<'m> Decoder<'m> {
                 (Some((kind, d, source, negated)), &o[1..o.len() - 1])
             }
             (false, None) => (None, o),
-            _ => return Err("unsupported form".into()),
+            _ => return Err("an unsupported form of `bar.red`".into()),
         };
         let id = match o.first() {
             Some(id) => self.source(frame, id, Type::U32)?,

@@ -17,22 +17,22 @@ fn matrix_type(ty: Type) -> Result<MatrixType> {
 }
 
 impl<'m> Decoder<'m> {
-    /// Decodes an instruction of this family.
+    /// Decodes a matrix instruction.
     pub(super) fn matrix(
         &mut self,
         frame: &mut Frame,
         opcode: &Opcode,
         o: &[Operand],
     ) -> Result<()> {
-        let _ = (opcode.has("sync"), opcode.has("aligned"));
+        let _ = (opcode.accept("sync"), opcode.accept("aligned"));
         match opcode.name {
             "mma" => self.mma(frame, opcode, o),
             "wgmma" => self.warpgroup(frame, opcode, o),
             name => {
                 let loads = name == "ldmatrix";
                 let count = opcode.take(|p| p.strip_prefix('x').and_then(|n| n.parse().ok()));
-                let transposed = opcode.has("trans");
-                let _ = (self.space(opcode), opcode.has("m8n8"), opcode.ty()?);
+                let transposed = opcode.accept("trans");
+                let _ = (self.space(opcode), opcode.accept("m8n8"), opcode.ty()?);
                 let (list, address) = if loads { (0, 1) } else { (1, 0) };
                 let registers = match loads {
                     true => self.destinations(frame, operand(o, list)?, Type::U32)?,
@@ -60,7 +60,7 @@ impl<'m> Decoder<'m> {
     fn mma(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
         let k = opcode.take(|p| p.strip_prefix("m16n8k").and_then(|k| k.parse::<u8>().ok()));
         let k = k.ok_or("unsupported shape")?;
-        if !(opcode.has("row") && opcode.has("col")) {
+        if !(opcode.accept("row") && opcode.accept("col")) {
             return Err("unsupported layout".into());
         }
         let (sum, a, b, c) = (opcode.ty()?, opcode.ty()?, opcode.ty()?, opcode.ty()?);
@@ -101,20 +101,20 @@ impl<'m> Decoder<'m> {
     }
 
     fn warpgroup(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        if opcode.has("fence") {
+        if opcode.accept("fence") {
             self.push(Op::WarpgroupFence);
             return Ok(());
         }
-        if opcode.has("commit_group") {
+        if opcode.accept("commit_group") {
             self.push(Op::WarpgroupCommit);
             return Ok(());
         }
-        if opcode.has("wait_group") {
+        if opcode.accept("wait_group") {
             let pending = immediate(operand(o, 0)?)? as u32;
             self.push(Op::WarpgroupWait { pending });
             return Ok(());
         }
-        if !opcode.has("mma_async") {
+        if !opcode.accept("mma_async") {
             return Err("unsupported form".into());
         }
         let shape = opcode.take(|p| {

@@ -8,7 +8,7 @@ use crate::lanes::{Operands, moves};
 use crate::ptx::{Operand, Space, Type};
 
 impl<'m> Decoder<'m> {
-    /// Decodes an instruction of this family.
+    /// Decodes a load, a store or an atomic operation.
     pub(super) fn memory(
         &mut self,
         frame: &mut Frame,
@@ -155,7 +155,7 @@ impl<'m> Decoder<'m> {
     fn atomic(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
         let space = self.space(opcode);
         let op = opcode.take(atomic_op).ok_or("unsupported operation")?;
-        let _ = opcode.has("noftz");
+        let _ = opcode.accept("noftz");
         let ty = opcode.ty()?;
         self.note_shared(space, ty.size());
         self.has_global_atomics |= matches!(space, Space::Global | Space::Generic);

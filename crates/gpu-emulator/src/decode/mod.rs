@@ -207,7 +207,7 @@ impl<'m> Decoder<'m> {
         opcode.finish().map_err(fail)
     }
 
-    /// Decodes everything but calls, by families.
+    /// Decodes any instruction but a call.
     fn operation(
         &mut self,
         frame: &mut Frame<'m>,

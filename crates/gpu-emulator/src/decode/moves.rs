@@ -11,7 +11,7 @@ use crate::lanes::{ALWAYS, NEVER, Operands, UNUSED, fp8, moves};
 use crate::ptx::{Operand, Space, Type};
 
 impl<'m> Decoder<'m> {
-    /// Decodes an instruction of this family.
+    /// Decodes a move, a selection, a comparison or a conversion.
     pub(super) fn moves(
         &mut self,
         frame: &mut Frame,
@@ -185,7 +185,7 @@ impl<'m> Decoder<'m> {
                 _ => return None,
             })
         });
-        let flushing = opcode.has("ftz");
+        let flushing = opcode.accept("ftz");
         let ty = opcode.ty()?;
         let run = compare::pick(relation, ty, flushing).ok_or("unsupported form")?;
         let a = self.source(frame, operand(o, 1)?, ty)?;
@@ -205,7 +205,7 @@ impl<'m> Decoder<'m> {
     /// `set.relation.dtype.ty`: all ones, or 1.0, where the relation holds.
     fn set(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
         let relation = Self::relation(opcode)?;
-        let flushing = opcode.has("ftz");
+        let flushing = opcode.accept("ftz");
         let (to, ty) = (opcode.ty()?, opcode.ty()?);
         let run = compare::pick(relation, ty, flushing).ok_or("unsupported form")?;
         let truth = match to {
@@ -248,7 +248,7 @@ impl<'m> Decoder<'m> {
 
     /// Converts between addresses of a space and generic ones.
     fn cvta(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let to_space = opcode.has("to");
+        let to_space = opcode.accept("to");
         let space = self.space(opcode);
         let ty = opcode.ty()?;
         if !ty.is_wide() {
@@ -286,9 +286,9 @@ impl<'m> Decoder<'m> {
         if let Some(narrows) = opcode.order(&["e4m3x2", "e5m2x2"], &["f32", "f16x2"]) {
             return self.cvt_fp8(frame, opcode, o, narrows);
         }
-        let relu = opcode.has("relu");
-        let whole = opcode.rounds_to_whole();
-        let to_tf32 = opcode.has("rna");
+        let relu = opcode.accept("relu");
+        let whole = opcode.rounds_to_integer();
+        let to_tf32 = opcode.accept("rna");
         let mode = opcode.mode();
         let (to, from) = (opcode.ty()?, opcode.ty()?);
         if o.len() == 3 {
@@ -351,11 +351,11 @@ impl<'m> Decoder<'m> {
         narrows: bool,
     ) -> Result<()> {
         let _ = (
-            opcode.has("rn"),
-            opcode.has("satfinite"),
-            opcode.has("e4m3x2"),
+            opcode.accept("rn"),
+            opcode.accept("satfinite"),
+            opcode.accept("e4m3x2"),
         );
-        let e5m2 = opcode.has("e5m2x2");
+        let e5m2 = opcode.accept("e5m2x2");
         let (run, from, to) = match (opcode.ty()?, narrows) {
             (Type::F32, true) => (fp8::narrow_pair(e5m2), Type::F32, Type::U16),
             (Type::F16x2, true) => (fp8::narrow_f16x2(e5m2), Type::F16x2, Type::U16),

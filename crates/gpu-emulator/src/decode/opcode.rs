@@ -1,4 +1,4 @@
-//! The parts of an opcode. The decoder takes each one; a modifier left over makes an unsupported form.
+//! The modifiers of an opcode. The decoder takes each one; a modifier that is left over is unsupported.
 
 use crate::lanes::float::Mode;
 use crate::lanes::rounding::Rounding;
@@ -26,7 +26,7 @@ impl<'a> Opcode<'a> {
     }
 
     /// Takes the modifier `word`; true if it was there.
-    pub fn has(&self, word: &str) -> bool {
+    pub fn accept(&self, word: &str) -> bool {
         let mut rest = self.rest.borrow_mut();
         let found = rest.iter().position(|&part| part == word);
         found.map(|i| rest.remove(i)).is_some()
@@ -49,7 +49,12 @@ impl<'a> Opcode<'a> {
             .ok_or_else(|| "an opcode without a type".into())
     }
 
-    /// Drops modifiers without an effect here: caching, ordering and scope.
+    /// Drops all modifiers that were not taken yet.
+    pub fn ignore_rest(&self) {
+        self.rest.borrow_mut().clear();
+    }
+
+    /// Drops modifiers without effect in the emulator: caching, ordering and scope.
     pub fn ignore_hints(&self) {
         self.rest.borrow_mut().retain(|part| {
             let is_hint = matches!(
@@ -86,7 +91,7 @@ impl<'a> Opcode<'a> {
     }
 
     /// True if the rounding modifier, not taken yet, rounds to an integer.
-    pub fn rounds_to_whole(&self) -> bool {
+    pub fn rounds_to_integer(&self) -> bool {
         let rest = self.rest.borrow();
         rest.iter()
             .any(|part| matches!(*part, "rni" | "rzi" | "rmi" | "rpi"))
@@ -103,12 +108,12 @@ impl<'a> Opcode<'a> {
                 _ => return None,
             })
         });
-        let _ = self.has("approx") || self.has("full");
+        let _ = self.accept("approx") || self.accept("full");
         Mode {
             rounding: rounding.unwrap_or(Rounding::Nearest),
-            flush: self.has("ftz"),
-            saturate: self.has("sat"),
-            propagate_nan: self.has("NaN"),
+            flush: self.accept("ftz"),
+            saturate: self.accept("sat"),
+            propagate_nan: self.accept("NaN"),
         }
     }
 

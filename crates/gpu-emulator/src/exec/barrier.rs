@@ -1,7 +1,7 @@
 //! Barriers of a block.
 
 use super::block::ThreadBlock;
-use super::warp::State;
+use super::warp::GroupState;
 use crate::code::{Barrier, BarrierReduction, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
@@ -39,7 +39,7 @@ impl ThreadBlock<'_> {
             ));
         }
         if threads.is_some_and(|n| n == 0 || n % 32 != 0) {
-            let why = format!("a barrier of {threads:?} threads, which are no whole warps");
+            let why = format!("a barrier of {threads:?} threads, which are not whole warps");
             return Err(Raised::new(FaultKind::Misuse, why));
         }
         let barrier = &mut self.barriers[id as usize];
@@ -61,7 +61,7 @@ impl ThreadBlock<'_> {
         barrier.threads = threads;
         barrier.arrived.push((warp, pc));
         if b.waits {
-            w.groups[group].state = State::Arrived(id);
+            w.groups[group].state = GroupState::Arrived(id);
         } else {
             w.groups[group].pc = pc + 1;
         }
@@ -106,7 +106,7 @@ impl ThreadBlock<'_> {
         for &(warp, _) in &barrier.arrived {
             let w = &mut self.warps[warp];
             for group in &mut w.groups {
-                if group.state != State::Arrived(id) {
+                if group.state != GroupState::Arrived(id) {
                     continue;
                 }
                 if let Op::Barrier(b) = &kernel.code[group.pc as usize].op
@@ -124,7 +124,7 @@ impl ThreadBlock<'_> {
                             .set_predicate(d, if holds { !0 } else { 0 }, group.mask);
                     }
                 }
-                group.state = State::Running;
+                group.state = GroupState::Running;
                 group.pc += 1;
             }
         }

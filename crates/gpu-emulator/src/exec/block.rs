@@ -3,7 +3,7 @@
 use super::barrier::BarrierState;
 use super::core::Core;
 use super::footprint::{Footprint, Touched};
-use super::warp::{State, Warp};
+use super::warp::{GroupState, Warp};
 use crate::code::{Constant, Special};
 use crate::fault::{Fault, FaultKind, Outcome, Raised};
 use crate::lanes::{LANES, Registers};
@@ -16,7 +16,7 @@ use crate::program::SHARED_START;
 pub(super) enum Turn {
     /// It waits for others.
     Blocked,
-    /// It could go on.
+    /// It can continue.
     Yielded,
     /// Its lanes have exited.
     Done,
@@ -212,7 +212,7 @@ impl<'a> ThreadBlock<'a> {
             self.warp = warp;
             self.pc = self.warps[warp].groups[0].pc;
         }
-        let why = format!("no warp can go on: {}", places.join(", "));
+        let why = format!("no warp can continue: {}", places.join(", "));
         Raised::new(FaultKind::Deadlock, why)
     }
 
@@ -309,11 +309,11 @@ impl<'a> ThreadBlock<'a> {
     }
 
     /// Explains why no group of a warp can run: an error unless the warp waits for other warps.
-    pub(super) fn why_blocked(&mut self, warp: usize) -> Outcome<Turn> {
+    pub(super) fn report_blocked(&mut self, warp: usize) -> Outcome<Turn> {
         let w = &self.warps[warp];
         let kernel = self.core.kernel;
         let waits = |state| w.groups.iter().find(|g| g.state == state);
-        let Some(group) = waits(State::AtBarrier).or(waits(State::AtCollective)) else {
+        let Some(group) = waits(GroupState::AtBarrier).or(waits(GroupState::AtCollective)) else {
             return Ok(Turn::Blocked);
         };
         self.pc = group.pc;

@@ -1,4 +1,4 @@
-//! `cp.async`: copies are carried out only when they are waited for, so that a missing wait is found.
+//! `cp.async`: copies are executed only when they are waited for, so that a missing wait is found.
 
 use super::access::addresses;
 use super::core::Core;

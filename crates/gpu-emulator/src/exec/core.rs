@@ -219,7 +219,7 @@ impl<'a> Core<'a> {
         }
         Err(Raised::new(
             FaultKind::Misaligned,
-            format!("{what} of {len} bytes at {address:#x}, which is no multiple of {len}"),
+            format!("{what} of {len} bytes at {address:#x}, which is not a multiple of {len}"),
         ))
     }
 }

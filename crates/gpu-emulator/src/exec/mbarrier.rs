@@ -10,16 +10,16 @@ use crate::fault::{FaultKind, Outcome, Raised};
 /// The unpacked word: bit 63 is the phase, 62..40 the expected bytes (signed), 39..20 the arrivals of a phase, 19..0
 /// the arrivals still to come.
 #[derive(Copy, Clone)]
-struct State {
+struct MbarrierState {
     phase: u64,
     bytes: i64,
     count: u64,
     pending: u64,
 }
 
-impl State {
-    fn unpack(word: u64) -> State {
-        State {
+impl MbarrierState {
+    fn unpack(word: u64) -> MbarrierState {
+        MbarrierState {
             phase: word >> 63,
             bytes: (word << 1) as i64 >> 41,
             count: word >> 20 & 0xf_ffff,
@@ -48,7 +48,7 @@ impl Core<'_> {
     pub fn mbarrier_update(&mut self, address: u64, arrivals: u64, bytes: i64) -> Outcome<()> {
         let at = self.mbarrier_at(address)?;
         let word = self.mbarrier_word(at);
-        let mut state = State::unpack(*word);
+        let mut state = MbarrierState::unpack(*word);
         if state.count == 0 {
             return Err(Raised::new(
                 FaultKind::Misuse,
@@ -80,7 +80,7 @@ impl Core<'_> {
                 for l in lanes_of(mask) {
                     let count = warp.registers.word(count)[l] as u64;
                     let at = self.mbarrier_at(at[l]).map_err(|e| e.of_lane(l))?;
-                    let state = State {
+                    let state = MbarrierState {
                         phase: 0,
                         bytes: 0,
                         count,
@@ -154,7 +154,7 @@ impl Core<'_> {
                         true => warp.registers.word(phase)[l] as u64 & 1,
                         false => warp.registers.wide(phase)[l] >> 63,
                     };
-                    if State::unpack(*self.mbarrier_word(start)).phase != awaited {
+                    if MbarrierState::unpack(*self.mbarrier_word(start)).phase != awaited {
                         over |= 1 << l;
                         if let Some(races) = &mut self.races {
                             races.acquire(warp.id, start);

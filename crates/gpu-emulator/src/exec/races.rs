@@ -326,7 +326,7 @@ impl Races {
         agent
     }
 
-    /// Records that `warp` has waited for products of its warpgroup that were carried out.
+    /// Records that `warp` has waited for products of its warpgroup that were executed.
     pub fn product_ends(&mut self, warp: usize) {
         if let (_, Some(agent)) = self.agent(warp) {
             self.seen[warp][agent] = self.now[agent];

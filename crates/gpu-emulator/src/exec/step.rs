@@ -3,12 +3,12 @@
 use super::block::{ThreadBlock, Turn};
 use super::matrix;
 use super::races::WARPGROUP;
-use super::warp::{Group, State, Warp};
+use super::warp::{Group, GroupState, Warp};
 use crate::code::{Inst, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
 
-/// The number of consecutive failed waits after which a wait is taken for endless.
+/// The number of consecutive failed waits after which a wait counts as a deadlock.
 const PATIENCE: u32 = 200_000;
 
 /// The control flow after an instruction.
@@ -19,8 +19,8 @@ enum After {
     Regroup,
     /// The warp lets others run before its next instruction.
     Yield,
-    /// The warp lets others run and tries again.
-    Again,
+    /// The warp lets others run and retries the instruction.
+    Retry,
 }
 
 impl<'a> ThreadBlock<'a> {
@@ -32,16 +32,16 @@ impl<'a> ThreadBlock<'a> {
             let Some(group) = self.warps[warp].next() else {
                 return match self.warps[warp].groups.is_empty() {
                     true => Ok(Turn::Done),
-                    false => self.why_blocked(warp),
+                    false => self.report_blocked(warp),
                 };
             };
             let w = &self.warps[warp];
             let Group { mut pc, mask, .. } = w.groups[group];
-            let meeting = w.next_meeting(group);
+            let reconvergence = w.next_reconvergence(group);
             let others_wait =
-                w.groups.len() > 1 && w.groups.iter().any(|g| g.state != State::Running);
+                w.groups.len() > 1 && w.groups.iter().any(|g| g.state != GroupState::Running);
             loop {
-                if pc >= meeting || others_wait && self.warps[warp].is_awaited(group, pc) {
+                if pc >= reconvergence || others_wait && self.warps[warp].is_awaited(group, pc) {
                     self.warps[warp].groups[group].pc = pc;
                     break;
                 }
@@ -74,7 +74,7 @@ impl<'a> ThreadBlock<'a> {
                         self.warps[warp].groups[group].pc = pc + 1;
                         return Ok(Turn::Yielded);
                     }
-                    After::Again => {
+                    After::Retry => {
                         self.warps[warp].groups[group].pc = pc;
                         return Ok(Turn::Yielded);
                     }
@@ -86,7 +86,7 @@ impl<'a> ThreadBlock<'a> {
         }
     }
 
-    /// Executes everything but lane loops.
+    /// Executes an instruction that is not a loop over lanes.
     #[inline(always)]
     fn execute(
         &mut self,
@@ -124,7 +124,7 @@ impl<'a> ThreadBlock<'a> {
             Op::Trap => {
                 let lane = active.trailing_zeros() as usize;
                 return Err(
-                    Raised::new(FaultKind::Trap, "the kernel gave up by `trap`").of_lane(lane)
+                    Raised::new(FaultKind::Trap, "the kernel executed `trap`").of_lane(lane)
                 );
             }
             Op::Atomic(atomic) => core.atomic(w, atomic, active)?,
@@ -138,14 +138,14 @@ impl<'a> ThreadBlock<'a> {
             Op::Barrier(barrier) => {
                 if active != mask {
                     let skip = mask & !active;
-                    let why = format!("the lanes {skip:#010x} skip a barrier that others take");
+                    let why = format!("the lanes {skip:#010x} skip a barrier that others reach");
                     return Err(Raised::new(FaultKind::Divergence, why));
                 }
                 w.groups[group].pc = pc;
                 if mask == w.alive {
                     self.arrive(warp, group, pc, barrier)?;
                 } else {
-                    w.groups[group].state = State::AtBarrier;
+                    w.groups[group].state = GroupState::AtBarrier;
                 }
                 return Ok(After::Regroup);
             }
@@ -179,8 +179,8 @@ impl<'a> ThreadBlock<'a> {
             Op::WarpgroupFence => w.products.fence(&w.registers, &core.product_registers),
             Op::WarpgroupCommit => w.products.commit(),
             Op::WarpgroupWait { pending } => {
-                if !self.end_products(warp, *pending)? {
-                    return Ok(After::Again);
+                if !self.complete_products(warp, *pending)? {
+                    return Ok(After::Retry);
                 }
             }
             collective => return w.collective(group, pc, active, collective),
@@ -188,9 +188,9 @@ impl<'a> ThreadBlock<'a> {
         Ok(After::Next)
     }
 
-    /// Ends all but the `keep` newest committed groups of products of a warp; `false` if other warps of its warpgroup have
-    /// not issued these yet.
-    fn end_products(&mut self, warp: usize, keep: u32) -> Outcome<bool> {
+    /// Completes all but the `keep` newest committed groups of products of a warp. Returns false if other warps of its
+    /// warpgroup have not issued these yet.
+    fn complete_products(&mut self, warp: usize, keep: u32) -> Outcome<bool> {
         let end = self.warps[warp].products.committed().saturating_sub(keep);
         let first = warp / WARPGROUP * WARPGROUP;
         let group = first..(first + WARPGROUP).min(self.warps.len());
@@ -205,7 +205,7 @@ impl<'a> ThreadBlock<'a> {
             };
         }
         for other in &mut self.warps[group] {
-            self.core.carry_out(other, end)?;
+            self.core.execute_products(other, end)?;
         }
         self.core.store_products(&mut self.warps[warp], end);
         if let Some(races) = &mut self.core.races {
@@ -223,7 +223,7 @@ impl<'a> ThreadBlock<'a> {
             w.groups[group] = Group {
                 pc: pc + 1,
                 mask: mask & !active,
-                state: State::Running,
+                state: GroupState::Running,
             };
         }
         w.retry();
@@ -248,28 +248,28 @@ impl Warp {
         if active == mask && super::lanes_of(active).all(|l| target(l) == first) {
             return After::Jump(first);
         }
-        let mut parts: Vec<(u32, u32)> = Vec::new();
+        let mut targets: Vec<(u32, u32)> = Vec::new();
         if active != mask {
-            parts.push((pc + 1, mask & !active));
+            targets.push((pc + 1, mask & !active));
         }
         for lane in super::lanes_of(active) {
             let to = target(lane);
-            match parts.iter_mut().find(|(at, _)| *at == to) {
+            match targets.iter_mut().find(|(at, _)| *at == to) {
                 Some((_, lanes)) => *lanes |= 1 << lane,
-                None => parts.push((to, 1 << lane)),
+                None => targets.push((to, 1 << lane)),
             }
         }
         self.groups.swap_remove(group);
-        let state = State::Running;
+        let state = GroupState::Running;
         self.groups.extend(
-            parts
+            targets
                 .into_iter()
                 .map(|(pc, mask)| Group { pc, mask, state }),
         );
         After::Regroup
     }
 
-    /// Executes an instruction of the whole warp once all the lanes that it names have arrived.
+    /// Executes a collective instruction once all lanes of its member mask have arrived.
     fn collective(&mut self, group: usize, pc: u32, active: u32, op: &Op) -> Outcome<After> {
         let members = match op {
             Op::WarpBarrier { members } | Op::Elect { members, .. } => *members,
@@ -281,17 +281,17 @@ impl Warp {
                 self.set_words(*d, active, &[active; LANES]);
                 return Ok(After::Next);
             }
-            other => unreachable!("{other:?} is no collective"),
+            other => unreachable!("{other:?} is not a collective"),
         };
         let lane = active.trailing_zeros() as usize;
         let members = self.registers.word(members)[lane];
         if members >> lane & 1 == 0 {
-            let why = format!("a lane that its own mask {members:#010x} does not name");
+            let why = format!("a lane that is not in its own member mask {members:#010x}");
             return Err(Raised::new(FaultKind::Divergence, why).of_lane(lane));
         }
         if members & self.alive & !active != 0 {
             self.groups[group].pc = pc;
-            self.groups[group].state = State::AtCollective;
+            self.groups[group].state = GroupState::AtCollective;
             return Ok(After::Regroup);
         }
         match op {

@@ -6,7 +6,7 @@ use crate::lanes::Registers;
 
 /// The state of a group of lanes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum GroupState {
     Running,
     /// Waiting for the other lanes that a warp-wide instruction names.
     AtCollective,
@@ -21,7 +21,7 @@ pub(crate) enum State {
 pub(crate) struct Group {
     pub pc: u32,
     pub mask: u32,
-    pub state: State,
+    pub state: GroupState,
 }
 
 /// One warp.
@@ -64,7 +64,7 @@ impl Warp {
         self.groups.push(Group {
             pc: 0,
             mask: self.alive,
-            state: State::Running,
+            state: GroupState::Running,
         });
         self.copies = Copies::default();
         self.products = Products::default();
@@ -79,11 +79,11 @@ impl Warp {
             let mut j = i + 1;
             while j < groups.len() {
                 let together = groups[i].pc == groups[j].pc
-                    && !matches!(groups[i].state, State::Arrived(_))
-                    && !matches!(groups[j].state, State::Arrived(_));
+                    && !matches!(groups[i].state, GroupState::Arrived(_))
+                    && !matches!(groups[j].state, GroupState::Arrived(_));
                 if together {
                     groups[i].mask |= groups[j].mask;
-                    groups[i].state = State::Running;
+                    groups[i].state = GroupState::Running;
                     groups.swap_remove(j);
                 } else {
                     j += 1;
@@ -96,16 +96,16 @@ impl Warp {
     /// The group that runs next: the one with the lowest program counter.
     pub fn next(&self) -> Option<usize> {
         (0..self.groups.len())
-            .filter(|&i| self.groups[i].state == State::Running)
+            .filter(|&i| self.groups[i].state == GroupState::Running)
             .min_by_key(|&i| self.groups[i].pc)
     }
 
-    /// The lowest program counter of a running group other than `group`.
-    pub fn next_meeting(&self, group: usize) -> u32 {
+    /// The lowest program counter of the other running groups, at which `group` may reconverge with one.
+    pub fn next_reconvergence(&self, group: usize) -> u32 {
         self.groups
             .iter()
             .enumerate()
-            .filter(|(i, g)| *i != group && g.state == State::Running)
+            .filter(|(i, g)| *i != group && g.state == GroupState::Running)
             .map(|(_, g)| g.pc)
             .min()
             .unwrap_or(u32::MAX)
@@ -114,15 +114,20 @@ impl Warp {
     /// True if lanes outside `group` wait at `pc` for other lanes.
     pub fn is_awaited(&self, group: usize, pc: u32) -> bool {
         self.groups.iter().enumerate().any(|(i, g)| {
-            i != group && g.pc == pc && matches!(g.state, State::AtCollective | State::AtBarrier)
+            i != group
+                && g.pc == pc
+                && matches!(g.state, GroupState::AtCollective | GroupState::AtBarrier)
         })
     }
 
     /// Lets the groups that wait for others try again: some lanes exited.
     pub fn retry(&mut self) {
         for group in &mut self.groups {
-            if matches!(group.state, State::AtCollective | State::AtBarrier) {
-                group.state = State::Running;
+            if matches!(
+                group.state,
+                GroupState::AtCollective | GroupState::AtBarrier
+            ) {
+                group.state = GroupState::Running;
             }
         }
     }

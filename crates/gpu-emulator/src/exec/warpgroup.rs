@@ -1,6 +1,6 @@
-//! `wgmma`: products of a warpgroup, carried out only when one of its warps waits for them.
+//! `wgmma`: products of a warpgroup, executed only when one of its warps waits for them.
 //!
-//! A product is one operation of all four warps, so none is carried out before all have issued it. It reads shared
+//! A product is one operation of all four warps, so none is executed before all have issued it. It reads shared
 //! memory then, and changes a warp's registers when that warp waits.
 
 use super::core::Core;
@@ -18,7 +18,7 @@ struct Product {
     a: u64,
     b: u64,
     accumulate: bool,
-    /// The sums of each register, once it is carried out.
+    /// The sums of each register, once it is executed.
     sums: Option<Vec<[f32; LANES]>>,
 }
 
@@ -113,8 +113,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Carries out the products of a warp in the groups before `end`.
-    pub fn carry_out(&mut self, warp: &mut Warp, end: u32) -> Outcome<()> {
+    /// Executes the products of a warp in the groups before `end`.
+    pub fn execute_products(&mut self, warp: &mut Warp, end: u32) -> Outcome<()> {
         let mut pending = std::mem::take(&mut warp.products.pending);
         for product in pending.iter_mut().filter(|p| p.group < end) {
             if product.sums.is_none() {

@@ -96,7 +96,7 @@ bugs! {
         "blockIdx.x*blockDim.x+threadIdx.x;" => "blockIdx.x*(blockDim.x-1)+threadIdx.x;";
 }
 
-/// Runs a kernel, where possible at a size that is no multiple of its tiles.
+/// Runs a kernel, where possible at a size that is not a multiple of its tiles.
 fn run(gpu: &mut Gpu, kernel: &str) -> Result<(), Box<Fault>> {
     let random = &mut Random::new();
     let number = |gpu: &mut Gpu, n: usize| {

@@ -1,4 +1,4 @@
-//! The emulator on PTX that NVRTC made of the CUDA sources beside it.
+//! The emulator on PTX that NVRTC compiled from the CUDA sources beside it.
 
 mod bugs;
 mod expressions;

@@ -18,7 +18,7 @@ pub(crate) use rows::{launches, run as rows};
 use crate::driver::Driver;
 use crate::report::{Candidate, Figure};
 use crate::{Failed, Report, Settings};
-use kiln_compiler::tune::{Choice, Mode, Outcome, Record, Settings as Tune, Store, Trial};
+use kiln_compiler::tune::{Choice, Mode, Outcome, Record, Settings as TuneSettings, Store, Trial};
 use kiln_compiler::{Compilation, Options};
 use kiln_ir::Graph;
 use kiln_ir::fuzz::Rng;
@@ -112,7 +112,7 @@ impl Case {
 }
 
 /// A program for the GPU whose kernels are chosen by these settings.
-fn compiled(graph: &Graph, tune: Tune) -> std::result::Result<Compilation, Failed> {
+fn compiled(graph: &Graph, tune: TuneSettings) -> std::result::Result<Compilation, Failed> {
     let options = Options {
         gpu: Some(0),
         tune,
@@ -122,10 +122,10 @@ fn compiled(graph: &Graph, tune: Tune) -> std::result::Result<Compilation, Faile
 }
 
 /// The process's settings of the tuner in another mode.
-fn mode(mode: Mode) -> Tune {
-    Tune {
+fn mode(mode: Mode) -> TuneSettings {
+    TuneSettings {
         mode,
-        ..Tune::current()
+        ..TuneSettings::current()
     }
 }
 
@@ -161,7 +161,7 @@ fn with_candidate(
     let store = Some(Arc::from(path));
     let other = compiled(
         graph,
-        Tune {
+        TuneSettings {
             store,
             ..mode(Mode::Frozen)
         },

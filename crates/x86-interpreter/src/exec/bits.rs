@@ -7,7 +7,7 @@ use crate::step::{OperandLocation, Step};
 use crate::vector::Lane;
 use iced_x86::Mnemonic::*;
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     logic(step)
         .or_else(|| by_lanes(step))
         .or_else(|| match step.operands[2] {

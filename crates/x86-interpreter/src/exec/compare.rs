@@ -8,7 +8,7 @@ use crate::step::{OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     predicates(step)
         .or_else(|| fixed(step))
         .or_else(|| scalars(step))

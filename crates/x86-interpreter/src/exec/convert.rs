@@ -10,7 +10,7 @@ use iced_x86::Mnemonic::*;
 const NEAREST: Rounding = Rounding::Nearest;
 const ZERO: Rounding = Rounding::Zero;
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     floats(step)
         .or_else(|| widened(step))
         .or_else(|| narrowed(step))

@@ -6,7 +6,7 @@ use crate::number::{Float, flushed};
 use crate::step::Step;
 use iced_x86::Mnemonic::{self, *};
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     arithmetic(step.mnemonic)
         .or_else(|| fused(step.mnemonic))
         .or_else(|| dot(step.mnemonic))

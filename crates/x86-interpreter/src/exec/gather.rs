@@ -1,4 +1,4 @@
-//! Loads of lanes from addresses that a vector holds.
+//! Gathers: loads of each lane from an address of its own.
 
 use super::Action;
 use crate::cpu::Cpu;
@@ -7,7 +7,7 @@ use crate::step::{Index, OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     Some(match step.mnemonic {
         Vgatherdps | Vpgatherdd => |c, s| c.gather::<i32, u32>(s),
         Vgatherdpd | Vpgatherdq => |c, s| c.gather::<i32, u64>(s),
@@ -18,15 +18,22 @@ pub(super) fn find(step: &Step) -> Option<Action> {
 }
 
 impl Cpu<'_, '_> {
-    /// Loads the lanes from the addresses of operand 1. Clears the mask, which with VEX is the signs of operand 2.
+    /// Loads the active lanes from the addresses of operand 1, and clears the mask. With VEX the mask is the sign bits
+    /// of operand 2.
     fn gather<I: Lane + std::convert::Into<i64>, T: Lane>(&mut self, step: &Step) -> Outcome<()> {
         let (OperandLocation::Vector(to, bytes), OperandLocation::Memory(m)) =
             (step.operands[0], step.operands[1])
         else {
-            return Err(Raised::new(FaultKind::Unknown, "no gather"));
+            return Err(Raised::new(
+                FaultKind::Unknown,
+                "the operands are not those of a gather",
+            ));
         };
         let Index::Vector(index, index_bytes) = m.index else {
-            return Err(Raised::new(FaultKind::Unknown, "no gather"));
+            return Err(Raised::new(
+                FaultKind::Unknown,
+                "the operands are not those of a gather",
+            ));
         };
         let count = (bytes / T::SIZE).min(index_bytes / I::SIZE);
         let active = match step.operands[2] {

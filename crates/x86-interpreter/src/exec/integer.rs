@@ -4,7 +4,7 @@ use super::Action;
 use crate::step::Step;
 use iced_x86::Mnemonic::*;
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     sums(step)
         .or_else(|| products(step))
         .or_else(|| extremes(step))

@@ -7,7 +7,7 @@ use crate::step::{OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     interleaved(step)
         .or_else(|| shuffled(step))
         .or_else(|| packed(step))

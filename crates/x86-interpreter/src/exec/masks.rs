@@ -6,7 +6,7 @@ use crate::fault::Outcome;
 use crate::step::Step;
 use iced_x86::Mnemonic::*;
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     Some(match step.mnemonic {
         Kmovb | Kmovw | Kmovd | Kmovq => |c, s| {
             let x = c.value(s, 1)? & ones(bits(s));

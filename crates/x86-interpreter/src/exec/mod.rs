@@ -22,20 +22,20 @@ use crate::step::Step;
 pub(crate) type Action = fn(&mut Cpu, &Step) -> Outcome<()>;
 
 /// The action of an instruction, if it is interpreted.
-pub(crate) fn find(step: &Step) -> Option<Action> {
+pub(crate) fn action(step: &Step) -> Option<Action> {
     let families = [
-        scalar::find,
-        float::find,
-        integer::find,
-        bits::find,
-        convert::find,
-        compare::find,
-        masks::find,
-        moves::find,
-        lanes128::find,
-        permute::find,
-        gather::find,
-        tiles::find,
+        scalar::action,
+        float::action,
+        integer::action,
+        bits::action,
+        convert::action,
+        compare::action,
+        masks::action,
+        moves::action,
+        lanes128::action,
+        permute::action,
+        gather::action,
+        tiles::action,
     ];
-    families.into_iter().find_map(|find| find(step))
+    families.into_iter().find_map(|action| action(step))
 }

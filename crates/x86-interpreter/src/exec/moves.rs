@@ -7,7 +7,7 @@ use crate::step::{OperandLocation, Step};
 use crate::vector::{Lane, Vector};
 use iced_x86::Mnemonic::*;
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     whole(step)
         .or_else(|| parts(step))
         .or_else(|| selections(step))

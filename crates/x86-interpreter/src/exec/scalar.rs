@@ -6,7 +6,7 @@ use crate::fault::{FaultKind, Outcome, Raised};
 use crate::step::{OperandLocation, Step};
 use iced_x86::Mnemonic::{self, *};
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     moves(step)
         .or_else(|| arithmetic(step))
         .or_else(|| shifts(step))

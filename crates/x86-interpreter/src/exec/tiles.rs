@@ -8,7 +8,7 @@ use crate::number::{Float, flushed, from_half};
 use crate::step::{Index, OperandLocation, Step};
 use iced_x86::Mnemonic::*;
 
-/// The most rows of a tile, and bytes of a row.
+/// The maximum number of rows of a tile, and bytes of a row.
 const ROWS: usize = 16;
 const BYTES: usize = 64;
 
@@ -20,7 +20,7 @@ pub(crate) struct Tile {
     words: [[u32; BYTES / 4]; ROWS],
 }
 
-pub(super) fn find(step: &Step) -> Option<Action> {
+pub(super) fn action(step: &Step) -> Option<Action> {
     Some(match step.mnemonic {
         Ldtilecfg => |c, s| c.configure(s),
         Tilerelease => |c, _| {
@@ -116,7 +116,7 @@ impl Cpu<'_, '_> {
     /// The tile of an operand.
     fn tile(&mut self, step: &Step, i: usize) -> Outcome<&mut Tile> {
         let OperandLocation::Tile(at) = step.operands[i] else {
-            return Err(wrong(format!("operand {i} is no tile")));
+            return Err(wrong(format!("operand {i} is not a tile")));
         };
         let tiles = self.tiles.as_mut();
         let found = tiles.and_then(|t| t[usize::from(at)].as_mut());

@@ -225,7 +225,7 @@ macro_rules! float {
 
             fn to_i64(self, rounding: Rounding) -> i64 {
                 let x = f64::from(self.integral(rounding));
-                // 2^63 is the least that does not fit.
+                // 2^63 is the smallest number that does not fit.
                 let fits = x >= i64::MIN as f64 && x < -(i64::MIN as f64);
                 if fits { x as i64 } else { i64::MIN }
             }

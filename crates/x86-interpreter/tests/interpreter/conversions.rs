@@ -40,7 +40,7 @@ fn all_of_16_bits_widen() {
     compare(op::VCVTPH2PS, None, all.chunks(8).map(lanes));
 }
 
-/// Between each two adjacent numbers of 16 bits: the least number above the lower one, the middle, its neighbours.
+/// Between each two adjacent numbers of 16 bits: the smallest number above the lower one, the middle, its neighbours.
 #[test]
 fn boundaries_of_16_bits_narrow() {
     let near = |high: u32| {
@@ -63,7 +63,7 @@ fn boundaries_of_16_bits_narrow() {
     }
 }
 
-/// Around the least and the greatest integer of 32 bits.
+/// Around the smallest and the largest integer of 32 bits.
 #[test]
 fn boundaries_of_integers() {
     let around = |x: f32| (0..64).map(move |i| (x.to_bits() + i - 32).to_le_bytes());

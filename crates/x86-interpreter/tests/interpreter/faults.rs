@@ -115,7 +115,7 @@ fn execution_of_what_is_no_code() {
 
 #[test]
 fn unknown_instructions() {
-    // Bytes that are no instruction, `cpuid`, a load from another segment.
+    // Bytes that are not an instruction, `cpuid`, a load from another segment.
     for bytes in [&[0x06][..], &[0x0F, 0xA2], &[0x64, 0x48, 0x8B, 0x07]] {
         let found = fault(bytes);
         assert_eq!(found.kind, FaultKind::Unknown, "{found}");
