@@ -11,7 +11,7 @@
 //! which other programs on the machine disturb less. Peak memory is the most resident memory of the
 //! process during the runs, above what was resident before the model was made. Every side runs with
 //! the system's defaults but `compiled`: that is torch.compile with an allocator that keeps its memory
-//! and asks for huge pages, so that page faults are no part of the comparison.
+//! and asks for huge pages, so that page faults are not part of the comparison.
 
 mod kiln_side;
 mod side;

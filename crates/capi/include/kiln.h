@@ -35,7 +35,7 @@ typedef enum {
    */
   KILN_IO = 2,
   /*
-   The file is no package, or is damaged.
+   The file is not a package, or is damaged.
    */
   KILN_DAMAGED = 3,
   /*

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The flag of a tensor that may only be read.
 const READ_ONLY: u64 = 1;
 /// The maximum number of dims of a tensor from another library.
-const MOST_DIMS: usize = 64;
+const MAX_DIMS: usize = 64;
 /// DLPack's code of host memory.
 const CPU: i32 = 1;
 
@@ -157,7 +157,7 @@ unsafe fn taken<M: Managed>(managed: *mut M) -> Result<Buffer, Failure> {
         )));
     }
     let dtype = dtype(t.dtype)?;
-    let rank = usize::try_from(t.ndim).ok().filter(|n| *n <= MOST_DIMS);
+    let rank = usize::try_from(t.ndim).ok().filter(|n| *n <= MAX_DIMS);
     let rank = rank.ok_or_else(|| wrong(format!("a tensor can't have {} dims", t.ndim)))?;
     // SAFETY: the caller guarantees it.
     let shape = unsafe { list(t.shape.cast_const(), rank, "the shape")? };

@@ -17,7 +17,7 @@ pub enum KilnStatus {
     KILN_ARGUMENT = 1,
     /// A file can't be read or written.
     KILN_IO = 2,
-    /// The file is no package, or is damaged.
+    /// The file is not a package, or is damaged.
     KILN_DAMAGED = 3,
     /// The package, or its programs, are of a format that this library does not read.
     KILN_FORMAT = 4,

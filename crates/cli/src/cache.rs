@@ -95,7 +95,7 @@ fn verify(store: &Store, file: &Path, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(!damage.is_empty())))
 }
 
-/// Merges the records of other files. Fails if a file that is not empty holds none, since it is no store then.
+/// Merges the records of other files. Fails if a file that is not empty holds none, since it is not a store then.
 fn merge(store: &Store, m: &ArgMatches, json: bool) -> Result<ExitCode, Failure> {
     let (mut all, mut none) = (Vec::new(), Vec::new());
     for other in m.get_many::<PathBuf>("file").into_iter().flatten() {

@@ -1,7 +1,7 @@
 //! The implementation of the commands.
 
 use crate::args::{Where, command, packages, workloads};
-use crate::bench::{Effort, Measured, Peaks, Ready, candidates, measure};
+use crate::bench::{Effort, Peaks, Ready, WorkloadMeasurements, candidates, measure};
 use crate::doctor::Doctor;
 use crate::failure::{of, say, say_json, warn};
 use crate::report::{Report, page};
@@ -165,7 +165,7 @@ fn bench(m: &ArgMatches) -> Result<(), Failure> {
     };
     let effort = effort(m);
     if cfg!(debug_assertions) {
-        warn("this is no release build: neither its times nor its peaks are the machine's");
+        warn("this is not a release build: neither its times nor its peaks are the machine's");
     }
     let (results, left_out) = match m.get_flag("candidates") {
         true => tried(&job, &effort)?,
@@ -214,7 +214,7 @@ fn set_threads(m: &ArgMatches) {
 }
 
 /// Measures the workloads in rounds.
-fn measured(job: &Job, effort: &Effort) -> Result<Vec<Measured>, Failure> {
+fn measured(job: &Job, effort: &Effort) -> Result<Vec<WorkloadMeasurements>, Failure> {
     let options = CompileOptions::default();
     let compiling = Progress::new("compiling", job.workloads.len() as u64);
     let mut ready = Vec::new();
@@ -234,7 +234,7 @@ fn measured(job: &Job, effort: &Effort) -> Result<Vec<Measured>, Failure> {
 }
 
 /// Measures every candidate of the workloads' kernels; also lists those that were not timed.
-fn tried(job: &Job, effort: &Effort) -> Result<(Vec<Measured>, Vec<String>), Failure> {
+fn tried(job: &Job, effort: &Effort) -> Result<(Vec<WorkloadMeasurements>, Vec<String>), Failure> {
     let progress = Progress::new("trying", job.workloads.len() as u64);
     let (mut results, mut left_out) = (Vec::new(), Vec::new());
     for workload in &job.workloads {

@@ -30,7 +30,7 @@ pub struct Doctor {
     devices: Vec<Listed>,
     /// The reasons why GPUs are missing.
     no_gpu: Option<String>,
-    /// The least compute capability of a GPU.
+    /// The minimum compute capability of a GPU.
     least_capability: (u32, u32),
     libraries: Vec<Library>,
     /// The variables that are set of those that matter.
@@ -129,7 +129,7 @@ impl Doctor {
             ],
             devices,
             no_gpu,
-            least_capability: cuda::LEAST_CAPABILITY,
+            least_capability: cuda::MIN_CAPABILITY,
             libraries: libraries.collect(),
             environment: std::env::vars_os()
                 .map(|(name, value)| [name, value].map(|s| s.to_string_lossy().into_owned()))

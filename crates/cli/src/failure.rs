@@ -22,7 +22,7 @@ impl fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 /// Prints the failure of a command and returns its exit code: 1, or 2 if the command line is wrong. A reader of the
-/// output that closes the pipe is no failure.
+/// output that closes the pipe is not a failure.
 pub fn end(result: Result<ExitCode, Failure>) -> ExitCode {
     let e = match result {
         Ok(code) => return code,

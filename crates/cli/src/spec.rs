@@ -57,7 +57,7 @@ macro_rules! unary {
                 match self { $(Unary::$variant => $name),* }
             }
 
-            /// The least number of sizes in its shape.
+            /// The minimum number of sizes in its shape.
             fn rank(self) -> usize {
                 match self { $(Unary::$variant => $rank),* }
             }
@@ -80,7 +80,7 @@ unary! {
     Cumsum = "cumsum", "running sums of rows", 2;
 }
 
-/// The reason why a text is no workload.
+/// The reason why a text is not a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError(String);
 
@@ -166,7 +166,7 @@ fn number(text: &str) -> Result<usize, SpecError> {
     let n = text.parse();
     n.map_err(|_| {
         SpecError(format!(
-            "{text:?} is no size: sizes look like 64, 64,128 or 64..1024"
+            "{text:?} is not a size: sizes look like 64, 64,128 or 64..1024"
         ))
     })
 }
@@ -430,7 +430,7 @@ mod tests {
             ("matmull:1x2x3", "there is no op"),
             ("matmul", "needs sizes"),
             ("matmul:1x2", "takes [batch x] m x k x n"),
-            ("matmul:1x2xa", "is no size"),
+            ("matmul:1x2xa", "is not a size"),
             ("softmax:8", "takes 2 sizes or more"),
             ("softmax:8x8:p1", "takes no \"p1\""),
             ("conv2d:1x3x8x8", "needs its weight's sizes"),
@@ -451,7 +451,7 @@ mod tests {
                 "more than 10,000",
             ),
             ("", "there is no op or model"),
-            ("matmul:99999999999999999999x1x1", "is no size"),
+            ("matmul:99999999999999999999x1x1", "is not a size"),
             ("matmul:512..64x8x8", "no size from 512 to 64"),
             ("copy:0..0", "no size from"),
         ] {

@@ -272,7 +272,7 @@ struct Training {
 /// Maps images and labels to the loss and the number of correct predictions.
 type Step = Compiled<(Tensor, Tensor), (Tensor, Tensor)>;
 
-/// The result of a training.
+/// The result of training.
 struct Trained {
     training: Training,
     losses: Vec<f32>,

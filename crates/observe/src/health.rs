@@ -190,10 +190,10 @@ pub struct HealthReport {
 /// The updates of a parameter, relative to it, below which it stands still and above which it jumps.
 const USUAL_UPDATES: (f64, f64) = (1e-8, 1.0);
 
-/// The least share of the largest gradient, and the largest gradient.
+/// The smallest share of the largest gradient, and the largest gradient.
 const USUAL_GRADIENTS: (f64, f64) = (1e-6, 1e3);
 
-/// The least and the largest activations.
+/// The smallest and the largest activations.
 const USUAL_ACTIVATIONS: (f64, f64) = (1e-6, 1e4);
 
 impl HealthReport {

@@ -21,7 +21,7 @@ pub struct TracedValue {
     pub fact: Fact,
     /// The device.
     pub device: Device,
-    /// The least and the largest number, NaN left out; NaN if there is none.
+    /// The smallest and the largest number, NaN left out; NaN if there is none.
     pub range: (f64, f64),
     /// The number of NaNs.
     pub nans: u64,
@@ -142,7 +142,7 @@ fn results_of_calls(recorded: &[Recorded]) -> Vec<&Handle> {
     last.flat_map(|r| &r.outputs).collect()
 }
 
-/// The least number, the largest and the number of NaNs of a value, in f64.
+/// The smallest number, the largest and the number of NaNs of a value, in f64.
 struct Ranges([Tensor; 3]);
 
 impl Ranges {

@@ -1,6 +1,6 @@
 //! All candidates for the kernels of a workload.
 
-use super::{Effort, Measured, program};
+use super::{Effort, WorkloadMeasurements, program};
 use crate::spec::Workload;
 use kiln::{CompileOptions, DType, Device, Error, ErrorKind, Result, tuning::Mode};
 use kiln_codegen::{Options, Work, lower};
@@ -17,7 +17,7 @@ pub fn candidates(
     dtype: DType,
     device: Device,
     effort: &Effort,
-) -> Result<(Vec<Measured>, Vec<String>)> {
+) -> Result<(Vec<WorkloadMeasurements>, Vec<String>)> {
     let mut options = CompileOptions::default();
     options.tune.mode = Mode::Off;
     let made = program(workload, dtype, device, &options)?;
@@ -77,10 +77,16 @@ fn times(trial: &Trial) -> Option<Vec<f64>> {
     }
 }
 
-fn measured(name: &str, dtype: DType, work: &Work, trial: &Trial, times: Vec<f64>) -> Measured {
+fn measured(
+    name: &str,
+    dtype: DType,
+    work: &Work,
+    trial: &Trial,
+    times: Vec<f64>,
+) -> WorkloadMeasurements {
     let cost = work.cost();
     let number = |d: &kiln::Dim| d.as_const().unwrap_or(0) as f64;
-    Measured {
+    WorkloadMeasurements {
         workload: name.to_string(),
         dtype: dtype.to_string(),
         algorithms: vec![trial.name.clone()],

@@ -33,7 +33,7 @@ impl Default for Effort {
 
 /// The measurements of a workload.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
+pub struct WorkloadMeasurements {
     /// The workload, as text.
     pub workload: String,
     /// Element type.
@@ -50,7 +50,7 @@ pub struct Measured {
     pub times: Vec<f64>,
 }
 
-impl Measured {
+impl WorkloadMeasurements {
     /// The least, the quartiles and the most, in seconds.
     pub fn quartiles(&self) -> [f64; 5] {
         let mut times = self.times.clone();
@@ -81,7 +81,7 @@ impl Measured {
         self.bytes / self.median()
     }
 
-    /// The least time that these peaks allow, as a fraction of the median: 1 is the roofline. It exceeds 1 if
+    /// The shortest time that these peaks allow, as a fraction of the median: 1 is the roofline. It exceeds 1 if
     /// operands come from caches. `None` if the peak of the dtype's arithmetic is unknown.
     pub fn share(&self, peaks: &Peaks) -> Option<f64> {
         let flops = peaks.flops.get(&self.dtype)?;
@@ -94,7 +94,7 @@ impl Measured {
 pub struct Ready {
     program: Program,
     device: Device,
-    measured: Measured,
+    measured: WorkloadMeasurements,
 }
 
 impl Ready {
@@ -120,7 +120,7 @@ impl Ready {
                 algorithms.push(a);
             }
         }
-        let measured = Measured {
+        let measured = WorkloadMeasurements {
             workload: workload.to_string(),
             dtype: dtype.to_string(),
             algorithms,
@@ -191,7 +191,7 @@ pub fn measure(
     mut ready: Vec<Ready>,
     effort: &Effort,
     mut progress: impl FnMut(usize, usize),
-) -> Result<Vec<Measured>> {
+) -> Result<Vec<WorkloadMeasurements>> {
     let rounds = effort.rounds.max(1);
     let (parts, each) = (rounds * ready.len(), effort.time / rounds as u32);
     for round in 0..rounds {

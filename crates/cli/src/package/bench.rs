@@ -1,7 +1,7 @@
 //! The run times of packages' entries.
 
 use super::open;
-use super::subject::{Subject, subjects};
+use super::subject::{BoundEntry, subjects};
 use crate::Failure;
 use crate::bench::Effort;
 use crate::failure::{say, say_json};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// The measurements of an entry, in seconds and bytes.
 #[derive(Serialize)]
-struct Measured {
+struct EntryMeasurements {
     package: String,
     entry: String,
     /// The time from the open package to the first result.
@@ -25,7 +25,7 @@ struct Measured {
     peak: usize,
 }
 
-impl Measured {
+impl EntryMeasurements {
     /// The least, the median, and the upper quartile.
     fn quartiles(&self) -> [f64; 3] {
         let mut times = self.times.clone();
@@ -37,7 +37,7 @@ impl Measured {
 
 /// Measures entries of packages, in rounds over all of them. Changes of states stay in memory.
 pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Result<(), Failure> {
-    let mut ready: Vec<(Subject, Measured)> = Vec::new();
+    let mut ready: Vec<(BoundEntry, EntryMeasurements)> = Vec::new();
     let mut opened = Vec::new();
     for file in files {
         let package: Package = open(file)?;
@@ -47,7 +47,7 @@ pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Resul
             let first = began.elapsed().as_secs_f64();
             let sizes: Vec<(&str, i64)> = subject.sizes.iter().map(|(n, v)| (&n[..], *v)).collect();
             let memory = subject.entry.memory(&sizes)?;
-            let measured = Measured {
+            let measured = EntryMeasurements {
                 package: file.display().to_string(),
                 entry: subject.name.clone(),
                 first,
@@ -65,7 +65,7 @@ pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Resul
             measure(subject, measured, effort.time / rounds as u32)?;
         }
     }
-    let all: Vec<Measured> = ready.into_iter().map(|(_, measured)| measured).collect();
+    let all: Vec<EntryMeasurements> = ready.into_iter().map(|(_, measured)| measured).collect();
     match m.get_flag("json") {
         true => say_json(&all),
         false => say(&table(&all)?),
@@ -73,7 +73,11 @@ pub(crate) fn bench(m: &ArgMatches, files: &[PathBuf], effort: &Effort) -> Resul
 }
 
 /// Measures for some time, at least once.
-fn measure(subject: &Subject, measured: &mut Measured, time: Duration) -> Result<(), Failure> {
+fn measure(
+    subject: &BoundEntry,
+    measured: &mut EntryMeasurements,
+    time: Duration,
+) -> Result<(), Failure> {
     let began = Instant::now();
     loop {
         let inputs = subject.given();
@@ -86,7 +90,7 @@ fn measure(subject: &Subject, measured: &mut Measured, time: Duration) -> Result
     }
 }
 
-fn table(all: &[Measured]) -> Result<String, Failure> {
+fn table(all: &[EntryMeasurements]) -> Result<String, Failure> {
     let mut text = format!(
         "{:<32} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
         "entry", "least", "median", "quartile", "first", "weights", "peak"

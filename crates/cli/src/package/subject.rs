@@ -10,7 +10,7 @@ use kiln_ir::{Graph, SymbolInfo};
 use std::collections::BTreeMap;
 
 /// An entry for certain sizes, with inputs to run it on.
-pub(crate) struct Subject {
+pub(crate) struct BoundEntry {
     /// Its name and sizes: `forward (batch = 8)`.
     pub name: String,
     pub entry: Entry,
@@ -35,7 +35,7 @@ pub(crate) fn sizes(m: &ArgMatches) -> Result<BTreeMap<String, i64>, Failure> {
 
 /// The named entries of a package, or all, for the given sizes and inputs. Other sizes are as small as the entry
 /// accepts; other inputs are random.
-pub(crate) fn subjects(package: &Package, m: &ArgMatches) -> Result<Vec<Subject>, Failure> {
+pub(crate) fn subjects(package: &Package, m: &ArgMatches) -> Result<Vec<BoundEntry>, Failure> {
     let named = m.get_many::<String>("entry").into_iter().flatten();
     let mut names: Vec<String> = named.cloned().collect();
     if names.is_empty() {
@@ -48,7 +48,7 @@ pub(crate) fn subjects(package: &Package, m: &ArgMatches) -> Result<Vec<Subject>
     };
     let subjects = names
         .iter()
-        .map(|name| Subject::new(package, name, &asked, &inputs));
+        .map(|name| BoundEntry::new(package, name, &asked, &inputs));
     let subjects = subjects.collect::<Result<Vec<_>, _>>()?;
     let known = |name: &str| subjects.iter().any(|s| s.sizes.contains_key(name));
     match asked.keys().find(|name| !known(name)) {
@@ -57,13 +57,13 @@ pub(crate) fn subjects(package: &Package, m: &ArgMatches) -> Result<Vec<Subject>
     }
 }
 
-impl Subject {
+impl BoundEntry {
     fn new(
         package: &Package,
         name: &str,
         asked: &BTreeMap<String, i64>,
         given: &[(&str, Buffer)],
-    ) -> Result<Subject, Failure> {
+    ) -> Result<BoundEntry, Failure> {
         let entry = package.entry(name)?;
         let about = entry.interface();
         let of = |usual: &dyn Fn(&kiln::package::SymbolInfo) -> i64| -> BTreeMap<String, i64> {
@@ -91,7 +91,7 @@ impl Subject {
             true => name.to_string(),
             false => format!("{name} ({})", of.join(", ")),
         };
-        Ok(Subject {
+        Ok(BoundEntry {
             name,
             entry,
             sizes,

@@ -1,7 +1,7 @@
 //! Comparing packages with the reference.
 
 use super::opened;
-use super::subject::{Subject, subjects};
+use super::subject::{BoundEntry, subjects};
 use crate::Failure;
 use crate::failure::{say, say_json};
 use clap::ArgMatches;
@@ -38,11 +38,12 @@ pub(crate) fn verify(m: &ArgMatches) -> Result<ExitCode, Failure> {
 enum Checked {
     /// The comparison of every kernel.
     Kernels(Verification),
-    /// The comparison of its results alone, since its kernels differ from those that this build makes of its graph.
+    /// The comparison of its results alone, since its kernels differ from those that this build compiles from its
+    /// graph.
     Results(Vec<Deviation>),
 }
 
-fn checked(package: &Package, subject: &Subject) -> Result<Checked, Failure> {
+fn checked(package: &Package, subject: &BoundEntry) -> Result<Checked, Failure> {
     let compiled = subject.compiled()?;
     let inputs = subject.plan_inputs(package, &compiled)?;
     let graph = subject.graph(package)?;

@@ -6,7 +6,7 @@ mod page;
 pub use page::page;
 
 use crate::Failure;
-use crate::bench::{Measured, Peaks};
+use crate::bench::{Peaks, WorkloadMeasurements};
 use crate::devices::Info;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ pub struct Report {
     /// The peaks of the device, if they were measured.
     pub peaks: Option<Peaks>,
     /// The results.
-    pub results: Vec<Measured>,
+    pub results: Vec<WorkloadMeasurements>,
     /// The candidates that were not timed, with the reasons.
     pub left_out: Vec<String>,
 }
@@ -111,7 +111,7 @@ impl Report {
     /// JSON: the device, and each result with the figures derived from its times.
     pub fn json(&self) -> Value {
         let roofs = self.roofs();
-        let result = |r: &Measured| {
+        let result = |r: &WorkloadMeasurements| {
             let mut value = json!(r);
             let [least, _, median, ..] = r.quartiles();
             value["least_s"] = json!(least);

@@ -3,7 +3,7 @@
 use super::labels::{self, Area};
 use super::{Report, duration, share};
 use crate::Failure;
-use crate::bench::{Measured, Peaks};
+use crate::bench::{Peaks, WorkloadMeasurements};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::fmt::Write as _;
@@ -115,9 +115,9 @@ const SIZE: (u32, u32) = (900, 460);
 
 /// Plots arithmetic intensity against speed, on logarithmic axes, under the roofs of bandwidth and arithmetic. The
 /// points carry the numbers of their rows in the table.
-fn roofline(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
+fn roofline(results: &[WorkloadMeasurements], roofs: &Peaks) -> Result<String, Failure> {
     // A workload without arithmetic, such as a copy, stands at the left.
-    let intensity = |r: &Measured| (r.flops / r.bytes.max(1.0)).max(1e-3);
+    let intensity = |r: &WorkloadMeasurements| (r.flops / r.bytes.max(1.0)).max(1e-3);
     // A roof for each dtype whose peak is known, over one slope.
     let tops: Vec<f64> = roofs.flops.values().copied().collect();
     let ridge = |top: f64| top / roofs.bandwidth;
@@ -126,7 +126,7 @@ fn roofline(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
     let (left, right) = ends.fold((f64::MAX, 0f64), |(l, r), x| (l.min(x), r.max(x)));
     let (left, right) = (left / 2.0, right * 4.0);
     let roof = |x: f64, top: f64| (x * roofs.bandwidth).min(top) / 1e9;
-    let speed = |r: &Measured| (r.flops_per_second() / 1e9).max(1e-6);
+    let speed = |r: &WorkloadMeasurements| (r.flops_per_second() / 1e9).max(1e-6);
     let lowest = results
         .iter()
         .map(speed)
@@ -154,7 +154,7 @@ fn roofline(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
             let corners = [left, ridge(*top), right].map(|x| (x, roof(x, *top)));
             chart.draw_series(LineSeries::new(corners, &RED))?;
         }
-        let at = |r: &Measured| chart.backend_coord(&(intensity(r), speed(r)));
+        let at = |r: &WorkloadMeasurements| chart.backend_coord(&(intensity(r), speed(r)));
         let points: Vec<(i32, i32)> = results.iter().map(at).collect();
         let (x, y) = chart.plotting_area().get_pixel_range();
         let inside = Area {
@@ -192,7 +192,7 @@ fn numbered(
 }
 
 /// One bar per workload.
-fn bars(results: &[Measured], roofs: &Peaks) -> Result<String, Failure> {
+fn bars(results: &[WorkloadMeasurements], roofs: &Peaks) -> Result<String, Failure> {
     let rows = results.len();
     let height = 60 + 24 * rows as u32;
     drawn((900, height), |root| {
@@ -233,8 +233,8 @@ mod tests {
     use super::*;
 
     /// A workload with this number of operations and bytes that took a second.
-    fn measured(i: usize, flops: f64, bytes: f64) -> Measured {
-        Measured {
+    fn measured(i: usize, flops: f64, bytes: f64) -> WorkloadMeasurements {
+        WorkloadMeasurements {
             workload: format!("matmul:{i}x<{i}"),
             dtype: "f32".into(),
             algorithms: vec!["mma tile=64x64x32 part=32x32 stages=4 raster=1 parts=1".into()],
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn points_are_numbered_and_nothing_is_beyond_its_roof() {
         let near = |i: usize| measured(i, 3e9 + i as f64 * 1e7, 1e8);
-        let mut results: Vec<Measured> = (0..38).map(near).collect();
+        let mut results: Vec<WorkloadMeasurements> = (0..38).map(near).collect();
         results.push(measured(38, 9e9, 1e9)); // above the measured peak
         results.push(measured(39, 1e3, 3e7)); // above the bandwidth, from caches
         let report = Report {
