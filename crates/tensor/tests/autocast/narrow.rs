@@ -43,7 +43,7 @@ fn copies_follow_whatever_assigns_the_cell() {
     w.assign(w.get().detach() + row).unwrap();
     assert!(w.get().to_vec::<f32>().is_err());
     agrees(&x, &w);
-    // Older snapshots are cast as they are, and f16 is no bf16.
+    // Older snapshots are cast as they are, and f16 is not bf16.
     let old = w.get();
     w.mul_(2.0).unwrap();
     let found = autocast(DType::BF16, || x.linear(&old));
