@@ -69,6 +69,36 @@ pub(super) fn repeat(w: &mut Writer, op: &ops::Loop, inputs: &[Value], facts: &F
     values(w.node("Scan", &names, facts.len(), attributes), facts)
 }
 
+/// Writes a loop that a condition ends as a Loop, whose state holds the condition too.
+pub(super) fn repeat_while(
+    w: &mut Writer,
+    op: &ops::Loop,
+    inputs: &[Value],
+    facts: &Facts,
+) -> Values {
+    let most = match op.trips == ops::Loop::UNBOUNDED {
+        true => "".into(),
+        false => w.size_scalar(&op.trips).name,
+    };
+    let mut names = vec![most, w.name(&inputs[0])];
+    names.extend(inputs[..op.carried].iter().map(|v| w.name(v)));
+
+    let step = Fact::new(DType::I64, [0i64; 0]);
+    let taken = [&step, &inputs[0].fact].into_iter();
+    let taken = taken.chain(inputs[..op.carried].iter().map(|v| &v.fact));
+    let (mut taken, input): (Vec<Value>, Vec<_>) = taken.map(|f| w.body_input(f)).unzip();
+    taken.remove(1); // the condition, which is the first of the state too
+    taken.extend_from_slice(&inputs[op.carried..]);
+    let mut step = op.body.compact();
+    step.outputs.insert(0, step.outputs[0]);
+    let mut body = w.body(&step, &taken);
+    body.input = input;
+    values(
+        w.node("Loop", &names, facts.len(), vec![graph("body", body)]),
+        facts,
+    )
+}
+
 /// Writes a running product, extreme or logarithm of sums as a loop over the axis.
 pub(super) fn running(w: &mut Writer, x: &Value, op: &ops::Scan) -> Result<Value, OpError> {
     let dtype = match x.dtype() {

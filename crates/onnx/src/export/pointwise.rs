@@ -6,7 +6,7 @@ use super::writer::{Value, Writer};
 use crate::tensor::number;
 use kiln_base::prim::{Binary, ScalarBuilder, Unary};
 use kiln_ir::{DType, Kind, OpError, Pw};
-use std::f64::consts::{LN_2, LN_10};
+use std::f64::consts::{LN_2, LN_10, PI, SQRT_2};
 
 /// Writes a row: as the operator for it, else as the primitives of its expression.
 pub(super) fn row(w: &mut Writer, row: Pw, inputs: &[Value]) -> Result<Value, OpError> {
@@ -41,7 +41,6 @@ pub(super) fn cast(w: &mut Writer, v: &Value, dtype: DType) -> Value {
     if let Some(number) = w.numbers.get(&v.name).copied() {
         return w.scalar(number, dtype).stretched(v.fact.shape.clone());
     }
-    let to = int("to", i32::from(number(dtype)));
     let mut source = v.clone();
     // Floats beyond the range of an integer become its ends, which ONNX leaves open. Those of wide ones are no floats.
     if v.dtype().is_float()
@@ -56,7 +55,11 @@ pub(super) fn cast(w: &mut Writer, v: &Value, dtype: DType) -> Value {
         };
         source = w.broadcasting("Clip", &operands, vec![], v.dtype());
     }
-    w.broadcasting("Cast", &[&source], vec![to], dtype)
+    let mut attributes = vec![int("to", i32::from(number(dtype)))];
+    if dtype.is_float() && dtype.size() == 1 {
+        attributes.push(int("saturate", 0));
+    }
+    w.broadcasting("Cast", &[&source], attributes, dtype)
 }
 
 /// The operator that is the row itself.
@@ -148,9 +151,7 @@ impl ScalarBuilder for Expression<'_, '_> {
 
     fn select(&mut self, mask: u32, a: u32, b: u32) -> u32 {
         let (mask, a, b) = (self.of(mask), self.of(a), self.of(b));
-        let value = self
-            .w
-            .broadcasting("Where", &[&mask, &a, &b], vec![], a.dtype());
+        let value = select(self.w, &mask, &a, &b);
         self.push(Ok(value), &a)
     }
 
@@ -242,7 +243,7 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
             let near = with(w, Binary::Mul, &artanh, 2.0)?;
             let size = unary(w, Unary::Abs, x)?;
             let is_near = with(w, Binary::Lt, &size, 0.5)?;
-            return Ok(w.broadcasting("Where", &[&is_near, &near, &far], vec![], dtype));
+            return Ok(select(w, &is_near, &near, &far));
         }
         Unary::Trunc => {
             let size = chain(w, x, &[Unary::Abs, Unary::Floor])?;
@@ -256,8 +257,11 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
             let zero = with(w, Binary::Lt, &reciprocal, 0.0)?;
             return binary(w, Binary::Or, &minus, &zero);
         }
-        Unary::Erfc
-        | Unary::ErfInv
+        Unary::Erfc => {
+            let (one, erf) = (w.scalar(1.0, dtype), unary(w, Unary::Erf, x)?);
+            return binary(w, Binary::Sub, &one, &erf);
+        }
+        Unary::ErfInv
         | Unary::LogNdtr
         | Unary::Ndtri
         | Unary::Lgamma
@@ -272,6 +276,10 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
 
 fn chain(w: &mut Writer, x: &Value, ops: &[Unary]) -> Result<Value, OpError> {
     ops.iter().try_fold(x.clone(), |x, op| unary(w, *op, &x))
+}
+
+fn select(w: &mut Writer, mask: &Value, a: &Value, b: &Value) -> Value {
+    w.broadcasting("Where", &[mask, a, b], vec![], a.dtype())
 }
 
 /// `x op c`.
@@ -329,20 +337,73 @@ fn binary(w: &mut Writer, op: Binary, a: &Value, b: &Value) -> Result<Value, OpE
             let negative = with(w, Binary::Lt, b, 0.0)?;
             let differ = binary(w, Binary::Xor, &low, &negative)?;
             let moved = binary(w, Binary::And, &inexact, &differ)?;
-            return Ok(w.broadcasting("Where", &[&moved, &sum, &rest], vec![], dtype));
+            return Ok(select(w, &moved, &sum, &rest));
         }
         Binary::FloorDiv => {
             let rest = binary(w, Binary::FloorMod, a, b)?;
             let exact = binary(w, Binary::Sub, a, &rest)?;
             return binary(w, Binary::Div, &exact, b);
         }
-        Binary::Atan2
-        | Binary::Hypot
-        | Binary::Zeta
-        | Binary::Gcd
-        | Binary::Lcm
-        | Binary::Shl
-        | Binary::Shr => return lacking(op.name()),
+        // The angle of the quadrants right of 0, moved by half a turn left of it.
+        Binary::Atan2 => {
+            let (y, x) = (a, b);
+            let ratio = binary(w, Binary::Div, y, x)?;
+            let right = unary(w, Unary::Atan, &ratio)?;
+            let is_minus = unary(w, Unary::SignBit, y)?;
+            let halves = [-PI, PI].map(|n| w.scalar(n, dtype));
+            let half = select(w, &is_minus, &halves[0], &halves[1]);
+            let left = binary(w, Binary::Add, &right, &half)?;
+            // At 0 the quotient is NaN, and the angle that of ±0 right of 0.
+            let is_left = unary(w, Unary::SignBit, x)?;
+            let (is_zero, is_number) = (with(w, Binary::Eq, y, 0.0)?, binary(w, Binary::Eq, x, x)?);
+            let on_axis = binary(w, Binary::And, &is_zero, &is_number)?;
+            let ends = select(w, &is_left, &half, y);
+            let angle = select(w, &is_left, &left, &right);
+            return Ok(select(w, &on_axis, &ends, &angle));
+        }
+        // The longer side times what the shorter one adds, which does not overflow.
+        Binary::Hypot => {
+            let (a, b) = (unary(w, Unary::Abs, a)?, unary(w, Unary::Abs, b)?);
+            let long = binary(w, Binary::Max, &a, &b)?;
+            let short = binary(w, Binary::Min, &a, &b)?;
+            let ratio = binary(w, Binary::Div, &short, &long)?;
+            let square = binary(w, Binary::Mul, &ratio, &ratio)?;
+            let sum = with(w, Binary::Add, &square, 1.0)?;
+            let root = unary(w, Unary::Sqrt, &sum)?;
+            let length = binary(w, Binary::Mul, &long, &root)?;
+            let is_flat = binary(w, Binary::Eq, &a, &b)?;
+            let flat = with(w, Binary::Mul, &long, SQRT_2)?;
+            return Ok(select(w, &is_flat, &flat, &length));
+        }
+        Binary::Shl | Binary::Shr => return shift(w, op, a, b),
+        Binary::Zeta | Binary::Gcd | Binary::Lcm => return lacking(op.name()),
     };
     Ok(w.broadcasting(name, &[a, b], vec![], result))
+}
+
+/// Writes a shift, which ONNX has for integers without a sign, in 64 bits. Right shifts of numbers below 0 are those of
+/// their complements.
+fn shift(w: &mut Writer, op: Binary, a: &Value, count: &Value) -> Result<Value, OpError> {
+    let (a64, count64) = (cast(w, a, DType::I64), cast(w, count, DType::I64));
+    let is_negative = with(w, Binary::Lt, &a64, 0.0)?;
+    let ones = w.scalar(-1i64, DType::I64);
+    let complement = binary(w, Binary::Sub, &ones, &a64)?;
+    let (direction, bits) = match op {
+        Binary::Shl => ("LEFT", a64),
+        _ => ("RIGHT", select(w, &is_negative, &complement, &a64)),
+    };
+    let operands = [&bits, &count64].map(|v| cast(w, v, DType::U64));
+    let attributes = vec![text("direction", direction)];
+    let shifted = w.broadcasting("BitShift", &operands.each_ref(), attributes, DType::U64);
+    let shifted = cast(w, &shifted, DType::I64);
+    let least = with(w, Binary::Ge, &count64, 0.0)?;
+    let most = with(w, Binary::Lt, &count64, 64.0)?;
+    let within = binary(w, Binary::And, &least, &most)?;
+    let zero = w.scalar(0i64, DType::I64);
+    let mut result = select(w, &within, &shifted, &zero);
+    if op == Binary::Shr {
+        let complement = binary(w, Binary::Sub, &ones, &result)?;
+        result = select(w, &is_negative, &complement, &result);
+    }
+    Ok(cast(w, &result, a.dtype()))
 }

@@ -7,11 +7,6 @@ pub(super) fn lacking<T>(what: &str) -> Result<T, OpError> {
     Err(OpError(format!("ONNX has no counterpart of {what}")))
 }
 
-/// The error for what ONNX has and Kiln does not write.
-pub(super) fn not_written<T>(what: &str) -> Result<T, OpError> {
-    Err(OpError(format!("Kiln does not export {what}")))
-}
-
 /// The error for what a later version has.
 pub(super) fn later<T>(what: &str, opset: i64) -> Result<T, OpError> {
     Err(OpError(format!("{what} needs opset {opset}")))

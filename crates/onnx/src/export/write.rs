@@ -1,9 +1,9 @@
 //! The ops, each as nodes of ONNX.
 
-use super::refusals::{lacking, not_written};
+use super::refusals::{lacking, later};
 use super::writer::{Value, Values, Writer};
 use super::{contraction, control, index, pointwise, reduce, shape};
-use kiln_ir::{DType, Facts, Op, OpError, ops};
+use kiln_ir::{DType, Fact, Facts, Op, OpError, ops};
 use smallvec::smallvec;
 
 /// Writes an op. Its facts are inferred.
@@ -13,12 +13,9 @@ pub(super) fn op(
     inputs: &[Value],
     facts: &Facts,
 ) -> Result<Values, OpError> {
-    // A cast to these saturates in ONNX, and the loader lacks them.
-    if facts
-        .iter()
-        .any(|f| f.dtype.is_float() && f.dtype.size() == 1)
-    {
-        return not_written("floats of 8 bits");
+    let is_byte = |f: &Fact| f.dtype.is_float() && f.dtype.size() == 1;
+    if w.opset < 19 && facts.iter().any(is_byte) {
+        return later("a float of 8 bits", 19);
     }
     let fact = || facts[0].clone();
     let value = match op {
@@ -51,7 +48,9 @@ pub(super) fn op(
         Op::Softmax(s) => reduce::softmax(w, &inputs[0], s, fact()),
         Op::BatchNorm(b) => reduce::batch_norm(w, inputs, b, fact())?,
         Op::If(op) => return Ok(control::branch(w, op, inputs, facts)),
-        Op::Loop(op) if op.conditional => return not_written("loops that a condition ends"),
+        Op::Loop(op) if op.conditional => {
+            return Ok(control::repeat_while(w, op, inputs, facts));
+        }
         Op::Loop(op) => return Ok(control::repeat(w, op, inputs, facts)),
         Op::Barrier(_) => return Ok(inputs.iter().cloned().collect()),
         Op::Random(_) => return lacking("random numbers"),
