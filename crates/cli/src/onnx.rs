@@ -128,6 +128,7 @@ fn run(m: &ArgMatches) -> Result<(), Failure> {
             match value {
                 Data::Tensor(t) => say(&format!("{name} = {t}\n"))?,
                 Data::Text(t) => say(&format!("{name} = {:?} {:?}\n", t.shape(), t.elements()))?,
+                Data::Maps(m) => say(&format!("{name} = {:?} {}\n", m.keys, m.values))?,
                 other => say(&format!("{name} = {other:?}\n"))?,
             }
         }

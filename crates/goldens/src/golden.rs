@@ -18,6 +18,7 @@ const OPINFO: &[u8] = include_bytes!("../../../tests/goldens/opinfo.tar.xz");
 const TRAINING: &[u8] = include_bytes!("../../../tests/goldens/training.tar.xz");
 const ONNX: &[u8] = include_bytes!("../../../tests/goldens/onnx.tar.xz");
 const ONNX_CONTRIB: &[u8] = include_bytes!("../../../tests/goldens/onnx_contrib.tar.xz");
+const ONNX_LEARN: &[u8] = include_bytes!("../../../tests/goldens/onnx_learn.tar.xz");
 const ONNX_NEWER: &[u8] = include_bytes!("../../../tests/goldens/onnx_newer.tar.xz");
 const ONNX_MODELS: &[u8] = include_bytes!("../../../tests/goldens/onnx_models.tar.xz");
 
@@ -77,6 +78,14 @@ impl Folder {
     /// If the folder can't be written.
     pub fn onnx_contrib(name: &str) -> Result<Folder, GoldenError> {
         Folder::of(name, "contrib", ONNX_CONTRIB)
+    }
+
+    /// Models of scikit-learn's estimators as skl2onnx exported them, with onnxruntime's outputs.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub fn onnx_learn(name: &str) -> Result<Folder, GoldenError> {
+        Folder::of(name, "learn", ONNX_LEARN)
     }
 
     /// Models that PyTorch exported, with inputs and outputs.

@@ -72,16 +72,22 @@ impl Call<'_> {
     pub fn traced(&self, i: usize) -> Result<&Traced> {
         match self.value(i)? {
             Value::Tensor(t) => Ok(t),
-            Value::Text(_) => Err(invalid(format!("input {i} is text, not numbers"))),
+            Value::Text(_) | Value::Chosen(..) => {
+                Err(invalid(format!("input {i} is text, not numbers")))
+            }
+            Value::Maps(_) => Err(invalid(format!(
+                "input {i} is a list of maps, not a tensor"
+            ))),
             Value::Sequence(_) => Err(invalid(format!("input {i} is a sequence, not a tensor"))),
             Value::Nothing => Err(invalid(format!("input {i} is an optional without content"))),
         }
     }
 
     /// Returns an input that is text.
-    pub fn text_input(&self, i: usize) -> Result<&Text> {
+    pub fn text_input(&self, i: usize) -> Result<Text> {
         match self.value(i)? {
-            Value::Text(t) => Ok(t),
+            Value::Text(t) => Ok(t.clone()),
+            Value::Chosen(index, from) => Text::chosen(index, from),
             _ => Err(invalid(format!("input {i} must be text"))),
         }
     }
@@ -239,14 +245,9 @@ impl Call<'_> {
 
     /// Returns an attribute of texts.
     pub fn texts(&self, name: &str) -> Result<Option<Vec<String>>> {
-        let text = |bytes: &Vec<u8>| {
-            let text = String::from_utf8(bytes.clone());
-            text.map_err(|_| invalid(format!("the attribute {name:?} is not UTF-8")))
-        };
-        match self.of_type(name, AttributeType::Strings)? {
-            Some(a) => a.strings.iter().map(text).collect::<Result<_>>().map(Some),
-            None => Ok(None),
-        }
+        let a = self.of_type(name, AttributeType::Strings)?;
+        a.map(|a| tensor::texts(&format!("the attribute {name:?}"), &a.strings))
+            .transpose()
     }
 
     /// Returns an attribute that holds a tensor.

@@ -1,11 +1,15 @@
 //! Files of single values, as the standard's tests have them.
 
-use crate::fault::{for_caller, invalid};
+use crate::data::Data;
+use crate::fault::{for_caller, invalid, unsupported};
 use crate::loaded::Kind;
-use crate::model::Data;
-use crate::proto::{OptionalProto, SequenceProto, TensorProto, optional_proto, sequence_proto};
+use crate::maps::{Keys, Maps};
+use crate::proto::tensor_proto::DataType;
+use crate::proto::{
+    MapProto, OptionalProto, SequenceProto, TensorProto, optional_proto, sequence_proto,
+};
 use crate::tensor;
-use kiln_tensor::Result;
+use kiln_tensor::{Result, Tensor, stack};
 use prost::Message;
 
 /// Reads a value of a kind from a message of a tensor, a sequence or an optional.
@@ -34,6 +38,9 @@ fn any_tensor(t: &TensorProto) -> Result<Data> {
 }
 
 fn sequence(s: &SequenceProto) -> Result<Data> {
+    if let Some(first) = s.map_values.first() {
+        return maps(first, &s.map_values);
+    }
     let tensors = s.tensor_values.iter().map(any_tensor);
     let sequences = s.sequence_values.iter().map(sequence);
     let optionals = s.optional_values.iter().map(optional);
@@ -42,6 +49,33 @@ fn sequence(s: &SequenceProto) -> Result<Data> {
         .chain(optionals)
         .collect::<Result<_>>()
         .map(Data::Sequence)
+}
+
+/// Reads maps with the keys of the first.
+fn maps(first: &MapProto, all: &[MapProto]) -> Result<Data> {
+    let same = |m: &&MapProto| (&m.keys, &m.string_keys) == (&first.keys, &first.string_keys);
+    if !all.iter().all(|m| same(&m)) {
+        return Err(unsupported("maps with different keys"));
+    }
+    let keys = match first.string_keys.is_empty() {
+        true => Keys::Integers(first.keys.as_slice().into()),
+        false => Keys::Texts(tensor::texts("the keys of maps", &first.string_keys)?.into()),
+    };
+    let mut values = Vec::new();
+    for map in all {
+        let list = map.values.as_ref().map_or(&[][..], |s| &s.tensor_values);
+        if list.len() != keys.len() {
+            return Err(invalid("a map has other than one value for each key"));
+        }
+        for t in list {
+            values.push(tensor::read(t, None)?.reshape(()));
+        }
+    }
+    let shape = [all.len() as i64, keys.len() as i64];
+    Ok(Data::Maps(Maps {
+        keys,
+        values: stack(values, 0).reshape(shape),
+    }))
 }
 
 fn optional(o: &OptionalProto) -> Result<Data> {
@@ -69,6 +103,7 @@ pub fn write_value(name: &str, value: &Data, kind: Kind) -> Result<Vec<u8>> {
         (_, Data::Text(t)) => Ok(tensor::write_text(name, t).encode_to_vec()),
         (_, Data::Tensor(t)) => Ok(tensor::write(name, t)?.encode_to_vec()),
         (_, Data::Sequence(list)) => Ok(to_sequence(name, list)?.encode_to_vec()),
+        (_, Data::Maps(maps)) => Ok(of_maps(name, maps)?.encode_to_vec()),
         (_, Data::Nothing) => Err(invalid(format!("{name:?} has no value"))),
     })
 }
@@ -87,6 +122,10 @@ fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
                 s.elem_type = Some(sequence_proto::DataType::Sequence.into());
                 s.sequence_values.push(to_sequence("", list)?);
             }
+            Data::Maps(maps) => {
+                s.elem_type = Some(sequence_proto::DataType::Sequence.into());
+                s.sequence_values.push(of_maps("", maps)?);
+            }
             Data::Nothing => {
                 s.elem_type = Some(sequence_proto::DataType::Optional.into());
                 s.optional_values.push(OptionalProto::default());
@@ -94,6 +133,34 @@ fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
         }
     }
     Ok(s)
+}
+
+fn of_maps(name: &str, maps: &Maps) -> Result<SequenceProto> {
+    let keyed = |values| match &maps.keys {
+        Keys::Integers(list) => MapProto {
+            key_type: Some(DataType::Int64.into()),
+            keys: list.to_vec(),
+            values,
+            ..MapProto::default()
+        },
+        Keys::Texts(list) => MapProto {
+            key_type: Some(DataType::String.into()),
+            string_keys: list.iter().map(|k| k.clone().into_bytes()).collect(),
+            values,
+            ..MapProto::default()
+        },
+    };
+    let map = |row: Tensor| {
+        let values = row.unbind(0).into_iter().map(Data::Tensor);
+        let values: Vec<Data> = values.collect();
+        Ok(keyed(Some(to_sequence("", &values)?)))
+    };
+    Ok(SequenceProto {
+        name: Some(name.to_string()),
+        elem_type: Some(sequence_proto::DataType::Map.into()),
+        map_values: (maps.values.unbind(0).into_iter().map(map)).collect::<Result<_>>()?,
+        ..SequenceProto::default()
+    })
 }
 
 fn to_optional(name: &str, value: &Data) -> Result<OptionalProto> {
@@ -113,6 +180,10 @@ fn to_optional(name: &str, value: &Data) -> Result<OptionalProto> {
         Data::Sequence(list) => {
             o.elem_type = Some(optional_proto::DataType::Sequence.into());
             o.sequence_value = Some(to_sequence("", list)?);
+        }
+        Data::Maps(maps) => {
+            o.elem_type = Some(optional_proto::DataType::Sequence.into());
+            o.sequence_value = Some(of_maps("", maps)?);
         }
         Data::Nothing => {}
     }

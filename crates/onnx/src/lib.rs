@@ -7,11 +7,13 @@
 
 mod call;
 mod check;
+mod data;
 mod export;
 mod fault;
 mod files;
 mod known;
 mod loaded;
+mod maps;
 mod missing;
 mod model;
 mod nodes;
@@ -23,9 +25,11 @@ mod tensor;
 mod text;
 mod value;
 
+pub use data::{Data, Outputs};
 pub use export::{Export, export};
 pub use files::{read_value, write_value};
 pub use loaded::{Kind, Port};
-pub use model::{Data, Model, Outputs, load};
+pub use maps::{Keys, Maps};
+pub use model::{Model, load};
 pub use packed::Packed;
 pub use text::Text;

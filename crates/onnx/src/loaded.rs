@@ -218,6 +218,7 @@ impl std::fmt::Display for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.dtype, &self.dims) {
             _ if self.kind == Kind::Text => write!(f, "text"),
+            _ if self.kind == Kind::Sequence => write!(f, "a sequence"),
             (Some(dtype), Some(dims)) => {
                 let spec = Spec {
                     dtype,

@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 
 /// Returns the operators that Kiln lacks, each with its version and the nodes that apply it.
 pub(crate) fn missing_operators(model: &Loaded) -> Vec<String> {
-    listed(model, |domain, op, version| {
-        ops::find(domain, op, version).is_none()
+    listed(model, |domain, node, version| {
+        ops::find(domain, node.op_type(), version).is_none()
     })
 }
 
 /// Returns the operators that are evaluated on the host, each with its version and the nodes that apply it.
 pub(crate) fn host_operators(model: &Loaded) -> Vec<String> {
-    listed(model, |domain, op, _| ops::is_on_host(domain, op))
+    listed(model, |domain, node, _| ops::is_on_host(domain, node))
 }
 
-type Predicate = fn(&str, &str, i64) -> bool;
+type Predicate = fn(&str, &NodeProto, i64) -> bool;
 
 fn listed(model: &Loaded, is_wanted: Predicate) -> Vec<String> {
     let mut found: BTreeMap<(String, String, i64), Vec<String>> = BTreeMap::new();
@@ -52,7 +52,7 @@ fn search(
         let (domain, op) = (plain_domain(node.domain()), node.op_type());
         let version = version(opsets, domain).unwrap_or(0);
         let own = model.function(domain, op, node.overload()).is_some();
-        if !own && is_wanted(domain, op, version) {
+        if !own && is_wanted(domain, node, version) {
             let key = (domain.to_string(), op.to_string(), version);
             found.entry(key).or_default().push(node_name(node));
         }

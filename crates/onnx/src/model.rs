@@ -1,17 +1,17 @@
 //! Models: loading, running, compiling, training.
 
+use crate::data::{Data, Form, Outputs};
 use crate::fault::{for_caller, invalid, unsupported};
 use crate::loaded::{Kind, Loaded, Port};
 use crate::missing::{host_operators, missing_operators};
 use crate::proto::ModelProto;
 use crate::record::Scope;
-use crate::text::Text;
 use crate::value::{Traced, Value};
 use kiln_nn::{Forward, Members, Module};
 use kiln_tensor::memory::Budget;
 use kiln_tensor::{
-    AsTensor, Compiled, Device, DimSpec, ErrorKind, Result, Spec, Tensor, Var, compile, no_grad,
-    realize_first, set_device,
+    AsTensor, Compiled, Device, DimSpec, Error, ErrorKind, Result, Spec, Tensor, Var, compile,
+    no_grad, realize_first, set_device,
 };
 use prost::Message;
 use std::collections::BTreeMap;
@@ -63,92 +63,6 @@ pub struct Model {
     programs: Mutex<Vec<(Signature, Program)>>,
 }
 
-/// A value that a model takes or gives.
-#[derive(Clone, Debug)]
-pub enum Data {
-    /// A tensor.
-    Tensor(Tensor),
-    /// A tensor of text.
-    Text(Text),
-    /// A sequence.
-    Sequence(Vec<Data>),
-    /// An optional without content.
-    Nothing,
-}
-
-impl From<Tensor> for Data {
-    fn from(t: Tensor) -> Data {
-        Data::Tensor(t)
-    }
-}
-
-impl From<Text> for Data {
-    fn from(t: Text) -> Data {
-        Data::Text(t)
-    }
-}
-
-impl From<&Tensor> for Data {
-    fn from(t: &Tensor) -> Data {
-        Data::Tensor(t.clone())
-    }
-}
-
-impl From<Data> for Value {
-    fn from(d: Data) -> Value {
-        match d {
-            Data::Tensor(t) => t.into(),
-            Data::Text(t) => t.into(),
-            Data::Sequence(list) => Value::Sequence(list.into_iter().map(Value::from).collect()),
-            Data::Nothing => Value::Nothing,
-        }
-    }
-}
-
-impl From<Value> for Data {
-    fn from(v: Value) -> Data {
-        match v {
-            Value::Tensor(t) => Data::Tensor(t.tensor()),
-            Value::Text(t) => Data::Text(t),
-            Value::Sequence(list) => Data::Sequence(list.into_iter().map(Data::from).collect()),
-            Value::Nothing => Data::Nothing,
-        }
-    }
-}
-
-/// The outputs of a model, in its order.
-#[derive(Clone, Debug)]
-pub struct Outputs {
-    names: Vec<String>,
-    values: Vec<Data>,
-}
-
-impl Outputs {
-    /// Returns the tensor with a name.
-    ///
-    /// # Errors
-    /// If there is no output of this name, or it is no tensor.
-    #[track_caller]
-    pub fn get(&self, name: &str) -> Result<&Tensor> {
-        for_caller(|| {
-            let at = self.names.iter().position(|n| n == name);
-            match at.map(|i| &self.values[i]) {
-                Some(Data::Tensor(t)) => Ok(t),
-                Some(_) => Err(invalid(format!("the output {name:?} is no tensor"))),
-                None => Err(invalid(format!(
-                    "there is no output {name:?}; there are {}",
-                    self.names.join(", ")
-                ))),
-            }
-        })
-    }
-
-    /// Returns the values with their names.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Data)> {
-        self.names.iter().map(String::as_str).zip(&self.values)
-    }
-}
-
 /// Values in place of initial ones, by name.
 type Replaced = Vec<(String, Data)>;
 
@@ -157,7 +71,8 @@ type Signature = Vec<Spec>;
 
 #[derive(Clone)]
 enum Program {
-    Compiled(Arc<Compiled>),
+    /// With the meanings of its results.
+    Compiled(Arc<(Compiled, Vec<Form>)>),
     /// Sizes depend on values: the graph is recorded for each run.
     Recorded,
 }
@@ -339,7 +254,11 @@ impl Model {
             None => self.compiled(signature)?,
         };
         match program {
-            Program::Compiled(f) => Ok(f.run(inputs)?.into_iter().map(Data::Tensor).collect()),
+            Program::Compiled(program) => {
+                let (f, forms) = &*program;
+                let results = f.run(inputs)?.into_iter().zip(forms);
+                results.map(|(t, form)| form.clone().data(t)).collect()
+            }
             Program::Recorded => {
                 let inputs = inputs.into_iter().map(Data::Tensor).collect();
                 self.run_recorded(inputs, Vec::new())
@@ -354,14 +273,16 @@ impl Model {
     }
 
     fn compiled(&self, signature: Signature) -> Result<Program> {
-        let is_tensor = |o: &Port| matches!(o.kind, Kind::Tensor | Kind::Packed(_));
-        let all_tensors = self.loaded.outputs.iter().all(is_tensor);
-        let compiled = all_tensors.then(|| self.compile_tensors(signature.clone()));
-        let program = match compiled.transpose() {
-            Ok(None) => Program::Recorded,
-            Ok(Some(f)) => Program::Compiled(Arc::new(f)),
-            Err(e) if e.kind() == ErrorKind::ReadWhileCompiling => Program::Recorded,
-            Err(e) => return Err(e),
+        let mut forms = None;
+        let compiled = compile(signature.clone(), |inputs: Vec<Tensor>| {
+            let (all, tensors): (Vec<_>, Vec<_>) = self.record_forms(inputs)?.into_iter().unzip();
+            forms = Some(all);
+            Ok(tensors)
+        });
+        let program = match (compiled, forms) {
+            (Ok(f), Some(forms)) => Program::Compiled(Arc::new((f, forms))),
+            (Err(e), _) if e.kind() != ErrorKind::ReadWhileCompiling => return Err(e),
+            _ => Program::Recorded,
         };
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         if programs.len() == MOST_PROGRAMS {
@@ -373,51 +294,52 @@ impl Model {
 
     fn run_recorded(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Data>> {
         let values = self.record_values(inputs, replaced)?;
-        realize_first(values.iter().filter_map(|d| match d {
-            Data::Tensor(t) => Some(t),
-            _ => None,
-        }))?;
-        Ok(values)
+        realize_first(values.iter().filter_map(Form::of).map(|(_, t)| t))?;
+        values.into_iter().map(Data::of).collect()
     }
 
     /// Compiles the model for inputs of these specs, whose sizes may be symbolic. The function takes the inputs in the
-    /// model's order and gives the outputs in theirs.
+    /// model's order and gives the outputs in theirs. Of text that is chosen from a list, such as labels of classes, it
+    /// gives the i64 indices; of lists of maps, their values.
     ///
     /// # Errors
     /// If the specs don't fit, an operator is not supported, or sizes depend on values.
     #[track_caller]
     pub fn compile(&self, specs: impl IntoIterator<Item = Spec>) -> Result<Compiled> {
-        for_caller(|| no_grad(|| self.compile_tensors(specs.into_iter().collect())))
-    }
-
-    fn compile_tensors(&self, specs: Vec<Spec>) -> Result<Compiled> {
-        compile(specs, |inputs: Vec<Tensor>| self.record(inputs))
+        let specs: Vec<Spec> = specs.into_iter().collect();
+        for_caller(|| no_grad(|| compile(specs, |inputs: Vec<Tensor>| self.record(inputs))))
     }
 
     /// Records the model on inputs in its order, for training or as a part of another program. Gradients reach the
-    /// inputs and [`Model::parameters`].
+    /// inputs and [`Model::parameters`]. Outputs are given as [`Model::compile`] gives them.
     ///
     /// # Errors
-    /// If an operator is not supported or does not apply, or an output is no tensor.
+    /// If an operator is not supported or does not apply, or an output lies on the host, as sequences do.
     #[track_caller]
     pub fn record(&self, inputs: impl IntoIterator<Item = impl AsTensor>) -> Result<Vec<Tensor>> {
         for_caller(|| {
-            let inputs = inputs
-                .into_iter()
-                .map(|t| Data::Tensor(t.as_tensor().into_owned()));
-            let values = self.record_values(inputs.collect(), Vec::new())?;
-            values
-                .into_iter()
-                .zip(&self.loaded.outputs)
-                .map(|(value, port)| match value {
-                    Data::Tensor(t) => Ok(t),
-                    _ => Err(invalid(format!("the output {:?} is no tensor", port.name))),
-                })
-                .collect()
+            let inputs = inputs.into_iter().map(|t| t.as_tensor().into_owned());
+            let results = self.record_forms(inputs)?.into_iter();
+            Ok(results.map(|(_, t)| t).collect())
         })
     }
 
-    fn record_values(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Data>> {
+    fn record_forms(
+        &self,
+        inputs: impl IntoIterator<Item = Tensor>,
+    ) -> Result<Vec<(Form, Tensor)>> {
+        let inputs = inputs.into_iter().map(Data::Tensor).collect();
+        let values = self.record_values(inputs, Vec::new())?.into_iter();
+        let form = |(value, port): (Value, &Port)| {
+            Form::of(&value).ok_or_else(|| {
+                let message = format!("the output {:?} lies on the host", port.name);
+                Error::at_caller(ErrorKind::ReadWhileCompiling, "onnx", message)
+            })
+        };
+        values.zip(&self.loaded.outputs).map(form).collect()
+    }
+
+    fn record_values(&self, inputs: Vec<Data>, replaced: Replaced) -> Result<Vec<Value>> {
         if inputs.len() != self.loaded.inputs.len() {
             let wanted = self.loaded.inputs.len();
             return Err(invalid(format!(
@@ -430,7 +352,7 @@ impl Model {
             return Err(unsupported(format!("Kiln lacks operators:\n  {list}")));
         }
         // Constants are made on the device of the inputs, or of the weights.
-        let device = inputs.iter().find_map(device_of);
+        let device = inputs.iter().find_map(Data::device);
         let device = device.or_else(|| Some(self.loaded.weights.first()?.var.device()));
         let _here = set_device(device.unwrap_or(Device::Cpu));
         let mut scope = Scope::new(&self.loaded);
@@ -451,17 +373,7 @@ impl Model {
         for (name, data) in replaced {
             scope.set(&name, data.into());
         }
-        let values = scope.graph(&self.loaded.graph)?;
-        Ok(values.into_iter().map(Data::from).collect())
-    }
-}
-
-/// Returns the device of the first tensor in a value.
-fn device_of(data: &Data) -> Option<Device> {
-    match data {
-        Data::Tensor(t) => Some(t.device()),
-        Data::Sequence(list) => list.iter().find_map(device_of),
-        Data::Text(_) | Data::Nothing => None,
+        scope.graph(&self.loaded.graph)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The operators, in a file for each kind.
 
 mod attention;
+mod classify;
 mod contrib;
 mod control;
 mod conv;
@@ -24,14 +25,17 @@ mod reduce;
 mod region;
 mod repeat;
 mod resize;
+mod scores;
 mod sequence;
 mod shape;
 mod signal;
+mod svm;
 mod text;
 mod tfidf;
 mod trees;
 
 use crate::call::{Call, Results};
+use crate::proto::NodeProto;
 
 /// The newest version of ONNX's own operators that is known.
 pub(crate) const NEWEST: i64 = 28;
@@ -43,15 +47,16 @@ pub(crate) type Record = fn(&Call) -> Results;
 pub(crate) fn find_for_text(domain: &str, op: &str, version: i64) -> Option<Record> {
     match domain {
         "" => text::find_for_text(op).or_else(|| find(domain, op, version)),
+        "ai.onnx.ml" if op == "ArrayFeatureExtractor" => Some(text::moved),
         _ => find(domain, op, version),
     }
 }
 
-/// True if the operator is evaluated on the host, whatever its operands are.
-pub(crate) fn is_on_host(domain: &str, op: &str) -> bool {
+/// True if the node is evaluated on the host, whatever its operands are.
+pub(crate) fn is_on_host(domain: &str, node: &NodeProto) -> bool {
     match domain {
-        "" => op == "ImageDecoder" || text::find(op).is_some(),
-        "ai.onnx.ml" => op == "LabelEncoder",
+        "" => node.op_type() == "ImageDecoder" || text::find(node.op_type()).is_some(),
+        "ai.onnx.ml" => machine_learning::takes_text(node),
         _ => false,
     }
 }

@@ -110,7 +110,7 @@ impl<'a> Scope<'a> {
         {
             return Ok(results);
         }
-        let is_text = |v: &Value| matches!(v, Value::Text(_));
+        let is_text = |v: &Value| matches!(v, Value::Text(_) | Value::Chosen(..));
         let record = match call.inputs.iter().flatten().any(is_text) {
             true => ops::find_for_text(domain, op, version),
             false => ops::find(domain, op, version),

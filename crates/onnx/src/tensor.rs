@@ -67,18 +67,18 @@ pub(crate) fn read(t: &TensorProto, folder: Option<&Path>) -> Result<Tensor> {
     })
 }
 
-/// Returns the text of a message.
-pub(crate) fn read_text(t: &TensorProto) -> Result<Text> {
+/// Returns texts of what `holder` names.
+pub(crate) fn texts(holder: &str, list: &[Vec<u8>]) -> Result<Vec<String>> {
     let text = |bytes: &Vec<u8>| {
         let text = String::from_utf8(bytes.clone());
-        text.map_err(|_| {
-            invalid(format!(
-                "the tensor {:?} holds text that is not UTF-8",
-                t.name()
-            ))
-        })
+        text.map_err(|_| invalid(format!("{holder} holds text that is not UTF-8")))
     };
-    let elements: Vec<String> = t.string_data.iter().map(text).collect::<Result<_>>()?;
+    list.iter().map(text).collect()
+}
+
+/// Returns the text of a message.
+pub(crate) fn read_text(t: &TensorProto) -> Result<Text> {
+    let elements = texts(&format!("the tensor {:?}", t.name()), &t.string_data)?;
     let size = |d: &i64| {
         let size = usize::try_from(*d);
         size.map_err(|_| invalid(format!("the tensor {:?} has a negative size", t.name())))

@@ -1,7 +1,7 @@
 //! Text. It lies on the host.
 
 use crate::fault::invalid;
-use kiln_tensor::Result;
+use kiln_tensor::{Result, Tensor};
 use std::sync::Arc;
 
 /// A tensor of text.
@@ -32,6 +32,16 @@ impl Text {
             shape: shape.to_vec(),
             elements,
         })
+    }
+
+    /// Reads indices and returns the texts of a list that they choose. Outside of the list are empty texts.
+    pub(crate) fn chosen(index: &Tensor, from: &[String]) -> Result<Text> {
+        let places = index.to_vec::<i64>()?.into_iter();
+        let places = places.map(|i| usize::try_from(i).ok().and_then(|i| from.get(i)));
+        Text::new(
+            places.map(|t| t.cloned().unwrap_or_default()),
+            &index.shape()?,
+        )
     }
 
     /// The sizes.

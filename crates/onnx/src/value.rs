@@ -1,6 +1,7 @@
 //! The values of a graph while it is recorded.
 
 use crate::fault::invalid;
+use crate::maps::Maps;
 use crate::packed::Packed;
 use crate::text::Text;
 use half::{bf16, f16};
@@ -8,6 +9,7 @@ use kiln_base::Dim;
 use kiln_tensor::{DType, Scalar, Tensor, default_device, stack};
 use std::cell::OnceCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The most elements of a value that is known while recording.
 pub(crate) const MOST_KNOWN: usize = 4096;
@@ -19,8 +21,12 @@ pub(crate) enum Value {
     Tensor(Traced),
     /// A tensor of text.
     Text(Text),
+    /// A tensor of text, each chosen from a list by a computed i64 index.
+    Chosen(Tensor, Arc<[String]>),
     /// A list of values.
     Sequence(Vec<Value>),
+    /// A list of maps.
+    Maps(Maps),
     /// An optional value without content; one with content is its content.
     Nothing,
 }

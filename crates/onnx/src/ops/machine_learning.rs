@@ -1,15 +1,17 @@
 //! Operators of `ai.onnx.ml`.
 
-use super::{Record, text, trees};
+use super::classify::{self, classes};
+use super::scores::{floats, linear, post_transform};
+use super::{Record, svm, trees};
 use crate::call::{Call, Results, one};
-use crate::fault::{invalid, unsupported};
-use crate::proto::TensorProto;
+use crate::fault::invalid;
+use crate::maps::Maps;
+use crate::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::tensor;
-use crate::text::Text;
 use crate::value::Value;
+use kiln_base::Dim;
 use kiln_tensor::{DType, Error, Result, Tensor, cat, default_device, keep};
 use std::collections::HashMap;
-use text::Key;
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -25,7 +27,23 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let x = c.tensor(0)?;
             one(x.gt(c.float("threshold", 0.0)?).to_dtype(x.dtype()))
         },
+        "CategoryMapper" => category_mapper,
+        "FeatureVectorizer" => |c| {
+            let sizes = c.ints("inputdimensions")?.unwrap_or_default();
+            let mut columns = Vec::new();
+            for (i, t) in c.tensors(0)?.into_iter().enumerate() {
+                let t = t.to_dtype(DType::F32);
+                let t = if t.ndim() == 1 { t.unsqueeze(1) } else { t };
+                columns.push(match sizes.get(i) {
+                    Some(n) => t.narrow(1, 0, *n),
+                    None => t,
+                });
+            }
+            one(cat(columns, 1))
+        },
+        "Imputer" => imputer,
         "LabelEncoder" => label_encoder,
+        "LinearClassifier" => classify::linear_classifier,
         "LinearRegressor" => |c| {
             let y = linear(c, c.int("targets", 1)?)?;
             one(post_transform(c.text("post_transform", "NONE")?, y)?)
@@ -35,56 +53,47 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let size = match c.text("norm", "MAX")? {
                 "L1" => x.abs().sum(keep(-1)),
                 "L2" => (&x * &x).sum(keep(-1)).sqrt(),
-                _ => x.abs().amax(keep(-1)),
+                _ => x.amax(keep(-1)),
             };
             let size = size.masked_fill(size.eq(0.0), 1.0);
             one(x / size)
         },
+        "OneHotEncoder" => one_hot,
+        "SVMClassifier" => svm::classifier,
+        "SVMRegressor" => svm::regressor,
         "Scaler" => |c| {
-            let vector = |name: &str| {
-                let list = c.floats(name)?.unwrap_or_default();
-                let list: Vec<f32> = list.into_iter().map(|f| f as f32).collect();
-                Ok::<_, Error>(Tensor::from(list))
-            };
+            let vector = |name: &str| Ok::<_, Error>(Tensor::from(floats(c, name)?));
             one((c.tensor(0)?.to_dtype(DType::F32) - vector("offset")?) * vector("scale")?)
         },
         "TreeEnsemble" => trees::ensemble,
+        "TreeEnsembleClassifier" => trees::classifier,
         "TreeEnsembleRegressor" => trees::regressor,
+        "ZipMap" => |c| {
+            let values = c.tensor(0)?;
+            let keys = classes(c, "classlabels_int64s")?;
+            let columns = values.dims().last().and_then(Dim::as_const);
+            if values.ndim() > 2 || columns != Some(keys.len() as i64) {
+                let found = values.ndim();
+                return Err(invalid(format!(
+                    "takes [n, {}], not {found} dims with {columns:?} columns",
+                    keys.len()
+                )));
+            }
+            let values = values.reshape([-1, keys.len() as i64]);
+            Ok(vec![Value::Maps(Maps { keys, values })])
+        },
         _ => return None,
     })
 }
 
-/// Scores of `targets` linear functions.
-fn linear(c: &Call, targets: i64) -> Result<Tensor> {
-    let x = c.tensor(0)?.to_dtype(DType::F32);
-    let vector = |list: Vec<f64>| -> Vec<f32> { list.into_iter().map(|f| f as f32).collect() };
-    let coefficients = vector(c.floats("coefficients")?.unwrap_or_default());
-    if targets < 1 || !coefficients.len().is_multiple_of(targets as usize) {
-        return Err(invalid(format!(
-            "{} coefficients are not those of {targets} targets",
-            coefficients.len()
-        )));
-    }
-    let weight = Tensor::from(coefficients).reshape([targets, -1]);
-    let intercepts = c
-        .floats("intercepts")?
-        .map(|list| Tensor::from(vector(list)));
-    Ok(x.linear_with(weight, intercepts))
-}
-
-/// Applies the transform of scores `[n, targets]` that an attribute names.
-pub(super) fn post_transform(name: &str, y: Tensor) -> Result<Tensor> {
-    Ok(match name {
-        "NONE" => y,
-        "LOGISTIC" => y.sigmoid(),
-        "SOFTMAX" => y.softmax(-1),
-        "SOFTMAX_ZERO" => {
-            let zero = y.eq(0.0);
-            let chances = y.masked_fill(&zero, f64::NEG_INFINITY).softmax(-1);
-            chances.masked_fill(zero, 0.0)
-        }
-        other => return Err(unsupported(format!("the transform {other:?}"))),
-    })
+/// True if the node takes text.
+pub(super) fn takes_text(node: &NodeProto) -> bool {
+    let is_text = |a: &AttributeProto| match a.name() {
+        "keys_strings" | "cats_strings" => !a.strings.is_empty(),
+        "keys_tensor" => a.t.as_ref().is_some_and(tensor::is_text),
+        _ => false,
+    };
+    node.attribute.iter().any(is_text)
 }
 
 /// Elements of attributes, as keys or values.
@@ -101,9 +110,11 @@ fn column(c: &Call, name: &str) -> Result<Column> {
     if let Some(list) = c.ints(&format!("{name}_int64s"))? {
         return Ok(Column::Numbers(Tensor::from(list)));
     }
-    if let Some(list) = c.floats(&format!("{name}_floats"))? {
-        let list: Vec<f32> = list.into_iter().map(|f| f as f32).collect();
-        return Ok(Column::Numbers(Tensor::from(list)));
+    if c.attribute(&format!("{name}_floats")).is_some() {
+        return Ok(Column::Numbers(Tensor::from(floats(
+            c,
+            &format!("{name}_floats"),
+        )?)));
     }
     let t = c.tensor_attribute(&format!("{name}_tensor"))?;
     of_message(t.ok_or_else(|| invalid(format!("there are no {name}")))?)
@@ -116,28 +127,20 @@ fn of_message(t: &TensorProto) -> Result<Column> {
     })
 }
 
-/// Looks elements up. The pairs of keys and values are few, and text lies on the host.
+/// Looks elements up. Text lies on the host.
 fn label_encoder(c: &Call) -> Results {
-    let keys = match column(c, "keys")? {
-        Column::Text(list) => list.into_iter().map(Key::Text).collect(),
-        Column::Numbers(t) => text::keys_of(&t)?,
+    let index = match column(c, "keys")? {
+        Column::Numbers(keys) => among(&c.tensor(0)?, &keys),
+        Column::Text(keys) => among_texts(c, &keys)?,
     };
-    let (wanted, shape) = text::keys(c, 0)?;
-    let places: HashMap<Key, usize> = keys.into_iter().enumerate().map(|(i, k)| (k, i)).collect();
-    let found = wanted.iter().map(|key| places.get(key).copied());
     let default = c.tensor_attribute("default_tensor")?.map(of_message);
-    let values = column(c, "values")?;
-    match values {
+    match column(c, "values")? {
         Column::Text(values) => {
             let default = match default.transpose()? {
                 Some(Column::Text(list)) => list.first().cloned().unwrap_or_default(),
                 _ => c.text("default_string", "_Unused")?.to_string(),
             };
-            let texts = found.map(|i| match i {
-                Some(i) => values.get(i).unwrap_or(&default).clone(),
-                None => default.clone(),
-            });
-            Ok(vec![Value::Text(Text::new(texts, &shape)?)])
+            Ok(vec![chosen(index, default, values)])
         }
         Column::Numbers(values) => {
             let default = match default.transpose()? {
@@ -147,12 +150,96 @@ fn label_encoder(c: &Call) -> Results {
             };
             let default = default.to_dtype(values.dtype()).reshape([-1]);
             // The default stands in front.
-            let count = values.numel()?;
-            let places = found.map(|i| i.filter(|i| *i < count).map_or(0, |i| i as i64 + 1));
-            let places = Tensor::from(places.collect::<Vec<i64>>());
-            let table = cat([default.narrow(0, 0, 1), values], 0);
-            let shape: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
-            one(table.index_select(0, places).reshape(shape))
+            one(cat([default.narrow(0, 0, 1), values], 0).take(index))
         }
     }
+}
+
+/// For each number of `x`, 1 more than its position among keys, 0 if it is none of them. A key may be NaN.
+fn among(x: &Tensor, keys: &Tensor) -> Tensor {
+    let x = x.unsqueeze(-1);
+    let same = x.eq(keys).logical_or(x.isnan().logical_and(keys.isnan()));
+    let ordinals = Tensor::ones_like(keys).to_dtype(DType::I64).cumsum(0);
+    (same.to_dtype(DType::I64) * ordinals).amax(-1)
+}
+
+/// For each text of the input, 1 more than its position among keys, 0 if it is none of them.
+fn among_texts(c: &Call, keys: &[String]) -> Result<Tensor> {
+    let x = c.text_input(0)?;
+    let places: HashMap<&String, i64> = keys.iter().zip(1..).collect();
+    let found = x
+        .elements()
+        .iter()
+        .map(|t| places.get(t).copied().unwrap_or(0));
+    let shape: Vec<i64> = x.shape().iter().map(|n| *n as i64).collect();
+    Ok(Tensor::from_slice(&found.collect::<Vec<i64>>(), &shape).to(default_device()))
+}
+
+/// Texts by their positions, with the default at 0.
+fn chosen(index: Tensor, default: String, values: Vec<String>) -> Value {
+    let from: Vec<String> = [default].into_iter().chain(values).collect();
+    Value::Chosen(index, from.into())
+}
+
+/// Maps texts to integers, or integers to texts.
+fn category_mapper(c: &Call) -> Results {
+    let integers = c.ints("cats_int64s")?.unwrap_or_default();
+    let texts = c.texts("cats_strings")?.unwrap_or_default();
+    if integers.len() != texts.len() {
+        return Err(invalid(format!(
+            "{} integers and {} texts are no pairs",
+            integers.len(),
+            texts.len()
+        )));
+    }
+    if let Value::Tensor(x) = c.value(0)? {
+        let index = among(&x.tensor(), &Tensor::from(integers));
+        let default = c.text("default_string", "_Unused")?.to_string();
+        return Ok(vec![chosen(index, default, texts)]);
+    }
+    let default = c.int("default_int64", -1)?;
+    let values: Vec<i64> = [default].into_iter().chain(integers).collect();
+    one(Tensor::from(values).take(among_texts(c, &texts)?))
+}
+
+/// A 1 at the position of each element among categories, which become a last dim.
+fn one_hot(c: &Call) -> Results {
+    let texts = c.texts("cats_strings")?.unwrap_or_default();
+    let integers = c.ints("cats_int64s")?.unwrap_or_default();
+    let (index, count) = match texts.is_empty() {
+        true => {
+            let x = c.tensor(0)?.to_dtype(DType::I64);
+            (among(&x, &Tensor::from(integers.clone())), integers.len())
+        }
+        false => (among_texts(c, &texts)?, texts.len()),
+    };
+    let count = count as i64;
+    one(index
+        .one_hot(count + 1)
+        .narrow(-1, 1, count)
+        .to_dtype(DType::F32))
+}
+
+/// Puts values in place of those that are missing: NaN, or one that an attribute names.
+fn imputer(c: &Call) -> Results {
+    let x = c.tensor(0)?;
+    let (values, is_missing) = match x.dtype().is_float() {
+        true => {
+            let missing = c.float("replaced_value_float", 0.0)?;
+            let is_missing = if missing.is_nan() {
+                x.isnan()
+            } else {
+                x.eq(missing)
+            };
+            (Tensor::from(floats(c, "imputed_value_floats")?), is_missing)
+        }
+        false => {
+            let values = c.ints("imputed_value_int64s")?.unwrap_or_default();
+            (
+                Tensor::from(values),
+                x.eq(c.int("replaced_value_int64", 0)?),
+            )
+        }
+    };
+    one(values.to_dtype(x.dtype()).where_cond(is_missing, x))
 }

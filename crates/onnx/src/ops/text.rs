@@ -3,14 +3,15 @@
 use super::{Record, tfidf};
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
+use crate::nodes::plain_domain;
 use crate::proto::tensor_proto::DataType;
 use crate::text::Text;
 use crate::value::Value;
 use crate::{known, tensor};
-use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Tensor};
 use regex_lite::Regex;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Operators that take text only.
 pub(super) fn find(op: &str) -> Option<Record> {
@@ -20,10 +21,10 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let pattern = format!("^(?:{})$", c.text("pattern", "")?);
             let regex = Regex::new(&pattern).map_err(|e| invalid(format!("the pattern: {e}")))?;
             let fits: Vec<bool> = x.elements().iter().map(|e| regex.is_match(e)).collect();
-            one(Tensor::from_slice(&fits, sizes(x)))
+            one(Tensor::from_slice(&fits, sizes(&x)))
         },
         "StringConcat" => |c| {
-            let (a, b) = broadcast(c.text_input(0)?, c.text_input(1)?)?;
+            let (a, b) = broadcast(&c.text_input(0)?, &c.text_input(1)?)?;
             let pairs = a.elements().iter().zip(b.elements());
             Ok(vec![
                 Text::new(pairs.map(|(a, b)| format!("{a}{b}")), a.shape())?.into(),
@@ -36,25 +37,17 @@ pub(super) fn find(op: &str) -> Option<Record> {
     })
 }
 
-/// Operators of others' kinds, for inputs of which one is text.
+/// Operators of other kinds, for inputs of which one is text.
 pub(super) fn find_for_text(op: &str) -> Option<Record> {
     Some(match op {
         "Cast" => to_numbers,
         "Equal" => |c| {
-            let (a, b) = broadcast(c.text_input(0)?, c.text_input(1)?)?;
+            let (a, b) = broadcast(&c.text_input(0)?, &c.text_input(1)?)?;
             let pairs = a.elements().iter().zip(b.elements());
             let same: Vec<bool> = pairs.map(|(a, b)| a == b).collect();
             one(Tensor::from_slice(&same, sizes(&a)))
         },
-        "Shape" => |c| {
-            let shape = c.text_input(0)?.shape();
-            let dims: Vec<Dim> = shape.iter().map(|n| Dim::Const(*n as i64)).collect();
-            known::range(c, &dims)
-        },
-        "Size" => |c| {
-            let n = c.text_input(0)?.elements().len();
-            Ok(vec![known::scalar(Dim::Const(n as i64)).into()])
-        },
+        "Shape" | "Size" => |c| Ok(by_index(c)?.0),
         "Compress" | "Concat" | "Expand" | "Flatten" | "Gather" | "GatherElements" | "GatherND"
         | "Identity" | "Reshape" | "ScatterElements" | "ScatterND" | "Slice" | "Split"
         | "Squeeze" | "Tile" | "Transpose" | "Unsqueeze" | "Where" => moved,
@@ -66,38 +59,39 @@ fn sizes(t: &Text) -> Vec<i64> {
     t.shape().iter().map(|n| *n as i64).collect()
 }
 
-/// Applies an operator that only moves elements to their numbers.
-fn moved(c: &Call) -> Results {
-    let mut all: Vec<&String> = Vec::new();
+/// Applies an operator that only moves elements to their indices.
+pub(super) fn moved(c: &Call) -> Results {
+    let (results, texts) = by_index(c)?;
+    let chosen = |value| match value {
+        Value::Tensor(t) => Ok(Value::Chosen(t.tensor(), texts.clone())),
+        _ => Err(invalid("gives no tensor")),
+    };
+    results.into_iter().map(chosen).collect()
+}
+
+/// Applies an operator to the indices of texts in a list. Returns the results and the list.
+fn by_index(c: &Call) -> Result<(Vec<Value>, Arc<[String]>)> {
+    let mut texts: Vec<String> = Vec::new();
     let mut inputs = Vec::new();
     for input in &c.inputs {
+        let first = texts.len() as i64;
         inputs.push(match input {
             Some(Value::Text(t)) => {
-                let first = all.len() as i64;
-                all.extend(t.elements());
-                let numbers = Tensor::arange_dtype(first, all.len() as i64, 1, DType::I64);
-                Some(numbers.reshape(sizes(t)).into())
+                texts.extend_from_slice(t.elements());
+                let index = Tensor::arange_dtype(first, texts.len() as i64, 1, DType::I64);
+                Some(index.reshape(sizes(t)).into())
+            }
+            Some(Value::Chosen(index, from)) => {
+                texts.extend_from_slice(from);
+                Some((index + first).into())
             }
             other => other.clone(),
         });
     }
-    let op = c.node.op_type();
-    let record = super::find(c.node.domain(), op, c.version)
+    let (domain, op) = (plain_domain(c.node.domain()), c.node.op_type());
+    let record = super::find(domain, op, c.version)
         .ok_or_else(|| unsupported("there is no such operator"))?;
-    let results = record(&Call { inputs, ..*c })?;
-    let text = |value| {
-        let Value::Tensor(t) = value else {
-            return Err(invalid("gives no tensor"));
-        };
-        let t = t.tensor();
-        let elements = t.to_vec::<i64>()?;
-        let elements = elements.into_iter().map(|i| {
-            let found = usize::try_from(i).ok().and_then(|i| all.get(i));
-            found.map(|s| s.to_string()).unwrap_or_default()
-        });
-        Ok(Text::new(elements, &t.shape()?)?.into())
-    };
-    results.into_iter().map(text).collect()
+    Ok((record(&Call { inputs, ..*c })?, texts.into()))
 }
 
 /// Expands two texts to their common shape.
@@ -128,7 +122,7 @@ fn to_numbers(c: &Call) -> Results {
     let x = c.text_input(0)?;
     let to = c.int("to", 0)?;
     if to == DataType::String as i64 {
-        return Ok(vec![x.clone().into()]);
+        return Ok(vec![x.into()]);
     }
     let dtype = tensor::dtype(to)?;
     let wrong = |text: &str| invalid(format!("{text:?} is no number"));
@@ -139,11 +133,11 @@ fn to_numbers(c: &Call) -> Results {
             other => other.parse::<f64>().map_err(|_| wrong(text)),
         };
         let numbers: Vec<f64> = x.elements().iter().map(number).collect::<Result<_>>()?;
-        return one(Tensor::from_slice(&numbers, sizes(x)).to_dtype(dtype));
+        return one(Tensor::from_slice(&numbers, sizes(&x)).to_dtype(dtype));
     }
     let number = |text: &String| text.trim().parse::<i64>().map_err(|_| wrong(text));
     let numbers: Vec<i64> = x.elements().iter().map(number).collect::<Result<_>>()?;
-    one(Tensor::from_slice(&numbers, sizes(x)).to_dtype(dtype))
+    one(Tensor::from_slice(&numbers, sizes(&x)).to_dtype(dtype))
 }
 
 /// Casts numbers to text.
@@ -253,7 +247,7 @@ fn split(c: &Call) -> Results {
     let shape = [x.shape(), &[longest]].concat();
     Ok(vec![
         Text::new(elements, &shape)?.into(),
-        Tensor::from_slice(&counts, sizes(x)).into(),
+        Tensor::from_slice(&counts, sizes(&x)).into(),
     ])
 }
 
@@ -295,7 +289,8 @@ impl Key {
 /// Returns the keys of an input, and its shape. Floats have those of their numbers.
 pub(super) fn keys(c: &Call, i: usize) -> Result<(Vec<Key>, Vec<usize>)> {
     match c.value(i)? {
-        Value::Text(t) => {
+        Value::Text(_) | Value::Chosen(..) => {
+            let t = c.text_input(i)?;
             let keys = t.elements().iter().cloned().map(Key::Text);
             Ok((keys.collect(), t.shape().to_vec()))
         }

@@ -1,6 +1,7 @@
 //! Ensembles of decision trees. All rows go down all trees at once, a level at a time.
 
-use super::machine_learning::post_transform;
+use super::classify::{First, best, classes, two};
+use super::scores::post_transform;
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
 use crate::tensor;
@@ -89,6 +90,14 @@ fn numbers(c: &Call, name: &str) -> Result<Vec<f64>> {
     match c.tensor_attribute(name)? {
         Some(t) => tensor::read(t, None)?.to_dtype(DType::F64).to_vec(),
         None => Ok(Vec::new()),
+    }
+}
+
+/// Returns the floats of an attribute, or of its form that is a tensor.
+fn floats(c: &Call, name: &str) -> Result<Vec<f64>> {
+    match c.floats(name)? {
+        Some(list) if !list.is_empty() => Ok(list),
+        _ => numbers(c, &format!("{name}_as_tensor")),
     }
 }
 
@@ -199,13 +208,14 @@ pub(super) fn ensemble(c: &Call) -> Results {
     )?)
 }
 
-pub(super) fn regressor(c: &Call) -> Results {
+/// The trees of an operator whose leaves have weights in the attributes that begin with `prefix`, for targets or classes.
+fn forest(c: &Call, prefix: &str, targets: usize) -> Result<Forest> {
     let list = |name: &str| Ok::<_, kiln_tensor::Error>((attribute(c, name)?, name.to_string()));
     let (trees, ids) = (list("nodes_treeids")?, list("nodes_nodeids")?);
     let (thens, otherwises) = (list("nodes_truenodeids")?, list("nodes_falsenodeids")?);
     let features = list("nodes_featureids")?;
     let modes = c.texts("nodes_modes")?.unwrap_or_default();
-    let splits = c.floats("nodes_values")?.unwrap_or_default();
+    let splits = floats(c, "nodes_values")?;
     let missing = attribute(c, "nodes_missing_value_tracks_true")?;
     let at = |(list, name): &(Vec<i64>, String), i: usize| entry(list, i, name);
     let mut places = HashMap::new();
@@ -240,23 +250,37 @@ pub(super) fn regressor(c: &Call) -> Results {
             leaf: 0,
         });
     }
-    let (of_trees, of_nodes) = (list("target_treeids")?, list("target_nodeids")?);
-    let targets = list("target_ids")?;
-    let weights = c.floats("target_weights")?.unwrap_or_default();
+    let [of_trees, of_nodes, targets_of] =
+        ["treeids", "nodeids", "ids"].map(|n| list(&format!("{prefix}_{n}")));
+    let (of_trees, of_nodes, targets_of) = (of_trees?, of_nodes?, targets_of?);
+    let weights = floats(c, &format!("{prefix}_weights"))?;
     for (i, weight) in weights.iter().enumerate() {
         let node = place(at(&of_trees, i)?, at(&of_nodes, i)?)?;
         let leaf = nodes[node].leaf;
         match modes[node] == "LEAF" {
-            true => leaves[leaf].push((index(at(&targets, i)?)?, *weight)),
+            true => leaves[leaf].push((index(at(&targets_of, i)?)?, *weight)),
             false => return Err(invalid("a weight is not that of a leaf")),
         }
     }
-    let forest = Forest {
+    Ok(Forest {
         nodes,
         roots,
         leaves,
-        targets: index(c.int("n_targets", 1)?)?,
-    };
+        targets,
+    })
+}
+
+/// Rows in the dtype that trees compare in.
+fn rows(c: &Call) -> Result<Tensor> {
+    let x = c.tensor(0)?;
+    Ok(match x.dtype() {
+        DType::F64 => x,
+        _ => x.to_dtype(DType::F32),
+    })
+}
+
+pub(super) fn regressor(c: &Call) -> Results {
+    let forest = forest(c, "target", index(c.int("n_targets", 1)?)?)?;
     let aggregate = match c.text("aggregate_function", "SUM")? {
         "AVERAGE" => Aggregate::Average,
         "SUM" => Aggregate::Sum,
@@ -264,13 +288,50 @@ pub(super) fn regressor(c: &Call) -> Results {
         "MAX" => Aggregate::Max,
         other => return Err(invalid(format!("there is no function {other:?}"))),
     };
-    let x = c.tensor(0)?.to_dtype(DType::F32);
-    let scores = forest.scores(&x, aggregate)?;
-    let scores = match c.floats("base_values")? {
-        Some(base) => scores + Tensor::from(base).to_dtype(DType::F32),
-        None => scores,
-    };
+    let mut scores = forest.scores(&rows(c)?, aggregate)?;
+    let base = floats(c, "base_values")?;
+    if !base.is_empty() {
+        scores = &scores + Tensor::from(base).to_dtype(scores.dtype());
+    }
+    let scores = scores.to_dtype(DType::F32);
     one(post_transform(c.text("post_transform", "NONE")?, scores)?)
+}
+
+/// Where there are two classes and weights of one alone, its score decides.
+pub(super) fn classifier(c: &Call) -> Results {
+    let classes = classes(c, "classlabels_int64s")?;
+    let mut forest = forest(c, "class", classes.len())?;
+    let ids = attribute(c, "class_ids")?;
+    let is_binary = classes.len() == 2 && ids.iter().all(|id| *id == ids[0]);
+    let mut base = floats(c, "base_values")?;
+    let weights = forest.leaves.iter_mut().flatten();
+    let mut is_positive = true;
+    for (target, weight) in weights {
+        is_positive &= *weight >= 0.0;
+        if is_binary {
+            *target = 0;
+        }
+    }
+    if is_binary {
+        forest.targets = 1;
+        base = base.split_off(base.len().saturating_sub(1));
+    }
+    let mut scores = forest.scores(&rows(c)?, Aggregate::Sum)?;
+    if !base.is_empty() {
+        scores = &scores + Tensor::from(base).to_dtype(scores.dtype());
+    }
+    let scores = scores.to_dtype(DType::F32);
+    let transform = c.text("post_transform", "NONE")?;
+    match is_binary {
+        true => {
+            let (limit, first) = match is_positive {
+                true => (0.5, First::Complement),
+                false => (0.0, First::Opposite),
+            };
+            two(&classes, scores, limit, transform, first)
+        }
+        false => best(&classes, scores, transform),
+    }
 }
 
 impl Forest {

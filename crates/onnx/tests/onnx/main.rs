@@ -1,9 +1,9 @@
-//! Models of ONNX: the standard's tests, models that others exported, models that Kiln
-//! exports, damaged files.
+//! Models of ONNX: the standard's tests, models that others exported, models that Kiln exports, damaged files.
 
 mod damage;
 mod exported;
 mod exports;
+mod learn;
 mod networks;
 mod newer;
 mod peers;

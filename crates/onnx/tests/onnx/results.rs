@@ -117,6 +117,9 @@ fn same(got: &Data, want: &Data, tolerance: [f64; 2]) -> Result<(), String> {
             .zip(want)
             .try_for_each(|(a, b)| same(a, b, tolerance)),
         (Data::Text(got), Data::Text(want)) if got == want => Ok(()),
+        (Data::Maps(got), Data::Maps(want)) if got.keys == want.keys => {
+            same_tensor(&got.values, &want.values, tolerance)
+        }
         (Data::Nothing, Data::Nothing) => Ok(()),
         _ => Err(format!("{got:?} instead of {want:?}")),
     }
