@@ -118,14 +118,8 @@ const REASONS: &[(&[&str], &str)] = &[
         "classes to inherit from: the traits `Rule`, `Schedule` and `Forward`",
     ),
     (
-        &[
-            "*.SyncBatchNorm",
-            "torch.distributed",
-            "torch.multiprocessing",
-            "*share_memory_",
-            "*.is_shared",
-        ],
-        "a process trains on its own",
+        &["torch.multiprocessing", "*share_memory_", "*.is_shared"],
+        "processes share no memory",
     ),
     (
         &[
@@ -318,12 +312,16 @@ const REASONS: &[(&[&str], &str)] = &[
     (&["torch.onnx"], "`kiln::onnx` reads and writes models"),
     (&["torch.profiler"], "`kiln::profiler`"),
     (
+        &["*.SyncBatchNorm", "torch.distributed"],
+        "`kiln::distributed`",
+    ),
+    (
         &["torch.hub"],
         "nothing is downloaded; `kiln-models` has networks",
     ),
     (
         &["Tensor.apply_", "Tensor.map_"],
-        "functions of single numbers are none that a compiler could fuse",
+        "a compiler can't fuse functions of single numbers",
     ),
 ];
 
