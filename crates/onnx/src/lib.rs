@@ -21,6 +21,7 @@ mod ops;
 mod packed;
 mod proto;
 mod record;
+mod scan;
 mod tensor;
 mod text;
 mod value;

@@ -9,11 +9,13 @@ use crate::proto::{
     FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TypeProto,
     tensor_shape_proto, type_proto,
 };
+use crate::scan::Span;
 use crate::tensor;
 use crate::text::Text;
 use crate::value::Known;
 use kiln_tensor::{DType, DimSpec, Fact, Result, Spec, Tensor, Var};
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::path::PathBuf;
 
 /// The most elements of a weight whose first elements are known while recording.
@@ -32,6 +34,13 @@ pub(crate) struct Loaded {
     pub weights: Vec<Weight>,
     pub constants: Vec<Constant>,
     pub texts: Vec<(String, Text)>,
+}
+
+/// The file of a model, whose large initial values are read when their tensors are made.
+pub(crate) struct Weights {
+    pub file: File,
+    /// The bytes of each initialiser that are still to be read.
+    pub spans: Vec<Option<Span>>,
 }
 
 /// An initial value that may be trained.
@@ -82,7 +91,11 @@ pub enum Kind {
 
 impl Loaded {
     /// Checks a model and reads its initial values.
-    pub fn new(model: ModelProto, folder: Option<PathBuf>) -> Result<Loaded> {
+    pub fn new(
+        model: ModelProto,
+        folder: Option<PathBuf>,
+        mut stored: Option<Weights>,
+    ) -> Result<Loaded> {
         let mut graph = model
             .graph
             .ok_or_else(|| invalid("the model has no graph"))?;
@@ -106,13 +119,22 @@ impl Loaded {
             .map(|o| Port::new(o.name(), o.r#type.as_ref()))
             .collect();
         let (mut weights, mut constants, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-        for t in std::mem::take(&mut graph.initializer) {
+        for (i, t) in std::mem::take(&mut graph.initializer)
+            .into_iter()
+            .enumerate()
+        {
             let name = t.name().to_string();
             if tensor::is_text(&t) {
                 texts.push((name, tensor::read_text(&t)?));
                 continue;
             }
-            let (value, known) = tensor::read_constant(&t, folder.as_deref())?;
+            let span = stored
+                .as_mut()
+                .and_then(|s| Some((&mut s.file, s.spans[i]?)));
+            let (value, known) = match span {
+                Some((file, span)) => (tensor::read_stored(&t, file, span)?, None),
+                None => tensor::read_constant(&t, folder.as_deref())?,
+            };
             value.check()?;
             let packed = tensor::packed(t.data_type().into());
             if value.dtype().is_float() && value.ndim() > 0 && packed.is_none() {

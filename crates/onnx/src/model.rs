@@ -2,10 +2,11 @@
 
 use crate::data::{Data, Form, Outputs};
 use crate::fault::{for_caller, invalid, unsupported};
-use crate::loaded::{Kind, Loaded, Port};
+use crate::loaded::{Kind, Loaded, Port, Weights};
 use crate::missing::{host_operators, missing_operators};
 use crate::proto::ModelProto;
 use crate::record::Scope;
+use crate::scan;
 use crate::value::{Traced, Value};
 use kiln_nn::{Forward, Members, Module};
 use kiln_tensor::memory::Budget;
@@ -15,6 +16,7 @@ use kiln_tensor::{
 };
 use prost::Message;
 use std::collections::BTreeMap;
+use std::io::Seek;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,13 +36,20 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model> {
             |message: &dyn std::fmt::Display| invalid(format!("{}: {message}", path.display()));
         let mut file = std::fs::File::open(path).map_err(|e| named(&e))?;
         let length = file.metadata().map_err(|e| named(&e))?.len();
-        let bytes = Budget::new().exactly(&mut file, length, "the model");
-        let bytes = bytes.map_err(|e| named(&e))?;
         let folder = match path.parent() {
             Some(p) if p != Path::new("") => p.to_path_buf(),
             _ => PathBuf::from("."),
         };
-        Model::read(bytes, Some(folder)).map_err(|e| {
+        let in_parts = scan::read(&mut file, length);
+        let model = match in_parts {
+            Ok((model, spans)) => Model::new(model, Some(folder), Some(Weights { file, spans })),
+            Err(_) => {
+                file.rewind().map_err(|e| named(&e))?;
+                let bytes = Budget::new().exactly(&mut file, length, "the model");
+                Model::read(bytes.map_err(|e| named(&e))?, Some(folder))
+            }
+        };
+        model.map_err(|e| {
             let message = format!("{}: {}", path.display(), e.message());
             e.with_message(&message)
         })
@@ -90,7 +99,11 @@ impl Model {
     fn read(bytes: Vec<u8>, folder: Option<PathBuf>) -> Result<Model> {
         let model = ModelProto::decode(prost::bytes::Bytes::from(bytes));
         let model = model.map_err(|e| invalid(format!("this is no ONNX model: {e}")))?;
-        let loaded = Loaded::new(model, folder)?;
+        Model::new(model, folder, None)
+    }
+
+    fn new(model: ModelProto, folder: Option<PathBuf>, weights: Option<Weights>) -> Result<Model> {
+        let loaded = Loaded::new(model, folder, weights)?;
         Ok(Model {
             missing: missing_operators(&loaded),
             loaded,

@@ -4,6 +4,7 @@ use crate::fault::{invalid, unsupported};
 use crate::packed::Packed;
 use crate::proto::tensor_proto::{DataLocation, DataType};
 use crate::proto::{SparseTensorProto, StringStringEntryProto, TensorProto};
+use crate::scan::Span;
 use crate::text::Text;
 use crate::value::{Known, MOST_KNOWN, Traced, Value};
 use kiln_tensor::{DType, Result, Tensor};
@@ -74,6 +75,39 @@ pub(crate) fn texts(holder: &str, list: &[Vec<u8>]) -> Result<Vec<String>> {
         text.map_err(|_| invalid(format!("{holder} holds text that is not UTF-8")))
     };
     list.iter().map(text).collect()
+}
+
+/// Returns the tensor of a message whose bytes are still in a file.
+pub(crate) fn read_stored(t: &TensorProto, file: &mut File, span: Span) -> Result<Tensor> {
+    let named =
+        |message: &dyn std::fmt::Display| invalid(format!("the tensor {:?}: {message}", t.name()));
+    let failed = |e: std::io::Error| named(&e);
+    file.seek(SeekFrom::Start(span.offset)).map_err(failed)?;
+    let is_whole =
+        packed(t.data_type().into()).is_none() && t.data_location() == DataLocation::Default;
+    let wanted = dtype(t.data_type().into()).and_then(|d| Ok((d, bytes_of(&t.dims, d)?)));
+    match wanted {
+        Ok((dtype, bytes)) if is_whole && bytes == span.bytes => {
+            Tensor::filled(dtype, &t.dims, |memory| {
+                file.read_exact(memory).map_err(failed)
+            })
+        }
+        // Numbers of few bits, and whatever is wrong.
+        _ => {
+            let mut raw = Vec::new();
+            file.take(span.bytes)
+                .read_to_end(&mut raw)
+                .map_err(failed)?;
+            let raw_data = Some(raw.into());
+            read(
+                &TensorProto {
+                    raw_data,
+                    ..t.clone()
+                },
+                None,
+            )
+        }
+    }
 }
 
 /// Returns the text of a message.

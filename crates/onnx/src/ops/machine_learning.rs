@@ -10,7 +10,7 @@ use crate::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::tensor;
 use crate::value::Value;
 use kiln_base::Dim;
-use kiln_tensor::{DType, Error, Result, Tensor, cat, default_device, keep};
+use kiln_tensor::{DType, Error, Fact, Result, Tensor, cat, default_device, keep};
 use std::collections::HashMap;
 
 pub(super) fn find(op: &str) -> Option<Record> {
@@ -73,10 +73,10 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let keys = classes(c, "classlabels_int64s")?;
             let columns = values.dims().last().and_then(Dim::as_const);
             if values.ndim() > 2 || columns != Some(keys.len() as i64) {
-                let found = values.ndim();
+                let found = Fact::new(values.dtype(), values.dims().iter().cloned());
+                let count = keys.len();
                 return Err(invalid(format!(
-                    "takes [n, {}], not {found} dims with {columns:?} columns",
-                    keys.len()
+                    "takes [n, {count}] for its keys, not {found}"
                 )));
             }
             let values = values.reshape([-1, keys.len() as i64]);

@@ -4,8 +4,9 @@
 
 use crate::results::folders;
 use kiln_goldens::Folder;
-use kiln_onnx::{Data, Kind, Model, Text};
-use kiln_tensor::{DType, Device, DimSpec, Tensor};
+use kiln_nn::{Forward, Linear, Module};
+use kiln_onnx::{Data, Export, Kind, Model, Text, export, load};
+use kiln_tensor::{DType, Device, DimSpec, Result, Spec, Tensor, compile};
 use kiln_testkit::sweep::seeds;
 
 /// Bits, lengths and ends of models are changed at random; what still loads is run on zeros. `KILN_FUZZ_SEEDS` is how many.
@@ -19,7 +20,9 @@ fn damaged_models_are_errors() {
     );
     let contrib = Folder::onnx_contrib("damage").unwrap();
     let suites = folders(standard.path()).into_iter();
-    let suites = suites.chain([newer.path().into(), contrib.path().into()]);
+    let learn = Folder::onnx_learn("damage").unwrap();
+    let others = [&newer, &contrib, &learn].map(|folder| folder.path().into());
+    let suites = suites.chain(others);
     let cases: Vec<_> = suites.flat_map(|suite| folders(&suite)).collect();
     let (mut loaded, mut panics) = (0, Vec::new());
     for seed in seeds.clone() {
@@ -38,6 +41,52 @@ fn damaged_models_are_errors() {
         println!("{loaded} of {count} were read; {} MiB at most", most >> 20);
         assert!(most < 4 << 30, "{most} bytes");
     }
+}
+
+/// A file with large weights, which are read into place, gives what its bytes give, whole or damaged.
+#[test]
+fn files_give_what_their_bytes_give() -> Result<()> {
+    let layer = Linear::new(300, 200)?;
+    layer.named_parameters();
+    let f = compile(Spec::new(DType::F32, ("n", 300)), |x| layer.call(x))?;
+    let path = std::env::temp_dir().join(format!("kiln-onnx-weights-{}.onnx", std::process::id()));
+    export(&f, &path, Export::new())?;
+    let whole = std::fs::read(&path).unwrap();
+    let weights = |model: Result<Model>| {
+        let weights = model?.named_parameters().into_iter();
+        let bytes = weights.map(|(name, w)| Ok((name, w.shape()?, w.get().to_bytes()?)));
+        bytes.collect::<Result<Vec<_>>>()
+    };
+    let mut read = 0;
+    for seed in 0..400 {
+        let mut bytes = whole.clone();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        if seed > 0 {
+            // In front of the weights or behind them, where the structure of the file is.
+            let at = rng.usize(..1000);
+            let at = if at < 500 {
+                at
+            } else {
+                bytes.len() - (at - 499)
+            };
+            match rng.bool() {
+                true => bytes[at] ^= 1 << rng.u8(..8),
+                false => bytes.truncate(at.max(1)),
+            }
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        match (weights(load(&path)), weights(Model::from_bytes(bytes))) {
+            (Ok(a), Ok(b)) => {
+                assert!(a == b, "seed {seed}");
+                read += 1;
+            }
+            (Err(a), Err(b)) => assert!(a.message().ends_with(b.message()), "{a}, {b}"),
+            (a, b) => panic!("seed {seed}: {:?}, {:?}", a.err(), b.err()),
+        }
+    }
+    assert!((20..380).contains(&read), "{read} were read");
+    std::fs::remove_file(path).unwrap();
+    Ok(())
 }
 
 /// The largest memory of the process so far, on Linux.
