@@ -58,7 +58,8 @@ impl fmt::Display for Leak {
 ///     Ok(())
 /// });
 /// assert_eq!((leaks[0].called, leaks[0].operations), ("sum", 2));
-/// # done
+/// # done?;
+/// # Ok::<(), kiln_tensor::Error>(())
 /// ```
 pub fn find_leaks<T>(f: impl FnOnce() -> T) -> (T, Vec<Leak>) {
     let inside = Scoped::new(&WATCHED, Some(Vec::new()));
