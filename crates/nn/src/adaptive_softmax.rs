@@ -1,6 +1,7 @@
 //! A softmax over many classes, few of which are frequent.
 
-use crate::layer::{self, SOURCE, fact, invalid, looking_up, wrong};
+use crate::SOURCE;
+use crate::layer::{self, fact, invalid, looking_up, wrong};
 use crate::{Forward, Hooks, Linear, LinearOptions, Module, ModuleList, Sequential};
 use kiln_tensor::{
     DType, Int, IntList, Result, Tensor, cat, on_behalf_of_caller, options, set_device, where_,

@@ -1,6 +1,6 @@
 //! Averages of a model's parameters over training.
 
-use crate::layer::SOURCE;
+use crate::SOURCE;
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{
     DType, Error, Nest, Result, Tensor, Var, assign_together, no_grad, on_behalf_of_caller, where_,

@@ -1,7 +1,8 @@
 //! Calls of modules, which all go through one seam.
 
+use crate::SOURCE;
 use crate::copy::BoxForward;
-use crate::layer::{self, SOURCE};
+use crate::layer;
 use crate::{Hooks, Module, hooks};
 use kiln_tensor::{Error, Flat, Nest, Result, Tensor, on_behalf_of_caller};
 use std::any::Any;

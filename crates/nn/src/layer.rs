@@ -6,12 +6,6 @@ use kiln_tensor::{
     with_error_note,
 };
 
-/// The folder of this crate's source.
-pub(crate) const SOURCE: &str = {
-    let this = file!();
-    this.split_at(this.len() - "layer.rs".len()).0
-};
-
 /// Returns the description of a layer in errors.
 pub(crate) fn described(layer: &dyn Module) -> String {
     format!("in {}({})", layer.name(), layer.extra_repr())

@@ -58,6 +58,12 @@ mod tree;
 mod unpool;
 mod vector;
 
+/// The folder of this crate's source.
+pub(crate) const SOURCE: &str = {
+    let this = file!();
+    this.split_at(this.len() - "lib.rs".len()).0
+};
+
 pub use activation::{
     CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU,
     LocalResponseNorm, LogSigmoid, LogSoftmax, Mish, PReLU, RReLU, ReLU, ReLU6, SELU, SiLU,

@@ -1,6 +1,7 @@
 //! Parameters that are computed from others (`torch.nn.utils.parametrize`).
 
-use crate::layer::{SOURCE, fact};
+use crate::SOURCE;
+use crate::layer::fact;
 use crate::members::Member;
 use crate::parametrized::Parametrized;
 use crate::{ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Module, hooks, tree};

@@ -1,15 +1,9 @@
 //! Computations of parameters from others.
 
-use crate::Mode;
+use crate::{Mode, SOURCE};
 use kiln_tensor::{Normalize, Result, Source, Tensor, Var, assign_together, keep, no_grad};
 use std::any::Any;
 use std::sync::Arc;
-
-/// The folder of this crate's source.
-const SOURCE: &str = {
-    let this = file!();
-    this.split_at(this.len() - "parametrized.rs".len()).0
-};
 
 /// The number of power iterations at first.
 const FIRST_ITERATIONS: usize = 15;

@@ -99,6 +99,8 @@ impl Var {
             return value.into();
         }
         if let Some(source) = self.source() {
+            // The value has the cell's dtype; what reads it casts it.
+            let _casts = set_autocast(None);
             return on_behalf_of_caller(source.library(), || source.value());
         }
         let recorded = scope::get(&self.cell, loc);
@@ -393,6 +395,7 @@ impl Var {
             let mut state = self.cell.idle();
             state.set(held.handle);
             state.realized = None;
+            self.cell.leaf.set_narrow(None);
         }
         let source = source.map(|source| Arc::new(source) as Arc<dyn Any + Send + Sync>);
         self.cell.set_source(source);
@@ -453,6 +456,7 @@ pub fn assign_unless<V: AsVar, T: AsTensor>(
 }
 
 /// Adds the assignments that give a cell a value: its own, or those of the cells from which it is computed.
+#[track_caller]
 fn held(
     var: &Var,
     value: &Tensor,
@@ -462,14 +466,14 @@ fn held(
     let value = var.fitting(value, loc)?;
     match var.source().filter(|_| given::value(var.id()).is_none()) {
         Some(source) => {
-            let originals = source.inverse(&value)?;
-            (originals.iter()).try_for_each(|(var, value)| held(var, value, loc, all))
+            let originals = on_behalf_of_caller(source.library(), || source.inverse(&value))?;
+            for (var, value) in &originals {
+                held(var, value, loc, all)?;
+            }
         }
-        None => {
-            all.push((var.clone(), value));
-            Ok(())
-        }
+        None => all.push((var.clone(), value)),
     }
+    Ok(())
 }
 
 #[track_caller]
@@ -478,42 +482,50 @@ fn assign_all<V: AsVar, T: AsTensor>(
     unless: Option<&Tensor>,
 ) -> Result<()> {
     let loc = Location::caller();
+    // The iterator may compute the values.
+    let assignments: Vec<(V, T)> = assignments.into_iter().collect();
+    let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
     let mut fitting = Vec::new();
     for (var, value) in assignments {
         held(var.as_var(), &value.as_tensor(), loc, &mut fitting)?;
     }
-    let (_mode, _casts) = (set_grad_enabled(false), set_autocast(None));
     let mut all: Vec<(Arc<Cell>, Tensor)> = Vec::new();
+    let mut given: Vec<(u64, Tensor)> = Vec::new();
     let new = |var: &Var, value: Tensor| match unless {
         Some(flag) => where_(flag.to(var.device()), var.get(), value),
         None => value,
     };
     for (var, value) in fitting {
-        if let Some(narrow) = var
-            .cell
-            .leaf
-            .narrow()
-            .filter(|_| given::value(var.id()).is_none())
-        {
+        if given::value(var.id()).is_some() {
+            let value = new(&var, value);
+            given.push((var.id(), value));
+            continue;
+        }
+        if let Some(narrow) = var.cell.leaf.narrow() {
             let copy = value.detach().to_dtype(narrow.cell().leaf.dtype());
             let cell = narrow.cell().clone();
             all.push((cell.clone(), new(&Var { cell }, copy)));
         }
         let value = new(&var, value);
-        if !given::replace(var.id(), value.handle.plain()) {
-            all.push((var.cell, value));
-        }
+        all.push((var.cell, value));
     }
+    let replace_given = || {
+        let given = given.iter();
+        given.for_each(|(id, value)| given::replace(*id, value.handle.plain()));
+    };
     if scope::is_recording() {
         for (cell, value) in &all {
             scope::assign(cell, &value.handle);
         }
+        replace_given();
         return Ok(());
     }
-    for (_, value) in &all {
+    let values = all.iter().map(|(_, value)| value);
+    for value in values.chain(given.iter().map(|(_, value)| value)) {
         // A computed value that turned out to be wrong could not be undone.
         value.handle.settled()?;
     }
+    replace_given();
     let mut recordings = (all.iter()).filter_map(|(_, value)| value.handle.recording());
     if let Some(first) = recordings.next() {
         recordings.for_each(|other| first.join(&other));

@@ -1,6 +1,6 @@
 //! Clipping of gradients.
 
-use crate::layer::SOURCE;
+use crate::SOURCE;
 use kiln_tensor::{
     DType, Device, Error, Result, Tensor, Var, Vars, on_behalf_of_caller, options, set_autocast,
     set_grad_enabled, stack,

@@ -4,7 +4,7 @@ use super::group::Group;
 use super::mark::Mark;
 use super::rule::Rule;
 use super::search::Search;
-use crate::layer::SOURCE;
+use crate::SOURCE;
 use kiln_tensor::{
     Error, Result, Tensor, Var, Vars, assign_together, assign_unless, enable_grad,
     on_behalf_of_caller, realize_first, set_autocast, set_grad_enabled,

@@ -1,7 +1,8 @@
 //! Batches of sequences of different lengths (`torch.nn.utils.rnn`).
 
 use crate::Output;
-use crate::layer::{SOURCE, fact};
+use crate::SOURCE;
+use crate::layer::fact;
 use kiln_tensor::{
     AsTensor, DType, Error, ErrorKind, Nest, PadSequence, Result, Tensor, on_behalf_of_caller,
     options, pad_sequence, with_error_note,
@@ -162,14 +163,11 @@ fn packed(input: &Tensor, lengths: &Tensor, batch_first: bool) -> Result<PackedS
     } else {
         input.clone()
     };
+    let lengths = lengths.to_dtype(DType::I64).to(data.device());
     // Looked up in their range, so that others are errors in data.
     let lengths = with_error_note(
         "in pack_padded_sequence: lengths are 1 to that of the batch",
-        || {
-            steps(&data)
-                .flatten(0)
-                .index_select(0, lengths.to_dtype(DType::I64) - 1)
-        },
+        || steps(&data).flatten(0).index_select(0, lengths - 1),
     );
     let packed = PackedSequence { data, lengths };
     let data = packed.filled(0.0);

@@ -3,7 +3,7 @@
 use crate::support::*;
 use kiln_nn::optim::{Optimizer, SGD};
 use kiln_nn::*;
-use kiln_tensor::{DType, Result, Tensor, Var, compile};
+use kiln_tensor::{Autocast, AutocastList, DType, Result, Tensor, Var, compile, set_autocast};
 use serde_json::Value;
 
 /// `sin(0.37 i + n)`, as in `parametrize.py`.
@@ -232,4 +232,23 @@ fn what_cannot_be_parametrized_says_why() {
         .map(|b| b * b)
         .sum();
     assert!((norm - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn computed_values_have_the_dtype_of_the_cell_inside_autocast() -> Result<()> {
+    let layer = spectral_norm(Linear::new(5, 4))?;
+    let bf16 = weight_norm(Linear::new(5, 4))?;
+    bf16.to_dtype(DType::BF16)?;
+    let function = Linear::new(4, 4)?;
+    register_parametrization(&function, "weight", |w: &Tensor| w.matmul(w.t()))?;
+    let _inside = set_autocast(Autocast::new(DType::BF16).list(AutocastList::Cuda));
+    let y = layer.call(Tensor::ones([2, 5], DType::F32));
+    assert_eq!(y.dtype(), DType::BF16);
+    y.realize()?;
+    assert_eq!(layer.weight.get().dtype(), DType::F32);
+    bf16.weight.assign(Tensor::ones([4, 5], DType::BF16))?;
+    assert_eq!(bf16.weight.to_dtype(DType::F32).to_vec::<f32>()?, [1.0; 20]);
+    remove_parametrizations(&function, "weight", true)?;
+    assert_eq!(function.weight.get().dtype(), DType::F32);
+    Ok(())
 }
