@@ -2,6 +2,21 @@
 
 use kiln_ir::{Node, Op, Role};
 
+/// The rules of tables of text and numbers.
+const TABLES: &str = "body{margin:0 auto;padding:16px 24px;max-width:1300px;font:14px/1.45 system-ui,sans-serif;\
+    color:#1c2430}h1{font-size:20px}h2{font-size:16px}table{border-collapse:collapse;width:100%}\
+    td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #e3e8ee;overflow-wrap:anywhere}\
+    td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}";
+
+/// The beginning of a page of tables, up to its body, with further rules.
+pub fn page_head(title: &str, style: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{}</title>\n\
+         <style>{TABLES}{style}</style>\n</head>\n<body>\n",
+        escaped(title)
+    )
+}
+
 /// Escapes text between tags or quotes.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

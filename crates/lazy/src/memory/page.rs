@@ -2,7 +2,7 @@
 
 use super::Timeline;
 use hashbrown::HashMap;
-use kiln_compiler::html::{bytes, escaped};
+use kiln_compiler::html::{bytes, escaped, page_head};
 use kiln_runtime::memory::Category;
 use std::fmt::Write as _;
 
@@ -19,20 +19,17 @@ const COLOURS: [&str; 7] = [
     "#4c78a8", "#e45756", "#b279a2", "#54a24b", "#eeca3b", "#9d755d", "#9aa5b3",
 ];
 
-const STYLE: &str = "body{margin:0 auto;padding:16px 24px;max-width:1300px;font:14px/1.45 system-ui,sans-serif;\
-    color:#1c2430}h1{font-size:20px}h2{font-size:16px}table{border-collapse:collapse;width:100%}\
-    td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #e3e8ee;overflow-wrap:anywhere}\
-    td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
-    svg{display:block;width:100%}svg.all{border:1px solid #b9c2ce}td.row{width:52%}\
+const STYLE: &str = "svg{display:block;width:100%}svg.all{border:1px solid #b9c2ce}td.row{width:52%}\
     i{display:inline-block;width:12px;height:12px}";
 
 pub(super) fn page(timeline: &Timeline) -> String {
     let (step, peak) = timeline.peak();
-    let title = escaped(&timeline.title);
     // Writing to a string does not fail.
-    let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<style>{STYLE}\
-         </style>\n</head>\n<body>\n<h1>{title}</h1>\n<p>The peak is {peak} bytes ({}) at step {step} of {}.</p>\n",
+    let mut out = page_head(&timeline.title, STYLE);
+    let _ = writeln!(
+        out,
+        "<h1>{}</h1>\n<p>The peak is {peak} bytes ({}) at step {step} of {}.</p>",
+        escaped(&timeline.title),
         bytes(peak as f64),
         timeline.steps
     );

@@ -1,7 +1,7 @@
 //! A self-contained page of a profile.
 
 use super::profiler::{Profile, time as shown};
-use kiln_compiler::html::{bytes, escaped};
+use kiln_compiler::html::{bytes, escaped, page_head};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -13,21 +13,17 @@ const SPANS: usize = 4000;
 /// The kernels and compilations that have a row.
 const ROWS: usize = 100;
 
-const STYLE: &str = "body{margin:0 auto;padding:16px 24px;max-width:1300px;font:14px/1.45 system-ui,sans-serif;\
-    color:#1c2430}h1{font-size:20px}h2{font-size:16px}table{border-collapse:collapse;width:100%}\
-    td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #e3e8ee;overflow-wrap:anywhere}\
-    td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
-    svg{display:block;width:100%;background:#f4f6f8;margin-bottom:2px}";
+const STYLE: &str = "svg{display:block;width:100%;background:#f4f6f8;margin-bottom:2px}";
 
 pub(super) fn page(profile: &Profile) -> String {
     let wall = profile.wall_time();
     let share = |of: Duration| 100.0 * of.as_secs_f64() / wall.as_secs_f64().max(1e-12);
     let compiling: Duration = profile.compilations().iter().map(|c| c.time).sum();
     // Writing to a string does not fail.
-    let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Kiln: profile</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<h1>Profile</h1>\n<p>{} in all: {:.1} % in kernels, {:.1} % \
-         compiling, {:.1} % waiting for data.</p>\n",
+    let mut out = page_head("Kiln: profile", STYLE);
+    let _ = writeln!(
+        out,
+        "<h1>Profile</h1>\n<p>{} in all: {:.1} % in kernels, {:.1} % compiling, {:.1} % waiting for data.</p>",
         shown(wall),
         share(profile.total_time()),
         share(compiling),
