@@ -56,15 +56,14 @@ impl Data {
     /// Returns the data of a value. Text that is chosen by indices is read.
     pub(crate) fn of(value: Value) -> Result<Data> {
         Ok(match value {
+            Value::Tensor(t) => Data::Tensor(t.tensor()),
             Value::Text(t) => Data::Text(t),
+            Value::Chosen(index, from) => Data::Text(Text::chosen(&index, &from)?),
+            Value::Maps(maps) => Data::Maps(maps),
             Value::Sequence(list) => {
                 Data::Sequence(list.into_iter().map(Data::of).collect::<Result<_>>()?)
             }
             Value::Nothing => Data::Nothing,
-            computed => match Form::of(&computed) {
-                Some((form, t)) => form.data(t)?,
-                None => Data::Nothing,
-            },
         })
     }
 

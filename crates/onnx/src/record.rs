@@ -118,11 +118,13 @@ impl<'a> Scope<'a> {
         let record = record.ok_or_else(|| unsupported("there is no such operator"))?;
         let results = record(&call)?;
         for result in &results {
-            if let Value::Tensor(t) = result
-                && t.known().is_none()
-            {
-                t.tensor().check()?;
-            }
+            let tensor = match result {
+                Value::Tensor(t) if t.known().is_none() => t.tensor(),
+                Value::Chosen(index, _) => index.clone(),
+                Value::Maps(maps) => maps.values.clone(),
+                Value::Tensor(_) | Value::Text(_) | Value::Sequence(_) | Value::Nothing => continue,
+            };
+            tensor.check()?;
         }
         Ok(results)
     }

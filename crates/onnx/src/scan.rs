@@ -4,6 +4,7 @@
 //! their tensors are made. So weights are in memory once.
 
 use crate::proto::{GraphProto, ModelProto, TensorProto};
+use kiln_tensor::memory::Budget;
 use prost::Message;
 use prost::bytes::Bytes;
 use prost::encoding::encode_varint;
@@ -12,6 +13,9 @@ use std::io::{BufReader, Error, ErrorKind, Read, Result};
 
 /// The minimum number of bytes that are skipped: more than those of a value whose elements are known while recording.
 const MIN_BYTES: u64 = 1 << 16;
+
+/// The maximum number of bytes of a field's key and its length or value.
+const VARINTS: u64 = 20;
 
 /// The numbers of the fields that lead to the bytes of an initial value.
 const GRAPH: u64 = 7;
@@ -35,6 +39,7 @@ pub(crate) fn read(file: &mut File, length: u64) -> Result<(ModelProto, Vec<Opti
     let mut walk = Walk {
         file: BufReader::new(file),
         at: 0,
+        budget: Budget::new(),
     };
     let (mut model, mut graph) = (Vec::new(), None);
     walk.message(length, &mut model, |walk, field, end| {
@@ -61,6 +66,7 @@ fn unusual() -> Error {
 struct Walk<'a> {
     file: BufReader<&'a mut File>,
     at: u64,
+    budget: Budget,
 }
 
 /// The fields of a graph without its initial values, and these.
@@ -104,6 +110,10 @@ impl Walk<'_> {
     ) -> Result<()> {
         while self.at < end {
             let key = self.varint()?;
+            if key >> 3 == 0 {
+                return Err(unusual());
+            }
+            self.spend(VARINTS)?;
             let begin = rest.len();
             encode_varint(key, rest);
             match key & 7 {
@@ -127,7 +137,13 @@ impl Walk<'_> {
         (self.at == end).then_some(()).ok_or_else(unusual)
     }
 
+    /// Counts bytes that are kept.
+    fn spend(&mut self, bytes: u64) -> Result<()> {
+        self.budget.spend(bytes, "the model").map_err(Error::other)
+    }
+
     fn copy(&mut self, bytes: u64, rest: &mut Vec<u8>) -> Result<()> {
+        self.spend(bytes)?;
         let found = self.file.by_ref().take(bytes).read_to_end(rest)?;
         self.at += bytes;
         (found as u64 == bytes).then_some(()).ok_or_else(unusual)

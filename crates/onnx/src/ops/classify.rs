@@ -51,12 +51,17 @@ pub(super) fn two(
     if classes.len() != 2 {
         return Ok(vec![index.into(), post_transform(transform, score)?.into()]);
     }
-    let scores = match (transform, first) {
+    let scores = both(score, transform, first);
+    Ok(vec![labels(classes, index), scores.into()])
+}
+
+/// The scores of two classes from the score `[n, 1]` of the second.
+pub(super) fn both(score: Tensor, transform: &str, first: First) -> Tensor {
+    match (transform, first) {
         ("LOGISTIC", _) => cat([-&score, score], 1).sigmoid(),
         (_, First::Complement) => cat([1.0 - &score, score], 1),
         (_, First::Opposite) => cat([-&score, score], 1),
-    };
-    Ok(vec![labels(classes, index), scores.into()])
+    }
 }
 
 pub(super) fn linear_classifier(c: &Call) -> Results {

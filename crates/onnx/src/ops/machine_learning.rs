@@ -8,7 +8,7 @@ use crate::fault::invalid;
 use crate::maps::Maps;
 use crate::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::tensor;
-use crate::value::Value;
+use crate::value::{Value, iota};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Error, Fact, Result, Tensor, cat, default_device, keep};
 use std::collections::HashMap;
@@ -102,6 +102,16 @@ enum Column {
     Numbers(Tensor),
 }
 
+impl Column {
+    fn count(&self) -> i64 {
+        match self {
+            Column::Text(list) => list.len() as i64,
+            // Constants have known sizes.
+            Column::Numbers(t) => t.dims().first().and_then(Dim::as_const).unwrap_or(0),
+        }
+    }
+}
+
 /// Returns the elements that `{name}_strings`, `_int64s`, `_floats` or `_tensor` hold.
 fn column(c: &Call, name: &str) -> Result<Column> {
     if let Some(list) = c.texts(&format!("{name}_strings"))? {
@@ -129,12 +139,20 @@ fn of_message(t: &TensorProto) -> Result<Column> {
 
 /// Looks elements up. Text lies on the host.
 fn label_encoder(c: &Call) -> Results {
-    let index = match column(c, "keys")? {
+    let (keys, values) = (column(c, "keys")?, column(c, "values")?);
+    if keys.count() != values.count() {
+        return Err(invalid(format!(
+            "{} keys and {} values are not pairs",
+            keys.count(),
+            values.count()
+        )));
+    }
+    let index = match keys {
         Column::Numbers(keys) => among(&c.tensor(0)?, &keys),
         Column::Text(keys) => among_texts(c, &keys)?,
     };
     let default = c.tensor_attribute("default_tensor")?.map(of_message);
-    match column(c, "values")? {
+    match values {
         Column::Text(values) => {
             let default = match default.transpose()? {
                 Some(Column::Text(list)) => list.first().cloned().unwrap_or_default(),
@@ -159,7 +177,7 @@ fn label_encoder(c: &Call) -> Results {
 fn among(x: &Tensor, keys: &Tensor) -> Tensor {
     let x = x.unsqueeze(-1);
     let same = x.eq(keys).logical_or(x.isnan().logical_and(keys.isnan()));
-    let ordinals = Tensor::ones_like(keys).to_dtype(DType::I64).cumsum(0);
+    let ordinals = iota(&keys.dims()[0]) + 1;
     (same.to_dtype(DType::I64) * ordinals).amax(-1)
 }
 

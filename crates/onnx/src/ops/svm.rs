@@ -1,11 +1,11 @@
 //! Support vector machines of `ai.onnx.ml`, as LIBSVM has them: <https://www.csie.ntu.edu.tw/~cjlin/papers/libsvm.pdf>.
 
-use super::classify::{First, best, classes, labels, two};
+use super::classify::{First, best, both, classes, labels, two};
 use super::scores::{floats, post_transform};
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
-use kiln_tensor::{DType, Error, Result, Tensor, WhileLoop, keep, stack, while_loop_with};
+use kiln_tensor::{DType, Error, Result, Tensor, WhileLoop, cat, keep, while_loop_with};
 
 /// The most turns of the estimation of probabilities.
 const MOST_TURNS: i64 = 100;
@@ -64,6 +64,7 @@ pub(super) fn classifier(c: &Call) -> Results {
     let counts = c.ints("vectors_per_class")?.unwrap_or_default();
     if counts.is_empty() {
         let scores = kernel(c, &x, coefficients)? + Tensor::from(rho);
+        scores.check()?;
         return match classes.len() {
             ..=2 if scores.dims()[1] == Dim::ONE => {
                 two(&classes, scores, 0.0, transform, First::Opposite)
@@ -71,8 +72,10 @@ pub(super) fn classifier(c: &Call) -> Results {
             _ => best(&classes, scores, transform),
         };
     }
-    let pairs = Pairs::new(&counts)?;
-    if rho.len() != pairs.list.len() || classes.len() != counts.len() {
+    if counts.len() < 2 {
+        return Err(invalid("there are fewer than 2 classes"));
+    }
+    if rho.len() != counts.len() * (counts.len() - 1) / 2 || classes.len() != counts.len() {
         return Err(invalid(format!(
             "{} values of rho and {} labels are not those of {} classes",
             rho.len(),
@@ -80,6 +83,7 @@ pub(super) fn classifier(c: &Call) -> Results {
             counts.len()
         )));
     }
+    let pairs = Pairs::new(&counts)?;
     let kernel = kernel(c, &x, floats(c, "support_vectors")?)?;
     let weights = pairs.weights(&coefficients)?;
     let scores = kernel.linear_with(weights, Tensor::from(rho));
@@ -102,7 +106,7 @@ pub(super) fn classifier(c: &Call) -> Results {
             let scores = pairs.probabilities(&first.clamp(1e-7, 1.0 - 1e-7))?;
             post_transform(transform, scores)?.into()
         }
-        1 => two(&classes, scores, 0.0, transform, first)?.swap_remove(1),
+        1 => both(scores, transform, first).into(),
         _ => post_transform(transform, scores)?.into(),
     };
     Ok(vec![label, scores])
@@ -132,9 +136,6 @@ impl Pairs {
             );
         }
         let classes = counts.len();
-        if classes < 2 {
-            return Err(invalid("there are fewer than 2 classes"));
-        }
         let behind = |i: usize| (i + 1..classes).map(move |j| [i, j]);
         Ok(Pairs {
             classes,
@@ -188,23 +189,22 @@ impl Pairs {
     /// The probabilities `[n, classes]` from those `[n, pairs]` of the first class of each pair, by the second method
     /// of Wu, Lin and Weng, Probability Estimates for Multi-class Classification by Pairwise Coupling.
     fn probabilities(&self, first: &Tensor) -> Result<Tensor> {
-        let k = self.classes;
-        let pair = |i: usize, j: usize| {
-            let at = self.list.iter().position(|p| *p == [i.min(j), i.max(j)]);
-            let p = first.select(1, at.unwrap_or(0) as i64);
-            if i < j { p } else { 1.0 - p }
-        };
-        let entry = |t: usize, j: usize| match t == j {
-            true => {
-                let others = (0..k).filter(|j| *j != t).map(|j| pair(j, t));
-                stack(others.map(|p| &p * &p), 0).sum(0)
-            }
-            false => -pair(j, t) * pair(t, j),
-        };
-        let entries = (0..k * k).map(|e| entry(e / k, e % k));
+        let (k, pairs) = (self.classes, self.list.len());
+        // The column of each entry among those of the first classes, of the second ones, and zeros.
+        let mut columns = vec![2 * pairs as i64; k * k];
+        for (at, [i, j]) in self.list.iter().enumerate() {
+            columns[i * k + j] = at as i64;
+            columns[j * k + i] = (pairs + at) as i64;
+        }
+        let zero = first.narrow(1, 0, 1).zeros_like();
+        let all = cat([first.clone(), 1.0 - first, zero], 1);
         let rows = first.dims()[0].clone();
         let size = Dim::Const(k as i64);
-        let q = stack(entries, 1).reshape(vec![rows.clone(), size.clone(), size.clone()]);
+        // The probability of i beside j at [n, i, j].
+        let r = all.index_select(1, Tensor::from(columns));
+        let r = r.reshape(vec![rows.clone(), size.clone(), size.clone()]);
+        let squares = (&r * &r).sum(1).unsqueeze(1);
+        let q = Tensor::eye(k as i64, DType::F32) * squares - &r * r.transpose(1, 2);
         let p = Tensor::full(vec![rows.clone(), size], 1.0 / k as f64, DType::F32);
         let active = Tensor::full(vec![rows, Dim::ONE], true, DType::Bool);
         let (p, _) = while_loop_with(

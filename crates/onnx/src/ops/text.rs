@@ -274,19 +274,10 @@ fn words(text: &str, most: usize) -> Vec<String> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Text(String),
-    /// The bits of a float or an integer.
     Number(i64),
 }
 
-impl Key {
-    /// Floats are equal if they have the same bits; all NaN are one.
-    pub fn float(f: f64) -> Key {
-        let f = if f.is_nan() { f64::NAN } else { f + 0.0 };
-        Key::Number(f.to_bits() as i64)
-    }
-}
-
-/// Returns the keys of an input, and its shape. Floats have those of their numbers.
+/// Returns the keys of an input, and its shape.
 pub(super) fn keys(c: &Call, i: usize) -> Result<(Vec<Key>, Vec<usize>)> {
     match c.value(i)? {
         Value::Text(_) | Value::Chosen(..) => {
@@ -296,17 +287,8 @@ pub(super) fn keys(c: &Call, i: usize) -> Result<(Vec<Key>, Vec<usize>)> {
         }
         _ => {
             let x = c.tensor(i)?;
-            Ok((keys_of(&x)?, x.shape()?))
+            let list = x.to_dtype(DType::I64).to_vec::<i64>()?;
+            Ok((list.into_iter().map(Key::Number).collect(), x.shape()?))
         }
     }
-}
-
-/// Returns the keys of numbers.
-pub(super) fn keys_of(x: &Tensor) -> Result<Vec<Key>> {
-    if x.dtype().is_float() {
-        let list = x.to_dtype(DType::F64).to_vec::<f64>()?;
-        return Ok(list.into_iter().map(Key::float).collect());
-    }
-    let list = x.to_dtype(DType::I64).to_vec::<i64>()?;
-    Ok(list.into_iter().map(Key::Number).collect())
 }

@@ -279,6 +279,15 @@ fn rows(c: &Call) -> Result<Tensor> {
     })
 }
 
+/// The scores of the input's rows, with `base` added, in f32.
+fn scores(c: &Call, forest: &Forest, base: Vec<f64>, aggregate: Aggregate) -> Result<Tensor> {
+    let mut scores = forest.scores(&rows(c)?, aggregate)?;
+    if !base.is_empty() {
+        scores = &scores + Tensor::from(base).to_dtype(scores.dtype());
+    }
+    Ok(scores.to_dtype(DType::F32))
+}
+
 pub(super) fn regressor(c: &Call) -> Results {
     let forest = forest(c, "target", index(c.int("n_targets", 1)?)?)?;
     let aggregate = match c.text("aggregate_function", "SUM")? {
@@ -288,12 +297,7 @@ pub(super) fn regressor(c: &Call) -> Results {
         "MAX" => Aggregate::Max,
         other => return Err(invalid(format!("there is no function {other:?}"))),
     };
-    let mut scores = forest.scores(&rows(c)?, aggregate)?;
-    let base = floats(c, "base_values")?;
-    if !base.is_empty() {
-        scores = &scores + Tensor::from(base).to_dtype(scores.dtype());
-    }
-    let scores = scores.to_dtype(DType::F32);
+    let scores = scores(c, &forest, floats(c, "base_values")?, aggregate)?;
     one(post_transform(c.text("post_transform", "NONE")?, scores)?)
 }
 
@@ -316,11 +320,7 @@ pub(super) fn classifier(c: &Call) -> Results {
         forest.targets = 1;
         base = base.split_off(base.len().saturating_sub(1));
     }
-    let mut scores = forest.scores(&rows(c)?, Aggregate::Sum)?;
-    if !base.is_empty() {
-        scores = &scores + Tensor::from(base).to_dtype(scores.dtype());
-    }
-    let scores = scores.to_dtype(DType::F32);
+    let scores = scores(c, &forest, base, Aggregate::Sum)?;
     let transform = c.text("post_transform", "NONE")?;
     match is_binary {
         true => {

@@ -85,6 +85,11 @@ fn files_give_what_their_bytes_give() -> Result<()> {
         }
     }
     assert!((20..380).contains(&read), "{read} were read");
+    // A terabyte of zeros, which takes no room.
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let e = load(&path).err().expect("it is no model");
+    assert!(e.message().contains("the model"), "{e}");
     std::fs::remove_file(path).unwrap();
     Ok(())
 }
