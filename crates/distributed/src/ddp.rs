@@ -82,10 +82,7 @@ impl<M: Module> DistributedDataParallel<M> {
             let text = "no parameter requires gradients, so there is nothing to reduce";
             return Err(error("DistributedDataParallel", text));
         }
-        let cells = [module.parameters(), module.buffers()].concat();
-        broadcast(&group, &cells, 0)?;
-        let values: Vec<Tensor> = cells.iter().map(Var::detach).collect();
-        realize_first(values)?;
+        broadcast_model(&group, &module, 0)?;
         let reducer = Reducer::new(group, parameters, options)?;
         Ok(DistributedDataParallel {
             module,
@@ -158,6 +155,19 @@ where
         }
         self.module.try_call(input)
     }
+}
+
+/// Gives a model's parameters and buffers the values that they have on a rank, at once.
+#[track_caller]
+pub(crate) fn broadcast_model(
+    group: &ProcessGroup,
+    module: &impl Module,
+    root: usize,
+) -> Result<()> {
+    let cells = [module.parameters(), module.buffers()].concat();
+    broadcast(group, &cells, root)?;
+    let values: Vec<Tensor> = cells.iter().map(Var::detach).collect();
+    realize_first(values)
 }
 
 /// Assigns cells the values that they have on a rank.

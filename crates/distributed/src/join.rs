@@ -1,9 +1,9 @@
 //! Ranks with unequal numbers of inputs.
 
-use crate::ddp::{DistributedDataParallel, broadcast};
+use crate::ddp::{DistributedDataParallel, broadcast, broadcast_model};
 use crate::group::{ProcessGroup, error};
 use kiln_nn::Module;
-use kiln_tensor::{Result, Tensor, Var, options, realize_first};
+use kiln_tensor::{Result, Tensor, options};
 
 options! {
     /// The options of [`DistributedDataParallel::join_with`].
@@ -130,7 +130,7 @@ impl<M: Module> DistributedDataParallel<M> {
             return f();
         }
         let (result, mut last) = reducer.joined(how.clone(), f)?;
-        let (parameters, buffers) = (self.module().parameters(), self.module().buffers());
+        let buffers = self.module().buffers();
         loop {
             let round = Round::of(group, how.clone(), Called::default())?;
             let Some(first) = round.active.first() else {
@@ -144,10 +144,7 @@ impl<M: Module> DistributedDataParallel<M> {
             }
             last = round.active;
         }
-        let cells = [parameters, buffers].concat();
-        broadcast(group, &cells, last[0])?;
-        let values: Vec<Tensor> = cells.iter().map(Var::detach).collect();
-        realize_first(values)?;
+        broadcast_model(group, self.module(), last[0])?;
         Ok(result)
     }
 }

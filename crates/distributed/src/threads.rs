@@ -101,9 +101,19 @@ struct State {
     begun: Vec<usize>,
     /// The results that were not taken yet, by rank and number of the operation.
     results: BTreeMap<(usize, usize), Result<Vec<u8>, String>>,
-    mail: BTreeMap<(usize, usize), VecDeque<Post>>,
+    /// By sender and receiver.
+    mail: BTreeMap<(usize, usize), Mail>,
     gone: Vec<bool>,
     failed: Option<String>,
+}
+
+/// The messages of one rank to another. They have numbers, so one whose receiver has given up is not taken for the next.
+#[derive(Default)]
+struct Mail {
+    /// The messages that were not taken yet, by number.
+    posts: BTreeMap<usize, Post>,
+    sent: usize,
+    asked: usize,
 }
 
 /// A rank's part in an operation.
@@ -220,9 +230,9 @@ impl Seat {
         self.wait(signature, result, late)?
     }
 
-    fn receive(&self, from: usize, signature: &str) -> Result<Vec<u8>, String> {
+    fn receive(&self, from: usize, number: usize, signature: &str) -> Result<Vec<u8>, String> {
         let key = (from, self.rank);
-        let mail = |state: &mut State| state.mail.get_mut(&key)?.pop_front();
+        let mail = |state: &mut State| state.mail.get_mut(&key)?.posts.remove(&number);
         let post = self.wait(signature, mail, |_| vec![from])?;
         match post.signature == signature {
             true => Ok(post.input),
@@ -256,11 +266,17 @@ impl Communicator for Member {
             Kind::Send(to) => {
                 let mut state = room.lock();
                 let mail = state.mail.entry((*rank, to as usize)).or_default();
-                mail.push_back(post);
+                mail.posts.insert(mail.sent, post);
+                mail.sent += 1;
                 room.changed.notify_all();
                 Awaited::Nothing
             }
-            Kind::Receive(from) => Awaited::Message(from as usize),
+            Kind::Receive(from) => {
+                let mut state = room.lock();
+                let mail = state.mail.entry((from as usize, *rank)).or_default();
+                mail.asked += 1;
+                Awaited::Message(from as usize, mail.asked - 1)
+            }
             _ => Awaited::Result(self.seat.post(post)?),
         };
         Ok(Box::new(Started {
@@ -280,10 +296,28 @@ struct Started {
 
 enum Awaited {
     Nothing,
-    /// The message of a rank.
-    Message(usize),
+    /// The message of a rank, of this number.
+    Message(usize, usize),
     /// The result of the operation of this number.
     Result(usize),
+}
+
+impl Drop for Started {
+    /// Takes what nobody waits for any more.
+    fn drop(&mut self) {
+        let Seat { room, rank, .. } = &self.seat;
+        let mut state = room.lock();
+        match self.waits_for {
+            Awaited::Nothing => (),
+            Awaited::Message(from, number) => {
+                let mail = state.mail.get_mut(&(from, *rank));
+                mail.and_then(|mail| mail.posts.remove(&number));
+            }
+            Awaited::Result(number) => {
+                state.results.remove(&(*rank, number));
+            }
+        }
+    }
 }
 
 impl Request for Started {
@@ -295,7 +329,7 @@ impl Request for Started {
         } = &*self;
         let result = match waits_for {
             Awaited::Nothing => Vec::new(),
-            Awaited::Message(from) => seat.receive(*from, signature)?,
+            Awaited::Message(from, number) => seat.receive(*from, *number, signature)?,
             Awaited::Result(number) => seat.result(*number, signature)?,
         };
         if result.len() != output.len() {

@@ -8,90 +8,17 @@
 //! may still write to is never freed.
 
 use super::library::{Api, Count, Handle, constant};
+use super::port::{Job, Port};
 use super::reduction::Reductions;
-use crate::signature;
 use crate::transport::LONGEST_TIMEOUT;
 use kiln_base::DType;
-use kiln_base::collective::{Kind, Reducer};
+use kiln_base::collective::Kind;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-
-/// A request to the engine's thread.
-type Job = Box<dyn FnOnce(&mut Engine) + Send>;
-
-/// A way to the engine's thread.
-#[derive(Clone)]
-pub(super) struct Port {
-    jobs: Sender<Job>,
-    /// The number of threads that wait for a result.
-    waiting: Arc<AtomicUsize>,
-}
-
-/// The result of a job, once it is there.
-pub(super) struct Reply<T> {
-    result: Receiver<Result<T, String>>,
-    waiting: Arc<AtomicUsize>,
-}
-
-fn ended() -> String {
-    "communication has ended".into()
-}
-
-impl<T> Reply<T> {
-    /// Waits for the result.
-    ///
-    /// # Errors
-    /// The job's, or if communication has ended.
-    pub fn wait(self) -> Result<T, String> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let result = self.result.recv().unwrap_or_else(|_| Err(ended()));
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        result
-    }
-}
-
-impl Port {
-    /// Has a function run on the engine's thread, after those posted before.
-    ///
-    /// # Errors
-    /// If communication has ended.
-    pub fn post<T: Send + 'static>(
-        &self,
-        f: impl FnOnce(&mut Engine) -> Result<T, String> + Send + 'static,
-    ) -> Result<Reply<T>, String> {
-        let (reply, result) = channel();
-        let job: Job = Box::new(move |engine| {
-            // Nobody waits any more after an error of another step.
-            let _ = reply.send(f(engine));
-        });
-        self.jobs.send(job).map_err(|_| ended())?;
-        let waiting = self.waiting.clone();
-        Ok(Reply { result, waiting })
-    }
-
-    /// Runs a function on the engine's thread and waits for its result.
-    ///
-    /// # Errors
-    /// Its error, or if communication has ended.
-    pub fn ask<T: Send + 'static>(
-        &self,
-        f: impl FnOnce(&mut Engine) -> Result<T, String> + Send + 'static,
-    ) -> Result<T, String> {
-        self.post(f)?.wait()
-    }
-
-    /// Waits for what is being sent, and ends MPI.
-    ///
-    /// # Errors
-    /// If something is not received in time, or after a fault.
-    pub fn close(&self) -> Result<(), String> {
-        self.ask(Engine::close)
-    }
-}
 
 /// A group of MPI's: its number with the engine, this rank, and how many there are.
 #[derive(Copy, Clone)]
@@ -102,35 +29,35 @@ pub(super) struct Membership {
 }
 
 /// A communicator.
-struct Group {
-    comm: Handle,
-    rank: usize,
-    ranks: usize,
+pub(super) struct Group {
+    pub comm: Handle,
+    pub rank: usize,
+    pub ranks: usize,
 }
 
 /// Memory that MPI reads or writes, with the requests for it. Where one of them is not done, the memory is never freed.
 #[derive(Default)]
-struct Pending {
-    requests: Vec<Handle>,
+pub(super) struct Pending {
+    pub requests: Vec<Handle>,
     /// The other rank of each request; empty for those of all ranks.
-    peers: Vec<usize>,
-    memory: Vec<Vec<u8>>,
+    pub peers: Vec<usize>,
+    pub memory: Vec<Vec<u8>>,
 }
 
 impl Pending {
-    fn add(&mut self, request: Handle, peer: usize) {
+    pub fn add(&mut self, request: Handle, peer: usize) {
         self.requests.push(request);
         self.peers.push(peer);
     }
 
     /// The positions of the requests that are not done.
-    fn undone(&self) -> impl Iterator<Item = usize> {
+    pub fn undone(&self) -> impl Iterator<Item = usize> {
         let requests = self.requests.iter().enumerate();
         let undone = requests.filter(|(_, r)| **r != constant::NO_REQUEST);
         undone.map(|(i, _)| i)
     }
 
-    fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.undone().next().is_none()
     }
 }
@@ -146,11 +73,11 @@ impl Drop for Pending {
 /// The state of the thread.
 pub(super) struct Engine {
     api: Api,
-    timeout: Duration,
-    groups: Vec<Group>,
+    pub(super) timeout: Duration,
+    pub(super) groups: Vec<Group>,
     reductions: Reductions,
     /// Messages that their receivers have not taken yet.
-    sent: Vec<Pending>,
+    pub(super) sent: Vec<Pending>,
     /// The number of threads that wait for a result.
     waiting: Arc<AtomicUsize>,
     /// The fault after which MPI is not called any more.
@@ -158,9 +85,8 @@ pub(super) struct Engine {
     ended: bool,
 }
 
-/// The tags of messages.
-const CALLS: c_int = 1;
-const MESSAGES: c_int = 2;
+/// True once MPI was initialised in this process.
+static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The longest time without testing what is being sent.
 const IDLE: Duration = Duration::from_millis(1);
@@ -171,13 +97,14 @@ impl Engine {
     /// # Errors
     /// If MPI can't be initialised.
     pub fn start(api: Api, timeout: Duration) -> Result<(Port, Membership), String> {
-        let (jobs, received) = channel::<Job>();
+        if STARTED.swap(true, Ordering::Relaxed) {
+            return Err(
+                "MPI was initialised in this process before, which it can be only once".into(),
+            );
+        }
+        let (port, received) = Port::new();
         let (reply, started) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let port = Port {
-            jobs,
-            waiting: waiting.clone(),
-        };
+        let waiting = port.waiting();
         let run = move || match Engine::new(api, timeout, waiting) {
             Ok(mut engine) => {
                 let _ = reply.send(Ok(engine.place(0)));
@@ -295,74 +222,15 @@ impl Engine {
         self.add(comm)
     }
 
-    fn usable(&self) -> Result<(), String> {
+    pub(super) fn usable(&self) -> Result<(), String> {
         match &self.fault {
             Some(text) => Err(format!("communication failed before: {text}")),
             None => Ok(()),
         }
     }
 
-    /// Takes part in an operation; returns the result of so many bytes.
-    ///
-    /// # Errors
-    /// Names the ranks that did not come or that make another call.
-    pub fn run(
-        &mut self,
-        group: usize,
-        kind: Kind,
-        dtype: DType,
-        input: Vec<u8>,
-        len: usize,
-    ) -> Result<Vec<u8>, String> {
-        self.usable()?;
-        let call = signature::of(kind, dtype, input.len(), len);
-        match kind {
-            Kind::Send(to) => self.send(group, to as usize, &call, input),
-            Kind::Receive(from) => self.receive(group, from as usize, &call, len),
-            _ => {
-                self.agree(group, &call)?;
-                self.collective(group, kind, dtype, &call, input, len)
-            }
-        }
-    }
-
-    /// Exchanges the descriptions of calls with all other ranks.
-    fn agree(&mut self, group: usize, call: &str) -> Result<(), String> {
-        let Group { comm, rank, ranks } = self.groups[group];
-        let others: Vec<usize> = (0..ranks).filter(|r| *r != rank).collect();
-        let mut pending = Pending::default();
-        for other in &others {
-            let mut theirs = vec![0u8; signature::LONGEST];
-            let request = self.start_receive(comm, &mut theirs, *other, CALLS)?;
-            pending.add(request, *other);
-            pending.memory.push(theirs);
-        }
-        pending.memory.push(padded(call));
-        for other in &others {
-            let own = &pending.memory[others.len()];
-            let request = self.start_send(comm, own, *other, CALLS)?;
-            pending.add(request, *other);
-        }
-        self.wait(&mut pending)?;
-        let late: Vec<usize> = (pending.undone())
-            .filter_map(|i| others.get(i).copied())
-            .collect();
-        if !late.is_empty() {
-            let text = signature::missing(call, &late, ranks, self.timeout.as_secs_f64());
-            return Err(self.broken(text));
-        }
-        // Short messages that were not taken yet go on in the background.
-        let mut all: Vec<String> = vec![call.into(); ranks];
-        for (other, theirs) in others.iter().zip(&pending.memory) {
-            all[*other] = text(theirs);
-        }
-        if !pending.is_done() {
-            self.sent.push(pending);
-        }
-        signature::agree(rank, &all)
-    }
-
-    fn collective(
+    /// Starts an operation of all ranks. The first memory is the result's.
+    pub(super) fn start_collective(
         &mut self,
         group: usize,
         kind: Kind,
@@ -370,12 +238,8 @@ impl Engine {
         call: &str,
         input: Vec<u8>,
         len: usize,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<Pending, String> {
         let Group { comm, rank, ranks } = self.groups[group];
-        let is_empty = input.is_empty() && len == 0;
-        if is_empty || matches!(kind, Kind::Barrier) {
-            return Ok(input);
-        }
         let (of_mpi, op) = match kind.reducer() {
             Some(reducer) => self.reductions.of(&self.api, reducer, dtype)?,
             None => (constant::BYTE, null_mut()),
@@ -435,90 +299,14 @@ impl Engine {
         if let Err(text) = self.check(call, status) {
             return Err(self.broken(text));
         }
-        let mut pending = Pending {
+        Ok(Pending {
             requests: vec![request],
             peers: Vec::new(),
             memory: vec![output, input],
-        };
-        self.wait(&mut pending)?;
-        if !pending.is_done() {
-            let seconds = self.timeout.as_secs_f64();
-            let text = format!("{call}: a rank was lost, since it did not end within {seconds} s");
-            return Err(self.broken(text));
-        }
-        let mut output = pending.memory.swap_remove(0);
-        if let Kind::AllReduce(Reducer::Mean) | Kind::ReduceScatter(Reducer::Mean) = kind {
-            output = divided(dtype, &output, ranks);
-        }
-        if let Kind::Reduce(Reducer::Mean, root) = kind
-            && root as usize == rank
-        {
-            output = divided(dtype, &output, ranks);
-        }
-        Ok(output)
+        })
     }
 
-    /// Sends a description and a message, and does not wait for the receiver.
-    fn send(
-        &mut self,
-        group: usize,
-        to: usize,
-        call: &str,
-        message: Vec<u8>,
-    ) -> Result<Vec<u8>, String> {
-        let comm = self.groups[group].comm;
-        let mut pending = Pending::default();
-        pending.memory.extend([padded(call), message]);
-        for part in 0..2 {
-            let request = self.start_send(comm, &pending.memory[part], to, MESSAGES)?;
-            pending.add(request, to);
-        }
-        self.sent.push(pending);
-        Ok(Vec::new())
-    }
-
-    fn receive(
-        &mut self,
-        group: usize,
-        from: usize,
-        call: &str,
-        len: usize,
-    ) -> Result<Vec<u8>, String> {
-        let Group { comm, ranks, .. } = self.groups[group];
-        let theirs = self.message(comm, from, call, ranks, signature::LONGEST)?;
-        let theirs = text(&theirs);
-        if theirs != call {
-            let text = format!("rank {from} sends another value than {call}: {theirs}");
-            return Err(self.broken(text));
-        }
-        self.message(comm, from, call, ranks, len)
-    }
-
-    /// Waits for a message of so many bytes.
-    fn message(
-        &mut self,
-        comm: Handle,
-        from: usize,
-        call: &str,
-        ranks: usize,
-        len: usize,
-    ) -> Result<Vec<u8>, String> {
-        let mut memory = vec![0u8; len];
-        let request = self.start_receive(comm, &mut memory, from, MESSAGES)?;
-        let mut pending = Pending {
-            requests: vec![request],
-            peers: vec![from],
-            memory: vec![memory],
-        };
-        self.wait(&mut pending)?;
-        if !pending.is_done() {
-            let text = signature::missing(call, &[from], ranks, self.timeout.as_secs_f64());
-            return Err(self.broken(text));
-        }
-        Ok(pending.memory.swap_remove(0))
-    }
-
-    fn start_send(
+    pub(super) fn start_send(
         &mut self,
         comm: Handle,
         memory: &[u8],
@@ -544,7 +332,7 @@ impl Engine {
         Ok(request)
     }
 
-    fn start_receive(
+    pub(super) fn start_receive(
         &mut self,
         comm: Handle,
         memory: &mut [u8],
@@ -571,7 +359,7 @@ impl Engine {
     }
 
     /// Tests requests until all are done or the time is over.
-    fn wait(&mut self, pending: &mut Pending) -> Result<(), String> {
+    pub(super) fn wait(&mut self, pending: &mut Pending) -> Result<(), String> {
         let deadline = Instant::now() + self.timeout;
         let mut turns = 0u32;
         loop {
@@ -582,6 +370,7 @@ impl Engine {
                 return Ok(());
             }
             self.advance();
+            self.usable()?;
             // Ranks may be more than cores: at first the others get their turn, later the thread sleeps. While nobody
             // waits, the cores are for computing.
             turns += 1;
@@ -619,12 +408,22 @@ impl Engine {
             return;
         }
         let mut sent = std::mem::take(&mut self.sent);
-        sent.retain_mut(|pending| self.test(pending).is_ok() && !pending.is_done());
+        let mut fault = None;
+        sent.retain_mut(|pending| match self.test(pending) {
+            Ok(()) => !pending.is_done(),
+            Err(text) => {
+                fault.get_or_insert(text);
+                false
+            }
+        });
         self.sent = sent;
+        if let Some(text) = fault {
+            self.broken(text);
+        }
     }
 
     /// Notes a fault, after which nothing is called any more.
-    fn broken(&mut self, text: String) -> String {
+    pub(super) fn broken(&mut self, text: String) -> String {
         self.sent.clear();
         self.fault.get_or_insert(text.clone());
         text
@@ -638,12 +437,13 @@ impl Engine {
                 return Err(self.broken("a message was not received in time".into()));
             }
             self.advance();
+            self.usable()?;
             std::thread::yield_now();
         }
         Ok(())
     }
 
-    fn close(&mut self) -> Result<(), String> {
+    pub(super) fn close(&mut self) -> Result<(), String> {
         self.usable()?;
         self.drain()?;
         // All others are here too, so that the last call does not wait for them.
@@ -665,26 +465,4 @@ fn ignore_notices() {
             libc::signal(libc::SIGUSR1, before);
         }
     }
-}
-
-/// A description with room for any other.
-fn padded(call: &str) -> Vec<u8> {
-    let mut bytes = call.as_bytes().to_vec();
-    bytes.resize(signature::LONGEST, 0);
-    bytes
-}
-
-fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
-/// Sums divided by the number of ranks.
-fn divided(dtype: DType, sums: &[u8], ranks: usize) -> Vec<u8> {
-    let means: Vec<f64> = dtype
-        .floats(sums)
-        .iter()
-        .map(|x| x / ranks as f64)
-        .collect();
-    dtype.float_bytes(&means)
 }

@@ -2,12 +2,15 @@
 
 mod engine;
 mod library;
+mod operations;
+mod port;
 mod reduction;
 
 use crate::transport::Transport;
-use engine::{Engine, Membership, Port, Reply};
+use engine::{Engine, Membership};
 use kiln_base::collective::{Call, Communicator, Request};
 use library::Api;
+use port::{Port, Reply};
 use std::env;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +46,8 @@ pub(crate) fn init(timeout: Duration) -> Result<(Arc<dyn Communicator>, Mpi), St
     if let Some(started) = started.and_then(|n| n.parse::<usize>().ok())
         && started != world.ranks
     {
-        port.close()?;
+        // The error below is the cause.
+        let _ = port.close();
         return Err(format!(
             "the launcher started {started} processes, of which this MPI sees {}: start them with the `mpiexec` of {}, \
              or by `srun --mpi` with a PMI that it knows",

@@ -2,7 +2,7 @@
 
 use kiln_distributed::{
     Init, ReduceOp, all_reduce, barrier, broadcast, destroy_process_group, init_process_group,
-    init_process_group_with, is_initialized, new_group, rank, recv, run_in_threads_with,
+    init_process_group_with, is_initialized, new_group, rank, recv, run_in_threads_with, send,
     world_size,
 };
 use kiln_tensor::{DType, Result, Tensor};
@@ -33,6 +33,23 @@ fn a_rank_that_has_ended_is_named_at_once() {
         );
         assert!(e.contains("faults.rs"), "{e}");
     }
+}
+
+/// A receive that another error of its run ends takes its message, so the next one gets the next.
+#[test]
+fn a_receive_that_is_given_up_takes_no_other_message() {
+    let found = errors(2, |rank| {
+        if rank == 1 {
+            send(Tensor::from([1.0f32]), 0)?;
+            return send(Tensor::from([2.0f32]), 0);
+        }
+        let first = recv([1], DType::F32, 1);
+        let wrong = Tensor::ones([2], DType::F32).index_select(0, Tensor::from([7i64]));
+        assert!((first + wrong).realize().is_err());
+        assert_eq!(recv([1], DType::F32, 1).to_vec::<f32>()?, [2.0]);
+        Ok(())
+    });
+    assert_eq!(found, ["", ""]);
 }
 
 #[test]
