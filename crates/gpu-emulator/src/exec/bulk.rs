@@ -84,6 +84,7 @@ impl TensorMap {
     /// The same map of f32, which are rounded to TF32 as they are loaded.
     #[must_use]
     pub fn rounding_to_tf32(mut self) -> TensorMap {
+        assert_eq!(self.element, 4, "only f32 is rounded to TF32");
         self.tf32 = 1;
         self
     }

@@ -104,7 +104,7 @@ pub const fn row_padding(multiply: Multiply) -> u16 {
 }
 
 /// The bytes of 16 rows and 64 columns of a result of f32.
-const WARP_RESULT: u32 = 16 * 64 * 4;
+pub const WARP_RESULT: u32 = 16 * 64 * 4;
 /// The registers of a thread with which kernels start that have a warpgroup to copy and two to multiply. These take
 /// over most of those of the first.
 const WARPGROUP_REGISTERS: u32 = 168;

@@ -103,6 +103,9 @@ impl Gemm<'_> {
         // Candidates are measured within a bound of rounding, which integers don't have.
         let all = all && self.dtype.is_float();
         let mut chosen = self.candidates(&self.exact());
+        if chosen.is_empty() {
+            chosen.push(self.smallest());
+        }
         match all {
             true => chosen.extend(
                 self.rounded()

@@ -1,7 +1,7 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
 use super::operand::Operand;
-use super::warpgroup::{Boxed, Left, span, wgmma};
+use super::warpgroup::{Boxed, Left, PIECES, span, wgmma};
 use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
@@ -69,10 +69,11 @@ pub(super) fn depth(multiply: Multiply) -> u16 {
 
 /// Returns the schedules of whole sums, of `terms` terms where that is known.
 pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> Vec<Gpu> {
-    let (shapes, depth) = match multiply {
-        Multiply::Fma => (BY_THREADS, depth(multiply)),
-        multiply if multiply.is_by_warpgroups() => (BY_WARPGROUPS, depth(multiply)),
-        _ => (BY_WARPS, depth(multiply)),
+    let depth = depth(multiply);
+    let shapes = match multiply {
+        Multiply::Fma => BY_THREADS,
+        multiply if multiply.is_by_warpgroups() => BY_WARPGROUPS,
+        _ => BY_WARPS,
     };
     let needed = terms.map_or(i64::from(STAGES), |n| ceil(n, depth.into()) + 1);
     let stages = match multiply {
@@ -128,7 +129,7 @@ pub(super) fn warpgroup_text(schedule: &Gpu, dtype: DType, [a, b]: [&Boxed; 2]) 
     format!(
         "constexpr int BM = {m}, BN = {n}, BK = {k};\n\
          constexpr int WM = {rows}, STAGES = {}, WARPS = {};\n\
-         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}{}",
+         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}{PIECES}{}",
         schedule.stages,
         schedule.threads() / 32 - 4,
         a.along_k,
@@ -142,10 +143,7 @@ pub(super) fn warpgroup_text(schedule: &Gpu, dtype: DType, [a, b]: [&Boxed; 2]) 
 pub(super) fn tile_text(multiply: Multiply) -> &'static str {
     match multiply {
         Multiply::Fma => concat!(include_str!("multiply_add.cu"), include_str!("gemm_fma.cu")),
-        Multiply::Wgmma | Multiply::WgmmaTf32 => concat!(
-            include_str!("warpgroup.cu"),
-            include_str!("gemm_warpgroup.cu")
-        ),
+        Multiply::Wgmma | Multiply::WgmmaTf32 => include_str!("gemm_warpgroup.cu"),
         Multiply::Mma => concat!(
             include_str!("gemm_stage.cu"),
             include_str!("gemm_half.cu"),

@@ -1,13 +1,13 @@
 //! The common part of kernels of warpgroups: operands that bulk copies bring, the instruction that multiplies, and the
 //! loops over tiles and over a tile's sums.
 
-use super::call::{Call, lines};
+use super::call::{Call, line_of_blocks, lines};
 use super::operand::{is_plain, split};
 use crate::cuda::source::Source;
 use crate::work::Slot;
-use kiln_base::{DType, Dim};
+use kiln_base::{DType, Dim, Gpu};
 use kiln_plan::contraction::{BATCH, COLUMNS, Contraction, ROWS, TERMS};
-use kiln_plan::cuda::TensorMap;
+use kiln_plan::cuda::{Blocks, TensorMap};
 use std::fmt::Write;
 
 /// The text after the constants of a kernel of warpgroups, `WARPS` among them.
@@ -179,6 +179,13 @@ pub(super) fn wgmma(name: &str, n: u16, dtype: DType, left: Left, right_along_k:
         flag(right_along_k),
         list(&|i| format!("\"+f\"(c[{i}])"))
     )
+}
+
+/// Returns the grid of persistent blocks for so many tiles, if their number is known.
+pub(super) fn persistent(gpu: &Gpu, tiles: Option<i64>) -> [Blocks; 3] {
+    let processors = i64::from(gpu.processors.max(1));
+    let blocks = tiles.map_or(processors, |n| n.clamp(0, processors));
+    line_of_blocks(Dim::Const(blocks), 1)
 }
 
 /// Emits what the two kinds of warpgroups do with the tiles of a persistent block, of which `tiles` says how many there

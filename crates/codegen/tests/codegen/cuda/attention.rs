@@ -1,8 +1,9 @@
 //! Attention in CUDA C++, executed on an emulated device, equals the reference.
 
 use super::families::{Case, FLOATS, cases, epilogue, finite};
-use super::{check_as, lowered};
+use super::{Expected, lowered};
 use crate::device;
+use crate::run::run_compiled;
 use kiln_base::{DType, Dim, Scalar};
 use kiln_codegen::Sequence;
 use kiln_ir::eval::Array;
@@ -372,21 +373,26 @@ fn seeded_bugs_of_warpgroups_are_found() {
     };
     let y = case.op(op, &operands);
     case.graph.add_output(y);
-    assert_eq!(check_as(&case.graph, &case.inputs, false, |s| s), Ok(true));
+    let expected = Expected::of(&case.graph, &case.inputs).unwrap();
+    let run = |sequence: &Sequence, compiled: &device::Compiled| {
+        let got = run_compiled(sequence, &case.inputs, &expected.symbols, compiled);
+        expected.compare(&got.ok_or("a false data error")?)
+    };
+    let correct = lowered(&expected.lowered, true).unwrap().sequence();
+    assert_eq!(run(&correct, &device::compile(&correct)), Ok(()));
     for [what, right, wrong] in BUGS {
-        let broken = |mut sequence: Sequence| {
-            for launch in &mut sequence.launches {
-                let Kernel::Cuda(kernel) = Arc::make_mut(&mut launch.kernel) else {
-                    continue;
-                };
-                let scope = &mut kernel.text.scope;
-                assert!(scope.contains(right), "{what}: {right}");
-                *scope = scope.replacen(right, wrong, 1);
-                *kernel = kernel.clone().named();
-            }
-            sequence
-        };
-        let run = || check_as(&case.graph, &case.inputs, false, broken);
+        let mut sequence = correct.clone();
+        for launch in &mut sequence.launches {
+            let Kernel::Cuda(kernel) = Arc::make_mut(&mut launch.kernel) else {
+                continue;
+            };
+            let scope = &mut kernel.text.scope;
+            assert!(scope.contains(right), "{what}: {right}");
+            *scope = scope.replacen(right, wrong, 1);
+            *kernel = kernel.clone().named();
+        }
+        let compiled = device::compile(&sequence);
+        let run = || run(&sequence, &compiled);
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         assert!(!matches!(found, Ok(Ok(_))), "not found: {what}");
     }

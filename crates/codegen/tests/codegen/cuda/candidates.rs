@@ -18,7 +18,7 @@ pub fn lowered(graph: &Graph) -> Program {
     lowered_for(Gpu::H100, graph)
 }
 
-fn lowered_for(gpu: Gpu, graph: &Graph) -> Program {
+pub fn lowered_for(gpu: Gpu, graph: &Graph) -> Program {
     let options = Options {
         machine: Machine::Gpu(gpu),
         candidates: true,
@@ -126,6 +126,28 @@ fn products() {
             once.dedup();
             assert_eq!(once.len(), names.len(), "names are unique");
         }
+    }
+}
+
+/// An instruction that a GPU lacks adds no candidate in its place.
+#[test]
+fn instructions_of_other_gpus_are_no_candidates() {
+    let graph = parsed(
+        "%0: f32[512, 512] = input(index: 0, role: Data)
+         %1: f32[512, 512] = input(index: 1, role: Data)
+         %2: f32[512, 512] = permute(perm: [1, 0]) %1
+         %3: f32[512, 512] = matmul %0, %2
+         return %3",
+    );
+    for (_, gpu) in device::architectures() {
+        let candidates = every(&lowered_for(gpu, &graph)).into_iter();
+        let names: Vec<String> = candidates.map(|(name, ..)| name).collect();
+        let mut once = names.clone();
+        once.sort();
+        once.dedup();
+        assert_eq!(once.len(), names.len(), "{names:?}");
+        let wgmma = names.iter().any(|n| n.starts_with("wgmma"));
+        assert_eq!(wgmma, gpu.arch == (9, 0), "{names:?}");
     }
 }
 

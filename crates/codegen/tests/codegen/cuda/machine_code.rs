@@ -1,12 +1,11 @@
 //! The issue slots of main loops, counted in machine code. `KILN_NVDISASM` or `PATH` has NVIDIA's disassembler
 //! (`pip install nvidia-cuda-nvdisasm`).
 
-use super::candidates::every;
+use super::candidates::{every, lowered_for};
 use super::{lowered, parsed};
 use crate::device;
-use kiln_base::{Gpu, Machine};
-use kiln_codegen::{Options, Program, Sequence, lower};
-use kiln_ir::Graph;
+use kiln_base::Gpu;
+use kiln_codegen::Sequence;
 use kiln_runtime::cuda::Code;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -84,15 +83,6 @@ fn main_loop(tool: &PathBuf, cubin: &[u8]) -> Loop {
     found.expect("a loop multiplies")
 }
 
-fn all_candidates(gpu: Gpu, graph: &Graph) -> Program {
-    let options = Options {
-        machine: Machine::Gpu(gpu),
-        candidates: true,
-        ..Options::default()
-    };
-    lower(graph, &options).unwrap()
-}
-
 /// Compiles a program without warnings and returns the loop of its only kernel.
 fn compiled_loop(tool: &PathBuf, sequence: &Sequence, capability: u32, what: &str) -> Loop {
     let nvrtc = device::nvrtc().expect("the caller has asked");
@@ -127,7 +117,7 @@ fn issue_slots_of_large_products() {
                 perm(a),
                 perm(b)
             ));
-            let program = all_candidates(gpu, &graph);
+            let program = lowered_for(gpu, &graph);
             for (at, (name, _, sequence)) in every(&program).into_iter().enumerate() {
                 // The default, and for one order every other one of warpgroups.
                 if at > 0 && !(order == 0 && name.starts_with("wgmma")) {
@@ -160,7 +150,7 @@ fn issue_slots_of_tf32() {
          %3: f32[4096, 4096] = matmul %0, %2
          return %3",
     );
-    let candidates = every(&all_candidates(Gpu::H100, &graph)).into_iter();
+    let candidates = every(&lowered_for(Gpu::H100, &graph)).into_iter();
     let mut found = 0;
     for (name, _, sequence) in candidates.filter(|c| c.0.starts_with("wgmma_tf32")) {
         let Loop { slots, products } = compiled_loop(&tool, &sequence, 90, &name);

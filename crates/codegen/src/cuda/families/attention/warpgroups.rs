@@ -1,9 +1,9 @@
 //! Attention by warpgroups: scores, weights and accumulators stay in registers.
 
 use super::{begin, declare, one, scores_text, sizes};
-use crate::cuda::families::call::{Call, elements, line_of_blocks, lines};
+use crate::cuda::families::call::{Call, elements, lines};
 use crate::cuda::families::warpgroup::{
-    Boxed, Left, PIECES, each_sum, each_tile, raw, span, wgmma,
+    Boxed, Left, PIECES, each_sum, each_tile, persistent, raw, span, wgmma,
 };
 use crate::cuda::job::Job;
 use crate::cuda::source::Source;
@@ -12,7 +12,7 @@ use kiln_base::{Compute, DType, Dim, Scalar, ceil, numel};
 use kiln_plan::contraction::Contraction;
 use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::CudaCpp;
-use kiln_plan::schedule::{self, Multiply};
+use kiln_plan::schedule::{self, Multiply, WARP_RESULT};
 use kiln_plan::{Attention, Decision, MatMul, Matrix};
 use std::f64::consts::LOG2_E;
 
@@ -82,7 +82,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, KernelCa
     lines(&mut source, &text);
     store.print(&mut source, &call, stored);
     lines(&mut source, "}\n}\n}");
-    let grid = line_of_blocks(Dim::Const(blocks(work, a)), 1);
+    let grid = persistent(work.gpu, tile_count(a));
     let step = call.step(source.finish(grid, [schedule.threads(), 1, 1]));
     Some((schedule, one(work, step)))
 }
@@ -96,16 +96,10 @@ fn place(causal: bool) -> String {
     format!("const Index batch = turn / rows, i0 = ({row}) * BM, j0 = 0, end = {end};")
 }
 
-/// Returns the number of blocks that take all tiles, one after the other.
-fn blocks(work: Job, a: &Attention) -> i64 {
-    let processors = i64::from(work.gpu.processors.max(1));
-    let (length, batches) = (a.scores.length.as_const(), numel(&a.scores.batch));
-    match (length, batches.as_const()) {
-        (Some(length), Some(batches)) => ceil(length, ROWS.into())
-            .saturating_mul(batches)
-            .clamp(0, processors),
-        _ => processors,
-    }
+/// Returns the number of tiles, if it is known.
+fn tile_count(a: &Attention) -> Option<i64> {
+    let batches = numel(&a.scores.batch).as_const()?;
+    Some(ceil(a.scores.length.as_const()?, ROWS.into()).saturating_mul(batches))
 }
 
 impl Operands {
@@ -159,7 +153,7 @@ impl Operands {
         let [rows, keys, stages] = [ROWS, KEYS, STAGES.into()].map(u32::from);
         let widest = u32::from(self.width.max(self.columns));
         let elements = rows * u32::from(self.width) + stages * keys * widest;
-        let passages = rows / 16 * 16 * 64 * 4;
+        let passages = rows / 16 * WARP_RESULT;
         (2 * elements + passages + 16 * (stages + 1)).next_multiple_of(1024)
     }
 

@@ -80,10 +80,7 @@ impl Gemm<'_> {
             let more = [fewer, other].into_iter();
             all.extend(more.filter(|s| *s != best && self.allows(s)));
         }
-        match all.is_empty() {
-            true => vec![self.smallest()],
-            false => all,
-        }
+        all
     }
 
     /// Returns a schedule that is legal on every machine.

@@ -1,13 +1,13 @@
 //! Products by warpgroups: persistent blocks, whose tiles' sums stay in registers.
 
 use super::{Gemm, Shape};
-use crate::cuda::families::call::{Call, line_of_blocks, lines};
+use crate::cuda::families::call::{Call, lines};
 use crate::cuda::families::gemm_tile::warpgroup_text;
 use crate::cuda::families::operand::result;
-use crate::cuda::families::warpgroup::{Boxed, each_sum, each_tile, raw};
+use crate::cuda::families::warpgroup::{Boxed, each_sum, each_tile, persistent, raw};
 use crate::cuda::source::Source;
 use crate::work::KernelCall;
-use kiln_base::{Dim, ceil};
+use kiln_base::ceil;
 use kiln_plan::cuda::SharedLaunch;
 use kiln_plan::schedule::Gpu;
 
@@ -32,7 +32,7 @@ impl Gemm<'_> {
         lines(&mut source, &text);
         self.store_elements(&mut source, &call, shape, width);
         lines(&mut source, "}\n}\n}");
-        let grid = line_of_blocks(Dim::Const(self.persistent(schedule)), 1);
+        let grid = persistent(self.work.gpu, self.tile_count(schedule));
         call.step(source.finish(grid, [schedule.threads(), 1, 1]))
     }
 
@@ -58,18 +58,12 @@ for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy
         each_tile(source, ring, [&copy, &work]);
     }
 
-    /// Returns the number of blocks that take all tiles, one after the other.
-    fn persistent(&self, schedule: &Gpu) -> i64 {
-        let processors = i64::from(self.work.gpu.processors.max(1));
-        let known = [&self.m, &self.n, &self.batches].map(Dim::as_const);
-        let [Some(m), Some(n), Some(batches)] = known else {
-            return processors;
-        };
+    /// Returns the number of tiles, if it is known.
+    fn tile_count(&self, schedule: &Gpu) -> Option<i64> {
         let [rows, columns, _] = schedule.tile.map(i64::from);
-        let tiles = ceil(m, rows).saturating_mul(ceil(n, columns));
-        let tiles = tiles
-            .saturating_mul(batches)
-            .saturating_mul(schedule.parts.into());
-        tiles.clamp(0, processors)
+        let of_batch =
+            ceil(self.m.as_const()?, rows).saturating_mul(ceil(self.n.as_const()?, columns));
+        let all = of_batch.saturating_mul(self.batches.as_const()?);
+        Some(all.saturating_mul(schedule.parts.into()))
     }
 }
