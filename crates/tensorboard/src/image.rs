@@ -43,6 +43,14 @@ pub(crate) struct Pixels {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// The factor that brings elements to 0 to 255: u8 are levels, others go from 0 to 1.
+pub(crate) fn scale(t: &Tensor) -> f32 {
+    match t.dtype() {
+        DType::U8 => 1.0,
+        _ => 255.0,
+    }
+}
+
 impl Pixels {
     /// The pixels of a tensor whose dims have these letters. Several images are laid out eight in a row.
     #[track_caller]
@@ -53,7 +61,7 @@ impl Pixels {
     /// [`Pixels::of_tensor`] with at most so many images in a row.
     #[track_caller]
     pub(crate) fn arranged(t: &Tensor, letters: &str, across: usize, op: &str) -> Result<Pixels> {
-        let (shape, scale) = (t.shape()?, if t.dtype() == DType::U8 { 1.0 } else { 255.0 });
+        let (shape, scale) = (t.shape()?, scale(t));
         valid(
             op,
             Pixels::of_values(&floats(t)?, &shape, scale, letters, across),

@@ -1,11 +1,11 @@
 //! Moving pictures.
 
-use crate::image::Pixels;
+use crate::image::{Pixels, scale};
 use crate::messages::Image;
 use crate::messages::value::Value as Shown;
 use crate::writer::{SummaryWriter, floats, valid};
 use gif::{Encoder, EncodingError, Frame, Repeat};
-use kiln_tensor::{AsTensor, DType, MaybeInt, Result};
+use kiln_tensor::{AsTensor, MaybeInt, Result};
 
 impl SummaryWriter {
     /// Adds videos `[n, t, c, h, w]` as one animated GIF of four frames a second: the videos stand in a grid. Elements
@@ -36,14 +36,7 @@ impl SummaryWriter {
         fps: f64,
     ) -> Result<()> {
         let video = vid_tensor.as_tensor();
-        let (shape, scale) = (
-            video.shape()?,
-            if video.dtype() == DType::U8 {
-                1.0
-            } else {
-                255.0
-            },
-        );
+        let (shape, scale) = (video.shape()?, scale(&video));
         let frames = valid("add_video", frames(&floats(&video)?, &shape, scale))?;
         let image = valid("add_video", animated(&frames, fps))?;
         self.add_value(
@@ -66,15 +59,15 @@ fn frames(values: &[f64], shape: &[usize], scale: f32) -> Result<Vec<Pixels>, St
     if values.is_empty() {
         return Err(format!("there is no frame in the shape {shape:?}"));
     }
-    // PyTorch's number of columns.
-    let columns = n.next_power_of_two() >> (n.ilog2() / 2);
+    // PyTorch's grid: as many places as the next power of two.
+    let places = n.next_power_of_two();
+    let columns = places >> (n.ilog2() / 2);
     let one = c * h * w;
     let frame = |at: usize| {
         let of_each = (0..n).flat_map(|i| &values[(i * t + at) * one..][..one]);
-        let of_each: Vec<f64> = of_each.copied().collect();
-        let padding = vec![0.0; (columns.max(n) - n) * one];
-        let of_each = [of_each, padding].concat();
-        Pixels::of_values(&of_each, &[n.max(columns), c, h, w], scale, "NCHW", columns)
+        let mut of_each: Vec<f64> = of_each.copied().collect();
+        of_each.resize(places * one, 0.0);
+        Pixels::of_values(&of_each, &[places, c, h, w], scale, "NCHW", columns)
     };
     (0..t).map(frame).collect()
 }

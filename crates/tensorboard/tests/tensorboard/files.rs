@@ -1,0 +1,195 @@
+//! Sessions, flushing, and writers that are killed.
+
+use crate::{Folder, read};
+use kiln_tensor::Result;
+use kiln_tensorboard::*;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn sessions_have_files_of_their_own() -> Result<()> {
+    let folder = Folder::new("sessions");
+    let first = SummaryWriter::new(WriterOptions::new(&folder.0).filename_suffix(".one"))?;
+    for step in 0..10 {
+        first.add_scalar("x", step, step)?;
+    }
+    first.close()?;
+    assert_eq!(folder.files().len(), 1);
+    assert!(folder.files()[0].to_string_lossy().ends_with(".one"));
+    // Events behind the end go to a new file, and so do those of a writer beside it.
+    first.add_scalar("x", 10, 10)?;
+    let second = SummaryWriter::new(&folder.0)?;
+    second.add_scalar("y", 0, 0)?;
+    drop((first, second));
+    assert_eq!(folder.files().len(), 3);
+    // TensorBoard forgets steps from 5 on, as they are computed again.
+    std::thread::sleep(Duration::from_millis(1100)); // files are read in the order of their seconds
+    let resumed = SummaryWriter::new(WriterOptions::new(&folder.0).purge_step(5))?;
+    resumed.add_scalar("x", 50, 5)?;
+    drop(resumed);
+    let Some(all) = read(&folder.0) else {
+        return Ok(());
+    };
+    let steps: Vec<u64> = all["runs"]["."]["scalars"]["x"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e[0].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [0, 1, 2, 3, 4, 5]);
+    Ok(())
+}
+
+#[test]
+fn events_are_written_as_asked() -> Result<()> {
+    let folder = Folder::new("flushing");
+    let len = |folder: &Folder| folder.files()[0].metadata().unwrap().len();
+    let writer = SummaryWriter::new(
+        WriterOptions::new(&folder.0)
+            .max_queue(3usize)
+            .flush_secs(1u64),
+    )?;
+    let empty = len(&folder);
+    for step in 0..3 {
+        writer.add_scalar("x", 1, step)?;
+    }
+    assert_eq!(len(&folder), empty, "three may wait");
+    writer.add_scalar("x", 1, 3)?;
+    let four = len(&folder);
+    assert!(four > empty);
+    writer.add_scalar("x", 1, 4)?;
+    writer.flush()?;
+    let five = len(&folder);
+    assert!(five > four);
+    writer.add_scalar("x", 1, 5)?;
+    let start = Instant::now();
+    while len(&folder) == five {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "nothing was written in time"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// The name of a child process's folder.
+const CHILD: &str = "KILN_TEST_TENSORBOARD_CHILD";
+
+/// Adds scalars, says how many were flushed, and goes on until it is killed.
+#[test]
+fn child_that_is_killed() {
+    let Some(folder) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let writer = SummaryWriter::new(WriterOptions::new(folder).max_queue(100usize)).unwrap();
+    for step in 0u64.. {
+        writer.add_scalar("x", step as f64, step).unwrap();
+        if step % 7 == 0 {
+            writer.flush().unwrap();
+            println!("flushed {step}");
+        }
+    }
+}
+
+/// The scalars of a file, up to its end or to a record that is not whole, by a reader of this test's own.
+fn scalars(file: &Path) -> Vec<u64> {
+    let bytes = std::fs::read(file).unwrap();
+    let (mut at, mut steps) = (0, Vec::new());
+    while let Some(len) = bytes.get(at..at + 8) {
+        let len = u64::from_le_bytes(len.try_into().unwrap()) as usize;
+        let Some(record) = bytes.get(at + 12..at + 12 + len) else {
+            break;
+        };
+        if bytes.len() < at + 16 + len {
+            break;
+        }
+        // `step` is field 2, a varint, behind the eight bytes of the time; steps of 0 are left out.
+        let mut step = 0;
+        if record.get(9) == Some(&0x10) {
+            for (i, byte) in record[10..].iter().enumerate() {
+                step |= u64::from(byte & 0x7f) << (7 * i);
+                if byte & 0x80 == 0 {
+                    break;
+                }
+            }
+        }
+        steps.push(step);
+        at += 16 + len;
+    }
+    steps.remove(0); // the version
+    steps
+}
+
+#[test]
+fn what_was_flushed_outlives_the_process() {
+    use std::io::{BufRead, BufReader};
+    let folder = Folder::new("killed");
+    let rounds = std::env::var("KILN_KILLS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(5);
+    for round in 0..rounds {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "files::child_that_is_killed", "--nocapture"])
+            .env(CHILD, &folder.0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A number of lines that looks drawn, but is the same in each run.
+        let wanted = 1 + (round * 7919 + 13) % 97;
+        let mut lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(std::result::Result::ok);
+        let flushed = lines
+            .by_ref()
+            .filter_map(|line| line.strip_prefix("flushed ")?.parse::<u64>().ok());
+        let told = flushed.take(wanted).last().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let files = folder.files();
+        assert_eq!(files.len(), round + 1, "a session opens a new file");
+        let newest = files
+            .iter()
+            .max_by_key(|f| f.metadata().unwrap().modified().unwrap())
+            .unwrap();
+        let found = scalars(newest);
+        assert!(found.iter().copied().eq(0..found.len() as u64), "{found:?}");
+        assert!(
+            found.len() as u64 > told,
+            "{told} was flushed, but {} are there",
+            found.len()
+        );
+    }
+    // The last record may be cut off, which ends a file.
+    if let Some(all) = read(&folder.0) {
+        assert!(
+            !all["runs"]["."]["scalars"]["x"]
+                .as_array()
+                .unwrap()
+                .is_empty()
+        );
+    }
+}
+
+#[test]
+fn a_million_scalars_take_little_time() -> Result<()> {
+    let folder = Folder::new("million");
+    let start = Instant::now();
+    let writer = SummaryWriter::new(&folder.0)?;
+    for step in 0..1_000_000 {
+        writer.add_scalar("loss", 1.0 / (step + 1) as f64, step)?;
+    }
+    writer.close()?;
+    let took = start.elapsed();
+    println!(
+        "a million scalars: {took:?}, {} bytes",
+        folder.files()[0].metadata().unwrap().len()
+    );
+    assert!(
+        cfg!(debug_assertions) || took < Duration::from_secs(3),
+        "{took:?}"
+    );
+    Ok(())
+}
