@@ -211,11 +211,14 @@ impl Network {
         let Some(conv) = &self.convs[g] else {
             let plain =
                 group.anchor.is_none() && group.roots.iter().any(|(n, _)| self.free.contains(n));
-            let last = match self.machine {
-                Machine::Cpu(_) => pinned + joined(flow, group),
-                Machine::Gpu(_) => pinned,
+            let (first, last) = match self.machine {
+                Machine::Cpu(_) => (
+                    windows(flow, group) * cpu::WINDOW,
+                    pinned + joined(flow, group),
+                ),
+                Machine::Gpu(_) => (0, pinned),
             };
-            return (0, if plain { last } else { IMPOSSIBLE });
+            return (first, if plain { last } else { IMPOSSIBLE });
         };
         let writes_filters = conv.role == ConvRole::Weight;
         let [mut first, mut last] = match self.machine {
@@ -441,6 +444,18 @@ fn pinned(flow: &Flow) -> HashSet<Nid> {
 fn differs(flow: &Flow, n: Nid) -> bool {
     let shape = &flow.nodes[n].shape;
     shape.len() >= 3 && !shape[1].is(1) && shape[2..].iter().any(|d| !d.is(1))
+}
+
+/// Returns the number of elements that the windows of a launch read.
+fn windows(flow: &Flow, group: &Group) -> u64 {
+    let slides = |m: &Nid| match &flow.nodes[*m].op {
+        Op::View(view) => view.index.iter().any(|i| i.terms.len() > 1),
+        _ => false,
+    };
+    match !group.space.inner.is_empty() && group.members.iter().any(slides) {
+        true => group.space.points().clamp(0, 1 << 32) as u64,
+        false => 0,
+    }
 }
 
 /// Returns the cost of concatenating the channels of several values with channels last: each value is walked

@@ -124,6 +124,10 @@ fn hosts(
             "it takes too many operations to compute it for each block",
         ));
     }
+    let is_concat = |m: &Nid| matches!(flow.nodes[*m].op, Op::Concat(_));
+    if !matches!(machine, Machine::Gpu(_)) && group.members.iter().any(is_concat) {
+        return Err(Some("for each element it tests which part it is of"));
+    }
     if !keeps_less(flow, group) {
         return Err(Some(
             "its operands would stay in memory for longer, and are larger",

@@ -21,6 +21,8 @@ pub(super) struct NodeFacts {
     pub numel: Vec<i64>,
     /// The maximum number of elements of an input or constant that it depends on; 0 where there is none.
     pub sources: Vec<i64>,
+    /// The number of nodes and outputs that read it.
+    pub readers: Vec<u32>,
 }
 
 impl NodeFacts {
@@ -29,7 +31,11 @@ impl NodeFacts {
             cost: Vec::with_capacity(flow.nodes.len()),
             numel: Vec::with_capacity(flow.nodes.len()),
             sources: Vec::with_capacity(flow.nodes.len()),
+            readers: vec![0; flow.nodes.len()],
         };
+        let read = flow.nodes.iter().flat_map(|node| &node.inputs);
+        let read = read.copied().chain(flow.outputs.iter().map(|o| o.node));
+        read.for_each(|v| f.readers[v] += 1);
         for (v, node) in flow.nodes.iter().enumerate() {
             let numel = estimate(&flow.numel(v));
             let operands: u32 = node.inputs.iter().map(|i| f.cost[*i]).sum();

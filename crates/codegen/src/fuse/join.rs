@@ -10,7 +10,7 @@ use kiln_base::{Dim, numel};
 /// The maximum number of values that a group stores.
 pub(super) const MAX_ROOTS: usize = 6;
 /// A buffer of at most this many elements stays in the first-level cache.
-const FEW: i64 = 1024;
+pub(super) const FEW: i64 = 1024;
 /// The number of such buffers that weigh as much as a larger one.
 pub(super) const LARGE: usize = 4;
 
@@ -125,6 +125,9 @@ impl Fuser<'_> {
                 "it is computed from a product of a wider dtype, which would be stored".into(),
             );
         }
+        if !group.space.inner.is_empty() && self.finishes_product(v) && !holds_product() {
+            return Err("the product that it finishes writes it".into());
+        }
         if u.maps.len() > 1 && cost as usize * u.maps.len() > 4 {
             return Err(format!(
                 "it is read under {} index maps of one group",
@@ -151,6 +154,26 @@ impl Fuser<'_> {
         Err(format!(
             "it is costly and would be computed {factor} times for each element"
         ))
+    }
+
+    /// True if a value is the end of pointwise work on a product's result, which nothing else reads. The product's kernel
+    /// stores it instead of the result.
+    fn finishes_product(&self, v: Nid) -> bool {
+        let mut front = vec![v];
+        while let Some(at) = front.pop() {
+            let node = self.node(at);
+            if at != v && self.facts.readers[at] > 1 {
+                continue;
+            }
+            if node.is_product() {
+                return node.dtype.size() >= self.node(v).dtype.size();
+            }
+            if let Op::Pw(_) | Op::Cast(_) | Op::Reshape = node.op {
+                let same = |i: &&Nid| self.facts.numel[**i] == self.facts.numel[v];
+                front.extend(node.inputs.iter().filter(same));
+            }
+        }
+        false
     }
 
     /// True if a value is stored with fewer bits than a product from which it follows by pointwise work.

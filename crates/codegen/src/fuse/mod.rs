@@ -116,7 +116,11 @@ impl<'a> Fuser<'a> {
         };
         let mut readers = Vec::new();
         for u in uses {
-            let wide = matches!(node.op, Op::Concat(_)) && node.inputs.len() >= WIDE;
+            // On the CPU, loops of a reduction are not cut where the operands meet.
+            let is_tested = self.options.machine.gpu().is_none()
+                && !self.groups[u.group].space.inner.is_empty()
+                && self.facts.numel[v] > join::FEW;
+            let wide = matches!(node.op, Op::Concat(_)) && (node.inputs.len() >= WIDE || is_tested);
             let crowded = wide || self.groups[u.group].members.len() > most;
             if u.in_memory || (stored && selects) || u.maps.len() > 16 || crowded {
                 readers.push(u.group);

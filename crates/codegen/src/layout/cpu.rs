@@ -6,6 +6,8 @@ use kiln_plan::{Algorithm, Conv, ConvRole, Images};
 
 /// The cost of an element that is read or written through a stride.
 pub(super) const STRIDED: u64 = 60_000;
+/// The extra cost of an element that a window reads with channels first: neighbours are elsewhere in their windows.
+pub(super) const WINDOW: u64 = 40_000;
 /// The cost of copying an element to a layout with channels last.
 pub(super) const TO_CHANNELS_LAST: u64 = 20_000;
 /// The cost of starting to walk over a run of elements.

@@ -230,6 +230,29 @@ fn conv_relu() {
     )));
 }
 
+/// A convolution stores the result of its ReLU, which windows would compute again and again, and windows read a
+/// concatenation from memory.
+#[test]
+fn windows_over_convolutions() {
+    insta::assert_snapshot!(launches(&program(
+        "%0: f32[1, 8, 32, 32] = input(index: 0, role: Data)
+         %1: f32[16, 8, 1, 1] = input(index: 1, role: Parameter)
+         %2: f32[16, 1, 1] = input(index: 2, role: Parameter)
+         %3: f32[16, 8, 3, 3] = input(index: 3, role: Parameter)
+         %4: f32[1, 16, 32, 32] = conv(stride: [1, 1], padding: [(0, 0), (0, 0)], dilation: [1, 1], groups: 1) %0, %1
+         %5: f32[1, 16, 32, 32] = broadcast %2
+         %6: f32[1, 16, 32, 32] = add %4, %5
+         %7: f32[1, 16, 32, 32] = relu %6
+         %8: f32[1, 16, 16, 16] = window_reduce(kind: Max, kernel: [3, 3], stride: [2, 2], padding: [(1, 1), (1, 1)], dilation: [1, 1]) %7
+         %9: f32[1, 16, 32, 32] = conv(stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1) %0, %3
+         %10: f32[1, 16, 32, 32] = relu %9
+         %11: f32[1, 16, 32, 32] = conv(stride: [1, 1], padding: [(0, 0), (0, 0)], dilation: [1, 1], groups: 1) %0, %1
+         %12: f32[1, 32, 32, 32] = concat(axis: 1) %10, %11
+         %13: f32[1, 32, 16, 16] = window_reduce(kind: Max, kernel: [2, 2], stride: [2, 2], padding: [(0, 0), (0, 0)], dilation: [1, 1]) %12
+         return %8, %13"
+    )));
+}
+
 #[test]
 fn embedding() {
     insta::assert_snapshot!(everything(&program(
