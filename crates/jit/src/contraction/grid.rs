@@ -7,8 +7,9 @@ use std::ops::Range;
 
 /// The kernels of a grid of lines, of rows in these, and of columns.
 pub struct TileGrid {
-    /// The lines, rows and columns of a whole tile.
+    /// The lines, rows and columns of a whole tile, and of the grid.
     each: [i64; 3],
+    extents: [i64; 3],
     /// The most tiles of a call, and true if these are below each other; otherwise they are side by side.
     most: i64,
     is_down: bool,
@@ -63,6 +64,7 @@ impl TileGrid {
         }
         Ok(TileGrid {
             each,
+            extents,
             most: tile.most(),
             is_down,
             kernels,
@@ -75,10 +77,19 @@ impl TileGrid {
         self.each
     }
 
-    /// Returns the calls for some lines and rows, in order of memory along the calls' tiles.
+    /// Returns the calls for some lines and rows, in order of memory along the calls' tiles. Each range has whole tiles,
+    /// but for the last of its axis.
     #[inline]
     pub fn rows(&self, all: [Range<i64>; 2]) -> impl Iterator<Item = RowTiles<'_>> {
         let ends = [all[0].end, all[1].end];
+        let is_whole = |axis: usize, at: i64| at % self.each[axis] == 0;
+        debug_assert!(
+            (0..2).all(|axis| is_whole(axis, all[axis].end - all[axis].start)
+                || is_whole(axis, all[axis].start) && ends[axis] == self.extents[axis]),
+            "{all:?} of {:?} in tiles of {:?}",
+            self.extents,
+            self.each
+        );
         let [along, other] = if self.is_down { [0, 1] } else { [1, 0] };
         let next = all[along].clone();
         let beside = all[other].clone().step_by(self.each[other] as usize);
