@@ -45,7 +45,7 @@ pub const TILE_VECTORS: i64 = 4;
 pub const VECTORS: i64 = 2;
 
 /// The maximum number of vectors of columns of a register tile.
-pub const MOST_VECTORS: i64 = 8;
+pub const MAX_VECTORS: i64 = 8;
 
 /// Returns the lanes of a vector of accumulators of a dtype.
 #[inline]
@@ -61,7 +61,7 @@ pub fn lanes(level: Features, dtype: DType) -> u16 {
 /// The registers hold the accumulators, a vector of each column and a term of A. They also hold a product that is still
 /// to be added, the instruction's other values, and with VEX the mask of the last vector.
 #[inline]
-pub fn most_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
+pub fn max_rows(level: Features, by: Instruction, vectors: u8) -> u8 {
     let registers: u8 = match level.width() {
         _ if by.has_tiles() => return TILE as u8,
         Features::AVX512 => 32,
@@ -145,10 +145,10 @@ impl Cpu {
         if let Some([rows, vectors]) = self.tile {
             let widest = match by.has_tiles() {
                 true => TILE_VECTORS,
-                false => MOST_VECTORS,
+                false => MAX_VECTORS,
             };
             let most = match (1..=widest).contains(&i64::from(vectors)) {
-                true => most_rows(level, by, vectors),
+                true => max_rows(level, by, vectors),
                 false => 0,
             };
             if rows == 0 || rows > most {
@@ -175,7 +175,7 @@ impl Cpu {
         if by.has_tiles() {
             return 1.0;
         }
-        let rows = f64::from(self.rows(most_rows(level, by, vectors as u8)).max(1));
+        let rows = f64::from(self.rows(max_rows(level, by, vectors as u8)).max(1));
         let multiplied = rows * vectors / 2.0;
         let loaded = (rows + vectors) / 2.0;
         multiplied.max(loaded).max(4.0) / multiplied

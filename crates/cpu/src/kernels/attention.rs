@@ -148,7 +148,7 @@ impl Attention {
         if s.dtype != DType::F32 {
             s.write(sums.slice(0, rows * columns), out);
         }
-        launch.finish((out, columns), total, (rows, columns), columns)
+        launch.apply_epilogue((out, columns), total, (rows, columns), columns)
     }
 
     /// Returns the keys and values of matrix `b` as micro-kernels read them. They are packed where more than one block

@@ -10,7 +10,7 @@ mod weight;
 mod winograd;
 
 use super::terms::Terms;
-use crate::kernels::matmul::{chosen, epilogue, finish, link};
+use crate::kernels::matmul::{chosen, epilogue, link, register_epilogue};
 use crate::tile::Linked;
 use fft::Fft;
 use kiln_base::{DType, Dim};
@@ -45,7 +45,7 @@ pub(crate) struct Conv {
     out: usize,
     schedule: Cpu,
     level: Features,
-    how: How,
+    blocking: ConvBlocking,
     /// The prologue that produces the images, a part at a time, or all of them before they are read if `whole`.
     prologue: Option<Box<Linked>>,
     whole_prologue: bool,
@@ -63,7 +63,7 @@ fn nchw(p: &plan::Conv) -> [bool; 2] {
 }
 
 /// The blocking of a convolution, by algorithm.
-enum How {
+enum ConvBlocking {
     /// Not determined yet.
     Unknown,
     /// Register tiles for a result, or a gradient of images.
@@ -88,14 +88,14 @@ impl LinkedKernel for Conv {
     }
 
     fn schedule(&self) -> Option<String> {
-        let (tile, finished) = match &self.how {
-            How::Unknown | How::Fft(_) => return None,
-            How::Dense(blocking) => blocking.register_tile(),
-            How::Weight(blocking) => (blocking.tile()?, false),
-            How::Depthwise(blocking) => blocking.tile(self),
-            How::Winograd(blocking) => {
+        let (tile, finished) = match &self.blocking {
+            ConvBlocking::Unknown | ConvBlocking::Fft(_) => return None,
+            ConvBlocking::Dense(blocking) => blocking.register_tile(),
+            ConvBlocking::Weight(blocking) => (blocking.tile()?, false),
+            ConvBlocking::Depthwise(blocking) => blocking.tile(self),
+            ConvBlocking::Winograd(blocking) => {
                 let tile = [blocking.sizes.rows, blocking.sizes.panel];
-                (tile, blocking.finish.is_some())
+                (tile, blocking.register_epilogue.is_some())
             }
         };
         let sums = shown(self.level, self.terms.instruction(), tile, finished);
@@ -202,14 +202,14 @@ impl Conv {
             out: p.out as usize,
             schedule,
             level,
-            how: How::Unknown,
+            blocking: ConvBlocking::Unknown,
             whole_prologue: prologue.is_some() && !in_parts,
             prologue: prologue.map(|(linked, _)| linked),
             epilogue: epilogue(&p.epilogue, values, lens, (total, None), level)?,
         };
         conv.check()?;
         conv.narrow = conv.reads_narrow(algorithm, nchw(p)[0]);
-        conv.how = conv.blocking(p, algorithm, (values, lens, total))?;
+        conv.blocking = conv.choose_blocking(p, algorithm, (values, lens, total))?;
         Ok(conv)
     }
 
@@ -248,15 +248,15 @@ impl Conv {
             block: Some(block.map(size)),
             ..all
         };
-        match &self.how {
-            How::Unknown | How::Fft(_) => all,
-            How::Dense(blocking) => of(blocking.register_tile().0, blocking.block_sizes()),
-            How::Depthwise(blocking) => of(blocking.tile(self).0, blocking.block_sizes()),
-            How::Winograd(blocking) => {
+        match &self.blocking {
+            ConvBlocking::Unknown | ConvBlocking::Fft(_) => all,
+            ConvBlocking::Dense(blocking) => of(blocking.register_tile().0, blocking.block_sizes()),
+            ConvBlocking::Depthwise(blocking) => of(blocking.tile(self).0, blocking.block_sizes()),
+            ConvBlocking::Winograd(blocking) => {
                 let s = &blocking.sizes;
                 of([s.rows, s.panel], [s.tiles, s.share * s.panel])
             }
-            How::Weight(blocking) => {
+            ConvBlocking::Weight(blocking) => {
                 let parts = u16::try_from(blocking.parts).ok();
                 let tile = blocking.tile();
                 let block = [blocking.channels * blocking.taps, blocking.columns];
@@ -272,99 +272,109 @@ impl Conv {
     }
 
     /// Returns its blocking by an algorithm.
-    fn blocking(
+    fn choose_blocking(
         &self,
         p: &plan::Conv,
         algorithm: Algorithm,
         (values, lens, total): (&[i64], &[i64], i64),
-    ) -> Result<How> {
+    ) -> Result<ConvBlocking> {
         let is_input = self.role == ConvRole::Input;
         let finished = |is_near: bool| {
             let channels = if is_input { self.cin } else { self.cout };
             let sizes = (total, self.groups * channels);
             match self.dtype {
                 DType::F32 | DType::I32 if is_near => {
-                    finish(&p.epilogue, values, lens, sizes, self.level)
+                    register_epilogue(&p.epilogue, values, lens, sizes, self.level)
                 }
                 _ => Ok(None),
             }
         };
         if let Some(winograd) = Winograd::of(algorithm) {
-            let finish = finished(self.groups * self.cin < 1 << 24)?;
-            let blocking = winograd::Blocking::new(self, winograd, finish)?;
-            return Ok(How::Winograd(Box::new(blocking)));
+            let register_epilogue = finished(self.groups * self.cin < 1 << 24)?;
+            let blocking = winograd::Blocking::new(self, winograd, register_epilogue)?;
+            return Ok(ConvBlocking::Winograd(Box::new(blocking)));
         }
         if let (Algorithm::Fft, Some(tile)) = (algorithm, p.fft_tile(values)) {
             let fft = Fft::new(tile);
             product(&[self.groups, self.cin, self.cout, fft.numbers()])?;
-            return Ok(How::Fft(Box::new(fft)));
+            return Ok(ConvBlocking::Fft(Box::new(fft)));
         }
         let nchw = nchw(p);
         if self.role == ConvRole::Weight {
-            return Ok(How::Weight(Box::new(weight::Blocking::new(self, nchw)?)));
+            return Ok(ConvBlocking::Weight(Box::new(weight::Blocking::new(
+                self, nchw,
+            )?)));
         }
         let g = &self.geometry;
         let one = (self.cin, self.cout) == (1, 1) && self.dtype != DType::I64;
         let each = one && g.is_near() && g.kernels() > 0;
         if each && !(nchw[0] && self.blockwise_prologue().is_some()) {
-            let finish = finished(depthwise::is_near(self) && !nchw[1])?;
-            let blocking = depthwise::Blocking::new(self, nchw, finish)?;
-            return Ok(How::Depthwise(Box::new(blocking)));
+            let register_epilogue = finished(depthwise::is_near(self) && !nchw[1])?;
+            let blocking = depthwise::Blocking::new(self, nchw, register_epilogue)?;
+            return Ok(ConvBlocking::Depthwise(Box::new(blocking)));
         }
         let blocking = dense::Blocking::new(self, nchw, finished(!nchw[1])?, false)?;
-        Ok(How::Dense(Box::new(blocking)))
+        Ok(ConvBlocking::Dense(Box::new(blocking)))
     }
 
     fn run_typed<T: Lane>(&self, call: &Call, (images, weights): (Images, Weights)) -> Result<()> {
-        match (&self.how, images, weights) {
-            (How::Dense(blocking), ..) => self.dense::<T>(call, blocking, (images, weights)),
-            (How::Depthwise(blocking), ..) => self.each::<T>(call, blocking, (images, weights)),
-            (How::Weight(blocking), Images::InMemory(x), Weights::InMemory(y)) => {
+        match (&self.blocking, images, weights) {
+            (ConvBlocking::Dense(blocking), ..) => {
+                self.dense::<T>(call, blocking, (images, weights))
+            }
+            (ConvBlocking::Depthwise(blocking), ..) => {
+                self.depthwise::<T>(call, blocking, (images, weights))
+            }
+            (ConvBlocking::Weight(blocking), Images::InMemory(x), Weights::InMemory(y)) => {
                 self.weight::<T>(call, blocking, [x, y])
             }
-            (How::Winograd(blocking), Images::InMemory(x), _) => {
+            (ConvBlocking::Winograd(blocking), Images::InMemory(x), _) => {
                 self.winograd(call, blocking, (x, weights))
             }
-            (How::Fft(fft), Images::InMemory(x), _) => self.fft(fft, call, (x.cast(), weights)),
+            (ConvBlocking::Fft(fft), Images::InMemory(x), _) => {
+                self.fft(fft, call, (x.cast(), weights))
+            }
             _ => Err(damaged!("an operand of a convolution is not there")),
         }
     }
 
     /// Returns the size of the packed weights in bytes, or `None` for algorithms that read them as they are.
     pub(crate) fn packed_bytes(&self) -> Option<usize> {
-        let elements = match &self.how {
-            How::Unknown | How::Weight(_) => return None,
-            How::Dense(blocking) => blocking.packed(),
-            How::Depthwise(blocking) => blocking.packed(),
-            How::Winograd(blocking) => blocking.packed(self),
-            How::Fft(fft) => self.fft_packed(fft),
+        let elements = match &self.blocking {
+            ConvBlocking::Unknown | ConvBlocking::Weight(_) => return None,
+            ConvBlocking::Dense(blocking) => blocking.packed(),
+            ConvBlocking::Depthwise(blocking) => blocking.packed(),
+            ConvBlocking::Winograd(blocking) => blocking.packed(self),
+            ConvBlocking::Fft(fft) => self.fft_packed(fft),
         };
         Some(elements as usize * self.dtype.size())
     }
 
     /// True if a run that is given packed weights reads no others.
     fn reads_packed_alone(&self) -> bool {
-        match &self.how {
-            How::Unknown | How::Weight(_) => false,
-            How::Dense(_) | How::Winograd(_) | How::Fft(_) => true,
-            How::Depthwise(blocking) => !blocking.checks_finite(),
+        match &self.blocking {
+            ConvBlocking::Unknown | ConvBlocking::Weight(_) => false,
+            ConvBlocking::Dense(_) | ConvBlocking::Winograd(_) | ConvBlocking::Fft(_) => true,
+            ConvBlocking::Depthwise(blocking) => !blocking.checks_finite(),
         }
     }
 
     fn pack_typed<T: Lane>(&self, call: &Call, weights: View<u8>, to: ViewMut<u8>) {
         let (parallel, failures) = (call.parallel, call.failures);
-        match &self.how {
-            How::Unknown | How::Weight(_) => {}
-            How::Dense(blocking) => {
+        match &self.blocking {
+            ConvBlocking::Unknown | ConvBlocking::Weight(_) => {}
+            ConvBlocking::Dense(blocking) => {
                 self.pack_dense::<T>(blocking, weights.cast(), to.cast(), parallel);
             }
-            How::Depthwise(blocking) => {
+            ConvBlocking::Depthwise(blocking) => {
                 self.pack_depthwise::<T>(blocking, weights.cast(), to.cast());
             }
-            How::Winograd(blocking) => {
+            ConvBlocking::Winograd(blocking) => {
                 self.winograd_pack(blocking, weights.cast(), to.cast(), parallel, failures);
             }
-            How::Fft(fft) => self.fft_pack(fft, weights.cast(), to.cast(), parallel, failures),
+            ConvBlocking::Fft(fft) => {
+                self.fft_pack(fft, weights.cast(), to.cast(), parallel, failures)
+            }
         }
     }
 
@@ -383,13 +393,13 @@ impl Conv {
         let widened = (0..2).filter(|i| self.brings(*i));
         let widened: i64 = widened.map(|i| self.operand_len(i)).sum();
         widened
-            + match &self.how {
-                How::Unknown => 0,
-                How::Dense(blocking) => self.dense_workspace(blocking, threads),
-                How::Depthwise(blocking) => self.depthwise_workspace(blocking),
-                How::Weight(blocking) => blocking.workspace(self, threads),
-                How::Winograd(blocking) => blocking.workspace(self, threads),
-                How::Fft(fft) => self.fft_workspace(fft, threads),
+            + match &self.blocking {
+                ConvBlocking::Unknown => 0,
+                ConvBlocking::Dense(blocking) => self.dense_workspace(blocking, threads),
+                ConvBlocking::Depthwise(blocking) => self.depthwise_workspace(blocking),
+                ConvBlocking::Weight(blocking) => blocking.workspace(self, threads),
+                ConvBlocking::Winograd(blocking) => blocking.workspace(self, threads),
+                ConvBlocking::Fft(fft) => self.fft_workspace(fft, threads),
             }
     }
 }

@@ -7,7 +7,7 @@ mod vector;
 mod work;
 
 pub(crate) use operand::{Materialised, Operand, link};
-pub(crate) use work::{Launch, epilogue, finish, split};
+pub(crate) use work::{Launch, epilogue, register_epilogue, split};
 
 use super::terms::Terms;
 use crate::tile::Linked;
@@ -57,7 +57,7 @@ pub(crate) struct MatMul {
     level: Features,
     pub(crate) epilogue: Option<Linked>,
     /// The same epilogue applied to accumulators in registers, where possible.
-    finish: Option<Arc<RegisterEpilogue>>,
+    register_epilogue: Option<Arc<RegisterEpilogue>>,
 }
 
 impl kiln_kernel::work::LinkedKernel for MatMul {
@@ -77,7 +77,7 @@ impl kiln_kernel::work::LinkedKernel for MatMul {
             self.level,
             self.terms.instruction(),
             tile,
-            self.finish.is_some(),
+            self.register_epilogue.is_some(),
         );
         Some(format!("{resolved}: {sums}{}", self.terms.shown()))
     }
@@ -174,14 +174,15 @@ impl MatMul {
             k,
             n,
             epilogue,
-            finish: None,
+            register_epilogue: None,
         };
         let distances = [linked.lhs.row, linked.lhs.col, k].map(i64::abs);
         let near = distances.into_iter().all(|n| n < NEAR)
             && linked.lhs.col.abs().saturating_mul(k) < NEAR;
         linked.terms = Terms::new((p.dtypes, p.reduce_range), level, near && linked.n < NEAR);
         if near && algorithm == Algorithm::Packed && linked.dtype.size() == 4 {
-            linked.finish = finish(&p.epilogue, values, lens, (total, linked.n), level)?;
+            linked.register_epilogue =
+                register_epilogue(&p.epilogue, values, lens, (total, linked.n), level)?;
         }
         let by = linked.terms.instruction();
         linked.panel = linked.schedule.panel_columns(level, by, n);
@@ -230,7 +231,7 @@ impl MatMul {
             Algorithm::Panels | Algorithm::Small => {
                 let block = self.grid.block;
                 let (m, n) = (block.0.min(self.m), block.1.min(self.n));
-                let (rows, vectors) = shape(self.how(), m, n);
+                let (rows, vectors) = shape(self.parameters(), m, n);
                 all.tile = tile(rows, vectors);
                 all.block = Some([size(block.0), size(block.1)]);
                 let terms = all.terms.map_or(TERMS, i64::from);
@@ -243,7 +244,7 @@ impl MatMul {
     }
 
     /// Returns the instruction, level and schedule that multiply elements of the accumulators' dtype.
-    fn how(&self) -> (Instruction, Features, Option<&Cpu>) {
+    fn parameters(&self) -> (Instruction, Features, Option<&Cpu>) {
         let by = Instruction::of_numbers(self.dtype);
         (by, self.level, Some(&self.schedule))
     }
@@ -345,7 +346,7 @@ impl MatMul {
         // The destination of the results, unless an epilogue in registers writes them.
         let (dst, pitch) = match (sums, &self.epilogue) {
             (Some(sums), _) => (sums.shift(b.part * self.results() + first), self.n),
-            (None, Some(_)) if self.finish.is_some() => (ViewMut::none(), 0),
+            (None, Some(_)) if self.register_epilogue.is_some() => (ViewMut::none(), 0),
             (None, Some(_)) => {
                 let pitch = self.raw_pitch();
                 (ViewMut::room(&mut scratch.raw, b.rows * pitch)?, pitch)
@@ -356,9 +357,9 @@ impl MatMul {
         if let Operands::Packed(packed, copied) = operands {
             let rows = (b.batch, b.row, b.rows);
             let kept = (left, &mut scratch.copy);
-            let (lhs, apart) = self.left_rows(args, rows, copied, kept, failures)?;
+            let (lhs, strides) = self.left_rows(args, rows, copied, kept, failures)?;
             let to = (dst, pitch);
-            self.sum_packed(args, b, (lhs, apart), packed, to, &mut scratch.wide)?;
+            self.sum_packed(args, b, (lhs, strides), packed, to, &mut scratch.wide)?;
         } else {
             let (lhs, [down, across]) =
                 self.rows(args, (b.batch, b.row, b.rows), left, failures)?;
@@ -371,13 +372,20 @@ impl MatMul {
                 Operands::Vector => self.sum_vector(b, lhs, rhs, dst, &mut scratch.copy)?,
                 _ => {
                     let sizes = (b.rows, b.cols, to - from);
-                    multiply_as(self.how(), sizes, (dst, pitch), lhs, rhs.into(), false)?;
+                    multiply_as(
+                        self.parameters(),
+                        sizes,
+                        (dst, pitch),
+                        lhs,
+                        rhs.into(),
+                        false,
+                    )?;
                 }
             }
         }
-        match sums.is_some() || self.finish.is_some() {
+        match sums.is_some() || self.register_epilogue.is_some() {
             true => Ok(()),
-            false => launch.finish((dst, pitch), first, (b.rows, self.n), b.cols),
+            false => launch.apply_epilogue((dst, pitch), first, (b.rows, self.n), b.cols),
         }
     }
 
@@ -429,7 +437,7 @@ impl MatMul {
         let [down, across] = self.left_strides();
         let pitch = match (self.layers(), &self.epilogue) {
             (1.., _) | (_, None) => self.n,
-            _ if self.finish.is_some() => 0,
+            _ if self.register_epilogue.is_some() => 0,
             _ => self.raw_pitch(),
         };
         let right = RightSide {
@@ -448,7 +456,7 @@ impl MatMul {
             adds: from > 0,
             starts: self.terms.is_flipped() && from == 0,
             strip: [rows * down, rows],
-            finish: self.finish.clone(),
+            epilogue: self.register_epilogue.clone(),
             ..Tile::new(
                 (self.level, by),
                 Rows::of_matrix(rows, down),
@@ -470,7 +478,7 @@ impl MatMul {
     ) -> Result<()> {
         let packed_size = self.packed_size();
         let matrix = b.batch.min(self.right_matrices() - 1) * self.matrix_elements();
-        let mut accesses = Accesses::of(self.finish.as_deref(), args);
+        let mut accesses = Accesses::of(self.register_epilogue.as_deref(), args);
         for ((from, _), sums) in self.ranges().zip(&self.sums) {
             // The row that accumulators start with precedes the first step.
             let front = from + i64::from(self.terms.is_flipped() && from > 0);
@@ -483,7 +491,7 @@ impl MatMul {
                     right = self.wide_panel(half, right, wide)?;
                 }
                 for tiles in sums.rows([0..1, 0..b.rows]) {
-                    let out = match self.finish {
+                    let out = match self.register_epilogue {
                         Some(_) => {
                             let row = b.batch * self.m + b.row + tiles.row;
                             Output::Epilogue(&mut accesses, (row, b.col + column))
@@ -520,7 +528,7 @@ impl MatMul {
                     let to = to.slice_mut(first, len).iter_mut();
                     to.zip(more).for_each(|(to, term)| *to = *to + *term);
                 }
-                launch.finish((to.shift(first), len), first, (1, len), len)
+                launch.apply_epilogue((to.shift(first), len), first, (1, len), len)
             },
         );
         Ok(())

@@ -102,13 +102,13 @@ impl Terms {
         }
     }
 
-    /// Converts elements of an operand, `apart` elements apart, into contiguous terms.
+    /// Converts elements of an operand, with this stride, into contiguous terms.
     pub(crate) fn make(self, i: usize, from: (View<u8>, i64), count: i64, to: ViewMut<u8>) {
         let dtypes = [self.operands[i], self.by.terms[i]];
         convert(self.level, dtypes, from, count, to);
     }
 
-    /// Converts the terms of a row of the first operand, `apart` elements apart. Zeros fill the last word.
+    /// Converts the terms of a row of the first operand, with this stride. Zeros fill the last word.
     pub(crate) fn make_row(self, from: (View<u8>, i64), count: i64, to: ViewMut<u8>) {
         self.make(0, from, count, to);
         let bytes = count * self.size();
@@ -116,32 +116,32 @@ impl Terms {
     }
 }
 
-/// Converts elements of a dtype, `apart` elements apart, into contiguous elements of another dtype with as many bits or
+/// Converts elements of a dtype, with this stride, into contiguous elements of another dtype with as many bits or
 /// more. Bytes that lose their sign have 128 added.
 pub(crate) fn convert(
     level: Features,
     [from_dtype, to_dtype]: [DType; 2],
-    (from, apart): (View<u8>, i64),
+    (from, stride): (View<u8>, i64),
     count: i64,
     to: ViewMut<u8>,
 ) {
     use DType::{F32, I8, I16, I32, U8};
     match (from_dtype, to_dtype) {
-        (same, to_dtype) if same == to_dtype && apart == 1 => {
+        (same, to_dtype) if same == to_dtype && stride == 1 => {
             to.copy(0, from.slice(0, count * same.size() as i64));
         }
         (half, F32) if half.size() == 2 => {
             let (from, mut to) = (from.cast::<u16>(), to.cast::<f32>());
-            if apart == 1 {
+            if stride == 1 {
                 return widen(level, half, from.slice(0, count), to.slice_mut(0, count));
             }
             let mut halves = [0; SOME];
             for first in (0..count).step_by(SOME) {
                 let n = (count - first).min(SOME as i64);
                 let some = ViewMut::of(&mut halves).bytes();
-                each(
-                    from.shift(first * apart).bytes(),
-                    apart,
+                convert_each(
+                    from.shift(first * stride).bytes(),
+                    stride,
                     n,
                     some,
                     |x: u16| x,
@@ -149,39 +149,39 @@ pub(crate) fn convert(
                 widen(level, half, &halves[..n as usize], to.slice_mut(first, n));
             }
         }
-        (U8, I16) => each(from, apart, count, to, |x: u8| i16::from(x)),
-        (I8, I16) => each(from, apart, count, to, |x: i8| i16::from(x)),
-        (U8, I32) => each(from, apart, count, to, |x: u8| i32::from(x)),
-        (I8, I32) => each(from, apart, count, to, |x: i8| i32::from(x)),
-        (I16, I32) => each(from, apart, count, to, |x: i16| i32::from(x)),
-        (I8, U8) => each(from, apart, count, to, |x: u8| x ^ 0x80),
-        _ if to_dtype.size() == 1 => each(from, apart, count, to, |x: u8| x),
-        _ if to_dtype.size() == 2 => each(from, apart, count, to, |x: u16| x),
-        _ => each(from, apart, count, to, |x: u32| x),
+        (U8, I16) => convert_each(from, stride, count, to, |x: u8| i16::from(x)),
+        (I8, I16) => convert_each(from, stride, count, to, |x: i8| i16::from(x)),
+        (U8, I32) => convert_each(from, stride, count, to, |x: u8| i32::from(x)),
+        (I8, I32) => convert_each(from, stride, count, to, |x: i8| i32::from(x)),
+        (I16, I32) => convert_each(from, stride, count, to, |x: i16| i32::from(x)),
+        (I8, U8) => convert_each(from, stride, count, to, |x: u8| x ^ 0x80),
+        _ if to_dtype.size() == 1 => convert_each(from, stride, count, to, |x: u8| x),
+        _ if to_dtype.size() == 2 => convert_each(from, stride, count, to, |x: u16| x),
+        _ => convert_each(from, stride, count, to, |x: u32| x),
     }
 }
 
 /// Implements [`convert`] for elements and results of these types.
 #[inline(always)]
-fn each<A: Plain, B: Plain>(
+fn convert_each<A: Plain, B: Plain>(
     from: View<u8>,
-    apart: i64,
+    stride: i64,
     count: i64,
     to: ViewMut<u8>,
     f: impl Fn(A) -> B,
 ) {
     let (from, mut to) = (from.cast::<A>(), to.cast::<B>());
     let to = to.slice_mut(0, count).iter_mut();
-    match apart {
+    match stride {
         1 => (from.slice(0, count).iter().zip(to)).for_each(|(x, to)| *to = f(*x)),
         2.. => {
-            let all = from.slice(0, (count - 1).max(0) * apart + i64::from(count > 0));
-            let all = all.iter().step_by(apart as usize);
+            let all = from.slice(0, (count - 1).max(0) * stride + i64::from(count > 0));
+            let all = all.iter().step_by(stride as usize);
             all.zip(to).for_each(|(x, to)| *to = f(*x));
         }
         _ => (0..)
             .zip(to)
-            .for_each(|(i, to)| *to = f(from.get(i * apart))),
+            .for_each(|(i, to)| *to = f(from.get(i * stride))),
     }
 }
 

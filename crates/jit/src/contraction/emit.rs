@@ -52,7 +52,7 @@ pub(super) struct Emitter<'a> {
     /// A register with the first column of the vectors, if code loops over them.
     pub(super) walked: Option<Gpr>,
     /// The next register for an element of A, or a product.
-    turn: u8,
+    next_free: u8,
 }
 
 /// The operations of an instruction. One operation on vectors; one whose 16-bit products another adds up, by
@@ -103,7 +103,7 @@ impl Emitter<'_> {
             vectors: tile.columns.div_ceil(lanes) as u8,
             walked: None,
             tail: (over != 0).then_some(over),
-            turn: 0,
+            next_free: 0,
         }
     }
 
@@ -129,17 +129,21 @@ impl Emitter<'_> {
     }
 
     /// Returns a register for an element of A; the free ones are used in rotation.
-    fn number(&mut self) -> Vreg {
+    fn broadcast_register(&mut self) -> Vreg {
         let first = (self.tile.rows.count + 1) * self.vectors;
         let free = self.asm.registers() - first - self.vector_masks() - self.by.extra_registers;
-        self.turn = (self.turn + 1) % free.max(1);
-        Vreg(first + self.turn)
+        self.next_free = (self.next_free + 1) % free.max(1);
+        Vreg(first + self.next_free)
     }
 
     /// Returns a register for a product with an element.
     fn product_register(&mut self, number: Vreg) -> Vreg {
-        let next = self.number();
-        if next == number { self.number() } else { next }
+        let next = self.broadcast_register();
+        if next == number {
+            self.broadcast_register()
+        } else {
+            next
+        }
     }
 
     /// Returns the number of vectors that are masks.
@@ -153,7 +157,7 @@ impl Emitter<'_> {
     }
 
     /// Returns a register that the instruction reserves: the first holds 16-bit ones, if products are joined by these.
-    fn kept(&self, i: u8) -> Vreg {
+    fn reserved(&self, i: u8) -> Vreg {
         Vreg(self.asm.registers() - 1 - self.vector_masks() - i)
     }
 
@@ -174,25 +178,25 @@ impl Emitter<'_> {
     /// Emits one tile, with its accumulators in vectors.
     fn sums(&mut self) {
         self.asm.mov(RIGHT, Mem::at(CALL).plus(8));
-        self.begin();
+        self.init_accumulators();
         self.asm.mov(ROWS[0], Mem::at(CALL));
         if let Products::Joined(..) = products(self.by) {
             let one = bug("a half is added twice", 1, |_| 2);
             let ones = self.asm.constant(&[one, 0].repeat(2));
             self.asm
-                .op(op::VBROADCASTSS, self.width, (self.kept(0), ones));
+                .op(op::VBROADCASTSS, self.width, (self.reserved(0), ones));
         }
         self.sum_taps();
-        match self.tile.finish.clone() {
-            Some(finish) => self.finish(&finish),
-            None => self.end(),
+        match self.tile.epilogue.clone() {
+            Some(epilogue) => self.emit_epilogue(&epilogue),
+            None => self.store_accumulators(),
         }
     }
 
     /// True if the epilogue keeps an address in this register, or the stack frame.
     pub(super) fn is_for_work(&self, r: Gpr) -> bool {
-        let finish = self.tile.finish.as_ref();
-        finish.is_some_and(|f| ROWS.iter().take(f.locations.len()).any(|b| *b == r) || r == FRAME)
+        let epilogue = self.tile.epilogue.as_ref();
+        epilogue.is_some_and(|f| ROWS.iter().take(f.locations.len()).any(|b| *b == r) || r == FRAME)
     }
 
     pub(super) fn prepare_tail(&mut self) {
@@ -280,8 +284,8 @@ impl Emitter<'_> {
     }
 
     /// Initialises the accumulators.
-    fn begin(&mut self) {
-        let finished = self.tile.finish.is_some();
+    fn init_accumulators(&mut self) {
+        let finished = self.tile.epilogue.is_some();
         self.asm.mov(ROWS[0], Mem::at(CALL).plus(16));
         for row in 0..self.tile.rows.count {
             for vector in 0..self.vectors {
@@ -308,7 +312,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn end(&mut self) {
+    fn store_accumulators(&mut self) {
         self.asm.mov(ROWS[0], Mem::at(CALL).plus(16));
         for row in 0..self.tile.rows.count {
             for vector in 0..self.vectors {
@@ -341,13 +345,13 @@ impl Emitter<'_> {
                 }
             }
         }
-        let spread = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
+        let broadcast = self.pick(op::VBROADCASTSS, op::VBROADCASTSD);
         for row in 0..self.tile.rows.count {
-            let number = self.number();
+            let number = self.broadcast_register();
             let read = bug("a row multiplies what the first does", row, |_| 0);
             let at = self.tile.rows.left(read) + i64::from(behind) * self.tile.step;
             let left = Mem::at(ROWS[0]).plus(at as i32);
-            self.asm.op(spread, self.width, (number, left));
+            self.asm.op(broadcast, self.width, (number, left));
             for vector in 0..self.vectors {
                 let (sum, value) = (self.sum(row, vector), self.value(vector));
                 // The last product may overwrite the element.
@@ -374,12 +378,12 @@ impl Emitter<'_> {
             Products::Vectors(op) => self.asm.op(op, width, (to, number, value)),
             Products::Joined(op, join) => {
                 self.asm.op(op, width, (to, number, value));
-                self.asm.op(join, width, (to, to, self.kept(0)));
+                self.asm.op(join, width, (to, to, self.reserved(0)));
             }
             Products::Widened(op, widen) => {
                 // The second terms first, as VDPBF16PS does.
                 for bits in [16u8, 0] {
-                    let half_dtype = [self.kept(0), self.kept(1)];
+                    let half_dtype = [self.reserved(0), self.reserved(1)];
                     for (half, pair) in half_dtype.into_iter().zip([number, value]) {
                         self.asm.op(op::VPSRLD, width, (half, pair, bits));
                         self.asm.op(op::VPMOVDW, width, (half, half));
@@ -454,7 +458,7 @@ impl Emitter<'_> {
 
 /// The places of operands while one vector of accumulators is processed.
 struct Sums<'a> {
-    finish: &'a RegisterEpilogue,
+    epilogue: &'a RegisterEpilogue,
     /// The place of the accumulators: a register, or the stack.
     sums: LaneLocation,
     row: i64,
@@ -468,7 +472,7 @@ impl Locations for Sums<'_> {
         let Key::Access(access) = key else {
             panic!("{key:?} behind a product");
         };
-        let Some(location) = &self.finish.locations[usize::from(access)] else {
+        let Some(location) = &self.epilogue.locations[usize::from(access)] else {
             return self.sums;
         };
         let base = match ROWS.get(usize::from(access)) {
@@ -492,8 +496,8 @@ impl Locations for Sums<'_> {
 impl Emitter<'_> {
     /// Emits the epilogue on all accumulators. Those of the first rows come first. If registers are missing, as many of
     /// the last accumulators wait on the stack.
-    pub(super) fn finish(&mut self, finish: &RegisterEpilogue) {
-        let lines = self.lines_of(finish);
+    pub(super) fn emit_epilogue(&mut self, epilogue: &RegisterEpilogue) {
+        let lines = self.lines_of(epilogue);
         let bytes = self.width.bytes() as i32;
         let sums = self.tile.rows.count * self.vectors;
         let all = self.asm.registers();
@@ -520,15 +524,15 @@ impl Emitter<'_> {
             false => LaneLocation::Vector(waiting.plus((i32::from(sum.0 - kept) - waits) * bytes)),
         };
         self.asm.mov(RIGHT, Mem::at(CALL).plus(24));
-        self.finish_sums(finish, &lines, free, location);
+        self.emit_epilogue_on(epilogue, &lines, free, location);
         self.asm.mov(Gpr::RSP, FRAME);
     }
 
-    pub(super) fn lines_of(&self, finish: &RegisterEpilogue) -> Lines {
+    pub(super) fn lines_of(&self, epilogue: &RegisterEpilogue) -> Lines {
         let target = Target {
             evex: self.asm.is_evex(),
         };
-        match RegisterEpilogue::lines(&finish.body, target) {
+        match RegisterEpilogue::lines(&epilogue.body, target) {
             Some(lines) => lines,
             None => panic!("an epilogue that is not emitted"),
         }
@@ -536,15 +540,15 @@ impl Emitter<'_> {
 
     /// Emits the epilogue on accumulators in these places, with some free registers. The addresses of its accesses are
     /// in a list at [`RIGHT`].
-    pub(super) fn finish_sums(
+    pub(super) fn emit_epilogue_on(
         &mut self,
-        finish: &RegisterEpilogue,
+        epilogue: &RegisterEpilogue,
         lines: &Lines,
         mut free: Vec<Vreg>,
         location: impl Fn(Vreg) -> LaneLocation,
     ) {
         let bytes = self.width.bytes() as i32;
-        for (i, r) in ROWS.iter().enumerate().take(finish.locations.len()) {
+        for (i, r) in ROWS.iter().enumerate().take(epilogue.locations.len()) {
             if *r != FRAME && Some(*r) != self.walked {
                 self.asm.mov(*r, Mem::at(RIGHT).plus(8 * i as i32));
             }
@@ -568,7 +572,7 @@ impl Emitter<'_> {
                 let sum = self.sum(row, vector);
                 let at = location(sum);
                 let mut locations = Sums {
-                    finish,
+                    epilogue,
                     sums: at,
                     row: bug(
                         "work on sums is that of the next row",

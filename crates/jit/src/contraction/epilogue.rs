@@ -23,7 +23,7 @@ pub struct Accesses<'a> {
     /// for the accumulators themselves.
     first: SmallVec<[(*mut u8, [isize; 2]); 8]>,
     at: SmallVec<[*mut u8; 8]>,
-    finish: Option<&'a RegisterEpilogue>,
+    epilogue: Option<&'a RegisterEpilogue>,
     arguments: PhantomData<Arguments<'a>>,
 }
 
@@ -33,8 +33,8 @@ impl<'a> Accesses<'a> {
     /// # Panics
     /// If arguments are shorter than those that it was bound for.
     #[inline]
-    pub fn of(finish: Option<&'a RegisterEpilogue>, args: &Arguments<'a>) -> Accesses<'a> {
-        let bound = finish.map_or(&[][..], |f| &f.sizes);
+    pub fn of(epilogue: Option<&'a RegisterEpilogue>, args: &Arguments<'a>) -> Accesses<'a> {
+        let bound = epilogue.map_or(&[][..], |f| &f.sizes);
         let fit = bound
             .iter()
             .zip(args.sizes())
@@ -50,7 +50,7 @@ impl<'a> Accesses<'a> {
                 )
             }
         };
-        let first: SmallVec<[(*mut u8, [isize; 2]); 8]> = finish
+        let first: SmallVec<[(*mut u8, [isize; 2]); 8]> = epilogue
             .iter()
             .flat_map(|f| &f.locations)
             .map(location)
@@ -58,7 +58,7 @@ impl<'a> Accesses<'a> {
         Accesses {
             at: first.iter().map(|location| location.0).collect(),
             first,
-            finish,
+            epilogue,
             arguments: PhantomData,
         }
     }
@@ -85,7 +85,7 @@ impl<'a> Accesses<'a> {
         columns: i64,
     ) -> *const *mut u8 {
         let own = self
-            .finish
+            .epilogue
             .filter(|own| std::ptr::eq(*own, of) || *own == of);
         let is_inside = own.is_some_and(|own| {
             at.0 + low >= 0 && at.0 + high <= own.rows && at.1 >= 0 && at.1 + columns <= own.width

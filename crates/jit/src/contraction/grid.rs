@@ -10,8 +10,8 @@ pub struct TileGrid {
     /// The lines, rows and columns of a whole tile, and of the grid.
     each: [i64; 3],
     extents: [i64; 3],
-    /// The most tiles of a call, and true if these are below each other; otherwise they are side by side.
-    most: i64,
+    /// The maximum number of tiles of a call, and true if these are below each other; otherwise they are side by side.
+    max_tiles: i64,
     is_down: bool,
     kernels: Vec<Kernel>,
     /// The index of the kernel that has fewer lines, fewer rows and fewer columns, or not, as the bits of a number say.
@@ -65,7 +65,7 @@ impl TileGrid {
         Ok(TileGrid {
             each,
             extents,
-            most: tile.most(),
+            max_tiles: tile.max_tiles(),
             is_down,
             kernels,
             index,
@@ -94,7 +94,7 @@ impl TileGrid {
         let next = all[along].clone();
         let beside = all[other].clone().step_by(self.each[other] as usize);
         beside.flat_map(move |first| {
-            let strips = strips(next.clone(), self.each[along], self.most);
+            let strips = strips(next.clone(), self.each[along], self.max_tiles);
             strips.map(move |(start, tiles)| {
                 let mut at = [first; 2];
                 at[along] = start;

@@ -35,7 +35,7 @@ pub fn tile(code: &[u8], tile: &Call) -> bool {
     let mut extra_registers = vec![
         (std::ptr::from_ref(tile).cast(), size_of::<Call>(), false),
         list(tile.taps.cast(), lists.taps),
-        list(tile.finish.cast(), lists.locations),
+        list(tile.accesses.cast(), lists.locations),
     ];
     if lists.lines {
         let all = tile.left.cast::<usize>();

@@ -1,12 +1,12 @@
 //! Kernels made from descriptions.
 
-use super::each::Depthwise;
+use super::depthwise::Depthwise;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use super::emit::emit;
 use super::epilogue::{Accesses, RegisterEpilogue};
 use super::footprint::{Footprint, strip};
 use super::portable::{self, by_terms};
-use super::tile::{Call, STRIP, Tile};
+use super::tile::{Call, MAX_TILES, Tile};
 use super::transform::Transform;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 use crate::emission::cache;
@@ -56,12 +56,12 @@ impl Description {
         }
     }
 
-    fn finish(&self) -> &Option<Arc<RegisterEpilogue>> {
+    fn epilogue(&self) -> &Option<Arc<RegisterEpilogue>> {
         match self {
             Description::Tile(tile) | Description::Depthwise(Depthwise { tile, .. }) => {
-                &tile.finish
+                &tile.epilogue
             }
-            Description::Transform(transform) => &transform.finish,
+            Description::Transform(transform) => &transform.epilogue,
         }
     }
 
@@ -95,7 +95,7 @@ impl Description {
 pub struct Kernel {
     code: Code,
     footprint: Footprint,
-    finish: Option<Arc<RegisterEpilogue>>,
+    epilogue: Option<Arc<RegisterEpilogue>>,
 }
 
 #[derive(Clone)]
@@ -119,7 +119,7 @@ impl Kernel {
     /// If there is an epilogue, and the system gives no memory for code.
     pub fn of(description: impl Into<Description>) -> Result<Kernel> {
         let of = description.into();
-        let (footprint, finish) = (of.footprint(), of.finish().clone());
+        let (footprint, epilogue) = (of.footprint(), of.epilogue().clone());
         #[cfg(all(target_arch = "x86_64", not(portable), unix))]
         if let Some(code) = of.emitted() {
             #[cfg(feature = "testing")]
@@ -127,7 +127,7 @@ impl Kernel {
                 code.bytes(),
                 super::interpreted::Lists {
                     taps: footprint.taps,
-                    locations: finish.as_ref().map_or(0, |f| f.locations.len()),
+                    locations: epilogue.as_ref().map_or(0, |f| f.locations.len()),
                     lines: footprint.weights.is_some(),
                 },
             );
@@ -135,10 +135,10 @@ impl Kernel {
             return Ok(Kernel {
                 code,
                 footprint,
-                finish,
+                epilogue,
             });
         }
-        if finish.is_some() {
+        if epilogue.is_some() {
             return Err(Error::Internal(
                 "work behind sums that can't be emitted".into(),
             ));
@@ -146,7 +146,7 @@ impl Kernel {
         Ok(Kernel {
             code: Code::Portable(Arc::new(of)),
             footprint,
-            finish,
+            epilogue,
         })
     }
 
@@ -158,8 +158,8 @@ impl Kernel {
         false
     }
 
-    /// Computes some tiles, one after the other; more than one only up to [`Tile::most`]. `taps` are the offsets of the
-    /// taps, if there are several.
+    /// Computes some tiles, one after the other; more than one only up to [`Tile::max_tiles`]. `taps` are the offsets
+    /// of the taps, if there are several.
     ///
     /// # Panics
     /// If a view lacks elements that the tiles access.
@@ -167,7 +167,7 @@ impl Kernel {
     pub fn compute(&self, [left, right]: [View<u8>; 2], out: Output, taps: &[i64], tiles: i64) {
         let f = &self.footprint;
         assert!(f.weights.is_none() && f.taps <= taps.len(), "other taps");
-        assert!((1..=STRIP).contains(&tiles), "{tiles} tiles");
+        assert!((1..=MAX_TILES).contains(&tiles), "{tiles} tiles");
         let mut read = f.left;
         if let [first, rest @ ..] = &taps[..f.taps]
             && read != [0; 2]
@@ -208,16 +208,16 @@ impl Kernel {
     #[inline]
     fn call(&self, left: *const u8, right: *const u8, out: Output, taps: &[i64], tiles: i64) {
         let f = &self.footprint;
-        let (out, finish) = match (out, &self.finish) {
+        let (out, addresses) = match (out, &self.epilogue) {
             (Output::Memory(out), None) => (
                 out.address_mut(strip(f.out, f.strip[1], tiles)),
                 std::ptr::null(),
             ),
-            (Output::Epilogue(accesses, at), Some(finish)) => {
+            (Output::Epilogue(accesses, at), Some(epilogue)) => {
                 let rows = strip(f.rows, f.strip[2], tiles);
                 (
                     std::ptr::null_mut(),
-                    accesses.checked(finish, at, rows, f.columns),
+                    accesses.checked(epilogue, at, rows, f.columns),
                 )
             }
             _ => panic!("an epilogue without its accesses"),
@@ -226,7 +226,7 @@ impl Kernel {
             left,
             right,
             out,
-            finish,
+            accesses: addresses,
             taps: taps.as_ptr(),
             tiles: tiles as u64,
         };

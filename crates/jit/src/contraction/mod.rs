@@ -4,7 +4,7 @@
 //! emitted for the description, or by one portable loop on processors without emission. The caller chooses the blocking
 //! and the loop order.
 
-mod each;
+mod depthwise;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod emit;
 mod epilogue;
@@ -20,7 +20,7 @@ pub mod tests;
 mod tile;
 mod transform;
 
-pub use each::{Depthwise, most_depthwise_rows};
+pub use depthwise::{Depthwise, max_depthwise_rows};
 pub use epilogue::{Accesses, RegisterEpilogue};
 pub use grid::{RowTiles, TileGrid};
 pub use kernel::{Description, Kernel, Lines, Output};

@@ -1,6 +1,6 @@
 //! Register tiles on processors without emission.
 
-use super::each::Depthwise;
+use super::depthwise::Depthwise;
 use super::tile::{Call, Tile};
 use super::transform::Transform;
 use kiln_base::DType;

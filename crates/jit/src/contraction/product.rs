@@ -16,7 +16,7 @@ use kiln_kernel::simd::transpose::{copy_rows, transpose};
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{Plain, View, ViewMut};
 use kiln_plan::schedule::Cpu;
-use kiln_plan::schedule::{MOST_VECTORS, VECTORS, lanes, most_rows, panel_columns};
+use kiln_plan::schedule::{MAX_VECTORS, VECTORS, lanes, max_rows, panel_columns};
 use std::cell::RefCell;
 
 /// The steps of K before the next panel (KC), unless a schedule says otherwise.
@@ -24,13 +24,13 @@ pub const TERMS: i64 = 512;
 /// The rows of a block whose part of A stays in the second-level cache: larger blocks are processed in parts.
 const ROWS: i64 = 384;
 /// The least number of passes over a panel for which it is packed.
-const WALKS: i64 = 3;
+const MIN_PASSES: i64 = 3;
 /// The least stride of the elements of a row for which A is packed, in bytes.
-const FAR: i64 = 256;
+const FAR_STRIDE: i64 = 256;
 /// A pitch of rows that is a multiple of this many bytes makes rows collide in cache sets: A is copied then too,
-const MEETS: i64 = 2048;
+const CONFLICTING_PITCH: i64 = 2048;
 /// with this many elements of padding between rows.
-const APART: i64 = 16;
+const ROW_PADDING: i64 = 16;
 
 /// A matrix: a view whose index 0 is its first element, and the strides of rows and columns, in elements.
 pub type Matrix<'a, T> = (View<'a, T>, i64, i64);
@@ -48,10 +48,10 @@ pub struct Panels<'a, T> {
 #[derive(Copy, Clone)]
 pub enum Right<'a, T> {
     /// The matrix in place; its panels are packed where that pays.
-    Lies(Matrix<'a, T>),
+    Strided(Matrix<'a, T>),
     /// The same, with contiguous columns, readable in whole vectors, and with rows that do not collide in the caches:
     /// nothing is packed.
-    Apart(Matrix<'a, T>),
+    Direct(Matrix<'a, T>),
     Packed(Panels<'a, T>),
 }
 
@@ -60,8 +60,8 @@ impl<'a, T: Plain> Right<'a, T> {
     pub fn part_from(self, term: i64, column: i64) -> Right<'a, T> {
         let at = |(x, row, col): Matrix<'a, T>| (x.shift(term * row + column * col), row, col);
         match self {
-            Right::Lies(x) => Right::Lies(at(x)),
-            Right::Apart(x) => Right::Apart(at(x)),
+            Right::Strided(x) => Right::Strided(at(x)),
+            Right::Direct(x) => Right::Direct(at(x)),
             Right::Packed(p) => Right::Packed(Panels {
                 at: at((p.at, p.columns, p.terms)).0,
                 ..p
@@ -72,7 +72,7 @@ impl<'a, T: Plain> Right<'a, T> {
 
 impl<'a, T> From<Matrix<'a, T>> for Right<'a, T> {
     fn from(x: Matrix<'a, T>) -> Right<'a, T> {
-        Right::Lies(x)
+        Right::Strided(x)
     }
 }
 
@@ -92,8 +92,8 @@ struct Grids {
     last: usize,
 }
 
-/// The most of them.
-const LATELY: usize = 16;
+/// The maximum number of them.
+const CACHED_GRIDS: usize = 16;
 
 impl Grids {
     /// Returns the tiles of `m` rows, of which this is a whole one.
@@ -105,7 +105,7 @@ impl Grids {
                 Some(at) => at,
                 None => {
                     let grid = TileGrid::new(&tile, [1, m, tile.columns.into()], false)?;
-                    if self.list.len() == LATELY {
+                    if self.list.len() == CACHED_GRIDS {
                         self.list.remove(0);
                     }
                     self.list.push((tile, rest, grid));
@@ -133,8 +133,8 @@ pub fn multiply<T: Lane>(
     right: Right<T>,
     adds: bool,
 ) -> Result<()> {
-    let how = (Instruction::of_numbers(T::DTYPE), level, None);
-    multiply_as(how, sizes, out, left, right, adds)
+    let parameters = (Instruction::of_numbers(T::DTYPE), level, None);
+    multiply_as(parameters, sizes, out, left, right, adds)
 }
 
 /// Writes the product of `left`, m × k, and `right`, k × n, to `out`, whose rows are so far apart, or `adds` it. The
@@ -199,14 +199,14 @@ impl SubProduct {
         let by_tiles = by.has_tiles() && row > 0 && col == 1;
         let (rows, vectors) = match right {
             Right::Packed(p) => (None, p.columns / lanes),
-            Right::Apart(_) if by_tiles => (None, panel_columns(level, by, n) / lanes),
+            Right::Direct(_) if by_tiles => (None, panel_columns(level, by, n) / lanes),
             _ => {
                 let (rows, vectors) = shape((by, level, schedule), m, n);
                 (Some(rows), vectors)
             }
         };
         let most = match by_tiles {
-            true => most_rows(level, by, vectors as u8),
+            true => max_rows(level, by, vectors as u8),
             false => most(level, by, vectors),
         };
         SubProduct {
@@ -265,16 +265,16 @@ impl SubProduct {
         columns: i64,
         copy: &'a mut Option<Storage>,
     ) -> Result<(View<'a, T>, i64, bool)> {
-        let often = ceil(self.m, self.rows) >= WALKS;
+        let is_reused = ceil(self.m, self.rows) >= MIN_PASSES;
         match right {
             Right::Packed(p) => Ok((p.at, p.columns, true)),
-            Right::Lies(x) if often || x.2 != 1 => {
+            Right::Strided(x) if is_reused || x.2 != 1 => {
                 let to = ViewMut::room(copy, self.k * self.columns)?;
                 pack(self.level, x, (self.k, columns), (to, self.columns));
                 Ok((*to, self.columns, true))
             }
-            Right::Lies((at, row, _)) => Ok((at, row, false)),
-            Right::Apart((at, row, _)) => Ok((at, row, true)),
+            Right::Strided((at, row, _)) => Ok((at, row, false)),
+            Right::Direct((at, row, _)) => Ok((at, row, true)),
         }
     }
 
@@ -289,12 +289,15 @@ impl SubProduct {
         let bytes = |n: i64| n.checked_mul(size).map_or(i64::MAX, i64::abs);
         let fits = bytes(row.saturating_mul(rows)).max(bytes(col.saturating_mul(self.k))) < 1 << 30;
         let again = self.n > 2 * self.columns;
-        let (far, meets) = (bytes(col) >= FAR && self.k > 1, bytes(row) % MEETS == 0);
-        if fits && !(again && (far || meets && self.m > 1)) {
+        let (far, conflicts) = (
+            bytes(col) >= FAR_STRIDE && self.k > 1,
+            bytes(row) % CONFLICTING_PITCH == 0,
+        );
+        if fits && !(again && (far || conflicts && self.m > 1)) {
             return Ok((left, [row, col, row * rows]));
         }
         if col == 1 {
-            let pitch = self.k + APART;
+            let pitch = self.k + ROW_PADDING;
             let to = ViewMut::room(copy, self.m * pitch)?;
             for i in 0..self.m {
                 to.copy(i * pitch, left.slice(i * row, self.k));
@@ -314,7 +317,7 @@ impl SubProduct {
 /// Returns the largest number of rows of a register tile. It is the limit of the vector instruction, because AMX tiles
 /// may be unable to read A in place.
 fn most(level: Features, by: Instruction, vectors: i64) -> u8 {
-    most_rows(level, by.in_vectors(), vectors as u8)
+    max_rows(level, by.in_vectors(), vectors as u8)
 }
 
 /// Returns the rows and vectors of a register tile: those of the schedule, or two vectors. Few rows get more vectors,
@@ -333,7 +336,7 @@ pub fn shape(
         return (even_rows(m, rows.min(most(vectors))), vectors);
     }
     let mut vectors = VECTORS.min(across.max(1));
-    while vectors < MOST_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
+    while vectors < MAX_VECTORS.min(across) && i64::from(most(vectors + 1)) >= m {
         vectors += 1;
     }
     (even_rows(m, most(vectors)), vectors)

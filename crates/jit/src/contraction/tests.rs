@@ -13,7 +13,7 @@ use kiln_base::{Compute, DType, Features, Instruction, Scalar};
 use kiln_kernel::bind::bind;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{Arguments, View, ViewMut};
-use kiln_plan::schedule::{lanes, most_rows};
+use kiln_plan::schedule::{lanes, max_rows};
 use kiln_plan::tile::{Access, Arg, Inst, Reg, Schedule, SerialPoints, Stage, TileProgram};
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl By {
                 call.left as u64,
                 call.right as u64,
                 call.out as u64,
-                call.finish as u64,
+                call.accesses as u64,
                 call.taps as u64,
                 call.tiles,
             ];
@@ -158,7 +158,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
     let size = T::DTYPE.size();
     let (taps, steps) = (rng.below(4), rng.below(11));
     let (step, gap) = (1 + rng.below(3), rng.below(3));
-    let most = most_rows(level, Instruction::of_numbers(T::DTYPE), vectors as u8);
+    let most = max_rows(level, Instruction::of_numbers(T::DTYPE), vectors as u8);
     let far = |across: usize| [steps * step + gap, across * (steps * step + gap) + gap];
     let rows = some_rows(rng, most, far, size);
     let count = usize::from(rows.count);
@@ -209,7 +209,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, by: By) {
         left: a.as_ptr().cast(),
         right: b_at,
         out: c.as_mut_ptr().cast(),
-        finish: std::ptr::null(),
+        accesses: std::ptr::null(),
         taps: list.as_ptr(),
         tiles: 1,
     };
@@ -378,7 +378,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let vectors = 1 + rng.below(3);
     let columns = (vectors - 1) * lanes + 1 + rng.below(lanes);
     let (steps, taps) = (rng.below(7), 1 + rng.below(2));
-    let most = most_rows(level, Instruction::Vfmadd231ps, vectors as u8);
+    let most = max_rows(level, Instruction::Vfmadd231ps, vectors as u8);
     let rows = some_rows(rng, most, |across| [steps, across * steps], 4);
     let count = usize::from(rows.count);
     let [_, last] = row(&rows, count - 1);
@@ -391,7 +391,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let all = (height * width) as i64;
     let lens = [width as i64, all, height as i64, all, all, all];
     let bound = bind(&program, &[], &lens).unwrap();
-    let finish = RegisterEpilogue::of(&bound, width as i64, level)
+    let epilogue = RegisterEpilogue::of(&bound, width as i64, level)
         .map(Arc::new)
         .unwrap();
     let a: Vec<f32> = rng.numbers((count + taps) * steps + 1);
@@ -407,7 +407,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
         step: 4,
         steps: steps as u32,
         taps: taps as u32,
-        finish: Some(finish.clone()),
+        epilogue: Some(epilogue.clone()),
         ..Tile::new(
             (level, Instruction::Vfmadd231ps),
             rows,
@@ -426,7 +426,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
     let args = args.map(|p| p.cast_mut().cast::<u8>());
     let sizes = lens.map(|len| len as usize * 8);
     let args = arguments(&args, &sizes);
-    let mut accesses = Accesses::of(Some(&finish), &args);
+    let mut accesses = Accesses::of(Some(&epilogue), &args);
     let accesses = accesses.at((above as i64, before as i64));
     let words = accesses.iter().map(|p| *p as u64);
     let numbers: Vec<u64> = list.iter().copied().chain(words).collect();
@@ -434,7 +434,7 @@ fn a_finished_tile(level: Features, rng: &mut Rng, by: By) {
         left: a.as_ptr().cast(),
         right: b.as_ptr().cast(),
         out: std::ptr::null_mut(),
-        finish: numbers[taps..].as_ptr().cast(),
+        accesses: numbers[taps..].as_ptr().cast(),
         taps: numbers.as_ptr().cast(),
         tiles: 1,
     };
@@ -507,8 +507,8 @@ fn a_product<T: Whole>(level: Features, rng: &mut Rng) {
             let panels = pack_panels(of, Some(lies), (sizes.2, sizes.1), &mut copy);
             Right::Packed(panels.unwrap())
         }
-        1 if b.2 == 1 => Right::Apart(lies),
-        _ => Right::Lies(lies),
+        1 if b.2 == 1 => Right::Direct(lies),
+        _ => Right::Strided(lies),
     };
     let to = (ViewMut::of(&mut c), pitch as i64);
     multiply(level, sizes, to, left, right, adds).unwrap();

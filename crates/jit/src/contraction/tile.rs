@@ -9,7 +9,7 @@ use super::footprint::Footprint;
 use kiln_base::{DType, Features, Instruction};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::view::span;
-use kiln_plan::schedule::{MOST_VECTORS, TILE, TILE_VECTORS, VECTORS, lanes};
+use kiln_plan::schedule::{MAX_VECTORS, TILE, TILE_VECTORS, VECTORS, lanes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,11 +35,11 @@ pub struct Tile {
     pub adds: bool,
     /// True if accumulators start with the row that precedes the first step of B; never together with `adds`.
     pub starts: bool,
-    /// The distance from one tile of a call to the next, if a call has [several](Tile::most): bytes of A, and rows of
-    /// the result. Zeros if a call never has several.
+    /// The distance from one tile of a call to the next, if a call has [several](Tile::max_tiles): bytes of A, and rows
+    /// of the result. Zeros if a call never has several.
     pub strip: [i64; 2],
     /// The epilogue on the accumulators, which then writes its own results.
-    pub finish: Option<Arc<RegisterEpilogue>>,
+    pub epilogue: Option<Arc<RegisterEpilogue>>,
 }
 
 /// The B of a tile: a row of vectors for each step of K, with the taps contiguous.
@@ -169,15 +169,15 @@ pub struct Call {
     pub right: *const u8,
     pub out: *mut u8,
     /// The addresses of the epilogue's accesses for the first accumulator.
-    pub finish: *const *mut u8,
+    pub accesses: *const *mut u8,
     /// The offset of each tap from the first row, if there are several.
     pub taps: *const i64,
     /// The number of tiles to compute, one after the other.
     pub tiles: u64,
 }
 
-/// The most tiles of a call with AMX.
-pub(super) const STRIP: i64 = 16;
+/// The maximum number of tiles of a call with AMX.
+pub(super) const MAX_TILES: i64 = 16;
 
 /// Returns the number of rows of a tile if there are `all` of them and a tile has at most `most`: the tiles are
 /// balanced.
@@ -233,7 +233,7 @@ impl Tile {
             adds: false,
             starts: false,
             strip: [0; 2],
-            finish: None,
+            epilogue: None,
         }
     }
 
@@ -242,8 +242,8 @@ impl Tile {
     pub(super) fn name(&self, kind: &str) -> String {
         let (level, by, rows) = (self.level, self.instruction, self.rows.count);
         let (columns, taps, steps) = (self.columns, self.taps, self.steps);
-        let finish = self.finish.as_ref().map_or("", |_| ", finished");
-        format!("{kind}, {level:?} {by:?} {rows}x{columns}, {taps} x {steps} steps{finish}")
+        let epilogue = self.epilogue.as_ref().map_or("", |_| ", with an epilogue");
+        format!("{kind}, {level:?} {by:?} {rows}x{columns}, {taps} x {steps} steps{epilogue}")
     }
 
     /// Returns all that emitted code depends on.
@@ -271,7 +271,7 @@ impl Tile {
         key.push(right.half_dtype.map_or(u8::MAX, |half| half as u8));
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         key.extend(counts.iter().flat_map(|n| n.to_le_bytes()));
-        key.extend(self.finish.iter().flat_map(|f| f.key()));
+        key.extend(self.epilogue.iter().flat_map(|f| f.key()));
         key
     }
 
@@ -293,11 +293,11 @@ impl Tile {
         }
     }
 
-    /// Returns the most tiles that a call may compute.
+    /// Returns the maximum number of tiles that a call may compute.
     #[inline]
-    pub fn most(&self) -> i64 {
+    pub fn max_tiles(&self) -> i64 {
         let several = self.strip != [0; 2] && self.is_by_tiles() && self.is_emitted();
-        if several { STRIP } else { 1 }
+        if several { MAX_TILES } else { 1 }
     }
 
     /// True if its accumulators are AMX tiles: rows with even strides and contiguous words.
@@ -312,7 +312,7 @@ impl Tile {
             && self.step == 4
             && self.right.padded
             && self.right.panel == 0
-            && !(self.adds && self.finish.is_some())
+            && !(self.adds && self.epilogue.is_some())
     }
 
     /// Returns the bytes that a call accesses.
@@ -374,14 +374,14 @@ impl Tile {
         let [left, result] = self.rows.farthest();
         let farthest = result.max(self.strip[1].saturating_abs());
         let locations =
-            (self.finish.iter()).all(|f| fits(farthest.saturating_mul(f.farthest_row())));
+            (self.epilogue.iter()).all(|f| fits(farthest.saturating_mul(f.farthest_row())));
         locations
             && fits(left.saturating_add(8i64.saturating_mul(self.step.saturating_abs())))
             && fits(steps.saturating_mul(self.step))
             && fits(self.right.ahead)
             && fits(
                 8i64.saturating_mul(self.right.step)
-                    .saturating_add(self.right.panel.saturating_mul(MOST_VECTORS)),
+                    .saturating_add(self.right.panel.saturating_mul(MAX_VECTORS)),
             )
             && fits(farthest.saturating_mul(self.out))
             && fits(self.strip[0])

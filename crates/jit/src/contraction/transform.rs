@@ -33,16 +33,16 @@ pub struct Transform {
     /// Rows and columns of the result that are written.
     pub kept: [u8; 2],
     /// The epilogue on the results, which then writes its own.
-    pub finish: Option<Arc<RegisterEpilogue>>,
+    pub epilogue: Option<Arc<RegisterEpilogue>>,
 }
 
 impl Transform {
     /// Returns a readable name.
     #[cfg(all(target_arch = "x86_64", not(portable), unix))]
     pub(super) fn name(&self) -> String {
-        let finish = self.finish.as_ref().map_or("", |_| ", finished");
+        let epilogue = self.epilogue.as_ref().map_or("", |_| ", with an epilogue");
         let (level, channels, [rows, columns]) = (self.level, self.channels, self.kept);
-        format!("transform, {level:?} to {rows}x{columns}, {channels} channels{finish}")
+        format!("transform, {level:?} to {rows}x{columns}, {channels} channels{epilogue}")
     }
 
     /// True if there is code for its level, and the epilogue can be part of it.
@@ -53,8 +53,8 @@ impl Transform {
         let far = |p: &super::epilogue::BodyAccess| {
             !near(rows.saturating_mul(p.row.saturating_mul(p.size as i64)))
         };
-        let finishes = self.finish.as_ref().is_none_or(|finish| {
-            finish.locations.len() <= POINTERS && !finish.locations.iter().flatten().any(far)
+        let finishes = self.epilogue.as_ref().is_none_or(|epilogue| {
+            epilogue.locations.len() <= POINTERS && !epilogue.locations.iter().flatten().any(far)
         });
         let is_x86 = cfg!(all(target_arch = "x86_64", not(portable), unix));
         is_x86 && self.level != Features::BASELINE && all_near && finishes
@@ -90,7 +90,7 @@ impl Transform {
         key.extend(numbers.flat_map(|n| n.to_le_bytes()));
         let matrix = self.matrix.iter().flat_map(|row| row.iter());
         key.extend(matrix.flat_map(|x| x.to_le_bytes()));
-        key.extend(self.finish.iter().flat_map(|f| f.key()));
+        key.extend(self.epilogue.iter().flat_map(|f| f.key()));
         key
     }
 }

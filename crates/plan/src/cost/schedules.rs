@@ -1,7 +1,7 @@
 //! Schedules that a tuner tries in addition to those that follow from sizes.
 
 use super::ProductEpilogue;
-use crate::schedule::{Cpu, lanes, most_rows};
+use crate::schedule::{Cpu, lanes, max_rows};
 use crate::{Algorithm, Conv, ConvRole, Kernel, MatMul};
 use kiln_base::{DType, Features, Instruction, numel};
 
@@ -126,7 +126,7 @@ fn tiles(plain: Cpu, level: Features, operands: [DType; 2], columns: i64) -> Vec
     }
     let lanes = i64::from(lanes(level, by[0].sums));
     let tile = |vectors: u8| {
-        let rows = by.iter().map(|by| most_rows(level, *by, vectors)).min()?;
+        let rows = by.iter().map(|by| max_rows(level, *by, vectors)).min()?;
         let fits = rows > 0 && i64::from(vectors - 1) * lanes < columns;
         fits.then_some(Cpu {
             tile: Some([rows, vectors]),

@@ -1,6 +1,6 @@
 //! The gradients of attention: for a block of rows at a time, with recomputed weights.
 
-use super::scores::{AllSums, BLOCK_ROWS, ScoreBlock, Scores, Side, apart, is_finite};
+use super::scores::{AllSums, BLOCK_ROWS, ScoreBlock, Scores, Side, is_finite, padded_pitch};
 use super::softmax::{LANES, Sums};
 use crate::kernels::matmul::{Launch, Operand};
 use kiln_base::Dim;
@@ -139,7 +139,7 @@ impl AttentionGrad {
         let all = [
             scores.matrices().max(1),
             parts,
-            scores.keys + 2 * apart(scores.part),
+            scores.keys + 2 * padded_pitch(scores.part),
         ];
         product(&[product(&all)?, scores.width + columns + 1, 4])?;
         Ok(AttentionGrad {

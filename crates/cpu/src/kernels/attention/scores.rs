@@ -19,7 +19,7 @@ use kiln_plan as plan;
 
 /// Returns the pitch of rows of `numbers` numbers: an odd number of cache lines, so that rows do not collide in one
 /// cache set.
-pub(super) fn apart(numbers: i64) -> i64 {
+pub(super) fn padded_pitch(numbers: i64) -> i64 {
     const LINE: i64 = 16;
     (ceil(numbers, LINE) | 1) * LINE
 }
@@ -122,7 +122,7 @@ impl Scores {
             key: operand(&p.key, keys, width)?,
             mask,
             rows,
-            pitch: apart(part),
+            pitch: padded_pitch(part),
             part,
             batch,
             length,
@@ -227,7 +227,7 @@ impl Scores {
         copy: &'a mut Option<Storage>,
     ) -> Result<Side<'a>> {
         let words = self.terms.words(rows);
-        let pitch = apart(words);
+        let pitch = padded_pitch(words);
         let to = ViewMut::<f32>::room(copy, columns * pitch)?;
         let sizes = (columns, rows);
         if !self.terms.are_grouped() {
@@ -252,7 +252,7 @@ impl Scores {
         if !self.terms.are_grouped() {
             return Ok((*numbers, self.pitch, 1));
         }
-        let pitch = apart(self.terms.words(keys));
+        let pitch = padded_pitch(self.terms.words(keys));
         let to = ViewMut::<f32>::room(copy, rows * pitch)?;
         for i in 0..rows {
             self.narrow_row(*numbers.shift(i * self.pitch), keys, to.shift(i * pitch));
@@ -273,7 +273,7 @@ impl Scores {
             let second = (second < rows).then(|| *line(second));
             pack_pairs(self.level, *line(first), second, line(word).cast(), keys);
         }
-        Right::Apart((*numbers, self.pitch, 1))
+        Right::Direct((*numbers, self.pitch, 1))
     }
 
     /// Multiplies matrices of terms.
@@ -286,8 +286,8 @@ impl Scores {
         adds: bool,
     ) -> Result<()> {
         let sizes = (rows, columns, self.terms.words(terms));
-        let how = (self.terms.instruction(), self.level, None);
-        multiply_as(how, sizes, to, left, right, adds)
+        let parameters = (self.terms.instruction(), self.level, None);
+        multiply_as(parameters, sizes, to, left, right, adds)
     }
 
     /// Narrows a row of weights for `keys` keys to terms, in place.
@@ -410,14 +410,14 @@ impl Scores {
     }
 }
 
-/// Applies a mask's row, whose elements are `apart` elements apart.
-fn apply<T: Plain>((start, apart): (View<T>, i64), scores: &mut [f32], f: impl Fn(f32, T) -> f32) {
-    if apart == 1 {
+/// Applies a mask's row, whose elements have this stride.
+fn apply<T: Plain>((start, stride): (View<T>, i64), scores: &mut [f32], f: impl Fn(f32, T) -> f32) {
+    if stride == 1 {
         let mask = start.slice(0, scores.len() as i64);
         return (scores.iter_mut().zip(mask)).for_each(|(s, m)| *s = f(*s, *m));
     }
     for (j, score) in (0..).zip(scores) {
-        *score = f(*score, start.get(j * apart));
+        *score = f(*score, start.get(j * stride));
     }
 }
 

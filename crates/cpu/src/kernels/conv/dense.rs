@@ -6,11 +6,11 @@
 //! form one run of K. A gradient of images is one convolution for each stride offset of the filter ([`Phase`]), with
 //! flipped taps.
 
-mod apart;
 mod blocking;
 mod copy;
 mod pack;
 mod phase;
+mod tap_by_tap;
 
 pub(super) use blocking::Blocking;
 
@@ -112,7 +112,7 @@ impl Conv {
         })?;
         // A flag follows the panels.
         let finite = weights.get(blocking.packed() - 1) == T::ZERO;
-        let one_by_one = blocking.apart || !finite && blocking.checks_finite(self);
+        let one_by_one = blocking.tap_by_tap || !finite && blocking.checks_finite(self);
         let launch = Launch::new(self.epilogue.as_ref(), call);
         launch.run((blocking.items(), blocking.cost()), |i, scratch| {
             let block = ChannelBlock::of(blocking, i);
@@ -136,7 +136,7 @@ impl Conv {
         let first = position * width + b.group * blocking.columns + b.channel;
         let [_, down, across] = [0, 1, 2].map(|i| b.to[i] - b.from[i]);
         let positions = down * across;
-        let finished = blocking.finish.is_some() && !one_by_one;
+        let finished = blocking.register_epilogue.is_some() && !one_by_one;
         let Scratch {
             copies,
             results,
@@ -153,7 +153,7 @@ impl Conv {
         if one_by_one {
             self.add_taps(images, blocking, b, weights, results, copies)?;
         } else {
-            let source = self.bring(images, blocking, b, copies)?;
+            let source = self.source(images, blocking, b, copies)?;
             // Positions pass over one group of panels at a time, whose weights stay in the cache.
             let end = b.channel + b.channels;
             for first in (b.channel..end).step_by(blocking.hot as usize) {
@@ -175,7 +175,7 @@ impl Conv {
             // A block is a line, or whole lines of a plane.
             self.write_nchw(launch, from, channels, (all, first, positions), raw)?;
         } else if !finished {
-            launch.finish(results, first, (positions, width), b.channels)?;
+            launch.apply_epilogue(results, first, (positions, width), b.channels)?;
         }
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Conv {
         let before = part.before * blocking.sums * blocking.panel;
         let (weights, dst) = (weights.bytes(), dst.bytes());
         let size = size_of::<T>() as i64;
-        let mut accesses = Accesses::of(blocking.finish.as_deref(), args);
+        let mut accesses = Accesses::of(blocking.register_epilogue.as_deref(), args);
         for tiles in part.grid.rows([top..bottom, left..right]) {
             let [h, w] = [tiles.line, tiles.row];
             let at = [0, 1, 2].map(|i| phases[i].first + [d, h, w][i] * phases[i].step);
@@ -210,7 +210,7 @@ impl Conv {
             let source = source.at(read);
             for panel in (column..end).step_by(blocking.panel as usize) {
                 let at = blocking.panel_at(b.group, panel) + before;
-                let out = match blocking.finish {
+                let out = match blocking.register_epilogue {
                     Some(_) => {
                         let result = (position, b.group * blocking.columns + panel);
                         Output::Epilogue(&mut accesses, result)

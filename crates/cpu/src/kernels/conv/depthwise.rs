@@ -15,7 +15,7 @@ use kiln_base::DType;
 use kiln_jit::contraction::{
     Accesses, Depthwise, Kernel, Lines, Output, RegisterEpilogue, RightSide, Rows, Tile,
 };
-use kiln_jit::contraction::{even_rows, most_depthwise_rows};
+use kiln_jit::contraction::{even_rows, max_depthwise_rows};
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::bugs::bug;
 use kiln_kernel::error::Result;
@@ -60,7 +60,7 @@ pub(super) struct Blocking {
     rows: i64,
     /// The tiles of a row of the result.
     tiles: Vec<TileRun>,
-    finish: Option<Arc<RegisterEpilogue>>,
+    register_epilogue: Option<Arc<RegisterEpilogue>>,
 }
 
 /// Consecutive tiles that are alike.
@@ -76,14 +76,16 @@ impl Blocking {
     pub(super) fn new(
         c: &Conv,
         [reads_nchw, writes_nchw]: [bool; 2],
-        finish: Option<Arc<RegisterEpilogue>>,
+        register_epilogue: Option<Arc<RegisterEpilogue>>,
     ) -> Result<Blocking> {
         let size = c.dtype.size() as i64;
         let lanes = i64::from(lanes(c.level, c.dtype));
         let axes = c.geometry.axes;
         let is_input = c.role == ConvRole::Input;
         let copies = match is_input {
-            true => ImageCopies::apart(axes.map(|a| a.output), reads_nchw, axes.map(|a| a.stride)),
+            true => {
+                ImageCopies::with_steps(axes.map(|a| a.output), reads_nchw, axes.map(|a| a.stride))
+            }
             false => ImageCopies::nchw(axes.map(|a| a.input)),
         };
         let are_copied = reads_nchw || is_input && copies.copied() != axes.map(|a| a.output);
@@ -111,7 +113,7 @@ impl Blocking {
         let blocks = lines.saturating_mul(ceil(c.groups, channels));
         let share = ceil(blocks.min(1 << 40), LEAST_BLOCKS);
         let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
-        let most = c.schedule.rows(most_depthwise_rows(c.level, c.dtype, taps));
+        let most = c.schedule.rows(max_depthwise_rows(c.level, c.dtype, taps));
         let mut blocking = Blocking {
             geometry,
             copies: are_copied.then_some(copies),
@@ -125,7 +127,7 @@ impl Blocking {
             channels: channels.min(c.groups).max(1),
             rows: even_rows(width.output, most),
             tiles: Vec::new(),
-            finish,
+            register_epilogue,
         };
         if c.batch * geometry.outputs() * c.groups > 0 {
             blocking.link(c, taps)?;
@@ -136,7 +138,7 @@ impl Blocking {
     /// Returns the positions and channels of a register tile, and true if the epilogue is applied there.
     pub(super) fn tile(&self, c: &Conv) -> ([i64; 2], bool) {
         let lanes = i64::from(lanes(c.level, c.dtype));
-        ([self.rows, lanes], self.finish.is_some())
+        ([self.rows, lanes], self.register_epilogue.is_some())
     }
 
     /// Returns the positions and channels of a block.
@@ -200,7 +202,7 @@ impl Blocking {
                 let tile = Tile {
                     taps,
                     out: pitch * size,
-                    finish: self.finish.clone(),
+                    epilogue: self.register_epilogue.clone(),
                     ..Tile::new((c.level, by), Rows::of_matrix(rows, 0), columns, right)
                 };
                 Kernel::of(Depthwise {
@@ -316,7 +318,7 @@ impl Conv {
     }
 
     /// Runs it.
-    pub(super) fn each<T: Lane>(
+    pub(super) fn depthwise<T: Lane>(
         &self,
         call: &Call,
         blocking: &Blocking,
@@ -378,7 +380,7 @@ impl Conv {
         let read = (&blocking.geometry, x);
         let x = self.images_of(launch, read, (first, positions), materialised)?;
         let result = first * self.groups + b.channel;
-        let finished = blocking.finish.is_some();
+        let finished = blocking.register_epilogue.is_some();
         let (dst, pitch) = match self.epilogue {
             Some(_) if finished => (ViewMut::none(), 0),
             None if !blocking.writes_nchw => (
@@ -393,7 +395,7 @@ impl Conv {
         let is_last = usize::from(b.channel + b.channels == self.groups);
         let step = blocking.rows * width.stride * self.groups;
         let step = step * self.image_dtype().size() as i64;
-        let mut accesses = Accesses::of(blocking.finish.as_deref(), &launch.args);
+        let mut accesses = Accesses::of(blocking.register_epilogue.as_deref(), &launch.args);
         let mut all = Lines::default();
         for line in 0..b.lines {
             self.list_lines::<T>(blocking, b, (x, weights, b.line + line), &mut all);
@@ -419,7 +421,7 @@ impl Conv {
                 self.write_nchw(launch, from, channels, part, raw)?;
             }
         } else if !finished {
-            launch.finish((dst, pitch), result, (positions, self.groups), b.channels)?;
+            launch.apply_epilogue((dst, pitch), result, (positions, self.groups), b.channels)?;
         }
         Ok(())
     }

@@ -337,7 +337,7 @@ impl Conv {
         let first = channel * self.geometry.outputs() + place[0] * width + place[1];
         let pitch = fft.tile.inputs[1];
         if self.epilogue.is_some() {
-            return launch.finish((tile, pitch), first, (rows, width), len);
+            return launch.apply_epilogue((tile, pitch), first, (rows, width), len);
         }
         let to = launch.args.view_mut(self.out);
         (0..rows).for_each(|row| to.copy(first + row * width, tile.slice(row * pitch, len)));

@@ -24,11 +24,11 @@ pub(super) struct ImageCopies {
 impl ImageCopies {
     /// Returns the layout of copies of images that have channels first.
     pub fn nchw(extents: [i64; 3]) -> ImageCopies {
-        ImageCopies::apart(extents, true, [1; 3])
+        ImageCopies::with_steps(extents, true, [1; 3])
     }
 
     /// Returns the layout of copies whose positions have these strides.
-    pub fn apart(extents: [i64; 3], nchw: bool, steps: [i64; 3]) -> ImageCopies {
+    pub fn with_steps(extents: [i64; 3], nchw: bool, steps: [i64; 3]) -> ImageCopies {
         ImageCopies {
             extents,
             nchw,
@@ -73,7 +73,7 @@ impl Conv {
             for line in first..end {
                 let (image, d, h) = (line / height / depth, line / height % depth, line % height);
                 let place = (image * deep + d * copies.steps[0]) * high + h * copies.steps[1];
-                let apart = copies.steps[2] * channels;
+                let pitch = copies.steps[2] * channels;
                 let to = to.shift(place * wide * channels);
                 let from = match copies.nchw {
                     true => {
@@ -82,7 +82,7 @@ impl Conv {
                     }
                     false => (x.shift(line * width * channels), channels, 1),
                 };
-                pack(self.level, from, (width, channels), (to, apart));
+                pack(self.level, from, (width, channels), (to, pitch));
             }
         });
         Ok(*to)
@@ -99,7 +99,7 @@ impl Conv {
         raw: &mut Option<Storage>,
     ) -> Result<()> {
         let first = channel * all + position;
-        let (to, apart) = match self.epilogue {
+        let (to, to_pitch) = match self.epilogue {
             Some(_) => (ViewMut::room(raw, positions * channels)?, positions),
             None => (launch.args.view_mut(self.out).shift(first), all),
         };
@@ -107,9 +107,9 @@ impl Conv {
             self.level,
             (from, pitch),
             (positions, channels),
-            (to, apart),
+            (to, to_pitch),
         );
-        launch.finish((to, apart), first, (channels, all), positions)
+        launch.apply_epilogue((to, to_pitch), first, (channels, all), positions)
     }
 
     /// Returns the images, of which at least the part that some positions read is present.

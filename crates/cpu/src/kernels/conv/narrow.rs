@@ -2,7 +2,7 @@
 //! operands, or the terms in a block's copy. Operands of f16 or bf16 that are multiplied as f32 are widened in a
 //! block's copy, or as they are loaded. Where neither is possible, the whole operand is widened first.
 
-use super::{Conv, How};
+use super::{Conv, ConvBlocking};
 use crate::kernels::matmul::split;
 use crate::kernels::terms::{convert, put};
 use crate::tile::{Linked, run_lines};
@@ -95,8 +95,8 @@ impl Conv {
 
     /// True if packed weights are all that a run reads of them; weights that are not finite may need another layout.
     fn can_use(&self, packed: View<u8>) -> bool {
-        match &self.how {
-            How::Depthwise(blocking) => {
+        match &self.blocking {
+            ConvBlocking::Depthwise(blocking) => {
                 !blocking.checks_finite() || blocking.is_finite(self, packed)
             }
             _ => true,
@@ -148,12 +148,17 @@ impl Conv {
     }
 
     /// Packs the channels of `n` contiguous positions into words, as [`Terms::make_row`](crate::kernels::terms::Terms)
-    /// does those of one. Channels are `apart` elements apart.
-    pub(super) fn pack_channels(&self, from: View<u8>, how: (i64, i64), to: (i64, ViewMut<u32>)) {
+    /// does those of one. `channels` are their stride and number.
+    pub(super) fn pack_channels(
+        &self,
+        from: View<u8>,
+        channels: (i64, i64),
+        to: (i64, ViewMut<u32>),
+    ) {
         let flip = u32::from(self.terms.padding());
         match (self.terms.operand(0), self.terms.size()) {
             (half @ (DType::F16 | DType::BF16), 4) => {
-                self.transpose_terms(from, how, to, |from: &[u16], _, to| {
+                self.transpose_terms(from, channels, to, |from: &[u16], _, to| {
                     let to = ViewMut::of(to).cast();
                     widen(
                         self.level,
@@ -164,11 +169,11 @@ impl Conv {
                 });
             }
             (DType::I8, 2) => {
-                self.transpose_terms(from, how, to, each(|x: i8| (x as u16).into()));
+                self.transpose_terms(from, channels, to, each(|x: i8| (x as u16).into()));
             }
-            (_, 1) => self.transpose_terms(from, how, to, each(|x: u8| u32::from(x) ^ flip)),
-            (DType::U8, _) => self.transpose_terms(from, how, to, each(|x: u8| x.into())),
-            _ => self.transpose_terms(from, how, to, each(|x: u16| x.into())),
+            (_, 1) => self.transpose_terms(from, channels, to, each(|x: u8| u32::from(x) ^ flip)),
+            (DType::U8, _) => self.transpose_terms(from, channels, to, each(|x: u8| x.into())),
+            _ => self.transpose_terms(from, channels, to, each(|x: u16| x.into())),
         }
     }
 
@@ -176,7 +181,7 @@ impl Conv {
     fn transpose_terms<E: Plain>(
         &self,
         from: View<u8>,
-        (apart, channels): (i64, i64),
+        (stride, channels): (i64, i64),
         (n, to): (i64, ViewMut<u32>),
         put: impl Fn(&[E], i64, &mut [u32]),
     ) {
@@ -192,7 +197,7 @@ impl Conv {
                 let some = ROWS.min(words - top);
                 for (row, word) in rows.iter_mut().zip(top..top + some) {
                     for which in 0..each.min(channels - each * word) {
-                        let at = (each * word + which) * apart + first;
+                        let at = (each * word + which) * stride + first;
                         put(
                             from.slice(at, count),
                             size * which,
@@ -269,17 +274,17 @@ fn each<E: Copy>(term: impl Fn(E) -> u32 + Copy) -> impl Fn(&[E], i64, &mut [u32
     move |from, bits, words| put(from, bits, words, term)
 }
 
-/// Interleaves pairs of rows of 16-bit elements: for each `i`, row `i * step` and the row `apart` rows after it. Rows
-/// are `pitch` and `to_pitch` elements apart.
+/// Interleaves pairs of rows of 16-bit elements: for each `i`, row `i * step` and the row `distance` rows after it.
+/// Rows are `pitch` and `to_pitch` elements apart.
 pub(super) fn join_rows(
     (from, pitch): (View<u16>, i64),
-    (count, step, apart): (i64, i64, i64),
+    (count, step, distance): (i64, i64, i64),
     columns: i64,
     (mut to, to_pitch): (ViewMut<u32>, i64),
 ) {
     for i in 0..count {
         let row = |row: i64| from.slice(row * pitch, columns).iter();
-        let pairs = row(i * step).zip(row(i * step + apart));
+        let pairs = row(i * step).zip(row(i * step + distance));
         let to = to.slice_mut(i * to_pitch, columns).iter_mut();
         to.zip(pairs)
             .for_each(|(to, (first, second))| *to = pair(*first, *second));

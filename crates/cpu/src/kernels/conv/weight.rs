@@ -6,7 +6,7 @@
 //! the shapes alone. The sums of a range are transposed once, into the layout of filters.
 
 mod dense;
-mod each;
+mod depthwise;
 
 use super::{Conv, LEAST_BLOCKS};
 use crate::kernels::matmul::Launch;
@@ -45,7 +45,7 @@ pub(super) struct Blocking {
 /// The blocking, by kind of convolution.
 enum By {
     Dense(dense::Blocking),
-    Depthwise(each::Blocking),
+    Depthwise(depthwise::Blocking),
 }
 
 /// The extent of a range: some blocks of positions, for some channels of a group.
@@ -89,11 +89,11 @@ impl Blocking {
         let taps = c.geometry.kernels();
         let (by, blocks, groups, cin, cout, tile) = match (c.cin, c.cout) {
             (1, 1) => {
-                let blocking = each::Blocking::new(c, nchw);
+                let blocking = depthwise::Blocking::new(c, nchw);
                 let tile = [1, i64::from(kiln_plan::schedule::lanes(c.level, c.dtype))];
                 (
                     By::Depthwise(blocking),
-                    each::Blocking::blocks(c),
+                    depthwise::Blocking::blocks(c),
                     1,
                     1,
                     c.groups,
@@ -306,6 +306,6 @@ impl Conv {
         };
         let from = (*sums.to, sums.pitch);
         transpose(self.level, from, (rows, range.columns), (to, pitch));
-        launch.finish((to, pitch), first, (range.columns, step), rows)
+        launch.apply_epilogue((to, pitch), first, (range.columns, step), rows)
     }
 }

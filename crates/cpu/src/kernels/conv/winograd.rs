@@ -155,7 +155,7 @@ impl Conv {
             scratch.holds = Some((b.group, b.tile));
         }
         self.multiply_elements(blocking, b, weights, *inputs, products);
-        let mut accesses = Accesses::of(blocking.finish.as_deref(), &launch.args);
+        let mut accesses = Accesses::of(blocking.register_epilogue.as_deref(), &launch.args);
         for tile in 0..b.tiles {
             let from = products.shift(tile * s.products.row);
             let to = (launch, &mut accesses);
@@ -267,7 +267,7 @@ impl Conv {
         );
         let first = position * all + channel;
         let operands = [from.bytes(), View::of(&[])];
-        if blocking.finish.is_some() {
+        if blocking.register_epilogue.is_some() {
             let out = Output::Epilogue(accesses, (position, channel));
             results.compute(operands, out, &[], 1);
             return Ok(());
@@ -285,7 +285,7 @@ impl Conv {
             for row in 0..rows {
                 let raw = (out.shift(row * step * pitch), pitch);
                 let first = first + row * width * all;
-                launch.finish(raw, first, (columns, all), channels)?;
+                launch.apply_epilogue(raw, first, (columns, all), channels)?;
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use kiln_kernel::affine::ceil;
 use kiln_kernel::sums::rows_of;
 use kiln_plan::Algorithm;
 use kiln_plan::cost::{ProductEpilogue, block, whole_rows};
-use kiln_plan::schedule::{MOST_VECTORS, TILE, VECTORS, lanes, most_rows};
+use kiln_plan::schedule::{MAX_VECTORS, TILE, VECTORS, lanes, max_rows};
 
 /// The maximum number of elements of an operand that its prologue computes for a block.
 const PROLOGUE_ELEMENTS: i64 = 1 << 18;
@@ -211,9 +211,9 @@ impl MatMul {
     }
 
     /// Returns the largest number of rows of a register tile that reads this many panels.
-    fn most_rows(&self, panels: i64) -> u8 {
+    fn max_rows(&self, panels: i64) -> u8 {
         let vectors = panels * self.panel / i64::from(lanes(self.level, self.dtype));
-        self.schedule.rows(most_rows(
+        self.schedule.rows(max_rows(
             self.level,
             self.terms.instruction(),
             vectors as u8,
@@ -222,7 +222,7 @@ impl MatMul {
 
     /// Returns the number of rows of a register tile.
     pub(super) fn tile_rows(&self) -> i64 {
-        even_rows(self.m, self.most_rows(1))
+        even_rows(self.m, self.max_rows(1))
     }
 
     /// Returns the number of panels that a register tile reads at once. It is more than one if so few rows would make
@@ -230,11 +230,11 @@ impl MatMul {
     pub(super) fn panels_at_once(&self) -> i64 {
         let vectors = self.panel / i64::from(lanes(self.level, self.dtype));
         let by_tiles = self.terms.instruction().has_tiles();
-        let fits = |panels: &i64| i64::from(self.most_rows(*panels)) >= self.m;
+        let fits = |panels: &i64| i64::from(self.max_rows(*panels)) >= self.m;
         match self.schedule.tile.is_some() || by_tiles || vectors < VECTORS || self.dtype.size() > 4
         {
             true => 1,
-            false => (2..=MOST_VECTORS / vectors).rev().find(fits).unwrap_or(1),
+            false => (2..=MAX_VECTORS / vectors).rev().find(fits).unwrap_or(1),
         }
     }
 
@@ -242,7 +242,7 @@ impl MatMul {
     pub(super) fn waiting_sums(&self) -> i64 {
         let waits = self.terms.instruction().has_tiles()
             && self.epilogue_kind == ProductEpilogue::Rows
-            && self.finish.is_none()
+            && self.register_epilogue.is_none()
             && self.lhs.prologue.is_none();
         if waits && self.results() <= WAITING_SUMS {
             self.results()

@@ -129,15 +129,15 @@ pub(crate) struct Materialised {
 }
 
 impl Materialised {
-    /// Runs a prologue over `count` lines of `len` elements of its linear space, `apart` apart. The first line starts
-    /// at `at`. The results have lines of this pitch. `which` identifies them.
+    /// Runs a prologue over `count` lines of `len` elements of its linear space, with this stride. The first line
+    /// starts at `at`. The results have lines of this pitch. `which` identifies them.
     pub(crate) fn bring(
         &mut self,
         program: &Linked,
         args: &Arguments,
         which: (i64, i64),
         at: i64,
-        ((count, apart, len), pitch): ((i64, i64, i64), i64),
+        ((count, stride, len), pitch): ((i64, i64, i64), i64),
         failures: &Failures,
     ) -> Result<View<'_, u8>> {
         let size = program.in_place.unwrap_or(0) as i64;
@@ -149,7 +149,7 @@ impl Materialised {
                     args,
                     (to, pitch),
                     at,
-                    (count, apart),
+                    (count, stride),
                     len,
                     failures,
                 )?;

@@ -15,9 +15,9 @@ use kiln_kernel::simd::{Isa, Vectorized, vectorized};
 use kiln_kernel::view::{Arguments, Plain, View, ViewMut};
 
 /// The padding between rows of a copy, in words.
-const APART: i64 = 16;
+const ROW_PADDING: i64 = 16;
 /// A pitch of A's rows that is a multiple of this many bytes makes rows collide in cache sets.
-const MEETS: i64 = 2048;
+const CONFLICTING_PITCH: i64 = 2048;
 /// The minimum number of columns for which such rows are copied.
 const OFTEN: i64 = 256;
 /// The maximum number of columns of a panel of words.
@@ -57,9 +57,10 @@ impl MatMul {
     /// True if micro-kernels read a copy of A, which is made for all of them.
     fn copies_left(&self) -> bool {
         let size = self.terms.operand(0).size() as i64;
-        let meets = (size * self.lhs.row) % MEETS == 0 && self.m > 1 && self.n >= OFTEN;
+        let conflicts =
+            (size * self.lhs.row) % CONFLICTING_PITCH == 0 && self.m > 1 && self.n >= OFTEN;
         let other = self.terms.are_narrow() && !self.reads_terms(self.lhs.col);
-        self.lhs.prologue.is_none() && size <= 4 && (other || meets)
+        self.lhs.prologue.is_none() && size <= 4 && (other || conflicts)
     }
 
     /// Returns the strides of rows of A, as micro-kernels read them, and of their steps, in bytes.
@@ -89,7 +90,7 @@ impl MatMul {
 
     /// Returns the pitch of the copy of A, in words; rows that are far apart must not collide in the caches.
     fn pitch(&self) -> i64 {
-        self.steps() + APART
+        self.steps() + ROW_PADDING
     }
 
     /// Returns the number of words of the copy of A.
@@ -261,7 +262,7 @@ impl MatMul {
     /// Packs columns with contiguous terms, and adds these terms' contributions to the initial values of accumulators.
     fn pack_columns(
         &self,
-        (from, apart): (View<u8>, i64),
+        (from, stride): (View<u8>, i64),
         columns: i64,
         (to, mut starts): (ViewMut<u32>, ViewMut<i32>),
     ) {
@@ -274,7 +275,7 @@ impl MatMul {
             for (column, line) in (0..columns).zip(&mut lines) {
                 line[words as usize - 1] = 0;
                 let line = ViewMut::of(line);
-                let from = from.shift((column * apart + first * count) * size);
+                let from = from.shift((column * stride + first * count) * size);
                 self.terms.make(1, (from, 1), terms, line.bytes());
                 if self.terms.is_flipped() {
                     let line = line.cast::<i8>();
@@ -400,7 +401,7 @@ impl MatMul {
         };
         let at = x.index(&self.batch, b, i, j);
         // The elements of a line are contiguous; otherwise the lines are.
-        let (parts, apart) = match along == 1 {
+        let (parts, strides) = match along == 1 {
             true => (((count, line, self.k), self.k), [self.k, 1]),
             false => {
                 let lines = if side == 0 { self.left_lines() } else { count };
@@ -408,7 +409,7 @@ impl MatMul {
             }
         };
         let to = materialised.bring(program, args, (b, first), at, parts, failures)?;
-        Ok((to, apart))
+        Ok((to, strides))
     }
 }
 

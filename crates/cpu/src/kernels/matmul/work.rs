@@ -76,7 +76,7 @@ impl<'a> Launch<'a> {
 
     /// Runs the epilogue over `rows` rows of `width` raw results, `pitch` apart in memory and `step`
     /// apart in the linear space, which they enter at `first`. Without one, does nothing.
-    pub fn finish<T: Plain>(
+    pub fn apply_epilogue<T: Plain>(
         &self,
         (raw, pitch): (ViewMut<T>, i64),
         first: i64,
@@ -92,7 +92,7 @@ impl<'a> Launch<'a> {
 }
 
 /// Returns the epilogue of f32 to apply to accumulators in registers, if it can be emitted for rows of this width.
-pub(crate) fn finish(
+pub(crate) fn register_epilogue(
     epilogue: &Option<Epilogue>,
     values: &[i64],
     lens: &[i64],

@@ -120,14 +120,14 @@ impl Emitter<'_> {
 
     /// Emits the tiles of a call.
     pub(super) fn strip(&mut self) {
-        let finish = self.tile.finish.clone();
-        let lines = finish.as_ref().map(|f| self.lines_of(f));
-        let accesses = finish.as_ref().map_or(0, |f| f.locations.len()) as i32;
+        let epilogue = self.tile.epilogue.clone();
+        let lines = epilogue.as_ref().map(|f| self.lines_of(f));
+        let accesses = epilogue.as_ref().map_or(0, |f| f.locations.len()) as i32;
         let (pieces, bytes) = (self.pieces(), self.sum_bytes());
         // The epilogue's stack is followed by the accumulators that it processes, and by those that wait.
         let stack = lines.as_ref().map_or(0, Lines::stack) as i32;
         let waiting = if pieces.len() > 1 {
-            self.tile.most() as i32
+            self.tile.max_tiles() as i32
         } else {
             0
         };
@@ -155,22 +155,22 @@ impl Emitter<'_> {
             self.begin_tile(is_first);
             self.sum_piece(piece);
             self.asm.store(Slot::Next.at(), NEXT);
-            match (&finish, &lines) {
+            match (&epilogue, &lines) {
                 _ if !is_last => {
                     self.asm.mov(AT, Slot::Sums.at());
                     self.store_sums(Mem::at(AT));
                 }
-                (Some(finish), Some(lines)) => {
+                (Some(epilogue), Some(lines)) => {
                     self.store_sums(sums);
                     self.asm.lea(RIGHT, access(accesses, 0));
-                    self.finish_tile(finish, lines, sums);
+                    self.emit_tile_epilogue(epilogue, lines, sums);
                 }
                 _ => {
                     self.store_sums(sums);
                     self.end_tile(sums);
                 }
             }
-            self.next_tile(finish.as_deref(), is_last);
+            self.next_tile(epilogue.as_deref(), is_last);
             self.asm.jump_if(Condition::NotEqual, top);
         }
         self.asm.mov(Gpr::RSP, FRAME);
@@ -323,10 +323,10 @@ impl Emitter<'_> {
     }
 
     /// Emits the epilogue on a tile's accumulators.
-    fn finish_tile(&mut self, finish: &RegisterEpilogue, lines: &Lines, sums: Mem) {
+    fn emit_tile_epilogue(&mut self, epilogue: &RegisterEpilogue, lines: &Lines, sums: Mem) {
         let free = (0..self.asm.registers()).map(Vreg).collect();
         let (tile, vectors) = (self.tile, self.vectors);
-        self.finish_sums(finish, lines, free, |sum| {
+        self.emit_epilogue_on(epilogue, lines, free, |sum| {
             let at = sum_at(tile, vectors, [sum.0 / vectors, sum.0 % vectors]);
             LaneLocation::Vector(sums.plus(at))
         });
@@ -354,10 +354,10 @@ impl Emitter<'_> {
     }
 
     /// Advances to the next tile; the flags say if there is one.
-    fn next_tile(&mut self, finish: Option<&RegisterEpilogue>, is_last: bool) {
+    fn next_tile(&mut self, epilogue: Option<&RegisterEpilogue>, is_last: bool) {
         let [left, rows] = self.tile.strip;
         if is_last {
-            let locations = finish.map_or(&[][..], |f| &f.locations);
+            let locations = epilogue.map_or(&[][..], |f| &f.locations);
             let accesses = locations.len() as i32;
             for (i, location) in locations.iter().enumerate() {
                 if let Some(p) = location.as_ref().filter(|p| p.row * rows != 0) {

@@ -5,7 +5,7 @@ use crate::contraction::tile::Call;
 use crate::contraction::{RightSide, Rows, Tile};
 use half::{bf16, f16};
 use kiln_base::{DType, Features, Instruction};
-use kiln_plan::schedule::{lanes, most_rows};
+use kiln_plan::schedule::{lanes, max_rows};
 
 /// A word, or 64 bits.
 trait Word: super::Whole {
@@ -78,7 +78,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
     let by_tiles = instruction.has_tiles();
     let vectors = 1 + rng.below(if by_tiles { 4 } else { 3 });
     let columns = vectors * lanes - rng.below(lanes);
-    let most = usize::from(most_rows(level, instruction, vectors as u8));
+    let most = usize::from(max_rows(level, instruction, vectors as u8));
     // AMX tiles also have gaps between lines of rows, and several tiles per call. K may be long enough to be cut.
     let (mut across, mut lines, mut gap, mut tiles) = (1 + rng.below(most), 1, 0, 1);
     let mut steps = rng.below(9);
@@ -142,7 +142,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
         left: a.as_ptr().cast(),
         right: b.as_ptr().cast(),
         out: c.as_mut_ptr().cast(),
-        finish: std::ptr::null(),
+        accesses: std::ptr::null(),
         taps: list.as_ptr().cast(),
         tiles: tiles as u64,
     };

@@ -41,7 +41,7 @@ pub(in crate::contraction) fn emit(t: &Transform) -> Vec<u8> {
     let body = body(t);
     let lines = body.lines(target, &body.code, &[]);
     let lines = lines.unwrap_or_else(|_| panic!("a transform that is not emitted"));
-    let locations = t.finish.as_ref().map_or(&[][..], |f| &f.locations);
+    let locations = t.epilogue.as_ref().map_or(&[][..], |f| &f.locations);
     let saved: Vec<Gpr> = (ACCESSES[..locations.len()].iter().copied())
         .filter(|r| Gpr::SAVED.contains(r))
         .collect();
@@ -127,12 +127,12 @@ impl Locations for Squares<'_> {
             return LaneLocation::Vector(at(FROM, t.from, n, side));
         }
         let n = n - squares;
-        let Some(finish) = &t.finish else {
+        let Some(epilogue) = &t.epilogue else {
             return LaneLocation::Vector(at(TO, t.to, n, kept));
         };
-        let each = finish.locations.len() as i64;
+        let each = epilogue.locations.len() as i64;
         let access = (n % each) as usize;
-        let Some(location) = &finish.locations[access] else {
+        let Some(location) = &epilogue.locations[access] else {
             panic!("results are in registers");
         };
         let apart = t.to.map(|n| n * location.row * location.size as i64);
@@ -146,8 +146,8 @@ impl Locations for Squares<'_> {
 
 /// Returns the code for a vector of each element; its first registers are those of the epilogue.
 fn body(t: &Transform) -> Body {
-    let finish = t.finish.as_deref();
-    let mut body = finish.map(|f| f.body.clone()).unwrap_or_default();
+    let epilogue = t.epilogue.as_deref();
+    let mut body = epilogue.map(|f| f.body.clone()).unwrap_or_default();
     body.code.clear();
     body.dtypes.clear();
     let side = t.matrix[0].len();
@@ -172,8 +172,8 @@ fn body(t: &Transform) -> Body {
     for sums in &sums {
         for row in &t.matrix[..across] {
             let access = body.dtypes.len() as u16;
-            match finish {
-                Some(finish) => finished(&mut body, finish, row, sums),
+            match epilogue {
+                Some(epilogue) => finished(&mut body, epilogue, row, sums),
                 None => {
                     let src = new(&mut body);
                     let last = sum(&mut body, row, sums, src);
@@ -187,13 +187,13 @@ fn body(t: &Transform) -> Body {
 }
 
 /// Adds the epilogue on a result, which replaces the loads of the accumulators.
-fn finished(body: &mut Body, finish: &RegisterEpilogue, row: &[f64], x: &[Reg]) {
+fn finished(body: &mut Body, epilogue: &RegisterEpilogue, row: &[f64], x: &[Reg]) {
     let first = body.dtypes.len() as u16;
-    body.dtypes.extend(&finish.body.dtypes);
-    for inst in &finish.body.code {
+    body.dtypes.extend(&epilogue.body.dtypes);
+    for inst in &epilogue.body.code {
         let mut inst = inst.clone();
         match &mut inst {
-            Inst::Load { dst, access } if finish.locations[usize::from(*access)].is_none() => {
+            Inst::Load { dst, access } if epilogue.locations[usize::from(*access)].is_none() => {
                 let dst = *dst;
                 inst = sum(body, row, x, dst);
             }

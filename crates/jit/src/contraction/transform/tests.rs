@@ -49,13 +49,13 @@ fn a_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, by: By) {
         to: bytes(to, 4),
         channels: channels as u32,
         kept: kept.map(|n| n as u8),
-        finish: None,
+        epilogue: None,
     };
     let call = Call {
         left: first,
         right: std::ptr::null(),
         out: out.as_mut_ptr().cast(),
-        finish: std::ptr::null(),
+        accesses: std::ptr::null(),
         taps: std::ptr::null(),
         tiles: 1,
     };
@@ -117,7 +117,7 @@ fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, b
     let all = (height * width) as i64;
     let lens = [width as i64, all, height as i64, all, all, all];
     let bound = bind(&program, &[], &lens).unwrap();
-    let finish = Arc::new(RegisterEpilogue::of(&bound, width as i64, level).unwrap());
+    let epilogue = Arc::new(RegisterEpilogue::of(&bound, width as i64, level).unwrap());
     let x: Vec<f32> = rng.numbers(side * side * channels);
     let bias: Vec<f32> = rng.numbers(width);
     let residual: Vec<f32> = rng.numbers(height * width);
@@ -132,7 +132,7 @@ fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, b
         to: [wide as i64, 1],
         channels: channels as u32,
         kept: kept.map(|n| n as u8),
-        finish: Some(finish.clone()),
+        epilogue: Some(epilogue.clone()),
     };
     let args = [
         bias.as_ptr(),
@@ -146,14 +146,14 @@ fn a_finished_transform(matrix: &'static Rows, level: Features, rng: &mut Rng, b
     let first = ((above * wide + left) as i64, before as i64);
     let sizes = lens.map(|len| len as usize * 8);
     let args = arguments(&args, &sizes);
-    let mut accesses = Accesses::of(Some(&finish), &args);
+    let mut accesses = Accesses::of(Some(&epilogue), &args);
     let accesses = accesses.at(first);
     let numbers: Vec<u64> = accesses.iter().map(|p| *p as u64).collect();
     let call = Call {
         left: x.as_ptr().cast(),
         right: std::ptr::null(),
         out: std::ptr::null_mut(),
-        finish: numbers.as_ptr().cast(),
+        accesses: numbers.as_ptr().cast(),
         taps: std::ptr::null(),
         tiles: 1,
     };

@@ -7,7 +7,7 @@ use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::{Result, damaged};
 use kiln_plan::ConvRole;
 use kiln_plan::cost::geometry::Axis;
-use kiln_plan::schedule::{lanes, most_rows};
+use kiln_plan::schedule::{lanes, max_rows};
 use std::sync::Arc;
 
 /// The least number of blocks, if each has at least
@@ -45,10 +45,10 @@ pub(in crate::kernels::conv) struct Blocking {
     pub(super) parts: Vec<PhasePart>,
     /// The place of each tap of a filter in a panel, or -1 for a tap that meets only padding.
     pub(super) taps: Vec<i64>,
-    /// The axes of the convolution. `apart` is true if each tap of a position is accumulated by itself: where copies of
-    /// lines would be far larger than the images.
+    /// The axes of the convolution. `tap_by_tap` is true if each tap of a position is accumulated by itself: where
+    /// copies of lines would be far larger than the images.
     pub(super) axes: [Axis; 3],
-    pub(super) apart: bool,
+    pub(super) tap_by_tap: bool,
     /// True for channels first (NCHW): `reads_nchw` for the images, `writes_nchw` for the result.
     pub(super) reads_nchw: bool,
     pub(super) writes_nchw: bool,
@@ -71,11 +71,11 @@ pub(in crate::kernels::conv) struct Blocking {
     /// True if the next register tile of a call is the one below, not the next one to the right.
     pub(super) is_down: bool,
     /// The epilogue that is applied to accumulators while they are in registers.
-    pub(super) finish: Option<Arc<RegisterEpilogue>>,
+    pub(super) register_epilogue: Option<Arc<RegisterEpilogue>>,
 }
 
 /// True if lines are copied with their padding, and a gradient of images is one convolution for each stride offset.
-fn is_near(c: &Conv) -> bool {
+fn copies_lines(c: &Conv) -> bool {
     let axes = &c.geometry.axes;
     let phases = axes.iter().map(|a| a.stride.min(a.input.max(1)));
     let few = phases.fold(1i64, i64::saturating_mul) <= PHASES;
@@ -97,8 +97,8 @@ impl Blocking {
     pub(in crate::kernels::conv) fn new(
         c: &Conv,
         [reads_nchw, writes_nchw]: [bool; 2],
-        finish: Option<Arc<RegisterEpilogue>>,
-        apart: bool,
+        register_epilogue: Option<Arc<RegisterEpilogue>>,
+        tap_by_tap: bool,
     ) -> Result<Blocking> {
         let is_input = c.role == ConvRole::Input;
         let (terms, columns) = match is_input {
@@ -137,7 +137,7 @@ impl Blocking {
             parts: vec![],
             taps: vec![],
             axes,
-            apart: apart || !is_near(c),
+            tap_by_tap: tap_by_tap || !copies_lines(c),
             reads_nchw,
             writes_nchw,
             is_copied: false,
@@ -151,11 +151,11 @@ impl Blocking {
             hot: panel,
             rows: [1; 2],
             is_down: false,
-            finish,
+            register_epilogue,
         };
         let is_some = batch * c.groups * columns * result.iter().product::<i64>() > 0;
-        if blocking.apart {
-            blocking.finish = None;
+        if blocking.tap_by_tap {
+            blocking.register_epilogue = None;
             blocking.taps = (0..axes.iter().map(|a| a.kernel).product()).collect();
             blocking.block = [1, 1, result[2].clamp(1, LINE)];
             return Ok(blocking);
@@ -197,7 +197,7 @@ impl Blocking {
     fn shape(&mut self, c: &Conv) -> Result<()> {
         let [_, h, w] = self.phases.each_ref();
         let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
-        let most = most_rows(c.level, c.terms.instruction(), vectors as u8);
+        let most = max_rows(c.level, c.terms.instruction(), vectors as u8);
         let most = c.schedule.rows(most);
         let across = even_rows(w[0].axis.output, most);
         let spans = [0, 1, 2].map(|i| window(&self.phases[i], 0, self.result[i]));
@@ -256,7 +256,7 @@ impl Blocking {
         self.block[2] = width;
         self.block[axis] = (ceil(part, unit) * unit).min(all);
         let blocks: i64 = [0, 1, 2].map(|i| self.blocks(i)).iter().product();
-        let is_whole = blocks == 1 && self.finish.is_some() && !self.checks_finite(c);
+        let is_whole = blocks == 1 && self.register_epilogue.is_some() && !self.checks_finite(c);
         if is_far && is_whole {
             let span = spans.map(|(from, until)| until - from);
             self.images = (near / product(&span)?.max(1)).clamp(1, self.batch);
@@ -296,7 +296,7 @@ impl Blocking {
         let runs: Vec<(Vec<i64>, i64)> = runs.collect();
         for run in &runs {
             if !self.tile(c, run)?.is_emitted() {
-                self.finish = None;
+                self.register_epilogue = None;
                 self.images = 1;
             }
         }
@@ -319,14 +319,14 @@ impl Blocking {
     /// Returns the offsets of a part's runs of K, in bytes from the first, and the length of each run in steps of K.
     fn runs(&self, at: [usize; 3]) -> (Vec<i64>, i64) {
         let axes = [0, 1, 2].map(|i| self.phases[i][at[i]].axis);
-        let apart = self.apart();
+        let strides = self.strides();
         let [d, h, mut w] = axes.map(|a| a.kernel);
         let mut steps = self.sums;
-        if axes[2].dilation == 1 && apart[2] == self.sums * self.sizes[1] && w > 0 {
+        if axes[2].dilation == 1 && strides[2] == self.sums * self.sizes[1] && w > 0 {
             // The taps of a line are contiguous.
             (w, steps) = (1, w * steps);
         }
-        let step = |i: usize| axes[i].dilation * apart[i];
+        let step = |i: usize| axes[i].dilation * strides[i];
         let step = [step(0), step(1), step(2)];
         let run = |i: i64| i / w / h * step[0] + i / w % h * step[1] + i % w * step[2];
         ((0..d * h * w).map(run).collect(), steps)
@@ -339,7 +339,7 @@ impl Blocking {
         let [_, h, w] = [0, 1, 2].map(|i| self.phases[i].first());
         let stride = |p: Option<&Phase>| p.map_or([1, 1], |p| [p.axis.stride, p.step]);
         let ([h, high], [w, wide]) = (stride(h), stride(w));
-        let apart = self.apart();
+        let strides = self.strides();
         let pitch = match c.epilogue {
             _ if self.writes_nchw => self.channels,
             Some(_) => self.channels,
@@ -349,7 +349,7 @@ impl Blocking {
         let rows = Rows {
             count: (down * across) as u8,
             across: across as u8,
-            left: [w * apart[2], h * apart[1]],
+            left: [w * strides[2], h * strides[1]],
             result: [wide, high * self.result[2]],
         };
         let ahead = match panel * self.panels > HOT_WEIGHTS {
@@ -363,15 +363,15 @@ impl Blocking {
         let (by, columns) = (c.terms.instruction(), self.panel.min(self.columns));
         Ok(Tile {
             step: size,
-            steps: many(*steps)?,
-            taps: many(taps.len() as i64)?,
+            steps: to_u32(*steps)?,
+            taps: to_u32(taps.len() as i64)?,
             out: pitch * size,
             starts: c.terms.is_flipped(),
             strip: match self.is_down {
-                true => [h * apart[1], high * self.result[2]].map(|n| n * down),
-                false => [w * apart[2], wide].map(|n| n * across),
+                true => [h * strides[1], high * self.result[2]].map(|n| n * down),
+                false => [w * strides[2], wide].map(|n| n * across),
             },
-            finish: self.finish.clone(),
+            epilogue: self.register_epilogue.clone(),
             ..Tile::new((c.level, by), rows, columns, right)
         })
     }
@@ -383,7 +383,7 @@ impl Blocking {
 
     /// Returns the bounds of the images that the results of a block read; these may include padding.
     pub(super) fn windows(&self, from: [i64; 3], to: [i64; 3]) -> [(i64, i64); 3] {
-        [0, 1, 2].map(|i| match self.apart {
+        [0, 1, 2].map(|i| match self.tap_by_tap {
             true => (0, self.image[i]),
             false => window(&self.phases[i], from[i], to[i]),
         })
@@ -415,7 +415,10 @@ impl Blocking {
     /// Returns the rows and columns of a register tile, and true if the epilogue is applied there.
     pub(in crate::kernels::conv) fn register_tile(&self) -> ([i64; 2], bool) {
         let [lines, positions] = self.rows;
-        ([lines * positions, self.panel], self.finish.is_some())
+        (
+            [lines * positions, self.panel],
+            self.register_epilogue.is_some(),
+        )
     }
 
     /// Returns the positions and channels of a block.
@@ -466,14 +469,14 @@ impl Blocking {
     }
 
     /// Returns the strides of planes, lines and positions that tiles read, in bytes.
-    pub(super) fn apart(&self) -> [i64; 3] {
+    pub(super) fn strides(&self) -> [i64; 3] {
         match self.is_copied {
             true => distances(self.copy, self.sums * self.sizes[1]),
-            false => self.apart_in_images().map(|n| n * self.sizes[0]),
+            false => self.image_strides().map(|n| n * self.sizes[0]),
         }
     }
 
-    pub(super) fn apart_in_images(&self) -> [i64; 3] {
+    pub(super) fn image_strides(&self) -> [i64; 3] {
         match self.reads_nchw {
             true => distances(self.image, 1),
             false => distances(self.image, self.groups * self.terms),
@@ -481,7 +484,7 @@ impl Blocking {
     }
 
     /// Returns the stride between channels of an image.
-    pub(super) fn channel_apart(&self) -> i64 {
+    pub(super) fn channel_stride(&self) -> i64 {
         match self.reads_nchw {
             true => self.image.iter().product(),
             false => 1,
@@ -511,7 +514,7 @@ impl Blocking {
 }
 
 /// Converts a number of steps of K or taps.
-pub(super) fn many(n: i64) -> Result<u32> {
+pub(super) fn to_u32(n: i64) -> Result<u32> {
     u32::try_from(n).map_err(|_| damaged!("a sum of {n} terms"))
 }
 

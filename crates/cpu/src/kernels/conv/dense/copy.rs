@@ -28,29 +28,29 @@ pub(super) struct Source<'a> {
     first: View<'a, u8>,
     /// The coordinates of the first position in depth, height and width, and the strides along these, in bytes.
     from: [i64; 3],
-    apart: [i64; 3],
+    strides: [i64; 3],
     /// The stride between images.
-    images_apart: i64,
+    image_stride: i64,
 }
 
 impl<'a> Source<'a> {
     /// Returns the source for an image `image` places after the first.
     pub(super) fn of_image(&self, image: i64) -> Source<'a> {
         Source {
-            first: self.first.shift(image * self.images_apart),
+            first: self.first.shift(image * self.image_stride),
             ..*self
         }
     }
 
     pub(super) fn at(&self, at: [i64; 3]) -> View<'a, u8> {
-        let apart = (0..3).map(|i| (at[i] - self.from[i]) * self.apart[i]);
-        self.first.shift(apart.sum())
+        let offsets = (0..3).map(|i| (at[i] - self.from[i]) * self.strides[i]);
+        self.first.shift(offsets.sum())
     }
 }
 
 impl Conv {
     /// Returns the source of a block, copied if need be.
-    pub(super) fn bring<'a>(
+    pub(super) fn source<'a>(
         &self,
         images: ImageArgs<'a>,
         blocking: &Blocking,
@@ -60,8 +60,10 @@ impl Conv {
         let windows = blocking.windows(b.from, b.to);
         let from = windows.map(|w| w.0);
         if !blocking.is_copied {
-            let kept = &mut copies.materialised;
-            return Ok(self.images_read(images, blocking, b, windows, kept)?.0);
+            let materialised = &mut copies.materialised;
+            return Ok(self
+                .images_read(images, blocking, b, windows, materialised)?
+                .0);
         }
         let size = self.dtype.size() as i64;
         let which = (b.image, b.group, b.from);
@@ -71,22 +73,22 @@ impl Conv {
         let source = Source {
             first: *to,
             from,
-            apart: blocking.apart(),
-            images_apart: blocking.copied_image() * size,
+            strides: blocking.strides(),
+            image_stride: blocking.copied_image() * size,
         };
         if held == Some(which) {
             return Ok(source);
         }
         copies.holds = None;
         for image in 0..b.images {
-            let (b, kept) = (b.of_image(image), &mut copies.materialised);
-            let (found, channel) = self.images_read(images, blocking, &b, windows, kept)?;
+            let (b, materialised) = (b.of_image(image), &mut copies.materialised);
+            let (found, channel) = self.images_read(images, blocking, &b, windows, materialised)?;
             for (z, y) in (windows[0].0..windows[0].1)
                 .flat_map(|z| (windows[1].0..windows[1].1).map(move |y| (z, y)))
             {
                 let at = [z - from[0], y - from[1]];
-                let at = at[0] * source.apart[0] + at[1] * source.apart[1];
-                let to = to.shift(image * source.images_apart + at);
+                let at = at[0] * source.strides[0] + at[1] * source.strides[1];
+                let to = to.shift(image * source.image_stride + at);
                 let there =
                     (0..blocking.image[0]).contains(&z) && (0..blocking.image[1]).contains(&y);
                 self.copy_line(blocking, (&found, channel), (there, [z, y]), windows[2], to);
@@ -116,7 +118,7 @@ impl Conv {
             |_| 0,
         );
         let x = images.at([z, y, first]);
-        let position = |i: i64| x.shift(i * images.apart[2]);
+        let position = |i: i64| x.shift(i * images.strides[2]);
         let bytes = channels * self.dtype.size() as i64;
         to.fill(0, front * bytes, padding);
         let to = to.shift(front * bytes);
@@ -135,7 +137,7 @@ impl Conv {
                     .make_row(from, blocking.terms, to.shift(i * bytes));
             }),
             _ => {
-                let (row, sizes) = (blocking.apart_in_images()[2], (n, channels));
+                let (row, sizes) = (blocking.image_strides()[2], (n, channels));
                 match self.dtype.size() {
                     4 => {
                         let (from, to) = ((x.cast::<u32>(), row, channel), (to.cast(), channels));
@@ -162,15 +164,15 @@ impl Conv {
     ) -> Result<(Source<'a>, i64)> {
         let size = self.image_dtype().size() as i64;
         let image = b.image * blocking.image_len();
-        let group = image + b.group * blocking.terms * blocking.channel_apart();
+        let group = image + b.group * blocking.terms * blocking.channel_stride();
         let source = |x: View<'a, u8>| Source {
             first: x.shift(group * size),
             from: [0; 3],
-            apart: blocking.apart_in_images().map(|n| n * size),
-            images_apart: blocking.image_len() * size,
+            strides: blocking.image_strides().map(|n| n * size),
+            image_stride: blocking.image_len() * size,
         };
         let program = match images {
-            Images::InMemory(x) => return Ok((source(x), blocking.channel_apart())),
+            Images::InMemory(x) => return Ok((source(x), blocking.channel_stride())),
             Images::Prologue(program) => program,
         };
         let [z, y, x] = [0, 1, 2].map(|i| {
@@ -178,7 +180,7 @@ impl Conv {
             let from = from.clamp(0, blocking.image[i]);
             (from, until.clamp(from, blocking.image[i]))
         });
-        let [deep, high, channels] = blocking.apart_in_images();
+        let [deep, high, channels] = blocking.image_strides();
         let lines = |z: i64, y: i64| z * deep + y * high;
         // Of a single line, only a part is read.
         let (from, until) = match (z.1 - z.0, y.1 - y.0) {
@@ -193,7 +195,7 @@ impl Conv {
         // With channels first, the part is the same for each channel of the group.
         let (at, lines, channel) = match blocking.reads_nchw {
             true => {
-                let lines = (blocking.terms, blocking.channel_apart(), len);
+                let lines = (blocking.terms, blocking.channel_stride(), len);
                 (group + from, lines, len)
             }
             false => (image + from, (1, len, len), 1),

@@ -18,13 +18,14 @@ use kiln_kernel::simd::transpose::transpose;
 use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{Plain, View, ViewMut};
 use kiln_plan::cost::geometry::Axis;
-use kiln_plan::schedule::{lanes, most_rows};
+use kiln_plan::schedule::{lanes, max_rows};
 
 /// The positions of a block.
 const POSITIONS: i64 = 256;
-/// A pitch that is a multiple of `MEETS` elements makes positions collide in few cache sets; it is padded by `APART`.
-const MEETS: i64 = 64;
-const APART: i64 = 16;
+/// A pitch that is a multiple of this many elements makes positions collide in few cache sets; it is padded by
+/// `ROW_PADDING`.
+const CONFLICTING_PITCH: i64 = 64;
+const ROW_PADDING: i64 = 16;
 
 /// The blocking of positions.
 pub(super) struct Blocking {
@@ -99,7 +100,7 @@ impl Blocking {
                 shape((by, c.level, Some(&c.schedule)), rows, c.cout).1
             }
         };
-        let most = c.schedule.rows(most_rows(c.level, by, vectors as u8));
+        let most = c.schedule.rows(max_rows(c.level, by, vectors as u8));
         let channels = even_rows(c.cin, most);
         Blocking {
             batch,
@@ -123,7 +124,12 @@ impl Blocking {
 
     /// Links the register tiles for ranges of these channels and columns.
     pub fn link(&mut self, c: &Conv, (taps, [channels, columns]): (i64, [i64; 2])) -> Result<()> {
-        self.pitch = channels + if channels % MEETS == 0 { APART } else { 0 };
+        self.pitch = channels
+            + if channels % CONFLICTING_PITCH == 0 {
+                ROW_PADDING
+            } else {
+                0
+            };
         let extents = [self.across(), c.cin, c.cout];
         for block in [self.block(0), self.block(self.blocks() - 1)] {
             let tile = self.tile_of(c, &block, (taps, columns));
@@ -184,7 +190,7 @@ impl Blocking {
 
     /// Returns the pitch of channels in a transposed copy, in pairs of positions.
     fn pairs_apart(&self) -> i64 {
-        ceil(self.units * self.segment, 2) + APART
+        ceil(self.units * self.segment, 2) + ROW_PADDING
     }
 
     /// Returns the number of elements that a thread copies.
@@ -244,14 +250,14 @@ impl Blocking {
         let bf16 = ViewMut::<u16>::room(&mut copies.bf16, bf16)?;
         let [deep, high, wide] = self.axes.map(|a| a.kernel);
         let together = self.across();
-        let (first, apart) = (
+        let (first, stride) = (
             self.block(0),
             self.wide * self.pitch * size_of::<T>() as i64,
         );
         for at in range.blocks[0]..range.blocks[1] {
             let block = self.block(at);
             copies.taps.clear();
-            copies.taps.extend((0..block.count).map(|i| i * apart));
+            copies.taps.extend((0..block.count).map(|i| i * stride));
             let is_other = (block.count, block.len) != (first.count, first.len);
             let tiles = &self.tiles[usize::from(is_other)][usize::from(at > range.blocks[0])];
             let holds = Some([at, range.group, range.column]);
@@ -344,7 +350,7 @@ impl Blocking {
         sums: Sums<T>,
     ) {
         let [steps, count] = self.steps(c, block);
-        let apart = self.axes[2].dilation * self.pitch;
+        let stride = self.axes[2].dilation * self.pitch;
         let each = if self.pairs { self.pairs_apart() } else { 1 };
         for channel in (0..range.channels).step_by(self.rows[0] as usize) {
             let channels = channel..range.channels.min(channel + self.rows[0]);
@@ -352,7 +358,7 @@ impl Blocking {
                 let right = gradients.shift(column * steps * count).bytes();
                 for t in tiles.rows([0..self.across(), channels.clone()]) {
                     let (tap, channel) = (t.line, t.row);
-                    let left = images.shift(tap * apart + channel * each).bytes();
+                    let left = images.shift(tap * stride + channel * each).bytes();
                     let to = (channel * taps + tap) * sums.pitch + column;
                     let out = Output::Memory(sums.to.shift(to).bytes());
                     let kernel = t.kernel(range.columns - column);
@@ -384,11 +390,11 @@ impl Blocking {
         let (channels, pitch) = (range.channels, self.pitch);
         let to = (to, pitch);
         if self.together {
-            let apart = self.axes[2].stride;
+            let stride = self.axes[2].stride;
             let all = block.count * self.wide;
             // Pairs across the end of a line are never read.
-            let count = (all - apart).max(0);
-            return join_rows((*from, pitch), (count, 1, apart), channels, to);
+            let count = (all - stride).max(0);
+            return join_rows((*from, pitch), (count, 1, stride), channels, to);
         }
         let all = block.count * block.len;
         from.fill(all * pitch, channels, 0);
@@ -469,7 +475,7 @@ impl Blocking {
         let (all, channel) = (c.groups * c.cin, range.group * c.cin + range.channel);
         let (channels, pitch) = (range.channels, self.pitch);
         // The strides of positions and of channels, and the stride of the copied positions.
-        let [position, apart] = if self.nchw[0] { [1, inputs] } else { [all, 1] };
+        let [position, stride] = if self.nchw[0] { [1, inputs] } else { [all, 1] };
         let (step, count) = match self.together {
             true => (1, (block.len - 1) * width.stride + width.span()),
             false => (width.stride, block.len),
@@ -488,14 +494,14 @@ impl Blocking {
                 (0, 0)
             };
             let line = (z * height.input + y) * width.input + first + from * step;
-            let at = image * inputs * all + channel * apart + line * position;
+            let at = image * inputs * all + channel * stride + line * position;
             let to = to.shift(unit * part * pitch);
             to.fill(0, from * pitch, T::default());
             to.fill(until * pitch, (count - until) * pitch, T::default());
             if from == until {
                 continue;
             }
-            let lines = (x.shift(at), step * position, apart);
+            let lines = (x.shift(at), step * position, stride);
             let to = (to.shift(from * pitch), pitch);
             pack(c.level, lines, (until - from, channels), to);
         }

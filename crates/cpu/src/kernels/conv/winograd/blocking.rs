@@ -7,7 +7,7 @@ use kiln_jit::contraction::{
 };
 use kiln_kernel::affine::{ceil, product};
 use kiln_kernel::error::Result;
-use kiln_plan::schedule::{lanes, most_rows};
+use kiln_plan::schedule::{lanes, max_rows};
 use kiln_plan::{Rows, Winograd};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(in super::super) struct Blocking {
     pub sums: [TileGrid; 2],
     pub results: Results,
     /// The epilogue that is applied to results while they are in registers.
-    pub finish: Option<Arc<RegisterEpilogue>>,
+    pub register_epilogue: Option<Arc<RegisterEpilogue>>,
 }
 
 /// Kernels indexed by three properties of a tile: it is in the last row of tiles, it is the last of its row, it has the
@@ -99,9 +99,9 @@ impl Sizes {
         product(&[squares, c.groups, panels, panel, cin])?;
         let [_, down, across] = c.geometry.axes.map(|a| ceil(a.output, winograd.step()));
         let all = c.batch * down * across;
-        let most_rows = c.schedule.rows(most_rows(c.level, by, vectors as u8));
+        let max_rows = c.schedule.rows(max_rows(c.level, by, vectors as u8));
         // Enough blocks for the threads: with fewer tiles, or with fewer panels where there are few tiles.
-        let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(most_rows));
+        let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(max_rows));
         let blocks = match ceil(all.max(1), most) {
             few if 2 * few <= LEAST_BLOCKS => few,
             many => ceil(many, LEAST_BLOCKS) * LEAST_BLOCKS,
@@ -119,7 +119,7 @@ impl Sizes {
             all,
             tiles,
             share,
-            rows: even_rows(tiles, most_rows),
+            rows: even_rows(tiles, max_rows),
             panel,
             panels,
             inputs: Elements::new(tiles, cin),
@@ -143,26 +143,26 @@ impl Sizes {
             to,
             channels: channels as u32,
             kept: [matrix.len() as u8; 2],
-            finish: None,
+            epilogue: None,
         }
     }
 
     /// Links the transform of a panel's filters of an input channel.
     pub(super) fn filters(&self, c: &Conv) -> Result<Kernel> {
-        let apart = (
+        let strides = (
             square(3, self.panel),
             square(self.winograd.side(), c.cin * self.panel),
         );
-        Kernel::of(self.transform(c, self.winograd.weights, apart, self.panel))
+        Kernel::of(self.transform(c, self.winograd.weights, strides, self.panel))
     }
 
     fn inputs(&self, c: &Conv) -> Result<[Kernel; 2]> {
         let (side, reads) = (self.winograd.side(), c.image_dtype());
         let of = |from: [i64; 2]| {
-            let apart = (from, square(side, self.inputs.element));
+            let strides = (from, square(side, self.inputs.element));
             Kernel::of(Transform {
                 reads,
-                ..self.transform(c, self.winograd.inputs, apart, c.cin)
+                ..self.transform(c, self.winograd.inputs, strides, c.cin)
             })
         };
         let square = |side: i64, element: i64| square_of(reads.size() as i64, side, element);
@@ -199,21 +199,21 @@ impl Sizes {
     fn results(
         &self,
         c: &Conv,
-        finish: Option<Arc<RegisterEpilogue>>,
+        register_epilogue: Option<Arc<RegisterEpilogue>>,
     ) -> Result<(Results, Option<Arc<RegisterEpilogue>>)> {
         let [_, height, width] = c.geometry.axes.map(|a| a.output);
         let (step, share) = (self.winograd.step(), self.share * self.panel);
         let channels = share.min(c.cout.max(1));
         let of = |to| {
-            let apart = (square(self.winograd.side(), self.products.element), to);
-            self.transform(c, self.winograd.results, apart, channels)
+            let strides = (square(self.winograd.side(), self.products.element), to);
+            self.transform(c, self.winograd.results, strides, channels)
         };
         let finished = Transform {
-            finish,
+            epilogue: register_epilogue,
             ..of([width, 1])
         };
         let whole = match c.epilogue {
-            Some(_) if finished.finish.is_some() && finished.is_emitted() => finished,
+            Some(_) if finished.epilogue.is_some() && finished.is_emitted() => finished,
             Some(_) => of(square(step, share)),
             None => of(square(width, c.groups * c.cout)),
         };
@@ -236,7 +236,7 @@ impl Sizes {
             |down, across| -> Result<_> { Ok([of(down, across, false)?, of(down, across, true)?]) };
         let row = |down| -> Result<_> { Ok([pair(down, false)?, pair(down, true)?]) };
         let results = [row(false)?, row(true)?];
-        Ok((results, whole.finish))
+        Ok((results, whole.epilogue))
     }
 }
 
@@ -244,15 +244,15 @@ impl Blocking {
     pub(in super::super) fn new(
         c: &Conv,
         winograd: &'static Winograd,
-        finish: Option<Arc<RegisterEpilogue>>,
+        register_epilogue: Option<Arc<RegisterEpilogue>>,
     ) -> Result<Blocking> {
         let sizes = Sizes::new(c, winograd)?;
-        let (results, finish) = sizes.results(c, finish)?;
+        let (results, register_epilogue) = sizes.results(c, register_epilogue)?;
         Ok(Blocking {
             transforms: sizes.inputs(c)?,
             sums: sizes.sums(c)?,
             results,
-            finish,
+            register_epilogue,
             sizes,
         })
     }

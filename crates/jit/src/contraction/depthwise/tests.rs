@@ -1,6 +1,6 @@
 //! Tests of depthwise tiles against sums in f64, on the processor and in an interpreter of emitted code.
 
-use super::{Depthwise, most_depthwise_rows};
+use super::{Depthwise, max_depthwise_rows};
 use crate::contraction::tests::{By, Rng, Whole, arguments, levels, stored, work};
 use crate::contraction::tile::Call;
 use crate::contraction::{Accesses, Kernel, RegisterEpilogue, RightSide, Rows, Tile};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, by): (bool, By)) {
     let (size, lanes) = (T::DTYPE.size(), usize::from(lanes(level, T::DTYPE)));
     let (taps, stride, dilation) = (1 + rng.below(11), 1 + rng.below(3), 1 + rng.below(3));
-    let rows = 1 + rng.below(most_depthwise_rows(level, T::DTYPE, taps as u32).into());
+    let rows = 1 + rng.below(max_depthwise_rows(level, T::DTYPE, taps as u32).into());
     let columns = 1 + rng.below(3 * lanes + 1);
     // The positions of a line. The taps of the first and the last rows may be outside.
     let reach = (rows - 1) * stride + (taps - 1) * dilation + 1;
@@ -73,7 +73,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, by): (bool, By)) {
     let program = work(rows as i64, out_pitch as i64, rng.below(2) == 0);
     let lens = [out_pitch as i64, all, rows as i64, all, all, all];
     let bound = bind(&program, &[], &lens).unwrap();
-    let finish =
+    let epilogue =
         worked.then(|| Arc::new(RegisterEpilogue::of(&bound, out_pitch as i64, level).unwrap()));
     let bias: Vec<T> = rng.numbers(out_pitch);
     let residual: Vec<T> = rng.numbers(rows * out_pitch);
@@ -88,7 +88,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, by): (bool, By)) {
     args.extend([wide.as_mut_ptr().cast(), std::ptr::null_mut()]);
     let sizes = lens.map(|len| len as usize * 8);
     let args = arguments(&args, &sizes);
-    let mut accesses = Accesses::of(finish.as_deref(), &args);
+    let mut accesses = Accesses::of(epilogue.as_deref(), &args);
     let both = list.len();
     list.extend(accesses.at((0, 0)).iter().map(|p| *p as u64));
     let right = RightSide {
@@ -104,7 +104,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, by): (bool, By)) {
             taps: taps as u32,
             out: (out_pitch * size) as i64,
             adds,
-            finish,
+            epilogue,
             ..Tile::new((level, instruction), of, columns as i64, right)
         },
         stride: stride as u32,
@@ -117,7 +117,7 @@ fn a_tile<T: Whole>(level: Features, rng: &mut Rng, (worked, by): (bool, By)) {
         left: list.as_ptr().cast(),
         right: std::ptr::null(),
         out: out.as_mut_ptr().cast(),
-        finish: list[both..].as_ptr().cast(),
+        accesses: list[both..].as_ptr().cast(),
         taps: std::ptr::null(),
         tiles: 1,
     };
@@ -202,7 +202,7 @@ fn distances_that_no_instruction_holds_are_walked_in_portable_code() {
             left: list.as_ptr().cast(),
             right: std::ptr::null(),
             out: out.as_mut_ptr().cast(),
-            finish: std::ptr::null(),
+            accesses: std::ptr::null(),
             taps: std::ptr::null(),
             tiles: 1,
         };

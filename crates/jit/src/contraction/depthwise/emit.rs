@@ -96,8 +96,8 @@ impl Emitter<'_> {
         }
         self.asm.jump(padding);
         self.asm.bind(done);
-        match self.tile.finish.clone() {
-            Some(finish) => self.finish(&finish),
+        match self.tile.epilogue.clone() {
+            Some(epilogue) => self.emit_epilogue(&epilogue),
             None => {
                 self.asm.mov(LINE, Mem::at(CALL).plus(16));
                 for row in 0..self.tile.rows.count {

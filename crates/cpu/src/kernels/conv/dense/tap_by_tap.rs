@@ -1,7 +1,7 @@
 //! Accumulation one tap of a position at a time, from the images without a copy. It is used where weights that are not
 //! finite must not meet padding, and where copies of lines would be far larger than the images.
 
-use super::blocking::{Blocking, many};
+use super::blocking::{Blocking, to_u32};
 use super::copy::{Copies, ImageArgs};
 use super::{ChannelBlock, Conv, Results};
 use kiln_jit::contraction::{Kernel, Output, RightSide, Rows, Tile};
@@ -11,15 +11,15 @@ use kiln_kernel::view::{View, ViewMut};
 use kiln_plan::ConvRole;
 
 impl Blocking {
-    /// Returns a register tile that adds one tap of one position to its result; the terms of A are `apart` elements
-    /// apart.
-    fn one_tap(&self, c: &Conv, columns: i64, [apart, pitch]: [i64; 2]) -> Result<Kernel> {
+    /// Returns a register tile that adds one tap of one position to its result; the terms of A have a
+    /// stride of `stride`.
+    fn one_tap(&self, c: &Conv, columns: i64, [stride, pitch]: [i64; 2]) -> Result<Kernel> {
         let size = c.dtype.size() as i64;
         let right = RightSide::of_panel(self.panel * size);
         let by = (c.level, c.terms.instruction());
         Kernel::of(Tile {
-            step: apart * size,
-            steps: many(self.sums)?,
+            step: stride * size,
+            steps: to_u32(self.sums)?,
             out: pitch * size,
             adds: true,
             ..Tile::new(by, Rows::of_matrix(1, 0), columns, right)
@@ -55,11 +55,11 @@ impl Conv {
         copies: &mut Copies,
     ) -> Result<()> {
         let windows = blocking.windows(b.from, b.to);
-        let kept = &mut copies.materialised;
-        let (source, channel) = self.images_read(images, blocking, b, windows, kept)?;
+        let materialised = &mut copies.materialised;
+        let (source, channel) = self.images_read(images, blocking, b, windows, materialised)?;
         let narrow = self.narrow;
         let mut words = vec![0u32; if narrow { blocking.sums as usize } else { 0 }];
-        let apart = if narrow { 1 } else { channel };
+        let stride = if narrow { 1 } else { channel };
         let [kernels @ .., wide] = blocking.axes.map(|a| a.kernel);
         let (high, count) = (kernels[1], blocking.taps.len() as i64);
         let line = b.to[2] - b.from[2];
@@ -67,7 +67,8 @@ impl Conv {
         let zero = View::of(&zero).bytes();
         for panel in (b.channel..b.channel + b.channels).step_by(blocking.panel as usize) {
             let columns = blocking.panel.min(blocking.columns - panel);
-            let [kernel, padding] = [apart, 0].map(|n| blocking.one_tap(self, columns, [n, pitch]));
+            let [kernel, padding] =
+                [stride, 0].map(|n| blocking.one_tap(self, columns, [n, pitch]));
             let (kernel, padding) = (kernel?, padding?);
             let starts = weights.shift(blocking.panel_at(b.group, panel));
             let weights = starts.shift(i64::from(blocking.starts) * blocking.panel);

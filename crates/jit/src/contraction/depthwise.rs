@@ -34,7 +34,7 @@ pub struct Depthwise {
 
 /// The most taps of a line that code is emitted for; they are unrolled.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
-const MOST_TAPS: u32 = 64;
+const MAX_TAPS: u32 = 64;
 
 /// Returns the number of taps of a line whose weights are in registers at a time.
 fn held_taps(level: Features, taps: u32) -> u8 {
@@ -49,7 +49,7 @@ fn held_taps(level: Features, taps: u32) -> u8 {
 /// Returns the largest number of rows of a tile. Beside the accumulators, registers hold weights, two elements, for
 /// integers also a product that is still to be added, and with VEX the mask of the last vector. More rows than the
 /// limit make code longer but not faster.
-pub fn most_depthwise_rows(level: Features, dtype: DType, taps: u32) -> u8 {
+pub fn max_depthwise_rows(level: Features, dtype: DType, taps: u32) -> u8 {
     let registers = if level.width() == Features::AVX512 {
         32
     } else {
@@ -101,7 +101,7 @@ impl Depthwise {
         let last = rows * i64::from(self.stride) + taps * i64::from(self.dilation);
         let fits = |n: i64, bytes: i64| i32::try_from(n.saturating_mul(bytes)).is_ok();
         self.tile.level != Features::BASELINE
-            && self.tile.taps <= MOST_TAPS
+            && self.tile.taps <= MAX_TAPS
             && fits(last, self.position)
             && fits(taps + 1, self.tile.right.step)
             && fits(rows, self.tile.out)

@@ -6,7 +6,7 @@
 use super::{Conv, Copies, Range, Sums};
 use crate::kernels::conv::images::ImageCopies;
 use kiln_jit::contraction::{
-    Depthwise, Kernel, Lines, Output, RightSide, Rows, Tile, even_rows, most_depthwise_rows,
+    Depthwise, Kernel, Lines, Output, RightSide, Rows, Tile, even_rows, max_depthwise_rows,
 };
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
@@ -53,7 +53,7 @@ impl Blocking {
     pub fn link(&mut self, c: &Conv, columns: i64) -> Result<()> {
         let (width, size) = (&c.geometry.axes[2], c.dtype.size() as i64);
         let position = c.groups * size;
-        let most = most_depthwise_rows(c.level, c.dtype, POSITIONS as u32);
+        let most = max_depthwise_rows(c.level, c.dtype, POSITIONS as u32);
         let rows = even_rows(width.kernel, most);
         let last = c.groups - (c.groups - 1) / columns * columns;
         let mut known: Vec<(i64, Vec<[u32; 2]>)> = Vec::new();
