@@ -41,7 +41,8 @@ impl Rule for PadsSideBySide {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let mut pads = Vec::new();
-        if !is_sum(view.node(id)) || !terms(view, id, &mut pads) {
+        let mut left = 2 * (MOST - 1);
+        if !is_sum(view.node(id)) || !terms(view, id, &mut left, &mut pads) {
             return None;
         }
         let [(first, _), (second, _), ..] = pads[..] else {
@@ -76,19 +77,25 @@ fn is_sum(node: &Node) -> bool {
 }
 
 /// Collects the pads with zeros, and their operands, that are the terms of a sum. True if the sum has no other terms
-/// and nothing else reads the pads.
-fn terms<'a>(view: &View<'a>, sum: NodeId, pads: &mut Vec<(&'a Pad, Value)>) -> bool {
+/// and nothing else reads the pads. Visits at most `left` operands, however long a chain of sums is.
+fn terms<'a>(
+    view: &View<'a>,
+    sum: NodeId,
+    left: &mut usize,
+    pads: &mut Vec<(&'a Pad, Value)>,
+) -> bool {
     view.node(sum).inputs.iter().all(|v| {
         let node = view.producer(*v);
-        if view.use_count(v.node) != 1 || pads.len() == MOST {
+        if view.use_count(v.node) != 1 || *left == 0 {
             return false;
         }
+        *left -= 1;
         match &node.op {
             Op::Pad(pad) if pad.value.as_f64() == 0.0 => {
                 pads.push((pad, node.inputs[0]));
                 true
             }
-            _ => is_sum(node) && terms(view, v.node, pads),
+            _ => is_sum(node) && terms(view, v.node, left, pads),
         }
     })
 }

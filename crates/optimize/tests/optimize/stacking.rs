@@ -11,7 +11,7 @@ use kiln_ir::ops::{Concat, MatMul, Pad, Reduce};
 use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, Node, NodeId, Op, OpError, Pw, Role, Value,
 };
-use kiln_optimize::{Pass, Patch, Run, View};
+use kiln_optimize::{Options, Pass, Patch, Run, View};
 
 /// The gradients of a weight and a bias of which several projections use parts: from `x[m, k]` and one gradient
 /// `[m, n]` a part, the gradient of the weight `[Σ n, k]` and that of the bias `[Σ n]`. The parts are added in the
@@ -73,6 +73,23 @@ fn gradients_of_parts_become_one_product_and_one_sum() {
         let (_, report) = same(&graph, &mut rng);
         assert_eq!(report.count("pads_side_by_side"), 0, "{report}");
     }
+}
+
+/// Looking at all terms below each addition would be quadratic, and recursion would exhaust the stack.
+#[test]
+fn long_sums_are_looked_at_to_a_depth() {
+    let mut graph = Graph::default();
+    let mut b = GraphBuilder::new(&mut graph, loc(1));
+    let x = b.input(Fact::new(DType::F32, [4]), Role::Data);
+    let mut sum = x;
+    for _ in 0..100_000 {
+        sum = b.pointwise(Pw::Add, &[sum, x]).unwrap();
+    }
+    graph.add_output(sum);
+    let nodes = graph.len();
+    let pass = kiln_optimize::passes::stacking::PASS;
+    let (after, _) = kiln_optimize::optimize_with(graph, &[pass], &Options::default()).unwrap();
+    assert_eq!(after.len(), nodes);
 }
 
 /// Long sums of small products would copy more than they save.
