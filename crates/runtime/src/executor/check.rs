@@ -198,23 +198,33 @@ fn places(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
+/// Returns for each buffer the one whose memory it uses, in linear time however long the chains are.
 fn roots(plan: &Plan) -> Result<Vec<usize>> {
-    let follow = |start: usize| {
+    let mut roots: Vec<usize> = (0..plan.buffers.len()).collect();
+    let mut chain = Vec::new();
+    for start in 0..roots.len() {
         let mut at = start;
-        for _ in 0..=plan.buffers.len() {
-            match plan.buffers[at].allocation {
-                Allocation::InPlace(next) => {
-                    buffer(plan, next)?;
-                    at = next.0 as usize;
-                }
-                Allocation::Temporary => return Ok(at),
-                _ if at == start => return Ok(at),
-                place => return Err(damaged!("a buffer in place of one at {place:?}")),
+        // The end of a chain that was followed before is known.
+        while let (Allocation::InPlace(next), true) = (plan.buffers[at].allocation, roots[at] == at)
+        {
+            if chain.len() == roots.len() {
+                return Err(damaged!("buffers in place of each other"));
             }
+            buffer(plan, next)?;
+            chain.push(at);
+            at = next.0 as usize;
         }
-        Err(damaged!("buffers in place of each other"))
-    };
-    (0..plan.buffers.len()).map(follow).collect()
+        let root = roots[at];
+        match plan.buffers[root].allocation {
+            Allocation::Temporary => {}
+            _ if chain.is_empty() => {}
+            place => return Err(damaged!("a buffer in place of one at {place:?}")),
+        }
+        for at in chain.drain(..) {
+            roots[at] = root;
+        }
+    }
+    Ok(roots)
 }
 
 fn check_step(

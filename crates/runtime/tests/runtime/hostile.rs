@@ -47,6 +47,25 @@ fn plus_one(n: i64) -> Plan {
     )
 }
 
+/// Following each chain to its end would take minutes.
+#[test]
+fn long_chains_of_buffers_in_place_are_followed_once() {
+    let mut p = plus_one(1);
+    let first = p.buffers.len() as u32;
+    for i in 0..100_000 {
+        let next = Allocation::InPlace(BufferId(first + i + 1));
+        add_buffer(&mut p, DType::F32, 1, next);
+    }
+    let last = add_buffer(&mut p, DType::F32, 1, Allocation::Temporary);
+    let exe = Executable::new(p.clone()).unwrap();
+    let y = exe.run_shared(&[floats(&[1.0])]).unwrap();
+    assert_eq!(y[0].to_vec::<f32>().unwrap(), [2.0]);
+    p.buffers[last.0 as usize].allocation = Allocation::InPlace(BufferId(0));
+    refused(&p, "in place of one at Input");
+    p.buffers[last.0 as usize].allocation = Allocation::InPlace(BufferId(first));
+    refused(&p, "in place of each other");
+}
+
 /// A plan that calls a loop over `body` `calls` times; the loop carries one value of `n` f32.
 fn carrying(mut body: Plan, n: i64, trips: i64, calls: usize) -> Plan {
     let number = add_buffer(&mut body, DType::I64, 1, Allocation::Input);
