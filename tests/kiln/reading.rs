@@ -38,6 +38,26 @@ fn a_long_recording_realises_itself() {
     assert_eq!(x.item::<f32>().unwrap(), 20_000.0);
 }
 
+/// As results of one program, they would take a kernel each.
+#[test]
+fn a_long_recording_leaves_views_of_computed_values_alone() {
+    let x = Tensor::arange(0, 10_000, 1).to_dtype(DType::F32);
+    x.realize().unwrap();
+    let mut rows = x.reshape([5_000, 2]).unbind(0);
+    let first = &x + 1.0;
+    let mut last = first.clone();
+    for _ in 0..10_000 {
+        last = &last + 1.0;
+    }
+    assert!(first.is_realized());
+    assert!(rows.iter().all(|row| !row.is_realized()));
+    assert_eq!(last.i(3).item::<f32>().unwrap(), 10_004.0);
+    assert_eq!(rows[4_999].to_vec::<f32>().unwrap(), [9998.0, 9999.0]);
+    rows.truncate(3);
+    realize_all().unwrap();
+    assert!(rows.iter().all(Tensor::is_realized));
+}
+
 #[test]
 fn everything_a_thread_holds_can_be_realised() {
     let (a, b) = (vector(&[1.0]) + 1.0, vector(&[2.0]) * 4.0);

@@ -10,8 +10,10 @@ use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// The number of unrealised nodes at which a thread realises them.
+/// The number of unrealised nodes at which a thread realises them. Views of computed values don't count.
 const LIMIT: usize = 1 << 13;
+/// The largest number of views, one of the other, for which [`is_view_of_computed`] looks.
+const MAX_VIEWS: usize = 8;
 
 thread_local! {
     static RECORDED: RefCell<Unrealised> = const { RefCell::new(Unrealised { nodes: Vec::new(), limit: LIMIT }) };
@@ -33,14 +35,18 @@ pub fn recorded(node: &Arc<Node>) {
         if r.nodes.len() < r.limit {
             return false;
         }
-        r.nodes.retain(|n| n.upgrade().is_some_and(|n| is_lazy(&n)));
-        let full = r.nodes.len() >= LIMIT;
+        let mut counted = 0;
+        r.nodes.retain(|n| {
+            let lazy = n.upgrade().filter(|n| is_lazy(n));
+            counted += usize::from(lazy.as_ref().is_some_and(|n| !is_view_of_computed(n)));
+            lazy.is_some()
+        });
         r.limit = r.nodes.len() + LIMIT;
-        full
+        counted >= LIMIT
     });
     if full {
         // A failing value stays unrealised and reports its error when it is read.
-        let _ = realize_held(&[], Location::caller());
+        let _ = realize_held(&[], |n| !is_view_of_computed(n), Location::caller());
     }
 }
 
@@ -52,7 +58,7 @@ pub fn recorded(node: &Arc<Node>) {
 /// from then on. Values that don't depend on it may be unrealised too, and are computed when they are read.
 #[track_caller]
 pub fn realize_all() -> Result<()> {
-    match realize_held(&[], Location::caller()).1 {
+    match realize_held(&[], |_| true, Location::caller()).1 {
         Some((failed, e)) => {
             failed.tell(&e);
             Err(e)
@@ -67,12 +73,14 @@ pub fn realize_all() -> Result<()> {
 /// Those of `first` alone; cells that were to be assigned one of these then keep their values. Any other tensor
 /// returns its error when it is read.
 pub fn realize_first(first: &[&Handle], loc: &'static Location<'static>) -> Result<()> {
-    realize_held(first, loc).0
+    realize_held(first, |_| true, loc).0
 }
 
-/// The result of `first`, and the first other tensor that this thread holds and that fails, with its error.
+/// Realises `first` and the other tensors that this thread holds whose nodes are `wanted`. Returns the result of
+/// `first`, and the first other tensor that fails, with its error.
 fn realize_held(
     first: &[&Handle],
+    wanted: impl Fn(&Arc<Node>) -> bool,
     loc: &'static Location<'static>,
 ) -> (Result<()>, Option<(Handle, Error)>) {
     if scope::is_recording() || body::is_tracing() {
@@ -85,7 +93,7 @@ fn realize_held(
     nodes.retain(|n| match n.upgrade().filter(|n| is_held(n) && is_lazy(n)) {
         Some(n) => {
             let reported = n.reported.load(Ordering::Relaxed);
-            if !reported && !apart.contains(&Key::of(&n, 0)) {
+            if !reported && wanted(&n) && !apart.contains(&Key::of(&n, 0)) {
                 held.push(Handle::output_of(&n, 0));
             }
             true
@@ -119,4 +127,23 @@ fn is_held(node: &Node) -> bool {
 
 fn is_lazy(node: &Node) -> bool {
     matches!(*node.state(), NodeState::Lazy { .. })
+}
+
+/// True for a view of a computed value. It keeps no earlier operation, and as a result of a program it would take a
+/// kernel and memory. A tensor that is taken apart has thousands.
+fn is_view_of_computed(node: &Arc<Node>) -> bool {
+    let mut node = node.clone();
+    for _ in 0..MAX_VIEWS {
+        let below = match &*node.state() {
+            NodeState::Lazy { inputs, .. } if node.body.is_none() && node.op.is_view() => {
+                inputs[0].node.clone()
+            }
+            _ => return false,
+        };
+        if matches!(*below.state(), NodeState::Ready(_)) {
+            return true;
+        }
+        node = below;
+    }
+    false
 }
