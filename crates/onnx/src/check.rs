@@ -1,7 +1,7 @@
 //! Checks of a model when it is loaded.
 
 use crate::fault::invalid;
-use crate::nodes::{MOST_NESTED, node_name, plain_domain};
+use crate::nodes::{MAX_NESTED, node_name, plain_domain};
 use crate::proto::{FunctionProto, GraphProto, NodeProto};
 use kiln_tensor::Result;
 use std::collections::HashSet;
@@ -27,9 +27,9 @@ pub(crate) fn graph(graph: &GraphProto, functions: &[FunctionProto]) -> Result<(
 
 /// Checks a graph inside of graphs that give the `outer` names.
 fn names<'a>(graph: &'a GraphProto, outer: &mut Vec<HashSet<&'a str>>) -> Result<()> {
-    if outer.len() > MOST_NESTED {
+    if outer.len() > MAX_NESTED {
         return Err(invalid(format!(
-            "graphs are nested deeper than {MOST_NESTED}"
+            "graphs are nested deeper than {MAX_NESTED}"
         )));
     }
     let mut given = HashSet::new();

@@ -120,7 +120,7 @@ impl Outputs {
     /// Returns the tensor with a name; of a list of maps, its values.
     ///
     /// # Errors
-    /// If there is no output of this name, or it is no tensor.
+    /// If there is no output of this name, or it is not a tensor.
     #[track_caller]
     pub fn get(&self, name: &str) -> Result<&Tensor> {
         for_caller(|| match self.value(name)? {
@@ -135,7 +135,7 @@ impl Outputs {
     /// Returns the text with a name.
     ///
     /// # Errors
-    /// If there is no output of this name, or it is no text.
+    /// If there is no output of this name, or it is not text.
     #[track_caller]
     pub fn text(&self, name: &str) -> Result<&Text> {
         for_caller(|| match self.value(name)? {

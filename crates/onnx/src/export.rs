@@ -47,7 +47,7 @@ pub struct Export {
     opset: i64,
     inputs: Option<Vec<String>>,
     outputs: Option<Vec<String>>,
-    most_inline: u64,
+    max_inline: u64,
 }
 
 impl Default for Export {
@@ -63,7 +63,7 @@ impl Export {
             opset: 21,
             inputs: None,
             outputs: None,
-            most_inline: file::MOST_INLINE,
+            max_inline: file::MAX_INLINE,
         }
     }
 
@@ -88,12 +88,12 @@ impl Export {
     /// Puts weights into a second file beside the model, named as the model with `.data` behind. A model whose weights
     /// don't fit into 2 GB always has one.
     pub fn external_data(self, external_data: bool) -> Export {
-        self.external_data_above(if external_data { 0 } else { file::MOST_INLINE })
+        self.external_data_above(if external_data { 0 } else { file::MAX_INLINE })
     }
 
     /// Puts weights into a second file where they have more bytes than this, which is at most 2 GB.
     pub fn external_data_above(mut self, bytes: u64) -> Export {
-        self.most_inline = bytes.min(file::MOST_INLINE);
+        self.max_inline = bytes.min(file::MAX_INLINE);
         self
     }
 }
@@ -207,7 +207,7 @@ pub fn export<I, O>(
             }),
             ..ModelProto::default()
         };
-        file::save(model, weights, path.as_ref(), options.most_inline).map_err(|e| match e {
+        file::save(model, weights, path.as_ref(), options.max_inline).map_err(|e| match e {
             file::Failure::Value(e) => e,
             file::Failure::Io(e) => {
                 let message = format!("{}: {e}", path.as_ref().display());

@@ -19,7 +19,8 @@ use prost::Message;
 #[track_caller]
 pub fn read_value(bytes: &[u8], kind: Kind) -> Result<Data> {
     for_caller(|| {
-        let damaged = |e: prost::DecodeError| invalid(format!("this is no {kind:?}: {e}"));
+        let damaged =
+            |e: prost::DecodeError| invalid(format!("this is not a value of kind {kind:?}: {e}"));
         match kind {
             Kind::Tensor | Kind::Packed(_) | Kind::Text => {
                 any_tensor(&TensorProto::decode(bytes).map_err(damaged)?)

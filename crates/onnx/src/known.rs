@@ -1,13 +1,13 @@
 //! Operators on elements that are known while recording: what models compute from shapes.
 //!
-//! They are evaluated here, on sizes that may be symbolic, so that `Shape → Gather → Concat → Reshape` is no part of a
+//! They are evaluated here, on sizes that may be symbolic, so that `Shape → Gather → Concat → Reshape` is not part of a
 //! program. What is not here is recorded.
 
 use crate::call::{Call, Results, axes, axis};
 use crate::fault::invalid;
 use crate::proto::tensor_proto::DataType;
 use crate::tensor;
-use crate::value::{Element, Known, MOST_KNOWN, Value};
+use crate::value::{Element, Known, MAX_KNOWN, Value};
 use kiln_base::{Dim, Kind};
 use kiln_tensor::{DType, Result};
 use std::rc::Rc;
@@ -28,7 +28,7 @@ pub(crate) fn evaluate(call: &Call) -> Result<Option<Vec<Value>>> {
     }
     let result = one(call, op, &inputs)?;
     let fits = |k: &Known| {
-        k.elements.len() <= MOST_KNOWN && k.elements.iter().all(|e| in_range(e, k.dtype))
+        k.elements.len() <= MAX_KNOWN && k.elements.iter().all(|e| in_range(e, k.dtype))
     };
     Ok(result.filter(fits).map(|k| vec![k.into()]))
 }
@@ -182,7 +182,7 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
                 return Ok(None);
             };
             let span = i128::from(end) - i128::from(start);
-            if step == 0 || span / i128::from(step) > MOST_KNOWN as i128 {
+            if step == 0 || span / i128::from(step) > MAX_KNOWN as i128 {
                 return Ok(None);
             }
             let mut elements = Vec::new();
@@ -214,7 +214,7 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
                 sizes.iter().map(|n| usize::try_from(*n).ok()).collect();
             let Some(shape) = shape else { return Ok(None) };
             let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-            let (Some(count), [element]) = (count.filter(|n| *n <= MOST_KNOWN), &fill.elements[..])
+            let (Some(count), [element]) = (count.filter(|n| *n <= MAX_KNOWN), &fill.elements[..])
             else {
                 return Ok(None);
             };
@@ -363,7 +363,7 @@ fn pairs(op: &str, a: &Known, b: &Known) -> Option<Known> {
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual"
     );
     let shape = broadcast(&[&a.shape, &b.shape])?;
-    if shape.iter().product::<usize>() > MOST_KNOWN {
+    if shape.iter().product::<usize>() > MAX_KNOWN {
         return None;
     }
     let (x, y) = (expand(a, &shape), expand(b, &shape));

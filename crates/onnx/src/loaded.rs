@@ -19,7 +19,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 /// The most elements of a weight whose first elements are known while recording.
-const MOST_KNOWN_OF_WEIGHT: usize = 64;
+const MAX_KNOWN_OF_WEIGHT: usize = 64;
 
 /// The content of a model file, with its weights as cells.
 pub(crate) struct Loaded {
@@ -138,7 +138,7 @@ impl Loaded {
             value.check()?;
             let packed = tensor::packed(t.data_type().into());
             if value.dtype().is_float() && value.ndim() > 0 && packed.is_none() {
-                let first = known.filter(|k| k.elements.len() <= MOST_KNOWN_OF_WEIGHT);
+                let first = known.filter(|k| k.elements.len() <= MAX_KNOWN_OF_WEIGHT);
                 let var = Var::parameter(value)?;
                 var.set_name(&name);
                 weights.push(Weight { name, var, first });

@@ -21,12 +21,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most programs that a model keeps, one for each list of input shapes.
-const MOST_PROGRAMS: usize = 16;
+const MAX_PROGRAMS: usize = 16;
 
 /// Reads a model from a file. External data is read from files in the same folder.
 ///
 /// # Errors
-/// If the file can't be read or is damaged, with the node or tensor at fault. Operators that Kiln lacks are no error
+/// If the file can't be read or is damaged, with the node or tensor at fault. Operators that Kiln lacks are not an error
 /// here: [`Model::unsupported`] lists them.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>) -> Result<Model> {
@@ -98,7 +98,7 @@ impl Model {
 
     fn read(bytes: Vec<u8>, folder: Option<PathBuf>) -> Result<Model> {
         let model = ModelProto::decode(prost::bytes::Bytes::from(bytes));
-        let model = model.map_err(|e| invalid(format!("this is no ONNX model: {e}")))?;
+        let model = model.map_err(|e| invalid(format!("this is not an ONNX model: {e}")))?;
         Model::new(model, folder, None)
     }
 
@@ -298,7 +298,7 @@ impl Model {
             _ => Program::Recorded,
         };
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        if programs.len() == MOST_PROGRAMS {
+        if programs.len() == MAX_PROGRAMS {
             programs.remove(0);
         }
         programs.push((signature, program.clone()));

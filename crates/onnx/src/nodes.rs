@@ -3,7 +3,7 @@
 use crate::proto::{NodeProto, OperatorSetIdProto};
 
 /// The deepest nesting of functions and of graphs in nodes.
-pub(crate) const MOST_NESTED: usize = 64;
+pub(crate) const MAX_NESTED: usize = 64;
 
 /// Returns the operator set version of a domain.
 pub(crate) fn version(opsets: &[OperatorSetIdProto], domain: &str) -> Option<i64> {

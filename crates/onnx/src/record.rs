@@ -3,7 +3,7 @@
 use crate::call::{Call, Results, Surroundings};
 use crate::fault::{invalid, unsupported};
 use crate::loaded::Loaded;
-use crate::nodes::{MOST_NESTED, node_name, plain_domain, version};
+use crate::nodes::{MAX_NESTED, node_name, plain_domain, version};
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use crate::value::Value;
 use crate::{known, ops, tensor};
@@ -130,9 +130,9 @@ impl<'a> Scope<'a> {
     }
 
     fn function(&self, f: &FunctionProto, node: &NodeProto, inputs: Vec<Option<Value>>) -> Results {
-        if self.depth >= MOST_NESTED {
+        if self.depth >= MAX_NESTED {
             return Err(invalid(format!(
-                "functions call each other deeper than {MOST_NESTED}"
+                "functions call each other deeper than {MAX_NESTED}"
             )));
         }
         let mut attributes: HashMap<&str, &AttributeProto> =
@@ -180,9 +180,9 @@ impl Surroundings for Scope<'_> {
     }
 
     fn body(&self, graph: &GraphProto, inputs: Vec<Value>) -> Results {
-        if self.depth >= MOST_NESTED {
+        if self.depth >= MAX_NESTED {
             return Err(invalid(format!(
-                "graphs are nested deeper than {MOST_NESTED}"
+                "graphs are nested deeper than {MAX_NESTED}"
             )));
         }
         if inputs.len() < graph.input.len() {

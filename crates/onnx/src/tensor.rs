@@ -6,7 +6,7 @@ use crate::proto::tensor_proto::{DataLocation, DataType};
 use crate::proto::{SparseTensorProto, StringStringEntryProto, TensorProto};
 use crate::scan::Span;
 use crate::text::Text;
-use crate::value::{Known, MOST_KNOWN, Traced, Value};
+use crate::value::{Known, MAX_KNOWN, Traced, Value};
 use kiln_tensor::{DType, Result, Tensor};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -20,7 +20,7 @@ pub(crate) fn dtype(n: i64) -> Result<DType> {
     let own = DType::ALL.into_iter().find(|d| Some(number(*d)) == found);
     own.ok_or_else(|| {
         let name = found.map_or("a dtype that ONNX does not have", |d| d.as_str_name());
-        unsupported(format!("{name} ({n}) is no dtype of Kiln's"))
+        unsupported(format!("{name} ({n}) is not a dtype of Kiln's"))
     })
 }
 
@@ -192,7 +192,7 @@ fn bytes_of(dims: &[i64], dtype: DType) -> Result<u64> {
     let bytes = dims.iter().try_fold(dtype.size() as u64, |bytes, d| {
         bytes.checked_mul(u64::try_from(*d).ok()?)
     });
-    bytes.ok_or_else(|| invalid(format!("{dims:?} is no shape of a tensor")))
+    bytes.ok_or_else(|| invalid(format!("{dims:?} is not the shape of a tensor")))
 }
 
 /// Returns the little-endian bytes of elements in a field for their type.
@@ -231,7 +231,7 @@ fn external(
         Some(text) => text
             .parse::<u64>()
             .map(Some)
-            .map_err(|_| invalid(format!("its {key} {text:?} is no number"))),
+            .map_err(|_| invalid(format!("its {key} {text:?} is not a number"))),
         None => Ok(None),
     };
     let location = entry("location").ok_or_else(|| invalid("its external data has no location"))?;
@@ -280,14 +280,14 @@ pub(crate) fn read_constant(
 ) -> Result<(Tensor, Option<Known>)> {
     if packed(t.data_type().into()).is_some() {
         let tensor = read(t, folder)?;
-        let known = match tensor.numel()? <= MOST_KNOWN {
+        let known = match tensor.numel()? <= MAX_KNOWN {
             true => Known::from_bytes(tensor.dtype(), &tensor.shape()?, &tensor.to_bytes()?),
             false => None,
         };
         return Ok((tensor, known));
     }
     let dtype = dtype(t.data_type().into())?;
-    let few = bytes_of(&t.dims, dtype)? / dtype.size() as u64 <= MOST_KNOWN as u64;
+    let few = bytes_of(&t.dims, dtype)? / dtype.size() as u64 <= MAX_KNOWN as u64;
     let is_external = t.data_location() == DataLocation::External;
     let tensor = read(t, folder)?;
     if !few || is_external {

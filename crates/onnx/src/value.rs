@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// The most elements of a value that is known while recording.
-pub(crate) const MOST_KNOWN: usize = 4096;
+pub(crate) const MAX_KNOWN: usize = 4096;
 
 /// The value of a name.
 #[derive(Clone, Debug)]
@@ -192,7 +192,7 @@ impl Known {
 
     /// Returns the elements with these bytes, unless they are many or of a dtype that sizes are not computed in.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Known> {
-        if bytes.len() / dtype.size() > MOST_KNOWN {
+        if bytes.len() / dtype.size() > MAX_KNOWN {
             return None;
         }
         let int = |n: i64| Element::Int(Dim::Const(n));

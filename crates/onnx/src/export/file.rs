@@ -11,9 +11,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// The most bytes of weights in a file with the graph: protobuf reads 2 GB.
-pub(super) const MOST_INLINE: u64 = (1 << 31) - (64 << 20);
+pub(super) const MAX_INLINE: u64 = (1 << 31) - (64 << 20);
 /// The least bytes of a weight that is worth a place of its own, as other exporters have it.
-const LEAST_EXTERNAL: u64 = 1024;
+const MIN_EXTERNAL: u64 = 1024;
 /// The alignment of weights, so that they can be mapped.
 const ALIGNMENT: u64 = 4096;
 
@@ -53,16 +53,16 @@ impl From<Error> for Failure {
     }
 }
 
-/// Writes the model, and in front of it the file of its weights if they have more bytes than `most_inline`.
+/// Writes the model, and in front of it the file of its weights if they have more bytes than `max_inline`.
 pub(super) fn save(
     mut model: ModelProto,
     weights: Vec<Weight>,
     path: &Path,
-    most_inline: u64,
+    max_inline: u64,
 ) -> Result<(), Failure> {
     let total: u64 = weights.iter().map(|w| w.bytes).sum();
     let mut written: Vec<TensorProto> = Vec::new();
-    if total > most_inline {
+    if total > max_inline {
         let mut file_name = path.file_name().unwrap_or_default().to_os_string();
         file_name.push(".data");
         let location = file_name.to_string_lossy().into_owned();
@@ -70,7 +70,7 @@ pub(super) fn save(
             let mut offset = 0;
             for weight in &weights {
                 let mut t = tensor::write(&weight.name, &weight.tensor)?;
-                if weight.bytes >= LEAST_EXTERNAL {
+                if weight.bytes >= MIN_EXTERNAL {
                     let start = u64::next_multiple_of(offset, ALIGNMENT);
                     let gap = [0; ALIGNMENT as usize];
                     file.write_all(&gap[..(start - offset) as usize])?;

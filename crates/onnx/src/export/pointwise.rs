@@ -42,7 +42,7 @@ pub(super) fn cast(w: &mut Writer, v: &Value, dtype: DType) -> Value {
         return w.scalar(number, dtype).stretched(v.fact.shape.clone());
     }
     let mut source = v.clone();
-    // Floats beyond the range of an integer become its ends, which ONNX leaves open. Those of wide ones are no floats.
+    // Floats beyond the range of an integer become its ends, which ONNX leaves open. Those of wide ones are not floats.
     if v.dtype().is_float()
         && dtype.kind() == Kind::Int
         && let Some((low, high)) = dtype.int_range()

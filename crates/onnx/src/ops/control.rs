@@ -157,7 +157,7 @@ fn scan_of_batches(c: &Call) -> Results {
 fn sequence_map(c: &Call) -> Results {
     let graph = c.graph("body")?;
     let Value::Sequence(first) = c.value(0)? else {
-        return Err(invalid("input 0 is no sequence"));
+        return Err(invalid("input 0 is not a sequence"));
     };
     let mut results = vec![Vec::new(); graph.output.len()];
     for i in 0..first.len() {

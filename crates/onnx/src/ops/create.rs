@@ -133,7 +133,7 @@ fn range(c: &Call) -> Results {
         let (start, end, by) = (number(0)?, number(1)?, number(2)?);
         let count = ((end - start) / by).ceil().max(0.0);
         if !count.is_finite() || count > 1e12 {
-            return Err(invalid(format!("{start} to {end} by {by} is no range")));
+            return Err(invalid(format!("{start} to {end} by {by} is not a range")));
         }
         let steps = Tensor::arange_dtype(0, count as i64, 1, DType::F64);
         return one((steps * by + start).to_dtype(dtype));

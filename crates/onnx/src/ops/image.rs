@@ -44,7 +44,7 @@ fn affine_grid(c: &Call) -> Results {
         .integers(1)?
         .ok_or_else(|| invalid("the size is missing"))?;
     let spatial = size.get(2..).filter(|s| s.len() == 2 || s.len() == 3);
-    let spatial = spatial.ok_or_else(|| invalid(format!("{size:?} is no size of images")))?;
+    let spatial = spatial.ok_or_else(|| invalid(format!("{size:?} is not a size of images")))?;
     let corners = c.flag("align_corners", false)?;
     let n = spatial.len();
     let coordinates = |a: usize| {
@@ -125,7 +125,9 @@ fn col2im(c: &Call) -> Results {
         return Err(invalid("needs 3 dims"));
     };
     if l.as_const() != Some(columns) {
-        return Err(invalid(format!("{l} columns are no {columns} windows")));
+        return Err(invalid(format!(
+            "there are {l} columns and {columns} windows"
+        )));
     }
     let channels = channels
         .div_exact(&Dim::Const(rows))

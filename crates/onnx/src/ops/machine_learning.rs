@@ -205,7 +205,7 @@ fn category_mapper(c: &Call) -> Results {
     let texts = c.texts("cats_strings")?.unwrap_or_default();
     if integers.len() != texts.len() {
         return Err(invalid(format!(
-            "{} integers and {} texts are no pairs",
+            "{} integers and {} texts do not form pairs",
             integers.len(),
             texts.len()
         )));

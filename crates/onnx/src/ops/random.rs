@@ -40,7 +40,7 @@ fn shape(c: &Call) -> Result<Vec<Dim>> {
     Ok(list.into_iter().map(Dim::Const).collect())
 }
 
-/// Draws with the node's seed, if it has one. The numbers are then those of each run, so they are no part of a program,
+/// Draws with the node's seed, if it has one. The numbers are then those of each run, so they are not part of a program,
 /// which draws others in each.
 fn seeded(c: &Call, f: impl FnOnce() -> Tensor) -> Result<Tensor> {
     Ok(match c.maybe_float("seed")? {

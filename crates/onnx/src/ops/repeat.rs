@@ -14,11 +14,11 @@ use kiln_tensor::{DType, DimSpec, Error, Result, Tensor, WhileLoop, scan, stack,
 use std::cell::Cell;
 
 /// The most turns of a loop that is recorded turn by turn where it could be one loop.
-const MOST_UNROLLED: i64 = 8;
+const MAX_UNROLLED: i64 = 8;
 /// The most nodes that turns of their own record.
-const MOST_RECORDED: i64 = 1 << 19;
+const MAX_RECORDED: i64 = 1 << 19;
 /// The most turns of a loop with gradients whose condition is computed.
-const MOST_BOUNDED: i64 = 1 << 20;
+const MAX_BOUNDED: i64 = 1 << 20;
 
 pub(super) fn repeat(c: &Call) -> Results {
     let graph = c.graph("body")?;
@@ -32,7 +32,7 @@ pub(super) fn repeat(c: &Call) -> Results {
         false => Some(vec![i64::MAX]),
     };
     let trips = trips.and_then(|list| list.first().copied());
-    if trips.is_some_and(|n| n <= MOST_UNROLLED)
+    if trips.is_some_and(|n| n <= MAX_UNROLLED)
         && let Some(results) = repeated.turns(false)?
     {
         return Ok(results);
@@ -59,7 +59,7 @@ fn number(dtype: DType, n: i64) -> Value {
 /// Returns the truth of a value if it is known.
 fn known_truth(value: &Value) -> Result<Option<bool>> {
     let Value::Tensor(t) = value else {
-        return Err(invalid("a condition is no tensor"));
+        return Err(invalid("a condition is not a tensor"));
     };
     let list = t.known().and_then(|k| k.integers());
     Ok(list.map(|list| list.first().is_some_and(|n| *n != 0)))
@@ -117,7 +117,7 @@ impl Loop<'_> {
         let mut rows = vec![Vec::new(); self.graph.output.len() - 1 - self.carried];
         let mut turn = 0;
         while turn < trips && goes_on == Some(true) {
-            if turn.saturating_mul(self.graph.node.len() as i64) > MOST_RECORDED {
+            if turn.saturating_mul(self.graph.node.len() as i64) > MAX_RECORDED {
                 return Err(unsupported(format!(
                     "more than {turn} turns of other shapes or values"
                 )));
@@ -150,7 +150,7 @@ impl Loop<'_> {
             false => Some(true),
         };
         if begins == Some(true)
-            && let Some(trips) = trips.filter(|n| *n <= MOST_BOUNDED)
+            && let Some(trips) = trips.filter(|n| *n <= MAX_BOUNDED)
             && let Some(results) = self.counted(trips, &state, false)?
         {
             return Ok(results);
@@ -197,7 +197,7 @@ impl Loop<'_> {
         };
         let mut first = vec![Tensor::scalar(0i64), goes_on];
         first.extend(state.iter().cloned());
-        let bound = trips.filter(|n| *n <= MOST_BOUNDED);
+        let bound = trips.filter(|n| *n <= MAX_BOUNDED);
         while_loop_with(
             first,
             WhileLoop::new().max_trips(bound),

@@ -15,7 +15,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
 }
 
 /// The most weights along an axis.
-const MOST_WEIGHTS: usize = 1 << 26;
+const MAX_WEIGHTS: usize = 1 << 26;
 
 /// The mapping of positions to the input, and the weights of neighbours there.
 struct Resize<'a> {
@@ -239,7 +239,7 @@ impl Resize<'_> {
         let cells = offsets
             .max(axis.n as usize)
             .saturating_mul(positions.len().max(1));
-        if cells > MOST_WEIGHTS {
+        if cells > MAX_WEIGHTS {
             return Err(unsupported(format!(
                 "{} positions with {offsets} neighbours each",
                 positions.len()

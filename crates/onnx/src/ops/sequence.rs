@@ -80,14 +80,14 @@ fn known(dtype: DType, element: Element) -> Value {
 fn sequence<'a>(c: &'a Call, i: usize) -> Result<&'a [Value]> {
     match c.value(i)? {
         Value::Sequence(list) => Ok(list),
-        _ => Err(invalid(format!("input {i} is no sequence"))),
+        _ => Err(invalid(format!("input {i} is not a sequence"))),
     }
 }
 
 fn tensors(c: &Call) -> Result<Vec<Tensor>> {
     let tensor = |v: &Value| match v {
         Value::Tensor(t) => Ok(t.tensor()),
-        _ => Err(invalid("an element is no tensor")),
+        _ => Err(invalid("an element is not a tensor")),
     };
     sequence(c, 0)?.iter().map(tensor).collect()
 }

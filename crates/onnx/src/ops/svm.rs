@@ -8,7 +8,7 @@ use kiln_base::Dim;
 use kiln_tensor::{DType, Error, Result, Tensor, WhileLoop, cat, keep, while_loop_with};
 
 /// The most turns of the estimation of probabilities.
-const MOST_TURNS: i64 = 100;
+const MAX_TURNS: i64 = 100;
 
 /// The kernel of rows `[n, features]` and the vectors `[m, features]` in an attribute: `[n, m]`.
 fn kernel(c: &Call, x: &Tensor, vectors: Vec<f32>) -> Result<Tensor> {
@@ -209,7 +209,7 @@ impl Pairs {
         let active = Tensor::full(vec![rows, Dim::ONE], true, DType::Bool);
         let (p, _) = while_loop_with(
             (p, active),
-            WhileLoop::new().max_trips(MOST_TURNS.max(k as i64)),
+            WhileLoop::new().max_trips(MAX_TURNS.max(k as i64)),
             |(_, active)| active.any(()),
             |(before, active)| {
                 let mut qp = (&q * before.unsqueeze(1)).sum(2);

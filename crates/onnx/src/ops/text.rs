@@ -104,7 +104,7 @@ fn broadcast(a: &Text, b: &Text) -> Result<(Text, Text)> {
         ))
     })?;
     let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-    if count.is_none_or(|n| n > MOST_TEXTS) {
+    if count.is_none_or(|n| n > MAX_TEXTS) {
         return Err(invalid(format!("text of shape {shape:?} is too large")));
     }
     let expanded = |t: &Text| {
@@ -115,7 +115,7 @@ fn broadcast(a: &Text, b: &Text) -> Result<(Text, Text)> {
 }
 
 /// The most elements of text that broadcasting makes.
-const MOST_TEXTS: usize = 1 << 24;
+const MAX_TEXTS: usize = 1 << 24;
 
 /// Casts text to numbers.
 fn to_numbers(c: &Call) -> Results {
@@ -125,7 +125,7 @@ fn to_numbers(c: &Call) -> Results {
         return Ok(vec![x.into()]);
     }
     let dtype = tensor::dtype(to)?;
-    let wrong = |text: &str| invalid(format!("{text:?} is no number"));
+    let wrong = |text: &str| invalid(format!("{text:?} is not a number"));
     if dtype.is_float() {
         let number = |text: &String| match text.trim() {
             "INF" | "+INF" => Ok(f64::INFINITY),
@@ -231,7 +231,7 @@ fn split(c: &Call) -> Results {
     if lists
         .len()
         .checked_mul(longest)
-        .is_none_or(|n| n > MOST_TEXTS)
+        .is_none_or(|n| n > MAX_TEXTS)
     {
         return Err(invalid(format!(
             "{} texts have {longest} parts",

@@ -7,7 +7,7 @@ use kiln_tensor::{Result, Tensor};
 use std::collections::HashMap;
 
 /// The most columns of the result.
-const MOST_COLUMNS: usize = 1 << 24;
+const MAX_COLUMNS: usize = 1 << 24;
 
 /// For each row, the number of times that sequences of words of a pool appear in it, where up to `max_skip_count` words
 /// lie between two of their words.
@@ -31,7 +31,7 @@ pub(super) fn vectorize(c: &Call) -> Results {
         [rows, n] if rows > 0 => (rows, n),
         _ => return Err(invalid(format!("takes [c] or [b, c], not {shape:?}"))),
     };
-    let cells = rows.checked_mul(width).filter(|n| *n <= MOST_COLUMNS);
+    let cells = rows.checked_mul(width).filter(|n| *n <= MAX_COLUMNS);
     let mut counts = vec![0f64; cells.ok_or_else(|| invalid("the result is too large"))?];
     for row in 0..rows {
         let words = &words[row * length..(row + 1) * length];
@@ -65,9 +65,9 @@ pub(super) fn vectorize(c: &Call) -> Results {
 
 fn columns(c: &Call) -> Result<Vec<usize>> {
     let list = c.ints("ngram_indexes")?.unwrap_or_default();
-    let column = |n: &i64| usize::try_from(*n).ok().filter(|n| *n < MOST_COLUMNS);
+    let column = |n: &i64| usize::try_from(*n).ok().filter(|n| *n < MAX_COLUMNS);
     let columns: Option<Vec<usize>> = list.iter().map(column).collect();
-    columns.ok_or_else(|| invalid("ngram_indexes holds what is no column"))
+    columns.ok_or_else(|| invalid("an element of ngram_indexes is not a column"))
 }
 
 /// Returns the columns of the pool's sequences that are of lengths from `least` to `most`.

@@ -78,7 +78,7 @@ enum Aggregate {
 }
 
 fn index(n: i64) -> Result<usize> {
-    usize::try_from(n).map_err(|_| invalid(format!("{n} is no node, leaf or target")))
+    usize::try_from(n).map_err(|_| invalid(format!("{n} is not a node, leaf or target")))
 }
 
 fn attribute(c: &Call, name: &str) -> Result<Vec<i64>> {
@@ -174,7 +174,7 @@ pub(super) fn ensemble(c: &Call) -> Results {
             continue;
         }
         let mode = MODES.get(*mode as usize).filter(|_| *mode >= 0.0);
-        let mode = mode.ok_or_else(|| invalid("nodes_modes holds what is no comparison"))?;
+        let mode = mode.ok_or_else(|| invalid("an element of nodes_modes is not a comparison"))?;
         nodes.push(Node {
             mode: mode.0,
             ..node
@@ -240,7 +240,7 @@ fn forest(c: &Call, prefix: &str, targets: usize) -> Result<Forest> {
         let mode = MODES.iter().find(|(_, name)| name == mode);
         nodes.push(Node {
             mode: mode
-                .ok_or_else(|| invalid("nodes_modes holds what is no comparison"))?
+                .ok_or_else(|| invalid("an element of nodes_modes is not a comparison"))?
                 .0,
             feature: at(&features, i)?,
             split: entry(&splits, i, "nodes_values")?,

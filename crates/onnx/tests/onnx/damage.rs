@@ -88,7 +88,7 @@ fn files_give_what_their_bytes_give() -> Result<()> {
     // A terabyte of zeros, which takes no room.
     let file = std::fs::File::create(&path).unwrap();
     file.set_len(1 << 40).unwrap();
-    let e = load(&path).err().expect("it is no model");
+    let e = load(&path).err().expect("it is not a model");
     assert!(e.message().contains("the model"), "{e}");
     std::fs::remove_file(path).unwrap();
     Ok(())

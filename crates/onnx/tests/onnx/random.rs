@@ -32,7 +32,7 @@ fn replayed(graph: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
         .collect()
 }
 
-/// The specs of a program's inputs, or none if a size is no number and no symbol, or an input holds f16 or bf16,
+/// The specs of a program's inputs, or none if a size is neither a number nor a symbol, or an input holds f16 or bf16,
 /// which onnxruntime computes with other roundings.
 fn specs(graph: &Graph) -> Option<Vec<Spec>> {
     let narrow = |dtype| matches!(dtype, DType::F16 | DType::BF16);
