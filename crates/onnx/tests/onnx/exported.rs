@@ -1,6 +1,6 @@
 //! Whole models that PyTorch exported.
 
-use crate::results::{difference, difference_of_compiled, folders, tensor};
+use crate::results::{difference, difference_of_compiled, models, tensor};
 use kiln_goldens::Folder;
 use kiln_nn::Module;
 use kiln_nn::optim::{Adam, Optimizer};
@@ -12,8 +12,8 @@ use serde_json::Value;
 #[test]
 fn models_that_pytorch_exported() {
     let folder = Folder::onnx_models("exported").unwrap();
-    let models = folders(folder.path());
-    assert_eq!(models.len(), 2);
+    let models = models(&folder);
+    assert!(models.len() >= 2);
     for model in models {
         assert!(
             kiln_onnx::load(model.join("model.onnx"))

@@ -4,11 +4,14 @@
 //! numbers of kernels, before and after.
 
 use crate::peers::Cases;
+use crate::results::{folders, models, numbered, tensor};
+use kiln_goldens::Folder;
 use kiln_models::*;
 use kiln_nn::{Forward, Module};
 use kiln_onnx::{Export, load};
 use kiln_tensor::{Compiled, DType, Spec, Tensor, compile, no_grad};
 use kiln_testkit::sweep::Sweep;
+use std::path::PathBuf;
 
 type Checked = std::result::Result<(), Box<dyn std::error::Error>>;
 type Made<T> = kiln_tensor::Result<T>;
@@ -16,8 +19,7 @@ type Made<T> = kiln_tensor::Result<T>;
 /// The newest version.
 const OPSET: i64 = 28;
 
-/// Exports a network, compares its results, and prints the numbers of kernels of its program and that of the loaded
-/// model.
+/// Exports a network, compares its results, and prints the numbers of kernels of its runs and those of the loaded model.
 fn add<I, O>(
     cases: &Cases,
     name: &str,
@@ -27,9 +29,14 @@ fn add<I, O>(
 ) -> Checked {
     let path = cases.add(name, f, sets, Export::new().opset(OPSET))?;
     let loaded = load(path)?.compile(specs)?;
-    let counts = [f.explain().kernels.len(), loaded.explain().kernels.len()];
-    println!("{name}: {} kernels, {} loaded", counts[0], counts[1]);
+    println!("| {name} | {} | {} |", kernels(f), kernels(&loaded));
     Ok(())
+}
+
+/// The number of kernels of a run, without those that prepare weights.
+fn kernels<I, O>(f: &Compiled<I, O>) -> usize {
+    let kernels = &f.explain().kernels;
+    kernels.iter().filter(|k| !k.prepared).count()
 }
 
 /// A network of images `[batch, channels, side, side]`.
@@ -136,6 +143,28 @@ fn networks_of_images() -> Checked {
         image(&cases, "vgg11", [3, 32], Vgg::vgg11(10))?;
         image(&cases, "vgg11_bn", [3, 32], Vgg::vgg11_bn(10))?;
         image(&cases, "vit", [3, 64], VisionTransformer::new(vit))?;
+    }
+    cases.beside_onnxruntime();
+    Ok(())
+}
+
+/// Models that PyTorch exported, loaded and exported again.
+#[test]
+fn loaded_networks() -> Checked {
+    let cases = Cases::new("loaded", [1e-3, 1e-4]);
+    let folder = Folder::onnx_models("networks")?;
+    for case in models(&folder) {
+        let model = load(case.join("model.onnx"))?;
+        let specs = model.specs(&[])?;
+        let f = model.compile(specs.clone())?;
+        let inputs = |set: &PathBuf| -> Vec<Tensor> {
+            let files = numbered(set, "input");
+            files.iter().map(|f| tensor(f)).collect()
+        };
+        let sets: Vec<_> = folders(&case).iter().map(inputs).collect();
+        let sets: Vec<_> = sets.iter().map(Vec::as_slice).collect();
+        let name = case.file_name().unwrap_or_default().to_string_lossy();
+        add(&cases, &name, &f, specs, &sets)?;
     }
     cases.beside_onnxruntime();
     Ok(())

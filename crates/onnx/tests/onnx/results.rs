@@ -1,12 +1,13 @@
 //! Results beside expected ones.
 
+use kiln_goldens::Folder;
 use kiln_nn::Module;
 use kiln_onnx::{Data, Kind, Model, load, read_value};
 use kiln_tensor::{DType, Device, Tensor};
 use std::path::{Path, PathBuf};
 
 /// The files of a folder whose names begin with `prefix`, by their numbers.
-fn numbered(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+pub fn numbered(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let file = |i: usize| folder.join(format!("{prefix}_{i}.pb"));
     (0..).map(file).take_while(|f| f.exists()).collect()
 }
@@ -18,6 +19,13 @@ pub fn folders(of: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = paths.filter(|p| p.is_dir()).collect();
     found.sort();
     found
+}
+
+/// The models that PyTorch exported, and those of the folder that `KILN_ONNX_MODELS` names.
+pub fn models(folder: &Folder) -> Vec<PathBuf> {
+    let more = std::env::var_os("KILN_ONNX_MODELS").into_iter();
+    let more = more.flat_map(|f| folders(Path::new(&f)));
+    folders(folder.path()).into_iter().chain(more).collect()
 }
 
 /// Runs the model of a folder on each of its data sets and returns the first difference.
@@ -67,7 +75,7 @@ pub fn difference_of_compiled(case: &Path, tolerance: [f64; 2]) -> Result<(), St
 pub fn tensor(file: &Path) -> Tensor {
     match read_value(&std::fs::read(file).unwrap(), Kind::Tensor).unwrap() {
         Data::Tensor(t) => t,
-        other => panic!("{other:?} is no tensor"),
+        other => panic!("{other:?} is not a tensor"),
     }
 }
 
