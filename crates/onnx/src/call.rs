@@ -1,6 +1,7 @@
 //! The application of an operator: its inputs and attributes.
 
 use crate::fault::invalid;
+use crate::maps::Maps;
 use crate::packed::Packed;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
@@ -89,6 +90,14 @@ impl Call<'_> {
             Value::Text(t) => Ok(t.clone()),
             Value::Chosen(index, from) => Text::chosen(index, from),
             _ => Err(invalid(format!("input {i} must be text"))),
+        }
+    }
+
+    /// Returns an input that holds maps.
+    pub fn maps(&self, i: usize) -> Result<&Maps> {
+        match self.value(i)? {
+            Value::Maps(maps) => Ok(maps),
+            _ => Err(invalid(format!("input {i} must be a map"))),
         }
     }
 

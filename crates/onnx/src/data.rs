@@ -16,7 +16,7 @@ pub enum Data {
     Text(Text),
     /// A sequence.
     Sequence(Vec<Data>),
-    /// A list of maps.
+    /// A map, or a list of them.
     Maps(Maps),
     /// An optional without content.
     Nothing,

@@ -12,7 +12,7 @@ use crate::tensor;
 use kiln_tensor::{Result, Tensor, stack};
 use prost::Message;
 
-/// Reads a value of a kind from a message of a tensor, a sequence or an optional.
+/// Reads a value of a kind from a message of a tensor, a sequence, a map or an optional.
 ///
 /// # Errors
 /// If the bytes are damaged or hold a dtype that Kiln does not have.
@@ -27,6 +27,10 @@ pub fn read_value(bytes: &[u8], kind: Kind) -> Result<Data> {
             }
             Kind::Sequence => sequence(&SequenceProto::decode(bytes).map_err(damaged)?),
             Kind::Optional => optional(&OptionalProto::decode(bytes).map_err(damaged)?),
+            Kind::Map => {
+                let map = MapProto::decode(bytes).map_err(damaged)?;
+                maps(&map, std::slice::from_ref(&map))
+            }
         }
     })
 }

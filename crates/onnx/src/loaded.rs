@@ -85,6 +85,8 @@ pub enum Kind {
     Text,
     /// A sequence.
     Sequence,
+    /// A map.
+    Map,
     /// An optional value.
     Optional,
 }
@@ -203,6 +205,7 @@ impl Port {
             kind: match kind.and_then(|t| t.value.as_ref()) {
                 Some(type_proto::Value::SequenceType(_)) => Kind::Sequence,
                 Some(type_proto::Value::OptionalType(_)) => Kind::Optional,
+                Some(type_proto::Value::MapType(_)) => Kind::Map,
                 _ if number == DataType::String as i32 => Kind::Text,
                 _ => packed.map_or(Kind::Tensor, Kind::Packed),
             },
@@ -241,6 +244,7 @@ impl std::fmt::Display for Port {
         match (self.dtype, &self.dims) {
             _ if self.kind == Kind::Text => write!(f, "text"),
             _ if self.kind == Kind::Sequence => write!(f, "a sequence"),
+            _ if self.kind == Kind::Map => write!(f, "a map"),
             (Some(dtype), Some(dims)) => {
                 let spec = Spec {
                     dtype,

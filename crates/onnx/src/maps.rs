@@ -1,9 +1,11 @@
-//! Lists of maps with equal keys.
+//! Maps with equal keys.
 
-use kiln_tensor::Tensor;
+use crate::fault::invalid;
+use kiln_base::Dim;
+use kiln_tensor::{Fact, Result, Tensor};
 use std::sync::Arc;
 
-/// A list of maps that have the same keys, such as the probabilities of classes.
+/// Maps that have the same keys, such as the probabilities of classes. An input that is a map is one of them.
 #[derive(Clone, Debug)]
 pub struct Maps {
     /// The keys.
@@ -19,6 +21,23 @@ pub enum Keys {
     Integers(Arc<[i64]>),
     /// Texts.
     Texts(Arc<[String]>),
+}
+
+impl Maps {
+    /// Checks that there is a column for each key.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.values.check()?;
+        let (dims, count) = (self.values.dims(), self.keys.len());
+        match dims {
+            [_, columns] if *columns == Dim::Const(count as i64) => Ok(()),
+            _ => {
+                let found = Fact::new(self.values.dtype(), dims.iter().cloned());
+                Err(invalid(format!(
+                    "the values of maps with {count} keys must be [n, {count}], not {found}"
+                )))
+            }
+        }
+    }
 }
 
 impl Keys {

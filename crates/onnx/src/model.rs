@@ -402,12 +402,13 @@ fn given(port: &Port, data: Data) -> Value {
 
 fn checked(port: &Port, data: &Data) -> Result<()> {
     match data {
-        Data::Tensor(t) if port.kind != Kind::Text => port.check(t),
-        Data::Tensor(_) => Err(invalid(format!("the input {:?} must be text", port.name))),
+        Data::Tensor(t) if !matches!(port.kind, Kind::Text | Kind::Map) => port.check(t),
+        Data::Tensor(_) => Err(invalid(format!("the input {:?} must be {port}", port.name))),
         Data::Text(_) if port.kind != Kind::Text => Err(invalid(format!(
             "the input {:?} must be {port}, not text",
             port.name
         ))),
+        Data::Maps(maps) => maps.check(),
         _ => Ok(()),
     }
 }

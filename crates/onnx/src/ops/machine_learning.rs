@@ -4,14 +4,18 @@ use super::classify::{self, classes};
 use super::scores::{floats, linear, post_transform};
 use super::{Record, svm, trees};
 use crate::call::{Call, Results, one};
-use crate::fault::invalid;
-use crate::maps::Maps;
+use crate::fault::{invalid, unsupported};
+use crate::maps::{Keys, Maps};
 use crate::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::tensor;
 use crate::value::{Value, iota};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Error, Fact, Result, Tensor, cat, default_device, keep};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+/// The most columns of a map by position.
+const MAX_COLUMNS: i64 = 1 << 24;
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -27,7 +31,20 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let x = c.tensor(0)?;
             one(x.gt(c.float("threshold", 0.0)?).to_dtype(x.dtype()))
         },
+        "CastMap" => cast_map,
         "CategoryMapper" => category_mapper,
+        "DictVectorizer" => |c| {
+            let maps = c.maps(0)?;
+            let places = match &maps.keys {
+                Keys::Integers(keys) => {
+                    places(&c.ints("int64_vocabulary")?.unwrap_or_default(), keys)
+                }
+                Keys::Texts(keys) => {
+                    places(&c.texts("string_vocabulary")?.unwrap_or_default(), keys)
+                }
+            };
+            one(columns_at(maps, places))
+        },
         "FeatureVectorizer" => |c| {
             let sizes = c.ints("inputdimensions")?.unwrap_or_default();
             let mut columns = Vec::new();
@@ -184,19 +201,63 @@ fn among(x: &Tensor, keys: &Tensor) -> Tensor {
 /// For each text of the input, 1 more than its position among keys, 0 if it is none of them.
 fn among_texts(c: &Call, keys: &[String]) -> Result<Tensor> {
     let x = c.text_input(0)?;
-    let places: HashMap<&String, i64> = keys.iter().zip(1..).collect();
-    let found = x
-        .elements()
-        .iter()
-        .map(|t| places.get(t).copied().unwrap_or(0));
     let shape: Vec<i64> = x.shape().iter().map(|n| *n as i64).collect();
-    Ok(Tensor::from_slice(&found.collect::<Vec<i64>>(), &shape).to(default_device()))
+    Ok(Tensor::from_slice(&places(x.elements(), keys), &shape).to(default_device()))
 }
 
 /// Texts by their positions, with the default at 0.
 fn chosen(index: Tensor, default: String, values: Vec<String>) -> Value {
     let from: Vec<String> = [default].into_iter().chain(values).collect();
     Value::Chosen(index, from.into())
+}
+
+/// For each element of `of`, 1 more than its position among keys, 0 if it is none of them.
+fn places<T: Eq + Hash>(of: &[T], keys: &[T]) -> Vec<i64> {
+    let places: HashMap<&T, i64> = keys.iter().zip(1..).collect();
+    let found = of.iter().map(|e| places.get(e).copied().unwrap_or(0));
+    found.collect()
+}
+
+/// The values of maps at 1 more than their positions, and 0 at 0: `[maps, places]`.
+fn columns_at(maps: &Maps, places: Vec<i64>) -> Tensor {
+    let values = &maps.values;
+    let zero = Tensor::zeros(
+        vec![values.dims()[0].clone(), Dim::Const(1)],
+        values.dtype(),
+    );
+    cat([zero, values.clone()], 1).index_select(1, Tensor::from(places))
+}
+
+/// The values of a map in the order of its keys, or each at the position that its key is.
+fn cast_map(c: &Call) -> Results {
+    let maps = c.maps(0)?;
+    let Keys::Integers(keys) = &maps.keys else {
+        return Err(invalid("the keys of the map must be integers"));
+    };
+    let dtype = match c.text("cast_to", "TO_FLOAT")? {
+        "TO_FLOAT" => DType::F32,
+        "TO_INT64" => DType::I64,
+        other => return Err(unsupported(format!("maps are not cast {other:?}"))),
+    };
+    let wanted: Vec<i64> = match c.text("map_form", "DENSE")? {
+        "DENSE" => keys
+            .iter()
+            .copied()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect(),
+        "SPARSE" => {
+            let size = c.int("max_map", 1)?;
+            if !(1..=MAX_COLUMNS).contains(&size) {
+                return Err(invalid(format!(
+                    "max_map must be from 1 to {MAX_COLUMNS}, not {size}"
+                )));
+            }
+            (0..size).collect()
+        }
+        other => return Err(invalid(format!("there is no map_form {other:?}"))),
+    };
+    one(columns_at(maps, places(&wanted, keys)).to_dtype(dtype))
 }
 
 /// Maps texts to integers, or integers to texts.

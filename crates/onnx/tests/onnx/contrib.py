@@ -28,11 +28,25 @@ def integers(dtype, *shape, low=None, high=None):
     return RNG.integers(info.min if low is None else low, (info.max if high is None else high) + 1, shape).astype(dtype)
 
 
+def port(name, value):
+    if not isinstance(value, dict):
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+    keys = TensorProto.STRING if isinstance(next(iter(value)), str) else I64
+    return helper.make_value_info(name, helper.make_map_type_proto(keys, helper.make_tensor_type_proto(F, [])))
+
+
+def message(value):
+    if not isinstance(value, dict):
+        return numpy_helper.from_array(np.asarray(value))
+    values = [numpy_helper.from_array(np.float32(v)) for v in value.values()]
+    keys = [k.encode() if isinstance(k, str) else k for k in value]
+    kind = TensorProto.STRING if isinstance(keys[0], bytes) else I64
+    return helper.make_map("", kind, keys, helper.make_sequence("", onnx.SequenceProto.TENSOR, values))
+
+
 def case(name, nodes, inputs, outputs, initial=None):
     """A model whose inputs are arrays by name, with constants by name."""
-    ports = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()
-    ]
+    ports = [port(n, a) for n, a in inputs.items()]
     results = [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()]
     constants = [numpy_helper.from_array(a, n) for n, a in (initial or {}).items()]
     graph = helper.make_graph(nodes, name, ports, results, constants)
@@ -50,14 +64,14 @@ def case(name, nodes, inputs, outputs, initial=None):
     for kind, arrays in ("input", inputs.values()), ("output", found):
         for i, a in enumerate(arrays):
             with open(os.path.join(folder, f"{kind}_{i}.pb"), "wb") as f:
-                f.write(numpy_helper.from_array(np.asarray(a)).SerializeToString())
+                f.write(message(a).SerializeToString())
 
 
 def node(op, inputs, outputs, domain=MS, **attributes):
     return helper.make_node(op, inputs, outputs, domain=domain, **attributes)
 
 
-F, U8, I8, I32 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32
+F, U8, I8, I32, I64 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64
 
 case("gelu", [node("Gelu", ["x"], ["y"])], {"x": floats(3, 7)}, {"y": F})
 case("bias_gelu", [node("BiasGelu", ["x", "b"], ["y"])], {"x": floats(3, 7), "b": floats(7)}, {"y": F})
@@ -225,7 +239,7 @@ for per_channel in (0, 1):
         case(f"qdq_{kind}_{per_channel}", nodes, {"x": x}, {"y": F}, {**quantised, "w": weight})
 
 # Loops of many turns: counted, ended by a condition, with rows, and with a number of turns that is an input.
-I64, BOOL = TensorProto.INT64, TensorProto.BOOL
+BOOL = TensorProto.BOOL
 
 
 def loop_body(condition, rows):
@@ -326,6 +340,21 @@ case(
     {"x": np.array([[1.5, -0.0], [np.nan, 2.0]], np.float32)},
     {"y": S},
 )
+
+# Maps.
+for name, keys, attributes in (
+    ("texts", ["b", "x", "a"], {"string_vocabulary": ["a", "b", "c"]}),
+    ("integers", [7, -2, 4], {"int64_vocabulary": [-2, 3, 7, 9]}),
+):
+    case(f"map_{name}", [node("DictVectorizer", ["x"], ["y"], ML, **attributes)], {"x": dict(zip(keys, [1.5, -2.0, 3.0]))}, {"y": F})
+for name, attributes in ("dense", {}), ("sparse", {"map_form": "SPARSE", "max_map": 9}):
+    for to, of in ("FLOAT", F), ("INT64", I64):
+        case(
+            f"map_{name}_{to.lower()}",
+            [node("CastMap", ["x"], ["y"], ML, cast_to=f"TO_{to}", **attributes)],
+            {"x": {7: 1.5, 2: -2.0, 4: 3.0}},
+            {"y": of},
+        )
 
 # Text.
 words = {"x": np.array([["a", "bc", "d e"], ["", "é", "bc"]], object)}

@@ -5,7 +5,7 @@
 use crate::results::folders;
 use kiln_goldens::Folder;
 use kiln_nn::{Forward, Linear, Module};
-use kiln_onnx::{Data, Export, Kind, Model, Text, export, load};
+use kiln_onnx::{Data, Export, Keys, Kind, Maps, Model, Text, export, load};
 use kiln_tensor::{DType, Device, DimSpec, Result, Spec, Tensor, compile};
 use kiln_testkit::sweep::seeds;
 
@@ -138,6 +138,10 @@ fn run(bytes: Vec<u8>) -> bool {
                 let count = shape.iter().product();
                 Text::new(vec!["a b"; count], &shape).unwrap().into()
             }
+            Kind::Map => Data::Maps(Maps {
+                keys: Keys::Integers([7, 2].into()),
+                values: Tensor::zeros([1, 2], dtype),
+            }),
             _ => Tensor::zeros(shape, dtype).into(),
         };
         (port.name.clone(), data)

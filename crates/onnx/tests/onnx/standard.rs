@@ -65,7 +65,7 @@ fn the_standards_tests_on_the_emulated_driver() {
 fn onnxruntimes_operators() {
     let folder = Folder::onnx_contrib("contrib").unwrap();
     let cases = folders(folder.path());
-    assert_eq!(cases.len(), 52);
+    assert_eq!(cases.len(), 58);
     check(&cases);
 }
 
