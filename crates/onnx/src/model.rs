@@ -386,7 +386,10 @@ impl Model {
         for (name, data) in replaced {
             scope.set(&name, data.into());
         }
-        scope.graph(&self.loaded.graph)
+        let values = scope.graph(&self.loaded.graph)?;
+        // Tensors of known elements are made here, where the device is set.
+        values.iter().for_each(|v| drop(Form::of(v)));
+        Ok(values)
     }
 }
 
