@@ -2,6 +2,7 @@
 
 use crate::lock::lock;
 use hashbrown::HashMap;
+use std::cell::RefCell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -70,8 +71,12 @@ enum Origin {
 struct Holders {
     list: Vec<Origin>,
     known: HashMap<(Category, Origin), Holder>,
-    /// The holders of lines by the addresses of these, of which a line may have several.
-    lines: HashMap<(Category, usize), Holder>,
+}
+
+thread_local! {
+    /// The holders of lines that this thread has named, by the addresses of these, of which a line may have several.
+    /// So threads that record at once don't wait for each other.
+    static LINES: RefCell<HashMap<(Category, usize), Holder>> = RefCell::default();
 }
 
 static HOLDERS: LazyLock<Mutex<Holders>> = LazyLock::new(|| {
@@ -102,14 +107,12 @@ impl Holder {
 
     /// A line of the program.
     pub fn line(category: Category, loc: &'static Location<'static>) -> Holder {
-        let mut holders = lock(&HOLDERS);
+        let named = || lock(&HOLDERS).get(category, Origin::Line(loc.file(), loc.line()));
         let key = (category, std::ptr::from_ref(loc).addr());
-        if let Some(found) = holders.lines.get(&key) {
-            return *found;
-        }
-        let found = holders.get(category, Origin::Line(loc.file(), loc.line()));
-        holders.lines.insert(key, found);
-        found
+        let known =
+            |lines: &RefCell<HashMap<_, _>>| *lines.borrow_mut().entry(key).or_insert_with(named);
+        // A thread that ends has lost its own.
+        LINES.try_with(known).unwrap_or_else(|_| named())
     }
 
     /// A holder with a name.
