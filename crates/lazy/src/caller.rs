@@ -27,6 +27,15 @@ pub fn on_behalf_of_caller<T>(library: &'static str, f: impl FnOnce() -> T) -> T
         (Some(outer), loc) if loc.file().starts_with(library) => outer.loc,
         (_, loc) => user_line(loc),
     };
+    on_behalf_of(library, loc, f)
+}
+
+/// [`on_behalf_of_caller`] for a line that [`user_line`] returned before, such as that of a loader.
+pub fn on_behalf_of<T>(
+    library: &'static str,
+    loc: &'static Location<'static>,
+    f: impl FnOnce() -> T,
+) -> T {
     let _inside = Scoped::new(&CALLER, Some(Caller { library, loc }));
     f()
 }

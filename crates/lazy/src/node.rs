@@ -1,5 +1,6 @@
 //! Recorded nodes and the handles to them.
 
+use crate::caller::user_line;
 use crate::cell::Cell;
 use crate::grad::edge::Edge;
 use crate::label::Label;
@@ -229,6 +230,7 @@ impl Handle {
         called: &'static str,
     ) -> Node {
         let fact = Fact::new(buffer.dtype(), buffer.shape().iter().copied());
+        let loc = user_line(loc);
         buffer.storage().claim(None, loc);
         let op = input_op(fact.clone(), role);
         let state = NodeState::Ready(SmallVec::from_buf([buffer]));

@@ -62,7 +62,7 @@ pub use kiln_compiler::{
 };
 pub use kiln_derive::{KilnNest, Nest};
 pub use kiln_ir::Fact;
-pub use kiln_lazy::caller::on_behalf_of_caller;
+pub use kiln_lazy::caller::{on_behalf_of, on_behalf_of_caller, user_line};
 pub use kiln_lazy::default_device::{default_device, set_default_device, set_device, with_device};
 pub use kiln_lazy::device::{Device, set_threads, threads};
 pub use kiln_lazy::error::{Error, ErrorKind, Result};

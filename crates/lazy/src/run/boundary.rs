@@ -46,7 +46,7 @@ pub fn recorded(node: &Arc<Node>) {
     });
     if full {
         // A failing value stays unrealised and reports its error when it is read.
-        let _ = realize_held(&[], |n| !is_view_of_computed(n), Location::caller());
+        let _ = realize_held(&[], |n| !is_view_of_computed(n), node.loc);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::seed;
 use crate::nest::{Flat, partly};
 use crate::options::options;
-use crate::{DType, Error, ErrorKind, Nest, Result, Returned, Tensor, set_device};
+use crate::{DType, Error, ErrorKind, Nest, Result, Returned, Tensor, set_device, user_line};
 use kiln_lazy::Handle;
 use kiln_lazy::grad::engine::{self, Keep};
 use kiln_lazy::label::called;
@@ -53,7 +53,7 @@ pub fn grad<I: Nest>(outputs: impl Nest, inputs: I) -> Result<I::Owned> {
 /// As [`grad`], or if there is not one gradient for each output.
 #[track_caller]
 pub fn grad_with<I: Nest>(outputs: impl Nest, inputs: I, options: Grad) -> Result<I::Owned> {
-    let loc = Location::caller();
+    let loc = user_line(Location::caller());
     let outputs = Flat::of(&outputs).all;
     let (inputs, paths) = Flat::named(&inputs);
     let mut found = gradients(&outputs, (&inputs.all, &paths), &options, loc)?;
@@ -189,7 +189,7 @@ pub fn gradgradcheck_with<I: Nest, R: Returned>(
     inputs: I,
     options: GradCheck,
 ) -> Result<()> {
-    let loc = Location::caller();
+    let loc = user_line(Location::caller());
     let (inputs, paths) = Flat::named(&inputs);
     let total = |x: &[Tensor]| {
         let leaf = |x: &Tensor| match x.requires_grad() {

@@ -22,10 +22,10 @@ pub use transform::{Pullback, hessian, jacobian, jvp, vjp};
 pub use watch::watch_gradients;
 
 use crate::options::options;
-use crate::record::compose;
+use crate::record::{SOURCE, compose};
 use crate::{
     Error, ErrorKind, HookHandle, MaybeTensor, Result, Tensor, Var, is_grad_enabled, is_recording,
-    no_grad, realize_first, set_device,
+    no_grad, on_behalf_of, realize_first, set_device, user_line,
 };
 use kiln_base::Loc;
 use kiln_ir::{Builder, ensure};
@@ -195,7 +195,11 @@ impl Tensor {
     /// As [`Tensor::backward`], or if the gradient does not fit.
     #[track_caller]
     pub fn backward_with(&self, options: Backward) -> Result<()> {
-        let loc = Location::caller();
+        let loc = user_line(Location::caller());
+        on_behalf_of(SOURCE, loc, || self.backward_at(options, loc))
+    }
+
+    fn backward_at(&self, options: Backward, loc: &'static Location<'static>) -> Result<()> {
         let seed = seed(self, options.gradient.as_ref(), "backward", loc)?;
         let keep = Keep {
             graph: options.retain_graph || options.create_graph,
@@ -319,8 +323,8 @@ fn seed(
         }
         None if y.fact().numel().is(1) => {
             let _here = set_device(y.device());
-            let ones = compose(called, &[], |b| b.full(1.0, y.dtype(), y.dims()));
-            Ok(ones)
+            let ones = || compose(called, &[], |b| b.full(1.0, y.dtype(), y.dims()));
+            Ok(on_behalf_of(SOURCE, user_line(loc), ones))
         }
         None => wrong(format!(
             "{} has more than one element: reduce it to one, such as with sum() or mean(), or give \
