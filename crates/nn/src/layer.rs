@@ -1,21 +1,25 @@
 //! Common functions of layers: they name themselves in errors and record at the user's line.
 
 use crate::{Forward, Module, tree};
+use kiln_base::Loc;
 use kiln_tensor::{
     Error, ErrorKind, Int, IntList, Result, Settings, Tensor, Var, default_dtype, no_grad,
-    with_error_note,
+    user_line, with_error_note,
 };
+use std::panic::Location;
 
 /// Returns the description of a layer in errors.
 pub(crate) fn described(layer: &dyn Module) -> String {
     format!("in {}({})", layer.name(), layer.extra_repr())
 }
 
-/// Adds a module's name to an error that arose in it.
+/// Adds a module's name to an error that arose in it, and the line of the module's call if the error has another.
 pub(crate) fn named(module: &dyn Module, e: Error) -> Error {
     tree::name_own(module);
+    let call = Loc::from(user_line(Location::caller()));
     match module.error_note() {
-        Some(note) => e.with_note(note),
+        Some(note) if call == *e.loc() => e.with_note(note),
+        Some(note) => e.with_note(format!("{note}, called at {call}")),
         None => e,
     }
 }

@@ -136,6 +136,7 @@ pub trait Module: Any + Send + Sync + BoxModule {
     ///
     /// # Errors
     /// Inside `compile`, where making new values is part of the program, an assignment may not fit.
+    #[track_caller]
     fn reset_parameters(&self) -> Result<()> {
         tree::reset_parameters(self.as_module())
     }

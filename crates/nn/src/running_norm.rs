@@ -90,14 +90,18 @@ macro_rules! running_norms {
             pub fn with(num_features: impl Into<Int>, options: $options) -> Result<$name<D>> {
                 let [num_features] = layer::sizes(Self::NAME, [num_features.into()])?;
                 let (c, tracks) = ([num_features], options.track_running_stats);
-                let buffer = |value| tracks.then(|| layer::buffer(c, value)).transpose();
-                let count = || Var::new(Tensor::zeros((), DType::I64));
+                let (mut running_mean, mut running_var, mut num_batches_tracked) = (None, None, None);
+                if tracks {
+                    running_mean = Some(layer::buffer(c, 0.0)?);
+                    running_var = Some(layer::buffer(c, 1.0)?);
+                    num_batches_tracked = Some(Var::new(Tensor::zeros((), DType::I64))?);
+                }
                 Ok($name {
                     weight: layer::optional(options.affine, c, 1.0)?,
                     bias: layer::optional(options.affine && options.bias, c, 0.0)?,
-                    running_mean: buffer(0.0)?,
-                    running_var: buffer(1.0)?,
-                    num_batches_tracked: tracks.then(count).transpose()?,
+                    running_mean,
+                    running_var,
+                    num_batches_tracked,
                     num_features,
                     eps: options.eps,
                     momentum: Momentum::new(options.momentum),

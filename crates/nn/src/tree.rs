@@ -4,8 +4,8 @@
 use crate::layer;
 use crate::members::Member;
 use crate::parametrized::Parametrized;
-use crate::{Mode, Module};
-use kiln_tensor::{Device, Error, Result, Var};
+use crate::{Mode, Module, SOURCE};
+use kiln_tensor::{Device, Error, Result, Var, on_behalf_of_caller};
 use std::collections::BTreeSet;
 
 /// A parameter or buffer with its path.
@@ -61,9 +61,12 @@ pub(crate) fn not_copied(m: &dyn Module) -> Error {
 }
 
 /// [`Module::reset_parameters`] of the children.
+#[track_caller]
 pub(crate) fn reset_parameters(m: &dyn Module) -> Result<()> {
-    let children = named_children(m);
-    children.iter().try_for_each(|(_, m)| m.reset_parameters())
+    let mut children = named_children(m).into_iter();
+    on_behalf_of_caller(SOURCE, || {
+        children.try_for_each(|(_, m)| m.reset_parameters())
+    })
 }
 
 /// [`Module::get_submodule`].
