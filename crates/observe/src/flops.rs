@@ -10,6 +10,7 @@ use kiln_lazy::watch::Recorded;
 use kiln_tensor::{Flat, Nest, Recording, Result, Returned, Spec, record};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 
 /// A convention by which work is counted. All of them count whole batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,8 +131,11 @@ impl Call {
 /// It prints as a table of the functions that were called.
 #[derive(Clone, Debug)]
 pub struct Flops {
+    /// In the order of their serial numbers.
     calls: Vec<Call>,
-    pub(crate) outputs: HashSet<ValueId>,
+    outputs: HashSet<ValueId>,
+    /// The number of calls that read each value.
+    readers: HashMap<ValueId, usize>,
     by: Convention,
 }
 
@@ -168,10 +172,17 @@ impl Flops {
         let calls = found
             .values()
             .filter_map(|nodes| call(nodes, parameters, modules));
+        let mut calls: Vec<Call> = calls.collect();
+        calls.sort_by_key(|call| call.serial);
+        let mut readers = HashMap::new();
+        for (value, _) in calls.iter().flat_map(|call| &call.reads) {
+            *readers.entry(*value).or_default() += 1;
+        }
         let results = Flat::of(&recording.results);
         Flops {
-            calls: calls.collect(),
+            calls,
             outputs: results.tensors().iter().map(|t| id(t.as_ref())).collect(),
+            readers,
             by: Convention::default(),
         }
     }
@@ -207,25 +218,36 @@ impl Flops {
         self
     }
 
+    /// The calls whose serial numbers are in a range.
+    pub(crate) fn within(&self, serials: Range<u64>) -> &[Call] {
+        let [begin, end] = [serials.start, serials.end]
+            .map(|serial| self.calls.partition_point(|call| call.serial < serial));
+        &self.calls[begin..end]
+    }
+
     /// The bytes that some of the calls read from others or from outside, and that they write for others, each value
     /// once.
-    pub(crate) fn traffic(&self, within: impl Fn(&Call) -> bool) -> (u64, u64) {
-        let mut written = HashMap::new();
-        let mut read = HashMap::new();
-        let mut outside = self.outputs.clone();
-        for call in &self.calls {
-            match within(call) {
-                true => {
-                    written.extend(call.results.iter().copied());
-                    read.extend(call.reads.iter().copied());
-                }
-                false => outside.extend(call.reads.iter().map(|(key, _)| *key)),
-            }
+    pub(crate) fn traffic(&self, calls: &[Call]) -> (u64, u64) {
+        let written: HashMap<ValueId, u64> = calls.iter().flat_map(|c| c.results.clone()).collect();
+        // The bytes of each value that they read, and the number of them that do.
+        let mut read: HashMap<ValueId, (u64, usize)> = HashMap::new();
+        for (value, bytes) in calls.iter().flat_map(|call| &call.reads) {
+            read.entry(*value).or_insert((*bytes, 0)).1 += 1;
         }
-        let read = read.iter().filter(|(key, _)| !written.contains_key(*key));
-        let read = read.map(|(_, bytes)| bytes).sum();
-        let written = written.iter().filter(|(key, _)| outside.contains(*key));
-        (read, written.map(|(_, bytes)| bytes).sum())
+        let is_read_outside = |value: &ValueId| {
+            let within = read.get(value).map_or(0, |(_, readers)| *readers);
+            self.readers.get(value).is_some_and(|all| *all > within)
+        };
+        let for_others = written
+            .iter()
+            .filter(|(value, _)| self.outputs.contains(*value) || is_read_outside(value));
+        let from_others = read
+            .iter()
+            .filter(|(value, _)| !written.contains_key(*value));
+        (
+            from_others.map(|(_, (bytes, _))| bytes).sum(),
+            for_others.map(|(_, bytes)| bytes).sum(),
+        )
     }
 }
 

@@ -7,7 +7,7 @@ use crate::work::bytes;
 use kiln_ir::Fact;
 use kiln_nn::{Forward, Module};
 use kiln_tensor::{Flat, Nest, Result, Spec, Var, on_behalf_of_caller, record};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// A column of a [`Summary`], after the layers' names.
@@ -124,7 +124,7 @@ where
 }
 
 fn made(model: &dyn Module, flops: Flops, calls: Vec<ModuleCall>, inputs: Vec<Fact>) -> Summary {
-    let modules = model.named_modules();
+    let modules: HashMap<_, _> = model.named_modules().into_iter().collect();
     let mut seen = HashSet::new();
     let is_leaf: Vec<bool> = (0..calls.len())
         .map(|i| {
@@ -137,9 +137,8 @@ fn made(model: &dyn Module, flops: Flops, calls: Vec<ModuleCall>, inputs: Vec<Fa
         .into_iter()
         .zip(is_leaf)
         .filter_map(|(call, is_leaf)| {
-            let (_, module) = modules.iter().find(|(path, _)| *path == call.path)?;
-            let within = |serial: u64| (call.begin..call.end).contains(&serial);
-            let (read, written) = flops.traffic(|c| within(c.serial));
+            let module = modules.get(&call.path)?;
+            let (read, written) = flops.traffic(flops.within(call.begin..call.end));
             let address = (*module as *const dyn Module).cast::<()>();
             Some(Layer {
                 name: module.name().to_string(),
@@ -189,9 +188,8 @@ impl Summary {
 
     /// Returns the work of a layer and those within it.
     pub fn of_layer(&self, layer: &Layer, by: Convention) -> u64 {
-        let calls = self.flops.calls().iter();
-        let within = calls.filter(|c| (layer.begin..layer.end).contains(&c.serial));
-        let each = within.map(|c| c.flops(by));
+        let calls = self.flops.within(layer.begin..layer.end).iter();
+        let each = calls.map(|c| c.flops(by));
         each.fold(0, u64::saturating_add)
     }
 
