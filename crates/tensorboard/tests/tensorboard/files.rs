@@ -174,22 +174,13 @@ fn what_was_flushed_outlives_the_process() {
 }
 
 #[test]
-fn a_million_scalars_take_little_time() -> Result<()> {
+fn a_million_scalars_are_all_there() -> Result<()> {
     let folder = Folder::new("million");
-    let start = Instant::now();
     let writer = SummaryWriter::new(&folder.0)?;
     for step in 0..1_000_000 {
         writer.add_scalar("loss", 1.0 / (step + 1) as f64, step)?;
     }
     writer.close()?;
-    let took = start.elapsed();
-    println!(
-        "a million scalars: {took:?}, {} bytes",
-        folder.files()[0].metadata().unwrap().len()
-    );
-    assert!(
-        cfg!(debug_assertions) || took < Duration::from_secs(3),
-        "{took:?}"
-    );
+    assert!(scalars(&folder.files()[0]).into_iter().eq(0..1_000_000));
     Ok(())
 }
