@@ -2,9 +2,9 @@
 //! so these tests take turns.
 
 use kiln_nn::optim::{AdamW, Optimizer};
-use kiln_nn::{Forward, Linear, Module, ReLU, Sequential, sequential};
+use kiln_nn::{Forward, GRU, Linear, Module, ReLU, Recurrent, Sequential, sequential};
 use kiln_tensor::memory::{self, Category, Timeline};
-use kiln_tensor::{DType, Device, Result, Spec, Tensor, compile};
+use kiln_tensor::{DType, Device, Result, Spec, Tensor, compile, no_grad};
 use std::sync::{Mutex, MutexGuard};
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -46,45 +46,29 @@ fn near(a: usize, b: usize) -> bool {
     a.abs_diff(b) * 50 <= a.max(b)
 }
 
-#[test]
-fn the_planned_peak_is_what_the_allocator_counts() -> Result<()> {
-    let _turn = turn();
-    let before = Device::Cpu.memory_holders().by_category();
-    let model = model()?;
-    let mut optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
-    let specs = (
-        Spec::new(DType::F32, (BATCH, 384)),
-        Spec::new(DType::I64, BATCH),
-    );
-    let step = compile(specs, |(x, y)| {
-        optimizer.zero_grad();
-        let loss = model.call(x).cross_entropy(y);
-        loss.backward()?;
-        optimizer.step()?;
-        Result::Ok(loss)
-    })?;
-    let planned = step.memory_timeline().expect("the sizes are known");
+/// Runs a compiled function and compares what was planned for it, what was recorded and what the allocator counted.
+/// `before` is from before anything of it was made.
+fn agrees(
+    before: [(Category, usize, usize); 7],
+    planned: Option<Timeline>,
+    run: impl Fn() -> Result<Tensor>,
+) -> Result<()> {
+    let planned = planned.expect("the sizes are known");
     adds_up(&planned);
-    let x = Tensor::rand([BATCH, 384], DType::F32);
-    let y = Tensor::randint(0, 10, [BATCH]);
-    x.realize()?;
-    y.realize()?;
-    drop(step.run((x.clone(), y.clone()))?);
+    drop(run()?);
     Device::Cpu.reset_peak();
-    let (loss, recorded) = memory::record(Device::Cpu, || step.run((x.clone(), y.clone())));
+    let (result, recorded) = memory::record(Device::Cpu, &run);
     let counted = Device::Cpu.memory().peak;
     adds_up(&recorded);
     assert_eq!(recorded.peak().1, counted, "{recorded}");
     let books = Device::Cpu.memory_holders().by_category();
     assert_eq!(books.iter().map(|(.., n)| n).sum::<usize>(), counted);
-    // Scratch memory of threads and prepared parameters belong to no run, and other tests leave some.
-    let of_runs = |categories: [(Category, usize, usize); 7], at: usize| {
-        let of_others = [Category::Workspaces, Category::Caches];
-        let bytes = |category| of(categories, category)[at];
-        let total: usize = categories.iter().map(|c| bytes(c.0)).sum();
-        total - of_others.map(bytes).iter().sum::<usize>()
-    };
-    let (peak, run) = (planned.peak().1, of_runs(books, 1) - of_runs(before, 0));
+    // Scratch memory of threads belongs to no run.
+    let of_runs = Category::ALL.map(|c| match c {
+        Category::Workspaces => 0,
+        c => of(books, c)[1] as isize - of(before, c)[0] as isize,
+    });
+    let (peak, run) = (planned.peak().1, of_runs.iter().sum::<isize>() as usize);
     println!("{peak} bytes planned, {run} counted");
     assert!(
         near(peak, run),
@@ -93,7 +77,8 @@ fn the_planned_peak_is_what_the_allocator_counts() -> Result<()> {
     );
     for (category, bytes) in planned.at_peak() {
         if [Category::Parameters, Category::Moments].contains(&category) {
-            assert_eq!(of(books, category)[1], bytes, "{category:?}");
+            let counted = of(books, category)[1] - of(before, category)[0];
+            assert_eq!(counted, bytes, "{category:?}");
         }
     }
     for timeline in [&planned, &recorded] {
@@ -104,7 +89,114 @@ fn the_planned_peak_is_what_the_allocator_counts() -> Result<()> {
             "the page names the lines"
         );
     }
-    assert!(loss?.item::<f32>()?.is_finite());
+    assert!(result?.sum(()).item::<f32>()?.is_finite());
+    Ok(())
+}
+
+/// A batch that is computed.
+fn batch() -> Result<(Tensor, Tensor)> {
+    let (x, y) = (
+        Tensor::rand([BATCH, 384], DType::F32),
+        Tensor::randint(0, 10, [BATCH]),
+    );
+    x.realize()?;
+    y.realize()?;
+    Ok((x, y))
+}
+
+fn specs() -> (Spec, Spec) {
+    (
+        Spec::new(DType::F32, (BATCH, 384)),
+        Spec::new(DType::I64, BATCH),
+    )
+}
+
+#[test]
+fn the_planned_peak_of_a_training_step_is_what_the_allocator_counts() -> Result<()> {
+    let _turn = turn();
+    let before = Device::Cpu.memory_holders().by_category();
+    let model = model()?;
+    let mut optimizer = Optimizer::new(model.parameters(), AdamW::new())?;
+    let step = compile(specs(), |(x, y)| {
+        optimizer.zero_grad();
+        let loss = model.call(x).cross_entropy(y);
+        loss.backward()?;
+        optimizer.step()?;
+        Result::Ok(loss)
+    })?;
+    let batch = batch()?;
+    agrees(before, step.memory_timeline(), || step.run(batch.clone()))
+}
+
+#[test]
+fn the_planned_peak_of_an_inference_is_what_the_allocator_counts() -> Result<()> {
+    let _turn = turn();
+    let before = Device::Cpu.memory_holders().by_category();
+    let model = model()?;
+    model.eval();
+    let forward = compile(specs().0, |x| no_grad(|| model.call(x)))?;
+    let (x, _) = batch()?;
+    agrees(before, forward.memory_timeline(), || forward.run(&x))
+}
+
+#[test]
+fn the_planned_peak_of_a_recurrent_network_is_what_the_allocator_counts() -> Result<()> {
+    let _turn = turn();
+    let before = Device::Cpu.memory_holders().by_category();
+    let network = GRU::with(64, 128, Recurrent::new().num_layers(2).batch_first(true))?;
+    let spec = Spec::new(DType::F32, (32, 20, 64));
+    let mut optimizer = Optimizer::new(network.parameters(), AdamW::new())?;
+    let step = compile(spec, |x| {
+        optimizer.zero_grad();
+        let (y, _) = network.call(x);
+        let loss = y.square().mean(());
+        loss.backward()?;
+        optimizer.step()?;
+        Result::Ok(loss)
+    })?;
+    let x = Tensor::rand([32, 20, 64], DType::F32);
+    x.realize()?;
+    agrees(before, step.memory_timeline(), || step.run(&x))
+}
+
+#[test]
+fn two_threads_need_at_most_what_is_planned_for_both() -> Result<()> {
+    let _turn = turn();
+    let forward = || -> Result<_> {
+        let model = model()?;
+        let forward = compile(specs().0, |x| no_grad(|| model.call(x)))?;
+        let (x, _) = batch()?;
+        forward.run(&x)?;
+        Ok((model, forward, x))
+    };
+    let before = Device::Cpu.memory_holders().by_category();
+    let (a, b) = (forward()?, forward()?);
+    let planned = [&a.1, &b.1].map(|f| f.memory_timeline().expect("the sizes are known"));
+    Device::Cpu.reset_peak();
+    let ((), recorded) = memory::record(Device::Cpu, || {
+        std::thread::scope(|s| {
+            for (_, forward, x) in [&a, &b] {
+                s.spawn(move || (0..20).for_each(|_| drop(forward.run(x).expect("a result"))));
+            }
+        });
+    });
+    let counted = Device::Cpu.memory().peak;
+    adds_up(&recorded);
+    assert_eq!(recorded.peak().1, counted, "{recorded}");
+    let books = Device::Cpu.memory_holders().by_category();
+    assert_eq!(books.iter().map(|(.., n)| n).sum::<usize>(), counted);
+    let of_runs: usize = Category::ALL
+        .iter()
+        .filter(|c| **c != Category::Workspaces)
+        .map(|c| of(books, *c)[1].saturating_sub(of(before, *c)[0]))
+        .sum();
+    let [one, two] = planned.map(|p| p.peak().1);
+    let both = one + two;
+    println!("{one} and {two} bytes planned, {of_runs} counted");
+    assert!(
+        of_runs * 100 <= both * 102 && of_runs > one,
+        "{of_runs} of {both}"
+    );
     Ok(())
 }
 
