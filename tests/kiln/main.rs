@@ -37,6 +37,7 @@ mod integers;
 mod kernel_counts;
 mod kinks;
 mod layout;
+mod lines;
 mod memory_budget;
 mod mixed_precision;
 mod named;

@@ -26,6 +26,7 @@ pub trait Collate: Sized {
     ///
     /// # Errors
     /// If the samples don't fit together; the message says which and how.
+    #[track_caller]
     fn collate(samples: Vec<Self>) -> Result<Self::Batch>;
 }
 

@@ -1,8 +1,8 @@
 //! Rows of tensors.
 
 use crate::dataset::{Dataset, out_of_range};
-use crate::fault::invalid;
-use kiln_tensor::{DType, Result, Tensor};
+use crate::fault::{SOURCE, invalid};
+use kiln_tensor::{DType, Result, Tensor, on_behalf_of_caller};
 use std::marker::PhantomData;
 use std::panic::Location;
 
@@ -145,7 +145,7 @@ impl<T: Tensors> Dataset for TensorDataset<T> {
             let bytes = &c.bytes[index * c.row_bytes..][..c.row_bytes];
             Tensor::from_bytes(bytes, c.dtype, &c.shape)
         };
-        let rows = self.columns.iter().map(row).collect();
+        let rows = on_behalf_of_caller(SOURCE, || self.columns.iter().map(row).collect());
         // There is one row for each tensor of `into_tensors`.
         T::from_tensors(rows).ok_or_else(|| invalid("TensorDataset::get", "rows are missing", loc))
     }

@@ -45,7 +45,6 @@ impl GradBucket {
 ///
 /// # Errors
 /// None: the type is that of hooks.
-#[track_caller]
 pub fn allreduce_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<Tensor> {
     let sums = group.all_reduce(bucket.buffer(), ReduceOp::Sum);
     Ok(sums * (1.0 / bucket.divisor() as f64))
@@ -55,7 +54,6 @@ pub fn allreduce_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<Tenso
 ///
 /// # Errors
 /// None: the type is that of hooks.
-#[track_caller]
 pub fn fp16_compress_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<Tensor> {
     Ok(compressed(group, bucket, DType::F16))
 }
@@ -64,12 +62,10 @@ pub fn fp16_compress_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<T
 ///
 /// # Errors
 /// None: the type is that of hooks.
-#[track_caller]
 pub fn bf16_compress_hook(group: &ProcessGroup, bucket: &GradBucket) -> Result<Tensor> {
     Ok(compressed(group, bucket, DType::BF16))
 }
 
-#[track_caller]
 fn compressed(group: &ProcessGroup, bucket: &GradBucket, dtype: DType) -> Tensor {
     let own = bucket.buffer();
     let share = (own * (1.0 / bucket.divisor() as f64)).to_dtype(dtype);

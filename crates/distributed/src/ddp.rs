@@ -1,10 +1,12 @@
 //! Data parallel training.
 
 use crate::comm_hooks::GradBucket;
-use crate::group::{ProcessGroup, error, world};
+use crate::group::{ProcessGroup, SOURCE, error, world};
 use crate::reducer::{Reducer, parts};
 use kiln_nn::{Forward, Hooks, Module};
-use kiln_tensor::{DType, Nest, Result, Tensor, Var, cat, no_grad, options, realize_first};
+use kiln_tensor::{
+    DType, Nest, Result, Tensor, Var, cat, no_grad, on_behalf_of_caller, options, realize_first,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -149,11 +151,13 @@ where
         let sends = self.reducer.options.broadcast_buffers
             && self.module.is_training()
             && self.reducer.synchronises();
-        let root = self.reducer.call(sends)?;
-        if sends {
-            broadcast(&self.reducer.group, &self.module.buffers(), root)?;
-        }
-        self.module.try_call(input)
+        on_behalf_of_caller(SOURCE, || {
+            let root = self.reducer.call(sends)?;
+            if sends {
+                broadcast(&self.reducer.group, &self.module.buffers(), root)?;
+            }
+            self.module.try_call(input)
+        })
     }
 }
 
@@ -180,7 +184,7 @@ pub(crate) fn broadcast(group: &ProcessGroup, cells: &[Var], root: usize) -> Res
     for cell in cells {
         by_dtype.entry(cell.dtype()).or_default().push(cell);
     }
-    no_grad(|| {
+    let record = || {
         for cells in by_dtype.values() {
             let values: Vec<Tensor> = cells.iter().map(|c| c.detach()).collect();
             let flat = cat(values.iter().map(|v| v.reshape([-1])), 0);
@@ -190,5 +194,6 @@ pub(crate) fn broadcast(group: &ProcessGroup, cells: &[Var], root: usize) -> Res
             }
         }
         Ok(())
-    })
+    };
+    on_behalf_of_caller(SOURCE, || no_grad(record))
 }

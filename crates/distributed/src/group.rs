@@ -9,6 +9,12 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+/// The folder of this crate's source, whose lines are not the user's.
+pub(crate) const SOURCE: &str = {
+    let this = file!();
+    this.split_at(this.len() - "group.rs".len()).0
+};
+
 /// A world, as one of its processes or threads sees it.
 pub(crate) struct Context {
     world: ProcessGroup,

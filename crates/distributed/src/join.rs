@@ -1,9 +1,9 @@
 //! Ranks with unequal numbers of inputs.
 
 use crate::ddp::{DistributedDataParallel, broadcast, broadcast_model};
-use crate::group::{ProcessGroup, error};
+use crate::group::{ProcessGroup, SOURCE, error};
 use kiln_nn::Module;
-use kiln_tensor::{Result, Tensor, options};
+use kiln_tensor::{Result, Tensor, on_behalf_of_caller, options};
 
 options! {
     /// The options of [`DistributedDataParallel::join_with`].
@@ -129,8 +129,15 @@ impl<M: Module> DistributedDataParallel<M> {
         if group.size() == 1 {
             return f();
         }
-        let (result, mut last) = reducer.joined(how.clone(), f)?;
-        let buffers = self.module().buffers();
+        let (result, last) = reducer.joined(how.clone(), f)?;
+        on_behalf_of_caller(SOURCE, || self.accompany(how, last))?;
+        Ok(result)
+    }
+
+    /// Takes part in the calls of ranks that still have inputs, and then takes over the model of the last of them.
+    fn accompany(&self, how: Join, mut last: Vec<usize>) -> Result<()> {
+        let reducer = self.reducer();
+        let (group, buffers) = (&reducer.group, self.module().buffers());
         loop {
             let round = Round::of(group, how.clone(), Called::default())?;
             let Some(first) = round.active.first() else {
@@ -144,7 +151,6 @@ impl<M: Module> DistributedDataParallel<M> {
             }
             last = round.active;
         }
-        broadcast_model(group, self.module(), last[0])?;
-        Ok(result)
+        broadcast_model(group, self.module(), last[0])
     }
 }

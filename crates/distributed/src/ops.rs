@@ -1,9 +1,12 @@
 //! Collective operations on tensors.
 
 use crate::ReduceOp;
-use crate::group::{ProcessGroup, error, world};
+use crate::group::{ProcessGroup, SOURCE, error, world};
 use kiln_base::collective::Kind;
-use kiln_tensor::{AsTensor, DType, IntoShape, Result, Tensor, collective};
+use kiln_tensor::{
+    AsTensor, DType, IntoShape, Result, Tensor, collective, on_behalf_of, user_line,
+};
+use std::panic::Location;
 
 impl ProcessGroup {
     #[track_caller]
@@ -13,9 +16,10 @@ impl ProcessGroup {
         x: impl AsTensor,
         backward: impl Fn(&ProcessGroup, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Tensor {
-        let group = self.clone();
-        let token = self.token();
-        collective(kind, self.named(), &token, x, move |g| backward(&group, g))
+        let (group, token, loc) = (self.clone(), self.token(), user_line(Location::caller()));
+        collective(kind, self.named(), &token, x, move |g| {
+            on_behalf_of(SOURCE, loc, || backward(&group, g))
+        })
     }
 
     /// The sum, mean, maximum, minimum or product over all ranks, on every rank. Every rank gives the same dtype and

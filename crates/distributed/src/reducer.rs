@@ -3,10 +3,11 @@
 use crate::ReduceOp;
 use crate::comm_hooks::{GradBucket, allreduce_hook};
 use crate::ddp::DataParallelOptions;
-use crate::group::{ProcessGroup, error};
+use crate::group::{ProcessGroup, SOURCE, error};
 use crate::join::{Called, Join, Round};
 use kiln_tensor::{
     Result, Tensor, Var, after_backward, cat, is_grad_enabled, is_recording, no_grad,
+    on_behalf_of_caller,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -152,7 +153,7 @@ impl Reducer {
             let new = Arc::new(Pass::default());
             *pass = Arc::downgrade(&new);
             let (reducer, own) = (self.clone(), new.clone());
-            after_backward(move || reducer.reduce(&lock(&own)));
+            after_backward(move || on_behalf_of_caller(SOURCE, || reducer.reduce(&lock(&own))));
             new
         });
         lock(&reached).push(parameter);

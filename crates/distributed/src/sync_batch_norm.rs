@@ -1,10 +1,10 @@
 //! Batch normalisation over the batches of all ranks.
 
-use crate::group::{ProcessGroup, error, world};
+use crate::group::{ProcessGroup, SOURCE, error, world};
 use kiln_nn::{
     BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, Forward, Hooks, Mode, Module,
 };
-use kiln_tensor::{Int, Result, Tensor, Var, assign_together, no_grad, stack};
+use kiln_tensor::{Int, Result, Tensor, Var, assign_together, no_grad, on_behalf_of_caller, stack};
 
 /// Batch normalisation of `[n, c, ..]` with the statistics of all ranks' batches (`torch.nn.SyncBatchNorm`). In
 /// evaluation it is a [`BatchNorm2d`].
@@ -193,6 +193,12 @@ impl SyncBatchNorm {
 
 impl Forward for SyncBatchNorm {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
+        on_behalf_of_caller(SOURCE, || self.normalized(x))
+    }
+}
+
+impl SyncBatchNorm {
+    fn normalized(&self, x: Tensor) -> Result<Tensor> {
         if x.ndim() < 2 || x.dims()[1].as_const() != Some(self.num_features as i64) {
             return Err(error(
                 "SyncBatchNorm",

@@ -1,7 +1,7 @@
 //! Distributions with a density.
 
 use crate::{Distribution, Reparametrized, broadcast, repeated, uniform};
-use kiln_tensor::{AsTensor, IntoShape, Tensor, no_grad, where_};
+use kiln_tensor::{AsTensor, IntoShape, Tensor, set_grad_enabled, where_};
 use std::f64::consts::{LN_2, PI, SQRT_2};
 
 /// Euler's constant.
@@ -132,7 +132,8 @@ macro_rules! impl_distribution {
         impl Distribution for $name {
             #[track_caller]
             fn sample(&self, shape: impl IntoShape) -> Tensor {
-                no_grad(|| self.rsample(shape))
+                let _none = set_grad_enabled(false);
+                self.rsample(shape)
             }
 
             #[track_caller]

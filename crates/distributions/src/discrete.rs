@@ -1,7 +1,7 @@
 //! Distributions of counts and classes.
 
 use crate::{Distribution, epsilon, repeated, uniform};
-use kiln_tensor::{AsTensor, DType, IntoShape, Tensor, no_grad};
+use kiln_tensor::{AsTensor, DType, IntoShape, Tensor, set_grad_enabled};
 
 /// 1 with a probability, else 0. Values are of the dtype of the parameter.
 #[derive(Clone, Debug)]
@@ -34,7 +34,8 @@ impl Bernoulli {
 impl Distribution for Bernoulli {
     #[track_caller]
     fn sample(&self, shape: impl IntoShape) -> Tensor {
-        no_grad(|| repeated(&self.probs, shape).bernoulli())
+        let _none = set_grad_enabled(false);
+        repeated(&self.probs, shape).bernoulli()
     }
 
     #[track_caller]
@@ -92,14 +93,13 @@ impl Distribution for Categorical {
     /// As [`Distribution::sample`]: the classes with the largest of scores to which Gumbel's noise is added.
     #[track_caller]
     fn sample(&self, shape: impl IntoShape) -> Tensor {
-        no_grad(|| {
-            let scores = match self.probs.dtype() {
-                DType::F64 => self.probs.log(),
-                _ => self.probs.to_dtype(DType::F32).log(),
-            };
-            let scores = repeated(&scores, shape);
-            (&scores - (-uniform(&scores).log()).log()).argmax(-1)
-        })
+        let _none = set_grad_enabled(false);
+        let scores = match self.probs.dtype() {
+            DType::F64 => self.probs.log(),
+            _ => self.probs.to_dtype(DType::F32).log(),
+        };
+        let scores = repeated(&scores, shape);
+        (&scores - (-uniform(&scores).log()).log()).argmax(-1)
     }
 
     #[track_caller]
@@ -130,6 +130,7 @@ impl Distribution for Categorical {
 }
 
 /// Probabilities whose logarithms are finite, as PyTorch's.
+#[track_caller]
 fn clamped(probs: &Tensor) -> Tensor {
     let eps = epsilon(probs.dtype());
     probs.clamp(eps, 1.0 - eps)

@@ -8,6 +8,7 @@ use kiln_tensor::{Tensor, where_};
 /// A distribution whose divergence from another is known.
 pub trait KlDivergence {
     /// The divergence KL(self ‖ other), in nats.
+    #[track_caller]
     fn divergence(&self, other: &Self) -> Tensor;
 }
 
@@ -17,6 +18,7 @@ pub fn kl_divergence<D: KlDivergence>(p: &D, q: &D) -> Tensor {
     p.divergence(q)
 }
 
+#[track_caller]
 fn normal(loc: [&Tensor; 2], scale: [&Tensor; 2]) -> Tensor {
     let ratio = (scale[0] / scale[1]).square();
     let distance = ((loc[0] - loc[1]) / scale[1]).square();

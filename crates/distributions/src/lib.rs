@@ -48,6 +48,7 @@ pub trait Distribution {
     fn variance(&self) -> Tensor;
 
     /// The standard deviation.
+    #[track_caller]
     fn stddev(&self) -> Tensor {
         self.variance().sqrt()
     }
@@ -60,6 +61,7 @@ pub trait Reparametrized: Distribution {
 }
 
 /// Two parameters in their common shape.
+#[track_caller]
 fn broadcast(a: impl AsTensor, b: impl AsTensor) -> (Tensor, Tensor) {
     let (a, b) = (a.as_tensor(), b.as_tensor());
     let shape = a.zeros_like() + b.zeros_like();
@@ -67,6 +69,7 @@ fn broadcast(a: impl AsTensor, b: impl AsTensor) -> (Tensor, Tensor) {
 }
 
 /// A parameter repeated for samples of a shape.
+#[track_caller]
 fn repeated(x: &Tensor, shape: impl IntoShape) -> Tensor {
     let shape: Vec<Dim> = shape
         .into_shape()
@@ -83,6 +86,7 @@ fn epsilon(dtype: DType) -> f64 {
 }
 
 /// Uniform numbers above 0 and below 1, in the shape and dtype of a tensor.
+#[track_caller]
 fn uniform(like: &Tensor) -> Tensor {
     let eps = epsilon(like.dtype());
     like.rand_like().clamp(eps, 1.0 - eps)

@@ -1,12 +1,15 @@
 //! The values that a function records.
 
+use crate::SOURCE;
 use crate::work::numel;
 use kiln_base::Loc;
 use kiln_ir::Fact;
 use kiln_lazy::Handle;
 use kiln_lazy::node::NodeState;
 use kiln_lazy::watch::{Recorded, watch};
-use kiln_tensor::{DType, Device, Error, Result, Tensor, is_recording, no_grad, realize_first};
+use kiln_tensor::{
+    DType, Device, Error, Result, Tensor, is_recording, no_grad, on_behalf_of_caller, realize_first,
+};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
@@ -61,7 +64,8 @@ pub fn trace_values<T>(f: impl FnOnce() -> T) -> Result<(T, TracedValues)> {
     }
     let (result, recorded) = watch(f);
     let results = results_of_calls(&recorded);
-    let ranges = no_grad(|| results.iter().map(|t| Ranges::of(t)).collect::<Vec<_>>());
+    let ranges = || results.iter().map(|t| Ranges::of(t)).collect::<Vec<_>>();
+    let ranges = on_behalf_of_caller(SOURCE, || no_grad(ranges));
     realize_first(ranges.iter().flatten().flat_map(|r| &r.0))?;
     let value = |(t, ranges): (&Handle, Option<Ranges>)| -> Result<TracedValue> {
         let [least, largest, nans] = match ranges {

@@ -1,11 +1,12 @@
 //! The operands of geometry: images and tensors.
 
-use crate::fault::invalid;
+use crate::fault::{SOURCE, invalid};
 use crate::image::{Buffer, Image};
 use crate::resample::{self, Interpolation, Window};
 use crate::transforms::{Fill, Padding, PaddingMode};
 use kiln_tensor::{
-    DType, InterpolateMode, InterpolateSize, PadMode, Result, Tensor, cat, set_device,
+    DType, InterpolateMode, InterpolateSize, PadMode, Result, Tensor, cat, on_behalf_of_caller,
+    set_device,
 };
 
 /// A thing with rows and columns of pixels: an [`Image`], or a tensor `[.., C, H, W]`.
@@ -253,12 +254,11 @@ impl Pixels for Tensor {
         let rows = places(op, height, (padding.top, padding.bottom), mode)?;
         if mode != PaddingMode::Constant {
             let _here = set_device(self.device());
-            let index = |places: Vec<Option<usize>>| -> Tensor {
-                let places = places.into_iter().flatten().map(|p| p as i64);
-                Tensor::from(places.collect::<Vec<i64>>())
+            let index = |places: Vec<Option<usize>>| -> Vec<i64> {
+                places.into_iter().flatten().map(|p| p as i64).collect()
             };
-            let padded = self.index_select(-2, index(rows));
-            let padded = padded.index_select(-1, index(columns));
+            let padded = self.index_select(-2, Tensor::from(index(rows)));
+            let padded = padded.index_select(-1, Tensor::from(index(columns)));
             return Ok(padded.check()?.clone());
         }
         let numbers = fill.numbers(op, channels)?;
@@ -267,14 +267,15 @@ impl Pixels for Tensor {
             true => t.pad(padding, PadMode::Constant(v.into())),
             false => t.pad(padding, PadMode::Constant((v as i64).into())),
         };
-        let padded = match numbers.iter().all(|n| *n == numbers[0]) {
-            true => padded(self, numbers[0]),
-            false => {
-                let each = numbers.iter().enumerate();
-                let each = each.map(|(c, v)| padded(&self.narrow(-3, c, 1), *v));
-                cat(each.collect::<Vec<Tensor>>(), -3)
-            }
-        };
+        let padded =
+            on_behalf_of_caller(SOURCE, || match numbers.iter().all(|n| *n == numbers[0]) {
+                true => padded(self, numbers[0]),
+                false => {
+                    let each = numbers.iter().enumerate();
+                    let each = each.map(|(c, v)| padded(&self.narrow(-3, c, 1), *v));
+                    cat(each.collect::<Vec<Tensor>>(), -3)
+                }
+            });
         Ok(padded.check()?.clone())
     }
 
@@ -306,7 +307,7 @@ impl Pixels for Tensor {
             Interpolation::NearestExact => {
                 interpolated(op, &x, size, InterpolateMode::NearestExact)?
             }
-            _ if antialias => weighted(&x, window, size, filter),
+            _ if antialias => on_behalf_of_caller(SOURCE, || weighted(&x, window, size, filter)),
             Interpolation::Bilinear => {
                 let mode = InterpolateMode::Linear {
                     align_corners: false,
@@ -329,6 +330,7 @@ impl Pixels for Tensor {
 }
 
 /// Converts floats that were computed for another dtype back to it: rounded for integers, clamped to 0..=255 for u8.
+#[track_caller]
 fn levels_again(x: &Tensor, dtype: DType) -> Tensor {
     match dtype {
         DType::U8 => x.round().clamp(0.0, 255.0).to_dtype(dtype),
@@ -337,6 +339,7 @@ fn levels_again(x: &Tensor, dtype: DType) -> Tensor {
     }
 }
 
+#[track_caller]
 fn floats(x: &Tensor) -> Tensor {
     match x.dtype().is_float() {
         true => x.clone(),

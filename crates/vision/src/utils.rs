@@ -1,10 +1,10 @@
 //! Tensors of images as pictures to look at.
 
-use crate::fault::invalid;
+use crate::fault::{SOURCE, invalid};
 use crate::image::Image;
 use crate::picture::LONGEST;
 use crate::transforms::Count;
-use kiln_tensor::{DType, PadMode, Result, Tensor, cat, options, stack};
+use kiln_tensor::{DType, PadMode, Result, Tensor, cat, on_behalf_of_caller, options, stack};
 use std::path::Path;
 
 options! {
@@ -66,7 +66,7 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
         _ => images,
     };
     let images = match grid.normalize {
-        true => ranged(&images, &grid)?,
+        true => on_behalf_of_caller(SOURCE, || ranged(&images, &grid))?,
         false => images,
     };
     let [count, channels, height, width] = images.shape()?[..] else {
@@ -109,7 +109,6 @@ pub fn make_grid_of(images: &[Tensor], grid: Grid) -> Result<Tensor> {
 }
 
 /// Images with their numbers scaled to [0, 1].
-#[track_caller]
 fn ranged(images: &Tensor, grid: &Grid) -> Result<Tensor> {
     let within = |t: &Tensor| -> Result<Tensor> {
         let (low, high) = match grid.value_range {

@@ -3,8 +3,10 @@
 use super::feed::{Feed, IDLE, Recipe};
 use super::workers::Crew;
 use super::{DataLoader, Settings};
+use crate::fault::SOURCE;
 use crate::sampler::Pass;
-use kiln_tensor::{Result, Tensor, profiler, realize_first};
+use kiln_tensor::{Result, Tensor, on_behalf_of, profiler, realize_first};
+use std::panic::Location;
 use std::sync::atomic::AtomicUsize;
 
 /// The batches of a pass; see [`DataLoader::iter`].
@@ -28,6 +30,8 @@ pub struct IndexedBatches<B> {
     engine: Engine<B>,
     /// The number of batches left, if it is known.
     left: Option<usize>,
+    /// The place where the loader was built.
+    loc: &'static Location<'static>,
 }
 
 enum Engine<B> {
@@ -46,7 +50,11 @@ impl<B: Send + 'static> IndexedBatches<B> {
             0 => Engine::InPlace(recipe(pass)),
             _ => Engine::Workers(Crew::start(recipe(pass), pass, settings)),
         };
-        IndexedBatches { engine, left }
+        IndexedBatches {
+            engine,
+            left,
+            loc: settings.loc,
+        }
     }
 }
 
@@ -55,7 +63,7 @@ impl<B: Send + 'static> Iterator for IndexedBatches<B> {
     fn next(&mut self) -> Option<Self::Item> {
         // A boundary between recorded computations. A value that fails stays unrealised and reports its error when it
         // is read.
-        let _ = realize_first(None::<&Tensor>);
+        let _ = on_behalf_of(SOURCE, self.loc, || realize_first(None::<&Tensor>));
         self.left = self.left.map(|left| left.saturating_sub(1));
         profiler::waiting("DataLoader", || match &mut self.engine {
             Engine::InPlace(feed) => Some(feed.next()?(&AtomicUsize::new(IDLE))),

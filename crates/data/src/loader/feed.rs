@@ -2,12 +2,14 @@
 
 use super::BatchIndices;
 use crate::dataset::Dataset;
-use crate::fault::invalid;
+use crate::fault::{SOURCE, invalid};
 use crate::iterable::IterableDataset;
 use crate::rng::derive;
 use crate::sampler::Pass;
 use kiln_base::Loc;
-use kiln_tensor::{Device, Error, Result, Tensor, realize_first, with_device, with_seed};
+use kiln_tensor::{
+    Device, Error, Result, Tensor, on_behalf_of, realize_first, with_device, with_seed,
+};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
@@ -161,14 +163,15 @@ fn collated<T, B>(
     });
     let batch = batch.map_err(|e| e.or_at(Loc::from(loc)).with_note(what))?;
     // A tensor that fails stays unrealised and reports its error when it is read.
-    let _ = realize_first(None::<&Tensor>);
+    let _ = on_behalf_of(SOURCE, loc, || realize_first(None::<&Tensor>));
     Ok(batch)
 }
 
-/// Calls the user's code with the CPU as default device; its panic becomes an error that names the place.
+/// Calls the user's code with the CPU as default device; its panic becomes an error that names the place. What this
+/// crate records meanwhile counts as recorded at `loc`.
 pub(super) fn guarded<R>(what: &str, loc: Site, f: impl FnOnce() -> Result<R>) -> Result<R> {
     // State that a panic leaves half changed is not used again.
-    let on_cpu = || with_device(Device::Cpu, f);
+    let on_cpu = || on_behalf_of(SOURCE, loc, || with_device(Device::Cpu, f));
     catch_unwind(AssertUnwindSafe(on_cpu)).unwrap_or_else(|panic| {
         let message = format!("{what} panicked: {}", text(&*panic));
         Err(invalid("DataLoader", message, loc))

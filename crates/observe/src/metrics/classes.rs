@@ -131,6 +131,7 @@ impl ConfusionMatrix {
     }
 
     /// Returns the counts, i64 `[classes, classes]`.
+    #[track_caller]
     pub fn compute(&self) -> Tensor {
         let classes = self.of.count;
         self.counts.get().reshape([classes, classes])
@@ -140,6 +141,7 @@ impl ConfusionMatrix {
     ///
     /// # Errors
     /// None outside of a run that fails.
+    #[track_caller]
     pub fn reset(&self) -> Result<()> {
         self.counts.zero_()
     }
@@ -206,14 +208,16 @@ macro_rules! of_classes {
             }
 
             /// Returns the metric in f64: one number, or one for each class without a mean. 0 stands for 0 / 0.
+            #[track_caller]
             pub fn compute(&self) -> Tensor {
-                self.matrix.mean(self.average, $figure)
+                on_behalf_of_caller(SOURCE, || self.matrix.mean(self.average, $figure))
             }
 
             /// Forgets all batches.
             ///
             /// # Errors
             /// As [`ConfusionMatrix::reset`].
+            #[track_caller]
             pub fn reset(&self) -> Result<()> {
                 self.matrix.reset()
             }
@@ -303,6 +307,7 @@ impl Accuracy {
     }
 
     /// Returns the share in f64; 0 without elements.
+    #[track_caller]
     pub fn compute(&self) -> Tensor {
         let counts = self.counts.get().to_dtype(DType::F64);
         ratio(counts.select(0, 0), &counts.select(0, 1))
@@ -312,6 +317,7 @@ impl Accuracy {
     ///
     /// # Errors
     /// As [`ConfusionMatrix::reset`].
+    #[track_caller]
     pub fn reset(&self) -> Result<()> {
         self.counts.zero_()
     }

@@ -41,6 +41,7 @@ impl MeanMetric {
     }
 
     /// Returns the mean in f64; NaN without elements.
+    #[track_caller]
     pub fn compute(&self) -> Tensor {
         let sums = self.sums.get();
         sums.select(0, 0) / sums.select(0, 1)
@@ -50,6 +51,7 @@ impl MeanMetric {
     ///
     /// # Errors
     /// None outside of a run that fails.
+    #[track_caller]
     pub fn reset(&self) -> Result<()> {
         self.sums.zero_()
     }
@@ -100,6 +102,7 @@ impl RunningMean {
     }
 
     /// Returns the mean in f64; NaN without updates.
+    #[track_caller]
     pub fn compute(&self) -> Tensor {
         let count = self.count.get().clamp_max(self.window as i64);
         self.values.get().sum(()) / count.to_dtype(DType::F64)
@@ -109,6 +112,7 @@ impl RunningMean {
     ///
     /// # Errors
     /// None outside of a run that fails.
+    #[track_caller]
     pub fn reset(&self) -> Result<()> {
         self.values.zero_()?;
         self.count.zero_()
@@ -172,6 +176,7 @@ impl Perplexity {
     }
 
     /// Returns the perplexity in f64; NaN without tokens.
+    #[track_caller]
     pub fn compute(&self) -> Tensor {
         self.mean.compute().exp()
     }
@@ -180,6 +185,7 @@ impl Perplexity {
     ///
     /// # Errors
     /// None outside of a run that fails.
+    #[track_caller]
     pub fn reset(&self) -> Result<()> {
         self.mean.reset()
     }

@@ -39,6 +39,7 @@ fn zeros(shape: &[usize], dtype: DType) -> Result<Var> {
 }
 
 /// Returns a quotient, and 0 where both are 0.
+#[track_caller]
 fn ratio(a: Tensor, b: &Tensor) -> Tensor {
     (a / b).masked_fill(b.eq(0), 0.0)
 }

@@ -95,12 +95,11 @@ pub(crate) fn five<P: Picture>(op: &str, image: &P, size: Extent) -> Result<[P; 
     let [_, height, width] = image.extents(op)?;
     fits(op, size, (height, width))?;
     let (below, right) = ((height - size.height) as i64, (width - size.width) as i64);
-    let at = |top, left| cropped(op, image, (top, left), size);
     Ok([
-        at(0, 0)?,
-        at(0, right)?,
-        at(below, 0)?,
-        at(below, right)?,
+        cropped(op, image, (0, 0), size)?,
+        cropped(op, image, (0, right), size)?,
+        cropped(op, image, (below, 0), size)?,
+        cropped(op, image, (below, right), size)?,
         centred(op, image, size)?,
     ])
 }

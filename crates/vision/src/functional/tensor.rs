@@ -1,11 +1,13 @@
 //! Conversions between images, tensors and dtypes.
 
-use crate::fault::invalid;
+use crate::fault::{SOURCE, invalid};
 use crate::image::Image;
 use crate::picture::sealed::Pixels;
 use crate::simd::wide;
 use crate::transforms::Fill;
-use kiln_tensor::{DType, Device, Ellipsis, Result, Tensor, is_recording, set_device};
+use kiln_tensor::{
+    DType, Device, Ellipsis, Result, Tensor, is_recording, on_behalf_of_caller, set_device,
+};
 
 /// The image as an f32 tensor `[C, H, W]` of levels divided by 255.
 ///
@@ -175,20 +177,18 @@ pub(crate) fn normalized(op: &str, x: &Tensor, mean: &[f64], std: &[f64]) -> Res
             let column = Tensor::from_slice(values, [channels, 1, 1]);
             column.to_dtype(x.dtype()).to(x.device())
         };
-        let y = (x - column(&standard.mean)) / column(&standard.std);
-        return Ok(y.check()?.clone());
+        let columns = || [column(&standard.mean), column(&standard.std)];
+        let [mean, std] = on_behalf_of_caller(SOURCE, columns);
+        return Ok(((x - mean) / std).check()?.clone());
     }
-    x.with_bytes(|from| {
-        Tensor::filled(DType::F32, shape.clone(), |out| {
-            let plane = (pixels * 4).max(1);
-            let planes = out.chunks_exact_mut(plane).zip(from.chunks_exact(plane));
-            for (n, (out, from)) in planes.enumerate() {
-                let (mean, std) = standard.of(n % channels);
-                shifted(from, out, mean, std);
-            }
-            Ok(())
-        })
-    })?
+    mapped(x, |from, out| {
+        let plane = (pixels * 4).max(1);
+        let planes = out.chunks_exact_mut(plane).zip(from.chunks_exact(plane));
+        for (n, (out, from)) in planes.enumerate() {
+            let (mean, std) = standard.of(n % channels);
+            shifted(from, out, mean, std);
+        }
+    })
 }
 
 wide! {
@@ -284,17 +284,28 @@ pub(crate) fn converted(op: &str, x: &Tensor, dtype: DType) -> Result<Tensor> {
 }
 
 /// Levels divided by 255.
+#[track_caller]
 fn divided(x: &Tensor) -> Result<Tensor> {
     let table: [f32; 256] = std::array::from_fn(|v| v as f32 / 255.0);
+    mapped(x, |from, out| {
+        let (out, _) = out.as_chunks_mut::<4>();
+        let both = out.iter_mut().zip(from);
+        both.for_each(|(out, v)| *out = table[usize::from(*v)].to_le_bytes());
+    })
+}
+
+/// A tensor of f32 in the shape of another, whose bytes `f` computes from that one's.
+#[track_caller]
+fn mapped(x: &Tensor, f: impl FnOnce(&[u8], &mut [u8])) -> Result<Tensor> {
     let shape = x.shape()?;
-    x.with_bytes(|from| {
-        Tensor::filled(DType::F32, shape, |out| {
-            let (out, _) = out.as_chunks_mut::<4>();
-            let both = out.iter_mut().zip(from);
-            both.for_each(|(out, v)| *out = table[usize::from(*v)].to_le_bytes());
-            Ok(())
-        })
-    })?
+    on_behalf_of_caller(SOURCE, || {
+        x.with_bytes(|from| {
+            Tensor::filled(DType::F32, shape, |out| {
+                f(from, out);
+                Ok(())
+            })
+        })?
+    })
 }
 
 /// The tensor with `height` rows from row `top` on and `width` columns from column `left` on set to a colour.

@@ -1,8 +1,11 @@
 //! Gradients of a class's score.
 
-use crate::fault::invalid;
+use crate::fault::{SOURCE, invalid};
 use kiln_nn::{Forward, Hookable, extract};
-use kiln_tensor::{DType, HookHandles, Result, Tensor, grad, keep, set_device};
+use kiln_tensor::{
+    DType, HookHandles, Result, Tensor, grad, keep, on_behalf_of, set_device, user_line,
+};
+use std::panic::Location;
 
 /// The class whose score is examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,15 +220,15 @@ pub fn guided_backprop<M: Forward>(
     images: &Tensor,
     classes: impl Into<Classes>,
 ) -> Result<Tensor> {
-    let mut hooks = HookHandles::default();
+    let (mut hooks, loc) = (HookHandles::default(), user_line(Location::caller()));
     for module in model.modules() {
         if module.name() != "ReLU" {
             continue;
         }
         // The gradient is 0 where the input was negative, so it suffices to clamp it here.
-        let hook = module.register_full_backward_hook(|inputs, _| {
-            let cut = |gradient: &Option<Tensor>| gradient.as_ref().map(Tensor::relu);
-            inputs.iter().map(cut).collect::<Vec<_>>()
+        let hook = module.register_full_backward_hook(move |inputs, _| {
+            let cut = |gradient: &Option<Tensor>| gradient.as_ref().map(|g| g.relu());
+            on_behalf_of(SOURCE, loc, || inputs.iter().map(cut).collect::<Vec<_>>())
         })?;
         hooks.0.push(hook);
     }

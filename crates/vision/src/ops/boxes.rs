@@ -1,8 +1,8 @@
 //! Areas, overlaps and forms of boxes.
 
 use super::rows;
-use crate::fault::invalid;
-use kiln_tensor::{Ellipsis, NewAxis, Reduction, Result, Tensor, stack};
+use crate::fault::{SOURCE, invalid};
+use kiln_tensor::{Ellipsis, NewAxis, Reduction, Result, Tensor, on_behalf_of_caller, stack};
 use std::str::FromStr;
 
 /// The numbers that describe a box.
@@ -34,8 +34,9 @@ impl FromStr for BoxFormat {
 }
 
 /// The columns of boxes.
+#[track_caller]
 fn columns(boxes: &Tensor) -> [Tensor; 4] {
-    [0, 1, 2, 3].map(|n| boxes.i((Ellipsis, n)))
+    on_behalf_of_caller(SOURCE, || [0, 1, 2, 3].map(|n| boxes.i((Ellipsis, n))))
 }
 
 /// Boxes `[n, 4]` in another format.
@@ -83,12 +84,14 @@ pub fn box_area(boxes: &Tensor) -> Result<Tensor> {
     area(rows("box_area", "boxes", boxes, 4)?).check().cloned()
 }
 
+#[track_caller]
 fn area(boxes: &Tensor) -> Tensor {
     let [x1, y1, x2, y2] = columns(boxes);
     (x2 - x1) * (y2 - y1)
 }
 
 /// The area that two sets of boxes share, and the area that one of both covers; they broadcast.
+#[track_caller]
 fn shared(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let ([ax1, ay1, ax2, ay2], [bx1, by1, bx2, by2]) = (columns(a), columns(b));
     let width = (ax2.minimum(bx2) - ax1.maximum(bx1)).clamp_min(0);
@@ -99,6 +102,7 @@ fn shared(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
 }
 
 /// The share of the smallest box around two that neither covers.
+#[track_caller]
 fn vacant(a: &Tensor, b: &Tensor, either: &Tensor) -> [Tensor; 2] {
     let ([ax1, ay1, ax2, ay2], [bx1, by1, bx2, by2]) = (columns(a), columns(b));
     let width = ax2.maximum(bx2) - ax1.minimum(bx1);
@@ -173,6 +177,7 @@ pub fn generalized_box_iou_loss(
 }
 
 /// A loss of each element as one.
+#[track_caller]
 pub(super) fn reduced(loss: Tensor, reduction: Reduction) -> Tensor {
     match reduction {
         Reduction::None => loss,
@@ -188,9 +193,14 @@ pub(super) fn reduced(loss: Tensor, reduction: Reduction) -> Tensor {
 #[track_caller]
 pub fn clip_boxes_to_image(boxes: &Tensor, (height, width): (usize, usize)) -> Result<Tensor> {
     let [x1, y1, x2, y2] = columns(rows("clip_boxes_to_image", "boxes", boxes, 4)?);
-    let x = |x: Tensor| x.clamp(0, width as i64);
-    let y = |y: Tensor| y.clamp(0, height as i64);
-    stack(&[x(x1), y(y1), x(x2), y(y2)], -1).check().cloned()
+    let (w, h) = (width as i64, height as i64);
+    let clipped = [
+        x1.clamp(0, w),
+        y1.clamp(0, h),
+        x2.clamp(0, w),
+        y2.clamp(0, h),
+    ];
+    stack(&clipped, -1).check().cloned()
 }
 
 /// The indices of boxes whose sides are at least `min_size` long. Computes the boxes.

@@ -1,10 +1,10 @@
 //! Features of regions.
 
 use super::rows;
-use crate::fault::invalid;
+use crate::fault::{SOURCE, invalid};
 use crate::transforms::Count;
 use kiln_base::Dim;
-use kiln_tensor::{DType, NewAxis, Result, Tensor, options};
+use kiln_tensor::{DType, NewAxis, Result, Tensor, on_behalf_of_caller, options};
 
 options! {
     /// The cells that [`roi_align`] gives of a region, and its samples.
@@ -38,6 +38,10 @@ options! {
 /// If the shapes or dtypes don't fit or the output is empty; while running, if the number of an image is out of range.
 #[track_caller]
 pub fn roi_align(input: &Tensor, boxes: &Tensor, options: RoiAlign) -> Result<Tensor> {
+    on_behalf_of_caller(SOURCE, || aligned(input, boxes, options))
+}
+
+fn aligned(input: &Tensor, boxes: &Tensor, options: RoiAlign) -> Result<Tensor> {
     let op = "roi_align";
     let boxes = rows(op, "boxes", boxes, 5)?;
     let [_, _, Dim::Const(h), Dim::Const(w)] = *input.check()?.dims() else {
@@ -102,7 +106,6 @@ struct Samples {
 }
 
 impl Samples {
-    #[track_caller]
     fn new(
         start: &Tensor,
         length: &Tensor,

@@ -1,8 +1,8 @@
 //! Non-maximum suppression.
 
 use super::rows;
-use crate::fault::invalid;
-use kiln_tensor::{DType, Result, Sort, Tensor};
+use crate::fault::{SOURCE, invalid};
+use kiln_tensor::{DType, Result, Sort, Tensor, on_behalf_of_caller};
 
 /// The indices (i64) of the boxes that remain when each box is removed that overlaps a better one of those that
 /// remain by more than the threshold ([`super::box_iou`]), best scores first. Computes boxes and scores.
@@ -66,12 +66,12 @@ fn suppressed(
         .to_dtype(DType::F64)
         .index_select(0, &order)
         .to_vec::<f64>()?;
-    let classes = classes.map(|c| {
+    let sorted = |c: &Tensor| {
         c.index_select(0, &order)
             .to_dtype(DType::I64)
             .to_vec::<i64>()
-    });
-    let classes = classes.transpose()?;
+    };
+    let classes = on_behalf_of_caller(SOURCE, || classes.map(sorted).transpose())?;
     let boxes: Vec<[f64; 4]> = edges.as_chunks().0.to_vec();
     let area = |b: &[f64; 4]| (b[2] - b[0]) * (b[3] - b[1]);
     let overlap = |a: &[f64; 4], b: &[f64; 4]| {

@@ -55,8 +55,9 @@ pub use tensor::{
 };
 pub use warp::{RandomAffine, RandomRotation, Shear};
 
+use crate::fault::SOURCE;
 use kiln_data::Rng;
-use kiln_tensor::Result;
+use kiln_tensor::{Result, on_behalf_of_caller};
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -81,7 +82,7 @@ pub trait Transform<X>: Display + Send + Sync {
     /// As [`Transform::apply`].
     #[track_caller]
     fn call(&self, x: X) -> Result<Self::Output> {
-        self.apply(x, &mut Rng::from_default())
+        on_behalf_of_caller(SOURCE, || self.apply(x, &mut Rng::from_default()))
     }
 }
 
