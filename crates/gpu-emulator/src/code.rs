@@ -163,14 +163,33 @@ pub(crate) enum MatrixType {
     F16,
     Bf16,
     Tf32,
+    S8,
+    U8,
+}
+
+impl MatrixType {
+    /// Returns the bytes of an element.
+    pub fn size(self) -> usize {
+        match self {
+            MatrixType::S8 | MatrixType::U8 => 1,
+            MatrixType::F16 | MatrixType::Bf16 => 2,
+            MatrixType::Tf32 => 4,
+        }
+    }
+
+    /// True if sums are of s32.
+    pub fn is_integer(self) -> bool {
+        self.size() == 1
+    }
 }
 
 /// `mma.sync.m16n8k…`
 #[derive(Clone, Debug)]
 pub(crate) struct Mma {
     pub k: u8,
-    pub ty: MatrixType,
-    /// True if the accumulator is f32; it is f16 otherwise.
+    /// The types of A and B, which only differ if they are integers.
+    pub types: [MatrixType; 2],
+    /// True if the accumulator has 32 bits; it is f16 otherwise.
     pub wide_sum: bool,
     pub d: Vec<Slot>,
     pub a: Vec<Slot>,
@@ -248,7 +267,8 @@ pub(crate) enum Bulk {
 #[derive(Clone, Debug)]
 pub(crate) struct WarpgroupMma {
     pub n: u16,
-    pub ty: MatrixType,
+    /// As in [`Mma::types`].
+    pub types: [MatrixType; 2],
     pub d: Vec<Slot>,
     /// Registers of A, or the descriptor of A in shared memory.
     pub a: Vec<Slot>,

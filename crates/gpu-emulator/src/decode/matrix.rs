@@ -12,7 +12,18 @@ fn matrix_type(ty: Type) -> Result<MatrixType> {
         Type::F16 => Ok(MatrixType::F16),
         Type::Bf16 => Ok(MatrixType::Bf16),
         Type::Tf32 => Ok(MatrixType::Tf32),
+        Type::S8 => Ok(MatrixType::S8),
+        Type::U8 => Ok(MatrixType::U8),
         other => Err(format!("matrices of {other:?}")),
+    }
+}
+
+/// Returns the types of A and B, if they can be multiplied.
+fn matrix_types(a: Type, b: Type) -> Result<[MatrixType; 2]> {
+    let [a, b] = [matrix_type(a)?, matrix_type(b)?];
+    match a == b || a.is_integer() && b.is_integer() {
+        true => Ok([a, b]),
+        false => Err(format!("matrices of {a:?} and {b:?}")),
     }
 }
 
@@ -64,22 +75,20 @@ impl<'m> Decoder<'m> {
             return Err("unsupported layout".into());
         }
         let (sum, a, b, c) = (opcode.ty()?, opcode.ty()?, opcode.ty()?, opcode.ty()?);
-        let ty = matrix_type(a)?;
-        let shapes: &[u8] = if ty == MatrixType::Tf32 {
-            &[4, 8]
-        } else {
-            &[8, 16]
+        let types = matrix_types(a, b)?;
+        let most = 32 / types[0].size() as u8;
+        let sums: &[Type] = match types[0] {
+            MatrixType::S8 | MatrixType::U8 => &[Type::S32],
+            MatrixType::F16 => &[Type::F32, Type::F16],
+            _ => &[Type::F32],
         };
-        if a != b || sum != c || !matches!(sum, Type::F32 | Type::F16) || !shapes.contains(&k) {
+        if sum != c || !sums.contains(&sum) || ![most / 2, most].contains(&k) {
             return Err("unsupported form".into());
         }
-        let wide_sum = sum == Type::F32;
-        if !wide_sum && ty != MatrixType::F16 {
-            return Err("unsupported form".into());
-        }
+        let wide_sum = sum != Type::F16;
         let mma = Mma {
             k,
-            ty,
+            types,
             wide_sum,
             d: self.destinations(frame, operand(o, 0)?, Type::U32)?,
             a: self.sources(frame, operand(o, 1)?, Type::U32)?,
@@ -87,10 +96,10 @@ impl<'m> Decoder<'m> {
             c: self.sources(
                 frame,
                 operand(o, 3)?,
-                if wide_sum { Type::F32 } else { Type::U32 },
+                if wide_sum { sum } else { Type::U32 },
             )?,
         };
-        let words = (shapes[1] / k) as usize;
+        let words = (most / k) as usize;
         let sums = if wide_sum { 4 } else { 2 };
         let counts = [mma.d.len(), mma.a.len(), mma.b.len(), mma.c.len()];
         if counts != [sums, 4 / words, 2 / words, sums] {
@@ -123,15 +132,15 @@ impl<'m> Decoder<'m> {
         });
         let (n, k) = shape.ok_or("unsupported shape")?;
         let (sum, a_ty, b_ty) = (opcode.ty()?, opcode.ty()?, opcode.ty()?);
-        let terms = match a_ty {
-            Type::F16 | Type::Bf16 => 16,
-            Type::Tf32 => 8,
-            _ => return Err("unsupported form".into()),
+        let types = matrix_types(a_ty, b_ty)?;
+        let wanted = match types[0].is_integer() {
+            true => Type::S32,
+            false => Type::F32,
         };
-        if sum != Type::F32 || a_ty != b_ty || k != terms {
+        if sum != wanted || k != 32 / types[0].size() {
             return Err("unsupported form".into());
         }
-        let d = self.destinations(frame, operand(o, 0)?, Type::F32)?;
+        let d = self.destinations(frame, operand(o, 0)?, sum)?;
         if d.len() != n as usize / 2 {
             return Err("the number of registers is not that of the shape".into());
         }
@@ -152,14 +161,14 @@ impl<'m> Decoder<'m> {
             Some(o) => immediate(o).map(|v| v as i64),
             None => Ok(0),
         };
-        if a_ty == Type::Tf32 && !a.is_empty() {
-            return Err("tf32 in registers".into());
+        if types[0].size() != 2 && !a.is_empty() {
+            return Err(format!("{a_ty:?} in registers"));
         }
         // A in registers has no transposition.
         let first = if a.is_empty() { 6 } else { 5 };
         let mma = WarpgroupMma {
             n,
-            ty: matrix_type(a_ty)?,
+            types,
             d,
             negate_a: flag(4)? < 0,
             negate_b: flag(5)? < 0,

@@ -7,7 +7,7 @@ use super::warp::Warp;
 use crate::code::{MatrixAccess, MatrixType, Mma};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::half::{bf16_to_f32, f16_to_f32, f32_to_f16};
-use crate::lanes::{LANES, Registers, Slot};
+use crate::lanes::{LANES, Registers};
 
 /// Fails unless every lane takes part.
 pub(super) fn whole_warp(mask: u32, what: &str) -> Outcome<()> {
@@ -138,14 +138,56 @@ pub(super) fn mma(registers: &mut Registers, m: &Mma) {
     product(registers, m);
 }
 
-/// Computes [`mma`] with its operands spread over the lanes as in the PTX manual's figures.
+/// The value of a TF32 number, whose lowest 13 bits are not read.
+#[inline(always)]
+pub(super) fn tf32(bits: u32) -> f32 {
+    f32::from_bits(bits & 0xffff_e000)
+}
+
+/// The value of an integer of 8 bits.
+#[inline(always)]
+pub(super) fn integer(ty: MatrixType, bits: u8) -> f32 {
+    match ty {
+        MatrixType::S8 => f32::from(bits as i8),
+        _ => f32::from(bits),
+    }
+}
+
+/// Computes [`mma`]. The sums of an instruction's integers are exact in f32.
 #[inline(always)]
 fn product(registers: &mut Registers, m: &Mma) {
+    match m.types[0] {
+        MatrixType::Tf32 => product_of::<16, 1>(registers, m, |_, word, _| tf32(word)),
+        MatrixType::S8 | MatrixType::U8 => product_of::<32, 4>(registers, m, |ty, word, i| {
+            integer(ty, (word >> (8 * i)) as u8)
+        }),
+        _ => product_of::<16, 2>(registers, m, |ty, word, i| widen(ty, word >> (16 * i))),
+    }
+}
+
+/// The same with at most `K` terms. `value` returns one of the `EACH` elements of a word. Operands are spread over the
+/// lanes as in the PTX manual's figures.
+#[inline(always)]
+fn product_of<const K: usize, const EACH: usize>(
+    registers: &mut Registers,
+    m: &Mma,
+    value: impl Fn(MatrixType, u32, usize) -> f32,
+) {
+    let (mut a, mut b) = ([[0.0; K]; 16], [[0.0; 8]; K]);
+    let [a_type, b_type] = m.types;
+    for (i, &slot) in m.a.iter().enumerate() {
+        for (lane, &word) in registers.word(slot).iter().enumerate() {
+            let (row, k) = (lane / 4 + (i & 1) * 8, (lane % 4 + (i >> 1) * 4) * EACH);
+            (0..EACH).for_each(|e| a[row][k + e] = value(a_type, word, e));
+        }
+    }
+    for (i, &slot) in m.b.iter().enumerate() {
+        for (lane, &word) in registers.word(slot).iter().enumerate() {
+            let k = (lane % 4 + i * 4) * EACH;
+            (0..EACH).for_each(|e| b[k + e][lane / 4] = value(b_type, word, e));
+        }
+    }
     let k = m.k as usize;
-    let (a, b) = match m.ty {
-        MatrixType::Tf32 => tf32_operands(registers, m),
-        ty => half_operands(registers, m, ty),
-    };
     let mut sums = [[0f32; 8]; 16];
     for (row, sums) in sums.iter_mut().enumerate() {
         for (kk, column) in b.iter().enumerate().take(k) {
@@ -157,47 +199,6 @@ fn product(registers: &mut Registers, m: &Mma) {
     store_sums(registers, m, &sums);
 }
 
-type A = [[f32; 16]; 16];
-type B = [[f32; 8]; 16];
-
-#[inline(always)]
-fn half_operands(registers: &Registers, m: &Mma, ty: MatrixType) -> (A, B) {
-    let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
-    let words = |slots: &[Slot], i: usize| *registers.word(slots[i]);
-    for i in 0..m.a.len() {
-        for (lane, word) in words(&m.a, i).into_iter().enumerate() {
-            let (row, column) = (lane / 4 + (i & 1) * 8, lane % 4 * 2 + (i >> 1) * 8);
-            a[row][column] = widen(ty, word);
-            a[row][column + 1] = widen(ty, word >> 16);
-        }
-    }
-    for i in 0..m.b.len() {
-        for (lane, word) in words(&m.b, i).into_iter().enumerate() {
-            let row = lane % 4 * 2 + i * 8;
-            b[row][lane / 4] = widen(ty, word);
-            b[row + 1][lane / 4] = widen(ty, word >> 16);
-        }
-    }
-    (a, b)
-}
-
-#[inline(always)]
-fn tf32_operands(registers: &Registers, m: &Mma) -> (A, B) {
-    let (mut a, mut b) = ([[0.0; 16]; 16], [[0.0; 8]; 16]);
-    let value = |bits: u32| f32::from_bits(bits & 0xffff_e000);
-    for (i, &slot) in m.a.iter().enumerate() {
-        for (lane, &word) in registers.word(slot).iter().enumerate() {
-            a[lane / 4 + (i & 1) * 8][lane % 4 + (i >> 1) * 4] = value(word);
-        }
-    }
-    for (i, &slot) in m.b.iter().enumerate() {
-        for (lane, &word) in registers.word(slot).iter().enumerate() {
-            b[lane % 4 + i * 4][lane / 4] = value(word);
-        }
-    }
-    (a, b)
-}
-
 /// Adds `c` and spreads the result over the lanes.
 #[inline(always)]
 fn store_sums(registers: &mut Registers, m: &Mma, sums: &[[f32; 8]; 16]) {
@@ -207,6 +208,9 @@ fn store_sums(registers: &mut Registers, m: &Mma, sums: &[[f32; 8]; 16]) {
             let (row, column) = (lane / 4, lane % 4 * 2);
             if m.wide_sum {
                 let sum = sums[row + (i >> 1) * 8][column + (i & 1)];
+                if m.types[0].is_integer() {
+                    return c[lane].wrapping_add(sum as i32 as u32);
+                }
                 return (f32::from_bits(c[lane]) + sum).to_bits();
             }
             let sums = &sums[row + i * 8];

@@ -4,7 +4,7 @@
 //! memory then, and changes a warp's registers when that warp waits.
 
 use super::core::Core;
-use super::matrix::{swizzle, whole_warp, widen};
+use super::matrix::{integer, swizzle, tf32, whole_warp, widen};
 use super::races::Kind;
 use super::warp::Warp;
 use crate::code::{MatrixType, WarpgroupMma};
@@ -132,14 +132,16 @@ impl Core<'_> {
             let Some(sums) = product.sums.as_ref().filter(|_| product.group < end) else {
                 return true;
             };
-            for (slot, sums) in self.warpgroup_mma(product).d.iter().zip(sums) {
+            let m = self.warpgroup_mma(product);
+            let is_integer = m.types[0].is_integer();
+            for (slot, sums) in m.d.iter().zip(sums) {
                 let words = warp.registers.word_mut(*slot);
                 for (word, sum) in words.iter_mut().zip(sums) {
-                    let old = match product.accumulate {
-                        true => f32::from_bits(*word),
-                        false => 0.0,
+                    let old = if product.accumulate { *word } else { 0 };
+                    *word = match is_integer {
+                        true => old.wrapping_add(*sum as i32 as u32),
+                        false => (f32::from_bits(old) + sum).to_bits(),
                     };
-                    *word = (old + sum).to_bits();
                 }
                 let words = *words;
                 if let Some(fenced) = warp.products.fenced(*slot) {
@@ -168,30 +170,30 @@ impl Core<'_> {
         let agent = races.map_or(warp.id, |races| races.product_begins(warp.id));
         // Each warp of the group has 16 of the 64 rows.
         let first = warp.id % 4 * 16;
-        let size = if m.ty == MatrixType::Tf32 { 4 } else { 2 };
+        let ([a_type, b_type], size) = (m.types, m.types[0].size());
         let terms = 32 / size;
-        let mut a = [[0f32; 16]; 16];
+        let mut a = [[0f32; 32]; 16];
         if m.a.is_empty() {
             for (i, row) in a.iter_mut().enumerate() {
                 for (k, x) in row[..terms].iter_mut().enumerate() {
                     let at = element(product.a, first + i, k, m.transpose_a, size);
-                    *x = self.element_at(agent, at, m.ty, size)?;
+                    *x = self.element_at(agent, at, a_type)?;
                 }
             }
         } else {
             for (i, &slot) in m.a.iter().enumerate() {
                 for (lane, &word) in warp.registers.word(slot).iter().enumerate() {
                     let (row, k) = (lane / 4 + (i & 1) * 8, lane % 4 * 2 + (i >> 1) * 8);
-                    a[row][k] = widen(m.ty, word);
-                    a[row][k + 1] = widen(m.ty, word >> 16);
+                    a[row][k] = widen(a_type, word);
+                    a[row][k + 1] = widen(a_type, word >> 16);
                 }
             }
         }
-        let mut b = vec![[0f32; 16]; m.n as usize];
+        let mut b = vec![[0f32; 32]; m.n as usize];
         for (j, column) in b.iter_mut().enumerate() {
             for (k, y) in column[..terms].iter_mut().enumerate() {
                 let at = element(product.b, j, k, m.transpose_b, size);
-                *y = self.element_at(agent, at, m.ty, size)?;
+                *y = self.element_at(agent, at, b_type)?;
             }
         }
         let sign = if m.negate_a != m.negate_b { -1.0 } else { 1.0 };
@@ -206,7 +208,8 @@ impl Core<'_> {
         Ok((0..m.d.len()).map(sums).collect())
     }
 
-    fn element_at(&mut self, agent: usize, at: usize, ty: MatrixType, size: usize) -> Outcome<f32> {
+    fn element_at(&mut self, agent: usize, at: usize, ty: MatrixType) -> Outcome<f32> {
+        let size = ty.size();
         let start = self
             .shared_bounds(at as u64, size, "wgmma operand")
             .map_err(|e| {
@@ -222,10 +225,8 @@ impl Core<'_> {
         // SAFETY: the bounds were checked.
         unsafe {
             Ok(match ty {
-                // The lowest 13 bits are not read.
-                MatrixType::Tf32 => {
-                    f32::from_bits(pointer.cast::<u32>().read_unaligned() & 0xffff_e000)
-                }
+                MatrixType::Tf32 => tf32(pointer.cast::<u32>().read_unaligned()),
+                MatrixType::S8 | MatrixType::U8 => integer(ty, pointer.read()),
                 half => widen(half, pointer.cast::<u16>().read_unaligned().into()),
             })
         }

@@ -277,6 +277,86 @@ fn atomics_votes_divergence_and_bytes() {
     }
 }
 
+/// Registers hold 4 neighbours along k, the first with the lowest bits: of A in row `lane / 4` or 8 below, of B in column
+/// `lane / 4`, from k = 4 · (`lane` % 4) on, or 16 behind.
+#[test]
+fn products_of_bytes_on_tensor_cores() {
+    let random = &mut Random::new();
+    for (types, k) in [("s8.s8", 32), ("u8.s8", 32), ("s8.u8", 32), ("u8.u8", 16)] {
+        let (a_words, b_words) = (k / 8, k / 16);
+        let list = |name: &str, n: usize| {
+            let all: Vec<String> = (0..n).map(|i| format!("%{name}{i}")).collect();
+            format!("{{{}}}", all.join(", "))
+        };
+        let load = |name: &str, n: usize| -> String {
+            (0..n)
+                .map(|i| format!("ld.global.u32 %{name}{i}, [%p{name}+{}];", 4 * i))
+                .collect()
+        };
+        let mut gpu = Gpu::from_text(&format!(
+            ".visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c) {{
+                .reg .b32 %t, %a<4>, %b<2>, %c<4>; .reg .b64 %pa, %pb, %pc;
+                ld.param.u64 %pa, [a]; ld.param.u64 %pb, [b]; ld.param.u64 %pc, [c];
+                mov.u32 %t, %tid.x;
+                mad.wide.u32 %pa, %t, {}, %pa;
+                mad.wide.u32 %pb, %t, {}, %pb;
+                mad.wide.u32 %pc, %t, 16, %pc;
+                {}{}{}
+                mma.sync.aligned.m16n8k{k}.row.col.s32.{types}.s32 {}, {}, {}, {};
+                st.global.u32 [%pc], %c0; st.global.u32 [%pc+4], %c1;
+                st.global.u32 [%pc+8], %c2; st.global.u32 [%pc+12], %c3;
+                ret;
+            }}",
+            4 * a_words,
+            4 * b_words,
+            load("a", a_words),
+            load("b", b_words),
+            load("c", 4),
+            list("c", 4),
+            list("a", a_words),
+            list("b", b_words),
+            list("c", 4),
+        ));
+        let bytes = |random: &mut Random, n| -> Vec<u8> {
+            let all = random.integers(n, 256).into_iter();
+            all.map(|x| x as u8).collect()
+        };
+        let (a, b) = (bytes(random, 16 * k), bytes(random, 8 * k));
+        let spread = |of: &[u8], words: usize, row: &dyn Fn(usize, usize) -> usize| -> Vec<u8> {
+            let all = (0..32).flat_map(|lane| (0..words).map(move |i| (lane, i)));
+            all.flat_map(|(lane, i)| {
+                let behind = if words == 4 {
+                    i / 2 * 16
+                } else {
+                    i * (k / 2) * (k / 32)
+                };
+                let from = row(lane, i) * k + lane % 4 * 4 + behind;
+                of[from..from + 4].to_vec()
+            })
+            .collect()
+        };
+        gpu.array(&spread(&a, a_words, &|lane, i| lane / 4 + i % 2 * 8));
+        gpu.array(&spread(&b, b_words, &|lane, _| lane / 4));
+        let c: Vec<i32> = random.integers(128, 1 << 31);
+        let out = gpu.array(&c);
+        gpu.run("k", [1, 1, 1], 32, 0).unwrap();
+        let wide = |x: u8, ty: &str| match ty {
+            "s8" => i32::from(x as i8),
+            _ => i32::from(x),
+        };
+        let (a_type, b_type) = types.split_once('.').unwrap();
+        let got = gpu.read::<i32>(out, 128);
+        for (at, (got, c)) in got.iter().zip(&c).enumerate() {
+            let (lane, x) = (at / 4, at % 4);
+            let (row, column) = (lane / 4 + x / 2 * 8, lane % 4 * 2 + x % 2);
+            let each =
+                (0..k).map(|q| wide(a[row * k + q], a_type) * wide(b[column * k + q], b_type));
+            let want = c.wrapping_add(each.sum::<i32>());
+            assert_eq!(*got, want, "{types}: row {row}, column {column}");
+        }
+    }
+}
+
 #[test]
 fn products_of_halves_by_bytes() {
     let mut gpu = Gpu::from_text(
