@@ -185,6 +185,11 @@ impl DType {
         matches!(self.kind(), Kind::Int)
     }
 
+    /// True for integers of 8 bits.
+    pub const fn is_byte(self) -> bool {
+        matches!(self, DType::U8 | DType::I8)
+    }
+
     /// True if arithmetic is defined on this dtype: u16, u32, u64 and floats of 8 bits are only stored, compared and
     /// cast.
     pub const fn computes(self) -> bool {

@@ -35,8 +35,7 @@ fn sums(of: DType) -> DType {
 
 /// True if operands are of one dtype, or bytes of which one is signed.
 fn match_up([a, b]: [DType; 2]) -> bool {
-    let is_byte = |d: DType| matches!(d, DType::U8 | DType::I8);
-    a == b || is_byte(a) && is_byte(b)
+    a == b || a.is_byte() && b.is_byte()
 }
 
 /// A kernel, which a step runs.

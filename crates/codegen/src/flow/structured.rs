@@ -1,11 +1,12 @@
 //! Matrix products, convolutions and pooling.
 //!
 //! Products and convolutions of floats, of signed integers, or of bytes keep a node for the library kernel. A GPU
-//! multiplies f16 and bf16. So does the CPU in convolutions, where one matrix is multiplied with many, and in batches
-//! of matrices if it multiplies pairs. This also holds if both operands were cast to f32 first, as they are for a bias:
-//! they are summed in f32 all the same. Likewise, the CPU multiplies u8, i8 and i16, which are summed in i32. Other
-//! products of these become a product of f32 or i32 between casts. Other integers, and pooling, become a reduction over
-//! a window view or a product of two views. With f16 or bf16 images, the weights of a convolution may be f32.
+//! multiplies f16, bf16 and bytes. The CPU multiplies f16 and bf16 in convolutions, where one matrix is multiplied with
+//! many, and in batches of matrices if it multiplies pairs. This also holds if both operands were cast to f32 first, as
+//! they are for a bias: they are summed in f32 all the same. Likewise, the CPU multiplies u8, i8 and i16, which are
+//! summed in i32. Other products of these become a product of f32 or i32 between casts. Other integers, and pooling,
+//! become a reduction over a window view or a product of two views. With f16 or bf16 images, the weights of a
+//! convolution may be f32.
 
 use super::build::FlowBuilder;
 use super::{DimIndex, Nid, Op, Result, Rounding, View};
@@ -48,7 +49,8 @@ impl FlowBuilder {
                 if let Op::Conv(spec) = &mut op {
                     spec.dtypes = narrow.map(|n| self.dtype(n));
                 }
-                narrow.into_iter().collect()
+                let [a, b] = narrow;
+                SmallVec::from_iter([a, self.with_contiguous_terms(&op, b)])
             }
             None => operands.iter().map(|n| self.read_as(*n, wide)).collect(),
         };
@@ -93,6 +95,40 @@ impl FlowBuilder {
         fits.then(|| [(operands[0], a), (operands[1], b)].map(|(n, d)| self.read_as_narrow(n, d)))
     }
 
+    /// Returns a right matrix of bytes, of parameters, as a view of a copy in which a column is contiguous: tensor
+    /// cores read no others. *Prepare* makes the copy.
+    fn with_contiguous_terms(&mut self, op: &Op, b: Nid) -> Nid {
+        let node = &self.flow.nodes[b];
+        let (dtype, shape, last) = (node.dtype, node.shape.clone(), node.shape.len() - 1);
+        let is_wanted = matches!(op, Op::MatMul) && dtype.is_byte() && self.on_gpu();
+        let is_transposed = match &node.op {
+            Op::View(view) => view
+                .index
+                .last()
+                .is_some_and(|index| match &index.terms[..] {
+                    [(axis, step)] => *axis + 1 == last && step.is(1),
+                    _ => false,
+                }),
+            _ => false,
+        };
+        if !is_wanted || is_transposed || !node.parameter_only {
+            return b;
+        }
+        let mut index: Vec<DimIndex> = (0..=last).map(DimIndex::axis).collect();
+        index.swap(last - 1, last);
+        let transposed = || {
+            Op::View(View {
+                index: index.clone(),
+                fill: None,
+            })
+        };
+        let mut columns = shape.clone();
+        columns.swap(last - 1, last);
+        let view = self.helper(transposed(), &[b], dtype, columns.clone());
+        let copy = self.helper(Op::Copy, &[view], dtype, columns);
+        self.helper(transposed(), &[copy], dtype, shape)
+    }
+
     /// True if an engine multiplies a batch of matrices of a dtype that has fewer bits than their sums. A CPU does if
     /// several numbers share a word. It copies right matrices for that, so it does not if either matrix has few rows or
     /// columns.
@@ -110,13 +146,13 @@ impl FlowBuilder {
     /// Returns the dtype of fewer bits that a value has, or from which it, or the value that it is a view of, was cast
     /// to that of sums.
     fn narrow_dtype(&self, n: Nid, sums: DType) -> Option<DType> {
-        use DType::{BF16, F16, F32, I8, I16, I32, U8};
+        use DType::{BF16, F16, F32, I16, I32};
         let node = &self.flow.nodes[n];
         let is_narrow = |d: DType| match sums {
             F32 => d.is_half(),
-            // On a GPU, the only narrow dtypes are f16 and bf16, whose results have the same dtype.
+            // Results of f16 and bf16 on a GPU have the same dtype.
             F16 | BF16 => d == sums,
-            I32 => !self.on_gpu() && matches!(d, U8 | I8 | I16),
+            I32 => d.is_byte() || d == I16 && !self.on_gpu(),
             _ => false,
         };
         match &node.op {

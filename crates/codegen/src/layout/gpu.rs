@@ -6,8 +6,8 @@
 //!
 //! * Finding an element of a window takes [`FIND`] instructions, and loads one element. It loads 16 bytes if
 //!   tensor cores multiply and neighbours in the sum are contiguous at aligned addresses. With channels last, that
-//!   holds if the channels of a group are a multiple of eight. With channels first, it holds if one tap falls on
-//!   every position, and the positions of an image are a multiple of eight.
+//!   holds if the channels of a group are a multiple of eight, of bytes sixteen. With channels first, it holds if one
+//!   tap falls on every position, and the positions of an image are a multiple of eight.
 //! * With channels last, the channels of a group are a run of their own, whose last sector is partly empty.
 //! * A launch that walks over an image in the other order uses one element of each sector.
 
@@ -104,7 +104,10 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     (
         loads.min(MOST),
         if plain { STEP } else { FIND },
-        c.dtype().size() == 2 && channels.is_multiple_of(8),
+        match c.dtype().size() {
+            1 => channels.is_multiple_of(16),
+            bytes => bytes == 2 && channels.is_multiple_of(8),
+        },
     )
 }
 

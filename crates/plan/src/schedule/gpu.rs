@@ -9,9 +9,9 @@ use std::str::FromStr;
 pub enum Multiply {
     /// Multiply-adds of f32, f64, i32 or i64.
     Fma,
-    /// `mma.sync` of f16 or bf16, with sums of f32.
+    /// `mma.sync` of f16 or bf16, with sums of f32, or of bytes, with sums of i32.
     Mma,
-    /// `wgmma` of f16 or bf16, with sums of f32: compute capability 9.0 alone.
+    /// `wgmma` of the same: compute capability 9.0 alone. Bytes must be contiguous along k.
     Wgmma,
     /// `wgmma` of f32 rounded to TF32, with sums of f32: likewise.
     WgmmaTf32,
@@ -33,9 +33,18 @@ impl Multiply {
 
     /// Returns the instruction that represents a dtype's numbers exactly.
     pub fn exact(dtype: DType) -> Multiply {
-        match dtype.is_half() {
+        match dtype.is_half() || dtype.is_byte() {
             true => Multiply::Mma,
             false => Multiply::Fma,
+        }
+    }
+
+    /// Returns the number of terms of an instruction for operands of a dtype.
+    fn terms(self, dtype: DType) -> u16 {
+        match self {
+            Multiply::Fma => 1,
+            Multiply::Mma | Multiply::Wgmma => 32 / dtype.size() as u16,
+            Multiply::WgmmaTf32 | Multiply::Tf32 | Multiply::Tf32x3 => 8,
         }
     }
 
@@ -52,6 +61,8 @@ impl Multiply {
     /// Returns the approximate number of multiply-adds of a multiprocessor per cycle.
     fn rate(self, dtype: DType) -> f64 {
         match (self, dtype) {
+            (Multiply::Mma, DType::U8 | DType::I8) => 2048.0,
+            (Multiply::Wgmma, DType::U8 | DType::I8) => 4096.0,
             (Multiply::Mma | Multiply::WgmmaTf32, _) => 1024.0,
             (Multiply::Wgmma, _) => 2048.0,
             (Multiply::Tf32, _) => 512.0,
@@ -119,7 +130,8 @@ const STAGE: f64 = 120.0;
 const UNHIDDEN: f64 = 400.0;
 /// The instructions of threads that a multiprocessor issues per cycle.
 const SLOTS: f64 = 128.0;
-/// The instructions of threads per product by tensor cores: 32 for 2048, and as many others.
+/// The instructions of threads per product of f16 by tensor cores: 32 for 2048, and as many others. Products of bytes
+/// take half of them.
 const INSTRUCTIONS: f64 = 1.0 / 32.0;
 /// The cycles until a block's first stage has arrived.
 const FILL: f64 = 800.0;
@@ -204,12 +216,8 @@ impl Gpu {
         }
         let by_tensor_cores = self.multiply.is_by_tensor_cores();
         let least = if by_tensor_cores { 16 } else { 1 };
-        let terms = if self.multiply == Multiply::Mma {
-            16
-        } else {
-            8
-        };
-        if rows > m || columns > n || rows.min(columns) < least || by_tensor_cores && k < terms {
+        let terms = self.multiply.terms(dtype);
+        if rows > m || columns > n || rows.min(columns) < least || k < terms {
             return Err(format!(
                 "{self}: parts of {rows}x{columns} of {m}x{n} by {k} terms"
             ));
@@ -292,7 +300,7 @@ impl Gpu {
             // Warps read their operands from shared memory, 128 bytes per cycle.
             _ => (
                 all * read * size / 128.0,
-                all * INSTRUCTIONS / SLOTS + found,
+                all * INSTRUCTIONS * size.min(2.0) / 2.0 / SLOTS + found,
             ),
         };
         let l2 = if self.multiply.is_by_warpgroups() {
@@ -308,7 +316,8 @@ impl Gpu {
             .max(brought)
             .max(hidden / present);
         let stages = ceil(ceil(k, parts), terms).max(1) as f64;
-        let stored = (rows * columns) as f64 * (size / MEMORY + 0.05);
+        let stored_size = if dtype.is_byte() { 4.0 } else { size };
+        let stored = (rows * columns) as f64 * (stored_size / MEMORY + 0.05);
         let mut cycles = turns * (stages * stage + stored + FILL / present);
         if parts > 1 {
             let passed = batches.max(1) * m * n * (parts + 1) * (dtype.size() as i64).max(4);

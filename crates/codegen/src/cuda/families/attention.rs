@@ -126,7 +126,7 @@ impl Tile {
     pub fn scores(&self, scores: &Scores, index: Index, operands: [&Operand; 2]) -> String {
         let schedule = self.schedule(scores.dtype);
         let mut text = elements(scores.dtype, index);
-        text += &tile_constants(&schedule, scores.dtype, operands);
+        text += &tile_constants(&schedule, [scores.dtype; 2], operands);
         text += include_str!("gemm_operands.cu");
         text += tile_text(schedule.multiply);
         text + &scores_text(scores)
@@ -137,7 +137,7 @@ impl Tile {
         let multiply = Multiply::exact(dtype);
         schedule::Gpu {
             multiply,
-            tile: [self.m as u16, self.n as u16, depth(multiply)],
+            tile: [self.m as u16, self.n as u16, depth(multiply, dtype)],
             warp: self.warp.map(|n| n as u16),
             stages: 2,
             raster: 1,

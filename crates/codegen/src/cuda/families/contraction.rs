@@ -9,6 +9,7 @@ use super::gemm::Gemm;
 use super::{sums, winograd};
 use crate::cuda::job::Job;
 use crate::work::{Candidate, Slot};
+use kiln_base::DType;
 use kiln_plan::{Conv, ConvRole, MatMul};
 
 /// Rows or columns of a product that fill a good part of a tile.
@@ -21,8 +22,13 @@ pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Candidate> {
     let operands = [&m.lhs, &m.rhs].map(|x| Slot::Arg(x.arg.into()));
     let [left, right] = work.prologues();
     let operands = [(operands[0], left), (operands[1], right)];
-    let store = Store::of(work, m.out, m.dtype());
-    Gemm::new(work, &name, m.dtype(), m.into(), operands, store).print(all)
+    let store = Store::of(work, m.out, stored(m.dtype()));
+    Gemm::new(work, &name, m.dtypes, m.into(), operands, store).print(all)
+}
+
+/// Returns the dtype of the result of operands of a dtype.
+fn stored(dtype: DType) -> DType {
+    if dtype.is_byte() { DType::I32 } else { dtype }
 }
 
 /// Returns the candidates of a convolution, or of a gradient of one.
@@ -35,7 +41,7 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
         let prologue = prologue.filter(|_| x.arg == c.operands[0]);
         (Slot::Arg(x.arg.into()), prologue)
     });
-    let store = Store::of(work, c.out, c.dtype());
+    let store = Store::of(work, c.out, stored(c.dtype()));
     let is_each = c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1);
     let mut candidates = match is_each {
         true => vec![sums::print(
@@ -48,7 +54,11 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
         )],
         false => {
             let contraction = contraction.batched(|d| d.as_const().is_some_and(|n| n >= MANY));
-            Gemm::new(work, &name, c.dtype(), contraction, operands, store).print(all)
+            // The left operand may be the filters.
+            let is_second = |arg| usize::from(arg != c.operands[0]);
+            let dtypes = contraction.operands.each_ref();
+            let dtypes = dtypes.map(|x| c.dtypes[is_second(x.arg)]);
+            Gemm::new(work, &name, dtypes, contraction, operands, store).print(all)
         }
     };
     if all {

@@ -28,7 +28,9 @@ mod warpgroups;
 pub(super) struct Gemm<'a> {
     pub work: Job<'a>,
     pub name: &'a str,
+    /// The dtype of the left operand, which is also that of the right one except for bytes.
     pub dtype: DType,
+    pub dtypes: [DType; 2],
     pub contraction: Contraction,
     /// The memory of operands, or the prologues that make them.
     pub operands: [(Slot, Option<&'a kir::Kernel>); 2],
@@ -66,7 +68,7 @@ impl Gemm<'_> {
     pub fn new<'a>(
         work: Job<'a>,
         name: &'a str,
-        dtype: DType,
+        dtypes: [DType; 2],
         contraction: Contraction,
         operands: [(Slot, Option<&'a kir::Kernel>); 2],
         store: Store<'a>,
@@ -74,20 +76,22 @@ impl Gemm<'_> {
         let sizes = [ROWS, COLUMNS, TERMS, BATCH].map(|kind| contraction.size(kind));
         let [m, n, k, batches] = sizes;
         let mut prologue = operands.iter().filter_map(|(_, prologue)| *prologue);
+        let dtype = dtypes[0];
         let boxed = |side| Boxed::new(&contraction, side, dtype);
         let boxed = || Some([boxed(0)?, boxed(1)?]);
-        let is_boxed =
-            (dtype.is_half() || dtype == DType::F32) && prologue.clone().next().is_none();
+        let has_wgmma = dtype.is_half() || dtype.is_byte() || dtype == DType::F32;
+        let is_boxed = has_wgmma && prologue.clone().next().is_none();
         Gemm {
             boxed: is_boxed.then(boxed).flatten(),
             work,
             name,
             dtype,
+            dtypes,
             total: contraction.result.len.clone(),
             // Each line that a thread reads is several numbers, which take registers.
             costly: prologue.any(prologue::is_costly)
                 || contraction.is_bounded() && dtype.size() == 8,
-            finding: [0, 1].map(|side| finding(&contraction, side, operands[side].1)),
+            finding: [0, 1].map(|side| finding(&contraction, side, dtype, operands[side].1)),
             contraction,
             operands,
             store,
@@ -174,6 +178,7 @@ impl Gemm<'_> {
             index: self.index(&(&self.total * &parts)),
             acc: match self.dtype {
                 DType::F16 | DType::BF16 => DType::F32,
+                DType::I8 | DType::U8 => DType::I32,
                 dtype => dtype,
             },
         }
@@ -199,7 +204,7 @@ impl Gemm<'_> {
                 format!("{}_parts", self.name)
             }
         };
-        prologue::push(&mut call, &self.operands, self.dtype);
+        prologue::push(&mut call, &self.operands, self.dtypes);
         let mut source = call.source(&name, shape.index);
         source.hold(shape.schedule.resident(self.work.gpu, self.dtype));
         (call, source)
@@ -218,6 +223,7 @@ impl Gemm<'_> {
                 &call,
                 &self.contraction,
                 side,
+                self.dtypes,
                 self.operands[side],
             )
         });
@@ -253,7 +259,7 @@ impl Gemm<'_> {
     /// Returns the text before the kernel that multiplies.
     fn scope(&self, shape: &Shape, a: &Operand, b: &Operand) -> String {
         let mut text = self.types(shape);
-        text += &tile_constants(&shape.schedule, self.dtype, [a, b]);
+        text += &tile_constants(&shape.schedule, self.dtypes, [a, b]);
         text += include_str!("gemm_operands.cu");
         if self.operands.iter().any(|(_, prologue)| prologue.is_some()) {
             text += prologue::CLASS;
@@ -379,7 +385,8 @@ if (i >= m || j >= n) continue;
 
     /// True if elements that come out NaN are summed again, without the terms that lie outside.
     fn sums_inside(&self) -> bool {
-        self.contraction.skips && self.contraction.is_bounded()
+        let may_be_nan = self.dtype.is_float();
+        may_be_nan && self.contraction.skips && self.contraction.is_bounded()
     }
 
     /// Returns the number of elements that are stored as one vector.

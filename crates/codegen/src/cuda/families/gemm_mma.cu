@@ -7,7 +7,7 @@ __device__ __forceinline__ void multiply(Shared& shared, const A& a, const B& b,
     const Reader<BN, B_ALONG_K, B_VECTOR, B_WHOLE, B> b_reader(b, j0);
     const Matrices<Stage<BM, A_ALONG_K>, WM, false> a_matrices(wi);
     const Matrices<Stage<BN, B_ALONG_K>, WN, true> b_matrices(wj);
-    float sum[WM / 16][WN / 8][4] = {};
+    Acc sum[WM / 16][WN / 8][4] = {};
     int stage = 0;
     // The first rounds only read, so that reading is compiled once. The stage that is read into was multiplied in the
     // round before, which all threads have left behind the barrier.

@@ -10,15 +10,15 @@ static_assert(THREADS % BN == 0 || BN % THREADS == 0, "threads stay in their lin
 
 // LINES x BK elements as they lie in memory: k next to k, or line next to line. The chunks of 16 bytes of a row are
 // permuted, so that the parts of a matrix are read without bank conflicts: 8 rows of a chunk of halves, or, of f32,
-// 4 elements in each of 8 lines.
+// 4 elements in each of 8 lines. Bytes lie next to each other along k always: matrices of them are read so.
 template <int LINES, bool ALONG_K> struct Stage {
-    static constexpr bool along_k = ALONG_K;
-    static constexpr int ROW = ALONG_K ? BK : LINES, CHUNKS = ROW / SIDE_BY_SIDE;
+    static constexpr bool along_k = ALONG_K || sizeof(Elem) == 1;
+    static constexpr int ROW = along_k ? BK : LINES, CHUNKS = ROW / SIDE_BY_SIDE;
     static constexpr int EACH = CHUNKS < 8 ? 8 / CHUNKS : 1, MASK = CHUNKS < 8 ? CHUNKS - 1 : 7;
-    static constexpr int STEP = sizeof(Elem) == 4 && !ALONG_K ? 2 : 1;
+    static constexpr int STEP = sizeof(Elem) == 4 && !along_k ? 2 : 1;
     alignas(16) Elem at[LINES * BK];
     __device__ __forceinline__ static int offset(int line, int k) {
-        const int row = ALONG_K ? line : k, column = ALONG_K ? k : line;
+        const int row = along_k ? line : k, column = along_k ? k : line;
         const int chunk = column / SIDE_BY_SIDE ^ (row / EACH * STEP & MASK);
         return row * ROW + chunk * SIDE_BY_SIDE + column % SIDE_BY_SIDE;
     }

@@ -1,7 +1,7 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
 use super::operand::Operand;
-use super::warpgroup::{Boxed, Left, PIECES, span, wgmma};
+use super::warpgroup::{Boxed, Instruction, Left, PIECES, span, wgmma};
 use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
@@ -56,20 +56,24 @@ const STAGES: u8 = 4;
 /// The number of tiles below each other that are walked first, where operands are no small part of L2.
 const RASTER: u8 = 8;
 
-/// Returns the number of terms that pass through shared memory at a time.
-pub(super) fn depth(multiply: Multiply) -> u16 {
+/// Returns the number of terms of operands of a dtype that pass through shared memory at a time.
+pub(super) fn depth(multiply: Multiply, dtype: DType) -> u16 {
     match multiply {
         Multiply::Fma => 8,
-        Multiply::Mma => 32,
-        Multiply::Wgmma => span(DType::F16),
-        Multiply::WgmmaTf32 => span(DType::F32),
+        Multiply::Mma => 64 / dtype.size() as u16,
+        Multiply::Wgmma | Multiply::WgmmaTf32 => span(dtype),
         Multiply::Tf32 | Multiply::Tf32x3 => 16,
     }
 }
 
-/// Returns the schedules of whole sums, of `terms` terms where that is known.
-pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> Vec<Gpu> {
-    let depth = depth(multiply);
+/// Returns the schedules of whole sums of products of a dtype, of `terms` terms where that is known.
+pub(super) fn schedules(
+    multiply: Multiply,
+    dtype: DType,
+    terms: Option<i64>,
+    large: bool,
+) -> Vec<Gpu> {
+    let depth = depth(multiply, dtype);
     let shapes = match multiply {
         Multiply::Fma => BY_THREADS,
         multiply if multiply.is_by_warpgroups() => BY_WARPGROUPS,
@@ -92,7 +96,7 @@ pub(super) fn schedules(multiply: Multiply, terms: Option<i64>, large: bool) -> 
 }
 
 /// Returns the constants before [`tile_text`]: the sizes of a schedule, and the access mode of the two operands.
-pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]) -> String {
+pub(super) fn tile_constants(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Operand; 2]) -> String {
     let ([m, n, k], [rows, columns]) = (schedule.tile, schedule.warp);
     let multiply = schedule.multiply;
     let letter = if multiply == Multiply::Fma { 'T' } else { 'W' };
@@ -113,7 +117,18 @@ pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]
     );
     let _ = match multiply {
         Multiply::Fma | Multiply::Wgmma | Multiply::WgmmaTf32 => Ok(()),
-        Multiply::Mma => writeln!(text, "#define MMA_TYPE \"{dtype}\""),
+        Multiply::Mma => {
+            let Instruction {
+                terms,
+                sum,
+                operands: [a, b],
+                register,
+            } = Instruction::of(dtypes);
+            writeln!(
+                text,
+                "#define MMA \"m16n8k{terms}.row.col.{sum}.{a}.{b}.{sum}\"\n#define MMA_SUM \"+{register}\""
+            )
+        }
         Multiply::Tf32 | Multiply::Tf32x3 => {
             let split = multiply == Multiply::Tf32x3;
             writeln!(text, "constexpr bool SPLIT = {split};")
@@ -123,7 +138,7 @@ pub(super) fn tile_constants(schedule: &Gpu, dtype: DType, [a, b]: [&Operand; 2]
 }
 
 /// Returns the text of the products of a block's tiles by warpgroups.
-pub(super) fn warpgroup_text(schedule: &Gpu, dtype: DType, [a, b]: [&Boxed; 2]) -> String {
+pub(super) fn warpgroup_text(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Boxed; 2]) -> String {
     let ([m, n, k], rows) = (schedule.tile, schedule.warp[0]);
     let left = Left::Shared { along_k: a.along_k };
     format!(
@@ -134,7 +149,7 @@ pub(super) fn warpgroup_text(schedule: &Gpu, dtype: DType, [a, b]: [&Boxed; 2]) 
         schedule.threads() / 32 - 4,
         a.along_k,
         b.along_k,
-        wgmma("wgmma", n, dtype, left, b.along_k),
+        wgmma("wgmma", n, dtypes, left, b.along_k),
         tile_text(schedule.multiply)
     )
 }
@@ -146,9 +161,9 @@ pub(super) fn tile_text(multiply: Multiply) -> &'static str {
         Multiply::Wgmma | Multiply::WgmmaTf32 => include_str!("gemm_warpgroup.cu"),
         Multiply::Mma => concat!(
             include_str!("gemm_stage.cu"),
-            include_str!("gemm_half.cu"),
+            include_str!("gemm_narrow.cu"),
             include_str!("gemm_mma.cu"),
-            "#undef MMA_TYPE\n"
+            "#undef MMA\n#undef MMA_SUM\n"
         ),
         Multiply::Tf32 | Multiply::Tf32x3 => concat!(
             include_str!("gemm_stage.cu"),

@@ -6,7 +6,7 @@ use crate::cuda::source::Source;
 use crate::cuda::values::decomposed;
 use crate::kir;
 use crate::work::Slot;
-use kiln_base::Dim;
+use kiln_base::{DType, Dim};
 use kiln_plan::contraction::{Access, BATCH, COLUMNS, Contraction, ROWS, TERMS};
 use std::fmt::Write;
 use std::ops::Range;
@@ -17,13 +17,13 @@ pub(super) struct Operand {
     pub text: String,
     /// True if neighbours along k are contiguous, and not neighbouring lines.
     pub along_k: bool,
-    /// True if eight neighbours are contiguous at an aligned address.
+    /// True if eight neighbours, of bytes sixteen, are contiguous at an aligned address.
     pub vector: bool,
-    /// True if, of eight neighbours, all or none exist.
+    /// True if, of as many neighbours, all or none exist.
     pub whole: bool,
 }
 
-/// True if a number is a multiple of the number of elements that are copied at once.
+/// True if a number is a multiple of eight.
 pub(super) fn eights(d: &Dim) -> bool {
     d.as_const().is_some_and(|n| n % 8 == 0)
 }
@@ -62,6 +62,7 @@ pub(super) fn operand(
     call: &Call,
     c: &Contraction,
     side: usize,
+    dtypes: [DType; 2],
     (slot, prologue): (Slot, Option<&kir::Kernel>),
 ) -> Operand {
     let (name, count, lines) = [("a", "m", ROWS), ("b", "n", COLUMNS)][side];
@@ -69,7 +70,14 @@ pub(super) fn operand(
     let x = &c.result;
     let (mut text, batch) = split(source, &c.loops[BATCH], [&format!("{name}_batch"), "batch"]);
     let (class, pointer) = match prologue {
-        None => ("const Elem*".to_string(), call.pointer(slot)),
+        None => {
+            let (class, pointer) = ("const Elem*".to_string(), call.pointer(slot));
+            match dtypes[side] == dtypes[0] {
+                true => (class, pointer),
+                // Bytes with another sign.
+                false => (class, format!("(const Elem*){pointer}")),
+            }
+        }
         Some(prologue) => {
             text += &prologue::function(source, call, prologue, name);
             let class = format!("Place<decltype(make_{name})>");
@@ -97,7 +105,7 @@ pub(super) fn operand(
     } else {
         text += &gathered(source, c, &batch, [name, count, &class, &pointer], lines);
     }
-    let (along_k, vector, whole) = read(c, x, lines);
+    let (along_k, vector, whole) = read(c, x, lines, dtypes[0]);
     Operand {
         text,
         along_k,
@@ -108,10 +116,15 @@ pub(super) fn operand(
 
 /// Returns an estimate, from the machine code of kernels, of the instructions of a thread that bring an element of an
 /// operand to shared memory.
-pub(super) fn finding(c: &Contraction, side: usize, prologue: Option<&kir::Kernel>) -> f64 {
+pub(super) fn finding(
+    c: &Contraction,
+    side: usize,
+    dtype: DType,
+    prologue: Option<&kir::Kernel>,
+) -> f64 {
     let lines = [ROWS, COLUMNS][side];
     let c = &c.seen_by(&c.operands[side]);
-    let (_, vector, _) = read(c, &c.result, lines);
+    let (_, vector, _) = read(c, &c.result, lines, dtype);
     match (is_plain(c, lines), vector && prologue.is_none()) {
         _ if prologue.is_some_and(prologue::is_costly) => 40.0,
         (true, true) => 0.7,
@@ -177,7 +190,12 @@ fn gathered(
 }
 
 /// Returns the fields `along_k`, `vector` and `whole` of an [`Operand`].
-fn read(c: &Contraction, x: &Access, lines: usize) -> (bool, bool, bool) {
+fn read(c: &Contraction, x: &Access, lines: usize, dtype: DType) -> (bool, bool, bool) {
+    let is_byte = dtype.is_byte();
+    let eights = |d: &Dim| {
+        let each = if is_byte { 16 } else { 8 };
+        d.as_const().is_some_and(|n| n % each == 0)
+    };
     let eight = |kind: usize| {
         let Some(last) = c.range(kind).last() else {
             return (false, false);
@@ -195,7 +213,8 @@ fn read(c: &Contraction, x: &Access, lines: usize) -> (bool, bool, bool) {
     if by_terms || by_lines {
         return match by_terms {
             true => (true, true, whole_terms),
-            false => (false, true, whole_lines),
+            // Bytes must be contiguous along k in shared memory.
+            false => (false, !is_byte, whole_lines),
         };
     }
     // Neighbours of the longer loop that has them.

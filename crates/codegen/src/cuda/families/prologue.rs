@@ -15,9 +15,9 @@ pub(super) const CLASS: &str = include_str!("prologue.cu");
 /// The number of values above which a prologue is slow for a thread.
 const LONG: usize = 16;
 
-/// Adds the arguments of a kernel that reads operands of a dtype, or computes them by prologues.
-pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dtype: DType) {
-    for (slot, operand) in operands {
+/// Adds the arguments of a kernel that reads operands of these dtypes, or computes them by prologues.
+pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dtypes: [DType; 2]) {
+    for ((slot, operand), dtype) in operands.iter().zip(dtypes) {
         match operand {
             None => call.push(*slot, dtype, false),
             Some(prologue) => {

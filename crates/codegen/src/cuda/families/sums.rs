@@ -27,7 +27,7 @@ pub(super) fn print(
 ) -> Candidate {
     let mut call = Call::new(work);
     store.push(&mut call);
-    prologue::push(&mut call, &operands, dtype);
+    prologue::push(&mut call, &operands, [dtype; 2]);
     let arrays = c.operands.iter().chain([&c.result]);
     let short = arrays.map(|a| &a.len).all(few);
     let mut kernels = work.kernels();

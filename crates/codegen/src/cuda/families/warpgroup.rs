@@ -40,6 +40,7 @@ pub(super) fn span(dtype: DType) -> u16 {
 
 impl Boxed {
     /// Returns an operand of a contraction as bulk copies see it; `None` if they can't bring it as `wgmma` reads it.
+    /// Numbers of 16 bits may be contiguous along k or along lines, others, bytes among them, only along k.
     pub fn new(c: &Contraction, side: usize, dtype: DType) -> Option<Boxed> {
         let lines = [ROWS, COLUMNS][side];
         let c = &c.seen_by(&c.operands[side]);
@@ -131,16 +132,57 @@ pub(super) enum Left {
     Registers,
 }
 
+/// The parts of an instruction of tensor cores that follow from the dtypes of its operands.
+pub(super) struct Instruction {
+    /// The number of terms: 32 bytes.
+    pub terms: usize,
+    /// The types of sums and of operands.
+    pub sum: &'static str,
+    pub operands: [&'static str; 2],
+    /// The kind of register of a sum.
+    pub register: &'static str,
+}
+
+impl Instruction {
+    pub fn of(dtypes: [DType; 2]) -> Instruction {
+        let operands = dtypes.map(|dtype| match dtype {
+            DType::F32 => "tf32",
+            DType::I8 => "s8",
+            DType::U8 => "u8",
+            half => half.name(),
+        });
+        let (sum, register) = match dtypes[0].is_byte() {
+            true => ("s32", "r"),
+            false => ("f32", "f"),
+        };
+        Instruction {
+            terms: 32 / dtypes[0].size(),
+            sum,
+            operands,
+            register,
+        }
+    }
+}
+
 /// Returns the function `name`, which multiplies 64 lines by `n` lines, over 32 bytes of terms of each. It adds the
 /// products to sums, or stores them there if its template argument is 0. Lines of the right operand are contiguous,
 /// unless terms are, as they are of all but 16-bit numbers.
-pub(super) fn wgmma(name: &str, n: u16, dtype: DType, left: Left, right_along_k: bool) -> String {
+pub(super) fn wgmma(
+    name: &str,
+    n: u16,
+    dtypes: [DType; 2],
+    left: Left,
+    right_along_k: bool,
+) -> String {
     let list = |text: &dyn Fn(u16) -> String| (0..n / 2).map(text).collect::<Vec<_>>().join(", ");
     let first = n / 2;
-    let (ty, terms) = match dtype {
-        DType::F32 => ("tf32".to_string(), 8),
-        half => (half.to_string(), 16),
-    };
+    let Instruction {
+        terms,
+        sum,
+        operands: [left_type, right_type],
+        register,
+    } = Instruction::of(dtypes);
+    let signs = if dtypes[0].is_byte() { "" } else { ", 1, 1" };
     let flag = |along_k: bool| match terms {
         16 => format!(", {}", u8::from(!along_k)),
         _ => String::new(),
@@ -170,14 +212,14 @@ pub(super) fn wgmma(name: &str, n: u16, dtype: DType, left: Left, right_along_k:
         ),
     };
     format!(
-        "template <int ADD> __device__ __forceinline__ void {name}(float (&c)[{first}], {class}, unsigned long long b) {{\n    \
-         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k{terms}.f32.{ty}.{ty} {{{}}}, {operand}, %{}, %{}, 1, 1{order}{};\"\n        \
+        "template <int ADD> __device__ __forceinline__ void {name}(Acc (&c)[{first}], {class}, unsigned long long b) {{\n    \
+         asm volatile(\"wgmma.mma_async.sync.aligned.m64n{n}k{terms}.{sum}.{left_type}.{right_type} {{{}}}, {operand}, %{}, %{}{signs}{order}{};\"\n        \
          : {} : {inputs}, \"l\"(b), \"n\"(ADD));\n}}\n",
         list(&|i| format!("%{i}")),
         first + used,
         first + used + 1,
         flag(right_along_k),
-        list(&|i| format!("\"+f\"(c[{i}])"))
+        list(&|i| format!("\"+{register}\"(c[{i}])"))
     )
 }
 

@@ -231,7 +231,15 @@ transform_weights({} + thread * 9, to, {each});",
         let operands = [WEIGHTS, INPUTS].map(|slot| (slot, None));
         let store = Store::Plain(PRODUCTS, DType::F32);
         let contraction = (&product).into();
-        Gemm::new(self.work, &name, DType::F32, contraction, operands, store).whole()
+        Gemm::new(
+            self.work,
+            &name,
+            [DType::F32; 2],
+            contraction,
+            operands,
+            store,
+        )
+        .whole()
     }
 
     fn results(&self) -> KernelCall {

@@ -1,7 +1,7 @@
 //! Attention in CUDA C++, executed on an emulated device, equals the reference.
 
 use super::families::{Case, FLOATS, cases, epilogue, finite};
-use super::{Expected, lowered};
+use super::{Expected, lowered, with_bug};
 use crate::device;
 use crate::run::run_compiled;
 use kiln_base::{DType, Dim, Scalar};
@@ -10,7 +10,6 @@ use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Value, ops};
 use kiln_plan::Kernel;
-use std::sync::Arc;
 
 /// The masks that hide keys.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -381,16 +380,7 @@ fn seeded_bugs_of_warpgroups_are_found() {
     let correct = lowered(&expected.lowered, true).unwrap().sequence();
     assert_eq!(run(&correct, &device::compile(&correct)), Ok(()));
     for [what, right, wrong] in BUGS {
-        let mut sequence = correct.clone();
-        for launch in &mut sequence.launches {
-            let Kernel::Cuda(kernel) = Arc::make_mut(&mut launch.kernel) else {
-                continue;
-            };
-            let scope = &mut kernel.text.scope;
-            assert!(scope.contains(right), "{what}: {right}");
-            *scope = scope.replacen(right, wrong, 1);
-            *kernel = kernel.clone().named();
-        }
+        let sequence = with_bug(&correct, what, [right, wrong]);
         let compiled = device::compile(&sequence);
         let run = || run(&sequence, &compiled);
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));

@@ -20,7 +20,7 @@ fn power(rng: &mut Rng, from: u16, to: u16) -> u16 {
     from << rng.below((to / from).ilog2() as usize + 1)
 }
 
-/// Returns a random schedule that is legal for operands of a dtype; of halves often one of warpgroups.
+/// Returns a random schedule that is legal for operands of a dtype; of halves and bytes often one of warpgroups.
 fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
     let multiply = Multiply::exact(dtype);
     if multiply == Multiply::Mma && rng.below(2) == 0 {
@@ -28,7 +28,7 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
         let columns = power(rng, 64, if rows == 64 { 256 } else { 128 });
         return schedule::Gpu {
             multiply: Multiply::Wgmma,
-            tile: [2 * rows, columns, 64],
+            tile: [2 * rows, columns, 128 / dtype.size() as u16],
             warp: [rows, columns],
             stages: 2 + rng.below(3) as u8,
             raster: 1 + rng.below(5) as u8,
@@ -65,15 +65,36 @@ fn small(rng: &mut Rng, most: usize) -> usize {
     }
 }
 
-/// Returns an operand, plain or computed by a prologue.
-fn operand(case: &mut Case, x: Array, rng: &mut Rng) -> Value {
-    let dtype = x.dtype();
-    let shape = x.shape().to_vec();
-    let x = case.input(x);
+/// Returns finite numbers of floats, and any of bytes.
+fn numbers(dtype: DType, shape: &[usize], rng: &mut Rng) -> Array {
+    if !dtype.is_byte() {
+        return finite(dtype, shape, rng);
+    }
+    let bytes: Vec<u8> = (0..shape.iter().product())
+        .map(|_| rng.bits() as u8)
+        .collect();
+    Array::from_bytes(dtype, shape, &bytes).unwrap()
+}
+
+/// Returns an operand, plain or computed by a prologue. Bytes are multiplied as i32, and often have the other sign.
+fn operand(case: &mut Case, shape: &[usize], dtype: DType, rng: &mut Rng) -> Value {
+    let dtype = match dtype.is_byte() {
+        true => rng.one([DType::I8, DType::U8]),
+        false => dtype,
+    };
+    let x = case.input(numbers(dtype, shape, rng));
+    if dtype.is_byte() {
+        let mut b = case.builder();
+        let x = match rng.below(6) {
+            0 => b.pointwise(Pw::Relu, &[x]).unwrap(),
+            _ => x,
+        };
+        return b.cast(&x, DType::I32).unwrap();
+    }
     match rng.below(4) {
         0 => case.builder().pointwise(Pw::Relu, &[x]).unwrap(),
         1 => {
-            let scale = case.input(finite(dtype, &shape, rng));
+            let scale = case.input(finite(dtype, shape, rng));
             case.builder().pointwise(Pw::Mul, &[x, scale]).unwrap()
         }
         _ => x,
@@ -87,16 +108,35 @@ fn contraction(dtype: DType, rng: &mut Rng) -> Case {
         0 | 1 => product(&mut case, dtype, rng),
         role => convolution(&mut case, dtype, role - 2, rng),
     };
-    let results = epilogue(&mut case, y, rng);
+    let results = match dtype.is_byte() {
+        true => requantized(&mut case, y, rng),
+        false => epilogue(&mut case, y, rng),
+    };
     results.iter().for_each(|r| case.graph.add_output(*r));
     case
 }
 
+/// Appends an epilogue to sums of integers: nothing, or a scale and rounding to bytes.
+fn requantized(case: &mut Case, y: Value, rng: &mut Rng) -> Vec<Value> {
+    if rng.below(2) == 0 {
+        return vec![y];
+    }
+    let shape = case.graph.fact(y).shape.to_vec();
+    let scale = case.input(Array::from_f64(DType::F32, &[1], &[0.001]).unwrap());
+    let mut b = case.builder();
+    let scale = b.broadcast_to(&scale, &shape).unwrap();
+    let y = b.cast(&y, DType::F32).unwrap();
+    let y = b.pointwise(Pw::Mul, &[y, scale]).unwrap();
+    let y = b.pointwise(Pw::Round, &[y]).unwrap();
+    vec![b.cast(&y, DType::I8).unwrap()]
+}
+
 fn product(case: &mut Case, dtype: DType, rng: &mut Rng) -> Value {
     let batch: Vec<usize> = (0..rng.below(3)).map(|_| small(rng, 3)).collect();
-    // Often sizes that are copied by eights.
+    // Often sizes that are copied by eights, or bytes by sixteens.
+    let each = 16 / dtype.size().min(2);
     let mut size = |most: usize| match rng.below(3) {
-        0 => 8 * (1 + rng.below(most / 8)),
+        0 => each * (1 + rng.below(most / each)),
         _ => small(rng, most),
     };
     let [m, n, k] = [size(150), size(150), size(200)];
@@ -109,7 +149,7 @@ fn product(case: &mut Case, dtype: DType, rng: &mut Rng) -> Value {
             [rows, columns]
         };
         let shape: Vec<usize> = batch.iter().copied().chain(sizes).collect();
-        let x = operand(case, finite(dtype, &shape, rng), rng);
+        let x = operand(case, &shape, dtype, rng);
         match transposed {
             false => x,
             true => {
@@ -129,7 +169,7 @@ fn convolution(case: &mut Case, dtype: DType, role: usize, rng: &mut Rng) -> Val
     let axes = 1 + rng.below(2);
     let groups = 1 + rng.below(3);
     let mut channels = || match rng.below(3) {
-        0 => 8 * (1 + rng.below(3)),
+        0 => (16 / dtype.size().min(2)) * (1 + rng.below(3)),
         _ => 1 + rng.below(9),
     };
     let (ins, outs, batch) = (channels(), channels(), small(rng, 3));
@@ -176,8 +216,11 @@ fn convolution(case: &mut Case, dtype: DType, role: usize, rng: &mut Rng) -> Val
         }
     };
     let [first, second] = shapes;
-    let first = operand(case, finite(dtype, &first, rng), rng);
-    let second = case.input(finite(dtype, &second, rng));
+    let first = operand(case, &first, dtype, rng);
+    let second = match dtype.is_byte() {
+        true => operand(case, &second, dtype, rng),
+        false => case.input(finite(dtype, &second, rng)),
+    };
     case.op(op, &[first, second])
 }
 
@@ -216,7 +259,10 @@ fn random_contractions_by_random_schedules() {
         let mut all = Vec::new();
         for seed in from..(from + TOGETHER).min(first + cases()) {
             let mut rng = Rng::new(1_000_000 + seed as u64);
-            let dtype = FLOATS[rng.below(FLOATS.len())];
+            let dtype = match rng.below(3) {
+                0 => DType::I8,
+                _ => rng.one(FLOATS),
+            };
             let Case { graph, inputs } = contraction(dtype, &mut rng);
             let expected = Expected::of(&graph, &inputs).unwrap();
             let schedule = drawn(dtype, &mut rng);

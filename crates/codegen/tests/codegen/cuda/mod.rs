@@ -9,6 +9,7 @@ use kiln_ir::Graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::fuzz::random_inputs;
 use kiln_plan::Kernel;
+use std::sync::Arc;
 
 mod approximate;
 mod attention;
@@ -90,6 +91,21 @@ pub fn check_as(
         }
     }
     Ok(true)
+}
+
+/// Returns kernels with other text in place of the first occurrence of some.
+fn with_bug(sequence: &Sequence, what: &str, [right, wrong]: [&str; 2]) -> Sequence {
+    let mut sequence = sequence.clone();
+    for launch in &mut sequence.launches {
+        let Kernel::Cuda(kernel) = Arc::make_mut(&mut launch.kernel) else {
+            continue;
+        };
+        let scope = &mut kernel.text.scope;
+        assert!(scope.contains(right), "{what}: {right}");
+        *scope = scope.replacen(right, wrong, 1);
+        *kernel = kernel.clone().named();
+    }
+    sequence
 }
 
 /// The expected results of a graph.

@@ -2,10 +2,11 @@
 
 use super::contractions::scheduled;
 use super::families::{Case, epilogue, finite};
-use super::{Expected, parsed};
+use super::{Expected, lowered, parsed, with_bug};
 use crate::device;
 use crate::run::run_compiled;
 use kiln_base::{DType, Dim};
+use kiln_codegen::Sequence;
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Builder, Graph, Value, ops};
@@ -100,6 +101,174 @@ fn every_order_of_operands_and_every_tile() {
             let order = [order & 1 != 0, order & 2 != 0];
             let Case { graph, inputs } = product((dtype, batch), sizes, order, &mut rng);
             check(&graph, &inputs, &format!("wgmma tile={tile}"));
+        }
+    }
+}
+
+/// Operands of bytes whose terms are contiguous, with any signs, and sums that exceed what f32 holds.
+#[test]
+fn products_of_bytes() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(33);
+    for (tile, types, sizes) in [
+        (
+            "128x256x128 part=64x256 stages=4 raster=8 parts=1",
+            ["i8", "i8"],
+            [136, 264, 400],
+        ),
+        (
+            "256x128x128 part=128x128 stages=3 raster=1 parts=1",
+            ["u8", "i8"],
+            [264, 130, 144],
+        ),
+        (
+            "128x128x128 part=64x128 stages=2 raster=2 parts=3",
+            ["i8", "u8"],
+            [56, 136, 1168],
+        ),
+        (
+            "128x64x128 part=64x64 stages=5 raster=1 parts=1",
+            ["u8", "u8"],
+            [9, 72, 16],
+        ),
+    ] {
+        let ([a, b], [m, n, k]) = (types, sizes);
+        let graph = parsed(&format!(
+            "%0: {a}[{m}, {k}] = input(index: 0, role: Data)
+             %1: {b}[{n}, {k}] = input(index: 1, role: Data)
+             %2: i32[{m}, {k}] = cast %0
+             %3: i32[{n}, {k}] = cast %1
+             %4: i32[{k}, {n}] = permute(perm: [1, 0]) %3
+             %5: i32[{m}, {n}] = matmul %2, %4
+             return %5"
+        ));
+        let dtype = |name| DType::from_name(name).unwrap();
+        let inputs = [
+            bytes(dtype(a), [m, k], &mut rng),
+            bytes(dtype(b), [n, k], &mut rng),
+        ];
+        check(&graph, &inputs, &format!("wgmma tile={tile}"));
+    }
+}
+
+/// A matrix of parameters whose columns are not contiguous is copied, once; other operands are read byte by byte.
+#[test]
+fn columns_of_parameters_are_made_contiguous() {
+    let graph = |role: &str, [m, n, k]: [usize; 3]| {
+        parsed(&format!(
+            "%0: u8[{m}, {k}] = input(index: 0, role: Data)
+             %1: i8[{k}, {n}] = input(index: 1, role: {role})
+             %2: i32[{m}, {k}] = cast %0
+             %3: i32[{k}, {n}] = cast %1
+             %4: i32[{m}, {n}] = matmul %2, %3
+             return %4"
+        ))
+    };
+    let name = |role| {
+        let program = lowered(&graph(role, [2048, 512, 1024]), true).unwrap();
+        program.tasks.last().unwrap().candidate().name()
+    };
+    let (parameter, data) = (name("Parameter"), name("Data"));
+    assert!(parameter.starts_with("wgmma "), "{parameter}");
+    assert!(data.starts_with("mma "), "{data}");
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let mut rng = Rng::new(34);
+    let inputs = [
+        bytes(DType::U8, [136, 144], &mut rng),
+        bytes(DType::I8, [144, 72], &mut rng),
+    ];
+    super::check(&graph("Parameter", [136, 72, 144]), &inputs, false).unwrap();
+}
+
+/// Returns random bytes, often the largest.
+fn bytes(dtype: DType, shape: [usize; 2], rng: &mut Rng) -> Array {
+    let mut one = || match rng.below(2) {
+        0 => 0x7f,
+        _ => rng.bits() as u8,
+    };
+    let all: Vec<u8> = (0..shape[0] * shape[1]).map(|_| one()).collect();
+    Array::from_bytes(dtype, &shape, &all).unwrap()
+}
+
+/// Mistakes in products of bytes, by `wgmma` and by `mma.sync`.
+const BUGS: [[&str; 4]; 7] = [
+    ["wgmma", "signs are exchanged", ".s32.u8.s8 ", ".s32.s8.u8 "],
+    [
+        "wgmma",
+        "terms count twice",
+        "k += TERMS)",
+        "k += TERMS / 2)",
+    ],
+    [
+        "wgmma",
+        "a stage is read before it arrives",
+        "wait(shared.barriers.full[ring.stage], ring.parity);",
+        "",
+    ],
+    [
+        "wgmma",
+        "a stage is filled before it is empty",
+        "wait(barriers.empty[ring.stage], ring.parity ^ 1);",
+        "",
+    ],
+    [
+        "wgmma",
+        "sums are read before they are finished",
+        "finish_products<0>(sums);",
+        "finish_products<1>(sums);",
+    ],
+    ["wgmma", "sums are not fenced", "begin_products(sums);", ""],
+    [
+        "mma",
+        "half of the terms are others",
+        "* (EACH_K / 2);",
+        "* (EACH_K / 4);",
+    ],
+];
+
+#[test]
+fn seeded_bugs_of_bytes_are_found() {
+    if device::nvrtc().is_none() {
+        return;
+    }
+    let graph = parsed(
+        "%0: u8[128, 640] = input(index: 0, role: Data)
+         %1: i8[64, 640] = input(index: 1, role: Data)
+         %2: i32[128, 640] = cast %0
+         %3: i32[64, 640] = cast %1
+         %4: i32[640, 64] = permute(perm: [1, 0]) %3
+         %5: i32[128, 64] = matmul %2, %4
+         return %5",
+    );
+    let mut rng = Rng::new(35);
+    let inputs = [
+        bytes(DType::U8, [128, 640], &mut rng),
+        bytes(DType::I8, [64, 640], &mut rng),
+    ];
+    let expected = Expected::of(&graph, &inputs).unwrap();
+    let run = |sequence: &Sequence, compiled: &device::Compiled| {
+        let got = run_compiled(sequence, &inputs, &expected.symbols, compiled);
+        expected.compare(&got.ok_or("a false data error")?)
+    };
+    let correct = [
+        "wgmma tile=128x64x128 part=64x64 stages=2 raster=1 parts=1",
+        "mma tile=128x64x64 part=64x32 stages=3 raster=1 parts=1",
+    ];
+    for schedule in correct {
+        let (correct, followed) = scheduled(&expected, schedule.parse().unwrap());
+        assert!(followed, "{schedule}");
+        assert_eq!(run(&correct, &device::compile(&correct)), Ok(()));
+        let instruction = schedule.split(' ').next();
+        for [_, what, right, wrong] in BUGS.iter().filter(|b| Some(b[0]) == instruction) {
+            let sequence = with_bug(&correct, what, [right, wrong]);
+            let compiled = device::compile(&sequence);
+            let run = || run(&sequence, &compiled);
+            let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            assert!(!matches!(found, Ok(Ok(_))), "not found: {what}");
         }
     }
 }

@@ -168,11 +168,11 @@ impl Operands {
         let left = Left::Shared {
             along_k: self.query.along_k,
         };
-        let instructions = wgmma("multiply_keys", KEYS, s.dtype, left, self.key.along_k)
+        let instructions = wgmma("multiply_keys", KEYS, [s.dtype; 2], left, self.key.along_k)
             + &wgmma(
                 "multiply_values",
                 columns,
-                s.dtype,
+                [s.dtype; 2],
                 Left::Registers,
                 self.value.along_k,
             );

@@ -27,7 +27,8 @@ impl Gemm<'_> {
     /// Returns the instructions that represent the operands exactly.
     pub(super) fn exact(&self) -> Vec<Multiply> {
         let plain = Multiply::exact(self.dtype);
-        let by_warpgroups = self.dtype.is_half() && self.may_be_by_warpgroups();
+        let narrow = self.dtype.is_half() || self.dtype.is_byte();
+        let by_warpgroups = narrow && self.may_be_by_warpgroups();
         [plain]
             .into_iter()
             .chain(by_warpgroups.then_some(Multiply::Wgmma))
@@ -59,7 +60,7 @@ impl Gemm<'_> {
         let bytes = (m + n)
             .saturating_mul(k)
             .saturating_mul(self.dtype.size() as i64);
-        let of = |m: &Multiply| schedules(*m, self.k.as_const(), bytes > LARGE);
+        let of = |m: &Multiply| schedules(*m, self.dtype, self.k.as_const(), bytes > LARGE);
         let all = multiply.iter().flat_map(of);
         let all = all.flat_map(|s| self.with_parts(s));
         let mut all: Vec<Gpu> = all.filter(|s| self.allows(s)).collect();
@@ -87,7 +88,7 @@ impl Gemm<'_> {
     pub(super) fn smallest(&self) -> Gpu {
         let multiply = Multiply::exact(self.dtype);
         let columns = self.columns().unwrap_or(0);
-        let all = schedules(multiply, self.k.as_const(), false).into_iter();
+        let all = schedules(multiply, self.dtype, self.k.as_const(), false).into_iter();
         let fits = all.filter(|s| i64::from(s.tile[1]) >= columns);
         let least = fits.min_by_key(|s| (s.shared(self.dtype), s.registers(self.dtype)));
         least.expect("rows that a block holds fit into a tile")

@@ -17,7 +17,7 @@ impl Gemm<'_> {
         let schedule = &shape.schedule;
         let (call, mut source) = self.begin(shape);
         source
-            .scope(&(self.types(shape) + &warpgroup_text(schedule, self.dtype, boxed.each_ref())));
+            .scope(&(self.types(shape) + &warpgroup_text(schedule, self.dtypes, boxed.each_ref())));
         source.dynamic_shared("Shared", schedule.shared(self.dtype));
         source.shared_launch = SharedLaunch::Nothing;
         self.declare_sizes(&mut source);
