@@ -169,6 +169,9 @@ pub fn set_driver(path: impl Into<PathBuf>) -> bool {
     *NAMED.get_or_init(|| path.clone()) == path
 }
 
+/// The driver of this machine, once it was searched for.
+static FOUND: OnceLock<Result<Driver>> = OnceLock::new();
+
 /// The opened driver, initialised.
 pub(super) struct Driver {
     /// Number of devices that `CUDA_VISIBLE_DEVICES` leaves.
@@ -194,11 +197,15 @@ impl Driver {
     /// # Errors
     /// [`Error::Cuda`], listing the places and the reason that each failed.
     pub(super) fn get() -> Result<&'static Driver> {
-        static FOUND: OnceLock<Result<Driver>> = OnceLock::new();
         FOUND
             .get_or_init(Driver::find)
             .as_ref()
             .map_err(Error::clone)
+    }
+
+    /// The driver, if it has been opened before.
+    pub(super) fn opened() -> Option<&'static Driver> {
+        FOUND.get()?.as_ref().ok()
     }
 
     fn find() -> Result<Driver> {

@@ -1,5 +1,6 @@
 //! Finding and opening libraries at run time; builds need nothing of CUDA.
 
+use super::driver::Driver;
 use kiln_kernel::error::{Error, Result};
 use libloading::Library;
 use std::ffi::{OsString, c_void};
@@ -203,11 +204,24 @@ pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
             false => found.push(given),
         }
     }
-    for folder in named.into_iter().chain(folders(NVRTC_WHEEL)) {
-        found.extend(names.iter().map(|n| folder.join(n)));
-    }
-    found.extend(names.iter().map(PathBuf::from)); // as the system's loader finds them
+    let of_folders = |folders: Vec<PathBuf>| {
+        let of = |folder: PathBuf| names.iter().map(move |n| folder.join(n));
+        folders.into_iter().flat_map(of).collect::<Vec<PathBuf>>()
+    };
+    found.extend(of_folders(named));
+    let mut usual = of_folders(folders(NVRTC_WHEEL));
+    usual.extend(names.iter().map(PathBuf::from)); // as the system's loader finds them
+    let driver = Driver::opened().and_then(|driver| driver.version().ok());
+    put_newest_last(&mut usual, names[0], driver);
+    found.extend(usual);
     found
+}
+
+/// Moves the files with a name of CUDA 13 behind the others for an older driver, which refuses what they make.
+fn put_newest_last(paths: &mut [PathBuf], newest: &str, driver: Option<(u32, u32)>) {
+    if driver.is_some_and(|(major, _)| major < 13) {
+        paths.sort_by_key(|path| path.ends_with(newest));
+    }
 }
 
 /// The folder of NVRTC in NVIDIA's wheels for CUDA 12.
@@ -296,4 +310,26 @@ pub(super) fn calls(text: &str, library: &str) -> Vec<String> {
             && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     called.filter(of_library).map(String::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::put_newest_last;
+    use std::path::PathBuf;
+
+    #[test]
+    fn a_driver_gets_an_nvrtc_of_its_version() {
+        let order = |driver| {
+            let paths = ["a/rtc.so.13", "a/rtc.so.12", "b/rtc.so.13", "b/rtc.so.12"];
+            let mut paths = paths.map(PathBuf::from);
+            put_newest_last(&mut paths, "rtc.so.13", driver);
+            paths.map(|p| p.display().to_string())
+        };
+        let newest_first = ["a/rtc.so.13", "a/rtc.so.12", "b/rtc.so.13", "b/rtc.so.12"];
+        for driver in [None, Some((13, 0)), Some((14, 2))] {
+            assert_eq!(order(driver), newest_first);
+        }
+        let older = ["a/rtc.so.12", "b/rtc.so.12", "a/rtc.so.13", "b/rtc.so.13"];
+        assert_eq!(order(Some((12, 4))), older);
+    }
 }
