@@ -7,7 +7,9 @@
 mod gpu;
 
 use crate::Algorithm;
-pub use gpu::{ContractionSizes, Gpu, Multiply, WARP_RESULT, row_padding, transfer_cycles};
+pub use gpu::{
+    AttentionSizes, ContractionSizes, Gpu, Multiply, WARP_RESULT, row_padding, transfer_cycles,
+};
 use kiln_base::{DType, Features, Instruction};
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -135,6 +135,10 @@ const SLOTS: f64 = 128.0;
 const INSTRUCTIONS: f64 = 1.0 / 32.0;
 /// The cycles until a block's first stage has arrived.
 const FILL: f64 = 800.0;
+/// The instructions of a thread per score of attention, and those for each column of queries and values, counted in
+/// machine code: of kernels of warpgroups, which keep scores in registers, and of warps.
+const WARPGROUP_SCORE: [f64; 2] = [6.5, 1.0 / 85.0];
+const WARP_SCORE: [f64; 2] = [62.0, 0.14];
 /// The cycles of a further kernel, which starts after the last block of the one before.
 const LAUNCH: f64 = 5000.0;
 
@@ -325,6 +329,66 @@ impl Gpu {
         }
         cycles
     }
+}
+
+impl Gpu {
+    /// Returns the approximate cycles that a machine takes for attention of f16 or bf16. The tile has rows of queries
+    /// and keys, and `columns` columns of the result; its terms are the width of queries.
+    pub fn attention_cycles(&self, machine: &Machine, work: &AttentionSizes, columns: i64) -> f64 {
+        let AttentionSizes {
+            batches,
+            length,
+            keys,
+            width,
+            columns: all_columns,
+            causal,
+        } = *work;
+        let [rows, tile_keys, _] = self.tile.map(i64::from);
+        let by_warpgroups = self.multiply.is_by_warpgroups();
+        let (per_score, l2, least, present) = match by_warpgroups {
+            true => (WARPGROUP_SCORE, BULK, STAGE, 1),
+            false => (
+                WARP_SCORE,
+                L2,
+                UNHIDDEN,
+                machine.resident() / self.threads().max(1),
+            ),
+        };
+        let strips = ceil(all_columns, columns);
+        let blocks = batches.max(1) as f64 * (ceil(length, rows) * strips) as f64;
+        let turns = (blocks / f64::from(machine.processors.max(1))).ceil();
+        let present = f64::from(present.max(1)).min(turns);
+        // Rows of causal attention see half of the keys on average.
+        let seen = if causal {
+            keys.min((keys + rows) / 2)
+        } else {
+            keys
+        };
+        let scores = (rows * tile_keys) as f64;
+        let across = (width + columns) as f64;
+        let products = scores * across / self.multiply.rate(DType::BF16);
+        let issued = scores * (per_score[0] + per_score[1] * across) / SLOTS;
+        let brought = tile_keys as f64 * across * 2.0 / l2;
+        let each = products.max(issued).max(brought).max(least / present);
+        turns * (ceil(seen, tile_keys).max(1) as f64 * each + FILL / present)
+    }
+}
+
+/// The attention that a schedule is for.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct AttentionSizes {
+    /// The number of matrices.
+    pub batches: i64,
+    /// The rows of queries.
+    pub length: i64,
+    /// The rows of keys and values.
+    pub keys: i64,
+    /// The columns of queries and keys.
+    pub width: i64,
+    /// The columns of values.
+    pub columns: i64,
+    /// True if a row sees no later key.
+    pub causal: bool,
 }
 
 /// The work that a schedule is for.

@@ -19,23 +19,51 @@ use std::fmt::Write;
 
 mod warpgroups;
 
-/// Returns the candidates: the default, and with `all` every other.
+/// The assumed size of an unknown extent.
+const UNKNOWN: i64 = 1024;
+
+/// Returns the candidates: the default, which takes the fewest cycles by the model, and with `all` every other.
 pub(super) fn print(work: Job, a: &Attention, all: bool) -> Vec<Candidate> {
-    let Some((schedule, calls)) = warpgroups::print(work, a) else {
+    let Some((schedule, columns, calls)) = warpgroups::print(work, a) else {
         return Candidate::only(by_warps(work, a));
     };
-    let candidate = |schedule, calls| Candidate {
-        schedule: Schedule::Gpu(schedule),
-        approximation: None,
-        predicted: None,
-        calls,
+    let (sizes, are_known) = model_sizes(a);
+    let candidate = |schedule: schedule::Gpu, columns, calls| {
+        let cycles = schedule.attention_cycles(work.gpu, &sizes, columns);
+        let candidate = Candidate {
+            schedule: Schedule::Gpu(schedule),
+            approximation: None,
+            predicted: are_known.then_some(cycles),
+            calls,
+        };
+        (cycles, candidate)
     };
-    let mut candidates = vec![candidate(schedule, calls)];
-    if all {
-        let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
-        candidates.push(candidate(tile.schedule(a.scores.dtype), by_warps(work, a)));
-    }
-    candidates
+    let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
+    let warps = tile.schedule(a.scores.dtype);
+    let mut candidates = vec![
+        candidate(schedule, columns, calls),
+        candidate(warps, tile.columns, by_warps(work, a)),
+    ];
+    candidates.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    candidates.truncate(if all { 2 } else { 1 });
+    candidates.into_iter().map(|(_, c)| c).collect()
+}
+
+/// Returns the sizes by which the model chooses, and true if all of them are known.
+fn model_sizes(a: &Attention) -> (schedule::AttentionSizes, bool) {
+    let s = &a.scores;
+    let dims = [&numel(&s.batch), &s.length, &s.keys, &s.width, &a.columns];
+    let known = dims.map(Dim::as_const);
+    let [batches, length, keys, width, columns] = known.map(|n| n.unwrap_or(UNKNOWN));
+    let sizes = schedule::AttentionSizes {
+        batches,
+        length,
+        keys,
+        width,
+        columns,
+        causal: s.causal,
+    };
+    (sizes, known.iter().all(Option::is_some))
 }
 
 /// Begins a kernel: its call, its text and the destination of its result.

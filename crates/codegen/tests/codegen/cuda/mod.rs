@@ -15,6 +15,7 @@ mod approximate;
 mod attention;
 mod beside;
 mod candidates;
+mod choice;
 mod contractions;
 pub mod elements;
 mod families;

@@ -35,8 +35,8 @@ struct Operands {
     columns: u16,
 }
 
-/// Returns the kernel and its schedule, if the machine and the operands allow it.
-pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, KernelCalls)> {
+/// Returns the kernel, its schedule and its columns of the result, if the machine and the operands allow it.
+pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, KernelCalls)> {
     let operands = Operands::of(a).filter(|_| work.gpu.arch == (9, 0))?;
     let shared = operands.shared();
     if shared > work.gpu.most_shared {
@@ -84,7 +84,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, KernelCa
     lines(&mut source, "}\n}\n}");
     let grid = persistent(work.gpu, tile_count(a));
     let step = call.step(source.finish(grid, [schedule.threads(), 1, 1]));
-    Some((schedule, one(work, step)))
+    Some((schedule, operands.columns.into(), one(work, step)))
 }
 
 /// Returns the declaration of a tile's place. Of causal tiles, those with most keys come first.

@@ -1,0 +1,164 @@
+//! Without tuning, the schedule with the fewest cycles by the model is chosen. No compiler is needed. `KILN_SEEDS` sets
+//! the number of shapes, 500 unless set.
+
+use super::{lowered_for, parsed};
+use crate::device;
+use kiln_base::{DType, Gpu, ceil};
+use kiln_codegen::Schedule;
+use kiln_ir::Graph;
+use kiln_ir::fuzz::Rng;
+use kiln_plan::schedule::{self, ContractionSizes, Multiply};
+
+/// Large tiles and their parts of warps or warpgroups, and some small ones.
+const BY_WARPS: [[u16; 4]; 7] = [
+    [256, 128, 64, 64],
+    [128, 256, 64, 64],
+    [128, 128, 64, 64],
+    [128, 64, 64, 32],
+    [64, 128, 32, 64],
+    [64, 64, 32, 32],
+    [32, 32, 16, 16],
+];
+const BY_WARPGROUPS: [[u16; 4]; 4] = [
+    [128, 256, 64, 256],
+    [256, 128, 128, 128],
+    [128, 128, 64, 128],
+    [128, 64, 64, 64],
+];
+
+/// Returns the fewest cycles of these tiles, with whole sums or in as many parts as may help, and their schedule.
+fn best(gpu: &Gpu, work: &ContractionSizes) -> (f64, schedule::Gpu) {
+    let [m, n, k] = work.sizes;
+    let size = work.dtype.size() as u16;
+    let tiles = |multiply, depth, tiles: &[[u16; 4]]| -> Vec<schedule::Gpu> {
+        let schedule = |[rows, columns, part_rows, part_columns]: &[u16; 4]| schedule::Gpu {
+            multiply,
+            tile: [*rows, *columns, depth],
+            warp: [*part_rows, *part_columns],
+            // As many as sums have, and one.
+            stages: (ceil(k, depth.into()) + 1).clamp(2, 4) as u8,
+            raster: 1,
+            parts: 1,
+        };
+        tiles.iter().map(schedule).collect()
+    };
+    let mut all = tiles(Multiply::Mma, 64 / size, &BY_WARPS);
+    all.extend(tiles(Multiply::Wgmma, 128 / size, &BY_WARPGROUPS));
+    all.retain(|s| s.check(gpu, work.dtype).is_ok());
+    let mut best: Option<(f64, schedule::Gpu)> = None;
+    for schedule in all {
+        // Parts of at least 128 terms, and no more than fill the machine.
+        for parts in (0..6).map(|p| 1 << p).filter(|p| *p == 1 || k / p >= 128) {
+            let blocks = ceil(m, schedule.tile[0].into()) * ceil(n, schedule.tile[1].into());
+            if parts > 1 && blocks * parts > 2 * gpu.busy() {
+                continue;
+            }
+            let schedule = schedule::Gpu {
+                parts: parts as u16,
+                ..schedule
+            };
+            let cycles = schedule.cycles(gpu, work);
+            if best.is_none_or(|(least, _)| cycles < least) {
+                best = Some((cycles, schedule));
+            }
+        }
+    }
+    best.expect("a tile is legal")
+}
+
+/// Returns the schedule that is chosen without tuning, and its cycles.
+fn chosen(gpu: Gpu, graph: &Graph) -> (schedule::Gpu, f64) {
+    let program = lowered_for(gpu, graph, true).unwrap();
+    let candidate = program.tasks.last().unwrap().candidate();
+    let Schedule::Gpu(schedule) = candidate.schedule else {
+        panic!("{}", candidate.name())
+    };
+    (schedule, candidate.predicted.expect("all sizes are known"))
+}
+
+#[test]
+fn no_tile_of_products_is_better_than_the_chosen_one() {
+    let seeds = std::env::var("KILN_SEEDS").ok();
+    let seeds = seeds.and_then(|n| n.parse().ok()).unwrap_or(500);
+    for seed in 0..seeds {
+        let mut rng = Rng::new(7_000_000 + seed);
+        let (_, gpu) = rng.one(device::architectures());
+        let dtype = rng.one([DType::BF16, DType::F16, DType::I8]);
+        // From few to many, and often with long sums, as gradients of weights have.
+        let mut size = |least: u32, most: u32| 16 << rng.range(least.into(), most.into());
+        let [m, n, k]: [i64; 3] = [size(0, 9), size(0, 9), size(2, 13)];
+        let inputs = format!(
+            "%0: {dtype}[{m}, {k}] = input(index: 0, role: Data)
+             %1: {dtype}[{n}, {k}] = input(index: 1, role: Data)"
+        );
+        let graph = parsed(&match dtype {
+            DType::I8 => format!(
+                "{inputs}
+                 %2: i32[{m}, {k}] = cast %0
+                 %3: i32[{n}, {k}] = cast %1
+                 %4: i32[{k}, {n}] = permute(perm: [1, 0]) %3
+                 %5: i32[{m}, {n}] = matmul %2, %4
+                 return %5"
+            ),
+            _ => format!(
+                "{inputs}
+                 %2: {dtype}[{k}, {n}] = permute(perm: [1, 0]) %1
+                 %3: {dtype}[{m}, {n}] = matmul %0, %2
+                 return %3"
+            ),
+        });
+        let (schedule, cycles) = chosen(gpu, &graph);
+        let work = ContractionSizes {
+            dtype,
+            batches: 1,
+            sizes: [m, n, k],
+            finding: [0.7; 2],
+        };
+        let (least, other) = best(&gpu, &work);
+        assert!(
+            cycles <= least * 1.001,
+            "seed {seed}: {dtype} {m}x{n}x{k}: {schedule} in {cycles}, {other} in {least}"
+        );
+    }
+}
+
+/// The gradient of weights has few tiles and long sums: large tiles in parts, not small whole ones.
+#[test]
+fn gradients_of_weights_split_large_tiles() {
+    for (_, gpu) in device::architectures() {
+        let graph = parsed(
+            "%0: bf16[64, 128, 28, 28] = input(index: 0, role: Data)
+             %1: bf16[64, 128, 28, 28] = input(index: 1, role: Data)
+             %2: bf16[128, 128, 3, 3] = conv_weight(conv: (stride: [1, 1], padding: [(1, 1), (1, 1)], dilation: [1, 1], groups: 1), kernel: [3, 3]) %0, %1
+             return %2",
+        );
+        let (schedule, _) = chosen(gpu, &graph);
+        let [rows, columns, _] = schedule.tile;
+        assert!(rows.min(columns) >= 64 && schedule.parts > 1, "{schedule}");
+    }
+}
+
+/// Attention whose rows fill the tiles of warpgroups is theirs, and only on machines that have them.
+#[test]
+fn attention_takes_the_fewest_cycles() {
+    let graph = |length: usize| {
+        parsed(&format!(
+            "%0: bf16[4, 16, {length}, 64] = input(index: 0, role: Data)
+             %1: bf16[4, 16, {length}, 64] = input(index: 1, role: Data)
+             %2: bf16[4, 16, {length}, 64] = input(index: 2, role: Data)
+             %3: bf16[4, 16, {length}, 64] = attention(scale: Float(0.125), causal: true) %0, %1, %2
+             return %3"
+        ))
+    };
+    for length in [128, 1000, 4096] {
+        let (schedule, cycles) = chosen(Gpu::H100, &graph(length));
+        assert_eq!(schedule.multiply, Multiply::Wgmma);
+        let program = super::candidates::lowered_for(Gpu::H100, &graph(length));
+        let candidates = &program.tasks.last().unwrap().candidates;
+        let predicted: Vec<f64> = candidates.iter().filter_map(|c| c.predicted).collect();
+        assert!(
+            predicted.len() == 2 && predicted[1] > cycles,
+            "{predicted:?}"
+        );
+    }
+}
