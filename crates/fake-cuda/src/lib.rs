@@ -14,6 +14,9 @@
 //! dependency between them are a fault. Any fault that the emulator finds, such as a race, makes this and every later
 //! call fail, as a fault does on hardware. It is printed, and [`last_fault`] returns it.
 //!
+//! The same library has NVML and NCCL. NCCL's ranks are threads of one process with a device each; it checks that they
+//! make the same calls in the same order.
+//!
 //! # Environment
 //!
 //! | variable | meaning | default |
@@ -37,6 +40,7 @@ mod driver;
 mod elf;
 mod find;
 mod graph;
+mod nccl;
 mod pool;
 mod status;
 mod stream;

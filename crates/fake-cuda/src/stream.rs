@@ -4,13 +4,16 @@
 use crate::driver::{Driver, State};
 use crate::graph::{GraphNode, execute};
 use crate::status::{CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE, Status};
-use crate::work::{Broken, Node, Work};
+use crate::work::{Broken, Node, Work, illegal};
 use std::collections::{HashMap, VecDeque};
 use std::thread::ThreadId;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The length above which the caller that appends runs the queue; hardware's queues are finite too.
 const LONGEST_QUEUE: usize = 1024;
+
+/// The time between two looks at other ranks.
+const POLL: Duration = Duration::from_micros(200);
 
 /// A stream.
 #[derive(Debug, Default)]
@@ -23,6 +26,8 @@ pub(crate) struct Stream {
     pub capture: Option<u64>,
     /// True if its part of a capture still has to be joined.
     pub unjoined: bool,
+    /// True while its first item is executed.
+    pub busy: bool,
 }
 
 /// An event.
@@ -35,6 +40,8 @@ pub(crate) struct Event {
     /// The stream of the last recording.
     pub stream: usize,
     pub at: Option<Instant>,
+    /// True if it is to be removed once its last recording is reached.
+    pub is_destroyed: bool,
     /// The capture that recorded it last, and the stream of that recording.
     pub captured: Option<(u64, usize)>,
 }
@@ -155,7 +162,8 @@ impl Driver {
         if crate::driver::is_null_stream(stream) {
             self.drain_blocking(stream)
         } else if is_long || is_early {
-            self.drain(stream)
+            self.try_drain(stream);
+            self.state().check_healthy()
         } else {
             Ok(())
         }
@@ -185,14 +193,21 @@ impl Driver {
 
     /// Runs all work that was queued in `stream`.
     pub fn drain(&self, stream: usize) -> Result<(), Failure> {
+        while !self.try_drain(stream) {
+            std::thread::sleep(POLL);
+        }
+        self.state().check_healthy()
+    }
+
+    /// Runs work that was queued in `stream`; false if it ends at an operation that waits for other ranks.
+    fn try_drain(&self, stream: usize) -> bool {
         let _engine = self.engine();
         self.run_until(stream, |state| {
             state
                 .streams
                 .get(&stream)
                 .is_none_or(|s| s.queue.is_empty())
-        });
-        self.state().check_healthy()
+        })
     }
 
     /// Runs all work of every stream of a device.
@@ -206,18 +221,24 @@ impl Driver {
 
     /// Waits until the last recording of `event` is reached.
     pub fn wait_event(&self, event: usize) -> Result<(), Failure> {
-        let _engine = self.engine();
         let (stream, recorded) = {
             let state = self.state();
             let event = state.events.get(&event).ok_or(INVALID_HANDLE)?;
             (event.stream, event.recorded)
         };
-        self.reach(stream, event, recorded);
-        self.state().check_healthy()
+        loop {
+            let engine = self.engine();
+            if self.reach(stream, event, recorded) {
+                return self.state().check_healthy();
+            }
+            drop(engine);
+            std::thread::sleep(POLL);
+        }
     }
 
-    /// Runs `stream` until recording `number` of `event` is reached. The caller holds the engine's lock.
-    fn reach(&self, stream: usize, event: usize, number: u64) {
+    /// Runs `stream` until recording `number` of `event` is reached; false if other ranks are to be waited for. The
+    /// caller holds the engine's lock.
+    fn reach(&self, stream: usize, event: usize, number: u64) -> bool {
         self.run_until(stream, |state| {
             let is_over = state.events.get(&event).is_none_or(|e| e.reached >= number);
             is_over
@@ -225,29 +246,41 @@ impl Driver {
                     .streams
                     .get(&stream)
                     .is_none_or(|s| s.queue.is_empty())
-        });
+        })
     }
 
-    /// Runs `stream` until `done`. The caller holds the engine's lock.
-    fn run_until(&self, stream: usize, done: impl Fn(&State) -> bool) {
+    /// Runs `stream` until `done`; false if it meets an operation that waits for other ranks. The caller holds the
+    /// engine's lock.
+    fn run_until(&self, stream: usize, done: impl Fn(&State) -> bool) -> bool {
         loop {
             let work = {
                 let mut state = self.state();
                 if done(&state) || state.check_healthy().is_err() {
-                    return;
+                    return true;
                 }
-                match state
-                    .streams
-                    .get_mut(&stream)
-                    .and_then(|s| s.queue.pop_front())
-                {
-                    Some(work) => work,
-                    None => return,
+                match state.streams.get_mut(&stream) {
+                    Some(s) if s.busy => return false,
+                    Some(s) if !s.queue.is_empty() => {
+                        s.busy = true;
+                        s.queue[0].clone()
+                    }
+                    _ => return true,
                 }
             };
-            if let Err(broken) = self.execute(work) {
-                self.break_down(broken);
-                return;
+            let executed = self.execute(work);
+            if let Some(s) = self.state().streams.get_mut(&stream) {
+                s.busy = false;
+                if matches!(executed, Ok(true)) {
+                    s.queue.pop_front();
+                }
+            }
+            match executed {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(broken) => {
+                    self.break_down(broken);
+                    return true;
+                }
             }
         }
     }
@@ -267,29 +300,39 @@ impl Driver {
         Ok(state.stream(stream)?.queue.is_empty())
     }
 
-    fn execute(&self, work: Work) -> Result<(), Broken> {
+    /// Executes an item; false if it is to be tried again, since it waits for other ranks.
+    fn execute(&self, work: Work) -> Result<bool, Broken> {
         match work {
-            Work::Node(node) => node.execute(self),
-            Work::Graph(nodes, seed) => execute(&nodes, seed, self),
-            Work::Free(address) => {
-                self.release(address);
-                Ok(())
-            }
+            Work::Node(node) => node.execute(self)?,
+            Work::Graph(nodes, seed) => execute(&nodes, seed, self)?,
+            Work::Free(address) => self.release(address),
             Work::Record(event, number) => {
-                if let Some(event) = self.state().events.get_mut(&event) {
-                    event.reached = event.reached.max(number);
-                    event.at = Some(Instant::now());
+                let mut state = self.state();
+                if let Some(found) = state.events.get_mut(&event) {
+                    found.reached = found.reached.max(number);
+                    found.at = Some(Instant::now());
+                    if found.is_destroyed && found.reached == found.recorded {
+                        state.events.remove(&event);
+                    }
                 }
-                Ok(())
             }
             Work::Wait(event, number) => {
                 let recorded_in = self.state().events.get(&event).map(|e| e.stream);
                 if let Some(stream) = recorded_in {
-                    self.reach(stream, event, number);
+                    return Ok(self.reach(stream, event, number));
                 }
-                Ok(())
+            }
+            Work::Nccl(part) => {
+                if part.advance(&self.memory).map_err(illegal)? {
+                    return Ok(true);
+                }
+                for stream in part.awaited() {
+                    self.run_until(stream, |_| part.is_ready());
+                }
+                return part.advance(&self.memory).map_err(illegal);
             }
         }
+        Ok(true)
     }
 
     /// Records a fault: from now on every call fails, as on hardware.

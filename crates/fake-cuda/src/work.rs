@@ -3,6 +3,7 @@
 use crate::abi::HostFunction;
 use crate::driver::Driver;
 use crate::graph::Nodes;
+use crate::nccl::RankCall;
 use crate::status::{ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS, Status};
 use kiln_gpu_emulator::{Fault, FaultKind, Kernel, Launch, Program, Trail};
 use std::ffi::c_void;
@@ -72,6 +73,8 @@ pub(crate) enum Work {
     /// An event and the number of its recording.
     Record(usize, u64),
     Wait(usize, u64),
+    /// A rank's part in an operation of NCCL.
+    Nccl(RankCall),
 }
 
 /// A fault: the status that the driver reports, and a description.
@@ -95,7 +98,7 @@ impl From<Fault> for Broken {
     }
 }
 
-fn illegal(text: impl ToString) -> Broken {
+pub(crate) fn illegal(text: impl ToString) -> Broken {
     Broken {
         status: ILLEGAL_ADDRESS,
         text: text.to_string(),

@@ -61,13 +61,13 @@ exports! {
     }
 
     fn cuEventDestroy_v2(event: usize) {
-        // Waits that were queued on the event must still find it.
-        let driver = driver();
-        let waited = driver.state().events.get(&event).map(|e| e.recorded > e.reached);
-        if waited.ok_or(INVALID_HANDLE)? {
-            driver.wait_event(event)?;
+        let mut state = driver().state();
+        let found = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
+        match found.recorded > found.reached {
+            // Waits that were queued on it must still find it.
+            true => found.is_destroyed = true,
+            false => drop(state.events.remove(&event)),
         }
-        driver.state().events.remove(&event);
         Ok(())
     }
 

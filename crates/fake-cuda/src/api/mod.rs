@@ -33,6 +33,7 @@ mod graph;
 mod launch;
 mod memory;
 mod module;
+mod nccl;
 mod nvml;
 mod pools;
 mod stream;
@@ -48,6 +49,7 @@ pub(crate) fn find(name: &str) -> Option<*const std::ffi::c_void> {
         launch::table(),
         memory::table(),
         module::table(),
+        nccl::table(),
         nvml::table(),
         pools::table(),
         stream::table(),

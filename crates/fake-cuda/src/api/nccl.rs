@@ -1,0 +1,213 @@
+//! NCCL, in the same library: a test names it by `KILN_NCCL`.
+
+use crate::abi::Out;
+use crate::driver::driver;
+use crate::nccl::{
+    Call, Comm, Elements, INVALID_ARGUMENT, INVALID_USAGE, Kind, Message, RankCall, op,
+};
+use crate::status::{Failure, failure};
+use crate::work::Work;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// `ncclUniqueId`
+#[repr(C)]
+pub struct UniqueId {
+    id: u64,
+    rest: [u8; 120],
+}
+
+/// Messages between `ncclGroupStart` and `ncclGroupEnd`.
+#[derive(Default)]
+struct Group {
+    depth: usize,
+    parts: Vec<(RankCall, usize)>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+    /// The text that `ncclGetLastError` has returned.
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+fn enqueue(part: RankCall, stream: usize) -> Result<(), Failure> {
+    let stream = driver().stream(stream)?;
+    part.comm.uses(stream);
+    driver().enqueue(stream, Work::Nccl(part))
+}
+
+fn collective(
+    kind: Kind,
+    of: Result<Elements, Failure>,
+    [input, output]: [u64; 2],
+    comm: usize,
+    stream: usize,
+) -> Result<(), Failure> {
+    let comm = Comm::find(comm)?;
+    if let Kind::Reduce(_, root) | Kind::Broadcast(root) = kind
+        && root >= comm.ranks()
+    {
+        return Err(failure(INVALID_ARGUMENT, format!("root {root}")));
+    }
+    let of = of?;
+    enqueue(
+        RankCall {
+            comm,
+            call: Call::Collective {
+                kind,
+                of,
+                input,
+                output,
+            },
+        },
+        stream,
+    )
+}
+
+fn message(
+    at: u64,
+    of: Result<Elements, Failure>,
+    peer: c_int,
+    (comm, stream): (usize, usize),
+    sends: bool,
+) -> Result<(), Failure> {
+    let comm = Comm::find(comm)?;
+    let peer = usize::try_from(peer).ok().filter(|p| *p < comm.ranks());
+    let message = Message {
+        peer: peer.ok_or(INVALID_ARGUMENT)?,
+        at,
+        of: of?,
+    };
+    let (sent, received) = match sends {
+        true => (vec![message], Vec::new()),
+        false => (Vec::new(), vec![message]),
+    };
+    let part = RankCall {
+        comm,
+        call: Call::Messages { sent, received },
+    };
+    let alone = GROUP.with_borrow_mut(|group| match group.depth {
+        0 => Some(part),
+        _ => {
+            group.parts.push((part, stream));
+            None
+        }
+    });
+    alone.map_or(Ok(()), |part| enqueue(part, stream))
+}
+
+exports! {
+    fn ncclGetVersion(version: Out<c_int>) {
+        version.set(22_800)
+    }
+
+    fn ncclGetUniqueId(id: Out<UniqueId>) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        id.set(UniqueId { id: NEXT.fetch_add(1, Ordering::Relaxed), rest: [0; 120] })
+    }
+
+    fn ncclCommInitRank(comm: Out<usize>, ranks: c_int, id: UniqueId, rank: c_int) {
+        let device = driver().current_device()?;
+        comm.set(Comm::join(id.id, ranks as usize, rank as usize, device)?)
+    }
+
+    fn ncclCommDestroy(comm: usize) {
+        Comm::end(comm, false)
+    }
+
+    fn ncclCommAbort(comm: usize) {
+        Comm::end(comm, true)
+    }
+
+    fn ncclCommGetAsyncError(comm: usize, status: Out<c_int>) {
+        status.set(if Comm::find(comm)?.error().is_some() { INVALID_USAGE } else { 0 })
+    }
+
+    fn ncclAllReduce(input: u64, output: u64, count: usize, dtype: c_int, reduction: c_int, comm: usize, stream: usize) {
+        collective(Kind::AllReduce(op(reduction)?), Elements::new(count, dtype), [input, output], comm, stream)
+    }
+
+    fn ncclReduce(input: u64, output: u64, count: usize, dtype: c_int, reduction: c_int, root: c_int, comm: usize, stream: usize) {
+        let kind = Kind::Reduce(op(reduction)?, root as usize);
+        collective(kind, Elements::new(count, dtype), [input, output], comm, stream)
+    }
+
+    fn ncclReduceScatter(input: u64, output: u64, count: usize, dtype: c_int, reduction: c_int, comm: usize, stream: usize) {
+        collective(Kind::ReduceScatter(op(reduction)?), Elements::new(count, dtype), [input, output], comm, stream)
+    }
+
+    fn ncclBroadcast(input: u64, output: u64, count: usize, dtype: c_int, root: c_int, comm: usize, stream: usize) {
+        collective(Kind::Broadcast(root as usize), Elements::new(count, dtype), [input, output], comm, stream)
+    }
+
+    fn ncclAllGather(input: u64, output: u64, count: usize, dtype: c_int, comm: usize, stream: usize) {
+        collective(Kind::AllGather, Elements::new(count, dtype), [input, output], comm, stream)
+    }
+
+    fn ncclSend(input: u64, count: usize, dtype: c_int, peer: c_int, comm: usize, stream: usize) {
+        message(input, Elements::new(count, dtype), peer, (comm, stream), true)
+    }
+
+    fn ncclRecv(output: u64, count: usize, dtype: c_int, peer: c_int, comm: usize, stream: usize) {
+        message(output, Elements::new(count, dtype), peer, (comm, stream), false)
+    }
+
+    fn ncclGroupStart() {
+        GROUP.with_borrow_mut(|group| group.depth += 1);
+        Ok(())
+    }
+
+    fn ncclGroupEnd() {
+        let parts = GROUP.with_borrow_mut(|group| {
+            group.depth = group.depth.checked_sub(1).ok_or(INVALID_USAGE)?;
+            match group.depth {
+                0 => Ok(std::mem::take(&mut group.parts)),
+                _ => Ok::<_, Failure>(Vec::new()),
+            }
+        })?;
+        // The messages of a group are of one communicator and stream.
+        let mut parts = parts.into_iter();
+        let Some((mut all, stream)) = parts.next() else {
+            return Ok(());
+        };
+        for (part, _) in parts {
+            let (Call::Messages { sent, received }, Call::Messages { sent: more, received: others }) =
+                (&mut all.call, part.call)
+            else {
+                return Err(INVALID_USAGE.into());
+            };
+            sent.extend(more);
+            received.extend(others);
+        }
+        enqueue(all, stream)
+    }
+}
+
+/// The text of the last error of a communicator.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetLastError(comm: usize) -> *const c_char {
+    let text = Comm::find(comm)
+        .ok()
+        .and_then(|c| c.error())
+        .unwrap_or_default();
+    LAST.with_borrow_mut(|last| {
+        *last = CString::new(text).unwrap_or_default();
+        last.as_ptr()
+    })
+}
+
+/// The name of a status.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetErrorString(status: c_int) -> *const c_char {
+    let text = match status {
+        0 => c"no error",
+        1 => c"unhandled cuda error",
+        2 => c"unhandled system error",
+        3 => c"internal error",
+        4 => c"invalid argument",
+        5 => c"invalid usage",
+        _ => c"unknown result code",
+    };
+    text.as_ptr()
+}

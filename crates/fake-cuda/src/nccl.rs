@@ -1,0 +1,490 @@
+//! Communicators: what the ranks of NCCL's operations exchange. Ranks are threads of this process, each with a device.
+//!
+//! An operation is an item of its stream. It waits until all ranks have reached theirs; who waits for it executes the
+//! other ranks' streams as far as it needs. Ranks that reach different operations are an error of the communicator,
+//! which hangs until it is aborted, as on hardware.
+
+mod reduce;
+
+use crate::status::{Failure, Status, failure};
+use kiln_gpu_emulator::Memory;
+use reduce::reduced;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// `ncclSystemError`
+pub(crate) const SYSTEM_ERROR: Status = 2;
+/// `ncclInvalidArgument`
+pub(crate) const INVALID_ARGUMENT: Status = 4;
+/// `ncclInvalidUsage`
+pub(crate) const INVALID_USAGE: Status = 5;
+
+/// Elements of a dtype.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Elements {
+    pub count: usize,
+    /// `ncclDataType_t`
+    pub dtype: usize,
+}
+
+/// The names of dtypes, and the bytes of an element.
+const DTYPES: [(&str, usize); 12] = [
+    ("int8", 1),
+    ("uint8", 1),
+    ("int32", 4),
+    ("uint32", 4),
+    ("int64", 8),
+    ("uint64", 8),
+    ("float16", 2),
+    ("float32", 4),
+    ("float64", 8),
+    ("bfloat16", 2),
+    ("float8e4m3", 1),
+    ("float8e5m2", 1),
+];
+
+const OPS: [&str; 5] = ["sum", "prod", "max", "min", "avg"];
+
+impl Elements {
+    pub fn new(count: usize, dtype: i32) -> Result<Elements, Failure> {
+        match usize::try_from(dtype).ok().filter(|d| *d < DTYPES.len()) {
+            Some(dtype) => Ok(Elements { count, dtype }),
+            None => Err(failure(INVALID_ARGUMENT, format!("dtype {dtype}"))),
+        }
+    }
+
+    pub fn bytes(self) -> usize {
+        self.count * DTYPES[self.dtype].1
+    }
+}
+
+impl fmt::Display for Elements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.count, DTYPES[self.dtype].0)
+    }
+}
+
+/// A collective operation.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    AllReduce(usize),
+    Reduce(usize, usize),
+    Broadcast(usize),
+    AllGather,
+    ReduceScatter(usize),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Kind::AllReduce(op) => write!(f, "ncclAllReduce({})", OPS[op]),
+            Kind::Reduce(op, root) => write!(f, "ncclReduce({}, root {root})", OPS[op]),
+            Kind::Broadcast(root) => write!(f, "ncclBroadcast(root {root})"),
+            Kind::AllGather => f.write_str("ncclAllGather"),
+            Kind::ReduceScatter(op) => write!(f, "ncclReduceScatter({})", OPS[op]),
+        }
+    }
+}
+
+/// Returns a reduction's number.
+pub(crate) fn op(op: i32) -> Result<usize, Failure> {
+    let known = usize::try_from(op).ok().filter(|op| *op < OPS.len());
+    known.ok_or_else(|| failure(INVALID_ARGUMENT, format!("reduction {op}")))
+}
+
+/// A message to or from a rank.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Message {
+    pub peer: usize,
+    pub at: u64,
+    pub of: Elements,
+}
+
+/// A rank's part in an operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    Collective {
+        kind: Kind,
+        /// The elements that the call counts: the operand's, or the result's of a reduce-scatter.
+        of: Elements,
+        input: u64,
+        output: u64,
+    },
+    /// Messages that are exchanged together.
+    Messages {
+        sent: Vec<Message>,
+        received: Vec<Message>,
+    },
+}
+
+/// An item of a stream.
+#[derive(Clone, Debug)]
+pub(crate) struct RankCall {
+    pub comm: Comm,
+    pub call: Call,
+}
+
+/// A communicator, seen from a rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Comm {
+    world: Arc<World>,
+    pub rank: usize,
+}
+
+#[derive(Debug)]
+struct World {
+    ranks: usize,
+    state: Mutex<State>,
+    joined: Condvar,
+}
+
+/// Messages on their way.
+type Mail = VecDeque<(Elements, Vec<u8>)>;
+
+#[derive(Debug, Default)]
+struct State {
+    /// By rank, its device once it has joined.
+    devices: Vec<Option<usize>>,
+    /// By rank, the stream of its last call.
+    streams: Vec<Option<usize>>,
+    aborted: Vec<bool>,
+    /// By rank, its operation that has not ended.
+    current: Vec<Option<Current>>,
+    /// By rank, the number of collective operations that it has reached.
+    reached: Vec<usize>,
+    /// Operations that some rank has reached and not all have ended, by number.
+    operations: BTreeMap<usize, Operation>,
+    /// Messages that were not taken yet, by sender and receiver.
+    mail: HashMap<(usize, usize), Mail>,
+    /// The numbers of messages that were sent and taken, by sender and receiver.
+    sent: HashMap<(usize, usize), usize>,
+    taken: HashMap<(usize, usize), usize>,
+    error: Option<String>,
+}
+
+#[derive(Debug)]
+struct Operation {
+    kind: Kind,
+    of: Elements,
+    first: usize,
+    operands: Vec<Option<Vec<u8>>>,
+    ended: usize,
+}
+
+#[derive(Debug)]
+enum Current {
+    /// The collective operation of this number.
+    Collective(usize),
+    /// The messages that are still to come, and the receivers of those sent with the numbers that they take.
+    Messages(Vec<Message>, Vec<(usize, usize)>),
+}
+
+/// Worlds by their unique id, which not all ranks have joined.
+static OPEN: Mutex<BTreeMap<u64, Arc<World>>> = Mutex::new(BTreeMap::new());
+/// The communicators of ranks by handle.
+static COMMS: Mutex<BTreeMap<usize, Comm>> = Mutex::new(BTreeMap::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The longest time that a rank waits for the others to join.
+const JOINING: Duration = Duration::from_secs(60);
+
+impl Comm {
+    /// Joins a world, once all its ranks are there; returns the handle.
+    pub fn join(id: u64, ranks: usize, rank: usize, device: usize) -> Result<usize, Failure> {
+        if rank >= ranks {
+            let why = format!("rank {rank} of {ranks}");
+            return Err(failure(INVALID_ARGUMENT, why));
+        }
+        let world = lock(&OPEN)
+            .entry(id)
+            .or_insert_with(|| World::new(ranks))
+            .clone();
+        let mut state = lock(&world.state);
+        if world.ranks != ranks || state.devices[rank].is_some() {
+            let why = format!("rank {rank} of {ranks} in a world of {}", world.ranks);
+            return Err(failure(INVALID_ARGUMENT, why));
+        }
+        if state.devices.contains(&Some(device)) {
+            let why = format!("Duplicate GPU detected : rank {rank} is on device {device}");
+            return Err(failure(INVALID_USAGE, why));
+        }
+        state.devices[rank] = Some(device);
+        world.joined.notify_all();
+        let deadline = Instant::now() + JOINING;
+        while state.devices.contains(&None) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(failure(SYSTEM_ERROR, "not all ranks have joined"));
+            }
+            let waited = world.joined.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        lock(&OPEN).remove(&id);
+        let mut comms = lock(&COMMS);
+        let handle = comms.keys().next_back().map_or(0x100, |last| last + 0x10);
+        comms.insert(handle, Comm { world, rank });
+        Ok(handle)
+    }
+
+    pub fn find(handle: usize) -> Result<Comm, Failure> {
+        let comm = lock(&COMMS).get(&handle).cloned();
+        comm.ok_or_else(|| failure(INVALID_ARGUMENT, "no such communicator"))
+    }
+
+    /// Ends a communicator; with `abort` its operations end too, without results.
+    pub fn end(handle: usize, abort: bool) -> Result<(), Failure> {
+        let comm = lock(&COMMS).remove(&handle);
+        let comm = comm.ok_or_else(|| failure(INVALID_ARGUMENT, "no such communicator"))?;
+        lock(&comm.world.state).aborted[comm.rank] |= abort;
+        Ok(())
+    }
+
+    /// The error that an operation has met.
+    pub fn error(&self) -> Option<String> {
+        lock(&self.world.state).error.clone()
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.world.ranks
+    }
+
+    /// Notes the stream of a call.
+    pub fn uses(&self, stream: usize) {
+        lock(&self.world.state).streams[self.rank] = Some(stream);
+    }
+}
+
+impl World {
+    fn new(ranks: usize) -> Arc<World> {
+        let state = State {
+            devices: vec![None; ranks],
+            streams: vec![None; ranks],
+            aborted: vec![false; ranks],
+            current: (0..ranks).map(|_| None).collect(),
+            reached: vec![0; ranks],
+            ..State::default()
+        };
+        Arc::new(World {
+            ranks,
+            state: Mutex::new(state),
+            joined: Condvar::new(),
+        })
+    }
+}
+
+impl RankCall {
+    /// Does what can be done; true if the operation has ended.
+    pub fn advance(&self, memory: &Memory) -> Result<bool, String> {
+        let rank = self.comm.rank;
+        let mut state = lock(&self.comm.world.state);
+        if state.aborted[rank] {
+            state.current[rank] = None;
+            return Ok(true);
+        }
+        if state.current[rank].is_none() {
+            let current = self.reach(memory, &mut state)?;
+            state.current[rank] = Some(current);
+        }
+        if state.error.is_some() || !self.is_ready_in(&state) {
+            return Ok(false);
+        }
+        match state.current[rank].take() {
+            Some(Current::Collective(number)) => {
+                self.finish(memory, &mut state, number).map(|()| true)
+            }
+            Some(Current::Messages(left, sent)) => {
+                let left = self.take(memory, &mut state, left)?;
+                let ended = left.is_empty() && self.are_taken(&state, &sent);
+                state.current[rank] = (!ended).then_some(Current::Messages(left, sent));
+                Ok(ended)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// True if advancing changes something.
+    pub fn is_ready(&self) -> bool {
+        self.is_ready_in(&lock(&self.comm.world.state))
+    }
+
+    fn is_ready_in(&self, state: &State) -> bool {
+        match &state.current[self.comm.rank] {
+            Some(Current::Collective(number)) => {
+                let operation = state.operations.get(number);
+                operation.is_some_and(|o| o.operands.iter().all(Option::is_some))
+            }
+            Some(Current::Messages(left, sent)) => {
+                let is_there = |m: &Message| {
+                    let mail = state.mail.get(&(m.peer, self.comm.rank));
+                    mail.is_some_and(|mail| !mail.is_empty())
+                };
+                left.iter().any(is_there) || left.is_empty() && self.are_taken(state, sent)
+            }
+            None => true,
+        }
+    }
+
+    /// True if the others have taken the messages of these numbers.
+    fn are_taken(&self, state: &State, sent: &[(usize, usize)]) -> bool {
+        sent.iter().all(|(to, number)| {
+            let taken = state.taken.get(&(self.comm.rank, *to));
+            taken.is_some_and(|taken| taken > number)
+        })
+    }
+
+    /// The streams of the ranks that it waits for.
+    pub fn awaited(&self) -> Vec<usize> {
+        let state = lock(&self.comm.world.state);
+        let peers: Vec<usize> = match &state.current[self.comm.rank] {
+            Some(Current::Collective(_)) => (0..self.comm.world.ranks).collect(),
+            Some(Current::Messages(left, sent)) => {
+                let from = left.iter().map(|m| m.peer);
+                from.chain(sent.iter().map(|(to, _)| *to)).collect()
+            }
+            None => Vec::new(),
+        };
+        peers.into_iter().filter_map(|p| state.streams[p]).collect()
+    }
+
+    /// Gives the others what this rank has for them.
+    fn reach(&self, memory: &Memory, state: &mut State) -> Result<Current, String> {
+        let rank = self.comm.rank;
+        let read = |at: u64, len: usize| {
+            let mut bytes = vec![0; len];
+            let read = memory.read(at, &mut bytes);
+            read.map(|_| bytes).map_err(|e| e.to_string())
+        };
+        match &self.call {
+            Call::Collective {
+                kind, of, input, ..
+            } => {
+                let number = state.reached[rank];
+                state.reached[rank] += 1;
+                let ranks = self.comm.world.ranks;
+                let operation = state.operations.entry(number).or_insert_with(|| Operation {
+                    kind: *kind,
+                    of: *of,
+                    first: rank,
+                    operands: vec![None; ranks],
+                    ended: 0,
+                });
+                if (operation.kind, operation.of) != (*kind, *of) {
+                    let Operation {
+                        kind: other,
+                        of: elements,
+                        first,
+                        ..
+                    } = operation;
+                    let text = format!(
+                        "the ranks call different operations: rank {first} calls {other} of {elements}, rank {rank} \
+                         calls {kind} of {of}"
+                    );
+                    state.error.get_or_insert(text);
+                    return Ok(Current::Collective(number));
+                }
+                let len = match kind {
+                    Kind::ReduceScatter(_) => of.bytes() * ranks,
+                    Kind::Broadcast(root) if *root != rank => 0,
+                    _ => of.bytes(),
+                };
+                operation.operands[rank] = Some(read(*input, len)?);
+                Ok(Current::Collective(number))
+            }
+            Call::Messages { sent, received } => {
+                let mut numbers = Vec::new();
+                for message in sent {
+                    let key = (rank, message.peer);
+                    let bytes = read(message.at, message.of.bytes())?;
+                    state
+                        .mail
+                        .entry(key)
+                        .or_default()
+                        .push_back((message.of, bytes));
+                    let number = state.sent.entry(key).or_default();
+                    numbers.push((message.peer, *number));
+                    *number += 1;
+                }
+                Ok(Current::Messages(received.clone(), numbers))
+            }
+        }
+    }
+
+    /// Writes the result of an operation that all ranks have reached.
+    fn finish(&self, memory: &Memory, state: &mut State, number: usize) -> Result<(), String> {
+        let (rank, ranks) = (self.comm.rank, self.comm.world.ranks);
+        let Call::Collective {
+            kind, of, output, ..
+        } = &self.call
+        else {
+            return Ok(());
+        };
+        let Some(operation) = state.operations.get_mut(&number) else {
+            return Ok(());
+        };
+        let operands: Vec<&[u8]> = operation
+            .operands
+            .iter()
+            .flatten()
+            .map(|x| &x[..])
+            .collect();
+        let result = match *kind {
+            Kind::AllReduce(op) => reduced(of.dtype, op, &operands),
+            Kind::Reduce(op, root) if root == rank => reduced(of.dtype, op, &operands),
+            Kind::Reduce(..) => Vec::new(),
+            Kind::Broadcast(root) => operands[root].to_vec(),
+            Kind::AllGather => operands.concat(),
+            Kind::ReduceScatter(op) => {
+                let len = of.bytes();
+                reduced(of.dtype, op, &operands)[rank * len..(rank + 1) * len].to_vec()
+            }
+        };
+        operation.ended += 1;
+        if operation.ended == ranks {
+            state.operations.remove(&number);
+        }
+        match result.is_empty() {
+            true => Ok(()),
+            false => memory.write(*output, &result).map_err(|e| e.to_string()),
+        }
+    }
+
+    /// Takes the messages that are there; returns those that are not.
+    fn take(
+        &self,
+        memory: &Memory,
+        state: &mut State,
+        messages: Vec<Message>,
+    ) -> Result<Vec<Message>, String> {
+        let rank = self.comm.rank;
+        let mut left = Vec::new();
+        for message in messages {
+            let key = (message.peer, rank);
+            let found = state.mail.get_mut(&key).and_then(VecDeque::pop_front);
+            let Some((of, bytes)) = found else {
+                left.push(message);
+                continue;
+            };
+            if of != message.of {
+                let text = format!(
+                    "rank {} sends {of}, and rank {rank} receives {}",
+                    message.peer, message.of
+                );
+                state.error.get_or_insert(text);
+                return Ok(vec![message]);
+            }
+            *state.taken.entry(key).or_default() += 1;
+            if !bytes.is_empty() {
+                memory
+                    .write(message.at, &bytes)
+                    .map_err(|e| e.to_string())?;
+            }
+        }
+        Ok(left)
+    }
+}
