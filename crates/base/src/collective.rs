@@ -180,7 +180,32 @@ pub trait Request: Send {
     fn wait(self: Box<Self>, output: &mut [u8]) -> Result<(), String>;
 }
 
-/// A group of ranks, seen from one of them. Its calls come in the same order on every rank.
+/// One rank's part in a collective operation on a GPU. Operand and result are contiguous, in the GPU's memory.
+#[derive(Copy, Clone, Debug)]
+pub struct DeviceCall {
+    /// The operation.
+    pub kind: Kind,
+    /// The dtype of operand and result.
+    pub dtype: DType,
+    /// The address of the operand, and its bytes.
+    pub input: (u64, usize),
+    /// The address of the result, and its bytes.
+    pub output: (u64, usize),
+    /// The handle of the stream that it is enqueued on.
+    pub stream: usize,
+}
+
+/// A run on a GPU that takes part in collective operations.
+pub trait DeviceRun: Send + Sync {
+    /// True if its work has ended.
+    fn has_ended(&self) -> bool;
+
+    /// Makes it a failed run: it ends with an error, and changes no parameter.
+    fn fail(&self);
+}
+
+/// A group of ranks, seen from one of them. Its calls come in the same order on every rank. A group on the CPU has
+/// [`Communicator::start`], one on GPUs [`Communicator::enqueue`].
 pub trait Communicator: Send + Sync {
     /// Returns this process's rank in the group.
     fn rank(&self) -> usize;
@@ -192,7 +217,38 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     /// If communication has ended.
-    fn start(&self, call: Call<'_>) -> Result<Box<dyn Request>, String>;
+    fn start(&self, call: Call<'_>) -> Result<Box<dyn Request>, String> {
+        Err(format!(
+            "{}: the group communicates between GPUs, and the operand is on the CPU",
+            call.kind
+        ))
+    }
+
+    /// Returns the number of the GPU that the rank computes on; `None` if it is the CPU.
+    fn gpu(&self) -> Option<u32> {
+        None
+    }
+
+    /// Enqueues this rank's part in a collective operation. The GPU's context is current.
+    ///
+    /// # Errors
+    /// If communication has ended.
+    fn enqueue(&self, call: &DeviceCall) -> Result<(), String> {
+        Err(format!(
+            "{}: the group communicates on the CPU, and the operand is on a GPU",
+            call.kind
+        ))
+    }
+
+    /// Watches over a run that has enqueued operations: if they fail, the run does.
+    fn watch(&self, run: Arc<dyn DeviceRun>) {
+        let _ = run;
+    }
+
+    /// Returns the fault that has ended communication.
+    fn fault(&self) -> Option<String> {
+        None
+    }
 }
 
 static GROUPS: RwLock<BTreeMap<String, Arc<dyn Communicator>>> = RwLock::new(BTreeMap::new());
@@ -226,14 +282,45 @@ pub fn find(name: &str) -> Result<Arc<dyn Communicator>, String> {
 /// As [`find`] and [`Communicator::start`], or if sizes or ranks are not those of the kind.
 pub fn start(name: &str, ranks: u32, call: Call<'_>) -> Result<Box<dyn Request>, String> {
     let group = find(name)?;
+    check(
+        &*group,
+        name,
+        ranks,
+        call.kind,
+        call.input.len(),
+        call.output,
+    )?;
+    group.start(call)
+}
+
+/// Enqueues a collective operation of a group that must have so many ranks, and returns the group.
+///
+/// # Errors
+/// As [`find`] and [`Communicator::enqueue`], or if sizes or ranks are not those of the kind.
+pub fn enqueue(name: &str, ranks: u32, call: &DeviceCall) -> Result<Arc<dyn Communicator>, String> {
+    let group = find(name)?;
+    check(&*group, name, ranks, call.kind, call.input.1, call.output.1)?;
+    group.enqueue(call)?;
+    Ok(group)
+}
+
+/// Checks that a call of so many bytes is one of this group.
+fn check(
+    group: &dyn Communicator,
+    name: &str,
+    ranks: u32,
+    kind: Kind,
+    given: usize,
+    made: usize,
+) -> Result<(), String> {
     if group.ranks() != ranks as usize {
         return Err(format!(
             "the program was recorded for {ranks} ranks, and the group `{name}` has {}",
             group.ranks()
         ));
     }
-    let (given, made, n) = (call.input.len(), call.output, group.ranks());
-    let fits = match call.kind {
+    let n = group.ranks();
+    let fits = match kind {
         Kind::AllGather | Kind::Gather { here: true, .. } => given.checked_mul(n) == Some(made),
         Kind::ReduceScatter(_) | Kind::Scatter { here: true, .. } => {
             made.checked_mul(n) == Some(given)
@@ -242,19 +329,18 @@ pub fn start(name: &str, ranks: u32, call: Call<'_>) -> Result<Box<dyn Request>,
         Kind::Gather { here: false, .. } | Kind::Send(_) => made == 0,
         _ => made == given,
     };
-    let is_placed = match call.kind {
+    let is_placed = match kind {
         Kind::Gather { root, here } | Kind::Scatter { root, here } => {
             here == (root as usize == group.rank())
         }
         _ => true,
     };
-    if !fits || !is_placed || call.kind.peer().is_some_and(|peer| peer >= ranks) {
+    if !fits || !is_placed || kind.peer().is_some_and(|peer| peer >= ranks) {
         return Err(format!(
-            "{} was recorded for another rank or for other sizes",
-            call.kind
+            "{kind} was recorded for another rank or for other sizes"
         ));
     }
-    group.start(call)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -38,6 +38,10 @@ pub(crate) fn candidates(work: &Work, options: &Options) -> Result<Vec<Candidate
             work,
         ))),
         Body::Library(Kernel::Custom(custom)) => custom_candidates(custom, work, options),
+        Body::Library(Kernel::Collective(collective)) => Ok(Candidate::only(KernelCalls::one(
+            Kernel::Collective(collective.clone()),
+            work,
+        ))),
         _ => of(options).candidates(work, options),
     }
 }

@@ -4,8 +4,8 @@ use super::launch::{GRID, Launch};
 use super::loader::Loader;
 use super::module::{Parameters, Unloaded};
 use kiln_kernel::error::{Result, damaged};
-use kiln_plan::Plan;
 use kiln_plan::cuda::ErrorRecord;
+use kiln_plan::{Kernel, Plan};
 use std::sync::Arc;
 
 /// The records of both sides of a branch.
@@ -46,13 +46,17 @@ fn copy_kernel() -> Unloaded<'static> {
     kernel("kiln_copy", include_str!("control/copy.cu"), [2, 1])
 }
 
+fn next_kernel() -> Unloaded<'static> {
+    kernel("kiln_next", include_str!("control/next.cu"), [2, 0])
+}
+
 /// The control kernels that a run of a plan may need.
 pub(super) fn of_plan(plan: &Plan) -> Vec<Unloaded<'static>> {
     fn needs(plan: &Plan) -> bool {
         let mut steps = plan.prepare.iter().chain(&plan.run);
         steps.any(|s| s.guard.is_some()) || plan.kernels.iter().any(|k| !k.bodies().is_empty())
     }
-    match needs(plan) {
+    let mut found = match needs(plan) {
         true => vec![
             branch_kernel(),
             guard_kernel(),
@@ -60,7 +64,10 @@ pub(super) fn of_plan(plan: &Plan) -> Vec<Unloaded<'static>> {
             copy_kernel(),
         ],
         false => Vec::new(),
-    }
+    };
+    let communicates = |kernel: &Arc<Kernel>| matches!(**kernel, Kernel::Collective(_));
+    found.extend((plan.kernels.iter().any(communicates)).then(next_kernel));
+    found
 }
 
 /// The kernel from a condition to the records of the two sides, one of which says that its side is skipped. Guarded
@@ -81,6 +88,11 @@ pub fn guard(loader: &Loader, bytes: usize) -> Result<Arc<Launch>> {
 pub fn joined(loader: &Loader) -> Result<Arc<Launch>> {
     let kernel = joined_kernel();
     Launch::of(loader, kernel, [1; 3], [1; 3], Vec::new())
+}
+
+/// The kernel from the token of a collective operation to the next one.
+pub(super) fn next(loader: &Loader) -> Result<Arc<Launch>> {
+    Launch::of(loader, next_kernel(), [1; 3], [1; 3], Vec::new())
 }
 
 /// The kernel that copies `bytes` bytes.

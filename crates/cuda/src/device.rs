@@ -39,6 +39,8 @@ pub struct Device {
     pub(super) slots: Arc<Slots>,
     pub(super) outcomes: Outcomes,
     graphs: AtomicBool,
+    /// The stream of collective operations, made when it is first needed.
+    communication: Mutex<Option<Arc<Stream>>>,
 }
 
 /// The number of devices; `CUDA_VISIBLE_DEVICES` restricts them.
@@ -149,6 +151,7 @@ impl Device {
             slots: Arc::new(Slots::new(context)),
             outcomes: Outcomes::default(),
             graphs: AtomicBool::new(std::env::var_os("KILN_CUDA_GRAPHS").is_none_or(|v| v != "0")),
+            communication: Mutex::default(),
         })
     }
 
@@ -157,6 +160,24 @@ impl Device {
         self.context.activate()?;
         let idle = lock(&self.lanes).pop();
         idle.map_or_else(|| Lane::new(&self.pool), Ok)
+    }
+
+    /// The stream of its collective operations. The context must be current.
+    pub(super) fn communication(&self) -> Result<Arc<Stream>> {
+        let mut stream = lock(&self.communication);
+        if let Some(stream) = &*stream {
+            return Ok(stream.clone());
+        }
+        let new = Arc::new(Stream::new(self.context)?);
+        Ok(stream.insert(new).clone())
+    }
+
+    /// Makes the device's context the current one of the calling thread.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn activate(&self) -> Result<()> {
+        self.context.activate()
     }
 
     /// Runs of this device that may have an unreported data error, oldest first. Successful runs are dropped in time.

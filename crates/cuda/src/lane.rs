@@ -43,6 +43,21 @@ impl Lane {
         Ok(unsafe { call!(cuMemsetD8Async(at, 0, len, self.stream.handle())) }?)
     }
 
+    /// Writes an error at a site to the record, on a stream that waits for nothing.
+    pub(super) fn mark(&self, site: u32, stream: &Stream) -> Result<()> {
+        let record = ErrorRecord {
+            state: site + 1,
+            ..ErrorRecord::default()
+        };
+        let (to, from) = (self.record(), (&raw const record).cast());
+        // SAFETY: both sides have this number of bytes, and the copy is waited for.
+        unsafe {
+            let len = size_of::<ErrorRecord>();
+            call!(cuMemcpyHtoDAsync_v2(to, from, len, stream.handle()))
+        }?;
+        stream.synchronize()
+    }
+
     /// Copies the record to a slot on the host, and sets it to zero.
     pub(super) fn hand_over(&self, slot: &Slot) -> Result<()> {
         let (at, len) = (self.record(), size_of::<ErrorRecord>());

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `KILN_CUDA_DRIVER` | the file of the driver (`libcuda`), in place of the system's |
 //! | `KILN_NVML` | the file of NVML (`libnvidia-ml`), in place of the system's |
+//! | `KILN_NCCL` | the file or folder of NCCL, before the usual places |
 //! | `KILN_NVRTC` | the file or folder of NVRTC, before the usual places |
 //! | `KILN_CACHE_DIR` | the folder for compiled kernels; if empty, none are kept |
 //! | `KILN_CACHE_SIZE` | the limit of that folder in MiB, for the most recently used kernels; 1024 unless set |
@@ -41,6 +42,7 @@
 mod absent;
 mod ahead;
 mod cache;
+mod collective;
 mod context;
 mod control;
 mod custom;
@@ -72,13 +74,15 @@ use absent as cudarc;
 
 pub use ahead::compile_ahead;
 pub use cache::cache_hits;
+pub use collective::Collective;
 pub use control::{SIDES, branch, copy, guard, joined};
 pub use device::{Device, count, driver};
 pub use driver::set_driver;
 pub use graph::{Graph, Graphs};
 pub use image::Image;
 pub use launch::Launch;
-pub use libraries::{Library, Sensors, libraries};
+pub use libraries::{Library, Sensors, libraries, nccl_version};
+pub use library::nccl;
 pub use loader::Loader;
 pub use memory::Memory;
 pub use module::Function;

@@ -1,6 +1,6 @@
 //! NVIDIA's libraries in reports: their versions, and the sensors that NVML reads. Only the driver and NVRTC are needed.
 
-use super::library::{folders, variable};
+use super::library::{folders, nccl, variable};
 use super::{Nvrtc, driver};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
@@ -54,11 +54,12 @@ pub fn libraries() -> Vec<Library> {
     let optional = OPTIONAL
         .iter()
         .map(|(name, files, version)| optional(name, files, *version));
-    [driver, nvrtc, nvml].into_iter().chain(optional).collect()
+    let all = [driver, nvrtc, nvml].into_iter().chain(optional);
+    all.chain([nccl_library()]).collect()
 }
 
 /// Libraries that nothing depends on: name, file names, and what asks an opened one for its version.
-const OPTIONAL: [(&str, &[&str], Version); 3] = [
+const OPTIONAL: [(&str, &[&str], Version); 2] = [
     (
         "cuBLAS",
         &["libcublas.so.13", "libcublas.so.12", "libcublas.so"],
@@ -69,7 +70,6 @@ const OPTIONAL: [(&str, &[&str], Version); 3] = [
         &["libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"],
         cudnn,
     ),
-    ("NCCL", &["libnccl.so.2", "libnccl.so"], nccl),
 ];
 
 type Version = fn(&libloading::Library) -> Option<String>;
@@ -135,7 +135,26 @@ fn cudnn(library: &libloading::Library) -> Option<String> {
     Some(format!("{}.{}.{}", n / scale, n % scale / 100, n % 100))
 }
 
-fn nccl(library: &libloading::Library) -> Option<String> {
+/// NCCL, as groups of ranks open it.
+fn nccl_library() -> Library {
+    let (version, file) = match nccl() {
+        Ok((library, path)) => {
+            let version = nccl_version(library);
+            let version = version.ok_or_else(|| "does not tell its version".into());
+            (version, Some(path.into()))
+        }
+        Err(e) if variable("KILN_NCCL").is_some() => (Err(e.to_string()), None),
+        Err(_) => (Err("not found".into()), None),
+    };
+    Library {
+        name: "NCCL",
+        version,
+        file,
+    }
+}
+
+/// The version of an open NCCL.
+pub fn nccl_version(library: &libloading::Library) -> Option<String> {
     let mut n: c_int = 0;
     // SAFETY: NCCL documents this type; the pointer is to writable memory.
     let status = unsafe {

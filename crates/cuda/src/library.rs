@@ -5,6 +5,7 @@ use kiln_kernel::error::{Error, Result};
 use libloading::Library;
 use std::ffi::{OsString, c_void};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The attempts to open a library, for the message when all of them fail.
 #[derive(Default)]
@@ -221,6 +222,47 @@ pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
 fn put_newest_last(paths: &mut [PathBuf], newest: &str, driver: Option<(u32, u32)>) {
     if driver.is_some_and(|(major, _)| major < 13) {
         paths.sort_by_key(|path| path.ends_with(newest));
+    }
+}
+
+/// Opens NCCL, once. It comes from the file or folder that `KILN_NCCL` names, else as the system's loader finds it, else
+/// from the folders of CUDA and of Python's wheels.
+///
+/// # Errors
+/// [`Error::Cuda`] if it is not found, with the places that were searched.
+pub fn nccl() -> Result<(&'static Library, &'static Path)> {
+    static OPEN: OnceLock<Result<(Library, PathBuf)>> = OnceLock::new();
+    let open = OPEN.get_or_init(|| {
+        let mut search = Search::default();
+        let mut candidates = nccl_candidates().into_iter();
+        let found = candidates.find_map(|path| Some((search.open(&path)?, path)));
+        let hint = "install it (`pip install nvidia-nccl-cu13`; for drivers of CUDA 12, `nvidia-nccl-cu12`), or name \
+                    its folder in KILN_NCCL";
+        found.ok_or_else(|| search.error("NCCL", hint))
+    });
+    let (library, path) = open.as_ref().map_err(Clone::clone)?;
+    Ok((library, path))
+}
+
+fn nccl_candidates() -> Vec<PathBuf> {
+    let names = ["libnccl.so.2", "libnccl.so"];
+    let wheel = "nccl";
+    let within = |folders: Vec<PathBuf>| {
+        folders
+            .into_iter()
+            .flat_map(move |f| names.map(|n| f.join(n)))
+    };
+    match variable("KILN_NCCL").map(PathBuf::from) {
+        Some(file) if !file.is_dir() => vec![file],
+        Some(folder) => {
+            let wheels = wheel_folders(&folder, wheel);
+            within([vec![folder], wheels].concat()).collect()
+        }
+        None => names
+            .map(PathBuf::from)
+            .into_iter()
+            .chain(within(folders(wheel)))
+            .collect(),
     }
 }
 

@@ -15,12 +15,14 @@ pub struct Outcome {
     event: Arc<Event>,
     slot: Mutex<Option<Slot>>,
     slots: Arc<Slots>,
-    /// Makes an error of a record.
-    explain: Box<dyn Fn(ErrorRecord) -> Error + Send + Sync>,
+    explain: Box<Explain>,
     ended: Mutex<Option<Result<()>>>,
     reported: AtomicBool,
     note: Mutex<Option<Note>>,
 }
+
+/// Returns the error of a run with this record, if it has one.
+type Explain = dyn Fn(ErrorRecord) -> Option<Error> + Send + Sync;
 
 /// An object that a caller keeps with an outcome.
 pub type Note = Arc<dyn Any + Send + Sync>;
@@ -30,7 +32,7 @@ impl Outcome {
         slots: &Arc<Slots>,
         event: Arc<Event>,
         slot: Slot,
-        explain: Box<dyn Fn(ErrorRecord) -> Error + Send + Sync>,
+        explain: Box<Explain>,
     ) -> Outcome {
         Outcome {
             event,
@@ -86,10 +88,7 @@ impl Outcome {
                 self.slots.give(slot, None);
                 record
             });
-            match record.state {
-                0 => Ok(()),
-                _ => Err((self.explain)(record)),
-            }
+            (self.explain)(record).map_or(Ok(()), Err)
         });
         *ended = Some(result.clone());
         drop(ended);

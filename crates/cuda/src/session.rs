@@ -1,13 +1,14 @@
 //! A run on a device: its memory, the work that it waits for, and the work that waits for it.
 
+use super::collective::{Launcher, Watched};
 use super::device::Device;
 use super::driver::{Address, call};
 use super::graph::{Graph, Graphs};
 use super::lane::Lane;
-use super::launch::Launch;
 use super::memory::Memory;
 use super::outcome::Outcome;
 use super::stream::Event;
+use kiln_base::collective::Communicator;
 use kiln_kernel::calls::LaunchCall;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
@@ -83,22 +84,27 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a job. Returns its outcome if it can fail; `explain` turns the record into an error.
+    /// Runs a job. Returns its outcome if it can fail; `explain` turns the record, or a fault of communication, into an
+    /// error.
     pub fn run(
         mut self,
         job: &Job,
-        explain: impl Fn(ErrorRecord) -> Error + Send + Sync + 'static,
+        explain: impl Fn(ErrorRecord, Option<String>) -> Error + Send + Sync + 'static,
     ) -> Result<Option<Arc<Outcome>>> {
         let slot = job.fallible.then(|| self.device.slots.take()).transpose()?;
         let lane = self.lane()?;
         let handed_over = || slot.as_ref().map_or(Ok(()), |slot| lane.hand_over(slot));
-        let enqueued = self.enqueue(job).and_then(|()| handed_over());
-        if let Err(e) = enqueued {
-            // No work of this run may continue after the error is returned. The lane is not used again.
-            let _ = lane.stream.synchronize();
-            self.lane = None;
-            return Err(e);
-        }
+        let failed = |site: u32, text| explain(record_at(site), Some(text));
+        let enqueued = self.enqueue(job, &failed);
+        let groups = match enqueued.and_then(|groups| handed_over().map(|()| groups)) {
+            Ok(groups) => groups,
+            Err(e) => {
+                // No work of this run may continue after the error is returned. The lane is not used again.
+                let _ = lane.stream.synchronize();
+                self.lane = None;
+                return Err(e);
+            }
+        };
         let event = lane.stream.event()?;
         let memories = |list: &[&Storage], written| {
             let list = list.iter().filter_map(|s| Memory::of(s));
@@ -106,14 +112,31 @@ impl Session {
         };
         memories(job.read, false);
         memories(job.written, true);
+        let lane = match groups.is_empty() {
+            true => None,
+            false => self.lane.take(),
+        };
+        let watched = lane.map(|lane| Watched::new(&self.device, lane, event.clone(), groups));
+        let error = move |record: ErrorRecord| {
+            let fault = watched.as_ref().and_then(|w| w.fault());
+            match fault {
+                Some((site, text)) => Some(explain(record_at(site), Some(text))),
+                None => (record.state != 0).then(|| explain(record, None)),
+            }
+        };
         let outcome = |slot| {
-            let outcome = Outcome::new(&self.device.slots, event, slot, Box::new(explain));
+            let outcome = Outcome::new(&self.device.slots, event, slot, Box::new(error));
             self.device.outcomes.add(outcome)
         };
         Ok(slot.map(outcome))
     }
 
-    fn enqueue(&self, job: &Job) -> Result<()> {
+    /// Gives the work to the device. Returns the groups of ranks that take part.
+    fn enqueue(
+        &self,
+        job: &Job,
+        failed: &dyn Fn(u32, String) -> Error,
+    ) -> Result<Vec<(Arc<dyn Communicator>, u32)>> {
         let lane = self.lane()?;
         for memory in job.read.iter().filter_map(|s| Memory::of(s)) {
             memory.before_reading(&lane.stream)?;
@@ -123,29 +146,50 @@ impl Session {
         }
         let record = lane.record();
         if let Some(profile) = job.profile {
-            return self.profiled(job, profile);
+            return self.profiled(job, profile, failed);
         }
         let graphs = job.graphs.filter(|_| self.device.graphs());
         match graphs.filter(|_| (2..=LONGEST).contains(&job.count)) {
             Some(graphs) => {
                 let touched = job.read.iter().chain(job.written);
                 let key = touched.map(|s| s.ptr() as u64).chain([record]).collect();
-                graphs.run(&lane.stream, key, &|sink| (job.calls)(record, sink))
+                graphs.run(&lane.stream, key, &|sink| (job.calls)(record, sink))?;
+                Ok(Vec::new())
             }
-            None => (job.calls)(record, &mut |call| Launch::run(&call, &lane.stream)),
+            None => {
+                let mut launcher = Launcher::new(&self.device, lane);
+                (job.calls)(record, &mut |call| launcher.launch(&call, failed))?;
+                launcher.groups()
+            }
         }
     }
 }
 
+/// The record of an error at a site.
+fn record_at(site: u32) -> ErrorRecord {
+    ErrorRecord {
+        state: site + 1,
+        ..ErrorRecord::default()
+    }
+}
+
 impl Session {
-    fn profiled(&self, job: &Job, profile: &dyn Fn(usize, Duration)) -> Result<()> {
+    fn profiled(
+        &self,
+        job: &Job,
+        profile: &dyn Fn(usize, Duration),
+        failed: &dyn Fn(u32, String) -> Error,
+    ) -> Result<Vec<(Arc<dyn Communicator>, u32)>> {
         let lane = self.lane()?;
+        let mut launcher = Launcher::new(&self.device, lane);
         let mut starts: Vec<(usize, Arc<Event>)> = Vec::new();
         (job.calls)(lane.record(), &mut |call| {
             if starts.last().is_none_or(|(step, _)| *step != call.step) {
                 starts.push((call.step, lane.stream.timed_event()?));
             }
-            Launch::run(&call, &lane.stream)
+            launcher.launch(&call, failed)?;
+            // Steps run one after the other.
+            launcher.join()
         })?;
         let end = lane.stream.timed_event()?;
         end.synchronize()?;
@@ -153,7 +197,7 @@ impl Session {
         for ((step, start), end) in starts.iter().zip(ends) {
             profile(*step, start.until(end)?);
         }
-        Ok(())
+        launcher.groups()
     }
 }
 

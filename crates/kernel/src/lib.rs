@@ -16,6 +16,7 @@ pub mod bugs;
 pub mod calls;
 pub mod cancel;
 pub mod check;
+pub mod collective;
 pub mod compute;
 pub mod custom;
 pub mod element;

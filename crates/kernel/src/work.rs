@@ -170,6 +170,11 @@ pub trait LinkedKernel: Send + Sync {
         1
     }
 
+    /// True if it communicates with other ranks from a GPU.
+    fn communicates(&self) -> bool {
+        false
+    }
+
     /// True if it may report a data error on a GPU.
     fn can_fail(&self) -> bool {
         false

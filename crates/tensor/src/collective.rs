@@ -2,7 +2,7 @@
 
 use crate::autograd::differentiated;
 use crate::record::compose;
-use crate::{AsTensor, Device, Result, Tensor, Var, no_grad};
+use crate::{AsTensor, Result, Tensor, Var, no_grad};
 use kiln_base::collective::Kind;
 use kiln_ir::{Builder, OpError, ensure, ops};
 use kiln_lazy::body;
@@ -29,8 +29,11 @@ pub fn collective(
             "processes can't communicate inside scan, cond and while_loop; call it outside"
         );
         ensure!(
-            x.device() == Device::Cpu,
-            "groups communicate on the CPU; GPUs need NCCL, which Kiln does not call yet"
+            x.device() == last.device(),
+            "the group communicates on {}, and the operand is on {}: move it there, or begin with the backend of that \
+             device (`mpi` on CPUs, `nccl` on GPUs)",
+            last.device(),
+            x.device()
         );
         let op = ops::Collective {
             group: group.clone(),

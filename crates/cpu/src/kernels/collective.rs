@@ -1,10 +1,10 @@
 //! Collective operations of processes.
 
 use kiln_base::collective::{Call as CollectiveCall, start};
-use kiln_base::numel;
-use kiln_kernel::error::{Result, damaged};
+use kiln_kernel::collective::bytes;
+use kiln_kernel::error::Result;
 use kiln_kernel::work::{Call, LinkedKernel, Started};
-use kiln_plan::{Array, Collective};
+use kiln_plan::Collective;
 
 /// A collective operation with known sizes.
 pub(super) struct CollectiveWork {
@@ -14,23 +14,9 @@ pub(super) struct CollectiveWork {
 
 impl CollectiveWork {
     pub(super) fn new(of: &Collective, values: &[i64], lens: &[i64]) -> Result<CollectiveWork> {
-        let len = |arg: u16| lens.get(usize::from(arg)).copied();
-        let bytes = |a: &Array| {
-            let count = numel(&a.shape).eval_checked(values);
-            match count.filter(|n| *n >= 0 && len(a.arg) == Some(*n)) {
-                Some(count) => Ok(count as usize * a.dtype.size()),
-                None => Err(damaged!("{} in a buffer of another size", of.kind)),
-            }
-        };
-        if [of.token, of.next].iter().any(|t| len(*t) != Some(1)) {
-            return Err(damaged!("{} with a token of another size", of.kind));
-        }
-        if of.x.dtype != of.out.dtype {
-            return Err(damaged!("{} changes the dtype", of.kind));
-        }
         Ok(CollectiveWork {
             of: of.clone(),
-            bytes: [bytes(&of.x)?, bytes(&of.out)?],
+            bytes: bytes(of, values, lens)?,
         })
     }
 }

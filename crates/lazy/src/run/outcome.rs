@@ -152,7 +152,7 @@ impl Blame {
 
     fn error(&self, e: RunError) -> Error {
         let node = match &e {
-            RunError::Data { node, .. } => Some(*node),
+            RunError::Data { node, .. } | RunError::Custom { node, .. } => Some(*node),
             _ => None,
         };
         let Some(site) = self.sites.iter().find(|s| Some(s.node) == node) else {
@@ -160,13 +160,15 @@ impl Blame {
         };
         let error = data_error(&e, &site.called, site.loc.clone());
         match &site.about {
-            Some(about) => about.complete(error, &e, site.argument.clone(), &|_| None),
-            None => error,
+            Some(about) if matches!(e, RunError::Data { .. }) => {
+                about.complete(error, &e, site.argument.clone(), &|_| None)
+            }
+            _ => error,
         }
     }
 }
 
-/// A data error at the user's line; anything else is the device's failure.
+/// A data error, or one of other ranks, at the user's line; anything else is the device's failure.
 pub fn data_error(e: &RunError, called: &str, loc: Loc) -> Error {
     let text = e.to_string();
     match e {
@@ -174,6 +176,7 @@ pub fn data_error(e: &RunError, called: &str, loc: Loc) -> Error {
             let message = text.strip_prefix(&format!("{op}: ")).unwrap_or(&text);
             Error::new(ErrorKind::Data, called, message, loc)
         }
+        RunError::Custom { text, .. } => Error::new(ErrorKind::Data, called, text, loc),
         _ => Error::new(ErrorKind::Device, called, text, loc),
     }
 }

@@ -52,6 +52,9 @@ impl Link for Linker<'_> {
             (Kernel::Custom(c), Some(loader)) => {
                 cuda::Launch::custom(loader, &Custom::new(c, values, lens)?)?
             }
+            (Kernel::Collective(c), Some(loader)) => {
+                Arc::new(cuda::Collective::new(loader, c, values, lens)?)
+            }
             (_, Some(_)) => return Err(damaged!("{name} is a CPU kernel in a plan for a GPU")),
             (_, None) => {
                 let work = cpu::link(kernel, sizes, self.level)?;

@@ -20,6 +20,8 @@ pub(super) struct OnGpu {
     pub calls: usize,
     /// True if one of them may report a data error.
     pub fallible: bool,
+    /// True if one of them communicates with other ranks.
+    pub communicates: bool,
 }
 
 impl OnGpu {
@@ -38,6 +40,7 @@ impl OnGpu {
                 .extend(step.work.gpu_memory().into_iter().cloned());
             part.calls += step.work.calls() + usize::from(step.guard.is_some());
             part.fallible |= step.work.can_fail();
+            part.communicates |= step.work.communicates();
         }
         part
     }

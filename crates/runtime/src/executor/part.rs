@@ -13,6 +13,7 @@ use kiln_kernel::calls::{Around, Calls};
 use kiln_kernel::cancel;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::memory::{Holder, Storage};
+use kiln_kernel::work::failed;
 use kiln_plan::Site;
 use kiln_plan::cuda::ErrorRecord;
 use std::cell::Cell;
@@ -123,12 +124,16 @@ impl<'a> PlanPart<'a> {
             count: on_gpu.calls,
             fallible: on_gpu.fallible,
             profile: profiled.then_some(&add),
-            graphs: (!self.preparing).then_some(&on_gpu.graphs),
+            // Operations of NCCL can't be given other addresses once they are in a graph.
+            graphs: (!self.preparing && !on_gpu.communicates).then_some(&on_gpu.graphs),
             read: &read,
             written: &written,
         };
         let sites = exe.sites.clone();
-        let explain = move |r: ErrorRecord| data_error(&sites, r.state - 1, r.index, r.bound);
+        let explain = move |r: ErrorRecord, fault: Option<String>| match fault {
+            Some(text) => failed(&[r.state - 1], &sites, text),
+            None => data_error(&sites, r.state - 1, r.index, r.bound),
+        };
         let outcome = session.run(&job, explain)?;
         let count = on_gpu.calls as u64;
         exe.counts.kernels.fetch_add(count, Ordering::Relaxed);

@@ -1,0 +1,281 @@
+//! Collective operations of ranks on GPUs, which go on beside kernels.
+//!
+//! They are enqueued on a stream of the device's own. It waits for the kernels that were launched before, and the run's
+//! stream waits for it in front of the first launch that needs the operation, and in the end.
+
+use super::control;
+use super::device::Device;
+use super::lane::Lane;
+use super::launch::Launch;
+use super::loader::Loader;
+use super::stream::{Event, Stream};
+use kiln_base::collective::{Communicator, DeviceCall, DeviceRun, Kind, enqueue};
+use kiln_kernel::calls::{self, Calls, Ends, LaunchCall};
+use kiln_kernel::collective::bytes;
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::lock::lock;
+use kiln_kernel::work::{Expand, LinkedKernel};
+use kiln_plan as plan;
+use smallvec::smallvec;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A collective operation with known sizes.
+pub struct Collective {
+    of: plan::Collective,
+    bytes: [usize; 2],
+    /// The kernel that copies the operand to the result, where that is all or this rank's part.
+    copy: Option<Arc<Launch>>,
+    /// The kernel that writes the next token.
+    next: Arc<Launch>,
+}
+
+impl Collective {
+    /// # Errors
+    /// [`Error::Plan`] if arguments have other sizes, [`Error::Cuda`] if the engine's own kernels can't be compiled.
+    pub fn new(
+        loader: &Loader,
+        of: &plan::Collective,
+        values: &[i64],
+        lens: &[i64],
+    ) -> Result<Collective> {
+        let [given, made] = bytes(of, values, lens)?;
+        let copies = of.ranks == 1 || matches!(of.kind, Kind::Reduce(..));
+        let copies = copies && given > 0 && given == made;
+        Ok(Collective {
+            of: of.clone(),
+            bytes: [given, made],
+            copy: copies.then(|| control::copy(loader, given)).transpose()?,
+            next: control::next(loader)?,
+        })
+    }
+
+    /// Enqueues it, and returns its group. A group of one has none.
+    fn enqueue(
+        &self,
+        call: &LaunchCall,
+        stream: &Stream,
+    ) -> std::result::Result<Option<Arc<dyn Communicator>>, String> {
+        let plan::Collective { kind, x, out, .. } = &self.of;
+        let [input, output] = [x.arg, out.arg].map(|arg| call.args[usize::from(arg)]);
+        let copied = || match &self.copy {
+            None => Ok(()),
+            Some(copy) => {
+                let copy = LaunchCall {
+                    launch: &**copy,
+                    args: smallvec![input, output],
+                    sites: smallvec![],
+                    after: smallvec![],
+                    ..*call
+                };
+                Launch::run(&copy, stream).map_err(|e| e.to_string())
+            }
+        };
+        if self.of.ranks == 1 {
+            return match kind {
+                Kind::Send(_) | Kind::Receive(_) => Err("there is no other rank".into()),
+                _ => copied().map(|()| None),
+            };
+        }
+        let call = DeviceCall {
+            kind: *kind,
+            dtype: x.dtype,
+            input: (input as u64, self.bytes[0]),
+            output: (output as u64, self.bytes[1]),
+            stream: stream.handle() as usize,
+        };
+        let group = enqueue(&self.of.group, self.of.ranks, &call)?;
+        if matches!(kind, Kind::Reduce(_, root) if *root as usize != group.rank()) {
+            copied()?;
+        }
+        Ok(Some(group))
+    }
+}
+
+impl calls::Launch for Collective {
+    fn sites(&self) -> usize {
+        1
+    }
+
+    fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+impl LinkedKernel for Collective {
+    fn expand(&self, with: Expand, calls: &mut Calls) -> Result<Ends> {
+        let Expand { args, within, .. } = with;
+        let [token, next] = [self.of.token, self.of.next].map(|arg| args[usize::from(arg)]);
+        let after = calls.add(within.call(self, args))?;
+        let counted = calls::Around {
+            after: &after,
+            ..within
+        };
+        calls.add(counted.call(&*self.next, smallvec![token, next]))
+    }
+
+    fn communicates(&self) -> bool {
+        true
+    }
+
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    fn calls(&self) -> usize {
+        2
+    }
+}
+
+/// A group, and the site of its first operation in a run.
+type Participant = (Arc<dyn Communicator>, u32);
+
+/// Launches the calls of a run one by one, in order.
+pub(super) struct Launcher<'a> {
+    device: &'a Device,
+    lane: &'a Lane,
+    /// The number of calls so far.
+    count: u32,
+    /// The ends of operations that the run's stream does not wait for yet, with the positions of their calls.
+    open: Vec<(u32, Arc<Event>)>,
+    groups: Vec<Participant>,
+}
+
+impl<'a> Launcher<'a> {
+    pub(super) fn new(device: &'a Device, lane: &'a Lane) -> Launcher<'a> {
+        Launcher {
+            device,
+            lane,
+            count: 0,
+            open: Vec::new(),
+            groups: Vec::new(),
+        }
+    }
+
+    /// Launches a call. `failed` makes an error of the text of an operation at a site.
+    pub(super) fn launch(
+        &mut self,
+        call: &LaunchCall,
+        failed: &dyn Fn(u32, String) -> Error,
+    ) -> Result<()> {
+        let position = self.count;
+        self.count += 1;
+        let stream = &self.lane.stream;
+        let launch: &dyn Any = call.launch;
+        if let Some(operation) = launch.downcast_ref::<Collective>() {
+            let own = self.device.communication()?;
+            own.wait(&*stream.event()?)?;
+            let site = call.sites.first().copied().unwrap_or_default();
+            let group = operation.enqueue(call, &own);
+            let known = |g: &Arc<dyn Communicator>, (other, _): &Participant| Arc::ptr_eq(g, other);
+            match group.map_err(|text| failed(site, text))? {
+                Some(group) if !self.groups.iter().any(|other| known(&group, other)) => {
+                    self.groups.push((group, site));
+                }
+                _ => {}
+            }
+            self.open.push((position, own.event()?));
+            return Ok(());
+        }
+        // Operations end one after the other.
+        let needed = |(at, _): &(u32, Arc<Event>)| call.after.contains(at);
+        if let Some(last) = self.open.iter().rposition(needed) {
+            self.wait(last + 1)?;
+        }
+        Launch::run(call, stream)
+    }
+
+    /// Makes the run's stream wait for the first open operations.
+    fn wait(&mut self, count: usize) -> Result<()> {
+        match self.open.drain(..count).next_back() {
+            Some((_, end)) => self.lane.stream.wait(&end),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the run's stream wait for all operations.
+    pub(super) fn join(&mut self) -> Result<()> {
+        self.wait(self.open.len())
+    }
+
+    /// Returns the groups that took part.
+    pub(super) fn groups(mut self) -> Result<Vec<Participant>> {
+        self.join()?;
+        Ok(self.groups)
+    }
+}
+
+/// A run with operations, which its groups watch. It holds the lane until it has ended: no other run has its record.
+pub(super) struct Watched {
+    device: Arc<Device>,
+    lane: Option<Lane>,
+    end: Arc<Event>,
+    groups: Vec<Participant>,
+    has_failed: AtomicBool,
+}
+
+impl Watched {
+    /// Lets the groups watch a run that ends with an event.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        lane: Lane,
+        end: Arc<Event>,
+        groups: Vec<Participant>,
+    ) -> Arc<Watched> {
+        let watched = Arc::new(Watched {
+            device: device.clone(),
+            lane: Some(lane),
+            end,
+            groups,
+            has_failed: AtomicBool::new(false),
+        });
+        for (group, _) in &watched.groups {
+            group.watch(watched.clone());
+        }
+        watched
+    }
+
+    /// The site of the first operation that failed, and the fault.
+    pub(super) fn fault(&self) -> Option<(u32, String)> {
+        if !self.has_failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut faults = self
+            .groups
+            .iter()
+            .map(|(g, site)| Some((*site, g.fault()?)));
+        faults.find_map(|fault| fault)
+    }
+
+    /// Writes the record of an error at the first operation, by which later kernels leave parameters alone.
+    fn mark(&self) -> Result<()> {
+        let (Some(lane), Some((_, site))) = (&self.lane, self.groups.first()) else {
+            return Ok(());
+        };
+        self.device.context.activate()?;
+        let stream = Stream::new(self.device.context)?;
+        lane.mark(*site, &stream)
+    }
+}
+
+impl DeviceRun for Watched {
+    fn has_ended(&self) -> bool {
+        // Of a lost device nothing is to be waited for.
+        self.device.context.activate().is_err() || self.end.happened()
+    }
+
+    fn fail(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+        // If it can't be written, the device has failed.
+        let _ = self.mark();
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // The record of a failed run may be written at any time.
+        let lane = self.lane.take().filter(|_| !*self.has_failed.get_mut());
+        lock(&self.device.lanes).extend(lane);
+    }
+}

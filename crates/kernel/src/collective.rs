@@ -1,0 +1,27 @@
+//! The sizes of collective operations.
+
+use crate::error::{Result, damaged};
+use kiln_base::numel;
+use kiln_plan::{Array, Collective};
+
+/// Returns the bytes of operand and result. `lens` are the lengths of the arguments.
+///
+/// # Errors
+/// [`Error::Plan`](crate::error::Error::Plan) if arguments have other sizes, or operand and result differ in dtype.
+pub fn bytes(of: &Collective, values: &[i64], lens: &[i64]) -> Result<[usize; 2]> {
+    let len = |arg: u16| lens.get(usize::from(arg)).copied();
+    let bytes = |a: &Array| {
+        let count = numel(&a.shape).eval_checked(values);
+        match count.filter(|n| *n >= 0 && len(a.arg) == Some(*n)) {
+            Some(count) => Ok(count as usize * a.dtype.size()),
+            None => Err(damaged!("{} in a buffer of another size", of.kind)),
+        }
+    };
+    if [of.token, of.next].iter().any(|t| len(*t) != Some(1)) {
+        return Err(damaged!("{} with a token of another size", of.kind));
+    }
+    if of.x.dtype != of.out.dtype {
+        return Err(damaged!("{} changes the dtype", of.kind));
+    }
+    Ok([bytes(&of.x)?, bytes(&of.out)?])
+}
