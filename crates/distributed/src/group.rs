@@ -1,9 +1,10 @@
 //! Process groups, and the world that this process or thread belongs to.
 
+use crate::rendezvous::{self, Assignment};
 use crate::transport::{DEFAULT_TIMEOUT, Transport};
-use crate::{mpi, threads};
+use crate::{mpi, nccl, threads};
 use kiln_base::collective::{self, Communicator};
-use kiln_tensor::{DType, Error, ErrorKind, Result, Tensor, Var, options};
+use kiln_tensor::{DType, Device, Error, ErrorKind, Result, Tensor, Var, options};
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -31,6 +32,7 @@ struct Group {
     /// The name in plans.
     name: Arc<str>,
     rank: usize,
+    device: Device,
     /// The ranks in the world, by rank in the group.
     members: Vec<usize>,
     /// The token of all groups of this process: the last one's holder records the next operation.
@@ -52,13 +54,14 @@ impl ProcessGroup {
         name: String,
         member: Arc<dyn Communicator>,
         members: Vec<usize>,
-        token: Arc<Mutex<Var>>,
+        (device, token): (Device, Arc<Mutex<Var>>),
     ) -> ProcessGroup {
         let rank = member.rank();
         collective::register(&name, member);
         ProcessGroup(Arc::new(Group {
             name: name.into(),
             rank,
+            device,
             members,
             token,
         }))
@@ -77,6 +80,16 @@ impl ProcessGroup {
     /// The ranks in the world, by rank in the group (`get_process_group_ranks`).
     pub fn ranks(&self) -> &[usize] {
         &self.0.members
+    }
+
+    /// The device whose tensors this rank exchanges: the CPU over MPI, a GPU over NCCL.
+    pub fn device(&self) -> Device {
+        self.0.device
+    }
+
+    /// A tensor, on the group's device.
+    pub(crate) fn own(&self, x: Tensor) -> Tensor {
+        x.to(self.0.device)
     }
 
     /// The name, and the number of ranks.
@@ -111,8 +124,10 @@ impl Context {
         world: Arc<dyn Communicator>,
         transport: Arc<dyn Transport>,
     ) -> Result<Arc<Context>> {
+        let device = world.gpu().map_or(Ok(Device::Cpu), Device::cuda)?;
         // It is computed here: a failed run returns the cell to its last computed value.
-        let token = Var::volatile(Tensor::zeros([1], DType::I64).realize()?)?;
+        let token = Tensor::zeros([1], DType::I64).to(device);
+        let token = Var::volatile(token.realize()?)?;
         let token = Arc::new(Mutex::new(token));
         // Threads that are ranks need names of their own, and a saved plan a name that the next run has too.
         let process = transport.is_process();
@@ -122,7 +137,7 @@ impl Context {
         };
         let members = (0..world.ranks()).collect();
         Ok(Arc::new(Context {
-            world: ProcessGroup::new(name, world, members, token),
+            world: ProcessGroup::new(name, world, members, (device, token)),
             transport,
             groups: Mutex::default(),
         }))
@@ -197,17 +212,23 @@ options! {
     Init () {
         /// The time after which a rank that does not take part in an operation is an error (default 30 minutes).
         timeout: Duration = DEFAULT_TIMEOUT,
-        /// The number of ranks; an error if the launcher started another one.
+        /// The number of ranks (default: the launcher's). For `mpi`, another one than the launcher's is an error.
         world_size: Option<usize> = None,
-        /// This process's rank; an error if the launcher gave it another one.
+        /// This process's rank (default: the launcher's). For `mpi`, another one than the launcher's is an error.
         rank: Option<usize> = None,
+        /// For `nccl`, where the ranks meet: `env://` (default), which is the variables `MASTER_ADDR`, `MASTER_PORT`,
+        /// `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, or those of a Slurm job; `tcp://host:port`, a port of rank 0's machine;
+        /// `file:///path`, a file that all machines see.
+        init_method: String = "",
+        /// For `nccl`, the number of the GPU that this rank computes on (default: its number on this machine).
+        device_id: Option<u32> = None,
     }
 }
 
 /// Begins communication between the processes that were started together
-/// (`torch.distributed.init_process_group`). The backend is `mpi`, whose world is that of `mpiexec`, `srun` or
-/// `kiln launch`. Started alone, the process is the only rank, and no library is needed. A program that ends without
-/// [`destroy_process_group`] counts as failed.
+/// (`torch.distributed.init_process_group`). The backend is `mpi` on CPUs, whose world is that of `mpiexec`, `srun` or
+/// `kiln launch`, or `nccl` on GPUs, whose ranks find each other as [`Init::init_method`] says. Started alone, the process
+/// is the only rank, and no library is needed. A program that ends without [`destroy_process_group`] counts as failed.
 ///
 /// ```
 /// use kiln_distributed::{destroy_process_group, init_process_group, is_main, rank, world_size};
@@ -221,7 +242,8 @@ options! {
 /// ```
 ///
 /// # Errors
-/// If the backend is another one, MPI is not found or has another ABI, a group exists already, or inside `compile`.
+/// If the backend is another one, its library is not found or has another ABI, a rank does not come, a group exists
+/// already, or inside `compile`.
 #[track_caller]
 pub fn init_process_group(backend: &str) -> Result<()> {
     init_process_group_with(backend, Init::new())
@@ -233,31 +255,37 @@ pub fn init_process_group(backend: &str) -> Result<()> {
 /// As [`init_process_group`], or if the launcher's numbers differ from those given.
 #[track_caller]
 pub fn init_process_group_with(backend: &str, how: Init) -> Result<()> {
-    let wrong = |message: String| error("init_process_group", message);
+    let at = Location::caller();
+    let wrong = |text: String| Error::new(ErrorKind::Value, "init_process_group", text, at);
     match backend {
-        "mpi" => {}
+        "mpi" if !how.init_method.is_empty() => {
+            let text = "the world of `mpi` is that of `mpiexec` or `srun`: leave `init_method` out";
+            return Err(wrong(text.into()));
+        }
+        "mpi" | "nccl" => {}
         "gloo" => {
             let text = "there is no backend `gloo`; on CPUs, use `mpi`";
             return Err(wrong(text.into()));
         }
-        "nccl" => {
-            let text = "the backend `nccl` is not there yet; on CPUs, use `mpi`";
-            return Err(wrong(text.into()));
+        other => {
+            let text = format!("there is no backend `{other}`; use `mpi` on CPUs, `nccl` on GPUs");
+            return Err(wrong(text));
         }
-        other => return Err(wrong(format!("there is no backend `{other}`; use `mpi`"))),
     }
     if is_initialized() {
         return Err(wrong("the process group exists already".into()));
     }
-    let context = match mpi::launched() {
-        true => {
-            let (world, transport) = mpi::init(how.timeout).map_err(wrong)?;
-            Context::new(world, Arc::new(transport))?
-        }
-        false => {
-            let (world, transport) = threads::alone();
-            Context::new(world, Arc::new(transport))?
-        }
+    let context = if backend == "nccl" {
+        let place = Assignment::of(&how, &rendezvous::variable).map_err(wrong)?;
+        let made = nccl::init(&place, how.device_id, how.timeout, true);
+        let (world, transport) = made.map_err(wrong)?;
+        Context::new(world, transport)?
+    } else if mpi::launched() {
+        let (world, transport) = mpi::init(how.timeout).map_err(wrong)?;
+        Context::new(world, Arc::new(transport))?
+    } else {
+        let (world, transport) = threads::alone();
+        Context::new(world, Arc::new(transport))?
     };
     let world = &context.world;
     let differs = |name: &str, given: Option<usize>, is: usize| match given.filter(|g| *g != is) {
@@ -286,6 +314,11 @@ pub fn is_mpi_available() -> bool {
     mpi::find().is_ok()
 }
 
+/// True if `init_process_group("nccl")` finds NCCL (`torch.distributed.is_nccl_available`).
+pub fn is_nccl_available() -> bool {
+    kiln_runtime::cuda::nccl().is_ok()
+}
+
 /// Runs the operations that are recorded, and ends communication.
 ///
 /// # Errors
@@ -296,7 +329,7 @@ pub fn destroy_process_group() -> Result<()> {
     let flushed = context.flush();
     let closed = match &flushed {
         Ok(()) => context.transport.close(),
-        // After a fault, MPI is left alone.
+        // After a fault, the library is left alone.
         Err(_) => Ok(()),
     };
     context.end();
@@ -365,7 +398,8 @@ pub fn is_main() -> Result<bool> {
 pub fn new_group(ranks: &[usize]) -> Result<Option<ProcessGroup>> {
     let context = context()?;
     let world = &context.world;
-    let wrong = |text: String| error("new_group", text);
+    let at = Location::caller();
+    let wrong = |text: String| Error::new(ErrorKind::Value, "new_group", text, at);
     let size = world.size();
     for (i, rank) in ranks.iter().enumerate() {
         if *rank >= size {
@@ -396,6 +430,11 @@ pub fn new_group(ranks: &[usize]) -> Result<Option<ProcessGroup>> {
         return Ok(None);
     }
     let member = context.transport.subgroup(ranks, number).map_err(wrong)?;
-    let token = world.0.token.clone();
-    Ok(Some(ProcessGroup::new(name, member, ranks.to_vec(), token)))
+    let shared = (world.device(), world.0.token.clone());
+    Ok(Some(ProcessGroup::new(
+        name,
+        member,
+        ranks.to_vec(),
+        shared,
+    )))
 }

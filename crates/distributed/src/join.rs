@@ -59,7 +59,9 @@ impl Round {
     #[track_caller]
     pub fn of(group: &ProcessGroup, how: Join, own: Called) -> Result<Round> {
         let flags = [own.has_input, own.sends_buffers, own.reduces].map(u8::from);
-        let all = group.all_gather(Tensor::from([flags])).to_vec::<u8>()?;
+        let all = group
+            .all_gather(group.own(Tensor::from([flags])))
+            .to_vec::<u8>()?;
         let any = |i: usize| all.chunks(flags.len()).any(|rank| rank[i] == 1);
         let ranks = all.chunks(flags.len()).enumerate();
         let active = ranks.filter(|(_, flags)| flags[0] == 1).map(|(r, _)| r);

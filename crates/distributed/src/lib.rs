@@ -1,8 +1,8 @@
 //! Programs of several processes, under the names of `torch.distributed`.
 //!
 //! Each process runs the same program on its share of the data. They meet in collective operations, which are recorded
-//! and compiled like any other: a training step with the sum of all gradients is one plan. The transport is MPI, opened
-//! at run time; [`run_in_threads`] needs none. `docs/distributed.md` is the guide.
+//! and compiled like any other: a training step with the sum of all gradients is one plan. The transport is MPI between
+//! CPUs and NCCL between GPUs, opened at run time; [`run_in_threads`] needs none. `docs/distributed.md` is the guide.
 //!
 //! ```
 //! use kiln_distributed::{DistributedDataParallel, rank, run_in_threads};
@@ -29,11 +29,14 @@ mod ddp;
 mod group;
 mod join;
 mod mpi;
+mod nccl;
 mod objects;
 mod ops;
 mod reducer;
+mod rendezvous;
 mod signature;
 mod spawn;
+mod store;
 mod sync_batch_norm;
 mod threads;
 mod transport;
@@ -42,7 +45,8 @@ pub use comm_hooks::{GradBucket, allreduce_hook, bf16_compress_hook, fp16_compre
 pub use ddp::{DataParallelOptions, DistributedDataParallel};
 pub use group::{
     Init, ProcessGroup, destroy_process_group, init_process_group, init_process_group_with,
-    is_initialized, is_main, is_mpi_available, new_group, rank, world, world_size,
+    is_initialized, is_main, is_mpi_available, is_nccl_available, new_group, rank, world,
+    world_size,
 };
 pub use join::Join;
 pub use kiln_base::collective::Reducer as ReduceOp;
@@ -52,5 +56,5 @@ pub use ops::{
     all_gather, all_reduce, all_to_all, barrier, broadcast, gather, recv, reduce, reduce_scatter,
     scatter, send,
 };
-pub use spawn::{run_in_threads, run_in_threads_with};
+pub use spawn::{run_in_threads, run_in_threads_with, run_on_gpus};
 pub use sync_batch_norm::SyncBatchNorm;

@@ -14,12 +14,14 @@ impl ProcessGroup {
     pub fn all_gather_object<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
         let text = written("all_gather_object", value)?;
         let lens = self
-            .all_gather(Tensor::from([text.len() as i64]))
+            .all_gather(self.own(Tensor::from([text.len() as i64])))
             .to_vec::<i64>()?;
         let longest = lens.iter().max().map_or(0, |n| *n as usize);
         let mut padded = text;
         padded.resize(longest, 0);
-        let all = self.all_gather(Tensor::from(padded)).to_vec::<u8>()?;
+        let all = self
+            .all_gather(self.own(Tensor::from(padded)))
+            .to_vec::<u8>()?;
         let each = lens.iter().enumerate();
         each.map(|(i, n)| {
             let from = i * longest;
@@ -45,7 +47,7 @@ impl ProcessGroup {
             None => Vec::new(),
         };
         let len = self
-            .broadcast(Tensor::from([text.len() as i64]), src)
+            .broadcast(self.own(Tensor::from([text.len() as i64])), src)
             .item::<i64>()? as usize;
         if len == 0 {
             return Err(error(
@@ -57,7 +59,9 @@ impl ProcessGroup {
         padded.resize(len, 0);
         read(
             called,
-            &self.broadcast(Tensor::from(padded), src).to_vec::<u8>()?,
+            &self
+                .broadcast(self.own(Tensor::from(padded)), src)
+                .to_vec::<u8>()?,
         )
     }
 }

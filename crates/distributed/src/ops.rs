@@ -4,7 +4,7 @@ use crate::ReduceOp;
 use crate::group::{ProcessGroup, SOURCE, error, world};
 use kiln_base::collective::Kind;
 use kiln_tensor::{
-    AsTensor, DType, IntoShape, Result, Tensor, collective, on_behalf_of, user_line,
+    AsTensor, DType, Device, IntoShape, Result, Tensor, collective, on_behalf_of, user_line,
 };
 use std::panic::Location;
 
@@ -22,13 +22,41 @@ impl ProcessGroup {
         })
     }
 
+    /// Records a reduction. NCCL has none of integers of 16 bits, and its extremes leave NaN out.
+    #[track_caller]
+    fn reduced(
+        &self,
+        x: impl AsTensor,
+        op: ReduceOp,
+        kind: impl Fn(ReduceOp) -> Kind,
+        backward: impl Fn(&ProcessGroup, &Tensor) -> Result<Tensor> + Clone + Send + Sync + 'static,
+    ) -> Tensor {
+        let x = &*x.as_tensor();
+        let (dtype, own) = (x.dtype(), kind(op));
+        let backward = move |group: &ProcessGroup, g: &Tensor| {
+            linear(own, op)?;
+            backward(group, g)
+        };
+        match op {
+            _ if self.device() == Device::Cpu => self.record(own, x, backward),
+            _ if matches!(dtype, DType::I16 | DType::U16) => {
+                let wide = self.record(own, x.to_dtype(DType::I32), backward);
+                wide.to_dtype(dtype)
+            }
+            ReduceOp::Max | ReduceOp::Min if dtype.is_float() && dtype.computes() => {
+                let is_nan = self.record(kind(ReduceOp::Max), x.isnan(), backward.clone());
+                let extreme = self.record(own, x, backward);
+                extreme.masked_fill(is_nan, f64::NAN)
+            }
+            _ => self.record(own, x, backward),
+        }
+    }
+
     /// The sum, mean, maximum, minimum or product over all ranks, on every rank. Every rank gives the same dtype and
     /// shape. Sums and means have a derivative: the same operation on the gradients. f16 and bf16 are added in f32.
     #[track_caller]
     pub fn all_reduce(&self, x: impl AsTensor, op: ReduceOp) -> Tensor {
-        let kind = Kind::AllReduce(op);
-        self.record(kind, x, move |group, g| {
-            linear(kind, op)?;
+        self.reduced(x, op, Kind::AllReduce, move |group, g| {
             Ok(group.all_reduce(g, op))
         })
     }
@@ -37,9 +65,8 @@ impl ProcessGroup {
     /// derivative of a sum gives every rank the gradient of `dst`.
     #[track_caller]
     pub fn reduce(&self, x: impl AsTensor, dst: usize, op: ReduceOp) -> Tensor {
-        let kind = Kind::Reduce(op, dst as u32);
-        self.record(kind, x, move |group, g| {
-            linear(kind, op)?;
+        let kind = |op| Kind::Reduce(op, dst as u32);
+        self.reduced(x, op, kind, move |group, g| {
             let g = group.broadcast(g, dst);
             Ok(mean(g, op, group.size()))
         })
@@ -70,9 +97,7 @@ impl ProcessGroup {
     /// derivative of a sum or mean is an all-gather.
     #[track_caller]
     pub fn reduce_scatter(&self, x: impl AsTensor, op: ReduceOp) -> Tensor {
-        let kind = Kind::ReduceScatter(op);
-        self.record(kind, x, move |group, g| {
-            linear(kind, op)?;
+        self.reduced(x, op, Kind::ReduceScatter, move |group, g| {
             Ok(mean(group.all_gather(g), op, group.size()))
         })
     }
@@ -107,7 +132,7 @@ impl ProcessGroup {
     }
 
     /// Sends `x` to a rank of the group, which calls [`ProcessGroup::recv`]. It is sent when this returns, and does
-    /// not wait for the receiver.
+    /// not wait for the receiver. Over NCCL, later operations of the device wait for it.
     ///
     /// # Errors
     /// The error of `x`, or of an operation that was recorded before.
@@ -118,14 +143,15 @@ impl ProcessGroup {
         let sent = x.as_tensor().reshape([-1]);
         let sent = self.record(kind, sent, move |_, _| Err(not_differentiated(kind)));
         sent.check()?;
-        self.flush()
+        let token = self.token().get();
+        token.realize().map(drop)
     }
 
     /// The message of a rank of the group, of this dtype and shape.
     #[track_caller]
     pub fn recv(&self, shape: impl IntoShape, dtype: DType, src: usize) -> Tensor {
         let kind = Kind::Receive(src as u32);
-        let like = Tensor::zeros(shape, dtype);
+        let like = self.own(Tensor::zeros(shape, dtype));
         self.record(kind, like, move |_, _| Err(not_differentiated(kind)))
     }
 
@@ -135,7 +161,7 @@ impl ProcessGroup {
     /// The error of one of these operations, or if a rank does not come.
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
-        let x = Tensor::zeros([0], DType::U8);
+        let x = self.own(Tensor::zeros([1], DType::U8));
         self.record(Kind::Barrier, x, |_, g| Ok(g.clone()))
             .check()?;
         self.flush()

@@ -212,8 +212,10 @@ impl Reducer {
     /// For each parameter, 1 if a rank has used it; `None` if that is not asked for.
     fn used(&self, here: &[bool]) -> Option<Tensor> {
         let flags: Vec<u8> = here.iter().map(|used| u8::from(*used)).collect();
-        (self.options.find_unused_parameters)
-            .then(|| self.group.all_reduce(Tensor::from(flags), ReduceOp::Max))
+        (self.options.find_unused_parameters).then(|| {
+            self.group
+                .all_reduce(self.group.own(Tensor::from(flags)), ReduceOp::Max)
+        })
     }
 
     /// The means of the gradients over all ranks, with the parameters' numbers. A missing gradient counts as zero.
@@ -304,7 +306,7 @@ impl Reducer {
         let mut seen = reached.to_vec();
         seen.extend(order.parameters.iter().filter(|i| !reached.contains(i)));
         let seen: Vec<i64> = seen.into_iter().map(|i| i as i64).collect();
-        order.origin = Origin::Told(self.group.broadcast(Tensor::from(seen), 0));
+        order.origin = Origin::Told(self.group.broadcast(self.group.own(Tensor::from(seen)), 0));
     }
 }
 

@@ -35,12 +35,17 @@ pub(crate) fn agree(rank: usize, all: &[String]) -> Result<(), String> {
     }
 }
 
-/// Returns the text for ranks that did not take part in time.
-pub(crate) fn missing(what: &str, late: &[usize], of: usize, seconds: f64) -> String {
+/// Returns the text for ranks that did not take part in an operation in time.
+pub(crate) fn missing(what: &str, ranks: &[usize], of: usize, seconds: f64) -> String {
+    format!("{what}: {}", late(ranks, of, seconds))
+}
+
+/// Returns the text for ranks that did not come in time.
+pub(crate) fn late(late: &[usize], of: usize, seconds: f64) -> String {
     let ranks: Vec<String> = late.iter().map(usize::to_string).collect();
     let ranks = match &ranks[..] {
         [one] => format!("rank {one}"),
         _ => format!("ranks {}", ranks.join(", ")),
     };
-    format!("{what}: {ranks} of {of} did not come within {seconds} s")
+    format!("{ranks} of {of} did not come within {seconds} s")
 }

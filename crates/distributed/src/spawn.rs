@@ -1,9 +1,13 @@
 //! Ranks in the threads of one process, for tests and for trying programs.
 
 use crate::group::{Context, Scope};
+use crate::nccl;
+use crate::rendezvous::Assignment;
+use crate::store::Server;
 use crate::threads::World;
-use crate::transport::DEFAULT_TIMEOUT;
-use kiln_tensor::Result;
+use crate::transport::{DEFAULT_TIMEOUT, Joined, Transport};
+use kiln_tensor::{Error, ErrorKind, Result};
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,21 +40,52 @@ pub fn run_in_threads_with<T: Send>(
     f: impl Fn(usize) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
     let world = Arc::new(World::new(timeout));
-    let f = &f;
+    let join = |rank| {
+        let (member, transport) = world.clone().join(ranks, rank, false);
+        Ok((member, Arc::new(transport) as Arc<dyn Transport>))
+    };
+    in_threads(ranks, join, f)
+}
+
+/// [`run_in_threads_with`] whose ranks compute on GPUs, rank r on that of number r, and communicate over NCCL.
+///
+/// # Errors
+/// If the system gives no port. Too few GPUs, or no NCCL, are the error of each rank.
+#[track_caller]
+pub fn run_on_gpus<T: Send>(
+    ranks: usize,
+    timeout: Duration,
+    f: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<Vec<Result<T>>> {
+    let at = Location::caller();
+    let wrong = |text: String| Error::new(ErrorKind::Value, "run_on_gpus", text, at);
+    let server = Server::open(0).map_err(wrong)?;
+    let join = |rank| {
+        let place = Assignment::local(rank, ranks, server.port());
+        let joined = nccl::init(&place, Some(rank as u32), timeout, false);
+        joined.map_err(wrong)
+    };
+    Ok(in_threads(ranks, join, f))
+}
+
+fn in_threads<T: Send>(
+    ranks: usize,
+    join: impl Fn(usize) -> Result<Joined> + Sync,
+    f: impl Fn(usize) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    let (join, f) = (&join, &f);
     std::thread::scope(|s| {
-        let threads: Vec<_> = (0..ranks)
-            .map(|rank| {
-                let world = world.clone();
-                s.spawn(move || {
-                    let (member, transport) = world.join(ranks, rank, false);
-                    let context = Context::new(member, Arc::new(transport))?;
-                    let _scope = Scope::enter(context.clone());
-                    let result = f(rank)?;
-                    context.flush()?;
-                    Ok(result)
-                })
-            })
-            .collect();
+        let rank = |rank| {
+            move || {
+                let (member, transport) = join(rank)?;
+                let context = Context::new(member, transport)?;
+                let _scope = Scope::enter(context.clone());
+                let result = f(rank)?;
+                context.flush()?;
+                Ok(result)
+            }
+        };
+        let threads: Vec<_> = (0..ranks).map(|r| s.spawn(rank(r))).collect();
         let join = |t: std::thread::ScopedJoinHandle<'_, Result<T>>| {
             t.join().unwrap_or_else(|p| std::panic::resume_unwind(p))
         };

@@ -31,3 +31,6 @@ pub(crate) trait Transport: Send + Sync {
         false
     }
 }
+
+/// A rank's group, and its way to make others.
+pub(crate) type Joined = (Arc<dyn Communicator>, Arc<dyn Transport>);

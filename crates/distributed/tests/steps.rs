@@ -2,7 +2,7 @@
 
 use kiln_nn::optim::{AdamW, Optimizer, clip_grad_norm_};
 use kiln_nn::{BatchNorm1d, Forward, Linear, Module, ReLU, Sequential, sequential};
-use kiln_tensor::{DType, Result, Tensor, with_seed};
+use kiln_tensor::{DType, Device, Result, Tensor, with_seed};
 
 pub fn model(seed: u64, norm: bool) -> Result<Sequential> {
     with_seed(seed, || match norm {
@@ -34,14 +34,19 @@ pub fn weights(model: &dyn Module) -> Result<Vec<f64>> {
 }
 
 /// Takes some steps, on the rows of one rank of several; returns the losses and the weights.
-pub fn train(model: &impl Forward, rows: (usize, usize)) -> Result<(Vec<f64>, Vec<f64>)> {
+pub fn train(
+    model: &impl Forward,
+    rows: (usize, usize),
+    device: Device,
+) -> Result<(Vec<f64>, Vec<f64>)> {
     let mut opt = Optimizer::new(model.parameters(), AdamW::new().lr(0.05))?;
     let mut losses = Vec::new();
     let (rank, ranks) = rows;
     for step in 0..6 {
         let (x, y) = batch(step);
         let n = 12 / ranks;
-        let (x, y) = (x.narrow(0, rank * n, n), y.narrow(0, rank * n, n));
+        let own = |t: Tensor| t.narrow(0, rank * n, n).to(device);
+        let (x, y) = (own(x), own(y));
         let loss = model.call(&x).cross_entropy(&y);
         opt.zero_grad();
         loss.backward()?;

@@ -117,10 +117,23 @@ fn a_process_alone_needs_no_library() -> Result<()> {
     assert!(all_reduce(&x, ReduceOp::Sum).realize().is_err());
     for (backend, expected) in [
         ("gloo", "there is no backend `gloo`; on CPUs, use `mpi`"),
-        ("nccl", "use `mpi`"),
         ("tcp", "there is no backend `tcp`"),
     ] {
         let e = init_process_group(backend).unwrap_err().to_string();
+        assert!(e.contains(expected), "{e}");
+    }
+    for (backend, method, expected) in [
+        (
+            "nccl",
+            "udp://host:1",
+            "use env://, tcp://host:port or file:///path",
+        ),
+        ("mpi", "env://", "leave `init_method` out"),
+    ] {
+        let how = Init::new().rank(0).world_size(1).init_method(method);
+        let e = init_process_group_with(backend, how)
+            .unwrap_err()
+            .to_string();
         assert!(e.contains(expected), "{e}");
     }
     let e = init_process_group_with("mpi", Init::new().world_size(2))

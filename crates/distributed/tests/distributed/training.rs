@@ -7,7 +7,7 @@ use kiln_distributed::{
 use kiln_nn::amp::GradScaler;
 use kiln_nn::optim::{Optimizer, SGD, clip_grad_norm_};
 use kiln_nn::{Forward, Linear, Module, sequential};
-use kiln_tensor::{DType, Result, Spec, Tensor, compile};
+use kiln_tensor::{DType, Device, Result, Spec, Tensor, compile};
 use steps::{close, model, train, weights};
 
 #[path = "../steps.rs"]
@@ -18,7 +18,7 @@ fn ranks_with_parts_of_a_batch_are_one_process_with_all_of_it() -> Result<()> {
     for norm in [false, true] {
         let alone = model(1, norm)?;
         alone.to_dtype(DType::F64)?;
-        let (losses, trained) = train(&alone, (0, 1))?;
+        let (losses, trained) = train(&alone, (0, 1), Device::Cpu)?;
         for ranks in [1, 2, 3] {
             for bucket in [25.0, 1e-4] {
                 let each = every(ranks, |rank| {
@@ -28,7 +28,7 @@ fn ranks_with_parts_of_a_batch_are_one_process_with_all_of_it() -> Result<()> {
                     SyncBatchNorm::convert_sync_batchnorm(&net)?;
                     let options = DataParallelOptions::new().bucket_cap_mb(bucket);
                     let ddp = DistributedDataParallel::with(net, options)?;
-                    train(&ddp, (rank, ranks))
+                    train(&ddp, (rank, ranks), Device::Cpu)
                 });
                 for step in 0..losses.len() {
                     let sum: f64 = each.iter().map(|(l, _)| l[step]).sum();

@@ -8,7 +8,7 @@ use kiln_distributed::{
     mpi_folder, new_group, rank, recv, send, world, world_size,
 };
 use kiln_nn::Module;
-use kiln_tensor::{DType, Result, Tensor};
+use kiln_tensor::{DType, Device, Result, Tensor};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -173,7 +173,7 @@ fn anywhere() -> Result<()> {
     }
     let start = Instant::now();
     let failed = loop {
-        if let Err(e) = steps::train(&ddp, (rank, world_size()?)) {
+        if let Err(e) = steps::train(&ddp, (rank, world_size()?), Device::Cpu) {
             break e.to_string();
         }
         assert!(start.elapsed() < Duration::from_secs(20), "no error");
@@ -221,12 +221,12 @@ fn training() -> Result<()> {
     for norm in [false, true] {
         let alone = steps::model(1, norm)?;
         alone.to_dtype(DType::F64)?;
-        let (losses, trained) = steps::train(&alone, (0, 1))?;
+        let (losses, trained) = steps::train(&alone, (0, 1), Device::Cpu)?;
         let net = steps::model(1 + rank as u64, norm)?;
         net.to_dtype(DType::F64)?;
         SyncBatchNorm::convert_sync_batchnorm(&net)?;
         let ddp = DistributedDataParallel::new(net)?;
-        let (own, weights) = steps::train(&ddp, (rank, ranks))?;
+        let (own, weights) = steps::train(&ddp, (rank, ranks), Device::Cpu)?;
         steps::close(&weights, &trained);
         let mean = all_reduce(Tensor::from(own), ReduceOp::Mean).to_vec::<f64>()?;
         steps::close(&mean, &losses);

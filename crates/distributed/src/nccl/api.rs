@@ -1,0 +1,292 @@
+//! The functions of NCCL, opened at run time.
+
+use kiln_base::DType;
+use kiln_base::collective::{DeviceCall, Kind, Reducer};
+use libloading::Library;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+/// `ncclComm_t`
+pub(super) type Handle = *mut c_void;
+type Stream = *mut c_void;
+/// An address in a GPU's memory.
+type Address = u64;
+/// `ncclResult_t`; 0 is success.
+type Status = c_int;
+
+/// The number by which ranks find each other (`ncclUniqueId`).
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(super) struct UniqueId(pub [u8; 128]);
+
+/// `ncclInt8`, as which elements of one byte are moved.
+const BYTE: c_int = 0;
+
+/// Declares the functions that are called, by their names without `nccl`.
+macro_rules! functions {
+    ($($field:ident $name:literal ($($arg:ty),*) -> $result:ty;)*) => {
+        /// The functions of the open library.
+        pub(super) struct Api {
+            $($field: unsafe extern "C" fn($($arg),*) -> $result,)*
+        }
+
+        impl Api {
+            fn of(library: &'static Library, path: &str) -> Result<Api, String> {
+                Ok(Api {
+                    // SAFETY: the types are those that NVIDIA documents for NCCL 2.
+                    $($field: *unsafe { library.get(concat!("nccl", $name, "\0").as_bytes()) }
+                        .map_err(|_| format!("{path} has no nccl{}: install a newer NCCL", $name))?,)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    unique_id "GetUniqueId" (*mut UniqueId) -> Status;
+    init "CommInitRank" (*mut Handle, c_int, UniqueId, c_int) -> Status;
+    destroy "CommDestroy" (Handle) -> Status;
+    abort "CommAbort" (Handle) -> Status;
+    async_error "CommGetAsyncError" (Handle, *mut Status) -> Status;
+    last_error "GetLastError" (Handle) -> *const c_char;
+    error_string "GetErrorString" (Status) -> *const c_char;
+    all_reduce "AllReduce" (Address, Address, usize, c_int, c_int, Handle, Stream) -> Status;
+    reduce "Reduce" (Address, Address, usize, c_int, c_int, c_int, Handle, Stream) -> Status;
+    reduce_scatter "ReduceScatter" (Address, Address, usize, c_int, c_int, Handle, Stream) -> Status;
+    broadcast "Broadcast" (Address, Address, usize, c_int, c_int, Handle, Stream) -> Status;
+    all_gather "AllGather" (Address, Address, usize, c_int, Handle, Stream) -> Status;
+    send "Send" (Address, usize, c_int, c_int, Handle, Stream) -> Status;
+    receive "Recv" (Address, usize, c_int, c_int, Handle, Stream) -> Status;
+    group_start "GroupStart" () -> Status;
+    group_end "GroupEnd" () -> Status;
+}
+
+/// A communicator of NCCL's: this rank's end of a group.
+#[derive(Copy, Clone, PartialEq)]
+pub(super) struct Comm(Handle);
+
+// SAFETY: NCCL's communicators may be used from any thread, one call at a time, and aborted during a call.
+unsafe impl Send for Comm {}
+
+impl Api {
+    /// The functions of the library of this machine.
+    ///
+    /// # Errors
+    /// If there is none, or it lacks a function.
+    pub fn get() -> Result<&'static Api, String> {
+        static OPEN: OnceLock<Result<Api, String>> = OnceLock::new();
+        let open = OPEN.get_or_init(|| {
+            let (library, path) = kiln_runtime::cuda::nccl().map_err(|e| e.to_string())?;
+            Api::of(library, &path.display().to_string())
+        });
+        open.as_ref().map_err(Clone::clone)
+    }
+
+    /// Turns a status into an error.
+    fn check(&self, called: &str, comm: Handle, status: Status) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        let text = |at: *const c_char| {
+            if at.is_null() {
+                return String::new();
+            }
+            // SAFETY: NCCL's texts end in zero, and live until its next error.
+            let text = unsafe { CStr::from_ptr(at) };
+            text.to_string_lossy().trim().to_string()
+        };
+        // SAFETY: both functions take any status or communicator.
+        let (name, last) = unsafe {
+            (
+                text((self.error_string)(status)),
+                text((self.last_error)(comm)),
+            )
+        };
+        Err(match last.is_empty() {
+            true => format!("{called}: {name}"),
+            false => format!("{called}: {name}: {last}"),
+        })
+    }
+
+    /// Makes the number for a new group.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn unique_id(&self) -> Result<UniqueId, String> {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the pointer is to writable memory.
+        let status = unsafe { (self.unique_id)(&mut id) };
+        self.check("ncclGetUniqueId", null_mut(), status)
+            .map(|()| id)
+    }
+
+    /// Joins a group, on the current device of this thread, once all its ranks are there.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn join(&self, id: UniqueId, ranks: usize, rank: usize) -> Result<Comm, String> {
+        let mut comm = null_mut();
+        // SAFETY: the pointer is to writable memory, and the number is one that NCCL has made.
+        let status = unsafe { (self.init)(&mut comm, ranks as c_int, id, rank as c_int) };
+        self.check("ncclCommInitRank", null_mut(), status)
+            .map(|()| Comm(comm))
+    }
+
+    /// The error that operations have met.
+    ///
+    /// # Errors
+    /// It.
+    pub fn state(&self, Comm(comm): Comm) -> Result<(), String> {
+        let mut error = 0;
+        // SAFETY: the communicator is alive and the pointer is to writable memory.
+        let status = unsafe { (self.async_error)(comm, &mut error) };
+        // `ncclInProgress` is none.
+        let error = if error == 7 { 0 } else { error };
+        let asked = self.check("ncclCommGetAsyncError", comm, status);
+        asked.and_then(|()| self.check("NCCL", comm, error))
+    }
+
+    /// Ends a communicator; with `abort` its operations end too.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn end(&self, Comm(comm): Comm, abort: bool) -> Result<(), String> {
+        let end = if abort { self.abort } else { self.destroy };
+        // SAFETY: the communicator is alive, and nobody has it afterwards.
+        let status = unsafe { end(comm) };
+        self.check("the end of a communicator", null_mut(), status)
+    }
+
+    /// Enqueues an operation of a rank.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn enqueue(
+        &self,
+        Comm(comm): Comm,
+        (rank, ranks): (usize, usize),
+        call: &DeviceCall,
+    ) -> Result<(), String> {
+        let &DeviceCall {
+            kind,
+            dtype,
+            input: (x, given),
+            output: (y, made),
+            stream,
+        } = call;
+        let stream: Stream = std::ptr::with_exposed_provenance_mut(stream);
+        // Values that are only moved are bytes.
+        let (of, op, size) = match kind.reducer() {
+            Some(reducer) => (reduced(dtype)?, operation(reducer), dtype.size()),
+            None => (BYTE, 0, 1),
+        };
+        let (given, made) = (given / size, made / size);
+        let done = |status| self.check(kind.name(), comm, status);
+        let part = |of: Address, count: usize, rank: usize| of + (count / ranks * rank) as u64;
+        // SAFETY: operand and result have these bytes in the memory of the communicator's device, and are not freed
+        // before the stream has done the work. Every rank makes the same calls.
+        unsafe {
+            let send =
+                |at, count, to| done((self.send)(at, count, BYTE, to as c_int, comm, stream));
+            let receive = |at, count, from| {
+                done((self.receive)(at, count, BYTE, from as c_int, comm, stream))
+            };
+            match kind {
+                _ if given == 0 && made == 0 => Ok(()),
+                Kind::AllReduce(_) => done((self.all_reduce)(x, y, given, of, op, comm, stream)),
+                Kind::Reduce(_, root) => done((self.reduce)(
+                    x,
+                    y,
+                    given,
+                    of,
+                    op,
+                    root as c_int,
+                    comm,
+                    stream,
+                )),
+                Kind::ReduceScatter(_) => {
+                    done((self.reduce_scatter)(x, y, made, of, op, comm, stream))
+                }
+                Kind::Broadcast(root) => done((self.broadcast)(
+                    x,
+                    y,
+                    given,
+                    of,
+                    root as c_int,
+                    comm,
+                    stream,
+                )),
+                Kind::AllGather => done((self.all_gather)(x, y, given, of, comm, stream)),
+                Kind::Barrier => done((self.all_reduce)(
+                    x,
+                    y,
+                    given,
+                    of,
+                    operation(Reducer::Max),
+                    comm,
+                    stream,
+                )),
+                Kind::Send(to) => send(x, given, to as usize),
+                Kind::Receive(from) => receive(y, made, from as usize),
+                Kind::Gather { root, .. } => self.together(|| {
+                    send(x, given, root as usize)?;
+                    let from = (0..ranks).filter(|_| root as usize == rank);
+                    from.into_iter()
+                        .try_for_each(|r| receive(part(y, made, r), given, r))
+                }),
+                Kind::Scatter { root, .. } => self.together(|| {
+                    let to = (0..ranks).filter(|_| root as usize == rank);
+                    to.into_iter()
+                        .try_for_each(|r| send(part(x, given, r), made, r))?;
+                    receive(y, made, root as usize)
+                }),
+                Kind::AllToAll => self.together(|| {
+                    (0..ranks).try_for_each(|r| {
+                        send(part(x, given, r), given / ranks, r)?;
+                        receive(part(y, made, r), made / ranks, r)
+                    })
+                }),
+            }
+        }
+    }
+
+    /// Enqueues messages that are exchanged together.
+    fn together(&self, messages: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        // SAFETY: it has no preconditions.
+        let begun = unsafe { (self.group_start)() };
+        self.check("ncclGroupStart", null_mut(), begun)?;
+        let all = messages();
+        // SAFETY: a group has begun.
+        let ended = unsafe { (self.group_end)() };
+        all.and(self.check("ncclGroupEnd", null_mut(), ended))
+    }
+}
+
+/// The number of a dtype that is computed in.
+fn reduced(dtype: DType) -> Result<c_int, String> {
+    Ok(match dtype {
+        DType::I8 => 0,
+        DType::Bool | DType::U8 => 1,
+        DType::I32 => 2,
+        DType::U32 => 3,
+        DType::I64 => 4,
+        DType::U64 => 5,
+        DType::F16 => 6,
+        DType::F32 => 7,
+        DType::F64 => 8,
+        DType::BF16 => 9,
+        _ => return Err(format!("NCCL does not reduce {dtype}")),
+    })
+}
+
+/// The number of a reduction.
+fn operation(reducer: Reducer) -> c_int {
+    match reducer {
+        Reducer::Sum => 0,
+        Reducer::Product => 1,
+        Reducer::Max => 2,
+        Reducer::Min => 3,
+        Reducer::Mean => 4,
+    }
+}

@@ -1,0 +1,71 @@
+//! The operations that ranks have begun, by which faults are found and named.
+
+use super::{Report, SILENCE};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// The state of a group.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// The fault that a rank has met, or that reports show.
+    pub fault: Option<String>,
+    /// By rank in the group, the number of operations that it has begun.
+    pub begun: Vec<u64>,
+    /// The ranks in the group that have ended.
+    pub gone: Vec<usize>,
+}
+
+/// The reports of all ranks.
+#[derive(Default)]
+pub(super) struct Ledger {
+    groups: BTreeMap<String, Group>,
+    /// The ranks of the world that have ended.
+    pub gone: BTreeSet<usize>,
+    /// The time of each rank's last request.
+    seen: BTreeMap<usize, Instant>,
+}
+
+#[derive(Default)]
+struct Group {
+    begun: Vec<u64>,
+    /// The descriptions of operations that not all have begun, and who began them first.
+    calls: BTreeMap<u64, (String, usize)>,
+    fault: Option<String>,
+}
+
+impl Ledger {
+    /// Notes that a rank is alive.
+    pub fn see(&mut self, rank: usize) {
+        self.seen.insert(rank, Instant::now());
+    }
+
+    pub fn report(&mut self, report: Report) -> Status {
+        let Report { rank, members, .. } = report;
+        let group = self.groups.entry(report.group).or_default();
+        group.begun.resize(members.len().max(rank + 1), 0);
+        for (number, call) in (report.from..).zip(report.calls) {
+            group.begun[rank] = number + 1;
+            let (first, who) = group.calls.entry(number).or_insert((call.clone(), rank));
+            if *first != call {
+                let text = format!(
+                    "the ranks call different operations: rank {who} calls {first}, rank {rank} calls {call}"
+                );
+                group.fault.get_or_insert(text);
+            }
+        }
+        if let Some(fault) = report.fault {
+            group.fault.get_or_insert(fault);
+        }
+        let all = group.begun.iter().copied().min().unwrap_or_default();
+        group.calls = group.calls.split_off(&all);
+        let is_silent = |r: &usize| self.seen.get(r).is_some_and(|at| at.elapsed() > SILENCE);
+        let gone = members.iter().enumerate();
+        let gone = gone.filter(|(_, r)| self.gone.contains(r) || is_silent(r));
+        Status {
+            fault: group.fault.clone(),
+            begun: group.begun.clone(),
+            gone: gone.map(|(at, _)| at).collect(),
+        }
+    }
+}
