@@ -59,6 +59,8 @@ const LAUNCH_EXAMPLES: &str = "\
 Examples:
   kiln launch --nproc-per-node 4 target/release/train --epochs 3
   kiln launch --nproc-per-node 2 --local-rank train     also passes --local_rank=R
+  kiln launch --backend nccl --nproc-per-node 8 --nnodes 2 --node-rank 1 --master-addr first train
+                                                the second of two nodes with 8 GPUs each
 
 Each line of the output begins with its rank. The program finds RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. When
 one process fails, the others are ended, and the exit code is its own.";
@@ -357,11 +359,27 @@ fn launch() -> Command {
         .arg(
             option(
                 "nnodes",
-                "The number of nodes, of which this command starts one",
+                "The number of nodes, of which this command starts one, with `--backend nccl`",
             )
             .value_name("N")
             .default_value("1")
             .value_parser(value_parser!(u32).range(1..)),
+        )
+        .arg(
+            option("node-rank", "This node among them, with `--backend nccl`")
+                .alias("node_rank")
+                .value_name("N")
+                .default_value("0")
+                .value_parser(value_parser!(u32)),
+        )
+        .arg(
+            option(
+                "backend",
+                "The backend of the program: `mpiexec` starts its processes for mpi, this command for nccl",
+            )
+            .value_name("BACKEND")
+            .default_value("mpi")
+            .value_parser(["mpi", "nccl"]),
         )
         .arg(
             text(

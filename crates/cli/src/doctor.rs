@@ -140,9 +140,9 @@ impl Doctor {
     }
 }
 
-/// True if a variable may change what Kiln does.
+/// True if a variable may change what Kiln does, and may be shown.
 fn matters(name: &str) -> bool {
-    let begins = ["KILN_", "CUDA_", "NVIDIA_"]
+    let begins = ["KILN_", "CUDA_", "NCCL_", "NVIDIA_"]
         .iter()
         .any(|p| name.starts_with(p));
     let others = [
@@ -151,7 +151,8 @@ fn matters(name: &str) -> bool {
         "VIRTUAL_ENV",
         "CONDA_PREFIX",
     ];
-    begins || others.contains(&name) || THREAD_VARIABLES.contains(&name)
+    let is_secret = name == "KILN_STORE_SECRET";
+    (begins && !is_secret) || others.contains(&name) || THREAD_VARIABLES.contains(&name)
 }
 
 /// The bytes of a file, or of the files in a folder.

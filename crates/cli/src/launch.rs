@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The variable by which a rank's copy of this command knows that it is one: the file that the first rank to fail
 /// writes its exit code to.
@@ -18,7 +18,12 @@ const FAILED: &str = "KILN_LAUNCH_FAILED";
 /// The variable that is set if the program is to get its rank as an argument.
 const LOCAL_RANK: &str = "KILN_LAUNCH_LOCAL_RANK";
 
-/// Starts `mpiexec` with a copy of this command for each rank, which starts the program, or is that copy.
+/// The variable that tells a rank's copy its place where no `mpiexec` does: rank, number of ranks, and both on this node.
+const PLACE: &str = "KILN_LAUNCH_PLACE";
+/// The time that processes have to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Starts a copy of this command for each rank, by itself or by `mpiexec`, which starts the program, or is that copy.
 ///
 /// # Errors
 /// If there is no MPI, or a program can't be started.
@@ -29,37 +34,71 @@ pub fn launch(m: &ArgMatches) -> Result<ExitCode, Failure> {
     if let Some(failed) = env::var_os(FAILED) {
         return rank(program, &arguments, Path::new(&failed));
     }
-    if m.get_one::<u32>("nnodes").is_some_and(|n| *n != 1) {
-        let text = "`kiln launch` starts the processes of one node; on several, `mpiexec -hosts` or `srun` starts the \
-                    program itself, without this command";
+    let failed = env::temp_dir().join(format!("kiln-launch-{}", std::process::id()));
+    // Of an earlier process of the same number.
+    let _ = fs::remove_file(&failed);
+    let number = |name: &str| m.get_one::<u32>(name).copied();
+    let (count, nodes) = (
+        number("nproc-per-node").unwrap_or(1),
+        number("nnodes").unwrap_or(1),
+    );
+    let text = |name: &str| m.get_one::<String>(name).cloned().unwrap_or_default();
+    let copy = |mut command: Command| -> Result<Command, Failure> {
+        command
+            .arg("launch")
+            .arg("--")
+            .arg(program)
+            .args(&arguments)
+            .env(FAILED, &failed)
+            .env("MASTER_ADDR", text("master-addr"))
+            .env("MASTER_PORT", text("master-port"));
+        if m.get_flag("local-rank") {
+            command.env(LOCAL_RANK, "1");
+        }
+        Ok(command)
+    };
+    if text("backend") == "nccl" {
+        let node = number("node-rank").unwrap_or(0);
+        if node >= nodes {
+            let text = format!("there is no node {node} among {nodes}: they count from 0");
+            return Err(Usage(text).into());
+        }
+        let secret = match env::var_os("KILN_STORE_SECRET") {
+            None if nodes == 1 => Some(secret()?),
+            _ => None,
+        };
+        let mut children = Children::default();
+        for local in 0..count {
+            let mut command = copy(Command::new(env::current_exe()?))?;
+            let (rank, size) = (
+                u64::from(node) * u64::from(count) + u64::from(local),
+                u64::from(count) * u64::from(nodes),
+            );
+            command.env(PLACE, format!("{rank} {size} {local} {count}"));
+            command.envs(secret.iter().map(|secret| ("KILN_STORE_SECRET", secret)));
+            children.start(command)?;
+        }
+        return children.end(&failed);
+    }
+    if nodes != 1 {
+        let text = "over MPI, `kiln launch` starts the processes of one node; on several, `mpiexec -hosts` or `srun` \
+                    starts the program itself, without this command. With `--backend nccl` this command starts those of \
+                    each node";
         return Err(Usage(text.into()).into());
     }
     let folder = mpi_folder().ok_or(
         "no `mpiexec` of an MPI with the standard ABI of MPI 5 was found: `pip install mpich`, or name its folder in \
          KILN_MPI",
     )?;
-    let count = m.get_one::<u32>("nproc-per-node").copied().unwrap_or(1);
-    let text = |name: &str| m.get_one::<String>(name).cloned().unwrap_or_default();
-    let failed = env::temp_dir().join(format!("kiln-launch-{}", std::process::id()));
-    // Of an earlier process of the same number.
-    let _ = fs::remove_file(&failed);
     let mut mpiexec = Command::new(folder.join("mpiexec"));
     mpiexec
         .args(["-n", &count.to_string()])
-        .arg(env::current_exe()?)
-        .args(["launch", "--"])
-        .arg(program)
-        .args(arguments)
-        .env(FAILED, &failed)
-        .env("MASTER_ADDR", text("master-addr"))
-        .env("MASTER_PORT", text("master-port"));
-    if m.get_flag("local-rank") {
-        mpiexec.env(LOCAL_RANK, "1");
-    }
+        .arg(env::current_exe()?);
+    let mut mpiexec = copy(mpiexec)?;
     let mut child = mpiexec
         .spawn()
         .map_err(|e| format!("{}: {e}", folder.display()))?;
-    forward_signals(&child);
+    forward_signals(child.id() as i32);
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -71,33 +110,111 @@ pub fn launch(m: &ArgMatches) -> Result<ExitCode, Failure> {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    let first = fs::read_to_string(&failed).ok();
-    let first = first.and_then(|text| text.parse::<u8>().ok());
-    let _ = fs::remove_file(&failed);
-    Ok(ExitCode::from(first.unwrap_or(code(status))))
+    Ok(ExitCode::from(first_code(&failed).unwrap_or(code(status))))
 }
 
-/// Runs the program as a rank of `mpiexec`, and passes its output on, a prefix before each line.
+/// The processes of this node, in a process group of their own.
+#[derive(Default)]
+struct Children(Vec<Child>);
+
+impl Children {
+    fn start(&mut self, mut command: Command) -> Result<(), Failure> {
+        use std::os::unix::process::CommandExt;
+        let group = self.0.first().map_or(0, |first| first.id() as i32);
+        command.process_group(group).stdin(Stdio::null());
+        end_with_parent(&mut command);
+        match command.spawn() {
+            Ok(child) => {
+                if self.0.is_empty() {
+                    // Signals go to all of the group.
+                    forward_signals(-(child.id() as i32));
+                }
+                self.0.push(child);
+                Ok(())
+            }
+            Err(e) => {
+                forward(libc::SIGKILL);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Waits for all; when one has failed, ends the others. Returns the code of the first that failed.
+    fn end(mut self, failed: &Path) -> Result<ExitCode, Failure> {
+        let mut ended: Vec<Option<ExitStatus>> = vec![None; self.0.len()];
+        let mut since = None;
+        loop {
+            for (status, child) in ended.iter_mut().zip(&mut self.0) {
+                if status.is_none() {
+                    *status = child.try_wait()?;
+                }
+            }
+            if ended.iter().all(Option::is_some) {
+                break;
+            }
+            if since.is_none() && failed.exists() {
+                since = Some(Instant::now());
+                forward(libc::SIGTERM);
+            }
+            if since.is_some_and(|at| at.elapsed() > GRACE) {
+                forward(libc::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let others = ended.iter().flatten().find(|s| !s.success());
+        Ok(ExitCode::from(
+            first_code(failed).unwrap_or(others.map_or(0, |s| code(*s))),
+        ))
+    }
+}
+
+/// The code of the first rank that failed.
+fn first_code(failed: &Path) -> Option<u8> {
+    let first = fs::read_to_string(failed).ok();
+    let _ = fs::remove_file(failed);
+    first?.parse().ok()
+}
+
+/// A secret that nobody else knows.
+fn secret() -> io::Result<String> {
+    let mut bytes = [0u8; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// Runs the program as a rank, and passes its output on, a prefix before each line.
 fn rank(program: &OsString, arguments: &[&OsString], failed: &Path) -> Result<ExitCode, Failure> {
     let number = |names: &[&str]| names.iter().find_map(|n| env::var(n).ok());
-    let rank = number(&["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"]).unwrap_or("0".into());
-    let size = number(&["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"]).unwrap_or("1".into());
+    let place = env::var(PLACE).unwrap_or_default();
+    let place: Vec<String> = match place.is_empty() {
+        false => place.split(' ').map(String::from).collect(),
+        true => {
+            let rank = number(&["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"]);
+            let size = number(&["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"]);
+            let (rank, size) = (rank.unwrap_or("0".into()), size.unwrap_or("1".into()));
+            vec![rank.clone(), size.clone(), rank, size]
+        }
+    };
+    let [rank, size, local, local_size] = &place[..] else {
+        return Err(format!("{PLACE} is set, but not by this command").into());
+    };
     let mut command = Command::new(program);
     command
         .args(arguments)
         .env_remove(FAILED)
-        .envs([("RANK", &rank), ("LOCAL_RANK", &rank)])
-        .envs([("WORLD_SIZE", &size), ("LOCAL_WORLD_SIZE", &size)])
+        .env_remove(PLACE)
+        .envs([("RANK", rank), ("LOCAL_RANK", local)])
+        .envs([("WORLD_SIZE", size), ("LOCAL_WORLD_SIZE", local_size)])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     if env::var_os(LOCAL_RANK).is_some() {
-        command.arg(format!("--local_rank={rank}"));
+        command.arg(format!("--local_rank={local}"));
     }
     end_with_parent(&mut command);
     let mut child = command
         .spawn()
         .map_err(|e| format!("{}: {e}", program.to_string_lossy()))?;
-    forward_signals(&child);
+    forward_signals(child.id() as i32);
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let prefix = &format!("[{rank}] ");
     std::thread::scope(|s| {
@@ -137,20 +254,20 @@ fn code(status: ExitStatus) -> u8 {
     code.unwrap_or(1).clamp(0, 255) as u8
 }
 
-/// The process that gets signals in place of this one.
+/// The process that gets signals in place of this one; if negative, a group of processes.
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn forward(signal: libc::c_int) {
     let child = CHILD.load(Ordering::Relaxed);
-    if child > 0 {
+    if child != 0 {
         // SAFETY: `kill` may be called in a handler.
         unsafe { libc::kill(child, signal) };
     }
 }
 
-/// Passes interrupts and terminations on to a process.
-fn forward_signals(child: &Child) {
-    CHILD.store(child.id() as i32, Ordering::Relaxed);
+/// Passes interrupts and terminations on to a process, or a group of them.
+fn forward_signals(child: i32) {
+    CHILD.store(child, Ordering::Relaxed);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1] {
         let handler = forward as extern "C" fn(libc::c_int);
         // SAFETY: the handler makes one call that handlers may make.

@@ -107,6 +107,8 @@ fn emulated_gpus_are_reported_with_their_load() {
     variables.extend([
         ("KILN_FAKE_CUDA_DEVICES", "2"),
         ("KILN_FAKE_CUDA_MEMORY", "3221225472"),
+        ("KILN_NCCL", &driver),
+        ("KILN_STORE_SECRET", "hidden"),
     ]);
     let report = json(&variables);
     let gpu = &report["devices"][2];
@@ -118,6 +120,8 @@ fn emulated_gpus_are_reported_with_their_load() {
     assert_eq!(load, [Some(41), Some(51), Some(100_001)]);
     assert_eq!(report["libraries"][0]["version"], "580.00, CUDA 13.0");
     assert_eq!(report["libraries"][2]["version"], "13.580.00");
+    assert_eq!(report["libraries"][5]["version"], "2.28.0");
+    assert!(!report.to_string().contains("hidden"));
     assert!(report["no_gpu"].is_null());
     let shown = run(&["doctor"], &variables);
     assert!(
