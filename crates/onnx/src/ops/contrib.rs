@@ -8,7 +8,7 @@ use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
 use crate::value::{iota, size_as_tensor};
 use kiln_base::Dim;
-use kiln_tensor::{DType, Result, Tensor, cat};
+use kiln_tensor::{DType, Result, Tensor, cat, stack};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -23,6 +23,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
         "FusedMatMul" => fused_matmul,
         "MatMulNBits" => matmul_bits,
 
+        "Attention" => attention,
         "GroupQueryAttention" => grouped_attention,
         "MultiHeadAttention" => multi_head_attention,
         "RotaryEmbedding" => |c| {
@@ -171,12 +172,10 @@ fn first_positions(c: &Call, x: &Tensor) -> Result<Tensor> {
 }
 
 fn multi_head_attention(c: &Call) -> Results {
-    let count = c.int("num_heads", 0)?;
     if !c.has(1) || !c.has(2) {
         return Err(unsupported("a query that holds keys and values"));
     }
-    let query = c.tensor(0)?;
-    let mut operands = [query.clone(), c.tensor(1)?, c.tensor(2)?];
+    let mut operands = [c.tensor(0)?, c.tensor(1)?, c.tensor(2)?];
     if let Some(bias) = c.optional(3)? {
         let mut at = 0;
         for t in &mut operands {
@@ -187,16 +186,62 @@ fn multi_head_attention(c: &Call) -> Results {
             at += size;
         }
     }
-    let [q, k, v] = operands;
+    let past = c.optional(6)?.zip(c.optional(7)?);
+    let (y, k, v) = masked_attention(c, operands, past, c.optional(4)?, c.optional(5)?)?;
+    Ok(vec![y.into(), k.into(), v.into()])
+}
+
+/// Attention of queries, keys and values that one product computes.
+fn attention(c: &Call) -> Results {
+    if c.flag("do_rotary", false)? || c.flag("past_present_share_buffer", false)? {
+        return Err(unsupported(
+            "attention with rotary embeddings or a shared buffer",
+        ));
+    }
+    let product = c.tensor(0)?.matmul(c.tensor(1)?);
+    let product = c.optional(2)?.map_or(product.clone(), |b| product + b);
+    let width = product.dims().last().and_then(Dim::as_const).unwrap_or(0);
+    let sizes = c
+        .ints("qkv_hidden_sizes")?
+        .unwrap_or_else(|| vec![width / 3; 3]);
+    let [q, k, v] = sizes[..] else {
+        return Err(invalid("qkv_hidden_sizes must hold 3 sizes"));
+    };
+    let operands = [
+        product.narrow(-1, 0, q),
+        product.narrow(-1, q, k),
+        product.narrow(-1, q.saturating_add(k), v),
+    ];
+    let past = c
+        .optional(4)?
+        .map(|past| (past.select(0, 0), past.select(0, 1)));
+    let (y, k, v) = masked_attention(c, operands, past, c.optional(3)?, c.optional(5)?)?;
+    let mut results = vec![y.into()];
+    if c.wants(1) {
+        results.push(stack([k, v], 0).into());
+    }
+    Ok(results)
+}
+
+/// Attention of `[batch, length, width]`, with the mask of the keys. Returns the result, and all keys and values.
+fn masked_attention(
+    c: &Call,
+    [q, k, v]: [Tensor; 3],
+    past: Option<(Tensor, Tensor)>,
+    mask: Option<Tensor>,
+    bias: Option<Tensor>,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let count = c.int("num_heads", 0)?;
     let q = heads(q, Some(count))?;
     let (mut k, mut v) = (heads(k, Some(count))?, heads(v, Some(count))?);
-    let past = c.optional(6)?.map_or(Dim::ZERO, |t| t.dims()[2].clone());
-    if let (Some(a), Some(b)) = (c.optional(6)?, c.optional(7)?) {
+    let mut seen = Dim::ZERO;
+    if let Some((a, b)) = past {
+        seen = a.dims().get(2).cloned().unwrap_or(Dim::ZERO);
         (k, v) = (cat([a, k], 2), cat([b, v], 2));
     }
     let mut scores = Scores::new(&q, c.maybe_float("scale")?.filter(|s| *s != 0.0));
-    scores.bias = c.optional(5)?;
-    if let Some(mask) = c.optional(4)? {
+    scores.bias = bias;
+    if let Some(mask) = mask {
         let mask = match mask.ndim() {
             // Lengths, or one flag a key.
             1 => iota(&k.dims()[2]).lt(mask.to_dtype(DType::I64).unsqueeze(-1)),
@@ -209,24 +254,31 @@ fn multi_head_attention(c: &Call) -> Results {
         scores.allow(mask);
     }
     if c.flag("unidirectional", false)? {
-        scores.causal(&q, &k, &past);
+        scores.causal(&q, &k, &seen);
     }
     k.check()?;
     v.check()?;
-    let y = merged(attend(&q, &k, &v, scores)?);
-    Ok(vec![y.into(), k.into(), v.into()])
+    Ok((merged(attend(&q, &k, &v, scores)?), k, v))
 }
 
 fn grouped_attention(c: &Call) -> Results {
     let (count, key_count) = (c.int("num_heads", 0)?, c.int("kv_num_heads", 0)?);
-    if !c.has(1) || !c.has(2) {
-        return Err(unsupported("a query that holds keys and values"));
-    }
-    let mut q = heads(c.tensor(0)?, Some(count))?;
-    let (mut k, mut v) = (
-        heads(c.tensor(1)?, Some(key_count))?,
-        heads(c.tensor(2)?, Some(key_count))?,
-    );
+    let (mut q, mut k, mut v) = match c.has(1) && c.has(2) {
+        true => (
+            heads(c.tensor(0)?, Some(count))?,
+            heads(c.tensor(1)?, Some(key_count))?,
+            heads(c.tensor(2)?, Some(key_count))?,
+        ),
+        // The query holds the heads of keys and values too.
+        false => {
+            let all = heads(c.tensor(0)?, Some(count + 2 * key_count))?;
+            (
+                all.narrow(1, 0, count),
+                all.narrow(1, count, key_count),
+                all.narrow(1, count + key_count, key_count),
+            )
+        }
+    };
     let past = c.optional(3)?.map_or(Dim::ZERO, |t| t.dims()[2].clone());
     if c.flag("do_rotary", false)? {
         let table = [&c.tensor(7)?, &c.tensor(8)?];

@@ -23,6 +23,11 @@ def floats(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
+def seeded(*shape):
+    """Floats that leave the numbers of the cases behind as they are."""
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
 def integers(dtype, *shape, low=None, high=None):
     info = np.iinfo(dtype)
     return RNG.integers(info.min if low is None else low, (info.max if high is None else high) + 1, shape).astype(dtype)
@@ -172,6 +177,39 @@ for rotary in (0, 1):
         },
         {"y": F, "nk": F, "nv": F},
         {**used, "last": np.array([5, 5], np.int32), "total": np.array(6, np.int32)},
+    )
+case(
+    "gqa_packed",
+    [
+        node(
+            "GroupQueryAttention",
+            ["q", "", "", "pk", "pv", "last", "total", "cos", "sin"],
+            ["y", "nk", "nv"],
+            num_heads=4,
+            kv_num_heads=2,
+            do_rotary=1,
+        )
+    ],
+    {"q": seeded(2, 1, 128), "pk": seeded(2, 2, 5, 16), "pv": seeded(2, 2, 5, 16)},
+    {"y": F, "nk": F, "nv": F},
+    {**tables(8), "last": np.array([5, 5], np.int32), "total": np.array(6, np.int32)},
+)
+weights = {"w": seeded(10, 36), "b": seeded(36)}
+for name, rest, attributes in (
+    ("plain", {}, {}),
+    ("flags", {"m": np.array([[1, 1, 1, 0, 0], [1] * 5], np.int32)}, {"scale": 0.3}),
+    ("lengths", {"m": np.array([5, 2], np.int32)}, {}),
+    ("bias", {"bias": seeded(2, 3, 5, 5)}, {}),
+    ("past", {"p": seeded(2, 2, 3, 4, 4)}, {"unidirectional": 1}),
+    ("sizes", {}, {"qkv_hidden_sizes": [6, 6, 24]}),
+):
+    names = ["x", "w", "b"] + ["m" if "m" in rest else "", "p" if "p" in rest else "", "bias" if "bias" in rest else ""]
+    case(
+        f"attention_{name}",
+        [node("Attention", names, ["y"] + ["present"] * (name == "past"), num_heads=3, **attributes)],
+        {"x": seeded(2, 5, 10), **rest},
+        {"y": F} | ({"present": F} if name == "past" else {}),
+        weights,
     )
 for zero in (0, 1):
     packed = {"b": integers(np.uint8, 5, 2, 8), "s": np.abs(floats(10))}
