@@ -10,7 +10,7 @@ use kiln_base::{Dim, numel};
 /// The maximum number of values that a group stores.
 pub(super) const MAX_ROOTS: usize = 6;
 /// A buffer of at most this many elements stays in the first-level cache.
-pub(super) const FEW: i64 = 1024;
+const FEW: i64 = 1024;
 /// The number of such buffers that weigh as much as a larger one.
 pub(super) const LARGE: usize = 4;
 

@@ -35,6 +35,9 @@ pub(crate) use absorb::absorb;
 pub(crate) use fuser::{Anchor, Group, LibraryOperand};
 pub(crate) use propagate::{storage, through_reduction, through_reshapes, through_view};
 
+/// On the CPU, reductions read concatenations of more elements than this from memory.
+const LARGE_CONCAT: i64 = 1 << 14;
+
 /// Returns the groups, in no particular order; see [`Group::deps`].
 pub(crate) fn group(flow: &Flow, options: &Options) -> Vec<Group> {
     let n = flow.nodes.len();
@@ -119,7 +122,7 @@ impl<'a> Fuser<'a> {
             // On the CPU, loops of a reduction are not cut where the operands meet.
             let is_tested = self.options.machine.gpu().is_none()
                 && !self.groups[u.group].space.inner.is_empty()
-                && self.facts.numel[v] > join::FEW;
+                && self.facts.numel[v] > LARGE_CONCAT;
             let wide = matches!(node.op, Op::Concat(_)) && (node.inputs.len() >= WIDE || is_tested);
             let crowded = wide || self.groups[u.group].members.len() > most;
             if u.in_memory || (stored && selects) || u.maps.len() > 16 || crowded {
