@@ -77,15 +77,16 @@ impl TileGrid {
         self.each
     }
 
-    /// Returns the calls for some lines and rows, in order of memory along the calls' tiles. Each range has whole tiles,
-    /// but for the last of its axis.
+    /// Returns the calls for some lines and rows, in order of memory along the calls' tiles. The last tile of a range is
+    /// whole, or has as many as the last of its axis.
     #[inline]
     pub fn rows(&self, all: [Range<i64>; 2]) -> impl Iterator<Item = RowTiles<'_>> {
         let ends = [all[0].end, all[1].end];
-        let is_whole = |axis: usize, at: i64| at % self.each[axis] == 0;
         debug_assert!(
-            (0..2).all(|axis| is_whole(axis, all[axis].end - all[axis].start)
-                || is_whole(axis, all[axis].start) && ends[axis] == self.extents[axis]),
+            (0..2).all(|axis| {
+                let rest = (ends[axis] - all[axis].start) % self.each[axis];
+                [0, self.extents[axis] % self.each[axis]].contains(&rest)
+            }),
             "{all:?} of {:?} in tiles of {:?}",
             self.extents,
             self.each
