@@ -88,6 +88,7 @@ impl ProcessGroup {
     }
 
     /// A tensor, on the group's device.
+    #[track_caller]
     pub(crate) fn own(&self, x: Tensor) -> Tensor {
         x.to(self.0.device)
     }
