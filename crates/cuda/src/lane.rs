@@ -49,7 +49,10 @@ impl Lane {
             state: site + 1,
             ..ErrorRecord::default()
         };
-        let (to, from) = (self.record(), (&raw const record).cast());
+        let (to, from) = (
+            self.record(),
+            (&raw const record).cast::<std::ffi::c_void>(),
+        );
         // SAFETY: both sides have this number of bytes, and the copy is waited for.
         unsafe {
             let len = size_of::<ErrorRecord>();
