@@ -2,7 +2,9 @@
 
 use crate::group::Init;
 use crate::store::{Server, Store};
+use kiln_base::file::replace;
 use std::env;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -131,7 +133,8 @@ impl Assignment {
                 let _ = std::fs::remove_file(path);
                 let server = Server::open(0)?;
                 let address = format!("{}:{}", host_name(), server.port());
-                publish(path, &address).map_err(|e| format!("{}: {e}", path.display()))?;
+                replace(path, |to| to.write_all(address.as_bytes()))
+                    .map_err(|e| format!("{}: {e}", path.display()))?;
                 let own = format!("127.0.0.1:{}", server.port());
                 (Some(server), Some(path.clone()), own)
             }
@@ -232,14 +235,6 @@ fn reachable(address: &str) -> String {
         Some((host, port)) if host == host_name() => format!("127.0.0.1:{port}"),
         _ => address.to_string(),
     }
-}
-
-/// Writes a file in one step, so that nobody reads half of it.
-fn publish(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut part = path.as_os_str().to_owned();
-    part.push(format!(".{}", std::process::id()));
-    std::fs::write(&part, text)?;
-    std::fs::rename(&part, path)
 }
 
 /// The value of an environment variable.
