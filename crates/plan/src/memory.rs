@@ -4,7 +4,7 @@ mod place;
 mod plan;
 mod search;
 
-pub use plan::{Temporaries, planned};
+pub use plan::{Temporaries, planned, roots};
 
 /// A buffer that lives from the step that writes it to the last step that reads it, both inclusive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use super::tile::{self, Called};
 use super::weights::WeightTable;
 use super::{attention, conv, ordered, product};
 use crate::error::{Error, Result};
-use kiln_plan::memory::{Temporaries, solve};
-use kiln_plan::{Allocation, BufferId, Kernel, Plan, Step};
+use kiln_plan::memory::{Temporaries, roots, solve};
+use kiln_plan::{BufferId, Kernel, Plan, Step};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -81,7 +81,7 @@ impl Printer {
         arena: &str,
         text: &mut Text,
     ) -> Result<usize> {
-        let root = roots(plan);
+        let root = roots(plan).map_err(Error::Damaged)?;
         let mut steps = Vec::new();
         for step in &plan.run {
             steps.push(self.ready(plan, step, (known, &root), (values, sites))?);
@@ -305,15 +305,4 @@ fn leaf(
         }
     }
     Ok(k.finish(text))
-}
-
-/// For each buffer, the buffer whose memory it uses.
-fn roots(plan: &Plan) -> Vec<usize> {
-    let follow = |mut at: usize| {
-        while let Allocation::InPlace(next) = plan.buffers[at].allocation {
-            at = next.0 as usize;
-        }
-        at
-    };
-    (0..plan.buffers.len()).map(follow).collect()
 }

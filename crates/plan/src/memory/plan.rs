@@ -74,15 +74,38 @@ fn sizes(plan: &Plan, values: &[i64]) -> Option<Vec<usize>> {
     plan.buffers.iter().map(bytes).collect()
 }
 
-/// Returns for each buffer of a checked plan the one whose memory it uses.
-fn roots(plan: &Plan) -> Vec<usize> {
-    let follow = |mut at: usize| {
-        while let Allocation::InPlace(next) = plan.buffers[at].allocation {
+/// Returns for each buffer the one whose memory it uses, in linear time however long the chains are.
+///
+/// # Errors
+/// If a buffer is in place of none, of one that is not a temporary, or of itself.
+pub fn roots(plan: &Plan) -> Result<Vec<usize>, String> {
+    let mut roots: Vec<usize> = (0..plan.buffers.len()).collect();
+    let mut chain = Vec::new();
+    for start in 0..roots.len() {
+        let mut at = start;
+        // The end of a chain that was followed before is known.
+        while let (Allocation::InPlace(next), true) = (plan.buffers[at].allocation, roots[at] == at)
+        {
+            if chain.len() == roots.len() {
+                return Err("buffers in place of each other".into());
+            }
+            chain.push(at);
             at = next.0 as usize;
+            if at >= roots.len() {
+                return Err(format!("no buffer {at}"));
+            }
         }
-        at
-    };
-    (0..plan.buffers.len()).map(follow).collect()
+        let root = roots[at];
+        match plan.buffers[root].allocation {
+            Allocation::Temporary => {}
+            _ if chain.is_empty() => {}
+            place => return Err(format!("a buffer in place of one at {place:?}")),
+        }
+        for at in chain.drain(..) {
+            roots[at] = root;
+        }
+    }
+    Ok(roots)
 }
 
 /// Returns the temporaries of a checked plan's run and their layout, with these symbol values, as the runtime plans
@@ -93,7 +116,7 @@ pub fn planned(plan: &Plan, values: &[i64]) -> Option<(Temporaries, Layout)> {
         .map(|step| scratch(plan, step, &bytes, values))
         .collect();
     let scratch = scratch?;
-    let found = Temporaries::new(plan, &plan.run, &bytes, &roots(plan), |i| scratch[i]);
+    let found = Temporaries::new(plan, &plan.run, &bytes, &roots(plan).ok()?, |i| scratch[i]);
     let layout = solve(&found.blocks);
     Some((found, layout))
 }

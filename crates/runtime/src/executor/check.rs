@@ -15,6 +15,7 @@ use kiln_base::{DType, Dim, Sym};
 use kiln_cpu::supported;
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::memory::{Category, Holder, Storage};
+use kiln_plan::memory::roots;
 use kiln_plan::{
     self as plan, Allocation, ArgUse, BufferId, Contract, Kernel, Output, Plan, Reads, Role, Step,
 };
@@ -63,7 +64,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     };
     let contracts = plan.kernels.iter().map(contract);
     let contracts: Vec<Contract> = contracts.collect::<Result<_>>()?;
-    let root = roots(plan)?;
+    let root = roots(plan).map_err(|e| damaged!("{e}"))?;
     if plan.commit as usize > plan.run.len() {
         return Err(damaged!(
             "commit at step {} of {}",
@@ -196,35 +197,6 @@ fn places(plan: &Plan) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns for each buffer the one whose memory it uses, in linear time however long the chains are.
-fn roots(plan: &Plan) -> Result<Vec<usize>> {
-    let mut roots: Vec<usize> = (0..plan.buffers.len()).collect();
-    let mut chain = Vec::new();
-    for start in 0..roots.len() {
-        let mut at = start;
-        // The end of a chain that was followed before is known.
-        while let (Allocation::InPlace(next), true) = (plan.buffers[at].allocation, roots[at] == at)
-        {
-            if chain.len() == roots.len() {
-                return Err(damaged!("buffers in place of each other"));
-            }
-            buffer(plan, next)?;
-            chain.push(at);
-            at = next.0 as usize;
-        }
-        let root = roots[at];
-        match plan.buffers[root].allocation {
-            Allocation::Temporary => {}
-            _ if chain.is_empty() => {}
-            place => return Err(damaged!("a buffer in place of one at {place:?}")),
-        }
-        for at in chain.drain(..) {
-            roots[at] = root;
-        }
-    }
-    Ok(roots)
 }
 
 fn check_step(
