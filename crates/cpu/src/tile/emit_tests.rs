@@ -16,6 +16,7 @@ use kiln_kernel::check;
 use kiln_kernel::failures::{Failure, Failures};
 use kiln_kernel::interpreted::{declare, interpreting};
 use kiln_kernel::simd::Features;
+use kiln_kernel::view::{View, ViewMut};
 use kiln_plan::tile::*;
 use programs::{elementwise, random_code};
 use rows::rows;
@@ -169,8 +170,7 @@ fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
     // The memory consists of words, so that every element is aligned.
     let mut memory: Vec<Vec<u64>> = args.iter().map(|a| vec![0; a.len() / 8 + 2]).collect();
     for (to, from) in memory.iter_mut().zip(args) {
-        // SAFETY: there is room for the bytes.
-        unsafe { std::ptr::copy(from.as_ptr(), to.as_mut_ptr().cast(), from.len()) };
+        ViewMut::of(to).bytes().copy(0, from);
     }
     let pointers: Vec<*mut u8> = memory.iter_mut().map(|m| m.as_mut_ptr().cast()).collect();
     let failures = Failures::default();
@@ -187,10 +187,7 @@ fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
     } else {
         go();
     }
-    let bytes = |m: &Vec<u64>, len: usize| {
-        // SAFETY: the memory has these bytes.
-        unsafe { std::slice::from_raw_parts(m.as_ptr().cast::<u8>(), len + 8) }.to_vec()
-    };
+    let bytes = |m: &Vec<u64>, len: usize| View::of(m).bytes().slice(0, len as i64 + 8).to_vec();
     let results = memory.iter().zip(args).map(|(m, a)| bytes(m, a.len()));
     let failure = failures.take().unwrap();
     (results.collect(), linked.emitted.len(), failure)

@@ -1,13 +1,13 @@
-//! Pointwise primitives: the types that each has, and their loops.
+//! Pointwise primitives, conversions and random numbers: the types that each has, and their loops.
 
-use super::code::{Call, Op};
-use super::lanes::{map1, map2, map3};
-use kiln_base::prim::{Binary, Unary};
+use super::code::{Call, Op, map1, map2, map3};
+use kiln_base::prim::{self, Binary, RandomKind, Unary, random_words};
 use kiln_base::{Compute, DType};
 use kiln_kernel::compute::with_compute;
-use kiln_kernel::element::Elem;
-use kiln_kernel::simd::Features;
+use kiln_kernel::element::{Elem, cast_one};
+use kiln_kernel::simd::convert::{Mem, with_dtype};
 use kiln_kernel::simd::erf::ErfTable;
+use kiln_kernel::simd::{Features, math};
 
 /// The loop of each variant, with the variant's number known to the compiler.
 macro_rules! each {
@@ -117,4 +117,51 @@ pub(super) fn spread(ty: Compute) -> Op {
         }
     }
     with_compute!(ty, T => of::<T>)
+}
+
+/// Returns the loop that converts a value of dtype `from` to dtype `to`.
+pub(super) fn cast(from: DType, to: DType) -> Op {
+    unsafe fn of<S: Elem, D: Mem, const UNSIGNED: bool>(call: Call)
+    where
+        D::C: Elem,
+    {
+        // SAFETY: the call is of this instruction, whose operand's type was checked.
+        unsafe { map1::<S, D::C>(call, |x| cast_one::<S, D, UNSIGNED>(x)) }
+    }
+    with_dtype!(to, D => with_compute!(from.compute(), S => match from {
+        DType::U64 => of::<S, D, true>,
+        _ => of::<S, D, false>,
+    }))
+}
+
+/// Implements [`prim::random_normal_f32`] by functions of f32.
+fn normal_f32(words: [u32; 4]) -> f32 {
+    let (u, angle) = prim::random_polar(words);
+    (-2.0 * math::log(u)).sqrt() * math::cos(angle)
+}
+
+/// Returns the loop of random numbers: seed, offset and index are operands `a`, `b` and `c`.
+pub(super) fn random(kind: RandomKind, ty: Compute) -> Op {
+    macro_rules! random {
+        ($kind:ident, $R:ty, $f:expr) => {{
+            unsafe fn of(call: Call) {
+                // SAFETY: the call is of this instruction, whose operands' types were checked.
+                unsafe {
+                    map3::<i64, i64, i64, $R>(call, |seed, offset, index| {
+                        let (position, wide) = (offset.wrapping_add(index), size_of::<$R>() == 8);
+                        let kind = RandomKind::$kind;
+                        $f(random_words(kind, wide, position as u64, seed as u64)) as $R
+                    })
+                }
+            }
+            of
+        }};
+    }
+    match (kind, ty) {
+        (RandomKind::Uniform, Compute::F32) => random!(Uniform, f32, prim::random_uniform_f32),
+        (RandomKind::Uniform, _) => random!(Uniform, f64, prim::random_uniform_f64),
+        (RandomKind::Normal, Compute::F32) => random!(Normal, f32, normal_f32),
+        (RandomKind::Normal, _) => random!(Normal, f64, prim::random_normal_f64),
+        (RandomKind::Bits, _) => random!(Bits, i64, prim::random_bits),
+    }
 }

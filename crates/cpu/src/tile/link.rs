@@ -5,7 +5,7 @@ use super::cost::cost;
 use super::emitted::{Emitted, OperandLocation};
 use super::linked::{Linked, Stage};
 use super::walk::Walk;
-use super::{cast, kernels, live, load, random, reduce};
+use super::{kernels, live, load, reduce};
 use hashbrown::{HashMap, HashSet};
 use kiln_base::Compute;
 use kiln_kernel::bound::{Bound, BoundDynamic};
@@ -248,8 +248,8 @@ impl Linker<'_> {
             Inst::Unary { op, a, .. } => code(kernels::unary(*op, ty(a.0), self.level), 0),
             Inst::Binary { op, a, site, .. } => code(kernels::binary(*op, ty(a.0)), *site),
             Inst::Select { a, .. } => code(kernels::select(ty(a.0)), 0),
-            Inst::Convert { from, to, .. } => code(cast::cast(*from, *to), 0),
-            Inst::Random { kind, dst, .. } => code(random::random(*kind, ty(dst.0)), 0),
+            Inst::Convert { from, to, .. } => code(kernels::cast(*from, *to), 0),
+            Inst::Random { kind, dst, .. } => code(kernels::random(*kind, ty(dst.0)), 0),
             Inst::Keep { slot, src } => code(load::slot(ty(src.0), false), u32::from(*slot)),
             Inst::Kept { slot, dst } => code(load::slot(ty(dst.0), true), u32::from(*slot)),
             Inst::Reduce { .. } | Inst::ArgReduce { .. } => {
@@ -290,7 +290,7 @@ impl Linker<'_> {
             let converted = self.fresh(dtype.compute());
             out.body.push(Instruction {
                 a: from,
-                ..plain(cast::cast(plain_dtype(ty), dtype), converted, 0)
+                ..plain(kernels::cast(plain_dtype(ty), dtype), converted, 0)
             });
             from = converted;
         }

@@ -8,7 +8,6 @@ mod blocks;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod builder;
 mod call;
-mod cast;
 mod code;
 mod cost;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
@@ -18,7 +17,6 @@ mod emit_tests;
 mod emitted;
 mod fills;
 mod kernels;
-mod lanes;
 mod link;
 mod linked;
 mod live;
@@ -28,7 +26,6 @@ mod located;
 mod pieces;
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 mod prefetch;
-mod random;
 mod reduce;
 mod run;
 mod runs;
