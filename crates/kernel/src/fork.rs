@@ -72,9 +72,5 @@ fn watch() {
         CUT_OFF.fetch_or(others, Ordering::Relaxed);
         GENERATION.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the handler touches atomics and a cell of its thread. If there is no memory for it, there is no handler,
-    // which makes no difference without a fork.
-    unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-    }
+    crate::system::in_children(in_child);
 }

@@ -31,5 +31,6 @@ pub mod memory;
 pub mod pool;
 pub mod simd;
 pub mod sums;
+mod system;
 pub mod view;
 pub mod work;

@@ -15,6 +15,8 @@ mod lent;
 
 use crate::error::{Error, Result};
 use crate::lock::lock;
+#[cfg(target_os = "linux")]
+use crate::system::physical_memory;
 pub use block::ALIGN;
 use block::AlignedBlock;
 pub use budget::{Budget, read_file};
@@ -140,20 +142,7 @@ pub fn machine_memory() -> usize {
     #[cfg(target_os = "linux")]
     {
         static BYTES: OnceLock<usize> = OnceLock::new();
-        *BYTES.get_or_init(|| {
-            // SAFETY: sysconf takes any name and only reads.
-            let (pages, size) = unsafe {
-                (
-                    libc::sysconf(libc::_SC_PHYS_PAGES),
-                    libc::sysconf(libc::_SC_PAGESIZE),
-                )
-            };
-            let machine = match (usize::try_from(pages), usize::try_from(size)) {
-                (Ok(pages), Ok(size)) if pages > 0 => pages.saturating_mul(size),
-                _ => usize::MAX,
-            };
-            machine.min(container::limit())
-        })
+        *BYTES.get_or_init(|| physical_memory().min(container::limit()))
     }
     #[cfg(not(target_os = "linux"))]
     usize::MAX

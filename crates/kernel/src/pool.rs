@@ -4,12 +4,12 @@
 //! Then it continues with the remaining parts of the other ranges. Nothing else depends on the number of threads, so
 //! results do not either.
 
-mod apart;
 #[cfg(test)]
 mod tests;
 
 use crate::fork;
 use crate::lock::lock;
+use crate::system;
 use kiln_base::DefaultThreads;
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -228,7 +228,7 @@ impl Pool {
         let helpers = (parts - 1).min(s.limit.load(Ordering::Relaxed));
         for w in &workers[..helpers] {
             if w.parked.load(Ordering::SeqCst) {
-                s.waker.store(apart::here(), Ordering::Relaxed);
+                s.waker.store(system::processor(), Ordering::Relaxed);
                 w.thread.unpark();
             }
         }
@@ -377,7 +377,7 @@ fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
             // unparks, or this thread sees the run.
             if shared.epoch.load(Ordering::SeqCst) == seen {
                 std::thread::park();
-                apart::keep_from(shared.waker.load(Ordering::Relaxed));
+                system::leave_processor(shared.waker.load(Ordering::Relaxed));
             }
             parked.store(false, Ordering::SeqCst);
         }

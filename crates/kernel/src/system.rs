@@ -1,17 +1,42 @@
-//! Separation of threads. A woken thread often shares a core with the thread that woke it, for some milliseconds,
-//! although other cores are idle. This module lets it move elsewhere by itself.
+//! Calls of the operating system about processors, memory and forks.
+
+/// Returns the bytes of the machine's memory, where known.
+#[cfg(target_os = "linux")]
+pub(crate) fn physical_memory() -> usize {
+    // SAFETY: sysconf takes any name and only reads.
+    let of = |name| usize::try_from(unsafe { libc::sysconf(name) });
+    match (of(libc::_SC_PHYS_PAGES), of(libc::_SC_PAGESIZE)) {
+        (Ok(pages), Ok(size)) if pages > 0 => pages.saturating_mul(size),
+        _ => usize::MAX,
+    }
+}
+
+/// Lets every fork from now on call a function in the child, before `fork` returns there. Without memory for it, forks
+/// call nothing.
+///
+/// The function may only use what is safe to use after a fork of a process with threads, such as atomics.
+#[cfg(unix)]
+pub(crate) fn in_children(f: extern "C" fn()) {
+    // SAFETY: the function takes nothing and is never unloaded.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(f));
+    }
+}
 
 /// Returns the processor that the calling thread runs on, if the system tells it.
 #[cfg(target_os = "linux")]
-pub(super) fn here() -> usize {
+pub(crate) fn processor() -> usize {
     // SAFETY: it only returns a number.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
 }
 
-/// Moves the calling thread off that processor, if it runs there and may run elsewhere.
+/// Moves the calling thread off a processor, if it runs there and may run elsewhere.
+///
+/// A woken thread often shares a core with the thread that woke it, for some milliseconds, although other cores are
+/// idle. This lets it move elsewhere by itself.
 #[cfg(target_os = "linux")]
-pub(super) fn keep_from(other: usize) {
-    if other != here() || other >= libc::CPU_SETSIZE as usize {
+pub(crate) fn leave_processor(other: usize) {
+    if other != processor() || other >= libc::CPU_SETSIZE as usize {
         return;
     }
     let size = size_of::<libc::cpu_set_t>();
@@ -31,12 +56,12 @@ pub(super) fn keep_from(other: usize) {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn here() -> usize {
+pub(crate) fn processor() -> usize {
     usize::MAX
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn keep_from(_: usize) {}
+pub(crate) fn leave_processor(_: usize) {}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
@@ -54,7 +79,7 @@ mod tests {
         };
         let before = allowed();
         for _ in 0..100 {
-            keep_from(here());
+            leave_processor(processor());
         }
         assert_eq!(allowed(), before);
     }
