@@ -38,6 +38,29 @@ elements!(
 );
 
 /// Little-endian elements in memory.
+/// Returns the elements of a dtype that aligned native-endian bytes hold.
+///
+/// # Errors
+/// If `T` is another dtype's type, the bytes are not aligned, or a bool is neither 0 nor 1.
+pub fn elements<T: Element>(dtype: DType, bytes: &[u8]) -> Result<&[T], String> {
+    if T::DTYPE != dtype {
+        return Err(format!("asked for {} elements of {dtype}", T::DTYPE));
+    }
+    if bytes.is_empty() {
+        return Ok(&[]);
+    }
+    if !bytes.as_ptr().cast::<T>().is_aligned() {
+        return Err(format!("the bytes are not aligned for {dtype}"));
+    }
+    // A bool of another value would be undefined behaviour; no valid plan produces one.
+    if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
+        return Err("a bool is neither 0 nor 1".into());
+    }
+    let len = bytes.len() / size_of::<T>();
+    // SAFETY: the bytes are aligned for T, every bit pattern is a number, and bools were checked.
+    Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), len) })
+}
+
 impl DType {
     /// Returns the elements of a float dtype; none for other dtypes.
     pub fn floats(self, bytes: &[u8]) -> Vec<f64> {

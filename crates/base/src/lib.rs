@@ -27,7 +27,7 @@ pub use dim::{
     contiguous_strides, numel,
 };
 pub use dtype::{Compute, DType, Float, Kind};
-pub use element::{Element, round_float};
+pub use element::{Element, elements, round_float};
 pub use features::{Feature, Features, LevelError};
 pub use float8::Float8;
 pub use instruction::Instruction;

@@ -1,6 +1,7 @@
 //! Tensors as the caller sees them.
 
-use kiln_base::{DType, Element};
+use kiln_base::custom::ArrayViewMut;
+use kiln_base::{DType, Element, elements};
 use kiln_cuda::{Device, Memory, Outcome};
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::memory;
@@ -34,10 +35,12 @@ impl Buffer {
     /// # Errors
     /// If the shape has another number of elements, or memory is short.
     pub fn from_slice<T: Element>(data: &[T], shape: &[i64]) -> Result<Buffer> {
-        // SAFETY: elements are plain numbers (or bools) without padding, so their bytes are readable.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), size_of_val(data)) };
-        Buffer::from_bytes(T::DTYPE, shape, bytes)
+        fits(T::DTYPE, shape, size_of_val(data))?;
+        let mut storage = Storage::new(size_of_val(data))?;
+        let (all, bytes) = ([data.len()], storage.bytes_mut());
+        let written = ArrayViewMut::new(T::DTYPE, &all, bytes).write(data);
+        written.map_err(|e| Error::Buffer(e.to_string()))?;
+        Ok(Buffer::new(T::DTYPE, shape, Arc::new(storage)))
     }
 
     /// A tensor from its native-endian bytes.
@@ -45,7 +48,7 @@ impl Buffer {
     /// # Errors
     /// If the shape has another number of bytes, a bool is neither 0 nor 1, or memory is short.
     pub fn from_bytes(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<Buffer> {
-        fits(dtype, shape, bytes)?;
+        holds(dtype, shape, bytes)?;
         let storage = Arc::new(Storage::from_bytes(bytes)?);
         Ok(Buffer::new(dtype, shape, storage))
     }
@@ -55,7 +58,7 @@ impl Buffer {
     /// # Errors
     /// If the shape has another number of bytes, or a bool is neither 0 nor 1.
     pub fn from_storage(dtype: DType, shape: &[i64], storage: Storage) -> Result<Buffer> {
-        fits(dtype, shape, storage.bytes())?;
+        holds(dtype, shape, storage.bytes())?;
         Ok(Buffer::new(dtype, shape, Arc::new(storage)))
     }
 
@@ -223,21 +226,7 @@ impl Buffer {
     /// # Errors
     /// If `T` is another dtype's type, or the tensor is on a GPU.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
-        if T::DTYPE != self.dtype {
-            return Err(Error::Buffer(format!(
-                "asked for {} elements of a {} tensor",
-                T::DTYPE,
-                self.dtype
-            )));
-        }
-        let bytes = self.bytes()?;
-        // A bool that is neither 0 nor 1 would be undefined behaviour; no valid plan produces one.
-        if self.dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
-            return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
-        }
-        // SAFETY: storage is aligned to 64 bytes and initialised, every bit pattern is a number, and
-        // bools were checked.
-        Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), self.len()) })
+        elements(self.dtype, self.bytes()?).map_err(Error::Buffer)
     }
 
     /// A copy of the elements.
@@ -257,15 +246,20 @@ impl Buffer {
     }
 }
 
-/// Errs unless the bytes are those of a tensor of this dtype and shape.
-fn fits(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<()> {
+/// Errs unless a tensor of this dtype and shape takes this number of bytes.
+fn fits(dtype: DType, shape: &[i64], bytes: usize) -> Result<()> {
     let want = checked_len(dtype, shape)? * dtype.size();
-    if want != bytes.len() {
-        return Err(Error::Buffer(format!(
-            "{dtype} of shape {shape:?} takes {want} bytes, found {}",
-            bytes.len()
-        )));
+    match bytes == want {
+        true => Ok(()),
+        false => Err(Error::Buffer(format!(
+            "{dtype} of shape {shape:?} takes {want} bytes, found {bytes}"
+        ))),
     }
+}
+
+/// Errs unless the bytes are the elements of a tensor of this dtype and shape.
+fn holds(dtype: DType, shape: &[i64], bytes: &[u8]) -> Result<()> {
+    fits(dtype, shape, bytes.len())?;
     if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
         return Err(Error::Buffer("a bool is neither 0 nor 1".into()));
     }

@@ -1,5 +1,6 @@
 //! The measured peak rates of this processor.
 
+use kiln_kernel::simd::{Features, Isa, Vectorized, fma32, fma64, vectorized};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -50,73 +51,42 @@ const CHAINS: usize = 12;
 /// Steps of each chain in one measurement.
 const STEPS: usize = 2_000_000;
 
-/// A function that runs the chains, `x = x a + b` over and over, on vectors, and returns the number of operations. It
-/// uses intrinsics: if the compiler failed to vectorise, the rate would be the compiler's and not the processor's.
-macro_rules! chains {
-    ($name:ident, $features:literal, $type:ty, $fill:ident, $step:ident, $lanes:literal) => {
-        #[cfg(all(target_arch = "x86_64", not(portable)))]
-        #[target_feature(enable = $features)]
-        fn $name() -> f64 {
-            use std::arch::x86_64::{$fill, $step};
-            let (one, a, b): ($type, $type, $type) = black_box((1.0, 0.999, 0.001));
-            let (a, b) = ($fill(a), $fill(b));
-            let mut x = [$fill(one); CHAINS];
-            for _ in 0..STEPS {
-                for chain in &mut x {
-                    *chain = $step(*chain, a, b);
-                }
-            }
-            black_box(x);
-            2.0 * (CHAINS * $lanes * STEPS) as f64
-        }
-    };
+/// Chains of multiply-adds, `x = x a + b` over and over, of f32 or, if `double`, of f64.
+struct Chains<'a> {
+    double: bool,
+    /// The number of operations.
+    done: &'a mut f64,
 }
 
-chains!(
-    wide_f32,
-    "avx512f",
-    f32,
-    _mm512_set1_ps,
-    _mm512_fmadd_ps,
-    16
-);
-chains!(wide_f64, "avx512f", f64, _mm512_set1_pd, _mm512_fmadd_pd, 8);
-chains!(f32s, "avx2,fma", f32, _mm256_set1_ps, _mm256_fmadd_ps, 8);
-chains!(f64s, "avx2,fma", f64, _mm256_set1_pd, _mm256_fmadd_pd, 4);
-
-/// Runs the chains with the widest instructions of this machine, of f32 or, if `double`, of f64. Returns the number
-/// of operations.
-fn multiply_adds(double: bool) -> f64 {
-    #[cfg(all(target_arch = "x86_64", not(portable)))]
-    {
-        let wide = is_x86_feature_detected!("avx512f");
-        let fused = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        let vectors: Option<unsafe fn() -> f64> = match (wide, fused, double) {
-            (true, _, false) => Some(wide_f32),
-            (true, _, true) => Some(wide_f64),
-            (_, true, false) => Some(f32s),
-            (_, true, true) => Some(f64s),
-            _ => None,
+impl Vectorized for Chains<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        *self.done = match (I::LEVEL.width(), self.double) {
+            (Features::AVX512, false) => chains::<f32, 16>([1.0, 0.999, 0.001], fma32::<I>),
+            (Features::AVX512, true) => chains::<f64, 8>([1.0, 0.999, 0.001], fma64::<I>),
+            (Features::AVX2, false) => chains::<f32, 8>([1.0, 0.999, 0.001], fma32::<I>),
+            (Features::AVX2, true) => chains::<f64, 4>([1.0, 0.999, 0.001], fma64::<I>),
+            (_, false) => chains::<f32, 4>([1.0, 0.999, 0.001], fma32::<I>),
+            (_, true) => chains::<f64, 2>([1.0, 0.999, 0.001], fma64::<I>),
         };
-        if let Some(chains) = vectors {
-            // SAFETY: the machine has the instructions that the function is compiled for.
-            return unsafe { chains() };
-        }
-    }
-    #[cfg(all(target_arch = "x86_64", not(portable)))]
-    return match double {
-        false => baseline::<f32, 4>([1.0, 0.999, 0.001], |x, a, b| x * a + b),
-        true => baseline::<f64, 2>([1.0, 0.999, 0.001], |x, a, b| x * a + b),
-    };
-    #[cfg(not(all(target_arch = "x86_64", not(portable))))]
-    match double {
-        false => baseline::<f32, 4>([1.0, 0.999, 0.001], f32::mul_add),
-        true => baseline::<f64, 2>([1.0, 0.999, 0.001], f64::mul_add),
     }
 }
 
-/// The chains with instructions that every machine has, in vectors of 16 bytes.
-fn baseline<T: Copy, const LANES: usize>(numbers: [T; 3], step: impl Fn(T, T, T) -> T) -> f64 {
+/// Runs the chains with the widest instructions of this machine. Returns the number of operations.
+fn multiply_adds(double: bool) -> f64 {
+    let widest = Features::WIDTHS.into_iter().rfind(|l| l.is_supported());
+    let mut done = 0.0;
+    let chains = Chains {
+        double,
+        done: &mut done,
+    };
+    vectorized(widest.unwrap_or(Features::BASELINE), chains);
+    done
+}
+
+/// The chains on vectors of some lanes.
+#[inline(always)]
+fn chains<T: Copy, const LANES: usize>(numbers: [T; 3], step: impl Fn(T, T, T) -> T) -> f64 {
     let [one, a, b] = black_box(numbers);
     let mut x = [[one; LANES]; CHAINS];
     for _ in 0..STEPS {
