@@ -3,7 +3,7 @@
 use super::*;
 use kiln_base::prim::{Binary, Unary};
 use kiln_kernel::simd::Features;
-use kiln_x86::{Code, Gpr, Width};
+use kiln_x86::{Gpr, Width};
 
 /// The places of an epilogue: the accumulator is in a register, a bias is one element, a residual is in memory.
 struct EpiloguePlaces {
@@ -81,22 +81,23 @@ fn epilogue(target: Target, free: usize, pins: usize) -> [u8; 64] {
     let memory = (free, Mem::at(Gpr::RSP));
     lines.emit(&mut asm, &mut locations, memory, &pinned, None);
     asm.leave(&[], room);
-    let code = Code::new(&asm.finish()).unwrap();
     let x: [f32; 16] = std::array::from_fn(|i| i as f32 * 0.3 - 2.0);
     let residual: [half::f16; 16] =
         std::array::from_fn(|i| half::f16::from_f32(1.0 + i as f32 / 4.0));
     let (bias, mut out) = ([0.25f32], [0u8; 64]);
-    // SAFETY: the code is a function of these arguments, each with the elements of a group.
-    unsafe {
-        type F = extern "sysv64" fn(*const f32, *const f32, *const half::f16, *mut u8);
-        let f: F = std::mem::transmute(code.entry());
-        f(
-            x.as_ptr(),
-            bias.as_ptr(),
-            residual.as_ptr(),
-            out.as_mut_ptr(),
-        );
-    }
+    let bits = residual.map(half::f16::to_bits);
+    let arguments = [
+        x.as_ptr() as u64,
+        bias.as_ptr() as u64,
+        bits.as_ptr() as u64,
+        out.as_mut_ptr() as u64,
+    ];
+    let mut machine = kiln_x86_interpreter::Machine::new()
+        .readable(&x)
+        .readable(&bias)
+        .readable(&bits)
+        .writable(&mut out);
+    machine.call(&asm.finish(), &arguments).unwrap();
     for i in 0..target.lanes() {
         let y = x[i] + bias[0];
         let erf = kiln_base::special::erf(f64::from(y * 0.5f32.sqrt())) as f32;
