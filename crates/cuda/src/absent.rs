@@ -107,10 +107,10 @@ pub mod nvrtc {
     }
 }
 
-pub unsafe fn is_culib_present() -> bool {
+pub fn is_culib_present() -> bool {
     false
 }
 
-pub unsafe fn culib() -> &'static libloading::Library {
+pub fn culib() -> &'static libloading::Library {
     unreachable!("no library is present")
 }

@@ -1,7 +1,9 @@
-//! A device's context, to which a thread's calls of the driver apply.
+//! A device's context, to which a thread's calls of the driver apply, and the driver's description of the device.
 
 use super::driver::{Driver, Object, call, sys};
 use kiln_kernel::error::Result;
+use std::ffi::{CStr, CString, c_int};
+use std::ptr::null_mut;
 
 /// The primary context of a device, which is retained for the process's lifetime.
 #[derive(Copy, Clone)]
@@ -10,7 +12,53 @@ pub(super) struct Context {
     pub(super) handle: Object<sys::CUctx_st>,
 }
 
+/// A device as the driver describes it.
+pub(super) struct Described {
+    pub(super) handle: sys::CUdevice,
+    pub(super) name: String,
+    /// Bytes of its memory.
+    pub(super) memory: usize,
+    /// Its place on the PCI bus.
+    pub(super) bus: CString,
+}
+
+impl Described {
+    /// A property.
+    pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32> {
+        let mut value = 0;
+        // SAFETY: the pointer is to writable memory.
+        unsafe { call!(cuDeviceGetAttribute(&mut value, attribute, self.handle)) }?;
+        Ok(value as u32)
+    }
+}
+
 impl Context {
+    /// Retains the context of the device of this number, and makes it the current one of the calling thread.
+    pub(super) fn of(driver: &'static Driver, ordinal: u32) -> Result<(Context, Described)> {
+        let (mut device, mut handle) = (0, Object(null_mut()));
+        let (mut memory, mut name, mut bus) = (0usize, [0u8; 256], [0u8; 32]);
+        // SAFETY: all pointers are to writable memory of the stated sizes.
+        unsafe {
+            call!(cuDeviceGet(&mut device, ordinal as c_int))?;
+            let len = name.len() as c_int - 1;
+            call!(cuDeviceGetName(name.as_mut_ptr().cast(), len, device))?;
+            call!(cuDeviceTotalMem_v2(&mut memory, device))?;
+            let len = bus.len() as c_int;
+            call!(cuDeviceGetPCIBusId(bus.as_mut_ptr().cast(), len, device))?;
+            call!(cuDevicePrimaryCtxRetain(&mut handle.0, device))?;
+        }
+        let context = Context { driver, handle };
+        context.activate()?;
+        let text = |bytes| CStr::from_bytes_until_nul(bytes).unwrap_or_default();
+        let described = Described {
+            handle: device,
+            name: text(&name).to_string_lossy().into_owned(),
+            memory,
+            bus: text(&bus).into(),
+        };
+        Ok((context, described))
+    }
+
     /// Makes it the current context of the calling thread.
     pub(super) fn activate(self) -> Result<()> {
         // SAFETY: the context is retained for the process's lifetime.
@@ -23,5 +71,14 @@ impl Context {
         // SAFETY: the context is current.
         let done = unsafe { call!(cuCtxSynchronize()) };
         done.map_err(|failure| failure.of("the GPU's work failed"))
+    }
+
+    /// Bytes of its device's memory that no process uses.
+    pub(super) fn free_memory(self) -> Result<usize> {
+        self.activate()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are to writable memory.
+        unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total)) }?;
+        Ok(free)
     }
 }

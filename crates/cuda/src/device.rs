@@ -2,22 +2,20 @@
 
 use super::cache::compiler_version;
 use super::context::Context;
-use super::driver::sys::CUdevice_attribute::{self, *};
-use super::driver::{Driver, Object, call};
-use super::lane::Lane;
+use super::driver::Driver;
+use super::driver::sys::CUdevice_attribute::*;
+use super::lane::{Lane, Slots};
 use super::libraries::{Sensors, sensors};
 use super::module::Modules;
 use super::outcome::{Outcome, Outcomes};
 use super::pool::Pool;
-use super::slot::Slots;
 use super::stream::{Staging, Stream};
 use kiln_base::{Gpu, Machine};
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
 use kiln_kernel::memory::{MemoryEvent, MemoryHolders, MemoryStats};
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::CString;
 use std::path::Path;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -86,28 +84,8 @@ impl Device {
                 driver.devices
             )));
         }
-        let (mut device, mut handle) = (0, Object(null_mut()));
-        let (mut total, mut name, mut bus) = (0usize, [0u8; 256], [0u8; 32]);
-        // SAFETY: all pointers are to writable memory of the stated sizes.
-        unsafe {
-            call!(cuDeviceGet(&mut device, ordinal as c_int))?;
-            let len = name.len() as c_int - 1;
-            call!(cuDeviceGetName(name.as_mut_ptr().cast(), len, device))?;
-            call!(cuDeviceTotalMem_v2(&mut total, device))?;
-            let len = bus.len() as c_int;
-            call!(cuDeviceGetPCIBusId(bus.as_mut_ptr().cast(), len, device))?;
-            call!(cuDevicePrimaryCtxRetain(&mut handle.0, device))?;
-        }
-        let context = Context { driver, handle };
-        context.activate()?;
-        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
-        let name = name.to_string_lossy().into_owned();
-        let attribute = |which: CUdevice_attribute| -> Result<u32> {
-            let mut value = 0;
-            // SAFETY: the pointer is to writable memory.
-            unsafe { call!(cuDeviceGetAttribute(&mut value, which, device)) }?;
-            Ok(value as u32)
-        };
+        let (context, described) = Context::of(driver, ordinal)?;
+        let (name, attribute) = (&described.name, |which| described.attribute(which));
         let arch = (
             attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
@@ -124,7 +102,7 @@ impl Device {
             return Err(Error::Cuda(message));
         }
         let about = Gpu {
-            name: name.leak(),
+            name: name.clone().leak(),
             arch,
             processors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             registers: attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
@@ -137,12 +115,10 @@ impl Device {
             driver: driver.version().ok(),
             nvrtc: None,
         };
-        let bus = CStr::from_bytes_until_nul(&bus).unwrap_or_default();
         Ok(Device {
             ordinal,
-            bus: bus.into(),
             context,
-            pool: Arc::new(Pool::new(context, device, total)?),
+            pool: Arc::new(Pool::new(context, described.handle, described.memory)?),
             modules: Mutex::new(Modules::new(context, about.arch)),
             about,
             lanes: Mutex::default(),
@@ -152,6 +128,7 @@ impl Device {
             outcomes: Outcomes::default(),
             graphs: AtomicBool::new(std::env::var_os("KILN_CUDA_GRAPHS").is_none_or(|v| v != "0")),
             communication: Mutex::default(),
+            bus: described.bus,
         })
     }
 
@@ -223,11 +200,7 @@ impl Device {
     /// # Errors
     /// If the driver reports none.
     pub fn free_memory(&self) -> Result<usize> {
-        self.context.activate()?;
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: the pointers are to writable memory.
-        unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total)) }?;
-        Ok(free)
+        self.context.free_memory()
     }
 
     /// Its sensors, as far as NVML tells them.

@@ -1,13 +1,14 @@
-//! Lanes: the stream and error record of a run.
+//! Lanes: the stream and error record of a run, and slots on the host for copies of the records.
 
+use super::context::Context;
 use super::driver::{Address, call};
 use super::pool::{DeviceBlock, Pool};
-use super::slot::Slot;
-use super::stream::Stream;
+use super::stream::{Event, Pinned, Stream};
 use kiln_kernel::error::Result;
+use kiln_kernel::lock::lock;
 use kiln_kernel::memory::{Category, Holder};
 use kiln_plan::cuda::ErrorRecord;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The resources of a run: a stream, and the record of data errors that its kernels write to. The record is zero
 /// while no run holds the lane.
@@ -68,5 +69,65 @@ impl Lane {
         // SAFETY: both sides have this number of bytes, and nobody else uses the slot until the copy is done.
         unsafe { call!(cuMemcpyDtoHAsync_v2(to.cast(), at, len, stream)) }?;
         self.clear()
+    }
+}
+
+/// A slot for one record in page-locked memory.
+pub(super) struct Slot {
+    page: Arc<Pinned>,
+    index: usize,
+}
+
+impl Slot {
+    pub(super) fn ptr(&self) -> *mut ErrorRecord {
+        let first = self.page.ptr.cast::<ErrorRecord>();
+        first.wrapping_add(self.index)
+    }
+
+    pub(super) fn read(&self) -> ErrorRecord {
+        // SAFETY: the page is aligned and has room for this record of plain numbers, which the device has finished
+        // writing.
+        unsafe { self.ptr().read() }
+    }
+}
+
+/// The number of slots of a page.
+const PAGE: usize = 128;
+
+/// The slots that no run uses.
+pub(super) struct Slots {
+    pub(super) context: Context,
+    /// Each slot with the event up to which the device uses it.
+    free: Mutex<Vec<(Slot, Option<Arc<Event>>)>>,
+}
+
+impl Slots {
+    pub(super) fn new(context: Context) -> Slots {
+        let free = Mutex::default();
+        Slots { context, free }
+    }
+
+    /// A slot that the device does not use. The context must be current.
+    pub(super) fn take(&self) -> Result<Slot> {
+        let mut slots = lock(&self.free);
+        let free = |(_, until): &(Slot, Option<Arc<Event>>)| {
+            until.as_ref().is_none_or(|event| event.happened())
+        };
+        if let Some(at) = slots.iter().position(free) {
+            return Ok(slots.swap_remove(at).0);
+        }
+        let bytes = PAGE * size_of::<ErrorRecord>();
+        let page = Arc::new(Pinned::new(bytes)?);
+        let slot = |index| Slot {
+            page: page.clone(),
+            index,
+        };
+        slots.extend((1..PAGE).map(|i| (slot(i), None)));
+        Ok(slot(0))
+    }
+
+    /// Returns a slot that the device uses up to an event.
+    pub(super) fn give(&self, slot: Slot, until: Option<Arc<Event>>) {
+        lock(&self.free).push((slot, until));
     }
 }

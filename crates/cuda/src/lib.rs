@@ -63,7 +63,6 @@ mod outcome;
 mod pool;
 mod resources;
 mod session;
-mod slot;
 mod stream;
 mod tensor_map;
 

@@ -1,10 +1,10 @@
 //! Memory on a device, and copies from and to it.
 
 use super::device::Device;
-use super::driver::call;
+use super::driver::{Address, call};
 use super::pool::DeviceBlock;
 use super::stream::{Pinned, Staging, Stream};
-use kiln_kernel::error::Result;
+use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
 use kiln_kernel::memory::{Category, DeviceMemory, Holder, Storage};
 use std::any::Any;
@@ -75,6 +75,26 @@ impl Memory {
         copy.used(&done, true);
         self.used(&done, false);
         Ok(copy)
+    }
+
+    /// Copies one storage to another of the same size on a device, before later work of the stream.
+    pub(super) fn copy(from: &Storage, to: &Storage, stream: &Arc<Stream>) -> Result<()> {
+        let (source, target, len) = (from.ptr() as Address, to.ptr() as Address, to.len());
+        assert_eq!(from.len(), len, "a copy to another size");
+        let (Some(from), Some(to)) = (Memory::of(from), Memory::of(to)) else {
+            return Err(Error::Internal("a copy of what is not on a device".into()));
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        from.before_reading(stream)?;
+        to.before_writing(stream)?;
+        // SAFETY: both have this number of bytes on this device, and are freed after this use of them.
+        unsafe { call!(cuMemcpyDtoDAsync_v2(target, source, len, stream.handle())) }?;
+        let done = stream.event()?;
+        from.used(&done, false);
+        to.used(&done, true);
+        Ok(())
     }
 }
 

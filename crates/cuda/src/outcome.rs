@@ -1,6 +1,6 @@
 //! The end of a run that may have a data error, for its dependents.
 
-use super::slot::{Slot, Slots};
+use super::lane::{Slot, Slots};
 use super::stream::Event;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;

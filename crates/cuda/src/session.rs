@@ -2,7 +2,7 @@
 
 use super::collective::{Launcher, Watched};
 use super::device::Device;
-use super::driver::{Address, call};
+use super::driver::Address;
 use super::graph::{Graph, Graphs};
 use super::lane::Lane;
 use super::memory::Memory;
@@ -66,22 +66,7 @@ impl Session {
 
     /// Copies one storage to another of the same size, before later work.
     pub fn copy(&self, from: &Storage, to: &Storage) -> Result<()> {
-        let (stream, len) = (&self.lane()?.stream, to.len());
-        let [source, target] = [from.ptr() as Address, to.ptr() as Address];
-        let (Some(from), Some(to)) = (Memory::of(from), Memory::of(to)) else {
-            return Err(Error::Internal("a copy of what is not on a device".into()));
-        };
-        if len == 0 {
-            return Ok(());
-        }
-        from.before_reading(stream)?;
-        to.before_writing(stream)?;
-        // SAFETY: both have this number of bytes on this device, and are freed after this use of them.
-        unsafe { call!(cuMemcpyDtoDAsync_v2(target, source, len, stream.handle())) }?;
-        let done = stream.event()?;
-        from.used(&done, false);
-        to.used(&done, true);
-        Ok(())
+        Memory::copy(from, to, &self.lane()?.stream)
     }
 
     /// Runs a job. Returns its outcome if it can fail; `explain` turns the record, or a fault of communication, into an
