@@ -246,12 +246,14 @@ pub(crate) enum Bulk {
         bytes: Slot,
         barrier: Address,
     },
-    /// Copies a box of a tensor to shared memory.
+    /// Copies a box of a tensor to shared memory: the block's own, or that of the blocks of its cluster whose bits are
+    /// set.
     LoadTensor {
         to: Address,
         map: Address,
         at: Vec<Slot>,
         barrier: Address,
+        blocks: Option<Slot>,
     },
     /// Copies a box of a tensor from shared memory.
     StoreTensor {
@@ -305,6 +307,10 @@ pub(crate) enum Op {
         wide: bool,
     },
     Barrier(Box<Barrier>),
+    /// Arrives at the barrier of the cluster.
+    ClusterArrive,
+    /// Waits until all warps of the cluster have arrived.
+    ClusterWait,
     WarpBarrier {
         members: Slot,
     },
@@ -369,6 +375,13 @@ pub(crate) enum Special {
     Threads(u8),
     Block(u8),
     Blocks(u8),
+    Cluster(u8),
+    Clusters(u8),
+    BlockOfCluster(u8),
+    BlocksOfCluster(u8),
+    /// The number of a block in its cluster.
+    Rank,
+    Ranks,
     Lane,
     Warp,
     Warps,
@@ -391,10 +404,12 @@ impl Special {
             return Some(match register {
                 "tid" => Special::Thread(axis),
                 "ntid" => Special::Threads(axis),
-                "ctaid" | "clusterid" => Special::Block(axis),
-                "nctaid" | "nclusterid" => Special::Blocks(axis),
-                "cluster_ctaid" => Special::Zero,
-                "cluster_nctaid" => Special::One,
+                "ctaid" => Special::Block(axis),
+                "nctaid" => Special::Blocks(axis),
+                "clusterid" => Special::Cluster(axis),
+                "nclusterid" => Special::Clusters(axis),
+                "cluster_ctaid" => Special::BlockOfCluster(axis),
+                "cluster_nctaid" => Special::BlocksOfCluster(axis),
                 _ => return None,
             });
         }
@@ -409,14 +424,16 @@ impl Special {
             "lanemask_ge" => Special::MaskGreaterEqual,
             "dynamic_smem_size" => Special::DynamicShared,
             "total_smem_size" => Special::TotalShared,
-            "smid" | "cluster_ctarank" | "is_explicit_cluster" => Special::Zero,
-            "nsmid" | "cluster_nctarank" => Special::One,
+            "cluster_ctarank" => Special::Rank,
+            "cluster_nctarank" => Special::Ranks,
+            "smid" => Special::Zero,
+            "nsmid" => Special::One,
             _ => return None,
         })
     }
 
     /// True if the value is the same for every block of a launch.
     pub fn is_of_launch(self) -> bool {
-        !matches!(self, Special::Block(_))
+        !matches!(self, Special::Block(_) | Special::Cluster(_))
     }
 }

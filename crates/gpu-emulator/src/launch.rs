@@ -2,6 +2,7 @@
 
 use crate::exec::{Footprint, ThreadBlock, Trail};
 use crate::fault::Fault;
+use crate::lanes::LANES;
 use crate::memory::Memory;
 use crate::program::Kernel;
 use std::sync::Mutex;
@@ -84,7 +85,8 @@ impl Launch<'_> {
     fn noting(&self, memory: &Memory, notes: bool) -> Result<(Statistics, Trail), Box<Fault>> {
         self.check()?;
         let view = memory.view();
-        let [gx, gy, gz] = self.grid.map(|n| n as usize);
+        let cluster = self.kernel.cluster.map(|n| n as usize);
+        let [gx, gy, gz] = std::array::from_fn(|axis| self.grid[axis] as usize / cluster[axis]);
         let total = gx * gy * gz;
         let order = self.order(total);
         let footprint = (self.options.global_races && notes).then(Footprint::default);
@@ -101,7 +103,8 @@ impl Launch<'_> {
                     break;
                 }
                 let i = order.as_ref().map_or(i, |order| order[i]);
-                let index = [i % gx, i / gx % gy, i / gx / gy].map(|n| n as u32);
+                let place = [i % gx, i / gx % gy, i / gx / gy];
+                let index = std::array::from_fn(|axis| (place[axis] * cluster[axis]) as u32);
                 if let Err(found) = block.run(index) {
                     // A fault ends the launch: no thread starts another block.
                     next.store(total, Ordering::Relaxed);
@@ -150,6 +153,20 @@ impl Launch<'_> {
         let [gx, gy, gz] = self.grid;
         if gx == 0 || gy == 0 || gz == 0 || gx > i32::MAX as u32 || gy > 65535 || gz > 65535 {
             return wrong(format!("a grid of {gx} × {gy} × {gz} blocks"));
+        }
+        let cluster = self.kernel.cluster;
+        let (blocks, warps) = (cluster.iter().product::<u32>(), threads.div_ceil(32));
+        if (0..3).any(|axis| cluster[axis] == 0 || self.grid[axis] % cluster[axis] != 0)
+            || blocks > 8
+        {
+            let (grid, [x, y, z]) = (self.grid, cluster);
+            return wrong(format!(
+                "a grid of {grid:?} blocks in clusters of {x} × {y} × {z}"
+            ));
+        }
+        if blocks > 1 && u64::from(blocks) * warps > LANES as u64 {
+            let why = format!("clusters of {blocks} blocks of {warps} warps are not emulated");
+            return wrong(why);
         }
         if let Some(most) = self.kernel.max_threads
             && threads > most as u64

@@ -44,7 +44,7 @@
 //! The stages: `ptx` parses a text, `decode` turns it into loops over lanes (`lanes`) and operations, `exec` runs the
 //! blocks of a [`Launch`]. An instruction that is not emulated is an error when the text is loaded.
 //!
-//! Not modelled: caches and weak memory ordering, timing, clusters of more than one block. Races between the lanes of
+//! Not modelled: caches and weak memory ordering, timing, clusters of more than 32 warps. Races between the lanes of
 //! one warp, which run in lockstep, are not found. An order that blocks establish among themselves by atomics is not
 //! followed.
 

@@ -78,6 +78,8 @@ pub struct Kernel {
     pub(crate) dynamic_align: usize,
     pub(crate) local_bytes: usize,
     pub(crate) max_threads: Option<u32>,
+    /// Blocks of a cluster in x, y and z.
+    pub(crate) cluster: [u32; 3],
     /// The smallest access to shared memory, in bytes.
     pub(crate) shared_granule: usize,
     pub(crate) has_global_atomics: bool,
@@ -116,6 +118,11 @@ impl Kernel {
     /// The maximum number of threads of a block, if the kernel declares it (`__launch_bounds__`).
     pub fn max_threads(&self) -> Option<u32> {
         self.max_threads
+    }
+
+    /// Blocks of a cluster in x, y and z (`__cluster_dims__`).
+    pub fn cluster(&self) -> [u32; 3] {
+        self.cluster
     }
 
     /// The number of instructions of its code, including the functions that it calls.

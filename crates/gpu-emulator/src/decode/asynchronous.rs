@@ -145,7 +145,9 @@ impl<'m> Decoder<'m> {
             opcode.accept("mbarrier::complete_tx::bytes"),
         );
         let (to, from) = (self.space(opcode), self.space(opcode));
+        let multicast = opcode.accept("multicast::cluster");
         let operation = match (dimensions, to, from) {
+            (None, ..) if multicast => return Err("unsupported form".into()),
             (None, Space::Shared, Space::Global) => Bulk::Load {
                 to: self.address(frame, operand(o, 0)?)?,
                 from: self.address(frame, operand(o, 1)?)?,
@@ -159,6 +161,10 @@ impl<'m> Decoder<'m> {
                     map,
                     at,
                     barrier: self.address(frame, operand(o, 2)?)?,
+                    blocks: match multicast {
+                        true => Some(self.source(frame, operand(o, 3)?, Type::U16)?),
+                        false => None,
+                    },
                 }
             }
             (Some(n), Space::Global, Space::Shared) => {

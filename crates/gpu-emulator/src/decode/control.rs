@@ -35,6 +35,18 @@ impl<'m> Decoder<'m> {
                 self.push(Op::Exit);
             }
             "trap" => self.push(Op::Trap),
+            "barrier" if opcode.accept("cluster") => {
+                opcode.ignore_hints();
+                let arrives = opcode.accept("arrive");
+                if !arrives && !opcode.accept("wait") {
+                    return Err("unsupported form".into());
+                }
+                self.push(if arrives {
+                    Op::ClusterArrive
+                } else {
+                    Op::ClusterWait
+                });
+            }
             "bar" | "barrier" => self.barrier(frame, opcode, o)?,
             "fence" if opcode.accept("mbarrier_init") || opcode.accept("proxy") => {
                 opcode.ignore_rest();

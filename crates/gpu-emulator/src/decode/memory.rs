@@ -4,7 +4,8 @@ use super::opcode::Opcode;
 use super::operand::operand;
 use super::{Decoder, Frame, Result};
 use crate::code::{Access, Atomic, AtomicOp, Constant, Op};
-use crate::lanes::{Operands, moves};
+use crate::exec::BLOCK_SHIFT;
+use crate::lanes::{Operands, integer, moves};
 use crate::ptx::{Operand, Space, Type};
 
 impl<'m> Decoder<'m> {
@@ -36,6 +37,45 @@ impl<'m> Decoder<'m> {
                 })
             })
             .unwrap_or(Space::Generic)
+    }
+
+    /// Decodes `mapa`: the address of the same place in the shared memory of a block of the cluster.
+    pub(super) fn map_shared(
+        &mut self,
+        frame: &mut Frame,
+        opcode: &Opcode,
+        o: &[Operand],
+    ) -> Result<()> {
+        if (self.space(opcode), opcode.ty()?) != (Space::Shared, Type::U32) {
+            return Err("generic addresses of a cluster".into());
+        }
+        let a = self.source(frame, operand(o, 1)?, Type::U32)?;
+        let rank = self.source(frame, operand(o, 2)?, Type::U32)?;
+        let d = self.destination(frame, operand(o, 0)?, Type::U32)?;
+        let block = self.constant(Constant::Value(1 << BLOCK_SHIFT), false);
+        let first = self.fresh(false);
+        let (add, mad) = (
+            integer::pick_binary("add", Type::U32, false),
+            integer::pick_ternary("mad.lo", Type::U32),
+        );
+        let (add, mad) = (add.ok_or("no sums")?, mad.ok_or("no products")?);
+        let sum = Operands {
+            d: first,
+            a,
+            b: block,
+            c: a,
+            x: 0,
+        };
+        self.lanes(add, sum);
+        let place = Operands {
+            d,
+            a: rank,
+            b: block,
+            c: first,
+            x: 0,
+        };
+        self.lanes(mad, place);
+        Ok(())
     }
 
     /// Records the size of an access that may be to shared memory.

@@ -89,6 +89,7 @@ pub(crate) fn kernel(
         dynamic_align: decoder.dynamic_align,
         local_bytes: decoder.local_bytes,
         max_threads: function.max_threads,
+        cluster: function.cluster.unwrap_or([1; 3]),
         shared_granule: decoder.shared_granule,
         has_global_atomics: decoder.has_global_atomics,
         text: text.clone(),
@@ -230,6 +231,7 @@ impl<'m> Decoder<'m> {
             }
             "cp" | "mbarrier" => self.asynchronous(frame, opcode, operands),
             "ldmatrix" | "stmatrix" | "mma" | "wgmma" => self.matrix(frame, opcode, operands),
+            "mapa" => self.map_shared(frame, opcode, operands),
             _ => self.arithmetic(frame, opcode, operands),
         }
     }

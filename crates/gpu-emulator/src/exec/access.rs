@@ -234,7 +234,7 @@ impl Core<'_> {
                 return None;
             }
         }
-        if self.touched.is_some() {
+        if !self.touched.is_empty() {
             let how = if STORE { Touch::Write } else { Touch::Read };
             span.all(mask, len, |at, len| {
                 self.touch(place(at), len, how);
@@ -254,6 +254,7 @@ impl Core<'_> {
         mask: u32,
     ) -> Option<*mut u8> {
         let start = self.shared_bounds(span.lowest, span.len, "access").ok()?;
+        self.note_remote(warp, start);
         if let Some(races) = &mut self.races {
             let kind = if STORE { Kind::Write } else { Kind::Read };
             let is_right = |at, len| races.access(warp, start + at, len, kind).is_ok();
@@ -281,6 +282,7 @@ impl Core<'_> {
     ) -> Outcome<*mut u8> {
         Self::aligned(at, len, if STORE { "shared write" } else { "shared read" })?;
         let start = self.shared_bounds(at, len, if STORE { "write" } else { "read" })?;
+        self.note_remote(warp, start);
         if let Some(races) = &mut self.races {
             races.access(
                 warp,

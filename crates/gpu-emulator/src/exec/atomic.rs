@@ -119,6 +119,7 @@ impl Core<'_> {
             Space::Global => self.global_atomic(at, len),
             Space::Shared => {
                 let start = self.shared_bounds(at, len, "atomic")?;
+                self.note_remote(warp, start);
                 if let Some(races) = &mut self.races {
                     races.access(warp, start, len, Kind::Atomic)?;
                 }

@@ -6,7 +6,10 @@ use crate::code::{Barrier, BarrierReduction, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
 
-/// One of the 16 barriers of a block.
+/// The number of barriers of a block.
+pub(super) const BARRIERS: usize = 16;
+
+/// One of the barriers of a block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BarrierState {
     /// Warps that have arrived, each with the index of the barrier instruction.
@@ -32,12 +35,11 @@ impl ThreadBlock<'_> {
         let lane = w.alive.trailing_zeros() as usize;
         let id = w.registers.word(b.id)[lane];
         let threads = b.threads.map(|slot| w.registers.word(slot)[lane]);
-        if id >= 16 {
-            return Err(Raised::new(
-                FaultKind::Misuse,
-                format!("barrier {id}, of 16"),
-            ));
+        if id as usize >= BARRIERS {
+            let why = format!("barrier {id}, of {BARRIERS}");
+            return Err(Raised::new(FaultKind::Misuse, why));
         }
+        let id = id + (warp / self.block_warps * BARRIERS) as u32;
         if threads.is_some_and(|n| n == 0 || n % 32 != 0) {
             let why = format!("a barrier of {threads:?} threads, which are not whole warps");
             return Err(Raised::new(FaultKind::Misuse, why));
@@ -71,8 +73,12 @@ impl ThreadBlock<'_> {
 
     /// Releases the warps whose barriers are complete.
     pub(super) fn release_barriers(&mut self) {
-        let alive = self.warps.iter().filter(|w| w.alive != 0).count();
         for id in 0..self.barriers.len() {
+            if self.barriers[id].arrived.is_empty() {
+                continue;
+            }
+            let block = &self.warps[id / BARRIERS * self.block_warps..][..self.block_warps];
+            let alive = block.iter().filter(|w| w.alive != 0).count();
             let barrier = &self.barriers[id];
             let needed = barrier.threads.map_or(alive, |n| n as usize / LANES);
             // With every thread waited for, a warp that exited after it arrived no longer counts.
@@ -84,7 +90,7 @@ impl ThreadBlock<'_> {
                     .count(),
                 Some(_) => barrier.arrived.len(),
             };
-            if !barrier.arrived.is_empty() && arrived >= needed {
+            if arrived >= needed {
                 let barrier = std::mem::take(&mut self.barriers[id]);
                 self.release(id as u32, &barrier);
             }
@@ -96,7 +102,7 @@ impl ThreadBlock<'_> {
             let mut warps: Vec<_> = barrier.arrived.iter().map(|(w, _)| *w).collect();
             warps.sort_unstable();
             warps.dedup();
-            if barrier.threads.is_none() {
+            if barrier.threads.is_none() && self.block_warps == self.warps.len() {
                 races.everyone_met();
             } else {
                 races.met(&warps);

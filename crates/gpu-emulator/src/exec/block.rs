@@ -1,6 +1,7 @@
-//! One block: its warps, barriers and memory.
+//! One block, or the blocks of one cluster: their warps, barriers and memory.
 
-use super::barrier::BarrierState;
+use super::barrier::{BARRIERS, BarrierState};
+use super::cluster::ClusterBarrier;
 use super::core::Core;
 use super::footprint::{Footprint, Touched};
 use super::warp::{GroupState, Warp};
@@ -22,12 +23,18 @@ pub(super) enum Turn {
     Done,
 }
 
-/// A block, used for one block index after the other.
+/// The blocks of a cluster, which usually is one block; used for one index after the other.
 pub(crate) struct ThreadBlock<'a> {
     pub(super) launch: &'a Launch<'a>,
     pub(super) core: Core<'a>,
+    /// The warps of one block after the other.
     pub(super) warps: Vec<Warp>,
-    pub(super) barriers: [BarrierState; 16],
+    /// The warps of a block.
+    pub(super) block_warps: usize,
+    /// The barriers of each block.
+    pub(super) barriers: Vec<BarrierState>,
+    pub(super) cluster: ClusterBarrier,
+    /// The index of the first block.
     index: [u32; 3],
     random: Random,
     /// The accesses of other blocks, if the launch has several blocks and checks them.
@@ -68,15 +75,19 @@ impl<'a> ThreadBlock<'a> {
     ) -> ThreadBlock<'a> {
         let kernel = launch.kernel;
         let threads: u32 = launch.block.iter().product();
-        let warps = threads.div_ceil(LANES as u32) as usize;
+        let block_warps = threads.div_ceil(LANES as u32) as usize;
+        let blocks = kernel.cluster.iter().product::<u32>() as usize;
         let dynamic = kernel.shared_end.next_multiple_of(kernel.dynamic_align);
         let shared_len = match launch.dynamic_shared {
             0 => kernel.shared_end,
             bytes => dynamic + bytes as usize,
         };
         let check = launch.options.shared_races;
-        let mut core = Core::new(kernel, parameters, view, shared_len, warps, check);
-        core.touched = others.map(|_| Touched::default());
+        let sizes = (blocks, block_warps);
+        let mut core = Core::new(kernel, parameters, view, shared_len, sizes, check);
+        if others.is_some() {
+            core.touched.resize_with(blocks, Touched::default);
+        }
         let warp = |id| {
             let registers = Registers::new(kernel.words, kernel.predicates);
             Warp::new(id, registers, kernel.local_bytes)
@@ -84,8 +95,10 @@ impl<'a> ThreadBlock<'a> {
         let mut block = ThreadBlock {
             launch,
             core,
-            warps: (0..warps).map(warp).collect(),
-            barriers: Default::default(),
+            warps: (0..blocks * block_warps).map(warp).collect(),
+            block_warps,
+            barriers: vec![BarrierState::default(); blocks * BARRIERS],
+            cluster: ClusterBarrier::default(),
             index: [0; 3],
             random: Random(launch.options.seed),
             others: others.map(|o| (o, view)),
@@ -93,7 +106,7 @@ impl<'a> ThreadBlock<'a> {
             pc: 0,
             warp: 0,
         };
-        for warp in 0..warps {
+        for warp in 0..block.warps.len() {
             block.fill_constants(
                 warp,
                 |c| !matches!(c, Constant::Special(s) if !s.is_of_launch()),
@@ -102,37 +115,47 @@ impl<'a> ThreadBlock<'a> {
         block
     }
 
-    /// Runs the block `index` to its end.
+    /// Runs the blocks from `index` on to their end.
     pub fn run(&mut self, index: [u32; 3]) -> Result<(), Box<Fault>> {
         self.index = index;
         self.core.start();
-        self.barriers = Default::default();
+        self.barriers.fill(BarrierState::default());
+        self.cluster = ClusterBarrier::default();
         let threads: u32 = self.launch.block.iter().product();
         for warp in 0..self.warps.len() {
-            self.warps[warp].start(threads - (warp * LANES) as u32);
+            self.warps[warp].start(threads - (warp % self.block_warps * LANES) as u32);
             self.fill_constants(
                 warp,
                 |c| matches!(c, Constant::Special(s) if !s.is_of_launch()),
             );
         }
-        self.statistics.blocks += 1;
+        self.statistics.blocks += self.core.ended.len() as u64;
         self.take_turns()
             .map_err(|raised| Box::new(self.locate(raised)))?;
-        match (self.others, &mut self.core.touched) {
-            (Some((others, view)), Some(touched)) => others
-                .add(touched, view)
-                .map_err(|raised| Box::new(self.of_block(raised))),
-            _ => Ok(()),
-        }
+        let Some((others, view)) = self.others else {
+            return Ok(());
+        };
+        let mut all = self.core.touched.iter_mut().enumerate();
+        all.try_for_each(|(rank, touched)| {
+            others.add(touched, view).map_err(|raised| (rank, raised))
+        })
+        .map_err(|(rank, raised)| Box::new(self.of_block(rank, raised)))
+    }
+
+    /// The index of a block of the cluster.
+    fn index_of(&self, rank: usize) -> [u32; 3] {
+        let ([x, y, _], rank) = (self.core.kernel.cluster, rank as u32);
+        let place = [rank % x, rank / x % y, rank / x / y];
+        std::array::from_fn(|axis| self.index[axis] + place[axis])
     }
 
     /// The fault of a block as a whole.
-    fn of_block(&self, raised: Raised) -> Fault {
+    fn of_block(&self, rank: usize, raised: Raised) -> Fault {
         Fault {
             kind: raised.kind,
             message: raised.message,
             kernel: self.core.kernel.name.clone(),
-            block: Some(self.index),
+            block: Some(self.index_of(rank)),
             thread: None,
             ptx: None,
             source: None,
@@ -226,13 +249,14 @@ impl<'a> ThreadBlock<'a> {
         let lane = raised
             .lane
             .unwrap_or(self.warps[self.warp].alive.trailing_zeros() as usize % 32);
-        let thread = (self.warp * LANES + lane) as u32;
+        let (rank, warp) = (self.warp / self.block_warps, self.warp % self.block_warps);
+        let thread = (warp * LANES + lane) as u32;
         let [x, y, _] = self.launch.block;
         Fault {
             kind: raised.kind,
             message: raised.message,
             kernel: kernel.name.clone(),
-            block: Some(self.index),
+            block: Some(self.index_of(rank)),
             thread: Some([thread % x, thread / x % y, thread / x / y]),
             ptx: origin.map(|o| (o.line, kernel.text.line(o.line))),
             source: origin.and_then(|o| kernel.text.source(o)),
@@ -284,6 +308,12 @@ impl<'a> ThreadBlock<'a> {
 
     fn special(&self, special: Special, warp: u32, lane: u32) -> u32 {
         let [x, y, z] = self.launch.block;
+        let cluster = self.core.kernel.cluster;
+        let (rank, warp) = (
+            warp as usize / self.block_warps,
+            warp % self.block_warps as u32,
+        );
+        let of = |sizes: [u32; 3], axis: u8| sizes[axis as usize];
         let thread = warp * LANES as u32 + lane;
         let bit = 1u32 << lane;
         match special {
@@ -291,11 +321,17 @@ impl<'a> ThreadBlock<'a> {
             Special::Thread(1) => thread / x % y,
             Special::Thread(_) => thread / x / y,
             Special::Threads(axis) => [x, y, z][axis as usize],
-            Special::Block(axis) => self.index[axis as usize],
-            Special::Blocks(axis) => self.launch.grid[axis as usize],
+            Special::Block(axis) => of(self.index_of(rank), axis),
+            Special::Blocks(axis) => of(self.launch.grid, axis),
+            Special::Cluster(axis) => of(self.index, axis) / of(cluster, axis),
+            Special::Clusters(axis) => of(self.launch.grid, axis) / of(cluster, axis),
+            Special::BlockOfCluster(axis) => of(self.index_of(rank), axis) - of(self.index, axis),
+            Special::BlocksOfCluster(axis) => of(cluster, axis),
+            Special::Rank => rank as u32,
+            Special::Ranks => self.core.ended.len() as u32,
             Special::Lane => lane,
             Special::Warp => warp,
-            Special::Warps => self.warps.len() as u32,
+            Special::Warps => self.block_warps as u32,
             Special::MaskEqual => bit,
             Special::MaskLess => bit - 1,
             Special::MaskLessEqual => bit | (bit - 1),

@@ -2,10 +2,10 @@
 
 use super::access::addresses;
 use super::core::Core;
-use super::lanes_of;
 use super::matrix::swizzle;
 use super::races::Kind;
 use super::warp::Warp;
+use super::{BLOCK_SHIFT, lanes_of};
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::rounding::to_tf32;
@@ -158,7 +158,7 @@ impl Core<'_> {
                 let to = Self::to_shared(addresses(registers, *to)[l]);
                 let from = addresses(registers, *from)[l];
                 let len = registers.word(*bytes)[l] as usize;
-                let barrier = Self::to_shared(addresses(registers, *barrier)[l]);
+                let barrier = addresses(registers, *barrier)[l];
                 if !(to | from | len as u64).is_multiple_of(16) {
                     let why = "a bulk copy whose addresses and size are not multiples of 16";
                     return Err(Raised::new(FaultKind::Misaligned, why));
@@ -175,6 +175,7 @@ impl Core<'_> {
                 map,
                 at,
                 barrier,
+                blocks,
             } => {
                 let to = Self::to_shared(addresses(registers, *to)[l]);
                 let corner: Vec<i64> = at
@@ -184,10 +185,16 @@ impl Core<'_> {
                 let map = addresses(registers, *map)[l];
                 let barrier = Self::to_shared(addresses(registers, *barrier)[l]);
                 let map = self.tensor_map(map, corner.len())?;
-                let start = self.tensor_tile(&map, to)?;
-                self.bulk_begins(warp.id, start, map.bytes(), barrier)?;
-                self.tensor_copy(&map, start, &corner, true)?;
-                self.mbarrier_update(barrier, 0, -(map.bytes() as i64))
+                let Some(blocks) = blocks else {
+                    return self.tensor_load(warp.id, &map, &corner, [to, barrier]);
+                };
+                let blocks = registers.word(*blocks)[l] & 0xffff;
+                for rank in lanes_of(blocks) {
+                    let block = (rank as u64 + 1) << BLOCK_SHIFT;
+                    let there = [to, barrier].map(|at| block | at & ((1 << BLOCK_SHIFT) - 1));
+                    self.tensor_load(warp.id, &map, &corner, there)?;
+                }
+                Ok(())
             }
             Bulk::StoreTensor { from, map, at } => {
                 let from = Self::to_shared(addresses(registers, *from)[l]);
@@ -208,13 +215,32 @@ impl Core<'_> {
         }
     }
 
+    /// Loads the box at `corner` to an address in shared memory, and signals an mbarrier.
+    fn tensor_load(
+        &mut self,
+        warp: usize,
+        map: &TensorMap,
+        corner: &[i64],
+        [to, barrier]: [u64; 2],
+    ) -> Outcome<()> {
+        let start = self.tensor_tile(map, to)?;
+        self.bulk_begins(warp, start, map.bytes(), barrier)?;
+        self.tensor_copy(map, start, corner, true)?;
+        self.mbarrier_update(barrier, 0, -(map.bytes() as i64))
+    }
+
     fn bulk_begins(&mut self, warp: usize, at: usize, len: usize, barrier: u64) -> Outcome<()> {
-        if self.unfenced.iter().any(|(at, _)| *at == barrier as usize) {
+        let barrier = self.mbarrier_at(barrier)?;
+        if self.unfenced.iter().any(|(at, _)| *at == barrier) {
             let why = "a bulk copy that signals an mbarrier with no fence.mbarrier_init after its initialisation";
             return Err(Raised::new(FaultKind::MissingFence, why));
         }
+        self.note_remote(warp, at);
         match &mut self.races {
-            Some(races) => races.bulk_begins(warp, at, len, barrier as usize),
+            Some(races) => {
+                races.mbarrier_use(warp, barrier)?;
+                races.bulk_begins(warp, at, len, barrier)
+            }
             None => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::footprint::{Touch, Touched};
 use super::races::Races;
-use super::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
+use super::{BLOCK_SHIFT, LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
 use crate::code::{Inst, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::Slot;
@@ -18,16 +18,24 @@ pub(crate) struct Core<'a> {
     view: &'a View,
     /// The allocation of the last access.
     last: usize,
-    /// Shared memory, from address 0 on.
+    /// The shared memory of each block of the cluster, from its address 0 on.
     pub shared: Vec<u128>,
+    /// The bytes of a block's.
     pub shared_len: usize,
+    /// The bytes from one block's to the next one's.
+    stride: usize,
+    /// The block that runs, and the start of its shared memory.
+    pub rank: usize,
+    window: usize,
+    /// The blocks of the cluster that have ended.
+    pub ended: Vec<bool>,
     pub races: Option<Races>,
     /// The mbarriers that bulk copies can't see yet, and the warps that initialised them.
     pub unfenced: Vec<(usize, usize)>,
     /// The registers that products read and write.
     pub product_registers: Vec<Slot>,
-    /// The block's accesses to global memory, if blocks are checked against each other.
-    pub touched: Option<Touched>,
+    /// Each block's accesses to global memory, if blocks are checked against each other.
+    pub touched: Vec<Touched>,
 }
 
 /// The registers that the products of a kernel read and write.
@@ -48,29 +56,41 @@ impl<'a> Core<'a> {
         parameters: &'a [u8],
         view: &'a View,
         shared_len: usize,
-        warps: usize,
+        (blocks, warps): (usize, usize),
         check: bool,
     ) -> Core<'a> {
+        let stride = shared_len.next_multiple_of(SHARED_START);
+        let bytes = (blocks - 1) * stride + shared_len;
         Core {
             kernel,
             parameters,
             view,
             last: 0,
-            shared: vec![0; shared_len.div_ceil(16) + 1],
+            shared: vec![0; bytes.div_ceil(16) + 1],
             shared_len,
-            races: check.then(|| Races::new(warps, shared_len, kernel.shared_granule)),
+            stride,
+            rank: 0,
+            window: 0,
+            ended: vec![false; blocks],
+            races: check.then(|| Races::new((blocks, warps), bytes, kernel.shared_granule)),
             unfenced: Vec::new(),
             product_registers: product_registers(kernel),
-            touched: None,
+            touched: Vec::new(),
         }
     }
 
-    /// Prepares shared memory for a new block, with garbage in it as on hardware.
+    /// Lets a block of the cluster run.
+    pub fn enter(&mut self, rank: usize) {
+        (self.rank, self.window) = (rank, rank * self.stride);
+    }
+
+    /// Prepares shared memory for new blocks, with garbage in it as on hardware.
     pub fn start(&mut self) {
         if self.shared_len > SHARED_START {
             self.shared.fill(0xffff_dead_ffff_dead_ffff_dead_ffff_dead);
         }
         self.unfenced.clear();
+        self.ended.fill(false);
         if let Some(races) = &mut self.races {
             races.start();
         }
@@ -115,7 +135,7 @@ impl<'a> Core<'a> {
     /// Records an access to the allocation that [`allocation`](Core::allocation) found last.
     #[inline(always)]
     pub fn touch(&mut self, address: u64, len: usize, how: Touch) {
-        if let Some(touched) = &mut self.touched {
+        if let Some(touched) = self.touched.get_mut(self.rank) {
             let offset = (address - self.view[self.last].base) as usize;
             touched.touch(self.last, offset, len, how);
         }
@@ -166,19 +186,51 @@ impl<'a> Core<'a> {
     /// The host's pointer to shared memory, which callers have checked.
     #[inline(always)]
     pub fn shared_pointer(&mut self, at: usize) -> *mut u8 {
-        debug_assert!(at <= self.shared_len);
-        // SAFETY: inside the storage, which is longer than `shared_len`.
+        debug_assert!(at <= 16 * self.shared.len());
+        // SAFETY: inside the storage.
         unsafe { (self.shared.as_mut_ptr() as *mut u8).add(at) }
     }
 
-    /// Checks that `len` bytes at `at` are in shared memory.
+    /// Checks that `len` bytes at `at` are in shared memory. Returns their place.
     #[inline(always)]
     pub fn shared_bounds(&self, at: u64, len: usize, what: &str) -> Outcome<usize> {
         let start = at as usize;
         if at >= SHARED_START as u64 && at < u32::MAX as u64 && start + len <= self.shared_len {
-            return Ok(start);
+            return Ok(self.window + start);
         }
-        Err(self.outside_shared(at, len, what))
+        self.shared_elsewhere(at, len, what)
+    }
+
+    /// Notes that a warp uses a place in shared memory, in case it is another block's.
+    #[inline(always)]
+    pub fn note_remote(&mut self, warp: usize, place: usize) {
+        if self.ended.len() > 1
+            && place / self.stride != self.rank
+            && let Some(races) = &mut self.races
+        {
+            races.uses_remote(warp, place / self.stride);
+        }
+    }
+
+    /// The same of an address in another block of the cluster.
+    #[cold]
+    fn shared_elsewhere(&self, at: u64, len: usize, what: &str) -> Outcome<usize> {
+        let (block, start) = (
+            (at >> BLOCK_SHIFT) as usize,
+            at as usize % (1 << BLOCK_SHIFT),
+        );
+        let ended = block.checked_sub(1).and_then(|rank| self.ended.get(rank));
+        match ended {
+            Some(true) => {
+                let rank = block - 1;
+                let why = format!("shared {what} in block {rank} of the cluster, which has ended");
+                Err(Raised::new(FaultKind::Misuse, why))
+            }
+            Some(false) if start >= SHARED_START && start + len <= self.shared_len => {
+                Ok((block - 1) * self.stride + start)
+            }
+            _ => Err(self.outside_shared(at, len, what)),
+        }
     }
 
     #[cold]

@@ -33,7 +33,7 @@ impl MbarrierState {
 }
 
 impl Core<'_> {
-    fn mbarrier_at(&self, address: u64) -> Outcome<usize> {
+    pub(super) fn mbarrier_at(&self, address: u64) -> Outcome<usize> {
         let address = Self::to_shared(address);
         Self::aligned(address, 8, "mbarrier")?;
         self.shared_bounds(address, 8, "mbarrier")
@@ -118,6 +118,7 @@ impl Core<'_> {
                 for l in lanes_of(mask) {
                     let start = self.mbarrier_at(at[l]).map_err(|e| e.of_lane(l))?;
                     warp.registers.wide_mut(state)[l] = *self.mbarrier_word(start);
+                    self.note_remote(warp.id, start);
                     if let Some(races) = &mut self.races {
                         races
                             .mbarrier_use(warp.id, start)

@@ -6,6 +6,7 @@ mod atomic;
 mod barrier;
 mod block;
 mod bulk;
+mod cluster;
 mod collective;
 mod copy;
 mod core;
@@ -29,6 +30,9 @@ pub(crate) const SHARED_WINDOW: u64 = 1 << 56;
 pub(crate) const LOCAL_WINDOW: u64 = 2 << 56;
 /// Generic addresses of parameters start here.
 pub(crate) const PARAMETER_WINDOW: u64 = 3 << 56;
+
+/// Addresses of shared memory above this bit say in which block of the cluster they are: its number and 1.
+pub(crate) const BLOCK_SHIFT: u32 = 24;
 
 /// The lanes of a mask, lowest first.
 #[inline(always)]

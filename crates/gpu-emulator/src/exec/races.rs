@@ -55,10 +55,13 @@ pub(crate) struct Races {
     mbarriers: HashMap<usize, [u32; LANES]>,
     /// Copies that an mbarrier will report: its address and the range.
     in_flight: Vec<(usize, usize, usize)>,
+    /// The time at which each warp last used the memory of each block of the cluster but its own.
+    remote: Vec<[u32; LANES]>,
 }
 
 impl Races {
-    pub fn new(warps: usize, bytes: usize, granule: usize) -> Races {
+    pub fn new((blocks, block_warps): (usize, usize), bytes: usize, granule: usize) -> Races {
+        let warps = blocks * block_warps;
         let groups = warps / WARPGROUP;
         // Blocks of that many warps have no registers for products.
         let agents = if warps + groups > LANES {
@@ -77,6 +80,7 @@ impl Races {
             clock: 1,
             mbarriers: HashMap::new(),
             in_flight: Vec::new(),
+            remote: vec![[0; LANES]; blocks],
         }
     }
 
@@ -89,6 +93,31 @@ impl Races {
         (self.floor, self.clock) = (0, 1);
         self.mbarriers.clear();
         self.in_flight.clear();
+        self.remote.fill([0; LANES]);
+    }
+
+    /// Records that a warp uses the memory of another block of the cluster.
+    pub fn uses_remote(&mut self, warp: usize, block: usize) {
+        self.remote[block][warp] = self.now[warp];
+    }
+
+    /// Checks that the last warp of a block, which ends, has seen all uses of its memory by other blocks.
+    pub fn block_ends(&self, block: usize) -> Outcome<()> {
+        let warps = self.warps / self.remote.len();
+        let own = block * warps..(block + 1) * warps;
+        let seen = |user: usize| {
+            own.clone()
+                .any(|w| self.seen[w][user] >= self.remote[block][user])
+        };
+        match (0..self.warps).find(|user| !seen(*user)) {
+            None => Ok(()),
+            Some(user) => {
+                let why = format!(
+                    "block {block} of the cluster ends while warp {user} may still use its shared memory"
+                );
+                Err(Raised::new(FaultKind::Misuse, why))
+            }
+        }
     }
 
     #[inline(always)]
@@ -307,7 +336,7 @@ impl Races {
     /// Checks that `warp` has seen the mbarrier's initialisation.
     pub fn mbarrier_use(&mut self, warp: usize, at: usize) -> Outcome<()> {
         let g = self.granules[at >> self.shift];
-        match g.write_time == 0 || self.has_seen(warp, g.writer as usize, g.write_time) {
+        match g.write_time != 0 && self.has_seen(warp, g.writer as usize, g.write_time) {
             true => Ok(()),
             false => Err(self.wrong_read(warp, at >> self.shift)),
         }
@@ -384,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_barrier_orders_and_nothing_else_does() {
-        let mut races = Races::new(2, 64, 4);
+        let mut races = Races::new((1, 2), 64, 4);
         races.access(0, 0, 4, Kind::Write).unwrap();
         races.access(0, 0, 4, Kind::Read).unwrap();
         assert_eq!(
@@ -406,7 +435,7 @@ mod tests {
 
     #[test]
     fn an_mbarrier_orders_those_who_use_it() {
-        let mut races = Races::new(3, 64, 4);
+        let mut races = Races::new((1, 3), 64, 4);
         races.access(0, 0, 4, Kind::Write).unwrap();
         races.release(0, 32);
         races.acquire(1, 32);
@@ -431,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_copy_must_be_waited_for() {
-        let mut races = Races::new(1, 64, 4);
+        let mut races = Races::new((1, 1), 64, 4);
         races.copy_begins(0, 0, 16).unwrap();
         assert_eq!(
             kind(races.access(0, 8, 4, Kind::Read)),

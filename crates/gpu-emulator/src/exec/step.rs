@@ -27,6 +27,7 @@ impl<'a> ThreadBlock<'a> {
     /// Runs a warp for up to `fuel` instructions.
     pub(super) fn run_warp(&mut self, warp: usize, mut fuel: u64) -> Outcome<Turn> {
         let code: &'a [Inst] = &self.core.kernel.code;
+        self.core.enter(warp / self.block_warps);
         loop {
             self.warps[warp].merge();
             let Some(group) = self.warps[warp].next() else {
@@ -118,7 +119,7 @@ impl<'a> ThreadBlock<'a> {
                 return Ok(w.branch(group, pc, mask, active, to));
             }
             Op::Exit => {
-                self.exit(warp, group, pc, mask, active);
+                self.exit(warp, group, pc, mask, active)?;
                 return Ok(After::Regroup);
             }
             Op::Trap => {
@@ -149,6 +150,15 @@ impl<'a> ThreadBlock<'a> {
                 }
                 return Ok(After::Regroup);
             }
+            Op::ClusterArrive => self.arrive_at_cluster(warp, active)?,
+            Op::ClusterWait => {
+                if !self.cluster_has_met(warp)? {
+                    let why = "waiting for a barrier of the cluster at which not all warps arrive";
+                    self.warps[warp].fails(why)?;
+                    return Ok(After::Retry);
+                }
+                self.warps[warp].failed_waits = 0;
+            }
             Op::AsyncCopy(copy) => core.begin_copies(w, copy, active)?,
             Op::AsyncCommit => w.copies.commit(active),
             Op::AsyncWait { pending } => {
@@ -164,11 +174,7 @@ impl<'a> ThreadBlock<'a> {
             }
             Op::Mbarrier(op) => {
                 if !core.mbarrier(w, op, active)? {
-                    w.failed_waits += 1;
-                    if w.failed_waits > PATIENCE {
-                        let why = "waiting for an mbarrier whose phase does not end";
-                        return Err(Raised::new(FaultKind::Deadlock, why));
-                    }
+                    w.fails("waiting for an mbarrier whose phase does not end")?;
                     return Ok(After::Yield);
                 }
                 w.failed_waits = 0;
@@ -214,7 +220,7 @@ impl<'a> ThreadBlock<'a> {
         Ok(true)
     }
 
-    fn exit(&mut self, warp: usize, group: usize, pc: u32, mask: u32, active: u32) {
+    fn exit(&mut self, warp: usize, group: usize, pc: u32, mask: u32, active: u32) -> Outcome<()> {
         let w = &mut self.warps[warp];
         w.alive &= !active;
         if mask == active {
@@ -228,12 +234,29 @@ impl<'a> ThreadBlock<'a> {
         }
         w.retry();
         if w.alive == 0 {
+            let rank = warp / self.block_warps;
+            let mut block = self.warps[rank * self.block_warps..][..self.block_warps].iter();
+            self.core.ended[rank] = block.all(|w| w.alive == 0);
+            if let Some(races) = self.core.races.as_ref().filter(|_| self.core.ended[rank]) {
+                races.block_ends(rank)?;
+            }
             self.release_barriers();
+            self.release_cluster();
         }
+        Ok(())
     }
 }
 
 impl Warp {
+    /// Counts a failed wait; a fault if there were too many in a row.
+    fn fails(&mut self, why: &str) -> Outcome<()> {
+        self.failed_waits += 1;
+        match self.failed_waits > PATIENCE {
+            true => Err(Raised::new(FaultKind::Deadlock, why)),
+            false => Ok(()),
+        }
+    }
+
     /// Sends each lane of `active` to its `target`; the rest of `mask` goes to the next instruction.
     #[inline(always)]
     fn branch(

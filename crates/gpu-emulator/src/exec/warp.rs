@@ -35,7 +35,9 @@ pub(crate) struct Warp {
     pub local: Vec<u8>,
     pub copies: Copies,
     pub products: Products,
-    /// The number of failed waits for an mbarrier since the last that succeeded.
+    /// The phase of the cluster's barrier at which it arrived, until it has waited for its end.
+    pub cluster_phase: Option<u64>,
+    /// The number of failed waits for an mbarrier or a cluster since the last that succeeded.
     pub failed_waits: u32,
 }
 
@@ -49,6 +51,7 @@ impl Warp {
             local: vec![0; local * 32],
             copies: Copies::default(),
             products: Products::default(),
+            cluster_phase: None,
             failed_waits: 0,
         }
     }
@@ -68,6 +71,7 @@ impl Warp {
         });
         self.copies = Copies::default();
         self.products = Products::default();
+        self.cluster_phase = None;
         self.failed_waits = 0;
     }
 

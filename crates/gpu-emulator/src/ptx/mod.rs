@@ -115,6 +115,8 @@ pub(crate) struct Function {
     parents: Vec<u32>,
     /// `.maxntid` or `.reqntid`.
     pub max_threads: Option<u32>,
+    /// `.reqnctapercluster`
+    pub cluster: Option<[u32; 3]>,
 }
 
 impl Function {

@@ -82,6 +82,15 @@ fn function(at: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
             }
             function.max_threads = Some(threads as u32);
         }
+        if directive.text == ".reqnctapercluster" {
+            let mut blocks = [at.integer()? as u32, 1, 1];
+            for axis in 1..3 {
+                if at.eat(",") {
+                    blocks[axis] = at.integer()? as u32;
+                }
+            }
+            function.cluster = Some(blocks);
+        }
     }
     if at.eat(";") {
         return Ok(()); // a declaration

@@ -84,6 +84,18 @@ bugs! {
         "init(sptr(empty+i),2);" => "init(sptr(empty+i),1);";
     no_wait_for_an_empty_stage in warpgroups, SharedRace | MissingWait:
         "      wait(sptr(empty+st),(s/ST&1)^1);" => "";
+    no_barrier_of_the_cluster_at_its_start in clusters, SharedRace | Misuse | Uninitialised | MissingFence:
+        "  meet(); // after" => "  __syncthreads(); // after";
+    no_barrier_of_the_cluster_at_its_end in clusters, Misuse:
+        "  meet(); // before the end\n" => "";
+    released_in_one_block in clusters, SharedRace | MissingWait | Misuse:
+        "arrive(sptr(empty+st),threadIdx.x%128);" => "arrive(sptr(empty+st),rank);";
+    both_halves_in_one_place in clusters, SharedRace | MissingWait:
+        "at+AB+rank*BB/2" => "at+AB";
+    copied_to_one_block in clusters, Deadlock:
+        "[%4], 3;" => "[%4], 1;";
+    released_before_the_other_block_multiplies in clusters, SharedRace | MissingWait | Misuse | Deadlock:
+        "init(sptr(empty+i),4);" => "init(sptr(empty+i),2);";
     no_barrier_before_atomics in misc, SharedRace | Uninitialised:
         "if(t<64) sh[t]=0; __syncthreads();" => "if(t<64) sh[t]=0;";
     unwritten_counters in misc, Uninitialised:
@@ -132,6 +144,7 @@ fn run(gpu: &mut Gpu, kernel: &str) -> Result<(), Box<Fault>> {
         }
         "wgmma" => drop(kernels::run_warpgroup_product(gpu, random)?),
         "warpgroups" => drop(kernels::run_warpgroups(gpu, random)?),
+        "clusters" => drop(kernels::run_clusters(gpu, random)?),
         "misc" => {
             let n = 300;
             gpu.array(&random.integers(n, 1000));
@@ -192,6 +205,7 @@ fn the_kernels_without_bugs_have_no_fault() {
         "mma_bf16",
         "wgmma",
         "warpgroups",
+        "clusters",
         "misc",
         "ew",
     ] {

@@ -15,7 +15,7 @@ pub struct Fixture {
 }
 
 /// The sample kernels.
-const KERNELS: [&str; 8] = [
+const KERNELS: [&str; 9] = [
     "ew",
     "ew_bf16",
     "softmax",
@@ -23,6 +23,7 @@ const KERNELS: [&str; 8] = [
     "mma_bf16",
     "wgmma",
     "warpgroups",
+    "clusters",
     "misc",
 ];
 

@@ -177,6 +177,10 @@ fn products_on_tensor_cores_of_warpgroups() {
         gpu.options.seed = seed;
         let (got, want) = run_warpgroups(&mut gpu, &mut random).unwrap();
         assert_close(&got, &want, 1e-4, 1e-5);
+        let mut gpu = Gpu::load("kernels/clusters.ptx");
+        gpu.options.seed = seed;
+        let (got, want) = run_clusters(&mut gpu, &mut random).unwrap();
+        assert_close(&got, &want, 1e-4, 1e-5);
     }
 }
 
@@ -184,24 +188,30 @@ fn products_on_tensor_cores_of_warpgroups() {
 type Products = Result<(Vec<f32>, Vec<f64>), Box<kiln_gpu_emulator::Fault>>;
 
 pub fn run_warpgroup_product(gpu: &mut Gpu, random: &mut Random) -> Products {
-    run_product(gpu, random, ("wgmma", SIZES), ([64, 128], 128, 2))
+    run_product(gpu, random, ("wgmma", SIZES), ([64, 128], 128, 2), 1)
 }
 
 pub fn run_warpgroups(gpu: &mut Gpu, random: &mut Random) -> Products {
     let sizes = [128, 64, 64 * 7];
-    run_product(gpu, random, ("warpgroups", sizes), ([128, 64], 384, 3))
+    run_product(gpu, random, ("warpgroups", sizes), ([128, 64], 384, 3), 1)
 }
 
-/// Runs a kernel with blocks of so many threads, for tiles of `tile` and stages of 64 terms.
+pub fn run_clusters(gpu: &mut Gpu, random: &mut Random) -> Products {
+    let sizes = [256, 128, 64 * 7];
+    run_product(gpu, random, ("clusters", sizes), ([128, 64], 384, 3), 2)
+}
+
+/// Runs a kernel with blocks of so many threads, for tiles of `tile` and stages of 64 terms. Clusters share columns.
 fn run_product(
     gpu: &mut Gpu,
     random: &mut Random,
     (kernel, sizes): (&str, [usize; 3]),
     (tile, threads, stages): ([usize; 2], u32, usize),
+    cluster: usize,
 ) -> Products {
     let [m, n, k] = sizes;
     let ((a, a_wide), (b, b_wide)) = (halves(random, m * k), halves(random, n * k));
-    for (values, rows, box_rows) in [(&a, m, tile[0]), (&b, n, tile[1])] {
+    for (values, rows, box_rows) in [(&a, m, tile[0]), (&b, n, tile[1] / cluster)] {
         let address = gpu.memory.allocate(2 * values.len());
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         gpu.memory.write(address, &bytes).unwrap();
