@@ -54,6 +54,8 @@ pub struct CudaKernel {
     pub grid: [Blocks; 3],
     /// The threads of a block along x, y and z.
     pub block: [u32; 3],
+    /// The blocks of a cluster along x, which divide those of the grid.
+    pub cluster: u32,
     /// The minimum number of blocks that a multiprocessor has registers for, which bounds those of a thread.
     pub resident: u32,
     /// The bytes of dynamic shared memory of a block.
@@ -150,13 +152,21 @@ impl CudaKernel {
             );
             declared = format!("    using namespace {entry}_scope;\n");
         }
-        let [align, dynamic, guard] = match self.maps.is_empty() {
-            true => ["", "kiln_dynamic", "errors->state"],
-            false => [
-                "__align__(1024) ",
-                "kiln_boxes",
+        let [align, dynamic] = match self.maps.is_empty() {
+            true => ["", "kiln_dynamic"],
+            false => ["__align__(1024) ", "kiln_boxes"],
+        };
+        // All threads that meet at barriers must decide alike.
+        let (guard, cluster) = match (self.maps.is_empty(), self.cluster) {
+            (true, 1) => ("errors->state", String::new()),
+            (false, 1) => (
                 "__syncthreads_or(threadIdx.x == 0 && errors->state)",
-            ],
+                String::new(),
+            ),
+            (_, blocks) => (
+                "kiln_any_of_cluster(threadIdx.x == 0 && errors->state)",
+                format!("__cluster_dims__({blocks}, 1, 1) "),
+            ),
         };
         declared += &match (&text.shared, self.shared) {
             (None, _) => String::new(),
@@ -175,7 +185,7 @@ impl CudaKernel {
         let maps = 0..self.maps.len();
         params.extend(maps.map(|i| format!("const __grid_constant__ kiln_tensor_map map{i}")));
         format!(
-            "{globals}extern \"C\" __global__ void __launch_bounds__({threads}, {}) \
+            "{globals}extern \"C\" __global__ void {cluster}__launch_bounds__({threads}, {}) \
              {entry}({}) {{\n    \
              if (guarded && {guard}) return;\n{declared}{}}}\n",
             self.resident,
@@ -213,6 +223,7 @@ impl Described for CudaKernel {
             footprints,
             grid,
             block: _,
+            cluster: _,
             resident: _,
             shared: _,
             maps,
@@ -305,6 +316,7 @@ mod tests {
             footprints: Vec::new(),
             grid: [Blocks::one(), Blocks::one(), Blocks::one()],
             block: [32, 2, 1],
+            cluster: 1,
             resident: 8,
             shared: 0,
             maps: Vec::new(),

@@ -49,6 +49,7 @@ pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
         footprints: footprints(kernels),
         grid: [Blocks { points, each: 1 }, Blocks::one(), Blocks::one()],
         block: kernels[0].block,
+        cluster: 1,
         resident: kernels.iter().map(|k| k.resident).min().unwrap_or(1),
         shared: 0,
         maps: Vec::new(),

@@ -35,6 +35,8 @@ pub(super) struct Source {
     resident: u32,
     /// The number of blocks that a multiprocessor is to hold, where that is known.
     held: Option<u32>,
+    /// The number of blocks of a cluster.
+    pub cluster: u32,
     name: String,
     args: Vec<Pointer>,
     scalars: Vec<Dim>,
@@ -62,6 +64,7 @@ impl Source {
         Source {
             resident: gpu.resident(),
             held: None,
+            cluster: 1,
             name: name.into(),
             args: args.iter().map(alone).collect(),
             scalars: Vec::new(),
@@ -193,6 +196,7 @@ impl Source {
             footprints: Vec::new(),
             grid,
             block,
+            cluster: self.cluster,
             resident: self.held.map_or(most, |held| held.min(most)).max(1),
             shared: self.dynamic,
             maps: self.maps,

@@ -18,6 +18,25 @@ __device__ __forceinline__ long long kiln_checked(long long index, long long bou
     return 0;
 }
 
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void kiln_meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// True in all threads of a cluster if a thread says so.
+static __device__ __noinline__ bool kiln_any_of_cluster(bool here) {
+    __shared__ unsigned any;
+    unsigned blocks;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+    if (threadIdx.x == 0) any = 0;
+    kiln_meet_cluster();
+    for (unsigned block = 0; here && block < blocks; block++)
+        asm volatile("{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1; red.relaxed.cluster.shared::cluster.or.b32 [at], 1;}"
+                     :: "r"((unsigned)__cvta_generic_to_shared(&any)), "r"(block) : "memory");
+    kiln_meet_cluster();
+    return any != 0;
+}
+#endif
+
 #define kiln_inf __int_as_float(0x7f800000)
 #define kiln_nan __int_as_float(0x7fc00000)
 #define KILN_FN static __device__ __forceinline__

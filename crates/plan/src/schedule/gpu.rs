@@ -100,7 +100,10 @@ pub struct Gpu {
     pub warp: [u16; 2],
     /// The stages in shared memory; 1 if a thread's registers hold the next one.
     pub stages: u8,
-    /// The number of tiles, one below the other, that are walked before those in the next columns.
+    /// The number of blocks, one below the other, whose tiles are computed together: each brings a part of the columns'
+    /// operand to all of them. Not 1 only with `wgmma`.
+    pub cluster: u8,
+    /// The number of tiles (of a cluster), one below the other, that are walked before those in the next columns.
     pub raster: u8,
     /// The number of parts of sums, which a second kernel adds in order.
     pub parts: u16,
@@ -218,6 +221,9 @@ impl Gpu {
         if self.multiply.is_by_warpgroups() {
             return self.check_warpgroups(machine, dtype);
         }
+        if self.cluster != 1 {
+            return Err(format!("{self}: clusters of {} blocks", self.cluster));
+        }
         let by_tensor_cores = self.multiply.is_by_tensor_cores();
         let least = if by_tensor_cores { 16 } else { 1 };
         let terms = self.multiply.terms(dtype);
@@ -262,6 +268,12 @@ impl Gpu {
         if !fits || n != columns || !(64..=256).contains(&n) {
             return Err(format!("{self}: parts of {rows}x{columns} of {m}x{n}"));
         }
+        // Each block of a cluster brings whole boxes of columns, which may be 128 bytes wide.
+        let cluster = u16::from(self.cluster);
+        let shares = cluster == 2 && machine.clusters && n / cluster >= k;
+        if cluster != 1 && !shares {
+            return Err(format!("{self}: clusters of {cluster} blocks"));
+        }
         if usize::from(k) * dtype.size() != 128 || self.stages < 2 {
             return Err(format!("{self}: {} stages of {k} terms", self.stages));
         }
@@ -288,7 +300,9 @@ impl Gpu {
         } = *work;
         let [rows, columns, terms] = self.tile.map(i64::from);
         let (size, parts) = (dtype.size() as f64, i64::from(self.parts));
-        let blocks = batches.max(1) as f64 * (ceil(m, rows) * ceil(n, columns) * parts) as f64;
+        let cluster = i64::from(self.cluster);
+        let clusters = ceil(m, rows * cluster) * ceil(n, columns) * parts;
+        let blocks = batches.max(1) as f64 * (clusters * cluster) as f64;
         let turns = (blocks / f64::from(machine.processors.max(1))).ceil();
         let present = f64::from(self.resident(machine, dtype).max(1)).min(turns);
 
@@ -312,7 +326,7 @@ impl Gpu {
         } else {
             L2
         };
-        let brought = ((rows + columns) * terms) as f64 * size / l2;
+        let brought = ((rows + columns / cluster) * terms) as f64 * size / l2;
         let hidden = if self.stages > 2 { STAGE } else { UNHIDDEN };
         let stage = products
             .max(read)
@@ -411,7 +425,11 @@ impl fmt::Display for Gpu {
             f,
             "{} tile={m}x{n}x{k} part={rows}x{columns} stages={} raster={} parts={}",
             self.multiply, self.stages, self.raster, self.parts
-        )
+        )?;
+        match self.cluster {
+            1 => Ok(()),
+            blocks => write!(f, " cluster={blocks}"),
+        }
     }
 }
 
@@ -423,7 +441,10 @@ impl FromStr for Gpu {
         let parsed = || {
             let mut words = text.split(' ');
             let multiply = words.next()?;
-            let mut next = |name: &str| words.next()?.strip_prefix(name)?.strip_prefix('=');
+            fn value<'a>(word: Option<&'a str>, name: &str) -> Option<&'a str> {
+                word?.strip_prefix(name)?.strip_prefix('=')
+            }
+            let mut next = |name: &str| value(words.next(), name);
             let (tile, warp) = (numbers(next("tile")?)?, numbers(next("part")?)?);
             Some(Gpu {
                 multiply: Multiply::ALL
@@ -434,6 +455,10 @@ impl FromStr for Gpu {
                 stages: next("stages")?.parse().ok()?,
                 raster: next("raster")?.parse().ok()?,
                 parts: next("parts")?.parse().ok()?,
+                cluster: match words.next() {
+                    None => 1,
+                    word => value(word, "cluster")?.parse().ok()?,
+                },
             })
         };
         parsed()
@@ -456,6 +481,7 @@ mod tests {
         tile: [128, 128, 32],
         warp: [64, 64],
         stages: 4,
+        cluster: 1,
         raster: 8,
         parts: 1,
     };
@@ -473,6 +499,7 @@ mod tests {
             "mma tile=128x128x032 part=64x64 stages=4 raster=8 parts=1",
             "mma tile=128x128x32 part=64x64 stages=4 raster=8 parts=1 ",
             "mma part=64x64 tile=128x128x32 stages=4 raster=8 parts=1",
+            "mma tile=128x128x32 part=64x64 stages=4 raster=8 parts=1 cluster=1",
         ] {
             assert!(wrong.parse::<Gpu>().is_err(), "{wrong}");
         }
@@ -521,6 +548,13 @@ mod tests {
             "wgmma tile=128x256x64 part=64x256 stages=4 raster=8 parts=1",
         );
         assert_eq!(check(text, &h100), Ok(()));
+        let cluster = format!("{text} cluster=2");
+        assert_eq!(check(&cluster, &h100), Ok(()));
+        let alone = Machine {
+            clusters: false,
+            ..h100
+        };
+        assert!(check(&cluster, &alone).is_err());
         for arch in [(8, 0), (8, 9), (10, 0), (12, 0)] {
             assert!(check(text, &Machine { arch, ..h100 }).is_err(), "{arch:?}");
         }
@@ -532,6 +566,9 @@ mod tests {
             "wgmma tile=128x256x64 part=64x256 stages=5 raster=8 parts=1",
             "wgmma tile=128x256x64 part=64x256 stages=1 raster=8 parts=1",
             "wgmma tile=128x32x64 part=64x32 stages=4 raster=8 parts=1",
+            "wgmma tile=128x64x64 part=64x64 stages=4 raster=8 parts=1 cluster=2",
+            "wgmma tile=128x256x64 part=64x256 stages=4 raster=8 parts=1 cluster=4",
+            "mma tile=128x128x32 part=64x64 stages=4 raster=8 parts=1 cluster=2",
         ] {
             assert!(check(wrong, &h100).is_err(), "{wrong}");
         }

@@ -168,6 +168,7 @@ impl Tile {
             tile: [self.m as u16, self.n as u16, depth(multiply, dtype)],
             warp: self.warp.map(|n| n as u16),
             stages: 2,
+            cluster: 1,
             raster: 1,
             parts: 1,
         }

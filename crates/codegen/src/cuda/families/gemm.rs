@@ -284,7 +284,7 @@ impl Gemm<'_> {
     }
 
     /// Declares the sizes, and returns from a kernel without elements.
-    fn declare_sizes(&self, source: &mut Source) {
+    fn declare_sizes(&self, source: &mut Source, schedule: &Gpu) {
         let sizes = [
             ("m", &self.m),
             ("n", &self.n),
@@ -295,22 +295,30 @@ impl Gemm<'_> {
             let value = source.dim(dim);
             source.line(format!("const Index {name} = {value};"));
         }
-        let text = "\
+        let high = u32::from(schedule.tile[0]) * u32::from(schedule.cluster);
+        let text = format!(
+            "\
 if (m <= 0 || n <= 0 || batches <= 0) return;
-const Index rows = (m + BM - 1) / BM, columns = (n + BN - 1) / BN;";
-        lines(source, text);
+const Index rows = (m + {}) / {high}, columns = (n + BN - 1) / BN;",
+            high - 1
+        );
+        lines(source, &text);
     }
 
     /// Returns declarations of the place of the tile with a number: its first row and column, its batch and its part of
-    /// the sums.
+    /// the sums. In a cluster of several blocks, it is the tile of block `rank`.
     fn place(&self, shape: &Shape, number: &str) -> String {
+        let i0 = match shape.schedule.cluster {
+            1 => "BM".into(),
+            blocks => format!("({blocks} * BM) + rank * BM"),
+        };
         let place = match shape.schedule.raster {
-            1 => "const Index i0 = tile / columns * BM, j0 = tile % columns * BN;".into(),
+            1 => format!("const Index i0 = tile / columns * {i0}, j0 = tile % columns * BN;"),
             raster => format!(
                 "\
 const Index above = tile / (columns * {raster}) * {raster}, left = tile % (columns * {raster});
 const Index high = rows - above < {raster} ? rows - above : {raster};
-const Index i0 = (above + left % high) * BM, j0 = left / high * BN;"
+const Index i0 = (above + left % high) * {i0}, j0 = left / high * BN;"
             ),
         };
         format!(
@@ -333,7 +341,7 @@ const Index batch = product % batches, split = product / batches;"
 
     /// Emits a block's work, up to where its tile lies in shared memory.
     fn block(&self, source: &mut Source, shape: &Shape, operands: [&Operand; 2]) {
-        self.declare_sizes(source);
+        self.declare_sizes(source, &shape.schedule);
         let text = format!(
             "\
 {}

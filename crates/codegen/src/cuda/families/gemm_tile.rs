@@ -43,6 +43,8 @@ const BY_WARPS: &[[u16; 4]] = &[
     [128, 32, 32, 32],
 ];
 
+/// The blocks of clusters that share the operand of wide tiles.
+const CLUSTER: u8 = 2;
 /// Rows and columns of a block's tile, and of a warpgroup's.
 const BY_WARPGROUPS: &[[u16; 4]] = &[
     [128, 256, 64, 256],
@@ -89,10 +91,19 @@ pub(super) fn schedules(
         tile: [*m, *n, depth],
         warp: [*rows, *columns],
         stages,
+        cluster: 1,
         raster: if large { RASTER } else { 1 },
         parts: 1,
     };
-    shapes.iter().map(schedule).collect()
+    let alone: Vec<Gpu> = shapes.iter().map(schedule).collect();
+    if !multiply.is_by_warpgroups() {
+        return alone;
+    }
+    let together = alone.iter().map(|s| Gpu {
+        cluster: CLUSTER,
+        ..*s
+    });
+    [alone.clone(), together.collect()].concat()
 }
 
 /// Returns the constants before [`tile_text`]: the sizes of a schedule, and the access mode of the two operands.
@@ -143,10 +154,11 @@ pub(super) fn warpgroup_text(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Boxed
     let left = Left::Shared { along_k: a.along_k };
     format!(
         "constexpr int BM = {m}, BN = {n}, BK = {k};\n\
-         constexpr int WM = {rows}, STAGES = {}, WARPS = {};\n\
+         constexpr int WM = {rows}, STAGES = {}, WARPS = {}, CLUSTER = {};\n\
          constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}{PIECES}{}",
         schedule.stages,
         schedule.threads() / 32 - 4,
+        schedule.cluster,
         a.along_k,
         b.along_k,
         wgmma("wgmma", n, dtypes, left, b.along_k),

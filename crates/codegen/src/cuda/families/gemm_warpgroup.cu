@@ -1,4 +1,5 @@
-// A block's BM x BN tiles of sums of products, by wgmma. Each warpgroup that multiplies keeps WM x BN sums of a tile in
+// A block's BM x BN tiles of sums of products, by wgmma. The blocks of a cluster have tiles below each other; each
+// brings its part of B to all of them. Each warpgroup that multiplies keeps WM x BN sums of a tile in
 // registers.
 
 constexpr int SUMS = WM / 64 * BN / 2;
@@ -12,10 +13,11 @@ struct alignas(1024) Shared {
 
 // Copies the terms k0 to k0 + BK of a tile to the next stage, once it is empty.
 template <class CopyA, class CopyB>
-__device__ __forceinline__ void copy_stage(Shared& shared, Ring<STAGES>& ring, const CopyA& copy_a, const CopyB& copy_b, int i0, int j0, int k0) {
+__device__ __forceinline__ void copy_stage(Shared& shared, Ring<STAGES>& ring, const CopyA& copy_a, const CopyB& copy_b, int rank, int i0, int j0, int k0) {
+    constexpr int LINES = BN / CLUSTER;
     const unsigned full = claim<sizeof(*shared.in)>(shared.barriers, ring);
     copy_lines<BM, BK, A_ALONG_K>(shared.in[ring.stage].a, full, copy_a, i0, k0);
-    copy_lines<BN, BK, B_ALONG_K>(shared.in[ring.stage].b, full, copy_b, j0, k0);
+    copy_lines<LINES, BK, B_ALONG_K>(shared.in[ring.stage].b + rank * LINES * BK, full, copy_b, j0 + rank * LINES, k0);
     ring.next();
 }
 

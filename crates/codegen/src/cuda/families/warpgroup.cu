@@ -1,4 +1,4 @@
-// The common part of kernels of warpgroups. A thread of the first warpgroup copies boxes of operands to the stages of a
+// The common part of kernels of warpgroups, by clusters of CLUSTER blocks. A thread of the first warpgroup copies boxes of operands to the stages of a
 // ring in shared memory, ahead of the others by as many stages as there are. The WARPS warps of the other warpgroups
 // multiply what has arrived.
 
@@ -28,13 +28,13 @@ struct Passage {
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-// The barriers of N stages: `full` counts the bytes that arrive, `empty` the warps that have multiplied.
+// The barriers of N stages: `full` counts the bytes that arrive, `empty` the warps of the cluster that have multiplied.
 template <int N> struct Barriers {
     unsigned long long full[N], empty[N];
     __device__ __forceinline__ void init() {
         for (int i = 0; i < N; i++) {
             asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(full + i)) : "memory");
-            asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(empty + i)), "n"(WARPS) : "memory");
+            asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(empty + i)), "n"(WARPS * CLUSTER) : "memory");
         }
     }
 };
@@ -44,7 +44,15 @@ template <class... All> __device__ __forceinline__ void begin(All&... barriers) 
         (barriers.init(), ...);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    __syncthreads();
+    if constexpr (CLUSTER > 1) kiln_meet_cluster();
+    else __syncthreads();
+}
+
+// The number of the block in its cluster.
+__device__ __forceinline__ int block_of_cluster() {
+    int rank = 0;
+    if constexpr (CLUSTER > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
 }
 
 // The stage that comes next, and the parity of the phase of its barriers.
@@ -70,6 +78,11 @@ template <int BYTES, int N> __device__ __forceinline__ unsigned claim(const Barr
     const unsigned full = shared_address(&barriers.full[ring.stage]);
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "n"(BYTES) : "memory");
     return full;
+}
+
+// Waits until the cluster has multiplied all stages: no other block signals barriers of this one any more.
+template <int N> __device__ __forceinline__ void leave(const Barriers<N>& barriers, Ring<N> ring) {
+    for (int i = 0; i < N; i++, ring.next()) wait(barriers.empty[ring.stage], ring.parity ^ 1);
 }
 
 // Copies LINES lines of DEPTH terms as boxes of SPAN terms, or of SPAN lines where these are contiguous. What lies
@@ -113,9 +126,15 @@ template <int LEFT, class... All> __device__ __forceinline__ void finish_product
     (pin(registers), ...);
 }
 
+// Tells all blocks of the cluster that the warp has multiplied a stage.
 template <int N> __device__ __forceinline__ void release(Barriers<N>& barriers, int stage) {
-    if (threadIdx.x % 32 == 0)
-        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(&barriers.empty[stage])) : "memory");
+    const unsigned empty = shared_address(&barriers.empty[stage]), lane = threadIdx.x % 32;
+    if (lane >= CLUSTER) return;
+    if constexpr (CLUSTER > 1)
+        asm volatile("{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];}"
+                     ::"r"(empty), "r"(lane) : "memory");
+    else
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty) : "memory");
 }
 
 // Moves the first 32 sums of each thread to the passage, and the others up.

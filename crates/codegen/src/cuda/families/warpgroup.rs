@@ -79,14 +79,14 @@ impl Boxed {
 
     /// Declares `copy_{name}`, which copies a box at a line and a term to shared memory and signals the mbarrier
     /// `full`. A box has so many lines and a row of terms, or a row of lines and so many terms if lines are contiguous.
-    /// The text comes after the number `batch`.
+    /// The text comes after the number `batch`. In a cluster of several blocks, the box goes to the same place in each.
     pub fn copy(
         &self,
         source: &mut Source,
         call: &Call,
         slot: Slot,
         name: &str,
-        [lines, terms]: [u16; 2],
+        ([lines, terms], cluster): ([u16; 2], u8),
     ) -> String {
         let (mut text, batch) = split(source, &self.batch, [&format!("{name}_batch"), "batch"]);
         let mut boxes = vec![self.span, if self.along_k { lines } else { terms }];
@@ -109,11 +109,18 @@ impl Boxed {
             .collect();
         let numbers: Vec<String> = (2..2 + at.len()).map(|i| format!("%{i}")).collect();
         let inputs: Vec<String> = at.iter().map(|x| format!("\"r\"((int)({x}))")).collect();
+        let [multicast, blocks] = match cluster {
+            1 => Default::default(),
+            n => [
+                ".multicast::cluster".to_string(),
+                format!(", {}", (1u32 << n) - 1),
+            ],
+        };
         let _ = writeln!(
             text,
             "const auto copy_{name} = [&](const unsigned to, const unsigned full, const int line, const int k) {{\n\
-             asm volatile(\"cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes \
-             [%0], [%1, {{{}}}], [%{}];\" :: \"r\"(to), \"l\"(&{map}), {}, \"r\"(full) : \"memory\");\n}};",
+             asm volatile(\"cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes\
+             {multicast} [%0], [%1, {{{}}}], [%{}]{blocks};\" :: \"r\"(to), \"l\"(&{map}), {}, \"r\"(full) : \"memory\");\n}};",
             at.len(),
             numbers.join(", "),
             2 + at.len(),
@@ -223,21 +230,23 @@ pub(super) fn wgmma(
     )
 }
 
-/// Returns the grid of persistent blocks for so many tiles, if their number is known.
-pub(super) fn persistent(gpu: &Gpu, tiles: Option<i64>) -> [Blocks; 3] {
-    let processors = i64::from(gpu.processors.max(1));
-    let blocks = tiles.map_or(processors, |n| n.clamp(0, processors));
-    line_of_blocks(Dim::Const(blocks), 1)
+/// Returns the grid of persistent clusters of blocks for so many tiles of a cluster, if their number is known.
+pub(super) fn persistent(gpu: &Gpu, tiles: Option<i64>, cluster: u8) -> [Blocks; 3] {
+    let blocks = i64::from(cluster);
+    let most = (i64::from(gpu.processors) / blocks).max(1);
+    let clusters = tiles.map_or(most, |n| n.clamp(0, most));
+    line_of_blocks(Dim::Const(clusters * blocks), 1)
 }
 
-/// Emits what the two kinds of warpgroups do with the tiles of a persistent block, of which `tiles` says how many there
-/// are: the first copies them, the others have begun their work on one where this ends. The number of a tile is `turn`.
+/// Emits what the two kinds of warpgroups do with the tiles of a persistent cluster, of which `tiles` says how many there
+/// are: the first copies them, then does what `end` says; the others have begun their work on one where this ends. The
+/// number of a tile is `turn`.
 pub(super) fn each_tile(
     source: &mut Source,
     [barriers, rings, tiles]: [&str; 3],
-    [copy, work]: [&str; 2],
+    [copy, end, work]: [&str; 3],
 ) {
-    let each = "#pragma unroll 1\nfor (Index turn = blockIdx.x; turn < tiles; turn += gridDim.x) {";
+    let each = "#pragma unroll 1\nfor (Index turn = blockIdx.x / CLUSTER; turn < tiles; turn += gridDim.x / CLUSTER) {";
     let text = format!(
         "\
 const Index tiles = {tiles};
@@ -249,6 +258,7 @@ if (threadIdx.x > 0) return;
 {each}
 {copy}
 }}
+{end}
 return;
 }}
 asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");

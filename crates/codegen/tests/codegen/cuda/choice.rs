@@ -37,6 +37,7 @@ fn best(gpu: &Gpu, work: &ContractionSizes) -> (f64, schedule::Gpu) {
             warp: [*part_rows, *part_columns],
             // As many as sums have, and one.
             stages: (ceil(k, depth.into()) + 1).clamp(2, 4) as u8,
+            cluster: 1,
             raster: 1,
             parts: 1,
         };

@@ -26,11 +26,14 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
     if multiply == Multiply::Mma && rng.below(2) == 0 {
         let rows = power(rng, 64, 128);
         let columns = power(rng, 64, if rows == 64 { 256 } else { 128 });
+        let terms = 128 / dtype.size() as u16;
+        let may_share = columns / 2 >= terms;
         return schedule::Gpu {
             multiply: Multiply::Wgmma,
-            tile: [2 * rows, columns, 128 / dtype.size() as u16],
+            tile: [2 * rows, columns, terms],
             warp: [rows, columns],
             stages: 2 + rng.below(3) as u8,
+            cluster: if may_share { 1 + rng.below(2) as u8 } else { 1 },
             raster: 1 + rng.below(5) as u8,
             parts: 1 + rng.below(4) as u16,
         };
@@ -48,6 +51,7 @@ fn drawn(dtype: DType, rng: &mut Rng) -> schedule::Gpu {
             } else {
                 1
             },
+            cluster: 1,
             raster: 1 + rng.below(5) as u8,
             parts: 1 + rng.below(4) as u16,
         };

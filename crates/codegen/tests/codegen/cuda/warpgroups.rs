@@ -91,6 +91,15 @@ fn every_order_of_operands_and_every_tile() {
             "128x128x64 part=64x128 stages=4 raster=1 parts=3",
             [56, 136, 584],
         ),
+        // A tile without rows, and more tiles than clusters.
+        (
+            "128x256x64 part=64x256 stages=4 raster=8 parts=1 cluster=2",
+            [264, 1032, 200],
+        ),
+        (
+            "256x128x64 part=128x128 stages=2 raster=1 parts=2 cluster=2",
+            [264, 136, 328],
+        ),
     ]
     .into_iter()
     .enumerate()
@@ -132,6 +141,11 @@ fn products_of_bytes() {
             "128x64x128 part=64x64 stages=5 raster=1 parts=1",
             ["u8", "u8"],
             [9, 72, 16],
+        ),
+        (
+            "128x256x128 part=64x256 stages=3 raster=2 parts=1 cluster=2",
+            ["i8", "u8"],
+            [300, 264, 400],
         ),
     ] {
         let ([a, b], [m, n, k]) = (types, sizes);
@@ -281,9 +295,11 @@ fn odd_rows_and_symbols() {
     }
     let mut rng = Rng::new(32);
     let tile = "wgmma tile=128x64x64 part=64x64 stages=3 raster=4 parts=1";
+    let cluster = "wgmma tile=128x128x64 part=64x128 stages=3 raster=4 parts=1 cluster=2";
     let Case { graph, inputs } =
         product((DType::BF16, &[3]), [77, 131, 64], [false, true], &mut rng);
     check(&graph, &inputs, tile);
+    check(&graph, &inputs, cluster);
     let mut case = Case::default();
     let rows = case.symbol();
     let a = finite(DType::F16, &[150, 96], &mut rng);
@@ -293,6 +309,7 @@ fn odd_rows_and_symbols() {
     let results = epilogue(&mut case, y, &mut rng);
     results.iter().for_each(|r| case.graph.add_output(*r));
     check(&case.graph, &case.inputs, tile);
+    check(&case.graph, &case.inputs, cluster);
 }
 
 /// Elements outside of operands are 0, whatever lies beside them: infinities and NaN stay in their rows and columns.
@@ -314,6 +331,10 @@ fn infinities_and_nan() {
     b[71 * 72 + 71] = f64::NEG_INFINITY;
     let array = |shape: &[usize], x: Vec<f64>| Array::from_f64(DType::F16, shape, &x).unwrap();
     let inputs = [array(&[136, 72], a), array(&[72, 72], b)];
-    let tile = "wgmma tile=128x64x64 part=64x64 stages=2 raster=1 parts=1";
-    check(&graph, &inputs, tile);
+    for tile in [
+        "wgmma tile=128x64x64 part=64x64 stages=2 raster=1 parts=1",
+        "wgmma tile=128x128x64 part=64x128 stages=2 raster=1 parts=1 cluster=2",
+    ] {
+        check(&graph, &inputs, tile);
+    }
 }

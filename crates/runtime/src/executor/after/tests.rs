@@ -166,6 +166,7 @@ fn sums() -> Plan {
         entry: "add".into(),
         text,
         args: [false, false, true].map(pointer).to_vec(),
+        cluster: 1,
         resident: 1,
         scalars: vec![],
         grid: [Blocks::one(), Blocks::one(), Blocks::one()],

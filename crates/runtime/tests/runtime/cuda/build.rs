@@ -50,6 +50,7 @@ pub fn kernel(name: &str, body: &str, dtypes: &[DType], n: &Dim, sites: u32) -> 
             Blocks::one(),
         ],
         block: [64, 1, 1],
+        cluster: 1,
         resident: 1,
         shared: 0,
         maps: Vec::new(),
@@ -236,6 +237,7 @@ pub fn twice_by_boxes() -> Plan {
             Blocks::one(),
         ],
         block: [64, 1, 1],
+        cluster: 1,
         resident: 1,
         shared: 2048,
         maps: vec![TensorMap {

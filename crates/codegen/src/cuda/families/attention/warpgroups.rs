@@ -47,6 +47,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, Ker
         tile: [ROWS, KEYS, operands.width],
         warp: [64, KEYS],
         stages: STAGES,
+        cluster: 1,
         raster: 1,
         parts: 1,
     };
@@ -71,7 +72,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, Ker
     );
     let rings = "Ring<1> once;\nRing<STAGES> ring;";
     let barriers = ["shared.once, shared.barriers", rings, "rows * batches"];
-    each_tile(&mut source, barriers, [&copy, &work_of_tile]);
+    each_tile(&mut source, barriers, [&copy, "", &work_of_tile]);
     let stored = store.width(&a.columns);
     let text = format!(
         "{}\nif (i >= length || j >= columns) continue;\n\
@@ -82,7 +83,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, Ker
     lines(&mut source, &text);
     store.print(&mut source, &call, stored);
     lines(&mut source, "}\n}\n}");
-    let grid = persistent(work.gpu, tile_count(a));
+    let grid = persistent(work.gpu, tile_count(a), 1);
     let step = call.step(source.finish(grid, [schedule.threads(), 1, 1]));
     Some((schedule, operands.columns.into(), one(work, step)))
 }
@@ -143,7 +144,7 @@ impl Operands {
             (&self.value, &a.value, "v", [columns, KEYS]),
         ];
         let copy = |(boxed, x, name, extents): (&Boxed, &Matrix, &str, [u16; 2])| {
-            boxed.copy(source, call, Slot::Arg(x.arg.into()), name, extents)
+            boxed.copy(source, call, Slot::Arg(x.arg.into()), name, (extents, 1))
         };
         all.map(copy).concat()
     }
@@ -178,7 +179,7 @@ impl Operands {
             );
         format!(
             "constexpr int BM = {ROWS}, BN = {KEYS}, BK = {width}, BV = {columns};\n\
-             constexpr int STAGES = {STAGES}, WARPS = BM / 16;\n\
+             constexpr int STAGES = {STAGES}, WARPS = BM / 16, CLUSTER = 1;\n\
              constexpr bool Q_ALONG_K = {}, K_ALONG_K = {}, V_ALONG_K = {};\n\
              constexpr bool SCALED = {scaled}, TAILS = {};\nconstexpr Acc FACTOR = {};\n\
              {instructions}{}{PIECES}{}{}",

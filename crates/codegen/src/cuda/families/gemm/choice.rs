@@ -103,7 +103,8 @@ impl Gemm<'_> {
             return all;
         };
         let [rows, columns, _] = schedule.tile.map(i64::from);
-        let blocks = ceil(m, rows)
+        let cluster = i64::from(schedule.cluster);
+        let blocks = (cluster * ceil(m, rows * cluster))
             .saturating_mul(ceil(n, columns))
             .saturating_mul(batches);
         if blocks <= 0 || self.rows().is_some() {

@@ -20,7 +20,8 @@ impl Gemm<'_> {
             .scope(&(self.types(shape) + &warpgroup_text(schedule, self.dtypes, boxed.each_ref())));
         source.dynamic_shared("Shared", schedule.shared(self.dtype));
         source.shared_launch = SharedLaunch::Nothing;
-        self.declare_sizes(&mut source);
+        source.cluster = schedule.cluster.into();
+        self.declare_sizes(&mut source, schedule);
         self.tiles(&mut source, &call, shape, boxed);
         let width = self.stored_width(shape);
         let text = format!(
@@ -32,17 +33,18 @@ impl Gemm<'_> {
         lines(&mut source, &text);
         self.store_elements(&mut source, &call, shape, width);
         lines(&mut source, "}\n}\n}");
-        let grid = persistent(self.work.gpu, self.tile_count(schedule));
+        let grid = persistent(self.work.gpu, self.tile_count(schedule), schedule.cluster);
         call.step(source.finish(grid, [schedule.threads(), 1, 1]))
     }
 
     /// Emits the work on each tile, up to where its sums are in registers.
     fn tiles(&self, source: &mut Source, call: &Call, shape: &Shape, boxed: &[Boxed; 2]) {
-        let [m, n, k] = shape.schedule.tile;
-        let mut copy = |side: usize, name, extents| {
-            boxed[side].copy(source, call, self.operands[side].0, name, extents)
+        let ([m, n, k], cluster) = (shape.schedule.tile, shape.schedule.cluster);
+        let mut copy = |side: usize, name, boxes| {
+            boxed[side].copy(source, call, self.operands[side].0, name, boxes)
         };
-        let copies = copy(0, "a", [m, k]) + &copy(1, "b", [n, k]);
+        let shared = ([n / u16::from(cluster), k], cluster);
+        let copies = copy(0, "a", ([m, k], 1)) + &copy(1, "b", shared);
         let (place, terms) = (self.place(shape, "turn"), self.terms(shape));
         let tiles = format!("rows * columns * batches * {}", shape.schedule.parts);
         let copy = format!(
@@ -50,17 +52,23 @@ impl Gemm<'_> {
 {place}
 {copies}{terms}
 #pragma unroll 1
-for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy_b, (int)i0, (int)j0, (int)k0);"
+for (Index k0 = first; k0 < end; k0 += BK) copy_stage(shared, ring, copy_a, copy_b, rank, (int)i0, (int)j0, (int)k0);"
         );
         let work =
             format!("{place}\n{terms}\nAcc sums[SUMS];\nmultiply(shared, ring, sums, first, end);");
-        let ring = ["shared.barriers", "Ring<STAGES> ring;", &tiles];
-        each_tile(source, ring, [&copy, &work]);
+        let ring = "Ring<STAGES> ring;\nconst int rank = block_of_cluster();";
+        let ring = ["shared.barriers", ring, &tiles];
+        let end = match cluster {
+            1 => "",
+            _ => "leave(shared.barriers, ring);",
+        };
+        each_tile(source, ring, [&copy, end, &work]);
     }
 
-    /// Returns the number of tiles, if it is known.
+    /// Returns the number of tiles of a cluster, if it is known.
     fn tile_count(&self, schedule: &Gpu) -> Option<i64> {
         let [rows, columns, _] = schedule.tile.map(i64::from);
+        let rows = rows * i64::from(schedule.cluster);
         let of_batch =
             ceil(self.m.as_const()?, rows).saturating_mul(ceil(self.n.as_const()?, columns));
         let all = of_batch.saturating_mul(self.batches.as_const()?);
