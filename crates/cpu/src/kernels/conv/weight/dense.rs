@@ -78,6 +78,8 @@ impl Blocking {
         let even = if c.terms.are_grouped() { 2 } else { 1 };
         let segment = ceil(ceil(line.output, segments), even) * even;
         let segment = segment.min(line.output);
+        // Fewer, where short parts were rounded up to pairs.
+        let segments = ceil(line.output, segment.max(1)).max(1);
         let near = c.geometry.is_near();
         let span = if near {
             (segment - 1).max(0) * line.stride + line.span()
