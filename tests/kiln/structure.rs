@@ -316,8 +316,8 @@ fn comments_are_statements() {
     assert!(found.is_empty(), "{count} comments ask:\n{all}");
 }
 
-/// Names that the glossary of CONTRIBUTING.md retired, and those to use instead. Each said that something is held, cut
-/// or placed, but not what.
+/// Names that the glossary of CONTRIBUTING.md retired, and those to use instead. Each said that something is held, cut,
+/// placed or bounded, but not what.
 const RETIRED: &[(&str, &str)] = &[
     ("Aside", "the instruction or copy that it is"),
     ("Behind", "Epilogue"),
@@ -327,12 +327,19 @@ const RETIRED: &[(&str, &str)] = &[
         "the thing that is cut into blocks: LineBlock, TileBlock; DeviceBlock for memory",
     ),
     ("Cut", "Blocking, TileSizes or Schedule"),
+    ("DEEPEST", "MAX_DEPTH"),
+    ("FEW", "MAX_… or MIN_…"),
     ("Finish", "Epilogue"),
     ("Given", "Arguments, or the thing that is given"),
     ("Each", "Depthwise"),
     ("Held", "the thing that is held"),
     ("Kept", "Buffers, or the thing that is kept"),
+    ("LARGEST", "MAX_…"),
+    ("LEAST", "MIN_…"),
+    ("LONGEST", "MAX_…"),
     ("Laid", "the thing that is laid out, or Layout"),
+    ("MANY", "MAX_… or MIN_…"),
+    ("MOST", "MAX_…"),
     ("Made", "Prologue, Materialised, or the thing that is made"),
     ("Making", "Builder"),
     ("Part", "the whole that it is a part of: PlanPart"),
@@ -351,7 +358,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("Way", "Candidate, or Schedule"),
 ];
 
-/// The definitions of types that carry a retired name on purpose.
+/// The definitions that carry a retired name on purpose.
 const STILL: &[(&str, &str)] = &[
     ("Made", "testkit/src/rules/maker.rs"),
     ("Part", "gpu-proof/src/lib.rs"),
@@ -374,7 +381,7 @@ fn retired_names_stay_retired() {
                 .split(|c: char| !c.is_alphanumeric() && c != '_')
                 .collect();
             for pair in words.windows(2) {
-                let defines = ["struct", "enum", "trait", "type"].contains(&pair[0]);
+                let defines = ["struct", "enum", "trait", "type", "const"].contains(&pair[0]);
                 let instead = RETIRED.iter().find(|(name, _)| defines && *name == pair[1]);
                 let still = |name: &str| STILL.iter().any(|(n, f)| *n == name && path.ends_with(f));
                 if let Some((name, instead)) = instead.filter(|(name, _)| !still(name)) {

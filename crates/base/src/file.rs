@@ -165,11 +165,11 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Returns the prefix of the names of files that are written next to a file of this name. Names may be 255 bytes long on
-/// most systems, and some bytes follow.
+/// most systems, and a suffix follows.
 fn prefix(name: &OsStr) -> OsString {
-    const LONGEST: usize = 200;
+    const MAX_BYTES: usize = 200;
     let mut prefix = OsString::from(".");
-    if name.len() <= LONGEST {
+    if name.len() <= MAX_BYTES {
         prefix.push(name);
     } else {
         let mut hasher = DefaultHasher::new();

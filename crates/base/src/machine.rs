@@ -145,7 +145,7 @@ fn cache(level: u32) -> u64 {
 
 impl Gpu {
     /// The minimum compute capability that kernels are compiled for.
-    pub const LEAST: (u32, u32) = (8, 0);
+    pub const MIN_ARCH: (u32, u32) = (8, 0);
 
     /// An H100 (SXM5), to generate kernels on machines without a GPU.
     pub const H100: Gpu = Gpu {

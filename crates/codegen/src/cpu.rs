@@ -17,7 +17,7 @@ use kiln_plan::{Algorithm, Conv, Decision, Epilogue, Kernel, MatMul, Prologue};
 pub(crate) struct Cpu;
 
 /// A size that represents every large one.
-const LARGE: i64 = 1 << 20;
+const LARGE_SIZE: i64 = 1 << 20;
 
 impl Engine for Cpu {
     fn limits(&self) -> Limits {
@@ -107,7 +107,7 @@ fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
     let values = typical(&**kernel);
     let mut legal = kernel.algorithms(&values);
     if !kernel.all_dims(|d| d.as_const().is_some()) {
-        for extreme in [2, LARGE] {
+        for extreme in [2, LARGE_SIZE] {
             let also = kernel.algorithms(&vec![extreme; values.len()]);
             legal.retain(|a| also.contains(a));
         }

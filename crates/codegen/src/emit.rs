@@ -589,7 +589,7 @@ impl<'a> Emitter<'a> {
 
 /// Returns a readable name: the ops of these nodes, operands first.
 fn name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
-    const MOST: usize = 6;
+    const MAX_OPS: usize = 6;
     nodes.sort();
     nodes.dedup();
     let names = |wanted: &dyn Fn(&Node) -> bool| -> Vec<&'static str> {
@@ -608,9 +608,9 @@ fn name(flow: &Flow, mut nodes: Vec<Nid>) -> String {
         list = names(&|_| true);
     }
     list.dedup();
-    if list.len() > MOST {
-        let rest = list.len() - MOST + 1;
-        list.truncate(MOST - 1);
+    if list.len() > MAX_OPS {
+        let rest = list.len() - MAX_OPS + 1;
+        list.truncate(MAX_OPS - 1);
         return format!("{}_and_{rest}_more", list.join("_"));
     }
     list.join("_")

@@ -8,7 +8,7 @@ pub(crate) struct Limits {
     pub two_steps: TwoSteps,
     /// The longest row that a reduction does not divide.
     pub longest_row: i64,
-    /// The fewest rows that run in parallel, unless there are at most `few_points`.
+    /// The minimum number of rows that run in parallel, unless there are at most `few_points`.
     pub fewest_rows: i64,
     /// The maximum number of points of a space that runs in one piece.
     pub few_points: i64,
@@ -36,7 +36,7 @@ pub(crate) struct TwoSteps {
 pub(crate) struct HeldRows {
     /// The longest row, if rows must be bounded and of a known length.
     pub longest: Option<i64>,
-    /// The fewest rows of a product, unless it is small.
+    /// The minimum number of rows of a product, unless it is small.
     pub least: i64,
     /// The multiply-adds of a small product.
     pub few: Few,

@@ -15,7 +15,7 @@ use kiln_ir::{Graph, Target};
 use kiln_plan::Kernel;
 
 /// The maximum number of launches that start together.
-const MOST: usize = 64;
+const MAX_LAUNCHES: usize = 64;
 /// The maximum number of bytes that a small launch touches.
 const SMALL: i64 = 1 << 18;
 /// The number of groups that a small launch or an update may be moved over.
@@ -181,7 +181,7 @@ impl<'a> Joiner<'a> {
                 joining.iter().all(|l| self.guards[*l] == guard)
                     && fit_in_a_launch(self.sequence, &all.collect::<Vec<_>>())
             }
-            _ => group.len() + joining.len() <= MOST,
+            _ => group.len() + joining.len() <= MAX_LAUNCHES,
         }
     }
 

@@ -92,7 +92,7 @@ macro_rules! combine {
 combine! {
     Sum: true, ZERO, add;
     Prod: false, ONE, mul;
-    Max: true, LEAST, max;
-    Min: true, MOST, min;
-    LogSumExp: false, LEAST, log_add;
+    Max: true, LOWEST, max;
+    Min: true, HIGHEST, min;
+    LogSumExp: false, LOWEST, log_add;
 }

@@ -90,8 +90,8 @@ impl Device {
             attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
-        if arch < Gpu::LEAST {
-            let ((major, minor), (least, of)) = (arch, Gpu::LEAST);
+        if arch < Gpu::MIN_ARCH {
+            let ((major, minor), (least, of)) = (arch, Gpu::MIN_ARCH);
             return Err(Error::Cuda(format!(
                 "cuda:{ordinal} ({name}) has compute capability {major}.{minor}; Kiln's kernels need {least}.{of} or \
                  newer (sm_{least}{of}: A100, RTX 30 and later)"

@@ -63,7 +63,7 @@ impl Rng {
 
     /// `0..n` in a random order, for any `n`.
     pub(crate) fn order(&mut self, n: usize) -> RandomOrder {
-        match n <= LONGEST_TABLE {
+        match n <= MAX_TABLE {
             true => RandomOrder::Table(self.permutation(n)),
             false => RandomOrder::Network {
                 n,
@@ -73,8 +73,8 @@ impl Rng {
     }
 }
 
-/// The longest order that is stored; longer ones are computed item by item.
-const LONGEST_TABLE: usize = 1 << 27;
+/// The maximum length of an order that is stored; longer ones are computed item by item.
+const MAX_TABLE: usize = 1 << 27;
 
 /// A permutation of `0..n`.
 pub(crate) enum RandomOrder {

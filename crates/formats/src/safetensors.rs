@@ -99,7 +99,7 @@ fn header(tensors: &[(&str, &Tensor)], metadata: Metadata) -> Result<Vec<u8>, Fa
 /// Reads each tensor directly into its final memory.
 pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     /// The format's limit.
-    const MOST: u64 = 100_000_000;
+    const MAX_HEADER_BYTES: u64 = 100_000_000;
     let damaged = |what: String| Fault::from(format!("the safetensors file is damaged: {what}"));
     let file_bytes = file.metadata()?.len();
     let mut start = Vec::new();
@@ -111,7 +111,7 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
     let values = file_bytes
         .saturating_sub(8)
         .checked_sub(length)
-        .filter(|_| length <= MOST);
+        .filter(|_| length <= MAX_HEADER_BYTES);
     let Some(values) = values else {
         return Err(damaged(format!("its header can't be {length} bytes long")));
     };

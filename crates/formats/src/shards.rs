@@ -24,9 +24,9 @@ pub(crate) struct Index {
 
 /// Reads all files that an index names, one after another.
 pub(crate) fn read(path: &Path, file: File, device: Device) -> Result<StateDict, Fault> {
-    /// The largest index: one of millions of tensors.
-    const MOST: u64 = 1 << 28;
-    let text = Budget::new().to_end(&mut file.take(MOST), "the index")?;
+    /// The maximum size of an index: that of millions of tensors.
+    const MAX_INDEX_BYTES: u64 = 1 << 28;
+    let text = Budget::new().to_end(&mut file.take(MAX_INDEX_BYTES), "the index")?;
     let index: Index = serde_json::from_slice(&text).map_err(|e| {
         Fault::unsupported(format!("this is not an index of safetensors files: {e}"))
     })?;

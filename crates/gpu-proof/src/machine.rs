@@ -1,6 +1,6 @@
 //! The machine: clocks, and the ceilings that everything else is measured by.
 
-use crate::bench::{Cublas, LARGE, median, spread};
+use crate::bench::{Cublas, PEAK_SIZE, median, spread};
 use crate::driver::Driver;
 use crate::process::ends_with_us;
 use crate::report::Figure;
@@ -76,7 +76,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
         ];
         for (dtype, name) in types {
             let rates: Vec<f64> = cublas.rates(dtype)?.iter().map(|r| r / 1e12).collect();
-            let name = format!("cuBLASLt, {LARGE}x{LARGE}x{LARGE} {name}");
+            let name = format!("cuBLASLt, {PEAK_SIZE}x{PEAK_SIZE}x{PEAK_SIZE} {name}");
             report.figure(ceiling(&name, "TFLOP/s", &rates));
         }
     }

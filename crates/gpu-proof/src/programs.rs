@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const PLAIN: u64 = 10;
 
 /// So many programs show every rewrite.
-const MANY: u64 = 500;
+const ENOUGH_SEEDS: u64 = 500;
 
 /// The ways in which a program is compiled.
 fn ways(seed: u64) -> Vec<Options> {
@@ -32,11 +32,11 @@ fn ways(seed: u64) -> Vec<Options> {
 
 /// The features of programs that so many of them must have: those of which they hold ten on average.
 fn wanted(seeds: u64) -> BTreeSet<String> {
-    let graphs: Vec<_> = (0..MANY)
+    let graphs: Vec<_> = (0..ENOUGH_SEEDS)
         .map(|seed| Config::default().graph(seed))
         .collect();
     let counts = coverage(&graphs).into_iter();
-    let common = counts.filter(|(_, n)| *n as u64 * seeds >= 10 * MANY);
+    let common = counts.filter(|(_, n)| *n as u64 * seeds >= 10 * ENOUGH_SEEDS);
     common.map(|(feature, _)| feature).collect()
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed
     if !report.left_out.is_empty() {
         return Ok(());
     }
-    if settings.seeds >= MANY {
+    if settings.seeds >= ENOUGH_SEEDS {
         for rule in rare(&rules, settings.seeds) {
             report.wrong(rule);
         }

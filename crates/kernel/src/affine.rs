@@ -6,12 +6,12 @@ use kiln_base::{Dim, MAX_PARTS};
 use kiln_plan::tile::Bound;
 
 /// The bound of all numbers, so that sums of a few of them fit an i64.
-const LARGE: i128 = 1 << 60;
+const LIMIT: i128 = 1 << 60;
 
 /// Returns a dim's value.
 pub fn eval(dim: &Dim, values: &[i64]) -> Result<i64> {
     let v = dim.eval_checked(values);
-    v.filter(|v| (v.unsigned_abs() as i128) < LARGE)
+    v.filter(|v| (v.unsigned_abs() as i128) < LIMIT)
         .ok_or_else(|| {
             damaged!(
                 "size {dim} has no usable value: it is at least 2^60, or has more than {MAX_PARTS} terms and factors"
@@ -34,7 +34,7 @@ pub fn product(extents: &[i64]) -> Result<i64> {
         return Ok(0);
     }
     let n = extents.iter().try_fold(1i64, |n, e| n.checked_mul(*e));
-    n.filter(|n| (*n as i128) < LARGE)
+    n.filter(|n| (*n as i128) < LIMIT)
         .ok_or_else(|| damaged!("an iteration space is too large"))
 }
 
@@ -75,7 +75,7 @@ impl Affine {
     /// Returns the range, or an error if it is too large to compute with.
     pub fn checked_range(&self, extents: &[i64]) -> Result<(i64, i64)> {
         let (low, high) = self.range(extents);
-        if low < -LARGE || high > LARGE {
+        if low < -LIMIT || high > LIMIT {
             return Err(damaged!("an index overflows"));
         }
         Ok((low as i64, high as i64))

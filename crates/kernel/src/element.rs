@@ -41,10 +41,10 @@ pub trait Elem: Copy + PartialOrd + 'static {
     const ONE: Self;
     /// True for f32, whose long sums are in f64.
     const IS_F32: bool = false;
-    /// The smallest element (floats: minus infinity).
-    const LEAST: Self;
-    /// The greatest element.
-    const MOST: Self;
+    /// The lowest element (floats: minus infinity).
+    const LOWEST: Self;
+    /// The highest element (floats: infinity).
+    const HIGHEST: Self;
     fn is_nan(self) -> bool;
     fn add(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
@@ -91,8 +91,8 @@ macro_rules! float_elem {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
             const IS_F32: bool = size_of::<$t>() == 4;
-            const LEAST: $t = $t::NEG_INFINITY;
-            const MOST: $t = $t::INFINITY;
+            const LOWEST: $t = $t::NEG_INFINITY;
+            const HIGHEST: $t = $t::INFINITY;
             #[inline(always)]
             #[allow(clippy::eq_op)] // the form that vectorises everywhere
             fn is_nan(self) -> bool {
@@ -172,8 +172,8 @@ macro_rules! int_elem {
         impl Elem for $t {
             const ZERO: $t = 0;
             const ONE: $t = 1;
-            const LEAST: $t = $t::MIN;
-            const MOST: $t = $t::MAX;
+            const LOWEST: $t = $t::MIN;
+            const HIGHEST: $t = $t::MAX;
             #[inline(always)]
             fn is_nan(self) -> bool {
                 false
@@ -226,8 +226,8 @@ int_elem!(i32, i64);
 impl Elem for u8 {
     const ZERO: u8 = 0;
     const ONE: u8 = 1;
-    const LEAST: u8 = 0;
-    const MOST: u8 = 1;
+    const LOWEST: u8 = 0;
+    const HIGHEST: u8 = 1;
     #[inline(always)]
     fn is_nan(self) -> bool {
         false

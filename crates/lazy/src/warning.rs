@@ -22,7 +22,7 @@ static STATE: Mutex<WarningState> = Mutex::new(WarningState {
 });
 
 /// The number of plans of one line at which a warning is given.
-const MANY: u64 = 20;
+const WARNING_COUNT: u64 = 20;
 
 fn state() -> MutexGuard<'static, WarningState> {
     STATE.lock().unwrap_or_else(|e| e.into_inner())
@@ -60,12 +60,12 @@ pub fn compiled(loc: &'static Location<'static>, reason: &Reason) {
         .entry((loc.file(), loc.line(), loc.column()))
         .or_default();
     *count += 1;
-    if *count != MANY {
+    if *count != WARNING_COUNT {
         return;
     }
     drop(state);
     let text = format!(
-        "the values read at {loc} were compiled {MANY} times; the last time, as plan {} of their structure, since {}",
+        "the values read at {loc} were compiled {WARNING_COUNT} times; the last time, as plan {} of their structure, since {}",
         reason.count, reason.text
     );
     warn(&text);

@@ -5,16 +5,16 @@ use kiln::{Error, Result};
 /// The maximum number of layers in a row.
 const MAX_LAYERS: usize = 1 << 12;
 
-/// The largest width, vocabulary, number of classes or side of an image.
-const LARGEST: usize = 1 << 24;
+/// The maximum width, vocabulary, number of classes or side of an image.
+const MAX_SIZE: usize = 1 << 24;
 
 /// Checks the numbers of layers and all sizes of a network.
 #[track_caller]
 pub(crate) fn check(model: &str, layers: &[usize], sizes: &[usize]) -> Result<()> {
     let above = |list: &[usize], most: usize| list.iter().copied().find(|n| *n > most);
-    let message = match (above(layers, MAX_LAYERS), above(sizes, LARGEST)) {
+    let message = match (above(layers, MAX_LAYERS), above(sizes, MAX_SIZE)) {
         (Some(n), _) => format!("it has at most {MAX_LAYERS} layers in a row, not {n}"),
-        (_, Some(n)) => format!("a size is at most {LARGEST}, not {n}"),
+        (_, Some(n)) => format!("a size is at most {MAX_SIZE}, not {n}"),
         _ => return Ok(()),
     };
     Err(Error::invalid(model, message))

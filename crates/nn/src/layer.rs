@@ -71,8 +71,8 @@ pub(crate) fn shape(var: &Var) -> Vec<usize> {
     var.shape().expect("the shape of a cell is known")
 }
 
-/// The largest size: above all that exist, and small enough to compute with.
-const LARGEST: i64 = 1 << 40;
+/// The maximum size: above all that exist, and small enough to compute with.
+const MAX_SIZE: i64 = 1 << 40;
 
 /// The maximum number of layers of a stack.
 const MAX_LAYERS: usize = 1 << 12;
@@ -80,9 +80,9 @@ const MAX_LAYERS: usize = 1 << 12;
 /// Converts numbers of features, heads or rows to sizes.
 #[track_caller]
 pub(crate) fn sizes<const N: usize>(layer: &str, numbers: [Int; N]) -> Result<[usize; N]> {
-    let message = match numbers.iter().find(|n| !(0..=LARGEST).contains(&n.0)) {
+    let message = match numbers.iter().find(|n| !(0..=MAX_SIZE).contains(&n.0)) {
         Some(n) if n.0 < 0 => format!("a size can't be negative ({})", n.0),
-        Some(n) => format!("a size must be at most {LARGEST}, not {}", n.0),
+        Some(n) => format!("a size must be at most {MAX_SIZE}, not {}", n.0),
         None => return Ok(numbers.map(|n| n.0 as usize)),
     };
     Err(invalid(layer, message))

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 type Slots = SmallVec<[usize; 1]>;
 
 /// For nodes with more operands than this, a map finds the slots of an operand.
-const MANY: usize = 32;
+const MAX_SCANNED: usize = 32;
 
 /// The nodes and their derived properties.
 #[derive(Clone)]
@@ -187,7 +187,7 @@ impl Arena {
     /// their new operand.
     fn slots_of(&mut self, reader: NodeId, replacements: &[(Value, Value)]) -> Slots {
         let inputs = &self.graph.node(reader).inputs;
-        if inputs.len() <= MANY {
+        if inputs.len() <= MAX_SCANNED {
             return (0..inputs.len()).collect();
         }
         let known = self.slots.entry(reader).or_insert_with(|| {

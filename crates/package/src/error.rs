@@ -97,11 +97,15 @@ impl Error {
 }
 
 fn listed(names: &[String]) -> String {
-    const MOST: usize = 12;
-    let shown: Vec<String> = names.iter().take(MOST).map(|n| format!("`{n}`")).collect();
+    const MAX_NAMES: usize = 12;
+    let shown: Vec<String> = names
+        .iter()
+        .take(MAX_NAMES)
+        .map(|n| format!("`{n}`"))
+        .collect();
     match names.len() {
         0 => "none".into(),
-        n if n > MOST => format!("{} and {} more", shown.join(", "), n - MOST),
+        n if n > MAX_NAMES => format!("{} and {} more", shown.join(", "), n - MAX_NAMES),
         _ => shown.join(", "),
     }
 }

@@ -16,8 +16,8 @@ pub(crate) const WEIGHTS: &str = "weights.safetensors";
 /// The prefix of asset members.
 pub(crate) const ASSETS: &str = "assets/";
 
-/// The largest manifest, in bytes.
-const LARGEST: usize = 64 << 20;
+/// The maximum size of a manifest, in bytes.
+const MAX_BYTES: usize = 64 << 20;
 
 /// The whole manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -149,8 +149,8 @@ impl Manifest {
     /// # Errors
     /// If it is of another format, or contradicts itself.
     pub fn from_bytes(bytes: &[u8]) -> Result<Manifest> {
-        if bytes.len() > LARGEST {
-            return Err(damaged!("its manifest takes more than {LARGEST} bytes"));
+        if bytes.len() > MAX_BYTES {
+            return Err(damaged!("its manifest takes more than {MAX_BYTES} bytes"));
         }
         let wrong = |e: serde_json::Error| damaged!("its manifest is not what it should be: {e}");
         let Head { format, written_by } = serde_json::from_slice(bytes).map_err(wrong)?;

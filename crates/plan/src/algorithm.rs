@@ -49,16 +49,16 @@ impl Algorithm {
     ];
 
     /// The largest number of multiply-adds for which [`Algorithm::Small`] is legal, as a power of two.
-    pub const SMALL: u32 = 21;
+    pub const MAX_SMALL_LOG2: u32 = 21;
 
     /// The number of result rows up to which [`Algorithm::Small`] is legal, whatever the other sizes.
-    pub const FEW: i64 = 32;
+    pub const MAX_SMALL_ROWS: i64 = 32;
 
     /// The number of terms of a sum from which on [`Algorithm::Parts`] is legal.
-    pub const LONG: i64 = 4096;
+    pub const MIN_PARTS_TERMS: i64 = 4096;
 
     /// The maximum number of results of a whole batch for which [`Algorithm::Parts`] is legal.
-    pub const FEW_RESULTS: i64 = 1 << 16;
+    pub const MAX_PARTS_RESULTS: i64 = 1 << 16;
 
     /// Returns the factor by which the error bound exceeds that of a plain sum.
     ///

@@ -20,7 +20,7 @@ use kiln_runtime::cuda;
 pub use kiln_runtime::cuda::{Library, Sensors, libraries};
 
 /// The minimum compute capability that kernels are compiled for: 8.0, of Ampere (A100).
-pub const MIN_CAPABILITY: (u32, u32) = Gpu::LEAST;
+pub const MIN_CAPABILITY: (u32, u32) = Gpu::MIN_ARCH;
 
 /// True if there is a GPU. None is opened, so an error of [`Device::cuda`] may still say that it is too old.
 pub fn is_available() -> bool {

@@ -15,8 +15,8 @@ pub trait Picture: Clone + sealed::Pixels {}
 impl Picture for Image {}
 impl Picture for Tensor {}
 
-/// The longest side of an image that may be created.
-pub(crate) const LONGEST: usize = 1 << 24;
+/// The maximum side of an image that may be created.
+pub(crate) const MAX_SIDE: usize = 1 << 24;
 
 pub(crate) mod sealed {
     use super::*;
@@ -60,11 +60,11 @@ pub(crate) fn room(op: &str, width: usize, height: usize, channels: usize) -> Re
         .checked_mul(height)
         .and_then(|n| n.checked_mul(channels));
     let fits = |n| Vec::<u8>::new().try_reserve_exact(n).is_ok();
-    if width <= LONGEST && height <= LONGEST && bytes.is_some_and(fits) {
+    if width <= MAX_SIDE && height <= MAX_SIDE && bytes.is_some_and(fits) {
         return Ok(());
     }
     let message = format!(
-        "an image of {height} rows and {width} columns is too large: sides are at most {LONGEST}, and it must fit into \
+        "an image of {height} rows and {width} columns is too large: sides are at most {MAX_SIDE}, and it must fit into \
          memory"
     );
     Err(invalid(op, message))
@@ -181,13 +181,13 @@ fn places(
     mode: PaddingMode,
 ) -> Result<Vec<Option<usize>>> {
     let most = match mode {
-        PaddingMode::Constant => LONGEST,
+        PaddingMode::Constant => MAX_SIDE,
         PaddingMode::Edge | PaddingMode::Symmetric | PaddingMode::Reflect if len == 0 => 0,
-        PaddingMode::Edge => LONGEST,
+        PaddingMode::Edge => MAX_SIDE,
         PaddingMode::Symmetric => len,
         PaddingMode::Reflect => len - 1,
     };
-    if before > most || after > most || len > LONGEST {
+    if before > most || after > most || len > MAX_SIDE {
         let message = format!(
             "padding of {before} and {after} around {len} pixels is too wide for padding_mode {mode}: at most {most}"
         );

@@ -2,7 +2,7 @@
 
 use crate::fault::{SOURCE, invalid};
 use crate::image::Image;
-use crate::picture::LONGEST;
+use crate::picture::MAX_SIDE;
 use crate::transforms::Count;
 use kiln_tensor::{DType, PadMode, Result, Tensor, cat, on_behalf_of_caller, options, stack};
 use std::path::Path;
@@ -76,8 +76,8 @@ pub fn make_grid(images: &Tensor, grid: Grid) -> Result<Tensor> {
         return Ok(images.squeeze(0).check()?.clone());
     }
     let padding = grid.padding.0;
-    if padding > LONGEST {
-        let message = format!("the padding is at most {LONGEST} pixels, not {padding}");
+    if padding > MAX_SIDE {
+        let message = format!("the padding is at most {MAX_SIDE} pixels, not {padding}");
         return Err(invalid(op, message));
     }
     let columns = grid.nrow.0.min(count);

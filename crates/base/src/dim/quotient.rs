@@ -13,8 +13,8 @@ pub(super) struct Quotient {
     pub(super) by: i64,
 }
 
-/// The deepest nesting of quotients. Functions on dims recurse for each level.
-pub(super) const DEEPEST: usize = 16;
+/// The maximum nesting depth of quotients. Functions on dims recurse for each level.
+pub(super) const MAX_DEPTH: usize = 16;
 
 impl Dim {
     /// Returns `self // by`, rounded down, in a normal form: integer parts are extracted, common divisors cancelled,
@@ -73,7 +73,7 @@ impl Dim {
                 return (&inner.of + &(&q * &Dim::Const(inner.by))).div_floor(both);
             }
         }
-        match of.depth() < DEEPEST {
+        match of.depth() < MAX_DEPTH {
             true => Factor::Quotient(Arc::new(Quotient { of, by })).into(),
             false => TOO_LARGE,
         }
@@ -123,13 +123,17 @@ impl Dim {
     /// Returns a lower bound with `p // n` by itself bounded by `(p − n + 1) / n` and `p / n`, so that it may cancel
     /// with parts of `p`.
     fn without_rounding(&self) -> Option<i64> {
-        /// Products of two numbers below this can't overflow.
-        const LARGE: i64 = 1 << 30;
+        /// Products of two numbers up to this can't overflow.
+        const MAX_FACTOR: i64 = 1 << 30;
         // scale · self is at least sum.
         let (mut sum, mut scale) = (self.clone(), 1i64);
         loop {
             let terms = sum.monomials();
-            if scale > LARGE || terms.iter().any(|m| m.coefficient.saturating_abs() > LARGE) {
+            if scale > MAX_FACTOR
+                || terms
+                    .iter()
+                    .any(|m| m.coefficient.saturating_abs() > MAX_FACTOR)
+            {
                 return None;
             }
             let alone = terms.iter().find_map(|m| match &m.factors[..] {
@@ -170,7 +174,7 @@ impl<'de> Deserialize<'de> for Quotient {
             static DEPTH: Cell<usize> = const { Cell::new(0) };
         }
         // Input bytes must not control the depth of recursion.
-        if DEPTH.get() >= DEEPEST {
+        if DEPTH.get() >= MAX_DEPTH {
             return Err(D::Error::custom("too many quotients in each other"));
         }
         DEPTH.set(DEPTH.get() + 1);
@@ -277,7 +281,7 @@ mod tests {
             deepest = d.depth();
             d = (&d * &c(2)).div_floor(3);
         }
-        assert_eq!(deepest, DEEPEST);
+        assert_eq!(deepest, MAX_DEPTH);
         assert!(!crate::addressable(&[d], 1));
     }
 

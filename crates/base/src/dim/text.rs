@@ -141,7 +141,7 @@ impl Parser<'_> {
 
     fn factor(&mut self) -> Option<Dim> {
         /// Each quotient has at most two.
-        const DEEPEST: usize = 2 * super::quotient::DEEPEST;
+        const MAX_DEPTH: usize = 2 * super::quotient::MAX_DEPTH;
         if self.accept("s") {
             return Some(Dim::symbol(Sym(self.number()?.try_into().ok()?)));
         }
@@ -149,7 +149,7 @@ impl Parser<'_> {
             return self.number().map(Dim::Const);
         }
         self.depth += 1;
-        let sum = (self.depth <= DEEPEST).then(|| self.sum())??;
+        let sum = (self.depth <= MAX_DEPTH).then(|| self.sum())??;
         self.depth -= 1;
         self.accept(")").then_some(sum)
     }

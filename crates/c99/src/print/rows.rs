@@ -9,7 +9,7 @@ use kiln_base::Compute;
 use kiln_plan::tile::{Reg, SerialPoints};
 
 /// The number of partial results of a reduction, which compilers keep in a vector.
-pub(super) const PARTS: i64 = 16;
+pub(super) const PARTIAL_RESULTS: i64 = 16;
 
 /// Emits the loops and their bodies.
 pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
@@ -64,7 +64,7 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     let reductions = s.reductions(stage)?;
     let inner = &s.numbers.inner;
     let len = inner.last().copied().unwrap_or(1);
-    let in_parts = reductions.iter().any(|r| !r.address) && len >= PARTS;
+    let in_parts = reductions.iter().any(|r| !r.address) && len >= PARTIAL_RESULTS;
     for r in &reductions {
         let (ty, acc) = (C99::ctype(r.ty), r.acc);
         match r.address {
@@ -73,9 +73,9 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
                 text.line(format!("r{acc} = 0;"));
             }
             false => {
-                text.line(format!("{ty} s{acc}[{PARTS}];"));
+                text.line(format!("{ty} s{acc}[{PARTIAL_RESULTS}];"));
                 text.line(format!(
-                    "for (kiln_int l = 0; l < {PARTS}; ++l) s{acc}[l] = {};",
+                    "for (kiln_int l = 0; l < {PARTIAL_RESULTS}; ++l) s{acc}[l] = {};",
                     r.identity()
                 ));
             }
@@ -89,7 +89,7 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     at.part = "[l]";
     let last = at.index.len().saturating_sub(1);
     let whole = match in_parts {
-        true => len / PARTS * PARTS,
+        true => len / PARTIAL_RESULTS * PARTIAL_RESULTS,
         false => 0,
     };
     let mut run = |index: Vec<String>, n: i64, text: &mut Text| -> Result<()> {
@@ -105,9 +105,9 @@ fn along(s: &Stages<'_>, stage: usize, text: &mut Text) -> Result<()> {
     };
     if whole > 0 {
         text.open(format!(
-            "for (kiln_int j{outer} = 0; j{outer} < {whole}; j{outer} += {PARTS})"
+            "for (kiln_int j{outer} = 0; j{outer} < {whole}; j{outer} += {PARTIAL_RESULTS})"
         ));
-        run(vec![format!("j{outer}"), "l".into()], PARTS, text)?;
+        run(vec![format!("j{outer}"), "l".into()], PARTIAL_RESULTS, text)?;
         text.close();
     }
     // The rest of the row, or all of it: it is accumulated into the first partial results.
@@ -127,7 +127,10 @@ fn fold(s: &Stages<'_>, r: &Reduced, text: &mut Text) -> Result<()> {
     let acc = r.acc;
     let (a, b) = (format!("s{acc}[l]"), format!("s{acc}[l + n]"));
     let next = combine(r.op, &a, &b, r.ty);
-    text.line(format!("for (kiln_int n = {}; n > 0; n /= 2)", PARTS / 2));
+    text.line(format!(
+        "for (kiln_int n = {}; n > 0; n /= 2)",
+        PARTIAL_RESULTS / 2
+    ));
     text.line(format!("  for (kiln_int l = 0; l < n; ++l) {a} = {next};"));
     let cast = match r.ty {
         Compute::F64 => format!("({})", C99::ctype(s.ty(Reg(acc))?)),

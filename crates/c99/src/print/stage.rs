@@ -10,7 +10,7 @@ use kiln_plan::tile::{Dynamic, Inst, Reg, Schedule};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of steps of a sum of f32 above which it accumulates in double precision.
-pub(super) const LONG: i64 = 256;
+pub(super) const MAX_F32_TERMS: i64 = 256;
 
 /// The place of a stage: the expression of each axis's index, and the places of its results.
 pub(super) struct StageAddress {
@@ -76,7 +76,7 @@ impl<'a> Stages<'a> {
 
     /// The type of a reduction's partial results.
     pub fn sum_type(&self, op: Reduction, ty: Compute) -> Compute {
-        let long = self.numbers.inner_points() > LONG * self.width();
+        let long = self.numbers.inner_points() > MAX_F32_TERMS * self.width();
         match op == Reduction::Sum && ty == Compute::F32 && long {
             true => Compute::F64,
             false => ty,
@@ -87,7 +87,7 @@ impl<'a> Stages<'a> {
     fn width(&self) -> i64 {
         match self.numbers.program.schedule {
             Schedule::Lanes => 1,
-            Schedule::Rows => super::rows::PARTS,
+            Schedule::Rows => super::rows::PARTIAL_RESULTS,
         }
     }
 

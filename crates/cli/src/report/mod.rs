@@ -29,8 +29,8 @@ pub struct Report {
     pub left_out: Vec<String>,
 }
 
-/// The bytes from which on a workload counts as larger than the caches.
-const LARGE: f64 = (64 << 20) as f64;
+/// The bytes from which a workload is assumed not to fit into the caches.
+const CACHE_BYTES: f64 = (64 << 20) as f64;
 
 impl Report {
     /// The roofs that shares refer to: the measured peaks, or the best result if it was faster. A result's bandwidth
@@ -41,7 +41,7 @@ impl Report {
             if let Some(flops) = roofs.flops.get_mut(&r.dtype) {
                 *flops = flops.max(r.flops_per_second());
             }
-            if r.bytes >= LARGE {
+            if r.bytes >= CACHE_BYTES {
                 roofs.bandwidth = roofs.bandwidth.max(r.bytes_per_second());
             }
         }

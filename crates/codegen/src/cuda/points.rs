@@ -12,8 +12,8 @@ use kiln_plan::cuda::{Blocks, CudaKernel};
 /// The number of threads of a block.
 const THREADS: u32 = 256;
 
-/// The most values that the text of a thread defines if its points exceed 16 bytes.
-const LONGEST: usize = 256;
+/// The maximum number of values that a thread defines if its points exceed 16 bytes.
+const MAX_DEFINED_VALUES: usize = 256;
 
 /// Returns the vectors of points that a thread takes: the default, and with `all` each other width, up to two vectors
 /// of 16 bytes.
@@ -26,7 +26,8 @@ pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<Vector> {
     let mut shapes = vec![default];
     if all && let Some(axis) = kernel.axes.len().checked_sub(1) {
         let vector = |width| Vector::of_width(kernel, axis, width);
-        let wider = Some(2 * width).filter(|w| *w as usize * kernel.body.len() <= LONGEST);
+        let wider =
+            Some(2 * width).filter(|w| *w as usize * kernel.body.len() <= MAX_DEFINED_VALUES);
         shapes.extend(wider.and_then(vector));
         let narrower = (1..width.ilog2()).map(|halved| width >> halved);
         shapes.extend(narrower.filter_map(vector));

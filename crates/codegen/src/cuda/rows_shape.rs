@@ -30,14 +30,14 @@ pub(super) struct Shape {
     pub keep: SlotPolicy,
 }
 
-/// The most trips of an unrolled walk.
-const MOST_TRIPS: i64 = 8;
-/// The most points of each row whose sums over rows a thread keeps.
-const MOST_SUMS: u32 = 16;
+/// The maximum number of trips of an unrolled loop.
+const MAX_UNROLLED_TRIPS: i64 = 8;
+/// The maximum number of points of a row whose sums over rows a thread keeps.
+const MAX_ROW_SUMS: u32 = 16;
 /// The number of threads of a block of short rows.
 const THREADS: u32 = 256;
 /// The number of rows of a block whose neighbouring threads read neighbouring rows.
-const COLUMNS: u32 = 32;
+const ROWS_FIRST_ROWS: u32 = 32;
 
 /// Returns the shapes of a kernel, each also as data: the default, and with `all` others. They differ in the number of
 /// threads of a row, and in whether values are kept for later walks.
@@ -51,7 +51,7 @@ pub(super) fn shapes(kernel: &Kernel, gpu: &Gpu, all: bool) -> Vec<(Schedule, Sh
     }
     for other in other_lanes(kernel, gpu, order, &vector, lanes) {
         let shape = Shape::new(kernel, order, vector.clone(), other);
-        if kernel.serial == 0 || shape.trips.unwrap_or(0) * shape.vector.width <= MOST_SUMS {
+        if kernel.serial == 0 || shape.trips.unwrap_or(0) * shape.vector.width <= MAX_ROW_SUMS {
             shapes.push((rows(other, false), shape));
         }
     }
@@ -84,7 +84,7 @@ impl Shape {
                 let wanted = power(gpu.filled() / rows)
                     .min(power(steps / 4))
                     .clamp(1, 32) as u32;
-                wanted.min(most_row_lanes(kernel, gpu))
+                wanted.min(max_row_lanes(kernel, gpu))
             }
         };
         Shape::new(kernel, order, vector, lanes)
@@ -112,7 +112,7 @@ impl Shape {
             Order::InnerFirst if lanes > 32 => 1,
             Order::InnerFirst => THREADS / lanes,
             Order::RowsFirst if lanes == 1 => THREADS,
-            Order::RowsFirst => COLUMNS,
+            Order::RowsFirst => ROWS_FIRST_ROWS,
         };
         let trips = trips(kernel, lanes, vector.width);
         let keep = keep(kernel, &vector, trips, rows * lanes);
@@ -133,10 +133,10 @@ fn steps(kernel: &Kernel, vector: &Vector) -> i64 {
     (length + i64::from(vector.width) - 1) / i64::from(vector.width)
 }
 
-/// Returns the most lanes of blocks whose neighbouring threads read neighbouring rows, by the shared memory that they
-/// take.
-fn most_row_lanes(kernel: &Kernel, gpu: &Gpu) -> u32 {
-    let room = gpu.shared / (COLUMNS * shared_bytes(kernel).max(1));
+/// Returns the maximum number of lanes of blocks whose neighbouring threads read neighbouring rows, by the shared
+/// memory that they take.
+fn max_row_lanes(kernel: &Kernel, gpu: &Gpu) -> u32 {
+    let room = gpu.shared / (ROWS_FIRST_ROWS * shared_bytes(kernel).max(1));
     (power(i64::from(room) + 1) as u32 / 2).clamp(1, 32)
 }
 
@@ -150,7 +150,7 @@ fn other_lanes(
 ) -> Vec<u32> {
     let most = match order {
         Order::InnerFirst => power(steps(kernel, vector)).min(1024) as u32,
-        Order::RowsFirst => most_row_lanes(kernel, gpu),
+        Order::RowsFirst => max_row_lanes(kernel, gpu),
     };
     let all = [default / 16, default / 4, default * 4, default * 16];
     all.into_iter().filter(|l| (1..=most).contains(l)).collect()
@@ -212,7 +212,7 @@ fn trips(kernel: &Kernel, lanes: u32, width: u32) -> Option<u32> {
     let each = i64::from(lanes * width);
     let trips = (points + each - 1) / each;
     let text = trips * i64::from(width) * kernel.body.len() as i64;
-    let few = (1..=MOST_TRIPS).contains(&trips) && text <= 1024;
+    let few = (1..=MAX_UNROLLED_TRIPS).contains(&trips) && text <= 1024;
     (few || kernel.serial > 0).then_some(trips as u32)
 }
 

@@ -14,15 +14,15 @@ use kiln_ir::NodeId;
 use kiln_plan::Kernel;
 use kiln_plan::cuda::{Blocks, CudaKernel, SharedLaunch};
 
-/// The most kernels of a launch.
-const MOST: usize = 16;
-/// The most products and convolutions of a launch, which take long to compile.
-const MOST_PRODUCTS: usize = 4;
-/// The most pointers of a launch.
-const MOST_ARGS: usize = 256;
-/// The most work of a kernel in one launch, in waves of the GPU's threads with the most registers per thread. A kernel
-/// with more keeps the GPU busy alone.
-const MOST_WAVES: i64 = 2;
+/// The maximum number of kernels of a launch.
+const MAX_KERNELS: usize = 16;
+/// The maximum number of products and convolutions of a launch, which take long to compile.
+const MAX_PRODUCTS: usize = 4;
+/// The maximum number of pointers of a launch.
+const MAX_ARGS: usize = 256;
+/// The maximum work of a kernel in one launch, in waves of the GPU's threads with the most registers per thread. A
+/// kernel with more keeps the GPU busy alone.
+const MAX_WAVES: i64 = 2;
 
 /// True if a launch may share one with others: it is for a GPU, its size is known and small, and it can't fail.
 pub fn shares_a_launch(sequence: &Sequence, launch: &Launch) -> bool {
@@ -41,11 +41,11 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
     let products = parts.iter().filter(|k| product(k)).count();
     let light = |k: &CudaKernel| product(k) || k.grid[0].count(&[]) <= gpu.processors.into();
     parts.len() == launches.len()
-        && parts.len() <= MOST
-        && products <= MOST_PRODUCTS
+        && parts.len() <= MAX_KERNELS
+        && products <= MAX_PRODUCTS
         && (products == 0 || parts.iter().all(|k| light(k)))
         && parts.iter().all(|k| k.block == parts[0].block)
-        && parts.iter().map(|k| k.args.len()).sum::<usize>() <= MOST_ARGS
+        && parts.iter().map(|k| k.args.len()).sum::<usize>() <= MAX_ARGS
 }
 
 /// Returns the sequence with the launches of each group merged into one, in the order of the groups.
@@ -75,7 +75,7 @@ fn mergeable<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKern
         && kernel.shared == 0
         && kernel.text.shared_launch != SharedLaunch::Nothing;
     let wave = i64::from(gpu.processors) * i64::from(gpu.resident());
-    let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= MOST_WAVES * wave;
+    let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= MAX_WAVES * wave;
     (row && known && plain && short()).then_some(kernel)
 }
 

@@ -28,7 +28,7 @@ struct AxisRun {
     extent: i64,
 }
 
-/// The fewest elements of a row, and the number of rows that is too many for the second step.
+/// The minimum number of elements of a row, and the number of rows that is too many for the second step.
 const ROW: i64 = 256;
 const MAX_ROWS: i64 = 1 << 13;
 

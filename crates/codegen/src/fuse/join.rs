@@ -10,13 +10,13 @@ use kiln_base::{Dim, numel};
 /// The maximum number of values that a group stores.
 pub(super) const MAX_ROOTS: usize = 6;
 /// A buffer of at most this many elements stays in the first-level cache.
-const FEW: i64 = 1024;
-/// The number of such buffers that weigh as much as a larger one.
-pub(super) const LARGE: usize = 4;
+const MAX_CACHED_ELEMENTS: i64 = 1024;
+/// The weight of a larger buffer; that of such a small one is 1.
+pub(super) const LARGE_BUFFER_WEIGHT: usize = 4;
 
-/// The longest row of a product that a group may reduce, in elements: a block of some such rows stays in the
-/// second-level cache.
-const LONGEST_ROW: i64 = 4096;
+/// The maximum length of a row of a product that a group may reduce, in elements: a block of some such rows stays in
+/// the second-level cache.
+const MAX_ROW: i64 = 4096;
 
 /// The way in which a node joins a group.
 pub(super) enum Join {
@@ -68,8 +68,10 @@ impl Fuser<'_> {
         let new = |i: &&Nid| !group.pending.contains(*i) && !group.loaded.contains(*i);
         let fresh = self.load(node.inputs.iter().filter(new));
         let touched = self.touched(group);
-        if touched + fresh > self.options.max_buffers * LARGE && fresh > LARGE {
-            let buffers = touched / LARGE;
+        if touched + fresh > self.options.max_buffers * LARGE_BUFFER_WEIGHT
+            && fresh > LARGE_BUFFER_WEIGHT
+        {
+            let buffers = touched / LARGE_BUFFER_WEIGHT;
             return Err(format!("the group already touches {buffers} buffers"));
         }
         match &node.op {
@@ -93,7 +95,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// Returns the weight of the buffers of a group, [`LARGE`] each.
+    /// Returns the weight of the buffers that a group touches, [`LARGE_BUFFER_WEIGHT`] for a large one.
     pub(super) fn touched(&self, group: &Group) -> usize {
         let roots = group.roots.iter().map(|(v, _)| v);
         self.load(group.pending.iter().chain(&group.loaded).chain(roots))
@@ -102,8 +104,8 @@ impl Fuser<'_> {
     fn load<'v>(&self, values: impl Iterator<Item = &'v Nid>) -> usize {
         let weight = |v: &Nid| match self.facts.numel[*v].min(self.facts.sources[*v]) {
             0 => 0,
-            1..=FEW => 1,
-            _ => LARGE,
+            1..=MAX_CACHED_ELEMENTS => 1,
+            _ => LARGE_BUFFER_WEIGHT,
         };
         values.map(weight).sum()
     }
@@ -199,10 +201,10 @@ impl Fuser<'_> {
 
     /// True if pointwise work leads from a node that satisfies `is_one` to this value.
     fn leads_to(&self, v: Nid, is_one: impl Fn(Nid) -> bool) -> bool {
-        const MOST: usize = 48;
+        const MAX_VISITED: usize = 48;
         let mut front = vec![v];
         let mut at = 0;
-        while at < front.len().min(MOST) {
+        while at < front.len().min(MAX_VISITED) {
             let v = front[at];
             if is_one(v) {
                 return true;
@@ -330,7 +332,7 @@ impl Fuser<'_> {
             Few::ARow(most) => columns.saturating_mul(terms) <= most,
         };
         let parallel = points >= limits.least.saturating_mul(columns) || few;
-        match parallel && (2..=LONGEST_ROW).contains(&columns) {
+        match parallel && (2..=MAX_ROW).contains(&columns) {
             true => Ok(()),
             false => Err("too few rows of the product to run in parallel, or too long ones".into()),
         }

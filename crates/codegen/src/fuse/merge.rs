@@ -1,7 +1,7 @@
 //! Merging groups that read the same value over the same space.
 
 use super::fuser::{Fuser, Group, Merged, Names, Use, renamed, to};
-use super::join::{LARGE, MAX_ROOTS, keeps_parallel};
+use super::join::{LARGE_BUFFER_WEIGHT, MAX_ROOTS, keeps_parallel};
 use super::transpose::keeps_columns;
 use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
@@ -41,7 +41,9 @@ impl Fuser<'_> {
         {
             return None;
         }
-        if self.touched(ga) + self.touched(gb) > (self.options.max_buffers + 1) * LARGE {
+        if self.touched(ga) + self.touched(gb)
+            > (self.options.max_buffers + 1) * LARGE_BUFFER_WEIGHT
+        {
             return None;
         }
         // The group whose space stays is the one with stronger requirements.

@@ -24,8 +24,8 @@ const FIND: u64 = 24;
 const STEP: u64 = 4;
 /// The rows or columns that a block computes: an image is read once more for each such part.
 const BLOCK: u64 = 64;
-/// The largest number of loads that is counted: greater costs mean that a layout is impossible.
-const MOST: u64 = 1 << 38;
+/// The maximum number of loads that is counted: greater costs mean that a layout is impossible.
+const MAX_LOADS: u64 = 1 << 38;
 /// The cost of starting a kernel, in multiply-adds.
 const START: u64 = 1 << 22;
 
@@ -65,7 +65,7 @@ pub(super) fn conv_cost(c: &Conv) -> [u64; 2] {
 pub(super) fn channels_first_read_cost(c: &Conv, operand: usize) -> u64 {
     if is_depthwise(c) {
         let image = product(&c.input).saturating_mul(size(&c.groups) * size(&c.batch));
-        return image.min(MOST >> 8) * strided(c.dtype().size());
+        return image.min(MAX_LOADS >> 8) * strided(c.dtype().size());
     }
     let (loads, find, copied) = reads(c, operand);
     thousandths(if copied { loads / 8 * 7 * find } else { 0 })
@@ -102,7 +102,7 @@ fn reads(c: &Conv, operand: usize) -> (u64, u64, bool) {
     let plain = is_pointwise(c) && c.groups.is(1) || c.role == ConvRole::Weight && y;
     let channels = if y { cout } else { cin };
     (
-        loads.min(MOST),
+        loads.min(MAX_LOADS),
         if plain { STEP } else { FIND },
         match c.dtype().size() {
             1 => channels.is_multiple_of(16),
@@ -130,5 +130,5 @@ fn product(dims: &[Dim]) -> u64 {
 }
 
 fn thousandths(cost: u64) -> u64 {
-    cost.min(MOST) * 1000
+    cost.min(MAX_LOADS) * 1000
 }

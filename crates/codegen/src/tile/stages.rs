@@ -31,7 +31,7 @@ pub(crate) struct SlotPolicy {
 }
 
 /// The maximum number of inner points that a row slot holds.
-const LONGEST_SLOT: i64 = 1 << 18;
+const MAX_SLOT_POINTS: i64 = 1 << 18;
 /// The maximum number of row slots of a kernel.
 const MAX_SLOTS: u16 = 8;
 
@@ -208,8 +208,8 @@ fn can_keep(kernel: &Kernel, schedule: Schedule) -> bool {
         .iter()
         .fold(1i64, |n, d| n.saturating_mul(estimate(d)));
     match schedule {
-        Schedule::Rows => row <= LONGEST_SLOT,
-        Schedule::Lanes => row.saturating_mul(TILE as i64) <= LONGEST_SLOT / 2,
+        Schedule::Rows => row <= MAX_SLOT_POINTS,
+        Schedule::Lanes => row.saturating_mul(TILE as i64) <= MAX_SLOT_POINTS / 2,
     }
 }
 

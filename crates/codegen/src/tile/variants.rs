@@ -6,7 +6,7 @@ use crate::Schedule;
 use crate::kir::Kernel;
 use kiln_plan::tile::{self, TileProgram, TileSizes};
 
-/// The fewest bytes that a kernel with variants touches: below, little can be gained.
+/// The minimum number of bytes that a kernel with variants touches: below, little can be gained.
 const MIN_BYTES: i64 = 1 << 18;
 /// The maximum number of bytes for which one thread may be as fast as all are.
 const FEW_BYTES: i64 = 1 << 21;

@@ -56,11 +56,11 @@ pub(super) struct Pick {
 }
 
 /// The maximum number of values that are weighed against each other.
-const MOST: usize = 384;
+const MAX_CANDIDATES: usize = 384;
 /// The maximum number of nodes that compute a value again.
 const MAX_NODES: usize = 48;
-/// The shortest pause, in steps, that is worth a recomputation.
-const SHORTEST: usize = 3;
+/// The minimum pause, in steps, that is worth a recomputation.
+const MIN_PAUSE: usize = 3;
 
 /// A temporary.
 pub(super) struct Item {
@@ -159,7 +159,7 @@ impl Model {
             item.size.saturating_mul(next.map_or(0, |n| n - split))
         };
         order.sort_by_key(|i| (Reverse(worth(*i)), *i));
-        order.truncate(MOST);
+        order.truncate(MAX_CANDIDATES);
         // Of two values written at one step, the later node may be computed from the earlier one.
         let node = |i: usize| model.items[i].again.as_ref().map(|a| a.value);
         order.sort_by_key(|i| Reverse((model.items[*i].first, node(*i))));
@@ -251,7 +251,7 @@ impl Model {
         let before = std::iter::once(&item.first).chain(&item.uses);
         let pauses = before.zip(&item.uses).map(|(a, b)| (b - a, *a));
         let (pause, split) = pauses.max_by_key(|(pause, at)| (*pause, Reverse(*at)))?;
-        if pause < SHORTEST {
+        if pause < MIN_PAUSE {
             return None;
         }
         let (nodes, leaves) = self.expression(graph, v)?;

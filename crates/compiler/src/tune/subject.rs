@@ -18,7 +18,7 @@ use std::time::Duration;
 /// a run begins.
 const COLD: [usize; 2] = [32 << 20, 256 << 20];
 /// The maximum number of bytes of arguments to try: with the reference, a trial takes about ten times as many.
-const MOST: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 /// The maximum number of copies of the operands.
 const COPIES: usize = 256;
 /// The maximum number of copies of parameters: an executable keeps the packed forms of only this many. Parameters must not be packed right
@@ -293,7 +293,7 @@ impl Subject for KernelSubject {
     }
 
     fn is_too_large(&self) -> bool {
-        self.args.iter().map(|arg| self.bytes(arg)).sum::<usize>() > MOST
+        self.args.iter().map(|arg| self.bytes(arg)).sum::<usize>() > MAX_BYTES
     }
 
     fn start(&self, i: usize) -> Result<Checked, Rejected> {

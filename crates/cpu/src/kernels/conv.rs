@@ -136,8 +136,8 @@ impl LinkedKernel for Conv {
     }
 }
 
-/// The least number of blocks, so that threads can share them.
-const LEAST_BLOCKS: i64 = 8;
+/// The minimum number of blocks, so that threads can share them.
+const MIN_BLOCKS: i64 = 8;
 
 impl Conv {
     /// True if there is code for it.

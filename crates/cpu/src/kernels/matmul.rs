@@ -113,8 +113,8 @@ impl kiln_kernel::work::LinkedKernel for MatMul {
 /// The maximum number of elements that rows of A span if instructions hold all offsets.
 const NEAR: i64 = 1 << 24;
 
-/// The longest K, which is computed without interruption. Only rows that alias one element can be longer than memory.
-pub(crate) const LONGEST: i64 = 1 << 36;
+/// The maximum K, which is computed without interruption. Only rows that alias one element can be longer than memory.
+pub(crate) const MAX_K: i64 = 1 << 36;
 
 impl MatMul {
     /// True if there is code for it.
@@ -141,7 +141,7 @@ impl MatMul {
             extent(&p.n, values)?,
         );
         product(&[m.max(1), k.max(1), n.max(1)])?;
-        if k > LONGEST {
+        if k > MAX_K {
             return Err(damaged!("a product with sums of {k} terms"));
         }
         let all: Vec<i64> = batch.iter().copied().chain([m, n]).collect();

@@ -44,8 +44,8 @@ impl LinkedKernel for Scan {
 
 /// The neighbouring lanes that one part processes, where the axis is not the last.
 const COLUMNS: i64 = 512;
-/// The number of parts below which lanes are cut.
-const PARTS: i64 = 64;
+/// The minimum number of parts: lanes are cut into chunks where there are fewer.
+const MIN_PARTS: i64 = 64;
 /// The minimum number of elements of a chunk.
 const CHUNK: i64 = 1 << 15;
 /// The cost of an element, in [`split`]'s multiply-adds.
@@ -64,7 +64,7 @@ impl Scan {
         let inner = extent(&p.inner, values)?;
         let items = outer.saturating_mul(ceil(inner, COLUMNS)).max(1);
         let least = CHUNK / inner.clamp(1, COLUMNS);
-        let chunk = ceil(len, (len / least).clamp(1, ceil(PARTS, items))).max(1);
+        let chunk = ceil(len, (len / least).clamp(1, ceil(MIN_PARTS, items))).max(1);
         Ok(Scan {
             loops: Loops::of(p.dtype, p.kind, level),
             reverse: p.reverse,

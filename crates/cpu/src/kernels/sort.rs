@@ -47,7 +47,7 @@ impl LinkedKernel for ArgSort {
 /// The minimum number of elements of a lane that is sorted by radix.
 const RADIX_LEN: usize = 512;
 /// The maximum number of first elements that are found without sorting the lane.
-const FEW: usize = 1024;
+const MAX_SELECTED: usize = 1024;
 /// The minimum number of elements of a lane that threads share.
 const SHARED_LEN: usize = 1 << 17;
 /// The number of keys that are made at once.
@@ -116,7 +116,7 @@ impl ArgSort {
     ) -> Result<()> {
         let lane = Lane { x, of: self };
         let parts = if threads > 1 { 4 * threads } else { 1 };
-        let sorted: &[R] = if self.kept <= FEW && self.kept * 8 <= self.len {
+        let sorted: &[R] = if self.kept <= MAX_SELECTED && self.kept * 8 <= self.len {
             scratch.first(&lane, self.len, self.kept, parts)
         } else {
             scratch.sorted(&lane, self.len, key_bits(self.dtype), parts)?

@@ -20,7 +20,7 @@ use kiln_plan::tile::{Inst, Schedule, TILE};
 const STREAM_BYTES: i64 = 32 << 20;
 
 /// The parts per thread: the last thread to end has little left to do, wherever it was interrupted.
-const PARTS: u8 = 4;
+const PARTS_PER_THREAD: u8 = 4;
 
 /// The minimum number of elements of a tile.
 const MIN_TILE: usize = 64;
@@ -430,7 +430,7 @@ impl Linker<'_> {
             states: self.states as usize,
             streams: self.streams,
             cost: cost(bound),
-            parts: i64::from(program.sizes.parts.unwrap_or(PARTS)),
+            parts: i64::from(program.sizes.parts.unwrap_or(PARTS_PER_THREAD)),
             parallel: bound.parallel,
             covered: bound.covered.clone(),
             sizes: bound.sizes().collect(),

@@ -10,7 +10,7 @@ use kiln_kernel::error::Result;
 use kiln_plan::tile::{Access, Bound, Inst, Reg, TileProgram};
 
 /// The maximum number of pieces: each is a program with its own code.
-const MOST: usize = 32;
+const MAX_PIECES: usize = 32;
 /// The minimum average number of points of a piece.
 const MIN_POINTS: i64 = 1 << 10;
 
@@ -37,7 +37,7 @@ pub(crate) fn pieces(program: &TileProgram, values: &[i64]) -> Result<Vec<TilePr
         cuts.dedup();
         let count = cuts.len() - 1;
         let points: i64 = extents.iter().product();
-        if !(2..=MOST).contains(&count) || points / (count as i64) < MIN_POINTS {
+        if !(2..=MAX_PIECES).contains(&count) || points / (count as i64) < MIN_POINTS {
             continue;
         }
         let all = cuts

@@ -13,8 +13,8 @@ fn identity<T: Elem, const OP: usize>() -> T {
     match Reduction::ALL[OP] {
         Reduction::Sum => T::ZERO,
         Reduction::Prod => T::ONE,
-        Reduction::Max => T::LEAST,
-        Reduction::Min => T::MOST,
+        Reduction::Max => T::LOWEST,
+        Reduction::Min => T::HIGHEST,
     }
 }
 
@@ -200,13 +200,13 @@ pub(super) fn lanes(op: Reduction, ty: Compute, steps: i64) -> FoldCode {
 
 /// True if `x` replaces `best`: it is strictly better, or the first NaN.
 #[inline(always)]
-fn beats<T: Elem, const LARGEST: bool>(x: T, best: T) -> bool {
-    let better = if LARGEST { x > best } else { x < best };
+fn beats<T: Elem, const IS_MAX: bool>(x: T, best: T) -> bool {
+    let better = if IS_MAX { x > best } else { x < best };
     better | (x.is_nan() & !best.is_nan())
 }
 
-fn worst<T: Elem, const LARGEST: bool>() -> T {
-    if LARGEST { T::LEAST } else { T::MOST }
+fn worst<T: Elem, const IS_MAX: bool>() -> T {
+    if IS_MAX { T::LOWEST } else { T::HIGHEST }
 }
 
 /// Initialises state `x`, the best value so far, and state `x + 1`, its index.

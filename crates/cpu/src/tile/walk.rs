@@ -10,7 +10,7 @@ use kiln_plan::tile::TILE;
 pub(crate) const MAX: usize = 16;
 
 /// The minimum number of elements of a row that is visited as a run; shorter rows use a table of places.
-const SHORT: i64 = 16;
+const MIN_RUN: i64 = 16;
 
 /// The shape of an access over the lanes of a tile.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl Walk {
         let [outer, inner] = self.lanes[..] else {
             return;
         };
-        if !(2..SHORT).contains(&inner.extent) || !self.limits.is_empty() {
+        if !(2..MIN_RUN).contains(&inner.extent) || !self.limits.is_empty() {
             return;
         }
         let location = |i: i64| {

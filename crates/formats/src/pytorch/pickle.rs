@@ -498,10 +498,10 @@ impl Machine<'_> {
 
     fn push_global(&mut self, module: &str, name: &str) -> Result<(), Fault> {
         /// Far more than any name that is known; a text of the pickle may name many.
-        const LONGEST: usize = 255;
+        const MAX_NAME_BYTES: usize = 255;
         let len = module.len().saturating_add(name.len());
-        if len > LONGEST {
-            return Err(format!("a name of {len} bytes; at most {LONGEST} are read").into());
+        if len > MAX_NAME_BYTES {
+            return Err(format!("a name of {len} bytes; at most {MAX_NAME_BYTES} are read").into());
         }
         let found = self.builder.global(module, name);
         let node = Node::Global(found.map_err(Fault::unsupported)?.into());

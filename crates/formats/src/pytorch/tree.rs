@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// The deepest nesting of lists and dicts.
-const DEEPEST: usize = 200;
+/// The maximum nesting depth of lists and dicts.
+const MAX_DEPTH: usize = 200;
 
 /// The maximum number of values, where a shared value counts each time that it is named.
 const MAX_VALUES: u64 = 1 << 24;
@@ -63,8 +63,8 @@ impl<'a> Walk<'a> {
             Some((Walked::Done(count), _)) => return Ok(*count),
             None => {}
         }
-        if depth > DEEPEST {
-            let why = format!("it is nested more than {DEEPEST} levels deep");
+        if depth > MAX_DEPTH {
+            let why = format!("it is nested more than {MAX_DEPTH} levels deep");
             return Err(self.refused(place, &why));
         }
         self.walked.insert(id, (Walked::Open, place));

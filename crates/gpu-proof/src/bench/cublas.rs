@@ -11,8 +11,8 @@ use std::time::Instant;
 
 /// Bytes of workspace, which NVIDIA advises for Hopper.
 const WORKSPACE: usize = 32 << 20;
-/// Rows, columns and terms of products that show the most the library gives.
-pub(crate) const LARGE: usize = 8192;
+/// M, N and K of the products that measure the peak of the library.
+pub(crate) const PEAK_SIZE: usize = 8192;
 
 /// The opened library.
 pub(crate) struct Cublas {
@@ -119,8 +119,8 @@ impl Cublas {
 
     /// Operations a second of large products, measured several times.
     pub(crate) fn rates(&self, dtype: DType) -> Result<Vec<f64>, Failed> {
-        let product = self.product(dtype, [LARGE; 3])?;
-        let flops = 2.0 * (LARGE as f64).powi(3);
+        let product = self.product(dtype, [PEAK_SIZE; 3])?;
+        let flops = 2.0 * (PEAK_SIZE as f64).powi(3);
         let rate = |_| Ok(flops / product.seconds(0.05)?);
         (0..9).map(rate).collect()
     }

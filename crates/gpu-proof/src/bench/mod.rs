@@ -9,7 +9,7 @@ mod rows;
 mod torch;
 
 pub(crate) use attention::run as attention;
-pub(crate) use cublas::{Cublas, LARGE};
+pub(crate) use cublas::{Cublas, PEAK_SIZE};
 pub(crate) use models::run as models;
 pub(crate) use products::{convolutions, run as products};
 use roofline::{Peaks, roofline};

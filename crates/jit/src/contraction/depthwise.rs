@@ -32,7 +32,7 @@ pub struct Depthwise {
     pub inside: Vec<[u32; 2]>,
 }
 
-/// The most taps of a line that code is emitted for; they are unrolled.
+/// The maximum number of taps of a line that code is emitted for; they are unrolled.
 #[cfg(all(target_arch = "x86_64", not(portable), unix))]
 const MAX_TAPS: u32 = 64;
 

@@ -502,7 +502,7 @@ impl Emitter<'_> {
         let sums = self.tile.rows.count * self.vectors;
         let all = self.asm.registers();
         let mut free: Vec<Vreg> = (sums..all).map(Vreg).collect();
-        let needs = lines.needs().clamp(Lines::LEAST, usize::from(all));
+        let needs = lines.needs().clamp(Lines::MIN_REGISTERS, usize::from(all));
         let missing = needs.saturating_sub(free.len()).min(usize::from(sums));
         let kept = sums - missing as u8;
         self.asm.mov(FRAME, Gpr::RSP);

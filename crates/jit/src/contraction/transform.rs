@@ -95,5 +95,5 @@ impl Transform {
     }
 }
 
-/// The most accesses of an epilogue.
+/// The maximum number of accesses of an epilogue.
 const POINTERS: usize = 10;

@@ -101,8 +101,8 @@ impl Lines {
         self.needs
     }
 
-    /// The fewest registers that it can be emitted with.
-    pub const LEAST: usize = 6;
+    /// The minimum number of registers that it can be emitted with.
+    pub const MIN_REGISTERS: usize = 6;
 
     /// Returns the number of bytes that it may need on the stack.
     pub fn stack(&self) -> usize {
@@ -144,8 +144,8 @@ impl Lines {
     }
 
     /// Emits the code for one group of lanes: all of them, or those of the tail. It uses the registers `free` (at least
-    /// [`Lines::LEAST`], and those that places give), the masks 3 to 7, and the bytes of [stack](Lines::stack) at
-    /// `stack`.
+    /// [`Lines::MIN_REGISTERS`], and those that places give), the masks 3 to 7, and the bytes of [stack](Lines::stack)
+    /// at `stack`.
     pub fn emit(
         &self,
         asm: &mut Asm,

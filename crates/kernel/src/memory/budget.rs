@@ -148,8 +148,8 @@ impl Budget {
         bytes: &mut Vec<u8>,
         what: &str,
     ) -> Result<usize> {
-        const LEAST: usize = 64 << 10;
-        let part = most.min(bytes.len().max(LEAST) as u64);
+        const MIN_PART: usize = 64 << 10;
+        let part = most.min(bytes.len().max(MIN_PART) as u64);
         if bytes.try_reserve_exact(part as usize).is_err() {
             return Err(none(bytes.len() as u64 + part, what));
         }

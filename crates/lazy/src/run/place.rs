@@ -82,7 +82,7 @@ fn values(
     placeholder_value: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
 ) -> Option<Buffer> {
     /// The maximum number of elements that are computed for an error.
-    const MOST: i64 = 1 << 20;
+    const MAX_ELEMENTS: i64 = 1 << 20;
     if let Some(known) = argument
         .node
         .ready(argument.output)
@@ -95,7 +95,9 @@ fn values(
     gather.add(&t).ok()?;
     let little = gather.entries.iter().all(|e| {
         let sizes = e.node.facts.iter().map(|f| f.numel().as_const());
-        let small = sizes.sum::<Option<i64>>().is_some_and(|n| n <= MOST);
+        let small = sizes
+            .sum::<Option<i64>>()
+            .is_some_and(|n| n <= MAX_ELEMENTS);
         let known = !matches!(*e.node.state(), NodeState::Placeholder);
         small && known && (e.is_input || e.node.op.is_cheap())
     });

@@ -65,13 +65,13 @@ impl Scaling {
 }
 
 /// The number of skipped steps in a row after which there is a warning.
-const MANY: i32 = 20;
+const WARNING_COUNT: i32 = 20;
 
 /// Warns if many steps in a row were skipped, once for each series of them.
 fn warn_of(counts: &[i32]) {
-    if counts.get(1) == Some(&MANY) {
+    if counts.get(1) == Some(&WARNING_COUNT) {
         warn(&format!(
-            "a GradScaler has skipped {MANY} steps in a row: gradients are not finite, however small the scale is; \
+            "a GradScaler has skipped {WARNING_COUNT} steps in a row: gradients are not finite, however small the scale is; \
              GradScaler::first_not_finite names the first parameter whose gradient is not, and detect_anomaly the \
              operation"
         ));

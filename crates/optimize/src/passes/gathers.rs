@@ -23,7 +23,7 @@ use kiln_ir::ops::Gather;
 use kiln_ir::{Builder, DType, Dim, Node, NodeId, Op, OpError, Shape, Value};
 
 /// The maximum number of operations of a chain.
-const LONGEST: usize = 32;
+const MAX_CHAIN: usize = 32;
 
 /// The pass.
 pub const PASS: Pass = Pass {
@@ -175,7 +175,7 @@ impl Chain<'_> {
 
     /// The gathered operands of a row.
     fn operands(&mut self, b: &mut PatchBuilder<'_>, node: &Node) -> Option<Vec<Value>> {
-        if !is_row(self.view, node) || self.rows == LONGEST {
+        if !is_row(self.view, node) || self.rows == MAX_CHAIN {
             return None;
         }
         self.rows += 1;

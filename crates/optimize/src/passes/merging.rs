@@ -33,12 +33,12 @@ pub const PASS: Pass = Pass {
 };
 
 /// Values with more readers than this are skipped.
-const MOST: usize = 32;
+const MAX_USERS: usize = 32;
 
 /// True if every reader of a value, through views, is a product or attention; their ids are collected.
 fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> bool {
     let users = view.users(id);
-    if view.is_output(id) || users.len() + found.len() > MOST {
+    if view.is_output(id) || users.len() + found.len() > MAX_USERS {
         return false;
     }
     users.iter().all(|u| match &view.node(*u).op {
@@ -58,7 +58,7 @@ fn read_by_products(view: &View<'_>, id: NodeId, found: &mut Vec<NodeId>) -> boo
 fn reads_memory(view: &View<'_>, id: NodeId) -> bool {
     let users = view.users(id);
     let is_slice = |u: &&NodeId| matches!(view.node(**u).op, Op::Slice(_));
-    if view.is_output(id) || users.len() > MOST {
+    if view.is_output(id) || users.len() > MAX_USERS {
         return false;
     }
     users.iter().filter(is_slice).count() > 1
@@ -189,7 +189,7 @@ impl Rule for SharedOperand {
 fn shared(view: &View<'_>, id: NodeId, slot: usize) -> Option<Patch> {
     let x = view.node(id).inputs[slot];
     let users = view.users(x.node);
-    if users.len() < 2 || users.len() > MOST {
+    if users.len() < 2 || users.len() > MAX_USERS {
         return None;
     }
     let parts = users.iter().filter_map(|u| part(view, *u, x, slot));
@@ -382,7 +382,7 @@ impl Rule for WidenedParts {
 /// True if every reader of a value, through views, casts it to f32 for products alone; the casts are collected.
 fn read_by_casts(view: &View<'_>, id: NodeId, casts: &mut Vec<NodeId>) -> bool {
     let users = view.users(id);
-    if view.is_output(id) || users.len() + casts.len() > MOST {
+    if view.is_output(id) || users.len() + casts.len() > MAX_USERS {
         return false;
     }
     users.iter().all(|u| match &view.node(*u).op {

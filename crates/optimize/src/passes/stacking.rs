@@ -27,9 +27,9 @@ pub const PASS: Pass = Pass {
 };
 
 /// The maximum number of parts of one value.
-const MOST: usize = 32;
-/// The largest ratio of the number of elements of the products' operands to that of their results.
-const LARGER: i64 = 2;
+const MAX_PARTS: usize = 32;
+/// The maximum ratio of the number of elements of the products' operands to that of their results.
+const MAX_RATIO: i64 = 2;
 
 /// pad(a) + pad(b) + … = pad(concat(a, b, …)).
 pub struct PadsSideBySide;
@@ -41,7 +41,7 @@ impl Rule for PadsSideBySide {
 
     fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
         let mut pads = Vec::new();
-        let mut left = 2 * (MOST - 1);
+        let mut left = 2 * (MAX_PARTS - 1);
         if !is_sum(view.node(id)) || !terms(view, id, &mut left, &mut pads) {
             return None;
         }
@@ -137,7 +137,7 @@ impl Rule for StackedProducts {
         let parts: Vec<Value> = nodes.iter().map(|n| n.inputs[side]).collect();
         let elements = parts.iter().map(|v| view.fact(*v).numel().as_const());
         let elements: i64 = elements.sum::<Option<i64>>()?;
-        if elements > LARGER * result.numel().as_const()? {
+        if elements > MAX_RATIO * result.numel().as_const()? {
             return None;
         }
         let mut patch = view.patch(id);

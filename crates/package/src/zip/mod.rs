@@ -17,15 +17,15 @@ pub(crate) const ALIGN: u64 = 64;
 /// The maximum number of members of an archive.
 pub(crate) const MAX_MEMBERS: usize = 10_000;
 
-/// The longest name of a member.
-pub(crate) const LONGEST_NAME: usize = 240;
+/// The maximum length of the name of a member.
+pub(crate) const MAX_NAME_BYTES: usize = 240;
 
 /// True if it can be a name: parts of letters, digits, `_`, `-`, `+` and `.` with `/` between them. No part begins
 /// with a dot.
 pub(crate) fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-+.".contains(c);
     let part = |p: &str| !p.is_empty() && !p.starts_with('.') && p.chars().all(fits);
-    name.len() <= LONGEST_NAME && name.split('/').all(part)
+    name.len() <= MAX_NAME_BYTES && name.split('/').all(part)
 }
 
 #[cfg(test)]

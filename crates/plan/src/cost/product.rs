@@ -6,7 +6,7 @@ use crate::schedule::Cpu;
 use crate::{Algorithm, Epilogue, MatMul};
 use kiln_base::{Dim, ceil};
 
-/// The fewest columns of B that is packed once: fewer would leave most of a panel empty.
+/// The minimum number of columns of B that is packed once: fewer would leave most of a panel empty.
 const PACKED_COLUMNS: i64 = 8;
 /// The maximum number of rows of a register tile.
 const ROWS: i64 = 8;
@@ -121,14 +121,16 @@ impl MatMul {
         }
         let in_memory = self.prologues.iter().all(Option::is_none);
         let all = |list: &[i64]| list.iter().fold(1i64, |n, s| n.saturating_mul(*s));
-        if (m <= Algorithm::FEW || all(&[m, k, n]) <= 1 << Algorithm::SMALL) && in_memory {
+        if (m <= Algorithm::MAX_SMALL_ROWS || all(&[m, k, n]) <= 1 << Algorithm::MAX_SMALL_LOG2)
+            && in_memory
+        {
             legal.push(Algorithm::Small);
         }
         if self.shares_right() {
             legal.push(Algorithm::Packed);
         }
-        let few = all(&[all(&batch), m, n]) <= Algorithm::FEW_RESULTS;
-        if k >= Algorithm::LONG && few && self.walks() {
+        let few = all(&[all(&batch), m, n]) <= Algorithm::MAX_PARTS_RESULTS;
+        if k >= Algorithm::MIN_PARTS_TERMS && few && self.walks() {
             legal.push(Algorithm::Parts);
         }
         legal

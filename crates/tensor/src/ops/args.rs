@@ -317,15 +317,15 @@ pub(crate) fn known_dim(d: &Dim, t: &Tensor) -> Result<i64, OpError> {
         .ok_or_else(|| OpError(format!("needs a known size, not {d} of {}", t.fact())))
 }
 
-/// The length of the longest list of numbers that is computed while recording and becomes part of the program.
-const LONGEST_LIST: i64 = 1 << 26;
+/// The maximum length of a list of numbers that is computed while recording and becomes part of the program.
+const MAX_LIST: i64 = 1 << 26;
 
 /// Returns an error if a list of `len` numbers (`None`: more than an i64 counts) is too long to be computed while
 /// recording.
 pub(crate) fn listable(len: Option<i64>, what: &str) -> Result<(), OpError> {
     ensure!(
-        len.is_some_and(|n| n <= LONGEST_LIST),
-        "{what} would take a list of {} numbers, but at most {LONGEST_LIST} can be part of a program",
+        len.is_some_and(|n| n <= MAX_LIST),
+        "{what} would take a list of {} numbers, but at most {MAX_LIST} can be part of a program",
         len.map_or("more than 2^63".to_string(), |n| n.to_string())
     );
     Ok(())

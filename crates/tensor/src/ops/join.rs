@@ -46,13 +46,13 @@ fn cat_listed(tensors: &[Tensor], dim: DimArg) -> Tensor {
     })
 }
 
-/// The largest number of tensors that are always concatenated by the program.
-const FEW: usize = 8;
+/// The maximum number of tensors that are always concatenated by the program.
+const MAX_RECORDED: usize = 8;
 
 /// Copies more tensors than that into one along an axis, if their values are known. So a growing list needs no new
 /// program for each length.
 fn copied(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<Tensor> {
-    if parts.len() <= FEW || is_recording() || body::is_tracing() {
+    if parts.len() <= MAX_RECORDED || is_recording() || body::is_tracing() {
         return None;
     }
     let beside = |t: &Tensor| {

@@ -8,8 +8,8 @@ use crate::record::compose;
 use kiln_derive::{autocast, on_cells};
 use kiln_ir::{Builder, OpError, Pw, ensure};
 
-/// The largest number of channels on either side that a local response norm adds; each is recorded separately.
-const LARGEST_WINDOW: i64 = 1 << 12;
+/// The maximum number of channels on either side that a local response norm adds; each is recorded separately.
+const MAX_WINDOW: i64 = 1 << 12;
 
 options! {
     /// The norm of [`Tensor::normalize_with`].
@@ -77,10 +77,10 @@ impl Tensor {
             let x = b.widened(self)?;
             let square = b.unary(Pw::Square, &x)?;
             // Beyond the number of channels there is only padding with zeros.
-            let most = self.dims()[1].as_const().unwrap_or(LARGEST_WINDOW);
+            let most = self.dims()[1].as_const().unwrap_or(MAX_WINDOW);
             let (low, high) = ((size / 2).min(most), ((size - 1) / 2).min(most));
             ensure!(
-                low.max(high) <= LARGEST_WINDOW,
+                low.max(high) <= MAX_WINDOW,
                 "windows of {size} channels are too large"
             );
             let padded = b.pad_axis(&square, 1, low, high, 0.0)?;

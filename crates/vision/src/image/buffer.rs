@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 /// The maximum number of bytes that a thread keeps for its next images.
 const KEPT: usize = 8 << 20;
 
-/// The fewest bytes worth keeping: smaller allocations come from memory that the process already has.
+/// The minimum number of bytes worth keeping: smaller allocations come from memory that the process already has.
 const WORTH: usize = 16 << 10;
 
 thread_local! {

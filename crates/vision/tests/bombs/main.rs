@@ -22,7 +22,7 @@ const BOMB: usize = 8 << 20;
 
 /// The maximum number of bytes that a reader may take: the limit, a vector that grows to twice of it, and what decoders
 /// have.
-const MOST: usize = 4 * LIMIT;
+const MAX_TAKEN: usize = 4 * LIMIT;
 
 /// An allocator that counts.
 struct Counting;
@@ -94,7 +94,7 @@ fn bombs_take_no_more_than_the_limit() {
             }
         }
         let taken = PEAK.load(Ordering::Relaxed) - before;
-        assert!(taken < MOST, "{name}: it took {taken} bytes");
+        assert!(taken < MAX_TAKEN, "{name}: it took {taken} bytes");
         assert!(memory::stats().peak <= LIMIT, "{name}");
     }
     memory::set_limit(None);

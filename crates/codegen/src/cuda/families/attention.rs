@@ -20,7 +20,7 @@ use std::fmt::Write;
 mod warpgroups;
 
 /// The assumed size of an unknown extent.
-const UNKNOWN: i64 = 1024;
+const UNKNOWN_SIZE: i64 = 1024;
 
 /// Returns the candidates: the default, which takes the fewest cycles by the model, and with `all` every other.
 pub(super) fn print(work: Job, a: &Attention, all: bool) -> Vec<Candidate> {
@@ -54,7 +54,7 @@ fn model_sizes(a: &Attention) -> (schedule::AttentionSizes, bool) {
     let s = &a.scores;
     let dims = [&numel(&s.batch), &s.length, &s.keys, &s.width, &a.columns];
     let known = dims.map(Dim::as_const);
-    let [batches, length, keys, width, columns] = known.map(|n| n.unwrap_or(UNKNOWN));
+    let [batches, length, keys, width, columns] = known.map(|n| n.unwrap_or(UNKNOWN_SIZE));
     let sizes = schedule::AttentionSizes {
         batches,
         length,

@@ -12,8 +12,8 @@ use crate::work::{Candidate, Slot};
 use kiln_base::DType;
 use kiln_plan::{Conv, ConvRole, MatMul};
 
-/// Rows or columns of a product that fill a good part of a tile.
-const MANY: i64 = 32;
+/// The minimum number of rows or columns of each product of a batch: they fill a good part of a tile.
+const MIN_BATCHED_SIZE: i64 = 32;
 
 /// Returns the candidates of a matrix product.
 pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Candidate> {
@@ -53,7 +53,8 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
             store,
         )],
         false => {
-            let contraction = contraction.batched(|d| d.as_const().is_some_and(|n| n >= MANY));
+            let contraction =
+                contraction.batched(|d| d.as_const().is_some_and(|n| n >= MIN_BATCHED_SIZE));
             // The left operand may be the filters.
             let is_second = |arg| usize::from(arg != c.operands[0]);
             let dtypes = contraction.operands.each_ref();

@@ -50,10 +50,10 @@ pub(super) struct Gemm<'a> {
     boxed: Option<[Boxed; 2]>,
 }
 
-/// The parts of sums that blocks share.
-const PARTS: Slot = Slot::Scratch(0);
+/// The partial sums of split-K.
+const PARTIAL_SUMS: Slot = Slot::Scratch(0);
 /// The bytes of static shared memory that an epilogue may take in addition to the tile.
-const OTHERS: u32 = 4 << 10;
+const EPILOGUE_SHARED_BYTES: u32 = 4 << 10;
 /// A schedule with the values derived from it.
 struct Shape {
     schedule: Gpu,
@@ -200,7 +200,7 @@ impl Gemm<'_> {
                 self.name.to_string()
             }
             _ => {
-                call.push(PARTS, shape.acc, true);
+                call.push(PARTIAL_SUMS, shape.acc, true);
                 format!("{}_parts", self.name)
             }
         };
@@ -230,7 +230,7 @@ impl Gemm<'_> {
         source.scope(&self.scope(shape, &a, &b));
         let Gpu { tile, parts, .. } = shape.schedule;
         let (threads, shared) = (shape.schedule.threads(), shape.schedule.shared(self.dtype));
-        match shared + OTHERS <= self.work.gpu.shared {
+        match shared + EPILOGUE_SHARED_BYTES <= self.work.gpu.shared {
             true => source.shared("Shared"),
             false => source.dynamic_shared("Shared", shared),
         }
@@ -388,7 +388,7 @@ if (i >= m || j >= n) continue;
         }
         let total = source.dim(&self.total);
         source.line(format!("at += split * {total};"));
-        Store::Plain(PARTS, shape.acc).print(source, call, width);
+        Store::Plain(PARTIAL_SUMS, shape.acc).print(source, call, width);
     }
 
     /// True if elements that come out NaN are summed again, without the terms that lie outside.
@@ -399,7 +399,7 @@ if (i >= m || j >= n) continue;
 
     /// Returns the number of elements that are stored as one vector.
     fn stored_width(&self, shape: &Shape) -> u32 {
-        let parts = Store::Plain(PARTS, shape.acc);
+        let parts = Store::Plain(PARTIAL_SUMS, shape.acc);
         let store = if shape.schedule.parts == 1 {
             &self.store
         } else {
@@ -415,10 +415,10 @@ if (i >= m || j >= n) continue;
     fn sum(&self, shape: &Shape) -> KernelCall {
         let mut call = Call::new(self.work);
         self.store.push(&mut call);
-        call.push(PARTS, shape.acc, false);
+        call.push(PARTIAL_SUMS, shape.acc, false);
         let mut source = call.source(self.name, shape.index);
         source.scope(&self.types(shape));
-        let (parts, total) = (call.pointer(PARTS), source.dim(&self.total));
+        let (parts, total) = (call.pointer(PARTIAL_SUMS), source.dim(&self.total));
         let text = format!(
             "\
 const Index at = (Index)blockIdx.x * 256 + threadIdx.x;

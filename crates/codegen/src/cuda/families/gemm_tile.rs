@@ -1,7 +1,7 @@
 //! The tile of a contraction that a block computes: the schedules to choose from, and the text for one.
 
 use super::operand::Operand;
-use super::warpgroup::{Boxed, Instruction, Left, PIECES, span, wgmma};
+use super::warpgroup::{Boxed, COMMON_TEXT, Instruction, Left, span, wgmma};
 use kiln_base::{DType, ceil};
 use kiln_plan::schedule::{Gpu, Multiply, row_padding};
 use std::fmt::Write;
@@ -155,7 +155,7 @@ pub(super) fn warpgroup_text(schedule: &Gpu, dtypes: [DType; 2], [a, b]: [&Boxed
     format!(
         "constexpr int BM = {m}, BN = {n}, BK = {k};\n\
          constexpr int WM = {rows}, STAGES = {}, WARPS = {}, CLUSTER = {};\n\
-         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}{PIECES}{}",
+         constexpr bool A_ALONG_K = {}, B_ALONG_K = {};\n{}{COMMON_TEXT}{}",
         schedule.stages,
         schedule.threads() / 32 - 4,
         schedule.cluster,

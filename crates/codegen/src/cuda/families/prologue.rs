@@ -13,7 +13,7 @@ use kiln_plan::cuda::CudaCpp;
 pub(super) const CLASS: &str = include_str!("prologue.cu");
 
 /// The number of values above which a prologue is slow for a thread.
-const LONG: usize = 16;
+const MAX_CHEAP_VALUES: usize = 16;
 
 /// Adds the arguments of a kernel that reads operands of these dtypes, or computes them by prologues.
 pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dtypes: [DType; 2]) {
@@ -34,7 +34,7 @@ pub(super) fn push(call: &mut Call, operands: &[(Slot, Option<&Kernel>); 2], dty
 /// True if an element takes many instructions, so that each thread should compute few.
 pub(super) fn is_costly(prologue: &Kernel) -> bool {
     let expensive = prologue.body.iter().any(|d| d.expr.is_expensive());
-    expensive || prologue.body.len() > LONG
+    expensive || prologue.body.len() > MAX_CHEAP_VALUES
 }
 
 /// Declares `make_{name}`, which returns an element of the operand, as memory would hold it, by its position.

@@ -16,15 +16,17 @@ use kiln_plan::Scatter;
 
 /// The number of threads of a block.
 const THREADS: i64 = 128;
-/// The most threads that share a lane.
-const PARTS: i64 = 1024;
+/// The maximum number of threads that share a lane.
+const MAX_THREADS_PER_LANE: i64 = 1024;
 
-/// The smallest number of indices that is worth sorting.
-const LONG: i64 = 2048;
+/// The minimum number of indices that are worth sorting.
+const MIN_SORTED_INDICES: i64 = 2048;
 
 pub(super) fn print(work: Job, s: &Scatter) -> KernelCalls {
     let axis = s.axis as usize;
-    let long = s.index_shape[axis].as_const().is_some_and(|n| n >= LONG);
+    let long = s.index_shape[axis]
+        .as_const()
+        .is_some_and(|n| n >= MIN_SORTED_INDICES);
     let shared = |a: usize| a == axis || s.index.strides[a].is(0) || s.index_shape[a].is(1);
     match long && (0..s.shape.len()).all(shared) {
         true => sorted(work, s),
@@ -158,7 +160,10 @@ fn walked(work: Job, s: &Scatter) -> KernelCalls {
     let parts = match (lanes.as_const(), s.shape[axis].as_const()) {
         (Some(lanes), Some(bound)) => {
             let threads = work.gpu.busy() * THREADS;
-            (threads / lanes.max(1)).min(PARTS).min(bound).max(1)
+            (threads / lanes.max(1))
+                .min(MAX_THREADS_PER_LANE)
+                .min(bound)
+                .max(1)
         }
         _ => 1,
     };

@@ -10,12 +10,12 @@ use kiln_base::{DType, Dim};
 use kiln_plan::ArgSort;
 use kiln_plan::cuda::SharedLaunch;
 
-/// The most records that a block sorts.
+/// The maximum number of records that a block sorts.
 const WIDTH: i64 = 1024;
-/// The fewest threads of a block.
-const THREADS: i64 = 64;
+/// The minimum number of threads of a block.
+const MIN_THREADS: i64 = 64;
 /// The number of runs that are merged at once.
-const WAYS: i64 = 16;
+const MERGED_RUNS: i64 = 16;
 
 pub(super) fn print(work: Job, s: &ArgSort) -> KernelCalls {
     let sort = Sort {
@@ -68,7 +68,7 @@ impl Sort<'_> {
                 let mut run = WIDTH.min(len);
                 steps.push(self.parts(out(run >= len, 0)));
                 while run < len {
-                    let span = run.saturating_mul(WAYS).min(len);
+                    let span = run.saturating_mul(MERGED_RUNS).min(len);
                     let to = out(span >= len, steps.len());
                     steps.push(self.merge(steps.len(), run, &Dim::Const(span), to));
                     run = span;
@@ -129,7 +129,7 @@ impl Sort<'_> {
         while width < len {
             width *= 2;
         }
-        let together = (2 * THREADS / width).max(1);
+        let together = (2 * MIN_THREADS / width).max(1);
         let mut call = Call::new(self.work);
         call.push(Slot::Arg(s.x as usize), s.dtype, false);
         call.push(to, DType::I64, true);

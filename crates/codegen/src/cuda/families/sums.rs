@@ -14,8 +14,8 @@ use kiln_base::{DType, Dim, numel};
 use kiln_plan::contraction::{Contraction, TERMS};
 
 const THREADS: u32 = 256;
-/// The most terms whose loops are unrolled.
-const UNROLLED: i64 = 25;
+/// The maximum number of terms whose loops are unrolled.
+const MAX_UNROLLED_TERMS: i64 = 25;
 
 pub(super) fn print(
     work: Job,
@@ -67,7 +67,7 @@ if (thread >= {total}) return;
     source.line("Acc raw = 0;");
     let terms = c.size(TERMS);
     let unroll = match terms.as_const() {
-        Some(..=UNROLLED) => "#pragma unroll",
+        Some(..=MAX_UNROLLED_TERMS) => "#pragma unroll",
         _ => "#pragma unroll 1",
     };
     for (i, extent) in c.loops[TERMS].iter().enumerate() {

@@ -11,7 +11,7 @@ use kiln_plan::cuda::{Blocks, TensorMap};
 use std::fmt::Write;
 
 /// The text after the constants of a kernel of warpgroups, `WARPS` among them.
-pub(super) const PIECES: &str = include_str!("warpgroup.cu");
+pub(super) const COMMON_TEXT: &str = include_str!("warpgroup.cu");
 
 /// An operand that bulk copies bring: matrices with contiguous lines or terms.
 pub(super) struct Boxed {
@@ -30,8 +30,8 @@ pub(super) struct Boxed {
     moving: Vec<usize>,
 }
 
-/// The most dimensions of a tensor map.
-const MOST_DIMENSIONS: usize = 5;
+/// The maximum number of dimensions of a tensor map.
+const MAX_DIMENSIONS: usize = 5;
 
 /// Returns the elements of a dtype in a row of a box.
 pub(super) fn span(dtype: DType) -> u16 {
@@ -63,7 +63,7 @@ impl Boxed {
         let fits = strides[near].is(1)
             && (along_k || dtype.size() == 2)
             && strides_of.iter().all(is_even)
-            && strides_of.len() < MOST_DIMENSIONS;
+            && strides_of.len() < MAX_DIMENSIONS;
         let extents: Vec<Dim> = c.extents().cloned().collect();
         let all = [near].into_iter().chain(others);
         fits.then(|| Boxed {

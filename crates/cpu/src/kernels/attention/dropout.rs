@@ -63,21 +63,21 @@ struct DropoutRow<'a> {
 }
 
 /// The number of uniform f32 that a block of random words yields.
-const EACH: usize = RandomKind::Uniform.numbers_a_block(false) as usize;
+const NUMBERS_PER_BLOCK: usize = RandomKind::Uniform.numbers_a_block(false) as usize;
 /// The number of blocks generated at once.
 const BLOCKS: usize = 16;
 /// The number of elements that are processed at once.
-const MANY: usize = EACH * BLOCKS;
+const NUMBERS: usize = NUMBERS_PER_BLOCK * BLOCKS;
 
 impl Vectorized for DropoutRow<'_> {
     #[inline(always)]
     fn run<I: Isa>(mut self) {
         let mut rest = std::mem::take(&mut self.numbers);
-        let mut block = self.position / EACH as u64;
-        let mut from = (self.position % EACH as u64) as usize;
+        let mut block = self.position / NUMBERS_PER_BLOCK as u64;
+        let mut from = (self.position % NUMBERS_PER_BLOCK as u64) as usize;
         while !rest.is_empty() {
             let factors = factors(block, &self);
-            let (now, later) = rest.split_at_mut(rest.len().min(MANY - from));
+            let (now, later) = rest.split_at_mut(rest.len().min(NUMBERS - from));
             for (x, factor) in now.iter_mut().zip(&factors[from..]) {
                 *x *= factor;
             }
@@ -88,16 +88,21 @@ impl Vectorized for DropoutRow<'_> {
 
 /// Returns the factors of the numbers from a block on.
 #[inline(always)]
-fn factors(block: u64, row: &DropoutRow) -> [f32; MANY] {
+fn factors(block: u64, row: &DropoutRow) -> [f32; NUMBERS] {
     let mut c = [[0u32; BLOCKS]; 4];
     (0..BLOCKS).for_each(|lane| {
         let block = block.wrapping_add(lane as u64);
         (c[0][lane], c[1][lane]) = (block as u32, (block >> 32) as u32);
-        c[2][lane] = EACH as u32 - 1;
+        c[2][lane] = NUMBERS_PER_BLOCK as u32 - 1;
     });
     let c = philox_lanes(c, row.seed);
-    let mut factors = [0f32; MANY];
-    for (lane, four) in factors.as_chunks_mut::<EACH>().0.iter_mut().enumerate() {
+    let mut factors = [0f32; NUMBERS];
+    for (lane, four) in factors
+        .as_chunks_mut::<NUMBERS_PER_BLOCK>()
+        .0
+        .iter_mut()
+        .enumerate()
+    {
         for (word, factor) in c.iter().zip(four) {
             *factor = if word[lane] >> 8 >= row.least {
                 row.scale

@@ -2,7 +2,7 @@
 
 use super::dropout::Dropout;
 use super::softmax::{ScoreRow, Sums, factor, narrow, pack_pairs};
-use crate::kernels::matmul::{LONGEST, Operand};
+use crate::kernels::matmul::{MAX_K, Operand};
 use crate::kernels::terms::{Terms, put};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -26,8 +26,9 @@ pub(super) fn padded_pitch(numbers: i64) -> i64 {
 
 /// The maximum number of rows of a block.
 pub(super) const BLOCK_ROWS: i64 = 256;
-/// The rows of a block if there are fewer blocks than the second number.
-const FEW: (i64, i64) = (128, 16);
+/// The minimum number of blocks: where there are fewer, they have `SHORT_BLOCK_ROWS` rows.
+const MIN_BLOCKS: i64 = 16;
+const SHORT_BLOCK_ROWS: i64 = 128;
 
 /// The softmax state of each row of a block.
 pub(super) type AllSums = [Sums; BLOCK_ROWS as usize];
@@ -89,7 +90,7 @@ impl Scores {
         let get = |d: &Dim| extent(d, values);
         let batch = p.batch.iter().map(get).collect::<Result<Vec<_>>>()?;
         let (length, keys, width) = (get(&p.length)?, get(&p.keys)?, get(&p.width)?);
-        if width.max(keys).max(length) > LONGEST {
+        if width.max(keys).max(length) > MAX_K {
             return Err(damaged!("attention over {keys} keys of {width} columns"));
         }
         product(&[BLOCK_ROWS, keys.max(1), width.max(1)])?;
@@ -105,7 +106,11 @@ impl Scores {
         let blocks = batch
             .iter()
             .fold(ceil(length, most), |n, d| n.saturating_mul(*d));
-        let rows = if blocks < FEW.1 { FEW.0 } else { most };
+        let rows = if blocks < MIN_BLOCKS {
+            SHORT_BLOCK_ROWS
+        } else {
+            most
+        };
         let dropout = p.dropout.as_ref();
         let dropout = dropout.map(|p| Dropout::new(p, values, lens, level));
         // Only bf16 has a narrowing of weights.

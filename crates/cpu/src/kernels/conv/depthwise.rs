@@ -9,7 +9,7 @@
 
 use super::images::ImageCopies;
 use super::narrow::{Images, Weights};
-use super::{Conv, LEAST_BLOCKS, dense};
+use super::{Conv, MIN_BLOCKS, dense};
 use crate::kernels::matmul::{Launch, Materialised};
 use kiln_base::DType;
 use kiln_jit::contraction::{
@@ -111,7 +111,7 @@ impl Blocking {
             .saturating_mul(geometry.kernels());
         let lines = lines(c, &geometry);
         let blocks = lines.saturating_mul(ceil(c.groups, channels));
-        let share = ceil(blocks.min(1 << 40), LEAST_BLOCKS);
+        let share = ceil(blocks.min(1 << 40), MIN_BLOCKS);
         let taps = u32::try_from(width.kernel).unwrap_or(u32::MAX);
         let most = c.schedule.rows(max_depthwise_rows(c.level, c.dtype, taps));
         let mut blocking = Blocking {

@@ -8,7 +8,7 @@
 mod transform;
 
 use super::narrow::Weights;
-use super::{Conv, LEAST_BLOCKS};
+use super::{Conv, MIN_BLOCKS};
 use crate::kernels::matmul::{Launch, split};
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
@@ -86,7 +86,7 @@ impl Conv {
     fn chunks(&self, fft: &Fft) -> (i64, bool) {
         let (all, most) = self.pairs(fft);
         let chunks = self.groups * ceil(all, most);
-        (chunks, chunks >= LEAST_BLOCKS)
+        (chunks, chunks >= MIN_BLOCKS)
     }
 
     /// Returns the number of elements of the workspace on `threads` threads: inputs, results and a group's transformed

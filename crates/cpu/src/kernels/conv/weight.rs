@@ -8,7 +8,7 @@
 mod dense;
 mod depthwise;
 
-use super::{Conv, LEAST_BLOCKS};
+use super::{Conv, MIN_BLOCKS};
 use crate::kernels::matmul::Launch;
 use kiln_kernel::affine::ceil;
 use kiln_kernel::error::Result;
@@ -18,13 +18,13 @@ use kiln_kernel::sums::Lane;
 use kiln_kernel::view::{View, ViewMut};
 use kiln_kernel::work::Call;
 
-/// The most sums of a range, unless it is one register tile. They stay in the second-level cache, where they are
-/// transposed.
+/// The maximum number of sums of a range, unless it is one register tile. They stay in the second-level cache, where
+/// they are transposed.
 const SUMS: i64 = 1 << 17;
-/// The most columns of a range, in whole panels; fewer columns give the epilogue longer rows.
+/// The maximum number of columns of a range, in whole panels; fewer columns give the epilogue longer rows.
 const COLUMNS: i64 = 128;
-/// The most elements of all parts.
-const PARTS: i64 = 1 << 20;
+/// The maximum number of elements of all parts.
+const MAX_PARTS: i64 = 1 << 20;
 
 /// The blocking of a gradient of weights. Sizes that the schedule leaves open follow from the shapes and the level.
 pub(super) struct Blocking {
@@ -125,12 +125,12 @@ impl Blocking {
             blocking.columns = half(blocking.columns, tile[1]);
         }
         let all = (blocking.groups.saturating_mul(cin).saturating_mul(cout)).saturating_mul(taps);
-        let wanted = ceil(LEAST_BLOCKS, blocking.ranges().max(1));
-        blocking.parts = wanted.min(PARTS / all.max(1)).min(blocks).max(1);
-        while blocking.parts * blocking.ranges() < LEAST_BLOCKS && blocking.channels > tile[0] {
+        let wanted = ceil(MIN_BLOCKS, blocking.ranges().max(1));
+        blocking.parts = wanted.min(MAX_PARTS / all.max(1)).min(blocks).max(1);
+        while blocking.parts * blocking.ranges() < MIN_BLOCKS && blocking.channels > tile[0] {
             blocking.channels = half(blocking.channels, tile[0]);
         }
-        while blocking.parts * blocking.ranges() < LEAST_BLOCKS && blocking.columns > tile[1] {
+        while blocking.parts * blocking.ranges() < MIN_BLOCKS && blocking.columns > tile[1] {
             blocking.columns = half(blocking.columns, tile[1]);
         }
         if let Some([rows, columns]) = c.schedule.block.map(|block| block.map(i64::from)) {

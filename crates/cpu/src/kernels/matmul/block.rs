@@ -48,7 +48,7 @@ const VECTOR_WORK: i64 = 8;
 /// The minimum number of steps of K in a part.
 const PART_TERMS: i64 = 1024;
 /// The maximum number of parts, and of elements of all parts.
-const PARTS: i64 = 32;
+const MAX_PARTS: i64 = 32;
 const PART_ELEMENTS: i64 = 1 << 20;
 /// The multiply-adds of a block of a product with packed panels.
 const BLOCK_WORK: i64 = 1 << 20;
@@ -202,7 +202,7 @@ impl MatMul {
         if let Some(parts) = self.schedule.parts {
             return i64::from(parts).min(self.k.max(1));
         }
-        let most = (PART_ELEMENTS / self.results().max(1)).min(PARTS);
+        let most = (PART_ELEMENTS / self.results().max(1)).min(MAX_PARTS);
         (self.k / PART_TERMS).min(most).max(2)
     }
 

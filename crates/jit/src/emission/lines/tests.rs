@@ -119,7 +119,7 @@ fn work_behind_a_product_is_the_same_with_few_registers() {
         };
         let most = if target.width() == Width::Z { 31 } else { 15 };
         let plenty = epilogue(target, most, 0);
-        for free in Lines::LEAST..most {
+        for free in Lines::MIN_REGISTERS..most {
             assert_eq!(epilogue(target, free, 0), plenty, "{free} registers");
         }
         assert_eq!(epilogue(target, most, 5), plenty, "pinned constants");

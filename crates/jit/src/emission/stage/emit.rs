@@ -258,7 +258,7 @@ impl<'a> StageEmitter<'a> {
         };
         let all = if target.evex { 32 } else { 16 };
         let mut free: Vec<Vreg> = (0..all).map(Vreg).collect();
-        let needs = pair.unwrap_or(lines).needs().max(Lines::LEAST);
+        let needs = pair.unwrap_or(lines).needs().max(Lines::MIN_REGISTERS);
         let mut take = |n: usize| {
             let fits = free.len() >= needs + n;
             fits.then(|| free.split_off(free.len() - n))

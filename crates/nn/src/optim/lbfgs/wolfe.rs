@@ -6,7 +6,7 @@ use super::Point;
 use kiln_tensor::Result;
 
 /// The share of the decrease predicted by the slope that is enough, and the share of the slope that may be left.
-const ENOUGH: f64 = 1e-4;
+const DECREASE: f64 = 1e-4;
 const FLAT: f64 = 0.9;
 
 /// A point on the line.
@@ -27,7 +27,7 @@ pub fn strong_wolfe(
     (limit, closest): (u64, f64),
     trial: &mut dyn FnMut(f64) -> Result<Trial>,
 ) -> Result<Trial> {
-    let promised = |x: &Trial| start.at.loss + ENOUGH * x.t * start.slope;
+    let promised = |x: &Trial| start.at.loss + DECREASE * x.t * start.slope;
     let is_flat = |x: &Trial| x.slope.abs() <= -FLAT * start.slope;
     let (mut last, mut new) = (start.clone(), trial(t)?);
     let mut tried = 0;

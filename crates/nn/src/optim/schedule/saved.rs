@@ -20,11 +20,11 @@ impl TryFrom<&Value> for SchedulerState {
         let get = |name: &str| dict.get(name).or_else(|_| first.get(name));
         let epoch = get("last_epoch")?.int()?;
         /// Schedules of a user's function count up to the epoch.
-        const MOST: u64 = 1 << 32;
+        const MAX_EPOCH: u64 = 1 << 32;
         let invalid = |message| Err(Error::invalid("load_state_dict", message));
         let epoch = match u64::try_from(epoch) {
-            Ok(epoch @ 0..=MOST) => epoch,
-            Ok(_) => return invalid(format!("epoch {epoch} of a schedule is beyond {MOST}")),
+            Ok(epoch @ 0..=MAX_EPOCH) => epoch,
+            Ok(_) => return invalid(format!("epoch {epoch} of a schedule is beyond {MAX_EPOCH}")),
             Err(_) => return invalid(format!("a schedule at epoch {epoch} has not begun")),
         };
         let base_lrs = rates(get("base_lrs")?)?;

@@ -3,7 +3,7 @@
 use super::{begin, declare, one, scores_text, sizes};
 use crate::cuda::families::call::{Call, elements, lines};
 use crate::cuda::families::warpgroup::{
-    Boxed, Left, PIECES, each_sum, each_tile, persistent, raw, span, wgmma,
+    Boxed, COMMON_TEXT, Left, each_sum, each_tile, persistent, raw, span, wgmma,
 };
 use crate::cuda::job::Job;
 use crate::cuda::source::Source;
@@ -21,8 +21,8 @@ const ROWS: u16 = 128;
 const KEYS: u16 = 128;
 /// The stages of the ring, each a tile of keys or of values.
 const STAGES: u8 = 4;
-/// The most rows for which tiles of fewer rows do less work.
-const FEW_ROWS: i64 = 64;
+/// The maximum number of query rows for which the smaller tiles of warps do less work.
+const MAX_WARP_ROWS: i64 = 64;
 /// The widths of queries and values that a tile holds. Narrower ones would leave most of it unused.
 const WIDTHS: std::ops::RangeInclusive<i64> = 33..=128;
 
@@ -106,7 +106,7 @@ fn tile_count(a: &Attention) -> Option<i64> {
 impl Operands {
     fn of(a: &Attention) -> Option<Operands> {
         let s = &a.scores;
-        let few = s.length.as_const().is_some_and(|n| n <= FEW_ROWS);
+        let few = s.length.as_const().is_some_and(|n| n <= MAX_WARP_ROWS);
         if !s.dtype.is_half() || few {
             return None;
         }
@@ -182,7 +182,7 @@ impl Operands {
              constexpr int STAGES = {STAGES}, WARPS = BM / 16, CLUSTER = 1;\n\
              constexpr bool Q_ALONG_K = {}, K_ALONG_K = {}, V_ALONG_K = {};\n\
              constexpr bool SCALED = {scaled}, TAILS = {};\nconstexpr Acc FACTOR = {};\n\
-             {instructions}{}{PIECES}{}{}",
+             {instructions}{}{COMMON_TEXT}{}{}",
             self.query.along_k,
             self.key.along_k,
             self.value.along_k,

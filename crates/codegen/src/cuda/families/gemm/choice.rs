@@ -5,23 +5,23 @@ use crate::cuda::families::gemm_tile::schedules;
 use kiln_base::{DType, Dim, ceil};
 use kiln_plan::schedule::{ContractionSizes, Gpu, Multiply};
 
-/// The fewest products that may be a block's part of a sum.
-const LEAST_SHARE: i64 = 128;
+/// The minimum number of terms of a split-K part.
+const MIN_SPLIT_TERMS: i64 = 128;
 /// The assumed size of an unknown extent.
-const UNKNOWN: i64 = 1024;
-/// The most candidates of an instruction.
-const CANDIDATES: usize = 6;
-/// The most cycles of a candidate, relative to the best.
-const HOPELESS: f64 = 2.5;
-/// The bytes of operands that are no small part of L2.
-const LARGE: i64 = 8 << 20;
-/// The registers of a thread in which a costly operand leaves enough room for accumulators.
-const FEW_SUMS: u16 = 64;
+const UNKNOWN_SIZE: i64 = 1024;
+/// The maximum number of candidates of an instruction.
+const MAX_CANDIDATES: usize = 6;
+/// The maximum cycles of a candidate, as a multiple of those of the best.
+const MAX_RELATIVE_CYCLES: f64 = 2.5;
+/// The bytes above which operands take a large part of L2.
+const LARGE_OPERANDS: i64 = 8 << 20;
+/// The maximum number of accumulators of a thread that computes a costly operand.
+const MAX_COSTLY_SUMS: u16 = 64;
 
-/// The most rows or columns with which tensor cores gain nothing.
-const FEW: i64 = 8;
-/// The most products in a sum that is not worth rounding its operands for.
-const SHORT: i64 = 31;
+/// The maximum number of rows or columns with which tensor cores gain nothing.
+const MAX_NARROW: i64 = 8;
+/// The maximum number of terms of a sum that is not worth rounding operands for.
+const MAX_SHORT_TERMS: i64 = 31;
 
 impl Gemm<'_> {
     /// Returns the instructions that represent the operands exactly.
@@ -44,9 +44,9 @@ impl Gemm<'_> {
     /// nothing. Only for long sums is the error bound of the split numbers near that of a plain sum.
     pub(super) fn rounded(&self) -> Vec<Multiply> {
         let above = |d: &Dim, n: i64| d.as_const().is_none_or(|size| size > n);
-        let matrices = above(&self.m, FEW) && above(&self.n, FEW);
+        let matrices = above(&self.m, MAX_NARROW) && above(&self.n, MAX_NARROW);
         let mut all = Vec::new();
-        if self.dtype == DType::F32 && matrices && above(&self.k, SHORT) {
+        if self.dtype == DType::F32 && matrices && above(&self.k, MAX_SHORT_TERMS) {
             all.push(Multiply::Tf32);
             all.extend(self.may_be_by_warpgroups().then_some(Multiply::WgmmaTf32));
             all.extend(self.k.as_const().map(|_| Multiply::Tf32x3));
@@ -60,14 +60,15 @@ impl Gemm<'_> {
         let bytes = (m + n)
             .saturating_mul(k)
             .saturating_mul(self.dtype.size() as i64);
-        let of = |m: &Multiply| schedules(*m, self.dtype, self.k.as_const(), bytes > LARGE);
+        let of =
+            |m: &Multiply| schedules(*m, self.dtype, self.k.as_const(), bytes > LARGE_OPERANDS);
         let all = multiply.iter().flat_map(of);
         let all = all.flat_map(|s| self.with_parts(s));
         let mut all: Vec<Gpu> = all.filter(|s| self.allows(s)).collect();
         all.sort_by(|a, b| self.cycles(a).total_cmp(&self.cycles(b)));
-        all.truncate(CANDIDATES);
+        all.truncate(MAX_CANDIDATES);
         if let Some(best) = all.first().copied() {
-            let most = HOPELESS * self.cycles(&best);
+            let most = MAX_RELATIVE_CYCLES * self.cycles(&best);
             all.retain(|s| self.cycles(s) <= most);
             // Of the best one: fewer stages, so that more blocks are resident; another order of tiles.
             let fewer = Gpu {
@@ -111,7 +112,7 @@ impl Gemm<'_> {
             return all;
         }
         let resident = i64::from(schedule.resident(self.work.gpu, self.dtype));
-        let most = (2 * resident.min(4) * self.work.gpu.busy() / blocks).min(k / LEAST_SHARE);
+        let most = (2 * resident.min(4) * self.work.gpu.busy() / blocks).min(k / MIN_SPLIT_TERMS);
         for parts in (1..=most.max(1).ilog2()).map(|p| 1u16 << p.min(8)) {
             let mut cut = Gpu { parts, ..schedule };
             cut.parts = ceil(k, self.chunk(&cut)) as u16;
@@ -133,14 +134,14 @@ impl Gemm<'_> {
                 (!few || rows * columns <= 16) && (!self.costly || loads <= 4)
             }
             multiply if multiply.is_by_warpgroups() => true,
-            _ => !self.costly || rows * columns / 32 <= FEW_SUMS,
+            _ => !self.costly || rows * columns / 32 <= MAX_COSTLY_SUMS,
         };
         fits && holds && schedule.check(self.work.gpu, self.dtype).is_ok()
     }
 
     /// Returns the rows, columns and terms; unknown sizes are guessed.
     fn sizes(&self) -> [i64; 3] {
-        [&self.m, &self.n, &self.k].map(|d| d.as_const().unwrap_or(UNKNOWN))
+        [&self.m, &self.n, &self.k].map(|d| d.as_const().unwrap_or(UNKNOWN_SIZE))
     }
 
     /// True if a schedule from outside is legal.

@@ -14,13 +14,13 @@ use std::sync::Arc;
 const BLOCKS: i64 = 8;
 /// this number of register tiles.
 const TILES: i64 = 8;
-/// The most elements of the copy that a block reads, unless a line needs more.
+/// The maximum number of elements of the copy that a block reads, unless a line needs more.
 const COPY: i64 = 1 << 16;
 /// The positions of a block whose taps are accumulated one by one.
 const LINE: i64 = 64;
-/// The most stride offsets of a filter for each of which a gradient of images is a convolution of its own.
+/// The maximum number of stride offsets of a filter for each of which a gradient of images is a convolution of its own.
 const PHASES: i64 = 1 << 10;
-/// The most weights that stay in the second-level cache; beyond, the next panel is prefetched while one is used.
+/// The maximum number of weights that stay in the second-level cache; beyond, the next panel is prefetched while one is used.
 const HOT_WEIGHTS: i64 = 1 << 16;
 /// The number of weights, in words, from which each block reads them from beyond that cache. AMX multiplies faster than
 /// they arrive, so blocks then grow to `NEAR_IMAGES` words of images. Tests lower both to cover this in small layers.

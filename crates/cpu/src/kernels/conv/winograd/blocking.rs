@@ -1,6 +1,6 @@
 //! The blocking of Winograd convolutions, and their code.
 
-use super::super::{Conv, LEAST_BLOCKS};
+use super::super::{Conv, MIN_BLOCKS};
 use kiln_base::DType;
 use kiln_jit::contraction::{
     Kernel, RegisterEpilogue, RightSide, Tile, TileGrid, Transform, even_rows,
@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// The elements of the transformed inputs of a block.
 const HOT: i64 = 1 << 16;
-/// The least number of register tiles of a block, one below the other, that share a pass over the weights.
-const LEAST_TILES: i64 = 2;
+/// The minimum number of register tiles of a block, one below the other, that share a pass over the weights.
+const MIN_TILES: i64 = 2;
 /// The number of transformed weights from which on they are prefetched.
 const FAR: i64 = 1 << 17;
 /// The elements of a cache line.
@@ -101,14 +101,14 @@ impl Sizes {
         let all = c.batch * down * across;
         let max_rows = c.schedule.rows(max_rows(c.level, by, vectors as u8));
         // Enough blocks for the threads: with fewer tiles, or with fewer panels where there are few tiles.
-        let most = (HOT / (squares * cin)).max(LEAST_TILES * i64::from(max_rows));
+        let most = (HOT / (squares * cin)).max(MIN_TILES * i64::from(max_rows));
         let blocks = match ceil(all.max(1), most) {
-            few if 2 * few <= LEAST_BLOCKS => few,
-            many => ceil(many, LEAST_BLOCKS) * LEAST_BLOCKS,
+            few if 2 * few <= MIN_BLOCKS => few,
+            many => ceil(many, MIN_BLOCKS) * MIN_BLOCKS,
         };
         let [tiles, share] = match c.schedule.block {
             Some([tiles, columns]) => [tiles.into(), ceil(columns.into(), panel)],
-            None => [ceil(all.max(1), blocks), panels * blocks / LEAST_BLOCKS],
+            None => [ceil(all.max(1), blocks), panels * blocks / MIN_BLOCKS],
         };
         let (tiles, share) = (tiles.min(all.max(1)), share.clamp(1, panels));
         Ok(Sizes {
