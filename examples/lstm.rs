@@ -2,9 +2,9 @@
 
 use kiln::prelude::*;
 
-module!(struct Tagger(how: Recurrent) {
+module!(struct Tagger(options: Recurrent) {
     emb: Embedding = Embedding::with(50, 32, Rows::new().padding_idx(0)),
-    rnn: LSTM = LSTM::with(32, 48, how),
+    rnn: LSTM = LSTM::with(32, 48, options),
     out: Linear = Linear::new(96, 7),
 });
 

@@ -410,12 +410,12 @@ fn a_growing_cache_is_read_by_one_program() -> Result<()> {
         let past = || Spec::new(dtype, (1, heads, "past", 16));
         let one = |heads: i64| Spec::new(dtype, (1, heads, 1, 16));
         // Several query heads share one key head if there are fewer key heads.
-        let how = || Attention::new().enable_gqa(true);
+        let options = || Attention::new().enable_gqa(true);
         let program = compile(
             (one(4), one(heads), one(heads), past(), past()),
             |(q, k, v, past_k, past_v): (Tensor, Tensor, Tensor, Tensor, Tensor)| {
                 let (k, v) = (cat(&[&past_k, &k], 2), cat(&[&past_v, &v], 2));
-                (q.scaled_dot_product_attention_with(&k, &v, how()), k, v)
+                (q.scaled_dot_product_attention_with(&k, &v, options()), k, v)
             },
         )?;
         let explained = program.explain();
@@ -431,7 +431,8 @@ fn a_growing_cache_is_read_by_one_program() -> Result<()> {
             (y, k, v) = program.run((&q, &new_k, &new_v, &k, &v))?;
             assert_eq!(k.shape()?, [1, heads as usize, step + 2, 16]);
             let wide = |x: &Tensor| x.to_dtype(DType::F64);
-            let expected = wide(&q).scaled_dot_product_attention_with(wide(&k), wide(&v), how());
+            let expected =
+                wide(&q).scaled_dot_product_attention_with(wide(&k), wide(&v), options());
             let (y, expected) = (wide(&y).to_vec::<f64>()?, expected.to_vec::<f64>()?);
             let scale = expected.iter().fold(1e-3f64, |m, e| m.max(e.abs()));
             for (a, e) in y.iter().zip(&expected) {
@@ -445,7 +446,7 @@ fn a_growing_cache_is_read_by_one_program() -> Result<()> {
 /// In f64 both passes run as single ops, so their random numbers come from kernels of their own.
 #[test]
 fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
-    let how = |case: Case| Attention::new().dropout_p(0.3).is_causal(case.causal);
+    let options = |case: Case| Attention::new().dropout_p(0.3).is_causal(case.causal);
     let run = |x: &[Tensor], case: Case| -> Result<Vec<Vec<f64>>> {
         let leaf = |x: &Tensor| x.detach().requires_grad_(true);
         let leaves: Vec<Tensor> = x[..3].iter().map(leaf).collect();
@@ -455,7 +456,7 @@ fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
         // The random numbers of the weights may begin anywhere in a block of random words.
         let y = kiln::with_seed(7, || {
             let before = Tensor::rand([x[0].dims().len() + 1], DType::F32);
-            let y = q.scaled_dot_product_attention_with(k, v, how(case).attn_mask(x.get(3)));
+            let y = q.scaled_dot_product_attention_with(k, v, options(case).attn_mask(x.get(3)));
             before.to_vec::<f32>().map(|_| y)
         })?;
         y.square().sum(()).backward()?;
@@ -491,7 +492,7 @@ fn dropout_of_kernels_is_that_of_their_parts() -> Result<()> {
         let x = Tensor::randn([1, 2, length, 16], DType::F32);
         compile((&x, &x, &x), |(q, k, v): (Tensor, Tensor, Tensor)| {
             let [q, k, v] = [q, k, v].map(|x| x.requires_grad_(true));
-            let y = q.scaled_dot_product_attention_with(&k, &v, how(MASKS[1]));
+            let y = q.scaled_dot_product_attention_with(&k, &v, options(MASKS[1]));
             y.square().sum(()).backward().unwrap();
             [q, k, v].map(|x| x.grad().unwrap())
         })
@@ -530,8 +531,8 @@ fn rows_that_see_nothing_have_derivatives_of_zero() -> Result<()> {
                 }
                 false => seen,
             };
-            let how = Attention::new().attn_mask(Some(&mask));
-            let y = x[0].scaled_dot_product_attention_with(&x[1], &x[2], how);
+            let options = Attention::new().attn_mask(Some(&mask));
+            let y = x[0].scaled_dot_product_attention_with(&x[1], &x[2], options);
             let slopes = grad_with(y.square().sum(()), &x, Grad::new().create_graph(true))?;
             let [q, k, v] = slopes.each_ref().map(|g| g.square().sum(()));
             let second = grad(q + k + v, &x)?;
@@ -555,9 +556,9 @@ fn gradients_have_derivatives() -> Result<()> {
             false => x.requires_grad_(true),
         });
         kiln::with_seed(7, || {
-            let how = Attention::new().dropout_p(p).is_causal(case.causal);
+            let options = Attention::new().dropout_p(p).is_causal(case.causal);
             let [q, k, v] = &x;
-            let y = q.scaled_dot_product_attention_with(k, v, how.attn_mask(mask));
+            let y = q.scaled_dot_product_attention_with(k, v, options.attn_mask(mask));
             let found = grad_with(y.square().sum(()), &x, Grad::new().create_graph(true));
             let [q, k, v] = found.unwrap().map(|g| g.square().sum(()));
             q + k + v

@@ -296,9 +296,9 @@ fn sequences_of_different_lengths_lie_side_by_side() {
     assert_eq!(padded.shape().unwrap(), [2, 3, 2]);
     let wanted = [1.0, 2.0, 5.0, 6.0, 0.0, 0.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0];
     assert_eq!(padded.to_vec::<f32>().unwrap(), wanted);
-    let how = PadSequence::new().batch_first(true).padding_value(-1.0);
+    let options = PadSequence::new().batch_first(true).padding_value(-1.0);
     let ids = [Tensor::from([1i64, 2, 3]), Tensor::from([4i64])];
-    let ids = pad_sequence_with(&ids, how);
+    let ids = pad_sequence_with(&ids, options);
     assert_eq!(ids.to_vec::<i64>().unwrap(), [1, 2, 3, 4, -1, -1]);
     let none: [Tensor; 0] = [];
     let e = pad_sequence(none);

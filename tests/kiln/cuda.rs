@@ -103,8 +103,8 @@ fn recurrent_layers_are_loops_there() {
     let Some(gpu) = device() else { return };
     let run = |device: Device| {
         kiln::manual_seed(11);
-        let how = kiln::nn::Recurrent::new().bidirectional(true);
-        let lstm = kiln::nn::LSTM::with(3, 5, how).unwrap();
+        let options = kiln::nn::Recurrent::new().bidirectional(true);
+        let lstm = kiln::nn::LSTM::with(3, 5, options).unwrap();
         let gru = kiln::nn::GRU::new(10, 4).unwrap();
         lstm.to(device).unwrap();
         gru.to(device).unwrap();

@@ -255,14 +255,14 @@ fn told(signature: &Signature, plan: &kiln_plan::Plan) -> String {
         let output = s.output.map(|o| &plan.outputs[o as usize]);
         let of = input.map(|i| (i.dtype, &i.shape));
         let (dtype, shape) = of.or(output.map(|o| (o.dtype, &o.shape))).unwrap();
-        let how = match (input, output) {
+        let options = match (input, output) {
             (_, None) => "read",
             (None, _) => "written",
             (_, Some(o)) if o.donor == s.input => "updated in place",
             (_, Some(_)) => "updated",
         };
         let shape: Vec<String> = shape.iter().map(|d| d.to_string()).collect();
-        text += &format!("{}: {dtype}[{}], {how}\n", s.name, shape.join(", "));
+        text += &format!("{}: {dtype}[{}], {options}\n", s.name, shape.join(", "));
     }
     for d in &signature.draws {
         text += &format!("draws {}\n", d.count);

@@ -19,8 +19,8 @@ fn binary_cross_entropy() {
     let wanted = 0.3 / 0.36 + 0.7 / 0.16;
     assert!((found[0] - wanted).abs() < 1e-12, "{found:?}");
     let (p, y) = (p.requires_grad_(true), y.requires_grad_(true));
-    let how = Grad::new().create_graph(true);
-    let slope = grad_with(p.binary_cross_entropy(&y), &p, how).unwrap();
+    let options = Grad::new().create_graph(true);
+    let slope = grad_with(p.binary_cross_entropy(&y), &p, options).unwrap();
     let mixed = grad(&slope, &y).unwrap().item::<f64>().unwrap();
     assert!((mixed + 1.0 / 0.24).abs() < 1e-12, "{mixed}");
     let of_logits = |x: Tensor| {

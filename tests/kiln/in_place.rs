@@ -20,9 +20,9 @@ fn elements_are_put_by_index() {
     let x = square();
     let index = Tensor::from([[0i64, 0, 2], [0, 1, 2]]);
     let source = Tensor::from([[10.0f32, 20.0, 30.0], [40.0, 50.0, 60.0]]);
-    let how = Combine::new(ScatterReduction::Sum).include_self(false);
+    let options = Combine::new(ScatterReduction::Sum).include_self(false);
     assert_eq!(
-        after(&x, |w| w.scatter_reduce_(0, &index, &source, how)),
+        after(&x, |w| w.scatter_reduce_(0, &index, &source, options)),
         [50.0, 20.0, 2.0, 3.0, 50.0, 5.0, 6.0, 7.0, 90.0]
     );
     let columns = Tensor::from([[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]]);

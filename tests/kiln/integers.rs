@@ -182,7 +182,7 @@ fn convolutions_of_whole_numbers() {
         for (xs, ws, stride, padding) in cases {
             let (x, xv) = tensor(xd, &xs, seed);
             let (w, wv) = tensor(wd, &ws, seed);
-            let how = Conv::new()
+            let options = Conv::new()
                 .stride(stride)
                 .padding(padding)
                 .groups((xs[1] / ws[1]) as i64);
@@ -191,12 +191,12 @@ fn convolutions_of_whole_numbers() {
                 sums_of.iter().map(|s| wrapped(*s, sums)).collect()
             };
             let wide = |t: &Tensor| t.to_dtype(sums);
-            let y = wide(&x).conv2d_with(wide(&w), how.clone());
+            let y = wide(&x).conv2d_with(wide(&w), options.clone());
             assert_eq!(read(&y), expected(&xv), "{dtypes:?} {xs:?} {ws:?}");
             // A compiled function whose weights are packed before, with an epilogue and a narrow result.
             let weight = Var::new(w).unwrap();
             let f = compile(&x, |x| {
-                let y = wide(&x).conv2d_with(wide(&weight.get()), how.clone());
+                let y = wide(&x).conv2d_with(wide(&weight.get()), options.clone());
                 let y = y.to_dtype(DType::F32) * 0.25;
                 y.round().clamp(-128.0, 127.0).to_dtype(DType::I8)
             });

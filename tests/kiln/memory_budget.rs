@@ -106,10 +106,10 @@ fn transformer(
     device: Device,
 ) -> kiln::Result<(Compiled<Tensor, Vec<Tensor>>, Tensor)> {
     let layer = |_| {
-        let how = TransformerOptions::new()
+        let layer_options = TransformerOptions::new()
             .dim_feedforward(48)
             .batch_first(true);
-        TransformerEncoderLayer::with(16, 2, how.activation(TransformerActivation::Gelu))
+        TransformerEncoderLayer::with(16, 2, layer_options.activation(TransformerActivation::Gelu))
     };
     let layers = with_seed(7, || layers(3, layer))?;
     gradients(&layers, &[2, 24, 16], options, device, |layers, x| {

@@ -142,8 +142,11 @@ fn a_training_until_it_is_killed() {
         true => training.load(&file).unwrap(),
         false => 0,
     };
-    let mut how = std::fs::File::options();
-    let log = how.create(true).append(true).open(folder.join("log"));
+    let mut open_options = std::fs::File::options();
+    let log = open_options
+        .create(true)
+        .append(true)
+        .open(folder.join("log"));
     let mut log = log.unwrap();
     while next < until {
         let line = training.line(next).unwrap();

@@ -141,7 +141,7 @@ impl Params {
     /// Adds an array of this dtype and shape, and returns its name.
     fn add(
         &mut self,
-        how: &str,
+        qualifier: &str,
         name: &str,
         (dtype, shape, symbols): (DType, &[Dim], &[i64]),
     ) -> Result<String> {
@@ -153,8 +153,10 @@ impl Params {
         let sizes: Vec<String> = sizes.collect::<Result<_>>()?;
         self.about
             .push(format!("{text} {dtype}[{}]", sizes.join(", ")));
-        self.list
-            .push((format!("{how}{} *{text}", memory(dtype)), text.clone()));
+        self.list.push((
+            format!("{qualifier}{} *{text}", memory(dtype)),
+            text.clone(),
+        ));
         Ok(text)
     }
 }
@@ -363,8 +365,8 @@ impl EmittedSteps {
             names.push("weights_file");
         }
         if params.reads_state || params.writes_state {
-            let how = if params.writes_state { "" } else { "const " };
-            all.push(format!("{how}{}_state *state", self.printer.prefix));
+            let qualifier = if params.writes_state { "" } else { "const " };
+            all.push(format!("{qualifier}{}_state *state", self.printer.prefix));
             names.push("state");
         }
         all.extend(params.list.iter().map(|(text, _)| text.clone()));

@@ -32,7 +32,7 @@ Trains a convolutional network on 1,437 of 1,797 handwritten digits and tests it
   --epochs N    passes over the training digits (default 12)
   --out FOLDER  where the weights and the package go (default: a folder for temporary files)
   --seeds N     only trains and tests, with each of the seeds below N, and prints the median
-  --opt-level L how much of that is done in a narrower float: O0 to O3 of kiln::nn::amp (default: no mixed precision)
+  --opt-level L amp_options much of that is done in a narrower float: O0 to O3 of kiln::nn::amp (default: no mixed precision)
   --half D      the narrower float: bf16 or f16 (default bf16)";
 
 /// Images in a batch.
@@ -285,9 +285,10 @@ impl Training {
         let mut optimizer = Optimizer::new(&parameters, AdamW::new())?;
         let steps = (options.epochs * batches).max(1) as u64;
         let schedule = Scheduler::new(&mut optimizer, OneCycleLR::new(1e-2, steps + 1))?;
-        let how = Initialize::new(options.opt_level.unwrap_or(OptLevel::O0)).half(options.half);
-        let how = how.enabled(options.opt_level.is_some());
-        let mut amp = amp::initialize(network, &mut [&mut optimizer], how)?;
+        let amp_options =
+            Initialize::new(options.opt_level.unwrap_or(OptLevel::O0)).half(options.half);
+        let amp_options = amp_options.enabled(options.opt_level.is_some());
+        let mut amp = amp::initialize(network, &mut [&mut optimizer], amp_options)?;
         let start = Instant::now();
         let labels = Spec::new(DType::I64, BATCH);
         let step = compile((images(BATCH), labels), |(x, y)| {

@@ -30,19 +30,19 @@ fn back(x: &[Tensor], f: impl Fn(&[Tensor]) -> Tensor) -> Result<Vec<Tensor>> {
     )
 }
 
-fn conv(x: &[Tensor], how: Conv) -> Tensor {
-    x[0].conv2d_with(&x[1], how)
+fn conv(x: &[Tensor], options: Conv) -> Tensor {
+    x[0].conv2d_with(&x[1], options)
 }
 
 /// The same with images that lie channels last.
-fn conv_last(x: &[Tensor], how: Conv) -> Tensor {
+fn conv_last(x: &[Tensor], options: Conv) -> Tensor {
     let images = x[0].permute([0, 3, 1, 2]);
-    images.conv2d_with(&x[1], how).permute([0, 2, 3, 1])
+    images.conv2d_with(&x[1], options).permute([0, 2, 3, 1])
 }
 
 fn attend(x: &[Tensor], causal: bool) -> Tensor {
-    let how = Attention::new().is_causal(causal);
-    x[0].scaled_dot_product_attention_with(&x[1], &x[2], how)
+    let options = Attention::new().is_causal(causal);
+    x[0].scaled_dot_product_attention_with(&x[1], &x[2], options)
 }
 
 const FAMILIES: &[Family] = &[

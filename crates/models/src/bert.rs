@@ -170,8 +170,8 @@ impl Forward<Masked> for BertSelfAttention {
             true => self.dropout,
             false => 0.0,
         };
-        let how = Attention::new().attn_mask(&mask).dropout_p(p);
-        let y = q.scaled_dot_product_attention_with(&k, &v, how);
+        let options = Attention::new().attn_mask(&mask).dropout_p(p);
+        let y = q.scaled_dot_product_attention_with(&k, &v, options);
         Ok(text::join_heads(&y))
     }
 }

@@ -152,9 +152,9 @@ impl Forward<(Tensor, Option<Tensor>)> for GPT2Attention {
             true => self.dropout,
             false => 0.0,
         };
-        let how = Attention::new().scale(self.scale).dropout_p(p);
-        let how = how.is_causal(mask.is_none()).attn_mask(&mask);
-        let y = q.scaled_dot_product_attention_with(&k, &v, how);
+        let options = Attention::new().scale(self.scale).dropout_p(p);
+        let options = options.is_causal(mask.is_none()).attn_mask(&mask);
+        let y = q.scaled_dot_product_attention_with(&k, &v, options);
         let y = self.c_proj.call(text::join_heads(&y));
         Ok(self.resid_dropout.call(y))
     }

@@ -227,9 +227,9 @@ impl LayerNorm2d {
 
 impl Forward for LayerNorm2d {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
-        let how = Affine::new().weight(&self.weight).bias(&self.bias);
+        let options = Affine::new().weight(&self.weight).bias(&self.bias);
         let last = x.permute([0, 2, 3, 1]);
-        let y = last.layer_norm_with(self.channels, how.eps(self.eps));
+        let y = last.layer_norm_with(self.channels, options.eps(self.eps));
         Ok(y.permute([0, 3, 1, 2]))
     }
 }

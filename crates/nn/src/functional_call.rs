@@ -57,7 +57,7 @@ pub fn functional_call_with<M, I, O, A, N, T>(
     module: &M,
     parameters: impl IntoIterator<Item = (N, T)>,
     input: A,
-    how: FunctionalCall,
+    options: FunctionalCall,
 ) -> O
 where
     M: Forward<I, O>,
@@ -71,7 +71,7 @@ where
     for (name, value) in parameters {
         given.push((name.as_ref().to_string(), value.as_tensor().into_owned()));
     }
-    match matched(module.as_module(), given, how) {
+    match matched(module.as_module(), given, options) {
         Ok(values) => with_values(values, || module.call(input)),
         Err(e) => O::of_error(&e),
     }
@@ -82,7 +82,7 @@ where
 fn matched(
     module: &dyn Module,
     given: Vec<(String, Tensor)>,
-    how: FunctionalCall,
+    options: FunctionalCall,
 ) -> Result<Vec<(u64, Tensor)>> {
     let held = tree::vars(module);
     let known: BTreeMap<&str, &Var> = held.iter().map(|v| (v.name.as_str(), &v.var)).collect();
@@ -108,7 +108,7 @@ fn matched(
         }
         values.push((var.id(), value));
     }
-    if how.strict {
+    if options.strict {
         let given: BTreeSet<u64> = names.into_keys().collect();
         let missing = held.iter().filter(|v| !given.contains(&v.var.id()));
         problems.extend(missing.map(|v| format!("{}: missing", v.name)));

@@ -15,9 +15,9 @@ use kiln_tensor::{DType, Int, Result, Tensor, with_default_dtype};
 ///     Forward, Transformer, TransformerDecoderLayer, TransformerEncoderLayer, TransformerOptions,
 /// };
 /// use kiln_tensor::{DType, Tensor};
-/// let how = TransformerOptions::new().dim_feedforward(16);
-/// let encoder = TransformerEncoderLayer::with(8, 2, how.clone())?;
-/// let decoder = TransformerDecoderLayer::with(8, 2, how)?;
+/// let options = TransformerOptions::new().dim_feedforward(16);
+/// let encoder = TransformerEncoderLayer::with(8, 2, options.clone())?;
+/// let decoder = TransformerDecoderLayer::with(8, 2, options)?;
 /// let model = Transformer::of(&encoder, 2, &decoder, 1)?;
 /// let (src, tgt) = (Tensor::rand([5, 3, 8], DType::F32), Tensor::rand([4, 3, 8], DType::F32));
 /// assert_eq!(model.call((&src, &tgt)).shape()?, [4, 3, 8]);

@@ -43,22 +43,22 @@ impl SummaryWriter {
         &self,
         mat: impl AsTensor,
         global_step: impl Into<MaybeInt>,
-        how: Embedding,
+        options: Embedding,
     ) -> Result<()> {
         let mat = mat.as_tensor();
         let shape = mat.shape()?;
-        let width = valid("add_embedding", checked(&shape, &how))?;
+        let width = valid("add_embedding", checked(&shape, &options))?;
         let step = format!("{:05}", global_step.into().0.unwrap_or(0));
-        let folder = format!("{step}/{}", encoded(&how.tag));
+        let folder = format!("{step}/{}", encoded(&options.tag));
         let path = self.log_dir().join(&folder);
         let mut config = format!(
             "embeddings {{\n  tensor_name: {:?}\n",
-            format!("{}:{step}", how.tag)
+            format!("{}:{step}", options.tag)
         );
         let mut files = Vec::new();
-        if !how.metadata.is_empty() {
-            let header = Some(&how.metadata_header).filter(|h| h.len() > 1);
-            let rows = header.into_iter().chain(&how.metadata);
+        if !options.metadata.is_empty() {
+            let header = Some(&options.metadata_header).filter(|h| h.len() > 1);
+            let rows = header.into_iter().chain(&options.metadata);
             let rows: Vec<String> = rows.map(|row| row.join("\t") + "\n").collect();
             files.push(("metadata.tsv", rows.concat().into_bytes()));
             let _ = writeln!(
@@ -67,7 +67,7 @@ impl SummaryWriter {
                 format!("{folder}/metadata.tsv")
             );
         }
-        if let Some(pictures) = &how.label_img {
+        if let Some(pictures) = &options.label_img {
             let (sprite, [height, width]) = sprite(pictures, shape[0])?;
             files.push(("sprite.png", sprite));
             let _ = writeln!(
@@ -103,32 +103,32 @@ impl SummaryWriter {
 }
 
 /// The number of columns of points, or the reason why the rest does not fit them.
-fn checked(shape: &[usize], how: &Embedding) -> Result<usize, String> {
+fn checked(shape: &[usize], options: &Embedding) -> Result<usize, String> {
     let &[count, width] = shape else {
         return Err(format!("points are a matrix, not of the shape {shape:?}"));
     };
-    let (rows, columns) = (how.metadata.len(), how.metadata_header.len().max(1));
+    let (rows, columns) = (options.metadata.len(), options.metadata_header.len().max(1));
     if rows != 0 && rows != count {
         return Err(format!(
             "there are {rows} rows of metadata for {count} points"
         ));
     }
-    if let Some(row) = how.metadata.iter().find(|row| row.len() != columns) {
+    if let Some(row) = options.metadata.iter().find(|row| row.len() != columns) {
         let found = row.len();
         return Err(format!(
             "a row of metadata has {found} columns, not {columns}: {row:?}"
         ));
     }
-    let mut cells = how
+    let mut cells = options
         .metadata_header
         .iter()
-        .chain(how.metadata.iter().flatten());
+        .chain(options.metadata.iter().flatten());
     if let Some(cell) = cells.find(|c| c.contains(['\t', '\n', '\r'])) {
         return Err(format!(
             "a tab or the end of a line is in the metadata {cell:?}"
         ));
     }
-    let pictures = how.label_img.as_ref().map(Tensor::dims);
+    let pictures = options.label_img.as_ref().map(Tensor::dims);
     match pictures.filter(|dims| dims.len() != 4 || !dims[0].is(count as i64)) {
         Some(dims) => Err(format!(
             "label_img is [n, c, h, w] with a picture for each of {count} points, not {dims:?}"

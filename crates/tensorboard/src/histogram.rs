@@ -63,7 +63,7 @@ impl RawHistogram {
 }
 
 /// The histogram of some values.
-pub(crate) fn make(values: &[f64], how: &Histogram) -> Result<HistogramProto, String> {
+pub(crate) fn make(values: &[f64], options: &Histogram) -> Result<HistogramProto, String> {
     if values.is_empty() {
         return Err("there is no element".into());
     }
@@ -80,9 +80,9 @@ pub(crate) fn make(values: &[f64], how: &Histogram) -> Result<HistogramProto, St
         values.iter().fold(first, pick)
     };
     let (min, max) = (extreme(f64::min), extreme(f64::max));
-    let mut edges = edges(&how.bins, min, max)?;
+    let mut edges = edges(&options.bins, min, max)?;
     let mut counts = counted(values, &edges);
-    if let Some(most) = how.max_bins.filter(|most| counts.len() > *most) {
+    if let Some(most) = options.max_bins.filter(|most| counts.len() > *most) {
         if most == 0 {
             return Err("max_bins must be at least 1".into());
         }

@@ -119,14 +119,14 @@ impl SummaryWriter {
         &self,
         hparam_dict: impl IntoIterator<Item = (&'a str, HParam)>,
         metric_dict: impl IntoIterator<Item = (&'a str, f64)>,
-        how: HParams,
+        options: HParams,
     ) -> Result<()> {
         let hparams: Vec<(&str, HParam)> = hparam_dict.into_iter().collect();
         let metrics: Vec<(&str, f64)> = metric_dict.into_iter().collect();
         let infos = hparams.iter().map(|(name, value)| HParamInfo {
             name: name.to_string(),
             r#type: value.dtype(),
-            domain_discrete: how
+            domain_discrete: options
                 .hparam_domain_discrete
                 .get(*name)
                 .map(|all| ListOfValues {
@@ -147,7 +147,7 @@ impl SummaryWriter {
             hparams: values.collect(),
         };
         let end = SessionEndInfo { status: SUCCESS };
-        let run = match &how.run_name[..] {
+        let run = match &options.run_name[..] {
             "" => format!("{:.6}", now()),
             name => name.to_string(),
         };
@@ -169,10 +169,10 @@ impl SummaryWriter {
                 value: None,
             };
             let what = What::Summary(Summary { value: vec![value] });
-            writer.add_event("add_hparams", writer.log_dir(), how.global_step, what)?;
+            writer.add_event("add_hparams", writer.log_dir(), options.global_step, what)?;
         }
         for (tag, value) in metrics {
-            writer.add_scalar(tag, value, how.global_step)?;
+            writer.add_scalar(tag, value, options.global_step)?;
         }
         writer.close()
     }

@@ -49,15 +49,15 @@ impl SummaryWriter {
         labels: impl AsTensor,
         predictions: impl AsTensor,
         global_step: impl Into<MaybeInt>,
-        how: PrCurve,
+        options: PrCurve,
     ) -> Result<()> {
         let labels = floats(&labels.as_tensor())?;
         let predictions = floats(&predictions.as_tensor())?;
-        let weights = match &how.weights {
+        let weights = match &options.weights {
             Some(weights) => floats(weights)?,
             None => vec![1.0; labels.len()],
         };
-        let n = how.num_thresholds.min(MOST);
+        let n = options.num_thresholds.min(MOST);
         let data = valid("add_pr_curve", curve(&labels, &predictions, &weights, n))?;
         let tensor = TensorProto {
             dtype: FLOAT,

@@ -56,7 +56,7 @@ options! {
 /// # Errors
 /// Every method returns an error if the file can't be written, and if a value can't be computed.
 pub struct SummaryWriter {
-    how: WriterOptions,
+    options: WriterOptions,
     shared: Arc<Shared>,
     flusher: Mutex<Option<JoinHandle<()>>>,
 }
@@ -100,23 +100,24 @@ impl SummaryWriter {
     /// # Errors
     /// If the file can't be made.
     #[track_caller]
-    pub fn new(how: impl Into<WriterOptions>) -> Result<SummaryWriter> {
-        let mut how = how.into();
-        if how.log_dir.as_os_str().is_empty() {
-            how.log_dir = Path::new("runs").join(format!("{}_{}{}", date(), host(), how.comment));
+    pub fn new(options: impl Into<WriterOptions>) -> Result<SummaryWriter> {
+        let mut options = options.into();
+        if options.log_dir.as_os_str().is_empty() {
+            options.log_dir =
+                Path::new("runs").join(format!("{}_{}{}", date(), host(), options.comment));
         }
         let writer = SummaryWriter {
-            how,
+            options,
             shared: Arc::default(),
             flusher: Mutex::default(),
         };
-        writer.with_file("SummaryWriter::new", &writer.how.log_dir, |_, _| Ok(()))?;
+        writer.with_file("SummaryWriter::new", &writer.options.log_dir, |_, _| Ok(()))?;
         Ok(writer)
     }
 
     /// The folder that it writes to.
     pub fn log_dir(&self) -> &Path {
-        &self.how.log_dir
+        &self.options.log_dir
     }
 
     /// PyTorch's name of [`SummaryWriter::log_dir`].
@@ -205,7 +206,7 @@ impl SummaryWriter {
             let value = Shown::SimpleValue(number(value.into())? as f32);
             let folder = format!("{}_{}", main_tag.replace('/', "_"), tag.as_ref());
             let summary = summary(main_tag, value, None);
-            let folder = self.how.log_dir.join(folder);
+            let folder = self.options.log_dir.join(folder);
             self.add_event("add_scalars", &folder, step, What::Summary(summary))?;
         }
         Ok(())
@@ -252,10 +253,10 @@ impl SummaryWriter {
         tag: &str,
         values: impl AsTensor,
         global_step: impl Into<MaybeInt>,
-        how: Histogram,
+        options: Histogram,
     ) -> Result<()> {
         let values = floats(&values.as_tensor())?;
-        let histogram = valid("add_histogram", crate::histogram::make(&values, &how))?;
+        let histogram = valid("add_histogram", crate::histogram::make(&values, &options))?;
         self.add_value(
             "add_histogram",
             tag,
@@ -433,7 +434,7 @@ impl SummaryWriter {
             self.add_text(&format!("{tag}/compiled"), &reasons.join("\n"), step)?;
         }
         let name = format!("{}_{}.{}", host(), std::process::id(), (now() * 1e9) as u64);
-        let path = self.how.log_dir.join(name + ".pt.trace.json");
+        let path = self.options.log_dir.join(name + ".pt.trace.json");
         profile.export_chrome_trace(path)
     }
 
@@ -479,7 +480,7 @@ impl SummaryWriter {
         plugin: Option<PluginData>,
     ) -> Result<()> {
         let what = What::Summary(summary(tag, value, plugin));
-        self.add_event(op, &self.how.log_dir, step, what)
+        self.add_event(op, &self.options.log_dir, step, what)
     }
 
     /// Adds an event to the file in a folder.
@@ -514,9 +515,17 @@ impl SummaryWriter {
         let state = &mut *state;
         let mut run = || -> io::Result<()> {
             if !state.files.contains_key(folder) {
-                let mut file =
-                    EventFile::create(folder, &self.how.filename_suffix, self.how.max_queue)?;
-                if let Some(step) = self.how.purge_step.0.filter(|_| folder == self.how.log_dir) {
+                let mut file = EventFile::create(
+                    folder,
+                    &self.options.filename_suffix,
+                    self.options.max_queue,
+                )?;
+                if let Some(step) = self
+                    .options
+                    .purge_step
+                    .0
+                    .filter(|_| folder == self.options.log_dir)
+                {
                     file.purge(step)?;
                 }
                 state.files.insert(folder.into(), file);
@@ -526,7 +535,7 @@ impl SummaryWriter {
         written(op, run())?;
         let mut flusher = lock(&self.flusher);
         if flusher.is_none() {
-            let every = Duration::from_secs(self.how.flush_secs);
+            let every = Duration::from_secs(self.options.flush_secs);
             *flusher = Some(flushing(self.shared.clone(), state.closings, every));
         }
         drop(flusher);

@@ -57,11 +57,11 @@ pub fn check_by(
     let oracle = Oracle::new(graph, random_inputs(graph, seed));
     let mut fired = Vec::new();
     for options in ways {
-        let how = |e: String| match options.fuse {
+        let explained = |e: String| match options.fuse {
             true => format!("fused: {e}"),
             false => format!("plain: {e}"),
         };
-        let engine = Engine::new(graph, options).map_err(|e| how(e.to_string()))?;
+        let engine = Engine::new(graph, options).map_err(|e| explained(e.to_string()))?;
         let rules: Vec<&str> = engine
             .explain
             .counts
@@ -78,7 +78,7 @@ pub fn check_by(
             });
             result = agree(&engine, &Oracle::new(graph, inputs.collect()), run);
         }
-        result.map_err(how)?;
+        result.map_err(explained)?;
         fired.extend(rules);
     }
     Ok(fired)

@@ -166,11 +166,11 @@ fn numbers_are_vectors_of_one() {
 }
 
 /// A quantile of a lane that has no NaN.
-fn quantile(lane: &[f64], q: f64, how: Interpolation) -> f64 {
+fn quantile(lane: &[f64], q: f64, interpolation: Interpolation) -> f64 {
     let s: Vec<f64> = sorted(lane, false).iter().map(|i| lane[*i]).collect();
     let rank = q * (s.len() - 1) as f64;
     let (low, high) = (s[rank.floor() as usize], s[rank.ceil() as usize]);
-    match how {
+    match interpolation {
         Interpolation::Linear => low + (high - low) * (rank - rank.floor()),
         Interpolation::Lower => low,
         Interpolation::Higher => high,
@@ -190,22 +190,30 @@ fn quantiles_interpolate_and_propagate_or_skip_nan() {
     });
     let t = x.tensor(DType::F64);
     let qs = [0.0, 0.25, 0.5, 0.9, 1.0, 0.3125];
-    for how in [Linear, Lower, Higher, Midpoint, Nearest] {
+    for interpolation in [Linear, Lower, Higher, Midpoint, Nearest] {
         for q in qs {
             let plain = x.lanes(1, |lane| match lane.iter().any(|v| v.is_nan()) {
                 true => vec![f64::NAN],
-                false => vec![quantile(lane, q, how)],
+                false => vec![quantile(lane, q, interpolation)],
             });
             let skipping = x.lanes(1, |lane| {
                 let numbers: Vec<f64> = lane.iter().copied().filter(|v| !v.is_nan()).collect();
-                vec![quantile(&numbers, q, how)]
+                vec![quantile(&numbers, q, interpolation)]
             });
-            assert_is(&t.quantile_with(q, keep(1), how), DType::F64, &plain);
-            assert_is(&t.nanquantile_with(q, keep(-2), how), DType::F64, &skipping);
+            assert_is(
+                &t.quantile_with(q, keep(1), interpolation),
+                DType::F64,
+                &plain,
+            );
+            assert_is(
+                &t.nanquantile_with(q, keep(-2), interpolation),
+                DType::F64,
+                &skipping,
+            );
         }
-        let several = t.quantile_with(Tensor::from_slice(&qs, [6]), 1, how);
+        let several = t.quantile_with(Tensor::from_slice(&qs, [6]), 1, interpolation);
         assert_eq!(several.shape().unwrap(), [6, 3, 2]);
-        let one = t.quantile_with(qs[3], 1, how);
+        let one = t.quantile_with(qs[3], 1, interpolation);
         assert_near(&read(&several.select(0, 3)), &read(&one), DType::F64);
     }
     let all = t.nanquantile_with(0.5, keep(None), Linear);

@@ -279,15 +279,15 @@ fn places_that_are_not_numbers_are_the_first_element_unless_zeros_surround_the_i
             (GridMode::Bicubic, GridPadding::Reflection, nan),
             (GridMode::Bicubic, GridPadding::Zeros, nan),
         ] {
-            let how = GridSample::new().mode(mode).padding_mode(padding);
-            let how = how.align_corners(corners);
+            let options = GridSample::new().mode(mode).padding_mode(padding);
+            let options = options.align_corners(corners);
             assert_near(
-                &read(&image.grid_sample_with(&grid, how.clone())),
+                &read(&image.grid_sample_with(&grid, options.clone())),
                 &wanted.map(f64::from),
                 DType::F32,
             );
             if mode != GridMode::Bicubic {
-                let deep = volume.grid_sample_with(&places, how);
+                let deep = volume.grid_sample_with(&places, options);
                 assert_near(&read(&deep), &wanted.map(f64::from), DType::F32);
             }
         }

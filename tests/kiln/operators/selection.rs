@@ -125,8 +125,8 @@ fn index_put_places_broadcasts_and_accumulates() {
         }
         let values = Host::new(&[3, 4], values.data);
         let indices = (ints(&[3], &i), .., ints(&[3], &j));
-        let how = Put::new().accumulate(accumulate);
-        let got = t.index_put_with(indices, values.tensor(DType::F32), how);
+        let options = Put::new().accumulate(accumulate);
+        let got = t.index_put_with(indices, values.tensor(DType::F32), options);
         assert_is(&got, DType::F32, &expected);
     }
     // Adjacent indices stay where they are; the value is broadcast.

@@ -19,8 +19,8 @@ const ROWS: usize = 6;
 fn scaled() -> Package {
     let network = sequential![Linear::new(3, 8), ReLU::new(), Linear::new(8, 2)].unwrap();
     let mut optimizer = Optimizer::new(network.parameters(), AdamW::new().lr(1e-2)).unwrap();
-    let how = Scaling::new().init_scale(256.0).growth_interval(2i64);
-    let mut scaler = GradScaler::with(how).unwrap();
+    let options = Scaling::new().init_scale(256.0).growth_interval(2i64);
+    let mut scaler = GradScaler::with(options).unwrap();
     let specs = (
         Spec::new(DType::F32, [ROWS, 3]),
         Spec::new(DType::I64, [ROWS]),

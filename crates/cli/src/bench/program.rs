@@ -70,8 +70,12 @@ fn convolution(conv: &Conv, input: Tensor, options: &CompileOptions) -> Result<P
     let kernel: Vec<i64> = conv.weight[1..].iter().map(|n| *n as i64).collect();
     macro_rules! of {
         ($layer:ident, $kernel:expr) => {{
-            let how = Kernel::new($kernel).stride(stride).padding(padding);
-            let layer = $layer::new(channels, out, how.bias(false).groups(conv.groups))?;
+            let kernel_options = Kernel::new($kernel).stride(stride).padding(padding);
+            let layer = $layer::new(
+                channels,
+                out,
+                kernel_options.bias(false).groups(conv.groups),
+            )?;
             layer.to(input.device())?;
             layer.to_dtype(input.dtype())?;
             compiled(layer, vec![input], options, |layer, x| layer.call(&x[0]))
@@ -94,14 +98,14 @@ fn gradients(
     weight.insert(1, conv.input[1] / conv.groups.max(1));
     let inputs = [random(&conv.input), random(&weight)];
     let [stride, padding, groups] = [conv.stride, conv.padding, conv.groups].map(|n| n as i64);
-    let how = kiln::Conv::new()
+    let conv_options = kiln::Conv::new()
         .stride(stride)
         .padding(padding)
         .groups(groups);
     let result = |x: &Tensor, w: &Tensor| match weight.len() {
-        3 => x.conv1d_with(w, how.clone()),
-        5 => x.conv3d_with(w, how.clone()),
-        _ => x.conv2d_with(w, how.clone()),
+        3 => x.conv1d_with(w, conv_options.clone()),
+        5 => x.conv3d_with(w, conv_options.clone()),
+        _ => x.conv2d_with(w, conv_options.clone()),
     };
     let shape = result(&inputs[0], &inputs[1]).shape()?;
     let [x, w] = inputs;

@@ -79,10 +79,10 @@ impl fmt::Display for ConversionInfo {
             (Some(writer), true) => write!(f, " in any case, written by {writer}")?,
             (None, _) => write!(f, " as an input")?,
         }
-        let how = match self.copied {
+        let reads = match self.copied {
             true => "copies it",
             false => "steps through it",
         };
-        write!(f, "; {} has channels {to} and {how}", self.reader)
+        write!(f, "; {} has channels {to} and {reads}", self.reader)
     }
 }

@@ -335,7 +335,7 @@ impl KernelInfo {
             (_, true) => " (together with another)",
             _ => "",
         };
-        let how = match (&self.choice, &self.algorithm) {
+        let by = match (&self.choice, &self.algorithm) {
             (Some(choice), _) => format!(" by {choice}"),
             (_, None) => String::new(),
             (_, Some(algorithm)) => format!(" by {algorithm}"),
@@ -345,7 +345,7 @@ impl KernelInfo {
         } else {
             ""
         };
-        writeln!(f, "{:indent$}{}{how}{when}{unless}", "", self.name)?;
+        writeln!(f, "{:indent$}{}{by}{when}{unless}", "", self.name)?;
         write!(
             f,
             "{:indent$}  {} operations, {} bytes",

@@ -225,7 +225,7 @@ fn candidates(graph: &Graph) -> Vec<(String, Hints)> {
     let is_output = |id: NodeId| graph.outputs.iter().any(|o| o.value.node == id);
     let mut apart = Vec::new();
     for (id, node) in graph.iter() {
-        let name = |how: &str| format!("{} {} {how}", node.op.name(), id.index());
+        let name = |change: &str| format!("{} {} {change}", node.op.name(), id.index());
         if let Op::Reduce(_) = &node.op {
             let (all, results) = (size(node.inputs[0]), size(id.value()));
             let row = all / results.max(1);

@@ -157,16 +157,16 @@ type Outcome = (Vec<Vec<u8>>, usize, Option<Failure>);
 
 /// The way to run a program: by loops, by emitted code, or by interpreting emitted code within its memory.
 #[derive(Copy, Clone, Debug, PartialEq)]
-enum How {
+enum Execution {
     Plain,
     Emitted,
     Interpreted,
 }
 
 /// Runs a program at a level.
-fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
+fn run(case: &Case, level: Features, execution: Execution, args: &[Vec<u8>]) -> Outcome {
     let bound = bind(&case.program, &[], &case.lens).unwrap();
-    let linked = link_as(&bound, level, how != How::Plain).unwrap();
+    let linked = link_as(&bound, level, execution != Execution::Plain).unwrap();
     // The memory consists of words, so that every element is aligned.
     let mut memory: Vec<Vec<u64>> = args.iter().map(|a| vec![0; a.len() / 8 + 2]).collect();
     for (to, from) in memory.iter_mut().zip(args) {
@@ -176,7 +176,7 @@ fn run(case: &Case, level: Features, how: How, args: &[Vec<u8>]) -> Outcome {
     let failures = Failures::default();
     // SAFETY: each argument has the length it was bound with.
     let go = || unsafe { run_range(&linked, pointers.as_ptr(), (0, linked.points), &failures) };
-    if how == How::Interpreted {
+    if execution == Execution::Interpreted {
         let written = case.program.args.iter().map(|a| a.written);
         let regions = pointers.iter().zip(args).zip(written);
         let regions = regions.map(|((at, a), written)| (at.cast_const(), a.len(), written));
@@ -217,23 +217,27 @@ fn levels() -> usize {
 fn compare_of(case: &Case, args: &[Vec<u8>], what: &str, r: &mut Random) -> usize {
     let mut emitted = 0;
     for level in [Features::AVX2, Features::AVX512] {
-        let (want, none, failure) = run(case, level, How::Plain, args);
+        let (want, none, failure) = run(case, level, Execution::Plain, args);
         assert_eq!(none, 0);
         let interprets = r.below(12) == 0;
-        for how in [How::Emitted, How::Interpreted] {
-            if how == How::Emitted && !level.is_supported()
-                || how == How::Interpreted && !interprets
+        for execution in [Execution::Emitted, Execution::Interpreted] {
+            if execution == Execution::Emitted && !level.is_supported()
+                || execution == Execution::Interpreted && !interprets
             {
                 continue;
             }
-            let (got, some, found) = run(case, level, how, args);
-            emitted += if how == How::Emitted { some } else { 0 };
-            assert_eq!(found, failure, "{what} at {level:?}, {how:?}");
+            let (got, some, found) = run(case, level, execution, args);
+            emitted += if execution == Execution::Emitted {
+                some
+            } else {
+                0
+            };
+            assert_eq!(found, failure, "{what} at {level:?}, {execution:?}");
             same_bytes(
                 case,
                 args,
                 [&got, &want],
-                &format!("{what} at {level:?}, {how:?}"),
+                &format!("{what} at {level:?}, {execution:?}"),
             );
         }
     }

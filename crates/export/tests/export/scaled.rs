@@ -19,8 +19,8 @@ fn scaled_training_goes_on_elsewhere_to_the_bit() {
     network.modules()[1].bfloat16().unwrap();
     let mut optimizer = Optimizer::new(network.parameters(), AdamW::new()).unwrap();
     optimizer.keep_master_weights().unwrap();
-    let how = Scaling::new().init_scale(256.0).growth_interval(2i64);
-    let mut scaler = GradScaler::with(how).unwrap();
+    let options = Scaling::new().init_scale(256.0).growth_interval(2i64);
+    let mut scaler = GradScaler::with(options).unwrap();
     let specs = (
         Spec::new(DType::F32, ("batch", 3)),
         Spec::new(DType::I64, "batch"),

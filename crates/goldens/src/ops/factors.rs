@@ -18,8 +18,8 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         "linalg.lu" => return three(matrix()?.lu()),
         "linalg.lu_factor" => return Ok(matrix()?.lu_factor().into()),
         "linalg.svd" => {
-            let how = Svd::new().full_matrices(a.bool_or(1, "full_matrices", true)?);
-            return three(matrix()?.svd_with(how));
+            let options = Svd::new().full_matrices(a.bool_or(1, "full_matrices", true)?);
+            return three(matrix()?.svd_with(options));
         }
         "linalg.svdvals" => matrix()?.svdvals(),
         "linalg.eigh" => return Ok(matrix()?.eigh_with(half_of(a)?).into()),

@@ -89,7 +89,7 @@ fn embedding_bag(a: &Args) -> Parsed<Outputs> {
         Some(mode) => mode.parse().map_err(rejected)?,
         None => BagMode::Mean,
     };
-    let how = Bags {
+    let options = Bags {
         mode,
         offsets: a.opt_tensor(2, "offsets")?,
         per_sample_weights: a.opt_tensor(8, "per_sample_weights")?,
@@ -97,7 +97,7 @@ fn embedding_bag(a: &Args) -> Parsed<Outputs> {
         padding_idx: a.opt_int(10, "padding_idx")?,
     };
     looked_up(a, |weight, indices| {
-        weight.embedding_bag_with(indices, how.clone())
+        weight.embedding_bag_with(indices, options.clone())
     })
 }
 

@@ -46,12 +46,12 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         "grid_sample" => {
             let mode = a.opt_text(2, "mode")?.unwrap_or("bilinear".into());
             let padding = a.opt_text(3, "padding_mode")?.unwrap_or("zeros".into());
-            let how = GridSample {
+            let options = GridSample {
                 mode: mode.parse().map_err(rejected)?,
                 padding_mode: padding.parse().map_err(rejected)?,
                 align_corners: a.bool_or(4, "align_corners", false)?,
             };
-            a.input()?.grid_sample_with(&a.tensor(1, "grid")?, how)
+            a.input()?.grid_sample_with(&a.tensor(1, "grid")?, options)
         }
         "cosine_similarity" => {
             let (dim, eps) = (a.int_or(2, "dim", 1)?, a.float_or(3, "eps", 1e-8)?);
@@ -263,7 +263,7 @@ fn statistics(name: &str, a: &Args) -> Parsed<Outputs> {
     let (weight, bias) = (a.opt_tensor(3, "weight")?, a.opt_tensor(4, "bias")?);
     let cell = |given: &Option<(String, Var)>| given.as_ref().map(|(_, cell)| cell.clone());
     let (momentum, eps) = (a.float_or(6, "momentum", 0.1)?, a.float_or(7, "eps", 1e-5)?);
-    let how = RunningStats::new()
+    let options = RunningStats::new()
         .running_mean(cell(&mean))
         .running_var(cell(&var))
         .weight(&weight)
@@ -272,8 +272,8 @@ fn statistics(name: &str, a: &Args) -> Parsed<Outputs> {
         .eps(eps);
     let x = a.input()?;
     let y = match name {
-        "batch_norm" => x.batch_norm_with(how.training(a.bool_or(5, "training", false)?)),
-        _ => x.instance_norm_with(how.training(a.bool_or(5, "use_input_stats", true)?)),
+        "batch_norm" => x.batch_norm_with(options.training(a.bool_or(5, "training", false)?)),
+        _ => x.instance_norm_with(options.training(a.bool_or(5, "use_input_stats", true)?)),
     };
     Ok(Outputs {
         tensors: vec![y],
@@ -295,7 +295,7 @@ fn convolution(name: &str, a: &Args) -> Parsed<Tensor> {
         _ => a.ints_or(4, "padding", &[0])?.as_slice().into(),
     };
     let dilation = a.ints_or(5, "dilation", &[1])?;
-    let how = Conv {
+    let options = Conv {
         stride: stride.into(),
         padding,
         dilation: dilation.into(),
@@ -303,9 +303,9 @@ fn convolution(name: &str, a: &Args) -> Parsed<Tensor> {
         bias,
     };
     Ok(match name {
-        "conv1d" => x.conv1d_with(&weight, how),
-        "conv2d" => x.conv2d_with(&weight, how),
-        _ => x.conv3d_with(&weight, how),
+        "conv1d" => x.conv1d_with(&weight, options),
+        "conv2d" => x.conv2d_with(&weight, options),
+        _ => x.conv3d_with(&weight, options),
     })
 }
 
@@ -317,7 +317,7 @@ fn transposed(name: &str, a: &Args) -> Parsed<Tensor> {
     );
     let extra = a.ints_or(5, "output_padding", &[0])?;
     let (groups, dilation) = (a.int_or(6, "groups", 1)?, a.ints_or(7, "dilation", &[1])?);
-    let how = ConvTranspose {
+    let options = ConvTranspose {
         stride: stride.into(),
         padding: padding.into(),
         output_padding: extra.into(),
@@ -326,9 +326,9 @@ fn transposed(name: &str, a: &Args) -> Parsed<Tensor> {
         bias,
     };
     Ok(match name {
-        "conv_transpose1d" => x.conv_transpose1d_with(&weight, how),
-        "conv_transpose2d" => x.conv_transpose2d_with(&weight, how),
-        _ => x.conv_transpose3d_with(&weight, how),
+        "conv_transpose1d" => x.conv_transpose1d_with(&weight, options),
+        "conv_transpose2d" => x.conv_transpose2d_with(&weight, options),
+        _ => x.conv_transpose3d_with(&weight, options),
     })
 }
 

@@ -74,13 +74,13 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         "cummax" => a.input()?.cummax(a.int(1, "dim")?).into(),
         "cummin" => a.input()?.cummin(a.int(1, "dim")?).into(),
         "diff" => {
-            let how = Diff {
+            let options = Diff {
                 n: a.int_or(1, "n", 1)?,
                 dim: a.int_or(2, "dim", -1)?.into(),
                 prepend: a.opt_tensor(3, "prepend")?,
                 append: a.opt_tensor(4, "append")?,
             };
-            a.input()?.diff_with(how).into()
+            a.input()?.diff_with(options).into()
         }
         "trapezoid" | "trapz" | "cumulative_trapezoid" => {
             let dim = a.int_or(usize::MAX, "dim", -1)?;

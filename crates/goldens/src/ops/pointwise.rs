@@ -62,20 +62,20 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         }
         "isclose" => {
             let (x, y) = (a.input()?, a.tensor(1, "other")?);
-            let how = Tolerance {
+            let options = Tolerance {
                 rtol: a.float_or(2, "rtol", 1e-5)?,
                 atol: a.float_or(3, "atol", 1e-8)?,
                 equal_nan: a.bool_or(4, "equal_nan", false)?,
             };
-            x.isclose_with(&y, how)
+            x.isclose_with(&y, options)
         }
         "nan_to_num" => {
-            let how = NanToNum {
+            let options = NanToNum {
                 nan: a.opt_float(1, "nan")?,
                 posinf: a.opt_float(2, "posinf")?,
                 neginf: a.opt_float(3, "neginf")?,
             };
-            a.input()?.nan_to_num_with(how)
+            a.input()?.nan_to_num_with(options)
         }
         "deg2rad" => scaled_float(a, std::f64::consts::PI / 180.0)?,
         "rad2deg" => scaled_float(a, 180.0 / std::f64::consts::PI)?,

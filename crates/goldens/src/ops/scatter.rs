@@ -62,9 +62,9 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
                 _ => return Err(unsupported("these indices")),
             };
             let indices = indices.collect::<Parsed<Vec<Index>>>()?;
-            let how = Put::new().accumulate(a.bool_or(3, "accumulate", false)?);
+            let options = Put::new().accumulate(a.bool_or(3, "accumulate", false)?);
             a.input()?
-                .index_put_with(indices, &a.tensor(2, "values")?, how)
+                .index_put_with(indices, &a.tensor(2, "values")?, options)
                 .into()
         }
         "put" => {

@@ -235,9 +235,9 @@ impl Core<'_> {
             }
         }
         if !self.touched.is_empty() {
-            let how = if STORE { Touch::Write } else { Touch::Read };
+            let access = if STORE { Touch::Write } else { Touch::Read };
             span.all(mask, len, |at, len| {
-                self.touch(place(at), len, how);
+                self.touch(place(at), len, access);
                 true
             });
         }

@@ -134,10 +134,10 @@ impl<'a> Core<'a> {
 
     /// Records an access to the allocation that [`allocation`](Core::allocation) found last.
     #[inline(always)]
-    pub fn touch(&mut self, address: u64, len: usize, how: Touch) {
+    pub fn touch(&mut self, address: u64, len: usize, access: Touch) {
         if let Some(touched) = self.touched.get_mut(self.rank) {
             let offset = (address - self.view[self.last].base) as usize;
-            touched.touch(self.last, offset, len, how);
+            touched.touch(self.last, offset, len, access);
         }
     }
 
@@ -157,10 +157,10 @@ impl<'a> Core<'a> {
         address: u64,
         len: usize,
         what: &str,
-        how: Touch,
+        access: Touch,
     ) -> Outcome<*mut u8> {
         let allocation = self.allocation(address, len as u64, what)?;
-        self.touch(address, len, how);
+        self.touch(address, len, access);
         if let Some(at) = allocation.first_unwritten(address, len) {
             return Err(Raised::new(
                 FaultKind::Uninitialised,

@@ -56,23 +56,23 @@ pub(crate) struct Touched {
 impl Touched {
     /// Records an access to `len` bytes at `offset` of an allocation.
     #[inline(always)]
-    pub fn touch(&mut self, allocation: usize, offset: usize, len: usize, how: Touch) {
+    pub fn touch(&mut self, allocation: usize, offset: usize, len: usize, access: Touch) {
         let (first, bit) = (offset / 64, offset % 64);
         let known = self.pages.get_mut(allocation);
         let known = known.and_then(|pages| pages.get_mut(offset / PAGE)?.as_mut());
         match known {
             Some(page) if bit + len <= 64 => {
-                page.0[how as usize][first % WORDS] |= (!0 >> (64 - len)) << bit;
+                page.0[access as usize][first % WORDS] |= (!0 >> (64 - len)) << bit;
             }
-            _ => self.touch_words(allocation, offset, offset + len, how),
+            _ => self.touch_words(allocation, offset, offset + len, access),
         }
     }
 
-    fn touch_words(&mut self, allocation: usize, mut at: usize, end: usize, how: Touch) {
+    fn touch_words(&mut self, allocation: usize, mut at: usize, end: usize, access: Touch) {
         while at < end {
             let page = at / PAGE;
             let stop = end.min((page + 1) * PAGE);
-            let bits = &mut self.page(allocation, page).0[how as usize];
+            let bits = &mut self.page(allocation, page).0[access as usize];
             while at < stop {
                 let len = (64 - at % 64).min(stop - at);
                 bits[at / 64 % WORDS] |= (!0 >> (64 - len)) << (at % 64);
@@ -195,8 +195,8 @@ mod tests {
         memory.allocate(3 * PAGE);
         let view = memory.view();
         let (footprint, mut touched) = (Footprint::default(), Touched::default());
-        for (i, (offset, len, how)) in [first, second].into_iter().enumerate() {
-            touched.touch(0, offset, len, how);
+        for (i, (offset, len, access)) in [first, second].into_iter().enumerate() {
+            touched.touch(0, offset, len, access);
             // A block may touch its own bytes in any way.
             touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, Touch::Write);
             touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, Touch::Read);

@@ -8,8 +8,8 @@ use kiln_tensor::{Attention, DType, Grad, Tensor, grad_with};
 const SHAPES: [[usize; 4]; 3] = [[4, 16, 2048, 64], [2, 16, 4096, 128], [8, 12, 1024, 64]];
 
 fn attention(x: &[Tensor], causal: bool) -> Tensor {
-    let how = Attention::new().is_causal(causal);
-    x[0].scaled_dot_product_attention_with(&x[1], &x[2], how)
+    let options = Attention::new().is_causal(causal);
+    x[0].scaled_dot_product_attention_with(&x[1], &x[2], options)
 }
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> Result<(), Failed> {

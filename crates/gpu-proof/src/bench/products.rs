@@ -79,8 +79,8 @@ pub(crate) fn convolutions(settings: &Settings, report: &mut Report) -> Result<(
                 x[0].requires_grad_(pass == 1),
                 x[1].requires_grad_(pass == 2),
             ];
-            let how = Conv::new().padding(padding);
-            let y = last(first(&leaves[0]).conv2d_with(&leaves[1], how));
+            let options = Conv::new().padding(padding);
+            let y = last(first(&leaves[0]).conv2d_with(&leaves[1], options));
             match pass {
                 0 => Ok(vec![y]),
                 pass => grad_with(&y, vec![&leaves[pass - 1]], Grad::new().grad_outputs(&x[2])),

@@ -302,12 +302,12 @@ fn float_binary(ir: &mut Ir, what: Binary, a: Value, b: Value) -> Result<Value, 
         }
         Binary::And | Binary::Or | Binary::Xor => {
             let (a, b) = (is_set(ir, a)?, is_set(ir, b)?);
-            let how = match what {
+            let operation = match what {
                 Binary::And => MaskOp::And,
                 Binary::Or => MaskOp::Or,
                 _ => MaskOp::Xor,
             };
-            let m = ir.masks(how, a, b);
+            let m = ir.masks(operation, a, b);
             as_number(ir, m, ty)?
         }
         _ => return Err(NotEmitted),

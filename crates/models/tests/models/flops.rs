@@ -126,8 +126,9 @@ fn a_function_without_modules_has_the_same_figures() {
             .bias(weights(&format!("{name}.bias")));
         x.batch_norm_with(stats)
     };
-    let conv =
-        |x: &Tensor, name: &str, how: Conv| x.conv2d_with(weights(&format!("{name}.weight")), how);
+    let conv = |x: &Tensor, name: &str, conv: Conv| {
+        x.conv2d_with(weights(&format!("{name}.weight")), conv)
+    };
     let counted = flops(spec, |images| {
         let x = norm(
             conv(&images, "conv1", Conv::new().stride(2).padding(3)),

@@ -64,10 +64,10 @@ pub fn pack_padded_sequence(input: impl AsTensor, lengths: impl AsTensor) -> Pac
 pub fn pack_padded_sequence_with(
     input: impl AsTensor,
     lengths: impl AsTensor,
-    how: PackPaddedSequence,
+    options: PackPaddedSequence,
 ) -> PackedSequence {
     let (input, lengths) = (&input.as_tensor(), &lengths.as_tensor());
-    let packed = on_behalf_of_caller(SOURCE, || packed(input, lengths, how.batch_first));
+    let packed = on_behalf_of_caller(SOURCE, || packed(input, lengths, options.batch_first));
     packed.unwrap_or_else(|e| PackedSequence::of_error(&e))
 }
 
@@ -100,10 +100,13 @@ pub fn pad_packed_sequence(sequence: &PackedSequence) -> (Tensor, Tensor) {
 
 /// [`pad_packed_sequence`] with all options.
 #[track_caller]
-pub fn pad_packed_sequence_with(sequence: &PackedSequence, how: PadSequence) -> (Tensor, Tensor) {
+pub fn pad_packed_sequence_with(
+    sequence: &PackedSequence,
+    options: PadSequence,
+) -> (Tensor, Tensor) {
     let padded = on_behalf_of_caller(SOURCE, || {
-        let padded = sequence.filled(how.padding_value);
-        if how.batch_first {
+        let padded = sequence.filled(options.padding_value);
+        if options.batch_first {
             padded.transpose(0, 1)
         } else {
             padded

@@ -6,8 +6,8 @@ use kiln_tensor::{Result, Tensor, Var};
 
 /// Makes the ten classes, parameters and inputs from which the values below were computed.
 fn made() -> (AdaptiveLogSoftmaxWithLoss, Tensor) {
-    let how = Cutoffs::new([3, 7]).div_value(2.0).head_bias(true);
-    let layer = f64_module(|| AdaptiveLogSoftmaxWithLoss::new(6, 10, how));
+    let options = Cutoffs::new([3, 7]).div_value(2.0).head_bias(true);
+    let layer = f64_module(|| AdaptiveLogSoftmaxWithLoss::new(6, 10, options));
     let mut numbers = (0..).map(|i| (i * 29 % 31) as f64 / 31.0 - 0.5);
     for p in layer.parameters() {
         let values: Vec<f64> = numbers.by_ref().take(p.numel().unwrap()).collect();

@@ -189,7 +189,8 @@ fn attention_of_other_features_and_further_keys() {
 /// A key of zeros equals a learnt further key whose numbers are zeros.
 #[test]
 fn a_key_of_zeros_may_follow() {
-    let made = |how: AttentionOptions| f64_module(|| MultiheadAttention::with(E, HEADS, how));
+    let made =
+        |options: AttentionOptions| f64_module(|| MultiheadAttention::with(E, HEADS, options));
     let zero = made(AttentionOptions::new().add_zero_attn(true));
     let learnt = made(AttentionOptions::new().add_bias_kv(true));
     for (name, to) in zero.named_parameters() {
@@ -239,8 +240,8 @@ fn attention_names_what_does_not_fit() {
 }
 
 fn encoder_layer(norm_first: bool) -> TransformerEncoderLayer {
-    let how = TransformerOptions::new().dim_feedforward(5).dropout(0.0);
-    f64_module(|| TransformerEncoderLayer::with(E, HEADS, how.norm_first(norm_first)))
+    let options = TransformerOptions::new().dim_feedforward(5).dropout(0.0);
+    f64_module(|| TransformerEncoderLayer::with(E, HEADS, options.norm_first(norm_first)))
 }
 
 #[test]
@@ -313,9 +314,9 @@ fn a_causal_encoder_does_not_see_the_future() {
 
 #[test]
 fn decoders_attend_to_a_memory() {
-    let how = TransformerOptions::new().dim_feedforward(5).dropout(0.0);
-    let how = how.activation(TransformerActivation::Gelu);
-    let layer = f64_module(|| TransformerDecoderLayer::with(E, HEADS, how));
+    let options = TransformerOptions::new().dim_feedforward(5).dropout(0.0);
+    let options = options.activation(TransformerActivation::Gelu);
+    let layer = f64_module(|| TransformerDecoderLayer::with(E, HEADS, options));
     let decoder = TransformerDecoder::new(&layer, 2).unwrap();
     assert!(names(&decoder).contains(&"layers.1.multihead_attn.out_proj.bias".to_string()));
     let (tgt, memory) = (random([3, 2, E]), random([4, 2, E]));
@@ -347,8 +348,8 @@ fn transformers_compile_with_a_symbolic_batch() {
 #[test]
 fn weights_are_given_as_dropout_left_them() {
     for average in [true, false] {
-        let how = AttentionOptions::new().dropout(0.4).batch_first(true);
-        let m = MultiheadAttention::with(6i64, 3i64, how).unwrap();
+        let options = AttentionOptions::new().dropout(0.4).batch_first(true);
+        let m = MultiheadAttention::with(6i64, 3i64, options).unwrap();
         let x = random([2, 7, 6]).to_dtype(DType::F32);
         let masks = AttentionMasks::new().average_attn_weights(average);
         let whole = |m: &MultiheadAttention| m.call((&x, &x, &x, &masks));

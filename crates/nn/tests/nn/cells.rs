@@ -45,8 +45,8 @@ fn cells_give_pytorchs_states() {
         0.9439347879497028,
     ];
     assert_close(&values(&rnn.call(&x)), &wanted, 1e-12);
-    let how = RecurrentCell::new().nonlinearity(Nonlinearity::Relu);
-    let relu = filled(f64_module(|| RNNCell::with(3, 2, how.clone())));
+    let options = RecurrentCell::new().nonlinearity(Nonlinearity::Relu);
+    let relu = filled(f64_module(|| RNNCell::with(3, 2, options.clone())));
     let wanted = [
         2.788051767620834,
         1.5161944652299635,
@@ -117,8 +117,8 @@ fn cells_say_what_does_not_fit() {
         .to_string();
     assert!(e.contains("f32[4, 2]") && e.contains("f32[5, 2]"), "{e}");
     assert!(RNNCell::new(0, 2).is_err());
-    let how = RecurrentCell::new().nonlinearity(Nonlinearity::Relu);
-    let e = GRUCell::with(3, 2, how).err().unwrap();
+    let options = RecurrentCell::new().nonlinearity(Nonlinearity::Relu);
+    let e = GRUCell::with(3, 2, options).err().unwrap();
     assert!(e.message().contains("nonlinearity"), "{e}");
     assert_eq!(cell.call(x([0, 3])).shape().unwrap(), [0, 2]);
 }

@@ -135,10 +135,10 @@ fn padding_modes_pad_before_the_convolution() {
         let wanted = plain.call(x.pad([2, 2, 1, 1], mode));
         assert_close(&values(&layer.call(&x)), &values(&wanted), 1e-12);
     }
-    let how = Kernel::new([4, 3]).padding(Padding::Same);
-    let same = f64_module(|| Conv2d::new(2, 3, how.clone()));
+    let options = Kernel::new([4, 3]).padding(Padding::Same);
+    let same = f64_module(|| Conv2d::new(2, 3, options.clone()));
     assert_eq!(same.call(&x).shape().unwrap(), [1, 3, 5, 6]);
-    let same = f64_module(|| Conv2d::new(2, 3, how.padding_mode(PadMode::Circular)));
+    let same = f64_module(|| Conv2d::new(2, 3, options.padding_mode(PadMode::Circular)));
     assert_eq!(same.call(&x).shape().unwrap(), [1, 3, 5, 6]);
     assert!(
         same.to_string()

@@ -34,7 +34,7 @@ fn pytorchs_values() {
     let x = logits().log_softmax(2);
     let (steps, labels) = (lengths([7, 4, 6]), lengths([3, 2, 0]));
     let inputs = (&x, targets(), &steps, &labels);
-    let loss = |how: Ctc| values(&CTCLoss::with(how).unwrap().call(inputs.clone()));
+    let loss = |options: Ctc| values(&CTCLoss::with(options).unwrap().call(inputs.clone()));
     assert_close(&loss(none()), &LOSSES, 1e-12);
     assert_close(
         &values(&CTCLoss::new().call(inputs.clone())),
@@ -169,10 +169,10 @@ fn a_target_that_no_path_leads_to() {
     // Two equal labels need a blank between them: four steps for [1, 2, 2].
     let (steps, labels) = (lengths([3, 4, 1]), lengths([3, 2, 2]));
     let x = Var::parameter(logits()).unwrap();
-    let loss = |how: Ctc| {
+    let loss = |options: Ctc| {
         x.get()
             .log_softmax(2)
-            .ctc_loss_with(targets(), &steps, &labels, how)
+            .ctc_loss_with(targets(), &steps, &labels, options)
     };
     let inf = f64::INFINITY;
     let all = values(&loss(none()));
@@ -212,8 +212,8 @@ fn compiled_for_any_length_and_batch() {
 fn what_does_not_fit_is_named() {
     let x = logits().log_softmax(2);
     let (steps, labels) = (lengths([7, 4, 6]), lengths([3, 2, 0]));
-    let error = |x: &Tensor, y: Tensor, steps: &Tensor, labels: &Tensor, how: Ctc| {
-        let e = CTCLoss::with(how)
+    let error = |x: &Tensor, y: Tensor, steps: &Tensor, labels: &Tensor, options: Ctc| {
+        let e = CTCLoss::with(options)
             .unwrap()
             .call((x, y, steps, labels))
             .to_vec::<f64>()

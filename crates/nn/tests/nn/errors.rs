@@ -208,9 +208,9 @@ fn impossible_sizes_name_the_layer_and_the_line() {
     let line = line!() + 1;
     let e = Embedding::with(3, 1, Rows::new().padding_idx(3)).err();
     check(e, line, &["Embedding", "no row 3 of 3"]);
-    let how = TransformerOptions::new().dim_feedforward(0);
+    let options = TransformerOptions::new().dim_feedforward(0);
     let line = line!() + 1;
-    let e = TransformerEncoderLayer::with(4, 2, how).err();
+    let e = TransformerEncoderLayer::with(4, 2, options).err();
     check(e, line, &["TransformerEncoderLayer", "dim_feedforward"]);
     let line = line!() + 1;
     let e = Embedding::from_pretrained(zeros([3])).err();

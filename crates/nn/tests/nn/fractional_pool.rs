@@ -92,7 +92,8 @@ fn pytorchs_values() {
 
 #[test]
 fn ends_of_the_range() {
-    let pool = |how: FractionalPool, x: &Tensor| FractionalMaxPool2d::new(how).unwrap().call(x);
+    let pool =
+        |options: FractionalPool, x: &Tensor| FractionalMaxPool2d::new(options).unwrap().call(x);
     let first = samples2().narrow(0, 0, 1);
     let one = FractionalPool::new(2).output_size(1).random_samples(&first);
     assert_eq!(ints(&pool(one, &x2().select(0, 0))), [39, 37]);
@@ -152,11 +153,11 @@ fn windows_are_drawn_anew_and_cover_both_ends() {
 #[test]
 fn gradients_go_to_the_maxima() {
     let x = random([2, 2, 7, 9]);
-    let how = FractionalPool::new([2, 3])
+    let options = FractionalPool::new([2, 3])
         .output_size([3, 4])
         .random_samples(samples2());
     gradcheck_with(
-        |x: Tensor| x.fractional_max_pool2d(how.clone()),
+        |x: Tensor| x.fractional_max_pool2d(options.clone()),
         &x,
         GradCheck::new().atol(1e-7),
     )
@@ -178,7 +179,8 @@ fn gradients_go_to_the_maxima() {
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let made = |how: FractionalPool| FractionalMaxPool2d::new(how).err().unwrap().to_string();
+    let made =
+        |options: FractionalPool| FractionalMaxPool2d::new(options).err().unwrap().to_string();
     assert!(
         made(FractionalPool::new(2)).contains("needs either an output_size or an output_ratio")
     );
@@ -192,8 +194,8 @@ fn what_does_not_fit_is_named() {
         made(FractionalPool::new(0).output_ratio(0.5))
             .contains("the kernel size must be at least 1, not 0")
     );
-    let called = |how: FractionalPool| {
-        let e = FractionalMaxPool2d::new(how)
+    let called = |options: FractionalPool| {
+        let e = FractionalMaxPool2d::new(options)
             .unwrap()
             .call(x2())
             .to_vec::<f32>()

@@ -90,19 +90,19 @@ fn each_becomes_the_layer_of_its_input() {
         &[2, 3, 4, 5, 6],
         &norm("BatchNorm3d", 3),
     );
-    let how = InstanceNorm::new().affine(true).track_running_stats(true);
+    let options = InstanceNorm::new().affine(true).track_running_stats(true);
     becomes(
-        LazyInstanceNorm1d::with(how.clone()),
+        LazyInstanceNorm1d::with(options.clone()),
         &[3, 7],
         &norm("InstanceNorm1d", 3),
     );
     becomes(
-        LazyInstanceNorm2d::with(how.clone()),
+        LazyInstanceNorm2d::with(options.clone()),
         &[2, 3, 4, 5],
         &norm("InstanceNorm2d", 3),
     );
     becomes(
-        LazyInstanceNorm3d::with(how),
+        LazyInstanceNorm3d::with(options),
         &[2, 3, 4, 5, 6],
         &norm("InstanceNorm3d", 3),
     );

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 #[test]
 fn what_was_said_is_read_back() {
-    let how = Kernel::new([3, 5])
+    let options = Kernel::new([3, 5])
         .stride(2)
         .padding([1, 2])
         .dilation([1, 2])
         .groups(2)
         .bias(false);
-    let conv = Conv2d::new(4, 6, how).unwrap();
+    let conv = Conv2d::new(4, 6, options).unwrap();
     assert_eq!(
         (conv.in_channels(), conv.out_channels(), conv.groups()),
         (4, 6, 2)
@@ -30,11 +30,11 @@ fn what_was_said_is_read_back() {
         conv.to_string(),
         "Conv2d(4, 6, kernel_size=(3, 5), stride=(2, 2), padding=(1, 2), dilation=(1, 2), groups=2, bias=False)"
     );
-    let how = TransposedKernel::new(3)
+    let options = TransposedKernel::new(3)
         .stride(2)
         .padding(1)
         .output_padding(1);
-    let up = ConvTranspose1d::new(4, 6, how).unwrap();
+    let up = ConvTranspose1d::new(4, 6, options).unwrap();
     assert_eq!(
         (up.padding(), up.output_padding(), up.stride()),
         ([1], [1], [2])
@@ -87,8 +87,8 @@ fn what_was_said_is_read_back() {
         (5, 3, Some(4))
     );
     assert_eq!(held(&rows.weight)[12..], [0.0; 3]);
-    let how = TransformerOptions::new().dropout(0.0).norm_first(true);
-    let block = TransformerEncoderLayer::with(8, 2, how).unwrap();
+    let options = TransformerOptions::new().dropout(0.0).norm_first(true);
+    let block = TransformerEncoderLayer::with(8, 2, options).unwrap();
     assert!(block.options().norm_first && block.self_attn.num_heads() == 2);
     assert_eq!(LeakyReLU::new(0.2).negative_slope(), 0.2);
 }
@@ -117,8 +117,8 @@ fn a_layer_draws_what_it_has_and_no_more() {
     assert_ne!(biased, alone, "a bias is drawn");
     // The probability of dropout changes no weight.
     let weights = |p: f64| {
-        let how = TransformerOptions::new().dim_feedforward(8).dropout(p);
-        let block = with_seed(1, || TransformerEncoderLayer::with(4, 2, how)).unwrap();
+        let options = TransformerOptions::new().dim_feedforward(8).dropout(p);
+        let block = with_seed(1, || TransformerEncoderLayer::with(4, 2, options)).unwrap();
         block.parameters().iter().flat_map(held).collect::<Vec<_>>()
     };
     assert_eq!(weights(0.0), weights(0.5));
@@ -369,8 +369,8 @@ fn losses_are_made_of_settings_that_make_sense() {
     }
     let text = "label_smoothing must lie in 0..=1, not ";
     for smoothing in [-0.1, 1.5, f64::NAN] {
-        let how = CrossEntropy::new().label_smoothing(smoothing);
-        refused(CrossEntropyLoss::with(how), "CrossEntropyLoss", text);
+        let options = CrossEntropy::new().label_smoothing(smoothing);
+        refused(CrossEntropyLoss::with(options), "CrossEntropyLoss", text);
     }
     let beta = SmoothL1Loss::with(SmoothL1::new().beta(-1.0));
     refused(beta, "SmoothL1Loss", "beta must not be negative, but is -1");

@@ -432,10 +432,10 @@ fn the_weights_of_losses_are_buffers() {
     let broken = Tensor::zeros([2], DType::F64).reshape([3]);
     let refused = NLLLoss::with(Nll::new().weight(&broken)).unwrap_err();
     assert!(refused.message().contains("reshape") || refused.to_string().contains("reshape"));
-    let how = BinaryCrossEntropyWithLogits::new()
+    let options = BinaryCrossEntropyWithLogits::new()
         .weight(weight)
         .pos_weight(numbers(3));
-    let logits = BCEWithLogitsLoss::with(how).unwrap();
+    let logits = BCEWithLogitsLoss::with(options).unwrap();
     assert_eq!(names(&logits), ["weight", "pos_weight"]);
     let (x, y) = (random([4, 3]), random([4, 3]).sigmoid());
     let [w, p] = &logits.buffers()[..] else {

@@ -139,10 +139,10 @@ fn naive_batch(
 #[test]
 fn lstms_of_every_form_are_their_steps() {
     for (layers, directions, bias) in [(1, 1, true), (2, 1, false), (1, 2, true), (2, 2, true)] {
-        let how = Recurrent::new()
+        let options = Recurrent::new()
             .num_layers(layers)
             .bidirectional(directions == 2);
-        let m = f64_module(|| LSTM::with(INPUT, HIDDEN, how.bias(bias)));
+        let m = f64_module(|| LSTM::with(INPUT, HIDDEN, options.bias(bias)));
         let x = random([LENGTH, BATCH, INPUT]);
         let (h0, c0) = (
             random([layers * directions, BATCH, HIDDEN]),
@@ -181,8 +181,8 @@ fn gru_and_rnn_are_their_steps() {
         &naive_batch("tanh", &tanh, &x, (1, 1), None)[0],
         1e-10,
     );
-    let how = Recurrent::new().nonlinearity(init::Nonlinearity::Relu);
-    let relu = f64_module(|| RNN::with(INPUT, HIDDEN, how));
+    let options = Recurrent::new().nonlinearity(init::Nonlinearity::Relu);
+    let relu = f64_module(|| RNN::with(INPUT, HIDDEN, options));
     relu.load_state_dict(&tanh.state_dict(), true).unwrap();
     let (y, _) = relu.call(&x);
     assert_close(
@@ -203,8 +203,8 @@ fn batches_may_come_first_or_not_at_all() {
     assert_close(&values(&one), &first_sample.0, 1e-12);
     assert_close(&values(&last), &first_sample.1, 1e-12);
     let wanted = values(&y.transpose(0, 1));
-    let how = Recurrent::new().bidirectional(true).batch_first(true);
-    let first = f64_module(|| GRU::with(INPUT, HIDDEN, how));
+    let options = Recurrent::new().bidirectional(true).batch_first(true);
+    let first = f64_module(|| GRU::with(INPUT, HIDDEN, options));
     first.load_state_dict(&m.state_dict(), true).unwrap();
     let m = first;
     let (y, swapped) = m.call(x.transpose(0, 1));
@@ -214,8 +214,8 @@ fn batches_may_come_first_or_not_at_all() {
 
 #[test]
 fn recurrent_parameters_have_pytorchs_names_and_shapes() {
-    let how = Recurrent::new().num_layers(2).bidirectional(true);
-    let m = LSTM::with(3, 4, how.batch_first(true).dropout(0.5)).unwrap();
+    let options = Recurrent::new().num_layers(2).bidirectional(true);
+    let m = LSTM::with(3, 4, options.batch_first(true).dropout(0.5)).unwrap();
     let wanted = [
         "weight_ih_l0",
         "weight_hh_l0",
@@ -287,7 +287,7 @@ fn recurrence_compiles_with_a_symbolic_batch() {
 const LENGTHS: [i64; 3] = [2, 5, 1];
 
 /// Checks that a packed batch gives what each of its sequences gives alone.
-fn check_packed<S>(m: &impl Packed<S>, how: &str) {
+fn check_packed<S>(m: &impl Packed<S>, options: &str) {
     let n = LENGTHS.len();
     // The steps behind the end are not read.
     let x = random([LENGTH, n, INPUT]);
@@ -310,7 +310,7 @@ fn check_packed<S>(m: &impl Packed<S>, how: &str) {
             .collect()
     };
     let (found, of_x) = (gradient(m), values(&x.grad().unwrap()));
-    assert!(of_x.iter().all(|g| g.is_finite()), "{how}");
+    assert!(of_x.iter().all(|g| g.is_finite()), "{options}");
     m.zero_grad();
     let mut wanted = Tensor::scalar(0.0f64);
     for (i, length) in LENGTHS.into_iter().enumerate() {
@@ -323,7 +323,7 @@ fn check_packed<S>(m: &impl Packed<S>, how: &str) {
             1e-12,
         );
         let rest = values(&of_batch.narrow(0, length, LENGTH as i64 - length));
-        assert!(rest.iter().all(|v| *v == 0.0), "{how}");
+        assert!(rest.iter().all(|v| *v == 0.0), "{options}");
         for (s, last) in states.iter().zip(&last) {
             assert_close(&values(&s.narrow(1, i as i64, 1)), &values(last), 1e-12);
             wanted += last.square().sum(());
@@ -365,10 +365,10 @@ packed! {
 
 #[test]
 fn packed_sequences_are_each_run_alone() {
-    let how = || Recurrent::new().bidirectional(true);
-    let lstm = f64_module(|| LSTM::with(INPUT, HIDDEN, how().num_layers(2)));
+    let options = || Recurrent::new().bidirectional(true);
+    let lstm = f64_module(|| LSTM::with(INPUT, HIDDEN, options().num_layers(2)));
     check_packed(&lstm, "lstm");
-    check_packed(&f64_module(|| GRU::with(INPUT, HIDDEN, how())), "gru");
+    check_packed(&f64_module(|| GRU::with(INPUT, HIDDEN, options())), "gru");
     check_packed(&f64_module(|| RNN::new(INPUT, HIDDEN)), "rnn");
 }
 
@@ -381,14 +381,14 @@ fn packed_sequences_take_states_and_forms() {
     // All sequences whole: as a tensor.
     let whole = pack_padded_sequence_with(&x, Tensor::from([5i64; 3]), first.clone());
     let (y, (h, _)) = m.call((whole, (&h0, &c0)));
-    let how = kiln_tensor::PadSequence::new().batch_first(true);
-    let (y, _) = pad_packed_sequence_with(&y, how.clone());
+    let options = kiln_tensor::PadSequence::new().batch_first(true);
+    let (y, _) = pad_packed_sequence_with(&y, options.clone());
     let (wanted, (last, _)) = m.call((&x, (&h0, &c0)));
     assert_close(&values(&y), &values(&wanted), 1e-12);
     assert_close(&values(&h), &values(&last), 1e-12);
 
     let packed = pack_padded_sequence_with(&x, Tensor::from(LENGTHS), first);
-    let (padded, _) = pad_packed_sequence_with(&packed, how.padding_value(-7.0));
+    let (padded, _) = pad_packed_sequence_with(&packed, options.padding_value(-7.0));
     assert_eq!(padded.i((0, 2..)).to_vec::<f64>().unwrap(), [-7.0; 9]);
     assert_eq!(values(&padded.i(1)), values(&x.i(1)));
     let parts = unpad_sequence(x.transpose(0, 1), Tensor::from(LENGTHS)).unwrap();

@@ -44,8 +44,8 @@ fn levels_do_what_their_table_says() {
         for level in OptLevel::ALL {
             let (m, p) = (model(1), level.properties(half));
             let mut o = optimizer(&m);
-            let how = Initialize::new(level).half(half);
-            let amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+            let options = Initialize::new(level).half(half);
+            let amp = amp::initialize(&m, &mut [&mut o], options).unwrap();
             assert_eq!(*amp.properties(), p);
             let weight = p.cast_model_type.unwrap_or(DType::F32);
             let norm = match p.keep_batchnorm_fp32 {
@@ -97,8 +97,8 @@ fn o0_is_plain_training_to_the_bit() {
     // If disabled, nothing is done at any level.
     let off = model(3);
     let mut c = optimizer(&off);
-    let how = Initialize::new(OptLevel::O3).enabled(false);
-    let mut amp = amp::initialize(&off, &mut [&mut c], how).unwrap();
+    let options = Initialize::new(OptLevel::O3).enabled(false);
+    let mut amp = amp::initialize(&off, &mut [&mut c], options).unwrap();
     (0..4).for_each(|seed| step(&mut amp, &off, &mut c, &random(seed, &[5, 7]), 1.0).unwrap());
     assert_eq!(values(&plain), values(&off));
 }
@@ -110,8 +110,8 @@ fn overflows_are_skipped_at_o1_and_o2() {
         for compiled in [false, true] {
             let m = model(5);
             let mut o = optimizer(&m);
-            let how = Initialize::new(level).half(DType::BF16);
-            let mut amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+            let options = Initialize::new(level).half(DType::BF16);
+            let mut amp = amp::initialize(&m, &mut [&mut o], options).unwrap();
             let spec = (Spec::new(DType::F32, (5, 7)), Spec::new(DType::F32, ()));
             let f = compiled.then(|| {
                 compile(spec, |(x, by)| {
@@ -159,8 +159,8 @@ fn training_at_every_level_goes_down() {
             .map(|level| {
                 let m = model(8);
                 let mut o = optimizer(&m);
-                let how = Initialize::new(level).half(half);
-                let mut amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+                let options = Initialize::new(level).half(half);
+                let mut amp = amp::initialize(&m, &mut [&mut o], options).unwrap();
                 let x = random(2, &[5, 7]);
                 (0..15).for_each(|_| step(&mut amp, &m, &mut o, &x, 1.0).unwrap());
                 let loss = amp
@@ -183,10 +183,10 @@ fn training_at_every_level_goes_down() {
 fn several_losses_have_scales_of_their_own() {
     let (plain, with) = (model(4), model(4));
     let (mut a, mut b) = (optimizer(&plain), optimizer(&with));
-    let how = Initialize::new(OptLevel::O1)
+    let options = Initialize::new(OptLevel::O1)
         .num_losses(2i64)
         .half(DType::BF16);
-    let mut amp = amp::initialize(&with, &mut [&mut b], how).unwrap();
+    let mut amp = amp::initialize(&with, &mut [&mut b], options).unwrap();
     let x = random(1, &[5, 7]);
     let parts = |y: &Tensor| [y.cross_entropy(labels()), y.square().mean(())];
     // There are no casts, so that both compute the same numbers.
@@ -197,10 +197,10 @@ fn several_losses_have_scales_of_their_own() {
     clip_grad_norm_(plain.parameters(), 0.3).unwrap();
     a.step().unwrap();
     for (id, part) in parts(&with.call(&x)).iter().enumerate() {
-        let how = ScaleLoss::new().loss_id(id as i64);
+        let options = ScaleLoss::new().loss_id(id as i64);
         let backward =
             |scaled: Tensor| scaled.backward_with(kiln_tensor::Backward::new().retain_graph(true));
-        amp.scale_loss_with(part, &mut [&mut b], how, backward)
+        amp.scale_loss_with(part, &mut [&mut b], options, backward)
             .unwrap();
     }
     clip_grad_norm_(amp::master_params(&b), 0.3).unwrap();
@@ -218,8 +218,8 @@ fn several_losses_have_scales_of_their_own() {
     for id in [0i64, 1] {
         let by = [f32::INFINITY, 1.0][id as usize];
         let loss = with.call(&x).square().mean(()) * by;
-        let how = ScaleLoss::new().loss_id(id);
-        amp.scale_loss_with(&loss, &mut [&mut b], how, |scaled| scaled.backward())
+        let options = ScaleLoss::new().loss_id(id);
+        amp.scale_loss_with(&loss, &mut [&mut b], options, |scaled| scaled.backward())
             .unwrap();
     }
     b.step().unwrap();
@@ -235,13 +235,13 @@ fn gradients_of_parts_stay_scaled_until_the_last() {
             let m = model(6);
             m.eval();
             let mut o = optimizer(&m);
-            let how = Initialize::new(level).half(DType::BF16);
-            let mut amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+            let options = Initialize::new(level).half(DType::BF16);
+            let mut amp = amp::initialize(&m, &mut [&mut o], options).unwrap();
             for seed in 0..2 {
                 let x = random(seed, &[5, 7]);
                 let loss = amp.forward(&x, |x| m.call(x)).cross_entropy(labels());
-                let how = ScaleLoss::new().delay_unscale(delayed && seed == 0);
-                amp.scale_loss_with(&loss, &mut [&mut o], how, |scaled| scaled.backward())
+                let options = ScaleLoss::new().delay_unscale(delayed && seed == 0);
+                amp.scale_loss_with(&loss, &mut [&mut o], options, |scaled| scaled.backward())
                     .unwrap();
                 if delayed && seed == 0 {
                     let e = o.step().unwrap_err().to_string();
@@ -275,8 +275,8 @@ fn the_wrong_order_of_calls_is_an_error_that_says_the_right_one() {
         .unwrap_err()
         .to_string();
     assert!(e.contains("was not given to amp::initialize"), "{e}");
-    let how = ScaleLoss::new().loss_id(1i64);
-    let e = amp.scale_loss_with(&loss, &mut [&mut o], how, |s| s.backward());
+    let options = ScaleLoss::new().loss_id(1i64);
+    let e = amp.scale_loss_with(&loss, &mut [&mut o], options, |s| s.backward());
     assert!(e.unwrap_err().to_string().contains("num_losses 1"));
     let again = amp::initialize(&m, &mut [&mut o], OptLevel::O1)
         .err()
@@ -293,17 +293,17 @@ fn the_wrong_order_of_calls_is_an_error_that_says_the_right_one() {
 
 #[test]
 fn keywords_change_a_level_and_contradictions_are_errors() {
-    let chosen = |how: Initialize| {
+    let chosen = |options: Initialize| {
         let m = model(1);
         let mut o = optimizer(&m);
-        amp::initialize(&m, &mut [&mut o], how).map(|amp| (*amp.properties(), m))
+        amp::initialize(&m, &mut [&mut o], options).map(|amp| (*amp.properties(), m))
     };
-    let how = Initialize::new(OptLevel::O2)
+    let options = Initialize::new(OptLevel::O2)
         .cast_model_type(DType::BF16)
         .keep_batchnorm_fp32(false)
         .master_weights(false)
         .loss_scale(LossScale::Fixed(128.0));
-    let (p, m) = chosen(how).unwrap();
+    let (p, m) = chosen(options).unwrap();
     assert_eq!(p.loss_scale, LossScale::Fixed(128.0));
     assert_eq!(m.get_parameter("norm.weight").unwrap().dtype(), DType::BF16);
     let text = p.to_string();
@@ -311,7 +311,7 @@ fn keywords_change_a_level_and_contradictions_are_errors() {
         text.contains("opt_level: O2") && text.contains("loss_scale: 128"),
         "{text}"
     );
-    for (how, word) in [
+    for (options, word) in [
         (
             Initialize::new(OptLevel::O1).keep_batchnorm_fp32(true),
             "keep_batchnorm_fp32",
@@ -335,14 +335,14 @@ fn keywords_change_a_level_and_contradictions_are_errors() {
             "min_scale",
         ),
     ] {
-        let e = chosen(how).err().expect("it is wrong").to_string();
+        let e = chosen(options).err().expect("it is wrong").to_string();
         assert!(e.contains(word), "{e}");
     }
     // Outputs are cast to the given dtype.
     let m = model(1);
     let mut o = optimizer(&m);
-    let how = Initialize::new(OptLevel::O3).cast_model_outputs(DType::F64);
-    let amp = amp::initialize(&m, &mut [&mut o], how).unwrap();
+    let options = Initialize::new(OptLevel::O3).cast_model_outputs(DType::F64);
+    let amp = amp::initialize(&m, &mut [&mut o], options).unwrap();
     assert_eq!(
         amp.forward(random(1, &[5, 7]), |x| m.call(x)).dtype(),
         DType::F64

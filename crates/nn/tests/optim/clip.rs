@@ -30,10 +30,10 @@ fn the_norm_of_all_gradients_is_limited() {
     for norm_type in [0.5, 1.0, 2.0, 3.0, f64::INFINITY] {
         for max_norm in [0.3, 1e6] {
             let (parameters, before) = with_gradients(5);
-            let how = ClipNorm::new()
+            let options = ClipNorm::new()
                 .norm_type(norm_type)
                 .error_if_nonfinite(true);
-            let total = clip_grad_norm_with(&parameters, max_norm, how).unwrap();
+            let total = clip_grad_norm_with(&parameters, max_norm, options).unwrap();
             let norm = match norm_type.is_infinite() {
                 true => before.iter().fold(0.0f64, |m, g| m.max(g.abs())),
                 false => before

@@ -324,14 +324,14 @@ fn the_wrong_order_of_calls_is_an_error_that_says_the_right_one() {
     let mut search = Optimizer::new(&w, LBFGS::new()).unwrap();
     let e = text(scaler.step(&mut search));
     assert!(e.contains("evaluates the loss itself"), "{e}");
-    for (how, word) in [
+    for (options, word) in [
         (Scaling::new().growth_factor(1.0), "growth_factor"),
         (Scaling::new().backoff_factor(1.0), "backoff_factor"),
         (Scaling::new().init_scale(f64::NAN), "init_scale"),
         (Scaling::new().growth_interval(0i64), "growth_interval"),
         (Scaling::new().min_scale(2.0).max_scale(1.0), "min_scale"),
     ] {
-        let e = GradScaler::with(how)
+        let e = GradScaler::with(options)
             .err()
             .expect("it is wrong")
             .to_string();
@@ -426,12 +426,12 @@ fn numbers_change_in_compiled_steps() {
 fn scales_stay_in_their_bounds() {
     let w = weight();
     let mut optimizer = Optimizer::new(&w, SGD::new().lr(0.0)).unwrap();
-    let how = Scaling::new()
+    let options = Scaling::new()
         .init_scale(8.0)
         .growth_interval(1i64)
         .min_scale(4.0)
         .max_scale(16.0);
-    let mut scaler = GradScaler::with(how).unwrap();
+    let mut scaler = GradScaler::with(options).unwrap();
     let mut scales = Vec::new();
     for at in 0..6 {
         step(

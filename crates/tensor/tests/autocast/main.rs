@@ -153,9 +153,9 @@ fn casts_are_those_made_by_hand() {
                 if dtypes.contains(&DType::F64) || random {
                     continue;
                 }
-                let how = Autocast::new(DType::BF16).list(list(device));
+                let options = Autocast::new(DType::BF16).list(list(device));
                 let found = {
-                    let _inside = set_autocast(how);
+                    let _inside = set_autocast(options);
                     with_gradients(&call.1, &x)
                 };
                 let cast = |t: &Tensor| t.to_dtype(dtype);

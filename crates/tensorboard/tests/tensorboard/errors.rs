@@ -10,7 +10,7 @@ fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
     let writer = SummaryWriter::new(&folder.0)?;
     let x = Tensor::from([0.5f32, 1.0]);
     let matrix = x.reshape([1, 2]);
-    let embedding = |how| writer.add_embedding_with(&matrix, 0, how);
+    let embedding = |options| writer.add_embedding_with(&matrix, 0, options);
     let errors = [
         (writer.add_scalar("x", &x, 0), "has 2 elements"),
         (

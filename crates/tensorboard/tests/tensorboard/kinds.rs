@@ -98,21 +98,21 @@ fn tensorboard_reads_every_kind() -> Result<()> {
         ("layers", 3.into()),
     ];
     let domain = [("optimizer".to_string(), vec!["adam".into(), "sgd".into()])];
-    let how = HParams::new()
+    let options = HParams::new()
         .run_name("trial")
         .global_step(2)
         .hparam_domain_discrete(domain);
-    writer.add_hparams_with(hparams, [("hparam/accuracy", 0.75)], how)?;
+    writer.add_hparams_with(hparams, [("hparam/accuracy", 0.75)], options)?;
     let points = Tensor::from([[1.0f32, 2.5], [3.0, -4.0], [0.0, 1e-9]]);
     let metadata = [["a", "1"], ["b", "2"], ["c", "3"]].map(|row| row.map(String::from).to_vec());
     let header = ["name", "id"].map(String::from);
     let pictures = Tensor::ones([3, 3, 2, 5], DType::F32);
-    let how = Embedding::new()
+    let options = Embedding::new()
         .metadata(metadata)
         .metadata_header(header)
         .label_img(&pictures)
         .tag("my/points");
-    writer.add_embedding_with(&points, 12, how)?;
+    writer.add_embedding_with(&points, 12, options)?;
     writer.add_embedding(&points, None)?;
     writer.close()?;
 

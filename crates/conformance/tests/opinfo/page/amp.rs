@@ -17,7 +17,7 @@ rows! {
     "torch.autocast(device, enabled=False)" = { no_autocast(|| x.matmul(y)) };
     "torch.set_autocast_enabled, torch.set_autocast_dtype" = { set_autocast(None) } "until the guard is dropped";
     "torch.is_autocast_enabled" = { is_autocast_enabled() };
-    "torch.get_autocast_dtype" = { current_autocast().map(|how| how.dtype) };
+    "torch.get_autocast_dtype" = { current_autocast().map(|casts| casts.dtype) };
     "torch.amp.custom_fwd(cast_inputs=)" = { f.cast_inputs(DType::F32) } "the derivative casts as its function does";
     "Module.half" = { model.half()? } "`bfloat16`, `float`, `double` too";
     "Module.to(dtype)" = { model.to_dtype(DType::BF16)? };

@@ -255,9 +255,9 @@ impl Subject {
         let mut total = weighted(&results, 7)?;
         let mut all = vec![flat(&results), total.clone()];
         for _ in 0..3 {
-            let how = Grad::new().create_graph(true).materialize_grads(true);
+            let options = Grad::new().create_graph(true).materialize_grads(true);
             let gradients = match total.requires_grad() {
-                true => grad_with(&total, &leaves[..], how)?,
+                true => grad_with(&total, &leaves[..], options)?,
                 false => leaves.iter().map(|t| t.zeros_like()).collect(),
             };
             total = weighted(&gradients, 0)?;
