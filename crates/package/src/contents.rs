@@ -34,9 +34,9 @@ impl Package {
             });
         }
         let mut tensors = self.state_tensors()?;
-        for (name, place) in &shared.tensors {
+        for (name, range) in &shared.tensors {
             if shared.states.find(name).is_err() {
-                let tensor = open::tensor(&shared.map, name, place)?;
+                let tensor = open::tensor(&shared.map, name, range)?;
                 tensors.push((name.clone(), tensor));
             }
         }

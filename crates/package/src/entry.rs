@@ -96,7 +96,7 @@ impl Entry {
         let given = inputs.into().in_order(self.name(), &self.loaded.inputs)?;
         let given = given
             .iter()
-            .map(|b| open::here(b, self.name(), self.shared.gpu()));
+            .map(|b| open::on_device(b, self.name(), self.shared.gpu()));
         let given: Vec<Buffer> = given.collect::<Result<_>>()?;
         let symbols = self.symbols(&given)?;
         let program = self.program(&symbols)?;
@@ -455,7 +455,7 @@ fn load(
                 &shared.states.infos()[shared.states.find(name).ok()?];
             Some((*dtype, shape.clone()))
         };
-        program.fits_tensors(state, |name| shared.about_tensor(name))?;
+        program.fits_tensors(state, |name| shared.tensor_type(name))?;
         packed::take(shared, info, &program)?;
         Ok(program)
     }));
@@ -477,9 +477,9 @@ impl Shared {
         if let Some(found) = constants.get(name) {
             return Ok(found.clone());
         }
-        let place = self.tensors.get(name);
-        let place = place.ok_or_else(|| damaged!("tensor `{name}` is not among the weights"))?;
-        let tensor = open::here(&open::tensor(&self.map, name, place)?, name, self.gpu())?;
+        let range = self.tensors.get(name);
+        let range = range.ok_or_else(|| damaged!("tensor `{name}` is not among the weights"))?;
+        let tensor = open::on_device(&open::tensor(&self.map, name, range)?, name, self.gpu())?;
         constants.insert(name.into(), tensor.clone());
         Ok(tensor)
     }

@@ -55,7 +55,7 @@ pub enum Error {
     /// The program can't be prepared, or a run of it failed.
     #[error("{entry}: {error}")]
     Run {
-        /// The entry.
+        /// The entry, or the state or tensor.
         entry: String,
         /// The cause.
         error: kiln_runtime::Error,

@@ -81,9 +81,9 @@ impl Options {
         let files = self.files(bytes, &manifest.files, rest)?;
         let weights = files.get(WEIGHTS).cloned().unwrap_or(0..0);
         let mut tensors = tensors::read(&bytes[weights.clone()])?;
-        for place in tensors.values_mut() {
-            place.bytes.start += weights.start;
-            place.bytes.end += weights.start;
+        for range in tensors.values_mut() {
+            range.bytes.start += weights.start;
+            range.bytes.end += weights.start;
         }
         let gpu = self.gpu.map(cuda::Device::get).transpose();
         let gpu = gpu.map_err(|error| Error::Run {
@@ -147,9 +147,9 @@ fn contents(member: &zip::Member) -> Range<usize> {
 }
 
 /// A tensor of the file: mapped if it is aligned, else a copy.
-pub(crate) fn tensor(map: &Arc<Map>, name: &str, place: &TensorRange) -> Result<Buffer> {
-    let tensor = storage(map, place.bytes.clone())
-        .and_then(|s| Buffer::from_storage(place.dtype, &place.shape, s));
+pub(crate) fn tensor(map: &Arc<Map>, name: &str, range: &TensorRange) -> Result<Buffer> {
+    let tensor = storage(map, range.bytes.clone())
+        .and_then(|s| Buffer::from_storage(range.dtype, &range.shape, s));
     tensor.map_err(|e| unfit(name, e))
 }
 
@@ -176,19 +176,23 @@ fn states(
         ));
     }
     let value = |s: &StateInfo| {
-        let place = tensors.get(&s.name);
-        let place = place.ok_or_else(|| damaged!("state `{}` is not among the weights", s.name))?;
-        tensor(map, &s.name, place)
+        let range = tensors.get(&s.name);
+        let range = range.ok_or_else(|| damaged!("state `{}` is not among the weights", s.name))?;
+        tensor(map, &s.name, range)
     };
     let first: Vec<Buffer> = infos.iter().map(value).collect::<Result<_>>()?;
     let now = first.iter().zip(&infos);
-    let now = now.map(|(value, info)| here(value, &info.name, gpu));
+    let now = now.map(|(value, info)| on_device(value, &info.name, gpu));
     let now = now.collect::<Result<_>>()?;
     States::new(infos, first, now)
 }
 
 /// A value on the package's device; the state of the generator stays on the host.
-pub(crate) fn here(value: &Buffer, name: &str, gpu: Option<&Arc<cuda::Device>>) -> Result<Buffer> {
+pub(crate) fn on_device(
+    value: &Buffer,
+    name: &str,
+    gpu: Option<&Arc<cuda::Device>>,
+) -> Result<Buffer> {
     match gpu {
         Some(device) if name != RNG_STATE => value.to_gpu(device).map_err(|error| Error::Run {
             entry: name.into(),

@@ -1,4 +1,4 @@
-//! Packages that are open.
+//! Open packages.
 
 use crate::entry::{Entry, Loaded};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A file of compiled programs with their weights and state. Cloning gives another handle to the same.
+/// A file of compiled programs with their weights and state. Cloning gives another handle to the same package.
 ///
 /// ```no_run
 /// use kiln_package::{Buffer, Package};
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub states: States,
     /// The GPU that it runs on, with the compiled kernels that this GPU takes.
     pub loader: Option<Arc<cuda::Loader>>,
-    /// The machine that it runs on, by the name that tuned programs have for it.
+    /// The name of the machine that it runs on, as in tuned programs.
     pub machine: Option<String>,
     /// Tensors that programs have captured, loaded on first use.
     pub constants: Mutex<HashMap<String, Buffer>>,
@@ -86,7 +86,7 @@ impl Package {
             .collect()
     }
 
-    /// The machine that it runs on here, by the name that programs are tuned for; `None` if it is unknown.
+    /// The name of the machine that it runs on, as in tuned programs; `None` if it is unknown.
     pub fn machine(&self) -> Option<&str> {
         self.shared.machine.as_deref()
     }
@@ -122,7 +122,7 @@ impl Package {
         self.shared.manifest.plan_format
     }
 
-    /// Texts of the exporter about the package.
+    /// The keys and values that the exporter stored about the package.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.shared.manifest.metadata
     }
@@ -214,7 +214,7 @@ impl Package {
     /// Sets the value of a state.
     ///
     /// # Errors
-    /// If there is no state of this name, or its dtype or shape is another.
+    /// If there is no state of this name, or the value has another dtype or shape.
     pub fn set(&self, name: &str, value: Buffer) -> Result<()> {
         self.set_all([(name, value)])
     }
@@ -226,27 +226,27 @@ impl Package {
     /// As [`Package::set`], for any of them.
     pub fn set_all<'a>(&self, values: impl IntoIterator<Item = (&'a str, Buffer)>) -> Result<()> {
         let states = &self.shared.states;
-        let mut fitting = Vec::new();
+        let mut new_values = Vec::new();
         for (name, value) in values {
             let at = states.find(name)?;
             states.fits(at, &value)?;
-            fitting.push((at, open::here(&value, name, self.shared.gpu())?));
+            new_values.push((at, open::on_device(&value, name, self.shared.gpu())?));
         }
-        let given: Vec<usize> = fitting.iter().map(|(at, _)| *at).collect();
+        let given: Vec<usize> = new_values.iter().map(|(at, _)| *at).collect();
         for &at in &given {
             for copy in states.copies(at).filter(|copy| !given.contains(copy)) {
                 let (name, dtype) = (&states.infos()[copy].name, states.infos()[copy].dtype);
-                let value = fitting.iter().find(|(of, _)| *of == at).map(|(_, v)| v);
+                let value = new_values.iter().find(|(of, _)| *of == at).map(|(_, v)| v);
                 let Some(value) = value else { continue };
                 let bytes = value.to_bytes().map_err(|e| failed(name, e))?;
                 let narrow = dtype.float_bytes(&value.dtype().floats(&bytes));
                 let narrow = Buffer::from_bytes(dtype, value.shape(), &narrow);
                 let narrow = narrow.map_err(|e| failed(name, e))?;
-                fitting.push((copy, open::here(&narrow, name, self.shared.gpu())?));
+                new_values.push((copy, open::on_device(&narrow, name, self.shared.gpu())?));
             }
         }
         let mut now = states.write();
-        for (at, value) in fitting {
+        for (at, value) in new_values {
             now[at] = value;
         }
         Ok(())
@@ -273,7 +273,7 @@ impl Package {
         values[i] = value;
         let shape = [values.len() as i64];
         let changed = Buffer::from_slice(&values, &shape).map_err(|e| failed(state, e))?;
-        now[at] = open::here(&changed, state, self.shared.gpu())?;
+        now[at] = open::on_device(&changed, state, self.shared.gpu())?;
         Ok(())
     }
 
@@ -283,10 +283,10 @@ impl Package {
     /// If memory of a GPU is short.
     pub fn reset(&self) -> Result<()> {
         let states = &self.shared.states;
-        let first = states.first().iter().zip(states.infos());
-        let first = first.map(|(v, info)| open::here(v, &info.name, self.shared.gpu()));
-        let first = first.collect::<Result<Vec<Buffer>>>()?;
-        *states.write() = first;
+        let values = states.initial().iter().zip(states.infos());
+        let values = values.map(|(v, info)| open::on_device(v, &info.name, self.shared.gpu()));
+        let values = values.collect::<Result<Vec<Buffer>>>()?;
+        *states.write() = values;
         Ok(())
     }
 
@@ -306,16 +306,13 @@ impl Package {
     /// If the file can't be read, or its tensors are not these states. Nothing is changed then.
     pub fn load_state(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        self.loaded(path).map_err(|e| e.in_file(path))
+        self.load_states(path).map_err(|e| e.in_file(path))
     }
 
-    fn loaded(&self, path: &Path) -> Result<()> {
+    fn load_states(&self, path: &Path) -> Result<()> {
         let values = read_safetensors(path)?;
         if let Some(missing) = self.states().iter().find(|s| !values.contains_key(&s.name)) {
-            return Err(Error::Value(format!(
-                "state `{}` is not there",
-                missing.name
-            )));
+            return Err(Error::Value(format!("state `{}` is missing", missing.name)));
         }
         self.set_all(
             values
@@ -331,13 +328,14 @@ impl Package {
     /// If the file can't be written; the older one then stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let written = self.saved().and_then(|(manifest, files)| {
+        let written = self.current_files().and_then(|(manifest, files)| {
             kiln_base::file::replace(path, |file| write::archive(file, manifest, files))
         });
         written.map_err(|e| e.in_file(path))
     }
 
-    fn saved(&self) -> Result<(Manifest, Vec<File>)> {
+    /// The manifest and the files of the package with its current states.
+    fn current_files(&self) -> Result<(Manifest, Vec<File>)> {
         let Shared {
             map,
             tensors,
@@ -345,12 +343,12 @@ impl Package {
             ..
         } = &*self.shared;
         let mut all = self.state_tensors()?;
-        for (name, place) in tensors {
+        for (name, range) in tensors {
             if self.shared.states.find(name).is_err() {
-                all.push((name.clone(), open::tensor(map, name, place)?));
+                all.push((name.clone(), open::tensor(map, name, range)?));
             }
         }
-        let weights = tensors::file(all)?;
+        let weights = tensors::tensor_file(all)?;
         let mut manifest = manifest.clone();
         manifest.format = FORMAT;
         let mut stale: BTreeSet<String> = BTreeSet::new();
@@ -376,7 +374,7 @@ impl Package {
     /// True if no state has changed since the package was opened.
     fn is_as_opened(&self) -> bool {
         let now = self.shared.states.read();
-        let mut both = now.iter().zip(self.shared.states.first());
+        let mut both = now.iter().zip(self.shared.states.initial());
         both.all(|(a, b)| Arc::ptr_eq(a.storage(), b.storage()))
     }
 
@@ -408,10 +406,10 @@ impl Shared {
         &self.map.bytes()[range]
     }
 
-    /// Dtype and shape of a tensor of the weights.
-    pub fn about_tensor(&self, name: &str) -> Option<(DType, Vec<i64>)> {
-        let place = self.tensors.get(name)?;
-        Some((place.dtype, place.shape.clone()))
+    /// The dtype and shape of a tensor of the weights.
+    pub fn tensor_type(&self, name: &str) -> Option<(DType, Vec<i64>)> {
+        let tensor = self.tensors.get(name)?;
+        Some((tensor.dtype, tensor.shape.clone()))
     }
 }
 

@@ -103,7 +103,7 @@ pub(crate) fn take(shared: &Shared, info: &ProgramInfo, program: &Program) -> Re
     let mut values = nothing.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     for state in &program.signature.states {
         if let Some(at) = state.input {
-            let first = &shared.states.first()[shared.states.find(&state.name)?];
+            let first = &shared.states.initial()[shared.states.find(&state.name)?];
             values[at as usize] = first.clone();
         }
     }

@@ -18,14 +18,14 @@ pub(crate) struct States {
     infos: Vec<StateInfo>,
     at: HashMap<String, usize>,
     /// The values in the file.
-    first: Vec<Buffer>,
+    initial: Vec<Buffer>,
     now: RwLock<Vec<Buffer>>,
 }
 
 impl States {
     /// States that hold these values.
-    pub fn new(infos: Vec<StateInfo>, first: Vec<Buffer>, now: Vec<Buffer>) -> Result<States> {
-        for (info, value) in infos.iter().zip(&first) {
+    pub fn new(infos: Vec<StateInfo>, initial: Vec<Buffer>, now: Vec<Buffer>) -> Result<States> {
+        for (info, value) in infos.iter().zip(&initial) {
             if (value.dtype(), value.shape()) != (info.dtype, &info.shape[..]) {
                 return Err(damaged!(
                     "state `{}` is not what the weights hold",
@@ -47,7 +47,7 @@ impl States {
         Ok(States {
             at: numbered.map(|(i, s)| (s.name.clone(), i)).collect(),
             infos,
-            first,
+            initial,
             now: RwLock::new(now),
         })
     }
@@ -90,8 +90,8 @@ impl States {
     }
 
     /// The values when the package was opened.
-    pub fn first(&self) -> &[Buffer] {
-        &self.first
+    pub fn initial(&self) -> &[Buffer] {
+        &self.initial
     }
 
     /// Checks that a state may hold a value.

@@ -12,8 +12,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// The format's limit on a header.
-const LARGEST_HEADER: u64 = 100_000_000;
+/// The maximum size of a header, which the format sets.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// The alignment of values, from the beginning of the file.
 const ALIGN: usize = 64;
@@ -21,7 +21,7 @@ const ALIGN: usize = 64;
 /// Reads a safetensors file.
 ///
 /// # Errors
-/// If it can't be read, is none, or holds a dtype that Kiln does not have.
+/// If it can't be read, is not a safetensors file, or holds a dtype that Kiln does not have.
 pub fn read_safetensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Buffer>> {
     let path = path.as_ref();
     let tensors = || -> Result<_> {
@@ -49,7 +49,7 @@ pub fn write_safetensors(
     tensors: impl IntoIterator<Item = (String, Buffer)>,
 ) -> Result<()> {
     let path = path.as_ref();
-    let written = file(tensors.into_iter().collect())
+    let written = tensor_file(tensors.into_iter().collect())
         .and_then(|t| kiln_base::file::replace(path, |file| crate::write::tensors(file, &t)));
     written.map_err(|e| e.in_file(path))
 }
@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for Header {
                 let (mut header, mut names) = (Header::default(), HashSet::new());
                 while let Some(name) = map.next_key::<String>()? {
                     if !names.insert(name.clone()) {
-                        return Err(M::Error::custom(format!("`{name}` is there twice")));
+                        return Err(M::Error::custom(format!("`{name}` appears twice")));
                     }
                     match &name[..] {
                         "__metadata__" => {
@@ -115,11 +115,14 @@ pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
     let wrong = |what: String| damaged!("its tensors: {what}");
     let (length, rest) = file
         .split_first_chunk::<8>()
-        .ok_or_else(|| wrong("cut off".into()))?;
+        .ok_or_else(|| wrong("the length of their header is cut off".into()))?;
     let length = u64::from_le_bytes(*length);
-    let fits = length <= LARGEST_HEADER && length <= rest.len() as u64;
+    let fits = length <= MAX_HEADER_BYTES && length <= rest.len() as u64;
     if !fits {
-        return Err(wrong(format!("a header of {length} bytes")));
+        return Err(wrong(format!(
+            "their header takes {length} bytes, of which {} are there and at most {MAX_HEADER_BYTES} are read",
+            rest.len()
+        )));
     }
     let (header, values) = rest.split_at(length as usize);
     let header: Header = serde_json::from_slice(header).map_err(|e| wrong(e.to_string()))?;
@@ -127,23 +130,26 @@ pub(crate) fn read(file: &[u8]) -> Result<BTreeMap<String, TensorRange>> {
     let mut all = BTreeMap::new();
     for (name, info) in header.tensors {
         let tensor_range = tensor_range(&info, start, values.len());
-        let tensor_range =
-            tensor_range.ok_or_else(|| wrong(format!("`{name}` is not where it should be")))?;
+        let tensor_range = tensor_range.ok_or_else(|| {
+            wrong(format!(
+                "`{name}` has a dtype that Kiln lacks, or a range of bytes that does not fit its shape or the file"
+            ))
+        })?;
         all.insert(name, tensor_range);
     }
-    let mut ranges: Vec<&Range<usize>> = all.values().map(|p| &p.bytes).collect();
+    let mut ranges: Vec<&Range<usize>> = all.values().map(|t| &t.bytes).collect();
     ranges.sort_by_key(|r| (r.start, r.end));
     let mut next = start;
     for range in ranges {
         if range.start != next {
-            return Err(wrong("they overlap, or leave gaps".into()));
+            return Err(wrong("their bytes overlap or leave gaps".into()));
         }
         next = range.end;
     }
     match next == file.len() {
         true => Ok(all),
         false => Err(wrong(format!(
-            "{} bytes that are of none",
+            "the last {} bytes belong to no tensor",
             file.len() - next
         ))),
     }
@@ -169,18 +175,18 @@ fn name_in_file(dtype: DType) -> String {
     dtype.name().to_uppercase()
 }
 
-/// A file of tensors, to be written: its header, and the values after it.
-pub(crate) struct Tensors {
+/// A safetensors file to be written: its header, and the values after it.
+pub(crate) struct TensorFile {
     pub header: Vec<u8>,
     pub values: Vec<Buffer>,
 }
 
-/// The file of these tensors, which are on the host. Tensors of whole cache lines come first, so that each of them
+/// Lays out a file of tensors that are on the host. Tensors of whole cache lines come first, so that each of them
 /// begins on one.
 ///
 /// # Errors
 /// If two have one name, or a header would be larger than the format allows.
-pub(crate) fn file(tensors: Vec<(String, Buffer)>) -> Result<Tensors> {
+pub(crate) fn tensor_file(tensors: Vec<(String, Buffer)>) -> Result<TensorFile> {
     let mut tensors = tensors;
     let whole = |b: &Buffer| b.storage().len().is_multiple_of(ALIGN);
     tensors.sort_by(|(a, x), (b, y)| {
@@ -198,28 +204,36 @@ pub(crate) fn file(tensors: Vec<(String, Buffer)>) -> Result<Tensors> {
             data_offsets: (from, end),
         };
         let info = serde_json::to_value(info).map_err(|e| Error::Contents(e.to_string()))?;
-        if name == "__metadata__" || infos.insert(name.clone(), info).is_some() {
+        if name == "__metadata__" {
+            let message = "`__metadata__` can't be the name of a tensor: safetensors reserves it";
+            return Err(Error::Contents(message.into()));
+        }
+        if infos.insert(name.clone(), info).is_some() {
             return Err(Error::Contents(format!("two tensors are called `{name}`")));
         }
     }
     let mut text = serde_json::to_vec(&infos).map_err(|e| Error::Contents(e.to_string()))?;
     text.resize((8 + text.len()).next_multiple_of(ALIGN) - 8, b' ');
-    if text.len() as u64 > LARGEST_HEADER {
-        return Err(Error::Contents("there are too many tensors".into()));
+    if text.len() as u64 > MAX_HEADER_BYTES {
+        return Err(Error::Contents(format!(
+            "the names and shapes of {} tensors take {} bytes, but at most {MAX_HEADER_BYTES} fit into a file",
+            tensors.len(),
+            text.len()
+        )));
     }
     let mut header = (text.len() as u64).to_le_bytes().to_vec();
     header.append(&mut text);
     let values = tensors.into_iter().map(|(_, b)| b).collect();
-    Ok(Tensors { header, values })
+    Ok(TensorFile { header, values })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn bytes(of: &Tensors) -> Vec<u8> {
-        let mut bytes = of.header.clone();
-        let values = of.values.iter();
+    fn bytes(file: &TensorFile) -> Vec<u8> {
+        let mut bytes = file.header.clone();
+        let values = file.values.iter();
         values.for_each(|v| bytes.extend(v.bytes().unwrap()));
         bytes
     }
@@ -233,7 +247,7 @@ mod tests {
                 tensors.push((format!("{dtype}{shape:?}"), tensor));
             }
         }
-        let written = bytes(&file(tensors.clone()).unwrap());
+        let written = bytes(&tensor_file(tensors.clone()).unwrap());
         let found = read(&written).unwrap();
         assert_eq!(found.len(), tensors.len());
         for (name, tensor) in tensors {
@@ -255,7 +269,7 @@ mod tests {
             );
         }
         assert!(
-            file(vec![(
+            tensor_file(vec![(
                 "__metadata__".into(),
                 Buffer::zeros(DType::U8, &[1]).unwrap()
             )])
@@ -264,16 +278,16 @@ mod tests {
     }
 
     #[test]
-    fn files_that_lie_are_refused() {
-        let of = |header: &str, values: usize| {
+    fn contradictory_files_are_refused() {
+        let parse = |header: &str, values: usize| {
             let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
             bytes.extend(header.as_bytes());
             bytes.resize(bytes.len() + values, 0);
             read(&bytes)
         };
         let one = r#""a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
-        assert!(of(&format!("{{{one}}}"), 8).is_ok());
-        assert!(of(&format!(r#"{{"__metadata__":{{"x":"y"}},{one}}}"#), 8).is_ok());
+        assert!(parse(&format!("{{{one}}}"), 8).is_ok());
+        assert!(parse(&format!(r#"{{"__metadata__":{{"x":"y"}},{one}}}"#), 8).is_ok());
         for (header, values) in [
             (format!("{{{one}}}"), 7),
             (format!("{{{one}}}"), 9),
@@ -295,7 +309,7 @@ mod tests {
             (format!("{{{}}}", one.replace("0,8", "8,0")), 8),
             ("[".repeat(100_000), 8),
         ] {
-            assert!(of(&header, values).is_err(), "{header:.80}");
+            assert!(parse(&header, values).is_err(), "{header:.80}");
         }
         assert!(read(&[]).is_err() && read(&[255; 9]).is_err());
     }

@@ -7,7 +7,7 @@ use crate::manifest::{
 };
 use crate::map::Map;
 use crate::state::RNG_STATE;
-use crate::tensors::{self, Tensors};
+use crate::tensors::{self, TensorFile};
 use crate::zip::{self, Member};
 use crate::{FORMAT, compiled, packed, program};
 use kiln_plan::Entry as PlanEntry;
@@ -79,7 +79,7 @@ pub(crate) enum Piece {
 
 impl Piece {
     /// The parts of a file of tensors.
-    pub fn of(tensors: &Tensors) -> Vec<Piece> {
+    pub fn of(tensors: &TensorFile) -> Vec<Piece> {
         let values = tensors.values.iter().cloned().map(Piece::Tensor);
         let header = Piece::Bytes(tensors.header.clone());
         [header].into_iter().chain(values).collect()
@@ -126,7 +126,7 @@ impl Contents {
         for (name, bytes) in &self.assets {
             files.push((format!("{ASSETS}{name}"), vec![Piece::Bytes(bytes.clone())]));
         }
-        let weights = tensors::file(self.tensors.clone())?;
+        let weights = tensors::tensor_file(self.tensors.clone())?;
         let mut entries = entries;
         if !self.packed.is_empty() {
             let sum = checksum(&Piece::of(&weights))?;
@@ -230,7 +230,7 @@ fn checksum(pieces: &[Piece]) -> Result<String> {
 }
 
 /// Writes a file of tensors.
-pub(crate) fn tensors(to: &mut impl Write, tensors: &Tensors) -> Result<()> {
+pub(crate) fn tensors(to: &mut impl Write, tensors: &TensorFile) -> Result<()> {
     for piece in Piece::of(tensors) {
         to.write_all(piece.bytes()?)?;
     }

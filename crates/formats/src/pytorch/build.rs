@@ -57,7 +57,7 @@ impl View {
                 .map(|n| n.max(1))
                 .try_fold(size, |a, n| a.checked_mul(n))
         };
-        let most = product(&self.shape).filter(|n| *n <= isize::MAX as u128);
+        let bytes = product(&self.shape).filter(|n| *n <= isize::MAX as u128);
         let last = self
             .shape
             .iter()
@@ -68,7 +68,7 @@ impl View {
         let within = last.is_some_and(|at| {
             at.saturating_add(1).saturating_mul(size) <= u128::from(storage.bytes)
         });
-        match most.is_some() && (self.len() == 0 || within) {
+        match bytes.is_some() && (self.len() == 0 || within) {
             true => Ok(()),
             false => Err(format!(
                 "a tensor of {} of shape {:?}, strides {:?} and offset {} does not lie in its storage of {} bytes",
@@ -91,12 +91,18 @@ impl Storages {
     /// Registers a storage and returns its number. A key must have the same dtype and size everywhere.
     pub(super) fn storage(&mut self, storage: Storage) -> Result<usize, String> {
         if let Some(&known) = self.by_key.get(&storage.key) {
-            let here = &self.list[known];
-            return match *here == storage {
+            let first = &self.list[known];
+            let size = |s: &Storage| match s.dtype {
+                Some(dtype) => format!("{} bytes of {dtype}", s.bytes),
+                None => format!("{} bytes", s.bytes),
+            };
+            return match *first == storage {
                 true => Ok(known),
                 false => Err(format!(
-                    "storage {} is {here:?} here and {storage:?} there",
-                    storage.key
+                    "storage {} is declared with {}, and again with {}",
+                    storage.key,
+                    size(first),
+                    size(&storage)
                 )),
             };
         }
@@ -122,12 +128,14 @@ impl Storages {
             other => return Err(format!("a storage of {}", kind(other))),
         };
         let bytes = size(graph, parts[4])?.checked_mul(dtype.map_or(1, DType::size));
-        let bytes = bytes.ok_or_else(|| format!("storage {key} has no size"))? as u64;
+        let bytes = bytes
+            .ok_or_else(|| format!("storage {key} is too large: its size in bytes overflows"))?
+            as u64;
         // Before 0.4 a storage could be part of another: a key, the first element, and the number of elements.
         let start = match parts.get(5).map(|part| graph.node(*part)) {
             None | Some(Node::None) => 0,
             Some(Node::Tuple(part)) if part.len() == 3 => size(graph, part[1])?,
-            Some(other) => return Err(format!("a part of a storage that is {}", kind(other))),
+            Some(other) => return Err(format!("a view of a storage that is {}", kind(other))),
         };
         let storage = self.storage(Storage { key, dtype, bytes })?;
         Ok(Node::Storage(storage, start))
@@ -140,15 +148,18 @@ impl Storages {
         dtype: Option<DType>,
     ) -> Result<Node, String> {
         let [storage, offset, shape, strides, ..] = arguments else {
-            return Err("a tensor of too few arguments".to_string());
+            return Err(format!(
+                "a tensor of {} arguments, but it takes storage, offset, shape and strides",
+                arguments.len()
+            ));
         };
         let (storage, start) = match graph.node(*storage) {
             Node::Storage(at, start) => (*at, *start),
             Node::Refused(why) => return Ok(Node::Refused(why.clone())),
             other => return Err(format!("a tensor over {}", kind(other))),
         };
-        let of = &self.list[storage];
-        let Some(dtype) = dtype.or(of.dtype) else {
+        let backing = &self.list[storage];
+        let Some(dtype) = dtype.or(backing.dtype) else {
             return Err("a tensor over bytes, of no dtype".to_string());
         };
         let view = View {
@@ -200,7 +211,7 @@ impl Storages {
             (Global::Encode, [Node::Str(text), Node::Str(coding)]) if &**coding == "latin1" => {
                 let bytes = text.chars().map(|c| u8::try_from(u32::from(c)));
                 let bytes: Result<Vec<u8>, _> = bytes.collect();
-                Node::Bytes(bytes.map_err(|_| "bytes beyond 255".to_string())?.into())
+                Node::Bytes(bytes.map_err(|_| "a character above U+00FF in bytes of latin1".to_string())?.into())
             }
             // The tensor class called with a tensor, and functions whose first argument is a tensor.
             (
@@ -268,11 +279,11 @@ fn is_text(graph: &Graph, id: Option<&Id>, wanted: &str) -> bool {
 
 /// The name of a storage or tensor: a text, or a number in old files.
 pub(super) fn key(graph: &Graph, id: Id) -> Result<String, String> {
-    /// Names are numbers and paths of files. Each use copies one.
-    const LONGEST: usize = 255;
+    /// Each use copies the name; real ones are numbers and paths of files.
+    const MAX_BYTES: usize = 255;
     match graph.node(id) {
-        Node::Str(text) if text.len() > LONGEST => Err(format!(
-            "a key of {} bytes; at most {LONGEST} are read",
+        Node::Str(text) if text.len() > MAX_BYTES => Err(format!(
+            "a key of {} bytes; at most {MAX_BYTES} are read",
             text.len()
         )),
         Node::Str(text) => Ok(text.to_string()),
