@@ -200,7 +200,7 @@ fn run_passes(
                 dumped = dump.graph(pass.name, &with_lines(graph.clone(), locs));
             }
         };
-        let done = optimize::optimize_seen(graph, list, passes, &mut seen);
+        let done = optimize::optimize_observed(graph, list, passes, &mut seen);
         dumped?;
         done.map_err(|e| CompileError::Internal(e.to_string()))
     };

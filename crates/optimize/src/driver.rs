@@ -28,18 +28,18 @@ pub fn optimize_with(
     passes: &[Pass],
     options: &Options,
 ) -> Result<(Graph, Report), OptimizeError> {
-    optimize_seen(graph, passes, options, &mut |_, _| {})
+    optimize_observed(graph, passes, options, &mut |_, _| {})
 }
 
-/// [`optimize_with`], calling `seen` with each pass that changed the graph and with the result.
+/// [`optimize_with`], calling `observe` with each pass that changed the graph and with the result.
 ///
 /// # Errors
 /// As for [`optimize`].
-pub fn optimize_seen(
+pub fn optimize_observed(
     graph: Graph,
     passes: &[Pass],
     options: &Options,
-    seen: &mut dyn FnMut(&Pass, &Graph),
+    observe: &mut dyn FnMut(&Pass, &Graph),
 ) -> Result<(Graph, Report), OptimizeError> {
     let names: Vec<&str> = passes.iter().map(|p| p.name).collect();
     for name in options.passes.names() {
@@ -62,7 +62,7 @@ pub fn optimize_seen(
         nodes_before: graph.len(),
         ..Report::default()
     };
-    let graph = run_list(graph, &selected, options, &mut report, 0, seen)?;
+    let graph = run_list(graph, &selected, options, &mut report, 0, observe)?;
     report.nodes_after = graph.len();
     Ok((graph, report))
 }
@@ -73,7 +73,7 @@ fn run_list(
     options: &Options,
     report: &mut Report,
     depth: usize,
-    seen: &mut dyn FnMut(&Pass, &Graph),
+    observe: &mut dyn FnMut(&Pass, &Graph),
 ) -> Result<Graph, OptimizeError> {
     for id in graph.ids() {
         for body in graph.node_mut(id).op.bodies_mut() {
@@ -97,7 +97,7 @@ fn run_list(
             arena = run_pass(arena, pass, options, report, depth)?;
             if report.fired.len() > fired {
                 interface.check(pass, &arena.graph)?;
-                seen(pass, &arena.graph);
+                observe(pass, &arena.graph);
             }
         }
         if report.fired.len() == before || report.stopped {

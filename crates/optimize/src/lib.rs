@@ -36,7 +36,7 @@ mod sums;
 mod view;
 
 pub use bisect::{bisect, bisect_with, first_wrong};
-pub use driver::{optimize, optimize_seen, optimize_with};
+pub use driver::{optimize, optimize_observed, optimize_with};
 pub use error::OptimizeError;
 pub use options::{Options, Select};
 pub use pass::{Pass, Rule, Run};

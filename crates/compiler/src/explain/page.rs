@@ -39,8 +39,13 @@ pub(super) fn page(explain: &Explain) -> String {
 
 fn facts(explain: &Explain) -> String {
     let mut out = String::from("<ul class=\"facts\">\n");
-    let mut fact = |number: String, of: &str| {
-        let _ = writeln!(out, "<li><b>{}</b> {}</li>", escaped(&number), escaped(of));
+    let mut fact = |number: String, label: &str| {
+        let _ = writeln!(
+            out,
+            "<li><b>{}</b> {}</li>",
+            escaped(&number),
+            escaped(label)
+        );
     };
     if let Some(stages) = &explain.stages {
         fact(stages.recorded.len().to_string(), "nodes recorded");
@@ -103,7 +108,7 @@ fn kernels(explain: &Explain) -> String {
 fn row(kernel: &KernelInfo, launch: Option<(String, usize, &Launch)>) -> String {
     let when = match (kernel.prepared, kernel.concurrent) {
         (true, _) => "prepare",
-        (_, true) => "together",
+        (_, true) => "concurrent",
         _ => "",
     };
     let (id, swatch) = match &launch {
@@ -223,7 +228,7 @@ fn recomputed(explain: &Explain) -> String {
     if explain.recomputed.is_empty() {
         return String::new();
     }
-    let mut out = String::from("<h2>Computed again</h2>\n<ul>\n");
+    let mut out = String::from("<h2>Recomputed values</h2>\n<ul>\n");
     for r in &explain.recomputed {
         let _ = writeln!(out, "<li>{}</li>", escaped(&r.to_string()));
     }

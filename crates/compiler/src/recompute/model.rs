@@ -44,12 +44,13 @@ impl fmt::Display for Recomputed {
     }
 }
 
-/// The values that are computed again: positions in the model, ascending by when they are first written.
+/// The values that are computed again, in the order in which they are first written.
 pub(super) type Choice = Vec<Pick>;
 
 /// A value that is computed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pick {
+    /// Its position among the model's items.
     pub item: usize,
     /// The step that needs it again.
     pub need: usize,
@@ -72,11 +73,11 @@ pub(super) struct Item {
     /// The step that writes another temporary over it.
     handed_over: Option<usize>,
     /// The nodes and operands to compute it again, if that is possible.
-    pub again: Option<Again>,
+    pub recomputation: Option<Recomputation>,
 }
 
 /// The nodes and operands that compute a value again.
-pub(super) struct Again {
+pub(super) struct Recomputation {
     pub value: Value,
     /// Readers up to this step read the value itself.
     pub split: usize,
@@ -96,14 +97,14 @@ pub(super) struct LiveValue {
     /// The step that writes it; none for a value that is there before.
     pub written: Option<usize>,
     pub item: Option<usize>,
-    /// True if readers of it may be put after a barrier: it depends on data and is not a random key.
-    pub waits: bool,
+    /// True if its readers may be put after a barrier: it depends on data and is not a random key.
+    pub can_wait: bool,
 }
 
 pub(super) struct Model {
     pub items: Vec<Item>,
     steps: usize,
-    pub held: HashMap<Value, LiveValue>,
+    pub live: HashMap<Value, LiveValue>,
     /// For each node, true if pointwise work and views derive floats from it that are compared for equality.
     compared: Vec<bool>,
     /// For each step, the values in memory that it reads.
@@ -126,7 +127,7 @@ impl Model {
         let mut model = Model {
             items: Vec::new(),
             steps,
-            held: HashMap::new(),
+            live: HashMap::new(),
             compared: compared(&base.graph),
             reads: vec![Vec::new(); steps],
             order: Vec::new(),
@@ -137,7 +138,7 @@ impl Model {
                 model.item(temporaries.blocks[*block].size, *time);
             }
         }
-        model.hold(base, &of);
+        model.add_live_values(base, &of);
         let launches = base.placed.run.iter().map(|l| &base.sequence.launches[*l]);
         let fallible: Vec<&Launch> = launches.filter(|l| !l.sites.is_empty()).collect();
         for (buffer, item) in of.iter().enumerate() {
@@ -146,22 +147,22 @@ impl Model {
             if let Origin::Value(v) = base.sequence.buffers[buffer].origin
                 && !fallible.iter().any(fails)
             {
-                model.items[item].again = model.again(&base.graph, v, item);
+                model.items[item].recomputation = model.recomputation(&base.graph, v, item);
             }
         }
         let mut order: Vec<usize> = (0..model.items.len())
-            .filter(|i| model.items[*i].again.is_some())
+            .filter(|i| model.items[*i].recomputation.is_some())
             .collect();
         let worth = |i: usize| {
             let item = &model.items[i];
-            let split = item.again.as_ref().map_or(0, |a| a.split);
+            let split = item.recomputation.as_ref().map_or(0, |a| a.split);
             let next = item.uses.iter().find(|u| **u > split);
             item.size.saturating_mul(next.map_or(0, |n| n - split))
         };
         order.sort_by_key(|i| (Reverse(worth(*i)), *i));
         order.truncate(MAX_CANDIDATES);
         // Of two values written at one step, the later node may be computed from the earlier one.
-        let node = |i: usize| model.items[i].again.as_ref().map(|a| a.value);
+        let node = |i: usize| model.items[i].recomputation.as_ref().map(|a| a.value);
         order.sort_by_key(|i| Reverse((model.items[*i].first, node(*i))));
         model.order = order;
         model
@@ -173,7 +174,7 @@ impl Model {
             first,
             uses: Vec::new(),
             handed_over: None,
-            again: None,
+            recomputation: None,
         });
         self.items.len() - 1
     }
@@ -207,7 +208,7 @@ impl Model {
     }
 
     /// Records the values in memory and the steps that read them.
-    fn hold(&mut self, base: &Lowered, of: &[Option<usize>]) {
+    fn add_live_values(&mut self, base: &Lowered, of: &[Option<usize>]) {
         let (sequence, plan) = (&base.sequence, &base.placed.plan);
         let inputs = base.graph.inputs();
         let value = |b: usize| match &sequence.buffers[b].origin {
@@ -221,12 +222,12 @@ impl Model {
                 Origin::Input(i) => plan.inputs[*i as usize].role == Role::RandomKey,
                 _ => false,
             };
-            let held = LiveValue {
+            let live = LiveValue {
                 written: None,
                 item: of[b],
-                waits: !info.parameter_only && !key,
+                can_wait: !info.parameter_only && !key,
             };
-            self.held.insert(v, held);
+            self.live.insert(v, live);
         }
         let mut time = 0;
         for (i, &l) in base.placed.run.iter().enumerate() {
@@ -234,18 +235,18 @@ impl Model {
             let launch = &sequence.launches[l];
             self.reads[time].extend(read(launch).filter_map(|b| value(ix(b))));
             for v in written(launch).filter_map(|b| value(ix(b))) {
-                if let Some(held) = self.held.get_mut(&v) {
-                    held.written = Some(time);
+                if let Some(live) = self.live.get_mut(&v) {
+                    live.written = Some(time);
                 }
             }
         }
     }
 
     /// The recomputation of an item's value, if the value has a long enough pause.
-    fn again(&self, graph: &Graph, v: Value, at: usize) -> Option<Again> {
+    fn recomputation(&self, graph: &Graph, v: Value, at: usize) -> Option<Recomputation> {
         let item = &self.items[at];
-        let held = self.held.get(&v)?;
-        if held.item != Some(at) || graph.node(v.node).facts.len() != 1 {
+        let live = self.live.get(&v)?;
+        if live.item != Some(at) || graph.node(v.node).facts.len() != 1 {
             return None;
         }
         let before = std::iter::once(&item.first).chain(&item.uses);
@@ -262,10 +263,10 @@ impl Model {
             .iter()
             .map(|n| flops(graph, *n))
             .sum::<Option<u64>>()?;
-        let moved = leaves.iter().filter_map(|l| self.held.get(l)?.item);
+        let moved = leaves.iter().filter_map(|l| self.live.get(l)?.item);
         let items: Vec<usize> = moved.collect();
         let bytes: usize = items.iter().map(|i| self.items[*i].size).sum();
-        Some(Again {
+        Some(Recomputation {
             value: v,
             split,
             nodes,
@@ -285,7 +286,7 @@ impl Model {
                 continue;
             }
             let node = graph.node(at.node);
-            if at != v && (self.held.contains_key(&at) || is_leaf(&node.op)) {
+            if at != v && (self.live.contains_key(&at) || is_leaf(&node.op)) {
                 leaves.push(at);
                 continue;
             }
@@ -313,8 +314,10 @@ impl Model {
         }
         // Users come before operands.
         for &i in self.order.iter().filter(|i| chosen[**i]) {
-            if let (Some((need, _)), Some(again)) = (lives.late[i], &self.items[i].again) {
-                for &leaf in &again.items {
+            if let (Some((need, _)), Some(recomputation)) =
+                (lives.late[i], &self.items[i].recomputation)
+            {
+                for &leaf in &recomputation.items {
                     self.read(&mut lives, chosen, leaf, need);
                 }
             }
@@ -324,8 +327,8 @@ impl Model {
 
     /// Extends an item's life to include a step.
     fn read(&self, lives: &mut Lives, chosen: &[bool], i: usize, step: usize) {
-        match &self.items[i].again {
-            Some(again) if chosen[i] && step > again.split => {
+        match &self.items[i].recomputation {
+            Some(recomputation) if chosen[i] && step > recomputation.split => {
                 let (first, last) = lives.late[i].unwrap_or((step, step));
                 lives.late[i] = Some((first.min(step), last.max(step)));
             }
@@ -362,7 +365,7 @@ impl Model {
     pub fn choose(&self, target: usize) -> Choice {
         let mut chosen = vec![false; self.items.len()];
         let mut excess = self.excess(&chosen, target);
-        let cost = |i: usize| self.items[i].again.as_ref().map_or(1.0, |a| a.cost);
+        let cost = |i: usize| self.items[i].recomputation.as_ref().map_or(1.0, |a| a.cost);
         for _ in 0..2 * self.order.len() {
             if excess == 0.0 {
                 break;
@@ -383,7 +386,7 @@ impl Model {
             chosen[i] = !chosen[i];
             excess = found;
         }
-        self.without_useless(&mut chosen, target, excess);
+        self.drop_unneeded(&mut chosen, target, excess);
         let lives = self.lives(&chosen);
         let picks = self.order.iter().rev().filter(|i| chosen[**i]);
         let pick = |i: &usize| {
@@ -396,8 +399,8 @@ impl Model {
     }
 
     /// Takes back the choices that later ones made unnecessary, the most expensive first.
-    fn without_useless(&self, chosen: &mut [bool], target: usize, excess: f64) {
-        let cost = |i: usize| self.items[i].again.as_ref().map_or(0.0, |a| a.cost);
+    fn drop_unneeded(&self, chosen: &mut [bool], target: usize, excess: f64) {
+        let cost = |i: usize| self.items[i].recomputation.as_ref().map_or(0.0, |a| a.cost);
         let mut dearest: Vec<usize> = self.order.iter().copied().filter(|i| chosen[*i]).collect();
         dearest.sort_by(|a, b| cost(*b).total_cmp(&cost(*a)).then(a.cmp(b)));
         for i in dearest {
@@ -411,14 +414,17 @@ impl Model {
     /// Describes a choice for the report.
     pub fn report(&self, pick: &Pick, graph: &Graph, locs: &[Loc]) -> Recomputed {
         let item = &self.items[pick.item];
-        let again = item.again.as_ref().expect("only such items are picked");
-        let node = graph.node(again.value.node);
+        let recomputation = item
+            .recomputation
+            .as_ref()
+            .expect("only such items are picked");
+        let node = graph.node(recomputation.value.node);
         let loc = resolved(&node.loc, locs);
         Recomputed {
             value: describe_op(node.op.name(), node.fact(), &loc),
             bytes: item.size,
-            steps: pick.need.saturating_sub(again.split + 1),
-            flops: again.flops,
+            steps: pick.need.saturating_sub(recomputation.split + 1),
+            flops: recomputation.flops,
         }
     }
 }

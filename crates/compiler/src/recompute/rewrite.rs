@@ -1,34 +1,34 @@
-//! Rewrites a graph so that it computes a choice of values again.
+//! Rewrites a graph so that it computes chosen values again.
 //!
-//! Values are processed users first. Each gets a copy of the nodes that compute it. The operands of the copy stand
-//! after a barrier together with an *anchor*: a value that is computed late, but before the first late reader, so
+//! Values are processed users first. Each gets a copy of the nodes that compute it. A barrier precedes the operands of
+//! the copy. It also waits for an *anchor*: a value that is computed late, but before the first late reader, so
 //! that the copy is computed after it. Then late readers read the copy. A node between a value and its readers that
 //! is not stored in memory is computed where it is read. If both kinds of readers need it, the late ones get a copy
 //! of it as well.
 
-use super::model::{Again, Model, Pick};
+use super::model::{Model, Pick, Recomputation};
 use hashbrown::HashMap;
 use kiln_ir::{Graph, Node, NodeId, Value, ops};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The graph that computes `choice` again; `None` if that made a cycle, which would be a bug.
+/// Returns the graph that computes `choice` again; `None` if it would have a cycle, which is a bug.
 pub(super) fn rewrite(graph: &Graph, model: &Model, choice: &[Pick]) -> Option<Graph> {
     let mut rewriter = Rewriter {
         nodes: graph.iter().map(|(_, n)| n.clone()).collect(),
-        when: when(graph, model),
-        outputs: graph,
+        steps: node_steps(graph, model),
+        original: graph,
     };
     let picked: Vec<Value> = (choice.iter())
-        .filter_map(|p| Some(model.items[p.item].again.as_ref()?.value))
+        .filter_map(|p| Some(model.items[p.item].recomputation.as_ref()?.value))
         .collect();
     for pick in choice.iter().rev() {
-        let Some(again) = &model.items[pick.item].again else {
+        let Some(recomputation) = &model.items[pick.item].recomputation else {
             continue;
         };
-        if let Some(anchor) = anchor(model, again, pick.need, &picked) {
-            let copy = rewriter.copy(model, again, pick.need, anchor);
-            rewriter.redirect(again.value, copy, pick.need);
+        if let Some(anchor) = anchor(model, recomputation, pick.need, &picked) {
+            let copy = rewriter.copy(model, recomputation, pick.need, anchor);
+            rewriter.redirect(recomputation.value, copy, pick.need);
         }
     }
     rewriter.finish()
@@ -36,87 +36,105 @@ pub(super) fn rewrite(graph: &Graph, model: &Model, choice: &[Pick]) -> Option<G
 
 /// A value that is computed after the early readers and before the step that needs a value again: the latest of
 /// those that this step reads, else the latest of all.
-fn anchor(model: &Model, again: &Again, need: usize, picked: &[Value]) -> Option<Value> {
+fn anchor(
+    model: &Model,
+    recomputation: &Recomputation,
+    need: usize,
+    picked: &[Value],
+) -> Option<Value> {
     let late = |v: &Value| {
-        let held = model.held.get(v)?;
-        let written = held.written.filter(|w| again.split < *w && *w < need)?;
+        let live = model.live.get(v)?;
+        let written = live
+            .written
+            .filter(|w| recomputation.split < *w && *w < need)?;
         (!picked.contains(v)).then_some((written, *v))
     };
     let read = model.reads[need].iter().filter_map(late).max();
-    read.or_else(|| model.held.keys().filter_map(late).max())
+    read.or_else(|| model.live.keys().filter_map(late).max())
         .map(|(_, v)| v)
 }
 
 /// For each node, the first and last step that computes it: the step that writes it, or those that compute its
 /// readers.
-fn when(graph: &Graph, model: &Model) -> Vec<(usize, usize)> {
-    let mut when: Vec<Option<(usize, usize)>> = vec![None; graph.len()];
+fn node_steps(graph: &Graph, model: &Model) -> Vec<(usize, usize)> {
+    let mut ranges: Vec<Option<(usize, usize)>> = vec![None; graph.len()];
     for (id, node) in graph.iter().rev() {
         let outputs = 0..node.facts.len() as u32;
         let mut steps = outputs.filter_map(|output| {
             model
-                .held
+                .live
                 .get(&Value { node: id, output })
                 .map(|h| h.written.unwrap_or(0))
         });
         if let Some(step) = steps.next() {
-            when[id.index()] = Some((step, step));
+            ranges[id.index()] = Some((step, step));
         }
-        let Some((first, last)) = when[id.index()] else {
+        let Some((first, last)) = ranges[id.index()] else {
             continue;
         };
         for v in &node.inputs {
             // A value in memory is computed once, whatever reads it.
-            let at = &mut when[v.node.index()];
+            let at = &mut ranges[v.node.index()];
             let (a, b) = at.unwrap_or((first, last));
             *at = Some((a.min(first), b.max(last)));
         }
     }
-    when.into_iter().map(|w| w.unwrap_or((0, 0))).collect()
+    ranges.into_iter().map(|w| w.unwrap_or((0, 0))).collect()
 }
 
 struct Rewriter<'a> {
     /// The nodes of the graph, then new ones, in no particular order.
     nodes: Vec<Node>,
     /// For each node, the first and last step that computes it.
-    when: Vec<(usize, usize)>,
-    outputs: &'a Graph,
+    steps: Vec<(usize, usize)>,
+    original: &'a Graph,
 }
 
 impl Rewriter<'_> {
-    fn push(&mut self, node: Node, when: (usize, usize)) -> NodeId {
+    fn push(&mut self, node: Node, steps: (usize, usize)) -> NodeId {
         self.nodes.push(node);
-        self.when.push(when);
+        self.steps.push(steps);
         NodeId(self.nodes.len() as u32 - 1)
     }
 
     /// Adds a copy of the nodes that compute a value, at the step that needs it. Returns the copied value.
-    fn copy(&mut self, model: &Model, again: &Again, need: usize, anchor: Value) -> Value {
-        let waits = |v: &&Value| model.held.get(*v).is_some_and(|h| h.waits);
-        let mut behind: Vec<Value> = again.leaves.iter().filter(waits).copied().collect();
-        let mut new: HashMap<Value, Value> = HashMap::new();
-        if !behind.is_empty() {
-            behind.push(anchor);
+    fn copy(
+        &mut self,
+        model: &Model,
+        recomputation: &Recomputation,
+        need: usize,
+        anchor: Value,
+    ) -> Value {
+        let can_wait = |v: &&Value| model.live.get(*v).is_some_and(|h| h.can_wait);
+        let mut barrier_operands: Vec<Value> = recomputation
+            .leaves
+            .iter()
+            .filter(can_wait)
+            .copied()
+            .collect();
+        let mut copies: HashMap<Value, Value> = HashMap::new();
+        if !barrier_operands.is_empty() {
+            barrier_operands.push(anchor);
             let fact = |v: &Value| self.nodes[v.node.index()].facts[v.output as usize].clone();
             let barrier = Node {
                 op: ops::Barrier { detach: false }.into(),
-                facts: behind.iter().map(fact).collect(),
-                loc: self.nodes[again.value.node.index()].loc.clone(),
-                inputs: behind.iter().copied().collect(),
+                facts: barrier_operands.iter().map(fact).collect(),
+                loc: self.nodes[recomputation.value.node.index()].loc.clone(),
+                inputs: barrier_operands.iter().copied().collect(),
             };
             let node = self.push(barrier, (need, need));
             let outputs = (0..).map(|output| Value { node, output });
-            new.extend(behind.into_iter().zip(outputs));
+            copies.extend(barrier_operands.into_iter().zip(outputs));
         }
-        for id in &again.nodes {
+        for id in &recomputation.nodes {
             let mut node = self.nodes[id.index()].clone();
             for v in &mut node.inputs {
-                *v = new.get(v).copied().unwrap_or(*v);
+                *v = copies.get(v).copied().unwrap_or(*v);
             }
             let copy = self.push(node, (need, need));
-            new.insert(id.value(), copy.value());
+            copies.insert(id.value(), copy.value());
         }
-        new[&again.value]
+        copies[&recomputation.value]
     }
 
     /// Redirects nodes that are computed from step `need` on to read `to` in place of `from`. A node that is computed
@@ -125,7 +143,7 @@ impl Rewriter<'_> {
         let mut list = vec![(from, to)];
         while let Some((from, to)) = list.pop() {
             for u in 0..self.nodes.len() {
-                let (first, last) = self.when[u];
+                let (first, last) = self.steps[u];
                 if last < need || !self.nodes[u].inputs.contains(&from) {
                     continue;
                 }
@@ -133,7 +151,7 @@ impl Rewriter<'_> {
                 if first < need {
                     let copy = self.nodes[u].clone();
                     node = self.push(copy, (need, last)).index();
-                    self.when[u].1 = need - 1;
+                    self.steps[u].1 = need - 1;
                     for output in 0..self.nodes[u].facts.len() as u32 {
                         let of = |n: usize| Value {
                             node: NodeId(n as u32),
@@ -149,10 +167,10 @@ impl Rewriter<'_> {
         }
     }
 
-    /// The graph, with nodes in an order in which operands come first: the old ones in their order, each new one
-    /// right before the first that reads it.
+    /// Returns the graph, with nodes in an order in which operands come first: the old ones in their order, each new
+    /// one right before its first reader.
     fn finish(self) -> Option<Graph> {
-        let old = self.outputs.len();
+        let old = self.original.len();
         let keys: Vec<usize> = (0..self.nodes.len()).collect();
         let mut keys: Vec<usize> = keys.into_iter().map(|k| k.min(old)).collect();
         for at in self.order(&keys)?.into_iter().rev() {
@@ -165,23 +183,23 @@ impl Rewriter<'_> {
             }
         }
         let order = self.order(&keys)?;
-        let mut place = vec![NodeId(0); self.nodes.len()];
+        let mut moved_to = vec![NodeId(0); self.nodes.len()];
         let mut graph = Graph::default();
-        graph.symbols.clone_from(&self.outputs.symbols);
-        let moved = |place: &[NodeId], v: Value| Value {
-            node: place[v.node.index()],
+        graph.symbols.clone_from(&self.original.symbols);
+        let moved = |moved_to: &[NodeId], v: Value| Value {
+            node: moved_to[v.node.index()],
             ..v
         };
         for at in order {
             let mut node = self.nodes[at].clone();
             for v in &mut node.inputs {
-                *v = moved(&place, *v);
+                *v = moved(&moved_to, *v);
             }
-            place[at] = graph.push(node);
+            moved_to[at] = graph.push(node);
         }
-        graph.outputs.clone_from(&self.outputs.outputs);
+        graph.outputs.clone_from(&self.original.outputs);
         for o in &mut graph.outputs {
-            o.value = moved(&place, o.value);
+            o.value = moved(&moved_to, o.value);
         }
         Some(graph)
     }
@@ -189,7 +207,7 @@ impl Rewriter<'_> {
     /// The topological order that takes the least (key, whether it is of the old graph, number) first; `None` for a
     /// cycle.
     fn order(&self, keys: &[usize]) -> Option<Vec<usize>> {
-        let key = |n: usize| Reverse((keys[n], n < self.outputs.len(), n));
+        let key = |n: usize| Reverse((keys[n], n < self.original.len(), n));
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
         let mut waiting = vec![0usize; self.nodes.len()];
         for (n, node) in self.nodes.iter().enumerate() {

@@ -1,5 +1,4 @@
-//! Processes that are killed while they write lose nothing that they had written, and leave no record that is half
-//! read.
+//! Writers that are killed lose nothing that they had written, and leave no record that is read in part.
 
 use crate::made_up::{folder, record};
 use kiln_compiler::tune::Store;
@@ -39,12 +38,12 @@ fn writer(path: &Path, number: u64) -> Child {
         .unwrap()
 }
 
-/// Kills a writer some time after it has begun to write; returns the records that it says it has written.
-fn killed(mut child: Child, after: Duration) -> HashMap<String, u64> {
+/// Kills a writer some time after it has begun to write; returns the records that it reported as written.
+fn kill_after_start(mut child: Child, after: Duration) -> HashMap<String, u64> {
     let mut out = child.stdout.take().unwrap();
     let mut text = vec![0; 512];
-    let begun = out.read(&mut text).unwrap();
-    text.truncate(begun);
+    let len = out.read(&mut text).unwrap();
+    text.truncate(len);
     std::thread::sleep(after);
     child.kill().unwrap(); // SIGKILL
     out.read_to_end(&mut text).unwrap();
@@ -67,7 +66,7 @@ fn killed_writers_lose_nothing() {
         let mut wrote = HashMap::new();
         for (child, side) in children.into_iter().zip([3, 7]) {
             let after = Duration::from_micros(round * 977 * side % 9000);
-            wrote.extend(killed(child, after));
+            wrote.extend(kill_after_start(child, after));
         }
         written += wrote.len();
         let store = Store::new(&path);
@@ -80,13 +79,16 @@ fn killed_writers_lose_nothing() {
             assert_eq!(
                 times[0].as_nanos() as u64,
                 record.at,
-                "half of another record"
+                "trials of another record"
             );
         }
         torn += store.damage().len();
         assert!(store.damage().len() <= 4 * ROUNDS as usize);
     }
-    assert!(written > ROUNDS as usize, "writers got to write: {written}");
+    assert!(
+        written > ROUNDS as usize,
+        "only {written} records were written"
+    );
     println!("{} writers were killed; lines torn: {torn}", 2 * ROUNDS);
     // Temporary files that they left beside the store are removed when the file is next rewritten.
     Store::new(&path).remove(|_| false).unwrap();

@@ -4,12 +4,13 @@
 //! scatter_of_one   scatter_add(0, index, src)[.., i, ..] = i = index ? 0 + src : 0
 //! ```
 //!
-//! for an index of one element along the axis. (A scatter of sums starts each at 0, so if the tensor holds −0 in
-//! place of zeros, it may give a zero of another sign than one addition.) This is pointwise work, so it can be fused
-//! with its readers. A scatter is a kernel of its own between two trips to memory. Conditions: index and source are
-//! as large as x off the axis, and a gather in the program reads the same index along an axis of the same extent, so
-//! that an index out of range is still reported. If the index is known, that gather may turn out to be read for no
-//! element and be removed, so a known index must be in range.
+//! for an index of one element along the axis. This is pointwise work, so it can be fused with its readers. A scatter
+//! is a kernel of its own, which reads and writes memory. Conditions:
+//!
+//! * x is full of +0: the sums of a scatter begin at +0, so zeros of x that are negative could change their sign.
+//! * Index and source are as large as x along all other axes.
+//! * A gather in the program reads the same index along an axis of the same extent, so that an index out of range is
+//!   still reported. A constant index must be in range: if no element of that gather is used, it may be removed.
 
 use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
 use kiln_base::Scalar;
@@ -21,7 +22,7 @@ use kiln_ir::{Builder, Dim, NodeId, Op, OpError, Pw, Shape, Value};
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "scatters",
-    about: "writes scatters of one element per lane as pointwise work",
+    about: "rewrites scatters of one element per lane as pointwise work",
     exact: true,
     run: Run::Rules(&[&ScatterOfOne]),
 };
@@ -44,33 +45,37 @@ impl Rule for ScatterOfOne {
         };
         let (shape, lanes) = (&view.fact(x).shape, &view.fact(index).shape);
         let axis = scatter.axis;
-        let fits = (0..shape.len()).all(|a| a == axis || shape[a] == lanes[a]);
-        let one = scatter.kind == ScatterKind::Sum && lanes[axis].is(1) && fits;
+        let same_lanes = (0..shape.len()).all(|a| a == axis || shape[a] == lanes[a]);
+        let adds_one = scatter.kind == ScatterKind::Sum && lanes[axis].is(1) && same_lanes;
         let zeros = view.as_full(x).is_some_and(|f| match f.value {
             Scalar::Float(x) => x.to_bits() == 0,
             other => other.as_f64() == 0.0,
         });
         let checked = is_checked(view, index, &shape[axis]);
-        if !one || !zeros || !checked || is_known_to_miss(view, index, &shape[axis]) {
+        if !adds_one || !zeros || !checked || is_known_to_miss(view, index, &shape[axis]) {
             return None;
         }
         let mut patch = view.patch(id);
-        let new = written(&mut patch, [x, index, src], axis).ok()?;
+        let new = select_sum(&mut patch, [x, index, src], axis).ok()?;
         Some(patch.replacing(id.value(), new))
     }
 }
 
 /// `i = index ? x + src : x`.
-fn written(b: &mut PatchBuilder<'_>, operands: [Value; 3], axis: usize) -> Result<Value, OpError> {
+fn select_sum(
+    b: &mut PatchBuilder<'_>,
+    operands: [Value; 3],
+    axis: usize,
+) -> Result<Value, OpError> {
     let [x, index, src] = operands;
     let shape = b.fact(&x).shape;
     let mut column = Shape::from_elem(Dim::ONE, shape.len() - axis);
     column[0] = shape[axis].clone();
     let len = shape[axis].clone();
-    let place = b.op(Iota { len }, &[])?;
-    let place = b.reshape(&place, &column)?;
-    let place = b.broadcast_to(&place, &shape)?;
-    let hit = b.pointwise(Pw::Eq, &[place, index])?;
+    let position = b.op(Iota { len }, &[])?;
+    let position = b.reshape(&position, &column)?;
+    let position = b.broadcast_to(&position, &shape)?;
+    let hit = b.pointwise(Pw::Eq, &[position, index])?;
     let sum = b.pointwise(Pw::Add, &[x, src])?;
     b.pointwise(Pw::Select, &[hit, sum, x])
 }

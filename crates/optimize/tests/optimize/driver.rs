@@ -54,7 +54,7 @@ fn the_list_of_passes_reads_well() {
     padding: lets convolutions and pooling make borders themselves
     broadcasts: computes before values are stretched, not after
     gathers: computes what is chosen by index, not what it is chosen from
-    scatters: writes scatters of one element per lane as pointwise work
+    scatters: rewrites scatters of one element per lane as pointwise work
     products: moves transpositions of products to their operands, and biases and factors to their products
     constant_fold: computes what depends on constants only
     common_subexpressions: computes equal expressions once
