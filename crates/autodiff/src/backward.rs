@@ -104,7 +104,7 @@ pub fn backward<B: Builder>(
             .inputs
             .iter()
             .map(|(v, from)| {
-                from.is_some_and(|f| needs_grad[f.0]) && b.ask(v, |f| f.dtype).is_float()
+                from.is_some_and(|f| needs_grad[f.0]) && b.with_fact(v, |f| f.dtype).is_float()
             })
             .collect();
         if !needs.contains(&true) {

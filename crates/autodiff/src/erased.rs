@@ -15,7 +15,7 @@ pub(crate) struct Erased<'e>(&'e mut dyn Numbered);
 /// A builder with indices for its values.
 trait Numbered {
     fn emit(&mut self, op: Op, inputs: &[Id]) -> Result<SmallVec<[Id; 1]>, OpError>;
-    fn ask(&self, value: &Id, f: &mut dyn FnMut(&Fact));
+    fn with_fact(&self, value: &Id, f: &mut dyn FnMut(&Fact));
     fn on_one_device(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError>;
     fn reduce_keepdim(&mut self, kind: Reduction, x: &Id, axes: &[usize]) -> Result<Id, OpError>;
 }
@@ -72,8 +72,8 @@ impl<B: Builder> Numbered for Table<'_, B> {
         Ok(outputs.into_iter().map(|v| self.number(v)).collect())
     }
 
-    fn ask(&self, Id(i): &Id, f: &mut dyn FnMut(&Fact)) {
-        self.inner.ask(&self.values[*i], f);
+    fn with_fact(&self, Id(i): &Id, f: &mut dyn FnMut(&Fact)) {
+        self.inner.with_fact(&self.values[*i], f);
     }
 
     fn on_one_device(&mut self, inputs: &[Id]) -> Result<Option<Vec<Id>>, OpError> {
@@ -101,13 +101,13 @@ impl Builder for Erased<'_> {
     }
 
     fn fact(&self, value: &Id) -> Fact {
-        self.ask(value, Fact::clone)
+        self.with_fact(value, Fact::clone)
     }
 
-    fn ask<R>(&self, value: &Id, f: impl FnOnce(&Fact) -> R) -> R {
+    fn with_fact<R>(&self, value: &Id, f: impl FnOnce(&Fact) -> R) -> R {
         let (mut f, mut answer) = (Some(f), None);
         self.0
-            .ask(value, &mut |fact| answer = f.take().map(|f| f(fact)));
+            .with_fact(value, &mut |fact| answer = f.take().map(|f| f(fact)));
         answer.expect("a builder answers once")
     }
 

@@ -52,7 +52,7 @@ fn product(
 ) -> Result<Gradients<Id>, OpError> {
     let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let axis = op.axis;
-    let one = b.full(1.0, b.ask(x, |f| f.dtype), &[])?;
+    let one = b.full(1.0, b.with_fact(x, |f| f.dtype), &[])?;
     let ones = {
         let fact = b.fact(x);
         b.full(1.0, fact.dtype, &fact.shape)?
@@ -116,7 +116,7 @@ fn extreme(
     let (x, index, src) = (&call.inputs[0], &call.inputs[1], &call.inputs[2]);
     let y = &call.outputs[0];
     let axis = op.axis;
-    let dtype = b.ask(x, |f| f.dtype);
+    let dtype = b.with_fact(x, |f| f.dtype);
     let take = |b: &mut Erased<'_>, v: &Id| b.op(Gather { axis }, &[v.clone(), index.clone()]);
     let own = b.pointwise(Pw::Eq, &[x.clone(), y.clone()])?;
     let own = b.cast(&own, dtype)?;

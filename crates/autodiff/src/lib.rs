@@ -101,7 +101,7 @@ fn rule(
     Ok(match call.op {
         Op::Pointwise(op) => pointwise::pullback(b, op.0, call, g)?,
         Op::Cast(_) => {
-            let dtype = b.ask(&x[0], |f| f.dtype);
+            let dtype = b.with_fact(&x[0], |f| f.dtype);
             only(b.cast(g, dtype)?)
         }
         Op::Broadcast(_) => only(views::unbroadcast(b, g, &x[0])?),

@@ -43,7 +43,7 @@ pub(crate) fn matmul(
 }
 
 fn transposed(b: &mut Erased<'_>, v: &Id) -> Result<Id, OpError> {
-    let rank = b.ask(v, kiln_ir::Fact::rank);
+    let rank = b.with_fact(v, kiln_ir::Fact::rank);
     let mut perm: Axes = (0..rank).collect();
     perm.swap(rank - 2, rank - 1);
     b.permute(v, &perm)

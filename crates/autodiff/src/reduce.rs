@@ -24,7 +24,7 @@ pub(crate) fn pullback(
         }
         // All elements equal to the extreme have equal shares.
         Reduction::Max | Reduction::Min => {
-            let dtype = b.ask(x, |f| f.dtype);
+            let dtype = b.with_fact(x, |f| f.dtype);
             let y = b.reshape(y, &keepdim_shape)?;
             let best = b.pointwise(Pw::Eq, &[x.clone(), y])?;
             let ones = b.cast(&best, dtype)?;
@@ -121,7 +121,7 @@ pub(crate) fn positions(b: &mut Erased<'_>, shape: &Shape, axis: usize) -> Resul
     let numbers = b.op(kiln_ir::ops::Iota { len: len.clone() }, &[])?;
     let mut along = Shape::from_elem(Dim::ONE, shape.len());
     along[axis] = len;
-    debug_assert_eq!(b.ask(&numbers, |f| f.dtype), DType::I64);
+    debug_assert_eq!(b.with_fact(&numbers, |f| f.dtype), DType::I64);
     let numbers = b.reshape(&numbers, &along)?;
     b.broadcast_to(&numbers, shape)
 }

@@ -74,7 +74,7 @@ fn product_by_quotient(
     x: &Id,
     y: &Id,
 ) -> Result<Id, OpError> {
-    let dtype = b.ask(x, |f| f.dtype);
+    let dtype = b.with_fact(x, |f| f.dtype);
     let zero = zeros_like(b, x)?;
     let is_zero = b.with(Pw::Eq, x, 0.0)?;
     let zeros = b.cast(&is_zero, DType::I64)?;
@@ -130,7 +130,7 @@ fn extreme(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, 
 /// logarithms in these dtypes lose elements that are much smaller than others. Its own derivative is that of
 /// [`shares_of_pairs`].
 fn log_sum_exp(b: &mut Erased<'_>, op: &Scan, g: &Id, x: &Id, y: &Id) -> Result<Id, OpError> {
-    let dtype = b.ask(x, |f| f.dtype);
+    let dtype = b.with_fact(x, |f| f.dtype);
     if let DType::F16 | DType::BF16 = dtype {
         let x = b.cast(x, DType::F32)?;
         let y = b.op(*op, std::slice::from_ref(&x))?;

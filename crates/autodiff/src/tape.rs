@@ -57,8 +57,8 @@ impl Builder for Tape<'_, '_> {
         self.inner.fact(&value.value)
     }
 
-    fn ask<R>(&self, value: &Self::Value, f: impl FnOnce(&Fact) -> R) -> R {
-        self.inner.ask(&value.value, f)
+    fn with_fact<R>(&self, value: &Self::Value, f: impl FnOnce(&Fact) -> R) -> R {
+        self.inner.with_fact(&value.value, f)
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn unslice(
         if part.len.is(0) {
             let mut shape = b.fact(&g).shape;
             shape[a] = extent.clone();
-            let dtype = b.ask(&g, |f| f.dtype);
+            let dtype = b.with_fact(&g, |f| f.dtype);
             g = b.full(0.0, dtype, &shape)?;
             continue;
         }

@@ -26,7 +26,7 @@ pub trait Builder {
     fn fact(&self, value: &Self::Value) -> Fact;
 
     /// Applies `f` to the dtype and shape of a value. A builder that stores them need not copy them.
-    fn ask<R>(&self, value: &Self::Value, f: impl FnOnce(&Fact) -> R) -> R {
+    fn with_fact<R>(&self, value: &Self::Value, f: impl FnOnce(&Fact) -> R) -> R {
         f(&self.fact(value))
     }
 
@@ -43,7 +43,7 @@ pub trait Builder {
     /// # Errors
     /// If shapes do not broadcast or dtypes differ.
     fn pointwise(&mut self, op: Pw, inputs: &[Self::Value]) -> Result<Self::Value, OpError> {
-        let same = |v| self.ask(&inputs[0], |a| self.ask(v, |b| a.shape == b.shape));
+        let same = |v| self.with_fact(&inputs[0], |a| self.with_fact(v, |b| a.shape == b.shape));
         if inputs.iter().skip(1).all(same) {
             return self.op(ops::Pointwise(op), inputs);
         }
@@ -81,7 +81,7 @@ pub trait Builder {
     /// # Errors
     /// If it does not broadcast to `shape`.
     fn broadcast_to(&mut self, v: &Self::Value, shape: &[Dim]) -> Result<Self::Value, OpError> {
-        if self.ask(v, |f| f.shape[..] == *shape) {
+        if self.with_fact(v, |f| f.shape[..] == *shape) {
             return Ok(v.clone());
         }
         let shape = Shape::from(shape);
@@ -93,7 +93,7 @@ pub trait Builder {
     /// # Errors
     /// If the numbers of elements differ.
     fn reshape(&mut self, v: &Self::Value, shape: &[Dim]) -> Result<Self::Value, OpError> {
-        if self.ask(v, |f| f.shape[..] == *shape) {
+        if self.with_fact(v, |f| f.shape[..] == *shape) {
             return Ok(v.clone());
         }
         let shape = Shape::from(shape);
@@ -105,7 +105,7 @@ pub trait Builder {
     /// # Errors
     /// Never for an existing value.
     fn cast(&mut self, v: &Self::Value, dtype: DType) -> Result<Self::Value, OpError> {
-        if self.ask(v, |f| f.dtype) == dtype {
+        if self.with_fact(v, |f| f.dtype) == dtype {
             return Ok(v.clone());
         }
         self.op(ops::Cast::to(dtype), std::slice::from_ref(v))
@@ -116,7 +116,7 @@ pub trait Builder {
     /// # Errors
     /// Never for an existing value.
     fn narrowed(&mut self, v: &Self::Value, dtype: DType) -> Result<Self::Value, OpError> {
-        if self.ask(v, |f| f.dtype) == dtype {
+        if self.with_fact(v, |f| f.dtype) == dtype {
             return Ok(v.clone());
         }
         let is_step = true;
@@ -154,7 +154,7 @@ pub trait Builder {
         value: impl Into<Scalar>,
         like: &Self::Value,
     ) -> Result<Self::Value, OpError> {
-        let dtype = self.ask(like, |f| f.dtype);
+        let dtype = self.with_fact(like, |f| f.dtype);
         self.full(value, dtype, &[])
     }
 
@@ -226,7 +226,7 @@ pub trait Builder {
     /// # Errors
     /// If `perm` is not a permutation of the axes.
     fn permute(&mut self, v: &Self::Value, perm: &[usize]) -> Result<Self::Value, OpError> {
-        let rank = self.ask(v, Fact::rank);
+        let rank = self.with_fact(v, Fact::rank);
         if perm.len() == rank && perm.iter().enumerate().all(|(i, p)| i == *p) {
             return Ok(v.clone());
         }
@@ -382,7 +382,7 @@ impl Builder for GraphBuilder<'_> {
         self.graph.fact(*value).clone()
     }
 
-    fn ask<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
+    fn with_fact<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
         f(self.graph.fact(*value))
     }
 }

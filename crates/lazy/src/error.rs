@@ -173,7 +173,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let e = &self.0;
-        frame::draw(f, &format!("{}: {}", e.op, e.message), &e.loc, &e.notes)
+        frame::write(f, &format!("{}: {}", e.op, e.message), &e.loc, &e.notes)
     }
 }
 

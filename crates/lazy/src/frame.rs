@@ -3,8 +3,8 @@
 use kiln_base::Loc;
 use std::fmt;
 
-/// Draws `error: title`, the source line of `loc` where its file can be read, and notes.
-pub fn draw(
+/// Writes `error: title`, the source line of `loc` where its file can be read, and notes.
+pub fn write(
     f: &mut fmt::Formatter<'_>,
     title: &str,
     loc: &Loc,
@@ -44,11 +44,11 @@ fn width(line: &str, column: usize) -> usize {
         .max(1)
 }
 
-/// The line of the file, looked for from the working directory and its parents: `Location` paths are
-/// relative to the workspace, tests run in the package.
+/// The line of the file, which is looked for from the working directory and its parents: paths of a `Location` are
+/// relative to the workspace, but tests run in the folder of their package.
 fn source_line(loc: &Loc) -> Option<String> {
-    let here = std::env::current_dir().ok()?;
-    let text = here
+    let working = std::env::current_dir().ok()?;
+    let text = working
         .ancestors()
         .take(4)
         .find_map(|dir| std::fs::read_to_string(dir.join(loc.file())).ok())?;

@@ -41,12 +41,12 @@ impl Builder for Recorder {
         value.fact().clone()
     }
 
-    fn ask<R>(&self, value: &Handle, f: impl FnOnce(&Fact) -> R) -> R {
+    fn with_fact<R>(&self, value: &Handle, f: impl FnOnce(&Fact) -> R) -> R {
         f(value.fact())
     }
 
     fn on_one_device(&mut self, inputs: &[Handle]) -> Result<Option<Vec<Handle>>, OpError> {
-        self.together(inputs)
+        self.on_common_device(inputs)
     }
 
     fn reduce_keepdim(
@@ -112,22 +112,22 @@ impl Recorder {
     ///
     /// # Errors
     /// None; the type is that of every recording function.
-    pub fn cut(&mut self, t: &Handle) -> Result<Handle, OpError> {
+    pub fn detach(&mut self, t: &Handle) -> Result<Handle, OpError> {
         if !t.dtype().is_float() {
             return Ok(t.clone());
         }
         let facts = Facts::from_buf([t.fact().clone()]);
         let op = ops::Barrier { detach: true };
-        let mut cut = self
+        let mut detached = self
             .push(op.into(), facts, &[t], t.node.device)
             .swap_remove(0);
-        cut.edge = Edge::None;
-        Ok(cut)
+        detached.edge = Edge::None;
+        Ok(detached)
     }
 
     /// The function that the user called, and the line.
     #[inline]
-    pub fn place(&self) -> (&'static str, &'static Location<'static>) {
+    pub fn call_site(&self) -> (&'static str, &'static Location<'static>) {
         (self.called, self.loc)
     }
 
@@ -150,7 +150,10 @@ impl Recorder {
     ///
     /// # Errors
     /// If others are on different devices.
-    pub fn together<T: AsRef<Handle>>(&self, inputs: &[T]) -> Result<Option<Vec<Handle>>, OpError> {
+    pub fn on_common_device<T: AsRef<Handle>>(
+        &self,
+        inputs: &[T],
+    ) -> Result<Option<Vec<Handle>>, OpError> {
         on_device(inputs, common_device(inputs)?)
     }
 
@@ -219,8 +222,8 @@ impl Recorder {
         let mut outputs = self.push(op, facts, inputs, device.or(self.device));
         outputs.truncate(count);
         if body::detaches() && inputs.iter().any(|t| t.as_ref().dtype().is_float()) {
-            let cut = |t: &Handle| self.cut(t);
-            outputs = outputs.iter().map(cut).collect::<Result<_, _>>()?;
+            let detach = |t: &Handle| self.detach(t);
+            outputs = outputs.iter().map(detach).collect::<Result<_, _>>()?;
         }
         Ok(outputs)
     }

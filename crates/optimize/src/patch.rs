@@ -80,7 +80,7 @@ impl Builder for PatchBuilder<'_> {
         self.fact_of(*value).clone()
     }
 
-    fn ask<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
+    fn with_fact<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
         f(self.fact_of(*value))
     }
 }

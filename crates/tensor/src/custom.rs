@@ -186,7 +186,7 @@ impl CustomOp {
             };
             keeps_derivative()?;
             let y = no_grad(record)?;
-            Ok(differentiated(&y, inputs, b.place(), || f.clone()))
+            Ok(differentiated(&y, inputs, b.call_site(), || f.clone()))
         })
     }
 }

@@ -52,12 +52,12 @@ impl Builder for Recorder {
         value.fact().clone()
     }
 
-    fn ask<R>(&self, value: &Tensor, f: impl FnOnce(&Fact) -> R) -> R {
+    fn with_fact<R>(&self, value: &Tensor, f: impl FnOnce(&Fact) -> R) -> R {
         f(value.fact())
     }
 
     fn on_one_device(&mut self, inputs: &[Tensor]) -> Result<Option<Vec<Tensor>>, OpError> {
-        let moved = self.lazy.together(inputs)?;
+        let moved = self.lazy.on_common_device(inputs)?;
         let named = |(handle, t): (Handle, &Tensor)| Tensor {
             handle,
             ..t.clone()
@@ -74,16 +74,16 @@ impl Builder for Recorder {
 
 impl Recorder {
     /// The same value, without gradients in the body being recorded.
-    pub(crate) fn cut(&mut self, t: &Tensor) -> Recorded {
+    pub(crate) fn detach(&mut self, t: &Tensor) -> Recorded {
         Ok(Tensor {
-            handle: self.lazy.cut(&t.handle)?,
+            handle: self.lazy.detach(&t.handle)?,
             ..t.clone()
         })
     }
 
     /// The function that the user called, and its line.
-    pub(crate) fn place(&self) -> (&'static str, &'static Location<'static>) {
-        self.lazy.place()
+    pub(crate) fn call_site(&self) -> (&'static str, &'static Location<'static>) {
+        self.lazy.call_site()
     }
 
     /// Names the user's argument that holds the indices of the operations that follow, for data errors.
@@ -164,7 +164,8 @@ fn attempt<T>(
     f(&mut recorder).map_err(|e| failed(called, operands, e, loc))
 }
 
-/// Not inlined into [`attempt`], which is compiled once for each function it is called with.
+/// Returns the recorder of a call, or the first operand that is poisoned. Not inlined into [`attempt`], which is
+/// compiled once for each function that it is called with.
 #[inline(never)]
 fn recorder_for(
     called: &'static str,
@@ -181,8 +182,8 @@ fn recorder_for(
         .find_map(|t| t.handle.node.device.filter(|_| !is_number(&t.handle)));
     let device = device.or_else(|| operands.first().and_then(|t| t.handle.node.device));
     // Tensors that depend on no data are computed wherever they are used, unless the user said where.
-    let asked = || Some(default_device()).filter(|d| *d != Device::Cpu);
-    let device = device.or_else(|| operands.is_empty().then(asked).flatten());
+    let default = || Some(default_device()).filter(|d| *d != Device::Cpu);
+    let device = device.or_else(|| operands.is_empty().then(default).flatten());
     let lazy = kiln_lazy::Recorder::new(user_line(loc), called, device);
     Ok(Recorder { lazy, views: false })
 }

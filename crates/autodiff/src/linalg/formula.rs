@@ -124,7 +124,7 @@ impl Formula<'_, '_> {
 
     /// Returns x / y; 0 where y is within rounding error of 0 relative to `largest`.
     pub(super) fn quotient(&mut self, x: &Id, y: &Id, largest: &Id) -> Result<Id, OpError> {
-        let float = self.0.ask(y, |f| f.dtype.float());
+        let float = self.0.with_fact(y, |f| f.dtype.float());
         let rounding = 10.0 * float.map_or(0.0, Float::epsilon);
         let bound = self.0.with(Pw::Mul, largest, rounding)?;
         let size = self.0.pointwise(Pw::Abs, std::slice::from_ref(y))?;

@@ -100,7 +100,7 @@ impl Builder for Probe {
         value.fact.clone()
     }
 
-    fn ask<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
+    fn with_fact<R>(&self, value: &Value, f: impl FnOnce(&Fact) -> R) -> R {
         f(&value.fact)
     }
 }

@@ -96,7 +96,7 @@ impl Program {
         }
         let mut running = Running::new(self.whole(inputs, loc)?, self.donors(&cells));
         let values = running.run(|inputs, donate| {
-            profiler::watched(&self.executable, &self.explain, inputs, loc, |i| {
+            profiler::run_profiled(&self.executable, &self.explain, inputs, loc, |i| {
                 self.executable.run(i, donate)
             })
         });

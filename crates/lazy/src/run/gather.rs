@@ -75,7 +75,7 @@ impl Gather {
     /// The error that one of them carries.
     pub fn of<T: AsRef<Handle>>(values: &[T]) -> Result<(Gather, Vec<Output>)> {
         let mut gather = Gather::default();
-        let outputs = gather.ask(values)?;
+        let outputs = gather.with_fact(values)?;
         Ok((gather, outputs))
     }
 
@@ -83,7 +83,7 @@ impl Gather {
     ///
     /// # Errors
     /// The error that one of them carries.
-    pub fn ask<T: AsRef<Handle>>(&mut self, values: &[T]) -> Result<Vec<Output>> {
+    pub fn with_fact<T: AsRef<Handle>>(&mut self, values: &[T]) -> Result<Vec<Output>> {
         let asked = values.iter().map(|t| {
             let t = t.as_ref();
             t.check()?;

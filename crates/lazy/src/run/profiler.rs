@@ -38,7 +38,7 @@ pub fn profile<T>(f: impl FnOnce() -> T) -> (T, Profile) {
     found.wall = found.start.elapsed();
     COLLECTOR.with_borrow_mut(|outer| {
         if let Some(outer) = outer {
-            outer.take_in(&found);
+            outer.merge(&found);
         }
     });
     (value, found)
@@ -204,7 +204,7 @@ fn milliseconds(time: Duration) -> f64 {
 }
 
 /// Runs an executable by `run`, and adds its kernels to the profile of this thread, if there is one.
-pub fn watched<T>(
+pub fn run_profiled<T>(
     executable: &Executable,
     explain: &Explain,
     inputs: &mut [Buffer],
@@ -318,9 +318,9 @@ impl Profile {
     /// Combines kernels that compute the same at the same lines, the longest first.
     pub fn key_averages(&self) -> KeyAverages {
         let mut rows: Vec<KeyAverage> = Vec::new();
-        let mut place = std::collections::BTreeMap::new();
+        let mut row_of = std::collections::BTreeMap::new();
         for e in &self.events {
-            let at = *place.entry((&e.name, &e.ops)).or_insert(rows.len());
+            let at = *row_of.entry((&e.name, &e.ops)).or_insert(rows.len());
             if at == rows.len() {
                 rows.push(KeyAverage {
                     name: e.name.clone(),
@@ -430,35 +430,35 @@ impl Profile {
         })
     }
 
-    /// A page that needs no other file: runs, kernels, compilations and waits for data over the time, the kernels with
+    /// A page that needs no other file: runs, kernels, compilations and waits for data over time, the kernels with
     /// their cost, and the reasons of compilations.
     pub fn to_html(&self) -> String {
         super::profile_page::page(self)
     }
 
     /// Adds the events of a profile inside this one.
-    fn take_in(&mut self, inner: &Profile) {
-        let later = inner.start.saturating_duration_since(self.start);
+    fn merge(&mut self, inner: &Profile) {
+        let offset = inner.start.saturating_duration_since(self.start);
         self.events.extend(inner.events.iter().map(|e| KernelEvent {
-            start: e.start + later,
+            start: e.start + offset,
             ..e.clone()
         }));
         self.runs.extend(inner.runs.iter().map(|r| RunEvent {
-            start: r.start + later,
+            start: r.start + offset,
             ..r.clone()
         }));
         self.numbers
             .extend(inner.numbers.iter().map(|n| NumberEvent {
-                at: n.at + later,
+                at: n.at + offset,
                 ..n.clone()
             }));
         let compilations = inner.compilations.iter().map(|c| CompileEvent {
-            start: c.start + later,
+            start: c.start + offset,
             ..c.clone()
         });
         self.compilations.extend(compilations);
         self.waits.extend(inner.waits.iter().map(|w| WaitEvent {
-            start: w.start + later,
+            start: w.start + offset,
             ..w.clone()
         }));
     }
@@ -499,11 +499,11 @@ pub struct KeyAverage {
 }
 
 impl KeyAverages {
-    /// Adds to each kernel the part of the peak that it reached: the shortest time that the processor needs, divided by
-    /// its time. The shortest time follows from its operations at the f32 peak or from its bytes at the peak of a copy,
-    /// whichever is longer. The part exceeds 100 % if operands come from the caches, or if an algorithm needs fewer
-    /// operations than the plain sum that is counted. Both peaks are measured here, once, with all of Kiln's threads,
-    /// which takes half a second. They do not apply to kernels on a GPU.
+    /// Adds to each kernel the share of the peak that it reached: the shortest time that the processor needs, divided
+    /// by its time. The shortest time follows from its operations at the f32 peak or from its bytes at the peak of a
+    /// copy, whichever is longer. The share exceeds 100 % if operands come from the caches, or if an algorithm needs
+    /// fewer operations than the plain sum that is counted. Both peaks are measured here, once, with all of Kiln's
+    /// threads, which takes half a second. They do not apply to kernels on a GPU.
     pub fn of_peak(mut self) -> KeyAverages {
         static PEAKS: OnceLock<[f64; 2]> = OnceLock::new();
         let measured = PEAKS.get_or_init(|| {
@@ -515,15 +515,15 @@ impl KeyAverages {
         self
     }
 
-    /// The part of the peak that a kernel reached, once [`KeyAverages::of_peak`] has measured the peak.
+    /// The share of the peak that a kernel reached, once [`KeyAverages::of_peak`] has measured the peak.
     pub fn share_of_peak(&self, row: &KeyAverage) -> Option<f64> {
         let [operations, bandwidth] = self.peaks?;
-        let least = (row.flops / operations).max(row.bytes / bandwidth);
-        Some(least / row.total.as_secs_f64().max(1e-12))
+        let shortest = (row.flops / operations).max(row.bytes / bandwidth);
+        Some(shortest / row.total.as_secs_f64().max(1e-12))
     }
 
     /// A table of at most `row_limit` rows: share of the time, total time and time per execution, GB/s, GFLOP/s, the
-    /// part of the peak where that [was measured](KeyAverages::of_peak), and the user's line of the last op. Below it
+    /// share of the peak where that [was measured](KeyAverages::of_peak), and the user's line of the last op. Below it
     /// are the numbers that runs reported, the compilations with their reasons, and the time of waits for data.
     pub fn table(&self, row_limit: usize) -> String {
         let total: Duration = self.rows.iter().map(|r| r.total).sum();
@@ -538,7 +538,8 @@ impl KeyAverages {
             let seconds = r.total.as_secs_f64().max(1e-12);
             let line = r.ops.last().map_or("", |o| o);
             let reached = self.share_of_peak(r);
-            let reached = reached.map_or(String::new(), |part| format!("{:>6.0}%  ", 100.0 * part));
+            let reached =
+                reached.map_or(String::new(), |share| format!("{:>6.0}%  ", 100.0 * share));
             // Writing to a string does not fail.
             let _ = writeln!(
                 out,
@@ -557,7 +558,7 @@ impl KeyAverages {
             let _ = writeln!(out, "and {left} more");
         }
         for (name, values) in &self.numbers {
-            let _ = writeln!(out, "{name}: {}", course(values));
+            let _ = writeln!(out, "{name}: {}", run_lengths(values));
         }
         for c in self.compilations.iter().take(row_limit) {
             let (took, loc, reason) = (time(c.time), &c.loc, &c.reason);
@@ -582,13 +583,13 @@ impl fmt::Display for KeyAverages {
 }
 
 /// Formats a sequence of numbers, with equal neighbours combined: `65536 (3 times), 32768`.
-fn course(values: &[f64]) -> String {
-    let part = |equal: &[f64]| match equal.len() {
+fn run_lengths(values: &[f64]) -> String {
+    let run = |equal: &[f64]| match equal.len() {
         1 => equal[0].to_string(),
         n => format!("{} ({n} times)", equal[0]),
     };
-    let parts: Vec<String> = values.chunk_by(|a, b| a == b).map(part).collect();
-    parts.join(", ")
+    let runs: Vec<String> = values.chunk_by(|a, b| a == b).map(run).collect();
+    runs.join(", ")
 }
 
 pub(super) fn time(t: Duration) -> String {

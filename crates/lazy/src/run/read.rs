@@ -340,7 +340,7 @@ impl Run {
         let mut running = Running::new(inputs, self.donors());
         let (executable, explain) = (&fit.found.executable, &fit.found.explain);
         let values = running.run(|inputs, donate| {
-            profiler::watched(executable, explain, inputs, loc, |i| {
+            profiler::run_profiled(executable, explain, inputs, loc, |i| {
                 executable.run(i, donate)
             })
         });

@@ -57,7 +57,7 @@ impl Wanted {
         };
         wanted.assignments(assigned, &assigned_values);
         for value in target_values {
-            wanted.ask(value, Target::Result);
+            wanted.with_fact(value, Target::Result);
         }
         wanted.keep_costly(saved);
         Ok(wanted)
@@ -95,12 +95,12 @@ impl Wanted {
             }
         }
         for v in costly {
-            self.ask(v, Target::Result);
+            self.with_fact(v, Target::Result);
         }
     }
 
     /// Requests a value, once.
-    fn ask(&mut self, value: Value, target: Target) {
+    fn with_fact(&mut self, value: Value, target: Target) {
         if self.asked.insert(value) {
             self.outputs.push(Output { value, target });
         }
@@ -153,7 +153,7 @@ impl Wanted {
                     node: kiln_ir::NodeId(i as u32),
                     output,
                 };
-                self.ask(value, if must { Target::Result } else { Target::Kept });
+                self.with_fact(value, if must { Target::Result } else { Target::Kept });
             }
         }
         if still.is_some() {

@@ -99,7 +99,7 @@ impl Tensor {
     #[track_caller]
     pub fn detach(&self) -> Tensor {
         if body::is_tracing() && self.error().is_none() {
-            return compose("detach", &[self], |b| b.cut(self));
+            return compose("detach", &[self], |b| b.detach(self));
         }
         let mut t = self.clone();
         t.handle.edge = Edge::None;

@@ -82,7 +82,7 @@ fn copied(b: &Recorder, parts: &[Tensor], axis: usize, shape: &[Dim]) -> Option<
     }
     let shape: Vec<i64> = shape.iter().map(Dim::as_const).collect::<Option<_>>()?;
     let joined = Buffer::from_bytes(parts[0].dtype(), &shape, &bytes).ok()?;
-    let (called, loc) = b.place();
+    let (called, loc) = b.call_site();
     let device = Some(Device::Cpu);
     Some(Tensor::leaf(joined, Role::Data, device, loc, called))
 }

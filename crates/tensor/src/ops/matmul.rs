@@ -43,7 +43,7 @@ impl Tensor {
     #[track_caller]
     pub fn mm(&self, mat2: impl AsTensor) -> Tensor {
         let mat2: &Tensor = &mat2.as_tensor();
-        ranked("mm", self, 2, mat2, 2)
+        product_of_ranks("mm", self, 2, mat2, 2)
     }
 
     /// The products of two batches of matrices `[b, n, k]` and `[b, k, m]`.
@@ -51,7 +51,7 @@ impl Tensor {
     #[track_caller]
     pub fn bmm(&self, mat2: impl AsTensor) -> Tensor {
         let mat2: &Tensor = &mat2.as_tensor();
-        ranked("bmm", self, 3, mat2, 3)
+        product_of_ranks("bmm", self, 3, mat2, 3)
     }
 
     /// The product of a matrix `[n, k]` and a vector `[k]`.
@@ -59,7 +59,7 @@ impl Tensor {
     #[track_caller]
     pub fn mv(&self, vec: impl AsTensor) -> Tensor {
         let vec: &Tensor = &vec.as_tensor();
-        ranked("mv", self, 2, vec, 1)
+        product_of_ranks("mv", self, 2, vec, 1)
     }
 
     /// The dot product of two vectors.
@@ -67,7 +67,7 @@ impl Tensor {
     #[track_caller]
     pub fn dot(&self, tensor: impl AsTensor) -> Tensor {
         let tensor: &Tensor = &tensor.as_tensor();
-        ranked("dot", self, 1, tensor, 1)
+        product_of_ranks("dot", self, 1, tensor, 1)
     }
 
     /// The products of each element of one vector with each of another, `[n, m]`, promoted.
@@ -87,7 +87,7 @@ impl Tensor {
         })
     }
 
-    /// The sums of products over the last dims of both; if one is a number, their product.
+    /// The sums of products over the last dims of both; if one is a scalar, their product.
     #[track_caller]
     pub fn inner(&self, other: impl AsTensor) -> Tensor {
         let other: &Tensor = &other.as_tensor();
@@ -171,17 +171,17 @@ impl Tensor {
         compose("addbmm", &[self, batch1, batch2], |b| {
             check_ranks((batch1, 3), (batch2, 3))?;
             // The sum over the batch becomes part of K in a single product.
-            let [count, rows, inner] = [0, 1, 2].map(|a| batch1.dims()[a].clone());
+            let [batches, m, k] = [0, 1, 2].map(|a| batch1.dims()[a].clone());
             ensure!(
-                batch2.dims()[1] == inner,
+                batch2.dims()[1] == k,
                 "{} and {} can't be multiplied: columns and rows differ in number",
                 batch1.fact(),
                 batch2.fact()
             );
-            let long = &count * &inner;
+            let all_k = &batches * &k;
             let left = b.permute(batch1, &[1, 0, 2])?;
-            let left = b.reshape(&left, &[rows, long.clone()])?;
-            let right = b.reshape(batch2, &[long, batch2.dims()[2].clone()])?;
+            let left = b.reshape(&left, &[m, all_k.clone()])?;
+            let right = b.reshape(batch2, &[all_k, batch2.dims()[2].clone()])?;
             sum_with_product(b, self, (&left, 2), (&right, 2), &factors)
         })
     }
@@ -314,9 +314,9 @@ impl Recorder {
     }
 }
 
-/// A product of operands of given ranks.
+/// Records a product of operands of given ranks.
 #[track_caller]
-fn ranked(called: &'static str, x: &Tensor, n: usize, y: &Tensor, m: usize) -> Tensor {
+fn product_of_ranks(called: &'static str, x: &Tensor, n: usize, y: &Tensor, m: usize) -> Tensor {
     compose(called, &[x, y], |b| {
         check_ranks((x, n), (y, m))?;
         matmul(b, x, y)
@@ -428,16 +428,16 @@ pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
         let product = b.product(&x2, &y2)?;
         left.extend([l[0].clone(), r[1].clone()]);
         let product = b.reshape(&product, &left)?;
-        let added: &[usize] = if column { &[left.len() - 1] } else { &[] };
-        return b.squeeze(&product, added);
+        let unit_dims: &[usize] = if column { &[left.len() - 1] } else { &[] };
+        return b.squeeze(&product, unit_dims);
     }
-    let stretched = |m: &Shape| -> Shape { batch.iter().chain(m).cloned().collect() };
-    let x2 = b.broadcast_to(&x2, &stretched(&l))?;
-    let y2 = b.broadcast_to(&y2, &stretched(&r))?;
+    let broadcast = |m: &Shape| -> Shape { batch.iter().chain(m).cloned().collect() };
+    let x2 = b.broadcast_to(&x2, &broadcast(&l))?;
+    let y2 = b.broadcast_to(&y2, &broadcast(&r))?;
     let product = b.product(&x2, &y2)?;
-    let added = [(row, batch.len()), (column, batch.len() + 1)];
-    let added: Vec<usize> = added.iter().filter(|a| a.0).map(|a| a.1).collect();
-    b.squeeze(&product, &added)
+    let unit_dims = [(row, batch.len()), (column, batch.len() + 1)];
+    let unit_dims: Vec<usize> = unit_dims.iter().filter(|d| d.0).map(|d| d.1).collect();
+    b.squeeze(&product, &unit_dims)
 }
 
 /// Splits off the last two dims.

@@ -138,9 +138,9 @@ impl RecordedFunction {
         for a in &self.arguments {
             gather.add(a)?;
         }
-        let mut asked = gather.ask(results)?;
+        let mut asked = gather.with_fact(results)?;
         let written = self.scope.cells.iter().filter(|c| c.written);
-        let assigned = gather.ask(&written.map(|c| &c.current).collect::<Vec<_>>())?;
+        let assigned = gather.with_fact(&written.map(|c| &c.current).collect::<Vec<_>>())?;
         let device = self.device(&gather)?;
         let (signature, captured, cells) = self.bind(&mut gather, device, paths)?;
         let written = signature.states.iter().filter(|s| s.output.is_some());
