@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use std::path::Path;
 
-/// Makes a package: compiled functions, with the values that they read and assign, in one file that only needs the
-/// runtime to run.
+/// A builder of a package: compiled functions, with the values that they read and assign, in one file that only needs
+/// the runtime to run.
 ///
 /// State that functions keep from run to run becomes the package's state. Its names are those in modules and optimisers
 /// that are added, else those of the [`Var`]s; two functions that use one `Var` share it. Values are those at the time
@@ -77,7 +77,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Makes an empty package.
+    /// Makes the builder of an empty package.
     pub fn new() -> Builder {
         Builder::default()
     }
@@ -129,11 +129,11 @@ impl Builder {
         if let Some(copy) = var.narrow_copy() {
             let name = format!("{name}.{}", copy.dtype());
             if let Err(message) = self.names.add(name, &copy, Vec::new()) {
-                self.fails(message);
+                self.record_error(message);
             }
         }
         if let Err(message) = self.names.add(name, var, elements) {
-            self.fails(message);
+            self.record_error(message);
         }
     }
 
@@ -159,7 +159,7 @@ impl Builder {
         let names: Vec<String> = names.into_iter().map(String::from).collect();
         let renamed = self.last().and_then(|entry| entry.name_inputs(names));
         if let Err(message) = renamed {
-            self.fails(message);
+            self.record_error(message);
         }
         self
     }
@@ -170,14 +170,14 @@ impl Builder {
         let names: Vec<String> = names.into_iter().map(String::from).collect();
         let renamed = self.last().and_then(|entry| entry.name_outputs(names));
         if let Err(message) = renamed {
-            self.fails(message);
+            self.record_error(message);
         }
         self
     }
 
     fn last(&mut self) -> Result<&mut Exported, String> {
         let last = self.entries.last_mut();
-        last.ok_or_else(|| "there is no entry yet to name inputs and outputs of".into())
+        last.ok_or_else(|| "there is no entry yet: add one before naming inputs and outputs".into())
     }
 
     /// Adds a key and a value to the package's metadata.
@@ -199,8 +199,8 @@ impl Builder {
     pub fn packed_weights(mut self, level: Features) -> Builder {
         if !level.is_supported() {
             let name = level.name();
-            self.fails(format!(
-                "this machine lacks level {name}, so it can't pack for it"
+            self.record_error(format!(
+                "this machine does not support level {name}, so it can't pack weights for it; pack on one that does"
             ));
         } else if !self.packed.contains(&level) {
             self.packed.push(level);
@@ -222,7 +222,7 @@ impl Builder {
     }
 
     #[track_caller]
-    fn fails(&mut self, message: String) {
+    fn record_error(&mut self, message: String) {
         let error = Error::invalid("package", message);
         self.error.get_or_insert(error);
     }
@@ -253,8 +253,8 @@ impl Builder {
     /// Returns the codes for which GPU kernels are compiled.
     fn codes(&self) -> Vec<Code> {
         let mut codes = self.cuda.clone();
-        let there = |_: &Code| Nvrtc::get().is_ok();
-        for code in self.entries.iter().filter_map(|e| e.cuda).filter(there) {
+        let has_nvrtc = |_: &Code| Nvrtc::get().is_ok();
+        for code in self.entries.iter().filter_map(|e| e.cuda).filter(has_nvrtc) {
             if !codes.contains(&code) {
                 codes.push(code);
             }
@@ -285,8 +285,8 @@ impl Builder {
                 });
                 constants.push(name.clone());
             }
-            let renamed = Renamed { states, constants };
-            entries.push(renamed.entry(entry));
+            let tensor_names = TensorNames { states, constants };
+            entries.push(tensor_names.entry(entry));
         }
         let mut state = Vec::new();
         for (name, var, elements) in names.all() {
@@ -319,12 +319,12 @@ impl Builder {
 }
 
 /// The package's names of an entry's states and captured tensors.
-struct Renamed {
+struct TensorNames {
     states: Vec<String>,
     constants: Vec<String>,
 }
 
-impl Renamed {
+impl TensorNames {
     fn entry(&self, entry: &Exported) -> NewEntry {
         let programs = entry.programs.iter().map(|(sizes, program)| {
             let mut program = program.clone();

@@ -26,11 +26,11 @@ pub struct BertConfig {
     pub intermediate_size: usize,
     /// The activation between the two linear layers.
     pub hidden_act: String,
-    /// The probability that dropout zeroes a number in training.
+    /// The probability that dropout zeroes an element in training.
     pub hidden_dropout_prob: f64,
     /// The probability that an attention weight is dropped in training.
     pub attention_probs_dropout_prob: f64,
-    /// The maximal length of a text in tokens.
+    /// The maximum length of a text in tokens.
     pub max_position_embeddings: usize,
     /// The number of token types.
     pub type_vocab_size: usize,
@@ -143,12 +143,12 @@ impl Forward<BertInputs> for BertEmbeddings {
         let tokens = inputs.input_ids;
         let types = inputs.token_type_ids.unwrap_or_else(|| tokens.zeros_like());
         let x = self.word_embeddings.call(&tokens) + self.token_type_embeddings.call(types);
-        let x = x + self.position_embeddings.call(text::places(&tokens));
+        let x = x + self.position_embeddings.call(text::positions(&tokens));
         Ok(self.dropout.call(self.LayerNorm.call(x)))
     }
 }
 
-/// The hidden states of the tokens, and a mask of the keys that take part.
+/// The hidden states of the tokens, and the mask of the keys that queries attend to.
 type Masked = (Tensor, Option<Tensor>);
 
 #[derive(Module)]
@@ -178,8 +178,8 @@ impl Forward<Masked> for BertSelfAttention {
 
 module!(
     /// A linear layer whose result is added to the block's input, and normalised.
-    struct BertOutput(from: usize, config: &BertConfig) {
-        dense: Linear = Linear::new(from, config.hidden_size),
+    struct BertOutput(in_features: usize, config: &BertConfig) {
+        dense: Linear = Linear::new(in_features, config.hidden_size),
         LayerNorm: LayerNorm = config.norm(),
         dropout: Dropout = config.dropout(),
     }
@@ -353,8 +353,8 @@ impl BertModel {
     /// Makes the model with random weights.
     ///
     /// # Errors
-    /// If the heads don't divide the width, the activation is unknown, if a size is above 2^24 or there are more than
-    /// 4096 layers, or inside `compile`: make networks before.
+    /// If the heads don't divide the width, the activation is unknown, a size is above 2^24, there are more than 4096
+    /// layers, or it is called inside `compile`, where no weights can be made.
     pub fn new(config: BertConfig) -> Result<BertModel> {
         BertModel::with_pooling(config, true)
     }
@@ -382,7 +382,7 @@ impl BertModel {
             config,
             hooks: Hooks::new(),
         };
-        text::draw(&model, model.config.initializer_range)?;
+        text::init_weights(&model, model.config.initializer_range)?;
         Ok(model)
     }
 

@@ -150,7 +150,7 @@ impl BertForMaskedLM {
             decoder,
             hooks: Hooks::new(),
         };
-        text::draw(&predictions, config.initializer_range)?;
+        text::init_weights(&predictions, config.initializer_range)?;
         let mut cls = BertOnlyMLMHead::new(predictions)?;
         if config.tie_word_embeddings {
             cls.predictions.decoder.weight = bert.words().clone();
@@ -217,7 +217,7 @@ impl BertForSequenceClassification {
         let config = bert.config();
         let p = config.classifier_dropout;
         let classifier = Linear::new(config.hidden_size, labels)?;
-        text::draw(&classifier, config.initializer_range)?;
+        text::init_weights(&classifier, config.initializer_range)?;
         Ok(BertForSequenceClassification {
             dropout: Dropout::new(p.unwrap_or(config.hidden_dropout_prob))?,
             classifier,

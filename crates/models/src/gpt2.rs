@@ -236,7 +236,7 @@ impl GPT2Model {
 
     fn draw(&self) -> Result<()> {
         let std = self.config.initializer_range;
-        text::draw(self, std)?;
+        text::init_weights(self, std)?;
         // Every block adds to the residual path, so its output weights start smaller.
         let added = std / ((2 * self.config.n_layer) as f64).sqrt();
         for block in self.h.iter() {
@@ -302,17 +302,17 @@ impl Forward for GPT2Model {
 
 impl Forward<(Tensor, Tensor)> for GPT2Model {
     fn forward(&self, (tokens, mask): (Tensor, Tensor)) -> Result<Tensor> {
-        let places = text::places(&tokens);
-        let before = places.unsqueeze(0).le(places.unsqueeze(1));
-        let mask = text::padding_mask(&mask).logical_and(&before);
+        let positions = text::positions(&tokens);
+        let causal = positions.unsqueeze(0).le(positions.unsqueeze(1));
+        let mask = text::padding_mask(&mask).logical_and(&causal);
         self.states(&tokens, Some(mask))
     }
 }
 
 impl GPT2Model {
     fn states(&self, tokens: &Tensor, mask: Option<Tensor>) -> Result<Tensor> {
-        let places = self.wpe.call(text::places(tokens));
-        let mut x = self.drop.call(self.wte.call(tokens) + places);
+        let positions = self.wpe.call(text::positions(tokens));
+        let mut x = self.drop.call(self.wte.call(tokens) + positions);
         for block in self.h.iter() {
             x = block.call((x, mask.clone()));
         }
@@ -392,7 +392,7 @@ fn lm_head(transformer: &GPT2Model) -> Result<Linear> {
     let mut head = Linear::with(config.n_embd, config.vocab_size, options)?;
     match config.tie_word_embeddings {
         true => head.weight = transformer.wte.weight.clone(),
-        false => text::draw(&head, config.initializer_range)?,
+        false => text::init_weights(&head, config.initializer_range)?,
     }
     Ok(head)
 }
@@ -429,7 +429,7 @@ impl SequenceSummary {
             activation: config.summary_activation.as_ref().map(wanted).transpose()?,
             hooks: Hooks::new(),
         };
-        text::draw(&summary, config.initializer_range)?;
+        text::init_weights(&summary, config.initializer_range)?;
         Ok(summary)
     }
 }

@@ -68,18 +68,19 @@ pub(crate) fn join_heads(x: &Tensor) -> Tensor {
 }
 
 /// Returns the positions 0 to l − 1 of tokens `[n, l]`.
-pub(crate) fn places(tokens: &Tensor) -> Tensor {
+pub(crate) fn positions(tokens: &Tensor) -> Tensor {
     let length = tokens.dims().last().cloned().unwrap_or(1.into());
     Tensor::arange(0, length, 1).to(tokens.device())
 }
 
-/// Returns the keys that take part, `[n, 1, 1, l]`, from a mask `[n, l]` of bools or numbers, which is 0 at padding.
+/// Returns the mask of keys that queries attend to, `[n, 1, 1, l]`, from a mask `[n, l]` of bools or numbers, which is
+/// 0 at padding.
 pub(crate) fn padding_mask(mask: &Tensor) -> Tensor {
     mask.ne(0).unsqueeze(1).unsqueeze(1)
 }
 
-/// Draws the weights of all linear layers and embeddings from a normal distribution, with biases of 0.
-pub(crate) fn draw(model: &dyn Module, std: f64) -> Result<()> {
+/// Initialises the weights of all linear layers and embeddings from a normal distribution, with biases of 0.
+pub(crate) fn init_weights(model: &dyn Module, std: f64) -> Result<()> {
     for module in model.modules() {
         if let Some(linear) = module.downcast_ref::<Linear>() {
             init::normal_(&linear.weight, 0.0, std)?;

@@ -454,7 +454,7 @@ impl MatMul {
             steps: steps as u32,
             out: pitch * size,
             adds: from > 0,
-            starts: self.terms.is_flipped() && from == 0,
+            has_initial_row: self.terms.is_flipped() && from == 0,
             strip: [rows * down, rows],
             epilogue: self.register_epilogue.clone(),
             ..Tile::new(

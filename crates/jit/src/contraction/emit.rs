@@ -295,7 +295,7 @@ impl Emitter<'_> {
                     self.load(sum, at, self.is_partial(vector));
                     continue;
                 }
-                match self.tile.starts {
+                match self.tile.has_initial_row {
                     true => {
                         let bytes = self.tile.right_vector(vector);
                         self.load(sum, Mem::at(RIGHT).plus(bytes as i32), false);
@@ -307,7 +307,7 @@ impl Emitter<'_> {
                 }
             }
         }
-        if self.tile.starts {
+        if self.tile.has_initial_row {
             self.asm.add_number(RIGHT, self.tile.right.step as i32);
         }
     }

@@ -128,7 +128,7 @@ unsafe fn block<T: Lane>(
         let vector = tile.right_vector((column / lanes) as u8);
         let first = call.right.wrapping_offset(vector as isize);
         let mut right = first.wrapping_add(column % lanes * tile.right_size());
-        if tile.starts {
+        if tile.has_initial_row {
             for sums in &mut sums {
                 std::ptr::copy_nonoverlapping(right.cast(), sums.as_mut_ptr(), columns);
             }

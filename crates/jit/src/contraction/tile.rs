@@ -34,7 +34,7 @@ pub struct Tile {
     /// True if sums are added to the previous contents of the result.
     pub adds: bool,
     /// True if accumulators start with the row that precedes the first step of B; never together with `adds`.
-    pub starts: bool,
+    pub has_initial_row: bool,
     /// The distance from one tile of a call to the next, if a call has [several](Tile::max_tiles): bytes of A, and rows
     /// of the result. Zeros if a call never has several.
     pub strip: [i64; 2],
@@ -231,7 +231,7 @@ impl Tile {
             taps: 1,
             out: 0,
             adds: false,
-            starts: false,
+            has_initial_row: false,
             strip: [0; 2],
             epilogue: None,
         }
@@ -256,7 +256,7 @@ impl Tile {
             result,
         } = self.rows;
         let flags = [b'c', self.instruction as u8, count, across];
-        let switches = [self.right.padded, self.adds, self.starts].map(u8::from);
+        let switches = [self.right.padded, self.adds, self.has_initial_row].map(u8::from);
         let right = &self.right;
         let numbers = [self.step, right.step, right.panel, right.ahead, self.out];
         let numbers = left
@@ -330,7 +330,7 @@ impl Tile {
                 [rows[0] + low, rows[1] + high - 1 + word]
             }
         };
-        let right = match all + i64::from(self.starts) {
+        let right = match all + i64::from(self.has_initial_row) {
             0 => [0; 2],
             rows => {
                 let [low, high] = span([(rows, self.right.step)]);

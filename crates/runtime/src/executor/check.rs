@@ -2,10 +2,10 @@
 //!
 //! A plan that passes has:
 //! * ids of buffers, kernels, sites, arguments and symbols that exist;
-//! * inputs, outputs and constants whose buffers have the right place and dtype;
+//! * inputs, outputs and constants whose buffers have the right allocation and dtype;
 //! * steps whose arguments have the dtypes of their kernel, that write only arguments they may write, and that
 //!   read only arguments written by an earlier step (or the caller, or the plan);
-//! * guards that are one bool or i32, of steps that write outputs with a donor only;
+//! * guards that are one bool or i32, on steps that write nothing but outputs with a donor;
 //! * prepare steps that depend on parameters only;
 //! * in-place chains that end in a temporary.
 
@@ -37,8 +37,8 @@ pub(super) struct Facts {
     pub size_symbols: Vec<bool>,
     /// For each output, the donor whose memory it may safely take.
     pub donors: Vec<Option<usize>>,
-    /// For each buffer, true if it is wrong when the run has a data error.
-    pub doubtful: Vec<bool>,
+    /// For each buffer, true if its contents are invalid after a run with a data error.
+    pub invalid_after_error: Vec<bool>,
     /// For each buffer the input whose contents it begins with, since a guarded step writes it.
     pub initial_inputs: Vec<Option<usize>>,
 }
@@ -50,12 +50,12 @@ pub(super) fn check(plan: &Plan) -> Result<Facts> {
 /// Checks a plan in which bodies may nest `depth` deep.
 fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     symbols(plan)?;
-    places(plan)?;
+    allocations(plan)?;
     // Each body is checked once, also if several steps call it.
     for body in plan.kernels.iter().flat_map(|k| k.bodies()) {
         let left = depth.checked_sub(1);
         let left =
-            left.ok_or_else(|| damaged!("more than {} bodies in each other", plan::MAX_DEPTH))?;
+            left.ok_or_else(|| damaged!("bodies are nested more than {} deep", plan::MAX_DEPTH))?;
         check_body(body, left)?;
     }
     let contract = |kernel: &Arc<Kernel>| {
@@ -98,7 +98,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
         }
     }
     Ok(Facts {
-        doubtful: doubtful(plan, &contracts, &root),
+        invalid_after_error: invalid_after_error(plan, &contracts, &root),
         root,
         prepare_is_symbolic: prepare_is_symbolic(plan),
         donors: donors(plan, &contracts),
@@ -109,7 +109,7 @@ fn check_within(plan: &Plan, depth: usize) -> Result<Facts> {
     })
 }
 
-/// Errs unless a plan may be a body, in which others may nest `depth` deep.
+/// Checks a plan that is a body, in which others may nest `depth` deep.
 fn check_body(plan: &Plan, depth: usize) -> Result<()> {
     let own = |o: &Output| {
         let others = plan.outputs.iter().filter(|p| p.buffer == o.buffer);
@@ -146,13 +146,13 @@ fn buffer(plan: &Plan, id: BufferId) -> Result<&kiln_plan::Buffer> {
     b.ok_or_else(|| damaged!("no buffer {}", id.0))
 }
 
-fn places(plan: &Plan) -> Result<()> {
+fn allocations(plan: &Plan) -> Result<()> {
     let mut owned = vec![false; plan.buffers.len()];
     let mut claim = |what: &str, id: BufferId, dtype: DType, allocation: Allocation| {
         let b = buffer(plan, id)?;
         if b.dtype != dtype || b.allocation != allocation {
             return Err(damaged!(
-                "{what} in a buffer of {} at {:?}",
+                "{what} is in a buffer of dtype {} and allocation {:?}",
                 b.dtype,
                 b.allocation
             ));
@@ -178,7 +178,7 @@ fn places(plan: &Plan) -> Result<()> {
         let temporary = matches!(b.allocation, Allocation::Temporary | Allocation::InPlace(_));
         if b.dtype != o.dtype || temporary {
             return Err(damaged!(
-                "output {i} in a buffer of {} at {:?}",
+                "output {i} is in a buffer of dtype {} and allocation {:?}",
                 b.dtype,
                 b.allocation
             ));
@@ -193,7 +193,10 @@ fn places(plan: &Plan) -> Result<()> {
             Allocation::Input | Allocation::Constant | Allocation::Output
         ) && !owned
         {
-            return Err(damaged!("a buffer at {:?} that is none", b.allocation));
+            return Err(damaged!(
+                "a buffer of allocation {:?} is not an input, constant or output",
+                b.allocation
+            ));
         }
     }
     Ok(())
@@ -215,13 +218,13 @@ fn check_step(
     let dtypes = step.args.iter().map(|id| plan.buffers[id.0 as usize].dtype);
     if !dtypes.eq(contract.args.iter().map(|a| a.dtype)) {
         return Err(damaged!(
-            "{name} is called with other arguments than it takes"
+            "{name} is called with other arguments than it takes: their number or dtypes differ"
         ));
     }
     if contract.sites as usize > step.sites.len()
         || step.sites.iter().any(|s| *s as usize >= plan.sites.len())
     {
-        return Err(damaged!("a step of {name} without its sites"));
+        return Err(damaged!("a step of {name} lacks sites of its data errors"));
     }
     for (id, arg) in step.args.iter().zip(&contract.args) {
         let at = id.0 as usize;
@@ -237,7 +240,9 @@ fn check_step(
         };
         if arg.writes && !may_write {
             let allocation = plan.buffers[at].allocation;
-            return Err(damaged!("{name} writes a buffer at {allocation:?}"));
+            return Err(damaged!(
+                "{name} writes a buffer of allocation {allocation:?}"
+            ));
         }
     }
     guard::check(plan, contract, step, written)?;
@@ -248,19 +253,19 @@ fn check_step(
 }
 
 /// The buffers that depend on a step that can fail, and those written from `commit` on if any step can.
-fn doubtful(plan: &Plan, contracts: &[Contract], root: &[usize]) -> Vec<bool> {
-    let mut doubtful = vec![false; root.len()];
+fn invalid_after_error(plan: &Plan, contracts: &[Contract], root: &[usize]) -> Vec<bool> {
+    let mut invalid_after_error = vec![false; root.len()];
     let fallible = plan.run.iter().any(|s| !s.sites.is_empty());
     for (i, step) in plan.run.iter().enumerate().filter(|_| fallible) {
         let at = |id: &BufferId| root[id.0 as usize];
-        let spoils = !step.sites.is_empty()
+        let invalidates = !step.sites.is_empty()
             || i >= plan.commit as usize
-            || step.touched().any(|id| doubtful[at(&id)]);
+            || step.touched().any(|id| invalid_after_error[at(&id)]);
         for (id, arg) in step.args.iter().zip(&contracts[step.kernel as usize].args) {
-            doubtful[at(id)] |= spoils && arg.writes;
+            invalid_after_error[at(id)] |= invalidates && arg.writes;
         }
     }
-    root.iter().map(|r| doubtful[*r]).collect()
+    root.iter().map(|r| invalid_after_error[*r]).collect()
 }
 
 /// True if any size that *prepare* uses is symbolic: extents, offsets or strides.
@@ -341,13 +346,13 @@ fn donors(plan: &Plan, contracts: &[Contract]) -> Vec<Option<usize>> {
     let fails = |s: &Step| !s.sites.is_empty();
     let safe = plan.run.iter().rposition(fails).map_or(0, |at| at + 1);
     let safe = safe.max(plan.commit as usize);
-    let mut asked = vec![false; plan.inputs.len()];
+    let mut claimed = vec![false; plan.inputs.len()];
     let donor = |o: &Output| {
         let donor = o.donor? as usize;
         let input = plan.inputs.get(donor)?;
-        let asked_before = std::mem::replace(&mut asked[donor], true);
+        let claimed_before = std::mem::replace(&mut claimed[donor], true);
         let (to, from) = (o.buffer.0 as usize, input.buffer.0 as usize);
-        let shared = outputs[to] > 1 || outputs[from] > 0 || asked_before;
+        let shared = outputs[to] > 1 || outputs[from] > 0 || claimed_before;
         if shared || plan.buffers[to].allocation != Allocation::Output {
             return None;
         }
@@ -373,10 +378,15 @@ pub(super) fn constants(plan: &Plan) -> Result<Vec<Buffer>> {
         let len = plan.buffers[c.buffer.0 as usize].len.as_const();
         let bytes = len.and_then(|l| l.checked_mul(c.dtype.size() as i64));
         if bytes != Some(c.bytes.len() as i64) {
-            return Err(damaged!("a constant of {} bytes", c.bytes.len()));
+            return Err(damaged!(
+                "a constant has {} bytes, which its buffer does not",
+                c.bytes.len()
+            ));
         }
         if c.dtype == DType::Bool && c.bytes.iter().any(|b| *b > 1) {
-            return Err(damaged!("a constant bool is neither 0 nor 1"));
+            return Err(damaged!(
+                "a bool constant has an element other than 0 and 1"
+            ));
         }
         let mut storage = Storage::from_bytes(&c.bytes)?;
         storage.set_holder(Holder::named(Category::Caches, "constants of plans"));
@@ -390,7 +400,7 @@ pub(super) fn constants(plan: &Plan) -> Result<Vec<Buffer>> {
     plan.constants.iter().map(constant).collect()
 }
 
-/// Checks the inputs against the plan and gives the symbols' values.
+/// Checks the inputs against the plan, and returns the symbols' values.
 pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<SmallVec<[i64; 4]>> {
     if inputs.len() != plan.inputs.len() {
         return Err(Error::InputCount {
@@ -433,10 +443,10 @@ pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<SmallVec<[i64; 4]
 }
 
 /// Checks the plan's constraints on the symbols' values.
-pub(super) fn needs(plan: &Plan, values: &[i64]) -> Result<()> {
+pub(super) fn constraints(plan: &Plan, values: &[i64]) -> Result<()> {
     for need in &plan.needs {
         let value = need.size.eval_checked(values);
-        let value = value.ok_or_else(|| damaged!("a size without a value"))?;
+        let value = value.ok_or_else(|| damaged!("a size overflows"))?;
         if value < 0 {
             let symbols = plan.symbols.iter().zip(values).enumerate();
             let symbols =

@@ -18,11 +18,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Runs steps one after the other on the CPU, up to the first data error, which names one of `sites`. An operation that
-/// goes on while other steps run is waited for in front of the first step that touches its result, and in the end.
+/// Runs steps one after the other on the CPU, up to the first data error, which names one of `sites`. An asynchronous
+/// operation is awaited before the first step that touches its result, and at the latest after the last step.
 pub(super) fn run_steps(
     steps: &[BoundStep],
-    place: impl Fn(Loc) -> *mut u8,
+    address: impl Fn(Loc) -> *mut u8,
     sites: &[Site],
     kernels: &AtomicU64,
     profile: Option<&Profile>,
@@ -33,30 +33,31 @@ pub(super) fn run_steps(
         cancel::check()?;
         let first = group[0].step;
         if !pending.is_empty() {
-            let touched: Vec<Range<usize>> = group.iter().flat_map(|s| s.memory(&place)).collect();
+            let touched: Vec<Range<usize>> =
+                group.iter().flat_map(|s| s.memory(&address)).collect();
             pending.wait(|r| touched.iter().any(|t| t.start < r.end && r.start < t.end))?;
         }
         // SAFETY: binding proved that guards lie within their memory, and no step of the group writes one.
-        let memory = |guard: &Guard| unsafe { ViewMut::new(place(guard.loc), guard.bytes) };
+        let memory = |guard: &Guard| unsafe { ViewMut::new(address(guard.loc), guard.bytes) };
         let set = |guard: &Guard| guard.is_set(*memory(guard));
-        let kept = |step: &&BoundStep| !step.guard.as_ref().is_some_and(set);
-        let group: SmallVec<[&BoundStep; 1]> = group.iter().filter(kept).collect();
+        let is_enabled = |step: &&BoundStep| !step.guard.as_ref().is_some_and(set);
+        let group: SmallVec<[&BoundStep; 1]> = group.iter().filter(is_enabled).collect();
         if group.is_empty() {
             continue;
         }
         let args = |step: &BoundStep| -> SmallVec<[*mut u8; 12]> {
-            step.args.iter().map(|a| place(*a)).collect()
+            step.args.iter().map(|a| address(*a)).collect()
         };
         let mut inner = None;
         let start = profile.is_some().then(Instant::now);
         let args: SmallVec<[_; 1]> = group.iter().map(|step| args(step)).collect();
         // SAFETY: binding proved the lengths of arguments, and memory of the size that the work asks for. Inputs, constants
         // and prepared results are only read, and outputs and the arena belong to this run. `parallel` is false if
-        // concurrent parts would conflict, and joined steps never conflict.
+        // parts of the step would conflict; concurrent steps never conflict.
         let calls = group.iter().zip(&args).map(|(step, args)| unsafe {
             let own = args.len() - usize::from(step.packed);
             let packed = (args.get(own)).map(|packed| ViewMut::new(*packed, step.sizes[own]));
-            let scratch = place(Loc::Arena(step.scratch));
+            let scratch = address(Loc::Arena(step.scratch));
             Call {
                 args: Arguments::new(&args[..own], &step.sizes[..own]),
                 packed,
@@ -77,7 +78,7 @@ pub(super) fn run_steps(
                     let (at, bytes) = (args[0][started.out], step.sizes[started.out]);
                     // SAFETY: binding proved the length. No step that touches it runs before `pending` has written it.
                     let out = unsafe { ViewMut::new(at, bytes) };
-                    // Its time is that of waiting for it.
+                    // The profile counts the time that is spent waiting for it.
                     pending.add(step, started, out);
                     kernels.fetch_add(1, Ordering::Relaxed);
                     continue;

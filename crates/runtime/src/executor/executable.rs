@@ -339,7 +339,7 @@ impl Executable {
         if let Some(bound) = recent(&mut bindings, |b| b.values[..] == *values) {
             return Ok(bound);
         }
-        check::needs(&self.plan, values)?;
+        check::constraints(&self.plan, values)?;
         self.counts.bindings.fetch_add(1, Ordering::Relaxed);
         let linker = Linker {
             level: self.level,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Adds the calls of these steps, which are a whole part. Returns the last ones: when they end, all calls are done.
 pub(super) fn expand(
     steps: &[BoundStep],
-    place: &dyn Fn(Loc) -> *mut u8,
+    address: &dyn Fn(Loc) -> *mut u8,
     around: Around,
     calls: &mut Calls,
 ) -> Result<Ends> {
@@ -32,7 +32,7 @@ pub(super) fn expand(
         let site = |s: &u32| around.sites.map_or(*s, |outer| outer[*s as usize]);
         let sites: SmallVec<[u32; 2]> = step.sites.iter().map(site).collect();
         let guarded = step.step >= around.guarded_from;
-        let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| place(*a)).collect();
+        let args: SmallVec<[*mut u8; 12]> = step.args.iter().map(|a| address(*a)).collect();
         let mut after = Ends::new();
         for before in step.after.iter().map(|s| *s as usize) {
             after.extend_from_slice(&ends[before]);
@@ -48,7 +48,7 @@ pub(super) fn expand(
             step: around.step.or(Some(step.step)),
             after: &after,
         };
-        let scratch = place(Loc::Arena(step.scratch));
+        let scratch = address(Loc::Arena(step.scratch));
         let looked: Ends;
         if let Some(Guard {
             loc,
@@ -57,7 +57,7 @@ pub(super) fn expand(
         }) = &step.guard
         {
             let record = scratch.wrapping_add(*record);
-            looked = calls.add(within.call(&**launch, smallvec![place(*loc), record]))?;
+            looked = calls.add(within.call(&**launch, smallvec![address(*loc), record]))?;
             within = Around {
                 record,
                 guarded_from: 0,

@@ -268,8 +268,8 @@ fn finish(
             Loc::Arena(_) => return Err(Error::Internal("an output in the arena".into())),
         };
         let buffer = Buffer::new(o.dtype, shape, storage.clone());
-        let doubtful = exe.facts.doubtful[o.buffer.0 as usize];
-        Ok(buffer.with_outcome(outcome.clone().filter(|_| doubtful)))
+        let invalid_after_error = exe.facts.invalid_after_error[o.buffer.0 as usize];
+        Ok(buffer.with_outcome(outcome.clone().filter(|_| invalid_after_error)))
     });
     outputs.collect()
 }

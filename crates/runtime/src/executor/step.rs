@@ -47,14 +47,14 @@ impl BoundStep {
     }
 
     /// The addresses of everything that it touches.
-    pub fn memory(&self, place: impl Fn(Loc) -> *mut u8) -> impl Iterator<Item = Range<usize>> {
+    pub fn memory(&self, address: impl Fn(Loc) -> *mut u8) -> impl Iterator<Item = Range<usize>> {
         let guard = self.guard.iter().map(|guard| (guard.loc, guard.bytes));
         let args = self.args.iter().copied().zip(self.sizes.iter().copied());
         let scratch = (Loc::Arena(self.scratch), self.scratch_bytes());
         let all = args.chain(guard).chain([scratch]);
         all.filter(|(_, bytes)| *bytes > 0)
             .map(move |(loc, bytes)| {
-                let first = place(loc).addr();
+                let first = address(loc).addr();
                 first..first + bytes
             })
     }

@@ -206,7 +206,7 @@ impl Emitter<'_> {
     /// Initialises accumulators: from the row that precedes B, with zeros, or with earlier sums.
     fn begin_tile(&mut self, is_first: bool) {
         match is_first {
-            true if self.tile.starts => {
+            true if self.tile.has_initial_row => {
                 // One row is broadcast to all rows.
                 self.asm.mov(AT, Mem::at(CALL).plus(8));
                 self.load_sums(Mem::at(AT), 0);
@@ -272,7 +272,7 @@ impl Emitter<'_> {
 
     /// Sets the register for B to the row `behind` steps after a piece's first.
     fn point_right(&mut self, piece: &Piece, behind: u64) {
-        let front = u64::from(self.tile.starts)
+        let front = u64::from(self.tile.has_initial_row)
             + u64::from(piece.tap) * u64::from(self.tile.steps)
             + u64::from(piece.first)
             + behind;

@@ -131,7 +131,7 @@ fn a_tile<T: Word>(instruction: Instruction, level: Features, rng: &mut Rng, by:
         taps: taps as u32,
         out: (size * columns) as i64,
         adds,
-        starts,
+        has_initial_row: starts,
         strip: match by_tiles {
             true => [(positions * steps * size) as i64, rows as i64],
             false => [0; 2],

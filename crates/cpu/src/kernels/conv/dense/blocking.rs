@@ -55,8 +55,8 @@ pub(in crate::kernels::conv) struct Blocking {
     pub(super) is_copied: bool,
     /// Extents of a copy.
     copy: [i64; 3],
-    /// True if accumulators start with a row of a panel of weights.
-    pub(super) starts: bool,
+    /// True if accumulators start with the first row of a panel of weights.
+    pub(super) has_initial_row: bool,
     /// Columns of a panel of weights, and panels of a group.
     pub(super) panel: i64,
     pub(super) panels: i64,
@@ -142,7 +142,7 @@ impl Blocking {
             writes_nchw,
             is_copied: false,
             copy: [0; 3],
-            starts: c.terms.is_flipped(),
+            has_initial_row: c.terms.is_flipped(),
             panel,
             panels: ceil(columns, panel),
             images: 1,
@@ -366,7 +366,7 @@ impl Blocking {
             steps: to_u32(*steps)?,
             taps: to_u32(taps.len() as i64)?,
             out: pitch * size,
-            starts: c.terms.is_flipped(),
+            has_initial_row: c.terms.is_flipped(),
             strip: match self.is_down {
                 true => [h * strides[1], high * self.result[2]].map(|n| n * down),
                 false => [w * strides[2], wide].map(|n| n * across),
@@ -447,7 +447,7 @@ impl Blocking {
 
     /// Returns the number of rows of a panel: those of taps, and a first one that accumulators start with, if any.
     pub(super) fn panel_rows(&self) -> i64 {
-        self.taps.len() as i64 * self.sums + i64::from(self.starts)
+        self.taps.len() as i64 * self.sums + i64::from(self.has_initial_row)
     }
 
     /// Returns the number of elements of the copy that a block reads of one image.

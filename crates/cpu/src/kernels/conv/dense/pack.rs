@@ -25,10 +25,10 @@ impl Conv {
         to: ViewMut<T>,
         parallel: bool,
     ) {
-        let (taps, panel, sums) = (blocking.taps.len() as i64, blocking.panel, blocking.sums);
+        let (taps, panel, words) = (blocking.taps.len() as i64, blocking.panel, blocking.sums);
         let terms = blocking.terms;
         let is_input = self.role == ConvRole::Input;
-        // The contiguous part of a filter: taps of some channels.
+        // A filter is contiguous: the taps of some channels are transposed together.
         let channels = if is_input {
             1
         } else {
@@ -41,14 +41,14 @@ impl Conv {
         );
         split(items, work, parallel, |from, until| {
             let mut rows = vec![T::ZERO; (channels * taps * panel) as usize];
-            let mut all = true;
+            let mut all_finite = true;
             for p in from..until {
                 let (group, first) = (p / blocking.panels, p % blocking.panels * panel);
                 let columns = panel.min(blocking.columns - first);
-                let starts = to.shift(p * blocking.panel_rows() * panel);
-                let to = starts.shift(i64::from(blocking.starts) * panel);
-                if blocking.starts {
-                    starts.fill(0, panel, T::ZERO);
+                let initial_row = to.shift(p * blocking.panel_rows() * panel);
+                let to = initial_row.shift(i64::from(blocking.has_initial_row) * panel);
+                if blocking.has_initial_row {
+                    initial_row.fill(0, panel, T::ZERO);
                 }
                 for c in (0..terms).step_by(channels as usize) {
                     let count = channels.min(terms - c) * taps;
@@ -57,8 +57,8 @@ impl Conv {
                         false => ((group * blocking.columns + first) * terms + c, terms * taps),
                     };
                     let filters = (weights.shift(at * taps), pitch);
-                    let put = (ViewMut::of(&mut rows), panel);
-                    transpose(self.level, filters, (columns, count), put);
+                    let transposed = (ViewMut::of(&mut rows), panel);
+                    transpose(self.level, filters, (columns, count), transposed);
                     for row in 0..count {
                         let from = &rows[(row * panel) as usize..][..panel as usize];
                         let tap = bug("weights lie a tap further", row, |row| row + 1);
@@ -66,31 +66,36 @@ impl Conv {
                         if tap < 0 {
                             continue;
                         }
-                        if blocking.starts {
-                            self.put_starts(View::of(from).cast(), starts.cast(), panel);
+                        if blocking.has_initial_row {
+                            self.add_to_initial_row(
+                                View::of(from).cast(),
+                                initial_row.cast(),
+                                panel,
+                            );
                         }
                         let term = c + row / taps;
-                        let (place, which) = (term / self.terms.count(), term % self.terms.count());
-                        let at = (tap * sums + place) * panel;
+                        let (word, position) =
+                            (term / self.terms.count(), term % self.terms.count());
+                        let at = (tap * words + word) * panel;
                         match self.terms.are_grouped() {
                             true => put_terms(
                                 self.terms.instruction().terms[1],
                                 View::of(from).cast().slice(0, panel),
-                                which,
+                                position,
                                 to.cast().slice_mut(at, panel),
                             ),
                             false => to.copy(at, from),
                         }
                     }
                     if is_input {
-                        all &= rows[..(count * panel) as usize]
+                        all_finite &= rows[..(count * panel) as usize]
                             .iter()
                             .all(|w| w.is_finite());
                     }
                 }
                 rows.fill(T::ZERO);
             }
-            finite.fetch_and(all, Ordering::Relaxed);
+            finite.fetch_and(all_finite, Ordering::Relaxed);
         });
         let flag = if finite.into_inner() { 0 } else { u8::MAX };
         let size = size_of::<T>() as i64;
@@ -98,17 +103,17 @@ impl Conv {
     }
 
     /// Adds to the initial values of accumulators the contributions of some terms, which were widened to words.
-    fn put_starts(&self, terms: View<i32>, mut to: ViewMut<i32>, count: i64) {
+    fn add_to_initial_row(&self, terms: View<i32>, mut to: ViewMut<i32>, count: i64) {
         let to = to.slice_mut(0, count).iter_mut();
         to.zip(terms.slice(0, count))
             .for_each(|(to, term)| *to = to.wrapping_add(self.terms.start(*term)));
     }
 }
 
-/// Puts one more term of a dtype, given as widened words, into each of some words. Lower positions are put first.
-fn put_terms(dtype: DType, from: &[u32], which: i64, to: &mut [u32]) {
+/// Puts a term of a dtype, given as widened words, at a position of each word. Lower positions are put first.
+fn put_terms(dtype: DType, from: &[u32], position: i64, to: &mut [u32]) {
     let size = 8 * dtype.size() as i64;
-    let bits = size * which;
+    let bits = size * position;
     match dtype {
         DType::BF16 => put(from, bits, to, |x| x >> 16),
         DType::F16 => put(from, bits, to, |x| F16::store(f32::from_bits(x)).into()),

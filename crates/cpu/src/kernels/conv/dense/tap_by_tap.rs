@@ -70,15 +70,15 @@ impl Conv {
             let [kernel, padding] =
                 [stride, 0].map(|n| blocking.one_tap(self, columns, [n, pitch]));
             let (kernel, padding) = (kernel?, padding?);
-            let starts = weights.shift(blocking.panel_at(b.group, panel));
-            let weights = starts.shift(i64::from(blocking.starts) * blocking.panel);
+            let initial_row = weights.shift(blocking.panel_at(b.group, panel));
+            let weights = initial_row.shift(i64::from(blocking.has_initial_row) * blocking.panel);
             for (y, x) in
                 (b.from[1]..b.to[1]).flat_map(|y| (b.from[2]..b.to[2]).map(move |x| (y, x)))
             {
                 let to = ((y - b.from[1]) * line + x - b.from[2]) * pitch + panel - b.channel;
                 let to = dst.shift(to);
-                match blocking.starts {
-                    true => to.copy(0, starts.slice(0, columns)),
+                match blocking.has_initial_row {
+                    true => to.copy(0, initial_row.slice(0, columns)),
                     false => to.fill(0, columns, T::ZERO),
                 }
                 for tap in 0..count {
