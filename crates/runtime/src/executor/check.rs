@@ -446,7 +446,7 @@ pub(super) fn inputs(plan: &Plan, inputs: &[Buffer]) -> Result<SmallVec<[i64; 4]
 pub(super) fn constraints(plan: &Plan, values: &[i64]) -> Result<()> {
     for need in &plan.needs {
         let value = need.size.eval_checked(values);
-        let value = value.ok_or_else(|| damaged!("a size overflows"))?;
+        let value = value.ok_or_else(|| damaged!("a size overflows, or has an unknown symbol"))?;
         if value < 0 {
             let symbols = plan.symbols.iter().zip(values).enumerate();
             let symbols =

@@ -108,7 +108,7 @@ impl Body {
 
     /// The address of each location. The pointers of the inputs and outputs have the sizes that it was bound for, and
     /// `arena` has the bytes of its arena.
-    pub fn places<'a>(&'a self, at: &'a Places) -> impl Fn(Loc) -> *mut u8 + 'a {
+    pub fn addresses<'a>(&'a self, at: &'a BodyMemory) -> impl Fn(Loc) -> *mut u8 + 'a {
         let mut slots: Pointers = SmallVec::from_elem(std::ptr::null_mut(), at.outputs.len());
         for (slot, output) in self.slots.iter().zip(&at.outputs) {
             slots[*slot] = *output;
@@ -125,20 +125,24 @@ impl Body {
     /// The copies of inputs that its outputs begin with: source, destination and number of bytes.
     pub fn begun<'a>(
         &'a self,
-        at: &'a Places,
+        at: &'a BodyMemory,
     ) -> impl Iterator<Item = (*mut u8, *mut u8, usize)> + 'a {
-        let place = self.places(at);
+        let address = self.addresses(at);
         self.bound.initial_inputs.iter().map(move |(input, slot)| {
             let bytes = self.bound.slots[*slot].bytes;
-            (place(Loc::Input(*input)), place(Loc::Slot(*slot)), bytes)
+            (
+                address(Loc::Input(*input)),
+                address(Loc::Slot(*slot)),
+                bytes,
+            )
         })
     }
 
     /// Packs the weights that are the same for all runs.
-    fn pack(&self, at: &Places, kernels: &AtomicU64) -> Result<Option<Failure>> {
+    fn pack(&self, at: &BodyMemory, kernels: &AtomicU64) -> Result<Option<Failure>> {
         run_steps(
             &self.bound.prepare,
-            self.places(at),
+            self.addresses(at),
             &self.sites,
             kernels,
             None,
@@ -146,12 +150,18 @@ impl Body {
     }
 
     /// Runs the program.
-    fn run(&self, at: &Places, kernels: &AtomicU64) -> Result<Option<Failure>> {
+    fn run(&self, at: &BodyMemory, kernels: &AtomicU64) -> Result<Option<Failure>> {
         for (from, to, bytes) in self.begun(at) {
             // SAFETY: both have this size, and a kernel's results do not alias its operands.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
-        run_steps(&self.bound.run, self.places(at), &self.sites, kernels, None)
+        run_steps(
+            &self.bound.run,
+            self.addresses(at),
+            &self.sites,
+            kernels,
+            None,
+        )
     }
 
     /// The maximum number of calls that it makes on a GPU.
@@ -178,7 +188,7 @@ impl Body {
 }
 
 /// The memory that a body runs on.
-pub(super) struct Places {
+pub(super) struct BodyMemory {
     pub inputs: Pointers,
     pub outputs: Pointers,
     pub arena: *mut u8,
@@ -312,7 +322,7 @@ impl Loop {
         &self,
         args: &[*mut u8],
         scratch: *mut u8,
-        mut step: impl FnMut(i64, &mut Places) -> Result<Option<T>>,
+        mut step: impl FnMut(i64, &mut BodyMemory) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let carried = self.first.len();
         let bytes = &self.body.inputs[1..];
@@ -320,7 +330,7 @@ impl Loop {
             0 => args[self.last[j]],
             _ => scratch.wrapping_add(self.second[j]),
         };
-        let mut at = Places {
+        let mut at = BodyMemory {
             inputs: Pointers::new(),
             outputs: Pointers::new(),
             arena: scratch.wrapping_add(self.arena),
@@ -396,9 +406,9 @@ impl If {
     }
 
     /// The memory that its sides run on.
-    pub(super) fn places(&self, args: &[*mut u8], scratch: *mut u8) -> Places {
+    pub(super) fn memory(&self, args: &[*mut u8], scratch: *mut u8) -> BodyMemory {
         let at = |list: &[usize]| list.iter().map(|a| args[*a]).collect();
-        Places {
+        BodyMemory {
             inputs: at(&self.inputs),
             outputs: at(&self.outputs),
             arena: scratch.wrapping_add(self.records()),
@@ -461,7 +471,7 @@ impl LinkedKernel for If {
         let holds = call.args.view::<u8>(self.condition).get(0) != 0;
         let body = &self.branches[!holds as usize];
         let scratch = call.scratch.address_mut([0; 2]);
-        let failure = body.run(&self.places(call.args.addresses(), scratch), call.kernels)?;
+        let failure = body.run(&self.memory(call.args.addresses(), scratch), call.kernels)?;
         Ok(failure.map(|mut f| {
             f.site += match holds {
                 true => 0,

@@ -300,7 +300,7 @@ impl Executable {
             _ => false,
         };
         let mut bytes: Vec<u8> = Vec::new();
-        let mut places: Vec<(usize, usize)> = Vec::new();
+        let mut offsets: Vec<(usize, usize)> = Vec::new();
         for (i, input) in inputs.iter().enumerate().filter(|(_, b)| !here(b)) {
             let key = self.plan.inputs[i].role == Role::RandomKey;
             if self.gpu.is_none() || input.gpu().is_some() || !key && !input.shape().is_empty() {
@@ -312,14 +312,14 @@ impl Executable {
                 )));
             }
             bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
-            places.push((i, bytes.len()));
+            offsets.push((i, bytes.len()));
             bytes.extend_from_slice(input.storage().bytes());
         }
-        let (Some(device), false) = (&self.gpu, places.is_empty()) else {
+        let (Some(device), false) = (&self.gpu, offsets.is_empty()) else {
             return Ok(Vec::new());
         };
         let memory = Arc::new(device.upload(&bytes)?);
-        let brought = places.into_iter().map(|(i, offset)| {
+        let brought = offsets.into_iter().map(|(i, offset)| {
             let (memory, len) = (memory.clone(), inputs[i].storage().len());
             let storage = Arc::new(Storage::part_on_gpu(memory, offset, len));
             let (dtype, shape) = (inputs[i].dtype(), inputs[i].shape());

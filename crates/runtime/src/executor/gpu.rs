@@ -6,7 +6,7 @@
 //! side that is not taken do nothing. Data errors of the other side are passed on outwards after the branch. The
 //! sides share scratch memory, so one comes after the other.
 
-use super::control::{Body, If, Loop, Places};
+use super::control::{Body, BodyMemory, If, Loop};
 use super::guard::Guard;
 use super::loc::Loc;
 use super::step::BoundStep;
@@ -80,7 +80,7 @@ pub(super) fn expand(
 }
 
 impl Body {
-    fn expand(&self, at: &Places, around: Around, calls: &mut Calls) -> Result<Ends> {
+    fn expand(&self, at: &BodyMemory, around: Around, calls: &mut Calls) -> Result<Ends> {
         let mut after = Ends::from(around.after);
         for ((from, to, _), copy) in self.begun(at).zip(&self.copies) {
             after.extend(calls.add(around.call(&**copy, smallvec![from, to]))?);
@@ -89,7 +89,7 @@ impl Body {
             after: &after,
             ..around
         };
-        expand(&self.bound.run, &self.places(at), around, calls)
+        expand(&self.bound.run, &self.addresses(at), around, calls)
     }
 
     fn gpu_memory(&self) -> impl Iterator<Item = &Arc<Storage>> {
@@ -141,7 +141,7 @@ impl If {
         let branch = branch.ok_or_else(|| Error::Internal("a branch for the CPU".into()))?;
         let mut ends =
             calls.add(around.call(&**branch, smallvec![args[self.condition], scratch]))?;
-        let at = self.places(args, scratch);
+        let at = self.memory(args, scratch);
         let sites = around.sites.unwrap_or_default();
         let (of_then, of_other) = sites.split_at(self.branches[0].sites().min(sites.len()));
         for (i, (body, sites)) in self.branches.iter().zip([of_then, of_other]).enumerate() {

@@ -98,7 +98,7 @@ impl<'a> PlanPart<'a> {
         storage: &impl Fn(Loc) -> &'s Storage,
     ) -> Result<Option<Arc<Outcome>>> {
         let exe = self.exe;
-        let place = |loc: Loc| address(storage, loc);
+        let at = |loc: Loc| address(storage, loc);
         let gpu_memory = on_gpu.gpu_memory.iter().map(|s| &**s);
         let read: Vec<&Storage> = (on_gpu.read.iter().map(|l| storage(*l)))
             .chain(gpu_memory)
@@ -119,7 +119,7 @@ impl<'a> PlanPart<'a> {
                 };
                 let around = Around::plan(record, guarded_from);
                 let mut calls = Calls::new(sink);
-                expand(steps, &place, around, &mut calls).map(drop)
+                expand(steps, &at, around, &mut calls).map(drop)
             },
             count: on_gpu.calls,
             fallible: on_gpu.fallible,

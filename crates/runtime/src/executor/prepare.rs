@@ -64,7 +64,7 @@ fn by_phases(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<A
         clear,
     );
     let spare = Arc::new(Storage::held_by(phases.spare_bytes, bound.holders.arena)?);
-    let (places, bytes) = bound.packed_places();
+    let (offsets, bytes) = bound.packed_offsets();
     let stored = exe.stored(bound, inputs).filter(|_| !clear);
     let block = match &stored {
         Some(stored) => stored.clone(),
@@ -74,7 +74,7 @@ fn by_phases(exe: &Executable, bound: &Bound, inputs: &[Buffer]) -> Result<Vec<A
     let results = results.map(
         |(p, (bytes, spot))| match (spot, p.checked_sub(bound.packs_from)) {
             (Some(offset), _) => Storage::part(&spare, *offset, *bytes),
-            (None, Some(i)) => Storage::part(&block, places[i], *bytes),
+            (None, Some(i)) => Storage::part(&block, offsets[i], *bytes),
             (None, None) => Storage::held_by(*bytes, bound.holders.prepared),
         },
     );

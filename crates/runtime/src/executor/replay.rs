@@ -96,8 +96,8 @@ impl Replays {
                         after: &ends,
                         ..Around::plan(record, exe.plan.commit as usize)
                     };
-                    let place = |loc| address(&storage, loc);
-                    ends = expand(&bound.run, &place, around, &mut calls)?;
+                    let at = |loc| address(&storage, loc);
+                    ends = expand(&bound.run, &at, around, &mut calls)?;
                 }
                 Ok(())
             })?;

@@ -30,12 +30,12 @@ impl Executable {
         if self.gpu.is_some() || bound.packs_from == bound.prepared.len() {
             return Ok(None);
         }
-        let (places, bytes) = bound.packed_places();
+        let (offsets, bytes) = bound.packed_offsets();
         let made = prepare::prepare(self, &bound, inputs, None)?;
         let mut all = Storage::new(bytes)?;
         let to = all.bytes_mut();
         to.fill(0);
-        for (at, from) in places.iter().zip(&made[bound.packs_from..]) {
+        for (at, from) in offsets.iter().zip(&made[bound.packs_from..]) {
             to[*at..*at + from.len()].copy_from_slice(from.bytes());
         }
         let layout = self.layout(&bound);
@@ -75,7 +75,7 @@ impl Executable {
         let Stored { contents, packed } = stored.as_ref()?;
         let mut pairs = contents.iter().zip(self.parameters(inputs));
         let fits = pairs.all(|(made_from, s)| s.holds(made_from))
-            && bound.packed_places().1 == packed.bytes.len()
+            && bound.packed_offsets().1 == packed.bytes.len()
             && self.layout(bound) == packed.layout;
         fits.then(|| packed.bytes.clone())
     }
@@ -104,16 +104,16 @@ impl Bound {
     }
 
     /// The offsets of packed weights in one block, and the size of the block in bytes.
-    pub(super) fn packed_places(&self) -> (Vec<usize>, usize) {
+    pub(super) fn packed_offsets(&self) -> (Vec<usize>, usize) {
         let mut end = 0usize;
-        let places = self.prepared[self.packs_from..].iter().map(|bytes| {
+        let offsets = self.prepared[self.packs_from..].iter().map(|bytes| {
             let at = end;
             let aligned = bytes.checked_next_multiple_of(ALIGN);
             end = aligned.map_or(usize::MAX, |bytes| end.saturating_add(bytes));
             at
         });
-        let places = places.collect();
-        (places, end)
+        let offsets = offsets.collect();
+        (offsets, end)
     }
 
     /// The steps of *prepare* that must still run if packed weights are provided.

@@ -194,7 +194,7 @@ impl Conv {
         let [(d, _), (top, bottom), (left, right)] =
             [0, 1, 2].map(|i| phases[i].within(b.from[i], b.to[i]));
         let line = b.to[2] - b.from[2];
-        let before = part.before * blocking.sums * blocking.panel;
+        let before = part.before * blocking.words * blocking.panel;
         let (weights, dst) = (weights.bytes(), dst.bytes());
         let size = size_of::<T>() as i64;
         let mut accesses = Accesses::of(blocking.register_epilogue.as_deref(), args);

@@ -178,7 +178,7 @@ fn sums() -> Plan {
     };
     let [x, first, last, a, b, c] = [0, 1, 2, 3, 4, 5].map(BufferId);
     let (temporary, shape) = (Allocation::Temporary, vec![n.clone()]);
-    let places = [
+    let allocations = [
         Allocation::Input,
         Allocation::Output,
         Allocation::Output,
@@ -207,7 +207,7 @@ fn sums() -> Plan {
             buffer: x,
         }],
         outputs: vec![output(first), output(last)],
-        buffers: places
+        buffers: allocations
             .map(|allocation| kiln_plan::Buffer {
                 dtype,
                 len: n.clone(),

@@ -32,7 +32,7 @@ pub(in crate::kernels::conv) struct Blocking {
     pub(super) groups: i64,
     /// The channels that are summed over, and the words that hold them.
     pub(super) terms: i64,
-    pub(super) sums: i64,
+    pub(super) words: i64,
     /// Channels of the result.
     pub(super) columns: i64,
     /// The bytes of an element of the images, as it is multiplied in place, and of a word.
@@ -127,7 +127,7 @@ impl Blocking {
         let mut blocking = Blocking {
             groups: c.groups,
             terms,
-            sums: c.terms.words(terms),
+            words: c.terms.words(terms),
             columns,
             sizes: [c.terms.size(), c.dtype.size() as i64],
             batch,
@@ -237,7 +237,7 @@ impl Blocking {
             part = part.max(ceil(TILES * down * across, beside));
         }
         let weights = self.panels * self.panel * self.panel_rows();
-        let near = NEAR_IMAGES / self.sums.max(1);
+        let near = NEAR_IMAGES / self.words.max(1);
         let is_far = by_tiles && weights >= FAR_WEIGHTS && c.prologue.is_none();
         if is_far && !self.is_copied {
             part = part.max(near / beside.max(1));
@@ -245,7 +245,7 @@ impl Blocking {
         if self.is_copied {
             let plane = window(&self.phases[0], 0, 1);
             let other = spans[3 - axis];
-            let each = product(&[plane.1 - plane.0, other.1 - other.0, self.sums])?;
+            let each = product(&[plane.1 - plane.0, other.1 - other.0, self.words])?;
             let span = (spans[axis].1 - spans[axis].0).max(1);
             part = part.min(product(&[COPY / each.max(1), all])? / span);
         }
@@ -268,12 +268,12 @@ impl Blocking {
             None => ceil(self.panels, ranges),
         };
         self.channels = panels.saturating_mul(self.panel).min(self.columns);
-        let terms = self.sums * self.taps.len() as i64;
+        let terms = self.words * self.taps.len() as i64;
         self.hot = (HOT_WEIGHTS / terms.max(1) / self.panel).max(1) * self.panel;
         if self.is_copied {
             self.copy = [0, 1, 2].map(|i| self.widest(i));
             let [deep, high, wide] = self.copy;
-            product(&[deep, high, wide, self.sums.max(1), 8, self.images])?;
+            product(&[deep, high, wide, self.words.max(1), 8, self.images])?;
         }
         Ok(())
     }
@@ -321,8 +321,8 @@ impl Blocking {
         let axes = [0, 1, 2].map(|i| self.phases[i][at[i]].axis);
         let strides = self.strides();
         let [d, h, mut w] = axes.map(|a| a.kernel);
-        let mut steps = self.sums;
-        if axes[2].dilation == 1 && strides[2] == self.sums * self.sizes[1] && w > 0 {
+        let mut steps = self.words;
+        if axes[2].dilation == 1 && strides[2] == self.words * self.sizes[1] && w > 0 {
             // The taps of a line are contiguous.
             (w, steps) = (1, w * steps);
         }
@@ -408,7 +408,7 @@ impl Blocking {
     /// Returns the number of multiply-adds of a block.
     pub(super) fn cost(&self) -> i64 {
         let results = self.images * self.block.iter().product::<i64>() * self.channels;
-        let terms = self.taps.len() as i64 * self.sums / self.parts.len().max(1) as i64;
+        let terms = self.taps.len() as i64 * self.words / self.parts.len().max(1) as i64;
         results.saturating_mul(terms.max(1))
     }
 
@@ -447,12 +447,12 @@ impl Blocking {
 
     /// Returns the number of rows of a panel: those of taps, and a first one that accumulators start with, if any.
     pub(super) fn panel_rows(&self) -> i64 {
-        self.taps.len() as i64 * self.sums + i64::from(self.has_initial_row)
+        self.taps.len() as i64 * self.words + i64::from(self.has_initial_row)
     }
 
     /// Returns the number of elements of the copy that a block reads of one image.
     pub(super) fn copied_image(&self) -> i64 {
-        self.copy.iter().product::<i64>() * self.sums
+        self.copy.iter().product::<i64>() * self.words
     }
 
     /// Returns the number of elements of a copy.
@@ -471,7 +471,7 @@ impl Blocking {
     /// Returns the strides of planes, lines and positions that tiles read, in bytes.
     pub(super) fn strides(&self) -> [i64; 3] {
         match self.is_copied {
-            true => distances(self.copy, self.sums * self.sizes[1]),
+            true => distances(self.copy, self.words * self.sizes[1]),
             false => self.image_strides().map(|n| n * self.sizes[0]),
         }
     }

@@ -107,7 +107,7 @@ impl Conv {
         (from, until): (i64, i64),
         to: ViewMut<u8>,
     ) {
-        let (channels, width) = (blocking.sums, if there { blocking.image[2] } else { 0 });
+        let (channels, width) = (blocking.words, if there { blocking.image[2] } else { 0 });
         let first = from.max(0).min(until);
         let end = until.min(width).max(first);
         let (front, behind, n) = (first - from, until - end, end - first);

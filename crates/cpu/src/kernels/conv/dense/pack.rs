@@ -25,7 +25,7 @@ impl Conv {
         to: ViewMut<T>,
         parallel: bool,
     ) {
-        let (taps, panel, words) = (blocking.taps.len() as i64, blocking.panel, blocking.sums);
+        let (taps, panel, words) = (blocking.taps.len() as i64, blocking.panel, blocking.words);
         let terms = blocking.terms;
         let is_input = self.role == ConvRole::Input;
         // A filter is contiguous: the taps of some channels are transposed together.

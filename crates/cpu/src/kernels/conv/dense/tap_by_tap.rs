@@ -19,7 +19,7 @@ impl Blocking {
         let by = (c.level, c.terms.instruction());
         Kernel::of(Tile {
             step: stride * size,
-            steps: to_u32(self.sums)?,
+            steps: to_u32(self.words)?,
             out: pitch * size,
             adds: true,
             ..Tile::new(by, Rows::of_matrix(1, 0), columns, right)
@@ -58,7 +58,7 @@ impl Conv {
         let materialised = &mut copies.materialised;
         let (source, channel) = self.images_read(images, blocking, b, windows, materialised)?;
         let narrow = self.narrow;
-        let mut words = vec![0u32; if narrow { blocking.sums as usize } else { 0 }];
+        let mut words = vec![0u32; if narrow { blocking.words as usize } else { 0 }];
         let stride = if narrow { 1 } else { channel };
         let [kernels @ .., wide] = blocking.axes.map(|a| a.kernel);
         let (high, count) = (kernels[1], blocking.taps.len() as i64);
@@ -103,7 +103,7 @@ impl Conv {
                         true => (&kernel, source.at(read)),
                         false => (&padding, zero),
                     };
-                    let right = weights.shift(place * blocking.sums * blocking.panel);
+                    let right = weights.shift(place * blocking.words * blocking.panel);
                     let out = Output::Memory(to.bytes());
                     kernel.compute([left, right.bytes()], out, &[], 1);
                 }
