@@ -1,6 +1,6 @@
 //! The `kiln` command, and the same as functions: [`mod@bench`] measures workloads given as text ([`spec`]),
 //! [`report`] writes the measurements, [`tuning`] fills and maintains the store of measurements from which algorithms
-//! are chosen. Packages are inspected, run, verified, measured, tuned, compared and printed as C.
+//! are chosen. Packages are inspected, run, verified, measured, tuned, compared and exported as C99.
 //!
 //! ```no_run
 //! use kiln::{CompileOptions, DType, Device};

@@ -202,7 +202,7 @@ fn parse(reader: impl Read, source: String, options: &CsvOptions) -> Result<CsvT
     })
 }
 
-/// Opens a file for reading, unpacked if it is packed by gzip.
+/// Opens a file for reading, decompressed if it is compressed by gzip.
 fn unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
     let mut file = BufReader::new(File::open(path)?);
     Ok(match file.fill_buf()? {

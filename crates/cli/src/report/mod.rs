@@ -50,7 +50,7 @@ impl Report {
 
     /// A table for the terminal.
     pub fn table(&self) -> String {
-        let wide = self
+        let width = self
             .results
             .iter()
             .map(|r| r.workload.len())
@@ -63,15 +63,15 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "{:<wide$}  {:>6}  {:>10}  {:>7}  {:>9}  {:>8}  {:>7}  algorithm",
+            "{:<width$}  {:>6}  {:>10}  {:>7}  {:>9}  {:>8}  {:>7}  algorithm",
             "workload", "dtype", "median", "spread", "GFLOP/s", "GB/s", "share"
         );
         let roofs = self.roofs();
         for r in &self.results {
-            let part = roofs.as_ref().and_then(|p| r.share(p));
-            let share = part.map_or(String::new(), share);
+            let share = roofs.as_ref().and_then(|p| r.share(p));
+            let share = share.map_or(String::new(), share_text);
             let line = format!(
-                "{:<wide$}  {:>6}  {:>10}  {:>7}  {:>9.1}  {:>8.2}  {share:>7}  {}",
+                "{:<width$}  {:>6}  {:>10}  {:>7}  {:>9.1}  {:>8.2}  {share:>7}  {}",
                 r.workload,
                 r.dtype,
                 duration(r.median()),
@@ -82,8 +82,8 @@ impl Report {
             );
             let _ = writeln!(text, "{}", line.trim_end());
         }
-        for left in &self.left_out {
-            let _ = writeln!(text, "not timed: {left}");
+        for reason in &self.left_out {
+            let _ = writeln!(text, "not timed: {reason}");
         }
         text
     }
@@ -182,15 +182,15 @@ impl Report {
 }
 
 /// A fraction in percent.
-pub fn percent(part: f64) -> String {
-    format!("{:.0} %", part * 100.0)
+pub fn percent(fraction: f64) -> String {
+    format!("{:.0} %", fraction * 100.0)
 }
 
-/// A share of the roofs. A share above 100 % comes from caches, not from memory.
-pub fn share(part: f64) -> String {
-    match part > 1.005 {
+/// A share of the roofs, as text. A share above 100 % comes from caches, not from memory.
+pub fn share_text(share: f64) -> String {
+    match share > 1.005 {
         true => "> 100 %".into(),
-        false => percent(part),
+        false => percent(share),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The results as one self-contained HTML page: a roofline, bars and the table.
 
 use super::labels::{self, Area};
-use super::{Report, duration, share};
+use super::{Report, duration, share_text};
 use crate::Failure;
 use crate::bench::{Peaks, WorkloadMeasurements};
 use plotters::coord::Shift;
@@ -60,8 +60,8 @@ fn table(report: &Report) -> String {
     let mut rows = String::new();
     let roofs = report.roofs();
     for (i, r) in report.results.iter().enumerate() {
-        let part = roofs.as_ref().and_then(|p| r.share(p));
-        let share = part.map_or(String::new(), |part| escaped(&share(part)));
+        let share = roofs.as_ref().and_then(|p| r.share(p));
+        let share = share.map_or(String::new(), |share| escaped(&share_text(share)));
         let cells = [
             (i + 1).to_string(),
             escaped(&r.workload),
@@ -208,12 +208,12 @@ fn bars(results: &[WorkloadMeasurements], roofs: &Peaks) -> Result<String, Failu
             .x_desc("%")
             .draw()?;
         for (i, r) in results.iter().enumerate() {
-            let (row, part) = (rows - 1 - i, r.share(roofs));
-            let end = part.unwrap_or(0.0).min(1.0) * 100.0;
+            let (row, share) = (rows - 1 - i, r.share(roofs));
+            let end = share.unwrap_or(0.0).min(1.0) * 100.0;
             let mut bar = Rectangle::new([(0.0, row), (end, row + 1)], BLUE.mix(0.4).filled());
             bar.set_margin(2, 2, 0, 0);
             chart.draw_series([bar])?;
-            let (number, share) = (i + 1, part.map_or("no peak".into(), share));
+            let (number, share) = (i + 1, share.map_or("no peak".into(), share_text));
             let label = format!("{number}  {} {}: {share}", r.workload, r.dtype);
             let text = Text::new(label, (4, -17), ("sans-serif", 12));
             chart.draw_series([EmptyElement::at((0.0, row)) + text])?;

@@ -53,12 +53,12 @@ pub(super) fn call(op: &str, a: &Args) -> Parsed<Outputs> {
         }
         "nn.functional.embedding_bag" => return embedding_bag(a),
         "combinations" => {
-            let (r, again) = (
+            let (r, with_replacement) = (
                 a.int_or(1, "r", 2)?,
                 a.bool_or(2, "with_replacement", false)?,
             );
             a.input()?
-                .combinations(Combinations::new(r).with_replacement(again))
+                .combinations(Combinations::new(r).with_replacement(with_replacement))
         }
         "cartesian_prod" => cartesian_prod(&refs(&a.rest_tensors(0, "tensors")?)),
         "meshgrid" => {
@@ -79,7 +79,7 @@ fn embedding(a: &Args) -> Parsed<Outputs> {
     a.opt_int(2, "padding_idx")?; // this and the flags change gradients only
     a.bool_or(5, "scale_grad_by_freq", false)?;
     a.bool_or(6, "sparse", false)?;
-    looked_up(a, |weight, indices| weight.embedding(indices))
+    embedding_with(a, |weight, indices| weight.embedding(indices))
 }
 
 fn embedding_bag(a: &Args) -> Parsed<Outputs> {
@@ -96,13 +96,13 @@ fn embedding_bag(a: &Args) -> Parsed<Outputs> {
         include_last_offset: a.bool_or(9, "include_last_offset", false)?,
         padding_idx: a.opt_int(10, "padding_idx")?,
     };
-    looked_up(a, |weight, indices| {
+    embedding_with(a, |weight, indices| {
         weight.embedding_bag_with(indices, options.clone())
     })
 }
 
-/// In the goldens the weight comes first. A `max_norm` scales the looked-up rows down in the weight itself.
-fn looked_up(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Parsed<Outputs> {
+/// Looks rows up in a weight: the first argument, unless that is a matrix of integers. A `max_norm` scales the rows that are looked up, in the weight itself.
+fn embedding_with(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Parsed<Outputs> {
     let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
     let weight_first = weight.dtype().is_float() || weight.ndim() != 2;
     let (weight, indices, name) = match weight_first {

@@ -23,7 +23,7 @@ impl OptLevel {
 
     /// Returns the properties of the level, with `half` as its 16-bit dtype.
     pub fn properties(self, half: DType) -> Properties {
-        let none = Properties {
+        let defaults = Properties {
             opt_level: self,
             cast_model_type: None,
             patch_torch_functions: false,
@@ -35,25 +35,25 @@ impl OptLevel {
             OptLevel::O0 => Properties {
                 cast_model_type: Some(DType::F32),
                 master_weights: Some(false),
-                ..none
+                ..defaults
             },
             OptLevel::O1 => Properties {
                 patch_torch_functions: true,
                 loss_scale: LossScale::Dynamic,
-                ..none
+                ..defaults
             },
             OptLevel::O2 => Properties {
                 cast_model_type: Some(half),
                 keep_batchnorm_fp32: Some(true),
                 master_weights: Some(true),
                 loss_scale: LossScale::Dynamic,
-                ..none
+                ..defaults
             },
             OptLevel::O3 => Properties {
                 cast_model_type: Some(half),
                 keep_batchnorm_fp32: Some(false),
                 master_weights: Some(false),
-                ..none
+                ..defaults
             },
         }
     }

@@ -9,11 +9,11 @@ use kiln_tensor::{
 };
 
 fn model(seed: u64) -> Sequential {
-    let made = with_seed(
+    let model = with_seed(
         seed,
         || sequential!["fc": Linear::new(7, 9), "norm": BatchNorm1d::new(9), "head": Linear::new(9, 3)],
     );
-    made.unwrap()
+    model.unwrap()
 }
 
 fn optimizer(model: &dyn Module) -> Optimizer {
@@ -31,15 +31,15 @@ fn labels() -> Tensor {
 }
 
 /// Makes a step as Apex's users write it, with a factor of the loss.
-fn step(amp: &mut Amp, m: &Sequential, o: &mut Optimizer, x: &Tensor, by: f32) -> Result<()> {
+fn step(amp: &mut Amp, m: &Sequential, o: &mut Optimizer, x: &Tensor, factor: f32) -> Result<()> {
     o.zero_grad();
-    let loss = amp.forward(x, |x| m.call(x)).cross_entropy(labels()) * by;
+    let loss = amp.forward(x, |x| m.call(x)).cross_entropy(labels()) * factor;
     amp.scale_loss(&loss, &mut [&mut *o], |scaled| scaled.backward())?;
     o.step()
 }
 
 #[test]
-fn levels_do_what_their_table_says() {
+fn levels_have_the_effect_of_their_properties() {
     for half in [DType::F16, DType::BF16] {
         for level in OptLevel::ALL {
             let (m, p) = (model(1), level.properties(half));
@@ -83,18 +83,18 @@ fn levels_do_what_their_table_says() {
 
 #[test]
 fn o0_is_plain_training_to_the_bit() {
-    let (plain, with) = (model(3), model(3));
-    let (mut a, mut b) = (optimizer(&plain), optimizer(&with));
-    let mut amp = amp::initialize(&with, &mut [&mut b], OptLevel::O0).unwrap();
+    let (plain, scaled) = (model(3), model(3));
+    let (mut a, mut b) = (optimizer(&plain), optimizer(&scaled));
+    let mut amp = amp::initialize(&scaled, &mut [&mut b], OptLevel::O0).unwrap();
     for seed in 0..4 {
         let x = random(seed, &[5, 7]);
         a.zero_grad();
         plain.call(&x).cross_entropy(labels()).backward().unwrap();
         a.step().unwrap();
-        step(&mut amp, &with, &mut b, &x, 1.0).unwrap();
-        assert_eq!(values(&plain), values(&with));
+        step(&mut amp, &scaled, &mut b, &x, 1.0).unwrap();
+        assert_eq!(values(&plain), values(&scaled));
     }
-    // If disabled, nothing is done at any level.
+    // Disabled, no level has an effect.
     let off = model(3);
     let mut c = optimizer(&off);
     let options = Initialize::new(OptLevel::O3).enabled(false);
@@ -114,16 +114,16 @@ fn overflows_are_skipped_at_o1_and_o2() {
             let mut amp = amp::initialize(&m, &mut [&mut o], options).unwrap();
             let spec = (Spec::new(DType::F32, (5, 7)), Spec::new(DType::F32, ()));
             let f = compiled.then(|| {
-                compile(spec, |(x, by)| {
+                compile(spec, |(x, factor)| {
                     o.zero_grad();
-                    let loss = amp.forward(&x, |x| m.call(x)).cross_entropy(labels()) * by;
+                    let loss = amp.forward(&x, |x| m.call(x)).cross_entropy(labels()) * factor;
                     amp.scale_loss(&loss, &mut [&mut o], |scaled| scaled.backward())?;
                     o.step()
                 })
                 .unwrap()
             });
             let mut scales = Vec::new();
-            for (i, by) in [1.0f32, f32::INFINITY, 1.0, f32::NAN, 1.0]
+            for (i, factor) in [1.0f32, f32::INFINITY, 1.0, f32::NAN, 1.0]
                 .into_iter()
                 .enumerate()
             {
@@ -131,12 +131,12 @@ fn overflows_are_skipped_at_o1_and_o2() {
                 let before = parameters(&m);
                 let x = random(i as u64, &[5, 7]);
                 match &f {
-                    Some(f) => f.run((&x, Tensor::from(by))).unwrap(),
-                    None => step(&mut amp, &m, &mut o, &x, by).unwrap(),
+                    Some(f) => f.run((&x, Tensor::from(factor))).unwrap(),
+                    None => step(&mut amp, &m, &mut o, &x, factor).unwrap(),
                 }
                 assert_eq!(
                     parameters(&m) == before,
-                    !by.is_finite(),
+                    !factor.is_finite(),
                     "{level:?}, step {i}"
                 );
                 scales.push(amp.loss_scale(0).unwrap());
@@ -150,9 +150,9 @@ fn overflows_are_skipped_at_o1_and_o2() {
     }
 }
 
-/// Steps of O1 and O2 stay close to those in f32.
+/// The losses of training at every level stay close to those in f32.
 #[test]
-fn training_at_every_level_goes_down() {
+fn losses_fall_at_every_level() {
     for half in [DType::F16, DType::BF16] {
         let losses: Vec<f32> = OptLevel::ALL
             .into_iter()
@@ -181,12 +181,12 @@ fn training_at_every_level_goes_down() {
 /// Two losses with scales of their own add up to one step, and master weights are clipped.
 #[test]
 fn several_losses_have_scales_of_their_own() {
-    let (plain, with) = (model(4), model(4));
-    let (mut a, mut b) = (optimizer(&plain), optimizer(&with));
+    let (plain, scaled) = (model(4), model(4));
+    let (mut a, mut b) = (optimizer(&plain), optimizer(&scaled));
     let options = Initialize::new(OptLevel::O1)
         .num_losses(2i64)
         .half(DType::BF16);
-    let mut amp = amp::initialize(&with, &mut [&mut b], options).unwrap();
+    let mut amp = amp::initialize(&scaled, &mut [&mut b], options).unwrap();
     let x = random(1, &[5, 7]);
     let parts = |y: &Tensor| [y.cross_entropy(labels()), y.square().mean(())];
     // There are no casts, so that both compute the same numbers.
@@ -196,7 +196,7 @@ fn several_losses_have_scales_of_their_own() {
     }
     clip_grad_norm_(plain.parameters(), 0.3).unwrap();
     a.step().unwrap();
-    for (id, part) in parts(&with.call(&x)).iter().enumerate() {
+    for (id, part) in parts(&scaled.call(&x)).iter().enumerate() {
         let options = ScaleLoss::new().loss_id(id as i64);
         let backward =
             |scaled: Tensor| scaled.backward_with(kiln_tensor::Backward::new().retain_graph(true));
@@ -208,22 +208,22 @@ fn several_losses_have_scales_of_their_own() {
     for (a, b) in values(&plain)
         .iter()
         .flatten()
-        .zip(values(&with).iter().flatten())
+        .zip(values(&scaled).iter().flatten())
     {
         assert!((a - b).abs() <= 1e-6 * (1.0 + a.abs()), "{a} {b}");
     }
     // An overflow of one loss changes only its scale, and skips the step of both.
-    let before = values(&with)[..6].to_vec();
+    let before = values(&scaled)[..6].to_vec();
     b.zero_grad();
     for id in [0i64, 1] {
-        let by = [f32::INFINITY, 1.0][id as usize];
-        let loss = with.call(&x).square().mean(()) * by;
+        let factor = [f32::INFINITY, 1.0][id as usize];
+        let loss = scaled.call(&x).square().mean(()) * factor;
         let options = ScaleLoss::new().loss_id(id);
         amp.scale_loss_with(&loss, &mut [&mut b], options, |scaled| scaled.backward())
             .unwrap();
     }
     b.step().unwrap();
-    assert_eq!(values(&with)[..6], before[..]);
+    assert_eq!(values(&scaled)[..6], before[..]);
     assert_eq!(amp.loss_scale(0).unwrap(), 32768.0);
     assert_eq!(amp.loss_scale(1).unwrap(), 65536.0);
 }
@@ -265,7 +265,7 @@ fn gradients_of_parts_stay_scaled_until_the_last() {
 }
 
 #[test]
-fn the_wrong_order_of_calls_is_an_error_that_says_the_right_one() {
+fn calls_out_of_order_are_errors_that_say_the_order() {
     let m = model(1);
     let (mut o, mut other) = (optimizer(&m), optimizer(&m));
     let mut amp = amp::initialize(&m, &mut [&mut o], OptLevel::O1).unwrap();
@@ -350,8 +350,8 @@ fn keywords_change_a_level_and_contradictions_are_errors() {
 }
 
 #[test]
-fn a_training_goes_on_from_its_state() {
-    let made = || {
+fn training_resumes_from_its_state() {
+    let build = || {
         let m = model(7);
         let mut o = Optimizer::new(m.parameters(), FusedAdam::new()).unwrap();
         let amp = amp::initialize(&m, &mut [&mut o], OptLevel::O2).unwrap();
@@ -359,11 +359,11 @@ fn a_training_goes_on_from_its_state() {
     };
     let run = |(m, o, amp): &mut (Sequential, Optimizer, Amp), from: u64, to: u64| {
         for seed in from..to {
-            let by = if seed == 2 { f32::INFINITY } else { 1.0 };
-            step(amp, m, o, &random(seed, &[5, 7]), by).unwrap();
+            let factor = if seed == 2 { f32::INFINITY } else { 1.0 };
+            step(amp, m, o, &random(seed, &[5, 7]), factor).unwrap();
         }
     };
-    let mut first = made();
+    let mut first = build();
     run(&mut first, 0, 4);
     let json = serde_json::to_string(&first.2.state_dict().unwrap()).unwrap();
     assert_eq!(
@@ -372,7 +372,7 @@ fn a_training_goes_on_from_its_state() {
     );
     let (weights, moments) = (first.0.state_dict(), first.1.state_dict().unwrap());
     run(&mut first, 4, 7);
-    let mut second = made();
+    let mut second = build();
     second.0.load_state_dict(&weights, true).unwrap();
     second.1.load_state_dict(&moments).unwrap();
     second

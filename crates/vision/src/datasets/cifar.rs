@@ -176,7 +176,7 @@ impl Kin {
         let set = Labelled {
             set: self.set,
             pixels,
-            layout: Layout::Rows,
+            layout: Layout::RowMajor,
             shape: [3, 32, 32],
             targets,
             classes,

@@ -112,7 +112,7 @@ pub(super) fn read_text(op: &str, path: &Path) -> Result<String> {
     })
 }
 
-/// Opens a file for reading, unpacked if it is packed by gzip.
+/// Opens a file for reading, decompressed if it is compressed by gzip.
 pub(super) fn unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
     let mut file = BufReader::new(File::open(path)?);
     Ok(match file.fill_buf()? {

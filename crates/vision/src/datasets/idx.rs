@@ -11,7 +11,7 @@ use std::path::Path;
 /// The type of the elements of images and labels.
 const UNSIGNED_BYTES: u8 = 8;
 
-/// The sizes and the elements of a file of bytes, packed by gzip or not. `check` judges the sizes before they take
+/// The sizes and the elements of a file of bytes, compressed by gzip or not. `check` judges the sizes before they take
 /// memory.
 #[track_caller]
 pub(super) fn read<const DIMS: usize>(

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// `[channels, height, width]`.
-    Rows,
+    RowMajor,
     /// `[channels, width, height]`, as MATLAB has it.
-    Columns,
+    ColumnMajor,
 }
 
 /// Images with labels.
@@ -33,11 +33,17 @@ impl Labelled {
         self.checked_from(0)
     }
 
-    /// The same, with labels from `least` on: -1 is the label of an image without one.
+    /// The same, with labels from `min_label` on: -1 is the label of an image without one.
     #[track_caller]
-    pub(super) fn checked_from(self, least: i64) -> Result<Labelled> {
-        let (images, labels) = (self.pixels.len() / self.area().max(1), self.targets.len());
-        if images * self.area() != self.pixels.len() || images != labels || self.area() == 0 {
+    pub(super) fn checked_from(self, min_label: i64) -> Result<Labelled> {
+        let (images, labels) = (
+            self.pixels.len() / self.image_len().max(1),
+            self.targets.len(),
+        );
+        if images * self.image_len() != self.pixels.len()
+            || images != labels
+            || self.image_len() == 0
+        {
             let message = format!(
                 "{} bytes are not images of shape {:?} for {labels} labels",
                 self.pixels.len(),
@@ -45,19 +51,20 @@ impl Labelled {
             );
             return Err(invalid(self.set, message));
         }
-        let known = |label: &i64| *label >= least && *label < self.classes.len() as i64;
-        match self.targets.iter().position(|label| !known(label)) {
+        let is_class = |label: &i64| *label >= min_label && *label < self.classes.len() as i64;
+        match self.targets.iter().position(|label| !is_class(label)) {
             None => Ok(self),
             Some(at) => {
                 let (label, classes) = (self.targets[at], self.classes.len());
-                let message = format!("image {at} has the label {label}, of {classes} classes");
+                let message =
+                    format!("image {at} has the label {label}, but there are {classes} classes");
                 Err(invalid(self.set, message))
             }
         }
     }
 
     /// The number of bytes of an image.
-    fn area(&self) -> usize {
+    fn image_len(&self) -> usize {
         self.shape.iter().product()
     }
 
@@ -69,22 +76,22 @@ impl Labelled {
             return Err(invalid(self.set, message));
         };
         let [channels, height, width] = self.shape;
-        let planes = &self.pixels[index * self.area()..][..self.area()];
+        let planes = &self.pixels[index * self.image_len()..][..self.image_len()];
         let mode = match channels {
             1 => Mode::L,
             _ => Mode::RGB,
         };
-        if (channels, self.layout) == (1, Layout::Rows) {
+        if (channels, self.layout) == (1, Layout::RowMajor) {
             return Ok((Image::from_bytes(planes, width, height, mode)?, *label));
         }
-        let (down, right) = match self.layout {
-            Layout::Rows => (width, 1),
-            Layout::Columns => (1, height),
+        let (row_stride, column_stride) = match self.layout {
+            Layout::RowMajor => (width, 1),
+            Layout::ColumnMajor => (1, height),
         };
         let mut pixels = Vec::with_capacity(planes.len());
         for y in 0..height {
             for x in 0..width {
-                let at = y * down + x * right;
+                let at = y * row_stride + x * column_stride;
                 pixels.extend(planes[at..].iter().step_by(height * width).take(channels));
             }
         }
@@ -96,13 +103,13 @@ impl Labelled {
     pub(super) fn data(&self) -> Result<Tensor> {
         let (n, [c, h, w]) = (self.targets.len(), self.shape);
         let shape = match self.layout {
-            Layout::Rows => [n, c, h, w],
-            Layout::Columns => [n, c, w, h],
+            Layout::RowMajor => [n, c, h, w],
+            Layout::ColumnMajor => [n, c, w, h],
         };
         let all = Tensor::from_bytes(&self.pixels, DType::U8, shape);
         let all = match self.layout {
-            Layout::Rows => all,
-            Layout::Columns => all.transpose(2, 3),
+            Layout::RowMajor => all,
+            Layout::ColumnMajor => all.transpose(2, 3),
         };
         let all = if c == 1 { all.squeeze(1) } else { all };
         Ok(all.check()?.clone())

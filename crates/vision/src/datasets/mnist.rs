@@ -1,4 +1,4 @@
-//! MNIST and sets of its form.
+//! MNIST and data sets in its format.
 
 use super::files::{self, Files, Named, Origin};
 use super::idx;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// A data set of four files, as MNIST is: where they are, their checksums and the classes.
+/// A data set of four files, as MNIST is: their address, their checksums and the classes.
 struct MnistLike {
     set: &'static str,
     address: &'static str,
@@ -70,7 +70,7 @@ fn load(files: &Files, [images, labels]: [&str; 2], classes: Vec<String>) -> Res
     let (shape, pixels) = idx::read(set, &images, &mut budget, |shape: [usize; 3]| {
         match shape[1].checked_mul(shape[2]) {
             Some(1..) => Ok(()),
-            _ => Err(format!("{shape:?} are not images")),
+            _ => Err(format!("images of the shape {shape:?} have no pixels")),
         }
     })?;
     let (_, bytes) = idx::read(set, &labels, &mut budget, |[count]| {
@@ -83,7 +83,7 @@ fn load(files: &Files, [images, labels]: [&str; 2], classes: Vec<String>) -> Res
     let set = Labelled {
         set,
         pixels,
-        layout: Layout::Rows,
+        layout: Layout::RowMajor,
         shape: [1, shape[1], shape[2]],
         targets,
         classes,
@@ -104,7 +104,7 @@ macro_rules! sets {
                 classes: $classes,
             };
 
-            #[doc = concat!("The part to train with or the one to test with, from the files in `root/", stringify!($set), "/raw`, packed by gzip or not.")]
+            #[doc = concat!("The training or the test part, from the files in `root/", stringify!($set), "/raw`, compressed by gzip or not.")]
             ///
             /// # Errors
             /// If files are missing (the message says where to get them) or damaged.
@@ -113,7 +113,7 @@ macro_rules! sets {
                 Self::DESCRIPTION.load(root.as_ref(), train, false).map($set)
             }
 
-            /// The same, with the checksums of all packed files verified first: torchvision's `download=True`.
+            /// The same, with the checksums of all compressed files verified first: torchvision's `download=True`.
             ///
             /// # Errors
             /// As `new`, and if a file has another checksum.
@@ -166,7 +166,7 @@ pub enum EmnistSplit {
     ByClass,
     /// The same, with letters that look alike in both cases as one: 47 classes.
     ByMerge,
-    /// The same with equally many samples of each.
+    /// The same, with equally many samples of each class.
     Balanced,
     /// Letters without case, from 1; 0 is not a letter.
     Letters,
@@ -200,7 +200,7 @@ impl EmnistSplit {
     };
 
     fn row(self) -> &'static (EmnistSplit, &'static str, [Named; 4]) {
-        // In the order of the names.
+        // `ALL` is in the order of the variants.
         &Self::ALL[self as usize]
     }
 
@@ -243,7 +243,7 @@ impl FromStr for EmnistSplit {
 
 impl EMNIST {
     /// A part of a split, from the files in `root/EMNIST/raw`, where the contents of the archive's folder `gzip`
-    /// belong, packed or not.
+    /// belong, compressed or not.
     ///
     /// # Errors
     /// If files are missing (the message says where to get them) or damaged.
@@ -256,7 +256,7 @@ impl EMNIST {
             root,
             folder: root.join("EMNIST").join("raw"),
             files: names,
-            origin: Origin::Archive(ARCHIVE.0, ARCHIVE.1),
+            origin: Origin::Archive(ARCHIVE_ADDRESS, ARCHIVE_MD5),
         };
         files.check(false)?;
         load(&files, [names[0].0, names[1].0], split.classes()).map(EMNIST)
@@ -269,12 +269,10 @@ impl EMNIST {
     #[track_caller]
     pub fn download(root: impl AsRef<Path>, split: EmnistSplit, train: bool) -> Result<EMNIST> {
         let archive = root.as_ref().join("EMNIST").join("raw").join("gzip.zip");
-        if archive.is_file() && !kiln_data::check_integrity(&archive, ARCHIVE.1)? {
+        if archive.is_file() && !kiln_data::check_integrity(&archive, ARCHIVE_MD5)? {
             let message = format!(
-                "{} is damaged: its MD5 is not {}; get it from {}",
-                archive.display(),
-                ARCHIVE.1,
-                ARCHIVE.0
+                "{} is damaged: its MD5 is not {ARCHIVE_MD5}; get it from {ARCHIVE_ADDRESS}",
+                archive.display()
             );
             return Err(invalid("EMNIST", message));
         }
@@ -282,7 +280,5 @@ impl EMNIST {
     }
 }
 
-const ARCHIVE: (&str, &str) = (
-    "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
-    "58c8d27c78d21e728a6bc7b3cc06412e",
-);
+const ARCHIVE_ADDRESS: &str = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip";
+const ARCHIVE_MD5: &str = "58c8d27c78d21e728a6bc7b3cc06412e";

@@ -57,7 +57,7 @@ fn load(root: &Path, verify: bool) -> Result<SEMEION> {
     let set = Labelled {
         set: "SEMEION",
         pixels,
-        layout: Layout::Rows,
+        layout: Layout::RowMajor,
         shape: [1, 16, 16],
         targets,
         classes: (0..10).map(|digit| digit.to_string()).collect(),

@@ -77,7 +77,7 @@ fn load(root: &Path, split: Stl10Split, verify: bool) -> Result<Labelled> {
     let mut set = Labelled {
         set: "STL10",
         pixels: Vec::new(),
-        layout: Layout::Columns,
+        layout: Layout::ColumnMajor,
         shape: [3, 96, 96],
         targets: Vec::new(),
         classes: classes(&files.folder)?,

@@ -105,7 +105,7 @@ fn load(root: &Path, split: SvhnSplit, verify: bool) -> Result<SVHN> {
     let set = Labelled {
         set: "SVHN",
         pixels,
-        layout: Layout::Columns,
+        layout: Layout::ColumnMajor,
         shape: [3, 32, 32],
         targets,
         classes: (0..10).map(|digit| digit.to_string()).collect(),

@@ -46,7 +46,10 @@ fn idx_that_lies_is_refused() {
             gzip(&idx(&[3, 3, 3], &pattern(27))),
             "3 images for 2 labels",
         ),
-        (gzip(&idx(&[0, 0, 0], &[])), "[0, 0, 0] are not images"),
+        (
+            gzip(&idx(&[0, 0, 0], &[])),
+            "images of the shape [0, 0, 0] have no pixels",
+        ),
         (Vec::new(), "the magic number takes 4 bytes"),
     ] {
         let error = wrong(file);
@@ -54,7 +57,7 @@ fn idx_that_lies_is_refused() {
     }
     let error = message(mnist(&root, &gzip(&images), &gzip(&idx(&[2], &[1, 10]))));
     assert!(
-        error.contains("image 1 has the label 10, of 10 classes"),
+        error.contains("image 1 has the label 10, but there are 10 classes"),
         "{error}"
     );
 }

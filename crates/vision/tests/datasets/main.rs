@@ -61,7 +61,7 @@ fn idx(shape: &[usize], elements: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The bytes of a file packed by gzip.
+/// The bytes of a file compressed by gzip.
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     use std::io::Write;
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());

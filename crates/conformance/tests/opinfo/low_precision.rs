@@ -2,8 +2,8 @@
 //!
 //! The expected result is that of the reference evaluation in f64 for the same rounded inputs; the reference agrees
 //! with PyTorch on the original samples. The tolerance is derived: each result and each intermediate value may be
-//! rounded, which has the effect of inputs that are off by a few roundings. So the reference computes how far results
-//! move if inputs do.
+//! rounded, which has the effect of inputs that are off by a few roundings. So the reference also evaluates
+//! perturbed inputs, and the deviations of its results are tolerated.
 
 use kiln_goldens::samples::listed;
 use kiln_goldens::{Array, Case, Engine, Folder, Kind, Outcome, ids, run};
@@ -20,18 +20,18 @@ const WIDE: &str = "f32 or f64";
 /// Roundings of a result, and of what it is computed from.
 const ROUNDINGS: f64 = 8.0;
 
-/// The change of the floats of a case's tensors.
+/// The conversion of the floats of a sample's tensors.
 #[derive(Copy, Clone)]
-enum Change {
+enum Inputs {
     /// Rounded.
     Rounded,
     /// Rounded, then converted to f64.
     Exact,
-    /// The same, with each number off by at most a rounding, depending on this number.
-    Moved(u64),
+    /// The same, with each float off by at most a rounding, drawn from this seed.
+    Perturbed(u64),
 }
 
-fn changed(array: Array, dtype: DType, change: Change) -> Array {
+fn converted(array: Array, dtype: DType, inputs: Inputs) -> Array {
     if array.dtype != DType::F32 {
         return array;
     }
@@ -41,10 +41,10 @@ fn changed(array: Array, dtype: DType, change: Change) -> Array {
         bytes: rounded.to_bytes().unwrap(),
         shape: array.shape,
     };
-    let seed = match change {
-        Change::Rounded => return rounded,
-        Change::Exact => return rounded.in_f64(),
-        Change::Moved(seed) => seed,
+    let seed = match inputs {
+        Inputs::Rounded => return rounded,
+        Inputs::Exact => return rounded.in_f64(),
+        Inputs::Perturbed(seed) => seed,
     };
     let values = rounded.to_f64().into_iter().enumerate().map(|(i, x)| {
         let mut z = (seed << 32 | i as u64)
@@ -52,8 +52,8 @@ fn changed(array: Array, dtype: DType, change: Change) -> Array {
             .wrapping_mul(0x9E37_79B9_7F4A_7C15);
         z ^= z >> 29;
         z = z.wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let by = (z >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
-        x * (1.0 + epsilon(dtype) * by)
+        let shift = (z >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
+        x * (1.0 + epsilon(dtype) * shift)
     });
     Array {
         dtype: DType::F64,
@@ -70,30 +70,31 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// The deviations of a sample in f16 or bf16; `Err` if it is refused.
-fn judged(
+/// Compares a sample in f16 or bf16; returns the first deviation, or `Err` if the sample is refused.
+fn check_sample(
     folder: &Folder,
     id: &str,
     dtype: DType,
     engine: Engine,
 ) -> Result<Option<String>, String> {
-    let case = |change: Change| {
-        let change = move |a: Array| changed(a, dtype, change);
-        Case::load_with(folder.path(), id, &change).unwrap()
+    let case = |inputs: Inputs| {
+        let convert = move |a: Array| converted(a, dtype, inputs);
+        Case::load_with(folder.path(), id, &convert).unwrap()
     };
-    let found = match run(&case(Change::Rounded).on(engine.device()), engine) {
+    let found = match run(&case(Inputs::Rounded).on(engine.device()), engine) {
         Outcome::Values(values) => values,
         Outcome::Unsupported(why) | Outcome::Error(why) => return Err(why),
     };
-    let reference = |change: Change| match run(&case(change), Engine::Reference) {
+    let reference = |inputs: Inputs| match run(&case(inputs), Engine::Reference) {
         Outcome::Values(values) => Some(values),
         _ => None,
     };
-    let Some(wanted) = reference(Change::Exact) else {
-        return Ok(Some("the reference gives nothing".into()));
+    let Some(wanted) = reference(Inputs::Exact) else {
+        return Ok(Some("the reference has no result".into()));
     };
-    let moved: Vec<BTreeMap<String, Array>> =
-        (0..3).filter_map(|i| reference(Change::Moved(i))).collect();
+    let perturbed: Vec<BTreeMap<String, Array>> = (0..3)
+        .filter_map(|i| reference(Inputs::Perturbed(i)))
+        .collect();
     for (name, want) in &wanted {
         let Some(got) = found.get(name) else {
             return Ok(Some(format!("there is no {name}")));
@@ -104,7 +105,7 @@ fn judged(
                 got.shape, want.shape
             )));
         }
-        let others: Vec<Vec<f64>> = moved
+        let others: Vec<Vec<f64>> = perturbed
             .iter()
             .filter_map(|m| Some(m.get(name)?.to_f64()))
             .collect();
@@ -116,34 +117,36 @@ fn judged(
     Ok(None)
 }
 
-fn difference(got: &[f64], want: &[f64], moved: &[Vec<f64>], dtype: DType) -> Option<String> {
-    let most = if dtype == DType::F16 {
+fn difference(got: &[f64], want: &[f64], perturbed: &[Vec<f64>], dtype: DType) -> Option<String> {
+    let largest = if dtype == DType::F16 {
         65504.0
     } else {
         f64::from(f32::MAX)
     };
-    let least = if dtype == DType::F16 {
+    let smallest = if dtype == DType::F16 {
         2f64.powi(-24)
     } else {
         2f64.powi(-133)
     };
-    let moves = |i: usize| moved.iter().map(move |m| (m[i] - want[i]).abs());
+    let deviations = |i: usize| perturbed.iter().map(move |p| (p[i] - want[i]).abs());
     // A result that jumps for slightly different inputs is not compared there.
     let jumps = |i: usize| {
-        moved
+        perturbed
             .iter()
             .any(|m| m[i].is_finite() != want[i].is_finite())
     };
-    let all = (0..want.len()).flat_map(moves).filter(|d| d.is_finite());
-    let sensitive = all.fold(0.0, f64::max);
+    let all = (0..want.len())
+        .flat_map(deviations)
+        .filter(|d| d.is_finite());
+    let sensitivity = all.fold(0.0, f64::max);
     for i in 0..want.len() {
         let (a, b) = (got[i], want[i]);
         let same = a == b || a.is_nan() && b.is_nan();
-        let overflow = b.abs() * (1.0 + 4.0 * epsilon(dtype)) >= most;
+        let overflow = b.abs() * (1.0 + 4.0 * epsilon(dtype)) >= largest;
         if same || jumps(i) || overflow {
             continue;
         }
-        let tolerance = ROUNDINGS * (epsilon(dtype) * b.abs() + sensitive + least);
+        let tolerance = ROUNDINGS * (epsilon(dtype) * b.abs() + sensitivity + smallest);
         let off = (a - b).abs();
         if off.is_nan() || off > tolerance {
             return Some(format!(
@@ -154,7 +157,7 @@ fn difference(got: &[f64], want: &[f64], moved: &[Vec<f64>], dtype: DType) -> Op
     None
 }
 
-/// A sample of each operator, with gradients where it has some.
+/// One sample of each operator, with gradients where it has some.
 fn one_each(folder: &Folder) -> Vec<String> {
     let mut found: BTreeMap<String, (bool, String)> = BTreeMap::new();
     for id in ids(folder.path()).unwrap() {
@@ -176,8 +179,8 @@ fn one_each(folder: &Folder) -> Vec<String> {
 
 fn check(engine: Engine) {
     let folder = Folder::opinfo(match engine {
-        Engine::Cuda(_) => "halves-cuda",
-        _ => "halves",
+        Engine::Cuda(_) => "low-precision-cuda",
+        _ => "low-precision",
     });
     let folder = folder.unwrap();
     let (mut wrong, mut refused, mut passed) = (Vec::new(), BTreeSet::new(), 0);
@@ -194,7 +197,7 @@ fn check(engine: Engine) {
             &both[..]
         };
         for &dtype in dtypes {
-            match judged(&folder, id, dtype, engine) {
+            match check_sample(&folder, id, dtype, engine) {
                 Ok(None) => passed += 1,
                 Ok(Some(why)) => wrong.push(format!("{id} in {dtype}: {why}")),
                 Err(_) if IN_F32.contains(&&id[..]) => {}
@@ -205,7 +208,7 @@ fn check(engine: Engine) {
             }
         }
     }
-    println!("{engine:?}: {passed} samples pass in halves");
+    println!("{engine:?}: {passed} samples pass in f16 and bf16");
     let text = |list: Vec<String>| list.join("\n");
     assert!(wrong.is_empty(), "{engine:?} is wrong on\n{}", text(wrong));
     let refused: Vec<String> = refused.into_iter().collect();
@@ -213,12 +216,12 @@ fn check(engine: Engine) {
 }
 
 #[test]
-fn the_cpu_engine_computes_halves() {
+fn the_cpu_engine_computes_f16_and_bf16() {
     check(Engine::Cpu);
 }
 
 #[test]
-fn the_cuda_engine_computes_halves() {
+fn the_cuda_engine_computes_f16_and_bf16() {
     if let Some(device) = crate::gpu::device() {
         check(Engine::Cuda(device));
     }
