@@ -1,18 +1,18 @@
-//! Sounds.
+//! Audio.
 
 use crate::messages::Audio;
-use crate::messages::value::Value as Shown;
-use crate::writer::{SummaryWriter, floats, valid};
+use crate::messages::value::Value as ValueContent;
+use crate::writer::{SummaryWriter, floats, or_invalid};
 use kiln_tensor::{AsTensor, MaybeInt, Result};
 
-/// The type of the files that are written.
+/// The MIME type of the files that are written.
 const WAV: &str = "audio/wav";
 /// The bytes of a sample.
-const SAMPLE: u32 = 2;
+const SAMPLE_BYTES: u32 = 2;
 
 impl SummaryWriter {
-    /// Adds a sound of one channel, `[n]` or `[1, n]`, with 44,100 samples a second. Samples outside of −1 to 1 are
-    /// clipped.
+    /// Adds an audio clip of one channel, `[n]` or `[1, n]`, with 44,100 samples a second. Samples outside of −1 to 1
+    /// are clipped.
     ///
     /// # Errors
     /// As all methods, or if the shape does not fit.
@@ -40,7 +40,7 @@ impl SummaryWriter {
     ) -> Result<()> {
         let sound = snd_tensor.as_tensor();
         let shape = sound.shape()?;
-        let file = valid("add_audio", wav(&floats(&sound)?, &shape, sample_rate))?;
+        let file = or_invalid("add_audio", wav(&floats(&sound)?, &shape, sample_rate))?;
         let audio = Audio {
             sample_rate: sample_rate as f32,
             num_channels: 1,
@@ -48,23 +48,23 @@ impl SummaryWriter {
             encoded_audio_string: file,
             content_type: WAV.into(),
         };
-        let (step, audio) = (global_step.into(), Shown::Audio(audio));
+        let (step, audio) = (global_step.into(), ValueContent::Audio(audio));
         self.add_value("add_audio", tag, step, audio, None)
     }
 }
 
-/// A file in WAVE's format: integers of 16 bits, one channel.
+/// A WAV file: integers of 16 bits, one channel.
 fn wav(samples: &[f64], shape: &[usize], rate: u32) -> Result<Vec<u8>, String> {
     if shape.iter().filter(|n| **n != 1).count() > 1 {
         return Err(format!(
             "a sound has one channel, [n] or [1, n], not the shape {shape:?}"
         ));
     }
-    let Some(bytes_per_second) = rate.checked_mul(SAMPLE).filter(|n| *n > 0) else {
-        return Err(format!("{rate} samples a second can't be written"));
+    let Some(bytes_per_second) = rate.checked_mul(SAMPLE_BYTES).filter(|n| *n > 0) else {
+        return Err(format!("a WAV file can't have {rate} samples a second"));
     };
     let bytes = u32::try_from(samples.len()).ok();
-    let bytes = bytes.and_then(|n| n.checked_mul(SAMPLE)?.checked_add(36));
+    let bytes = bytes.and_then(|n| n.checked_mul(SAMPLE_BYTES)?.checked_add(36));
     let Some(size) = bytes else {
         return Err(format!("{} samples are too many", samples.len()));
     };
@@ -76,10 +76,10 @@ fn wav(samples: &[f64], shape: &[usize], rate: u32) -> Result<Vec<u8>, String> {
     // Integers, one channel.
     file.extend([1u16, 1].map(u16::to_le_bytes).concat());
     file.extend([rate, bytes_per_second].map(u32::to_le_bytes).concat());
-    file.extend([SAMPLE as u16, 16].map(u16::to_le_bytes).concat());
+    file.extend([SAMPLE_BYTES as u16, 16].map(u16::to_le_bytes).concat());
     file.extend(b"data");
     file.extend((size - 36).to_le_bytes());
-    // Not a number becomes 0.
+    // NaN becomes 0.
     let sample = |v: &f64| ((v.clamp(-1.0, 1.0) * f64::from(i16::MAX)) as i16).to_le_bytes();
     file.extend(samples.iter().flat_map(sample));
     Ok(file)

@@ -1,12 +1,12 @@
 //! Points for TensorBoard's projector.
 
 use crate::image::Pixels;
-use crate::writer::{SummaryWriter, floats, valid, written};
+use crate::writer::{SummaryWriter, floats, io_result, or_invalid};
 use kiln_tensor::{AsTensor, MaybeInt, Result, Tensor, options};
 use std::fmt::Write as _;
 
 options! {
-    /// Labels and pictures of the points of [`SummaryWriter::add_embedding_with`].
+    /// The labels and images of the points of [`SummaryWriter::add_embedding_with`].
     Embedding () {
         /// A row for each point, and a column for each of [`Embedding::metadata_header`], or one.
         metadata: Vec<Vec<String>> = Vec::new(),
@@ -15,16 +15,16 @@ options! {
         /// The name of the embedding.
         tag: String = "default",
         ;
-        /// A picture for each point, `[n, c, h, w]` from 0 to 1.
+        /// An image for each point, `[n, c, h, w]` from 0 to 1.
         label_img,
     }
 }
 
 impl SummaryWriter {
-    /// Adds points, one a row, for TensorBoard's projector: files beside the event file.
+    /// Adds points, one per row, for TensorBoard's projector: files in folders next to the event file.
     ///
     /// # Errors
-    /// As all methods, or if the points are no matrix.
+    /// As all methods, or if the points are not a matrix.
     #[track_caller]
     pub fn add_embedding(
         &self,
@@ -34,10 +34,10 @@ impl SummaryWriter {
         self.add_embedding_with(mat, global_step, Embedding::new())
     }
 
-    /// [`SummaryWriter::add_embedding`] with labels or pictures.
+    /// [`SummaryWriter::add_embedding`] with labels or images.
     ///
     /// # Errors
-    /// As [`SummaryWriter::add_embedding`], or if there are not as many labels or pictures as points.
+    /// As [`SummaryWriter::add_embedding`], or if there are not as many labels or images as points.
     #[track_caller]
     pub fn add_embedding_with(
         &self,
@@ -47,7 +47,7 @@ impl SummaryWriter {
     ) -> Result<()> {
         let mat = mat.as_tensor();
         let shape = mat.shape()?;
-        let width = valid("add_embedding", checked(&shape, &options))?;
+        let width = or_invalid("add_embedding", columns(&shape, &options))?;
         let step = format!("{:05}", global_step.into().0.unwrap_or(0));
         let folder = format!("{step}/{}", encoded(&options.tag));
         let path = self.log_dir().join(&folder);
@@ -67,8 +67,8 @@ impl SummaryWriter {
                 format!("{folder}/metadata.tsv")
             );
         }
-        if let Some(pictures) = &options.label_img {
-            let (sprite, [height, width]) = sprite(pictures, shape[0])?;
+        if let Some(images) = &options.label_img {
+            let (sprite, [height, width]) = sprite(images, shape[0])?;
             files.push(("sprite.png", sprite));
             let _ = writeln!(
                 config,
@@ -87,23 +87,23 @@ impl SummaryWriter {
             "  tensor_path: {:?}\n}}",
             format!("{folder}/tensors.tsv")
         );
-        let all = self.projector(|all| {
-            *all += &config;
-            all.clone()
+        let all_configs = self.projector(|configs| {
+            *configs += &config;
+            configs.clone()
         });
-        let put = || {
+        let write = || {
             std::fs::create_dir_all(&path)?;
             for (name, bytes) in &files {
                 std::fs::write(path.join(name), bytes)?;
             }
-            std::fs::write(self.log_dir().join("projector_config.pbtxt"), all)
+            std::fs::write(self.log_dir().join("projector_config.pbtxt"), all_configs)
         };
-        written("add_embedding", put())
+        io_result("add_embedding", write())
     }
 }
 
-/// The number of columns of points, or the reason why the rest does not fit them.
-fn checked(shape: &[usize], options: &Embedding) -> Result<usize, String> {
+/// The number of columns of points, or the reason why labels or images do not fit the points.
+fn columns(shape: &[usize], options: &Embedding) -> Result<usize, String> {
     let &[count, width] = shape else {
         return Err(format!("points are a matrix, not of the shape {shape:?}"));
     };
@@ -125,31 +125,31 @@ fn checked(shape: &[usize], options: &Embedding) -> Result<usize, String> {
         .chain(options.metadata.iter().flatten());
     if let Some(cell) = cells.find(|c| c.contains(['\t', '\n', '\r'])) {
         return Err(format!(
-            "a tab or the end of a line is in the metadata {cell:?}"
+            "metadata can't have a tab or the end of a line: {cell:?}"
         ));
     }
-    let pictures = options.label_img.as_ref().map(Tensor::dims);
-    match pictures.filter(|dims| dims.len() != 4 || !dims[0].is(count as i64)) {
+    let images = options.label_img.as_ref().map(Tensor::dims);
+    match images.filter(|dims| dims.len() != 4 || !dims[0].is(count as i64)) {
         Some(dims) => Err(format!(
-            "label_img is [n, c, h, w] with a picture for each of {count} points, not {dims:?}"
+            "label_img must be [n, c, h, w] with an image for each of {count} points, not {dims:?}"
         )),
         None => Ok(width),
     }
 }
 
-/// The pictures of all points in a square, and the height and width of each.
+/// The images of all points in a grid, and the height and width of each.
 #[track_caller]
-fn sprite(pictures: &Tensor, count: usize) -> Result<(Vec<u8>, [usize; 2])> {
-    let across = (count as f64).sqrt().ceil() as usize;
-    let mut all = Pixels::arranged(pictures, "NCHW", across, "add_embedding")?;
-    let [height, width] = [all.height / count.div_ceil(across), all.width / across];
-    // The projector takes the square that it would be if it were full.
-    all.height = height * across;
+fn sprite(images: &Tensor, count: usize) -> Result<(Vec<u8>, [usize; 2])> {
+    let per_row = (count as f64).sqrt().ceil() as usize;
+    let mut all = Pixels::arranged(images, "NCHW", per_row, "add_embedding")?;
+    let [height, width] = [all.height / count.div_ceil(per_row), all.width / per_row];
+    // The projector assumes a square grid: the rows that are missing are added.
+    all.height = height * per_row;
     all.bytes.resize(all.width * all.height * all.channels, 0);
-    Ok((valid("add_embedding", all.png())?, [height, width]))
+    Ok((or_invalid("add_embedding", all.png())?, [height, width]))
 }
 
-/// A tag as the name of a folder.
+/// A tag, percent-encoded as the name of a folder.
 fn encoded(tag: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     let bytes = tag.bytes().map(|b| match plain(b) {

@@ -12,25 +12,25 @@ use std::time::{Duration, SystemTime};
 
 /// The version of the format; the first event of a file holds it.
 const VERSION: &str = "brain.Event:2";
-/// The state of a session that begins: events of the file's predecessors from this step on count no more.
+/// The status of a session that starts: TensorBoard discards the events of older files from its step on.
 const START: i32 = 1;
 
-/// An open event file, and the events that were not written to it yet.
+/// An open event file, and the events that have not been written to it yet.
 pub(crate) struct EventFile {
     path: PathBuf,
     file: File,
     waiting: Vec<u8>,
     /// The number of events in `waiting`.
     count: usize,
-    /// Events that may wait.
-    most: usize,
-    /// The error of a write that nobody was told of.
+    /// The maximum number of events in `waiting`.
+    max_waiting: usize,
+    /// The error of a flush in the background, which the next call returns.
     failed: Option<io::Error>,
 }
 
 impl EventFile {
-    /// Makes a file in a folder, which is made too, with a name that no other has.
-    pub(crate) fn create(folder: &Path, suffix: &str, most: usize) -> io::Result<EventFile> {
+    /// Creates a file with a unique name in a folder, which is created if it is missing.
+    pub(crate) fn create(folder: &Path, suffix: &str, max_waiting: usize) -> io::Result<EventFile> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         std::fs::create_dir_all(folder)?;
         let (seconds, host, process) = (now() as u64, host(), std::process::id());
@@ -40,7 +40,7 @@ impl EventFile {
                 format!("events.out.tfevents.{seconds:010}.{host}.{process}.{number}{suffix}");
             let path = folder.join(name);
             match File::create_new(&path) {
-                // In another container, a process may have the same number.
+                // A process in another container may have the same id.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 file => {
                     let mut file = EventFile {
@@ -48,7 +48,7 @@ impl EventFile {
                         file: file?,
                         waiting: Vec::new(),
                         count: 0,
-                        most,
+                        max_waiting,
                         failed: None,
                     };
                     file.add(now(), 0, What::FileVersion(VERSION.into()))?;
@@ -59,7 +59,7 @@ impl EventFile {
         }
     }
 
-    /// Adds the event by which TensorBoard forgets events of this step and later ones in older files.
+    /// Adds the event that makes TensorBoard discard the events of older files from this step on.
     pub(crate) fn purge(&mut self, step: i64) -> io::Result<()> {
         self.add(now(), step, What::SessionLog(SessionLog { status: START }))
     }
@@ -73,13 +73,13 @@ impl EventFile {
         };
         record::append(&mut self.waiting, &event.encode_to_vec());
         self.count += 1;
-        match self.count > self.most {
+        match self.count > self.max_waiting {
             true => self.flush(),
             false => self.failed.take().map_or(Ok(()), Err),
         }
     }
 
-    /// Writes the events that wait.
+    /// Writes the waiting events.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if let Some(e) = self.failed.take() {
             return Err(e);
@@ -90,8 +90,8 @@ impl EventFile {
         written.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", self.path.display())))
     }
 
-    /// Writes the events that wait; the next call tells of an error.
-    pub(crate) fn flush_behind(&mut self) {
+    /// Writes the waiting events; the next call returns an error.
+    pub(crate) fn flush_in_background(&mut self) {
         if let Err(e) = self.flush() {
             self.failed = Some(e);
         }

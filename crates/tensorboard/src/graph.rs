@@ -1,6 +1,6 @@
 //! The graph of a model: its modules, the ops that they record, and the kernels that these become.
 
-use crate::messages::attr_value::Value as Shown;
+use crate::messages::attr_value::Value as Attribute;
 use crate::messages::event::What;
 use crate::messages::{
     AttrValue, DeviceStepStats, GraphDef, ListValue, NodeDef, NodeExecStats, RunMetadata,
@@ -43,15 +43,15 @@ impl SummaryWriter {
         let _modes = Evaluating::new(model.as_module());
         let input = Flat::of(&input_to_model);
         let record = || -> Result<_> {
-            let begin = serial();
+            let first_serial = serial();
             let (result, calls) = watch_modules(model.as_module(), || model.call(&input_to_model));
             let outputs = Flat::of(&result);
             for t in outputs.tensors() {
                 t.check()?;
             }
-            let mut graph = Graph::new(model.as_module(), calls, begin, input.tensors());
+            let mut graph = Graph::new(model.as_module(), calls, first_serial, input.tensors());
             graph.add(outputs.tensors());
-            // Compiled by this run, so that the next one shows the times of kernels alone.
+            // This run compiles the kernels, so that the next one measures them alone.
             realize_first(outputs.tensors())?;
             let again = model.call(&input_to_model);
             let (computed, profile) =
@@ -101,22 +101,27 @@ impl Drop for Evaluating<'_> {
     }
 }
 
-/// A graph in the making.
+/// A graph under construction.
 struct Graph {
     nodes: Vec<NodeDef>,
     /// The name of each node by its serial number.
     names: HashMap<u64, String>,
-    /// The number of names that begin alike.
-    taken: HashMap<String, usize>,
+    /// The number of uses of each name.
+    uses: HashMap<String, usize>,
     /// The scope of each module by its path.
     scopes: BTreeMap<String, String>,
     calls: Vec<ModuleCall>,
-    /// Nodes with smaller serial numbers were there before the call.
-    begin: u64,
+    /// The serial number of the first node of the call.
+    first_serial: u64,
 }
 
 impl Graph {
-    fn new(model: &dyn Module, calls: Vec<ModuleCall>, begin: u64, inputs: &[Tensor]) -> Graph {
+    fn new(
+        model: &dyn Module,
+        calls: Vec<ModuleCall>,
+        first_serial: u64,
+        inputs: &[Tensor],
+    ) -> Graph {
         let mut scopes: BTreeMap<String, String> = BTreeMap::new();
         for (path, module) in model.named_modules() {
             let (parent, last) = path.rsplit_once('.').unwrap_or(("", &path));
@@ -129,19 +134,19 @@ impl Graph {
         let mut graph = Graph {
             nodes: Vec::new(),
             names: HashMap::new(),
-            taken: HashMap::new(),
+            uses: HashMap::new(),
             scopes,
             calls,
-            begin,
+            first_serial,
         };
         for (i, t) in inputs.iter().enumerate() {
             graph.leaf(t, format!("input/{i}"), "IO Node");
         }
-        let held = model
+        let cells = model
             .named_parameters()
             .into_iter()
             .chain(model.named_buffers());
-        for (path, var) in held {
+        for (path, var) in cells {
             let (module, last) = path.rsplit_once('.').unwrap_or(("", &path));
             let scope = graph.scopes.get(module).cloned().unwrap_or_default();
             graph.leaf(&var.get(), format!("{scope}/{last}"), "Parameter");
@@ -149,7 +154,7 @@ impl Graph {
         graph
     }
 
-    /// Adds a value that is given.
+    /// Adds an input, a parameter or a buffer.
     fn leaf(&mut self, t: &Tensor, name: String, op: &str) {
         let handle: &Handle = t.as_ref();
         let name = self.unique(name);
@@ -157,7 +162,7 @@ impl Graph {
         self.nodes.push(node(name, op, Vec::new(), &handle.node));
     }
 
-    /// Adds what these values are computed from, and the values as results.
+    /// Adds these values as outputs, and the nodes that compute them.
     fn add(&mut self, outputs: &[Tensor]) {
         for (i, t) in outputs.iter().enumerate() {
             let handle: &Handle = t.as_ref();
@@ -172,20 +177,22 @@ impl Graph {
         }
     }
 
-    /// Adds a node behind its operands.
-    fn add_node(&mut self, last: &Arc<Node>) {
-        let mut open = vec![(last.clone(), false)];
-        while let Some((node_, expanded)) = open.pop() {
+    /// Adds a node after its operands.
+    fn add_node(&mut self, root: &Arc<Node>) {
+        let mut stack = vec![(root.clone(), false)];
+        while let Some((node_, expanded)) = stack.pop() {
             if self.names.contains_key(&node_.serial) {
                 continue;
             }
             let operands = match &*node_.state() {
-                NodeState::Lazy { inputs, .. } if node_.serial >= self.begin => inputs.clone(),
+                NodeState::Lazy { inputs, .. } if node_.serial >= self.first_serial => {
+                    inputs.clone()
+                }
                 _ => Default::default(),
             };
             if !expanded && !operands.is_empty() {
-                open.push((node_, true));
-                open.extend(operands.iter().rev().map(|o| (o.node.clone(), false)));
+                stack.push((node_, true));
+                stack.extend(operands.iter().rev().map(|o| (o.node.clone(), false)));
                 continue;
             }
             let inputs = operands
@@ -209,9 +216,9 @@ impl Graph {
         }
     }
 
-    /// The name, with a number if it is taken.
+    /// The name, with a number appended if it is taken.
     fn unique(&mut self, name: String) -> String {
-        let count = self.taken.entry(name.clone()).or_default();
+        let count = self.uses.entry(name.clone()).or_default();
         *count += 1;
         match *count {
             1 => name,
@@ -219,14 +226,14 @@ impl Graph {
         }
     }
 
-    /// Adds kernels in the order of their run, and returns their times.
+    /// Adds kernels in the order in which they ran, and returns their times.
     fn add_kernels(&mut self, kernels: &[profiler::KernelEvent]) -> RunMetadata {
         let mut stats = Vec::new();
-        let mut before = Vec::new();
+        let mut previous = Vec::new();
         for (i, kernel) in kernels.iter().enumerate() {
             let name = format!("kernels/{i}_{}", kernel.name);
             let text = |text: String| AttrValue {
-                value: Some(Shown::S(text.into_bytes())),
+                value: Some(Attribute::S(text.into_bytes())),
             };
             let attr = [
                 ("ops", text(kernel.ops.join("\n"))),
@@ -236,7 +243,7 @@ impl Graph {
             self.nodes.push(NodeDef {
                 name: name.clone(),
                 op: "Kernel".into(),
-                input: std::mem::replace(&mut before, vec![name.clone()]),
+                input: std::mem::replace(&mut previous, vec![name.clone()]),
                 device: DEVICE.into(),
                 attr: attr.map(|(name, value)| (name.to_string(), value)).into(),
             });
@@ -264,21 +271,21 @@ impl Graph {
 /// TensorFlow's name of the device.
 const DEVICE: &str = "/device:CPU:0";
 
-fn node(name: String, op: &str, input: Vec<String>, about: &Node) -> NodeDef {
-    let shapes = about.facts.iter().map(|fact| {
+fn node(name: String, op: &str, input: Vec<String>, source: &Node) -> NodeDef {
+    let shapes = source.facts.iter().map(|fact| {
         let sizes = fact.shape.iter().map(|d| d.as_const().unwrap_or(-1));
         shape(&sizes.collect::<Vec<_>>())
     });
     let shapes = ListValue {
         shape: shapes.collect(),
     };
-    let dtypes: Vec<String> = about.facts.iter().map(|f| f.dtype.to_string()).collect();
-    let text = |text: &str| Shown::S(text.as_bytes().to_vec());
+    let dtypes: Vec<String> = source.facts.iter().map(|f| f.dtype.to_string()).collect();
+    let text = |text: &str| Attribute::S(text.as_bytes().to_vec());
     let attr = [
-        ("_output_shapes", Shown::List(shapes)),
-        ("called", text(about.called)),
+        ("_output_shapes", Attribute::List(shapes)),
+        ("called", text(source.called)),
         ("dtype", text(&dtypes.join(", "))),
-        ("line", text(&about.loc.to_string())),
+        ("line", text(&source.loc.to_string())),
     ];
     let attr = attr.map(|(name, value)| (name.to_string(), AttrValue { value: Some(value) }));
     NodeDef {

@@ -6,11 +6,11 @@ use kiln_tensor::options;
 /// The bins of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bins {
-    /// TensorBoard's: from 1e-12 to 1e20, each a tenth wider than the one before, and the same below 0.
+    /// TensorBoard's: from 1e-12 to 1e20, each edge 1.1 times the one before, and the same below 0.
     Tensorflow,
-    /// As many of one width, from the least to the largest element.
+    /// This number of bins of equal width, from the smallest to the largest element.
     Count(usize),
-    /// Between these edges, which rise. The last bin contains its upper edge.
+    /// Bins between these ascending edges. The last bin contains its upper edge.
     Edges(Vec<f64>),
 }
 
@@ -19,15 +19,15 @@ options! {
     Histogram () {
         /// The bins.
         bins: Bins = Bins::Tensorflow,
-        /// The most bins; neighbours are joined to have no more.
+        /// The maximum number of bins; neighbouring bins are merged where there are more.
         max_bins: Option<usize> = None,
     }
 }
 
-/// A histogram that was counted already.
+/// A histogram that has already been counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawHistogram {
-    /// The least element.
+    /// The smallest element.
     pub min: f64,
     /// The largest element.
     pub max: f64,
@@ -44,11 +44,13 @@ pub struct RawHistogram {
 }
 
 impl RawHistogram {
-    /// Its message, or the reason why it is none.
+    /// Its message, or the reason why it is invalid.
     pub(crate) fn message(self) -> Result<HistogramProto, String> {
         let (limits, counts) = (self.bucket_limits.len(), self.bucket_counts.len());
         if limits != counts {
-            return Err(format!("there are {limits} limits and {counts} counts"));
+            return Err(format!(
+                "bucket_limits and bucket_counts differ: there are {limits} limits and {counts} counts"
+            ));
         }
         Ok(HistogramProto {
             min: self.min,
@@ -63,11 +65,11 @@ impl RawHistogram {
 }
 
 /// The histogram of some values.
-pub(crate) fn make(values: &[f64], options: &Histogram) -> Result<HistogramProto, String> {
+pub(crate) fn histogram(values: &[f64], options: &Histogram) -> Result<HistogramProto, String> {
     if values.is_empty() {
-        return Err("there is no element".into());
+        return Err("values has no element".into());
     }
-    let extreme = |f: fn(f64, f64) -> f64| {
+    let fold = |f: fn(f64, f64) -> f64| {
         let first = values[0];
         // NaN is the result if there is one, as in NumPy.
         let pick = |a: f64, b: &f64| {
@@ -79,29 +81,29 @@ pub(crate) fn make(values: &[f64], options: &Histogram) -> Result<HistogramProto
         };
         values.iter().fold(first, pick)
     };
-    let (min, max) = (extreme(f64::min), extreme(f64::max));
+    let (min, max) = (fold(f64::min), fold(f64::max));
     let mut edges = edges(&options.bins, min, max)?;
-    let mut counts = counted(values, &edges);
-    if let Some(most) = options.max_bins.filter(|most| counts.len() > *most) {
-        if most == 0 {
+    let mut counts = bin_counts(values, &edges);
+    if let Some(max_bins) = options.max_bins.filter(|max| counts.len() > *max) {
+        if max_bins == 0 {
             return Err("max_bins must be at least 1".into());
         }
-        let each = counts.len() / most;
+        let merged = counts.len() / max_bins;
         let last = edges[edges.len() - 1];
         edges = edges[..counts.len()]
             .iter()
             .copied()
-            .step_by(each)
+            .step_by(merged)
             .collect();
         edges.push(last);
-        counts = counts.chunks(each).map(|c| c.iter().sum()).collect();
+        counts = counts.chunks(merged).map(|c| c.iter().sum()).collect();
     }
-    let holds = |c: &f64| *c > 0.0;
-    let first = counts.iter().position(holds);
-    let (Some(start), Some(end)) = (first, counts.iter().rposition(holds)) else {
-        return Err("no element lies in a bin: all are NaN or beyond the edges".into());
+    let is_filled = |c: &f64| *c > 0.0;
+    let first = counts.iter().position(is_filled);
+    let (Some(start), Some(end)) = (first, counts.iter().rposition(is_filled)) else {
+        return Err("no element lies in a bin: all are NaN or outside the edges".into());
     };
-    // Only upper edges are stored. An empty bin in front has the lower edge of the first one.
+    // Only upper edges are stored: an empty bin before the first one holds its lower edge.
     let mut bucket = vec![0.0];
     bucket.extend(&counts[start..=end]);
     Ok(HistogramProto {
@@ -123,7 +125,7 @@ fn edges(bins: &Bins, min: f64, max: f64) -> Result<Vec<f64>, String> {
             let below = above.iter().rev().map(|v| -v);
             Ok(below.chain([0.0]).chain(above.iter().copied()).collect())
         }
-        Bins::Count(0) => Err("there must be a bin".into()),
+        Bins::Count(0) => Err("Bins::Count must be at least 1".into()),
         Bins::Count(n) => {
             let (low, high) = if min == max {
                 (min - 0.5, max + 0.5)
@@ -131,7 +133,9 @@ fn edges(bins: &Bins, min: f64, max: f64) -> Result<Vec<f64>, String> {
                 (min, max)
             };
             if !(high - low).is_finite() {
-                return Err(format!("no bins of one width lie between {min} and {max}"));
+                return Err(format!(
+                    "no bins of equal width fit between {min} and {max}"
+                ));
             }
             let width = (high - low) / *n as f64;
             let inner = (0..*n).map(|i| low + i as f64 * width);
@@ -139,13 +143,13 @@ fn edges(bins: &Bins, min: f64, max: f64) -> Result<Vec<f64>, String> {
         }
         Bins::Edges(edges) => match edges.len() > 1 && edges.is_sorted() {
             true => Ok(edges.clone()),
-            false => Err("there must be two edges or more, which rise".into()),
+            false => Err("Bins::Edges must be at least 2 edges, ascending".into()),
         },
     }
 }
 
 /// The number of values in each bin.
-fn counted(values: &[f64], edges: &[f64]) -> Vec<f64> {
+fn bin_counts(values: &[f64], edges: &[f64]) -> Vec<f64> {
     let mut counts = vec![0.0; edges.len() - 1];
     let last = edges[edges.len() - 1];
     for v in values {

@@ -1,4 +1,4 @@
-//! Hyperparameters and the metrics that they led to.
+//! Hyperparameters, and the metrics of runs with them.
 
 use crate::file::now;
 use crate::messages::any_value::Kind;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 pub enum HParam {
     /// A number.
     Number(f64),
-    /// A choice.
+    /// A flag.
     Bool(bool),
     /// A name.
     Text(String),
@@ -79,18 +79,18 @@ options! {
     HParams () {
         /// The values that hyperparameters can take, by their names.
         hparam_domain_discrete: BTreeMap<String, Vec<HParam>> = BTreeMap::new(),
-        /// The folder of the run in that of the writer; if empty, the seconds since 1970.
+        /// The run's folder within the writer's; if empty, the seconds since 1970.
         run_name: String = "",
         /// The step of the metrics.
         global_step: MaybeInt = MaybeInt(None),
     }
 }
 
-/// The state of a session that has ended well.
+/// The status of a session that has succeeded.
 const SUCCESS: i32 = 1;
 
 impl SummaryWriter {
-    /// Adds hyperparameters and the metrics that they led to, as a run in a folder of its own.
+    /// Adds hyperparameters and the metrics of a run with them, in a folder of its own.
     ///
     /// ```no_run
     /// # let writer = kiln_tensorboard::SummaryWriter::new("runs")?;

@@ -1,7 +1,7 @@
-//! Pictures.
+//! Images.
 
 use crate::messages::Image;
-use crate::writer::{floats, valid};
+use crate::writer::{floats, or_invalid};
 use kiln_tensor::{DType, Result, Tensor};
 
 /// A drawn figure: four bytes a pixel (red, green, blue, opacity), row by row. With the feature `svg`, an SVG is drawn by
@@ -43,7 +43,7 @@ pub(crate) struct Pixels {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The factor that brings elements to 0 to 255: u8 are levels, others go from 0 to 1.
+/// The factor that scales elements to 0 to 255: u8 have that range, others range from 0 to 1.
 pub(crate) fn scale(t: &Tensor) -> f32 {
     match t.dtype() {
         DType::U8 => 1.0,
@@ -58,23 +58,23 @@ impl Pixels {
         Pixels::arranged(t, letters, 8, op)
     }
 
-    /// [`Pixels::of_tensor`] with at most so many images in a row.
+    /// [`Pixels::of_tensor`] with at most `per_row` images in a row.
     #[track_caller]
-    pub(crate) fn arranged(t: &Tensor, letters: &str, across: usize, op: &str) -> Result<Pixels> {
+    pub(crate) fn arranged(t: &Tensor, letters: &str, per_row: usize, op: &str) -> Result<Pixels> {
         let (shape, scale) = (t.shape()?, scale(t));
-        valid(
+        or_invalid(
             op,
-            Pixels::of_values(&floats(t)?, &shape, scale, letters, across),
+            Pixels::of_values(&floats(t)?, &shape, scale, letters, per_row),
         )
     }
 
-    /// The pixels of images in row-major order, of a scale that brings them to 0 to 255.
+    /// The pixels of images in row-major order; `scale` brings values to 0 to 255.
     pub(crate) fn of_values(
         values: &[f64],
         shape: &[usize],
         scale: f32,
         letters: &str,
-        across: usize,
+        per_row: usize,
     ) -> Result<Pixels, String> {
         let letters: Vec<char> = letters.to_uppercase().chars().collect();
         let once = |c: &char| letters.iter().filter(|d| *d == c).count() == 1;
@@ -90,42 +90,42 @@ impl Pixels {
             ));
         }
         // Sizes and strides of n, c, h, w.
-        let mut about = [(1, 0); 4];
+        let mut dims = [(1, 0); 4];
         let mut stride = 1;
         for (letter, size) in letters.iter().zip(shape).rev() {
-            let place = "NCHW".find(*letter).unwrap_or(0);
-            about[place] = (*size, stride);
+            let dim = "NCHW".find(*letter).unwrap_or(0);
+            dims[dim] = (*size, stride);
             stride *= size;
         }
         let [
-            (count, of_image),
-            (from, of_channel),
-            (rows, of_row),
-            (columns, of_column),
-        ] = about;
-        // One channel is grey, in three equal ones.
-        let (channels, of_channel) = if from == 1 {
+            (count, image_stride),
+            (given_channels, channel_stride),
+            (rows, row_stride),
+            (columns, column_stride),
+        ] = dims;
+        // A single channel is repeated as red, green and blue.
+        let (channels, channel_stride) = if given_channels == 1 {
             (3, 0)
         } else {
-            (from, of_channel)
+            (given_channels, channel_stride)
         };
         if !(3..=4).contains(&channels) || stride == 0 {
             return Err(format!(
-                "an image has 1, 3 or 4 channels and some pixels, not the shape {shape:?}"
+                "an image has 1, 3 or 4 channels and at least one pixel, not the shape {shape:?}"
             ));
         }
-        let across = across.min(count);
-        let (width, height) = (columns * across, rows * count.div_ceil(across));
+        let per_row = per_row.min(count);
+        let (width, height) = (columns * per_row, rows * count.div_ceil(per_row));
         let mut bytes = vec![0; width * height * channels];
         for n in 0..count {
-            let (left, top) = (n % across * columns, n / across * rows);
+            let (left, top) = (n % per_row * columns, n / per_row * rows);
             for y in 0..rows {
                 for x in 0..columns {
-                    let from = n * of_image + y * of_row + x * of_column;
+                    let from = n * image_stride + y * row_stride + x * column_stride;
                     let to = ((top + y) * width + left + x) * channels;
                     for c in 0..channels {
-                        // Not a number becomes 0.
-                        bytes[to + c] = (values[from + c * of_channel] as f32 * scale) as u8;
+                        // NaN becomes 0.
+                        bytes[to + c] = (values[from + c * channel_stride] as f32 * scale) as u8;
                     }
                 }
             }
@@ -138,7 +138,7 @@ impl Pixels {
         })
     }
 
-    /// The file of the picture.
+    /// The PNG file of the image.
     pub(crate) fn png(&self) -> Result<Vec<u8>, String> {
         let size = |n: usize| u32::try_from(n).map_err(|_| format!("{n} pixels are too many"));
         let mut file = Vec::new();
@@ -156,7 +156,7 @@ impl Pixels {
     }
 }
 
-/// The message of a picture.
+/// The message of an image.
 pub(crate) fn message(pixels: &Pixels) -> Result<Image, String> {
     Ok(Image {
         encoded_image_string: pixels.png()?,

@@ -1,7 +1,7 @@
 //! Charts that show several scalars.
 
 use crate::messages::chart::Content;
-use crate::messages::value::Value as Shown;
+use crate::messages::value::Value as ValueContent;
 use crate::messages::{
     Category, Chart as Message, Layout, MarginChartContent, MultilineChartContent, Series,
     TensorProto, TensorShapeProto,
@@ -106,7 +106,7 @@ impl SummaryWriter {
             "add_custom_scalars",
             "custom_scalars__config__",
             MaybeInt(None),
-            Shown::Tensor(tensor),
+            ValueContent::Tensor(tensor),
             Some(plugin("custom_scalars", Vec::new())),
         )
     }

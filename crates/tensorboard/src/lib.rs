@@ -1,4 +1,4 @@
-//! Writes what [TensorBoard](https://www.tensorflow.org/tensorboard) shows, under the names of PyTorch's
+//! Event files for [TensorBoard](https://www.tensorflow.org/tensorboard), under the names of PyTorch's
 //! `torch.utils.tensorboard`.
 //!
 //! ```
@@ -19,8 +19,8 @@
 //! ```
 //!
 //! # Files
-//! A writer appends to a file of its own, whose name no other writer has. What was flushed stays readable, whatever
-//! happens to the process. It is flushed when `max_queue` events wait, after `flush_secs`, and by
+//! A writer appends to a file of its own, whose name no other writer has. Flushed events stay readable, whatever
+//! happens to the process. Events are flushed when `max_queue` events wait, after `flush_secs`, and by
 //! [`SummaryWriter::flush`], [`SummaryWriter::close`] and dropping the writer.
 
 mod audio;

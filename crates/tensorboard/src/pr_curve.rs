@@ -1,21 +1,21 @@
 //! Precision and recall.
 
-use crate::messages::value::Value as Shown;
+use crate::messages::value::Value as ValueContent;
 use crate::messages::{PrCurvePluginData, TensorProto};
-use crate::writer::{FLOAT, SummaryWriter, floats, plugin, shape, valid};
+use crate::writer::{FLOAT, SummaryWriter, floats, or_invalid, plugin, shape};
 use kiln_tensor::{AsTensor, MaybeInt, Result, options};
 use prost::Message;
 
-/// Stands for a number of 0 in a denominator.
-const LEAST: f64 = 1e-7;
-/// The most thresholds that TensorBoard takes.
-const MOST: usize = 127;
+/// The smallest denominator, in place of 0.
+const MIN_DENOMINATOR: f64 = 1e-7;
+/// The maximum number of thresholds that TensorBoard accepts.
+const MAX_THRESHOLDS: usize = 127;
 
 options! {
     /// The options of [`SummaryWriter::add_pr_curve_with`].
     PrCurve () {
         /// The number of thresholds, at least 2 and at most 127.
-        num_thresholds: usize = MOST,
+        num_thresholds: usize = MAX_THRESHOLDS,
         ;
         /// A weight for each label.
         weights,
@@ -57,8 +57,8 @@ impl SummaryWriter {
             Some(weights) => floats(weights)?,
             None => vec![1.0; labels.len()],
         };
-        let n = options.num_thresholds.min(MOST);
-        let data = valid("add_pr_curve", curve(&labels, &predictions, &weights, n))?;
+        let n = options.num_thresholds.min(MAX_THRESHOLDS);
+        let data = or_invalid("add_pr_curve", curve(&labels, &predictions, &weights, n))?;
         let tensor = TensorProto {
             dtype: FLOAT,
             tensor_shape: Some(shape(&[6, n as i64])),
@@ -68,8 +68,8 @@ impl SummaryWriter {
         self.add_curve(tag, global_step.into(), tensor, n)
     }
 
-    /// Adds a curve that was computed already: for each threshold, from 0 to 1, the numbers of true positives, false
-    /// positives, true negatives and false negatives, precision and recall.
+    /// Adds a curve that has already been computed: for each threshold, from 0 to 1, the numbers of true positives,
+    /// false positives, true negatives and false negatives, precision and recall.
     ///
     /// # Errors
     /// As all methods.
@@ -93,23 +93,23 @@ impl SummaryWriter {
 
     #[track_caller]
     fn add_curve(&self, tag: &str, step: MaybeInt, tensor: TensorProto, n: usize) -> Result<()> {
-        let about = PrCurvePluginData {
+        let metadata = PrCurvePluginData {
             version: 0,
             num_thresholds: n as u32,
         };
-        let plugin = plugin("pr_curves", about.encode_to_vec());
+        let plugin = plugin("pr_curves", metadata.encode_to_vec());
         self.add_value(
             "add_pr_curve",
             tag,
             step,
-            Shown::Tensor(tensor),
+            ValueContent::Tensor(tensor),
             Some(plugin),
         )
     }
 }
 
 /// For each threshold `i / (n - 1)`: true positives, false positives, true negatives, false negatives, precision and
-/// recall; or the reason why there are none.
+/// recall; or the reason why the arguments are invalid.
 fn curve(
     labels: &[f64],
     predictions: &[f64],
@@ -141,12 +141,12 @@ fn curve(
     }
     let tn = fp.iter().map(|v| fp[0] - v).collect();
     let fn_: Vec<f64> = tp.iter().map(|v| tp[0] - v).collect();
-    let share = |of: &[f64]| -> Vec<f64> {
+    let ratio = |of: &[f64]| -> Vec<f64> {
         let pairs = tp.iter().zip(of);
         pairs
-            .map(|(tp, other)| tp / (tp + other).max(LEAST))
+            .map(|(tp, other)| tp / (tp + other).max(MIN_DENOMINATOR))
             .collect()
     };
-    let (precision, recall) = (share(&fp), share(&fn_));
+    let (precision, recall) = (ratio(&fp), ratio(&fn_));
     Ok([tp, fp, tn, fn_, precision, recall])
 }

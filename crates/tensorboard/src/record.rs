@@ -9,7 +9,7 @@ pub(crate) fn append(to: &mut Vec<u8>, record: &[u8]) {
     to.extend(masked(record).to_le_bytes());
 }
 
-/// The checksum, masked so that checksums of data with checksums in it stay strong.
+/// The masked checksum: a checksum of data that contains checksums would be weak.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -17,7 +17,7 @@ fn masked(bytes: &[u8]) -> u32 {
 /// Castagnoli's polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The remainders of all bytes.
+/// The CRC of each byte.
 const REMAINDERS: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

@@ -1,7 +1,7 @@
 //! Figures drawn from SVG.
 
 use crate::image::Figure;
-use crate::writer::{SummaryWriter, valid};
+use crate::writer::{SummaryWriter, or_invalid};
 use kiln_tensor::{MaybeInt, Result};
 use resvg::tiny_skia::{Color, Pixmap, Transform};
 use resvg::usvg::{FontResolver, Options, Tree, fontdb};
@@ -11,11 +11,11 @@ use std::sync::{Arc, OnceLock};
 const MAX_PIXELS: u64 = 1 << 26;
 
 impl SummaryWriter {
-    /// Adds a figure from the text of an SVG, on white, in its own size. Its texts are drawn with fonts of the
-    /// system; files that it names are not read.
+    /// Adds a figure from the text of an SVG, in its own size on white. Texts are drawn with the fonts of the system;
+    /// files that it refers to are not read.
     ///
     /// # Errors
-    /// As all methods, or if the text is no SVG or too large to draw.
+    /// As all methods, or if the text is not an SVG, or is too large to draw.
     #[track_caller]
     pub fn add_figure_svg(
         &self,
@@ -23,7 +23,7 @@ impl SummaryWriter {
         svg: &str,
         global_step: impl Into<MaybeInt>,
     ) -> Result<()> {
-        let drawn = valid("add_figure_svg", draw(svg))?;
+        let drawn = or_invalid("add_figure_svg", draw(svg))?;
         let figure = Figure {
             width: drawn.width() as usize,
             height: drawn.height() as usize,
@@ -53,7 +53,9 @@ fn draw(svg: &str) -> Result<Pixmap, String> {
     let (width, height) = (size.width(), size.height());
     let fits = u64::from(width) * u64::from(height) <= MAX_PIXELS;
     let pixels = fits.then(|| Pixmap::new(width, height)).flatten();
-    let mut pixels = pixels.ok_or_else(|| format!("{width} by {height} pixels are too many"))?;
+    let mut pixels = pixels.ok_or_else(|| {
+        format!("{width} by {height} pixels are too many: at most {MAX_PIXELS} are drawn")
+    })?;
     pixels.fill(Color::WHITE);
     resvg::render(&tree, Transform::identity(), &mut pixels.as_mut());
     Ok(pixels)
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drawings_stand_on_white_and_read_no_files() {
+    fn drawings_have_a_white_background_and_read_no_files() {
         let head = r#"<svg xmlns="http://www.w3.org/2000/svg" width="3" height="1">"#;
         let red = r##"<rect x="1" width="1" height="1" fill="#f00"/>"##;
         let file = r#"<image href="/etc/hostname" width="1" height="1"/>"#;

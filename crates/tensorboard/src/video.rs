@@ -1,15 +1,15 @@
-//! Moving pictures.
+//! Videos.
 
 use crate::image::{Pixels, scale};
 use crate::messages::Image;
-use crate::messages::value::Value as Shown;
-use crate::writer::{SummaryWriter, floats, valid};
+use crate::messages::value::Value as ValueContent;
+use crate::writer::{SummaryWriter, floats, or_invalid};
 use gif::{Encoder, EncodingError, Frame, Repeat};
 use kiln_tensor::{AsTensor, MaybeInt, Result};
 
 impl SummaryWriter {
-    /// Adds videos `[n, t, c, h, w]` as one animated GIF of four frames a second: the videos stand in a grid. Elements
-    /// are u8 from 0 to 255, or other numbers from 0 to 1.
+    /// Adds videos `[n, t, c, h, w]` as one animated GIF of four frames a second, in which the videos form a grid.
+    /// Elements are u8 from 0 to 255, or other numbers from 0 to 1.
     ///
     /// # Errors
     /// As all methods, or if the shape does not fit.
@@ -23,7 +23,8 @@ impl SummaryWriter {
         self.add_video_with(tag, vid_tensor, global_step, 4.0)
     }
 
-    /// [`SummaryWriter::add_video`] with another number of frames a second, of which GIF holds hundredths of seconds.
+    /// [`SummaryWriter::add_video`] with another number of frames a second. A GIF stores the time of a frame in
+    /// hundredths of a second.
     ///
     /// # Errors
     /// As [`SummaryWriter::add_video`], or if the rate is not above 0.
@@ -37,13 +38,13 @@ impl SummaryWriter {
     ) -> Result<()> {
         let video = vid_tensor.as_tensor();
         let (shape, scale) = (video.shape()?, scale(&video));
-        let frames = valid("add_video", frames(&floats(&video)?, &shape, scale))?;
-        let image = valid("add_video", animated(&frames, fps))?;
+        let frames = or_invalid("add_video", frames(&floats(&video)?, &shape, scale))?;
+        let image = or_invalid("add_video", animated(&frames, fps))?;
         self.add_value(
             "add_video",
             tag,
             global_step.into(),
-            Shown::Image(image),
+            ValueContent::Image(image),
             None,
         )
     }
@@ -59,15 +60,15 @@ fn frames(values: &[f64], shape: &[usize], scale: f32) -> Result<Vec<Pixels>, St
     if values.is_empty() {
         return Err(format!("there is no frame in the shape {shape:?}"));
     }
-    // PyTorch's grid: as many places as the next power of two.
-    let places = n.next_power_of_two();
-    let columns = places >> (n.ilog2() / 2);
-    let one = c * h * w;
+    // PyTorch's grid: the number of cells is a power of two.
+    let cells = n.next_power_of_two();
+    let columns = cells >> (n.ilog2() / 2);
+    let frame_len = c * h * w;
     let frame = |at: usize| {
-        let of_each = (0..n).flat_map(|i| &values[(i * t + at) * one..][..one]);
-        let mut of_each: Vec<f64> = of_each.copied().collect();
-        of_each.resize(places * one, 0.0);
-        Pixels::of_values(&of_each, &[places, c, h, w], scale, "NCHW", columns)
+        let values = (0..n).flat_map(|i| &values[(i * t + at) * frame_len..][..frame_len]);
+        let mut values: Vec<f64> = values.copied().collect();
+        values.resize(cells * frame_len, 0.0);
+        Pixels::of_values(&values, &[cells, c, h, w], scale, "NCHW", columns)
     };
     (0..t).map(frame).collect()
 }
@@ -75,11 +76,16 @@ fn frames(values: &[f64], shape: &[usize], scale: f32) -> Result<Vec<Pixels>, St
 /// The message of an animated GIF that repeats.
 fn animated(frames: &[Pixels], fps: f64) -> Result<Image, String> {
     let (width, height) = (frames[0].width, frames[0].height);
-    let size = |n: usize| u16::try_from(n).map_err(|_| format!("a GIF has no {n} pixels in a row"));
+    let size = |n: usize| {
+        u16::try_from(n)
+            .map_err(|_| format!("a GIF has at most 65535 pixels in a row or column, not {n}"))
+    };
     let (w, h) = (size(width)?, size(height)?);
     let delay = (100.0 / fps).round();
     if !(1.0..=f64::from(u16::MAX)).contains(&delay) {
-        return Err(format!("a GIF has no {fps} frames a second"));
+        return Err(format!(
+            "a GIF can't have {fps} frames a second: a frame takes 0.01 to 655.35 seconds"
+        ));
     }
     let mut file = Vec::new();
     let mut write = || -> Result<(), EncodingError> {

@@ -4,7 +4,7 @@ use crate::file::{EventFile, host, now};
 use crate::histogram::{Histogram, RawHistogram};
 use crate::image::{self, Figure, Pixels};
 use crate::messages::event::What;
-use crate::messages::value::Value as Shown;
+use crate::messages::value::Value as ValueContent;
 use crate::messages::{
     Dim, PluginData, Summary, SummaryMetadata, TensorProto, TensorShapeProto, Value,
 };
@@ -19,17 +19,17 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 options! {
-    /// The folder of a [`SummaryWriter`], and the moments at which it writes.
+    /// The folder of a [`SummaryWriter`], and the times at which it writes.
     WriterOptions (
         /// The folder; if empty, `runs/DATE_HOST`, with the date in UTC.
         log_dir: PathBuf
     ) {
         /// Appended to the folder's name if that is made from the date.
         comment: String = "",
-        /// TensorBoard forgets events of this step and later ones in older files of the folder, as those of a run that
-        /// broke off behind its last checkpoint.
+        /// TensorBoard discards the events of older files of the folder from this step on: those of a run that was
+        /// interrupted after its last checkpoint.
         purge_step: MaybeInt = MaybeInt(None),
-        /// The number of events that may wait until they are written.
+        /// The maximum number of events that wait to be written.
         max_queue: usize = 10usize,
         /// The seconds after which waiting events are written.
         flush_secs: u64 = 120u64,
@@ -41,9 +41,9 @@ options! {
 options! {
     /// The options of [`SummaryWriter::add_scalar_with`].
     ScalarStyle () {
-        /// As a tensor, as TensorFlow 2 does.
+        /// True to store a tensor, as TensorFlow 2 does.
         new_style: bool = false,
-        /// In f64 instead of f32, as a tensor.
+        /// True to store a tensor of f64 instead of f32.
         double_precision: bool = false,
     }
 }
@@ -61,11 +61,11 @@ pub struct SummaryWriter {
     flusher: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The state that the writer and the thread that flushes share.
+/// The state that the writer and the flushing thread share.
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Signals that the writer ends.
+    /// Signals that the writer is closed.
     closed: Condvar,
 }
 
@@ -73,9 +73,9 @@ struct Shared {
 struct State {
     /// The open files by their folders.
     files: BTreeMap<PathBuf, EventFile>,
-    /// The time of events, if it is not now.
+    /// The time of events, unless it is that of their call.
     walltime: Option<f64>,
-    /// Embeddings, as TensorBoard's projector lists them.
+    /// The configuration of TensorBoard's projector: the list of embeddings.
     projector: String,
     /// The number of times that the writer was closed.
     closings: u64,
@@ -125,13 +125,13 @@ impl SummaryWriter {
         self.log_dir()
     }
 
-    /// Sets the time of what is added from now on, in seconds since 1970: PyTorch's `walltime`. `None` is the time of
+    /// Sets the time of the events that follow, in seconds since 1970: PyTorch's `walltime`. `None` is the time of
     /// each call.
     pub fn set_walltime(&self, seconds: impl Into<Option<f64>>) {
         self.shared.state().walltime = seconds.into();
     }
 
-    /// Adds a number: one, or a tensor of one element.
+    /// Adds a scalar: a number, or a tensor of one element.
     ///
     /// # Errors
     /// As all methods.
@@ -164,7 +164,7 @@ impl SummaryWriter {
                     "add_scalar",
                     tag,
                     global_step.into(),
-                    Shown::SimpleValue(value as f32),
+                    ValueContent::SimpleValue(value as f32),
                     None,
                 );
             }
@@ -184,12 +184,12 @@ impl SummaryWriter {
             "add_scalar",
             tag,
             global_step.into(),
-            Shown::Tensor(shown),
+            ValueContent::Tensor(shown),
             Some(plugin),
         )
     }
 
-    /// Adds numbers that one diagram shows. Each has a file of its own, in the folder
+    /// Adds scalars that one chart shows. Each has a file of its own, in the folder
     /// `LOG_DIR/MAIN_TAG_TAG`.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl SummaryWriter {
     ) -> Result<()> {
         let step = global_step.into();
         for (tag, value) in tag_scalar_dict {
-            let value = Shown::SimpleValue(number(value.into())? as f32);
+            let value = ValueContent::SimpleValue(number(value.into())? as f32);
             let folder = format!("{}_{}", main_tag.replace('/', "_"), tag.as_ref());
             let summary = summary(main_tag, value, None);
             let folder = self.options.log_dir.join(folder);
@@ -212,7 +212,7 @@ impl SummaryWriter {
         Ok(())
     }
 
-    /// Adds the figures of a training step, each as a scalar such as `gradient/fc.weight`.
+    /// Adds the health report of a training step, each figure as a scalar such as `gradient/fc.weight`.
     ///
     /// # Errors
     /// As all methods.
@@ -256,17 +256,20 @@ impl SummaryWriter {
         options: Histogram,
     ) -> Result<()> {
         let values = floats(&values.as_tensor())?;
-        let histogram = valid("add_histogram", crate::histogram::make(&values, &options))?;
+        let histogram = or_invalid(
+            "add_histogram",
+            crate::histogram::histogram(&values, &options),
+        )?;
         self.add_value(
             "add_histogram",
             tag,
             global_step.into(),
-            Shown::Histo(histogram),
+            ValueContent::Histo(histogram),
             None,
         )
     }
 
-    /// Adds a histogram that was counted already.
+    /// Adds a histogram that has already been counted.
     ///
     /// # Errors
     /// As all methods, or if there are not as many limits as counts.
@@ -277,12 +280,12 @@ impl SummaryWriter {
         histogram: RawHistogram,
         global_step: impl Into<MaybeInt>,
     ) -> Result<()> {
-        let histogram = valid("add_histogram_raw", histogram.message())?;
+        let histogram = or_invalid("add_histogram_raw", histogram.message())?;
         self.add_value(
             "add_histogram_raw",
             tag,
             global_step.into(),
-            Shown::Histo(histogram),
+            ValueContent::Histo(histogram),
             None,
         )
     }
@@ -317,7 +320,7 @@ impl SummaryWriter {
         self.add_pixels("add_image", tag, &pixels, global_step.into())
     }
 
-    /// Adds images `[n, c, h, w]` as one picture, eight in a row.
+    /// Adds images `[n, c, h, w]` as one image, eight in a row.
     ///
     /// # Errors
     /// As [`SummaryWriter::add_image`].
@@ -350,7 +353,7 @@ impl SummaryWriter {
     /// Adds a drawn figure, without its transparency.
     ///
     /// # Errors
-    /// As all methods, or if there are not four bytes a pixel.
+    /// As all methods, or if there are not four bytes per pixel.
     #[track_caller]
     pub fn add_figure(
         &self,
@@ -358,7 +361,7 @@ impl SummaryWriter {
         figure: Figure<'_>,
         global_step: impl Into<MaybeInt>,
     ) -> Result<()> {
-        let pixels = valid("add_figure", figure.pixels())?;
+        let pixels = or_invalid("add_figure", figure.pixels())?;
         self.add_pixels("add_figure", tag, &pixels, global_step.into())
     }
 
@@ -370,11 +373,11 @@ impl SummaryWriter {
         pixels: &Pixels,
         step: MaybeInt,
     ) -> Result<()> {
-        let image = valid(op, image::message(pixels))?;
-        self.add_value(op, tag, step, Shown::Image(image), None)
+        let image = or_invalid(op, image::message(pixels))?;
+        self.add_value(op, tag, step, ValueContent::Image(image), None)
     }
 
-    /// Adds a text in Markdown; a line ends where two spaces stand in front of its end.
+    /// Adds a text in Markdown, in which two spaces at the end of a line make a line break.
     ///
     /// # Errors
     /// As all methods.
@@ -396,13 +399,13 @@ impl SummaryWriter {
             "add_text",
             &tag,
             global_step.into(),
-            Shown::Tensor(tensor),
+            ValueContent::Tensor(tensor),
             Some(plugin("text", Vec::new())),
         )
     }
 
-    /// Adds a profile: as numbers its times, the wait for data and the compilations; as texts the table of kernels and
-    /// the reasons of compilations. The trace is a file `*.pt.trace.json` in the folder, named as PyTorch's
+    /// Adds a profile: its times, the wait for data and the number of compilations as scalars; the table of kernels and
+    /// the reasons of compilations as texts. The trace is a file `*.pt.trace.json` in the folder, named as PyTorch's
     /// `tensorboard_trace_handler` names it, for the profile plugin and Perfetto.
     ///
     /// # Errors
@@ -438,7 +441,7 @@ impl SummaryWriter {
         profile.export_chrome_trace(path)
     }
 
-    /// Writes what waits.
+    /// Writes the waiting events.
     ///
     /// # Errors
     /// As all methods.
@@ -447,10 +450,10 @@ impl SummaryWriter {
         let mut state = self.shared.state();
         let flushed: Vec<_> = state.files.values_mut().map(EventFile::flush).collect();
         let flushed: io::Result<()> = flushed.into_iter().collect();
-        written("flush", flushed)
+        io_result("flush", flushed)
     }
 
-    /// Writes what waits, and closes the files. What is added later goes to new ones.
+    /// Writes the waiting events, and closes the files. Later events go to new ones.
     ///
     /// # Errors
     /// As all methods.
@@ -464,7 +467,7 @@ impl SummaryWriter {
             self.shared.closed.notify_all();
             lock(&self.flusher).take()
         };
-        // It has nothing else to do.
+        // The thread ends once it sees that the writer is closed.
         thread.map(JoinHandle::join);
         flushed
     }
@@ -476,7 +479,7 @@ impl SummaryWriter {
         op: &'static str,
         tag: &str,
         step: MaybeInt,
-        value: Shown,
+        value: ValueContent,
         plugin: Option<PluginData>,
     ) -> Result<()> {
         let what = What::Summary(summary(tag, value, plugin));
@@ -498,12 +501,12 @@ impl SummaryWriter {
         })
     }
 
-    /// The list of embeddings, to be changed.
+    /// Calls `f` with the configuration of the projector.
     pub(crate) fn projector<R>(&self, f: impl FnOnce(&mut String) -> R) -> R {
         f(&mut self.shared.state().projector)
     }
 
-    /// Calls `f` with the file in a folder, which is opened if it is not.
+    /// Calls `f` with the open file in a folder, which is created if there is none.
     #[track_caller]
     fn with_file(
         &self,
@@ -513,7 +516,7 @@ impl SummaryWriter {
     ) -> Result<()> {
         let mut state = self.shared.state();
         let state = &mut *state;
-        let mut run = || -> io::Result<()> {
+        let mut open = || -> io::Result<()> {
             if !state.files.contains_key(folder) {
                 let mut file = EventFile::create(
                     folder,
@@ -532,36 +535,39 @@ impl SummaryWriter {
             }
             Ok(())
         };
-        written(op, run())?;
+        io_result(op, open())?;
         let mut flusher = lock(&self.flusher);
         if flusher.is_none() {
-            let every = Duration::from_secs(self.options.flush_secs);
-            *flusher = Some(flushing(self.shared.clone(), state.closings, every));
+            let interval = Duration::from_secs(self.options.flush_secs);
+            *flusher = Some(spawn_flusher(self.shared.clone(), state.closings, interval));
         }
         drop(flusher);
         let added = state
             .files
             .get_mut(folder)
             .map_or(Ok(()), |file| f(file, state.walltime));
-        written(op, added)
+        io_result(op, added)
     }
 }
 
 impl Drop for SummaryWriter {
     fn drop(&mut self) {
-        // There is nobody to tell of an error; `close` tells.
+        // Errors are lost here; `close` returns them.
         let _ = self.close();
     }
 }
 
-/// The thread that writes what has waited for long, until the writer is closed once more.
-fn flushing(shared: Arc<Shared>, closings: u64, every: Duration) -> JoinHandle<()> {
+/// Spawns the thread that writes waiting events at intervals, until the writer is next closed.
+fn spawn_flusher(shared: Arc<Shared>, closings: u64, interval: Duration) -> JoinHandle<()> {
     thread::spawn(move || {
         let mut state = shared.state();
         while state.closings == closings {
-            let waited = shared.closed.wait_timeout(state, every);
+            let waited = shared.closed.wait_timeout(state, interval);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            state.files.values_mut().for_each(EventFile::flush_behind);
+            state
+                .files
+                .values_mut()
+                .for_each(EventFile::flush_in_background);
         }
     })
 }
@@ -570,18 +576,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The result, or the error of a file. Not a closure, which would not know the user's line.
+/// Returns the result, or the error of a file. Not a closure, which would not know the user's line.
 #[track_caller]
-pub(crate) fn written<T>(op: &str, result: io::Result<T>) -> Result<T> {
+pub(crate) fn io_result<T>(op: &str, result: io::Result<T>) -> Result<T> {
     match result {
         Ok(value) => Ok(value),
         Err(e) => Err(Error::at_caller(ErrorKind::Io, op, e.to_string())),
     }
 }
 
-/// The result, or the error of wrong arguments.
+/// Returns the result, or the error of invalid arguments.
 #[track_caller]
-pub(crate) fn valid<T>(op: &str, result: Result<T, String>) -> Result<T> {
+pub(crate) fn or_invalid<T>(op: &str, result: Result<T, String>) -> Result<T> {
     match result {
         Ok(value) => Ok(value),
         Err(message) => Err(Error::invalid(op, message)),
@@ -606,7 +612,7 @@ pub(crate) fn shape(sizes: &[i64]) -> TensorShapeProto {
 }
 
 /// A summary of one value.
-pub(crate) fn summary(tag: &str, value: Shown, plugin: Option<PluginData>) -> Summary {
+pub(crate) fn summary(tag: &str, value: ValueContent, plugin: Option<PluginData>) -> Summary {
     let metadata = plugin.map(|plugin| SummaryMetadata {
         plugin_data: Some(plugin),
     });

@@ -101,7 +101,8 @@ fn embedding_bag(a: &Args) -> Parsed<Outputs> {
     })
 }
 
-/// Looks rows up in a weight: the first argument, unless that is a matrix of integers. A `max_norm` scales the rows that are looked up, in the weight itself.
+/// Looks rows up in a weight: the first argument, unless that is a matrix of integers. A `max_norm` scales the rows
+/// that are looked up, in the weight itself.
 fn embedding_with(a: &Args, look_up: impl Fn(&Tensor, &Tensor) -> Tensor) -> Parsed<Outputs> {
     let (weight, indices) = (a.tensor(0, "weight")?, a.tensor(1, "input")?);
     let weight_first = weight.dtype().is_float() || weight.ndim() != 2;

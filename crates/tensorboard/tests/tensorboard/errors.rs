@@ -15,7 +15,7 @@ fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
         (writer.add_scalar("x", &x, 0), "has 2 elements"),
         (
             writer.add_histogram("x", Tensor::zeros([0], DType::F32), 0),
-            "there is no element",
+            "values has no element",
         ),
         (
             writer.add_histogram("x", &x * f64::NAN, 0),
@@ -23,7 +23,7 @@ fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
         ),
         (
             writer.add_histogram_with("x", &x, 0, Histogram::new().bins(Bins::Count(0))),
-            "there must be a bin",
+            "Bins::Count must be at least 1",
         ),
         (
             writer.add_histogram_with(
@@ -32,7 +32,7 @@ fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
                 0,
                 Histogram::new().bins(Bins::Edges(vec![1.0, 0.0])),
             ),
-            "which rise",
+            "ascending",
         ),
         (
             writer.add_histogram_raw(
@@ -91,7 +91,7 @@ fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
         #[cfg(feature = "video")]
         (
             writer.add_video_with("x", matrix.reshape([1, 2, 1, 1, 1]), 0, 0.0),
-            "a GIF has no 0 frames a second",
+            "a GIF can't have 0 frames a second",
         ),
         #[cfg(feature = "svg")]
         (writer.add_figure_svg("x", "<p/>", 0), "unknown token"),
@@ -106,7 +106,7 @@ fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
         ),
         (
             embedding(Embedding::new().label_img(Tensor::ones([2, 3, 1, 1], DType::F32))),
-            "a picture for each of 1 points",
+            "an image for each of 1 points",
         ),
     ];
     for (result, wanted) in errors {
@@ -120,7 +120,7 @@ fn wrong_arguments_are_errors_at_the_users_line() -> Result<()> {
     std::fs::write(folder.0.join("file"), b"").unwrap();
     let e = SummaryWriter::new(folder.0.join("file/below"))
         .err()
-        .expect("a file is no folder");
+        .expect("a file is not a folder");
     assert!(
         e.kind() == ErrorKind::Io && e.op() == "SummaryWriter::new",
         "{e}"

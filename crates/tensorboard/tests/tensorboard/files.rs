@@ -17,13 +17,13 @@ fn sessions_have_files_of_their_own() -> Result<()> {
     first.close()?;
     assert_eq!(folder.files().len(), 1);
     assert!(folder.files()[0].to_string_lossy().ends_with(".one"));
-    // Events behind the end go to a new file, and so do those of a writer beside it.
+    // Events after closing go to a new file, and so do those of a second writer.
     first.add_scalar("x", 10, 10)?;
     let second = SummaryWriter::new(&folder.0)?;
     second.add_scalar("y", 0, 0)?;
     drop((first, second));
     assert_eq!(folder.files().len(), 3);
-    // TensorBoard forgets steps from 5 on, as they are computed again.
+    // TensorBoard discards the older events from step 5 on.
     std::thread::sleep(Duration::from_millis(1100)); // files are read in the order of their seconds
     let resumed = SummaryWriter::new(WriterOptions::new(&folder.0).purge_step(5))?;
     resumed.add_scalar("x", 50, 5)?;
@@ -42,7 +42,7 @@ fn sessions_have_files_of_their_own() -> Result<()> {
 }
 
 #[test]
-fn events_are_written_as_asked() -> Result<()> {
+fn events_are_flushed_by_number_and_by_time() -> Result<()> {
     let folder = Folder::new("flushing");
     let len = |folder: &Folder| folder.files()[0].metadata().unwrap().len();
     let writer = SummaryWriter::new(
@@ -93,7 +93,7 @@ fn child_that_is_killed() {
     }
 }
 
-/// The scalars of a file, up to its end or to a record that is not whole, by a reader of this test's own.
+/// The scalars of a file, up to its end or to an incomplete record, by a reader that is independent of the writer.
 fn scalars(file: &Path) -> Vec<u64> {
     let bytes = std::fs::read(file).unwrap();
     let (mut at, mut steps) = (0, Vec::new());
@@ -105,7 +105,7 @@ fn scalars(file: &Path) -> Vec<u64> {
         if bytes.len() < at + 16 + len {
             break;
         }
-        // `step` is field 2, a varint, behind the eight bytes of the time; steps of 0 are left out.
+        // `step` is field 2, a varint, after the eight bytes of the time; a step of 0 is left out.
         let mut step = 0;
         if record.get(9) == Some(&0x10) {
             for (i, byte) in record[10..].iter().enumerate() {
@@ -123,7 +123,7 @@ fn scalars(file: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn what_was_flushed_outlives_the_process() {
+fn flushed_events_outlive_the_process() {
     use std::io::{BufRead, BufReader};
     let folder = Folder::new("killed");
     let rounds = std::env::var("KILN_KILLS")
@@ -137,7 +137,7 @@ fn what_was_flushed_outlives_the_process() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // A number of lines that looks drawn, but is the same in each run.
+        // A pseudorandom number of lines, the same in each run.
         let wanted = 1 + (round * 7919 + 13) % 97;
         let mut lines = BufReader::new(child.stdout.take().unwrap())
             .lines()
@@ -145,7 +145,7 @@ fn what_was_flushed_outlives_the_process() {
         let flushed = lines
             .by_ref()
             .filter_map(|line| line.strip_prefix("flushed ")?.parse::<u64>().ok());
-        let told = flushed.take(wanted).last().unwrap();
+        let last_flushed = flushed.take(wanted).last().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         let files = folder.files();
@@ -157,8 +157,8 @@ fn what_was_flushed_outlives_the_process() {
         let found = scalars(newest);
         assert!(found.iter().copied().eq(0..found.len() as u64), "{found:?}");
         assert!(
-            found.len() as u64 > told,
-            "{told} was flushed, but {} are there",
+            found.len() as u64 > last_flushed,
+            "{last_flushed} was flushed, but {} are there",
             found.len()
         );
     }
