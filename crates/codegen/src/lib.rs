@@ -41,7 +41,7 @@ mod tiles;
 
 pub use approximation::Approximation;
 pub use cpu::kernel as cpu_kernel;
-pub use cuda::{fit_in_a_launch, shares_a_launch, side_by_side};
+pub use cuda::{fit_in_a_launch, merge_launches, shares_a_launch};
 pub use program::{
     BufId, BufferInfo, Conversion, Cost, Hint, Hints, Layout, LayoutReport, LowerError, Options,
     Origin, Program, Task,

@@ -5,7 +5,7 @@
 //! with others that are ready at nearly the same time, such as the two gradients of a layer, or the two branches of a
 //! residual block. Where the last parts of one leave threads idle, parts of the other run there.
 //!
-//! On a GPU, launches that start together become one ([`kiln_codegen::side_by_side`]), which shares out its blocks
+//! On a GPU, launches that start together become one ([`kiln_codegen::merge_launches`]), which shares out its blocks
 //! among them. There, their kernels must also fit in one launch, and all of them must have the same guard.
 
 use crate::guard::Guards;

@@ -67,7 +67,7 @@ impl Lowered {
             if groups.iter().all(|g| g.len() == 1) {
                 break;
             }
-            let sequence = codegen::side_by_side(&self.sequence, &groups);
+            let sequence = codegen::merge_launches(&self.sequence, &groups);
             let placed = place::place(&self.graph, &sequence)?;
             if placed.peak() <= most && donated(&placed) >= donated(&self.placed) {
                 (self.sequence, self.placed) = (sequence, placed);

@@ -27,7 +27,7 @@ mod values;
 mod vector;
 mod walk;
 
-pub use shared_launch::{fit_in_a_launch, shares_a_launch, side_by_side};
+pub use shared_launch::{fit_in_a_launch, merge_launches, shares_a_launch};
 
 /// The emitter of CUDA C++ for a GPU.
 pub(crate) struct Cuda<'a>(pub &'a Gpu);
@@ -65,7 +65,7 @@ impl Engine for Cuda<'_> {
         let all = options.candidates;
         let mut candidates = match &work.body {
             Body::Fused(kernel) => fused(job, kernel, all),
-            _ => families::print(job, all)?,
+            _ => families::emit(job, all)?,
         };
         let footprints = work.footprints();
         for candidate in &mut candidates {
@@ -122,19 +122,19 @@ fn fused_by(
     };
     match kernel.inner.is_empty() {
         true => {
-            let print = |vector: Vector| {
-                let kernel = points::print(job, kernel, &vector, fast);
+            let emit = |vector: Vector| {
+                let kernel = points::emit(job, kernel, &vector, fast);
                 candidate(Schedule::Elements(vector.width), kernel, in_place.clone())
             };
-            points::shapes(kernel, all).into_iter().map(print).collect()
+            points::shapes(kernel, all).into_iter().map(emit).collect()
         }
         false => {
-            let print = |(schedule, shape)| {
-                let (kernel, in_place) = rows::print(job, kernel, &shape, fast);
+            let emit = |(schedule, shape)| {
+                let (kernel, in_place) = rows::emit(job, kernel, &shape, fast);
                 candidate(schedule, kernel, in_place)
             };
             let shapes = rows_shape::shapes(kernel, job.gpu, all);
-            shapes.into_iter().map(print).collect()
+            shapes.into_iter().map(emit).collect()
         }
     }
 }

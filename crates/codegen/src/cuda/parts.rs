@@ -9,7 +9,7 @@ use kiln_plan::cuda::{Blocks, CudaKernel, Pointer, SharedLaunch, Text};
 use std::fmt::Write;
 
 /// Merges kernels of equal blocks, known grids along x, no numbers and no sites into one. Equal ones are neighbours.
-pub(super) fn together(kernels: &[&CudaKernel]) -> CudaKernel {
+pub(super) fn merge(kernels: &[&CudaKernel]) -> CudaKernel {
     let (mut scope, mut room) = (String::new(), String::new());
     let mut body = "    const unsigned at = blockIdx.x;\n".to_string();
     let (mut first, mut begin) = (0, 0);

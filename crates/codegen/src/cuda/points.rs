@@ -37,11 +37,11 @@ pub(super) fn shapes(kernel: &Kernel, all: bool) -> Vec<Vector> {
 }
 
 /// Emits the kernel, with fast math if `fast`.
-pub(super) fn print(job: Job, kernel: &Kernel, vector: &Vector, fast: bool) -> CudaKernel {
+pub(super) fn emit(job: Job, kernel: &Kernel, vector: &Vector, fast: bool) -> CudaKernel {
     let index = Values::index_type(kernel);
     let mut source = Source::new(job.gpu, &kernel.name, &kernel.args, kernel.sites, index);
     for (a, b) in &job.in_place {
-        source.share(*a, *b);
+        source.may_alias(*a, *b);
     }
     let mut values = Values::new(kernel);
     values.fast = fast;

@@ -13,7 +13,7 @@ use kiln_plan::cstyle::Dialect;
 use kiln_plan::cuda::{Blocks, CudaCpp, CudaKernel};
 
 /// Emits the kernel, with fast math if `fast`, and returns the pairs of arguments that may alias.
-pub(super) fn print(
+pub(super) fn emit(
     job: Job,
     kernel: &Kernel,
     shape: &Shape,
@@ -28,15 +28,15 @@ pub(super) fn print(
         Values::index_type(kernel),
     );
     for (a, b) in &pairs {
-        source.share(*a, *b);
+        source.may_alias(*a, *b);
     }
     let (mut rows, plans) = Rows::new(kernel, shape, &mut source);
     rows.values.fast = fast;
-    rows.shared();
-    rows.begin();
+    rows.declare_shared();
+    rows.declare_row();
     match kernel.serial {
-        0 => rows.row(&plans),
-        _ => rows.in_order(&plans),
+        0 => rows.emit_row(&plans),
+        _ => rows.emit_rows_in_order(&plans),
     }
     let grid = Blocks {
         points: numel(parallel(kernel)),
@@ -59,7 +59,7 @@ fn parallel(kernel: &Kernel) -> &[Dim] {
 pub(super) fn emit_epilogue(kernel: &Kernel, shape: &Shape, raw: &str, source: &mut Source) {
     let (mut rows, plans) = Rows::new(kernel, shape, source);
     rows.values.replace(kernel.args.len() - 1, raw);
-    rows.row(&plans);
+    rows.emit_row(&plans);
 }
 
 /// Returns the pairs of arguments among `in_place` that may alias.
@@ -106,7 +106,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Declares the shared memory in which the warps of a row leave their accumulators.
-    fn shared(&mut self) {
+    fn declare_shared(&mut self) {
         let Shape { lanes, rows, .. } = *self.shape;
         let places = match self.shape.order {
             Order::InnerFirst if lanes > 32 => format!("[{}]", lanes / 32),
@@ -124,7 +124,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Declares the row and lane of a thread.
-    fn begin(&mut self) {
+    fn declare_row(&mut self) {
         let Shape { rows, lanes, .. } = *self.shape;
         let index = self.source.index;
         let count = self.source.dim(&numel(parallel(self.kernel)));
@@ -167,7 +167,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Emits the work on the rows of part number `part`, in order.
-    fn in_order(&mut self, plans: &[StagePlan]) {
+    fn emit_rows_in_order(&mut self, plans: &[StagePlan]) {
         let kernel = self.kernel;
         let serial = numel(&kernel.axes[parallel(kernel).len()..]);
         let serial = serial.as_const().expect("axes walked in order are known");
@@ -195,14 +195,14 @@ impl<'a> Rows<'a> {
         let index = self.source.index.name();
         self.line(format!("for (int turn = 0; turn < {serial}; ++turn) {{"));
         self.line(format!("const {index} row = part * {serial} + turn;"));
-        self.row(plans);
+        self.emit_row(plans);
         if self.shape.lanes > 32 {
             self.line("__syncthreads();"); // what is shared is written again
         }
         self.line("}");
         self.line(format!("const {index} row = part * {serial};"));
         self.values.decompose(self.source, "row");
-        let closing = self.points(true);
+        let closing = self.open_inner_loop(true);
         self.line("#pragma unroll");
         self.line(format!("for (int k = 0; k < {width}; ++k) {{"));
         let Rows { values, source, .. } = self;
@@ -224,7 +224,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Emits the work on a row.
-    fn row(&mut self, plans: &[StagePlan]) {
+    fn emit_row(&mut self, plans: &[StagePlan]) {
         let Rows { values, source, .. } = self;
         values.decompose(source, "row");
         for (v, keeps) in self.keeps.clone().into_iter().enumerate() {
@@ -241,23 +241,23 @@ impl<'a> Rows<'a> {
         }
         for plan in plans {
             match plan.over_inner {
-                false => self.by_row(plan),
-                true => self.inside(plan),
+                false => self.emit_row_values(plan),
+                true => self.emit_inner(plan),
             }
         }
     }
 
     /// Emits the values that are the same for a whole row, and their stores.
-    fn by_row(&mut self, plan: &StagePlan) {
+    fn emit_row_values(&mut self, plan: &StagePlan) {
         for d in &plan.defs {
             if let ValueSource::Compute(v) = d {
                 self.values.define(self.source, *v);
             }
         }
-        self.row_stores(&plan.stores);
+        self.emit_row_stores(&plan.stores);
     }
 
-    fn row_stores(&mut self, stores: &[Store]) {
+    fn emit_row_stores(&mut self, stores: &[Store]) {
         if stores.is_empty() {
             return;
         }
@@ -278,7 +278,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Emits a walk over the inner points, and the reductions that it ends.
-    fn inside(&mut self, plan: &StagePlan) {
+    fn emit_inner(&mut self, plan: &StagePlan) {
         let reductions: Vec<Val> = (plan.defs.iter())
             .filter_map(|d| match d {
                 ValueSource::Compute(v) => self.kernel.body[v.index()]
@@ -289,9 +289,9 @@ impl<'a> Rows<'a> {
             })
             .collect();
         for v in &reductions {
-            self.accumulator(*v);
+            self.declare_accumulator(*v);
         }
-        let closing = self.points(plan.defs.len() <= 24);
+        let closing = self.open_inner_loop(plan.defs.len() <= 24);
         let stores_guarded = self.shape.pads() && !plan.stores.is_empty();
         let walk = Walk {
             kernel: self.kernel,
@@ -301,15 +301,15 @@ impl<'a> Rows<'a> {
             keeps: &self.keeps,
             live: stores_guarded,
         };
-        walk.print(self.source, &mut self.values);
+        walk.emit(self.source, &mut self.values);
         for _ in 0..closing {
             self.line("}");
         }
-        self.finish(&reductions);
+        self.combine_lanes(&reductions);
     }
 
     /// Opens a walk of each thread over its inner points, and returns the number of braces that close it.
-    fn points(&mut self, unroll: bool) -> usize {
+    fn open_inner_loop(&mut self, unroll: bool) -> usize {
         let width = self.shape.vector.width;
         let lanes = self.shape.lanes;
         let index = self.source.index.name();
@@ -375,7 +375,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    fn accumulator(&mut self, v: Val) {
+    fn declare_accumulator(&mut self, v: Val) {
         let (ty, start, _) = self.accumulates(v);
         match self.shape.vector.width {
             1 => self.line(format!("{ty} {v} = {start};")),
@@ -387,7 +387,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Combines the accumulators of the lanes, for every lane.
-    fn finish(&mut self, reductions: &[Val]) {
+    fn combine_lanes(&mut self, reductions: &[Val]) {
         let Shape { lanes, rows, .. } = *self.shape;
         let width = self.shape.vector.width;
         let mut shared = Vec::new();
@@ -429,7 +429,7 @@ impl<'a> Rows<'a> {
             }
             self.line("__syncthreads();");
             for v in reductions {
-                self.gather(*v);
+                self.read_shared(*v);
             }
         }
         for v in reductions {
@@ -446,7 +446,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Reads the accumulators that the other lanes have left in shared memory.
-    fn gather(&mut self, v: Val) {
+    fn read_shared(&mut self, v: Val) {
         let Shape { lanes, rows, .. } = *self.shape;
         let (_, _, by) = self.accumulates(v);
         let n = v.0;

@@ -39,11 +39,11 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
     let parts: Vec<&CudaKernel> = parts.collect();
     let product = |k: &CudaKernel| k.text.shared_launch == SharedLaunch::Few;
     let products = parts.iter().filter(|k| product(k)).count();
-    let light = |k: &CudaKernel| product(k) || k.grid[0].count(&[]) <= gpu.processors.into();
+    let is_light = |k: &CudaKernel| product(k) || k.grid[0].count(&[]) <= gpu.processors.into();
     parts.len() == launches.len()
         && parts.len() <= MAX_KERNELS
         && products <= MAX_PRODUCTS
-        && (products == 0 || parts.iter().all(|k| light(k)))
+        && (products == 0 || parts.iter().all(|k| is_light(k)))
         && parts.iter().all(|k| k.block == parts[0].block)
         && parts.iter().map(|k| k.args.len()).sum::<usize>() <= MAX_ARGS
 }
@@ -52,7 +52,7 @@ pub fn fit_in_a_launch(sequence: &Sequence, launches: &[&Launch]) -> bool {
 ///
 /// # Panics
 /// If a group of several does not [fit](fit_in_a_launch).
-pub fn side_by_side(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
+pub fn merge_launches(sequence: &Sequence, groups: &[Vec<usize>]) -> Sequence {
     let launch = |group: &Vec<usize>| match group[..] {
         [one] => sequence.launches[one].clone(),
         _ => merged(sequence, group),
@@ -69,14 +69,14 @@ fn mergeable<'a>(sequence: &Sequence, launch: &'a Launch) -> Option<&'a CudaKern
         return None;
     };
     let threads: u32 = kernel.block.iter().product();
-    let row = kernel.grid[1..].iter().all(|b| *b == Blocks::one());
+    let is_line = kernel.grid[1..].iter().all(|b| *b == Blocks::one());
     let known = kernel.scalars.is_empty() && kernel.grid[0].points.as_const().is_some();
     let plain = kernel.sites == 0
         && kernel.shared == 0
         && kernel.text.shared_launch != SharedLaunch::Nothing;
     let wave = i64::from(gpu.processors) * i64::from(gpu.resident());
     let short = || kernel.grid[0].count(&[]).saturating_mul(threads.into()) <= MAX_WAVES * wave;
-    (row && known && plain && short()).then_some(kernel)
+    (is_line && known && plain && short()).then_some(kernel)
 }
 
 /// Merges the launches of a set into one.
@@ -87,7 +87,7 @@ fn merged(sequence: &Sequence, set: &[usize]) -> Launch {
     let launches: Vec<&Launch> = set.iter().map(|l| &sequence.launches[*l]).collect();
     let kernels = launches.iter().map(|l| mergeable(sequence, l));
     let kernels: Option<Vec<_>> = kernels.collect();
-    let kernel = parts::together(&kernels.expect("the set fits"));
+    let kernel = parts::merge(&kernels.expect("the set fits"));
     let args: Vec<BufId> = launches.iter().flat_map(|l| l.args.clone()).collect();
     let mut in_place = Vec::new();
     let mut first = 0;

@@ -31,10 +31,10 @@ impl Index {
 /// [`Source::dim`]); sites are `site0`, …; then `errors` and `guarded`.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// The number of threads of a multiprocessor that have enough registers.
+    /// The number of threads for which a multiprocessor has enough registers.
     resident: u32,
     /// The number of blocks that a multiprocessor is to hold, where that is known.
-    held: Option<u32>,
+    min_blocks: Option<u32>,
     /// The number of blocks of a cluster.
     pub cluster: u32,
     name: String,
@@ -63,7 +63,7 @@ impl Source {
         };
         Source {
             resident: gpu.resident(),
-            held: None,
+            min_blocks: None,
             cluster: 1,
             name: name.into(),
             args: args.iter().map(alone).collect(),
@@ -80,8 +80,8 @@ impl Source {
         }
     }
 
-    /// Notes that two arguments may alias.
-    pub fn share(&mut self, a: usize, b: usize) {
+    /// Marks two arguments as ones that may alias.
+    pub fn may_alias(&mut self, a: usize, b: usize) {
         self.args[a].alone = false;
         self.args[b].alone = false;
     }
@@ -102,10 +102,10 @@ impl Source {
         }
     }
 
-    /// Returns the lines that `print` adds, as text of their own.
-    pub fn apart(&mut self, print: impl FnOnce(&mut Source)) -> String {
+    /// Returns the lines that `emit` adds, as text of their own.
+    pub fn capture(&mut self, emit: impl FnOnce(&mut Source)) -> String {
         let body = std::mem::take(&mut self.body);
-        print(self);
+        emit(self);
         let text = std::mem::replace(&mut self.body, body);
         text.lines()
             .map(|l| format!("{}\n", l.trim_start()))
@@ -136,8 +136,8 @@ impl Source {
     }
 
     /// Bounds the registers of threads so that a multiprocessor holds `blocks` blocks.
-    pub fn hold(&mut self, blocks: u32) {
-        self.held = Some(blocks);
+    pub fn bound_registers(&mut self, blocks: u32) {
+        self.min_blocks = Some(blocks);
     }
 
     /// Returns a number as a C expression: a literal, or a parameter.
@@ -180,7 +180,7 @@ impl Source {
     /// of threads that a multiprocessor is to hold. Without a bound the compiler aims at more threads, and spills.
     pub fn finish(self, grid: [Blocks; 3], block: [u32; 3]) -> CudaKernel {
         let threads: u32 = block.iter().product();
-        let most = self.resident / threads;
+        let max_blocks = self.resident / threads;
         let kernel = CudaKernel {
             name: self.name,
             entry: String::new(),
@@ -197,7 +197,10 @@ impl Source {
             grid,
             block,
             cluster: self.cluster,
-            resident: self.held.map_or(most, |held| held.min(most)).max(1),
+            resident: self
+                .min_blocks
+                .map_or(max_blocks, |min_blocks| min_blocks.min(max_blocks))
+                .max(1),
             shared: self.dynamic,
             maps: self.maps,
         };

@@ -33,12 +33,12 @@ pub(super) fn each(source: &mut Source, values: &mut Values, kernel: &Kernel, ve
         keeps: &vec![false; kernel.body.len()],
         live: false,
     };
-    walk.print(source, values);
+    walk.emit(source, values);
 }
 
 impl Walk<'_> {
     /// Emits the step. The indices of the first point are those of `values`.
-    pub fn print(&self, source: &mut Source, values: &mut Values) {
+    pub fn emit(&self, source: &mut Source, values: &mut Values) {
         let (still, moving): (Vec<ValueSource>, Vec<ValueSource>) =
             self.defs.iter().partition(|d| !self.moves(val(d)));
         for d in &still {

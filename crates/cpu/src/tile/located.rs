@@ -99,13 +99,13 @@ impl BodyBuilder {
         let walk = &linker.walks[x as usize];
         let fits = walk.limits.is_empty() && stays(walk, &parts);
         let wide = dtype.size() == 8 || dtype.size() == 4 && walk.len <= i64::from(i32::MAX);
-        let side_by_side = match walk.shape {
+        let consecutive = match walk.shape {
             Shape::Contiguous => true,
             Shape::Splat => self.one,
             Shape::General => self.run_stride(walk) == Some(1),
         };
         let of_one = self.one || indices.iter().all(|r| self.body.is_same(*r));
-        let same = side_by_side && of_one;
+        let same = consecutive && of_one;
         if !fits || !same && !wide || self.stored.contains(&arg) {
             return Ok(None);
         }

@@ -142,13 +142,13 @@ impl Build<'_> {
     ) -> Result<Value, NotEmitted> {
         let [_, _, index] = from;
         let same = from[..2].iter().all(|r| (self.about.same)(*r));
-        let side_by_side = same && self.lined.contains(&index.0);
+        let consecutive = same && self.lined.contains(&index.0);
         let (seed, offset) = (self.value(from[0])?, self.value(from[1])?);
         let index = self.value(index)?;
         let position = binary(&mut self.ir, Binary::Add, offset, index)?;
         Ok(match (kind, self.ty(dst)?) {
             (RandomKind::Uniform, Compute::F32) => {
-                random::uniform(&mut self.ir, seed, position, side_by_side)
+                random::uniform(&mut self.ir, seed, position, consecutive)
             }
             (RandomKind::Normal, Compute::F32) => random::normal(&mut self.ir, seed, position),
             (_, ty) => native::random_of(&mut self.ir, kind, ty, [seed, position]),

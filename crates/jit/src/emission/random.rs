@@ -34,10 +34,10 @@ fn words(ir: &mut Ir, block: Virt, key: Virt, numbers: u32) -> [Virt; 4] {
     c
 }
 
-/// Returns `f32` in [0, 1), a word for each position. `side_by_side` says that positions are consecutive from lane to
-/// lane, and that all lanes have one seed: they then share blocks.
-pub(super) fn uniform(ir: &mut Ir, seed: Value, position: Value, side_by_side: bool) -> Value {
-    let word = match side_by_side {
+/// Returns `f32` in [0, 1), a word for each position. `consecutive` is true if positions ascend by one from lane to
+/// lane, and all lanes have one seed: they then share blocks.
+pub(super) fn uniform(ir: &mut Ir, seed: Value, position: Value, consecutive: bool) -> Value {
+    let word = match consecutive {
         true => line(ir, seed, position),
         false => each(ir, seed, position),
     };

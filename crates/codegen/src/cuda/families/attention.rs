@@ -2,9 +2,9 @@
 //! so that scores never reach memory. Values wider than a block's columns are cut into strips, each of which computes
 //! the scores again.
 
-use super::call::{Call, Store, elements, few, line_of_blocks, lines};
+use super::call::{Call, Store, elements, fits_i32, line_of_blocks, lines};
 use super::gemm_tile::{depth, tile_constants, tile_text};
-use super::operand::{Operand, eights};
+use super::operand::{Operand, is_multiple_of_8};
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
 use crate::cuda::values::Values;
@@ -23,8 +23,8 @@ mod warpgroups;
 const UNKNOWN_SIZE: i64 = 1024;
 
 /// Returns the candidates: the default, which takes the fewest cycles by the model, and with `all` every other.
-pub(super) fn print(work: Job, a: &Attention, all: bool) -> Vec<Candidate> {
-    let Some((schedule, columns, calls)) = warpgroups::print(work, a) else {
+pub(super) fn emit(work: Job, a: &Attention, all: bool) -> Vec<Candidate> {
+    let Some((schedule, columns, calls)) = warpgroups::emit(work, a) else {
         return Candidate::only(by_warps(work, a));
     };
     let (sizes, are_known) = model_sizes(a);
@@ -75,7 +75,7 @@ fn begin<'a>(work: Job<'a>, a: &Attention) -> (Call<'a>, Source, Store<'a>) {
     let store = Store::of(work, a.out, a.scores.dtype);
     let mut call = Call::new(work);
     store.push(&mut call);
-    reads(&mut call, &a.scores, &[&a.value]);
+    push_operands(&mut call, &a.scores, &[&a.value]);
     let mut source = call.source(&name, index(a, &store));
     source.shared_launch = SharedLaunch::Nothing;
     (call, source, store)
@@ -85,20 +85,20 @@ fn begin<'a>(work: Job<'a>, a: &Attention) -> (Call<'a>, Source, Store<'a>) {
 fn by_warps(work: Job, a: &Attention) -> KernelCalls {
     let (call, mut source, store) = begin(work, a);
     let tile = Tile::of(a.scores.dtype, &a.scores.length, &a.columns);
-    let operands = Operands::print(&mut source, &call, a);
+    let operands = Operands::emit(&mut source, &call, a);
     let index = source.index;
     source.scope(&tile.scores(&a.scores, index, [&operands.query, &operands.key]));
     source.scope(&tile.sums(a.scores.dtype, &operands.value));
     source.scope(include_str!("attention.cu"));
     source.shared("Block");
     block(&mut source, &call, a, &operands);
-    store.print(&mut source, &call, 1);
+    store.emit(&mut source, &call, 1);
     source.line("}");
     let grid = tile.grid(&a.scores, &a.scores.length, &a.columns);
-    one(work, call.step(source.finish(grid, [tile.threads, 1, 1])))
+    single_step(work, call.step(source.finish(grid, [tile.threads, 1, 1])))
 }
 
-fn one(work: Job, step: KernelCall) -> KernelCalls {
+fn single_step(work: Job, step: KernelCall) -> KernelCalls {
     KernelCalls {
         steps: vec![step],
         scratch: Vec::new(),
@@ -140,14 +140,17 @@ impl Tile {
 
     /// Returns the grid for a result with `rows` rows and `columns` columns in each matrix.
     pub fn grid(&self, scores: &Scores, rows: &Dim, columns: &Dim) -> [Blocks; 3] {
-        let points = &up(rows, self.m) * &up(columns, self.columns);
+        let points = &round_up(rows, self.m) * &round_up(columns, self.columns);
         let each = (self.m * self.columns) as u32;
         line_of_blocks(&points * &numel(&scores.batch), each)
     }
 
     /// Returns the grid for `rows` rows in each matrix.
     pub fn grid_of_rows(&self, scores: &Scores, rows: &Dim) -> [Blocks; 3] {
-        line_of_blocks(&up(rows, self.m) * &numel(&scores.batch), self.m as u32)
+        line_of_blocks(
+            &round_up(rows, self.m) * &numel(&scores.batch),
+            self.m as u32,
+        )
     }
 
     /// Returns the text before a kernel that computes scores as products of operands.
@@ -218,7 +221,7 @@ fn scores_text(scores: &Scores) -> String {
 }
 
 /// Rounds up to a multiple of `each`; an unknown size gets an upper bound instead.
-fn up(d: &Dim, each: i64) -> Dim {
+fn round_up(d: &Dim, each: i64) -> Dim {
     match d.as_const() {
         Some(n) => Dim::Const((n + each - 1) / each * each),
         None => d + &Dim::Const(each - 1),
@@ -233,7 +236,7 @@ struct Operands {
 }
 
 impl Operands {
-    fn print(source: &mut Source, call: &Call, a: &Attention) -> Operands {
+    fn emit(source: &mut Source, call: &Call, a: &Attention) -> Operands {
         let mut operand = |x: &Matrix, name: &str, lines: &str, strides: [&Dim; 2]| {
             strided(source, call, &a.scores.batch, x, [name, lines], strides)
         };
@@ -255,7 +258,7 @@ impl Operands {
 }
 
 /// Adds the arguments of a kernel that computes scores, and other operands of their dtype.
-pub(super) fn reads(call: &mut Call, scores: &Scores, others: &[&Matrix]) {
+pub(super) fn push_operands(call: &mut Call, scores: &Scores, others: &[&Matrix]) {
     let own = [&scores.query, &scores.key];
     for x in own.iter().chain(others) {
         call.push(Slot::Arg(x.arg as usize), scores.dtype, false);
@@ -343,7 +346,7 @@ fn index(a: &Attention, store: &Store) -> Index {
         &a.columns,
     ));
     all.push(&(&numel(&a.scores.batch) * &a.scores.length) * &a.columns);
-    match all.iter().all(few) {
+    match all.iter().all(fits_i32) {
         true => epilogue,
         false => Index::Long,
     }
@@ -417,9 +420,9 @@ pub(super) fn strided(
         text,
         along_k,
         vector: (along_k || line.is(1))
-            && eights(others)
-            && eights(&x.offset)
-            && x.batch_strides.iter().all(eights),
+            && is_multiple_of_8(others)
+            && is_multiple_of_8(&x.offset)
+            && x.batch_strides.iter().all(is_multiple_of_8),
         whole: false,
     }
 }

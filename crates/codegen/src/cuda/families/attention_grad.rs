@@ -2,9 +2,9 @@
 //! scores and stores three numbers per row. Then one kernel per gradient computes it, some rows in each block, in an
 //! order that does not depend on the order of blocks.
 
-use super::attention::{Tile, declare, footprint_ends, reads, sizes};
+use super::attention::{Tile, declare, footprint_ends, push_operands, sizes};
 use super::attention::{footprint_end, strided};
-use super::call::{Call, few, lines};
+use super::call::{Call, fits_i32, lines};
 use super::operand::Operand;
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source};
@@ -16,7 +16,7 @@ use kiln_plan::{AttentionGrad, Matrix};
 /// The three numbers of each row of scores.
 const ROWS: Slot = Slot::Scratch(0);
 
-pub(super) fn print(work: Job, a: &AttentionGrad) -> KernelCalls {
+pub(super) fn emit(work: Job, a: &AttentionGrad) -> KernelCalls {
     let grad = Grad { work, a };
     let gradients = [Gradient::Query, Gradient::Key, Gradient::Value].map(|of| grad.gradient(of));
     let rows = &(&numel(&a.scores.batch) * &a.scores.length) * &Dim::Const(3);
@@ -75,7 +75,7 @@ impl Grad<'_> {
         let (dtype, index) = (a.scores.dtype, self.index());
         let mut call = Call::new(self.work);
         call.push(ROWS, compute_dtype(dtype), true);
-        reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
+        push_operands(&mut call, &a.scores, &[&a.value, &a.gradient]);
         let mut source = call.source(&format!("attention_rows_{dtype}"), index);
         let operands = self
             .operands()
@@ -103,7 +103,7 @@ sum_rows(shared, q, k, g, v, scores, {} + batch * length * 3, i0, length, keys, 
         let out = Slot::Arg(a.out as usize);
         call.push(out, dtype, true);
         call.push(ROWS, compute_dtype(dtype), false);
-        reads(&mut call, &a.scores, &[&a.value, &a.gradient]);
+        push_operands(&mut call, &a.scores, &[&a.value, &a.gradient]);
         let name = match of {
             Gradient::Query => "query",
             Gradient::Key => "key",
@@ -210,7 +210,7 @@ if (batch >= batches) return;
         ));
         all.push(a.lengths().iter().fold(Dim::ZERO, |n, d| &n + d));
         all.push(&(&numel(batch) * &a.scores.length) * &Dim::Const(3));
-        match all.iter().all(few) {
+        match all.iter().all(fits_i32) {
             true => Index::Int,
             false => Index::Long,
         }
@@ -231,7 +231,7 @@ fn operand(
 }
 
 /// Returns the common layout with which both products read their operands, lines of queries and of keys. It serves the
-/// scores, and reads eights where all operands can.
+/// scores, and reads vectors of eight where all operands can.
 fn common_layout([q, k, g, v]: &[Operand; 4]) -> [Operand; 2] {
     [[q, g], [k, v]].map(|[x, y]| Operand {
         text: String::new(),

@@ -38,14 +38,14 @@ impl<'a> Call<'a> {
     /// # Panics
     /// If it was not pushed.
     pub fn pointer(&self, slot: Slot) -> String {
-        format!("arg{}", self.place(slot))
+        format!("arg{}", self.position(slot))
     }
 
     /// Returns the position of a slot among the arguments of the kernel.
     ///
     /// # Panics
     /// If it was not pushed.
-    pub fn place(&self, slot: Slot) -> usize {
+    pub fn position(&self, slot: Slot) -> usize {
         let at = self.args.iter().position(|a| a.0 == slot);
         at.expect("kernels are called with what they name")
     }
@@ -57,7 +57,7 @@ impl<'a> Call<'a> {
         let place = |arg: usize| self.args.iter().position(|a| a.0 == Slot::Arg(arg));
         for (r, w) in &self.work.in_place {
             if let (Some(r), Some(w)) = (place(*r), place(*w)) {
-                source.share(r, w);
+                source.may_alias(r, w);
             }
         }
         source
@@ -120,7 +120,7 @@ impl<'a> Store<'a> {
     }
 
     /// Stores the element `raw` at place `at` of the result, or a vector of `width` elements.
-    pub fn print(&self, source: &mut Source, call: &Call, width: u32) {
+    pub fn emit(&self, source: &mut Source, call: &Call, width: u32) {
         match self {
             Store::Plain(out, dtype) if width > 1 => {
                 let (out, ty) = (call.pointer(*out), memory(*dtype));
@@ -169,7 +169,7 @@ pub(super) fn line_of_blocks(points: Dim, each: u32) -> [Blocks; 3] {
 }
 
 /// True if `elements` elements can be numbered in 32 bits.
-pub(super) fn few(elements: &Dim) -> bool {
+pub(super) fn fits_i32(elements: &Dim) -> bool {
     elements.as_const().is_some_and(|n| n < 1 << 30)
 }
 

@@ -23,7 +23,7 @@ pub(super) fn product(work: Job, m: &MatMul, all: bool) -> Vec<Candidate> {
     let [left, right] = work.prologues();
     let operands = [(operands[0], left), (operands[1], right)];
     let store = Store::of(work, m.out, stored(m.dtype()));
-    Gemm::new(work, &name, m.dtypes, m.into(), operands, store).print(all)
+    Gemm::new(work, &name, m.dtypes, m.into(), operands, store).emit(all)
 }
 
 /// Returns the dtype of the result of operands of a dtype.
@@ -44,7 +44,7 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
     let store = Store::of(work, c.out, stored(c.dtype()));
     let is_each = c.role == ConvRole::Result && c.in_channels.is(1) && c.out_channels.is(1);
     let mut candidates = match is_each {
-        true => vec![sums::print(
+        true => vec![sums::emit(
             work,
             &name,
             c.dtype(),
@@ -59,7 +59,7 @@ pub(super) fn convolution(work: Job, c: &Conv, all: bool) -> Vec<Candidate> {
             let is_second = |arg| usize::from(arg != c.operands[0]);
             let dtypes = contraction.operands.each_ref();
             let dtypes = dtypes.map(|x| c.dtypes[is_second(x.arg)]);
-            Gemm::new(work, &name, dtypes, contraction, operands, store).print(all)
+            Gemm::new(work, &name, dtypes, contraction, operands, store).emit(all)
         }
     };
     if all {

@@ -2,7 +2,7 @@
 //! the result has few tiles and sums are long, several blocks share a sum, and a second kernel adds their parts in
 //! order.
 
-use super::call::{Call, Store, few, line_of_blocks, lines};
+use super::call::{Call, Store, fits_i32, line_of_blocks, lines};
 use super::gemm_tile::{tile_constants, tile_text};
 use super::operand::{Operand, finding, operand, result, run};
 use super::prologue;
@@ -103,7 +103,7 @@ impl Gemm<'_> {
     }
 
     /// Returns the default, and with `all` every other candidate.
-    pub fn print(self, all: bool) -> Vec<Candidate> {
+    pub fn emit(self, all: bool) -> Vec<Candidate> {
         // Candidates are measured within a bound of rounding, which integers don't have.
         let all = all && self.dtype.is_float();
         let mut chosen = self.candidates(&self.exact());
@@ -118,11 +118,11 @@ impl Gemm<'_> {
             ),
             false => chosen.truncate(1),
         }
-        let given = self
+        let requested = self
             .work
             .schedule
             .filter(|s| self.is_legal(s) && !chosen.contains(s));
-        chosen.extend(given);
+        chosen.extend(requested);
         let candidate = |schedule: &Gpu| Candidate {
             schedule: Schedule::Gpu(*schedule),
             approximation: Approximation::of(schedule.multiply),
@@ -206,7 +206,7 @@ impl Gemm<'_> {
         };
         prologue::push(&mut call, &self.operands, self.dtypes);
         let mut source = call.source(&name, shape.index);
-        source.hold(shape.schedule.resident(self.work.gpu, self.dtype));
+        source.bound_registers(shape.schedule.resident(self.work.gpu, self.dtype));
         (call, source)
     }
 
@@ -384,11 +384,11 @@ if (i >= m || j >= n) continue;
     /// Stores the elements of a turn of such a loop, or parts of their sums.
     fn store_elements(&self, source: &mut Source, call: &Call, shape: &Shape, width: u32) {
         if shape.schedule.parts == 1 {
-            return self.store.print(source, call, width);
+            return self.store.emit(source, call, width);
         }
         let total = source.dim(&self.total);
         source.line(format!("at += split * {total};"));
-        Store::Plain(PARTIAL_SUMS, shape.acc).print(source, call, width);
+        Store::Plain(PARTIAL_SUMS, shape.acc).emit(source, call, width);
     }
 
     /// True if elements that come out NaN are summed again, without the terms that lie outside.
@@ -428,7 +428,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             shape.schedule.parts
         );
         lines(&mut source, &text);
-        self.store.print(&mut source, &call, 1);
+        self.store.emit(&mut source, &call, 1);
         let grid = line_of_blocks(self.total.clone(), 256);
         call.step(source.finish(grid, [256, 1, 1]))
     }
@@ -440,7 +440,7 @@ for (int split = 1; split < {}; split++) raw += {parts}[split * {total} + at];",
             Store::Plain { .. } => Index::Int,
         };
         let lens = self.contraction.operands.iter().map(|x| &x.len);
-        let few = lens.chain([total, &self.k, &self.m, &self.n]).all(few);
+        let few = lens.chain([total, &self.k, &self.m, &self.n]).all(fits_i32);
         let mut prologue = self.work.prologues().into_iter().flatten();
         match few && prologue.all(|k| Values::index_type(k) == Index::Int) {
             true => epilogue,

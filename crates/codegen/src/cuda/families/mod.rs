@@ -24,16 +24,16 @@ mod winograd;
 ///
 /// # Errors
 /// Lists what is not supported.
-pub(super) fn print(work: Job, all: bool) -> Result<Vec<Candidate>, String> {
+pub(super) fn emit(work: Job, all: bool) -> Result<Vec<Candidate>, String> {
     match &work.body {
         Body::MatMul(m) => Ok(contraction::product(work, m, all)),
         Body::Conv(c) => Ok(contraction::convolution(work, c, all)),
-        Body::Attention(a) => Ok(attention::print(work, a, all)),
-        Body::Library(Kernel::Scan(s)) => Ok(Candidate::only(scan::print(work, s))),
-        Body::Library(Kernel::ArgSort(s)) => Ok(Candidate::only(sort::print(work, s))),
-        Body::Library(Kernel::Scatter(s)) => Ok(Candidate::only(scatter::print(work, s))),
+        Body::Attention(a) => Ok(attention::emit(work, a, all)),
+        Body::Library(Kernel::Scan(s)) => Ok(Candidate::only(scan::emit(work, s))),
+        Body::Library(Kernel::ArgSort(s)) => Ok(Candidate::only(sort::emit(work, s))),
+        Body::Library(Kernel::Scatter(s)) => Ok(Candidate::only(scatter::emit(work, s))),
         Body::Library(Kernel::AttentionGrad(a)) => {
-            Ok(Candidate::only(attention_grad::print(work, a)))
+            Ok(Candidate::only(attention_grad::emit(work, a)))
         }
         Body::Library(kernel) => Err(format!("{} has no CUDA kernel yet", kernel.name())),
         Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is no library kernel".into()),

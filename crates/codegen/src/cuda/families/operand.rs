@@ -24,7 +24,7 @@ pub(super) struct Operand {
 }
 
 /// True if a number is a multiple of eight.
-pub(super) fn eights(d: &Dim) -> bool {
+pub(super) fn is_multiple_of_8(d: &Dim) -> bool {
     d.as_const().is_some_and(|n| n % 8 == 0)
 }
 
@@ -35,7 +35,7 @@ pub(super) fn split(
     [prefix, number]: [&str; 2],
 ) -> (String, Vec<String>) {
     let mut names = Vec::new();
-    let text = source.apart(|s| names = decomposed(s, prefix, extents, number, &|_| true));
+    let text = source.capture(|s| names = decomposed(s, prefix, extents, number, &|_| true));
     (text, names)
 }
 
@@ -105,7 +105,7 @@ pub(super) fn operand(
     } else {
         text += &gathered(source, c, &batch, [name, count, &class, &pointer], lines);
     }
-    let (along_k, vector, whole) = read(c, x, lines, dtypes[0]);
+    let (along_k, vector, whole) = access_mode(c, x, lines, dtypes[0]);
     Operand {
         text,
         along_k,
@@ -124,7 +124,7 @@ pub(super) fn finding(
 ) -> f64 {
     let lines = [ROWS, COLUMNS][side];
     let c = &c.seen_by(&c.operands[side]);
-    let (_, vector, _) = read(c, &c.result, lines, dtype);
+    let (_, vector, _) = access_mode(c, &c.result, lines, dtype);
     match (is_plain(c, lines), vector && prologue.is_none()) {
         _ if prologue.is_some_and(prologue::is_costly) => 40.0,
         (true, true) => 0.7,
@@ -190,13 +190,13 @@ fn gathered(
 }
 
 /// Returns the fields `along_k`, `vector` and `whole` of an [`Operand`].
-fn read(c: &Contraction, x: &Access, lines: usize, dtype: DType) -> (bool, bool, bool) {
+fn access_mode(c: &Contraction, x: &Access, lines: usize, dtype: DType) -> (bool, bool, bool) {
     let is_byte = dtype.is_byte();
-    let eights = |d: &Dim| {
+    let is_even = |d: &Dim| {
         let each = if is_byte { 16 } else { 8 };
         d.as_const().is_some_and(|n| n % each == 0)
     };
-    let eight = |kind: usize| {
+    let run_of = |kind: usize| {
         let Some(last) = c.range(kind).last() else {
             return (false, false);
         };
@@ -204,12 +204,12 @@ fn read(c: &Contraction, x: &Access, lines: usize, dtype: DType) -> (bool, bool,
         let mut others = x.strides.iter().enumerate().filter(|(at, _)| *at != last);
         let vector = x.strides[last].is(1)
             && x.bounds.iter().all(|b| b.strides[last].is(0))
-            && (c.loops[kind].len() == 1 || eights(extent))
-            && eights(&x.offset)
-            && others.all(|(_, s)| eights(s));
-        (vector, eights(extent))
+            && (c.loops[kind].len() == 1 || is_even(extent))
+            && is_even(&x.offset)
+            && others.all(|(_, s)| is_even(s));
+        (vector, is_even(extent))
     };
-    let ((by_terms, whole_terms), (by_lines, whole_lines)) = (eight(TERMS), eight(lines));
+    let ((by_terms, whole_terms), (by_lines, whole_lines)) = (run_of(TERMS), run_of(lines));
     if by_terms || by_lines {
         return match by_terms {
             true => (true, true, whole_terms),

@@ -40,7 +40,7 @@ pub(super) fn is_costly(prologue: &Kernel) -> bool {
 /// Declares `make_{name}`, which returns an element of the operand, as memory would hold it, by its position.
 pub(super) fn function(source: &mut Source, call: &Call, prologue: &Kernel, name: &str) -> String {
     let kernel = called(prologue, call);
-    source.apart(|source| {
+    source.capture(|source| {
         source.line(format!(
             "const auto make_{name} = [&](const Index p) -> Elem {{"
         ));
@@ -61,7 +61,7 @@ fn called(prologue: &Kernel, call: &Call) -> Kernel {
     for access in &mut kernel.accesses {
         access.arg = match access.arg as usize {
             arg if arg == operand => call.args.len(),
-            arg => call.place(Slot::Arg(arg)),
+            arg => call.position(Slot::Arg(arg)),
         } as u16;
     }
     let whole = kernel.args[operand];

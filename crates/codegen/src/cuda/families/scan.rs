@@ -1,7 +1,7 @@
 //! Scans: running results along an axis. Where there are few long lanes, blocks share a lane. One kernel reduces each
 //! chunk of the lane, and a second scans each chunk, beginning with the reduction of the chunks before it.
 
-use super::call::{Call, elements, few, line_of_blocks, lines};
+use super::call::{Call, elements, fits_i32, line_of_blocks, lines};
 use crate::cuda::job::Job;
 use crate::cuda::source::Index;
 use crate::cuda::walk::combine;
@@ -20,7 +20,7 @@ struct BlockShape {
     run: i64,
 }
 
-pub(super) fn print(work: Job, s: &Scan) -> KernelCalls {
+pub(super) fn emit(work: Job, s: &Scan) -> KernelCalls {
     let block = match s.inner.is(1) {
         true => BlockShape {
             columns: 1,
@@ -99,7 +99,11 @@ fn kernel(
         call.push(Slot::Scratch(0), accumulator(s.dtype), !stores);
     }
     let total = &(&s.outer * &s.len) * &s.inner;
-    let index = if few(&total) { Index::Int } else { Index::Long };
+    let index = if fits_i32(&total) {
+        Index::Int
+    } else {
+        Index::Long
+    };
     let name = format!(
         "scan_{}_{}{}",
         s.kind.name(),

@@ -1,11 +1,11 @@
 //! Scattering. A thread owns part of a lane of the result. It copies that part of x and then walks the lane's source
-//! elements in order, so the result is that of one thread. Where lanes are few, several threads share a lane, and each
-//! walks its whole source for the elements of its part.
+//! elements in order, so the result does not depend on the order of threads. Where lanes are few, several threads share
+//! a lane, and each walks its whole source for the elements of its part.
 //!
 //! Where all lanes share one long index, as in the gradient of an embedding, the index is sorted first. A thread then
 //! owns one element of the result, and finds its source elements contiguous and in order.
 
-use super::call::{Call, elements, few, line_of_blocks, lines};
+use super::call::{Call, elements, fits_i32, line_of_blocks, lines};
 use super::sort::Sort;
 use crate::cuda::job::Job;
 use crate::cuda::source::Index;
@@ -22,15 +22,15 @@ const MAX_THREADS_PER_LANE: i64 = 1024;
 /// The minimum number of indices that are worth sorting.
 const MIN_SORTED_INDICES: i64 = 2048;
 
-pub(super) fn print(work: Job, s: &Scatter) -> KernelCalls {
+pub(super) fn emit(work: Job, s: &Scatter) -> KernelCalls {
     let axis = s.axis as usize;
-    let long = s.index_shape[axis]
+    let is_long = s.index_shape[axis]
         .as_const()
         .is_some_and(|n| n >= MIN_SORTED_INDICES);
-    let shared = |a: usize| a == axis || s.index.strides[a].is(0) || s.index_shape[a].is(1);
-    match long && (0..s.shape.len()).all(shared) {
-        true => sorted(work, s),
-        false => walked(work, s),
+    let is_shared = |a: usize| a == axis || s.index.strides[a].is(0) || s.index_shape[a].is(1);
+    match is_long && (0..s.shape.len()).all(is_shared) {
+        true => emit_sorted(work, s),
+        false => emit_walk(work, s),
     }
 }
 
@@ -40,14 +40,14 @@ fn index_type(s: &Scatter) -> Index {
         let steps = o.strides.iter().zip(&s.index_shape);
         steps.fold(o.offset.clone(), |sum, (a, b)| &sum + &(a * b))
     });
-    match few(&numel(&s.shape)) && footprint_end.iter().chain(&s.index_shape).all(few) {
+    match fits_i32(&numel(&s.shape)) && footprint_end.iter().chain(&s.index_shape).all(fits_i32) {
         true => Index::Int,
         false => Index::Long,
     }
 }
 
-/// Returns the text before a kernel that combines.
-fn combining(s: &Scatter) -> String {
+/// Returns the device functions by which a kernel combines elements.
+fn combine_text(s: &Scatter) -> String {
     let combine = match s.kind {
         ScatterKind::Set => "b",
         ScatterKind::Sum => "store(kiln_sum::of(load(a), load(b)))",
@@ -62,7 +62,7 @@ fn combining(s: &Scatter) -> String {
 }
 
 /// Emits kernels in which each element of the result finds its source elements in the sorted index.
-fn sorted(work: Job, s: &Scatter) -> KernelCalls {
+fn emit_sorted(work: Job, s: &Scatter) -> KernelCalls {
     let axis = s.axis as usize;
     let sort = Sort {
         work,
@@ -76,7 +76,7 @@ fn sorted(work: Job, s: &Scatter) -> KernelCalls {
         bound: Some(s.shape[axis].clone()),
         out: None,
     };
-    let (mut steps, scratch) = sort.print();
+    let (mut steps, scratch) = sort.emit();
     let records = Slot::Scratch(scratch.len() - 1);
     let [x, src, out] = [s.x, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));
     let mut call = Call::new(work);
@@ -86,7 +86,7 @@ fn sorted(work: Job, s: &Scatter) -> KernelCalls {
     call.push(records, DType::I64, false);
     let name = format!("scatter_{}_{}", s.kind.name(), s.dtype);
     let mut source = call.source(&name, index_type(s));
-    source.scope(&(combining(s) + include_str!("sort_wide.cu")));
+    source.scope(&(combine_text(s) + include_str!("sort_wide.cu")));
     let total = numel(&s.shape);
     let (total_text, offset) = (source.dim(&total), source.dim(&s.src.offset));
     lines(
@@ -144,7 +144,7 @@ for (; low < {count} && records[low].key == key; low++) value = combine(value, {
 }
 
 /// Emits a kernel in which each part of a lane walks the lane's source.
-fn walked(work: Job, s: &Scatter) -> KernelCalls {
+fn emit_walk(work: Job, s: &Scatter) -> KernelCalls {
     let axis = s.axis as usize;
     let [x, index, src, out] = [s.x, s.index.arg, s.src.arg, s.out].map(|a| Slot::Arg(a as usize));
     let mut call = Call::new(work);
@@ -155,7 +155,7 @@ fn walked(work: Job, s: &Scatter) -> KernelCalls {
     call.push(out, s.dtype, true);
     let name = format!("scatter_{}_{}", s.kind.name(), s.dtype);
     let mut source = call.source(&name, index_type(s));
-    source.scope(&combining(s));
+    source.scope(&combine_text(s));
     let lanes = numel(&[&s.shape[..axis], &s.shape[axis + 1..]].concat());
     let parts = match (lanes.as_const(), s.shape[axis].as_const()) {
         (Some(lanes), Some(bound)) => {

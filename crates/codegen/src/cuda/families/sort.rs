@@ -2,7 +2,7 @@
 //! merged, several at once, or all at once if their number is not known. Each record finds its place by binary search
 //! in the other parts.
 
-use super::call::{Call, few, line_of_blocks, lines};
+use super::call::{Call, fits_i32, line_of_blocks, lines};
 use crate::cuda::job::Job;
 use crate::cuda::source::{Index, Source, memory};
 use crate::work::{KernelCall, KernelCalls, Slot};
@@ -17,7 +17,7 @@ const MIN_THREADS: i64 = 64;
 /// The number of runs that are merged at once.
 const MERGED_RUNS: i64 = 16;
 
-pub(super) fn print(work: Job, s: &ArgSort) -> KernelCalls {
+pub(super) fn emit(work: Job, s: &ArgSort) -> KernelCalls {
     let sort = Sort {
         work,
         dtype: s.dtype,
@@ -30,7 +30,7 @@ pub(super) fn print(work: Job, s: &ArgSort) -> KernelCalls {
         bound: None,
         out: Some(Slot::Arg(s.out as usize)),
     };
-    let (steps, scratch) = sort.print();
+    let (steps, scratch) = sort.emit();
     KernelCalls {
         steps,
         scratch,
@@ -57,7 +57,7 @@ pub(super) struct Sort<'a> {
 
 impl Sort<'_> {
     /// Emits the kernels, and returns their scratch memory.
-    pub fn print(&self) -> (Vec<KernelCall>, Vec<(DType, Vec<Dim>)>) {
+    pub fn emit(&self) -> (Vec<KernelCall>, Vec<(DType, Vec<Dim>)>) {
         let mut steps = Vec::new();
         let out = |last: bool, pass: usize| match self.out {
             Some(out) if last => out,
@@ -101,7 +101,11 @@ impl Sort<'_> {
     fn source(&self, call: &Call, name: &str, width: i64) -> Source {
         let s = self;
         let words = &(&s.lanes * &s.len) * &Dim::Const(2);
-        let index = if few(&words) { Index::Int } else { Index::Long };
+        let index = if fits_i32(&words) {
+            Index::Int
+        } else {
+            Index::Long
+        };
         let mut source = call.source(&format!("{name}_{}", s.dtype), index);
         let mut text = format!(
             "typedef {} Index;\nconstexpr int WIDTH = {width};\n",

@@ -1,7 +1,7 @@
 //! Contractions whose operands share little: a thread for each element of the result, which computes its whole sum.
 //! Neighbouring threads have neighbouring elements.
 
-use super::call::{Call, Store, elements, few, line_of_blocks, lines};
+use super::call::{Call, Store, elements, fits_i32, line_of_blocks, lines};
 use super::operand::{affine, split};
 use super::prologue;
 use crate::cuda::job::Job;
@@ -17,7 +17,7 @@ const THREADS: u32 = 256;
 /// The maximum number of terms whose loops are unrolled.
 const MAX_UNROLLED_TERMS: i64 = 25;
 
-pub(super) fn print(
+pub(super) fn emit(
     work: Job,
     name: &str,
     dtype: DType,
@@ -29,7 +29,7 @@ pub(super) fn print(
     store.push(&mut call);
     prologue::push(&mut call, &operands, [dtype; 2]);
     let arrays = c.operands.iter().chain([&c.result]);
-    let short = arrays.map(|a| &a.len).all(few);
+    let short = arrays.map(|a| &a.len).all(fits_i32);
     let mut kernels = work.kernels();
     let index = match short && kernels.all(|k| Values::index_type(k) == Index::Int) {
         true => Index::Int,
@@ -92,7 +92,7 @@ if (thread >= {total}) return;
     c.loops[TERMS].iter().for_each(|_| source.line("}"));
     let at = affine(&mut source, &c.result.offset, &c.result.strides, &whole);
     source.line(format!("const Index at = {at};"));
-    store.print(&mut source, &call, 1);
+    store.emit(&mut source, &call, 1);
     let grid = line_of_blocks(points, THREADS);
     let step = call.step(source.finish(grid, [THREADS, 1, 1]));
     Candidate {

@@ -92,7 +92,7 @@ impl Boxed {
         let mut boxes = vec![self.span, if self.along_k { lines } else { terms }];
         boxes.resize(self.extents.len(), 1);
         let map = source.map(TensorMap {
-            arg: call.place(slot) as u16,
+            arg: call.position(slot) as u16,
             offset: self.offset.clone(),
             extents: self.extents.clone(),
             strides: self.strides.clone(),

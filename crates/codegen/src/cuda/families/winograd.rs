@@ -2,7 +2,7 @@
 //! product for each of the a × a elements of a transformed tile. The results of the tiles are computed from these
 //! products.
 
-use super::call::{Call, Store, few, line_of_blocks, lines};
+use super::call::{Call, Store, fits_i32, line_of_blocks, lines};
 use super::gemm::Gemm;
 use crate::Approximation;
 use crate::cuda::job::Job;
@@ -34,7 +34,7 @@ pub(super) fn candidates(work: Job, c: &Conv, name: &str) -> Vec<Candidate> {
     let all = [(Algorithm::Winograd2, 2), (Algorithm::Winograd4, 4)];
     let candidates = all.into_iter().filter_map(|(algorithm, m)| {
         let winograd = Winograd::new(work, c, name, m)?;
-        let (calls, predicted) = winograd.print();
+        let (calls, predicted) = winograd.emit();
         Some(Candidate {
             schedule: Schedule::Algorithm(algorithm.into()),
             approximation: Some(Approximation::Algorithm(algorithm)),
@@ -91,7 +91,7 @@ impl<'a> Winograd<'a> {
             &c.input[1],
         ]);
         let sizes = winograd.sizes().map(Dim::Const);
-        if !sizes.iter().chain([&image]).all(few) {
+        if !sizes.iter().chain([&image]).all(fits_i32) {
             winograd.index = Index::Long;
         }
         if let Store::Epilogue(kir) = winograd.store()
@@ -117,7 +117,7 @@ impl<'a> Winograd<'a> {
     }
 
     /// Emits the kernels, and returns their time by the model of products.
-    fn print(&self) -> (KernelCalls, Option<f64>) {
+    fn emit(&self) -> (KernelCalls, Option<f64>) {
         let (product, time) = self.product();
         let sizes = self.sizes();
         let passed = schedule::transfer_cycles(self.work.gpu, 4 * sizes.iter().sum::<i64>());
@@ -271,7 +271,7 @@ const Index at = (image * {} + channel) * {} + (row + i) * {columns} + column + 
             rows * columns
         );
         lines(&mut source, &text);
-        store.print(&mut source, &call, 1);
+        store.emit(&mut source, &call, 1);
         source.line("}");
         self.end(call, source, points)
     }

@@ -4,7 +4,7 @@ use super::families::finite;
 use super::{check_as, lowered, lowered_for, parsed};
 use crate::device;
 use kiln_base::{Gpu, Machine};
-use kiln_codegen::{Launch, Sequence, fit_in_a_launch, side_by_side};
+use kiln_codegen::{Launch, Sequence, fit_in_a_launch, merge_launches};
 use kiln_ir::eval::Array;
 use kiln_ir::fuzz::Rng;
 use kiln_ir::{Graph, Op};
@@ -33,7 +33,7 @@ fn merged(sequence: Sequence) -> Sequence {
             None => groups.push(vec![l]),
         }
     }
-    side_by_side(&sequence, &groups)
+    merge_launches(&sequence, &groups)
 }
 
 /// Returns independent work: products of several shapes, two of which are alike, a convolution's weight gradient,

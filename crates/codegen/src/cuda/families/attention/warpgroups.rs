@@ -1,6 +1,6 @@
 //! Attention by warpgroups: scores, weights and accumulators stay in registers.
 
-use super::{begin, declare, one, scores_text, sizes};
+use super::{begin, declare, scores_text, single_step, sizes};
 use crate::cuda::families::call::{Call, elements, lines};
 use crate::cuda::families::warpgroup::{
     Boxed, COMMON_TEXT, Left, each_sum, each_tile, persistent, raw, span, wgmma,
@@ -36,7 +36,7 @@ struct Operands {
 }
 
 /// Returns the kernel, its schedule and its columns of the result, if the machine and the operands allow it.
-pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, KernelCalls)> {
+pub(super) fn emit(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, KernelCalls)> {
     let operands = Operands::of(a).filter(|_| work.gpu.arch == (9, 0))?;
     let shared = operands.shared();
     if shared > work.gpu.most_shared {
@@ -53,7 +53,7 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, Ker
     };
     let (call, mut source, store) = begin(work, a);
     let index = source.index;
-    source.hold(1);
+    source.bound_registers(1);
     source.dynamic_shared("Shared", shared);
     source.scope(&(elements(a.scores.dtype, index) + &operands.text(a)));
     sizes(&mut source, &a.scores, &a.columns);
@@ -81,11 +81,11 @@ pub(super) fn print(work: Job, a: &Attention) -> Option<(schedule::Gpu, i64, Ker
         raw(stored)
     );
     lines(&mut source, &text);
-    store.print(&mut source, &call, stored);
+    store.emit(&mut source, &call, stored);
     lines(&mut source, "}\n}\n}");
     let grid = persistent(work.gpu, tile_count(a), 1);
     let step = call.step(source.finish(grid, [schedule.threads(), 1, 1]));
-    Some((schedule, operands.columns.into(), one(work, step)))
+    Some((schedule, operands.columns.into(), single_step(work, step)))
 }
 
 /// Returns the declaration of a tile's place. Of causal tiles, those with most keys come first.
