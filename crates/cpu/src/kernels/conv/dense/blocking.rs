@@ -20,7 +20,8 @@ const COPY: i64 = 1 << 16;
 const LINE: i64 = 64;
 /// The maximum number of stride offsets of a filter for each of which a gradient of images is a convolution of its own.
 const PHASES: i64 = 1 << 10;
-/// The maximum number of weights that stay in the second-level cache; beyond, the next panel is prefetched while one is used.
+/// The maximum number of weights that stay in the second-level cache; beyond, the next panel is prefetched while one is
+/// used.
 const HOT_WEIGHTS: i64 = 1 << 16;
 /// The number of weights, in words, from which each block reads them from beyond that cache. AMX multiplies faster than
 /// they arrive, so blocks then grow to `NEAR_IMAGES` words of images. Tests lower both to cover this in small layers.
@@ -164,7 +165,7 @@ impl Blocking {
         blocking.phases = axes.each_ref().map(|a| Phase::all(a, c.role));
         blocking.place_taps(axes);
         if is_some {
-            blocking.shape(c)?;
+            blocking.choose_sizes(c)?;
             blocking.link(c)?;
         }
         Ok(blocking)
@@ -193,8 +194,8 @@ impl Blocking {
         (0..d * h * w).map(at).collect()
     }
 
-    /// Sets the sizes of tiles, blocks and copies.
-    fn shape(&mut self, c: &Conv) -> Result<()> {
+    /// Chooses the sizes that the schedule leaves open: rows of register tiles, blocks, and copies of images.
+    fn choose_sizes(&mut self, c: &Conv) -> Result<()> {
         let [_, h, w] = self.phases.each_ref();
         let vectors = self.panel / i64::from(lanes(c.level, c.dtype));
         let most = max_rows(c.level, c.terms.instruction(), vectors as u8);
