@@ -578,7 +578,7 @@ fn a_setting_that_cannot_be_read_is_an_error() {
         return;
     }
     let e = (matrix(2, 3) + 1.0).to_vec::<f32>().unwrap_err();
-    let text = "KILN_TUNE=onn: \"onn\" is none of off, on, frozen, deterministic";
+    let text = "KILN_TUNE=onn: \"onn\" is not one of off, on, frozen, deterministic";
     assert!(e.to_string().contains(text), "{e}");
 }
 

@@ -100,7 +100,7 @@ fn a_package_is_described() -> kiln::Result<()> {
     std::fs::write(&model, "no package").expect("a file");
     let out = kiln(&["inspect", &model]);
     assert_eq!(out.status.code(), Some(1));
-    assert!(text(&out.stderr).contains("this is no Kiln package"));
+    assert!(text(&out.stderr).contains("this is not a Kiln package"));
     Ok(())
 }
 

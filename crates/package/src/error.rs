@@ -14,7 +14,7 @@ pub enum Error {
     #[error("the package is damaged: {0}")]
     Damaged(String),
     /// The file is not a package.
-    #[error("this is no Kiln package: {0}")]
+    #[error("this is not a Kiln package: {0}")]
     SomethingElse(String),
     /// A package of a format that this build does not read.
     #[error(

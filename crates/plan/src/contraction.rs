@@ -200,7 +200,7 @@ impl Contraction {
                 let moves = unused.map(|kind| self.range(kind)).into_iter().flatten();
                 if let Some(at) = moves.into_iter().find(|at| !strides[*at].is(0)) {
                     return Err(format!(
-                        "{name} moves with loop {at}, which is none of its own"
+                        "{name} depends on loop {at}, which is not one of its own"
                     ));
                 }
             }

@@ -186,7 +186,7 @@ impl<'de> Deserialize<'de> for Quotient {
         // This crate did not write a dim with another normal form.
         match made == Some(Factor::Quotient(Arc::new(quotient.clone())).into()) {
             true => Ok(quotient),
-            false => Err(D::Error::custom("a quotient that is none")),
+            false => Err(D::Error::custom("a quotient that is not in normal form")),
         }
     }
 }

@@ -199,7 +199,7 @@ fn read<T: FromStr<Err: std::fmt::Display>>(name: &str, problem: &mut Option<Str
 
 /// A word that names no [`Mode`] or [`Precision`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is none of {known}")]
+#[error("{found:?} is not one of {known}")]
 pub struct UnknownWord {
     found: String,
     known: &'static str,

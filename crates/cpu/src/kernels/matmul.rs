@@ -562,6 +562,6 @@ pub(crate) fn chosen(named: Option<Cpu>, legal: &[Algorithm]) -> Result<Cpu> {
     match named {
         Some(named) if legal.contains(&named.algorithm) => Ok(named),
         Some(named) => Err(damaged!("{named} can't compute this kernel")),
-        None => Err(damaged!("it is not said how a kernel is computed")),
+        None => Err(damaged!("a kernel names no algorithm")),
     }
 }

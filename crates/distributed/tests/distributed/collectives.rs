@@ -153,7 +153,7 @@ fn wrong_operands_are_errors_at_the_users_line() {
             "{e}"
         );
         assert!(e.contains("collectives.rs"), "{e}");
-        assert!(text(broadcast(&x, 2)).contains("rank 2 is none of the 2"));
+        assert!(text(broadcast(&x, 2)).contains("rank 2 is not one of the 2 ranks"));
         assert!(text(all_gather(x.sum(()))).contains("has no first dim"));
         let flags = x.gt(0.0);
         assert!(text(all_reduce(&flags, ReduceOp::Sum)).contains("Sum is not defined for bool"));

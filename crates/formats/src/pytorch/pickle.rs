@@ -446,7 +446,7 @@ impl Machine<'_> {
             };
             let code = digits.and_then(|d| u32::from_str_radix(d, 16).ok());
             let c = code.and_then(char::from_u32);
-            text.push(c.ok_or_else(|| format!("{line:?} has an escape that is none"))?);
+            text.push(c.ok_or_else(|| format!("{line:?} has an invalid escape"))?);
             rest = &escape[1 + digits.map_or(0, str::len)..];
         }
         text.push_str(rest);

@@ -170,7 +170,9 @@ fn known(node: &Node) -> Result<DType, Fault> {
     match node {
         Node::Global(global) => match **global {
             Global::Dtype(dtype) => Ok(dtype),
-            _ => Err("a dtype that is none".to_string().into()),
+            _ => Err("a dtype that is another class or function"
+                .to_string()
+                .into()),
         },
         other => Err(format!("a dtype that is {}", kind(other)).into()),
     }

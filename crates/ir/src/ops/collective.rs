@@ -25,7 +25,7 @@ impl Collective {
         if let Some(rank) = self.kind.peer() {
             ensure!(
                 rank < self.ranks,
-                "rank {rank} is none of the {} of the group",
+                "rank {rank} is not one of the {} ranks of the group",
                 self.ranks
             );
         }

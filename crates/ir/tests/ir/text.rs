@@ -140,7 +140,10 @@ fn collective_operations_print_their_kinds_and_check_their_operands() {
         "{wrong}"
     );
     let wrong = infer(Kind::Broadcast(3), x(&[])).unwrap_err();
-    assert!(wrong.contains("rank 3 is none of the 3"), "{wrong}");
+    assert!(
+        wrong.contains("rank 3 is not one of the 3 ranks"),
+        "{wrong}"
+    );
 }
 
 #[test]

@@ -195,7 +195,9 @@ fn files_that_are_no_packages_say_so() {
         std::fs::write(&path, contents).unwrap();
         let error = Package::open(&path).unwrap_err();
         assert!(
-            error.to_string().contains("file: this is no Kiln package"),
+            error
+                .to_string()
+                .contains("file: this is not a Kiln package"),
             "{error}"
         );
     }

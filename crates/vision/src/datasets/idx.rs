@@ -32,7 +32,7 @@ fn parse<const DIMS: usize>(
     let magic = budget.exactly(file, 4, "the magic number")?;
     let [0, 0, kind, rank] = magic[..] else {
         return Err(wrong(format!(
-            "the magic number {magic:02x?} is none of IDX"
+            "the magic number {magic:02x?} is not one of IDX"
         )));
     };
     if kind != UNSIGNED_BYTES || usize::from(rank) != DIMS {

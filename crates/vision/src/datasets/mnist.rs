@@ -236,7 +236,10 @@ impl FromStr for EmnistSplit {
         let found = Self::ALL.iter().find(|row| row.1 == name);
         found.map(|row| row.0).ok_or_else(|| {
             let names = Self::ALL.map(|row| row.1).join(", ");
-            invalid("EMNIST", format!("the split {name:?} is none of {names}"))
+            invalid(
+                "EMNIST",
+                format!("the split {name:?} is not one of {names}"),
+            )
         })
     }
 }

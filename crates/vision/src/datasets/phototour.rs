@@ -80,7 +80,10 @@ impl PhotoTour {
     pub fn new(root: impl AsRef<Path>, name: &str) -> Result<PhotoTour> {
         let Some((_, mean, std, address, md5)) = SETS.into_iter().find(|set| set.0 == name) else {
             let names = SETS.map(|set| set.0).join(", ");
-            return Err(invalid("PhotoTour", format!("{name:?} is none of {names}")));
+            return Err(invalid(
+                "PhotoTour",
+                format!("{name:?} is not one of {names}"),
+            ));
         };
         let folder = root.as_ref().join(name);
         if !folder.is_dir() {

@@ -26,7 +26,7 @@ impl FromStr for BoxFormat {
             "xywh" => Ok(BoxFormat::Xywh),
             "cxcywh" => Ok(BoxFormat::Cxcywh),
             _ => {
-                let message = format!("{name:?} is none of \"xyxy\", \"xywh\", \"cxcywh\"");
+                let message = format!("{name:?} is not one of \"xyxy\", \"xywh\", \"cxcywh\"");
                 Err(invalid("box_convert", message))
             }
         }

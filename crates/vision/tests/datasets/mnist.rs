@@ -89,7 +89,7 @@ fn splits_of_letters_have_their_classes() -> Result<()> {
         assert_eq!(set.classes().len(), count);
         assert_eq!(set.classes().last().unwrap(), last);
     }
-    assert!(message("upper".parse::<EmnistSplit>()).contains("none of byclass, bymerge"));
+    assert!(message("upper".parse::<EmnistSplit>()).contains("is not one of byclass, bymerge"));
     let error = message(EMNIST::new(&root, EmnistSplit::ByClass, false));
     assert!(
         error.contains("58c8d27c78d21e728a6bc7b3cc06412e"),

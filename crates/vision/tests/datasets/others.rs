@@ -193,7 +193,7 @@ fn semeion_is_a_table() -> Result<()> {
 fn patches_come_alone_and_in_pairs() -> Result<()> {
     let root = Folder::new("phototour");
     assert!(message(PhotoTour::new(&root, "liberty")).contains("fdd9152f138ea5ef2091746689176414"));
-    assert!(message(PhotoTour::new(&root, "london")).contains("none of notredame_harris"));
+    assert!(message(PhotoTour::new(&root, "london")).contains("is not one of notredame_harris"));
     root.write("liberty/info.txt", "5 0\n5 0\n8 0\n");
     root.write(
         "liberty/m50_100000_100000_0.txt",

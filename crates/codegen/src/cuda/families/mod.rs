@@ -36,6 +36,6 @@ pub(super) fn emit(work: Job, all: bool) -> Result<Vec<Candidate>, String> {
             Ok(Candidate::only(attention_grad::emit(work, a)))
         }
         Body::Library(kernel) => Err(format!("{} has no CUDA kernel yet", kernel.name())),
-        Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is no library kernel".into()),
+        Body::Fused(_) | Body::Loop(..) | Body::If(..) => Err("it is not a library kernel".into()),
     }
 }
