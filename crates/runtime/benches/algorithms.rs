@@ -116,7 +116,7 @@ fn convolution(batch: i64, (name, cin, cout, groups, extent, kernel, stride): La
     }
 }
 
-/// A linear layer: the right matrix is a transposed weight.
+/// A linear layer: B is a transposed weight.
 fn linear(m: i64, k: i64, n: i64) -> Case {
     let mut case = product(1, m, k, n);
     case.name = format!("linear {m}·{k}·{n}");

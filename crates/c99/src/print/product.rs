@@ -94,7 +94,7 @@ pub(super) fn each_matrix(k: &mut Emitter<'_>, batch: &[i64]) -> String {
 /// Emits a product.
 pub(super) fn print(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     if p.is_half() {
-        return Err(Error::kernel("matmul", "it multiplies halves"));
+        return Err(Error::kernel("matmul", "it multiplies f16 or bf16"));
     }
     if !p.sums().is_float() {
         return super::integers::product(k, p);

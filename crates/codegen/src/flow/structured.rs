@@ -17,10 +17,10 @@ use kiln_ir::{NodeId, Pw, ops};
 use kiln_plan::{Conv, ConvRole, Images};
 use smallvec::SmallVec;
 
-/// The numbers of rows and columns below which copying a batch of right matrices, so that numbers share words, takes
+/// The numbers of rows and columns below which copying the Bs of a batch, so that numbers share words, takes
 /// longer than it saves, as measured on a Zen 5.
-const FEW_ROWS: i64 = 32;
-const FEW_COLUMNS: i64 = 8;
+const MIN_COPIED_ROWS: i64 = 32;
+const MIN_COPIED_COLUMNS: i64 = 8;
 
 /// Returns the dtype in which library kernels compute products of a dtype; none if there are no such kernels.
 fn library_dtype(dtype: DType, on_gpu: bool) -> Option<DType> {
@@ -95,7 +95,7 @@ impl FlowBuilder {
         fits.then(|| [(operands[0], a), (operands[1], b)].map(|(n, d)| self.read_as_narrow(n, d)))
     }
 
-    /// Returns a right matrix of bytes, of parameters, as a view of a copy in which a column is contiguous: tensor
+    /// Returns a B of bytes, of parameters, as a view of a copy in which a column is contiguous: tensor
     /// cores read no others. *Prepare* makes the copy.
     fn with_contiguous_terms(&mut self, op: &Op, b: Nid) -> Nid {
         let node = &self.flow.nodes[b];
@@ -130,7 +130,7 @@ impl FlowBuilder {
     }
 
     /// True if an engine multiplies a batch of matrices of a dtype that has fewer bits than their sums. A CPU does if
-    /// several numbers share a word. It copies right matrices for that, so it does not if either matrix has few rows or
+    /// several numbers share a word. It copies B for that, so it does not if either matrix has few rows or
     /// columns.
     fn multiplies_batches(&self, operands: &[Nid], dtype: DType) -> bool {
         let Some(level) = self.level else {
@@ -140,11 +140,12 @@ impl FlowBuilder {
         let [left, right] = [operands[0], operands[1]].map(|n| self.shape(n));
         let rank = right.len();
         let few = |d: &Dim, few: i64| d.as_const().is_some_and(|n| n < few);
-        share_words && !few(&left[rank - 2], FEW_ROWS) && !few(&right[rank - 1], FEW_COLUMNS)
+        share_words
+            && !few(&left[rank - 2], MIN_COPIED_ROWS)
+            && !few(&right[rank - 1], MIN_COPIED_COLUMNS)
     }
 
-    /// Returns the dtype of fewer bits that a value has, or from which it, or the value that it is a view of, was cast
-    /// to that of sums.
+    /// Returns the narrow dtype that a value has, or from which it was widened to that of sums, looking through views.
     fn narrow_dtype(&self, n: Nid, sums: DType) -> Option<DType> {
         use DType::{BF16, F16, F32, I16, I32};
         let node = &self.flow.nodes[n];
