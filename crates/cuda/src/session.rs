@@ -42,7 +42,7 @@ pub struct Job<'a> {
 pub type Expand<'a> = dyn Fn(Address, &mut dyn FnMut(LaunchCall) -> Result<()>) -> Result<()> + 'a;
 
 /// The maximum number of launches of a graph; longer runs gain nothing from one.
-const LONGEST: usize = 1 << 14;
+const MAX_LAUNCHES: usize = 1 << 14;
 
 impl Session {
     pub fn new(device: &Arc<Device>) -> Result<Session> {
@@ -134,7 +134,7 @@ impl Session {
             return self.profiled(job, profile, failed);
         }
         let graphs = job.graphs.filter(|_| self.device.graphs());
-        match graphs.filter(|_| (2..=LONGEST).contains(&job.count)) {
+        match graphs.filter(|_| (2..=MAX_LAUNCHES).contains(&job.count)) {
             Some(graphs) => {
                 let touched = job.read.iter().chain(job.written);
                 let key = touched.map(|s| s.ptr() as u64).chain([record]).collect();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 options! {
     /// The options of [`DistributedDataParallel::with`].
     DataParallelOptions () {
-        /// The most MiB of gradients that are reduced by one operation (default 25).
+        /// The maximum number of MiB of gradients that are reduced by one operation (default 25).
         bucket_cap_mb: f64 = 25.0,
         /// True if each call in training begins with rank 0's buffers (default yes).
         broadcast_buffers: bool = true,

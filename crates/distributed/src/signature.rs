@@ -3,8 +3,8 @@
 use kiln_base::DType;
 use kiln_base::collective::Kind;
 
-/// The most bytes of a description.
-pub(crate) const LONGEST: usize = 128;
+/// The maximum number of bytes of a description.
+pub(crate) const MAX_BYTES: usize = 128;
 
 /// Returns the description of a call: equal on all ranks that belong together. `input` and `output` are the bytes of
 /// operand and result.

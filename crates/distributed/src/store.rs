@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// The greeting of a server.
 const MAGIC: &[u8; 8] = b"KILNST01";
-/// The most bytes of a request or reply.
-const LONGEST: usize = 1 << 20;
+/// The maximum number of bytes of a request or reply.
+const MAX_BYTES: usize = 1 << 20;
 /// The time after which a silent rank counts as gone, and a silent server too.
 pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 
@@ -241,7 +241,7 @@ fn write(stream: &mut TcpStream, value: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(value)?;
     let len = u32::try_from(text.len())
         .ok()
-        .filter(|n| *n as usize <= LONGEST);
+        .filter(|n| *n as usize <= MAX_BYTES);
     let len = len.ok_or_else(|| io::Error::other("a value of more than 1 MiB"))?;
     stream.write_all(&[&len.to_le_bytes()[..], &text].concat())
 }
@@ -250,7 +250,7 @@ fn read<T: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<T> {
     let mut len = [0; 4];
     stream.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len) as usize;
-    if len > LONGEST {
+    if len > MAX_BYTES {
         return Err(io::Error::other("a value of more than 1 MiB"));
     }
     let mut text = vec![0; len];

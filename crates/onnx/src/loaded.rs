@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::PathBuf;
 
-/// The most elements of a weight whose first elements are known while recording.
+/// The maximum number of elements of a weight whose first elements are known while recording.
 const MAX_KNOWN_OF_WEIGHT: usize = 64;
 
 /// The content of a model file, with its weights as cells.

@@ -20,7 +20,7 @@ use std::io::Seek;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most programs that a model keeps, one for each list of input shapes.
+/// The maximum number of programs that a model keeps, one for each list of input shapes.
 const MAX_PROGRAMS: usize = 16;
 
 /// Reads a model from a file. External data is read from files in the same folder.

@@ -11,7 +11,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The most elements of a value that is known while recording.
+/// The maximum number of elements of a value that is known while recording.
 pub(crate) const MAX_KNOWN: usize = 4096;
 
 /// The value of a name.

@@ -42,7 +42,7 @@ impl Engine {
         let others: Vec<usize> = (0..ranks).filter(|r| *r != rank).collect();
         let mut pending = Pending::default();
         for other in &others {
-            let mut theirs = vec![0u8; signature::LONGEST];
+            let mut theirs = vec![0u8; signature::MAX_BYTES];
             let request = self.start_receive(comm, &mut theirs, *other, CALLS)?;
             pending.add(request, *other);
             pending.memory.push(theirs);
@@ -128,7 +128,7 @@ impl Engine {
         len: usize,
     ) -> Result<Vec<u8>, String> {
         let Group { comm, ranks, .. } = self.groups[group];
-        let theirs = self.message(comm, from, call, ranks, signature::LONGEST)?;
+        let theirs = self.message(comm, from, call, ranks, signature::MAX_BYTES)?;
         let theirs = text(&theirs);
         if theirs != call {
             let text = format!("rank {from} sends another value than {call}: {theirs}");
@@ -165,7 +165,7 @@ impl Engine {
 /// A description with room for any other.
 fn padded(call: &str) -> Vec<u8> {
     let mut bytes = call.as_bytes().to_vec();
-    bytes.resize(signature::LONGEST, 0);
+    bytes.resize(signature::MAX_BYTES, 0);
     bytes
 }
 

@@ -10,7 +10,7 @@ use prost::Message;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The most bytes of weights in a file with the graph: protobuf reads 2 GB.
+/// The maximum number of bytes of weights in a file with the graph: protobuf reads 2 GB.
 pub(super) const MAX_INLINE: u64 = (1 << 31) - (64 << 20);
 /// The least bytes of a weight that is worth a place of its own, as other exporters have it.
 const MIN_EXTERNAL: u64 = 1024;

@@ -14,7 +14,7 @@ use kiln_tensor::{DType, Error, Fact, Result, Tensor, cat, default_device, keep}
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// The most columns of a map by position.
+/// The maximum number of columns of a map by position.
 const MAX_COLUMNS: i64 = 1 << 24;
 
 pub(super) fn find(op: &str) -> Option<Record> {

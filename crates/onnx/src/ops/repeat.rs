@@ -13,11 +13,11 @@ use kiln_base::Dim;
 use kiln_tensor::{DType, DimSpec, Error, Result, Tensor, WhileLoop, scan, stack, while_loop_with};
 use std::cell::Cell;
 
-/// The most turns of a loop that is recorded turn by turn where it could be one loop.
+/// The maximum number of turns of a loop that is recorded turn by turn where it could be one loop.
 const MAX_UNROLLED: i64 = 8;
-/// The most nodes that turns of their own record.
+/// The maximum number of nodes that turns of their own record.
 const MAX_RECORDED: i64 = 1 << 19;
-/// The most turns of a loop with gradients whose condition is computed.
+/// The maximum number of turns of a loop with gradients whose condition is computed.
 const MAX_BOUNDED: i64 = 1 << 20;
 
 pub(super) fn repeat(c: &Call) -> Results {

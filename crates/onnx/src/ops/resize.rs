@@ -14,7 +14,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
     })
 }
 
-/// The most weights along an axis.
+/// The maximum number of weights along an axis.
 const MAX_WEIGHTS: usize = 1 << 26;
 
 /// The mapping of positions to the input, and the weights of neighbours there.

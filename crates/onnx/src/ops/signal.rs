@@ -9,7 +9,7 @@ use kiln_tensor::{DType, Result, Scalar, Tensor, stack};
 use std::f64::consts::PI;
 
 /// The longest transform: its matrices have the square of its length.
-const LONGEST: i64 = 1 << 13;
+const MAX_LENGTH: i64 = 1 << 13;
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -40,10 +40,10 @@ fn transformed(
     inverse: bool,
 ) -> Result<(Tensor, Tensor)> {
     let n = real.dims().last().and_then(Dim::as_const);
-    let n = n.filter(|n| (1..=LONGEST).contains(n));
+    let n = n.filter(|n| (1..=MAX_LENGTH).contains(n));
     let n = n.ok_or_else(|| {
         invalid(format!(
-            "transforms are at most {LONGEST} long, and not empty"
+            "transforms are at most {MAX_LENGTH} long, and not empty"
         ))
     })?;
     let (cos, sin) = waves(n, kept, n, real.dtype());
@@ -81,9 +81,9 @@ fn dft(c: &Call) -> Results {
         size
     };
     let length = c.first_integer(1)?.unwrap_or(default);
-    if !(1..=LONGEST).contains(&length) {
+    if !(1..=MAX_LENGTH).contains(&length) {
         return Err(invalid(format!(
-            "transforms are at most {LONGEST} long, and not empty"
+            "transforms are at most {MAX_LENGTH} long, and not empty"
         )));
     }
     let moved = |t: Tensor| t.movedim(at as i64, -1);

@@ -7,7 +7,7 @@ use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Error, Result, Tensor, WhileLoop, cat, keep, while_loop_with};
 
-/// The most turns of the estimation of probabilities.
+/// The maximum number of turns of the estimation of probabilities.
 const MAX_TURNS: i64 = 100;
 
 /// The kernel of rows `[n, features]` and the vectors `[m, features]` in an attribute: `[n, m]`.

@@ -114,7 +114,7 @@ fn broadcast(a: &Text, b: &Text) -> Result<(Text, Text)> {
     Ok((expanded(a)?, expanded(b)?))
 }
 
-/// The most elements of text that broadcasting makes.
+/// The maximum number of elements of text that broadcasting makes.
 const MAX_TEXTS: usize = 1 << 24;
 
 /// Casts text to numbers.

@@ -6,7 +6,7 @@ use crate::fault::invalid;
 use kiln_tensor::{Result, Tensor};
 use std::collections::HashMap;
 
-/// The most columns of the result.
+/// The maximum number of columns of the result.
 const MAX_COLUMNS: usize = 1 << 24;
 
 /// For each row, the number of times that sequences of words of a pool appear in it, where up to `max_skip_count` words

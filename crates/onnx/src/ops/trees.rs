@@ -10,7 +10,7 @@ use kiln_tensor::{DType, Result, Tensor};
 use std::collections::HashMap;
 
 /// The deepest tree.
-const DEEPEST: usize = 4096;
+const MAX_DEPTH: usize = 4096;
 
 /// The comparison of a node, by its number in the standard.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -338,7 +338,7 @@ impl Forest {
     /// Returns the number of comparisons on the longest path to a leaf.
     fn depth(&self) -> Result<usize> {
         let mut level = self.roots.clone();
-        for depth in 0..=self.nodes.len().min(DEEPEST) {
+        for depth in 0..=self.nodes.len().min(MAX_DEPTH) {
             level.sort_unstable();
             level.dedup();
             let mut next = Vec::new();
