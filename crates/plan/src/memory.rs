@@ -271,6 +271,23 @@ mod tests {
         }
     }
 
+    /// Each block is read once more after as many steps as there were before it.
+    #[test]
+    fn hundreds_of_thousands_of_live_blocks_take_little_time() {
+        for n in [37_500, 75_000, 150_000, 300_000] {
+            let block = |i: usize| Lifetime {
+                size: 4,
+                first: i,
+                last: (2 * i).min(n),
+            };
+            let blocks: Vec<Lifetime> = (0..n).map(block).collect();
+            let start = std::time::Instant::now();
+            let layout = solve(&blocks);
+            println!("{n}: {:?}", start.elapsed());
+            assert_eq!(layout.peak, layout.lower_bound);
+        }
+    }
+
     /// Blocks like those of a training step: one value per layer lives until its gradient, others for a step.
     #[test]
     fn ten_thousand_blocks_take_little_time() {

@@ -1,6 +1,8 @@
 //! Placement of blocks one after the other.
 
 use super::Lifetime;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// The choice among the gaps that a block fits into.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -11,27 +13,95 @@ pub(super) enum Fit {
     Best,
 }
 
-/// Places blocks into the lowest gap in program order: each when it becomes live, among the live ones. `blocks` are
-/// sorted by their first step. The time is linear in the number of blocks that are live together.
+/// Places blocks in program order: each when it becomes live, into the lowest gap between the live ones. `blocks` are
+/// sorted by their first step. The time is nearly linear in the number of blocks.
 pub(super) fn in_program_order(blocks: &[Lifetime]) -> (Vec<usize>, usize) {
     let mut offsets = vec![0; blocks.len()];
-    let mut alive: Vec<usize> = Vec::new(); // by ascending offset
-    let mut peak = 0;
+    let mut alive: BinaryHeap<Reverse<(usize, usize)>> = BinaryHeap::new();
+    let mut gaps = Gaps {
+        sizes: BTreeMap::new(),
+        classes: [const { BTreeSet::new() }; _],
+        end: 0,
+        peak: 0,
+    };
     for (i, b) in blocks.iter().enumerate() {
-        alive.retain(|j| blocks[*j].last >= b.first);
-        let mut at = 0;
-        let gap = alive.iter().position(|&j| {
-            let fits = offsets[j] >= at + b.size;
-            if !fits {
-                at = offsets[j] + blocks[j].size;
-            }
-            fits
-        });
-        alive.insert(gap.unwrap_or(alive.len()), i);
-        offsets[i] = at;
-        peak = peak.max(at + b.size);
+        while let Some(&Reverse((last, dead))) = alive.peek()
+            && last < b.first
+        {
+            alive.pop();
+            gaps.free(offsets[dead], blocks[dead].size);
+        }
+        offsets[i] = gaps.take(b.size);
+        alive.push(Reverse((b.last, i)));
     }
-    (offsets, peak)
+    (offsets, gaps.peak)
+}
+
+/// The gaps between live blocks. Beyond the last one, everything is free.
+struct Gaps {
+    /// The size of each gap, by offset.
+    sizes: BTreeMap<usize, usize>,
+    /// The offsets of the gaps of 2^i to 2^(i + 1) - 1 bytes, in set i.
+    classes: [BTreeSet<usize>; usize::BITS as usize],
+    /// The end of the last block.
+    end: usize,
+    /// The largest end so far.
+    peak: usize,
+}
+
+impl Gaps {
+    /// The number of gaps of a block's own class that are tried. In larger classes every gap fits.
+    const TRIED: usize = 256;
+
+    /// Takes the lowest gap of at least `size` bytes, which is not 0; returns its offset.
+    fn take(&mut self, size: usize) -> usize {
+        let class = size.ilog2() as usize;
+        let own = self.classes[class].iter().take(Gaps::TRIED);
+        let own = own.copied().find(|at| self.sizes[at] >= size);
+        let larger = self.classes[class + 1..].iter();
+        let larger = larger.filter_map(|offsets| offsets.first().copied());
+        let Some(at) = larger.chain(own).min() else {
+            let at = self.end;
+            self.end += size;
+            self.peak = self.peak.max(self.end);
+            return at;
+        };
+        let room = self.remove(at);
+        if room > size {
+            self.add(at + size, room - size);
+        }
+        at
+    }
+
+    /// Frees a block, and joins its memory with the gaps beside it.
+    fn free(&mut self, at: usize, size: usize) {
+        let (mut from, mut to) = (at, at + size);
+        if let Some((&below, &room)) = self.sizes.range(..at).next_back()
+            && below + room == at
+        {
+            self.remove(below);
+            from = below;
+        }
+        if self.sizes.contains_key(&to) {
+            to += self.remove(to);
+        }
+        match to == self.end {
+            true => self.end = from,
+            false => self.add(from, to - from),
+        }
+    }
+
+    fn add(&mut self, at: usize, size: usize) {
+        self.sizes.insert(at, size);
+        self.classes[size.ilog2() as usize].insert(at);
+    }
+
+    /// Removes a gap; returns its size.
+    fn remove(&mut self, at: usize) -> usize {
+        let size = self.sizes.remove(&at).unwrap_or_default();
+        self.classes[size.ilog2() as usize].remove(&at);
+        size
+    }
 }
 
 /// Returns the number of pairs of blocks that are live together. `blocks` are sorted by their first step.
