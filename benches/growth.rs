@@ -69,6 +69,12 @@ fn main() -> Result<()> {
     table("sum of many, backward", "steps", &steps, &sum_of_many)?;
     let parts = [1000, 2000, 4000, 8000, 16_000];
     table("unbind and stack", "parts", &parts, &unbind_and_stack)?;
+    table(
+        "unbind and stack, gradient",
+        "parts",
+        &parts,
+        &unbind_and_stack_gradient,
+    )?;
     table("cat of many", "parts", &parts, &cat_of_many)?;
     table("split into many", "parts", &parts, &split_into_many)?;
     table("a value that many read", "readers", &parts, &read_by_many)?;
@@ -335,6 +341,17 @@ fn unbind_and_stack(parts: usize) -> Result<Duration> {
     x.realize()?;
     let run =
         || no_grad(|| kiln::stack(&x.unbind(0).iter().collect::<Vec<_>>(), 0).to_vec::<f32>());
+    Ok(timed(run)?.1)
+}
+
+fn unbind_and_stack_gradient(parts: usize) -> Result<Duration> {
+    let x = Var::parameter(Tensor::rand([parts, 4], DType::F32))?;
+    realize_all()?;
+    let run = || {
+        let y = kiln::stack(&x.unbind(0).iter().collect::<Vec<_>>(), 0);
+        y.square().sum(()).backward()?;
+        x.grad().map(|g| g.to_vec::<f32>()).transpose()
+    };
     Ok(timed(run)?.1)
 }
 

@@ -64,6 +64,37 @@ fn taking_a_tensor_apart_and_putting_it_together() -> Result<()> {
 }
 
 #[test]
+fn gradients_of_parts_that_are_put_together() -> Result<()> {
+    at_sizes(500, |n| {
+        let x = Tensor::arange(0, 4 * n as i64, 1).reshape([n as i64, 4]);
+        let x = Var::parameter(x.to_dtype(DType::F32) * 0.5)?;
+        realize_all()?;
+        let y = stack(&x.unbind(0).iter().collect::<Vec<_>>(), 0);
+        y.square().sum(()).backward()?;
+        let gradient = x.grad().map(|g| g.to_vec::<f32>()).transpose()?;
+        let expected = (0..4 * n).map(|i| i as f32);
+        assert_eq!(gradient, Some(expected.collect()));
+        // Parts with gaps between them, and parts that overlap, of a whole dim but for its ends.
+        x.zero_grad();
+        let ranges = (1..n - 6).step_by(3).map(|i| (i, 2));
+        let ranges: Vec<(usize, usize)> = ranges.chain((2..n - 6).map(|i| (i, 5))).collect();
+        let parts = ranges
+            .iter()
+            .map(|(start, len)| x.narrow(0, *start as i64, *len as i64));
+        kiln::cat(parts, 0).sum(()).backward()?;
+        let mut expected = vec![0.0; 4 * n];
+        for (start, len) in ranges {
+            expected[4 * start..4 * (start + len)]
+                .iter_mut()
+                .for_each(|g| *g += 1.0);
+        }
+        let gradient = x.grad().map(|g| g.to_vec::<f32>()).transpose()?;
+        assert_eq!(gradient, Some(expected));
+        Ok(())
+    })
+}
+
+#[test]
 fn putting_many_values_together() -> Result<()> {
     at_sizes(250, |n| {
         let value = |i: usize| Tensor::from_slice(&[i as f32, 1.0, -1.0], [3]);

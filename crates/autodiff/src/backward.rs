@@ -1,5 +1,6 @@
 //! The chain rule over a program.
 
+use crate::slices::Slices;
 use crate::{Call, Gradients, pullback};
 use kiln_ir::{Builder, Graph, GraphBuilder, Loc, NodeId, Op, OpError, Pw, Value};
 use smallvec::SmallVec;
@@ -85,7 +86,11 @@ pub fn backward<B: Builder>(
     for ((step, output), g) in seeds {
         add(b, &mut sums[step], output, g).map_err(problem(step))?;
     }
+    let mut slices = Slices::new(steps);
     for (i, step) in steps.iter().enumerate().rev() {
+        for (output, g) in slices.gradients(b, i).map_err(problem(i))? {
+            add(b, &mut sums[i], output, g).map_err(problem(i))?;
+        }
         if !needs_grad[i] || sums[i].iter().all(Option::is_none) {
             continue;
         }
@@ -107,7 +112,7 @@ pub fn backward<B: Builder>(
                 from.is_some_and(|f| needs_grad[f.0]) && b.with_fact(v, |f| f.dtype).is_float()
             })
             .collect();
-        if !needs.contains(&true) {
+        if !needs.contains(&true) || slices.keep(b, step, &cotangents) {
             continue;
         }
         let gradients = through(b, step, &cotangents, &needs).map_err(problem(i))?;

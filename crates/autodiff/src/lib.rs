@@ -35,6 +35,7 @@ mod pointwise;
 mod product;
 mod reduce;
 mod scan;
+mod slices;
 mod tape;
 mod views;
 mod window;
