@@ -5,10 +5,10 @@ use crate::fault::Fault;
 use kiln_tensor::memory::Budget;
 use kiln_tensor::{DType, Result, Tensor};
 use safetensors::tensor::{Dtype, Metadata as Header, TensorInfo};
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -116,76 +116,98 @@ pub(crate) fn read(mut file: File) -> Result<(StateDict, Metadata), Fault> {
         return Err(damaged(format!("its header can't be {length} bytes long")));
     };
     file.seek(SeekFrom::Start(8))?;
-    let text = Budget::new().exactly(&mut file, length, "the header")?;
-    serde_json::from_slice::<DistinctNames>(&text).map_err(|e| damaged(e.to_string()))?;
-    let header: Header = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
-    let names = header.offset_keys();
-    let infos = names
-        .iter()
-        .filter_map(|name| Some((name.clone(), header.info(name)?.clone())));
-    // The constructor checks that tensors are contiguous and have the sizes that their shapes need.
-    let header = Header::new(header.metadata().clone(), infos.collect());
-    let header = header.map_err(|e| damaged(e.to_string()))?;
-    if header.data_len() as u64 != values {
-        let wanted = header.data_len();
+    let mut budget = Budget::new();
+    let text = budget.exactly(&mut file, length, "the header")?;
+    let contents = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+    let Contents {
+        metadata,
+        mut tensors,
+    } = contents;
+    drop(text);
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    if let Some(twice) = tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(damaged(format!("two tensors are called {:?}", twice[0].0)));
+    }
+    tensors.sort_by_key(|(_, info)| info.data_offsets);
+    let mut end = 0;
+    for (name, info) in &tensors {
+        let dtype = dtype_of(info).map_err(|e| e.within(name))?;
+        let (shape, (from, to)) = (&info.shape, info.data_offsets);
+        let mut sizes = shape.iter();
+        let bytes = sizes.try_fold(dtype.size(), |bytes, d| bytes.checked_mul(*d));
+        if from != end || bytes.is_none() || to.checked_sub(from) != bytes {
+            let what = format!("{name}, {dtype} of shape {shape:?}, can't be at {from} to {to}");
+            return Err(damaged(what));
+        }
+        end = to;
+    }
+    if end as u64 != values {
         return Err(damaged(format!(
-            "its tensors take {wanted} bytes, and it has {values}"
+            "its tensors take {end} bytes, and it has {values}"
         )));
     }
-    let mut state = Vec::with_capacity(names.len());
-    for name in names {
-        let Some(info) = header.info(&name) else {
+    // Tensors without elements are the same if their types are.
+    let mut empty: HashMap<(DType, Vec<usize>), Tensor> = HashMap::new();
+    let mut state = budget.room(tensors.len(), "the names of tensors")?;
+    for (name, info) in tensors {
+        let key = (dtype_of(&info)?, info.shape);
+        if let Some(known) = empty.get(&key) {
+            state.push((name, known.clone()));
             continue;
-        };
-        let tensor = read_tensor(&mut file, info).map_err(|e| e.within(&name))?;
+        }
+        budget.spend(TENSOR, "a tensor")?;
+        let fill = |bytes: &mut [u8]| crate::read::fill(&mut file, bytes);
+        let tensor = Tensor::filled(key.0, &key.1[..], fill).map_err(|e| e.within(&name))?;
+        if key.1.contains(&0) {
+            empty.insert(key, tensor.clone());
+        }
         state.push((name, tensor));
     }
     state.sort_by(|a, b| a.0.cmp(&b.0));
-    let metadata = header.metadata().clone();
-    let metadata = metadata.map(|texts| texts.into_iter().collect());
-    Ok((state.into_iter().collect(), metadata))
+    Ok((StateDict::of_distinct(state), metadata))
 }
 
-/// The keys of a JSON object, none of which comes twice. `Header` keeps only the last of these.
-struct DistinctNames;
+/// The memory that a tensor takes besides its values and its name, rounded up.
+const TENSOR: u64 = 1024;
 
-impl<'de> Deserialize<'de> for DistinctNames {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<DistinctNames, D::Error> {
-        from.deserialize_map(DistinctNames)
+/// The contents of a header.
+struct Contents {
+    metadata: Metadata,
+    /// In the order of the header; a name may come twice.
+    tensors: Vec<(String, TensorInfo)>,
+}
+
+impl<'de> Deserialize<'de> for Contents {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Contents, D::Error> {
+        from.deserialize_map(Contents {
+            metadata: None,
+            tensors: Vec::new(),
+        })
     }
 }
 
-impl<'de> Visitor<'de> for DistinctNames {
-    type Value = DistinctNames;
+impl<'de> Visitor<'de> for Contents {
+    type Value = Contents;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DistinctNames, A::Error> {
-        let mut names = HashSet::new();
-        while let Some((name, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
-            if let Some(twice) = names.replace(name) {
-                return Err(A::Error::custom(format!(
-                    "two tensors are called {twice:?}"
-                )));
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Contents, A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            if name != "__metadata__" {
+                self.tensors.push((name, map.next_value()?));
+            } else if self.metadata.replace(map.next_value()?).is_some() {
+                return Err(A::Error::custom("there are two entries of metadata"));
             }
         }
         Ok(self)
     }
 }
 
-fn read_tensor(file: &mut File, info: &TensorInfo) -> Result<Tensor, Fault> {
+fn dtype_of(info: &TensorInfo) -> Result<DType, Fault> {
     let dtype = DType::from_name(&info.dtype.to_string().to_lowercase());
-    let Some(dtype) = dtype else {
-        return Err(Fault::unsupported(format!(
-            "there is no dtype {:?}",
-            info.dtype
-        )));
-    };
-    Tensor::filled(dtype, &info.shape[..], |bytes| {
-        crate::read::fill(file, bytes)
-    })
+    dtype.ok_or_else(|| Fault::unsupported(format!("there is no dtype {:?}", info.dtype)))
 }
 
 /// The name of a dtype in safetensors files: its own, in capitals.

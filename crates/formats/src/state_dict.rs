@@ -26,6 +26,11 @@ impl StateDict {
         StateDict::default()
     }
 
+    /// The values, of which no two have one name.
+    pub(crate) fn of_distinct(values: Vec<(String, Tensor)>) -> StateDict {
+        StateDict(values)
+    }
+
     /// The value of a name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, t)| t)
