@@ -1,7 +1,11 @@
 //! Bombs of every format: small files that would take far more memory than the limit. Each is an error that says so,
 //! or is read without what it would take.
 //!
+//! [`damage`] damages files of every reader.
+//!
 //! The limit and the counted memory are the process's, so this is a program of its own, with one test.
+
+mod damage;
 
 use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 use kiln_formats::{CsvTable, load, npy_from_bytes, read_npz, read_pickle, read_safetensors};
@@ -98,8 +102,27 @@ fn bombs_take_no_more_than_the_limit() {
         assert!(memory::stats().peak <= LIMIT, "{name}");
     }
     memory::set_limit(None);
+    damage::damage_takes_no_more_than_the_limit(&folder.join("damage"));
     std::fs::remove_dir_all(&folder).unwrap();
     damaged_entries_take_little();
+    empty_tensors_take_little();
+}
+
+/// Tensors without elements, which take a file no more than their names.
+fn empty_tensors_take_little() {
+    const COUNT: usize = 100_000;
+    let file = std::env::temp_dir().join(format!("kiln-empty-{}", std::process::id()));
+    std::fs::write(&file, many_tensors(COUNT, 0)).unwrap();
+    let before = NOW.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let (state, _) = read_safetensors(&file).unwrap();
+    let [now, peak] = [&NOW, &PEAK].map(|n| (n.load(Ordering::Relaxed) - before) / COUNT);
+    println!("{now} bytes a tensor, at the peak {peak}");
+    assert!(
+        state.len() == COUNT && now <= 150 && peak <= 300,
+        "{now}, {peak}"
+    );
+    std::fs::remove_file(file).unwrap();
 }
 
 /// Decodes entries with flipped bits, other bytes and missing ends, behind a checksum that fits: lengths in them claim
@@ -122,10 +145,7 @@ fn damaged_entries_take_little() {
                 _ => bytes[at] ^ 1 << rng.u8(..8),
             };
         }
-        let sum = bytes[20..].iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
-            (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
-        });
-        bytes[12..20].copy_from_slice(&sum.to_le_bytes());
+        let bytes = damage::with_checksum(bytes);
         let before = NOW.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
         decoded += usize::from(Entry::from_bytes(&bytes).is_ok());
@@ -271,6 +291,12 @@ fn cases(folder: &Path) -> Vec<Case> {
     add("line.csv.gz", gzip(&vec![b'a'; BOMB]), limit, |p| {
         CsvTable::read(p).map(drop)
     });
+    add("many.safetensors", many_tensors(3000, 0), "", |p| {
+        read_safetensors(p).map(drop)
+    });
+    add("bytes.safetensors", many_tensors(3000, 1), limit, |p| {
+        read_safetensors(p).map(drop)
+    });
     add(
         "claims.safetensors",
         b"\xff\xff\xff\x04\0\0\0\0{}".to_vec(),
@@ -307,6 +333,18 @@ fn mnist(images: &Path) -> Result<()> {
 
 fn svhn(file: &Path) -> Result<()> {
     SVHN::new(file.parent().unwrap(), SvhnSplit::Train).map(drop)
+}
+
+/// A safetensors file of this many vectors of `len` bytes.
+fn many_tensors(count: usize, len: usize) -> Vec<u8> {
+    let entry = |i: usize| {
+        let (from, to) = (i * len, (i + 1) * len);
+        format!("\"t{i:06}\":{{\"dtype\":\"U8\",\"shape\":[{len}],\"data_offsets\":[{from},{to}]}}")
+    };
+    let header = (0..count).map(entry).collect::<Vec<_>>().join(",");
+    let header = format!("{{{header}}}");
+    let length = (header.len() as u64).to_le_bytes();
+    [&length[..], header.as_bytes(), &vec![7; count * len]].concat()
 }
 
 /// The start of a `.npy` file of `len` bytes.
