@@ -7,9 +7,12 @@ use kiln_ir::{DType, Graph, Pw};
 
 const SEEDS: u64 = 3000;
 
+/// `KILN_FUZZ_SEEDS` sets the number of seeds and `KILN_FUZZ_FIRST` the first one.
 #[test]
 fn random_programs_are_sound_and_evaluate() {
-    for seed in 0..SEEDS {
+    let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let first = given("KILN_FUZZ_FIRST").unwrap_or(0);
+    for seed in first..first + given("KILN_FUZZ_SEEDS").unwrap_or(SEEDS) {
         let graph = random_graph(seed);
         if let Err(found) = verify(&graph) {
             panic!("seed {seed}: {}\n{graph}", found[0]);
