@@ -4,8 +4,8 @@ use crate::{assert_close, matrix, vector};
 use kiln::nn::optim::{Adam, Optimizer};
 use kiln::nn::{AdaptiveLogSoftmaxWithLoss, Forward, Linear, Module, ReLU, sequential};
 use kiln::{
-    Attention, Conv, CudaGrid, CustomOp, DType, Device, ErrorKind, Spec, Tensor, Var, compile,
-    cond, keep, scan,
+    Affine, Attention, Conv, CudaGrid, CustomOp, DType, Device, ErrorKind, RunningStats, Spec,
+    Tensor, Var, compile, cond, keep, scan,
 };
 use kiln_runtime::{Executable, cuda};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -352,7 +352,7 @@ fn operands_on_different_devices_are_an_error_that_names_both() {
     let e = (matrix(2, 2).to(gpu) + matrix(2, 2)).realize().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Op);
     let text = e.to_string();
-    let wanted = "devices, operand 1 (f32[2, 2]) on cuda:0 and operand 2 (f32[2, 2]) on cpu; move";
+    let wanted = "devices, operand 0 (f32[2, 2]) on cuda:0 and operand 1 (f32[2, 2]) on cpu; move";
     assert!(text.contains(wanted), "{text}");
     assert!(
         text.contains("tests/kiln/cuda.rs") && text.contains(" on cuda:0 from"),
@@ -370,6 +370,77 @@ fn operands_on_different_devices_are_an_error_that_names_both() {
     let e = Device::cuda(99).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Device);
     assert!(e.message().contains("there is no cuda:99"), "{e}");
+}
+
+#[test]
+fn arguments_on_different_devices_have_pytorchs_names() {
+    let Some(gpu) = device() else { return };
+    let here = |shape: &[i64]| Tensor::ones(shape, DType::F32).to(Device::Cpu);
+    let there = |shape: &[i64]| here(shape).to(gpu);
+    let weight = Var::parameter(here(&[3, 3])).unwrap();
+    weight.set_name("fc.weight");
+    let stats = |on: &Tensor| Var::new(on).unwrap();
+    let image = there(&[2, 3, 5, 5]);
+    let norm = RunningStats::new()
+        .running_mean(stats(&here(&[3])))
+        .running_var(stats(&here(&[3])));
+    let classes = Tensor::from([0i64, 2]).to(Device::Cpu);
+    for (y, a, b) in [
+        (
+            there(&[2, 3]).linear(&weight),
+            "input",
+            "weight `fc.weight`",
+        ),
+        (
+            there(&[2, 3]).linear_with(there(&[3, 3]), here(&[3])),
+            "input",
+            "bias",
+        ),
+        (image.conv2d(here(&[4, 3, 3, 3])), "input", "weight"),
+        (
+            image.conv2d_with(there(&[4, 3, 3, 3]), Conv::new().bias(here(&[4]))),
+            "input",
+            "bias",
+        ),
+        (
+            image.conv_transpose2d(here(&[3, 4, 3, 3])),
+            "input",
+            "weight",
+        ),
+        (
+            image.batch_norm_with(RunningStats::new().weight(here(&[3]))),
+            "input",
+            "weight",
+        ),
+        (image.batch_norm_with(norm), "input", "running mean"),
+        (
+            image.group_norm_with(3, Affine::new().bias(here(&[3]))),
+            "input",
+            "bias",
+        ),
+        (
+            there(&[2, 3]).layer_norm_with([3], Affine::new().weight(here(&[3]))),
+            "input",
+            "weight",
+        ),
+        (there(&[4, 3]).embedding(&classes), "weight", "indices"),
+        (
+            there(&[2, 3]).matmul(here(&[3, 2])),
+            "left operand",
+            "right operand",
+        ),
+        (there(&[2, 3]).cross_entropy(&classes), "input", "target"),
+        (
+            there(&[1, 4, 3]).scaled_dot_product_attention(here(&[1, 4, 3]), here(&[1, 4, 3])),
+            "query",
+            "key",
+        ),
+    ] {
+        let text = y.error().expect(b).to_string();
+        let wanted =
+            format!("the {a} is on cuda:0 but the {b} is on cpu; move one with to(device)");
+        assert!(text.contains(&wanted), "{text}");
+    }
 }
 
 #[test]

@@ -317,7 +317,7 @@ fn common_device<T: AsRef<Handle>>(inputs: &[T]) -> Result<Option<Device>, OpErr
             Some(f) => {
                 let where_is = |(i, t): (usize, &Handle)| {
                     let name = t.label().and_then(|l| l.get());
-                    let name = name.map_or(format!("operand {}", i + 1), |n| n.to_string());
+                    let name = name.map_or(format!("operand {i}"), |n| n.to_string());
                     format!("{name} ({}) on {}", t.fact(), t.device())
                 };
                 return Err(OpError(format!(

@@ -72,7 +72,7 @@ impl Tensor {
         let weight: &Tensor = &weight.as_tensor();
         compose("prelu", &[self, weight], |b| {
             needs_float(self, "operand")?;
-            super::args::same_dtype(self, "operand", weight, "weight")?;
+            super::args::same_device_and_dtype(self, "operand", weight, "weight")?;
             let channels = self.dims().get(1).cloned().unwrap_or(Dim::ONE);
             let one = weight.fact().numel().is(1);
             ensure!(

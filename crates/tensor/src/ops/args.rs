@@ -5,6 +5,7 @@ use crate::{DType, Tensor};
 use kiln_base::Dim;
 use kiln_ir::ops::Axes;
 use kiln_ir::{OpError, ensure};
+use kiln_lazy::recorder::is_number;
 
 /// The result sizes of an adaptive pooling, one for each spatial axis or one for all; `None` keeps the size of the
 /// input.
@@ -352,13 +353,40 @@ pub(crate) fn addressable(shape: &[Dim], dtype: DType) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Returns an error unless both tensors have the same dtype.
-pub(crate) fn same_dtype(
+/// Returns an error unless both tensors are on one device; a number on the CPU may be moved to any.
+pub(crate) fn same_device(
     a: &Tensor,
     what_a: &str,
     b: &Tensor,
     what_b: &str,
 ) -> Result<(), OpError> {
+    let apart = match (a.handle.node.device, b.handle.node.device) {
+        (Some(x), Some(y)) => x != y && !is_number(&a.handle) && !is_number(&b.handle),
+        _ => false,
+    };
+    let named = |what: &str, t: &Tensor| match t.handle.label().and_then(|l| l.get()) {
+        Some(name) => format!("{what} `{name}`"),
+        None => what.to_string(),
+    };
+    ensure!(
+        !apart,
+        "the {} is on {} but the {} is on {}; move one with to(device)",
+        named(what_a, a),
+        a.device(),
+        named(what_b, b),
+        b.device()
+    );
+    Ok(())
+}
+
+/// Returns an error unless both tensors are on one device and have one dtype.
+pub(crate) fn same_device_and_dtype(
+    a: &Tensor,
+    what_a: &str,
+    b: &Tensor,
+    what_b: &str,
+) -> Result<(), OpError> {
+    same_device(a, what_a, b, what_b)?;
     ensure!(
         a.dtype() == b.dtype(),
         "the {what_a} is {} but the {what_b} is {}; cast one of them",

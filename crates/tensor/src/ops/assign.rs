@@ -1,6 +1,6 @@
 //! Assignment to an index: `x[..] = value`.
 
-use super::args::same_dtype;
+use super::args::same_device_and_dtype;
 use super::indices::{Index, Indices};
 use super::places::Places;
 use super::scatter::Put;
@@ -65,7 +65,7 @@ impl Tensor {
         let values = values.as_tensor();
         if self.dtype() != values.dtype() {
             return compose("index_put", &[self, &values], |_| {
-                same_dtype(self, "tensor", &values, "values")?;
+                same_device_and_dtype(self, "tensor", &values, "values")?;
                 Ok(self.clone())
             });
         }

@@ -1,6 +1,6 @@
 //! Attention.
 
-use super::args::{known, known_dim, needs_float, same_dtype};
+use super::args::{known, known_dim, needs_float, same_device_and_dtype};
 use super::reduce::two;
 use crate::operand::AsTensor;
 use crate::options::options;
@@ -134,8 +134,8 @@ impl Call<'_> {
     fn prepared(&self, b: &mut Recorder) -> Result<(ops::Attention, Vec<Tensor>), OpError> {
         let [query, key, value] = self.operands;
         needs_float(query, "query")?;
-        same_dtype(query, "query", key, "key")?;
-        same_dtype(query, "query", value, "value")?;
+        same_device_and_dtype(query, "query", key, "key")?;
+        same_device_and_dtype(query, "query", value, "value")?;
         ensure!(
             self.operands.iter().all(|t| t.ndim() >= 2),
             "query, key and value need at least 2 dims, not {}, {} and {}",

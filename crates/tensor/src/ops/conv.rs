@@ -1,6 +1,6 @@
 //! Convolutions.
 
-use super::args::{IntList, known, same_dtype};
+use super::args::{IntList, known, same_device_and_dtype};
 use crate::operand::AsTensor;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
@@ -180,7 +180,7 @@ fn check_operands(
     weight: &Tensor,
     bias: Option<&Tensor>,
 ) -> Result<(), OpError> {
-    same_dtype(x, "input", weight, "weight")?;
+    same_device_and_dtype(x, "input", weight, "weight")?;
     ensure!(
         x.ndim() == spatial + 1 || x.ndim() == spatial + 2,
         "the input must have {} dims, or {} without a batch, not {}",
@@ -195,7 +195,7 @@ fn check_operands(
         weight.fact()
     );
     if let Some(bias) = bias {
-        same_dtype(x, "input", bias, "bias")?;
+        same_device_and_dtype(x, "input", bias, "bias")?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Distances and angles between vectors.
 
-use super::args::{DimArg, DimArgs, known, listable, needs_float, same_dtype};
+use super::args::{DimArg, DimArgs, known, listable, needs_float, same_device_and_dtype};
 use super::reduce::norm;
 use super::short::wide;
 use crate::operand::{AsTensor, listed};
@@ -107,7 +107,7 @@ impl Tensor {
     pub fn dist_with(&self, other: impl AsTensor, p: f64) -> Tensor {
         let other: &Tensor = &other.as_tensor();
         compose("dist", &[self, other], |b| {
-            same_dtype(self, "operand", other, "other operand")?;
+            same_device_and_dtype(self, "operand", other, "other operand")?;
             needs_float(self, "operand")?;
             let (x, y) = (b.widened(self)?, b.widened(other)?);
             let difference = b.binary(Pw::Sub, &x, &y)?;
@@ -168,7 +168,7 @@ pub fn cdist_with(x1: impl AsTensor, x2: impl AsTensor, p: f64) -> Tensor {
     let (x1, x2) = (&both[0], &both[1]);
     compose("cdist", &[x1, x2], |b| {
         needs_float(x1, "operand")?;
-        same_dtype(x1, "first operand", x2, "second")?;
+        same_device_and_dtype(x1, "first operand", x2, "second")?;
         ensure!(p >= 0.0, "the order of a distance can't be negative ({p})");
         let (n, m) = (x1.ndim(), x2.ndim());
         ensure!(

@@ -86,6 +86,7 @@ impl Tensor {
                 self.fact()
             );
             super::args::needs_float(self, "weight")?;
+            super::args::same_device(self, "weight", indices, "indices")?;
             b.indexed_by("indices", indices);
             let i = as_index(b, indices, "index")?;
             let flat = b.reshape(&i, &[i.fact().numel()])?;
@@ -107,7 +108,7 @@ impl Tensor {
                     mode == BagMode::Sum,
                     "weights apply to sums only, not to {mode:?}"
                 );
-                super::args::same_dtype(self, "weight", w, "weight of each sample")?;
+                super::args::same_device_and_dtype(self, "weight", w, "weight of each sample")?;
                 ensure!(
                     w.dims() == indices.dims(),
                     "the weights {} do not have the shape of the indices {}",

@@ -1,6 +1,6 @@
 //! Cross-entropy losses.
 
-use super::args::needs_float;
+use super::args::{needs_float, same_device};
 use super::index::{checked_index, needs_index};
 use super::loss::reduced;
 use crate::operand::AsTensor;
@@ -215,6 +215,7 @@ impl Tensor {
 /// Widens the input and target of a binary cross-entropy, which must have the same shape.
 fn probabilities(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor), OpError> {
     needs_float(x, "input")?;
+    same_device(x, "input", y, "target")?;
     ensure!(
         x.dims() == y.dims(),
         "the input {} and the target {} must have one shape",
@@ -242,6 +243,7 @@ pub(super) fn weighted(
 ) -> Recorded {
     let mut loss = loss.clone();
     if let Some(w) = weight {
+        same_device(&loss, "input", w, "weight")?;
         let w = b.cast(w, loss.dtype())?;
         loss = b.binary(Pw::Mul, &loss, &w)?;
     }
@@ -256,6 +258,7 @@ fn class_axis(x: &Tensor) -> Result<usize, OpError> {
 
 /// A weight of classes, in the dtype of x.
 pub(super) fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &Tensor) -> Recorded {
+    same_device(x, "input", weight, "weight")?;
     ensure!(
         weight.ndim() == 1 && weight.dims()[0] == x.dims()[axis],
         "the weight must hold one number for each of {} classes, not {}",
@@ -268,6 +271,7 @@ pub(super) fn class_weight(b: &mut Recorder, x: &Tensor, axis: usize, weight: &T
 /// The loss of log probabilities for class indices.
 fn class_loss(b: &mut Recorder, log: &Tensor, target: &Tensor, options: &CrossEntropy) -> Recorded {
     let (weight, smoothing) = (options.weight.as_ref(), options.label_smoothing);
+    same_device(log, "input", target, "target")?;
     let axis = class_axis(log)?;
     let mut off = Shape::from(log.dims());
     let classes = off.remove(axis);
@@ -341,6 +345,7 @@ fn probability_loss(
     options: &CrossEntropy,
 ) -> Recorded {
     let (weight, smoothing) = (options.weight.as_ref(), options.label_smoothing);
+    same_device(log, "input", target, "target")?;
     let axis = class_axis(log)?;
     ensure!(
         target.dims() == log.dims(),

@@ -1,6 +1,6 @@
 //! The parts of floating-point numbers, and steps between them.
 
-use super::args::{Int, needs_float, same_dtype};
+use super::args::{Int, needs_float, same_device_and_dtype};
 use crate::operand::AsTensor;
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose, compose_many};
@@ -40,7 +40,7 @@ impl Tensor {
     pub fn heaviside(&self, values: impl AsTensor) -> Tensor {
         let values: &Tensor = &values.as_tensor();
         compose("heaviside", &[self, values], |b| {
-            same_dtype(self, "input", values, "values")?;
+            same_device_and_dtype(self, "input", values, "values")?;
             if self.dtype() == DType::Bool {
                 return b.binary(Pw::Or, self, values);
             }

@@ -1,6 +1,6 @@
 //! Images sampled at given places.
 
-use super::args::{known, needs_float, same_dtype};
+use super::args::{known, needs_float, same_device_and_dtype};
 use super::short::wide;
 use crate::operand::AsTensor;
 use crate::options::options;
@@ -102,7 +102,7 @@ impl Tensor {
         } = options;
         compose("grid_sample", &[self, grid], |b| {
             needs_float(self, "image")?;
-            same_dtype(self, "image", grid, "grid")?;
+            same_device_and_dtype(self, "image", grid, "grid")?;
             let n = self.ndim();
             ensure!(
                 n == 4 || n == 5,

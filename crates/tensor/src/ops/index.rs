@@ -3,7 +3,7 @@
 //! Indices are i64. An index out of range is a data error: the run stops, and the error names the index, its bound
 //! and the line that recorded the call.
 
-use super::args::{DimArg, DimArgs, Int, axis, known};
+use super::args::{DimArg, DimArgs, Int, axis, known, same_device};
 use crate::operand::AsTensor;
 use crate::operand::Other;
 use crate::record::{Recorded, Recorder, compose};
@@ -260,6 +260,7 @@ impl Tensor {
                 "the weight must be a matrix, not {}",
                 self.fact()
             );
+            same_device(self, "weight", indices, "indices")?;
             b.indexed_by("indices", indices);
             let i = as_index(b, indices, "index")?;
             let i = b.reshape(&i, &[indices.fact().numel()])?;

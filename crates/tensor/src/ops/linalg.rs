@@ -1,6 +1,8 @@
 //! Norms, powers and products of matrices and vectors.
 
-use super::args::{DimArgs, Int, MaybeInt, ReducedDims, axis, known, needs_float, same_dtype};
+use super::args::{
+    DimArgs, Int, MaybeInt, ReducedDims, axis, known, needs_float, same_device_and_dtype,
+};
 use super::diagonal::row_and_column;
 use super::matmul::matmul;
 use super::reduce::norm;
@@ -147,7 +149,7 @@ impl Tensor {
         let dim = dim.into().0;
         compose("vecdot", &[self, other], |b| {
             needs_float(self, "operand")?;
-            same_dtype(self, "operand", other, "other operand")?;
+            same_device_and_dtype(self, "operand", other, "other operand")?;
             let (x, y) = (b.widened(self)?, b.widened(other)?);
             let product = b.binary(Pw::Mul, &x, &y)?;
             let a = axis(&product, dim)?;
@@ -270,7 +272,7 @@ impl Tensor {
         operands.extend(bias);
         compose("bilinear", &operands, |b| {
             for (t, what) in [(x2, "second input"), (weight, "weight")] {
-                same_dtype(self, "input", t, what)?;
+                same_device_and_dtype(self, "input", t, what)?;
             }
             let (n, m) = (self.ndim(), x2.ndim());
             ensure!(
@@ -302,7 +304,7 @@ impl Tensor {
             let product = b.binary(Pw::Mul, &half, &y)?;
             let mut out = b.sum(&product, &[2], false)?;
             if let Some(bias) = bias {
-                same_dtype(self, "input", bias, "bias")?;
+                same_device_and_dtype(self, "input", bias, "bias")?;
                 ensure!(
                     bias.ndim() == 1 && bias.dims()[0] == o,
                     "the bias must hold {o} numbers, not {}",

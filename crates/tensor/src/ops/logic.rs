@@ -1,6 +1,6 @@
 //! Truth values, bounds and blends.
 
-use super::args::{needs_float, same_dtype};
+use super::args::{needs_float, same_device_and_dtype};
 use super::arith::{Rule, binary};
 use crate::operand::AsTensor;
 use crate::operand::Other;
@@ -119,7 +119,7 @@ impl Tensor {
             equal_nan,
         } = options;
         compose("isclose", &[self, other], |b| {
-            same_dtype(self, "operand", other, "other operand")?;
+            same_device_and_dtype(self, "operand", other, "other operand")?;
             ensure!(rtol >= 0.0, "rtol must not be negative, but is {rtol}");
             ensure!(atol >= 0.0, "atol must not be negative, but is {atol}");
             let equal = b.binary(Pw::Eq, self, other)?;
@@ -262,10 +262,10 @@ impl Tensor {
         operands.push(end);
         compose("lerp", &operands, |b| {
             needs_float(self, "start")?;
-            same_dtype(self, "start", end, "end")?;
+            same_device_and_dtype(self, "start", end, "end")?;
             let weight = match &weight {
                 Other::Tensor(w) => {
-                    same_dtype(self, "start", w, "weight")?;
+                    same_device_and_dtype(self, "start", w, "weight")?;
                     Tensor::clone(w)
                 }
                 Other::Number(n) => b.scalar_like(*n, self)?,

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::args::{DimArgs, Int, IntList, same_dtype};
+use super::args::{DimArgs, Int, IntList, same_device_and_dtype};
 use crate::operand::{AsTensor, MaybeTensor};
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
@@ -236,7 +236,7 @@ impl Tensor {
         let mut operands = vec![self, weight];
         operands.extend(bias);
         compose("linear", &operands, |b| {
-            same_dtype(self, "input", weight, "weight")?;
+            same_device_and_dtype(self, "input", weight, "weight")?;
             ensure!(
                 (1..=2).contains(&weight.ndim()),
                 "the weight must be [out, in] or [in], not {}",
@@ -256,7 +256,7 @@ impl Tensor {
                 ))
             })?;
             let Some(bias) = bias else { return Ok(y) };
-            same_dtype(self, "input", bias, "bias")?;
+            same_device_and_dtype(self, "input", bias, "bias")?;
             let wide_bias = b.widened(bias)?;
             let sum = b.binary(Pw::Add, &y, &wide_bias)?;
             ensure!(
@@ -361,8 +361,8 @@ fn sum_with_product(
     factors: &Factors,
 ) -> Recorded {
     check_ranks(left, right)?;
-    same_dtype(x, "added tensor", left.0, "product")?;
-    same_dtype(left.0, "left operand", right.0, "right operand")?;
+    same_device_and_dtype(x, "added tensor", left.0, "product")?;
+    same_device_and_dtype(left.0, "left operand", right.0, "right operand")?;
     let (l, r) = (b.widened(left.0)?, b.widened(right.0)?);
     let product = matmul(b, &l, &r)?;
     let added = b.broadcast_to(x, product.dims())?;
@@ -397,7 +397,7 @@ fn scaled_sum(b: &mut Recorder, x: &Tensor, y: &Tensor, factors: &Factors) -> Re
 
 /// `torch.matmul` of tensors with the same dtype.
 pub(crate) fn matmul(b: &mut Recorder, x: &Tensor, y: &Tensor) -> Recorded {
-    same_dtype(x, "left operand", y, "right operand")?;
+    same_device_and_dtype(x, "left operand", y, "right operand")?;
     if x.ndim() == 0 || y.ndim() == 0 {
         return Err(OpError::new(
             "operands must have at least one dim; multiply numbers with *",
@@ -447,7 +447,7 @@ fn split_off_matrix(shape: &mut Shape) -> Shape {
 
 /// Sums of products over pairs of dims: one matrix product whose rows and columns are the other dims.
 fn contracted(b: &mut Recorder, x: &Tensor, y: &Tensor, left: &[i64], right: &[i64]) -> Recorded {
-    same_dtype(x, "left operand", y, "right operand")?;
+    same_device_and_dtype(x, "left operand", y, "right operand")?;
     ensure!(
         left.len() == right.len(),
         "the dims {left:?} and {right:?} differ in number"

@@ -1,6 +1,6 @@
 //! Products of several matrices.
 
-use super::args::{known, same_dtype};
+use super::args::{known, same_device_and_dtype};
 use super::matmul::matmul;
 use super::short::wide;
 use crate::operand::{AsTensor, listed};
@@ -26,7 +26,7 @@ pub fn multi_dot(tensors: impl IntoIterator<Item: AsTensor>) -> Tensor {
         );
         let dtype = first.dtype();
         for t in tensors {
-            same_dtype(first, "first tensor", t, "others")?;
+            same_device_and_dtype(first, "first tensor", t, "others")?;
         }
         let mut chain = Vec::new();
         for t in tensors {

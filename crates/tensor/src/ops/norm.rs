@@ -1,6 +1,6 @@
 //! Layer, RMS and group normalisation.
 
-use super::args::{Int, IntList, needs_float, same_dtype};
+use super::args::{Int, IntList, needs_float, same_device, same_device_and_dtype};
 use super::reduce::variance;
 use crate::options::options;
 use crate::record::{Recorded, Recorder, compose};
@@ -173,6 +173,7 @@ impl PerChannel<'_> {
 }
 
 pub(super) fn check_channels(x: &Tensor, t: &Tensor, what: &str) -> Result<(), OpError> {
+    same_device(x, "input", t, what)?;
     ensure!(
         t.ndim() == 1 && t.dims()[0] == x.dims()[1] && t.dtype().is_float(),
         "the {what} must hold one float for each of the {} channels, not {}",
@@ -234,9 +235,10 @@ fn last_axes(
     );
     for (t, what) in parameters {
         if let Some(t) = t {
+            same_device(x, "input", t, what)?;
             let beside = x.dtype().is_half() && t.dtype() == DType::F32;
             if !beside {
-                same_dtype(x, "input", t, what)?;
+                same_device_and_dtype(x, "input", t, what)?;
             }
             ensure!(
                 t.dims() == &wanted[..],

@@ -102,7 +102,7 @@ fn fractions(b: &mut Recorder, t: &Tensor, q: &Other) -> Recorded {
         }
         Other::Tensor(q) => {
             ensure!(q.ndim() <= 1, "q must have at most 1 dim, not {}", q.fact());
-            super::args::same_dtype(t, "tensor", q, "q")?;
+            super::args::same_device_and_dtype(t, "tensor", q, "q")?;
             Ok(Tensor::clone(q))
         }
     }

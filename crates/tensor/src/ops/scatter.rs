@@ -4,7 +4,7 @@
 //! scatter that overwrites keeps the last in row-major order, and sums are added in that order, so that results are
 //! reproducible.
 
-use super::args::{DimArg, axis, same_dtype};
+use super::args::{DimArg, axis, same_device_and_dtype};
 use super::index::{
     as_index, as_vector, check_index_shape, index_vector, needs_index, no_larger, wrapped_index,
 };
@@ -264,7 +264,7 @@ impl Tensor {
         let index: &Tensor = &index.as_tensor();
         let source: &Tensor = &source.as_tensor();
         compose("put", &[self, index, source], |b| {
-            same_dtype(self, "tensor", source, "source")?;
+            same_device_and_dtype(self, "tensor", source, "source")?;
             needs_index(index, "index")?;
             b.indexed_by("index", index);
             ensure!(
@@ -296,7 +296,7 @@ fn scattered(
     let x = as_vector(b, x)?;
     let a = axis(&x, dim)?;
     if let Other::Tensor(src) = src {
-        same_dtype(&x, "tensor", src, "source")?;
+        same_device_and_dtype(&x, "tensor", src, "source")?;
     }
     if index.fact().numel().is(0) {
         return b.reshape(&x, shape); // goes nowhere, whatever its dtype and shape
@@ -353,7 +353,7 @@ fn slices(
     combine: impl Fn(&mut Recorder, &Tensor, usize, &Tensor, &Tensor) -> Recorded,
 ) -> Recorded {
     let shape = x.dims();
-    same_dtype(x, "tensor", source, "source")?;
+    same_device_and_dtype(x, "tensor", source, "source")?;
     b.indexed_by("index", index);
     let index = as_index(b, index, "index")?;
     let index = index_vector(b, &index)?;

@@ -1,6 +1,6 @@
 //! Searching in sorted numbers, and counting.
 
-use super::args::{Int, known, same_dtype};
+use super::args::{Int, known, same_device_and_dtype};
 use super::host;
 use super::short::wide;
 use crate::operand::AsTensor;
@@ -277,7 +277,7 @@ pub(crate) fn insertion(
     values: &Tensor,
     right: bool,
 ) -> Recorded {
-    same_dtype(sequence, "sorted sequence", values, "values")?;
+    same_device_and_dtype(sequence, "sorted sequence", values, "values")?;
     ensure!(sequence.ndim() > 0, "the sequence must have a dim");
     let flat = Shape::from_elem(values.fact().numel(), 1);
     let v = match sequence.ndim() {

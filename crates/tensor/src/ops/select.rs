@@ -110,7 +110,7 @@ impl Tensor {
         let source: &Tensor = &source.as_tensor();
         compose("masked_scatter", &[self, mask, source], |b| {
             needs_mask(mask)?;
-            super::args::same_dtype(self, "tensor", source, "source")?;
+            super::args::same_device_and_dtype(self, "tensor", source, "source")?;
             let shape = shared_shape(self, mask)?;
             let (x, mask) = (b.broadcast_to(self, &shape)?, b.broadcast_to(mask, &shape)?);
             let flat = b.reshape(&mask, &[numel(&shape)])?;
