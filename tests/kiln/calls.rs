@@ -1,5 +1,6 @@
 //! Arguments in the forms that users write.
 
+use kiln::nn::optim::{Adam, Optimizer};
 use kiln::{
     DType, PadSequence, Spec, Tensor, TopK, Var, cat, compile, einsum, pad_sequence,
     pad_sequence_with, stack,
@@ -226,6 +227,65 @@ fn a_cell_has_the_methods_of_a_tensor() {
 }
 
 #[test]
+fn views_in_place_change_shape_value_and_gradient() {
+    let w = Var::parameter(Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]])).unwrap();
+    w.set_name("w");
+    let (old, x) = (w.get(), Tensor::ones([3], DType::F32));
+    let compiled = compile(&x, |x| x.matmul(w.t())).unwrap();
+    let mut adam = Optimizer::new([&w], Adam::new()).unwrap();
+    let grown = || (w.get() * w.detach()).sum(()).backward();
+    grown().unwrap();
+    adam.step().unwrap();
+    w.assign(old.detach()).unwrap();
+    w.t_().unwrap();
+    let (shape, now) = (w.dims().to_vec(), floats(w.get()));
+    assert_eq!(
+        (shape, w.shape().unwrap()),
+        (vec![3.into(), 2.into()], vec![3, 2])
+    );
+    assert_eq!(now, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    assert_eq!(floats(w.grad().unwrap()), now);
+    // Gradients go on; a snapshot keeps its shape, and its gradient fits no more.
+    grown().unwrap();
+    assert_eq!(floats(w.grad().unwrap()), [2.0, 8.0, 4.0, 10.0, 6.0, 12.0]);
+    assert_eq!(old.shape().unwrap(), [2, 3]);
+    let stale = [
+        old.sum(()).backward().unwrap_err(),
+        adam.step().unwrap_err(),
+        compiled.run(&x).unwrap_err(),
+    ]
+    .map(|e| e.to_string());
+    let was = "`w` is f32[3, 2] now, but was f32[2, 3] when";
+    assert!(
+        stale[0].contains(was) && stale[2].contains(was),
+        "{stale:?}"
+    );
+    assert!(
+        stale[1].contains("[3, 2]") && stale[1].contains("[2, 3]"),
+        "{stale:?}"
+    );
+    assert_eq!(floats(w.get()), now);
+    // The other views, there and back, and the refusals.
+    w.transpose_(-1, 0).unwrap();
+    w.unsqueeze_(1).unwrap();
+    assert_eq!(w.shape().unwrap(), [2, 1, 3]);
+    assert!(w.t_().is_err() && w.squeeze_(7).is_err());
+    let inside = compile((), |()| w.squeeze_(1));
+    assert!(
+        inside
+            .unwrap_err()
+            .message()
+            .contains("can't change inside compile")
+    );
+    w.squeeze_(1).unwrap();
+    assert_eq!(floats(w.get()), floats(&old));
+    adam.zero_grad();
+    grown().unwrap();
+    adam.step().unwrap();
+    compiled.run(&x).unwrap();
+}
+
+#[test]
 fn in_place_methods_keep_shape_and_dtype() {
     let w = Var::new(Tensor::from([[1.0f32, -2.0], [3.0, 4.0]])).unwrap();
     w.t_().unwrap();
@@ -243,7 +303,7 @@ fn in_place_methods_keep_shape_and_dtype() {
     w.random_(5, 6usize).unwrap();
     assert_eq!(floats(w.get()), [5.0; 4]);
     let row = Var::new(Tensor::from([[1i64, 2]])).unwrap();
-    let text = row.t_().unwrap_err().to_string();
+    let text = row.assign(row.t()).unwrap_err().to_string();
     assert!(
         text.contains("can't hold i64[2, 1] on cpu; a Var keeps its shape"),
         "{text}"

@@ -1,8 +1,8 @@
 //! PyTorch's in-place names, for cells.
 
 use crate::{
-    AsTensor, Combine, DimArg, Error, ErrorKind, Factors, Indices, Int, NanToNum, Other, Put,
-    Result, Scalar, Tensor, Var,
+    AsTensor, Combine, DimArg, DimArgs, Error, ErrorKind, Factors, Indices, Int, NanToNum, Other,
+    Put, Result, Scalar, Tensor, Var,
 };
 use kiln_base::Loc;
 use std::panic::Location;
@@ -173,15 +173,14 @@ of_one! {
     leaky_relu_ = leaky_relu;
     logical_not_ = logical_not;
     bitwise_not_ = bitwise_not;
-    t_ = t;
     tril_ = tril;
     triu_ = triu;
 }
 
 macro_rules! with_arguments {
     ($($name:ident = $op:ident($($arg:ident: $type:ty),*);)*) => {
-        /// Further operations under PyTorch's in-place names. If the result has another shape, as the transpose of a
-        /// non-square matrix does, the assignment is an error.
+        /// Further operations under PyTorch's in-place names. If the result has another shape, the assignment is an
+        /// error.
         ///
         /// ```
         /// use kiln_tensor::{Factors, Tensor, Var};
@@ -207,7 +206,6 @@ macro_rules! with_arguments {
 }
 
 with_arguments! {
-    transpose_ = transpose(dim0: impl Into<DimArg>, dim1: impl Into<DimArg>);
     tril_with_ = tril_with(diagonal: impl Into<Int>);
     triu_with_ = triu_with(diagonal: impl Into<Int>);
     cumsum_ = cumsum(dim: impl Into<DimArg>);
@@ -278,6 +276,59 @@ with_arguments! {
     index_add_scaled_ = index_add_scaled(
         dim: impl Into<DimArg>, index: impl AsTensor, source: impl AsTensor, alpha: impl Into<Scalar>
     );
+}
+
+/// Views under PyTorch's in-place names: value and gradient get the new shape, for all holders of the cell. Snapshots
+/// keep the old one, and so does the state that an optimiser has for the cell, whose steps are errors then. Functions
+/// that were compiled before no longer run.
+///
+/// ```
+/// use kiln_tensor::{DType, Tensor, Var};
+/// let w = Var::parameter(Tensor::zeros([2, 3], DType::F32))?;
+/// w.t_()?;
+/// w.unsqueeze_(0)?;
+/// assert_eq!(w.shape()?, [1, 3, 2]);
+/// # Ok::<(), kiln_tensor::Error>(())
+/// ```
+impl Var {
+    /// [`Tensor::t`].
+    ///
+    /// # Errors
+    /// If there are more than two dims; if the shape changes inside `compile`, `scan`, `cond` or a functional call.
+    #[track_caller]
+    pub fn t_(&self) -> Result<()> {
+        self.become_view("t_", |x| x.t())
+    }
+
+    /// [`Tensor::transpose`].
+    ///
+    /// # Errors
+    /// If there is no such dim; as [`Var::t_`].
+    #[track_caller]
+    pub fn transpose_(&self, dim0: impl Into<DimArg>, dim1: impl Into<DimArg>) -> Result<()> {
+        let (dim0, dim1) = (dim0.into(), dim1.into());
+        self.become_view("transpose_", |x| x.transpose(dim0.clone(), dim1.clone()))
+    }
+
+    /// [`Tensor::squeeze`].
+    ///
+    /// # Errors
+    /// If there is no such dim; as [`Var::t_`].
+    #[track_caller]
+    pub fn squeeze_(&self, dims: impl Into<DimArgs>) -> Result<()> {
+        let dims = dims.into();
+        self.become_view("squeeze_", |x| x.squeeze(dims.clone()))
+    }
+
+    /// [`Tensor::unsqueeze`].
+    ///
+    /// # Errors
+    /// If there is no such place; as [`Var::t_`].
+    #[track_caller]
+    pub fn unsqueeze_(&self, dim: impl Into<Int>) -> Result<()> {
+        let dim = dim.into();
+        self.become_view("unsqueeze_", |x| x.unsqueeze(dim))
+    }
 }
 
 impl Var {

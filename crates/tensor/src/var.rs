@@ -21,8 +21,8 @@ use std::sync::Arc;
 /// replaces the value. A pending (not yet computed) value is committed when any value of its recording is read. If
 /// that run fails, the cell returns to its last computed value. Cloning gives another handle to the same cell.
 ///
-/// A cell keeps its shape, since gradients, the state of optimisers and compiled functions are made for it: in-place
-/// methods such as [`Var::t_`] are errors where they would change it.
+/// A cell keeps its shape, since gradients, the state of optimisers and compiled functions are made for it. Only
+/// [`Var::t_`], [`Var::transpose_`], [`Var::squeeze_`] and [`Var::unsqueeze_`] change it.
 ///
 /// ```
 /// use kiln_tensor::{Tensor, Var};
@@ -235,7 +235,7 @@ impl Var {
 
     /// The shape as dims, none of which is symbolic.
     pub fn dims(&self) -> &[Dim] {
-        &self.cell.leaf.shape
+        self.cell.leaf.shape()
     }
 
     /// The number of dims.
@@ -336,6 +336,39 @@ impl Var {
         self.cell.leaf.set_dtype(dtype);
         self.cell.leaf.set_grad(grad.map(|g| g.handle));
         self.cell.hold(&value.handle, loc);
+        Ok(())
+    }
+
+    /// Replaces the cell's value and gradient by `view` of them, which may have another shape.
+    #[track_caller]
+    pub(crate) fn become_view(
+        &self,
+        called: &'static str,
+        view: impl Fn(&Tensor) -> Tensor,
+    ) -> Result<()> {
+        let loc = Location::caller();
+        let value = view(&self.detach());
+        value.check()?;
+        let grad = self.grad().map(|g| view(&g));
+        if let Some(grad) = &grad {
+            grad.check()?;
+        }
+        if value.dims() == self.dims() {
+            self.assign(value)?;
+        } else {
+            let is_given = given::value(self.id()).is_some();
+            if scope::is_recording() || body::is_tracing() || is_given || self.source().is_some() {
+                let message = "the shape of a Var can't change inside compile, scan, cond and functional_call, \
+                               nor while it is computed from others";
+                return Err(Error::new(ErrorKind::Assign, called, message, loc));
+            }
+            // Computed here: if the run failed later, the cell would return to a value of the old shape.
+            value.realize()?;
+            self.cell.leaf.set_narrow(None);
+            self.cell.leaf.set_shape(value.fact().shape.clone());
+            self.cell.hold(&value.handle, loc);
+        }
+        self.cell.leaf.set_grad(grad.map(|g| g.handle));
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use kiln_runtime::memory::{Category, Holder};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 thread_local! {
@@ -56,8 +56,7 @@ impl Edge {
 pub struct Leaf {
     /// A unique number among leaves.
     pub id: u64,
-    /// The shape of its values. Shape and dtype of a cell's leaf are also the cell's.
-    pub shape: Shape,
+    shapes: Shapes,
     dtype: Mutex<DType>,
     /// The device of its values.
     pub device: Home,
@@ -78,7 +77,7 @@ impl Leaf {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Leaf {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            shape: fact.shape,
+            shapes: Shapes::new(fact.shape),
             dtype: Mutex::new(fact.dtype),
             device: Home::new(device),
             grad: Mutex::new(None),
@@ -93,8 +92,18 @@ impl Leaf {
     pub fn fact(&self) -> Fact {
         Fact {
             dtype: self.dtype(),
-            shape: self.shape.clone(),
+            shape: self.shape().clone(),
         }
+    }
+
+    /// The shape of its values. Shape and dtype of a cell's leaf are also the cell's.
+    pub fn shape(&self) -> &Shape {
+        self.shapes.get()
+    }
+
+    /// Sets the shape of values and gradient.
+    pub fn set_shape(&self, shape: Shape) {
+        self.shapes.set(shape);
     }
 
     /// The element type.
@@ -164,6 +173,41 @@ impl Leaf {
 
     fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
         self.grad.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// A shape that can be replaced while it is borrowed: every distinct one is kept.
+struct Shapes {
+    first: Shape,
+    next: OnceLock<Box<Shapes>>,
+    /// The position of the current one behind the first.
+    current: AtomicUsize,
+}
+
+impl Shapes {
+    fn new(first: Shape) -> Shapes {
+        Shapes {
+            first,
+            next: OnceLock::new(),
+            current: AtomicUsize::new(0),
+        }
+    }
+
+    fn get(&self) -> &Shape {
+        let all = std::iter::successors(Some(self), |s| s.next.get().map(|next| &**next));
+        let current = self.current.load(Ordering::Acquire);
+        all.take(current + 1)
+            .last()
+            .map_or(&self.first, |s| &s.first)
+    }
+
+    fn set(&self, shape: Shape) {
+        let (mut at, mut position) = (self, 0);
+        while at.first != shape {
+            at = at.next.get_or_init(|| Box::new(Shapes::new(shape.clone())));
+            position += 1;
+        }
+        self.current.store(position, Ordering::Release);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::cell::{Busy, Cell};
 use crate::label::called;
 use crate::node::Node;
 use crate::{Device, Error, ErrorKind, Handle, Result, random, symbols};
-use kiln_base::Loc;
+use kiln_base::{DType, Dim, Loc};
 use kiln_compiler::{Explain, Options, Stages};
 use kiln_ir::{Fact, Graph, Output, Role};
 use kiln_plan::{Entry, Input, Named, Plan, Signature, State, Symbol};
@@ -175,14 +175,20 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that no cell was cast since the function was compiled; the error names one.
+    /// Checks that no cell got another dtype or shape since the function was compiled; the error names one.
     fn states_agree(&self) -> Result<(), String> {
         for (state, cell) in self.signature.states.iter().zip(&self.cells) {
-            let read = state.input.map(|i| self.plan().inputs[i as usize].dtype);
-            let written = || Some(self.plan().outputs[state.output? as usize].dtype);
-            let now = cell.leaf.dtype();
-            if let Some(then) = read.or_else(written).filter(|then| *then != now) {
-                let label = cell.leaf.label.get();
+            let (plan, leaf) = (self.plan(), &cell.leaf);
+            let read = state.input.map(|i| &plan.inputs[i as usize]);
+            let written = state.output.map(|o| &plan.outputs[o as usize]);
+            let then = read.map(|i| (i.dtype, &i.shape));
+            let then = then.or_else(|| written.map(|o| (o.dtype, &o.shape)));
+            let differs = |(dtype, shape): &(DType, &Vec<Dim>)| {
+                *dtype != leaf.dtype() || shape[..] != leaf.shape()[..]
+            };
+            if let Some((dtype, shape)) = then.filter(differs) {
+                let (now, then) = (leaf.fact(), Fact::new(dtype, shape.iter().cloned()));
+                let label = leaf.label.get();
                 let name = label.as_deref().unwrap_or(&state.name);
                 return Err(format!(
                     "`{name}` is {now} now, but was {then} when the function was compiled; compile it again"

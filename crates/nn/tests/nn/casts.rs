@@ -92,7 +92,7 @@ fn what_was_compiled_for_another_dtype_says_so() {
     f.run(randn([3, 5])).unwrap();
     model.half().unwrap();
     let e = f.run(randn([3, 5])).unwrap_err();
-    let text = "`weight` is f16 now, but was f32 when the function was compiled; compile it again";
+    let text = "`weight` is f16[2, 5] now, but was f32[2, 5] when the function was compiled; compile it again";
     assert!(e.to_string().contains(text), "{e}");
     model.float().unwrap();
     f.run(randn([3, 5])).unwrap();

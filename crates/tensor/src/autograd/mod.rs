@@ -218,6 +218,12 @@ impl Tensor {
             };
             // If the cell was cast in the meantime, the gradient is cast to its dtype.
             let g = Tensor::from(g).to_dtype(leaf.dtype());
+            if g.dims() != &leaf.shape()[..] {
+                let (name, now) = (leaf.label.get(), leaf.fact());
+                let name = name.map_or("a Var".to_string(), |name| format!("`{name}`"));
+                let message = format!("{name} is {now} now, but was {} when it was used", g.fact());
+                return Err(Error::new(ErrorKind::Value, "backward", message, loc));
+            }
             let sum = match leaf.grad() {
                 None => g,
                 Some(so_far) if options.create_graph => Tensor::from(so_far).add(g),

@@ -87,7 +87,10 @@ rows! {
     "Tensor.fill_" = { w.fill_(1)? };
     "Tensor.zero_" = { w.zero_()? };
     "Tensor.clamp_" = { w.clamp_(0, 1)? } "also those of functions of one tensor";
-    "Tensor.t_" = { w.t_()? } "of a square matrix; else an error, since a `Var` keeps its shape";
+    "Tensor.t_" = { w.t_()? } "value and gradient";
+    "Tensor.transpose_", "Tensor.swapaxes_", "Tensor.swapdims_" = { w.transpose_(0, 1)? } "as `t_`";
+    "Tensor.squeeze_" = { w.squeeze_(0)? } "as `t_`";
+    "Tensor.unsqueeze_" = { w.unsqueeze_(0)? } "as `t_`";
     "Tensor.uniform_" = { w.uniform_(-0.5, 0.5)? };
     "Tensor.normal_" = { w.normal_(0.0, 0.02)? };
     "Tensor.atan2_" = { w.atan2_(x)? };

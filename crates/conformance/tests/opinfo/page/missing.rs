@@ -128,12 +128,10 @@ const REASONS: &[(&[&str], &str)] = &[
             "*.resize_*",
             "*.set_",
             "*.is_set_to",
-            "*.squeeze_",
-            "*.unsqueeze_",
             "torch.autograd.graph.allow_mutation*",
             "torch.autograd.graph.increment_version",
         ],
-        "tensors don't change, and a `Var` keeps its shape",
+        "tensors don't change, and a `Var` keeps its elements",
     ),
     (
         &["torch.*_copy", "*.unsafe_chunk", "*.unsafe_split"],

@@ -139,12 +139,10 @@ pub(super) const NOT_OURS: &[&str] = &[
     "set_",
     "share_memory_",
     "sparse",
-    "squeeze_",
     "to_dot",
     "total_loss",
     "transformers",
     "trilinear",
-    "unsqueeze_",
     "valid",
 ];
 
