@@ -7,6 +7,7 @@
 mod attributes;
 mod contraction;
 mod control;
+mod dtypes;
 mod file;
 mod index;
 mod norm;

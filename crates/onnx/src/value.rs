@@ -4,7 +4,6 @@ use crate::fault::invalid;
 use crate::maps::Maps;
 use crate::packed::Packed;
 use crate::text::Text;
-use half::{bf16, f16};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Scalar, Tensor, default_device, stack};
 use std::cell::OnceCell;
@@ -195,21 +194,13 @@ impl Known {
         if bytes.len() / dtype.size() > MAX_KNOWN {
             return None;
         }
-        let int = |n: i64| Element::Int(Dim::Const(n));
-        let elements = match dtype {
-            DType::Bool | DType::U8 => each(bytes, |[b]| int(b.into())),
-            DType::I8 => each(bytes, |b| int(i8::from_le_bytes(b).into())),
-            DType::I16 => each(bytes, |b| int(i16::from_le_bytes(b).into())),
-            DType::U16 => each(bytes, |b| int(u16::from_le_bytes(b).into())),
-            DType::I32 => each(bytes, |b| int(i32::from_le_bytes(b).into())),
-            DType::U32 => each(bytes, |b| int(u32::from_le_bytes(b).into())),
-            DType::I64 => each(bytes, |b| int(i64::from_le_bytes(b))),
-            DType::F16 => each(bytes, |b| Element::Float(f16::from_le_bytes(b).into())),
-            DType::BF16 => each(bytes, |b| Element::Float(bf16::from_le_bytes(b).into())),
-            DType::F32 => each(bytes, |b| Element::Float(f32::from_le_bytes(b).into())),
-            DType::F64 => each(bytes, |b| Element::Float(f64::from_le_bytes(b))),
-            _ => return None,
-        };
+        let ints = dtype.ints(bytes);
+        if dtype == DType::U64 && ints.iter().any(|n| *n < 0) {
+            return None;
+        }
+        let ints = ints.into_iter().map(|n| Element::Int(Dim::Const(n)));
+        let floats = dtype.floats(bytes).into_iter().map(Element::Float);
+        let elements = ints.chain(floats).collect();
         Some(Known {
             dtype,
             shape: shape.to_vec(),
@@ -261,11 +252,6 @@ impl Known {
 }
 
 /// Returns the elements of `N` bytes each.
-fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> Element) -> Vec<Element> {
-    let (chunks, _) = bytes.as_chunks::<N>();
-    chunks.iter().map(|b| f(*b)).collect()
-}
-
 /// Returns a size as a number in i64: recorded as the length of a sequence, if it is symbolic.
 pub(crate) fn size_as_tensor(d: &Dim) -> Tensor {
     match d.as_const() {

@@ -1,37 +1,31 @@
 //! Products and convolutions.
 
 use super::attributes::{int, ints};
-use super::pointwise::cast;
 use super::reduce::pads;
 use super::refusals::lacking;
 use super::writer::{Name, Value, Writer};
 use crate::proto::AttributeProto;
 use kiln_base::Dim;
-use kiln_ir::{DType, Fact, Op, OpError, broadcast_shapes, ops};
+use kiln_ir::{Fact, Op, OpError, broadcast_shapes, ops};
 
 /// Writes a product. ONNX's broadcasts batch dims as operands are stretched.
 pub(super) fn matmul(w: &mut Writer, inputs: &[Value], fact: Fact) -> Value {
-    let dtype = match fact.dtype {
-        DType::U8 | DType::I8 | DType::I16 => DType::I32,
-        other => other,
-    };
-    let operands = [0, 1].map(|i| cast(w, &inputs[i], dtype));
     let batch = fact.rank() - 2;
-    let is_matrix = |v: &&Value| v.held.len() >= 2 && v.held.ends_with(&v.fact.shape[batch..]);
-    let joined = operands
+    let is_matrix = |v: &Value| v.held.len() >= 2 && v.held.ends_with(&v.fact.shape[batch..]);
+    let joined = inputs
         .iter()
-        .all(|v| is_matrix(&v))
-        .then(|| broadcast_shapes(operands.iter().map(|v| &v.held[..v.held.len() - 2])));
+        .all(is_matrix)
+        .then(|| broadcast_shapes(inputs.iter().map(|v| &v.held[..v.held.len() - 2])));
     let names: [Name; 2] = match joined.flatten() {
-        Some(shape) if shape[..] == fact.shape[..batch] => [0, 1].map(|i| operands[i].name.clone()),
-        _ => [0, 1].map(|i| w.name(&operands[i])),
+        Some(shape) if shape[..] == fact.shape[..batch] => [0, 1].map(|i| inputs[i].name.clone()),
+        _ => [0, 1].map(|i| w.name(&inputs[i])),
     };
-    let product = w.one("MatMul", &names, vec![], fact.with_dtype(dtype));
+    let product = w.one("MatMul", &names, vec![], fact);
     if batch == 0 {
-        let [a, b] = operands;
-        w.products.insert(product.name.clone(), [a, b]);
+        let operands = [0, 1].map(|i| inputs[i].clone());
+        w.products.insert(product.name.clone(), operands);
     }
-    cast(w, &product, fact.dtype)
+    product
 }
 
 pub(super) fn conv(

@@ -1,7 +1,6 @@
 //! Branches and loops.
 
 use super::attributes::{graph, int, ints};
-use super::index::values;
 use super::writer::{Name, Value, Values, Writer};
 use kiln_base::prim::ScanKind;
 use kiln_ir::{
@@ -16,7 +15,7 @@ pub(super) fn branch(w: &mut Writer, op: &ops::If, inputs: &[Value], facts: &Fac
     let sides: Vec<_> = sides
         .map(|(name, side)| graph(name, w.body(side, &inputs[1..])))
         .collect();
-    values(w.node("If", &[condition], facts.len(), sides), facts)
+    w.several("If", &[condition], sides, facts)
 }
 
 /// Writes a loop as a Scan, which also scans the number of the step.
@@ -66,7 +65,7 @@ pub(super) fn repeat(w: &mut Writer, op: &ops::Loop, inputs: &[Value], facts: &F
         ints("scan_input_directions", vec![direction; op.scanned + 1]),
         ints("scan_output_directions", vec![direction; stacked]),
     ];
-    values(w.node("Scan", &names, facts.len(), attributes), facts)
+    w.several("Scan", &names, attributes, facts)
 }
 
 /// Writes a loop that a condition ends as a Loop, whose state holds the condition too.
@@ -93,10 +92,7 @@ pub(super) fn repeat_while(
     step.outputs.insert(0, step.outputs[0]);
     let mut body = w.body(&step, &taken);
     body.input = input;
-    values(
-        w.node("Loop", &names, facts.len(), vec![graph("body", body)]),
-        facts,
-    )
+    w.several("Loop", &names, vec![graph("body", body)], facts)
 }
 
 /// Writes a running product, extreme or logarithm of sums as a loop over the axis.

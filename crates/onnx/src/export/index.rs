@@ -3,7 +3,7 @@
 use super::attributes::{int, text};
 use super::pointwise::cast;
 use super::refusals::later;
-use super::writer::{Name, Value, Values, Writer};
+use super::writer::{Name, Value, Writer};
 use kiln_base::Dim;
 use kiln_base::prim::ScatterKind;
 use kiln_ir::{DType, Fact, OpError, ops};
@@ -53,6 +53,9 @@ pub(super) fn scatter(
     };
     let dtype = match (fact.dtype, op.kind) {
         (DType::Bool, ScatterKind::Max | ScatterKind::Min) => DType::I32,
+        (dtype, ScatterKind::Set) => dtype,
+        // Runtimes lack other reductions of narrow floats.
+        (dtype, _) if dtype.is_half() => DType::F32,
         (dtype, _) => dtype,
     };
     let (x, source) = (cast(w, &inputs[0], dtype), cast(w, &inputs[2], dtype));
@@ -72,23 +75,11 @@ pub(super) fn scatter(
 
 /// Writes the order of elements: the indices of the largest or smallest, of which equal ones keep their order.
 pub(super) fn arg_sort(w: &mut Writer, x: &Value, op: &ops::ArgSort, fact: Fact) -> Value {
-    let dtype = match x.dtype() {
-        DType::Bool | DType::U8 | DType::I8 | DType::I16 => DType::I32,
-        DType::F16 | DType::BF16 => DType::F32,
-        other => other,
-    };
-    let x = cast(w, x, dtype);
-    let inputs = [w.name(&x), w.size(&fact.shape[op.axis])];
+    let inputs = [w.name(x), w.size(&fact.shape[op.axis])];
     let attributes = vec![
         int("axis", op.axis as i64),
         int("largest", i64::from(op.descending)),
     ];
     let names = w.node("TopK", &inputs, 2, attributes);
     Value::new(names[1].clone(), fact)
-}
-
-/// The values of outputs with these names and facts.
-pub(super) fn values(names: Vec<Name>, facts: &[Fact]) -> Values {
-    let named = names.into_iter().zip(facts);
-    named.map(|(name, f)| Value::new(name, f.clone())).collect()
 }

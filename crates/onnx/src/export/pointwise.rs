@@ -205,16 +205,7 @@ fn unary(w: &mut Writer, op: Unary, x: &Value) -> Result<Value, OpError> {
         Unary::Round => "Round",
         Unary::IsNan | Unary::IsInf if !is_float => return Ok(w.scalar(false, DType::Bool)),
         Unary::IsNan => return Ok(w.broadcasting("IsNaN", &[x], vec![], DType::Bool)),
-        // Before version 20, of f32 and f64 alone.
-        Unary::IsInf => {
-            let wide = if dtype == DType::F64 {
-                dtype
-            } else {
-                DType::F32
-            };
-            let wide = cast(w, x, wide);
-            return Ok(w.broadcasting("IsInf", &[&wide], vec![], DType::Bool));
-        }
+        Unary::IsInf => return Ok(w.broadcasting("IsInf", &[x], vec![], DType::Bool)),
         Unary::Rsqrt => return chain(w, x, &[Unary::Sqrt, Unary::Recip]),
         Unary::Exp2 => {
             let two = w.scalar(2.0, dtype);
@@ -301,11 +292,6 @@ fn binary(w: &mut Writer, op: Binary, a: &Value, b: &Value) -> Result<Value, OpE
         Binary::Sub => ("Sub", dtype),
         Binary::Mul => ("Mul", dtype),
         Binary::Div => ("Div", dtype),
-        Binary::Pow if matches!(dtype, DType::I8 | DType::I16 | DType::U8) => {
-            let [a, b] = [a, b].map(|v| cast(w, v, DType::I32));
-            let power = w.broadcasting("Pow", &[&a, &b], vec![], DType::I32);
-            return Ok(cast(w, &power, dtype));
-        }
         Binary::Pow => ("Pow", dtype),
         Binary::Max => (bits("Or", "Max"), dtype),
         Binary::Min => (bits("And", "Min"), dtype),

@@ -9,14 +9,6 @@ use kiln_base::Dim;
 use kiln_base::prim::{Reduction, ScanKind};
 use kiln_ir::{Builder, DType, Fact, OpDef, OpError, Pw, Scalar, Shape, ops};
 
-/// The dtype to compute in, where ONNX has an operator for the wide ones alone.
-fn wide(dtype: DType) -> DType {
-    match dtype {
-        DType::Bool | DType::U8 | DType::I8 | DType::I16 => DType::I32,
-        other => other,
-    }
-}
-
 pub(super) fn reduce(
     w: &mut Writer,
     x: &Value,
@@ -32,9 +24,7 @@ pub(super) fn reduce(
         Reduction::Max => ("ReduceMax", 18),
         Reduction::Min => ("ReduceMin", 18),
     };
-    let dtype = fact.dtype;
-    let x = cast(w, x, wide(dtype));
-    let mut inputs = vec![w.name(&x)];
+    let mut inputs = vec![w.name(x)];
     let mut attributes = vec![int("keepdims", 0)];
     match w.opset < since {
         true => attributes.push(ints("axes", op.axes.iter().copied())),
@@ -43,8 +33,7 @@ pub(super) fn reduce(
             inputs.push(w.ints(&axes));
         }
     }
-    let result = w.one(name, &inputs, attributes, fact.with_dtype(x.dtype()));
-    Ok(cast(w, &result, dtype))
+    Ok(w.one(name, &inputs, attributes, fact))
 }
 
 pub(super) fn arg_reduce(w: &mut Writer, x: &Value, op: &ops::ArgReduce, fact: Fact) -> Value {
@@ -52,8 +41,7 @@ pub(super) fn arg_reduce(w: &mut Writer, x: &Value, op: &ops::ArgReduce, fact: F
         Reduction::Max => "ArgMax",
         _ => "ArgMin",
     };
-    let x = cast(w, x, wide(x.dtype()));
-    let x = w.name(&x);
+    let x = w.name(x);
     let attributes = vec![int("axis", op.axis as i64), int("keepdims", 0)];
     w.one(name, &[x], attributes, fact)
 }
@@ -67,12 +55,9 @@ pub(super) fn scan(
     if op.kind != ScanKind::Sum {
         return control::running(w, x, op);
     }
-    let dtype = fact.dtype;
-    let x = cast(w, x, wide(dtype));
-    let inputs = [w.name(&x), w.scalar(op.axis as i64, DType::I64).name];
+    let inputs = [w.name(x), w.scalar(op.axis as i64, DType::I64).name];
     let reverse = vec![int("reverse", i64::from(op.reverse))];
-    let result = w.one("CumSum", &inputs, reverse, fact.with_dtype(x.dtype()));
-    Ok(cast(w, &result, dtype))
+    Ok(w.one("CumSum", &inputs, reverse, fact))
 }
 
 /// Writes a pooling. A sum is an average over all elements of the window, times their number.

@@ -1,9 +1,9 @@
 //! The ops, each as nodes of ONNX.
 
-use super::refusals::{lacking, later};
+use super::refusals::lacking;
 use super::writer::{Value, Values, Writer};
 use super::{contraction, control, index, pointwise, reduce, shape};
-use kiln_ir::{DType, Fact, Facts, Op, OpError, ops};
+use kiln_ir::{DType, Facts, Op, OpError, ops};
 use smallvec::smallvec;
 
 /// Writes an op. Its facts are inferred.
@@ -13,10 +13,6 @@ pub(super) fn op(
     inputs: &[Value],
     facts: &Facts,
 ) -> Result<Values, OpError> {
-    let is_byte = |f: &Fact| f.dtype.is_float() && f.dtype.size() == 1;
-    if w.opset < 19 && facts.iter().any(is_byte) {
-        return later("a float of 8 bits", 19);
-    }
     let fact = || facts[0].clone();
     let value = match op {
         Op::Full(f) => w.scalar(f.value, f.dtype).stretched(f.shape.clone()),

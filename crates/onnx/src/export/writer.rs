@@ -1,6 +1,9 @@
 //! The recorder that writes nodes.
 
+use super::dtypes::written_in;
 use super::norm;
+use super::pointwise::cast;
+use super::refusals::later;
 use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::tensor_shape_proto::dimension;
 use crate::proto::{
@@ -68,6 +71,8 @@ pub(super) struct Writer<'a> {
     initializers: Vec<TensorProto>,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), Name>,
     names: HashSet<String>,
+    /// The dtypes of the values that nodes may read.
+    dtypes: HashMap<Name, DType>,
     counts: HashMap<String, usize>,
     /// The paths of the modules that values belong to: of weights, and of what is a view of them.
     modules: HashMap<Name, Name>,
@@ -106,6 +111,7 @@ impl<'a> Writer<'a> {
             initializers: Vec::new(),
             constants: HashMap::new(),
             names: taken.iter().map(|n| n.to_string()).collect(),
+            dtypes: HashMap::new(),
             counts: HashMap::new(),
             modules: HashMap::new(),
             numbers: HashMap::new(),
@@ -119,7 +125,7 @@ impl<'a> Writer<'a> {
 
     /// Adds an input.
     pub fn input(&mut self, name: &str, fact: Fact) -> Value {
-        let value = Value::new(name.into(), fact);
+        let value = self.value(name.into(), fact);
         self.inputs.push(self.info(&value));
         for (axis, d) in value.fact.shape.iter().enumerate() {
             if let Some(s) = d.symbols().find(|s| Dim::symbol(*s) == *d) {
@@ -136,6 +142,12 @@ impl<'a> Writer<'a> {
         if let Some((module, _)) = name.rsplit_once('.').filter(|_| is_path) {
             self.modules.insert(name.clone(), module.into());
         }
+        self.value(name, fact)
+    }
+
+    /// A value that nodes may read.
+    fn value(&mut self, name: Name, fact: Fact) -> Value {
+        self.dtypes.insert(name.clone(), fact.dtype);
         Value::new(name, fact)
     }
 
@@ -150,7 +162,7 @@ impl<'a> Writer<'a> {
         name.into()
     }
 
-    /// Writes a node and returns the names of its outputs.
+    /// Writes a node and returns the names of its outputs. Inputs whose dtype the operator lacks are widened.
     pub fn node(
         &mut self,
         op: &str,
@@ -158,6 +170,7 @@ impl<'a> Writer<'a> {
         outputs: usize,
         attribute: Vec<AttributeProto>,
     ) -> Vec<Name> {
+        let inputs: Vec<Name> = inputs.iter().map(|n| self.widened(op, n)).collect();
         let module = inputs.iter().find_map(|n| self.modules.get(n)).cloned();
         let name = match &module {
             Some(module) => self.unique(&format!("{module}/{op}")),
@@ -180,6 +193,15 @@ impl<'a> Writer<'a> {
         outputs
     }
 
+    /// Returns the value in the dtype that the operator is written in.
+    fn widened(&mut self, op: &str, name: &Name) -> Name {
+        let Some(dtype) = self.dtypes.get(name).copied() else {
+            return name.clone();
+        };
+        let value = Value::new(name.clone(), Fact::new(dtype, [0i64; 0]));
+        cast(self, &value, written_in(op, self.opset, dtype)).name
+    }
+
     /// Writes a node with one output, of this fact.
     pub fn one(
         &mut self,
@@ -189,7 +211,23 @@ impl<'a> Writer<'a> {
         fact: Fact,
     ) -> Value {
         let name = self.node(op, inputs, 1, attributes).swap_remove(0);
-        Value::new(name, fact)
+        let dtype = fact.dtype;
+        let wide = fact.with_dtype(written_in(op, self.opset, dtype));
+        let value = self.value(name, wide);
+        cast(self, &value, dtype)
+    }
+
+    /// Writes a node with outputs of these facts.
+    pub fn several(
+        &mut self,
+        op: &str,
+        inputs: &[Name],
+        attributes: Vec<AttributeProto>,
+        facts: &[Fact],
+    ) -> Values {
+        let names = self.node(op, inputs, facts.len(), attributes);
+        let named = names.into_iter().zip(facts);
+        named.map(|(name, f)| self.value(name, f.clone())).collect()
     }
 
     /// Returns the name of the value in its whole shape.
@@ -208,8 +246,8 @@ impl<'a> Writer<'a> {
             return name.clone();
         }
         let shape = self.sizes(&v.fact.shape);
-        let name = self.node("Expand", &[v.name.clone(), shape], 1, vec![]);
-        let name = name[0].clone();
+        let inputs = [v.name.clone(), shape];
+        let name = self.one("Expand", &inputs, vec![], v.fact.clone()).name;
         self.seen.expanded.insert(key, name.clone());
         name
     }
@@ -247,7 +285,7 @@ impl<'a> Writer<'a> {
             ..TensorProto::default()
         });
         self.constants.insert(key, name.clone());
-        Value::new(name, fact)
+        self.value(name, fact)
     }
 
     /// A number.
@@ -292,7 +330,11 @@ impl<'a> Writer<'a> {
                 _ => None,
             };
             let whole = input.or_else(|| norm::layer_norm(self, graph, node, &values));
+            let is_byte = |f: &Fact| f.dtype.float8().is_some();
             let results = match whole {
+                _ if self.opset < 19 && node.facts.iter().any(is_byte) => {
+                    later("a float of 8 bits", 19)
+                }
                 Some(value) => Ok(SmallVec::from_elem(value, 1)),
                 None => self.emit(node.op.clone(), &operands),
             };
@@ -338,7 +380,8 @@ impl<'a> Writer<'a> {
 
     /// A value that a body takes.
     pub fn body_input(&mut self, fact: &Fact) -> (Value, ValueInfoProto) {
-        let value = Value::new(self.unique("slice"), fact.clone());
+        let name = self.unique("slice");
+        let value = self.value(name, fact.clone());
         let info = self.info(&value);
         (value, info)
     }

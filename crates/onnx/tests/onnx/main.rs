@@ -1,6 +1,7 @@
 //! Models of ONNX: the standard's tests, models that others exported, models that Kiln exports, damaged files.
 
 mod damage;
+mod dtypes;
 mod exported;
 mod exports;
 mod learn;
