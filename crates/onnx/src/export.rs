@@ -24,7 +24,7 @@ use crate::proto::{GraphProto, ModelProto, OperatorSetIdProto};
 use file::Weight;
 use kiln_tensor::{Compiled, Error, ErrorKind, Result};
 use std::path::Path;
-use writer::{Value, Writer};
+use writer::{Name, Value, Writer};
 
 /// The versions of ONNX's operators that can be written, and the version of the format that came with each.
 const OPSETS: [(i64, i64); 12] = [
@@ -107,9 +107,12 @@ impl Export {
 /// by its position in arguments or results, such as `input.0`, `output.1` or `rows`; a single one is `input` or
 /// `output`.
 ///
+/// A `Var` that the function assigns, as a training step does, is an input whose default is its value at the time of
+/// writing, and an output with `.next` behind its name. The next run takes the value that the output had.
+///
 /// # Errors
-/// If the function has operations that ONNX lacks, with all of them and their lines; if it assigns a `Var` or draws
-/// random numbers; or if a file can't be written: an older one then stays.
+/// If the function has operations that ONNX lacks, with all of them and their lines; if it draws random numbers; or if
+/// a file can't be written: an older one then stays.
 ///
 /// ```
 /// use kiln_onnx::{Export, export, load};
@@ -141,13 +144,6 @@ pub fn export<I, O>(
             )));
         };
         let signature = function.signature();
-        if let Some(state) = signature.states.iter().find(|s| s.output.is_some()) {
-            return Err(unsupported(format!(
-                "the function assigns `{}`, and a model of ONNX keeps no state; export a function that assigns \
-             nothing, such as one of a model in eval mode",
-                state.name
-            )));
-        }
         let arguments = signature.arguments.iter().map(|a| &a.name[..]);
         let inputs = names("inputs", options.inputs, arguments, "input")?;
         let results = signature.results.iter().map(|r| &r.name[..]);
@@ -172,18 +168,35 @@ pub fn export<I, O>(
         }
         let mut weights = Vec::new();
         let captured = signature.captured.iter().zip(function.captured());
-        let captured = captured.map(|(named, t)| (named.at, None, &named.name, t));
-        let states = signature.states.iter().zip(function.states());
-        let states = states.filter_map(|(state, var)| {
-            Some((state.input?, var.name(), &state.name, var.get().detach()))
-        });
-        for (at, path, number, tensor) in captured.chain(states) {
-            let name = path.as_deref().unwrap_or(number);
-            let value = writer.weight(name, path.is_some(), facts[at as usize].clone());
+        for (named, tensor) in captured {
+            let at = named.at as usize;
+            let value = writer.weight(&named.name, false, facts[at].clone());
             weights.push(Weight::new(&value, tensor));
-            operands[at as usize] = Some(value);
+            operands[at] = Some(value);
+        }
+        let results = signature.results.iter().map(|r| r.at);
+        let mut ends: Vec<(u32, String)> = results.zip(outputs).collect();
+        for (state, var) in signature.states.iter().zip(function.states()) {
+            let path = var.name();
+            let mut name: Name = path.as_deref().unwrap_or(&state.name).into();
+            if let Some(at) = state.input {
+                let fact = facts[at as usize].clone();
+                let value = writer.weight(&name, path.is_some(), fact);
+                weights.push(Weight::new(&value, var.get().detach()));
+                name = value.name.clone();
+                if state.output.is_some() {
+                    writer.overridable(&value);
+                }
+                operands[at as usize] = Some(value);
+            }
+            if let Some(at) = state.output {
+                ends.push((at, writer.unique(&format!("{name}.next")).to_string()));
+            }
         }
         let values = writer.graph(&graph, &operands);
+        let values = ends.iter().map(|(at, _)| values[*at as usize].clone());
+        let values = values.collect();
+        let outputs: Vec<String> = ends.into_iter().map(|(_, name)| name).collect();
         let found = writer.finish(values, &outputs).map_err(|failures| {
             let count = match failures.len() {
                 1 => "1 operation".to_string(),

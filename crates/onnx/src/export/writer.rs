@@ -151,8 +151,13 @@ impl<'a> Writer<'a> {
         Value::new(name, fact)
     }
 
+    /// Makes the initial value of a weight the default of an input.
+    pub fn overridable(&mut self, weight: &Value) {
+        self.inputs.push(self.info(weight));
+    }
+
     /// Returns the name, with a suffix if it is taken.
-    fn unique(&mut self, wanted: &str) -> Name {
+    pub fn unique(&mut self, wanted: &str) -> Name {
         let mut name = wanted.to_string();
         while !self.names.insert(name.clone()) {
             let count = self.counts.entry(wanted.to_string()).or_insert(0);

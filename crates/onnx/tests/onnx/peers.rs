@@ -30,7 +30,8 @@ impl Cases {
         Cases { folder, tolerance }
     }
 
-    /// Exports a function, loads it and compares the results for these lists of arguments. Returns the model's path.
+    /// Exports a function, loads it and compares the results of runs with these lists of arguments, each of which finds
+    /// the `Var`s as the one before left them. Returns the model's path.
     pub fn add<I, O>(
         &self,
         name: &str,
@@ -45,20 +46,26 @@ impl Cases {
             std::fs::remove_dir_all(&case).unwrap();
             return Err(e.message().to_string());
         }
+        let states = function.signature().states.iter().zip(function.states());
+        let states: Vec<_> = states.filter(|(s, _)| s.output.is_some()).collect();
         for (i, arguments) in sets.iter().enumerate() {
+            let mut inputs = arguments.to_vec();
+            let read = states.iter().filter(|(s, _)| s.input.is_some());
+            inputs.extend(read.map(|(_, var)| var.get().detach().realize().unwrap().clone()));
             let handles: Vec<_> = arguments.iter().map(|t| t.as_ref()).collect();
             let results = function.run_at(&handles, Location::caller()).unwrap();
+            let mut outputs: Vec<Tensor> = results.into_iter().map(Tensor::from).collect();
+            outputs.extend(states.iter().map(|(_, var)| var.get().detach()));
             let set = case.join(format!("test_data_set_{i}"));
             std::fs::create_dir_all(&set).unwrap();
             let write = |kind: &str, j: usize, t: &Tensor| {
                 let bytes = write_value("", &Data::from(t), Kind::Tensor).unwrap();
                 std::fs::write(set.join(format!("{kind}_{j}.pb")), bytes).unwrap();
             };
-            for (j, t) in arguments.iter().enumerate() {
-                write("input", j, t);
-            }
-            for (j, handle) in results.into_iter().enumerate() {
-                write("output", j, &Tensor::from(handle));
+            for (kind, list) in [("input", &inputs), ("output", &outputs)] {
+                for (j, t) in list.iter().enumerate() {
+                    write(kind, j, t);
+                }
             }
         }
         difference(&case, self.tolerance).unwrap_or_else(|e| panic!("{name}, loaded again: {e}"));
