@@ -92,6 +92,8 @@ pub(super) struct Scores {
     caps_bias: bool,
     /// The keys that take part.
     allowed: Option<Tensor>,
+    /// A score of no key, which broadcasts to `[b, h, s, 1]`.
+    pub sink: Option<Tensor>,
 }
 
 impl Scores {
@@ -104,6 +106,7 @@ impl Scores {
             bias: None,
             caps_bias: false,
             allowed: None,
+            sink: None,
         }
     }
 
@@ -120,12 +123,6 @@ impl Scores {
         let distance = distance(q, k, offset_of(past));
         self.allow(distance.ge(0));
     }
-
-    /// Excludes keys that are `size` or more in front of their query.
-    pub fn window(&mut self, q: &Tensor, k: &Tensor, past: &Dim, size: i64) {
-        let distance = distance(q, k, offset_of(past));
-        self.allow(distance.lt(size));
-    }
 }
 
 fn offset_of(past: &Dim) -> Option<Tensor> {
@@ -133,7 +130,7 @@ fn offset_of(past: &Dim) -> Option<Tensor> {
 }
 
 /// The positions of queries minus those of keys.
-fn distance(q: &Tensor, k: &Tensor, offset: Option<Tensor>) -> Tensor {
+pub(super) fn distance(q: &Tensor, k: &Tensor, offset: Option<Tensor>) -> Tensor {
     let position = iota(&q.dims()[2]).unsqueeze(-1);
     let position = match offset {
         Some(offset) => position + offset,
@@ -157,7 +154,10 @@ fn sharing(q: &Tensor, k: &Tensor) -> Result<i64> {
 
 /// Attention of queries to keys: `[b, h, s, v]`.
 pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
-    if scores.softcap == 0.0 && !(scores.bias.is_some() && scores.allowed.is_some()) {
+    if scores.softcap == 0.0
+        && scores.sink.is_none()
+        && !(scores.bias.is_some() && scores.allowed.is_some())
+    {
         let how = Attention::new()
             .scale(Some(scores.scale))
             .enable_gqa(sharing(q, k)? > 1)
@@ -168,7 +168,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Resu
 }
 
 /// Attention by products and a softmax, and the scores after one of the steps.
-fn attend_in_steps(
+pub(super) fn attend_in_steps(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
@@ -206,7 +206,14 @@ fn attend_in_steps(
     let precise = masked.to_dtype(precision);
     // A query without keys gives zeros.
     let none = precise.amax(keep(3)).eq(f64::NEG_INFINITY);
-    let weights = precise.softmax(3).masked_fill(none, 0.0).to_dtype(dtype);
+    let weights = match &scores.sink {
+        None => precise.softmax(3),
+        Some(sink) => {
+            let sum = precise.logsumexp(keep(3));
+            (&precise - sum.logaddexp(sink.to_dtype(precision))).exp()
+        }
+    };
+    let weights = weights.masked_fill(none, 0.0).to_dtype(dtype);
     let shown = match shown {
         0 => products,
         1 => first,

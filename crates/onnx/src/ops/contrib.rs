@@ -1,14 +1,15 @@
 //! Operators of onnxruntime's own (`com.microsoft`), which exporters and its optimiser emit.
 
-use super::attention::{Scores, attend, heads, merged, rotated};
+use super::attention::{Scores, attend, attend_in_steps, distance, heads, merged, rotated};
 use super::elementwise::swish;
 use super::norm::{normalised, root_mean_square};
+use super::shape::sliced;
 use super::{Record, quantize};
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
-use crate::value::{iota, size_as_tensor};
+use crate::value::{Value, iota, size_as_tensor};
 use kiln_base::Dim;
-use kiln_tensor::{DType, Result, Tensor, cat, stack};
+use kiln_tensor::{DType, ErrorKind, PadMode, Result, Scalar, Tensor, cat, stack};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -54,7 +55,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let sum = skipped(c, 3)?;
             let eps = c.float("epsilon", 1e-5)?;
             let y = root_mean_square(&sum, &c.tensor(2)?, sum.ndim() - 1, eps, wide(&sum));
-            let none = crate::value::Value::Nothing;
+            let none = Value::Nothing;
             Ok(vec![y.into(), none.clone(), none, sum.into()])
         },
 
@@ -172,32 +173,57 @@ fn first_positions(c: &Call, x: &Tensor) -> Result<Tensor> {
 }
 
 fn multi_head_attention(c: &Call) -> Results {
-    if !c.has(1) || !c.has(2) {
-        return Err(unsupported("a query that holds keys and values"));
+    let count = c.int("num_heads", 0)?;
+    // Heads `[b, s, heads, n, e]` of n operands.
+    let packed = |t: &Tensor, n: i64| -> Vec<Tensor> {
+        let each = (0..n).map(|i| t.select(3, i).transpose(1, 2));
+        each.collect()
+    };
+    let (query, key) = (c.tensor(0)?, c.optional(1)?);
+    let mut operands: Vec<Tensor> = match key {
+        None if query.ndim() == 5 => packed(&query, 3),
+        Some(key) if key.ndim() == 5 => [heads(query, Some(count))?]
+            .into_iter()
+            .chain(packed(&key, 2))
+            .collect(),
+        Some(key) if c.has(2) => {
+            let operands = [query, key, c.tensor(2)?].into_iter();
+            let operands = operands.map(|t| heads(t, Some(count)));
+            operands.collect::<Result<_>>()?
+        }
+        _ => return Err(invalid("needs keys and values, or a query that holds them")),
+    };
+    for t in &operands {
+        t.check()?;
     }
-    let mut operands = [c.tensor(0)?, c.tensor(1)?, c.tensor(2)?];
     if let Some(bias) = c.optional(3)? {
         let mut at = 0;
-        for t in &mut operands {
-            let size = t.dims()[2]
-                .as_const()
+        for (i, t) in operands.iter_mut().enumerate() {
+            let [heads, size] = [1, 3].map(|axis| t.dims()[axis].as_const());
+            let (heads, size) = heads
+                .zip(size)
                 .ok_or_else(|| invalid("needs known widths"))?;
-            *t = &*t + bias.narrow(0, at, size);
-            at += size;
+            // Keys and values of another attention, `[b, heads, s, e]`, have theirs.
+            if i == 0 || c.tensor(i).map_or(5, |t| t.ndim()) != 4 {
+                let part = bias.narrow(0, at, heads * size);
+                *t = &*t + part.reshape([heads, 1, size]);
+            }
+            at += heads * size;
         }
     }
     let past = c.optional(6)?.zip(c.optional(7)?);
-    let (y, k, v) = masked_attention(c, operands, past, c.optional(4)?, c.optional(5)?)?;
-    Ok(vec![y.into(), k.into(), v.into()])
+    let [q, k, v] = &operands[..] else {
+        return Err(invalid("needs queries, keys and values"));
+    };
+    let used = match past {
+        Some(_) => c.first_integer(8)?,
+        None => None,
+    };
+    masked_attention(c, [q, k, v], past, used, c.optional(4)?)
 }
 
 /// Attention of queries, keys and values that one product computes.
 fn attention(c: &Call) -> Results {
-    if c.flag("do_rotary", false)? || c.flag("past_present_share_buffer", false)? {
-        return Err(unsupported(
-            "attention with rotary embeddings or a shared buffer",
-        ));
-    }
     let product = c.tensor(0)?.matmul(c.tensor(1)?);
     let product = c.optional(2)?.map_or(product.clone(), |b| product + b);
     let width = product.dims().last().and_then(Dim::as_const).unwrap_or(0);
@@ -207,61 +233,176 @@ fn attention(c: &Call) -> Results {
     let [q, k, v] = sizes[..] else {
         return Err(invalid("qkv_hidden_sizes must hold 3 sizes"));
     };
-    let operands = [
-        product.narrow(-1, 0, q),
-        product.narrow(-1, q, k),
-        product.narrow(-1, q.saturating_add(k), v),
-    ];
+    let count = Some(c.int("num_heads", 0)?);
+    let mut q_heads = heads(product.narrow(-1, 0, q), count)?;
+    let mut k_heads = heads(product.narrow(-1, q, k), count)?;
+    let v_heads = heads(product.narrow(-1, q.saturating_add(k), v), count)?;
     let past = c
         .optional(4)?
         .map(|past| (past.select(0, 0), past.select(0, 1)));
-    let (y, k, v) = masked_attention(c, operands, past, c.optional(3)?, c.optional(5)?)?;
-    let mut results = vec![y.into()];
-    if c.wants(1) {
-        results.push(stack([k, v], 0).into());
+    let used = match c.flag("past_present_share_buffer", false)? {
+        true => {
+            let used = c.first_integer(6)?;
+            Some(used.ok_or_else(|| invalid("needs past_sequence_length"))?)
+        }
+        false => None,
+    };
+    if c.flag("do_rotary", false)? {
+        let first = seen(past.as_ref(), used)?;
+        (q_heads, k_heads) = (turned(c, &q_heads, &first)?, turned(c, &k_heads, &first)?);
+    }
+    let operands = [&q_heads, &k_heads, &v_heads];
+    let mut results = masked_attention(c, operands, past, used, c.optional(3)?)?;
+    let keys_and_values = results.split_off(1);
+    if let ([Value::Tensor(k), Value::Tensor(v)], true) = (&keys_and_values[..], c.wants(1)) {
+        results.push(stack([k.tensor(), v.tensor()], 0).into());
     }
     Ok(results)
 }
 
-/// Attention of `[batch, length, width]`, with the mask of the keys. Returns the result, and all keys and values.
+/// Rotates heads `[b, heads, s, e]` by the angles of their positions from `first` on, as in the paper.
+fn turned(c: &Call, x: &Tensor, first: &Dim) -> Result<Tensor> {
+    x.check()?;
+    let size = x.dims()[3].as_const().unwrap_or(0);
+    let width = match c.int("rotary_embedding_dim", 0)? {
+        0 => size,
+        n => n.min(size),
+    };
+    let frequencies: Vec<f32> = (0..width / 2)
+        .map(|i| 10000f32.powf(-2.0 * i as f32 / width as f32))
+        .collect();
+    let positions = iota(&x.dims()[2]) + size_as_tensor(first);
+    let angles = positions.to_dtype(DType::F32).unsqueeze(1) * Tensor::from(frequencies);
+    let tables = [angles.cos(), angles.sin()].map(|t| t.to_dtype(x.dtype()).unsqueeze(0));
+    rotated(c, x, tables.each_ref(), None)
+}
+
+/// Attention of heads `[b, heads, s, e]`, with the mask of the keys. With `used`, the past is a buffer that holds as many
+/// keys, and takes the new ones behind them. Returns the result, all keys and values, and the scores if they are wanted.
 fn masked_attention(
     c: &Call,
-    [q, k, v]: [Tensor; 3],
+    [q, k, v]: [&Tensor; 3],
     past: Option<(Tensor, Tensor)>,
+    used: Option<i64>,
     mask: Option<Tensor>,
-    bias: Option<Tensor>,
-) -> Result<(Tensor, Tensor, Tensor)> {
-    let count = c.int("num_heads", 0)?;
-    let q = heads(q, Some(count))?;
-    let (mut k, mut v) = (heads(k, Some(count))?, heads(v, Some(count))?);
-    let mut seen = Dim::ZERO;
-    if let Some((a, b)) = past {
-        seen = a.dims().get(2).cloned().unwrap_or(Dim::ZERO);
-        (k, v) = (cat([a, k], 2), cat([b, v], 2));
+) -> Results {
+    for t in [q, k, v] {
+        t.check()?;
     }
-    let mut scores = Scores::new(&q, c.maybe_float("scale")?.filter(|s| *s != 0.0));
-    scores.bias = bias;
-    if let Some(mask) = mask {
-        let mask = match mask.ndim() {
-            // Lengths, or one flag a key.
-            1 => iota(&k.dims()[2]).lt(mask.to_dtype(DType::I64).unsqueeze(-1)),
-            _ => mask.ne(0),
-        };
-        let mask = match mask.ndim() {
-            2 => mask.unsqueeze(1).unsqueeze(1),
-            _ => mask.unsqueeze(1),
-        };
-        scores.allow(mask);
-    }
-    if c.flag("unidirectional", false)? {
-        scores.causal(&q, &k, &seen);
+    let (mut k, mut v) = (k.clone(), v.clone());
+    let seen = seen(past.as_ref(), used)?;
+    if let Some((a, b)) = &past {
+        let held = |t: &Tensor| sliced(t, 2, &Dim::ZERO, &seen, 1);
+        (k, v) = (cat([held(a)?, k], 2), cat([held(b)?, v], 2));
     }
     k.check()?;
     v.check()?;
-    Ok((merged(attend(&q, &k, &v, scores)?), k, v))
+    let mut scores = Scores::new(q, c.maybe_float("scale")?.filter(|s| *s != 0.0));
+    scores.bias = c.optional(5)?;
+    if let Some(mask) = mask {
+        let mask = key_mask(&mask, q, &k, &seen)?;
+        // Added, so that a query whose keys are all masked weighs them.
+        let filter = c.float("mask_filter_value", -10000.0)?;
+        let added = Tensor::zeros((), q.dtype()).where_cond(mask, filter);
+        scores.bias = Some(match scores.bias.take() {
+            Some(bias) => bias + added,
+            None => added,
+        });
+    }
+    if c.flag("unidirectional", false)? {
+        scores.bias = match scores.bias.take() {
+            Some(bias) => {
+                let distance = distance(q, &k, Some(size_as_tensor(&seen)));
+                Some(bias.where_cond(distance.ge(0), f64::NEG_INFINITY))
+            }
+            None => {
+                scores.causal(q, &k, &seen);
+                None
+            }
+        };
+    }
+    let (y, shown) = match c.wants(3) {
+        true => {
+            let (y, shown) = attend_in_steps(q, &k, &v, &scores, q.dtype(), 2)?;
+            (y, Some(shown))
+        }
+        false => (attend(q, &k, &v, scores)?, None),
+    };
+    if let (Some((a, b)), Some(_)) = (&past, used) {
+        let rest = |all: &Tensor, buffer: &Tensor| {
+            let (end, room) = (extent(all, 2)?, extent(buffer, 2)?);
+            if (&room - &end).as_const().is_some_and(|n| n < 0) {
+                return Err(invalid(format!(
+                    "{end} keys don't fit into a buffer of {room}"
+                )));
+            }
+            let rest = sliced(buffer, 2, &end, &room, 1)?;
+            Ok(cat([all.clone(), rest], 2))
+        };
+        (k, v) = (rest(&k, a)?, rest(&v, b)?);
+        k.check()?;
+        v.check()?;
+    }
+    let mut results = vec![merged(y).into(), k.into(), v.into()];
+    results.extend(shown.map(Value::from));
+    Ok(results)
+}
+
+/// Returns the number of keys in the past.
+fn seen(past: Option<&(Tensor, Tensor)>, used: Option<i64>) -> Result<Dim> {
+    let Some((keys, _)) = past else {
+        return Ok(Dim::ZERO);
+    };
+    let held = extent(keys, 2)?;
+    match used {
+        None => Ok(held),
+        Some(n) if n >= 0 && held.as_const().is_none_or(|held| n <= held) => Ok(Dim::Const(n)),
+        Some(n) => Err(invalid(format!("the past holds {held} keys, not {n}"))),
+    }
+}
+
+/// Returns a size of a tensor that should have 4 dims.
+fn extent(t: &Tensor, axis: usize) -> Result<Dim> {
+    t.check()?;
+    match t.dims() {
+        dims @ [_, _, _, _] => Ok(dims[axis].clone()),
+        dims => Err(invalid(format!("needs 4 dims, not {}", dims.len()))),
+    }
+}
+
+/// The keys that take part, in a shape that broadcasts to scores: from flags, the numbers of keys, their ends and starts,
+/// or flags of all positions.
+fn key_mask(mask: &Tensor, q: &Tensor, k: &Tensor, seen: &Dim) -> Result<Tensor> {
+    let (batch, positions) = (q.dims()[0].clone(), iota(&k.dims()[2]));
+    let part = |i: i64| {
+        let [start, end] = [i, i + 1].map(|i| &batch * &Dim::Const(i));
+        let part = sliced(mask, 0, &start, &end, 1)?;
+        Ok::<_, kiln_tensor::Error>(part.to_dtype(DType::I64).unsqueeze(-1))
+    };
+    Ok(match mask.dims() {
+        [n] => {
+            let mut flags = positions.lt(part(0)?);
+            if *n == &batch * &Dim::Const(2) {
+                flags = flags.logical_and(positions.ge(part(1)?));
+            }
+            flags.unsqueeze(1).unsqueeze(1)
+        }
+        [_, _] => mask.ne(0).unsqueeze(1).unsqueeze(1),
+        [_, _, _] => mask.ne(0).unsqueeze(1),
+        [_, _, _, _] => {
+            let rows = sliced(mask, 2, seen, &(seen + &q.dims()[2]), 1)?;
+            sliced(&rows, 3, &Dim::ZERO, &k.dims()[2], 1)?.ne(0)
+        }
+        _ => return Err(invalid(format!("a mask of {} dims", mask.ndim()))),
+    })
 }
 
 fn grouped_attention(c: &Call) -> Results {
+    if c.has(12) || c.has(14) || c.has(16) || c.flag("sliding_window_cache", false)? {
+        return Err(unsupported(
+            "quantised or sliding caches, norms of queries and padded queries",
+        ));
+    }
     let (count, key_count) = (c.int("num_heads", 0)?, c.int("kv_num_heads", 0)?);
     let (mut q, mut k, mut v) = match c.has(1) && c.has(2) {
         true => (
@@ -271,47 +412,84 @@ fn grouped_attention(c: &Call) -> Results {
         ),
         // The query holds the heads of keys and values too.
         false => {
-            let all = heads(c.tensor(0)?, Some(count + 2 * key_count))?;
+            let keys = key_count.saturating_mul(2);
+            let all = heads(c.tensor(0)?, Some(count.saturating_add(keys)))?;
             (
                 all.narrow(1, 0, count),
                 all.narrow(1, count, key_count),
-                all.narrow(1, count + key_count, key_count),
+                all.narrow(1, count.saturating_add(key_count), key_count),
             )
         }
     };
-    let past = c.optional(3)?.map_or(Dim::ZERO, |t| t.dims()[2].clone());
+    for t in [&q, &k, &v] {
+        t.check()?;
+    }
+    let (batch, length) = (q.dims()[0].clone(), q.dims()[2].clone());
+    let past = c.optional(3)?.zip(c.optional(4)?);
+    // The keys of each sample, and those in front of the query: [b, 1, 1, 1].
+    let total = c.tensor(5)?.to_dtype(DType::I64).reshape(vec![
+        batch.clone(),
+        Dim::ONE,
+        Dim::ONE,
+        Dim::ONE,
+    ]) + 1;
+    let first = (&total - size_as_tensor(&length)).clamp_min(0);
     if c.flag("do_rotary", false)? {
         let table = [&c.tensor(7)?, &c.tensor(8)?];
-        let length = q.dims()[2].clone();
-        let positions = iota(&length) + size_as_tensor(&past);
-        let positions = positions
-            .unsqueeze(0)
-            .expand(vec![q.dims()[0].clone(), length]);
+        let positions = match c.optional(9)? {
+            Some(given) => given,
+            None => iota(&length) + first.reshape(vec![batch.clone(), Dim::ONE]),
+        };
         q = rotated(c, &q, table, Some(&positions))?;
         k = rotated(c, &k, table, Some(&positions))?;
     }
-    if let (Some(a), Some(b)) = (c.optional(3)?, c.optional(4)?)
-        && !past.is(0)
-    {
-        (k, v) = (cat([a, k], 2), cat([b, v], 2));
+    if let Some((a, b)) = &past {
+        // A buffer with room for the new keys takes them; another one grows.
+        let held = extent(a, 2)?;
+        let all = match c.sizes(6) {
+            Err(e) if e.kind() == ErrorKind::ReadWhileCompiling => None,
+            sizes => sizes?.and_then(|sizes| sizes.first().cloned()),
+        };
+        let more = all.and_then(|all| (&all - &held).as_const());
+        let more = more.filter(|n| length.as_const().is_some_and(|length| *n < length));
+        let grown = more.map_or(length.clone(), |n| Dim::Const(n.max(0)));
+        let rows = (iota(&length).unsqueeze(-1) + &first).expand(k.dims());
+        let written = |buffer: &Tensor, new: &Tensor| {
+            let mut shape = new.dims().to_vec();
+            shape[2] = grown.clone();
+            let buffer = cat([buffer.clone(), Tensor::zeros(shape, new.dtype())], 2);
+            buffer.scatter(2, &rows, new)
+        };
+        (k, v) = match batch.is(1) && grown == length {
+            true => (cat([a.clone(), k], 2), cat([b.clone(), v], 2)),
+            false => (written(a, &k), written(b, &v)),
+        };
     }
-    let mut scores = Scores::new(&q, c.maybe_float("scale")?.filter(|s| *s != 0.0));
-    scores.softcap = c.float("softcap", 0.0)?;
-    scores.causal(&q, &k, &past);
-    let window = c.int("local_window_size", -1)?;
-    if window > 0 {
-        scores.window(&q, &k, &past, window);
-    }
-    // The last key of each sample.
-    let last = c.tensor(5)?.to_dtype(DType::I64).reshape(vec![
-        q.dims()[0].clone(),
-        Dim::ONE,
-        Dim::ONE,
-        Dim::ONE,
-    ]);
-    scores.allow(iota(&k.dims()[2]).le(last));
     k.check()?;
     v.check()?;
+    let mut scores = Scores::new(&q, c.maybe_float("scale")?.filter(|s| *s != 0.0));
+    scores.softcap = c.float("softcap", 0.0)?;
+    if let Some(bias) = c.optional(10)? {
+        let missing = &k.dims()[2] - &extent(&bias, 3)?;
+        scores.bias = Some(match missing.as_const() {
+            Some(n) if n > 0 => bias.pad([0, n], PadMode::Constant(Scalar::Float(0.0))),
+            _ => bias,
+        });
+    }
+    scores.sink = match c.optional(11)? {
+        Some(sink) => Some(sink.reshape([1, count, 1, 1])),
+        None if c.int("smooth_softmax", 0)? > 0 => Some(Tensor::zeros([1, count, 1, 1], q.dtype())),
+        None => None,
+    };
+    let distance = distance(&q, &k, Some(first));
+    if c.flag("causal", true)? {
+        scores.allow(distance.ge(0));
+    }
+    let window = c.int("local_window_size", -1)?;
+    if window > 0 {
+        scores.allow(distance.lt(window));
+    }
+    scores.allow(iota(&k.dims()[2]).lt(total));
     let y = merged(attend(&q, &k, &v, scores)?);
     Ok(vec![y.into(), k.into(), v.into()])
 }

@@ -187,10 +187,12 @@ fn slice(c: &Call) -> Results {
     one(x)
 }
 
-fn sliced(x: &Tensor, at: usize, start: &Dim, end: &Dim, by: i64) -> Result<Tensor> {
+/// Returns the elements of an axis from a start to an end.
+pub(super) fn sliced(x: &Tensor, at: usize, start: &Dim, end: &Dim, by: i64) -> Result<Tensor> {
     if by == 0 {
         return Err(invalid("a step is 0"));
     }
+    axis(at as i64, x.ndim())?;
     let n = &x.dims()[at];
     let along = |item: Index| {
         let mut items: Vec<Index> = (0..at).map(|_| Index::from(..)).collect();

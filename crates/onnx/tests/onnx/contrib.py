@@ -49,8 +49,9 @@ def message(value):
     return helper.make_map("", kind, keys, helper.make_sequence("", onnx.SequenceProto.TENSOR, values))
 
 
-def case(name, nodes, inputs, outputs, initial=None):
-    """A model whose inputs are arrays by name, with constants by name."""
+def case(name, nodes, inputs, outputs, initial=None, like=None):
+    """A model whose inputs are arrays by name, with constants by name. With `like`, its outputs are those of other nodes,
+    which onnxruntime has on the CPU."""
     ports = [port(n, a) for n, a in inputs.items()]
     results = [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()]
     constants = [numpy_helper.from_array(a, n) for n, a in (initial or {}).items()]
@@ -61,7 +62,10 @@ def case(name, nodes, inputs, outputs, initial=None):
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    run = model
+    if like:
+        run = helper.make_model(helper.make_graph(like, name, ports, results, constants), opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(run.SerializeToString(), options, providers=["CPUExecutionProvider"])
     found = session.run(None, inputs)
     folder = os.path.join(FOLDER, name, "test_data_set_0")
     os.makedirs(folder)
@@ -210,6 +214,191 @@ for name, rest, attributes in (
         {"x": seeded(2, 5, 10), **rest},
         {"y": F} | ({"present": F} if name == "past" else {}),
         weights,
+    )
+own = lambda op, *a, **k: helper.make_node(op, *a, **k)
+split = lambda x, *names: [
+    own("Split", [x], [f"{n}5" for n in names], axis=3, num_outputs=len(names)),
+    *(own("Squeeze", [f"{n}5", "three"], [f"{n}4"]) for n in names),
+    *(own("Reshape", [f"{n}4", "flat"], [n]) for n in names),
+]
+shapes = {"three": np.array([3], np.int64), "flat": np.array([0, 0, -1], np.int64)}
+case(
+    "mha_packed",
+    [node("MultiHeadAttention", ["x", "", "", "b"], ["y"], num_heads=3)],
+    {"x": seeded(2, 5, 3, 3, 4)},
+    {"y": F},
+    {"b": seeded(36), **shapes},
+    split("x", "q", "k", "v") + [node("MultiHeadAttention", ["q", "k", "v", "b"], ["y"], num_heads=3)],
+)
+case(
+    "mha_packed_keys",
+    [node("MultiHeadAttention", ["q", "x"], ["y"], num_heads=3)],
+    {"q": seeded(2, 5, 12), "x": seeded(2, 6, 3, 2, 4)},
+    {"y": F},
+    shapes,
+    split("x", "k", "v") + [node("MultiHeadAttention", ["q", "k", "v"], ["y"], num_heads=3)],
+)
+case(
+    "mha_keys_of_another",
+    [node("MultiHeadAttention", ["q", "k", "v", "b"], ["y", "", "", "qk"], num_heads=3)],
+    {"q": seeded(2, 5, 12), "k": seeded(2, 3, 6, 4), "v": seeded(2, 3, 7, 4)[:, :, 1:]},
+    {"y": F, "qk": F},
+    {"b": seeded(36)},
+)
+for name, m in (
+    ("all", np.array([[0, 0, 0, 0, 0], [0, 1, 1, 0, 1]], np.int32)),
+    ("ends", np.array([5, 3, 0, 5, 8, 0, 5, 8], np.int32)),
+    ("positions", np.tril(np.ones((2, 5, 5), np.int32))),
+):
+    case(
+        f"mha_mask_{name}",
+        [node("MultiHeadAttention", ["q", "k", "v", "", "m"], ["y"], num_heads=3, unidirectional=int(name == "all"))],
+        {"q": seeded(2, 5, 12), "k": seeded(5, 2, 12).reshape(2, 5, 12), "v": seeded(12, 5, 2).reshape(2, 5, 12), "m": m},
+        {"y": F},
+    )
+for used in (0, 3):
+    case(
+        f"mha_buffer_{used}",
+        [
+            node(
+                "MultiHeadAttention",
+                ["q", "k", "v", "", "", "", "pk", "pv", "n"],
+                ["y", "nk", "nv"],
+                num_heads=3,
+            )
+        ],
+        {
+            "q": seeded(2, 1, 12),
+            "k": seeded(1, 2, 12).reshape(2, 1, 12),
+            "v": seeded(12, 2, 1).reshape(2, 1, 12),
+            "pk": seeded(2, 3, 8, 4),
+            "pv": seeded(4, 3, 8, 2).reshape(2, 3, 8, 4),
+            "n": np.array([used], np.int32),
+        },
+        {"y": F, "nk": F, "nv": F},
+    )
+
+case(
+    "attention_ends",
+    [node("Attention", ["x", "w", "b", "m"], ["y"], num_heads=3)],
+    {"x": seeded(2, 5, 10), "m": np.array([5, 4, 0, 1], np.int32)},
+    {"y": F},
+    weights,
+)
+case(
+    "attention_filter",
+    [node("Attention", ["x", "w", "b", "m"], ["y"], num_heads=3, mask_filter_value=-3.0, unidirectional=1)],
+    {"x": seeded(2, 5, 10), "m": np.array([[0, 0, 1, 1, 1], [1, 0, 1, 1, 1]], np.int32)},
+    {"y": F},
+    weights,
+)
+large = np.tril(np.ones((2, 1, 8, 8), np.int32))
+large[1, 0, 5, 1] = 0
+case(
+    "attention_positions",
+    [node("Attention", ["x", "w", "b", "m", "p"], ["y", "present"], num_heads=3)],
+    {"x": seeded(2, 5, 10), "m": large, "p": seeded(2, 2, 3, 3, 4)},
+    {"y": F, "present": F},
+    {**weights, "m3": np.ascontiguousarray(large[:, 0, 3:8, :8])},
+    [node("Attention", ["x", "w", "b", "m3", "p"], ["y", "present"], num_heads=3)],
+)
+case(
+    "attention_buffer",
+    [
+        node(
+            "Attention",
+            ["x", "w", "b", "", "p", "", "n"],
+            ["y", "present"],
+            num_heads=3,
+            unidirectional=1,
+            past_present_share_buffer=1,
+        )
+    ],
+    {"x": seeded(2, 5, 10), "p": seeded(2, 2, 3, 9, 4)},
+    {"y": F, "present": F},
+    {**weights, "n": np.array([2], np.int32), "from": np.array([0], np.int64), "to": np.array([2], np.int64)}
+    | {"rest": np.array([7], np.int64), "end": np.array([9], np.int64), "along": np.array([3], np.int64)},
+    [
+        own("Slice", ["p", "from", "to", "along"], ["held"]),
+        node("Attention", ["x", "w", "b", "", "held"], ["y", "all"], num_heads=3, unidirectional=1),
+        own("Slice", ["p", "rest", "end", "along"], ["free"]),
+        own("Concat", ["all", "free"], ["present"], axis=3),
+    ],
+)
+# Rotations by the angles of the paper, of all elements of a head and of some. Keys in front lie in the past, as rotated.
+for name, rotating, past in (("all", 32, 0), ("some", 32, 0), ("past", 32, 3)):
+    size = 64 if name == "some" else 32
+    angles = np.outer(np.arange(5) + past, 1.0 / 10000 ** (np.arange(rotating // 2) * 2 / rotating)).astype(np.float32)
+    given = {"p": seeded(2, 2, 2, 3, size)} if past else {}
+    known = {"w": seeded(10, 6 * size) / 4, "b": seeded(6 * size), "at": np.arange(5)[None].repeat(2, 0)}
+    known |= {"cos": np.cos(angles), "sin": np.sin(angles), "zero": np.array(0, np.int64), "one": np.array(1, np.int64)}
+    turn = {"num_heads": 2, "rotary_embedding_dim": rotating}
+    about = {"num_heads": 2, "unidirectional": 1}
+    parts = [own("Gather", ["p", i], [f"p{n}"], axis=0) for i, n in (("zero", "k"), ("one", "v"))] if past else []
+    ends = ["pk", "pv"] if past else ["", ""]
+    if past:
+        parts += [own("Unsqueeze", [f"n{n}", "front"], [f"u{n}"]) for n in "kv"]
+        known["front"] = np.array([0], np.int64)
+    attended = node(
+        "MultiHeadAttention", ["rq", "rk", "v", "", "", "", *ends], ["y"] + ["nk", "nv"] * bool(past), **about
+    )
+    case(
+        f"attention_rotary_{name}",
+        [
+            node(
+                "Attention",
+                ["x", "w", "b"] + ["", "p"] * bool(past),
+                ["y"] + ["present"] * bool(past),
+                do_rotary=1,
+                rotary_embedding_dim=rotating,
+                **about,
+            )
+        ],
+        {"x": seeded(2, 5, 10), **given},
+        {"y": F} | ({"present": F} if past else {}),
+        known,
+        [
+            own("MatMul", ["x", "w"], ["product"]),
+            own("Add", ["product", "b"], ["sum"]),
+            own("Split", ["sum"], ["q", "k", "v"], axis=2, num_outputs=3),
+            node("RotaryEmbedding", ["q", "at", "cos", "sin"], ["rq"], **turn),
+            node("RotaryEmbedding", ["k", "at", "cos", "sin"], ["rk"], **turn),
+            *parts[:2],
+            attended,
+            *parts[2:],
+            *([own("Concat", ["uk", "uv"], ["present"], axis=0)] if past else []),
+        ],
+    )
+
+# Keys of each sample in a buffer with room, of different numbers; a prompt, and one of different lengths in a batch.
+grouped = {"num_heads": 4, "kv_num_heads": 2}
+for name, length, buffer, total, last, extra, attributes in (
+    ("buffer", 1, 9, 6, [5, 3], {}, {"do_rotary": 1}),
+    ("ragged", 1, 5, 6, [5, 3], {}, {"do_rotary": 1}),
+    ("prompt", 4, 9, 4, [3, 3], {}, {"do_rotary": 1}),
+    ("positions", 1, 9, 6, [5, 3], {"at": np.array([[7], [2]], np.int64)}, {"do_rotary": 1}),
+    ("bias", 1, 9, 6, [5, 5], {"bias": seeded(2, 4, 1, 6)}, {}),
+    ("sink", 1, 9, 6, [5, 5], {"sink": seeded(4)}, {}),
+    ("smooth", 3, 0, 3, [2, 2], {}, {"smooth_softmax": 1, "softcap": 2.0}),
+    ("window", 1, 9, 8, [7, 5], {}, {"local_window_size": 3}),
+):
+    used = tables(8) if "do_rotary" in attributes else {}
+    inputs = {"q": seeded(2, length, 64), "k": seeded(length, 2, 32).reshape(2, length, 32)}
+    inputs["v"] = seeded(32, 2, length).reshape(2, length, 32)
+    if buffer:
+        # onnxruntime leaves what lies behind the keys of a sample open.
+        for n, t in (("pk", seeded(2, 2, buffer, 16)), ("pv", seeded(16, 2, buffer, 2).reshape(2, 2, buffer, 16))):
+            for b, n_keys in enumerate(last):
+                t[b, :, max(n_keys + 1 - length, 0) :] = 0
+            inputs[n] = t
+    names = ["q", "k", "v"] + (["pk", "pv"] if buffer else ["", ""]) + ["last", "total"]
+    names += [n if n in used else "" for n in ("cos", "sin")] + [n if n in extra else "" for n in ("at", "bias", "sink")]
+    case(
+        f"gqa_{name}",
+        [node("GroupQueryAttention", names, ["y", "nk", "nv"], **grouped, **attributes)],
+        {**inputs, **extra},
+        {"y": F, "nk": F, "nv": F},
+        {**used, "last": np.array(last, np.int32), "total": np.array(total, np.int32)},
     )
 for zero in (0, 1):
     packed = {"b": integers(np.uint8, 5, 2, 8), "s": np.abs(floats(10))}

@@ -70,7 +70,7 @@ fn the_standards_tests_on_the_emulated_driver() {
 fn onnxruntimes_operators() {
     let folder = Folder::onnx_contrib("contrib").unwrap();
     let cases = folders(folder.path());
-    assert_eq!(cases.len(), 65);
+    assert_eq!(cases.len(), 88);
     check(&cases);
 }
 
