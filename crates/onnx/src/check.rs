@@ -4,9 +4,12 @@ use crate::fault::invalid;
 use crate::nodes::{MAX_NESTED, node_name, plain_domain};
 use crate::proto::{FunctionProto, GraphProto, NodeProto};
 use kiln_tensor::Result;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-/// Checks that each name is given once, and before it is used.
+/// The most nodes of a model whose functions are inlined.
+const MAX_INLINED: u64 = 1 << 20;
+
+/// Checks that each name is given once, and before it is used, and that functions are not parts of themselves.
 pub(crate) fn graph(graph: &GraphProto, functions: &[FunctionProto]) -> Result<()> {
     names(graph, &mut Vec::new())?;
     let mut seen = HashSet::new();
@@ -22,7 +25,65 @@ pub(crate) fn graph(graph: &GraphProto, functions: &[FunctionProto]) -> Result<(
                     .with_message(&format!("the function {:?}: {}", f.name(), e.message()))
             })?;
     }
+    let functions = functions.iter().map(|f| {
+        let key = (plain_domain(f.domain()), f.name(), f.overload());
+        (key, (f, None))
+    });
+    let mut inlined = Inlined {
+        functions: functions.collect(),
+        depth: 0,
+    };
+    inlined.count(&graph.node)?;
     Ok(())
+}
+
+/// Functions by domain, name and overload, with their numbers of nodes once they are counted.
+struct Inlined<'a> {
+    functions: HashMap<(&'a str, &'a str, &'a str), (&'a FunctionProto, Option<u64>)>,
+    depth: usize,
+}
+
+impl<'a> Inlined<'a> {
+    /// Returns the number of nodes when functions are inlined.
+    fn count(&mut self, nodes: &'a [NodeProto]) -> Result<u64> {
+        let mut sum = 0;
+        for node in nodes {
+            sum += 1 + self.called(node)?;
+            for graph in inner(node) {
+                sum += self.count(&graph.node)?;
+            }
+            if sum > MAX_INLINED {
+                let text = "the functions that are called have too many nodes";
+                return Err(invalid(format!("{}: {text}", node_name(node))));
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Returns the number of nodes of the function that a node calls.
+    fn called(&mut self, node: &'a NodeProto) -> Result<u64> {
+        let key = (plain_domain(node.domain()), node.op_type(), node.overload());
+        let function = match self.functions.get(&key) {
+            None => return Ok(0),
+            Some((_, Some(count))) => return Ok(*count),
+            Some((function, None)) => *function,
+        };
+        if self.depth >= MAX_NESTED {
+            let text = format!("functions call each other deeper than {MAX_NESTED}");
+            return Err(invalid(format!("{}: {text}", node_name(node))));
+        }
+        self.depth += 1;
+        let count = self.count(&function.node)?;
+        self.depth -= 1;
+        self.functions.insert(key, (function, Some(count)));
+        Ok(count)
+    }
+}
+
+/// The graphs in the attributes of a node.
+fn inner(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    let attributes = node.attribute.iter();
+    attributes.flat_map(|a| a.g.iter().chain(&a.graphs))
 }
 
 /// Checks a graph inside of graphs that give the `outer` names.
@@ -65,11 +126,7 @@ fn nodes<'a>(
                 )));
             }
         }
-        let inner = node
-            .attribute
-            .iter()
-            .flat_map(|a| a.g.iter().chain(&a.graphs));
-        for graph in inner {
+        for graph in inner(node) {
             outer.push(std::mem::take(&mut given));
             let checked = names(graph, outer);
             given = outer.pop().unwrap_or_default();

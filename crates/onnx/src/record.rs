@@ -7,9 +7,14 @@ use crate::nodes::{MAX_NESTED, node_name, plain_domain, version};
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use crate::value::Value;
 use crate::{known, ops, tensor};
+use kiln_base::numel;
+use kiln_ir::Fact;
 use kiln_tensor::{Error, Result, default_device};
 use std::collections::HashMap;
 use std::path::Path;
+
+/// The most bytes of a result whose shape is known.
+const MAX_BYTES: u64 = 1 << 40;
 
 /// The values of names while a graph or a function's body is recorded.
 pub(crate) struct Scope<'a> {
@@ -125,6 +130,11 @@ impl<'a> Scope<'a> {
                 Value::Tensor(_) | Value::Text(_) | Value::Sequence(_) | Value::Nothing => continue,
             };
             tensor.check()?;
+            let numbers = numel(tensor.dims()).as_const().unwrap_or(0) as u64;
+            if numbers > MAX_BYTES / tensor.dtype().size() as u64 {
+                let fact = Fact::new(tensor.dtype(), tensor.dims().iter().cloned());
+                return Err(invalid(format!("its result {fact} has more than 1 TiB")));
+            }
         }
         Ok(results)
     }

@@ -278,23 +278,17 @@ pub(crate) fn read_constant(
     t: &TensorProto,
     folder: Option<&Path>,
 ) -> Result<(Tensor, Option<Known>)> {
-    if packed(t.data_type().into()).is_some() {
-        let tensor = read(t, folder)?;
-        let known = match tensor.numel()? <= MAX_KNOWN {
-            true => Known::from_bytes(tensor.dtype(), &tensor.shape()?, &tensor.to_bytes()?),
-            false => None,
-        };
-        return Ok((tensor, known));
-    }
-    let dtype = dtype(t.data_type().into())?;
-    let few = bytes_of(&t.dims, dtype)? / dtype.size() as u64 <= MAX_KNOWN as u64;
-    let is_external = t.data_location() == DataLocation::External;
     let tensor = read(t, folder)?;
-    if !few || is_external {
+    let dtype = tensor.dtype();
+    let is_external = t.data_location() == DataLocation::External;
+    if tensor.numel()? > MAX_KNOWN || is_external {
         return Ok((tensor, None));
     }
     let shape: Vec<usize> = t.dims.iter().map(|d| *d as usize).collect();
     let known = match &t.raw_data {
+        _ if packed(t.data_type().into()).is_some() => {
+            Known::from_bytes(dtype, &shape, &tensor.to_bytes()?)
+        }
         Some(raw) => Known::from_bytes(dtype, &shape, raw),
         None => Known::from_bytes(dtype, &shape, &typed_bytes(t, dtype)),
     };

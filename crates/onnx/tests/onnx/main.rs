@@ -4,6 +4,7 @@ mod damage;
 mod dtypes;
 mod exported;
 mod exports;
+mod hostile;
 mod learn;
 mod networks;
 mod newer;
