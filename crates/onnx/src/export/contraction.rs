@@ -1,12 +1,16 @@
 //! Products and convolutions.
 
-use super::attributes::{int, ints};
+use super::attributes::{float, int, ints};
+use super::pointwise::cast;
 use super::reduce::pads;
 use super::refusals::lacking;
+use super::shape;
 use super::writer::{Name, Value, Writer};
 use crate::proto::AttributeProto;
-use kiln_base::Dim;
-use kiln_ir::{Fact, Op, OpError, broadcast_shapes, ops};
+use crate::tensor::number;
+use kiln_base::prim::Reduction;
+use kiln_base::{Dim, numel};
+use kiln_ir::{Builder, DType, Fact, Op, OpError, broadcast_shapes, ops};
 
 /// Writes a product. ONNX's broadcasts batch dims as operands are stretched.
 pub(super) fn matmul(w: &mut Writer, inputs: &[Value], fact: Fact) -> Value {
@@ -85,4 +89,53 @@ pub(super) fn conv_transpose(
     let mut attributes = attributes(conv, &weight.fact);
     attributes.push(ints("output_padding", output_padding));
     Ok(w.one("ConvTranspose", &names, attributes, fact))
+}
+
+/// Writes attention, as the operator where the version has it. A query that a mask leaves no keys has zeros.
+pub(super) fn attention(
+    w: &mut Writer,
+    inputs: &[Value],
+    op: &ops::Attention,
+    fact: Fact,
+) -> Result<Value, OpError> {
+    let (scale, mask) = (op.scale.as_f64(), op.mask(&inputs[3..]));
+    let is_empty = inputs.iter().any(|v| v.fact.shape.iter().any(|d| d.is(0)));
+    let fits = op.dropout.is_none() && scale > 0.0 && !is_empty && !(op.causal && mask.is_some());
+    if w.opset < 23 || !fits || fact.dtype == DType::F64 {
+        return match Op::from(*op).decompose(w, inputs) {
+            Some(value) => value,
+            None => lacking("attention"),
+        };
+    }
+    // The operator has batches of heads.
+    let heads = |fact: &Fact| match fact.shape.split_at(fact.rank() - 2) {
+        ([_, _], _) => fact.shape.to_vec(),
+        (batch, matrix) => [&[Dim::ONE, numel(batch)], matrix].concat(),
+    };
+    let mut names = Vec::new();
+    for v in inputs {
+        let v = w.reshape(v, &heads(&v.fact))?;
+        names.push(w.name(&v));
+    }
+    let mut attributes = vec![float("scale", scale)];
+    if op.causal {
+        attributes.push(int("is_causal", 1));
+    }
+    if fact.dtype.is_half() {
+        attributes.push(int("softmax_precision", i32::from(number(DType::F32))));
+    }
+    let result = Fact::new(fact.dtype, heads(&fact));
+    let mut y = w.one("Attention", &names, attributes, result);
+    if y.fact != fact {
+        y = shape::reshape(w, &y, fact);
+    }
+    let Some(mask) = mask else { return Ok(y) };
+    let (mask, least) = match mask.dtype() {
+        DType::Bool => (cast(w, mask, DType::I32), 0.0),
+        _ => (mask.clone(), f64::NEG_INFINITY),
+    };
+    let most = w.reduce_keepdim(Reduction::Max, &mask, &[mask.rank() - 1])?;
+    let [least, zero] = [(least, mask.dtype()), (0.0, y.dtype())].map(|(n, t)| w.scalar(n, t));
+    let has_keys = w.broadcasting("Greater", &[&most, &least], vec![], DType::Bool);
+    Ok(w.broadcasting("Where", &[&has_keys, &y, &zero], vec![], y.dtype()))
 }

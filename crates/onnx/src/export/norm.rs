@@ -1,4 +1,4 @@
-//! Layer normalisation, found among the ops that it is recorded as.
+//! Layer, RMS and group normalisation, found among the ops that they are recorded as.
 
 use super::attributes::{float, int};
 use super::writer::{Value, Values, Writer};
@@ -8,7 +8,7 @@ use kiln_ir::{
     Builder, DType, Graph, GraphBuilder, Loc, Node, Op, OpError, Pw, Role, Value as Of, ops,
 };
 
-/// Writes a node as the last one of a layer normalisation, if it is that. The others have no readers then.
+/// Writes a node as the last one of a layer or RMS normalisation, if it is that. The others have no readers then.
 pub(super) fn layer_norm(
     w: &mut Writer,
     graph: &Graph,
@@ -27,10 +27,13 @@ pub(super) fn layer_norm(
         _ => return None,
     };
     let found = Found::by(graph, normalised)?;
+    if !found.centred && (w.opset < 23 || bias.is_some()) {
+        return None;
+    }
     let fact = graph.fact(found.x);
     let last = &fact.shape[found.axis..];
     let part = |v: Of| Some(unstretched(graph, v)).filter(|v| graph.fact(*v).shape[..] == *last);
-    let value = |v: Of| values[v.node.index()][v.output as usize].clone();
+    let value = |v: Of| value_of(values, v);
     let scale = match weight {
         Some(weight) => value(part(weight)?),
         None if last.len() == 1 => w.scalar(1.0, fact.dtype).stretched(last.into()),
@@ -42,7 +45,70 @@ pub(super) fn layer_norm(
         names.push(w.name(&bias));
     }
     let attributes = vec![int("axis", found.axis as i64), float("epsilon", found.eps)];
-    Some(w.one("LayerNormalization", &names, attributes, fact.clone()))
+    let op = if found.centred {
+        "LayerNormalization"
+    } else {
+        "RMSNormalization"
+    };
+    Some(w.one(op, &names, attributes, fact.clone()))
+}
+
+/// Writes a node as the last one of a group normalisation of known sizes, if it is that.
+pub(super) fn group_norm(
+    w: &mut Writer,
+    graph: &Graph,
+    node: &Node,
+    values: &[Values],
+) -> Option<Value> {
+    let at = |v: &Of| graph.node(v.node);
+    let (joined, weight, bias) = match row(node) {
+        Some((Pw::Add, [m, bias])) => match row(at(m))? {
+            (Pw::Mul, [n, weight]) => (at(n), Some(weight), Some(bias)),
+            _ => return None,
+        },
+        Some((Pw::Mul, [n, weight])) => (at(n), Some(weight), None),
+        Some(_) => return None,
+        None => (node, None, None),
+    };
+    let is_reshape = |node: &Node| matches!(node.op, Op::Reshape(_));
+    let normalised = joined.inputs.first().filter(|_| is_reshape(joined))?;
+    let found =
+        Found::by(graph, at(normalised)).filter(|found| found.centred && found.axis == 2)?;
+    let x = at(&found.x)
+        .inputs
+        .first()
+        .filter(|_| is_reshape(at(&found.x)))?;
+    let fact = graph.fact(*x);
+    let (channels, groups) = (fact.shape.get(1)?, graph.fact(found.x).shape[1].as_const()?);
+    if w.opset < 21 || fact.rank() < 3 || *fact != joined.facts[0] || *fact != node.facts[0] {
+        return None;
+    }
+    // A vector of the channels, stretched along axis 1.
+    let vector = |v: &Of| {
+        let held = unstretched(graph, *v);
+        let vector = at(&held).inputs.first().filter(|_| is_reshape(at(&held)))?;
+        let shape = &graph.fact(held).shape;
+        let axis = (shape.len() + 1).checked_sub(fact.rank())?;
+        let is_vector = graph.fact(*vector).shape[..] == [channels.clone()];
+        (is_vector && shape.get(axis) == Some(channels)).then_some(*vector)
+    };
+    let mut names = vec![w.name(&value_of(values, *x))];
+    for (operand, default) in [(weight, 1.0), (bias, 0.0)] {
+        let v = match operand {
+            Some(v) => value_of(values, vector(v)?),
+            None => w
+                .scalar(default, fact.dtype)
+                .stretched([channels.clone()].into_iter().collect()),
+        };
+        names.push(w.name(&v));
+    }
+    let attributes = vec![int("num_groups", groups), float("epsilon", found.eps)];
+    Some(w.one("GroupNormalization", &names, attributes, fact.clone()))
+}
+
+/// The value of a node that was written.
+fn value_of(values: &[Values], v: Of) -> Value {
+    values[v.node.index()][v.output as usize].clone()
 }
 
 /// The row of a pointwise node, and its operands.
@@ -62,11 +128,12 @@ fn unstretched(graph: &Graph, v: Of) -> Of {
     }
 }
 
-/// `(x − mean) / √(var + eps)` over all axes from `axis` on.
+/// `(x − mean) / √(var + eps)` over all axes from `axis` on, or `x / √(mean(x²) + eps)` if it is not centred.
 struct Found {
     x: Of,
     axis: usize,
     eps: f64,
+    centred: bool,
 }
 
 impl Found {
@@ -77,14 +144,18 @@ impl Found {
             _ => None,
         };
         let at = |v: Of| graph.node(v.node);
-        let centred = at(operand(node, Pw::Mul, 0)?);
-        let x = operand(centred, Pw::Sub, 0)?;
+        let left = operand(node, Pw::Mul, 0)?;
+        let x = operand(at(left), Pw::Sub, 0).unwrap_or(left);
+        let centred = x != left;
         let scale = at(operand(node, Pw::Mul, 1)?);
         let spread = at(operand(scale, Pw::Rsqrt, 0)?);
         let Op::Full(eps) = &at(operand(spread, Pw::Add, 1)?).op else {
             return None;
         };
-        let mean = at(operand(centred, Pw::Sub, 1)?);
+        let mean = match centred {
+            true => at(operand(at(left), Pw::Sub, 1)?),
+            false => at(operand(spread, Pw::Add, 0)?),
+        };
         let sum = at(operand(mean, Pw::Div, 0)?);
         let Op::Reduce(sum) = &at(*sum.inputs.first()?).op else {
             return None;
@@ -94,39 +165,42 @@ impl Found {
             x,
             axis: *sum.axes.first()?,
             eps: eps.value.as_f64(),
+            centred,
         };
-        let known = fact.shape[found.axis..]
-            .iter()
-            .all(|d| Dim::as_const(d).is_some());
+        let mut last = fact.shape.get(found.axis..)?.iter();
+        let known = last.all(|d| Dim::as_const(d).is_some());
         if fact.dtype == DType::F64 || !known {
             return None;
         }
         let mut pattern = Graph::default();
         let mut b = GraphBuilder::new(&mut pattern, Loc::UNKNOWN);
         let input = b.input(fact.clone(), Role::Data);
-        let last = formula(&mut b, input, found.axis, found.eps).ok()?;
+        let last = found.formula(&mut b, input).ok()?;
         same(graph, node, x, &pattern, pattern.node(last.node)).then_some(found)
     }
-}
 
-/// The formula as it is recorded.
-fn formula(b: &mut GraphBuilder, x: Of, axis: usize, eps: f64) -> Result<Of, OpError> {
-    let fact = b.fact(&x);
-    let axes: Vec<usize> = (axis..fact.rank()).collect();
-    let sum = b.reduce_keepdim(Reduction::Sum, &x, &axes)?;
-    let shape = fact.shape[axis..].into();
-    let count = b.op(ops::Numel { shape }, &[])?;
-    let count = b.cast(&count, fact.dtype)?;
-    let mean = b.pointwise(Pw::Div, &[sum, count])?;
-    let centred = b.pointwise(Pw::Sub, &[x, mean])?;
-    let square = b.pointwise(Pw::Square, &[centred])?;
-    let sum = b.reduce_keepdim(Reduction::Sum, &square, &axes)?;
-    let freedom = b.with(Pw::Sub, &count, 0.0)?;
-    let freedom = b.with(Pw::Maximum, &freedom, 0.0)?;
-    let variance = b.pointwise(Pw::Div, &[sum, freedom])?;
-    let spread = b.with(Pw::Add, &variance, eps)?;
-    let scale = b.pointwise(Pw::Rsqrt, &[spread])?;
-    b.pointwise(Pw::Mul, &[centred, scale])
+    /// The formula as it is recorded.
+    fn formula(&self, b: &mut GraphBuilder, x: Of) -> Result<Of, OpError> {
+        let fact = b.fact(&x);
+        let axes: Vec<usize> = (self.axis..fact.rank()).collect();
+        let shape = fact.shape[self.axis..].into();
+        let count = b.op(ops::Numel { shape }, &[])?;
+        let mut count = b.cast(&count, fact.dtype)?;
+        let mut numbers = x;
+        if self.centred {
+            let sum = b.reduce_keepdim(Reduction::Sum, &x, &axes)?;
+            let mean = b.pointwise(Pw::Div, &[sum, count])?;
+            numbers = b.pointwise(Pw::Sub, &[x, mean])?;
+            let freedom = b.with(Pw::Sub, &count, 0.0)?;
+            count = b.with(Pw::Maximum, &freedom, 0.0)?;
+        }
+        let square = b.pointwise(Pw::Square, &[numbers])?;
+        let sum = b.reduce_keepdim(Reduction::Sum, &square, &axes)?;
+        let variance = b.pointwise(Pw::Div, &[sum, count])?;
+        let spread = b.with(Pw::Add, &variance, self.eps)?;
+        let scale = b.pointwise(Pw::Rsqrt, &[spread])?;
+        b.pointwise(Pw::Mul, &[numbers, scale])
+    }
 }
 
 /// True if a node computes what the node of the pattern does, with `x` for its input.

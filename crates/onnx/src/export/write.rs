@@ -55,12 +55,11 @@ pub(super) fn op(
         Op::Input(_) => {
             return lacking("an input without a value, such as a key of random numbers");
         }
-        Op::ConvWeight(_) | Op::Attention(_) | Op::AttentionGrad(_) => {
-            match op.decompose(w, inputs) {
-                Some(value) => value?,
-                None => return lacking(op.name()),
-            }
-        }
+        Op::Attention(a) => contraction::attention(w, inputs, a, fact())?,
+        Op::ConvWeight(_) | Op::AttentionGrad(_) => match op.decompose(w, inputs) {
+            Some(value) => value?,
+            None => return lacking(op.name()),
+        },
     };
     Ok(smallvec![value])
 }

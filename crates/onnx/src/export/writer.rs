@@ -334,7 +334,9 @@ impl<'a> Writer<'a> {
                 Op::Input(i) => inputs.get(i.index as usize).cloned().flatten(),
                 _ => None,
             };
-            let whole = input.or_else(|| norm::layer_norm(self, graph, node, &values));
+            let whole = input
+                .or_else(|| norm::layer_norm(self, graph, node, &values))
+                .or_else(|| norm::group_norm(self, graph, node, &values));
             let is_byte = |f: &Fact| f.dtype.float8().is_some();
             let results = match whole {
                 _ if self.opset < 19 && node.facts.iter().any(is_byte) => {

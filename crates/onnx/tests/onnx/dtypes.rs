@@ -4,8 +4,8 @@ use crate::peers::Cases;
 use kiln_onnx::Export;
 
 use kiln_tensor::{
-    Compiled, DType, PadMode, Scan, ScatterReduction, Spec, Tensor, cat, compile, cond, keep,
-    scan_with,
+    Attention, Compiled, DType, PadMode, Scan, ScatterReduction, Spec, Tensor, cat, compile, cond,
+    keep, scan_with,
 };
 use kiln_testkit::sweep::Sweep;
 
@@ -60,6 +60,7 @@ const OPERATIONS: &[Operation] = &[
     ("clamp", |x| x.clamp(0, 1)),
     ("where", |x| x.where_cond(x.eq(x), x.flip(3))),
     ("cast", |x| x.to_dtype(DType::F32)),
+    ("cast_to_i16", |x| x.to_dtype(DType::I16)),
     ("reshape", |x| x.reshape([2, 16])),
     ("permute", |x| x.permute([0, 3, 1, 2])),
     ("flip", |x| x.flip(2)),
@@ -105,9 +106,20 @@ const OPERATIONS: &[Operation] = &[
     }),
     ("max_pool2d", |x| x.max_pool2d(2)),
     ("avg_pool2d", |x| x.avg_pool2d(2)),
+    ("attention", |x| x.scaled_dot_product_attention(x, x)),
+    ("masked_attention", |x| {
+        // A query without keys, and one of some.
+        let mask = Tensor::arange(0, 4, 1)
+            .unsqueeze(1)
+            .gt(Tensor::arange(0, 4, 1));
+        let how = Attention::new().attn_mask(Some(mask));
+        x.scaled_dot_product_attention_with(x, x, how)
+    }),
     ("softmax", |x| x.softmax(1)),
     ("log_softmax", |x| x.log_softmax(3)),
     ("layer_norm", |x| x.layer_norm([4])),
+    ("rms_norm", |x| x.rms_norm([4])),
+    ("group_norm", |x| x.group_norm(2)),
     ("batch_norm", |x| x.batch_norm()),
     ("branch", |x| {
         cond(x.eq(x).all(()), || x.clone(), || x.flip(1))

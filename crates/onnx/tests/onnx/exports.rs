@@ -7,6 +7,7 @@ use kiln_onnx::{Export, Model, Port, export, load};
 use kiln_tensor::{
     DType, Scan, Spec, Tensor, Var, WhileLoop, compile, cond, scan_with, while_loop_with,
 };
+use std::path::PathBuf;
 
 type Checked = std::result::Result<(), Box<dyn std::error::Error>>;
 
@@ -28,6 +29,7 @@ fn layers_of_each_kind() -> Checked {
         GELU::new(),
         LayerNorm::new(16),
         Linear::new(16, 16),
+        RMSNorm::new(16),
         SiLU::new(),
         Linear::new(16, 3)
     ]?;
@@ -49,21 +51,28 @@ fn layers_of_each_kind() -> Checked {
     }
     for opset in 17..=28 {
         let how = || Export::new().opset(opset);
+        let has = |path: PathBuf, op: &str, since: i64| {
+            let text = String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+            assert_eq!(text.contains(op), opset >= since, "{op} in version {opset}");
+        };
         let f = compile(rows(5), |x| mlp.call(&x).softmax(1))?;
-        cases.add(
+        let path = cases.add(
             &format!("mlp-{opset}"),
             &f,
             &[&[randn(&[1, 5])], &[randn(&[4, 5])]],
             how(),
         )?;
+        has(path.clone(), "Gelu", 20);
+        has(path, "RMSNormalization", 23);
         let images = Spec::new(DType::F32, ("batch", 3, 16, 16));
         let f = compile(images, |x| cnn.call(&x))?;
-        cases.add(
+        let path = cases.add(
             &format!("cnn-{opset}"),
             &f,
             &[&[randn(&[1, 3, 16, 16])], &[randn(&[3, 3, 16, 16])]],
             how(),
         )?;
+        has(path, "GroupNormalization", 21);
         let sequence = || Spec::new(DType::F32, ("length", "batch", 4));
         let sets: [&[Tensor]; 2] = [&[randn(&[5, 3, 4])], &[randn(&[2, 2, 4])]];
         let f = compile(sequence(), |x| lstm.call(&x))?;
@@ -73,12 +82,14 @@ fn layers_of_each_kind() -> Checked {
         let f = compile(Spec::new(DType::F32, ("length", "batch", 16)), |x| {
             encoder.call(&x)
         })?;
-        cases.add(
+        let path = cases.add(
             &format!("encoder-{opset}"),
             &f,
             &[&[randn(&[5, 2, 16])], &[randn(&[3, 4, 16])]],
             how(),
         )?;
+        has(path.clone(), "Attention", 23);
+        has(path, "LayerNormalization", 17);
     }
     cases.beside_onnxruntime();
     Ok(())
