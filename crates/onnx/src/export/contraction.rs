@@ -11,6 +11,7 @@ use crate::tensor::number;
 use kiln_base::prim::Reduction;
 use kiln_base::{Dim, numel};
 use kiln_ir::{Builder, DType, Fact, Op, OpError, broadcast_shapes, ops};
+use smallvec::smallvec;
 
 /// Writes a product. ONNX's broadcasts batch dims as operands are stretched.
 pub(super) fn matmul(w: &mut Writer, inputs: &[Value], fact: Fact) -> Value {
@@ -41,6 +42,23 @@ pub(super) fn conv(
     if !fact.dtype.is_float() {
         return lacking(&format!("a convolution of {}", fact.dtype));
     }
+    // Without spatial dims, a convolution over one of a single element.
+    if op.stride.is_empty() {
+        let longer = |v: &Value| [&v.fact.shape[..], &[Dim::ONE]].concat();
+        let [x, weight] = [&inputs[0], &inputs[1]];
+        let operands = [
+            w.reshape(x, &longer(x))?,
+            w.reshape(weight, &longer(weight))?,
+        ];
+        let op = ops::Conv {
+            stride: smallvec![1],
+            padding: vec![(0, 0)],
+            dilation: smallvec![1],
+            groups: op.groups,
+        };
+        let y = w.op(op, &operands)?;
+        return Ok(shape::reshape(w, &y, fact));
+    }
     let names = [w.name(&inputs[0]), w.name(&inputs[1])];
     let attributes = attributes(op, &inputs[1].fact);
     Ok(w.one("Conv", &names, attributes, fact))
@@ -66,6 +84,9 @@ pub(super) fn conv_transpose(
 ) -> Result<Value, OpError> {
     if !fact.dtype.is_float() {
         return lacking(&format!("a convolution of {}", fact.dtype));
+    }
+    if op.input.is_empty() {
+        return lacking("a transposed convolution without spatial dims");
     }
     let (y, weight) = (&inputs[0], &inputs[1]);
     let conv = &op.conv;

@@ -41,6 +41,11 @@ pub(super) fn cast(w: &mut Writer, v: &Value, dtype: DType) -> Value {
     if let Some(number) = w.numbers.get(&v.name).copied() {
         return w.scalar(number, dtype).stretched(v.fact.shape.clone());
     }
+    // The ends of an integer's range are no floats of fewer bits.
+    if v.dtype().is_float() && v.dtype().size() < 4 && dtype.kind() == Kind::Int {
+        let wide = cast(w, v, DType::F32);
+        return cast(w, &wide, dtype);
+    }
     let mut source = v.clone();
     // Floats beyond the range of an integer become its ends, which ONNX leaves open. Those of wide ones are not floats.
     if v.dtype().is_float()
@@ -77,7 +82,8 @@ fn direct(w: &mut Writer, row: Pw, values: &[Value]) -> Option<Value> {
             Some(value)
         }
         _ if !is_float => None,
-        Pw::Relu => one(w, "Relu", vec![]),
+        // onnxruntime fails where it joins Relu and Clip of f64.
+        Pw::Relu if x.dtype() != DType::F64 => one(w, "Relu", vec![]),
         Pw::Relu6 => {
             let bounds = [0.0, 6.0].map(|n| w.scalar(n, x.dtype()));
             Some(w.broadcasting("Clip", &[x, &bounds[0], &bounds[1]], vec![], x.dtype()))
