@@ -45,6 +45,31 @@ fn whole(v: &Var) -> f32 {
     values[0]
 }
 
+/// Several threads call backward into the same parameters: every gradient is in the sums. Integers add up exactly.
+#[test]
+fn gradients_of_all_threads_add_up() {
+    let parameters = cells();
+    for p in &parameters {
+        p.requires_grad_(true).unwrap();
+    }
+    let all = parameters.clone();
+    all_end(THREADS, move |t| {
+        for round in 0..ROUNDS {
+            let x = vector(&[(t * ROUNDS + round) as f32; 16]);
+            let loss = (&x * &all[0]).sum(()) + (&x * &all[1]).sum(()) * 2.0;
+            loss.backward().unwrap();
+            if round % 8 == t {
+                all[1].grad().expect("a gradient").realize().unwrap();
+            }
+        }
+    });
+    let passes = (THREADS * ROUNDS) as f32;
+    let sum = passes * (passes - 1.0) / 2.0;
+    let grad = |p: &Var| p.grad().expect("a gradient").to_vec::<f32>().unwrap();
+    assert_eq!(grad(&parameters[0]), [sum; 16]);
+    assert_eq!(grad(&parameters[1]), [2.0 * sum; 16]);
+}
+
 #[test]
 fn lazy_assignments_in_opposite_orders_end() {
     let cells = cells();

@@ -34,7 +34,7 @@ use kiln_lazy::grad::engine::{self, Keep};
 use kiln_lazy::{Handle, body};
 use std::cell::RefCell;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 options! {
     /// The options of [`Tensor::backward_with`].
@@ -170,7 +170,8 @@ impl Tensor {
     }
 
     /// Computes the gradients of this one-element tensor with respect to every leaf that it was computed from, adds
-    /// them to the gradients of the leaves, and releases the values that the derivatives needed.
+    /// them to the gradients of the leaves, and releases the values that the derivatives needed. Several threads may
+    /// do so at once: no gradient is lost, and the order of the additions is theirs.
     ///
     /// # Errors
     /// If this tensor has more than one element, does not require gradients, carries an error, was
@@ -207,6 +208,7 @@ impl Tensor {
         };
         AFTER.with_borrow_mut(Vec::clear);
         let found = engine::run(&[(&self.handle, seed.handle)], None, keep, loc)?;
+        let adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
         let pending = found.iter().any(|(leaf, _)| {
             let held = leaf.as_ref().and_then(|l| l.grad());
             held.is_some_and(|g| !g.is_realized())
@@ -232,6 +234,7 @@ impl Tensor {
             leaf.set_grad(Some(sum.check()?.handle.clone()));
             gradients.push(sum);
         }
+        drop(adding);
         // Accumulating over many batches must not keep the graphs of all of them.
         if pending && !is_recording() {
             realize_first(gradients)?;
@@ -239,6 +242,9 @@ impl Tensor {
         AFTER.take().into_iter().try_for_each(|f| f())
     }
 }
+
+/// Held while a pass adds its gradients to those of the leaves. So passes of several threads lose none.
+static ADDING: Mutex<()> = Mutex::new(());
 
 type Callback = Box<dyn FnOnce() -> Result<()>>;
 
