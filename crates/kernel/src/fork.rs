@@ -16,19 +16,19 @@ static GENERATION: AtomicUsize = AtomicUsize::new(0);
 /// True if there were other threads when this process began.
 static CUT_OFF: AtomicBool = AtomicBool::new(false);
 
-/// True if a thread has been counted.
-struct Counted(Cell<bool>);
+/// True if a thread has been counted, false if it is left out; `None` if it has not used this crate yet.
+struct Counted(Cell<Option<bool>>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if self.0.get() {
+        if self.0.get() == Some(true) {
             THREADS.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
 
 thread_local! {
-    static HERE: Counted = const { Counted(Cell::new(false)) };
+    static HERE: Counted = const { Counted(Cell::new(None)) };
 }
 
 /// Begins a call that may take locks or use the thread pool.
@@ -48,11 +48,17 @@ pub fn here() {
     static WATCH: Once = Once::new();
     // A thread that is about to end is not counted again.
     let _ = HERE.try_with(|here| {
-        if !here.0.replace(true) {
+        if here.0.get().is_none() {
+            here.0.set(Some(true));
             WATCH.call_once(watch);
             THREADS.fetch_add(1, Ordering::SeqCst);
         }
     });
+}
+
+/// Leaves this thread out of the count: one of the pool, which works only while a thread that is counted waits for it.
+pub(crate) fn leave_out() {
+    let _ = HERE.try_with(|here| here.0.set(Some(false)));
 }
 
 /// Returns a number that differs between a child and its parent.
@@ -67,7 +73,9 @@ fn watch() {}
 fn watch() {
     /// Runs in the child, before `fork` returns there.
     extern "C" fn in_child() {
-        let ours = HERE.try_with(|here| here.0.get()).unwrap_or(false) as usize;
+        let ours = HERE
+            .try_with(|here| here.0.get() == Some(true))
+            .unwrap_or(false) as usize;
         let others = THREADS.swap(ours, Ordering::SeqCst) > ours;
         CUT_OFF.fetch_or(others, Ordering::Relaxed);
         GENERATION.fetch_add(1, Ordering::Relaxed);

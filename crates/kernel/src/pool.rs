@@ -363,6 +363,7 @@ impl Shared {
 }
 
 fn work(shared: &Shared, number: usize, parked: &AtomicBool) {
+    fork::leave_out();
     let mut seen = 0;
     loop {
         let mut spins = 0;
