@@ -70,6 +70,7 @@ impl Device {
             return Ok(device.clone());
         }
         let device = Arc::new(Device::open(ordinal)?);
+        open.iter().for_each(|other| device.pool.share(&other.pool));
         open.push(device.clone());
         Ok(device)
     }

@@ -66,7 +66,7 @@ impl Memory {
         let (to, from) = (device.context.handle.0, self.device.context.handle.0);
         let (target, source, len) = (copy.address(), self.address(), self.len);
         // SAFETY: both blocks have this number of bytes on the devices of these contexts, and are freed after this
-        // use of them. Devices without peer access copy through the host.
+        // use of them. Devices without access to each other copy through the host.
         unsafe {
             let stream = stream.handle();
             call!(cuMemcpyPeerAsync(target, to, source, from, len, stream))

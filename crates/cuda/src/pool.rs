@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 /// The pool of a device's memory.
 pub(super) struct Pool {
     pub(super) context: Context,
+    device: sys::CUdevice,
     handle: Object<sys::CUmemPoolHandle_st>,
     /// Bytes of the device's memory.
     pub(super) total: usize,
@@ -60,11 +61,40 @@ impl Pool {
         }
         Ok(Pool {
             context,
+            device,
             handle,
             total,
             ledger: Mutex::default(),
             floor: AtomicUsize::new(0),
         })
+    }
+
+    /// Lets two devices access each other's memory where the driver can, so that copies between them take no way through
+    /// the host. Where it refuses, they do.
+    pub(super) fn share(&self, other: &Pool) {
+        for (pool, reader) in [(self, other), (other, self)] {
+            let mut can = 0;
+            // SAFETY: the pointer is to writable memory, and both are devices of the driver.
+            let told =
+                unsafe { call!(cuDeviceCanAccessPeer(&mut can, reader.device, pool.device)) };
+            if told.is_err() || can == 0 {
+                continue;
+            }
+            // SAFETY: the pool is alive, and the description is one of a device.
+            let _ = unsafe {
+                call!(cuMemPoolSetAccess(
+                    pool.handle.0,
+                    &sys::CUmemAccessDesc {
+                        location: sys::CUmemLocation {
+                            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                            id: reader.device,
+                        },
+                        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                    },
+                    1
+                ))
+            };
+        }
     }
 
     /// The memory that this process holds.
