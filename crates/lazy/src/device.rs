@@ -157,6 +157,16 @@ impl Device {
     }
 }
 
+impl Device {
+    /// An error of a run on this device, which is named if it is one of several GPUs.
+    pub(crate) fn named_in(self, e: Error) -> Error {
+        match self {
+            Device::Cuda(_) if Device::cuda_count() > 1 => e.with_note(format!("on {self}")),
+            _ => e,
+        }
+    }
+}
+
 /// The error of a device that failed.
 pub(crate) fn device_error(called: &str, e: RunError, loc: &'static Location<'static>) -> Error {
     Error::new(ErrorKind::Device, called, e.to_string(), loc)

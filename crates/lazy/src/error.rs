@@ -164,6 +164,13 @@ impl Error {
         &self.0.message
     }
 
+    /// The message with its line and notes, for an error that arises from this one elsewhere.
+    pub(crate) fn in_one_line(&self) -> String {
+        let notes = self.0.notes.iter().map(|note| format!(", {note}"));
+        let notes: String = notes.collect();
+        format!("{}, at {}{notes}", self.0.message, self.0.loc)
+    }
+
     /// The line of the user's source.
     pub fn loc(&self) -> &Loc {
         &self.0.loc

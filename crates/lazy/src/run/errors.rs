@@ -64,7 +64,7 @@ pub fn run_error_with(
     placeholder_value: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
 ) -> Error {
     let text = e.to_string();
-    match e {
+    let error = match e {
         RunError::Data { node, .. } => {
             let node = node as usize;
             let error = outcome::data_error(&e, &gather.called(node), gather.loc(node));
@@ -99,7 +99,8 @@ pub fn run_error_with(
         | RunError::InputCount { .. }
         | RunError::Symbol { .. } => Error::new(ErrorKind::Value, "run", text, loc),
         _ => Error::new(ErrorKind::Internal, "run", text, loc),
-    }
+    };
+    gather.device().named_in(error)
 }
 
 /// The error of reading a placeholder outside the function it was recorded in.

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// The data of a run that is kept until its outcome is known.
 struct Blame {
+    device: Device,
     sites: Vec<Suspect>,
     cells: Mutex<Vec<Stored>>,
 }
@@ -116,6 +117,7 @@ impl<'a> Storing<'a> {
         if let Some(outcome) = self.outcome {
             let cells = Mutex::new(self.cells);
             outcome.keep(Arc::new(Blame {
+                device: gather.device(),
                 sites: suspects(sites, gather),
                 cells,
             }));
@@ -151,6 +153,10 @@ impl Blame {
     }
 
     fn error(&self, e: RunError) -> Error {
+        self.device.named_in(self.error_of(e))
+    }
+
+    fn error_of(&self, e: RunError) -> Error {
         let node = match &e {
             RunError::Data { node, .. } | RunError::Custom { node, .. } => Some(*node),
             _ => None,

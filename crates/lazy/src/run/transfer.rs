@@ -34,7 +34,7 @@ pub fn to(x: &Handle, device: Device, loc: &'static Location<'static>) -> Result
                 g => Ok(g.clone()),
             });
             let moved: Result<Vec<_>> = moved.collect();
-            moved.map_err(|e| OpError(e.message().to_string()))
+            moved.map_err(|e| OpError(e.in_one_line()))
         });
         let node = GradNode::called_at(&moved.node, Some(rule), &[x], ("to", loc));
         moved.edge = Edge::Node(node, 0);
