@@ -14,6 +14,12 @@ pub(crate) fn cast(
         let message = format!("parameters are floats that are computed in, not {dtype}");
         return Err(Error::invalid("to_dtype", message));
     }
+    if let Some(name) = tree::wrapper(module) {
+        let message = format!(
+            "the model is in a {name}: cast it first, and wrap it then: `model.to_dtype(..)?`, then `{name}::new(model)?`"
+        );
+        return Err(Error::invalid("to_dtype", message));
+    }
     tree::vars(module); // which tells the cells their names
     let modules = module
         .named_modules()

@@ -184,6 +184,13 @@ pub(crate) fn to(m: &dyn Module, device: Device) -> Result<()> {
         .try_for_each(|(_, var)| var.to_(device))
 }
 
+/// The name of a wrapper for data parallel training within, which is put around a model last.
+pub(crate) fn wrapper(m: &dyn Module) -> Option<&str> {
+    let wrappers = ["DistributedDataParallel", "DataParallel"];
+    let names = m.modules().into_iter().map(|m| m.name());
+    names.into_iter().find(|name| wrappers.contains(name))
+}
+
 /// [`Module::zero_grad`].
 pub(crate) fn zero_grad(m: &dyn Module) {
     named_parameters(m)

@@ -4,10 +4,10 @@ use crate::every;
 use kiln_distributed::{
     DataParallelOptions, DistributedDataParallel, ReduceOp, SyncBatchNorm, all_reduce, barrier,
 };
-use kiln_nn::amp::GradScaler;
+use kiln_nn::amp::{self, GradScaler, Initialize, LossScale, OptLevel};
 use kiln_nn::optim::{Optimizer, SGD, clip_grad_norm_};
 use kiln_nn::{Forward, Linear, Module, sequential};
-use kiln_tensor::{DType, Device, Result, Spec, Tensor, compile};
+use kiln_tensor::{DType, Device, Result, Spec, Tensor, compile, with_seed};
 use steps::{close, model, train, weights};
 
 #[path = "../steps.rs"]
@@ -164,6 +164,40 @@ fn an_infinity_on_one_rank_skips_the_step_on_all() {
         scaler.get_scale()
     });
     assert_eq!(scales[0], scales[1]);
+}
+
+#[test]
+fn a_model_is_cast_before_it_is_wrapped() {
+    every(2, |rank| {
+        let ddp = DistributedDataParallel::new(Linear::new(2, 1)?)?;
+        let mut opt = Optimizer::new(ddp.parameters(), SGD::new().lr(0.1))?;
+        let initialized = amp::initialize(&ddp, &mut [&mut opt], OptLevel::O1).map(drop);
+        for (done, call) in [
+            (ddp.half(), "cast it first"),
+            (initialized, "call amp::initialize first"),
+        ] {
+            let e = done.unwrap_err().to_string();
+            let order = format!("the model is in a DistributedDataParallel: {call}");
+            assert!(e.contains(&order) && e.contains("training.rs"), "{e}");
+        }
+        let net = with_seed(1, || Linear::new(2, 1))?;
+        let fixed = Initialize::new(OptLevel::O2).loss_scale(LossScale::Fixed(64.0));
+        let mut opt = Optimizer::new(net.parameters(), SGD::new().lr(0.1))?;
+        let mut amp = amp::initialize(&net, &mut [&mut opt], fixed)?;
+        let ddp = DistributedDataParallel::new(net)?;
+        let before = weights(&ddp)?;
+        let x = Tensor::full([4, 2], rank as f64, DType::F32);
+        let loss = amp.forward(&x, |x| ddp.call(x)).mean(());
+        amp.scale_loss(&loss, &mut [&mut opt], |scaled| scaled.backward())?;
+        opt.step()?;
+        // The mean of the gradients 0 and 1, and of 1 and 1.
+        let after = weights(&ddp)?;
+        let moved = before.iter().zip(&after).map(|(a, b)| a - b);
+        for (moved, wanted) in moved.zip([0.05, 0.05, 0.1]) {
+            assert!((moved - wanted).abs() < 1e-3, "{moved}");
+        }
+        Ok(())
+    });
 }
 
 #[test]

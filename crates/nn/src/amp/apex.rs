@@ -4,7 +4,7 @@ use super::found;
 use super::level::{Initialize, LossScale, Properties};
 use super::scale::{Scale, Scaling};
 use crate::optim::Optimizer;
-use crate::{Module, is_batch_norm};
+use crate::{Module, is_batch_norm, tree};
 use kiln_tensor::{
     Autocast, DType, Error, ErrorKind, Flat, Nest, Result, Tensor, Var, options, set_autocast,
     stack,
@@ -46,7 +46,7 @@ pub struct Amp {
 /// ```
 ///
 /// # Errors
-/// If the model is not in f32, an optimiser was given before, keywords contradict each other, or inside `compile`.
+/// If the model is not in f32 or is wrapped for data parallel training, an optimiser was given before, keywords contradict each other, or inside `compile`.
 #[track_caller]
 pub fn initialize(
     model: &dyn Module,
@@ -58,6 +58,12 @@ pub fn initialize(
     if optimizers.iter().any(|o| o.amp.initialized) {
         let message =
             "an optimiser was given to initialize before; call it once, with all optimisers";
+        return Err(Error::invalid("amp::initialize", message));
+    }
+    if let Some(name) = tree::wrapper(model) {
+        let message = format!(
+            "the model is in a {name}: call amp::initialize first, and wrap the model then: `{name}::new(model)?`"
+        );
         return Err(Error::invalid("amp::initialize", message));
     }
     let narrow = |(_, p): &(String, Var)| p.dtype().is_float() && p.dtype() != DType::F32;
