@@ -25,6 +25,7 @@
 //! ```
 
 mod comm_hooks;
+mod data_parallel;
 mod ddp;
 mod group;
 mod join;
@@ -43,6 +44,7 @@ mod transport;
 
 pub use comm_hooks::{GradBucket, allreduce_hook, bf16_compress_hook, fp16_compress_hook};
 pub use ddp::{DataParallelOptions, DistributedDataParallel};
+pub use data_parallel::{DataParallel, Replicas};
 pub use group::{
     Init, ProcessGroup, destroy_process_group, init_process_group, init_process_group_with,
     is_initialized, is_main, is_mpi_available, is_nccl_available, new_group, rank, world,

@@ -245,7 +245,8 @@ impl Var {
 
     /// The device of the values.
     pub fn device(&self) -> Device {
-        self.cell.leaf.device.get()
+        let given = given::value(self.id()).map(|t| t.device());
+        given.unwrap_or_else(|| self.cell.leaf.device.get())
     }
 
     /// Moves the cell's value and gradient to another device, for all holders of the cell. Snapshots stay where they

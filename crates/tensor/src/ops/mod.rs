@@ -107,4 +107,6 @@ pub use scan::Diff;
 pub use scatter::{Combine, Put, ScatterReduction};
 pub use search::{BinCount, Bucketize, Histogram, SearchSorted};
 pub use sort::{Sort, TopK};
+#[doc(hidden)]
+pub use to_device::to_each;
 pub use triplet::{TripletMargin, TripletMarginWithDistance};

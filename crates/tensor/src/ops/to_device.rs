@@ -1,9 +1,10 @@
 //! Moving tensors between devices.
 
 use crate::record::compose;
-use crate::{Device, Tensor};
+use crate::{Device, Result, Tensor, user_line};
 use kiln_derive::on_cells;
 use kiln_ir::{Builder, ops};
+use kiln_lazy::Handle;
 use kiln_lazy::run::transfer;
 use std::panic::Location;
 
@@ -51,4 +52,22 @@ impl Tensor {
             Err(e) => Tensor::poisoned(e, loc),
         }
     }
+}
+
+/// Tensors, each on a device, as [`Tensor::to`] moves one. They are computed before, every device in one program, so that
+/// several devices compute at the same time. Gradients flow back in the same way.
+///
+/// # Errors
+/// If one can't be computed, a device fails, or inside `compile`.
+#[doc(hidden)]
+#[track_caller]
+pub fn to_each(tensors: &[(Tensor, Device)]) -> Result<Vec<Tensor>> {
+    let handles = tensors.iter().map(|(t, device)| (&t.handle, *device));
+    let loc = user_line(Location::caller());
+    let moved = transfer::to_each(&handles.collect::<Vec<_>>(), loc)?;
+    let named = |(handle, (t, _)): (Handle, &(Tensor, Device))| Tensor {
+        names: t.names.clone(),
+        ..handle.into()
+    };
+    Ok(moved.into_iter().zip(tensors).map(named).collect())
 }
