@@ -12,13 +12,14 @@ mod figures;
 mod holder;
 mod ledger;
 mod lent;
+mod shared;
 
 use crate::error::{Error, Result};
 use crate::lock::lock;
 #[cfg(target_os = "linux")]
 use crate::system::physical_memory;
-pub use block::ALIGN;
 use block::AlignedBlock;
+pub use block::{ALIGN, SharedMemory};
 pub use budget::{Budget, read_file};
 pub use evict::{can_evict, evict};
 pub use figures::MemoryStats;
@@ -66,6 +67,8 @@ enum Home {
     Part(Arc<Storage>, usize),
     /// Memory of another owner.
     Lent(Lent),
+    /// Memory that other processes may have too.
+    Shared(Arc<SharedMemory>),
 }
 
 struct Cache {
@@ -270,16 +273,16 @@ impl Storage {
         }
     }
 
-    /// Returns its holder in the books; of a part of a block, and of lent memory, none.
+    /// Returns its holder in the books; of a part of a block, and of lent and shared memory, none.
     pub fn holder(&self) -> Option<Holder> {
         match &self.home {
             Home::Host(_) => Some(Holder::of_bits(self.holder.load(Ordering::Relaxed))),
             Home::Gpu(memory, _) => Some(memory.holder()),
-            Home::Part(..) | Home::Lent(_) => None,
+            Home::Part(..) | Home::Lent(_) | Home::Shared(_) => None,
         }
     }
 
-    /// Changes its holder in the books. A part of a block, and lent memory, have none of their own.
+    /// Changes its holder in the books. A part of a block, and lent and shared memory, have none of their own.
     pub fn set_holder(&self, holder: Holder) {
         match &self.home {
             Home::Host(block) if self.len > 0 => {
@@ -313,7 +316,7 @@ impl Storage {
     /// Returns the GPU's memory, if it is on one.
     pub fn device_memory(&self) -> Option<&dyn DeviceMemory> {
         match &self.home {
-            Home::Host(_) | Home::Part(..) | Home::Lent(_) => None,
+            Home::Host(_) | Home::Part(..) | Home::Lent(_) | Home::Shared(_) => None,
             Home::Gpu(memory, _) => Some(&**memory),
         }
     }
@@ -394,11 +397,12 @@ impl Storage {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let start = match &self.home {
-            Home::Host(_) | Home::Part(..) | Home::Lent(_) => self.ptr(),
+            Home::Host(_) | Home::Part(..) | Home::Lent(_) | Home::Shared(_) => self.ptr(),
             Home::Gpu(..) => return &[],
         };
         // SAFETY: the block, or what was lent, holds at least `len` initialised bytes, and nothing writes
-        // them while the storage is shared.
+        // them while the storage is used by several, but for other processes, which may have shared memory: any bit
+        // pattern of that is a value.
         unsafe { std::slice::from_raw_parts(start, self.len) }
     }
 
@@ -408,7 +412,7 @@ impl Storage {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.renew();
         let own = match &self.home {
-            Home::Host(_) => true,
+            Home::Host(_) | Home::Shared(_) => true,
             Home::Part(whole, _) => whole.is_own(),
             Home::Gpu(..) | Home::Lent(_) => false,
         };
@@ -432,6 +436,7 @@ impl Storage {
             Home::Host(block) => block.ptr(),
             Home::Part(whole, offset) => whole.ptr().wrapping_add(*offset),
             Home::Lent(lent) => lent.ptr(),
+            Home::Shared(memory) => memory.ptr(),
             Home::Gpu(memory, offset) => memory.ptr().wrapping_add(*offset),
         }
     }

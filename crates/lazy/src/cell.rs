@@ -3,9 +3,10 @@
 use crate::grad::edge::Leaf;
 use crate::node::{About, Handle, Node, Recording};
 use crate::recording::Assigned;
+use crate::{Error, ErrorKind};
 use kiln_ir::{Fact, Role};
-use kiln_runtime::Buffer;
-use kiln_runtime::memory::{Category, Holder};
+use kiln_runtime::memory::{Category, Holder, SharedMemory};
+use kiln_runtime::{Buffer, Error as RunError};
 use std::any::Any;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,8 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 pub struct Cell {
     /// A unique number among cells.
     pub id: u64,
-    /// The role of its value in plans.
-    pub role: Role,
+    role: Role,
     /// The leaf that keeps its gradient.
     pub leaf: Arc<Leaf>,
     /// Information about its values for messages.
@@ -28,6 +28,8 @@ pub struct Cell {
     watcher: OnceLock<Watcher>,
     /// The computation of its value from other cells, if it holds none itself.
     source: Mutex<Option<Source>>,
+    /// The memory of its values, if other processes have it too.
+    shared: OnceLock<Arc<SharedMemory>>,
     /// The holder of the memory of its values.
     holder: Mutex<Holder>,
     /// The line of its first value.
@@ -76,6 +78,7 @@ impl Cell {
             parameter: AtomicBool::new(false),
             watcher: OnceLock::new(),
             source: Mutex::new(None),
+            shared: OnceLock::new(),
             holder: Mutex::new(Holder::line(Category::default(), value.node.loc)),
             loc: value.node.loc,
             state: Mutex::new(CellState {
@@ -85,6 +88,38 @@ impl Cell {
             }),
             released: Condvar::new(),
         })
+    }
+
+    /// The role of its value in plans. What other processes may change is not prepared.
+    pub fn role(&self) -> Role {
+        match self.is_shared() {
+            true => Role::Data,
+            false => self.role,
+        }
+    }
+
+    /// True if other processes may have the memory of its values.
+    pub fn is_shared(&self) -> bool {
+        self.shared.get().is_some()
+    }
+
+    /// Moves its value, which is computed, to memory that forked children share. Runs write there from now on.
+    ///
+    /// # Errors
+    /// If the memory can't be shared.
+    pub fn share(
+        self: &Arc<Cell>,
+        value: &Handle,
+        loc: &'static Location<'static>,
+    ) -> Result<(), RunError> {
+        let missing = || RunError::Internal("a value to share is not computed".into());
+        let buffer = value.node.ready(value.output).ok_or_else(missing)?;
+        let memory = SharedMemory::new(buffer.bytes()?)?;
+        let mut state = self.idle();
+        if self.shared.set(memory).is_ok() {
+            state.set(self.leaf(buffer, None, loc));
+        }
+        Ok(())
     }
 
     /// Dtype and shape of its value.
@@ -193,12 +228,14 @@ impl Cell {
         loc: &'static Location<'static>,
     ) {
         if let Some(buffer) = value.node.ready(value.output) {
-            return state.set(self.leaf(buffer, loc));
+            let leaf = self.leaf(buffer, Some(&state), loc);
+            return state.set(leaf);
         }
         // A run that could not commit the last value may have computed it. A failure from here on returns to that
         // value.
         if let Some(buffer) = state.uncommitted() {
-            state.set(self.leaf(buffer, loc));
+            let leaf = self.leaf(buffer, Some(&state), loc);
+            state.set(leaf);
         }
         state.current = value.plain();
         drop(state);
@@ -207,16 +244,42 @@ impl Cell {
         }
     }
 
-    /// A computed value of the cell.
-    pub fn leaf(&self, buffer: Buffer, loc: &'static Location<'static>) -> Handle {
+    /// A computed value of the cell, to be put into its state.
+    pub fn leaf(
+        &self,
+        buffer: Buffer,
+        state: Option<&CellState>,
+        loc: &'static Location<'static>,
+    ) -> Handle {
+        let buffer = match self.placed(buffer, state) {
+            Ok(buffer) => buffer,
+            Err(e) => {
+                let error = Error::new(ErrorKind::Memory, "assign", e.to_string(), loc);
+                return Handle::poisoned(error, loc);
+            }
+        };
         let device = Some(self.leaf.device.get());
         let holder = self.holder();
         if buffer.storage().holder().is_some_and(|now| now != holder) {
             buffer.storage().set_holder(holder);
         }
-        let mut node = Handle::leaf_node(buffer, self.role, device, loc, "Var");
+        let mut node = Handle::leaf_node(buffer, self.role(), device, loc, "Var");
         node.about = Some(self.about.clone());
         Handle::from_node(node)
+    }
+
+    /// A value in the shared memory of this cell, and in that of no other.
+    fn placed(&self, buffer: Buffer, state: Option<&CellState>) -> Result<Buffer, RunError> {
+        match (self.shared.get(), buffer.storage().shared()) {
+            (None, _) => buffer.unshared(),
+            (Some(own), Some(of)) if Arc::ptr_eq(own, of) => Ok(buffer),
+            (Some(own), _) => {
+                state.map_or(Ok(()), CellState::keep_snapshots)?;
+                let bytes = buffer.bytes()?;
+                own.write(bytes);
+                Buffer::from_storage(buffer.dtype(), buffer.shape(), own.storage(bytes.len())?)
+            }
+        }
     }
 
     /// Reverts the cell from the leaf `new`, whose run failed, to `old`, its last computed value.
@@ -250,6 +313,18 @@ impl CellState {
             && node.handles.load(Ordering::Acquire) == 2
             && Arc::strong_count(node) == 2;
         is_sole.then(|| node.clone())
+    }
+
+    /// Copies the last computed value out of shared memory if anything but the cell holds it.
+    fn keep_snapshots(&self) -> Result<(), RunError> {
+        let Some(Handle { node, .. }) = &self.realized else {
+            return Ok(());
+        };
+        let own = 1 + usize::from(Arc::ptr_eq(&self.current.node, node));
+        match Arc::strong_count(node) > own {
+            true => node.leave_shared_memory(),
+            false => Ok(()),
+        }
     }
 
     /// Returns to the last computed value.

@@ -9,7 +9,7 @@ use crate::{Device, Error, ErrorKind, Result, recording, symbols};
 use hashbrown::DefaultHashBuilder;
 use kiln_base::{DType, Dim};
 use kiln_ir::{Fact, Facts, Graph, Op, Role};
-use kiln_runtime::Buffer;
+use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
 use std::panic::Location;
@@ -161,6 +161,16 @@ impl Node {
     /// The realised value of an output.
     pub fn ready(&self, output: u32) -> Option<Buffer> {
         self.with_ready(output, |value| value.cloned())
+    }
+
+    /// Copies computed values out of memory that other processes may change.
+    pub fn leave_shared_memory(&self) -> Result<(), RunError> {
+        if let NodeState::Ready(values) = &mut *self.state() {
+            for value in values {
+                *value = value.unshared()?;
+            }
+        }
+        Ok(())
     }
 
     /// Calls `f` with the realised value of an output.

@@ -117,7 +117,7 @@ impl Scope {
     fn cell(&mut self, cell: &Arc<Cell>, loc: &'static Location<'static>) -> &mut ScopeCell {
         let at = *self.known.entry(cell.id).or_insert_with(|| {
             let device = Some(cell.leaf.device.get());
-            let t = placeholder(cell.fact(), cell.role, device, loc, "Var");
+            let t = placeholder(cell.fact(), cell.role(), device, loc, "Var");
             self.cells.push(ScopeCell {
                 cell: cell.clone(),
                 placeholder: t.clone(),

@@ -299,6 +299,16 @@ pub trait Module: Any + Send + Sync + BoxModule {
         tree::to(self.as_module(), device)
     }
 
+    /// Moves all parameters and buffers to memory that child processes forked from now on share with this one
+    /// (`torch.nn.Module.share_memory`); see [`Var::share_memory_`]. Load and cast the model before.
+    ///
+    /// # Errors
+    /// As [`Var::share_memory_`].
+    #[track_caller]
+    fn share_memory(&self) -> Result<()> {
+        tree::share_memory(self.as_module())
+    }
+
     /// Casts all parameters and buffers of floats to a float dtype, with their gradients. Other owners, such as an
     /// optimiser, see the new dtype. See [`Module::to_dtype_where`] to keep some.
     ///

@@ -191,6 +191,15 @@ pub(crate) fn wrapper(m: &dyn Module) -> Option<&str> {
     names.into_iter().find(|name| wrappers.contains(name))
 }
 
+/// [`Module::share_memory`].
+#[track_caller]
+pub(crate) fn share_memory(m: &dyn Module) -> Result<()> {
+    for v in vars(m) {
+        v.var.share_memory_()?;
+    }
+    Ok(())
+}
+
 /// [`Module::zero_grad`].
 pub(crate) fn zero_grad(m: &dyn Module) {
     named_parameters(m)

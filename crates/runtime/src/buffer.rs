@@ -208,6 +208,17 @@ impl Buffer {
         Ok(Buffer::new(self.dtype, &self.shape, Arc::new(storage)))
     }
 
+    /// The same tensor in memory that no other process changes: itself, or a copy.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn unshared(&self) -> Result<Buffer> {
+        match self.storage.shared() {
+            None => Ok(self.clone()),
+            Some(_) => Buffer::from_bytes(self.dtype, &self.shape, self.storage.bytes()),
+        }
+    }
+
     /// The native-endian bytes.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ mod quantization;
 mod random;
 mod record;
 mod repeated;
+mod shared;
 mod spec;
 mod strides;
 mod tensor;

@@ -273,6 +273,7 @@ impl Var {
             self.cell.leaf.device.set(device);
             return Ok(());
         }
+        self.unshared("to_")?;
         if let Some(narrow) = self.cell.leaf.narrow() {
             let cell = narrow.cell().clone();
             Var { cell }.to_(device)?;
@@ -326,6 +327,7 @@ impl Var {
             self.cell.leaf.set_dtype(dtype);
             return Ok(());
         }
+        self.unshared("to_dtype_")?;
         // Computed here: if the run failed later, the cell would return to a value of the old dtype.
         let value = self.get().detach().to_dtype(dtype);
         value.realize()?;

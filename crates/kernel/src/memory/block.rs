@@ -1,7 +1,9 @@
 //! Blocks of memory directly from the system.
 
+use crate::error::Result;
 use std::alloc::Layout;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Every storage begins at a multiple of this many bytes.
 pub const ALIGN: usize = 64;
@@ -121,3 +123,72 @@ fn map(_: usize) -> Option<NonNull<u8>> {
 
 #[cfg(not(target_os = "linux"))]
 fn unmap(_: NonNull<u8>, _: usize) {}
+
+/// Memory without a name that forked children share. The system frees it with the last process that has it, however
+/// that ends.
+#[derive(Debug)]
+pub struct SharedMemory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is plain memory. Any process may change it at any time, and every bit pattern of it is a value.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Maps a copy of `bytes`. It is not part of the figures of [`stats`](super::stats).
+    ///
+    /// # Errors
+    /// If the system has none, or can't share memory.
+    #[cfg(unix)]
+    pub fn new(bytes: &[u8]) -> Result<Arc<SharedMemory>> {
+        // An empty mapping is none.
+        let len = bytes.len().max(1);
+        let (read_write, shared) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: an anonymous mapping at an address of the system's choice touches no other memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, read_write, shared, -1, 0) };
+        let start = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED);
+        let start = start.ok_or_else(|| super::too_much(len))?;
+        let memory = SharedMemory { start, len };
+        memory.write(bytes);
+        Ok(Arc::new(memory))
+    }
+
+    /// Maps a copy of `bytes`.
+    ///
+    /// # Errors
+    /// Always: this system can't share memory.
+    #[cfg(not(unix))]
+    pub fn new(_: &[u8]) -> Result<Arc<SharedMemory>> {
+        let text = "memory can't be shared between processes on this system";
+        Err(crate::error::Error::Buffer(text.into()))
+    }
+
+    /// Copies bytes to its beginning.
+    pub fn write(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len);
+        // SAFETY: the mapping has this number of bytes, and `bytes` are others or the same.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.start.as_ptr(), bytes.len()) }
+    }
+
+    pub(super) fn ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+#[cfg(unix)]
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: `new` made this mapping, and its last owner is being dropped.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -145,7 +145,9 @@ impl Leaf {
 
     /// The cell, if a copy of its value is to be kept from the first cast on.
     pub fn keeps_casts(&self) -> Option<Arc<Cell>> {
-        self.keeps_casts.get()?.upgrade()
+        let cell = self.keeps_casts.get()?.upgrade()?;
+        // A copy would miss what other processes write.
+        (!cell.is_shared()).then_some(cell)
     }
 
     fn lock_dtype(&self) -> MutexGuard<'_, DType> {

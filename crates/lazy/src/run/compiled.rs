@@ -117,10 +117,11 @@ impl Program {
         watched.see();
         self.renew_copies(loc)?;
         let result = |named: &Named| {
-            let value = values[named.at as usize].clone();
-            Handle::leaf(value, Role::Data, Some(self.device), loc, RUN)
+            let value = values[named.at as usize].unshared();
+            let value = value.map_err(|e| errors::run_error(e, &self.gather, loc))?;
+            Ok(Handle::leaf(value, Role::Data, Some(self.device), loc, RUN))
         };
-        Ok(self.signature.results.iter().map(result).collect())
+        self.signature.results.iter().map(result).collect()
     }
 
     /// The value of a placeholder in a run.
@@ -175,12 +176,23 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that no cell got another dtype or shape since the function was compiled; the error names one.
+    /// Checks that no cell was shared, or got another dtype or shape, since the function was compiled; the error names
+    /// one.
     fn states_agree(&self) -> Result<(), String> {
         for (state, cell) in self.signature.states.iter().zip(&self.cells) {
             let (plan, leaf) = (self.plan(), &cell.leaf);
             let read = state.input.map(|i| &plan.inputs[i as usize]);
             let written = state.output.map(|o| &plan.outputs[o as usize]);
+            let name = || {
+                let label = leaf.label.get();
+                label.map_or_else(|| state.name.clone(), |label| label.to_string())
+            };
+            if cell.is_shared() && read.is_some_and(|i| i.role == Role::Parameter) {
+                return Err(format!(
+                    "`{}` was shared with other processes after the function was compiled; compile it again",
+                    name()
+                ));
+            }
             let then = read.map(|i| (i.dtype, &i.shape));
             let then = then.or_else(|| written.map(|o| (o.dtype, &o.shape)));
             let differs = |(dtype, shape): &(DType, &Vec<Dim>)| {
@@ -188,10 +200,9 @@ impl Program {
             };
             if let Some((dtype, shape)) = then.filter(differs) {
                 let (now, then) = (leaf.fact(), Fact::new(dtype, shape.iter().cloned()));
-                let label = leaf.label.get();
-                let name = label.as_deref().unwrap_or(&state.name);
                 return Err(format!(
-                    "`{name}` is {now} now, but was {then} when the function was compiled; compile it again"
+                    "`{}` is {now} now, but was {then} when the function was compiled; compile it again",
+                    name()
                 ));
             }
         }

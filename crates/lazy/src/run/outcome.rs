@@ -94,12 +94,12 @@ impl<'a> Storing<'a> {
         if let Some(outcome) = self.outcome {
             value = value.depending_on(outcome);
         }
-        let new = cell.leaf(value.clone(), loc);
         let mut state = busy.state();
+        let new = cell.leaf(value.clone(), Some(&state), loc);
         if self.outcome.is_some() {
             // Memory that the run took still holds the old value if the run fails.
             let given = left.map(|left| if left.is_empty() { &value } else { left });
-            let given = given.map(|b| cell.leaf(b.clone().after_failure(), loc));
+            let given = given.map(|b| cell.leaf(b.clone().after_failure(), None, loc));
             self.cells.push(Stored {
                 cell: Arc::downgrade(cell),
                 new: Arc::downgrade(&new.node),

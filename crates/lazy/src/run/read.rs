@@ -152,7 +152,7 @@ fn initialise(
     pending.cells = rest.into_iter().map(|(cell, _)| cell).collect();
     let initial: Vec<(Busy, Handle)> = initial.into_iter().map(|(cell, _)| cell).collect();
     let parameters = initial.iter();
-    let parameters = parameters.filter(|(cell, _)| cell.cell().role == Role::Parameter);
+    let parameters = parameters.filter(|(cell, _)| cell.cell().role() == Role::Parameter);
     let parameters = parameters.map(|(_, value)| value.clone()).collect();
     let initial = Pending {
         roots: pending.roots.clone(),
@@ -429,10 +429,16 @@ impl Run {
         // Dropping operands may drop long chains, so it waits until the lock is free.
         let mut released = Vec::new();
         let still = commit::still();
-        for (output, position) in self.wanted.outputs.iter().zip(&found.outputs) {
+        let assigned = self.pending.cells.len();
+        for (i, (output, position)) in self.wanted.outputs.iter().zip(&found.outputs).enumerate() {
             let Some(position) = position else { continue };
             let entry = &gather.entries[output.value.node.index()];
-            let buffer = values[*position].clone();
+            let mut buffer = values[*position].clone();
+            // Memory that other processes have is the cell's alone. Where memory is too short for a copy, the value shows
+            // what they write: the run has succeeded.
+            if i >= assigned || entry.node.handles.load(Ordering::Acquire) > 1 {
+                buffer = buffer.unshared().unwrap_or(buffer);
+            }
             released.extend(keep_value(&entry.node, output.value.output, buffer));
         }
         drop(still);
