@@ -33,6 +33,7 @@ mod mpi;
 mod nccl;
 mod objects;
 mod ops;
+mod processes;
 mod reducer;
 mod rendezvous;
 mod signature;
@@ -43,8 +44,8 @@ mod threads;
 mod transport;
 
 pub use comm_hooks::{GradBucket, allreduce_hook, bf16_compress_hook, fp16_compress_hook};
-pub use ddp::{DataParallelOptions, DistributedDataParallel};
 pub use data_parallel::{DataParallel, Replicas};
+pub use ddp::{DataParallelOptions, DistributedDataParallel};
 pub use group::{
     Init, ProcessGroup, destroy_process_group, init_process_group, init_process_group_with,
     is_initialized, is_main, is_mpi_available, is_nccl_available, new_group, rank, world,
@@ -58,5 +59,6 @@ pub use ops::{
     all_gather, all_reduce, all_to_all, barrier, broadcast, gather, recv, reduce, reduce_scatter,
     scatter, send,
 };
+pub use processes::spawn;
 pub use spawn::{run_in_threads, run_in_threads_with, run_on_gpus};
 pub use sync_batch_norm::SyncBatchNorm;

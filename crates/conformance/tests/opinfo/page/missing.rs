@@ -119,7 +119,7 @@ const REASONS: &[(&[&str], &str)] = &[
     ),
     (
         &["torch.multiprocessing", "*share_memory_", "*.is_shared"],
-        "processes share no memory",
+        "of `Var`s and modules: `share_memory_`, `is_shared`, and `kiln::distributed::spawn`",
     ),
     (
         &[

@@ -137,7 +137,6 @@ pub(super) const NOT_OURS: &[&str] = &[
     "scale_grad_by_freq",
     "see",
     "set_",
-    "share_memory_",
     "sparse",
     "to_dot",
     "total_loss",
