@@ -1,5 +1,6 @@
 //! The configuration of the fake devices from the environment.
 
+use crate::clock::Costs;
 use kiln_gpu_emulator::Options;
 use std::path::PathBuf;
 
@@ -12,6 +13,13 @@ pub(crate) struct Config {
     pub options: Options,
     pub fault_file: Option<PathBuf>,
     pub print_statistics: bool,
+    pub costs: Option<Costs>,
+    /// False if kernels and operations of NCCL do nothing.
+    pub executes: bool,
+    /// The rank whose operations of NCCL can't be captured.
+    pub no_capture: Option<usize>,
+    /// The number of the operation of NCCL that never ends.
+    pub hangs: Option<usize>,
 }
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -22,6 +30,10 @@ fn number(name: &str, otherwise: u64) -> u64 {
             .parse()
             .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
     }
+}
+
+fn given(name: &str) -> Option<usize> {
+    std::env::var_os(name).map(|_| number(name, 0) as usize)
 }
 
 impl Config {
@@ -41,6 +53,13 @@ impl Config {
             },
             fault_file: std::env::var_os("KILN_FAKE_CUDA_FAULT_FILE").map(PathBuf::from),
             print_statistics: number("KILN_FAKE_CUDA_STATISTICS", 0) != 0,
+            costs: std::env::var("KILN_FAKE_CUDA_CLOCK").ok().map(|text| {
+                Costs::parse(&text)
+                    .unwrap_or_else(|| panic!("KILN_FAKE_CUDA_CLOCK={text} is not two numbers"))
+            }),
+            executes: number("KILN_FAKE_CUDA_EXECUTE", 1) != 0,
+            no_capture: given("KILN_FAKE_CUDA_NO_CAPTURE"),
+            hangs: given("KILN_FAKE_CUDA_HANG"),
         }
     }
 }

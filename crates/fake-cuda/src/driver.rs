@@ -1,5 +1,6 @@
 //! The state of the driver: one per process.
 
+use crate::clock::Span;
 use crate::config::Config;
 use crate::graph::{GraphNode, Nodes};
 use crate::pool::Accounts;
@@ -61,6 +62,10 @@ pub(crate) struct State {
     /// Pairs of devices: the first may access the second.
     pub peers: Vec<(usize, usize)>,
     pub counters: Counters,
+    /// The work on the virtual clock.
+    pub spans: Vec<Span>,
+    /// By device, the time up to which the host has waited for its work.
+    pub host: Vec<f64>,
 }
 
 /// The driver.
@@ -115,6 +120,8 @@ pub(crate) fn driver() -> &'static Driver {
                 pinned: BTreeMap::new(),
                 peers: Vec::new(),
                 counters: Counters::default(),
+                spans: Vec::new(),
+                host: vec![0.0; config.devices],
             }),
             engine: Mutex::new(()),
             config,
@@ -281,5 +288,48 @@ impl Driver {
         let counters = &mut self.state().counters;
         counters.kernels += 1;
         counters.instructions += statistics.instructions;
+    }
+
+    /// Adds work that begins at a time to the timeline of a device; returns its end. Without a clock that is 0.
+    pub fn spend(&self, device: usize, start: f64, name: &str) -> f64 {
+        let Some(costs) = self.config.costs else {
+            return 0.0;
+        };
+        let end = start + costs.launch;
+        self.note(device, [start, end], name.into());
+        end
+    }
+
+    /// Adds work to the timeline of a device.
+    pub fn note(&self, device: usize, [start, end]: [f64; 2], name: String) {
+        self.state().spans.push(Span {
+            device,
+            start,
+            end,
+            name,
+        });
+    }
+}
+
+impl State {
+    /// The device of a stream, and the time at which its next work begins: what the host has waited for is over.
+    pub fn time_of(&self, stream: usize) -> (usize, f64) {
+        let stream = self.streams.get(&stream);
+        stream.map_or((0, 0.0), |s| (s.device, s.now.max(self.host[s.device])))
+    }
+
+    /// Sets the time that a stream has come to.
+    pub fn set_time(&mut self, stream: usize, now: f64) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.now = stream.now.max(now);
+        }
+    }
+
+    /// Notes that the host has waited for work of a stream that ended at a time.
+    pub fn waited(&mut self, stream: usize, now: f64) {
+        if let Some(stream) = self.streams.get(&stream) {
+            let host = &mut self.host[stream.device];
+            *host = host.max(now);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! For tests: finds the shared library, and queries it for state that no driver function returns.
 
+use crate::clock::Span;
 use crate::driver::Counters;
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -65,17 +66,41 @@ fn symbol(name: &std::ffi::CStr) -> *mut c_void {
     address
 }
 
+/// The text that an exported function writes.
+fn text(name: &std::ffi::CStr) -> String {
+    type Write = extern "C" fn(*mut c_char, usize, *mut usize) -> i32;
+    // SAFETY: the functions that are asked for have this type in `api::extra`.
+    let write: Write = unsafe { std::mem::transmute(symbol(name)) };
+    let mut length = 0;
+    write(std::ptr::null_mut(), 0, &mut length);
+    let mut text = vec![0u8; length];
+    write(text.as_mut_ptr().cast(), text.len(), &mut length);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
 /// The text of the last fault that the emulator found.
 pub fn last_fault() -> Option<String> {
-    type LastFault = extern "C" fn(*mut c_char, usize, *mut usize) -> i32;
-    // SAFETY: the function has this type in `api::extra`.
-    let last_fault: LastFault =
-        unsafe { std::mem::transmute(symbol(c"kiln_fake_cuda_last_fault")) };
-    let mut length = 0;
-    last_fault(std::ptr::null_mut(), 0, &mut length);
-    let mut text = vec![0u8; length];
-    last_fault(text.as_mut_ptr().cast(), text.len(), &mut length);
-    (length > 0).then(|| String::from_utf8_lossy(&text).into_owned())
+    Some(text(c"kiln_fake_cuda_last_fault")).filter(|fault| !fault.is_empty())
+}
+
+/// The work of all devices on the virtual clock since the last call. None of them is to have work that goes on.
+pub fn timeline() -> Vec<Span> {
+    let span = |line: &str| {
+        let mut parts = line.splitn(4, '\t');
+        let mut number = || parts.next()?.parse::<f64>().ok();
+        let (device, start, end) = (number()? as usize, number()?, number()?);
+        let name = parts.next()?.to_string();
+        Some(Span {
+            device,
+            start,
+            end,
+            name,
+        })
+    };
+    text(c"kiln_fake_cuda_timeline")
+        .lines()
+        .filter_map(span)
+        .collect()
 }
 
 /// Lets calls succeed again after a fault; on hardware this takes a new process.

@@ -1,10 +1,11 @@
 //! Graphs, whose nodes run in any order that their dependencies allow.
 
 use crate::driver::Driver;
+use crate::nccl::RankCall;
 use crate::status::LAUNCH_FAILED;
 use crate::work::{Broken, Node};
 use kiln_gpu_emulator::Trail;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A node of a graph.
 #[derive(Clone, Debug)]
@@ -18,64 +19,247 @@ pub(crate) struct GraphNode {
 /// The nodes of a graph, each after its dependencies.
 pub(crate) type Nodes = Arc<Vec<GraphNode>>;
 
-/// Executes the nodes of a graph in an order drawn from a seed. Two kernels without a dependency between them must
-/// not touch the same memory if one of them writes: that is a fault, and is found in every order.
-pub(crate) fn execute(nodes: &[GraphNode], mut seed: u64, driver: &Driver) -> Result<(), Broken> {
-    let chain = |(i, node): (usize, &GraphNode)| i == 0 || node.after.contains(&(i - 1));
-    let traced = !nodes.iter().enumerate().all(chain);
-    let before = if traced { ancestors(nodes) } else { Vec::new() };
-    let mut open: Vec<usize> = nodes.iter().map(|n| n.after.len()).collect();
-    let mut next = vec![Vec::new(); nodes.len()];
-    for (i, node) in nodes.iter().enumerate() {
-        node.after.iter().for_each(|a| next[*a].push(i));
+/// Replaces the graphs within a graph by their nodes.
+pub(crate) fn expanded(nodes: &[GraphNode]) -> Vec<GraphNode> {
+    let mut all: Vec<GraphNode> = Vec::with_capacity(nodes.len());
+    // The nodes at the end of each node.
+    let mut ends: Vec<Vec<usize>> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let after: Vec<usize> = node.after.iter().flat_map(|a| ends[*a].clone()).collect();
+        let inner = match &node.node {
+            Node::Graph(inner) if !inner.is_empty() => expanded(inner),
+            _ => {
+                let node = node.node.clone();
+                all.push(GraphNode {
+                    handle: 0,
+                    node,
+                    after,
+                });
+                ends.push(vec![all.len() - 1]);
+                continue;
+            }
+        };
+        let first = all.len();
+        let mut last = vec![true; inner.len()];
+        for mut node in inner {
+            node.after.iter().for_each(|a| last[*a] = false);
+            node.after = match node.after.is_empty() {
+                true => after.clone(),
+                false => node.after.iter().map(|a| first + a).collect(),
+            };
+            all.push(node);
+        }
+        let last = last.iter().enumerate().filter(|(_, last)| **last);
+        ends.push(last.map(|(i, _)| first + i).collect());
     }
-    let mut ready: Vec<usize> = (0..nodes.len()).filter(|i| open[*i] == 0).collect();
-    let mut trails: Vec<(usize, Trail)> = Vec::new();
-    while !ready.is_empty() {
-        seed = seed
+    all
+}
+
+/// A launch of a graph. It executes the nodes in an order drawn from a seed. Two nodes without a dependency between
+/// them must not touch the same memory if one of them writes: that is a fault, and is found in every order.
+#[derive(Debug)]
+pub(crate) struct GraphRun {
+    nodes: Vec<GraphNode>,
+    /// The nodes that each is a dependency of.
+    next: Vec<Vec<usize>>,
+    /// The dependencies of each node, also indirect ones, unless each node depends on the one before it.
+    before: Option<Vec<Set>>,
+    state: Mutex<RunState>,
+}
+
+#[derive(Debug)]
+struct RunState {
+    seed: u64,
+    /// The number of dependencies of each node that have not ended.
+    open: Vec<usize>,
+    ready: Vec<usize>,
+    /// The nodes that wait for other ranks.
+    waiting: Vec<usize>,
+    trails: Vec<(usize, Trail)>,
+    /// The times at which nodes are ready: the latest end of the dependencies so far.
+    times: Vec<f64>,
+    /// The end of the last kernel, and the latest end of a node.
+    free: f64,
+    end: f64,
+}
+
+impl RunState {
+    /// A random place among the ready nodes.
+    fn draw(&mut self) -> usize {
+        self.seed = self
+            .seed
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        let at = ready.swap_remove((seed >> 33) as usize % ready.len());
-        match &nodes[at].node {
-            Node::Kernel(kernel) if traced => {
-                let trail = kernel.execute(driver, true)?;
-                let beside = trails
-                    .iter()
-                    .filter(|(other, _)| !before[at].contains(*other));
-                for (other, their) in beside {
-                    let met = trail.meets(their);
-                    met.map_or(Ok(()), |met| Err(race(&nodes[at], &nodes[*other], &met)))?;
-                }
-                trails.push((at, trail));
-            }
-            node => node.execute(driver)?,
+        (self.seed >> 33) as usize % self.ready.len()
+    }
+}
+
+impl GraphRun {
+    pub fn new(nodes: &[GraphNode], seed: u64) -> GraphRun {
+        let nodes = expanded(nodes);
+        let chain = |(i, node): (usize, &GraphNode)| i == 0 || node.after.contains(&(i - 1));
+        let is_chain = nodes.iter().enumerate().all(chain);
+        let open: Vec<usize> = nodes.iter().map(|n| n.after.len()).collect();
+        let mut next = vec![Vec::new(); nodes.len()];
+        for (i, node) in nodes.iter().enumerate() {
+            node.after.iter().for_each(|a| next[*a].push(i));
         }
-        for &behind in &next[at] {
-            open[behind] -= 1;
-            if open[behind] == 0 {
-                ready.push(behind);
-            }
+        let state = RunState {
+            seed,
+            ready: (0..nodes.len()).filter(|i| open[*i] == 0).collect(),
+            open,
+            waiting: Vec::new(),
+            trails: Vec::new(),
+            times: vec![0.0; nodes.len()],
+            free: 0.0,
+            end: 0.0,
+        };
+        GraphRun {
+            next,
+            before: (!is_chain).then(|| ancestors(&nodes)),
+            nodes,
+            state: Mutex::new(state),
         }
     }
-    Ok(())
+
+    /// The operations of NCCL in it.
+    pub fn operations(&self) -> impl Iterator<Item = &RankCall> {
+        self.nodes.iter().filter_map(|node| match &node.node {
+            Node::Nccl(part) => Some(part),
+            _ => None,
+        })
+    }
+
+    /// Executes what can be executed on a device from a time on. Returns the time of the end; `None` if the rest waits
+    /// for other ranks. The caller holds the engine's lock.
+    pub fn advance(
+        &self,
+        driver: &Driver,
+        device: usize,
+        from: f64,
+    ) -> Result<Option<f64>, Broken> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        state.ready.append(&mut state.waiting);
+        while !state.ready.is_empty() {
+            let drawn = match driver.config.costs {
+                Some(_) => self.earliest(state),
+                None => state.draw(),
+            };
+            let at = state.ready.swap_remove(drawn);
+            let (node, ready) = (&self.nodes[at].node, from.max(state.times[at]));
+            let (end, trail) = match (node, &self.before) {
+                (Node::Nccl(part), before) => {
+                    if let (Some(before), false) = (before, part.has_begun()) {
+                        self.check_order(at, part, before)?;
+                    }
+                    let Some(end) = driver.meet(part, ready)? else {
+                        state.waiting.push(at);
+                        // Its end says which node comes next.
+                        if driver.config.costs.is_some() {
+                            return Ok(None);
+                        }
+                        continue;
+                    };
+                    let trail = before.as_ref().map(|_| part.trail(&driver.memory));
+                    (end, trail.unwrap_or_default())
+                }
+                (node, before) => {
+                    let start = ready.max(state.free);
+                    let (end, trail) = match (node, before) {
+                        (Node::Kernel(kernel), Some(_)) => {
+                            let trail = kernel.execute(driver, true)?;
+                            (driver.spend(device, start, kernel.kernel.name()), trail)
+                        }
+                        _ => {
+                            let end = node.execute(driver, device, start)?;
+                            (end.unwrap_or(start), Trail::default())
+                        }
+                    };
+                    state.free = end;
+                    (end, trail)
+                }
+            };
+            if let Some(before) = &self.before {
+                let trails = state.trails.iter();
+                for (other, their) in trails.filter(|(other, _)| !before[at].contains(*other)) {
+                    let met = trail.meets(their);
+                    met.map_or(Ok(()), |met| {
+                        Err(race(&self.nodes[at], &self.nodes[*other], &met))
+                    })?;
+                }
+                state.trails.push((at, trail));
+            }
+            state.end = state.end.max(end);
+            for &behind in &self.next[at] {
+                state.times[behind] = state.times[behind].max(end);
+                state.open[behind] -= 1;
+                if state.open[behind] == 0 {
+                    state.ready.push(behind);
+                }
+            }
+        }
+        Ok(state.waiting.is_empty().then_some(state.end.max(from)))
+    }
+
+    /// The place among the ready nodes of an operation of NCCL, or else of the node that is ready first.
+    fn earliest(&self, state: &RunState) -> usize {
+        let key = |at: &usize| match &self.nodes[*at].node {
+            Node::Nccl(_) => (-1.0, *at),
+            _ => (state.times[*at], *at),
+        };
+        let places = 0..state.ready.len();
+        let least = places.min_by(|a, b| {
+            let (a, b) = (key(&state.ready[*a]), key(&state.ready[*b]));
+            a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
+        });
+        least.unwrap_or_default()
+    }
+
+    /// A fault if an operation of the same communicator is not ordered with this one: ranks could run them in different
+    /// orders.
+    fn check_order(&self, at: usize, part: &RankCall, before: &[Set]) -> Result<(), Broken> {
+        let unordered = |(other, node): &(usize, &GraphNode)| match &node.node {
+            Node::Nccl(theirs) => {
+                *other != at
+                    && theirs.comm.is(&part.comm)
+                    && !before[at].contains(*other)
+                    && !before[*other].contains(at)
+            }
+            _ => false,
+        };
+        match self.nodes.iter().enumerate().find(unordered) {
+            Some((_, other)) => Err(Broken {
+                status: LAUNCH_FAILED,
+                text: format!(
+                    "of the operations {} and {} of a graph neither depends on the other",
+                    name(&self.nodes[at]),
+                    name(other)
+                ),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn name(of: &GraphNode) -> String {
+    match &of.node {
+        Node::Kernel(k) => k.kernel.name().to_string(),
+        Node::Nccl(part) => part.to_string(),
+        _ => String::new(),
+    }
 }
 
 fn race(a: &GraphNode, b: &GraphNode, met: &str) -> Broken {
-    let name = |p: &GraphNode| match &p.node {
-        Node::Kernel(k) => k.kernel.name().to_string(),
-        _ => String::new(),
-    };
     let (a, b) = (name(a), name(b));
     Broken {
         status: LAUNCH_FAILED,
-        text: format!(
-            "of the kernels {a} and {b} of a graph neither depends on the other; {a} {met}"
-        ),
+        text: format!("of {a} and {b} of a graph neither depends on the other; {a} {met}"),
     }
 }
 
 /// A set of positions.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Set(Vec<u64>);
 
 impl Set {

@@ -15,7 +15,7 @@
 //! call fail, as a fault does on hardware. It is printed, and [`last_fault`] returns it.
 //!
 //! The same library has NVML and NCCL. NCCL's ranks are threads of one process with a device each; it checks that they
-//! make the same calls in the same order.
+//! make the same calls in the same order, and that all ranks or none take an operation from a graph.
 //!
 //! # Environment
 //!
@@ -29,12 +29,17 @@
 //! | `KILN_FAKE_CUDA_THREADS` | threads of the host for a kernel | all |
 //! | `KILN_FAKE_CUDA_LIMIT` | instructions of a block before it is taken for endless | 2³¹ |
 //! | `KILN_FAKE_CUDA_FAULT_FILE` | where to write the last fault | – |
+//! | `KILN_FAKE_CUDA_CLOCK` | a virtual clock ([`timeline`]): the nanoseconds of a launch and of a byte that a rank sends, as `5000,0.01` | – |
+//! | `KILN_FAKE_CUDA_EXECUTE` | 0: kernels and operations of NCCL do nothing but take time | 1 |
+//! | `KILN_FAKE_CUDA_NO_CAPTURE` | a rank whose operations of NCCL can't be captured | – |
+//! | `KILN_FAKE_CUDA_HANG` | the number of an operation in its communicator, from 0, that never ends | – |
 //! | `KILN_FAKE_CUDA_STATISTICS` | 1: print what each kernel took | 0 |
 //!
 //! They are read at the first call; a test may set them before it.
 
 pub mod abi;
 pub mod api;
+mod clock;
 mod config;
 mod driver;
 mod elf;
@@ -46,5 +51,6 @@ mod status;
 mod stream;
 mod work;
 
+pub use clock::Span;
 pub use driver::Counters;
-pub use find::{counters, install, last_fault, library, reset};
+pub use find::{counters, install, last_fault, library, reset, timeline};

@@ -4,13 +4,16 @@
 //! other ranks' streams as far as it needs. Ranks that reach different operations are an error of the communicator,
 //! which hangs until it is aborted, as on hardware.
 
+mod call;
 mod reduce;
+mod traffic;
 
+use crate::config::Config;
 use crate::status::{Failure, Status, failure};
+pub(crate) use call::{Call, Elements, Kind, Message, RankCall, op};
 use kiln_gpu_emulator::Memory;
 use reduce::reduced;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,111 +23,6 @@ pub(crate) const SYSTEM_ERROR: Status = 2;
 pub(crate) const INVALID_ARGUMENT: Status = 4;
 /// `ncclInvalidUsage`
 pub(crate) const INVALID_USAGE: Status = 5;
-
-/// Elements of a dtype.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Elements {
-    pub count: usize,
-    /// `ncclDataType_t`
-    pub dtype: usize,
-}
-
-/// The names of dtypes, and the bytes of an element.
-const DTYPES: [(&str, usize); 12] = [
-    ("int8", 1),
-    ("uint8", 1),
-    ("int32", 4),
-    ("uint32", 4),
-    ("int64", 8),
-    ("uint64", 8),
-    ("float16", 2),
-    ("float32", 4),
-    ("float64", 8),
-    ("bfloat16", 2),
-    ("float8e4m3", 1),
-    ("float8e5m2", 1),
-];
-
-const OPS: [&str; 5] = ["sum", "prod", "max", "min", "avg"];
-
-impl Elements {
-    pub fn new(count: usize, dtype: i32) -> Result<Elements, Failure> {
-        match usize::try_from(dtype).ok().filter(|d| *d < DTYPES.len()) {
-            Some(dtype) => Ok(Elements { count, dtype }),
-            None => Err(failure(INVALID_ARGUMENT, format!("dtype {dtype}"))),
-        }
-    }
-
-    pub fn bytes(self) -> usize {
-        self.count * DTYPES[self.dtype].1
-    }
-}
-
-impl fmt::Display for Elements {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.count, DTYPES[self.dtype].0)
-    }
-}
-
-/// A collective operation.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    AllReduce(usize),
-    Reduce(usize, usize),
-    Broadcast(usize),
-    AllGather,
-    ReduceScatter(usize),
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Kind::AllReduce(op) => write!(f, "ncclAllReduce({})", OPS[op]),
-            Kind::Reduce(op, root) => write!(f, "ncclReduce({}, root {root})", OPS[op]),
-            Kind::Broadcast(root) => write!(f, "ncclBroadcast(root {root})"),
-            Kind::AllGather => f.write_str("ncclAllGather"),
-            Kind::ReduceScatter(op) => write!(f, "ncclReduceScatter({})", OPS[op]),
-        }
-    }
-}
-
-/// Returns a reduction's number.
-pub(crate) fn op(op: i32) -> Result<usize, Failure> {
-    let known = usize::try_from(op).ok().filter(|op| *op < OPS.len());
-    known.ok_or_else(|| failure(INVALID_ARGUMENT, format!("reduction {op}")))
-}
-
-/// A message to or from a rank.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Message {
-    pub peer: usize,
-    pub at: u64,
-    pub of: Elements,
-}
-
-/// A rank's part in an operation.
-#[derive(Clone, Debug)]
-pub(crate) enum Call {
-    Collective {
-        kind: Kind,
-        /// The elements that the call counts: the operand's, or the result's of a reduce-scatter.
-        of: Elements,
-        input: u64,
-        output: u64,
-    },
-    /// Messages that are exchanged together.
-    Messages {
-        sent: Vec<Message>,
-        received: Vec<Message>,
-    },
-}
-
-/// An item of a stream.
-#[derive(Clone, Debug)]
-pub(crate) struct RankCall {
-    pub comm: Comm,
-    pub call: Call,
-}
 
 /// A communicator, seen from a rank.
 #[derive(Clone, Debug)]
@@ -161,6 +59,10 @@ struct State {
     /// The numbers of messages that were sent and taken, by sender and receiver.
     sent: HashMap<(usize, usize), usize>,
     taken: HashMap<(usize, usize), usize>,
+    /// By rank, the number of calls that were captured.
+    captures: Vec<usize>,
+    /// The time from which on no operation goes on.
+    free: f64,
     error: Option<String>,
 }
 
@@ -168,8 +70,12 @@ struct State {
 struct Operation {
     kind: Kind,
     of: Elements,
+    captured: Option<usize>,
     first: usize,
     operands: Vec<Option<Vec<u8>>>,
+    /// The time at which the last rank so far was ready, and that of the end, once a rank has got the result.
+    ready: f64,
+    end: Option<f64>,
     ended: usize,
 }
 
@@ -254,6 +160,22 @@ impl Comm {
         self.world.ranks
     }
 
+    pub fn device(&self) -> usize {
+        lock(&self.world.state).devices[self.rank].unwrap_or_default()
+    }
+
+    /// True if it is the same rank's.
+    pub fn is(&self, other: &Comm) -> bool {
+        self.rank == other.rank && Arc::ptr_eq(&self.world, &other.world)
+    }
+
+    /// The number of a call that is captured.
+    pub fn capture(&self) -> usize {
+        let captures = &mut lock(&self.world.state).captures[self.rank];
+        *captures += 1;
+        *captures - 1
+    }
+
     /// Notes the stream of a call.
     pub fn uses(&self, stream: usize) {
         lock(&self.world.state).streams[self.rank] = Some(stream);
@@ -268,6 +190,7 @@ impl World {
             aborted: vec![false; ranks],
             current: (0..ranks).map(|_| None).collect(),
             reached: vec![0; ranks],
+            captures: vec![0; ranks],
             ..State::default()
         };
         Arc::new(World {
@@ -279,33 +202,48 @@ impl World {
 }
 
 impl RankCall {
-    /// Does what can be done; true if the operation has ended.
-    pub fn advance(&self, memory: &Memory) -> Result<bool, String> {
+    /// Does what can be done, ready at a time. Returns the time of the end, once the operation has ended.
+    pub fn advance(
+        &self,
+        memory: &Memory,
+        config: &Config,
+        ready: f64,
+    ) -> Result<Option<f64>, String> {
         let rank = self.comm.rank;
         let mut state = lock(&self.comm.world.state);
         if state.aborted[rank] {
             state.current[rank] = None;
-            return Ok(true);
+            return Ok(Some(ready));
         }
         if state.current[rank].is_none() {
-            let current = self.reach(memory, &mut state)?;
+            let current = self.reach(memory, config, &mut state, ready)?;
             state.current[rank] = Some(current);
         }
-        if state.error.is_some() || !self.is_ready_in(&state) {
-            return Ok(false);
+        let hangs = match state.current[rank] {
+            Some(Current::Collective(number)) => config.hangs == Some(number),
+            _ => false,
+        };
+        if hangs || state.error.is_some() || !self.is_ready_in(&state) {
+            return Ok(None);
         }
-        match state.current[rank].take() {
-            Some(Current::Collective(number)) => {
-                self.finish(memory, &mut state, number).map(|()| true)
-            }
+        let end = match state.current[rank].take() {
+            Some(Current::Collective(number)) => self.finish(memory, config, &mut state, number)?,
             Some(Current::Messages(left, sent)) => {
                 let left = self.take(memory, &mut state, left)?;
-                let ended = left.is_empty() && self.are_taken(&state, &sent);
-                state.current[rank] = (!ended).then_some(Current::Messages(left, sent));
-                Ok(ended)
+                if !left.is_empty() || !self.are_taken(&state, &sent) {
+                    state.current[rank] = Some(Current::Messages(left, sent));
+                    return Ok(None);
+                }
+                ready + config.costs.map_or(0.0, |costs| self.cost(costs))
             }
-            None => Ok(false),
-        }
+            None => return Ok(None),
+        };
+        Ok(Some(end))
+    }
+
+    /// True if this rank has reached an operation that has not ended.
+    pub fn has_begun(&self) -> bool {
+        lock(&self.comm.world.state).current[self.comm.rank].is_some()
     }
 
     /// True if advancing changes something.
@@ -353,10 +291,16 @@ impl RankCall {
     }
 
     /// Gives the others what this rank has for them.
-    fn reach(&self, memory: &Memory, state: &mut State) -> Result<Current, String> {
+    fn reach(
+        &self,
+        memory: &Memory,
+        config: &Config,
+        state: &mut State,
+        ready: f64,
+    ) -> Result<Current, String> {
         let rank = self.comm.rank;
         let read = |at: u64, len: usize| {
-            let mut bytes = vec![0; len];
+            let mut bytes = vec![0; if config.executes { len } else { 0 }];
             let read = memory.read(at, &mut bytes);
             read.map(|_| bytes).map_err(|e| e.to_string())
         };
@@ -370,10 +314,14 @@ impl RankCall {
                 let operation = state.operations.entry(number).or_insert_with(|| Operation {
                     kind: *kind,
                     of: *of,
+                    captured: self.captured,
                     first: rank,
                     operands: vec![None; ranks],
+                    ready,
+                    end: None,
                     ended: 0,
                 });
+                operation.ready = operation.ready.max(ready);
                 if (operation.kind, operation.of) != (*kind, *of) {
                     let Operation {
                         kind: other,
@@ -388,12 +336,16 @@ impl RankCall {
                     state.error.get_or_insert(text);
                     return Ok(Current::Collective(number));
                 }
-                let len = match kind {
-                    Kind::ReduceScatter(_) => of.bytes() * ranks,
-                    Kind::Broadcast(root) if *root != rank => 0,
-                    _ => of.bytes(),
-                };
-                operation.operands[rank] = Some(read(*input, len)?);
+                if operation.captured != self.captured {
+                    let first = operation.first;
+                    let text = format!(
+                        "{kind} of {of}: ranks {first} and {rank} don't launch it from graphs of one capture, or both \
+                         without"
+                    );
+                    state.error.get_or_insert(text);
+                    return Ok(Current::Collective(number));
+                }
+                operation.operands[rank] = Some(read(*input, self.given())?);
                 Ok(Current::Collective(number))
             }
             Call::Messages { sent, received } => {
@@ -416,17 +368,27 @@ impl RankCall {
     }
 
     /// Writes the result of an operation that all ranks have reached.
-    fn finish(&self, memory: &Memory, state: &mut State, number: usize) -> Result<(), String> {
+    fn finish(
+        &self,
+        memory: &Memory,
+        config: &Config,
+        state: &mut State,
+        number: usize,
+    ) -> Result<f64, String> {
         let (rank, ranks) = (self.comm.rank, self.comm.world.ranks);
         let Call::Collective {
             kind, of, output, ..
         } = &self.call
         else {
-            return Ok(());
+            return Ok(0.0);
         };
         let Some(operation) = state.operations.get_mut(&number) else {
-            return Ok(());
+            return Ok(0.0);
         };
+        let start = operation.ready.max(state.free);
+        let cost = config.costs.map_or(0.0, |costs| self.cost(costs));
+        let end = *operation.end.get_or_insert(start + cost);
+        state.free = state.free.max(end);
         let operands: Vec<&[u8]> = operation
             .operands
             .iter()
@@ -434,6 +396,7 @@ impl RankCall {
             .map(|x| &x[..])
             .collect();
         let result = match *kind {
+            _ if !config.executes => Vec::new(),
             Kind::AllReduce(op) => reduced(of.dtype, op, &operands),
             Kind::Reduce(op, root) if root == rank => reduced(of.dtype, op, &operands),
             Kind::Reduce(..) => Vec::new(),
@@ -450,8 +413,10 @@ impl RankCall {
         }
         match result.is_empty() {
             true => Ok(()),
-            false => memory.write(*output, &result).map_err(|e| e.to_string()),
+            false => memory.write(*output, &result),
         }
+        .map_err(|e| e.to_string())?;
+        Ok(end)
     }
 
     /// Takes the messages that are there; returns those that are not.

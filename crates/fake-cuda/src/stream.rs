@@ -2,7 +2,8 @@
 //! as it may on hardware.
 
 use crate::driver::{Driver, State};
-use crate::graph::{GraphNode, execute};
+use crate::graph::GraphNode;
+use crate::nccl::RankCall;
 use crate::status::{CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE, Status};
 use crate::work::{Broken, Node, Work, illegal};
 use std::collections::{HashMap, VecDeque};
@@ -28,6 +29,8 @@ pub(crate) struct Stream {
     pub unjoined: bool,
     /// True while its first item is executed.
     pub busy: bool,
+    /// The time that it has come to.
+    pub now: f64,
 }
 
 /// An event.
@@ -40,6 +43,8 @@ pub(crate) struct Event {
     /// The stream of the last recording.
     pub stream: usize,
     pub at: Option<Instant>,
+    /// The time on the virtual clock.
+    pub now: f64,
     /// True if it is to be removed once its last recording is reached.
     pub is_destroyed: bool,
     /// The capture that recorded it last, and the stream of that recording.
@@ -196,7 +201,10 @@ impl Driver {
         while !self.try_drain(stream) {
             std::thread::sleep(POLL);
         }
-        self.state().check_healthy()
+        let mut state = self.state();
+        let now = state.streams.get(&stream).map_or(0.0, |s| s.now);
+        state.waited(stream, now);
+        state.check_healthy()
     }
 
     /// Runs work that was queued in `stream`; false if it ends at an operation that waits for other ranks.
@@ -229,7 +237,10 @@ impl Driver {
         loop {
             let engine = self.engine();
             if self.reach(stream, event, recorded) {
-                return self.state().check_healthy();
+                let mut state = self.state();
+                let now = state.events.get(&event).map_or(0.0, |e| e.now);
+                state.waited(stream, now);
+                return state.check_healthy();
             }
             drop(engine);
             std::thread::sleep(POLL);
@@ -267,7 +278,7 @@ impl Driver {
                     _ => return true,
                 }
             };
-            let executed = self.execute(work);
+            let executed = self.execute(stream, work);
             if let Some(s) = self.state().streams.get_mut(&stream) {
                 s.busy = false;
                 if matches!(executed, Ok(true)) {
@@ -301,38 +312,65 @@ impl Driver {
     }
 
     /// Executes an item; false if it is to be tried again, since it waits for other ranks.
-    fn execute(&self, work: Work) -> Result<bool, Broken> {
+    fn execute(&self, stream: usize, work: Work) -> Result<bool, Broken> {
+        let (device, now) = self.state().time_of(stream);
         match work {
-            Work::Node(node) => node.execute(self)?,
-            Work::Graph(nodes, seed) => execute(&nodes, seed, self)?,
+            Work::Node(node) => match node.execute(self, device, now)? {
+                Some(end) => self.state().set_time(stream, end),
+                None => return Ok(false),
+            },
+            Work::Graph(run) => match run.advance(self, device, now)? {
+                Some(end) => self.state().set_time(stream, end),
+                None => return Ok(false),
+            },
             Work::Free(address) => self.release(address),
             Work::Record(event, number) => {
                 let mut state = self.state();
                 if let Some(found) = state.events.get_mut(&event) {
                     found.reached = found.reached.max(number);
                     found.at = Some(Instant::now());
-                    if found.is_destroyed && found.reached == found.recorded {
+                    found.now = now;
+                    // With a clock, waits still read its time.
+                    let is_read = self.config.costs.is_some();
+                    if found.is_destroyed && found.reached == found.recorded && !is_read {
                         state.events.remove(&event);
                     }
                 }
             }
             Work::Wait(event, number) => {
                 let recorded_in = self.state().events.get(&event).map(|e| e.stream);
-                if let Some(stream) = recorded_in {
-                    return Ok(self.reach(stream, event, number));
+                if let Some(recorded_in) = recorded_in {
+                    if !self.reach(recorded_in, event, number) {
+                        return Ok(false);
+                    }
+                    let mut state = self.state();
+                    let at = state.events.get(&event).map_or(0.0, |e| e.now);
+                    state.set_time(stream, at);
                 }
-            }
-            Work::Nccl(part) => {
-                if part.advance(&self.memory).map_err(illegal)? {
-                    return Ok(true);
-                }
-                for stream in part.awaited() {
-                    self.run_until(stream, |_| part.is_ready());
-                }
-                return part.advance(&self.memory).map_err(illegal);
             }
         }
         Ok(true)
+    }
+
+    /// Takes part in an operation of NCCL from a time on, and executes the streams of the other ranks as far as that
+    /// needs. Returns the time of its end; `None` if the others have not come so far.
+    pub fn meet(&self, part: &RankCall, ready: f64) -> Result<Option<f64>, Broken> {
+        let advance = || {
+            part.advance(&self.memory, &self.config, ready)
+                .map_err(illegal)
+        };
+        let mut end = advance()?;
+        if end.is_none() {
+            for stream in part.awaited() {
+                self.run_until(stream, |_| part.is_ready());
+            }
+            end = advance()?;
+        }
+        if let (Some(end), Some(costs)) = (end, self.config.costs) {
+            let start = end - part.cost(costs);
+            self.note(part.comm.device(), [start, end], part.to_string());
+        }
+        Ok(end)
     }
 
     /// Records a fault: from now on every call fails, as on hardware.

@@ -2,7 +2,7 @@
 
 use crate::abi::HostFunction;
 use crate::driver::Driver;
-use crate::graph::Nodes;
+use crate::graph::{GraphRun, Nodes};
 use crate::nccl::RankCall;
 use crate::status::{ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS, Status};
 use kiln_gpu_emulator::{Fault, FaultKind, Kernel, Launch, Program, Trail};
@@ -61,20 +61,21 @@ pub(crate) enum Node {
     },
     Host(Callback),
     Empty,
+    /// A rank's part in an operation of NCCL.
+    Nccl(RankCall),
+    /// A graph within a graph.
+    Graph(Nodes),
 }
 
 /// An item of a stream's queue.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Node(Node),
-    /// A graph, and the seed for the order of its nodes.
-    Graph(Nodes, u64),
+    Graph(Arc<GraphRun>),
     Free(u64),
     /// An event and the number of its recording.
     Record(usize, u64),
     Wait(usize, u64),
-    /// A rank's part in an operation of NCCL.
-    Nccl(RankCall),
 }
 
 /// A fault: the status that the driver reports, and a description.
@@ -106,8 +107,21 @@ pub(crate) fn illegal(text: impl ToString) -> Broken {
 }
 
 impl Node {
-    /// Executes the operation.
-    pub fn execute(&self, driver: &Driver) -> Result<(), Broken> {
+    /// Executes the operation on a device. Returns the time at which it ends, if it is ready at this one; `None` if it
+    /// is to be tried again, since it waits for other ranks. The caller holds the engine's lock.
+    pub fn execute(
+        &self,
+        driver: &Driver,
+        device: usize,
+        ready: f64,
+    ) -> Result<Option<f64>, Broken> {
+        let name = match self {
+            Node::Nccl(part) => return driver.meet(part, ready),
+            Node::Kernel(node) => node.kernel.name(),
+            Node::Copy { .. } => "copy",
+            Node::Fill { .. } => "fill",
+            Node::Host(_) | Node::Empty | Node::Graph(_) => "",
+        };
         match self {
             Node::Kernel(node) => node.execute(driver, false).map(drop),
             Node::Copy { to, from, len } => copy(driver, to, from, *len),
@@ -127,14 +141,22 @@ impl Node {
                 (callback.function)(callback.data);
                 Ok(())
             }
-            Node::Empty => Ok(()),
-        }
+            // Graphs are expanded when they are launched.
+            Node::Nccl(_) | Node::Empty | Node::Graph(_) => Ok(()),
+        }?;
+        Ok(Some(match name {
+            "" => ready,
+            name => driver.spend(device, ready, name),
+        }))
     }
 }
 
 impl KernelNode {
     /// Runs the kernel; returns its accesses to memory if `traced`.
     pub fn execute(&self, driver: &Driver, traced: bool) -> Result<Trail, Broken> {
+        if !driver.config.executes {
+            return Ok(Trail::default());
+        }
         let launch = Launch {
             kernel: &self.kernel,
             grid: self.grid,

@@ -61,9 +61,10 @@ exports! {
     }
 
     fn cuEventDestroy_v2(event: usize) {
-        let mut state = driver().state();
+        let driver = driver();
+        let mut state = driver.state();
         let found = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
-        match found.recorded > found.reached {
+        match found.recorded > found.reached || driver.config.costs.is_some() {
             // Waits that were queued on it must still find it.
             true => found.is_destroyed = true,
             false => drop(state.events.remove(&event)),

@@ -2,8 +2,19 @@
 
 use crate::abi::{Out, Text};
 use crate::driver::{Counters, driver};
-use crate::status::{INVALID_VALUE, NO_DEVICE, NOT_FOUND, describe};
+use crate::status::{Failure, INVALID_VALUE, NO_DEVICE, NOT_FOUND, describe};
 use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// Writes a text's length, and the text as far as there is room.
+fn text(text: &str, out: Out<c_char>, room: usize, length: Out<usize>) -> Result<(), Failure> {
+    length.set(text.len())?;
+    if !out.pointer().is_null() {
+        let count = text.len().min(room);
+        // SAFETY: the caller passes room for `room` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), out.pointer().cast(), count) };
+    }
+    Ok(())
+}
 
 exports! {
     fn cuInit(_flags: c_uint) {
@@ -50,14 +61,19 @@ exports! {
         Ok(())
     }
 
-    fn kiln_fake_cuda_last_fault(text: Out<c_char>, room: usize, length: Out<usize>) {
+    fn kiln_fake_cuda_last_fault(out: Out<c_char>, room: usize, length: Out<usize>) {
         let state = driver().state();
-        let fault = state.fault.as_deref().unwrap_or("").as_bytes();
-        length.set(fault.len())?;
-        if !text.pointer().is_null() {
-            let count = fault.len().min(room);
-            // SAFETY: the caller passes room for `room` bytes.
-            unsafe { std::ptr::copy_nonoverlapping(fault.as_ptr(), text.pointer().cast(), count) };
+        text(state.fault.as_deref().unwrap_or(""), out, room, length)
+    }
+
+    // Of each span a line: device, start, end and name, with tabs between. Those that were written are removed.
+    fn kiln_fake_cuda_timeline(out: Out<c_char>, room: usize, length: Out<usize>) {
+        let spans = &mut driver().state().spans;
+        let lines = spans.iter().map(|s| format!("{}\t{}\t{}\t{}\n", s.device, s.start, s.end, s.name));
+        let written = !out.pointer().is_null();
+        text(&lines.collect::<String>(), out, room, length)?;
+        if written {
+            spans.clear();
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::launch::kernel_node;
 use crate::abi::{Arguments, In, KernelNodeParams, Memcpy3d, MemcpySide, MemsetNodeParams, Out};
 use crate::driver::{Graph, driver};
-use crate::graph::GraphNode;
+use crate::graph::{GraphNode, GraphRun};
 use crate::status::{Failure, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, failure};
 use crate::work::{CopyEnd, Node, Work};
 use std::ffi::{c_int, c_uint, c_void};
@@ -76,7 +76,10 @@ fn kind(node: &Node) -> c_int {
         Node::Copy { .. } => 1,
         Node::Fill { .. } => 2,
         Node::Host(_) => 3,
+        Node::Graph(_) => 4,
         Node::Empty => 5,
+        // A kernel of NCCL's.
+        Node::Nccl(_) => 0,
     }
 }
 
@@ -169,6 +172,17 @@ exports! {
         add(node, graph, dependencies, count, fill(params)?)
     }
 
+    fn cuGraphAddChildGraphNode(
+        node: Out<usize>,
+        graph: usize,
+        dependencies: In<usize>,
+        count: usize,
+        child: usize,
+    ) {
+        let nodes = driver().state().graphs.get(&child).ok_or(INVALID_HANDLE)?.nodes.clone();
+        add(node, graph, dependencies, count, Node::Graph(Arc::new(nodes)))
+    }
+
     fn cuGraphAddEmptyNode(
         node: Out<usize>,
         graph: usize,
@@ -248,7 +262,10 @@ exports! {
             let mut state = driver.state();
             let nodes = state.executables.get(&executable).ok_or(INVALID_HANDLE)?.clone();
             state.counters.graphs += 1;
-            Work::Graph(nodes, driver.config.options.seed ^ state.counters.graphs)
+            let seed = driver.config.options.seed ^ state.counters.graphs;
+            let run = GraphRun::new(&nodes, seed);
+            run.operations().for_each(|part| part.comm.uses(stream));
+            Work::Graph(Arc::new(run))
         };
         driver.enqueue(stream, work)
     }

@@ -2,11 +2,12 @@
 
 use crate::abi::Out;
 use crate::driver::driver;
+use crate::graph::{GraphNode, expanded};
 use crate::nccl::{
     Call, Comm, Elements, INVALID_ARGUMENT, INVALID_USAGE, Kind, Message, RankCall, op,
 };
 use crate::status::{Failure, failure};
-use crate::work::Work;
+use crate::work::Node;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,10 +32,32 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-fn enqueue(part: RankCall, stream: usize) -> Result<(), Failure> {
-    let stream = driver().stream(stream)?;
-    part.comm.uses(stream);
-    driver().enqueue(stream, Work::Nccl(part))
+fn enqueue(mut part: RankCall, stream: usize) -> Result<(), Failure> {
+    let driver = driver();
+    let stream = driver.stream(stream)?;
+    let captures = driver.state().stream(stream)?.capture.is_some();
+    if captures && driver.config.no_capture == Some(part.comm.rank) {
+        return Err(failure(INVALID_USAGE, "operations can't be captured"));
+    }
+    match captures {
+        true => part.captured = Some(part.comm.capture()),
+        false => part.comm.uses(stream),
+    }
+    driver.submit(stream, Node::Nccl(part))
+}
+
+/// Ends a communicator, unless graphs hold its operations: NCCL would wait for their end.
+fn end(handle: usize, abort: bool) -> Result<(), Failure> {
+    let comm = Comm::find(handle)?;
+    let state = driver().state();
+    let graphs = state.graphs.values().map(|g| &g.nodes);
+    let mut all = graphs.chain(state.executables.values().map(|nodes| &**nodes));
+    let holds = |node: &GraphNode| matches!(&node.node, Node::Nccl(part) if part.comm.is(&comm));
+    if all.any(|nodes| expanded(nodes).iter().any(holds)) {
+        return Err(failure(INVALID_USAGE, "graphs hold its operations"));
+    }
+    drop(state);
+    Comm::end(handle, abort)
 }
 
 fn collective(
@@ -60,6 +83,7 @@ fn collective(
                 input,
                 output,
             },
+            captured: None,
         },
         stream,
     )
@@ -86,6 +110,7 @@ fn message(
     let part = RankCall {
         comm,
         call: Call::Messages { sent, received },
+        captured: None,
     };
     let alone = GROUP.with_borrow_mut(|group| match group.depth {
         0 => Some(part),
@@ -113,11 +138,11 @@ exports! {
     }
 
     fn ncclCommDestroy(comm: usize) {
-        Comm::end(comm, false)
+        end(comm, false)
     }
 
     fn ncclCommAbort(comm: usize) {
-        Comm::end(comm, true)
+        end(comm, true)
     }
 
     fn ncclCommGetAsyncError(comm: usize, status: Out<c_int>) {

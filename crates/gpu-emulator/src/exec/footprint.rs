@@ -10,8 +10,8 @@
 //! [`Trail`].
 
 use crate::fault::{FaultKind, Raised};
-use crate::memory::View;
-use std::sync::{Mutex, PoisonError};
+use crate::memory::{Allocation, Memory, View};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The kind of an access.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ const PAGE: usize = 4096;
 const WORDS: usize = PAGE / 64;
 
 /// One bit per byte of a page, for each of: read, written, changed by atomics.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Page([[u64; WORDS]; 3]);
 
 /// Pages by allocation and by position in it.
@@ -136,7 +136,7 @@ impl Footprint {
 }
 
 /// The accesses of a launch to global memory.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Trail(Vec<(u64, Box<Page>)>);
 
 impl Footprint {
@@ -154,6 +154,24 @@ impl Footprint {
 }
 
 impl Trail {
+    /// The accesses of work other than kernels, given the ranges that it reads and writes: addresses and lengths.
+    pub fn of(memory: &Memory, read: &[(u64, usize)], written: &[(u64, usize)]) -> Trail {
+        let (view, mut touched) = (memory.view(), Touched::default());
+        for (ranges, how) in [(read, Touch::Read), (written, Touch::Write)] {
+            for &(at, len) in ranges {
+                let holds = |a: &Arc<Allocation>| a.base <= at && at < a.base + a.len;
+                if let Some(allocation) = view.iter().position(holds) {
+                    let offset = (at - view[allocation].base) as usize;
+                    touched.touch_words(allocation, offset, offset + len, how);
+                }
+            }
+        }
+        let footprint = Footprint::default();
+        // A single block has no race.
+        let _ = footprint.add(&mut touched, &view);
+        footprint.trail(&view)
+    }
+
     /// The first conflict with another launch, one of them writing: the address and what each does there.
     pub fn meets(&self, other: &Trail) -> Option<String> {
         let mut theirs = other.0.iter().peekable();
