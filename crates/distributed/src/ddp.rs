@@ -13,7 +13,8 @@ use std::sync::Arc;
 options! {
     /// The options of [`DistributedDataParallel::with`].
     DataParallelOptions () {
-        /// The maximum number of MiB of gradients that are reduced by one operation (default 25).
+        /// The maximum number of MiB of gradients that are reduced by one operation (default 25). The first bucket is
+        /// full at 1 MiB.
         bucket_cap_mb: f64 = 25.0,
         /// True if each call in training begins with rank 0's buffers (default yes).
         broadcast_buffers: bool = true,

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 /// A function that returns the reduced gradients of a bucket.
 type Hook = Box<dyn Fn(&ProcessGroup, &GradBucket) -> Result<Tensor> + Send + Sync>;
 
+/// The bytes with which the first bucket is full, as in PyTorch: communication begins early.
+const FIRST_BUCKET: f64 = (1 << 20) as f64;
+
 /// The state of data parallel training.
 pub(crate) struct Reducer {
     pub group: ProcessGroup,
@@ -271,8 +274,9 @@ impl Reducer {
             let parameter = &self.parameters[i].1;
             let g = gradient(parameter).unwrap_or_else(|| parameter.detach().zeros_like());
             let more = g.numel()? as f64 * g.dtype().size() as f64;
+            let is_full = buckets.len() == 1 && bytes >= FIRST_BUCKET;
             bytes += more;
-            let fits = bytes <= self.options.bucket_cap_mb * f64::from(1 << 20);
+            let fits = !is_full && bytes <= self.options.bucket_cap_mb * f64::from(1 << 20);
             match buckets.last_mut() {
                 Some(last) if fits && last[0].1.dtype() == g.dtype() => last.push((i, g)),
                 _ => {
