@@ -139,6 +139,8 @@ pub(super) struct Launcher<'a> {
     count: u32,
     /// The ends of operations that the run's stream does not wait for yet, with the positions of their calls.
     open: Vec<(u32, Arc<Event>)>,
+    /// The kernel that writes the token of the operation that was launched last.
+    next: Option<Arc<Launch>>,
     groups: Vec<Participant>,
 }
 
@@ -149,6 +151,7 @@ impl<'a> Launcher<'a> {
             lane,
             count: 0,
             open: Vec::new(),
+            next: None,
             groups: Vec::new(),
         }
     }
@@ -175,6 +178,15 @@ impl<'a> Launcher<'a> {
                 }
                 _ => {}
             }
+            self.open.push((position, own.event()?));
+            self.next = Some(operation.next.clone());
+            return Ok(());
+        }
+        let next = self.next.take();
+        if next.is_some_and(|next| std::ptr::addr_eq(&*next, call.launch)) {
+            // On the operation's stream: the run's stream waits for neither.
+            let own = self.device.communication()?;
+            Launch::run(call, &own)?;
             self.open.push((position, own.event()?));
             return Ok(());
         }

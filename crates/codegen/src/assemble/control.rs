@@ -99,7 +99,7 @@ impl Assembler<'_> {
             }
         };
         let (first, out) = (self.flow.nodes[nodes[reads]].source, reads as u16);
-        let kernel = plan::Kernel::Collective(plan::Collective {
+        let collective = plan::Collective {
             group: op.group.to_string(),
             ranks: op.ranks,
             kind: op.kind,
@@ -107,18 +107,21 @@ impl Assembler<'_> {
             token: operands[1],
             out: array(out),
             next: out + 1,
-        });
+        };
         let site = plan::Site {
             op: op.kind.name().into(),
             kind: plan::SiteKind::Custom,
             node: first.node.0,
         };
         let work = Work {
-            body: Body::Library(kernel),
+            in_place: (collective.is_in_place())
+                .then_some((usize::from(operands[0]), reads))
+                .into_iter()
+                .collect(),
+            body: Body::Library(plan::Kernel::Collective(collective)),
             before: [None, None],
             epilogue: None,
             args: self.args(&nodes, |at| at >= reads),
-            in_place: Vec::new(),
         };
         (work, nodes, vec![site])
     }

@@ -25,6 +25,16 @@ pub struct Collective {
     pub next: u16,
 }
 
+impl Collective {
+    /// True if the result may take the operand's memory.
+    pub fn is_in_place(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::AllReduce(_) | Kind::Reduce(..) | Kind::Broadcast(_)
+        )
+    }
+}
+
 impl Described for Collective {
     fn name(&self) -> &str {
         self.kind.name()
@@ -32,7 +42,11 @@ impl Described for Collective {
 
     fn contract(&self) -> Result<Contract, Contradiction> {
         let mut draft = Draft::new(self.name());
-        draft.reads(self.x.arg, self.x.dtype, Reads::Throughout)?;
+        let reads = match self.is_in_place() {
+            true => Reads::First,
+            false => Reads::Throughout,
+        };
+        draft.reads(self.x.arg, self.x.dtype, reads)?;
         draft.reads(self.token, DType::I64, Reads::Throughout)?;
         draft.writes(self.out.arg, self.out.dtype)?;
         draft.writes(self.next, DType::I64)?;

@@ -47,12 +47,33 @@ impl Temporaries {
                 t.blocks[block].size = t.blocks[block].size.max(bytes[at]);
             }
         }
+        t.extend_operations(plan, steps, root);
         for i in 0..steps.len() {
             let bytes = scratch(i);
             let block = (bytes > 0).then(|| t.add(bytes, t.times[i]));
             t.scratch.push(block);
         }
         t
+    }
+
+    /// Keeps what each collective operation touches until a later step touches its result: till then the operation goes
+    /// on, and others must not wait for it to get that memory.
+    fn extend_operations(&mut self, plan: &Plan, steps: &[Step], root: &[usize]) {
+        let end = self.times.last().copied().unwrap_or_default();
+        for (i, step) in steps.iter().enumerate() {
+            let Kernel::Collective(operation) = &*plan.kernels[step.kernel as usize] else {
+                continue;
+            };
+            let out = root[step.args[usize::from(operation.out.arg)].0 as usize];
+            let touches = |s: &Step| s.touched().any(|id| root[id.0 as usize] == out);
+            let next = steps[i + 1..].iter().position(touches);
+            let last = next.map_or(end, |n| self.times[i + 1 + n]);
+            for id in step.touched() {
+                if let Some(block) = self.of[root[id.0 as usize]] {
+                    self.blocks[block].last = self.blocks[block].last.max(last);
+                }
+            }
+        }
     }
 
     fn add(&mut self, size: usize, time: usize) -> usize {
