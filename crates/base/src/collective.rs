@@ -6,7 +6,7 @@ use crate::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 /// A reduction of the values of all ranks.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -181,7 +181,7 @@ pub trait Request: Send {
 }
 
 /// One rank's part in a collective operation on a GPU. Operand and result are contiguous, in the GPU's memory.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DeviceCall {
     /// The operation.
     pub kind: Kind,
@@ -202,6 +202,12 @@ pub trait DeviceRun: Send + Sync {
 
     /// Makes it a failed run: it ends with an error, and changes no parameter.
     fn fail(&self);
+}
+
+/// A graph of a GPU's work, with captured operations.
+pub trait DeviceGraph: Send + Sync {
+    /// Destroys it. Launches in progress continue.
+    fn release(&self);
 }
 
 /// A group of ranks, seen from one of them. Its calls come in the same order on every rank. A group on the CPU has
@@ -238,6 +244,39 @@ pub trait Communicator: Send + Sync {
             "{}: the group communicates on the CPU, and the operand is on a GPU",
             call.kind
         ))
+    }
+
+    /// Proposes a way in which all ranks issue the operations that follow. If all of them propose the same in front of
+    /// the same operation, returns the number of this operation, which is then the same on all ranks.
+    fn agree(&self, proposal: &str) -> Option<u64> {
+        let _ = proposal;
+        None
+    }
+
+    /// Adds this rank's part in a collective operation to the graph that the stream captures.
+    ///
+    /// # Errors
+    /// If communication has ended, or operations can't be captured.
+    fn capture(&self, call: &DeviceCall) -> Result<(), String> {
+        Err(format!("{}: the group has no graphs", call.kind))
+    }
+
+    /// Begins captured operations; `launch` launches their graph.
+    ///
+    /// # Errors
+    /// If communication has ended, and the error of `launch`.
+    fn replay(
+        &self,
+        calls: &[DeviceCall],
+        launch: &mut dyn FnMut() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let _ = calls;
+        launch()
+    }
+
+    /// Lets the group release a graph with its operations before communication ends.
+    fn hold(&self, graph: Weak<dyn DeviceGraph>) {
+        let _ = graph;
     }
 
     /// Watches over a run that has enqueued operations: if they fail, the run does.
@@ -293,14 +332,17 @@ pub fn start(name: &str, ranks: u32, call: Call<'_>) -> Result<Box<dyn Request>,
     group.start(call)
 }
 
-/// Enqueues a collective operation of a group that must have so many ranks, and returns the group.
+/// Returns the group of a collective operation on a GPU; it must have so many ranks.
 ///
 /// # Errors
-/// As [`find`] and [`Communicator::enqueue`], or if sizes or ranks are not those of the kind.
-pub fn enqueue(name: &str, ranks: u32, call: &DeviceCall) -> Result<Arc<dyn Communicator>, String> {
+/// As [`find`], or if sizes or ranks are not those of the kind.
+pub fn group_of(
+    name: &str,
+    ranks: u32,
+    call: &DeviceCall,
+) -> Result<Arc<dyn Communicator>, String> {
     let group = find(name)?;
     check(&*group, name, ranks, call.kind, call.input.1, call.output.1)?;
-    group.enqueue(call)?;
     Ok(group)
 }
 

@@ -30,6 +30,7 @@ pub mod driver {
         pub type CUevent_st = u8;
         pub type CUfunc_st = u8;
         pub type CUfunction = *mut CUfunc_st;
+        pub type CUgraph = *mut CUgraph_st;
         pub type CUgraph_st = u8;
         pub type CUgraphExec_st = u8;
         pub type CUgraphNode = *mut CUgraphNode_st;
@@ -68,6 +69,10 @@ pub mod driver {
         pub enum CUevent_flags {
             CU_EVENT_DEFAULT,
             CU_EVENT_DISABLE_TIMING,
+        }
+
+        pub enum CUstreamCaptureMode {
+            CU_STREAM_CAPTURE_MODE_RELAXED,
         }
 
         pub struct CUtensorMap {

@@ -9,7 +9,7 @@ use super::lane::Lane;
 use super::launch::Launch;
 use super::loader::Loader;
 use super::stream::{Event, Stream};
-use kiln_base::collective::{Communicator, DeviceCall, DeviceRun, Kind, enqueue};
+use kiln_base::collective::{Communicator, DeviceCall, DeviceRun, Kind, group_of};
 use kiln_kernel::calls::{self, Calls, Ends, LaunchCall};
 use kiln_kernel::collective::bytes;
 use kiln_kernel::error::{Error, Result};
@@ -51,45 +51,65 @@ impl Collective {
         })
     }
 
-    /// Enqueues it, and returns its group. A group of one has none.
-    fn enqueue(
+    /// The call of a launch.
+    pub(super) fn of_launch<'a>(call: &LaunchCall<'a>) -> Option<&'a Collective> {
+        let launch: &dyn Any = call.launch;
+        launch.downcast_ref()
+    }
+
+    /// The operation that a group is asked for.
+    pub(super) fn call(&self, call: &LaunchCall, stream: usize) -> DeviceCall {
+        let plan::Collective { kind, x, out, .. } = &self.of;
+        let [input, output] = [x.arg, out.arg].map(|arg| call.args[usize::from(arg)] as u64);
+        DeviceCall {
+            kind: *kind,
+            dtype: x.dtype,
+            input: (input, self.bytes[0]),
+            output: (output, self.bytes[1]),
+            stream,
+        }
+    }
+
+    /// The group of a call; a group of one is none.
+    pub(super) fn group(&self, call: &DeviceCall) -> std::result::Result<Group, String> {
+        match (self.of.ranks, call.kind) {
+            (1, Kind::Send(_) | Kind::Receive(_)) => Err("there is no other rank".into()),
+            (1, _) => Ok(None),
+            (ranks, _) => group_of(&self.of.group, ranks, call).map(Some),
+        }
+    }
+
+    /// Gives it to a stream, and returns its group. `issue` calls the group.
+    pub(super) fn enqueue(
         &self,
         call: &LaunchCall,
         stream: &Stream,
-    ) -> std::result::Result<Option<Arc<dyn Communicator>>, String> {
-        let plan::Collective { kind, x, out, .. } = &self.of;
-        let [input, output] = [x.arg, out.arg].map(|arg| call.args[usize::from(arg)]);
-        let copied = || match &self.copy {
-            None => Ok(()),
-            Some(copy) => {
-                let copy = LaunchCall {
-                    launch: &**copy,
-                    args: smallvec![input, output],
-                    sites: smallvec![],
-                    after: smallvec![],
-                    ..*call
-                };
-                Launch::run(&copy, stream).map_err(|e| e.to_string())
-            }
+        issue: impl FnOnce(&dyn Communicator, &DeviceCall) -> std::result::Result<(), String>,
+    ) -> std::result::Result<Group, String> {
+        let device_call = self.call(call, stream.handle() as usize);
+        let group = self.group(&device_call)?;
+        if let Some(group) = &group {
+            issue(&**group, &device_call)?;
+        }
+        let root = match device_call.kind {
+            Kind::Reduce(_, root) => Some(root as usize),
+            _ => None,
         };
-        if self.of.ranks == 1 {
-            return match kind {
-                Kind::Send(_) | Kind::Receive(_) => Err("there is no other rank".into()),
-                _ => copied().map(|()| None),
+        let copies = group
+            .as_ref()
+            .is_none_or(|g| root.is_some_and(|r| r != g.rank()));
+        if let (Some(copy), true) = (&self.copy, copies) {
+            let [input, output] = [device_call.input, device_call.output].map(|(at, _)| at);
+            let copy = LaunchCall {
+                launch: &**copy,
+                args: smallvec![input as *mut u8, output as *mut u8],
+                sites: smallvec![],
+                after: smallvec![],
+                ..*call
             };
+            Launch::run(&copy, stream).map_err(|e| e.to_string())?;
         }
-        let call = DeviceCall {
-            kind: *kind,
-            dtype: x.dtype,
-            input: (input as u64, self.bytes[0]),
-            output: (output as u64, self.bytes[1]),
-            stream: stream.handle() as usize,
-        };
-        let group = enqueue(&self.of.group, self.of.ranks, &call)?;
-        if matches!(kind, Kind::Reduce(_, root) if *root as usize != group.rank()) {
-            copied()?;
-        }
-        Ok(Some(group))
+        Ok(group)
     }
 }
 
@@ -128,8 +148,11 @@ impl LinkedKernel for Collective {
     }
 }
 
+/// The group of an operation; `None` for a group of one.
+pub(super) type Group = Option<Arc<dyn Communicator>>;
+
 /// A group, and the site of its first operation in a run.
-type Participant = (Arc<dyn Communicator>, u32);
+pub(super) type Participant = (Arc<dyn Communicator>, u32);
 
 /// Launches the calls of a run one by one, in order.
 pub(super) struct Launcher<'a> {
@@ -165,12 +188,11 @@ impl<'a> Launcher<'a> {
         let position = self.count;
         self.count += 1;
         let stream = &self.lane.stream;
-        let launch: &dyn Any = call.launch;
-        if let Some(operation) = launch.downcast_ref::<Collective>() {
+        if let Some(operation) = Collective::of_launch(call) {
             let own = self.device.communication()?;
             own.wait(&*stream.event()?)?;
             let site = call.sites.first().copied().unwrap_or_default();
-            let group = operation.enqueue(call, &own);
+            let group = operation.enqueue(call, &own, |group, call| group.enqueue(call));
             let known = |g: &Arc<dyn Communicator>, (other, _): &Participant| Arc::ptr_eq(g, other);
             match group.map_err(|text| failed(site, text))? {
                 Some(group) if !self.groups.iter().any(|other| known(&group, other)) => {

@@ -1,5 +1,7 @@
 //! CUDA graphs: the launches of a bound plan, given to the device at once.
 
+use super::collective::Collective;
+use super::collective_graph::CollectiveGraphs;
 use super::driver::{Object, call, sys};
 use super::launch::{Launch, Words};
 use super::stream::Stream;
@@ -16,7 +18,11 @@ use std::sync::Mutex;
 /// graph replay. For other addresses, the least recently used graph is updated. The first run is launched kernel by
 /// kernel, since building a graph pays from the second run on.
 #[derive(Default)]
-pub struct Graphs(Mutex<List>);
+pub struct Graphs {
+    list: Mutex<List>,
+    /// In place of the list, of a plan with collective operations.
+    pub(super) collective: CollectiveGraphs,
+}
 
 #[derive(Default)]
 struct List {
@@ -27,7 +33,7 @@ struct List {
 }
 
 /// The maximum number of graphs that are kept for a bound plan.
-const GRAPHS: usize = 4;
+pub(super) const GRAPHS: usize = 4;
 
 /// Passes the calls of a run to a function, in order.
 pub(super) type Calls<'a> = dyn Fn(&mut dyn FnMut(LaunchCall) -> Result<()>) -> Result<()> + 'a;
@@ -35,7 +41,7 @@ pub(super) type Calls<'a> = dyn Fn(&mut dyn FnMut(LaunchCall) -> Result<()>) -> 
 impl Graphs {
     /// Runs calls whose addresses are all determined by those of `key`.
     pub(super) fn run(&self, stream: &Stream, key: Vec<u64>, calls: &Calls) -> Result<()> {
-        let mut list = lock(&self.0);
+        let mut list = lock(&self.list);
         if !std::mem::replace(&mut list.ran, true) {
             drop(list);
             return calls(&mut |call| Launch::run(&call, stream));
@@ -43,7 +49,7 @@ impl Graphs {
         let known = list.graphs.iter().position(|g| g.key == key);
         let graph = match known {
             Some(at) => list.graphs.remove(at),
-            None if list.graphs.len() < GRAPHS => Graph::new(key, calls)?,
+            None if list.graphs.len() < GRAPHS => Graph::new(key, calls, None)?,
             None => {
                 let mut graph = list.graphs.remove(0);
                 graph.rebind(key, calls)?;
@@ -60,17 +66,19 @@ impl Graphs {
 pub struct Graph {
     graph: Object<sys::CUgraph_st>,
     executable: Object<sys::CUgraphExec_st>,
-    key: Vec<u64>,
+    pub(super) key: Vec<u64>,
     nodes: Vec<Node>,
 }
 
 struct Node {
     handle: Object<sys::CUgraphNode_st>,
+    /// The parameters of a kernel.
     words: Words,
 }
 
 impl Graph {
-    pub(super) fn new(key: Vec<u64>, calls: &Calls) -> Result<Graph> {
+    /// Builds a graph; its collective operations are captured on a stream that is otherwise idle.
+    pub(super) fn new(key: Vec<u64>, calls: &Calls, stream: Option<&Stream>) -> Result<Graph> {
         let mut graphs = Graph {
             graph: Object(null_mut()),
             executable: Object(null_mut()),
@@ -79,7 +87,7 @@ impl Graph {
         };
         // SAFETY: the pointer is to writable memory.
         unsafe { call!(cuGraphCreate(&mut graphs.graph.0, 0)) }?;
-        calls(&mut |call| graphs.add(&call))?;
+        calls(&mut |call| graphs.add(&call, stream))?;
         // SAFETY: the graph is alive and the pointer is to writable memory.
         unsafe {
             call!(cuGraphInstantiateWithFlags(
@@ -92,32 +100,48 @@ impl Graph {
     }
 
     /// Adds a launch after those that it waits for.
-    fn add(&mut self, call: &LaunchCall) -> Result<()> {
-        let launch = Launch::of_call(call)?;
-        let (graph, mut handle, mut words) =
-            (self.graph.0, Object(null_mut()), launch.words(call)?);
+    fn add(&mut self, call: &LaunchCall, stream: Option<&Stream>) -> Result<()> {
+        let (graph, mut handle, mut words) = (self.graph.0, Object(null_mut()), Words::new());
         let mut after = call.after.clone();
         after.sort_unstable();
         after.dedup();
         let before = after.iter().map(|at| self.nodes[*at as usize].handle.0);
         let before: SmallVec<[sys::CUgraphNode; 4]> = before.collect();
-        launch.node(&mut words, |node| {
-            let (handle, count, before) = (&mut handle.0, before.len(), before.as_ptr());
-            // SAFETY: the graph and the nodes before are alive; the driver copies the parameters, which fit the
-            // function as in a launch.
-            unsafe { call!(cuGraphAddKernelNode_v2(handle, graph, before, count, node)) }
-        })?;
+        let (count, before) = (before.len(), before.as_ptr());
+        if let (Some(operation), Some(stream)) = (Collective::of_launch(call), stream) {
+            let captured = capture(operation, call, stream)?;
+            let (handle, child) = (&mut handle.0, captured.0.0);
+            // SAFETY: both graphs and the nodes before are alive; the driver copies the child.
+            unsafe {
+                call!(cuGraphAddChildGraphNode(
+                    handle, graph, before, count, child
+                ))
+            }?;
+        } else {
+            let launch = Launch::of_call(call)?;
+            words = launch.words(call)?;
+            launch.node(&mut words, |node| {
+                let handle = &mut handle.0;
+                // SAFETY: the graph and the nodes before are alive; the driver copies the parameters, which fit the
+                // function as in a launch.
+                unsafe { call!(cuGraphAddKernelNode_v2(handle, graph, before, count, node)) }
+            })?;
+        }
         self.nodes.push(Node { handle, words });
         Ok(())
     }
 
     /// Updates the parameters of the graph's kernels to those of these calls, which differ in addresses alone.
-    fn rebind(&mut self, key: Vec<u64>, calls: &Calls) -> Result<()> {
+    /// Collective operations keep theirs.
+    pub(super) fn rebind(&mut self, key: Vec<u64>, calls: &Calls) -> Result<()> {
         let executable = self.executable.0;
         let mut nodes = self.nodes.iter_mut();
         calls(&mut |call| {
             let node = nodes.next();
             let node = node.ok_or_else(|| Error::Internal("a run of more launches".into()))?;
+            if Collective::of_launch(&call).is_some() {
+                return Ok(());
+            }
             let launch = Launch::of_call(&call)?;
             let words = launch.words(&call)?;
             if words == node.words {
@@ -153,4 +177,31 @@ impl Drop for Graph {
             }
         }
     }
+}
+
+/// A graph that was captured.
+struct Captured(Object<sys::CUgraph_st>);
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if !self.0.0.is_null() {
+            // SAFETY: nobody holds the graph.
+            let _ = unsafe { call!(cuGraphDestroy(self.0.0)) };
+        }
+    }
+}
+
+/// Captures an operation as a graph of its own.
+fn capture(operation: &Collective, call: &LaunchCall, stream: &Stream) -> Result<Captured> {
+    // Other threads, NCCL's among them, may allocate meanwhile.
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the stream is alive.
+    unsafe { call!(cuStreamBeginCapture_v2(stream.handle(), mode)) }?;
+    let issued = operation.enqueue(call, stream, |group, call| group.capture(call));
+    let mut captured = Captured(Object(null_mut()));
+    // SAFETY: the stream captures, and the pointer is to writable memory.
+    let ended = unsafe { call!(cuStreamEndCapture(stream.handle(), &mut captured.0.0)) };
+    issued.map_err(Error::Cuda)?;
+    ended?;
+    Ok(captured)
 }

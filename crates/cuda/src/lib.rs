@@ -43,6 +43,7 @@ mod absent;
 mod ahead;
 mod cache;
 mod collective;
+mod collective_graph;
 mod context;
 mod control;
 mod custom;

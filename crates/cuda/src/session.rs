@@ -1,6 +1,7 @@
 //! A run on a device: its memory, the work that it waits for, and the work that waits for it.
 
-use super::collective::{Launcher, Watched};
+use super::collective::{Launcher, Participant, Watched};
+use super::collective_graph::Run;
 use super::device::Device;
 use super::driver::Address;
 use super::graph::{Graph, Graphs};
@@ -8,7 +9,6 @@ use super::lane::Lane;
 use super::memory::Memory;
 use super::outcome::Outcome;
 use super::stream::Event;
-use kiln_base::collective::Communicator;
 use kiln_kernel::calls::LaunchCall;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
@@ -31,6 +31,8 @@ pub struct Job<'a> {
     pub count: usize,
     /// True if one of them may report a data error.
     pub fallible: bool,
+    /// True if one of them communicates with other ranks.
+    pub communicates: bool,
     pub graphs: Option<&'a Graphs>,
     /// Receives the time of each step, if times are collected; the run is then waited for.
     pub profile: Option<&'a dyn Fn(usize, Duration)>,
@@ -121,7 +123,7 @@ impl Session {
         &self,
         job: &Job,
         failed: &dyn Fn(u32, String) -> Error,
-    ) -> Result<Vec<(Arc<dyn Communicator>, u32)>> {
+    ) -> Result<Vec<Participant>> {
         let lane = self.lane()?;
         for memory in job.read.iter().filter_map(|s| Memory::of(s)) {
             memory.before_reading(&lane.stream)?;
@@ -133,20 +135,28 @@ impl Session {
         if let Some(profile) = job.profile {
             return self.profiled(job, profile, failed);
         }
+        let calls = |sink: &mut dyn FnMut(LaunchCall) -> Result<()>| (job.calls)(record, sink);
         let graphs = job.graphs.filter(|_| self.device.graphs());
-        match graphs.filter(|_| (2..=MAX_LAUNCHES).contains(&job.count)) {
-            Some(graphs) => {
-                let touched = job.read.iter().chain(job.written);
-                let key = touched.map(|s| s.ptr() as u64).chain([record]).collect();
-                graphs.run(&lane.stream, key, &|sink| (job.calls)(record, sink))?;
-                Ok(Vec::new())
+        if let Some(graphs) = graphs.filter(|_| (2..=MAX_LAUNCHES).contains(&job.count)) {
+            let touched = job.read.iter().chain(job.written);
+            let key = touched.map(|s| s.ptr() as u64).chain([record]).collect();
+            if !job.communicates {
+                return graphs.run(&lane.stream, key, &calls).map(|()| Vec::new());
             }
-            None => {
-                let mut launcher = Launcher::new(&self.device, lane);
-                (job.calls)(record, &mut |call| launcher.launch(&call, failed))?;
-                launcher.groups()
+            let run = Run {
+                context: self.device.context,
+                stream: &lane.stream,
+                key,
+                calls: &calls,
+                failed,
+            };
+            if let Some(groups) = graphs.collective.run(run)? {
+                return Ok(groups);
             }
         }
+        let mut launcher = Launcher::new(&self.device, lane);
+        calls(&mut |call| launcher.launch(&call, failed))?;
+        launcher.groups()
     }
 }
 
@@ -164,7 +174,7 @@ impl Session {
         job: &Job,
         profile: &dyn Fn(usize, Duration),
         failed: &dyn Fn(u32, String) -> Error,
-    ) -> Result<Vec<(Arc<dyn Communicator>, u32)>> {
+    ) -> Result<Vec<Participant>> {
         let lane = self.lane()?;
         let mut launcher = Launcher::new(&self.device, lane);
         let mut starts: Vec<(usize, Arc<Event>)> = Vec::new();
@@ -198,7 +208,7 @@ impl Session {
             memory.before_reading(&lane.stream)?;
         }
         let record = lane.record();
-        Graph::new(Vec::new(), &|sink| calls(record, sink))
+        Graph::new(Vec::new(), &|sink| calls(record, sink), None)
     }
 
     /// Launches a graph, waits for it and returns the device's time. Data errors are ignored.

@@ -34,6 +34,8 @@ enum Request {
     /// Adds to a number, which begins as 0.
     Add(String, i64),
     Report(Report),
+    /// A vote, and the milliseconds for which it waits for the others.
+    Vote(Vote, u64),
     /// The last request of a rank.
     Leave,
 }
@@ -52,9 +54,23 @@ pub(crate) struct Report {
     pub fault: Option<String>,
 }
 
+/// The vote of a rank on how all ranks issue the operations of a group that follow.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Vote {
+    pub group: String,
+    /// This rank in the group, and the ranks of the world that are in it.
+    pub rank: usize,
+    pub members: Vec<usize>,
+    /// The number of the first of the operations, and of the votes in front of it.
+    pub number: u64,
+    pub round: u32,
+    pub proposal: String,
+}
+
 #[derive(Serialize, Deserialize)]
 enum Reply {
     Done,
+    Agreed(bool),
     Value(Option<Vec<u8>>),
     Number(i64),
     Status(Status),
@@ -156,6 +172,15 @@ impl Store {
     pub fn report(&self, report: Report) -> Result<Status, String> {
         match self.ask(&Request::Report(report), Duration::ZERO)? {
             Reply::Status(status) => Ok(status),
+            _ => Err(self.odd()),
+        }
+    }
+
+    /// True if all members vote for the same. Members that begin the operations without a vote, end, or don't come within
+    /// the timeout vote for nothing.
+    pub fn vote(&self, vote: Vote, timeout: Duration) -> Result<bool, String> {
+        match self.ask(&Request::Vote(vote, timeout.as_millis() as u64), timeout)? {
+            Reply::Agreed(agreed) => Ok(agreed),
             _ => Err(self.odd()),
         }
     }

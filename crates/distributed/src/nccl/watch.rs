@@ -2,17 +2,19 @@
 
 use super::api::{Api, Comm};
 use crate::signature;
-use crate::store::{Report, Status, Store};
-use kiln_base::collective::{Communicator, DeviceCall, DeviceRun, Kind};
+use crate::store::{Report, Status, Store, Vote};
+use kiln_base::collective::{Communicator, DeviceCall, DeviceGraph, DeviceRun, Kind};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// The time between looks while operations go on.
 const BUSY: Duration = Duration::from_millis(20);
 /// The time between reports while none does, by which rank 0 knows that this rank is alive.
 const IDLE: Duration = Duration::from_secs(1);
+/// The longest time that a rank waits for the votes of the others.
+const VOTING: Duration = Duration::from_secs(5);
 
 /// A group of NCCL's, seen from one of its ranks.
 pub(super) struct Member {
@@ -26,6 +28,8 @@ pub(super) struct Member {
     changed: Condvar,
     /// The number of threads that are in a call of NCCL.
     calling: AtomicUsize,
+    /// A connection for votes.
+    votes: Store,
 }
 
 struct State {
@@ -38,6 +42,10 @@ struct State {
     open: VecDeque<Open>,
     /// The runs that have not ended, and the number of operations of each.
     runs: VecDeque<(Arc<dyn DeviceRun>, usize)>,
+    /// The graphs with its operations.
+    graphs: Vec<Weak<dyn DeviceGraph>>,
+    /// The number of the operation in front of which the last vote was, and the number of votes there.
+    voted: (u64, u32),
     fault: Option<String>,
 }
 
@@ -72,8 +80,11 @@ impl Member {
             unreported: Vec::new(),
             open: VecDeque::new(),
             runs: VecDeque::new(),
+            graphs: Vec::new(),
+            voted: (0, 0),
             fault: None,
         };
+        let votes = store.again()?;
         let member = Arc::new(Member {
             api,
             gpu,
@@ -84,6 +95,7 @@ impl Member {
             state: Mutex::new(state),
             changed: Condvar::new(),
             calling: AtomicUsize::new(0),
+            votes,
         });
         let watching = member.clone();
         let thread = std::thread::Builder::new().name("kiln-nccl".into());
@@ -105,16 +117,24 @@ impl Member {
         let comm = state.comm.take();
         // They have ended, and hold this group.
         state.runs.clear();
+        let graphs = std::mem::take(&mut state.graphs);
         drop(state);
         self.changed.notify_all();
+        release(&graphs);
         comm.map_or(Ok(()), |comm| self.api.end(comm, false))
     }
 
     /// Ends communication, whatever goes on.
     pub fn stop(&self) {
-        if self.lock().comm.is_some() {
-            self.fail(None, "communication has ended".into());
+        let mut state = self.lock();
+        if state.comm.is_none() {
+            return;
         }
+        let (from, calls) = state.take_unreported();
+        drop(state);
+        // The others may still wait for the end of the last operations, which this rank has begun.
+        let _ = self.votes.report(self.report(from, calls, None));
+        self.fail(None, "communication has ended".into());
     }
 
     /// Looks at operations until communication ends.
@@ -129,8 +149,7 @@ impl Member {
                 return;
             };
             state.drop_ended();
-            let calls = std::mem::take(&mut state.unreported);
-            let from = state.begun - calls.len() as u64;
+            let (from, calls) = state.take_unreported();
             drop(state);
             let found = self.api.state(comm);
             let found = found.and_then(|()| store.report(self.report(from, calls, None)));
@@ -198,6 +217,7 @@ impl Member {
         state.drop_ended();
         let (comm, begun) = (state.comm.take(), state.begun);
         let runs = std::mem::take(&mut state.runs);
+        let graphs = std::mem::take(&mut state.graphs);
         drop(state);
         self.changed.notify_all();
         // First: as soon as its operations are aborted, a run goes on.
@@ -214,11 +234,69 @@ impl Member {
         while self.calling.load(Ordering::SeqCst) > 0 && start.elapsed() < IDLE {
             std::thread::sleep(Duration::from_millis(1));
         }
+        release(&graphs);
         let _ = self.api.end(comm, true);
+    }
+
+    /// Notes operations as begun, and returns the communicator for a call of NCCL, which `calling` counts.
+    fn begin(&self, calls: &[DeviceCall]) -> Result<Comm, String> {
+        let mut state = self.lock();
+        let comm = state.comm()?;
+        for call in calls {
+            let text = signature::of(call.kind, call.dtype, call.input.1, call.output.1);
+            let waits_for = match call.kind {
+                Kind::Send(peer) | Kind::Receive(peer) => Awaited::One(peer as usize),
+                _ => {
+                    state.unreported.push(text.clone());
+                    state.begun += 1;
+                    Awaited::All(state.begun - 1)
+                }
+            };
+            state.open.push_back(Open {
+                call: text,
+                waits_for,
+                since: Instant::now(),
+            });
+        }
+        self.calling.fetch_add(1, Ordering::SeqCst);
+        drop(state);
+        self.changed.notify_all();
+        Ok(comm)
+    }
+
+    /// Ends what [`Member::begin`] began.
+    fn called<T>(&self, result: T) -> T {
+        self.calling.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    fn issue(&self, comm: Comm, call: &DeviceCall) -> Result<(), String> {
+        let place = (self.rank, self.members.len());
+        self.called(self.api.enqueue(comm, place, call))
     }
 }
 
+/// Destroys graphs, which NCCL waits for when a communicator ends.
+fn release(graphs: &[Weak<dyn DeviceGraph>]) {
+    let alive = graphs.iter().filter_map(Weak::upgrade);
+    alive.for_each(|graph| graph.release());
+}
+
 impl State {
+    /// The communicator, unless communication has ended.
+    fn comm(&self) -> Result<Comm, String> {
+        match &self.fault {
+            Some(fault) => Err(format!("communication failed before: {fault}")),
+            None => self.comm.ok_or_else(|| "communication has ended".into()),
+        }
+    }
+
+    /// The operations that the store does not know, and the number of the first.
+    fn take_unreported(&mut self) -> (u64, Vec<String>) {
+        let calls = std::mem::take(&mut self.unreported);
+        (self.begun - calls.len() as u64, calls)
+    }
+
     /// Forgets the runs that have ended, with their operations.
     fn drop_ended(&mut self) {
         while self.runs.front().is_some_and(|(run, _)| run.has_ended()) {
@@ -242,33 +320,54 @@ impl Communicator for Member {
     }
 
     fn enqueue(&self, call: &DeviceCall) -> Result<(), String> {
-        let text = signature::of(call.kind, call.dtype, call.input.1, call.output.1);
+        let comm = self.begin(std::slice::from_ref(call))?;
+        self.issue(comm, call)
+    }
+
+    fn agree(&self, proposal: &str) -> Option<u64> {
         let mut state = self.lock();
-        if let Some(fault) = &state.fault {
-            return Err(format!("communication failed before: {fault}"));
-        }
-        let comm = state.comm.ok_or("communication has ended")?;
-        let waits_for = match call.kind {
-            Kind::Send(peer) | Kind::Receive(peer) => Awaited::One(peer as usize),
-            _ => {
-                state.unreported.push(text.clone());
-                state.begun += 1;
-                Awaited::All(state.begun - 1)
-            }
-        };
-        state.open.push_back(Open {
-            call: text,
-            waits_for,
-            since: Instant::now(),
-        });
-        self.calling.fetch_add(1, Ordering::SeqCst);
+        state.comm().ok()?;
+        let (number, at) = (state.begun, state.voted);
+        let round = if at.0 == number { at.1 + 1 } else { 0 };
+        state.voted = (number, round);
         drop(state);
-        self.changed.notify_all();
-        let enqueued = self
-            .api
-            .enqueue(comm, (self.rank, self.members.len()), call);
-        self.calling.fetch_sub(1, Ordering::SeqCst);
-        enqueued
+        let vote = Vote {
+            group: self.name.clone(),
+            rank: self.rank,
+            members: self.members.clone(),
+            number,
+            round,
+            proposal: proposal.into(),
+        };
+        // If the store can't be asked, the operation itself fails.
+        let agreed = self.votes.vote(vote, VOTING).unwrap_or(false);
+        agreed.then_some(number)
+    }
+
+    fn capture(&self, call: &DeviceCall) -> Result<(), String> {
+        let comm = self.begin(&[])?;
+        self.issue(comm, call)
+    }
+
+    fn replay(
+        &self,
+        calls: &[DeviceCall],
+        launch: &mut dyn FnMut() -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.begin(calls)?;
+        self.called(launch())
+    }
+
+    fn hold(&self, graph: Weak<dyn DeviceGraph>) {
+        let mut state = self.lock();
+        state.graphs.retain(|g| g.strong_count() > 0);
+        match state.comm {
+            Some(_) => state.graphs.push(graph),
+            None => {
+                drop(state);
+                release(&[graph]);
+            }
+        }
     }
 
     fn watch(&self, run: Arc<dyn DeviceRun>) {

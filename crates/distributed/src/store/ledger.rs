@@ -1,6 +1,6 @@
 //! The operations that ranks have begun, by which faults are found and named.
 
-use super::{Report, SILENCE};
+use super::{Report, SILENCE, Vote};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -31,7 +31,16 @@ struct Group {
     begun: Vec<u64>,
     /// The descriptions of operations that not all have begun, and who began them first.
     calls: BTreeMap<u64, (String, usize)>,
+    /// The votes in front of operations that not all have begun, by number and round.
+    polls: BTreeMap<(u64, u32), Poll>,
     fault: Option<String>,
+}
+
+#[derive(Default)]
+struct Poll {
+    /// By rank in the group.
+    proposals: BTreeMap<usize, String>,
+    decision: Option<bool>,
 }
 
 impl Ledger {
@@ -59,6 +68,7 @@ impl Ledger {
         }
         let all = group.begun.iter().copied().min().unwrap_or_default();
         group.calls = group.calls.split_off(&all);
+        group.polls = group.polls.split_off(&(all, 0));
         let is_silent = |r: &usize| self.seen.get(r).is_some_and(|at| at.elapsed() > SILENCE);
         let gone = members.iter().enumerate();
         let gone = gone.filter(|(_, r)| self.gone.contains(r) || is_silent(r));
@@ -67,5 +77,37 @@ impl Ledger {
             begun: group.begun.clone(),
             gone: gone.map(|(at, _)| at).collect(),
         }
+    }
+
+    pub fn vote(&mut self, vote: &Vote) {
+        let group = self.groups.entry(vote.group.clone()).or_default();
+        let poll = group.polls.entry((vote.number, vote.round)).or_default();
+        poll.proposals.insert(vote.rank, vote.proposal.clone());
+    }
+
+    /// The decision of a vote: once for all, and against the proposal if it is `last` to wait; `None` if it is open.
+    pub fn decide(&mut self, vote: &Vote, last: bool) -> Option<bool> {
+        let group = self.groups.entry(vote.group.clone()).or_default();
+        let Some(poll) = group.polls.get_mut(&(vote.number, vote.round)) else {
+            return Some(false);
+        };
+        let Poll {
+            proposals,
+            decision,
+        } = poll;
+        if decision.is_none() {
+            let differs = proposals.values().any(|p| *p != vote.proposal);
+            // Those that don't vote.
+            let abstains = vote.members.iter().enumerate().any(|(rank, member)| {
+                let has_begun = group.begun.get(rank).is_some_and(|n| *n > vote.number);
+                !proposals.contains_key(&rank) && (has_begun || self.gone.contains(member))
+            });
+            if differs || abstains || last {
+                *decision = Some(false);
+            } else if proposals.len() == vote.members.len() {
+                *decision = Some(true);
+            }
+        }
+        *decision
     }
 }

@@ -143,7 +143,21 @@ impl Shared {
                     state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
             }
-            Request::Report(report) => return Reply::Status(state.ledger.report(report)),
+            Request::Report(report) => Reply::Status(state.ledger.report(report)),
+            Request::Vote(vote, millis) => {
+                let deadline = Instant::now() + Duration::from_millis(millis);
+                state.ledger.vote(&vote);
+                // The last vote decides for those that wait.
+                self.changed.notify_all();
+                loop {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if let Some(agreed) = state.ledger.decide(&vote, left.is_zero()) {
+                        break Reply::Agreed(agreed);
+                    }
+                    let waited = self.changed.wait_timeout(state, left);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
             Request::Leave => {
                 state.left.insert(rank);
                 Reply::Done

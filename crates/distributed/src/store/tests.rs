@@ -93,3 +93,48 @@ fn a_taken_port_and_a_stranger_are_errors() {
     let e = Store::connect(&address, 1, SHORT).err().unwrap();
     assert!(e.contains("rank 0 did not open the store"), "{e}");
 }
+
+#[test]
+fn votes_are_decided_once_for_all() {
+    let server = Server::open(0).unwrap();
+    let address = &format!("127.0.0.1:{}", server.port());
+    let members = [0, 1, 2];
+    let stores = members.map(|rank| Store::connect(address, rank, SHORT).unwrap());
+    let vote = |rank: usize, (number, round): (u64, u32), proposal: &str, timeout| {
+        let vote = Vote {
+            group: "g".into(),
+            rank,
+            members: members.to_vec(),
+            number,
+            round,
+            proposal: proposal.into(),
+        };
+        stores[rank].vote(vote, timeout).unwrap()
+    };
+    // The votes of ranks that come one after the other.
+    let votes = |at, proposals: [&str; 3]| {
+        std::thread::scope(|s| {
+            let rank = |rank: usize| {
+                let vote = &vote;
+                s.spawn(move || {
+                    std::thread::sleep(SHORT / 10 * rank as u32);
+                    vote(rank, at, proposals[rank], SILENCE)
+                })
+            };
+            let ranks: Vec<_> = members.map(rank).into();
+            let decided = ranks.into_iter().map(|r| r.join().unwrap());
+            decided.collect::<Vec<bool>>()
+        })
+    };
+    assert_eq!(votes((0, 0), ["a", "a", "a"]), [true; 3]);
+    assert_eq!(votes((0, 1), ["a", "a", "b"]), [false; 3]);
+    // Without rank 2, which then comes late.
+    assert!(!vote(0, (1, 0), "a", SHORT));
+    assert_eq!(votes((1, 0), ["a", "a", "a"]), [false; 3]);
+    // A rank that has begun the operation without a vote is not waited for.
+    let start = Instant::now();
+    stores[1].report(report(1, 0, &["x", "x", "x"])).unwrap();
+    assert!(!vote(0, (2, 0), "a", SILENCE));
+    assert!(start.elapsed() < SILENCE / 2);
+    assert_eq!(votes((3, 0), ["a", "a", "a"]), [true; 3]);
+}

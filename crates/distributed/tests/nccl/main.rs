@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 #[path = "../checks.rs"]
 mod checks;
+mod graphs;
 #[path = "../steps.rs"]
 mod steps;
 
@@ -59,21 +60,24 @@ fn main() {
         println!("skipped: {}", text.lines().next().unwrap_or_default());
         return;
     }
-    for part in [
-        "operations",
-        "early",
-        "training",
-        "groups",
-        "faults",
-        "alone",
-    ] {
-        if !wanted(part) {
-            continue;
-        }
+    let parts: [(&str, &[(&str, &str)]); 9] = [
+        ("operations", &[]),
+        // The emulator executes some work as soon as it is enqueued.
+        ("early", &[("KILN_FAKE_CUDA_SEED", "5")]),
+        ("training", &[]),
+        ("graphs", &[]),
+        ("uncaptured", &[("KILN_FAKE_CUDA_NO_CAPTURE", "1")]),
+        ("hanging", &[("KILN_FAKE_CUDA_HANG", "4")]),
+        ("groups", &[]),
+        ("faults", &[]),
+        ("alone", &[]),
+    ];
+    for (part, variables) in parts.into_iter().filter(|(part, _)| wanted(part)) {
         let begun = Instant::now();
-        let seed = if part == "early" { "5" } else { "0" };
-        let (well, text) = end(start(part, &[("KILN_FAKE_CUDA_SEED", seed)]));
+        let (well, text) = end(start(part, variables));
         assert!(well, "{part}: {text}");
+        // A communicator that ends before its graphs would hang.
+        assert!(!text.contains("graphs hold its operations"), "{text}");
         println!("{part}: ok, {:.1} s", begun.elapsed().as_secs_f64());
     }
     if wanted("absent") {
@@ -142,8 +146,14 @@ fn run(part: &str) -> Result<()> {
                 every(ranks, |_| checks::all(&world()?))?;
             }
         }
-        // The emulator executes some work as soon as it is enqueued.
-        "early" | "training" => training()?,
+        "early" => {
+            training()?;
+            graphs::all()?;
+        }
+        "training" => training()?,
+        "graphs" => graphs::all()?,
+        "uncaptured" => graphs::trained()?,
+        "hanging" => graphs::hanging()?,
         "groups" => groups()?,
         "faults" => faults()?,
         "alone" => alone()?,
@@ -294,5 +304,6 @@ fn alone() -> Result<()> {
     init_process_group("nccl")?;
     assert_eq!(rank()?, 0);
     checks::all(&world()?)?;
+    graphs::alone()?;
     destroy_process_group()
 }

@@ -124,8 +124,8 @@ impl<'a> PlanPart<'a> {
             count: on_gpu.calls,
             fallible: on_gpu.fallible,
             profile: profiled.then_some(&add),
-            // Operations of NCCL can't be given other addresses once they are in a graph.
-            graphs: (!self.preparing && !on_gpu.communicates).then_some(&on_gpu.graphs),
+            communicates: on_gpu.communicates,
+            graphs: (!self.preparing).then_some(&on_gpu.graphs),
             read: &read,
             written: &written,
         };

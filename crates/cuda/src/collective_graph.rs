@@ -1,0 +1,200 @@
+//! CUDA graphs with collective operations.
+//!
+//! NCCL asks that all ranks capture an operation, or none, and that they launch the graphs of one capture together. But
+//! a rank's graphs depend on the addresses of its memory, and on its plans. So the ranks agree in front of each run:
+//! they launch the graphs that they captured together, or capture new ones, or launch call by call.
+
+use super::collective::{Collective, Group, Participant};
+use super::context::Context;
+use super::graph::{Calls, GRAPHS, Graph};
+use super::stream::Stream;
+use kiln_base::collective::{DeviceCall, DeviceGraph, Kind};
+use kiln_kernel::error::{Error, Result};
+use kiln_kernel::lock::lock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Graphs of one bound plan, by the addresses of its operations. Kernels take other addresses with each run.
+#[derive(Default)]
+pub(super) struct CollectiveGraphs(Mutex<List>);
+
+#[derive(Default)]
+struct List {
+    /// True if the plan was run. The first run, in which NCCL connects the ranks, is launched call by call.
+    ran: bool,
+    /// Most recently used last.
+    graphs: Vec<Arc<CollectiveGraph>>,
+    /// The number of the last runs in which the ranks did not agree.
+    disagreements: u32,
+}
+
+/// The number of disagreements in a row after which a plan is always launched call by call.
+const DISAGREEMENTS: u32 = 8;
+
+/// A run that may be launched as a graph.
+pub(super) struct Run<'a> {
+    pub(super) context: Context,
+    pub(super) stream: &'a Stream,
+    pub(super) key: Vec<u64>,
+    pub(super) calls: &'a Calls<'a>,
+    /// Makes an error of the text of an operation at a site.
+    pub(super) failed: &'a dyn Fn(u32, String) -> Error,
+}
+
+/// The operations of a run.
+struct Operations {
+    group: Group,
+    /// The site of the first one.
+    site: u32,
+    calls: Vec<DeviceCall>,
+}
+
+struct CollectiveGraph {
+    context: Context,
+    graph: Mutex<Option<Graph>>,
+    released: AtomicBool,
+    calls: Vec<DeviceCall>,
+    /// The number of the operation in front of which the ranks captured it.
+    number: u64,
+}
+
+impl CollectiveGraphs {
+    /// Launches a run as a graph, if all ranks do, and returns the groups that take part.
+    pub(super) fn run(&self, run: Run) -> Result<Option<Vec<Participant>>> {
+        let mut list = lock(&self.0);
+        let ran = std::mem::replace(&mut list.ran, true);
+        if !ran || list.disagreements >= DISAGREEMENTS {
+            return Ok(None);
+        }
+        let Some(operations) = Operations::of(&run)? else {
+            list.disagreements = DISAGREEMENTS;
+            return Ok(None);
+        };
+        list.graphs.retain(|g| !g.released.load(Ordering::Relaxed));
+        let known = list
+            .graphs
+            .iter()
+            .rposition(|g| g.calls == operations.calls);
+        let proposal = match known {
+            Some(at) => format!("graph {}", list.graphs[at].number),
+            None => format!("a graph of {} operations", operations.calls.len()),
+        };
+        let Some(number) = operations.agree(&proposal) else {
+            list.disagreements += 1;
+            return Ok(None);
+        };
+        list.disagreements = 0;
+        let graph = match known {
+            Some(at) => list.graphs.remove(at),
+            None => {
+                let captured = Stream::new(run.context)
+                    .and_then(|idle| Graph::new(run.key.clone(), run.calls, Some(&idle)));
+                let agreed = operations.agree(&format!("captured: {}", captured.is_ok()));
+                let graph = match (captured, agreed) {
+                    (Ok(graph), Some(_)) => graph,
+                    (captured, _) => {
+                        list.disagreements = DISAGREEMENTS;
+                        let reason = captured.err().map(|e| e.to_string());
+                        let reason = reason.unwrap_or_else(|| "another rank can't".into());
+                        tracing::warn!("collective operations can't be captured: {reason}");
+                        return Ok(None);
+                    }
+                };
+                let excess = list.graphs.len().saturating_sub(GRAPHS - 1);
+                list.graphs.drain(..excess);
+                CollectiveGraph::new(&run, &operations, graph, number)
+            }
+        };
+        list.graphs.push(graph.clone());
+        graph.launch(run, operations).map(Some)
+    }
+}
+
+impl Operations {
+    /// The operations of a run; `None` unless they can be in a graph. Messages between two ranks are not, and neither are
+    /// operations of several groups, since a rank can't agree with both, and guarded ones, whose guards have addresses.
+    fn of(run: &Run) -> Result<Option<Operations>> {
+        let mut found: Option<Operations> = None;
+        let mut fits = true;
+        (run.calls)(&mut |call| {
+            let Some(operation) = Collective::of_launch(&call) else {
+                return Ok(());
+            };
+            let site = call.sites.first().copied().unwrap_or_default();
+            fits &= !call.guarded;
+            let call = operation.call(&call, 0);
+            let group = operation
+                .group(&call)
+                .map_err(|text| (run.failed)(site, text))?;
+            fits &= !matches!(call.kind, Kind::Send(_) | Kind::Receive(_));
+            let all = found.get_or_insert_with(|| Operations {
+                group: group.clone(),
+                site,
+                calls: Vec::new(),
+            });
+            fits &= match (&all.group, &group) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                (a, b) => a.is_none() && b.is_none(),
+            };
+            all.calls.push(call);
+            Ok(())
+        })?;
+        Ok(found.filter(|_| fits))
+    }
+
+    /// Agrees with the other ranks.
+    fn agree(&self, proposal: &str) -> Option<u64> {
+        self.group.as_ref().map_or(Some(0), |g| g.agree(proposal))
+    }
+}
+
+impl CollectiveGraph {
+    fn new(run: &Run, operations: &Operations, graph: Graph, number: u64) -> Arc<CollectiveGraph> {
+        let graph = Arc::new(CollectiveGraph {
+            context: run.context,
+            graph: Mutex::new(Some(graph)),
+            released: AtomicBool::new(false),
+            calls: operations.calls.clone(),
+            number,
+        });
+        if let Some(group) = &operations.group {
+            let held: Arc<dyn DeviceGraph> = graph.clone();
+            group.hold(Arc::downgrade(&held));
+        }
+        graph
+    }
+
+    fn launch(&self, run: Run, operations: Operations) -> Result<Vec<Participant>> {
+        let mut graph = lock(&self.graph);
+        let mut launch = || {
+            let graph = graph.as_mut().ok_or("communication has ended")?;
+            if graph.key != run.key {
+                graph
+                    .rebind(run.key.clone(), run.calls)
+                    .map_err(|e| e.to_string())?;
+            }
+            graph.launch(run.stream).map_err(|e| e.to_string())
+        };
+        let Operations { group, site, calls } = operations;
+        let launched = match &group {
+            Some(group) => group.replay(&calls, &mut launch),
+            None => launch(),
+        };
+        if self.released.load(Ordering::SeqCst) {
+            *graph = None;
+        }
+        launched.map_err(|text| (run.failed)(site, text))?;
+        Ok(group.map(|group| (group, site)).into_iter().collect())
+    }
+}
+
+impl DeviceGraph for CollectiveGraph {
+    fn release(&self) {
+        self.released.store(true, Ordering::SeqCst);
+        let _ = self.context.activate();
+        // A launch that goes on in another thread destroys it.
+        if let Ok(mut graph) = self.graph.try_lock() {
+            *graph = None;
+        }
+    }
+}
