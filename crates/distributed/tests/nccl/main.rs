@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 #[path = "../checks.rs"]
 mod checks;
+mod clock;
 mod graphs;
 #[path = "../steps.rs"]
 mod steps;
@@ -60,7 +61,7 @@ fn main() {
         println!("skipped: {}", text.lines().next().unwrap_or_default());
         return;
     }
-    let parts: [(&str, &[(&str, &str)]); 9] = [
+    let parts: [(&str, &[(&str, &str)]); 12] = [
         ("operations", &[]),
         // The emulator executes some work as soon as it is enqueued.
         ("early", &[("KILN_FAKE_CUDA_SEED", "5")]),
@@ -68,6 +69,9 @@ fn main() {
         ("graphs", &[]),
         ("uncaptured", &[("KILN_FAKE_CUDA_NO_CAPTURE", "1")]),
         ("hanging", &[("KILN_FAKE_CUDA_HANG", "4")]),
+        ("clock", clock::FAST),
+        ("clock of launches", clock::LAUNCHES),
+        ("clock of a slow network", clock::SLOW),
         ("groups", &[]),
         ("faults", &[]),
         ("alone", &[]),
@@ -154,6 +158,8 @@ fn run(part: &str) -> Result<()> {
         "graphs" => graphs::all()?,
         "uncaptured" => graphs::trained()?,
         "hanging" => graphs::hanging()?,
+        "clock" => clock::all(&[2, 3, 8])?,
+        "clock of launches" | "clock of a slow network" => clock::all(&[3])?,
         "groups" => groups()?,
         "faults" => faults()?,
         "alone" => alone()?,
