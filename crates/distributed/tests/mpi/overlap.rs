@@ -4,7 +4,7 @@ use kiln_base::collective::{Call, Communicator, Request, find, register};
 use kiln_distributed::{DataParallelOptions, DistributedDataParallel, barrier, rank};
 use kiln_nn::optim::{Optimizer, SGD};
 use kiln_nn::{Forward, Linear, Module, sequential};
-use kiln_tensor::{DType, Result, Spec, Tensor, compile};
+use kiln_tensor::{DType, Result, Spec, Tensor, compile, profiler};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ struct Slow {
     log: Log,
 }
 
-type Log = Arc<Mutex<Vec<&'static str>>>;
+type Log = Arc<Mutex<Vec<(&'static str, Instant)>>>;
 
 fn note(log: &Log, what: &'static str) {
-    log.lock().expect("no panic").push(what);
+    log.lock().expect("no panic").push((what, Instant::now()));
 }
 
 impl Communicator for Slow {
@@ -99,18 +99,36 @@ pub fn all() -> Result<()> {
         };
         let least = (0..3).map(timed).collect::<Result<Vec<_>>>()?;
         times.push(least.into_iter().min().unwrap_or_default());
-        register("world", group.clone());
-        let log = log.lock().expect("no panic");
+        let noted = std::mem::take(&mut *log.lock().expect("no panic"));
         if !blocks {
             // All are under way before the first result is used.
-            let begun = log.iter().position(|what| *what == "wait");
-            assert_eq!(begun, Some(LAYERS), "{log:?}");
+            let begun = noted.iter().position(|(what, _)| *what == "wait");
+            assert_eq!(begun, Some(LAYERS), "{noted:?}");
+            first_bucket_before_last_gradient(&log, || step.run(&x)?.realize().map(drop))?;
         }
-        assert_eq!(log.len(), 3 * 2 * LAYERS);
+        register("world", group.clone());
+        assert_eq!(noted.len(), 3 * 2 * LAYERS);
         barrier()?;
     }
     println!("{:?} with blocking, {:?} without", times[0], times[1]);
     // Of four latencies, only about the last one shows.
     assert!(times[1] + LATENCY * 3 / 2 < times[0], "{times:?}");
+    Ok(())
+}
+
+/// Checks that a step begins the reduction of its first bucket before its last product, which is the gradient of a
+/// weight.
+fn first_bucket_before_last_gradient(log: &Log, step: impl FnOnce() -> Result<()>) -> Result<()> {
+    let begun = Instant::now();
+    let (ran, profile) = profiler::profile(step);
+    ran?;
+    let (_, first) = log.lock().expect("no panic")[0];
+    let products = profile
+        .events()
+        .iter()
+        .filter(|e| e.name.contains("matmul"));
+    let last = products.map(|e| begun + e.start).max();
+    let last = last.expect("products");
+    assert!(first < last, "{:?} behind it", first - last);
     Ok(())
 }
