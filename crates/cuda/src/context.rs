@@ -65,6 +65,17 @@ impl Context {
         Ok(unsafe { call!(cuCtxSetCurrent(self.handle.0)) }?)
     }
 
+    /// Calls a function with the context current. Then the thread has the context that it had before.
+    pub(super) fn within<T>(self, f: impl FnOnce() -> T) -> Result<T> {
+        // SAFETY: the context is retained for the process's lifetime.
+        unsafe { call!(cuCtxPushCurrent_v2(self.handle.0)) }?;
+        let result = f();
+        let mut popped: *mut sys::CUctx_st = null_mut();
+        // SAFETY: the pointer is to writable memory.
+        unsafe { call!(cuCtxPopCurrent_v2(&mut popped)) }?;
+        Ok(result)
+    }
+
     /// Waits for all work that was given to its device.
     pub(super) fn synchronize(self) -> Result<()> {
         self.activate()?;

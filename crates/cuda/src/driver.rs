@@ -68,6 +68,8 @@ pub(super) use call;
 
 /// Every function that is called. Drivers of CUDA 12.0 have all of them, under these names.
 const FUNCTIONS: &[&str] = &[
+    "cuCtxPopCurrent_v2",
+    "cuCtxPushCurrent_v2",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
     "cuDeviceCanAccessPeer",

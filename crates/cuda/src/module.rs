@@ -37,10 +37,12 @@ pub struct Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        if self.context.synchronize().is_ok() {
-            // SAFETY: nobody holds a function of the module, and its launches are waited for.
-            let _ = unsafe { call!(cuModuleUnload(self.handle.0)) };
-        }
+        let _ = self.context.within(|| {
+            if self.context.synchronize().is_ok() {
+                // SAFETY: nobody holds a function of the module, and its launches are waited for.
+                let _ = unsafe { call!(cuModuleUnload(self.handle.0)) };
+            }
+        });
     }
 }
 

@@ -256,15 +256,17 @@ impl Drop for DeviceBlock {
     fn drop(&mut self) {
         let holder = self.holder();
         lock(&self.pool.ledger).remove(self.len, holder, self.number);
-        if self.address == 0 || self.pool.context.activate().is_err() {
+        if self.address == 0 {
             return;
         }
         // Freed on the stream of its last use, so that the stream of copies waits for no run.
         let last = lock(&self.uses).all.last().map(|e| e.stream.clone());
         let stream = last.as_ref().unwrap_or(&self.home);
-        // An error is ignored: the memory of a failed device is not needed any more.
-        let _ = self.before_writing(stream);
-        // SAFETY: the block came from this pool; every use of it comes earlier in the stream.
-        let _ = unsafe { call!(cuMemFreeAsync(self.address, stream.handle())) };
+        // Errors are ignored: the memory of a failed device is not needed any more.
+        let _ = self.pool.context.within(|| {
+            let _ = self.before_writing(stream);
+            // SAFETY: the block came from this pool; every use of it comes earlier in the stream.
+            let _ = unsafe { call!(cuMemFreeAsync(self.address, stream.handle())) };
+        });
     }
 }

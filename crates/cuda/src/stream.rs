@@ -83,9 +83,10 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let _ = self.context.activate();
-        // SAFETY: nobody holds the stream any more; the driver finishes its work.
-        let _ = unsafe { call!(cuStreamDestroy_v2(self.handle.0)) };
+        let _ = self.context.within(|| {
+            // SAFETY: nobody holds the stream any more; the driver finishes its work.
+            let _ = unsafe { call!(cuStreamDestroy_v2(self.handle.0)) };
+        });
     }
 }
 

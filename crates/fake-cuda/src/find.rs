@@ -111,6 +111,16 @@ pub fn reset() {
     reset();
 }
 
+/// The current context of this thread.
+pub fn current_context() -> usize {
+    type Get = extern "C" fn(*mut usize) -> i32;
+    // SAFETY: the function has this type in every driver.
+    let get: Get = unsafe { std::mem::transmute(symbol(c"cuCtxGetCurrent")) };
+    let mut context = 0;
+    get(&mut context);
+    context
+}
+
 /// The counts of work executed so far.
 pub fn counters() -> Counters {
     type Get = extern "C" fn(*mut Counters) -> i32;

@@ -53,4 +53,4 @@ mod work;
 
 pub use clock::Span;
 pub use driver::Counters;
-pub use find::{counters, install, last_fault, library, reset, timeline};
+pub use find::{counters, current_context, install, last_fault, library, reset, timeline};

@@ -3,7 +3,13 @@
 use crate::abi::Out;
 use crate::driver::{Driver, driver};
 use crate::status::{PEER_ALREADY_ENABLED, PEER_NOT_ENABLED};
+use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
+
+thread_local! {
+    /// The contexts that pushed ones lie over.
+    static COVERED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
 
 exports! {
     fn cuDevicePrimaryCtxRetain(context: Out<usize>, device: c_int) {
@@ -31,12 +37,16 @@ exports! {
     }
 
     fn cuCtxPushCurrent_v2(context: usize) {
-        driver().set_current(context)
+        let before = driver().current();
+        driver().set_current(context)?;
+        COVERED.with_borrow_mut(|covered| covered.push(before));
+        Ok(())
     }
 
     fn cuCtxPopCurrent_v2(context: Out<usize>) {
         context.set_if_wanted(driver().current());
-        driver().set_current(0)
+        let before = COVERED.with_borrow_mut(Vec::pop);
+        driver().set_current(before.unwrap_or(0))
     }
 
     fn cuCtxGetCurrent(context: Out<usize>) {

@@ -87,7 +87,7 @@ fn a_library_without_a_function_is_an_error_that_names_it() {
 #[ignore = "run by another test"]
 fn lacking() {
     let error = Device::get(0).unwrap_err().to_string();
-    let missing = "libm.so.6: it has no cuCtxSetCurrent; it may be older than CUDA 12";
+    let missing = "libm.so.6: it has no cuCtxPopCurrent_v2; it may be older than CUDA 12";
     assert!(error.contains(missing), "{error}");
     match Nvrtc::get() {
         Err(error) => {
@@ -357,6 +357,11 @@ fn two() {
         "input 0 is on cuda:0, the plan runs on cuda:1"
     );
     assert!(first.memory().allocated > 0 && second.memory().allocated > 0);
+    // Freeing memory of one leaves the other one current.
+    second.activate().unwrap();
+    let current = kiln_fake_cuda::current_context();
+    drop(y);
+    assert_eq!(kiln_fake_cuda::current_context(), current);
 }
 
 #[test]
