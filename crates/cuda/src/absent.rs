@@ -75,6 +75,24 @@ pub mod driver {
             CU_STREAM_CAPTURE_MODE_RELAXED,
         }
 
+        pub enum CUmemAccess_flags {
+            CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        }
+
+        pub enum CUmemLocationType {
+            CU_MEM_LOCATION_TYPE_DEVICE,
+        }
+
+        pub struct CUmemLocation {
+            pub type_: CUmemLocationType,
+            pub id: i32,
+        }
+
+        pub struct CUmemAccessDesc {
+            pub location: CUmemLocation,
+            pub flags: CUmemAccess_flags,
+        }
+
         pub struct CUtensorMap {
             pub opaque: [u64; 16],
         }

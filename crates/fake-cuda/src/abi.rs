@@ -179,6 +179,16 @@ pub struct LaunchAttribute {
     pub value: [u32; 16],
 }
 
+/// `CUmemAccessDesc`
+#[allow(missing_docs)]
+#[derive(Copy, Clone)]
+#[repr(C)]
+pub struct PoolAccess {
+    pub kind: c_int,
+    pub device: c_int,
+    pub flags: c_int,
+}
+
 /// `CUmemPoolProps`, of which only the device is used.
 #[allow(missing_docs)]
 #[derive(Copy, Clone)]

@@ -39,6 +39,8 @@ pub struct Counters {
     pub graphs: u64,
     /// Instructions of warps.
     pub instructions: u64,
+    /// Copies between devices that need not go through the host.
+    pub peer_copies: u64,
 }
 
 /// The state that calls change.

@@ -287,12 +287,17 @@ exports! {
 
     fn cuMemcpyPeerAsync(
         to: u64,
-        _to_context: usize,
+        to_context: usize,
         from: u64,
-        _from_context: usize,
+        from_context: usize,
         len: usize,
         stream: usize,
     ) {
+        let driver = driver();
+        let pair = (driver.device_of(to_context)?, driver.device_of(from_context)?);
+        let mut state = driver.state();
+        state.counters.peer_copies += u64::from(state.peers.contains(&pair));
+        drop(state);
         between(to, from, len, stream)
     }
 

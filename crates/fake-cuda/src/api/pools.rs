@@ -1,6 +1,6 @@
 //! Memory pools.
 
-use crate::abi::{In, Out, PoolProps};
+use crate::abi::{In, Out, PoolAccess, PoolProps};
 use crate::driver::driver;
 use crate::pool::Pool;
 use crate::status::{CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE, INVALID_VALUE, failure};
@@ -128,8 +128,20 @@ exports! {
         Ok(())
     }
 
-    fn cuMemPoolSetAccess(pool: usize, _access: *const c_void, _count: usize) {
-        driver().state().accounts.pools.get(&pool).map(drop).ok_or_else(|| INVALID_HANDLE.into())
+    fn cuMemPoolSetAccess(pool: usize, access: In<PoolAccess>, count: usize) {
+        let of = |a: PoolAccess| Ok((driver().device(a.device)?, (a.kind, a.flags)));
+        let access = access.several(count)?.into_iter().map(of);
+        let access = access.collect::<Result<Vec<_>, Failure>>()?;
+        let mut state = driver().state();
+        let owner = state.accounts.pools.get(&pool).ok_or(INVALID_HANDLE)?.device;
+        for (device, kind) in access {
+            // Reads and writes of a device other than the pool's.
+            if kind != (1, 3) || device == owner {
+                return Err(failure(INVALID_VALUE, format!("access of device {device}")));
+            }
+            state.peers.push((device, owner));
+        }
+        Ok(())
     }
 
     fn cuMemAllocFromPoolAsync(address: Out<u64>, size: usize, pool: usize, stream: usize) {

@@ -345,6 +345,13 @@ fn two() {
     // Copied from one device to the other while the first may still compute it.
     let there = y.to_gpu(&second).unwrap();
     assert_eq!(there.gpu().unwrap().ordinal(), 1);
+    if second.is_emulated() {
+        assert_eq!(
+            kiln_fake_cuda::counters().peer_copies,
+            1,
+            "not through the host"
+        );
+    }
     let z = on(&second)
         .run_shared(&[there, scale.clone()])
         .unwrap()
