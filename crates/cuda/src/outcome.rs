@@ -5,6 +5,7 @@ use super::stream::Event;
 use kiln_kernel::error::{Error, Result};
 use kiln_kernel::lock::lock;
 use kiln_plan::cuda::ErrorRecord;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -121,8 +122,20 @@ impl Outcomes {
     pub(super) fn add(&self, outcome: Outcome) -> Arc<Outcome> {
         let made = Arc::new(outcome);
         let mut open = lock(&self.0);
+        // Streams whose oldest open run goes on: their later ones need not be asked for.
+        let mut busy: SmallVec<[u64; 4]> = SmallVec::new();
         // Successful runs are dropped, failed ones once they are reported.
-        open.retain(|o| !o.event.happened() || o.ended().is_err() && !o.reported());
+        open.retain(|o| {
+            let stream = o.event.stream.id();
+            if busy.contains(&stream) {
+                return true;
+            }
+            if !o.event.happened() {
+                busy.push(stream);
+                return true;
+            }
+            o.ended().is_err() && !o.reported()
+        });
         open.push(made.clone());
         made
     }
