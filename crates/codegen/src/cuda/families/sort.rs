@@ -85,7 +85,8 @@ impl Sort<'_> {
 
     /// True if a record is two words, because one does not hold a key and an index.
     fn is_wide(&self) -> bool {
-        self.dtype.size() == 8
+        let is_long = |n: i64| n > i64::from(u32::MAX);
+        self.dtype.size() == 8 || self.len.as_const().is_some_and(is_long)
     }
 
     /// Returns the dtype and shape of records in memory.

@@ -1,7 +1,7 @@
 //! Library kernels in CUDA C++, executed on an emulated device, equal the reference.
 
 use super::elements::values;
-use super::{check, lowered};
+use super::{check, lowered, parsed, sources};
 use crate::device;
 use crate::run::{Engine, run};
 use kiln_base::prim::{ScanKind, ScatterKind};
@@ -460,6 +460,20 @@ fn sorts() {
             &[x],
         );
         case.check(&[y], &format!("{dtype} {len}"));
+    }
+}
+
+#[test]
+fn records_of_lanes_that_32_bits_do_not_number_are_wide() {
+    for (len, is_wide) in [(u32::MAX.into(), false), (1i64 << 32, true)] {
+        let graph = parsed(&format!(
+            "%0: f32[{len}] = input(index: 0, role: Data)
+             %1: i64[{len}] = arg_sort(axis: 0, descending: false, first: None) %0
+             return %1"
+        ));
+        let text = sources(&lowered(&graph, true).unwrap().sequence());
+        let wide = "struct Record { unsigned long long key, index; };";
+        assert_eq!(text.contains(wide), is_wide, "{len}");
     }
 }
 
