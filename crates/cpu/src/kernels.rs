@@ -45,7 +45,8 @@ pub fn supported(kernel: &Kernel) -> Result<()> {
         | Kernel::Loop(_)
         | Kernel::If(_)
         | Kernel::Cuda(_)
-        | Kernel::Collective(_) => return Ok(()),
+        | Kernel::Collective(_)
+        | Kernel::Library(_) => return Ok(()),
     };
     match computes {
         true => Ok(()),
@@ -64,7 +65,7 @@ pub fn link(
 ) -> Result<Option<Arc<dyn LinkedKernel>>> {
     let Sizes { values, lens } = sizes;
     Ok(Some(match kernel {
-        Kernel::Cuda(_) | Kernel::Loop(_) | Kernel::If(_) => return Ok(None),
+        Kernel::Cuda(_) | Kernel::Library(_) | Kernel::Loop(_) | Kernel::If(_) => return Ok(None),
         Kernel::Custom(c) => Arc::new(CustomWork(Custom::new(c, values, lens)?)),
         Kernel::Collective(c) => Arc::new(CollectiveWork::new(c, values, lens)?),
         Kernel::Tile(p) => {

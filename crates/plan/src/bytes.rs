@@ -1,6 +1,6 @@
 //! Serialisation of plans and entries as bytes.
 
-use crate::{Entry, Plan};
+use crate::{Entry, Kernel, Plan};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// The reason why bytes are not a plan or an entry of this version.
@@ -34,7 +34,9 @@ impl Plan {
     /// # Errors
     /// If the bytes are not a plan, are of another format, or are damaged.
     pub fn from_bytes(bytes: &[u8]) -> Result<Plan, DecodeError> {
-        decoded(PLAN, bytes)
+        let plan: Plan = decoded(PLAN, bytes)?;
+        plan.needs_no_library()?;
+        Ok(plan)
     }
 }
 
@@ -51,9 +53,29 @@ impl Entry {
     /// ([`Signature::check`](crate::Signature::check)).
     pub fn from_bytes(bytes: &[u8]) -> Result<Entry, DecodeError> {
         let entry: Entry = decoded(ENTRY, bytes)?;
+        entry.plan.needs_no_library()?;
         let checked = entry.signature.check(&entry.plan);
         checked.map_err(|e| DecodeError::Damaged(e.to_string()))?;
         Ok(entry)
+    }
+}
+
+impl Plan {
+    /// True if some kernel of it or of its bodies is a library's.
+    pub fn has_library_kernels(&self) -> bool {
+        let is_of_library = |kernel: &Kernel| {
+            let mut bodies = kernel.bodies().iter();
+            matches!(kernel, Kernel::Library(_)) || bodies.any(Plan::has_library_kernels)
+        };
+        self.kernels.iter().any(|kernel| is_of_library(kernel))
+    }
+
+    /// Refuses kernels whose descriptions only the library that wrote them may be given.
+    fn needs_no_library(&self) -> Result<(), DecodeError> {
+        match self.has_library_kernels() {
+            true => Err(DecodeError::Damaged("a kernel of a library".into())),
+            false => Ok(()),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod collective;
 mod control;
 mod conv;
 mod custom;
+mod library;
 mod matmul;
 mod ordered;
 
@@ -13,6 +14,7 @@ pub use collective::Collective;
 pub use control::{If, Loop};
 pub use conv::{Conv, ConvRole, Images};
 pub use custom::Custom;
+pub use library::{LibraryMatrix, LibraryProduct};
 pub use matmul::MatMul;
 pub use ordered::{ArgSort, Scan, Scatter};
 
@@ -67,6 +69,8 @@ pub enum Kernel {
     AttentionGrad(Box<AttentionGrad>),
     /// A collective operation of processes.
     Collective(Collective),
+    /// A product by a library for GPUs, which no file holds.
+    Library(Box<LibraryProduct>),
 }
 
 impl Deref for Kernel {
@@ -87,6 +91,7 @@ impl Deref for Kernel {
             Kernel::Attention(k) => &**k,
             Kernel::AttentionGrad(k) => &**k,
             Kernel::Collective(k) => k,
+            Kernel::Library(k) => &**k,
         }
     }
 }

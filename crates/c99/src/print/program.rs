@@ -299,7 +299,9 @@ fn leaf(
         Kernel::Collective(_) => {
             return Err(Error::kernel("", "it communicates with other processes"));
         }
-        Kernel::Cuda(_) => return Err(Error::kernel("", "it is for a GPU")),
+        Kernel::Cuda(_) | Kernel::Library(_) => {
+            return Err(Error::kernel("", "it is for a GPU"));
+        }
         Kernel::Tile(_) | Kernel::Loop(_) | Kernel::If(_) => {
             return Err(Error::kernel("", "it runs others"));
         }

@@ -195,6 +195,7 @@ fn run_sequence(
             | Kernel::AttentionGrad(_)
             | Kernel::Loop(_)
             | Kernel::Collective(_)
+            | Kernel::Library(_)
             | Kernel::If(_) => {
                 panic!("{} is not lowered to a launch", launch.kernel.name())
             }

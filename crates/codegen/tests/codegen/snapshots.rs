@@ -23,6 +23,7 @@ fn launches(p: &Program) -> String {
             Kernel::Scan(_) | Kernel::ArgSort(_) | Kernel::Scatter(_) => "library",
             Kernel::Custom(_) => "custom",
             Kernel::Collective(_) => "collective",
+            Kernel::Library(_) => "cublaslt",
             Kernel::Loop(_) | Kernel::If(_) => "control flow",
             Kernel::Cuda(_) => "cuda",
             Kernel::Attention(_) => "attention",
