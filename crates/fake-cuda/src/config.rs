@@ -20,6 +20,10 @@ pub(crate) struct Config {
     pub no_capture: Option<usize>,
     /// The number of the operation of NCCL that never ends.
     pub hangs: Option<usize>,
+    /// The nanoseconds of an instruction, if events tell the time by these.
+    pub instruction_time: Option<u64>,
+    /// The nanoseconds of a product of cuBLASLt, likewise.
+    pub product_time: u64,
 }
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -60,6 +64,8 @@ impl Config {
             executes: number("KILN_FAKE_CUDA_EXECUTE", 1) != 0,
             no_capture: given("KILN_FAKE_CUDA_NO_CAPTURE"),
             hangs: given("KILN_FAKE_CUDA_HANG"),
+            instruction_time: Some(number("KILN_FAKE_CUDA_TIMED", 0)).filter(|n| *n > 0),
+            product_time: number("KILN_FAKE_CUBLASLT_TIME", 1000),
         }
     }
 }

@@ -12,6 +12,7 @@ use kiln_gpu_emulator::{Kernel, Memory, Program, Statistics};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
 /// A function of a module.
 #[derive(Clone, Debug)]
@@ -68,6 +69,8 @@ pub(crate) struct State {
     pub spans: Vec<Span>,
     /// By device, the time up to which the host has waited for its work.
     pub host: Vec<f64>,
+    /// The nanoseconds that work has taken, if events tell the time by instructions.
+    pub spent: u64,
 }
 
 /// The driver.
@@ -77,6 +80,7 @@ pub(crate) struct Driver {
     state: Mutex<State>,
     /// A lock that is held while work is executed.
     engine: Mutex<()>,
+    start: Instant,
 }
 
 /// The first handle of contexts; the device is added.
@@ -124,8 +128,10 @@ pub(crate) fn driver() -> &'static Driver {
                 counters: Counters::default(),
                 spans: Vec::new(),
                 host: vec![0.0; config.devices],
+                spent: 0,
             }),
             engine: Mutex::new(()),
+            start: Instant::now(),
             config,
         }
     })
@@ -287,9 +293,18 @@ impl Driver {
 
     /// Adds to the counters.
     pub fn count(&self, statistics: &Statistics) {
-        let counters = &mut self.state().counters;
-        counters.kernels += 1;
-        counters.instructions += statistics.instructions;
+        let mut state = self.state();
+        state.counters.kernels += 1;
+        state.counters.instructions += statistics.instructions;
+        state.spent += statistics.instructions * self.config.instruction_time.unwrap_or(0);
+    }
+
+    /// The time of an event.
+    pub fn now(&self) -> Instant {
+        match self.config.instruction_time {
+            Some(_) => self.start + Duration::from_nanos(self.state().spent),
+            None => Instant::now(),
+        }
     }
 
     /// Adds work that begins at a time to the timeline of a device; returns its end. Without a clock that is 0.

@@ -15,7 +15,8 @@
 //! call fail, as a fault does on hardware. It is printed, and [`last_fault`] returns it.
 //!
 //! The same library has NVML and NCCL. NCCL's ranks are threads of one process with a device each; it checks that they
-//! make the same calls in the same order, and that all ranks or none take an operation from a graph.
+//! make the same calls in the same order, and that all ranks or none take an operation from a graph. cuBLASLt is
+//! there too: it checks its calls and computes products.
 //!
 //! # Environment
 //!
@@ -33,6 +34,8 @@
 //! | `KILN_FAKE_CUDA_EXECUTE` | 0: kernels and operations of NCCL do nothing but take time | 1 |
 //! | `KILN_FAKE_CUDA_NO_CAPTURE` | a rank whose operations of NCCL can't be captured | – |
 //! | `KILN_FAKE_CUDA_HANG` | the number of an operation in its communicator, from 0, that never ends | – |
+//! | `KILN_FAKE_CUDA_TIMED` | nanoseconds of an instruction, if events are to tell the time by these; devices then have another name, by which an engine takes times for true | 0 |
+//! | `KILN_FAKE_CUBLASLT_TIME` | nanoseconds of a product of cuBLASLt by such events | 1000 |
 //! | `KILN_FAKE_CUDA_STATISTICS` | 1: print what each kernel took | 0 |
 //!
 //! They are read at the first call; a test may set them before it.
@@ -41,6 +44,7 @@ pub mod abi;
 pub mod api;
 mod clock;
 mod config;
+mod cublaslt;
 mod driver;
 mod elf;
 mod find;

@@ -325,10 +325,11 @@ impl Driver {
             },
             Work::Free(address) => self.release(address),
             Work::Record(event, number) => {
+                let at = self.now();
                 let mut state = self.state();
                 if let Some(found) = state.events.get_mut(&event) {
                     found.reached = found.reached.max(number);
-                    found.at = Some(Instant::now());
+                    found.at = Some(at);
                     found.now = now;
                     // With a clock, waits still read its time.
                     let is_read = self.config.costs.is_some();

@@ -1,6 +1,7 @@
 //! The work that streams and graphs execute.
 
 use crate::abi::HostFunction;
+use crate::cublaslt::Product;
 use crate::driver::Driver;
 use crate::graph::{GraphRun, Nodes};
 use crate::nccl::RankCall;
@@ -65,6 +66,8 @@ pub(crate) enum Node {
     Nccl(RankCall),
     /// A graph within a graph.
     Graph(Nodes),
+    /// A product of cuBLASLt.
+    Product(Box<Product>),
 }
 
 /// An item of a stream's queue.
@@ -120,6 +123,7 @@ impl Node {
             Node::Kernel(node) => node.kernel.name(),
             Node::Copy { .. } => "copy",
             Node::Fill { .. } => "fill",
+            Node::Product(_) => "cublaslt",
             Node::Host(_) | Node::Empty | Node::Graph(_) => "",
         };
         match self {
@@ -140,6 +144,10 @@ impl Node {
             Node::Host(callback) => {
                 (callback.function)(callback.data);
                 Ok(())
+            }
+            Node::Product(product) => {
+                driver.state().spent += driver.config.product_time;
+                product.execute(&driver.memory).map_err(illegal)
             }
             // Graphs are expanded when they are launched.
             Node::Nccl(_) | Node::Empty | Node::Graph(_) => Ok(()),

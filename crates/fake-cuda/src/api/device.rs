@@ -51,7 +51,8 @@ exports! {
 
     fn cuDeviceGetName(name: Out<c_char>, room: c_int, device: c_int) {
         let index = driver().device(device)?;
-        let text = format!("Kiln GPU emulator {index}");
+        let called = if driver().config.instruction_time.is_some() { "Kiln timed GPU" } else { "Kiln GPU emulator" };
+        let text = format!("{called} {index}");
         let room = usize::try_from(room).unwrap_or(0);
         if room > 0 {
             let count = text.len().min(room - 1);

@@ -62,11 +62,22 @@ fn replace(executable: usize, handle: usize, new: Node) -> Result<(), Failure> {
     let nodes = Arc::make_mut(nodes);
     let found = nodes.iter_mut().find(|n| n.handle == handle);
     let node = &mut found.ok_or(INVALID_HANDLE)?.node;
-    if kind(node) != kind(&new) {
+    let alike = match (&*node, &new) {
+        (Node::Graph(a), Node::Graph(b)) => same_shape(a, b),
+        _ => kind(node) == kind(&new),
+    };
+    if !alike {
         return Err(INVALID_VALUE.into());
     }
     *node = new;
     Ok(())
+}
+
+/// True if graphs differ in the parameters of their nodes alone.
+fn same_shape(a: &[GraphNode], b: &[GraphNode]) -> bool {
+    let alike =
+        |(a, b): (&GraphNode, &GraphNode)| kind(&a.node) == kind(&b.node) && a.after == b.after;
+    a.len() == b.len() && a.iter().zip(b).all(alike)
 }
 
 /// The node's `CUgraphNodeType`.
@@ -77,10 +88,19 @@ fn kind(node: &Node) -> c_int {
         Node::Fill { .. } => 2,
         Node::Host(_) => 3,
         Node::Graph(_) => 4,
+        // A kernel of the library's own, whose parameters nobody knows.
+        Node::Product(_) => 0,
         Node::Empty => 5,
         // A kernel of NCCL's.
         Node::Nccl(_) => 0,
     }
+}
+
+/// A node with a copy of a graph.
+fn child_node(graph: usize) -> Result<Node, Failure> {
+    let state = driver().state();
+    let graph = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?;
+    Ok(Node::Graph(Arc::new(graph.nodes.clone())))
 }
 
 fn fill(params: In<MemsetNodeParams>) -> Result<Node, Failure> {
@@ -179,8 +199,8 @@ exports! {
         count: usize,
         child: usize,
     ) {
-        let nodes = driver().state().graphs.get(&child).ok_or(INVALID_HANDLE)?.nodes.clone();
-        add(node, graph, dependencies, count, Node::Graph(Arc::new(nodes)))
+        let child = child_node(child)?;
+        add(node, graph, dependencies, count, child)
     }
 
     fn cuGraphAddEmptyNode(
@@ -283,6 +303,10 @@ exports! {
         replace(executable, node, Node::Kernel(kernel))
     }
 
+    fn cuGraphExecChildGraphNodeSetParams(executable: usize, node: usize, child: usize) {
+        replace(executable, node, child_node(child)?)
+    }
+
     fn cuGraphExecMemcpyNodeSetParams(
         executable: usize,
         node: usize,
@@ -305,9 +329,7 @@ exports! {
         let mut state = driver().state();
         let nodes = state.graphs.get(&graph).ok_or(INVALID_HANDLE)?.nodes.clone();
         let old = state.executables.get_mut(&executable).ok_or(INVALID_HANDLE)?;
-        let same = old.len() == nodes.len()
-            && old.iter().zip(&nodes).all(|(a, b)| kind(&a.node) == kind(&b.node) && a.after == b.after);
-        if !same {
+        if !same_shape(old, &nodes) {
             // CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
             return Err(910.into());
         }

@@ -26,6 +26,7 @@ macro_rules! exports {
 }
 
 mod context;
+mod cublaslt;
 mod device;
 mod event;
 mod extra;
@@ -42,6 +43,7 @@ mod stream;
 pub(crate) fn find(name: &str) -> Option<*const std::ffi::c_void> {
     let tables = [
         context::table(),
+        cublaslt::table(),
         device::table(),
         event::table(),
         extra::table(),
