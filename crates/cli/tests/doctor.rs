@@ -71,7 +71,9 @@ fn absent_libraries_are_values() {
         .collect();
     assert_eq!(
         names,
-        ["driver", "NVRTC", "NVML", "cuBLAS", "cuDNN", "NCCL"]
+        [
+            "driver", "NVRTC", "NVML", "cuBLAS", "cuDNN", "NCCL", "cuBLASLt"
+        ]
     );
     for library in report["libraries"].as_array().unwrap() {
         assert!(
@@ -108,6 +110,7 @@ fn emulated_gpus_are_reported_with_their_load() {
         ("KILN_FAKE_CUDA_DEVICES", "2"),
         ("KILN_FAKE_CUDA_MEMORY", "3221225472"),
         ("KILN_NCCL", &driver),
+        ("KILN_CUBLASLT", &driver),
         ("KILN_STORE_SECRET", "hidden"),
     ]);
     let report = json(&variables);
@@ -121,6 +124,7 @@ fn emulated_gpus_are_reported_with_their_load() {
     assert_eq!(report["libraries"][0]["version"], "580.00, CUDA 13.0");
     assert_eq!(report["libraries"][2]["version"], "13.580.00");
     assert_eq!(report["libraries"][5]["version"], "2.28.0");
+    assert_eq!(report["libraries"][6]["version"], "13.0.2");
     assert!(!report.to_string().contains("hidden"));
     assert!(report["no_gpu"].is_null());
     let shown = run(&["doctor"], &variables);

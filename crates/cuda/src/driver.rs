@@ -95,6 +95,7 @@ const FUNCTIONS: &[&str] = &[
     "cuGraphAddKernelNode_v2",
     "cuGraphCreate",
     "cuGraphDestroy",
+    "cuGraphExecChildGraphNodeSetParams",
     "cuGraphExecDestroy",
     "cuGraphExecKernelNodeSetParams_v2",
     "cuGraphInstantiateWithFlags",

@@ -2,6 +2,7 @@
 
 use super::collective::Collective;
 use super::collective_graph::CollectiveGraphs;
+use super::cublaslt::LibraryLaunch;
 use super::driver::{Object, call, sys};
 use super::launch::{Launch, Words};
 use super::stream::Stream;
@@ -62,6 +63,11 @@ impl Graphs {
     }
 }
 
+/// The addresses of a library's call.
+fn addresses(call: &LaunchCall) -> Words {
+    call.args.iter().map(|p| *p as u64).collect()
+}
+
 /// A graph that can be launched: its kernels, each after those that it waits for.
 pub struct Graph {
     graph: Object<sys::CUgraph_st>,
@@ -117,6 +123,17 @@ impl Graph {
                     handle, graph, before, count, child
                 ))
             }?;
+        } else if let Some(library) = LibraryLaunch::of_call(call) {
+            library.captured(&call.args, |child| {
+                let handle = &mut handle.0;
+                // SAFETY: the graph, the nodes before and the child are alive; the driver copies the child.
+                Ok(unsafe {
+                    call!(cuGraphAddChildGraphNode(
+                        handle, graph, before, count, child
+                    ))
+                }?)
+            })?;
+            words = addresses(call);
         } else {
             let launch = Launch::of_call(call)?;
             words = launch.words(call)?;
@@ -141,6 +158,22 @@ impl Graph {
             let node = node.ok_or_else(|| Error::Internal("a run of more launches".into()))?;
             if Collective::of_launch(&call).is_some() {
                 return Ok(());
+            }
+            if let Some(library) = LibraryLaunch::of_call(&call) {
+                let (words, handle) = (addresses(&call), node.handle.0);
+                if words == node.words {
+                    return Ok(());
+                }
+                node.words = words;
+                return library.captured(&call.args, |child| {
+                    // SAFETY: all are alive, and the child's nodes are those of the one before.
+                    let set = unsafe {
+                        call!(cuGraphExecChildGraphNodeSetParams(
+                            executable, handle, child
+                        ))
+                    };
+                    Ok(set?)
+                });
             }
             let launch = Launch::of_call(&call)?;
             let words = launch.words(&call)?;

@@ -1,5 +1,6 @@
 //! Kernels with known sizes, and launching them.
 
+use super::cublaslt::LibraryLaunch;
 use super::driver::{MAP, call, sys};
 use super::loader::Loader;
 use super::module::{Function, Unloaded, cuda_kernels};
@@ -182,6 +183,9 @@ impl Launch {
 
     /// Enqueues the launch on a stream.
     pub(super) fn run(call: &LaunchCall, stream: &Stream) -> Result<()> {
+        if let Some(library) = LibraryLaunch::of_call(call) {
+            return library.run(&call.args, stream);
+        }
         let launch = Launch::of_call(call)?;
         let ([x, y, z], [bx, by, bz]) = (launch.grid, launch.block);
         let launched = launch.node(&mut launch.words(call)?, |n| {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `KILN_CUDA_DRIVER` | the file of the driver (`libcuda`), in place of the system's |
 //! | `KILN_NVML` | the file of NVML (`libnvidia-ml`), in place of the system's |
+//! | `KILN_CUBLASLT` | the file or folder of cuBLASLt, before the usual places |
 //! | `KILN_NCCL` | the file or folder of NCCL, before the usual places |
 //! | `KILN_NVRTC` | the file or folder of NVRTC, before the usual places |
 //! | `KILN_CACHE_DIR` | the folder for compiled kernels; if empty, none are kept |
@@ -46,6 +47,7 @@ mod collective;
 mod collective_graph;
 mod context;
 mod control;
+mod cublaslt;
 mod custom;
 mod device;
 mod driver;
@@ -76,6 +78,7 @@ pub use ahead::compile_ahead;
 pub use cache::cache_hits;
 pub use collective::Collective;
 pub use control::{SIDES, branch, copy, guard, joined};
+pub use cublaslt::{LibraryAlgorithm, LibraryLaunch, cublas_lt_version, library_algorithms};
 pub use device::{Device, count, driver};
 pub use driver::set_driver;
 pub use graph::{Graph, Graphs};

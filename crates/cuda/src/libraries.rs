@@ -1,9 +1,10 @@
 //! NVIDIA's libraries in reports: their versions, and the sensors that NVML reads. Only the driver and NVRTC are needed.
 
-use super::library::{folders, nccl, variable};
+use super::library::{cublas_lt, folders, nccl, variable};
 use super::{Nvrtc, driver};
+use kiln_kernel::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
@@ -18,8 +19,8 @@ pub struct Library {
     pub file: Option<PathBuf>,
 }
 
-/// The driver, NVRTC, NVML, cuBLAS, cuDNN and NCCL of this machine. Opens those that are there, and keeps them open:
-/// cuBLAS and cuDNN take a while.
+/// The driver, NVRTC, NVML, cuBLAS, cuDNN, NCCL and cuBLASLt of this machine. Opens those that are there, and keeps
+/// them open: cuBLAS and cuDNN take a while.
 pub fn libraries() -> Vec<Library> {
     let (version, file) = match driver() {
         Ok(((major, minor), file)) => (Ok(format!("CUDA {major}.{minor}")), Some(file.into())),
@@ -55,7 +56,11 @@ pub fn libraries() -> Vec<Library> {
         .iter()
         .map(|(name, files, version)| optional(name, files, *version));
     let all = [driver, nvrtc, nvml].into_iter().chain(optional);
-    all.chain([nccl_library()]).collect()
+    let used = [
+        opened("NCCL", "KILN_NCCL", nccl(), nccl_version),
+        opened("cuBLASLt", "KILN_CUBLASLT", cublas_lt(), lt_version),
+    ];
+    all.chain(used).collect()
 }
 
 /// Libraries that nothing depends on: name, file names, and what asks an opened one for its version.
@@ -135,22 +140,37 @@ fn cudnn(library: &libloading::Library) -> Option<String> {
     Some(format!("{}.{}.{}", n / scale, n % scale / 100, n % 100))
 }
 
-/// NCCL, as groups of ranks open it.
-fn nccl_library() -> Library {
-    let (version, file) = match nccl() {
+/// A library as the engine opens it. `named` is the variable that names its file.
+fn opened(
+    name: &'static str,
+    named: &str,
+    library: Result<(&'static libloading::Library, &'static Path), Error>,
+    version: Version,
+) -> Library {
+    let (version, file) = match library {
         Ok((library, path)) => {
-            let version = nccl_version(library);
+            let version = version(library);
             let version = version.ok_or_else(|| "does not tell its version".into());
             (version, Some(path.into()))
         }
-        Err(e) if variable("KILN_NCCL").is_some() => (Err(e.to_string()), None),
+        Err(e) if variable(named).is_some() => (Err(e.to_string()), None),
         Err(_) => (Err("not found".into()), None),
     };
     Library {
-        name: "NCCL",
+        name,
         version,
         file,
     }
+}
+
+/// The version of an open cuBLASLt, such as `13.0.2`.
+pub(super) fn lt_version(library: &libloading::Library) -> Option<String> {
+    // SAFETY: cuBLASLt documents this type.
+    let n = unsafe {
+        type Get = unsafe extern "C" fn() -> usize;
+        library.get::<Get>("cublasLtGetVersion").ok()?()
+    };
+    Some(format!("{}.{}.{}", n / 10_000, n % 10_000 / 100, n % 100))
 }
 
 /// The version of an open NCCL.

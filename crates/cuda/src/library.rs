@@ -232,39 +232,91 @@ fn put_newest_last(paths: &mut [PathBuf], newest: &str, driver: Option<(u32, u32
 /// [`Error::Cuda`] if it is not found, with the places that were searched.
 pub fn nccl() -> Result<(&'static Library, &'static Path)> {
     static OPEN: OnceLock<Result<(Library, PathBuf)>> = OnceLock::new();
-    let open = OPEN.get_or_init(|| {
+    let hint = "install it (`pip install nvidia-nccl-cu13`; for drivers of CUDA 12, `nvidia-nccl-cu12`), or name its \
+                folder in KILN_NCCL";
+    let names = ["libnccl.so.2", "libnccl.so"];
+    open_once(&OPEN, "NCCL", hint, || {
+        named_candidates("KILN_NCCL", &names, "nccl")
+    })
+}
+
+/// Opens cuBLASLt, once, as [`nccl`] is; `KILN_CUBLASLT` names its file or folder.
+///
+/// # Errors
+/// [`Error::Cuda`] if it is not found, with the places that were searched.
+pub(super) fn cublas_lt() -> Result<(&'static Library, &'static Path)> {
+    static OPEN: OnceLock<Result<(Library, PathBuf)>> = OnceLock::new();
+    let names = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"];
+    let hint = "install it (`pip install nvidia-cublas`; for drivers of CUDA 12, `nvidia-cublas-cu12`), or name its \
+                folder in KILN_CUBLASLT";
+    let candidates = || named_candidates("KILN_CUBLASLT", &names, "cublas");
+    open_once(&OPEN, "cuBLASLt", hint, candidates)
+}
+
+/// Opens the first candidate that is a library, and keeps it open.
+fn open_once(
+    opened: &'static OnceLock<Result<(Library, PathBuf)>>,
+    what: &str,
+    hint: &str,
+    candidates: impl Fn() -> Vec<PathBuf>,
+) -> Result<(&'static Library, &'static Path)> {
+    let open = opened.get_or_init(|| {
         let mut search = Search::default();
-        let mut candidates = nccl_candidates().into_iter();
+        let mut candidates = candidates().into_iter();
         let found = candidates.find_map(|path| Some((search.open(&path)?, path)));
-        let hint = "install it (`pip install nvidia-nccl-cu13`; for drivers of CUDA 12, `nvidia-nccl-cu12`), or name \
-                    its folder in KILN_NCCL";
-        found.ok_or_else(|| search.error("NCCL", hint))
+        found.ok_or_else(|| search.error(what, hint))
     });
     let (library, path) = open.as_ref().map_err(Clone::clone)?;
     Ok((library, path))
 }
 
-fn nccl_candidates() -> Vec<PathBuf> {
-    let names = ["libnccl.so.2", "libnccl.so"];
-    let wheel = "nccl";
+/// The files or folder that a variable names, else the files as the system's loader finds them and those in the folders
+/// of CUDA and of Python's wheels.
+fn named_candidates(variable_name: &str, names: &[&str], wheel: &str) -> Vec<PathBuf> {
     let within = |folders: Vec<PathBuf>| {
         folders
             .into_iter()
-            .flat_map(move |f| names.map(|n| f.join(n)))
+            .flat_map(|f| names.iter().map(move |n| f.join(n)))
     };
-    match variable("KILN_NCCL").map(PathBuf::from) {
+    match variable(variable_name).map(PathBuf::from) {
         Some(file) if !file.is_dir() => vec![file],
         Some(folder) => {
             let wheels = wheel_folders(&folder, wheel);
             within([vec![folder], wheels].concat()).collect()
         }
         None => names
+            .iter()
             .map(PathBuf::from)
-            .into_iter()
             .chain(within(folders(wheel)))
             .collect(),
     }
 }
+
+/// Declares a struct of a library's functions, by their names in the library.
+macro_rules! symbols {
+    ($(#[$about:meta])* struct $type:ident {
+        $($name:ident: fn($($argument:ty),* $(,)?) -> $result:ty),* $(,)?
+    }) => {
+        $(#[$about])*
+        #[allow(non_snake_case)]
+        struct $type {
+            $($name: unsafe extern "C" fn($($argument),*) -> $result),*
+        }
+
+        impl $type {
+            /// The functions of a library, or the name of one that it lacks.
+            fn of(library: &libloading::Library) -> std::result::Result<$type, &'static str> {
+                // SAFETY: the library documents these types.
+                unsafe {
+                    Ok($type {
+                        $($name: *library.get(stringify!($name)).map_err(|_| stringify!($name))?),*
+                    })
+                }
+            }
+        }
+    };
+}
+pub(super) use symbols;
 
 /// The folder of NVRTC in NVIDIA's wheels for CUDA 12.
 const NVRTC_WHEEL: &str = "cuda_nvrtc";

@@ -6,6 +6,7 @@
 //! * steps whose arguments have the dtypes of their kernel, that write only arguments they may write, and that
 //!   read only arguments written by an earlier step (or the caller, or the plan);
 //! * guards that are one bool or i32, on steps that write nothing but outputs with a donor;
+//! * no product by a library in a body, or that writes an output with a donor, since it can't be left out;
 //! * prepare steps that depend on parameters only;
 //! * in-place chains that end in a temporary.
 
@@ -122,6 +123,9 @@ fn check_body(plan: &Plan, depth: usize) -> Result<()> {
         && plan.prepare.is_empty()
         && !plan.buffers.iter().any(prepared)
         && !plan.inputs.iter().any(parameter);
+    if plan.has_library_kernels() {
+        return Err(damaged!("a body with a kernel of a library"));
+    }
     match plain && plan.outputs.iter().all(own) {
         true => check_within(plan, depth).map(|_| ()),
         false => Err(damaged!(
@@ -246,6 +250,14 @@ fn check_step(
         }
     }
     guard::check(plan, contract, step, written)?;
+    let is_donated = |id: &BufferId| {
+        let mut outputs = plan.outputs.iter();
+        outputs.any(|o| o.buffer == *id && o.donor.is_some())
+    };
+    let by_library = matches!(*plan.kernels[step.kernel as usize], Kernel::Library(_));
+    if by_library && step.args.iter().any(is_donated) {
+        return Err(damaged!("{name} writes over an input"));
+    }
     for (id, arg) in step.args.iter().zip(&contract.args) {
         written[id.0 as usize] |= arg.writes;
     }

@@ -52,6 +52,9 @@ impl Link for Linker<'_> {
             (Kernel::Custom(c), Some(loader)) => {
                 cuda::Launch::custom(loader, &Custom::new(c, values, lens)?)?
             }
+            (Kernel::Library(product), Some(loader)) => {
+                Arc::new(cuda::LibraryLaunch::new(loader, product)?)
+            }
             (Kernel::Collective(c), Some(loader)) => {
                 Arc::new(cuda::Collective::new(loader, c, values, lens)?)
             }

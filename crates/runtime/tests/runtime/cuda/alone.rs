@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Runs one of these tests by itself.
-fn alone(test: &str, environment: &[(&str, &str)]) -> Output {
+pub fn alone(test: &str, environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([
         "--exact",

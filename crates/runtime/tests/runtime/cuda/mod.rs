@@ -3,4 +3,5 @@
 mod alone;
 pub mod build;
 mod compile;
+mod library;
 mod run;
