@@ -61,6 +61,8 @@ impl Approximation {
         }
         match name.split_once(": ").map_or(name, |(class, _)| class) {
             "fast math" => Some(Approximation::FastMath(0.0)),
+            // Of a library.
+            "tf32" => Some(Approximation::Tf32),
             class => {
                 let schedule = class.parse::<schedule::Cpu>().ok()?;
                 Some(Approximation::Algorithm(schedule.algorithm))

@@ -41,7 +41,9 @@ mod tiles;
 
 pub use approximation::Approximation;
 pub use cpu::kernel as cpu_kernel;
-pub use cuda::{fit_in_a_launch, merge_launches, shares_a_launch};
+pub use cuda::{
+    fit_in_a_launch, library_candidate, library_product, merge_launches, shares_a_launch,
+};
 pub use program::{
     BufId, BufferInfo, Conversion, Cost, Hint, Hints, Layout, LayoutReport, LowerError, Options,
     Origin, Program, Task,

@@ -31,6 +31,8 @@ pub enum Schedule {
     Gpu(schedule::Gpu),
     /// A thread per element of the result, which computes its whole sum.
     Sums,
+    /// An algorithm of a library, such as `cublaslt 13.0.2 #1`.
+    Library(String),
 }
 
 impl fmt::Display for Schedule {
@@ -40,7 +42,7 @@ impl fmt::Display for Schedule {
             Schedule::Tiles(cut) => cut_text(cut, f),
             Schedule::OtherAxis => f.write_str("turned"),
             Schedule::Algorithm(algorithm) => algorithm.fmt(f),
-            Schedule::Custom(name) => f.write_str(name),
+            Schedule::Custom(name) | Schedule::Library(name) => f.write_str(name),
             Schedule::Elements(1) => f.write_str("an element a thread"),
             Schedule::Elements(n) => write!(f, "{n} elements a thread"),
             Schedule::Rows { threads, again } => {

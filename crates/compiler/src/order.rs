@@ -182,7 +182,9 @@ impl<'a> Donation<'a> {
             .iter()
             .any(|(r, w)| ix(launch.args[*r]) == wish.old && ix(launch.args[*w]) == wish.new);
         let placed = moving[wish.launch] || self.stays(wish.launch, wish.old);
-        placed && alone && (!reads_itself || pairs)
+        // A library can't be kept from writing.
+        let guarded = !matches!(*launch.kernel, Kernel::Library(_));
+        guarded && placed && alone && (!reads_itself || pairs)
     }
 
     /// Moves launches, each with the buffers that it writes over. Small ones move to the end, where they start

@@ -64,7 +64,7 @@ pub fn compile_with(
     }
     let start = Instant::now();
     let graph = written_inputs_are_data(graph);
-    let needs = graph.needs().into_iter().map(need).collect();
+    let needs: Vec<plan::Need> = graph.needs().into_iter().map(need).collect();
     let mut dump = Dump::new()?;
     if dump.on() {
         dump.graph("recorded", &with_lines(graph.clone(), locs))?;
@@ -114,11 +114,16 @@ pub fn compile_with(
     )?;
     let (mut lowered, tuned, tuning) = tuned;
     lowered.merge(options)?;
+    let for_packages = tune::for_packages(&lowered, &tuned, options)?;
     let mut explain = Explain::new(&lowered, &fired, locs, &tuned);
     explain.recomputed = recomputed;
     explain.limited = limited;
     explain.tuning = tuning;
-    let (stages, placed) = Stages::new(graph, lowered, locs);
+    let (mut stages, placed) = Stages::new(graph, lowered, locs);
+    stages.for_packages = for_packages.map(|plan| plan::Plan {
+        needs: Vec::clone(&needs),
+        ..plan
+    });
     let stages = Arc::new(stages);
     let (mut plan, outputs) = (placed.plan, placed.outputs);
     plan.needs = needs;

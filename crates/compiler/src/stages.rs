@@ -6,6 +6,7 @@ use crate::place::Placed;
 use hashbrown::HashMap;
 use kiln_codegen::{Program, Sequence};
 use kiln_ir::{Graph, Loc, Op};
+use kiln_plan::Plan;
 
 /// The results of the stages of one compilation. Locations are the user's lines.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Stages {
     pub run: Vec<usize>,
     /// For each node of the optimised graph, the recorded node that it came from, where that is known.
     pub came_from: Vec<Option<usize>>,
+    /// The plan for packages, if it is not the one that runs here: without kernels of libraries.
+    pub for_packages: Option<Plan>,
 }
 
 impl Stages {
@@ -47,6 +50,7 @@ impl Stages {
             sequence,
             prepare: placed.prepare.clone(),
             run: placed.run.clone(),
+            for_packages: None,
         };
         (stages, placed)
     }

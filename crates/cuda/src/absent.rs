@@ -66,10 +66,6 @@ pub mod driver {
             CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
         }
 
-        pub enum CUstreamCaptureMode {
-            CU_STREAM_CAPTURE_MODE_RELAXED,
-        }
-
         pub enum CUevent_flags {
             CU_EVENT_DEFAULT,
             CU_EVENT_DISABLE_TIMING,

@@ -36,8 +36,8 @@
 //! ```
 //!
 //! Environment variables set the same: `KILN_TUNE=on`, `KILN_TUNE_STORE=file`, `KILN_TUNE_WORKSPACE=bytes`,
-//! `KILN_TUNE_BUDGET=seconds`; see [`Settings::current`]. [`Precision`] decides which approximations may be
-//! candidates.
+//! `KILN_TUNE_BUDGET=seconds`, `KILN_TUNE_CUBLASLT=0`; see [`Settings::current`]. [`Precision`] decides which
+//! approximations may be candidates.
 
 pub use kiln_compiler::tune::{
     Choice, Damage, Merged, Mode, Outcome, Precision, Record, Settings, Store, Trial, Tuning, Why,

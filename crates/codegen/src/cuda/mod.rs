@@ -17,6 +17,7 @@ use vector::Vector;
 mod families;
 mod fast;
 mod job;
+mod library;
 mod parts;
 mod points;
 mod rows;
@@ -27,6 +28,7 @@ mod values;
 mod vector;
 mod walk;
 
+pub use library::{library_candidate, library_product};
 pub use shared_launch::{fit_in_a_launch, merge_launches, shares_a_launch};
 
 /// The emitter of CUDA C++ for a GPU.

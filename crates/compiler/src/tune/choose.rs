@@ -24,6 +24,8 @@ pub struct Choice {
     /// The others that are equally fast within the error of measurement; the choice among them was by workspace or
     /// bits.
     pub ties: Vec<String>,
+    /// The name of the fastest of Kiln's own, which packages have in place of a library's.
+    pub in_packages: Option<String>,
     /// The known outcomes of the candidates; empty where nothing was measured.
     pub trials: Vec<Trial>,
 }
@@ -93,6 +95,7 @@ impl Choice {
                 candidates,
                 why: Why::Illegal,
                 ties: Vec::new(),
+                in_packages: None,
                 ..Choice::clone(self)
             }),
             _ => self.clone(),
@@ -103,6 +106,9 @@ impl Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}", self.chosen, self.why.text())?;
+        if let Some(own) = &self.in_packages {
+            write!(f, ", in packages {own}")?;
+        }
         if !self.ties.is_empty() {
             write!(f, ", a tie with {}", self.ties.join(", "))?;
         }
@@ -351,6 +357,12 @@ impl<'a> Chooser<'a> {
             }
             _ => (names[0].clone(), why),
         };
+        let own = fit.iter().copied().filter(|name| !is_of_library(name));
+        let own = record
+            .as_ref()
+            .and_then(|r| r.best(&own.collect::<Vec<_>>(), &limits));
+        let own = own.map_or(&names[0], |trial| &trial.name);
+        let in_packages = is_of_library(&chosen).then(|| own.clone());
         let ties = match best {
             Some(best) if best.name == chosen => {
                 let ties = record.iter().flat_map(|r| r.ties(&fit, &limits));
@@ -361,6 +373,7 @@ impl<'a> Chooser<'a> {
         };
         Choice {
             ties,
+            in_packages,
             key,
             candidates: names,
             chosen,
@@ -391,6 +404,15 @@ impl<'a> Chooser<'a> {
             time: self.spent,
         }
     }
+}
+
+/// The beginning of the names of cuBLASLt's algorithms.
+pub(super) const LIBRARY: &str = "cublaslt ";
+
+/// True if a candidate of this name is a library's, perhaps with an approximation.
+fn is_of_library(name: &str) -> bool {
+    let plain = name.split_once(": ").map_or(name, |(_, plain)| plain);
+    plain.starts_with(LIBRARY)
 }
 
 fn beyond(trial: &Trial) -> bool {
@@ -469,6 +491,7 @@ mod tests {
             chosen: "direct".into(),
             why: Why::Store,
             ties: vec!["packed".into()],
+            in_packages: None,
             trials: Vec::new(),
         });
         let same = choice.among(names(["packed", "direct"]).iter());

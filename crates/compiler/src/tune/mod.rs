@@ -25,6 +25,7 @@ mod expect;
 mod fusion;
 mod key;
 mod layouts;
+mod library;
 mod program;
 mod record;
 mod search;
@@ -36,7 +37,7 @@ pub use choose::{Choice, Chooser, Tuning, Why, measured};
 pub use key::device;
 pub(crate) use layouts::known;
 pub use program::measure;
-pub(crate) use program::{Tuned, tune};
+pub(crate) use program::{Tuned, for_packages, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
 pub use search::{
     Answer, CandidateInfo, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,

@@ -3,6 +3,7 @@
 use super::candidates::{infos, limit};
 use super::choose::{Choice, Chooser, Tuning};
 use super::fusion::Region;
+use super::library::Library;
 use super::record::{Limits, Trial};
 use super::search::{Effort, Subject, SystemClock, search};
 use super::settings::Precision;
@@ -11,8 +12,10 @@ use super::{Mode, Why, key, layouts};
 use crate::lowered::Lowered;
 use crate::{CompileError, Options};
 use hashbrown::HashMap;
-use kiln_codegen::{Body, Hints, Program, Task};
+use kiln_base::Machine;
+use kiln_codegen::{Body, Hints, Program, Schedule, Task};
 use kiln_ir::{Op, Value};
+use kiln_plan::Plan;
 use kiln_runtime::{cuda, memory};
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +57,7 @@ pub(crate) fn tune(
         symbols: lowered.graph.symbols.len(),
         precision: options.precision(),
         gpu,
+        library: gpu.and_then(|gpu| Library::new(gpu, options)),
     };
     let mut fusion = HashMap::new();
     if may_change && lowered.graph.symbols.is_empty() {
@@ -69,6 +73,7 @@ pub(crate) fn tune(
             lowered = Lowered::hinted(lowered.graph, lowering, &hints)?;
         }
     }
+    tuner.add_library(&mut lowered.program);
     let mut tuned = tuner.program(&mut lowered.program);
     tuned.fusion = fusion;
     lowered = Lowered::chosen(lowered.graph, lowered.program)?;
@@ -83,6 +88,31 @@ pub(crate) fn tune(
     }
     tuning.time = start.elapsed();
     Ok((lowered, tuned, tuning))
+}
+
+/// The plan for packages, if it is not the one that runs here: with kernels of Kiln's own in place of a library's.
+///
+/// # Errors
+/// If the program contradicts itself, which would be a bug.
+pub(crate) fn for_packages(
+    lowered: &Lowered,
+    tuned: &Tuned,
+    options: &Options,
+) -> Result<Option<Plan>, CompileError> {
+    let by_library = |task: &Task| matches!(task.candidate().schedule, Schedule::Library(_));
+    if !lowered.program.tasks.iter().any(by_library) {
+        return Ok(None);
+    }
+    let mut program = lowered.program.clone();
+    let tasks = program.tasks.iter_mut().zip(&tuned.tasks);
+    for (task, choice) in tasks.filter(|(task, _)| by_library(task)) {
+        let own = choice.as_ref().and_then(|c| c.in_packages.as_ref());
+        let own = task.candidates.iter().position(|c| Some(&c.name()) == own);
+        task.chosen = own.unwrap_or(0);
+    }
+    let mut lowered = Lowered::chosen(lowered.graph.clone(), program)?;
+    lowered.merge(options)?;
+    Ok(Some(lowered.placed.plan))
 }
 
 /// Tries the candidates of a task for as long as `effort` says, whatever the store knows, and stores nothing. Empty
@@ -116,9 +146,21 @@ pub(super) struct Tuner<'a> {
     pub symbols: usize,
     pub precision: Precision,
     pub gpu: Option<&'a Arc<cuda::Device>>,
+    pub library: Option<Library>,
 }
 
 impl Tuner<'_> {
+    /// Adds the candidates of a library to the tasks of a program. Nothing keeps a library from writing, so those in
+    /// loops and branches have none.
+    fn add_library(&mut self, program: &mut Program) {
+        if let (Some(library), Machine::Gpu(gpu)) = (&self.library, &program.machine) {
+            for task in &mut program.tasks {
+                let found = library.candidates(&task.work, gpu, self.precision);
+                task.candidates.extend(found);
+            }
+        }
+    }
+
     /// Hints for the nodes that the rules would lower differently. Records the choices by the values that they are
     /// for.
     fn fusion(

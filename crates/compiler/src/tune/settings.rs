@@ -98,6 +98,8 @@ pub struct Settings {
     pub budget: Duration,
     /// The time that a candidate may take to be prepared, or to run once, before it is given up.
     pub patience: Duration,
+    /// True to try cuBLASLt too for products on a GPU, where it is found. Packages have Kiln's kernels in its place.
+    pub cublaslt: bool,
 }
 
 impl Default for Settings {
@@ -108,6 +110,7 @@ impl Default for Settings {
             workspace: None,
             budget: Duration::from_secs(60),
             patience: Duration::from_secs(20),
+            cublaslt: true,
         }
     }
 }
@@ -115,7 +118,7 @@ impl Default for Settings {
 impl Settings {
     /// The settings of the process: those last [set](set), initially those of the environment. `KILN_TUNE` is the
     /// mode (`off`, `on`, `frozen`, `deterministic`), `KILN_TUNE_WORKSPACE` the bytes of workspace,
-    /// `KILN_TUNE_BUDGET` the seconds of a compilation. A value that can't be read is an error of the next
+    /// `KILN_TUNE_BUDGET` the seconds of a compilation, `KILN_TUNE_CUBLASLT=0` leaves cuBLASLt out. A value that can't be read is an error of the next
     /// compilation.
     pub fn current() -> Settings {
         process(|p| p.settings.clone())
@@ -184,6 +187,9 @@ fn from_environment() -> Process {
     settings.workspace = read("KILN_TUNE_WORKSPACE", problem);
     if let Some(seconds) = read("KILN_TUNE_BUDGET", problem) {
         settings.budget = Duration::from_secs(seconds);
+    }
+    if let Some(on) = read::<u8>("KILN_TUNE_CUBLASLT", problem) {
+        settings.cublaslt = on != 0;
     }
     process
 }

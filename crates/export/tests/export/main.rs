@@ -2,6 +2,7 @@
 
 mod archive;
 mod compiled;
+mod cublaslt;
 mod cuda;
 mod damage;
 mod runs;

@@ -412,7 +412,12 @@ impl Program {
     pub fn entry(&self) -> Entry {
         Entry {
             signature: self.signature.clone(),
-            plan: self.plan().clone(),
+            plan: self
+                .stages
+                .for_packages
+                .as_ref()
+                .unwrap_or(self.plan())
+                .clone(),
         }
     }
 
