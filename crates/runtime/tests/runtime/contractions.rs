@@ -50,7 +50,9 @@ fn random_contractions_by_random_schedules_are_sums_in_f64() {
     let seeds: Vec<u64> = match number("KILN_SEED") {
         Some(seed) => vec![seed],
         // In the last one, parts of lines are shorter than a pair of positions.
-        None => (0..number("KILN_SEEDS").unwrap_or(100)).chain([5666]).collect(),
+        None => (0..number("KILN_SEEDS").unwrap_or(100))
+            .chain([5666])
+            .collect(),
     };
     let (mut checked, mut refused) = (0, 0);
     for seed in seeds {
