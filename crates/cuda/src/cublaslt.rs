@@ -23,9 +23,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{from_mut, from_ref, null_mut};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The most algorithms that are asked for.
-const MOST: usize = 8;
-/// The most bytes of workspace, which NVIDIA advises for Hopper.
+/// The maximum number of algorithms that are asked for.
+const MAX_ALGORITHMS: usize = 8;
+/// The maximum bytes of workspace, which NVIDIA advises for Hopper.
 const WORKSPACE: u64 = 32 << 20;
 /// The alignment of a workspace.
 const WORKSPACE_ALIGN: usize = 256;
@@ -159,7 +159,7 @@ pub fn library_algorithms(
     let handle = handle(functions, device)?;
     let described = Described::new(functions, product)?;
     let mut preference = Preference(functions, null_mut());
-    let mut found = [Found::default(); MOST];
+    let mut found = [Found::default(); MAX_ALGORITHMS];
     let mut count = 0;
     // SAFETY: all objects are alive, and each pointer is to memory of the stated type.
     let asked = unsafe {
@@ -183,7 +183,7 @@ pub fn library_algorithms(
             result,
             result,
             preference.1,
-            MOST as c_int,
+            MAX_ALGORITHMS as c_int,
             found.as_mut_ptr(),
             &mut count,
         )

@@ -1,7 +1,7 @@
 //! Groups of ranks in the threads of one process.
 
 use crate::signature;
-use crate::transport::{DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Transport};
+use crate::transport::{DEFAULT_TIMEOUT, MAX_TIMEOUT, Transport};
 use kiln_base::DType;
 use kiln_base::collective::{Call, Communicator, Kind, Request};
 use std::collections::{BTreeMap, VecDeque};
@@ -51,7 +51,7 @@ pub(crate) fn alone() -> (Arc<dyn Communicator>, InThreads) {
 impl World {
     pub(crate) fn new(timeout: Duration) -> World {
         World {
-            timeout: timeout.min(LONGEST_TIMEOUT),
+            timeout: timeout.min(MAX_TIMEOUT),
             rooms: Mutex::default(),
         }
     }

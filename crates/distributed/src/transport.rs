@@ -8,7 +8,7 @@ use std::time::Duration;
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The longest timeout, which clocks can add to the present.
-pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A way for ranks to reach each other.
 pub(crate) trait Transport: Send + Sync {

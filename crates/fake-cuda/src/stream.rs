@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// The length above which the caller that appends runs the queue; hardware's queues are finite too.
-const LONGEST_QUEUE: usize = 1024;
+const MAX_QUEUE: usize = 1024;
 
 /// The time between two looks at other ranks.
 const POLL: Duration = Duration::from_micros(200);
@@ -156,7 +156,7 @@ impl Driver {
         }
         let queue = &mut state.stream(stream)?.queue;
         queue.push_back(work);
-        let is_long = queue.len() > LONGEST_QUEUE;
+        let is_long = queue.len() > MAX_QUEUE;
         let seed = self.config.options.seed;
         // With a seed, some work is executed early: a program must not rely on delays either.
         let is_early = seed != 0

@@ -6,7 +6,7 @@ use crate::proto::{FunctionProto, GraphProto, NodeProto};
 use kiln_tensor::Result;
 use std::collections::{HashMap, HashSet};
 
-/// The most nodes of a model whose functions are inlined.
+/// The maximum number of nodes of a model whose functions are inlined.
 const MAX_INLINED: u64 = 1 << 20;
 
 /// Checks that each name is given once, and before it is used, and that functions are not parts of themselves.

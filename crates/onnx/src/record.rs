@@ -13,7 +13,7 @@ use kiln_tensor::{Error, Result, default_device};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// The most bytes of a result whose shape is known.
+/// The maximum bytes of a result whose shape is known.
 const MAX_BYTES: u64 = 1 << 40;
 
 /// The values of names while a graph or a function's body is recorded.

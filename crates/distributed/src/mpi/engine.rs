@@ -10,7 +10,7 @@
 use super::library::{Api, Count, Handle, constant};
 use super::port::{Job, Port};
 use super::reduction::Reductions;
-use crate::transport::LONGEST_TIMEOUT;
+use crate::transport::MAX_TIMEOUT;
 use kiln_base::DType;
 use kiln_base::collective::Kind;
 use std::ffi::{c_int, c_void};
@@ -133,7 +133,7 @@ impl Engine {
         };
         let mut engine = Engine {
             api,
-            timeout: timeout.min(LONGEST_TIMEOUT),
+            timeout: timeout.min(MAX_TIMEOUT),
             groups: Vec::new(),
             reductions: Reductions::default(),
             sent: Vec::new(),
@@ -175,7 +175,7 @@ impl Engine {
         if status == 0 {
             return Ok(());
         }
-        let mut text = [0u8; constant::LONGEST_ERROR];
+        let mut text = [0u8; constant::MAX_ERROR_STRING];
         let mut len = 0;
         // SAFETY: the text has room for the longest error.
         unsafe { (self.api.error_string)(status, text.as_mut_ptr().cast(), &mut len) };

@@ -44,7 +44,7 @@ pub(super) mod constant {
     pub const INT64: Handle = handle(0x258);
     pub const IN_PLACE: *const c_void = std::ptr::without_provenance(1);
     pub const THREAD_FUNNELED: c_int = 1024;
-    pub const LONGEST_ERROR: usize = 512;
+    pub const MAX_ERROR_STRING: usize = 512;
     pub const ABI: c_int = 1;
 }
 

@@ -9,7 +9,7 @@ mod api;
 mod watch;
 
 use crate::rendezvous::{Assignment, Rendezvous};
-use crate::transport::{Joined, LONGEST_TIMEOUT, Transport};
+use crate::transport::{Joined, MAX_TIMEOUT, Transport};
 use api::{Api, UniqueId};
 use kiln_base::collective::Communicator;
 use kiln_runtime::cuda::{self, Device};
@@ -77,7 +77,7 @@ pub(crate) fn init(
         let alone = Arc::new(Alone(device.ordinal()));
         return Ok((alone.clone(), alone));
     }
-    let timeout = timeout.min(LONGEST_TIMEOUT);
+    let timeout = timeout.min(MAX_TIMEOUT);
     let nccl = Nccl {
         // Who has no library says so before others wait.
         rendezvous: Api::get().and_then(|_| place.meet(timeout)).map(Arc::new)?,
