@@ -74,7 +74,7 @@ fn what_is_made_is_on_it() {
             .check()
             .unwrap_err()
             .to_string();
-        let wanted = "operand 1 (f32[2]) on cpu and operand 2 (f32[2]) on cuda:0";
+        let wanted = "operand 0 (f32[2]) on cpu and operand 1 (f32[2]) on cuda:0";
         assert!(e.contains(wanted), "{e}");
         Ok(())
     })

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 /// The number of slices from which on their cotangents are concatenated. The rule `pads_side_by_side` serves fewer.
-const MANY: usize = 33;
+const MIN_SLICES: usize = 33;
 
 /// A slice along one axis, and its cotangent.
 struct Piece<V> {
@@ -37,7 +37,7 @@ impl<V: Clone> Slices<V> {
                 *counts.entry(of.0).or_default() += 1;
             }
         }
-        let many = counts.into_iter().filter(|(_, count)| *count >= MANY);
+        let many = counts.into_iter().filter(|(_, count)| *count >= MIN_SLICES);
         Slices(many.map(|(step, _)| (step, Vec::new())).collect())
     }
 
