@@ -156,9 +156,7 @@ impl Launch<'_> {
         }
         let cluster = self.kernel.cluster;
         let (blocks, warps) = (cluster.iter().product::<u32>(), threads.div_ceil(32));
-        if (0..3).any(|axis| cluster[axis] == 0 || self.grid[axis] % cluster[axis] != 0)
-            || blocks > 8
-        {
+        if (0..3).any(|axis| !self.grid[axis].is_multiple_of(cluster[axis])) || blocks > 8 {
             let (grid, [x, y, z]) = (self.grid, cluster);
             return wrong(format!(
                 "a grid of {grid:?} blocks in clusters of {x} × {y} × {z}"
