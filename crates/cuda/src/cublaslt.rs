@@ -5,11 +5,11 @@
 //! captured, and become part of a run's graph as a graph of their own.
 
 use super::device::Device;
-use super::driver::{Object, call, sys};
+use super::driver::{Object, sys};
 use super::libraries::lt_version;
 use super::library::{cublas_lt, symbols};
 use super::loader::Loader;
-use super::stream::Stream;
+use super::stream::{Captured, Stream};
 use hashbrown::HashMap;
 use kiln_base::DType;
 use kiln_kernel::calls::{self, Calls, Ends, LaunchCall};
@@ -20,7 +20,7 @@ use kiln_plan::LibraryProduct;
 use kiln_plan::memory::ALIGN;
 use std::any::Any;
 use std::ffi::{c_int, c_void};
-use std::ptr::{from_mut, from_ref, null_mut};
+use std::ptr::{from_ref, null_mut};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The maximum number of algorithms that are asked for.
@@ -441,26 +441,10 @@ impl LibraryLaunch {
         }
     }
 
-    /// Calls `with` on a graph of its work.
-    pub(super) fn captured<T>(
-        &self,
-        args: &[*mut u8],
-        with: impl FnOnce(sys::CUgraph) -> Result<T>,
-    ) -> Result<T> {
+    /// Its work as a graph.
+    pub(super) fn captured(&self, args: &[*mut u8]) -> Result<Captured> {
         let stream = Stream::new(self.device.context)?;
-        let mut graph = null_mut();
-        // SAFETY: the stream is alive and only this thread has it; the pointer is to writable memory.
-        let ran = unsafe {
-            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-            call!(cuStreamBeginCapture_v2(stream.handle(), mode))?;
-            let ran = self.run(args, &stream);
-            call!(cuStreamEndCapture(stream.handle(), from_mut(&mut graph)))?;
-            ran
-        };
-        let result = ran.and_then(|()| with(graph));
-        // SAFETY: other graphs hold copies.
-        let _ = unsafe { call!(cuGraphDestroy(graph)) };
-        result
+        stream.capture(|| self.run(args, &stream))
     }
 }
 

@@ -114,34 +114,29 @@ impl Graph {
         let before = after.iter().map(|at| self.nodes[*at as usize].handle.0);
         let before: SmallVec<[sys::CUgraphNode; 4]> = before.collect();
         let (count, before) = (before.len(), before.as_ptr());
-        if let (Some(operation), Some(stream)) = (Collective::of_launch(call), stream) {
-            let captured = capture(operation, call, stream)?;
-            let (handle, child) = (&mut handle.0, captured.0.0);
-            // SAFETY: both graphs and the nodes before are alive; the driver copies the child.
-            unsafe {
-                call!(cuGraphAddChildGraphNode(
-                    handle, graph, before, count, child
-                ))
-            }?;
+        let child = if let (Some(operation), Some(stream)) = (Collective::of_launch(call), stream) {
+            Some(stream.capture(|| {
+                let issued = operation.enqueue(call, stream, |group, call| group.capture(call));
+                issued.map(drop).map_err(Error::Cuda)
+            })?)
         } else if let Some(library) = LibraryLaunch::of_call(call) {
-            library.captured(&call.args, |child| {
-                let handle = &mut handle.0;
-                // SAFETY: the graph, the nodes before and the child are alive; the driver copies the child.
-                Ok(unsafe {
-                    call!(cuGraphAddChildGraphNode(
-                        handle, graph, before, count, child
-                    ))
-                }?)
-            })?;
             words = addresses(call);
+            Some(library.captured(&call.args)?)
+        } else {
+            None
+        };
+        let added = &mut handle.0;
+        if let Some(child) = child {
+            let child = child.graph();
+            // SAFETY: both graphs and the nodes before are alive; the driver copies the child.
+            unsafe { call!(cuGraphAddChildGraphNode(added, graph, before, count, child)) }?;
         } else {
             let launch = Launch::of_call(call)?;
             words = launch.words(call)?;
             launch.node(&mut words, |node| {
-                let handle = &mut handle.0;
                 // SAFETY: the graph and the nodes before are alive; the driver copies the parameters, which fit the
                 // function as in a launch.
-                unsafe { call!(cuGraphAddKernelNode_v2(handle, graph, before, count, node)) }
+                unsafe { call!(cuGraphAddKernelNode_v2(added, graph, before, count, node)) }
             })?;
         }
         self.nodes.push(Node { handle, words });
@@ -165,15 +160,16 @@ impl Graph {
                     return Ok(());
                 }
                 node.words = words;
-                return library.captured(&call.args, |child| {
-                    // SAFETY: all are alive, and the child's nodes are those of the one before.
-                    let set = unsafe {
-                        call!(cuGraphExecChildGraphNodeSetParams(
-                            executable, handle, child
-                        ))
-                    };
-                    Ok(set?)
-                });
+                let child = library.captured(&call.args)?;
+                // SAFETY: all are alive, and the child's nodes are those of the one before.
+                let set = unsafe {
+                    call!(cuGraphExecChildGraphNodeSetParams(
+                        executable,
+                        handle,
+                        child.graph()
+                    ))
+                };
+                return Ok(set?);
             }
             let launch = Launch::of_call(&call)?;
             let words = launch.words(&call)?;
@@ -210,31 +206,4 @@ impl Drop for Graph {
             }
         }
     }
-}
-
-/// A graph that was captured.
-struct Captured(Object<sys::CUgraph_st>);
-
-impl Drop for Captured {
-    fn drop(&mut self) {
-        if !self.0.0.is_null() {
-            // SAFETY: nobody holds the graph.
-            let _ = unsafe { call!(cuGraphDestroy(self.0.0)) };
-        }
-    }
-}
-
-/// Captures an operation as a graph of its own.
-fn capture(operation: &Collective, call: &LaunchCall, stream: &Stream) -> Result<Captured> {
-    // Other threads, NCCL's among them, may allocate meanwhile.
-    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: the stream is alive.
-    unsafe { call!(cuStreamBeginCapture_v2(stream.handle(), mode)) }?;
-    let issued = operation.enqueue(call, stream, |group, call| group.capture(call));
-    let mut captured = Captured(Object(null_mut()));
-    // SAFETY: the stream captures, and the pointer is to writable memory.
-    let ended = unsafe { call!(cuStreamEndCapture(stream.handle(), &mut captured.0.0)) };
-    issued.map_err(Error::Cuda)?;
-    ended?;
-    Ok(captured)
 }

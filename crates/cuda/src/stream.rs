@@ -59,6 +59,21 @@ impl Stream {
         Ok(unsafe { call!(cuStreamWaitEvent(self.handle.0, event.handle.0, 0)) }?)
     }
 
+    /// Captures the work that a function gives to the stream, which is otherwise idle.
+    pub(super) fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Captured> {
+        // Other threads, NCCL's among them, may allocate meanwhile.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is alive.
+        unsafe { call!(cuStreamBeginCapture_v2(self.handle.0, mode)) }?;
+        let given = work();
+        let mut captured = Captured(Object(null_mut()));
+        // SAFETY: the stream captures, and the pointer is to writable memory.
+        let ended = unsafe { call!(cuStreamEndCapture(self.handle.0, &mut captured.0.0)) };
+        given?;
+        ended?;
+        Ok(captured)
+    }
+
     /// An event that happens once all earlier work is done.
     pub(super) fn event(self: &Arc<Stream>) -> Result<Arc<Event>> {
         self.record(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
@@ -87,6 +102,24 @@ impl Drop for Stream {
             // SAFETY: nobody holds the stream any more; the driver finishes its work.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.handle.0)) };
         });
+    }
+}
+
+/// A graph of work that a stream captured.
+pub(super) struct Captured(Object<sys::CUgraph_st>);
+
+impl Captured {
+    pub(super) fn graph(&self) -> *mut sys::CUgraph_st {
+        self.0.0
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if !self.0.0.is_null() {
+            // SAFETY: nobody holds the graph; others have copies.
+            let _ = unsafe { call!(cuGraphDestroy(self.0.0)) };
+        }
     }
 }
 
