@@ -10,58 +10,39 @@ use kiln::nn::{
 use kiln::{Attention, Nest, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// The sizes of a [`BertModel`], under the names of `config.json`. The default is BERT-base's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct BertConfig {
-    /// The size of the vocabulary.
-    pub vocab_size: usize,
-    /// The width of a token.
-    pub hidden_size: usize,
-    /// The number of blocks.
-    pub num_hidden_layers: usize,
-    /// The number of attention heads, which divide the width.
-    pub num_attention_heads: usize,
-    /// The width between the two linear layers of a block.
-    pub intermediate_size: usize,
-    /// The activation between the two linear layers.
-    pub hidden_act: String,
-    /// The probability that dropout zeroes an element in training.
-    pub hidden_dropout_prob: f64,
-    /// The probability that an attention weight is dropped in training.
-    pub attention_probs_dropout_prob: f64,
-    /// The maximum length of a text in tokens.
-    pub max_position_embeddings: usize,
-    /// The number of token types.
-    pub type_vocab_size: usize,
-    /// The standard deviation of new weights.
-    pub initializer_range: f64,
-    /// The term that norms add to the variance.
-    pub layer_norm_eps: f64,
-    /// The dropout before a classifier; `hidden_dropout_prob` unless given.
-    pub classifier_dropout: Option<f64>,
-    /// True if the matrix of the token scores is the embedding matrix.
-    pub tie_word_embeddings: bool,
-}
-
-impl Default for BertConfig {
-    fn default() -> BertConfig {
-        BertConfig {
-            vocab_size: 30522,
-            hidden_size: 768,
-            num_hidden_layers: 12,
-            num_attention_heads: 12,
-            intermediate_size: 3072,
-            hidden_act: "gelu".into(),
-            hidden_dropout_prob: 0.1,
-            attention_probs_dropout_prob: 0.1,
-            max_position_embeddings: 512,
-            type_vocab_size: 2,
-            initializer_range: 0.02,
-            layer_norm_eps: 1e-12,
-            classifier_dropout: None,
-            tie_word_embeddings: true,
-        }
+config! {
+    /// The sizes of a [`BertModel`], under the names of `config.json`. The default is BERT-base's.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct BertConfig {
+        /// The size of the vocabulary.
+        pub vocab_size: usize = 30522,
+        /// The width of a token.
+        pub hidden_size: usize = 768,
+        /// The number of blocks.
+        pub num_hidden_layers: usize = 12,
+        /// The number of attention heads, which divide the width.
+        pub num_attention_heads: usize = 12,
+        /// The width between the two linear layers of a block.
+        pub intermediate_size: usize = 3072,
+        /// The activation between the two linear layers.
+        pub hidden_act: String = "gelu".into(),
+        /// The probability that dropout zeroes an element in training.
+        pub hidden_dropout_prob: f64 = 0.1,
+        /// The probability that an attention weight is dropped in training.
+        pub attention_probs_dropout_prob: f64 = 0.1,
+        /// The maximum length of a text in tokens.
+        pub max_position_embeddings: usize = 512,
+        /// The number of token types.
+        pub type_vocab_size: usize = 2,
+        /// The standard deviation of new weights.
+        pub initializer_range: f64 = 0.02,
+        /// The term that norms add to the variance.
+        pub layer_norm_eps: f64 = 1e-12,
+        /// The dropout before a classifier; `hidden_dropout_prob` unless given.
+        pub classifier_dropout: Option<f64> = None,
+        /// True if the matrix of the token scores is the embedding matrix.
+        pub tie_word_embeddings: bool = true,
     }
 }
 
@@ -151,16 +132,16 @@ impl Forward<BertInputs> for BertEmbeddings {
 /// The hidden states of the tokens, and the mask of the keys that queries attend to.
 type Masked = (Tensor, Option<Tensor>);
 
-#[derive(Module)]
-struct BertSelfAttention {
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    heads: usize,
-    dropout: f64,
-    mode: Mode,
-    hooks: Hooks,
-}
+module!(
+    struct BertSelfAttention(config: &BertConfig) {
+        query: Linear = config.square(),
+        key: Linear = config.square(),
+        value: Linear = config.square(),
+        heads: usize = config.num_attention_heads,
+        dropout: f64 = config.attention_probs_dropout_prob,
+        mode: Mode = Mode::new(),
+    }
+);
 
 impl Forward<Masked> for BertSelfAttention {
     fn forward(&self, (x, mask): Masked) -> Result<Tensor> {
@@ -202,15 +183,7 @@ struct BertAttention {
 impl BertAttention {
     fn new(config: &BertConfig) -> Result<BertAttention> {
         Ok(BertAttention {
-            attention: BertSelfAttention {
-                query: config.square()?,
-                key: config.square()?,
-                value: config.square()?,
-                heads: config.num_attention_heads,
-                dropout: config.attention_probs_dropout_prob,
-                mode: Mode::new(),
-                hooks: Hooks::new(),
-            },
+            attention: BertSelfAttention::new(config)?,
             output: BertOutput::new(config.hidden_size, config)?,
             hooks: Hooks::new(),
         })
@@ -316,8 +289,8 @@ impl Forward for BertPooler {
 
 /// "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (Devlin et al., 2018), with the
 /// weight names of the library `transformers`. It takes tokens `[n, l]`, or [`BertInputs`]. It returns the last hidden
-/// states of the tokens, `[n, l, hidden_size]`, and the pooled state of the first token, `[n, hidden_size]`, if there is
-/// a pooling layer.
+/// states of the tokens, `[n, l, hidden_size]`, and the pooled state of the first token, `[n, hidden_size]`, if there
+/// is a pooling layer.
 ///
 /// ```
 /// use kiln::Tensor;

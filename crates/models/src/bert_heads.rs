@@ -17,48 +17,7 @@ fn is_head(name: &str) -> bool {
     name.starts_with("cls.") || name.starts_with("classifier.")
 }
 
-/// Reading and writing of each model.
-macro_rules! pretrained {
-    ($($name:ident |$folder:ident| $made:expr, |$model:ident, $state:ident| $fitted:expr;)*) => {$(
-        impl $name {
-            /// Assigns the weights of a file of any BERT of these sizes, with or without the prefix `bert.` of names.
-            /// The report lists missing and unexpected names.
-            ///
-            /// # Errors
-            /// Lists every shape that differs.
-            #[track_caller]
-            pub fn load_transformers(&self, $state: &StateDict) -> Result<LoadReport> {
-                let $model = self;
-                let state = $fitted;
-                self.load_state_dict(&state, false)
-            }
-
-            /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected
-            /// names.
-            ///
-            /// # Errors
-            /// If the folder can't be read, or the weights don't fit the configuration.
-            #[track_caller]
-            pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<($name, LoadReport)> {
-                let $folder = Pretrained::load(folder)?;
-                let model = $made?;
-                let report = model.load_transformers(&$folder.state)?;
-                Ok((model, report))
-            }
-
-            /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
-            ///
-            /// # Errors
-            /// If the folder can't be written.
-            #[track_caller]
-            pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
-                text::save(folder.as_ref(), self, "bert", self.config())
-            }
-        }
-    )*};
-}
-
-pretrained! {
+text::pretrained! { "BERT", "bert", "bert.":
     BertModel |folder| BertModel::new(folder.config()?),
         |_model, state| text::fitted(state, PREFIX, false, is_head);
     BertForMaskedLM |folder| BertForMaskedLM::new(folder.config()?),
@@ -72,14 +31,14 @@ pretrained! {
     }, |_model, state| text::fitted(state, PREFIX, true, is_head);
 }
 
-#[derive(Module)]
-struct BertPredictionHeadTransform {
-    dense: Linear,
-    LayerNorm: LayerNorm,
-    #[skip]
-    activation: Activation,
-    hooks: Hooks,
-}
+module!(
+    struct BertPredictionHeadTransform(config: &BertConfig) {
+        dense: Linear = config.square(),
+        LayerNorm: LayerNorm = config.norm(),
+        #[skip]
+        activation: Activation = Activation::of(&config.hidden_act),
+    }
+);
 
 impl Forward for BertPredictionHeadTransform {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
@@ -141,12 +100,7 @@ impl BertForMaskedLM {
         decoder.bias = Some(bias.clone());
         let predictions = BertLMPredictionHead {
             bias,
-            transform: BertPredictionHeadTransform {
-                dense: config.square()?,
-                LayerNorm: config.norm()?,
-                activation: Activation::of(&config.hidden_act)?,
-                hooks: Hooks::new(),
-            },
+            transform: BertPredictionHeadTransform::new(config)?,
             decoder,
             hooks: Hooks::new(),
         };
@@ -272,8 +226,8 @@ scores! {
     BertForMaskedLM |model, inputs| model.cls.call(model.bert.call(inputs).0), |scores, labels| {
         scores.flatten((0, 1)).cross_entropy(labels.flatten(()))
     };
-    /// The loss is the mean cross-entropy with integer labels; the binary cross-entropy with floats, one for each score;
-    /// and of a single score the mean squared error.
+    /// The loss is the mean cross-entropy with integer labels; the binary cross-entropy with floats, one for each
+    /// score; and of a single score the mean squared error.
     BertForSequenceClassification |model, inputs| {
         let Some(pooled) = model.bert.call(inputs).1 else {
             return Err(Error::invalid("BertForSequenceClassification", "there is no pooling layer"));

@@ -57,24 +57,16 @@ pub struct ConvNeXt {
     hooks: Hooks,
 }
 
-macro_rules! sizes {
-    ($($name:ident $label:literal $channels:expr, $blocks:expr, $depth:literal;)*) => {$(
-        #[doc = concat!("ConvNeXt-", $label, ".")]
-        ///
-        /// # Errors
-        /// Inside `compile`: make networks before.
-        pub fn $name(classes: usize) -> Result<ConvNeXt> {
-            ConvNeXt::new($channels, $blocks, $depth, classes)
-        }
-    )*};
-}
-
 impl ConvNeXt {
-    sizes! {
-        convnext_tiny "T" [96, 192, 384, 768], [3, 3, 9, 3], 0.1;
-        convnext_small "S" [96, 192, 384, 768], [3, 3, 27, 3], 0.4;
-        convnext_base "B" [128, 256, 512, 1024], [3, 3, 27, 3], 0.5;
-        convnext_large "L" [192, 384, 768, 1536], [3, 3, 27, 3], 0.5;
+    sizes! { ConvNeXt, classes:
+        /// ConvNeXt-T.
+        convnext_tiny = ConvNeXt::new([96, 192, 384, 768], [3, 3, 9, 3], 0.1, classes);
+        /// ConvNeXt-S.
+        convnext_small = ConvNeXt::new([96, 192, 384, 768], [3, 3, 27, 3], 0.4, classes);
+        /// ConvNeXt-B.
+        convnext_base = ConvNeXt::new([128, 256, 512, 1024], [3, 3, 27, 3], 0.5, classes);
+        /// ConvNeXt-L.
+        convnext_large = ConvNeXt::new([192, 384, 768, 1536], [3, 3, 27, 3], 0.5, classes);
     }
 
     /// Makes a network with four stages of `blocks` blocks of `channels` channels each. In training, the last block is

@@ -50,24 +50,16 @@ pub struct DenseNet {
     hooks: Hooks,
 }
 
-macro_rules! sizes {
-    ($($name:ident $layers:literal $growth:literal $blocks:expr, $channels:literal;)*) => {$(
-        #[doc = concat!("DenseNet-", $layers, ".")]
-        ///
-        /// # Errors
-        /// Inside `compile`: make networks before.
-        pub fn $name(classes: usize) -> Result<DenseNet> {
-            DenseNet::new($growth, $blocks, $channels, classes)
-        }
-    )*};
-}
-
 impl DenseNet {
-    sizes! {
-        densenet121 121 32 [6, 12, 24, 16], 64;
-        densenet161 161 48 [6, 12, 36, 24], 96;
-        densenet169 169 32 [6, 12, 32, 32], 64;
-        densenet201 201 32 [6, 12, 48, 32], 64;
+    sizes! { DenseNet, classes:
+        /// DenseNet-121.
+        densenet121 = DenseNet::new(32, [6, 12, 24, 16], 64, classes);
+        /// DenseNet-161.
+        densenet161 = DenseNet::new(48, [6, 12, 36, 24], 96, classes);
+        /// DenseNet-169.
+        densenet169 = DenseNet::new(32, [6, 12, 32, 32], 64, classes);
+        /// DenseNet-201.
+        densenet201 = DenseNet::new(32, [6, 12, 48, 32], 64, classes);
     }
 
     /// Makes a network of four blocks with this many layers each. Each layer adds `growth` channels, beginning with

@@ -24,7 +24,6 @@ const STAGES: [Stage; 7] = [
 struct Scale {
     width: f64,
     depth: f64,
-    dropout: f64,
     norm: BatchNorm,
 }
 
@@ -110,39 +109,37 @@ pub struct EfficientNet {
     hooks: Hooks,
 }
 
-macro_rules! sizes {
-    ($($name:ident $label:literal $width:literal $depth:literal $dropout:literal $norm:expr;)*) => {$(
-        #[doc = concat!("EfficientNet-", $label, ".")]
-        ///
-        /// # Errors
-        /// Inside `compile`: make networks before.
-        pub fn $name(classes: usize) -> Result<EfficientNet> {
-            let (width, depth, dropout, norm) = ($width, $depth, $dropout, $norm);
-            EfficientNet::new(&Scale { width, depth, dropout, norm }, classes)
-        }
-    )*};
-}
-
 /// Returns the norms of the larger networks.
 fn slow() -> BatchNorm {
     BatchNorm::new().eps(1e-3).momentum(0.01)
 }
 
 impl EfficientNet {
-    sizes! {
-        efficientnet_b0 "B0" 1.0 1.0 0.2 BatchNorm::new();
-        efficientnet_b1 "B1" 1.0 1.1 0.2 BatchNorm::new();
-        efficientnet_b2 "B2" 1.1 1.2 0.3 BatchNorm::new();
-        efficientnet_b3 "B3" 1.2 1.4 0.3 BatchNorm::new();
-        efficientnet_b4 "B4" 1.4 1.8 0.4 BatchNorm::new();
-        efficientnet_b5 "B5" 1.6 2.2 0.4 slow();
-        efficientnet_b6 "B6" 1.8 2.6 0.5 slow();
-        efficientnet_b7 "B7" 2.0 3.1 0.5 slow();
+    sizes! { EfficientNet, classes:
+        /// EfficientNet-B0.
+        efficientnet_b0 = EfficientNet::new([1.0, 1.0, 0.2], BatchNorm::new(), classes);
+        /// EfficientNet-B1.
+        efficientnet_b1 = EfficientNet::new([1.0, 1.1, 0.2], BatchNorm::new(), classes);
+        /// EfficientNet-B2.
+        efficientnet_b2 = EfficientNet::new([1.1, 1.2, 0.3], BatchNorm::new(), classes);
+        /// EfficientNet-B3.
+        efficientnet_b3 = EfficientNet::new([1.2, 1.4, 0.3], BatchNorm::new(), classes);
+        /// EfficientNet-B4.
+        efficientnet_b4 = EfficientNet::new([1.4, 1.8, 0.4], BatchNorm::new(), classes);
+        /// EfficientNet-B5.
+        efficientnet_b5 = EfficientNet::new([1.6, 2.2, 0.4], slow(), classes);
+        /// EfficientNet-B6.
+        efficientnet_b6 = EfficientNet::new([1.8, 2.6, 0.5], slow(), classes);
+        /// EfficientNet-B7.
+        efficientnet_b7 = EfficientNet::new([2.0, 3.1, 0.5], slow(), classes);
     }
 
-    fn new(scale: &Scale, classes: usize) -> Result<EfficientNet> {
+    /// Makes the network of a width, a depth and a probability of dropout.
+    fn new(scale: [f64; 3], norm: BatchNorm, classes: usize) -> Result<EfficientNet> {
         /// Block `i` of `n` is dropped with this probability times `i / n`.
         const STOCHASTIC_DEPTH: f64 = 0.2;
+        let [width, depth, dropout] = scale;
+        let scale = &Scale { width, depth, norm };
         let mut from = scale.channels(32);
         let stem = scale.conv(3, from, same(3).stride(2))?;
         let mut features = sequential![stem.add(SiLU::new())]?;
@@ -165,7 +162,7 @@ impl EfficientNet {
         Ok(EfficientNet {
             features,
             avgpool: AdaptiveAvgPool2d::new(1)?,
-            classifier: sequential![Dropout::new(scale.dropout), Linear::new(4 * from, classes),]?,
+            classifier: sequential![Dropout::new(dropout), Linear::new(4 * from, classes),]?,
             hooks: Hooks::new(),
         })
     }

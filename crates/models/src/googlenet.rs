@@ -1,10 +1,7 @@
 //! GoogLeNet.
 
 use crate::ops::{BasicConv2d, same};
-use kiln::nn::{
-    Dropout, Forward, Hooks, Kernel, Linear, MaxPool2d, Mode, Module, Sequential, module,
-    sequential,
-};
+use kiln::nn::{Dropout, Forward, Kernel, Linear, MaxPool2d, Mode, Sequential, module, sequential};
 use kiln::{AsTensor, Pool, Result, Tensor, cat};
 
 /// Converts images that were normalised with ImageNet's means and deviations, `[n, 3, h, w]`, to means and deviations
@@ -71,25 +68,18 @@ impl Forward for InceptionAux {
     }
 }
 
-/// The settings of a [`GoogLeNet`]. The default has 1000 classes and auxiliary heads, as torchvision's class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GoogLeNetConfig {
-    /// The number of scores of an image.
-    pub classes: usize,
-    /// True if there are auxiliary heads, which training uses.
-    pub aux_logits: bool,
-    /// True if images are normalised with ImageNet's means and deviations, and are first converted to those of the
-    /// published weights.
-    pub transform_input: bool,
-}
-
-impl Default for GoogLeNetConfig {
-    fn default() -> GoogLeNetConfig {
-        GoogLeNetConfig {
-            classes: 1000,
-            aux_logits: true,
-            transform_input: false,
-        }
+config! {
+    /// The settings of a [`GoogLeNet`] or an [`Inception3`](crate::Inception3). The default has 1000 classes and
+    /// auxiliary heads, as torchvision's classes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct GoogLeNetConfig {
+        /// The number of scores of an image.
+        pub classes: usize = 1000,
+        /// True if there are auxiliary heads, of which an Inception v3 has one. Training uses them.
+        pub aux_logits: bool = true,
+        /// True if images are normalised with ImageNet's means and deviations, and are first converted to those of the
+        /// published weights.
+        pub transform_input: bool = false,
     }
 }
 
@@ -104,93 +94,55 @@ pub struct GoogLeNetOutputs {
     pub aux_logits1: Option<Tensor>,
 }
 
-/// GoogLeNet, or Inception v1 ("Going Deeper with Convolutions", Szegedy et al., 2014): images `[n, 3, h, w]` of at
-/// least 15 by 15 to scores `[n, classes]`. In training, [`GoogLeNet::outputs`] also returns the scores of the
-/// auxiliary heads.
-///
-/// ```
-/// use kiln::nn::{Forward, Module};
-/// use kiln::{DType, Tensor};
-/// use kiln_models::{GoogLeNet, GoogLeNetConfig};
-///
-/// let model = GoogLeNet::new(GoogLeNetConfig { classes: 10, ..GoogLeNetConfig::default() })?;
-/// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
-/// let seen = model.outputs(&images)?;
-/// let labels = Tensor::from([3i64, 4]);
-/// let mut loss = seen.logits.cross_entropy(&labels);
-/// for aux in [seen.aux_logits1, seen.aux_logits2].into_iter().flatten() {
-///     loss = loss + aux.cross_entropy(&labels) * 0.3;
-/// }
-/// model.eval();
-/// assert_eq!(model.call(&images).shape()?, [2, 10]);
-/// # Ok::<(), kiln::Error>(())
-/// ```
-#[derive(Module)]
-pub struct GoogLeNet {
-    conv1: BasicConv2d,
-    maxpool1: MaxPool2d,
-    conv2: BasicConv2d,
-    conv3: BasicConv2d,
-    maxpool2: MaxPool2d,
-    inception3a: Inception,
-    inception3b: Inception,
-    maxpool3: MaxPool2d,
-    inception4a: Inception,
-    inception4b: Inception,
-    inception4c: Inception,
-    inception4d: Inception,
-    inception4e: Inception,
-    maxpool4: MaxPool2d,
-    inception5a: Inception,
-    inception5b: Inception,
-    aux1: Option<InceptionAux>,
-    aux2: Option<InceptionAux>,
-    dropout: Dropout,
-    fc: Linear,
-    transform_input: bool,
-    mode: Mode,
-    hooks: Hooks,
-}
+module!(
+    /// GoogLeNet, or Inception v1 ("Going Deeper with Convolutions", Szegedy et al., 2014): images `[n, 3, h, w]` of at
+    /// least 15 by 15 to scores `[n, classes]`. In training, [`GoogLeNet::outputs`] also returns the scores of the
+    /// auxiliary heads.
+    ///
+    /// ```
+    /// use kiln::nn::{Forward, Module};
+    /// use kiln::{DType, Tensor};
+    /// use kiln_models::{GoogLeNet, GoogLeNetConfig};
+    ///
+    /// let model = GoogLeNet::new(GoogLeNetConfig { classes: 10, ..GoogLeNetConfig::default() })?;
+    /// let images = Tensor::rand([2, 3, 64, 64], DType::F32);
+    /// let seen = model.outputs(&images)?;
+    /// let labels = Tensor::from([3i64, 4]);
+    /// let mut loss = seen.logits.cross_entropy(&labels);
+    /// for aux in [seen.aux_logits1, seen.aux_logits2].into_iter().flatten() {
+    ///     loss = loss + aux.cross_entropy(&labels) * 0.3;
+    /// }
+    /// model.eval();
+    /// assert_eq!(model.call(&images).shape()?, [2, 10]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    pub struct GoogLeNet(config: GoogLeNetConfig) {
+        conv1: BasicConv2d = BasicConv2d::new(3, 64, same(7).stride(2)),
+        maxpool1: MaxPool2d = halving(3),
+        conv2: BasicConv2d = BasicConv2d::new(64, 64, Kernel::new(1)),
+        conv3: BasicConv2d = BasicConv2d::new(64, 192, same(3)),
+        maxpool2: MaxPool2d = halving(3),
+        inception3a: Inception = Inception::new(192, [64, 96, 128, 16, 32, 32]),
+        inception3b: Inception = Inception::new(256, [128, 128, 192, 32, 96, 64]),
+        maxpool3: MaxPool2d = halving(3),
+        inception4a: Inception = Inception::new(480, [192, 96, 208, 16, 48, 64]),
+        inception4b: Inception = Inception::new(512, [160, 112, 224, 24, 64, 64]),
+        inception4c: Inception = Inception::new(512, [128, 128, 256, 24, 64, 64]),
+        inception4d: Inception = Inception::new(512, [112, 144, 288, 32, 64, 64]),
+        inception4e: Inception = Inception::new(528, [256, 160, 320, 32, 128, 128]),
+        maxpool4: MaxPool2d = halving(2),
+        inception5a: Inception = Inception::new(832, [256, 160, 320, 32, 128, 128]),
+        inception5b: Inception = Inception::new(832, [384, 192, 384, 48, 128, 128]),
+        aux1: Option<InceptionAux> = config.aux_logits.then(|| InceptionAux::new(512, config.classes)),
+        aux2: Option<InceptionAux> = config.aux_logits.then(|| InceptionAux::new(528, config.classes)),
+        dropout: Dropout = Dropout::new(0.2),
+        fc: Linear = Linear::new(1024, config.classes),
+        transform_input: bool = config.transform_input,
+        mode: Mode = Mode::new(),
+    }
+);
 
 impl GoogLeNet {
-    /// Makes the network with random weights.
-    ///
-    /// # Errors
-    /// Inside `compile`: make networks before.
-    pub fn new(config: GoogLeNetConfig) -> Result<GoogLeNet> {
-        let aux = |from| {
-            let there = config.aux_logits;
-            there
-                .then(|| InceptionAux::new(from, config.classes))
-                .transpose()
-        };
-        Ok(GoogLeNet {
-            conv1: BasicConv2d::new(3, 64, same(7).stride(2))?,
-            maxpool1: halving(3)?,
-            conv2: BasicConv2d::new(64, 64, Kernel::new(1))?,
-            conv3: BasicConv2d::new(64, 192, same(3))?,
-            maxpool2: halving(3)?,
-            inception3a: Inception::new(192, [64, 96, 128, 16, 32, 32])?,
-            inception3b: Inception::new(256, [128, 128, 192, 32, 96, 64])?,
-            maxpool3: halving(3)?,
-            inception4a: Inception::new(480, [192, 96, 208, 16, 48, 64])?,
-            inception4b: Inception::new(512, [160, 112, 224, 24, 64, 64])?,
-            inception4c: Inception::new(512, [128, 128, 256, 24, 64, 64])?,
-            inception4d: Inception::new(512, [112, 144, 288, 32, 64, 64])?,
-            inception4e: Inception::new(528, [256, 160, 320, 32, 128, 128])?,
-            maxpool4: halving(2)?,
-            inception5a: Inception::new(832, [256, 160, 320, 32, 128, 128])?,
-            inception5b: Inception::new(832, [384, 192, 384, 48, 128, 128])?,
-            aux1: aux(512)?,
-            aux2: aux(528)?,
-            dropout: Dropout::new(0.2)?,
-            fc: Linear::new(1024, config.classes)?,
-            transform_input: config.transform_input,
-            mode: Mode::new(),
-            hooks: Hooks::new(),
-        })
-    }
-
     /// Returns the scores of images `[n, 3, h, w]`, and in training those of the auxiliary heads, if there are any.
     ///
     /// # Errors

@@ -7,30 +7,21 @@ use kiln::nn::{
 };
 use kiln::{Result, Tensor};
 
-/// The sizes of a [`Gpt`]. The default is the smallest GPT-2's.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GptConfig {
-    /// The size of the vocabulary.
-    pub vocabulary: usize,
-    /// The maximal length of a text in tokens.
-    pub context: usize,
-    /// The number of blocks.
-    pub layers: usize,
-    /// The sizes of a block.
-    pub block: TransformerConfig,
-}
-
-impl Default for GptConfig {
-    fn default() -> GptConfig {
-        GptConfig {
-            vocabulary: 50257,
-            context: 1024,
-            layers: 12,
-            block: TransformerConfig {
+config! {
+    /// The sizes of a [`Gpt`]. The default is the smallest GPT-2's.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct GptConfig {
+        /// The size of the vocabulary.
+        pub vocabulary: usize = 50257,
+        /// The maximal length of a text in tokens.
+        pub context: usize = 1024,
+        /// The number of blocks.
+        pub layers: usize = 12,
+        /// The sizes of a block.
+        pub block: TransformerConfig = TransformerConfig {
                 norm_first: true,
                 ..TransformerConfig::default()
             },
-        }
     }
 }
 

@@ -11,73 +11,49 @@ use kiln::{AsTensor, Attention, Dim, Error, Nest, Result, Tensor, Var, default_d
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The sizes of a [`GPT2Model`], under the names of `config.json`. The default is the smallest GPT-2's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GPT2Config {
-    /// The size of the vocabulary.
-    pub vocab_size: usize,
-    /// The maximal length of a text in tokens.
-    pub n_positions: usize,
-    /// The width of a token.
-    pub n_embd: usize,
-    /// The number of blocks.
-    pub n_layer: usize,
-    /// The number of attention heads, which divide `n_embd`.
-    pub n_head: usize,
-    /// The width between the two linear layers of a block; four times `n_embd` unless given.
-    pub n_inner: Option<usize>,
-    /// The activation between the two linear layers: `gelu_new` is GELU approximated with tanh.
-    pub activation_function: String,
-    /// The probability that dropout zeroes a number of a block's result in training.
-    pub resid_pdrop: f64,
-    /// The probability that dropout zeroes a number of the embeddings in training.
-    pub embd_pdrop: f64,
-    /// The probability that an attention weight is dropped in training.
-    pub attn_pdrop: f64,
-    /// The term that norms add to the variance.
-    pub layer_norm_epsilon: f64,
-    /// The standard deviation of new weights.
-    pub initializer_range: f64,
-    /// True if scores of the attention are divided by the root of a head's width.
-    pub scale_attn_weights: bool,
-    /// True if scores of the attention are also divided by the block's number, from 1.
-    pub scale_attn_by_inverse_layer_idx: bool,
-    /// True if the matrix of the scores is the embedding matrix of the tokens.
-    pub tie_word_embeddings: bool,
-    /// The state of a text by which [`GPT2DoubleHeadsModel`] scores it; only `cls_index`, that of one token.
-    pub summary_type: String,
-    /// True if that score is linear in the state; only true.
-    pub summary_use_proj: bool,
-    /// The activation of that score, if there is one.
-    pub summary_activation: Option<String>,
-    /// The probability that dropout zeroes a number of that state in training.
-    pub summary_first_dropout: f64,
-}
-
-impl Default for GPT2Config {
-    fn default() -> GPT2Config {
-        GPT2Config {
-            vocab_size: 50257,
-            n_positions: 1024,
-            n_embd: 768,
-            n_layer: 12,
-            n_head: 12,
-            n_inner: None,
-            activation_function: "gelu_new".into(),
-            resid_pdrop: 0.1,
-            embd_pdrop: 0.1,
-            attn_pdrop: 0.1,
-            layer_norm_epsilon: 1e-5,
-            initializer_range: 0.02,
-            scale_attn_weights: true,
-            scale_attn_by_inverse_layer_idx: false,
-            tie_word_embeddings: true,
-            summary_type: "cls_index".into(),
-            summary_use_proj: true,
-            summary_activation: None,
-            summary_first_dropout: 0.1,
-        }
+config! {
+    /// The sizes of a [`GPT2Model`], under the names of `config.json`. The default is the smallest GPT-2's.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct GPT2Config {
+        /// The size of the vocabulary.
+        pub vocab_size: usize = 50257,
+        /// The maximal length of a text in tokens.
+        pub n_positions: usize = 1024,
+        /// The width of a token.
+        pub n_embd: usize = 768,
+        /// The number of blocks.
+        pub n_layer: usize = 12,
+        /// The number of attention heads, which divide `n_embd`.
+        pub n_head: usize = 12,
+        /// The width between the two linear layers of a block; four times `n_embd` unless given.
+        pub n_inner: Option<usize> = None,
+        /// The activation between the two linear layers: `gelu_new` is GELU approximated with tanh.
+        pub activation_function: String = "gelu_new".into(),
+        /// The probability that dropout zeroes a number of a block's result in training.
+        pub resid_pdrop: f64 = 0.1,
+        /// The probability that dropout zeroes a number of the embeddings in training.
+        pub embd_pdrop: f64 = 0.1,
+        /// The probability that an attention weight is dropped in training.
+        pub attn_pdrop: f64 = 0.1,
+        /// The term that norms add to the variance.
+        pub layer_norm_epsilon: f64 = 1e-5,
+        /// The standard deviation of new weights.
+        pub initializer_range: f64 = 0.02,
+        /// True if scores of the attention are divided by the root of a head's width.
+        pub scale_attn_weights: bool = true,
+        /// True if scores of the attention are also divided by the block's number, from 1.
+        pub scale_attn_by_inverse_layer_idx: bool = false,
+        /// True if the matrix of the scores is the embedding matrix of the tokens.
+        pub tie_word_embeddings: bool = true,
+        /// The state of a text by which [`GPT2DoubleHeadsModel`] scores it; only `cls_index`, that of one token.
+        pub summary_type: String = "cls_index".into(),
+        /// True if that score is linear in the state; only true.
+        pub summary_use_proj: bool = true,
+        /// The activation of that score, if there is one.
+        pub summary_activation: Option<String> = None,
+        /// The probability that dropout zeroes a number of that state in training.
+        pub summary_first_dropout: f64 = 0.1,
     }
 }
 
@@ -254,38 +230,6 @@ impl GPT2Model {
     pub fn config(&self) -> &GPT2Config {
         &self.config
     }
-
-    /// Assigns the weights of a file of any GPT-2 of these sizes, with or without the prefix `transformer.` of names.
-    /// The report lists missing and unexpected names.
-    ///
-    /// # Errors
-    /// Lists every shape that differs.
-    #[track_caller]
-    pub fn load_transformers(&self, state: &StateDict) -> Result<LoadReport> {
-        let state = text::fitted(state, PREFIX, false, is_head);
-        self.load_state_dict(&state, false)
-    }
-
-    /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected names.
-    ///
-    /// # Errors
-    /// If the folder can't be read, or the weights don't fit the configuration.
-    #[track_caller]
-    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<(GPT2Model, LoadReport)> {
-        let folder = Pretrained::load(folder)?;
-        let model = GPT2Model::new(folder.config()?)?;
-        let report = model.load_transformers(&folder.state)?;
-        Ok((model, report))
-    }
-
-    /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
-    ///
-    /// # Errors
-    /// If the folder can't be written.
-    #[track_caller]
-    pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
-        text::save(folder.as_ref(), self, "gpt2", &self.config)
-    }
 }
 
 const PREFIX: &str = "transformer.";
@@ -320,43 +264,35 @@ impl GPT2Model {
     }
 }
 
-/// GPT-2 with scores of the token that follows each, `[n, l, vocab_size]`, from the same inputs as [`GPT2Model`]. With
-/// `tie_word_embeddings`, the matrix of the scores is the embedding matrix.
-///
-/// ```
-/// use kiln::Tensor;
-/// use kiln::nn::{Forward, Module};
-/// use kiln_models::{GPT2Config, GPT2LMHeadModel};
-///
-/// let (n_embd, n_head, n_layer) = (32, 4, 2);
-/// let config = GPT2Config { vocab_size: 100, n_embd, n_head, n_layer, ..GPT2Config::default() };
-/// let model = GPT2LMHeadModel::new(config)?;
-/// let tokens = Tensor::randint(0, 100, [2, 7]);
-/// assert_eq!(model.call(&tokens).shape()?, [2, 7, 100]);
-///
-/// let (loss, scores) = model.with_labels(&tokens, &tokens);
-/// assert_eq!((loss.ndim(), scores.shape()?), (0, vec![2, 7, 100]));
-/// # Ok::<(), kiln::Error>(())
-/// ```
-#[derive(Module)]
-pub struct GPT2LMHeadModel {
-    transformer: GPT2Model,
-    lm_head: Linear,
-    hooks: Hooks,
-}
+module!(
+    /// GPT-2 with scores of the token that follows each, `[n, l, vocab_size]`, from the same inputs as [`GPT2Model`].
+    /// With `tie_word_embeddings`, the matrix of the scores is the embedding matrix.
+    ///
+    /// ```
+    /// use kiln::Tensor;
+    /// use kiln::nn::{Forward, Module};
+    /// use kiln_models::{GPT2Config, GPT2LMHeadModel};
+    ///
+    /// let (n_embd, n_head, n_layer) = (32, 4, 2);
+    /// let config = GPT2Config { vocab_size: 100, n_embd, n_head, n_layer, ..GPT2Config::default() };
+    /// let model = GPT2LMHeadModel::new(config)?;
+    /// let tokens = Tensor::randint(0, 100, [2, 7]);
+    /// assert_eq!(model.call(&tokens).shape()?, [2, 7, 100]);
+    ///
+    /// let (loss, scores) = model.with_labels(&tokens, &tokens);
+    /// assert_eq!((loss.ndim(), scores.shape()?), (0, vec![2, 7, 100]));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    pub struct GPT2LMHeadModel(config: GPT2Config) {
+        transformer: GPT2Model = GPT2Model::new(config),
+        lm_head: Linear = lm_head(&transformer),
+    }
+);
 
 impl GPT2LMHeadModel {
-    /// Makes the model with random weights.
-    ///
-    /// # Errors
-    /// As [`GPT2Model::new`].
-    pub fn new(config: GPT2Config) -> Result<GPT2LMHeadModel> {
-        let transformer = GPT2Model::new(config)?;
-        Ok(GPT2LMHeadModel {
-            lm_head: lm_head(&transformer)?,
-            transformer,
-            hooks: Hooks::new(),
-        })
+    /// The sizes.
+    pub fn config(&self) -> &GPT2Config {
+        self.transformer.config()
     }
 
     /// Returns the loss and the scores, as `labels=` of `transformers` does: the mean cross-entropy of each token's
@@ -454,49 +390,40 @@ impl Forward<(Tensor, Option<Tensor>)> for SequenceSummary {
     }
 }
 
-/// GPT-2 with two heads, for texts among which one is to be chosen: from tokens `[n, c, l]` of `c` choices, the scores of
-/// the tokens that follow, `[n, c, l, vocab_size]`, and of the choices, `[n, c]`. The places of the tokens by whose
-/// states choices are scored may follow the tokens, `[n, c]`; without them these are the last ones. A mask `[n, c, l]`,
-/// which is 0 at padding, may stand between the two.
-///
-/// ```
-/// use kiln::Tensor;
-/// use kiln::nn::{Forward, Module};
-/// use kiln_models::{GPT2Config, GPT2DoubleHeadsModel};
-///
-/// let (n_embd, n_head, n_layer) = (32, 4, 2);
-/// let config = GPT2Config { vocab_size: 100, n_embd, n_head, n_layer, ..GPT2Config::default() };
-/// let model = GPT2DoubleHeadsModel::new(config)?;
-/// let (tokens, places) = (Tensor::randint(0, 100, [2, 3, 7]), Tensor::from([[6i64, 3, 5], [2, 6, 6]]));
-/// let (scores, mc_scores) = model.call((&tokens, &places));
-/// assert_eq!((scores.shape()?, mc_scores.shape()?), (vec![2, 3, 7, 100], vec![2, 3]));
-///
-/// let right = Tensor::from([2i64, 0]);
-/// let (loss, mc_loss, _, _) = model.with_labels((&tokens, &places), &tokens, &right);
-/// (loss * 2 + mc_loss).backward()?;
-/// # Ok::<(), kiln::Error>(())
-/// ```
-#[derive(Module)]
-pub struct GPT2DoubleHeadsModel {
-    transformer: GPT2Model,
-    lm_head: Linear,
-    multiple_choice_head: SequenceSummary,
-    hooks: Hooks,
-}
+module!(
+    /// GPT-2 with two heads, for texts among which one is to be chosen: from tokens `[n, c, l]` of `c` choices, the
+    /// scores of the tokens that follow, `[n, c, l, vocab_size]`, and of the choices, `[n, c]`. The places of the
+    /// tokens by whose states choices are scored may follow the tokens, `[n, c]`; without them these are the last ones.
+    /// A mask `[n, c, l]`, which is 0 at padding, may stand between the two.
+    ///
+    /// ```
+    /// use kiln::Tensor;
+    /// use kiln::nn::{Forward, Module};
+    /// use kiln_models::{GPT2Config, GPT2DoubleHeadsModel};
+    ///
+    /// let (n_embd, n_head, n_layer) = (32, 4, 2);
+    /// let config = GPT2Config { vocab_size: 100, n_embd, n_head, n_layer, ..GPT2Config::default() };
+    /// let model = GPT2DoubleHeadsModel::new(config)?;
+    /// let (tokens, places) = (Tensor::randint(0, 100, [2, 3, 7]), Tensor::from([[6i64, 3, 5], [2, 6, 6]]));
+    /// let (scores, mc_scores) = model.call((&tokens, &places));
+    /// assert_eq!((scores.shape()?, mc_scores.shape()?), (vec![2, 3, 7, 100], vec![2, 3]));
+    ///
+    /// let right = Tensor::from([2i64, 0]);
+    /// let (loss, mc_loss, _, _) = model.with_labels((&tokens, &places), &tokens, &right);
+    /// (loss * 2 + mc_loss).backward()?;
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    pub struct GPT2DoubleHeadsModel(config: GPT2Config) {
+        transformer: GPT2Model = GPT2Model::new(config),
+        lm_head: Linear = lm_head(&transformer),
+        multiple_choice_head: SequenceSummary = SequenceSummary::new(transformer.config()),
+    }
+);
 
 impl GPT2DoubleHeadsModel {
-    /// Makes the model with random weights.
-    ///
-    /// # Errors
-    /// As [`GPT2Model::new`], or if the configuration summarises a text in another way than by the state of one token.
-    pub fn new(config: GPT2Config) -> Result<GPT2DoubleHeadsModel> {
-        let transformer = GPT2Model::new(config)?;
-        Ok(GPT2DoubleHeadsModel {
-            lm_head: lm_head(&transformer)?,
-            multiple_choice_head: SequenceSummary::new(transformer.config())?,
-            transformer,
-            hooks: Hooks::new(),
-        })
+    /// The sizes.
+    pub fn config(&self) -> &GPT2Config {
+        self.transformer.config()
     }
 
     /// Returns the loss of the tokens and that of the choices, and the scores of both, as `labels=` and `mc_labels=` of
@@ -564,51 +491,20 @@ impl Forward<(Tensor, Tensor, Tensor), (Tensor, Tensor)> for GPT2DoubleHeadsMode
     }
 }
 
-/// Sizes and files of the models with heads.
-macro_rules! pretrained {
-    ($($name:ident)*) => {$(
-        impl $name {
-            /// The sizes.
-            pub fn config(&self) -> &GPT2Config {
-                self.transformer.config()
-            }
-
-            /// Assigns the weights of a file of any GPT-2 of these sizes, with or without the prefix `transformer.` of
-            /// names. The report lists missing and unexpected names.
-            ///
-            /// # Errors
-            /// Lists every shape that differs.
-            #[track_caller]
-            pub fn load_transformers(&self, state: &StateDict) -> Result<LoadReport> {
-                let mut state = text::fitted(state, PREFIX, true, is_head);
-                if self.config().tie_word_embeddings {
-                    text::tie(&mut state, "lm_head.weight", "transformer.wte.weight");
-                }
-                self.load_state_dict(&state, false)
-            }
-
-            /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected
-            /// names.
-            ///
-            /// # Errors
-            /// If the folder can't be read, or the weights don't fit the configuration.
-            #[track_caller]
-            pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<($name, LoadReport)> {
-                let folder = Pretrained::load(folder)?;
-                let model = $name::new(folder.config()?)?;
-                let report = model.load_transformers(&folder.state)?;
-                Ok((model, report))
-            }
-
-            /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
-            ///
-            /// # Errors
-            /// If the folder can't be written.
-            #[track_caller]
-            pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
-                text::save(folder.as_ref(), self, "gpt2", self.config())
-            }
-        }
-    )*};
+/// Returns the values of a file for a model with heads.
+fn fitted(config: &GPT2Config, state: &StateDict) -> StateDict {
+    let mut state = text::fitted(state, PREFIX, true, is_head);
+    if config.tie_word_embeddings {
+        text::tie(&mut state, "lm_head.weight", "transformer.wte.weight");
+    }
+    state
 }
-pretrained!(GPT2LMHeadModel GPT2DoubleHeadsModel);
+
+text::pretrained! { "GPT-2", "gpt2", "transformer.":
+    GPT2Model |folder| GPT2Model::new(folder.config()?),
+        |_model, state| text::fitted(state, PREFIX, false, is_head);
+    GPT2LMHeadModel |folder| GPT2LMHeadModel::new(folder.config()?),
+        |model, state| fitted(model.config(), state);
+    GPT2DoubleHeadsModel |folder| GPT2DoubleHeadsModel::new(folder.config()?),
+        |model, state| fitted(model.config(), state);
+}

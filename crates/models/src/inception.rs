@@ -1,7 +1,7 @@
 //! Inception v3.
 #![allow(non_snake_case)] // torchvision's names
 
-use crate::googlenet::from_imagenet;
+use crate::googlenet::{GoogLeNetConfig, from_imagenet};
 use crate::ops::{BasicConv2d, same};
 use kiln::nn::{Dropout, Forward, Hooks, Kernel, Linear, Mode, Module, module};
 use kiln::{AsTensor, AvgPool, Pool, Result, Tensor, cat};
@@ -180,27 +180,8 @@ impl Forward for InceptionAux {
     }
 }
 
-/// The settings of an [`Inception3`]. The default has 1000 classes and an auxiliary head, as torchvision's class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inception3Config {
-    /// The number of scores of an image.
-    pub classes: usize,
-    /// True if there is an auxiliary head, which training uses.
-    pub aux_logits: bool,
-    /// True if images are normalised with ImageNet's means and deviations, and are first converted to those of the
-    /// published weights.
-    pub transform_input: bool,
-}
-
-impl Default for Inception3Config {
-    fn default() -> Inception3Config {
-        Inception3Config {
-            classes: 1000,
-            aux_logits: true,
-            transform_input: false,
-        }
-    }
-}
+/// The settings of an [`Inception3`].
+pub type Inception3Config = GoogLeNetConfig;
 
 /// The results of an [`Inception3`].
 #[derive(Clone, Debug)]

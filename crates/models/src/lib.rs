@@ -5,6 +5,37 @@
 //! [`GPT2LMHeadModel`] and [`BertModel`], have its names. With the feature `weights`, the module `weights` reads the
 //! files that torchvision publishes. [`workloads`] has some of these networks as compiled programs.
 
+/// Functions that make a model of a usual size for a number of classes.
+macro_rules! sizes {
+    ($model:ident, $classes:ident: $($(#[$about:meta])* $name:ident = $made:expr;)*) => {$(
+        $(#[$about])*
+        ///
+        /// # Errors
+        /// Inside `compile`: make networks before.
+        pub fn $name($classes: usize) -> kiln::Result<$model> {
+            $made
+        }
+    )*};
+}
+
+/// A struct with a default for each field.
+macro_rules! config {
+    ($(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$about:meta])* pub $field:ident: $ty:ty = $default:expr,)*
+    }) => {
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$about])* pub $field: $ty,)*
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($field: $default,)* }
+            }
+        }
+    };
+}
+
 pub mod ops;
 #[cfg(feature = "weights")]
 pub mod weights;

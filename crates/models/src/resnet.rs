@@ -90,33 +90,22 @@ impl ResNetBlock {
     }
 }
 
-/// The sizes of a [`ResNet`]. The default is ResNet-50's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResNetConfig {
-    /// The kind of block.
-    pub block: ResNetBlock,
-    /// The number of blocks of 64, 128, 256 and 512 channels; may be 0.
-    pub blocks: [usize; 4],
-    /// The channels of the images.
-    pub channels: usize,
-    /// The number of scores of an image.
-    pub classes: usize,
-    /// The groups of the 3x3 convolutions of bottlenecks.
-    pub groups: usize,
-    /// The channels of each group in the blocks of 64 channels; they grow in proportion to the blocks' channels.
-    pub width_per_group: usize,
-}
-
-impl Default for ResNetConfig {
-    fn default() -> ResNetConfig {
-        ResNetConfig {
-            block: ResNetBlock::Bottleneck,
-            blocks: [3, 4, 6, 3],
-            channels: 3,
-            classes: 1000,
-            groups: 1,
-            width_per_group: 64,
-        }
+config! {
+    /// The sizes of a [`ResNet`]. The default is ResNet-50's.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ResNetConfig {
+        /// The kind of block.
+        pub block: ResNetBlock = ResNetBlock::Bottleneck,
+        /// The number of blocks of 64, 128, 256 and 512 channels; may be 0.
+        pub blocks: [usize; 4] = [3, 4, 6, 3],
+        /// The channels of the images.
+        pub channels: usize = 3,
+        /// The number of scores of an image.
+        pub classes: usize = 1000,
+        /// The groups of the 3x3 convolutions of bottlenecks.
+        pub groups: usize = 1,
+        /// The channels of each group in the blocks of 64 channels; they grow in proportion to the blocks' channels.
+        pub width_per_group: usize = 64,
     }
 }
 
@@ -170,46 +159,45 @@ pub struct ResNet {
     hooks: Hooks,
 }
 
-macro_rules! sizes {
-    ($($(#[$doc:meta])* $name:ident = $block:ident $blocks:expr $(, $groups:literal x $width:literal)?;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Errors
-        /// Inside `compile`: make networks before.
-        pub fn $name(classes: usize) -> Result<ResNet> {
-            ResNet::new(ResNetConfig {
-                block: ResNetBlock::$block,
-                blocks: $blocks,
-                classes,
-                $(groups: $groups, width_per_group: $width,)?
-                ..ResNetConfig::default()
-            })
-        }
-    )*};
-}
-
 impl ResNet {
-    sizes! {
+    sizes! { ResNet, classes:
         /// ResNet-18, for images with three channels.
-        resnet18 = Basic [2, 2, 2, 2];
+        resnet18 = ResNet::sized(ResNetBlock::Basic, [2, 2, 2, 2], [1, 64], classes);
         /// ResNet-34, for images with three channels.
-        resnet34 = Basic [3, 4, 6, 3];
+        resnet34 = ResNet::sized(ResNetBlock::Basic, [3, 4, 6, 3], [1, 64], classes);
         /// ResNet-50, for images with three channels.
-        resnet50 = Bottleneck [3, 4, 6, 3];
+        resnet50 = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 6, 3], [1, 64], classes);
         /// ResNet-101, for images with three channels.
-        resnet101 = Bottleneck [3, 4, 23, 3];
+        resnet101 = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3], [1, 64], classes);
         /// ResNet-152, for images with three channels.
-        resnet152 = Bottleneck [3, 8, 36, 3];
+        resnet152 = ResNet::sized(ResNetBlock::Bottleneck, [3, 8, 36, 3], [1, 64], classes);
         /// ResNeXt-50 of 32 groups of 4 channels, for images with three channels.
-        resnext50_32x4d = Bottleneck [3, 4, 6, 3], 32 x 4;
+        resnext50_32x4d = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 6, 3], [32, 4], classes);
         /// ResNeXt-101 of 32 groups of 8 channels, for images with three channels.
-        resnext101_32x8d = Bottleneck [3, 4, 23, 3], 32 x 8;
+        resnext101_32x8d = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3], [32, 8], classes);
         /// ResNeXt-101 of 64 groups of 4 channels, for images with three channels.
-        resnext101_64x4d = Bottleneck [3, 4, 23, 3], 64 x 4;
+        resnext101_64x4d = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3], [64, 4], classes);
         /// ResNet-50 with twice the channels within blocks, for images with three channels.
-        wide_resnet50_2 = Bottleneck [3, 4, 6, 3], 1 x 128;
+        wide_resnet50_2 = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 6, 3], [1, 128], classes);
         /// ResNet-101 with twice the channels within blocks, for images with three channels.
-        wide_resnet101_2 = Bottleneck [3, 4, 23, 3], 1 x 128;
+        wide_resnet101_2 = ResNet::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3], [1, 128], classes);
+    }
+
+    /// Makes the network of three-channel images with these groups, and channels of a group.
+    fn sized(
+        block: ResNetBlock,
+        blocks: [usize; 4],
+        [groups, width_per_group]: [usize; 2],
+        classes: usize,
+    ) -> Result<ResNet> {
+        ResNet::new(ResNetConfig {
+            block,
+            blocks,
+            classes,
+            groups,
+            width_per_group,
+            ..ResNetConfig::default()
+        })
     }
 
     /// Makes the network with random weights.

@@ -96,24 +96,16 @@ pub struct ShuffleNetV2 {
     hooks: Hooks,
 }
 
-macro_rules! sizes {
-    ($($name:ident $factor:literal $channels:expr;)*) => {$(
-        #[doc = concat!("The network of ", $factor, " times the channels.")]
-        ///
-        /// # Errors
-        /// Inside `compile`: make networks before.
-        pub fn $name(classes: usize) -> Result<ShuffleNetV2> {
-            ShuffleNetV2::new($channels, classes)
-        }
-    )*};
-}
-
 impl ShuffleNetV2 {
-    sizes! {
-        shufflenet_v2_x0_5 0.5 [24, 48, 96, 192, 1024];
-        shufflenet_v2_x1_0 1.0 [24, 116, 232, 464, 1024];
-        shufflenet_v2_x1_5 1.5 [24, 176, 352, 704, 1024];
-        shufflenet_v2_x2_0 2.0 [24, 244, 488, 976, 2048];
+    sizes! { ShuffleNetV2, classes:
+        /// The network of 0.5 times the channels.
+        shufflenet_v2_x0_5 = ShuffleNetV2::new([24, 48, 96, 192, 1024], classes);
+        /// The network of 1.0 times the channels.
+        shufflenet_v2_x1_0 = ShuffleNetV2::new([24, 116, 232, 464, 1024], classes);
+        /// The network of 1.5 times the channels.
+        shufflenet_v2_x1_5 = ShuffleNetV2::new([24, 176, 352, 704, 1024], classes);
+        /// The network of 2.0 times the channels.
+        shufflenet_v2_x2_0 = ShuffleNetV2::new([24, 244, 488, 976, 2048], classes);
     }
 
     fn new(channels: [usize; 5], classes: usize) -> Result<ShuffleNetV2> {

@@ -149,6 +149,50 @@ struct Described<'a, C> {
     config: &'a C,
 }
 
+/// Reading and writing of the models of one kind: its name, the type and the prefix in files, and for each model how it
+/// is made for a folder and how it renames a file's values.
+macro_rules! pretrained {
+    ($kind:literal, $type:literal, $prefix:literal:
+     $($name:ident |$folder:ident| $made:expr, |$model:ident, $state:ident| $fitted:expr;)*) => {$(
+        impl $name {
+            #[doc = concat!("Assigns the weights of a file of any ", $kind, " of these sizes, with or without the")]
+            #[doc = concat!("prefix `", $prefix, "` of names. The report lists missing and unexpected names.")]
+            ///
+            /// # Errors
+            /// Lists every shape that differs.
+            #[track_caller]
+            pub fn load_transformers(&self, $state: &StateDict) -> Result<LoadReport> {
+                let $model = self;
+                let state = $fitted;
+                self.load_state_dict(&state, false)
+            }
+
+            /// Reads the model of a folder with `config.json` and weights. The report lists missing and unexpected
+            /// names.
+            ///
+            /// # Errors
+            /// If the folder can't be read, or the weights don't fit the configuration.
+            #[track_caller]
+            pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<($name, LoadReport)> {
+                let $folder = Pretrained::load(folder)?;
+                let model = $made?;
+                let report = model.load_transformers(&$folder.state)?;
+                Ok((model, report))
+            }
+
+            /// Writes `config.json` and the weights into a folder that the library `transformers` can read.
+            ///
+            /// # Errors
+            /// If the folder can't be written.
+            #[track_caller]
+            pub fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+                text::save(folder.as_ref(), self, $type, self.config())
+            }
+        }
+    )*};
+}
+pub(crate) use pretrained;
+
 /// Writes a model's folder. Values with several names are written once.
 pub(crate) fn save(
     folder: &Path,

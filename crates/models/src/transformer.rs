@@ -6,45 +6,35 @@ use kiln::nn::{
 };
 use kiln::{Error, Result, Tensor, cat};
 
-/// The sizes of a block of a transformer ("Attention Is All You Need", Vaswani et al., 2017) with GELU, for
-/// tokens `[n, length, width]`. The default is BERT-base's (Devlin et al., 2018).
-///
-/// ```
-/// use kiln::nn::Forward;
-/// use kiln::{DType, Tensor};
-/// use kiln_models::TransformerConfig;
-///
-/// let config = TransformerConfig { width: 64, heads: 4, hidden: 256, ..TransformerConfig::default() };
-/// let tokens = Tensor::randn([2, 7, 64], DType::F32);
-/// let seen = config.encoder_block()?.call(&tokens);
-/// assert_eq!(seen.shape()?, [2, 7, 64]);
-/// let words = Tensor::randn([2, 3, 64], DType::F32);
-/// assert_eq!(config.decoder_block()?.call((&words, &seen)).shape()?, [2, 3, 64]);
-/// # Ok::<(), kiln::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TransformerConfig {
-    /// The width of a token.
-    pub width: usize,
-    /// The number of attention heads, which divide the width.
-    pub heads: usize,
-    /// The width between the two linear layers.
-    pub hidden: usize,
-    /// The probability that dropout zeroes a number in training.
-    pub dropout: f64,
-    /// True if norms come before attention and linear layers, not after the sums.
-    pub norm_first: bool,
-}
-
-impl Default for TransformerConfig {
-    fn default() -> TransformerConfig {
-        TransformerConfig {
-            width: 768,
-            heads: 12,
-            hidden: 3072,
-            dropout: 0.1,
-            norm_first: false,
-        }
+config! {
+    /// The sizes of a block of a transformer ("Attention Is All You Need", Vaswani et al., 2017) with GELU, for
+    /// tokens `[n, length, width]`. The default is BERT-base's (Devlin et al., 2018).
+    ///
+    /// ```
+    /// use kiln::nn::Forward;
+    /// use kiln::{DType, Tensor};
+    /// use kiln_models::TransformerConfig;
+    ///
+    /// let config = TransformerConfig { width: 64, heads: 4, hidden: 256, ..TransformerConfig::default() };
+    /// let tokens = Tensor::randn([2, 7, 64], DType::F32);
+    /// let seen = config.encoder_block()?.call(&tokens);
+    /// assert_eq!(seen.shape()?, [2, 7, 64]);
+    /// let words = Tensor::randn([2, 3, 64], DType::F32);
+    /// assert_eq!(config.decoder_block()?.call((&words, &seen)).shape()?, [2, 3, 64]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct TransformerConfig {
+        /// The width of a token.
+        pub width: usize = 768,
+        /// The number of attention heads, which divide the width.
+        pub heads: usize = 12,
+        /// The width between the two linear layers.
+        pub hidden: usize = 3072,
+        /// The probability that dropout zeroes a number in training.
+        pub dropout: f64 = 0.1,
+        /// True if norms come before attention and linear layers, not after the sums.
+        pub norm_first: bool = false,
     }
 }
 
@@ -111,10 +101,8 @@ impl CachedBlock {
     /// If the heads don't divide the width, or inside `compile`: make networks before.
     pub fn new(width: usize, heads: usize, hidden: usize) -> Result<CachedBlock> {
         if heads == 0 || !width.is_multiple_of(heads) {
-            return Err(Error::invalid(
-                "CachedBlock::new",
-                format!("{heads} heads of a width of {width}"),
-            ));
+            let message = format!("{heads} heads of a width of {width}");
+            return Err(Error::invalid("CachedBlock::new", message));
         }
         Ok(CachedBlock {
             norm1: LayerNorm::new(width)?,

@@ -19,27 +19,18 @@ fn double(from: usize, to: usize) -> Result<Sequential> {
     ]
 }
 
-/// The sizes of a [`UNet`]. The default is the paper's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UNetConfig {
-    /// The channels of the images.
-    pub channels: usize,
-    /// The number of scores of a pixel.
-    pub classes: usize,
-    /// The channels of the first level; each further level has twice as many.
-    pub width: usize,
-    /// The number of times that the image is halved.
-    pub levels: usize,
-}
-
-impl Default for UNetConfig {
-    fn default() -> UNetConfig {
-        UNetConfig {
-            channels: 1,
-            classes: 2,
-            width: 64,
-            levels: 4,
-        }
+config! {
+    /// The sizes of a [`UNet`]. The default is the paper's.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct UNetConfig {
+        /// The channels of the images.
+        pub channels: usize = 1,
+        /// The number of scores of a pixel.
+        pub classes: usize = 2,
+        /// The channels of the first level; each further level has twice as many.
+        pub width: usize = 64,
+        /// The number of times that the image is halved.
+        pub levels: usize = 4,
     }
 }
 

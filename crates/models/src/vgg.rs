@@ -87,32 +87,24 @@ fn vgg_features(convs: [usize; 5], norm: bool) -> Result<Sequential> {
     Ok(features)
 }
 
-macro_rules! sizes {
-    ($($name:ident $with_norm:ident $depth:literal $convs:expr;)*) => {$(
-        #[doc = concat!("VGG-", $depth, ".")]
-        ///
-        /// # Errors
-        /// Inside `compile`: make networks before.
-        pub fn $name(classes: usize) -> Result<Vgg> {
-            Vgg::new($convs, false, classes)
-        }
-
-        #[doc = concat!("VGG-", $depth, " with batch norms.")]
-        ///
-        /// # Errors
-        /// Inside `compile`: make networks before.
-        pub fn $with_norm(classes: usize) -> Result<Vgg> {
-            Vgg::new($convs, true, classes)
-        }
-    )*};
-}
-
 impl Vgg {
-    sizes! {
-        vgg11 vgg11_bn 11 [1, 1, 2, 2, 2];
-        vgg13 vgg13_bn 13 [2, 2, 2, 2, 2];
-        vgg16 vgg16_bn 16 [2, 2, 3, 3, 3];
-        vgg19 vgg19_bn 19 [2, 2, 4, 4, 4];
+    sizes! { Vgg, classes:
+        /// VGG-11.
+        vgg11 = Vgg::new([1, 1, 2, 2, 2], false, classes);
+        /// VGG-11 with batch norms.
+        vgg11_bn = Vgg::new([1, 1, 2, 2, 2], true, classes);
+        /// VGG-13.
+        vgg13 = Vgg::new([2, 2, 2, 2, 2], false, classes);
+        /// VGG-13 with batch norms.
+        vgg13_bn = Vgg::new([2, 2, 2, 2, 2], true, classes);
+        /// VGG-16.
+        vgg16 = Vgg::new([2, 2, 3, 3, 3], false, classes);
+        /// VGG-16 with batch norms.
+        vgg16_bn = Vgg::new([2, 2, 3, 3, 3], true, classes);
+        /// VGG-19.
+        vgg19 = Vgg::new([2, 2, 4, 4, 4], false, classes);
+        /// VGG-19 with batch norms.
+        vgg19_bn = Vgg::new([2, 2, 4, 4, 4], true, classes);
     }
 }
 

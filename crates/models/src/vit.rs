@@ -7,45 +7,30 @@ use kiln::nn::{
 };
 use kiln::{Error, Result, Tensor, Var, cat, default_dtype};
 
-/// The sizes of a [`VisionTransformer`]. The default is ViT-B/16's.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct VisionTransformerConfig {
-    /// The height and width of the images.
-    pub image_size: usize,
-    /// The height and width of the patches, which divide the size of the images.
-    pub patch_size: usize,
-    /// The number of blocks.
-    pub num_layers: usize,
-    /// The number of attention heads, which divide the width.
-    pub num_heads: usize,
-    /// The width of a token.
-    pub hidden_dim: usize,
-    /// The width between the two linear layers of a block.
-    pub mlp_dim: usize,
-    /// The probability that dropout zeroes a number in training.
-    pub dropout: f64,
-    /// The probability that an attention weight is dropped in training.
-    pub attention_dropout: f64,
-    /// The number of scores of an image.
-    pub classes: usize,
-    /// The width of a layer with tanh before the scores, if there is one.
-    pub representation_size: Option<usize>,
-}
-
-impl Default for VisionTransformerConfig {
-    fn default() -> VisionTransformerConfig {
-        VisionTransformerConfig {
-            image_size: 224,
-            patch_size: 16,
-            num_layers: 12,
-            num_heads: 12,
-            hidden_dim: 768,
-            mlp_dim: 3072,
-            dropout: 0.0,
-            attention_dropout: 0.0,
-            classes: 1000,
-            representation_size: None,
-        }
+config! {
+    /// The sizes of a [`VisionTransformer`]. The default is ViT-B/16's.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct VisionTransformerConfig {
+        /// The height and width of the images.
+        pub image_size: usize = 224,
+        /// The height and width of the patches, which divide the size of the images.
+        pub patch_size: usize = 16,
+        /// The number of blocks.
+        pub num_layers: usize = 12,
+        /// The number of attention heads, which divide the width.
+        pub num_heads: usize = 12,
+        /// The width of a token.
+        pub hidden_dim: usize = 768,
+        /// The width between the two linear layers of a block.
+        pub mlp_dim: usize = 3072,
+        /// The probability that dropout zeroes a number in training.
+        pub dropout: f64 = 0.0,
+        /// The probability that an attention weight is dropped in training.
+        pub attention_dropout: f64 = 0.0,
+        /// The number of scores of an image.
+        pub classes: usize = 1000,
+        /// The width of a layer with tanh before the scores, if there is one.
+        pub representation_size: Option<usize> = None,
     }
 }
 
@@ -144,32 +129,30 @@ pub struct VisionTransformer {
     hooks: Hooks,
 }
 
-macro_rules! sizes {
-    ($($name:ident $label:literal $patch:literal $layers:literal $heads:literal $hidden:literal $mlp:literal;)*) => {$(
-        #[doc = concat!("ViT-", $label, ", for images of 224 by 224.")]
-        ///
-        /// # Errors
-        /// Inside `compile`: make networks before.
-        pub fn $name(classes: usize) -> Result<VisionTransformer> {
-            VisionTransformer::new(VisionTransformerConfig {
-                patch_size: $patch,
-                num_layers: $layers,
-                num_heads: $heads,
-                hidden_dim: $hidden,
-                mlp_dim: $mlp,
-                classes,
-                ..VisionTransformerConfig::default()
-            })
-        }
-    )*};
-}
-
 impl VisionTransformer {
-    sizes! {
-        vit_b_16 "B/16" 16 12 12 768 3072;
-        vit_b_32 "B/32" 32 12 12 768 3072;
-        vit_l_16 "L/16" 16 24 16 1024 4096;
-        vit_l_32 "L/32" 32 24 16 1024 4096;
+    sizes! { VisionTransformer, classes:
+        /// ViT-B/16, for images of 224 by 224.
+        vit_b_16 = VisionTransformer::sized([16, 12, 12, 768, 3072], classes);
+        /// ViT-B/32, for images of 224 by 224.
+        vit_b_32 = VisionTransformer::sized([32, 12, 12, 768, 3072], classes);
+        /// ViT-L/16, for images of 224 by 224.
+        vit_l_16 = VisionTransformer::sized([16, 24, 16, 1024, 4096], classes);
+        /// ViT-L/32, for images of 224 by 224.
+        vit_l_32 = VisionTransformer::sized([32, 24, 16, 1024, 4096], classes);
+    }
+
+    /// Makes the network of a patch's size, and of these layers, heads, width and width within blocks.
+    fn sized(sizes: [usize; 5], classes: usize) -> Result<VisionTransformer> {
+        let [patch_size, num_layers, num_heads, hidden_dim, mlp_dim] = sizes;
+        VisionTransformer::new(VisionTransformerConfig {
+            patch_size,
+            num_layers,
+            num_heads,
+            hidden_dim,
+            mlp_dim,
+            classes,
+            ..VisionTransformerConfig::default()
+        })
     }
 
     /// Makes the network with random weights.

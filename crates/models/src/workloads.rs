@@ -95,89 +95,40 @@ type Make = fn(Setup) -> Result<Workload>;
 pub type Entry = (&'static str, &'static str, Make);
 
 /// All workloads.
+#[rustfmt::skip]
 pub const WORKLOADS: &[Entry] = &[
-    ("resnet50", "ResNet-50, inference, 224x224", resnet50),
-    (
-        "resnet50-8",
-        "ResNet-50, inference, 8 images of 224x224",
-        resnet50_8,
-    ),
-    (
-        "resnet50-int8",
-        "ResNet-50 of bytes, calibrated before, inference, 224x224",
-        |setup| of_bytes(ResNet::resnet50(1000)?, 1, setup),
-    ),
-    (
-        "resnet50-8-int8",
-        "ResNet-50 of bytes, calibrated before, inference, 8 images of 224x224",
-        |setup| of_bytes(ResNet::resnet50(1000)?, 8, setup),
-    ),
-    (
-        "mobilenet-int8",
-        "MobileNetV3-Small of bytes, calibrated before, inference, 224x224",
-        |setup| of_bytes(MobileNetV3::small(1000)?, 1, setup),
-    ),
-    (
-        "encoder-int8",
-        "encoder block of bytes, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
-        encoder_of_bytes,
-    ),
-    (
-        "resnet50-int7",
-        "ResNet-50 of bytes of a reduced range, calibrated before, inference, 224x224",
-        |setup| reduce_range(|| of_bytes(ResNet::resnet50(1000)?, 1, setup)),
-    ),
-    (
-        "resnet50-8-int7",
-        "ResNet-50 of bytes of a reduced range, calibrated before, inference, 8 images of 224x224",
-        |setup| reduce_range(|| of_bytes(ResNet::resnet50(1000)?, 8, setup)),
-    ),
-    (
-        "encoder-int7",
-        "encoder block of bytes of a reduced range, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
-        |setup| reduce_range(|| encoder_of_bytes(setup)),
-    ),
-    (
-        "mobilenet",
-        "MobileNetV3-Small, inference, 224x224",
-        mobilenet,
-    ),
+    ("resnet50", "ResNet-50, inference, 224x224",
+        |setup| images(ResNet::resnet50(1000)?, [1, 224], setup)),
+    ("resnet50-8", "ResNet-50, inference, 8 images of 224x224",
+        |setup| images(ResNet::resnet50(1000)?, [8, 224], setup)),
+    ("resnet50-int8", "ResNet-50 of bytes, calibrated before, inference, 224x224",
+        |setup| of_bytes(ResNet::resnet50(1000)?, 1, setup)),
+    ("resnet50-8-int8", "ResNet-50 of bytes, calibrated before, inference, 8 images of 224x224",
+        |setup| of_bytes(ResNet::resnet50(1000)?, 8, setup)),
+    ("mobilenet-int8", "MobileNetV3-Small of bytes, calibrated before, inference, 224x224",
+        |setup| of_bytes(MobileNetV3::small(1000)?, 1, setup)),
+    ("encoder-int8", "encoder block of bytes, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
+        encoder_of_bytes),
+    ("resnet50-int7", "ResNet-50 of bytes of a reduced range, calibrated before, inference, 224x224",
+        |setup| reduce_range(|| of_bytes(ResNet::resnet50(1000)?, 1, setup))),
+    ("resnet50-8-int7", "ResNet-50 of bytes of a reduced range, calibrated before, inference, 8 images of 224x224",
+        |setup| reduce_range(|| of_bytes(ResNet::resnet50(1000)?, 8, setup))),
+    ("encoder-int7", "encoder block of bytes of a reduced range, scaled as it runs, inference, d 768, 12 heads, 256 tokens",
+        |setup| reduce_range(|| encoder_of_bytes(setup))),
+    ("mobilenet", "MobileNetV3-Small, inference, 224x224",
+        |setup| images(MobileNetV3::small(1000)?, [1, 224], setup)),
     ("unet", "U-Net, inference, 128x128, 4 levels", unet),
-    (
-        "encoder",
-        "encoder block, inference, d 768, 12 heads, 256 tokens",
-        encoder,
-    ),
-    (
-        "decoder",
-        "decoder block, inference, d 768, 12 heads, 64 of 256 tokens",
-        decoder,
-    ),
-    (
-        "decoder-cached",
-        "decoder block, inference, d 768, 12 heads, one token behind 255 of a cache",
-        decoder_cached,
-    ),
-    (
-        "lstm",
-        "LSTM cell, inference, 4 of 128 features, 256 hidden",
-        lstm,
-    ),
-    (
-        "resnet18-step",
-        "ResNet-18, training step, 16 images of 64x64, 1000 classes, SGD with momentum",
-        resnet18_step,
-    ),
-    (
-        "encoder-step",
-        "encoder block, training step, d 768, 12 heads, 256 tokens, batch 4, AdamW",
-        encoder_step,
-    ),
-    (
-        "lstm-step",
-        "LSTM, training step, 32 steps of 16 of 128 features, 256 hidden, AdamW",
-        lstm_step,
-    ),
+    ("encoder", "encoder block, inference, d 768, 12 heads, 256 tokens", encoder),
+    ("decoder", "decoder block, inference, d 768, 12 heads, 64 of 256 tokens", decoder),
+    ("decoder-cached", "decoder block, inference, d 768, 12 heads, one token behind 255 of a cache",
+        decoder_cached),
+    ("lstm", "LSTM cell, inference, 4 of 128 features, 256 hidden", lstm),
+    ("resnet18-step", "ResNet-18, training step, 16 images of 64x64, 1000 classes, SGD with momentum",
+        resnet18_step),
+    ("encoder-step", "encoder block, training step, d 768, 12 heads, 256 tokens, batch 4, AdamW",
+        encoder_step),
+    ("lstm-step", "LSTM, training step, 32 steps of 16 of 128 features, 256 hidden, AdamW",
+        lstm_step),
 ];
 
 /// Returns the names and descriptions of all workloads.
@@ -268,14 +219,6 @@ fn images<M: Forward + 'static>(model: M, shape: [usize; 2], setup: Setup) -> Re
     inference(model, vec![images], setup, |m, x| vec![m.call(&x[0])])
 }
 
-fn resnet50(setup: Setup) -> Result<Workload> {
-    images(ResNet::resnet50(1000)?, [1, 224], setup)
-}
-
-fn resnet50_8(setup: Setup) -> Result<Workload> {
-    images(ResNet::resnet50(1000)?, [8, 224], setup)
-}
-
 fn of_bytes<M>(model: M, count: usize, setup: Setup) -> Result<Workload>
 where
     M: Forward + Module + 'static,
@@ -287,10 +230,6 @@ where
     inference(model, vec![images], setup, |m, x| {
         vec![calibration.quantized(|| m.call(&x[0]))]
     })
-}
-
-fn mobilenet(setup: Setup) -> Result<Workload> {
-    images(MobileNetV3::small(1000)?, [1, 224], setup)
 }
 
 fn unet(setup: Setup) -> Result<Workload> {
