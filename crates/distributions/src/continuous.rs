@@ -7,9 +7,9 @@ use std::f64::consts::{LN_2, PI, SQRT_2};
 /// Euler's constant.
 pub(crate) const EULER: f64 = 0.577_215_664_901_532_9;
 
-/// A distribution by two parameters.
-macro_rules! distribution {
-    ($(#[$meta:meta])* $name:ident($(#[$first:meta])* $a:ident, $(#[$second:meta])* $b:ident)) => {
+/// Distributions by two parameters.
+macro_rules! distributions {
+    ($($(#[$meta:meta])* $name:ident($(#[$first:meta])* $a:ident, $(#[$second:meta])* $b:ident);)*) => {$(
         $(#[$meta])*
         #[derive(Clone, Debug)]
         pub struct $name {
@@ -27,57 +27,45 @@ macro_rules! distribution {
                 $name { $a, $b }
             }
         }
-    };
+    )*};
 }
 
-distribution! {
+distributions! {
     /// The normal distribution.
     Normal(
         /// The mean.
         loc,
         /// The standard deviation.
         scale
-    )
-}
-
-distribution! {
+    );
     /// The distribution of the exponentials of numbers of a [`Normal`].
     LogNormal(
         /// The mean of the logarithm.
         loc,
         /// The standard deviation of the logarithm.
         scale
-    )
-}
-
-distribution! {
+    );
     /// Laplace's distribution.
     Laplace(
         /// The mean.
         loc,
         /// The mean distance from the mean.
         scale
-    )
-}
-
-distribution! {
+    );
     /// Gumbel's distribution of maxima.
     Gumbel(
         /// The mode.
         loc,
         /// The scale.
         scale
-    )
-}
-
-distribution! {
+    );
     /// The uniform distribution.
     Uniform(
         /// The smallest number.
         low,
         /// The end of the interval, which is not in it.
         high
-    )
+    );
 }
 
 /// The exponential distribution.

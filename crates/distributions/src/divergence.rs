@@ -25,70 +25,49 @@ fn normal(loc: [&Tensor; 2], scale: [&Tensor; 2]) -> Tensor {
     (&ratio + distance - 1.0 - ratio.log()) / 2.0
 }
 
-impl KlDivergence for Normal {
-    #[track_caller]
-    fn divergence(&self, q: &Normal) -> Tensor {
-        normal([&self.loc, &q.loc], [&self.scale, &q.scale])
-    }
+macro_rules! divergences {
+    ($($distribution:ident |$p:ident, $q:ident| $divergence:expr;)*) => {$(
+        impl KlDivergence for $distribution {
+            #[track_caller]
+            fn divergence(&self, $q: &$distribution) -> Tensor {
+                let $p = self;
+                $divergence
+            }
+        }
+    )*};
 }
 
-impl KlDivergence for LogNormal {
-    #[track_caller]
-    fn divergence(&self, q: &LogNormal) -> Tensor {
-        normal([&self.loc, &q.loc], [&self.scale, &q.scale])
-    }
-}
-
-impl KlDivergence for Laplace {
-    #[track_caller]
-    fn divergence(&self, q: &Laplace) -> Tensor {
-        let (ratio, distance) = (&self.scale / &q.scale, (&self.loc - &q.loc).abs());
-        let near = &ratio * (-&distance / &self.scale).exp();
+divergences! {
+    Normal |p, q| normal([&p.loc, &q.loc], [&p.scale, &q.scale]);
+    LogNormal |p, q| normal([&p.loc, &q.loc], [&p.scale, &q.scale]);
+    Laplace |p, q| {
+        let (ratio, distance) = (&p.scale / &q.scale, (&p.loc - &q.loc).abs());
+        let near = &ratio * (-&distance / &p.scale).exp();
         distance / &q.scale + near - 1.0 - ratio.log()
-    }
-}
-
-impl KlDivergence for Gumbel {
-    #[track_caller]
-    fn divergence(&self, q: &Gumbel) -> Tensor {
-        let (ratio, distance) = (&self.scale / &q.scale, (&self.loc - &q.loc) / &q.scale);
+    };
+    Gumbel |p, q| {
+        let (ratio, distance) = (&p.scale / &q.scale, (&p.loc - &q.loc) / &q.scale);
         let tail = ((&ratio + 1.0).lgamma() - &distance).exp();
         distance - ratio.log() + tail + (ratio - 1.0) * crate::continuous::EULER - 1.0
-    }
-}
-
-impl KlDivergence for Uniform {
-    #[track_caller]
-    fn divergence(&self, q: &Uniform) -> Tensor {
-        let inside = q.low.le(&self.low).logical_and(q.high.ge(&self.high));
-        let ratio = (&q.high - &q.low) / (&self.high - &self.low);
+    };
+    Uniform |p, q| {
+        let inside = q.low.le(&p.low).logical_and(q.high.ge(&p.high));
+        let ratio = (&q.high - &q.low) / (&p.high - &p.low);
         where_(inside, ratio.log(), f64::INFINITY)
-    }
-}
-
-impl KlDivergence for Exponential {
-    #[track_caller]
-    fn divergence(&self, q: &Exponential) -> Tensor {
-        let ratio = &q.rate / &self.rate;
+    };
+    Exponential |p, q| {
+        let ratio = &q.rate / &p.rate;
         &ratio - ratio.log() - 1.0
-    }
-}
-
-impl KlDivergence for Bernoulli {
-    #[track_caller]
-    fn divergence(&self, q: &Bernoulli) -> Tensor {
-        let one = self.logits.logsigmoid() - q.logits.logsigmoid();
-        let zero = (-&self.logits).logsigmoid() - (-&q.logits).logsigmoid();
-        &self.probs * one + (1.0 - &self.probs) * zero
-    }
-}
-
-impl KlDivergence for Categorical {
-    #[track_caller]
-    fn divergence(&self, q: &Categorical) -> Tensor {
-        let part = &self.probs * (&self.logits - &q.logits);
-        part.masked_fill(self.probs.eq(0.0), 0.0).sum(-1)
-    }
+    };
+    Bernoulli |p, q| {
+        let one = p.logits.logsigmoid() - q.logits.logsigmoid();
+        let zero = (-&p.logits).logsigmoid() - (-&q.logits).logsigmoid();
+        &p.probs * one + (1.0 - &p.probs) * zero
+    };
+    Categorical |p, q| {
+        let part = &p.probs * (&p.logits - &q.logits);
+        part.masked_fill(p.probs.eq(0.0), 0.0).sum(-1)
+    };
 }
 
 impl<D: KlDivergence + crate::Distribution> KlDivergence for Independent<D> {
