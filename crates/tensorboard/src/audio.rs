@@ -48,8 +48,13 @@ impl SummaryWriter {
             encoded_audio_string: file,
             content_type: WAV.into(),
         };
-        let (step, audio) = (global_step.into(), ValueContent::Audio(audio));
-        self.add_value("add_audio", tag, step, audio, None)
+        self.add_value(
+            "add_audio",
+            tag,
+            global_step,
+            ValueContent::Audio(audio),
+            None,
+        )
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::image::Pixels;
 use crate::writer::{SummaryWriter, floats, io_result, or_invalid};
 use kiln_tensor::{AsTensor, MaybeInt, Result, Tensor, options};
-use std::fmt::Write as _;
 
 options! {
     /// The labels and images of the points of [`SummaryWriter::add_embedding_with`].
@@ -51,30 +50,24 @@ impl SummaryWriter {
         let step = format!("{:05}", global_step.into().0.unwrap_or(0));
         let folder = format!("{step}/{}", encoded(&options.tag));
         let path = self.log_dir().join(&folder);
-        let mut config = format!(
-            "embeddings {{\n  tensor_name: {:?}\n",
-            format!("{}:{step}", options.tag)
-        );
+        let name = format!("{}:{step}", options.tag);
+        let mut config = format!("embeddings {{\n  tensor_name: {name:?}\n");
         let mut files = Vec::new();
         if !options.metadata.is_empty() {
             let header = Some(&options.metadata_header).filter(|h| h.len() > 1);
             let rows = header.into_iter().chain(&options.metadata);
             let rows: Vec<String> = rows.map(|row| row.join("\t") + "\n").collect();
             files.push(("metadata.tsv", rows.concat().into_bytes()));
-            let _ = writeln!(
-                config,
-                "  metadata_path: {:?}",
-                format!("{folder}/metadata.tsv")
-            );
+            let path = format!("{folder}/metadata.tsv");
+            config += &format!("  metadata_path: {path:?}\n");
         }
         if let Some(images) = &options.label_img {
             let (sprite, [height, width]) = sprite(images, shape[0])?;
             files.push(("sprite.png", sprite));
-            let _ = writeln!(
-                config,
-                "  sprite {{\n    image_path: {:?}\n    single_image_dim: {width}\n    single_image_dim: {height}\n  }}",
-                format!("{folder}/sprite.png")
-            );
+            let path = format!("{folder}/sprite.png");
+            config += &format!("  sprite {{\n    image_path: {path:?}\n");
+            config +=
+                &format!("    single_image_dim: {width}\n    single_image_dim: {height}\n  }}\n");
         }
         let mut points = String::new();
         for row in floats(&mat)?.chunks(width.max(1)) {
@@ -82,11 +75,8 @@ impl SummaryWriter {
             points += &(row.join("\t") + "\n");
         }
         files.push(("tensors.tsv", points.into_bytes()));
-        let _ = writeln!(
-            config,
-            "  tensor_path: {:?}\n}}",
-            format!("{folder}/tensors.tsv")
-        );
+        let points = format!("{folder}/tensors.tsv");
+        config += &format!("  tensor_path: {points:?}\n}}\n");
         let all_configs = self.projector(|configs| {
             *configs += &config;
             configs.clone()

@@ -29,8 +29,8 @@ const PRODUCER: i32 = 22;
 
 impl SummaryWriter {
     /// Adds the graph of a model for some input: a scope for each module, in it the ops that its call records, and the
-    /// kernels that compute them with their times, each a node of the scope `kernels`. The model is called in evaluation
-    /// mode, without gradients.
+    /// kernels that compute them with their times, each a node of the scope `kernels`. The model is called in
+    /// evaluation mode, without gradients.
     ///
     /// # Errors
     /// As all methods, or the error of the call.
@@ -65,18 +65,13 @@ impl SummaryWriter {
             node: nodes,
             versions: Some(VersionDef { producer: PRODUCER }),
         };
-        let (folder, step) = (self.log_dir(), MaybeInt(None));
-        self.add_event(
-            "add_graph",
-            folder,
-            step,
-            What::GraphDef(graph.encode_to_vec()),
-        )?;
+        let (op, folder, step) = ("add_graph", self.log_dir(), MaybeInt(None));
+        self.add_event(op, folder, step, What::GraphDef(graph.encode_to_vec()))?;
         let run = TaggedRunMetadata {
             tag: "step1".into(),
             run_metadata: stats.encode_to_vec(),
         };
-        self.add_event("add_graph", folder, step, What::TaggedRunMetadata(run))
+        self.add_event(op, folder, step, What::TaggedRunMetadata(run))
     }
 }
 
@@ -168,12 +163,9 @@ impl Graph {
             let handle: &Handle = t.as_ref();
             self.add_node(&handle.node);
             let input = self.input(&handle.node, handle.output);
-            self.nodes.push(node(
-                format!("output/{i}"),
-                "IO Node",
-                vec![input],
-                &handle.node,
-            ));
+            let name = format!("output/{i}");
+            self.nodes
+                .push(node(name, "IO Node", vec![input], &handle.node));
         }
     }
 
@@ -209,10 +201,9 @@ impl Graph {
 
     fn input(&self, node: &Node, output: u32) -> String {
         let name = self.names.get(&node.serial).cloned().unwrap_or_default();
-        if output == 0 {
-            name
-        } else {
-            format!("{name}:{output}")
+        match output {
+            0 => name,
+            n => format!("{name}:{n}"),
         }
     }
 

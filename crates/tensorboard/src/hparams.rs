@@ -24,34 +24,18 @@ pub enum HParam {
     Text(String),
 }
 
-macro_rules! numbers {
-    ($($t:ty)*) => {$(
-        impl From<$t> for HParam {
-            fn from(n: $t) -> HParam {
-                HParam::Number(n as f64)
+macro_rules! from {
+    (|$value:ident: $($from:ty),*| $made:expr) => {$(
+        impl From<$from> for HParam {
+            fn from($value: $from) -> HParam {
+                $made
             }
         }
     )*};
 }
-numbers!(i32 i64 u32 u64 usize f32 f64);
-
-impl From<bool> for HParam {
-    fn from(b: bool) -> HParam {
-        HParam::Bool(b)
-    }
-}
-
-impl From<&str> for HParam {
-    fn from(text: &str) -> HParam {
-        HParam::Text(text.into())
-    }
-}
-
-impl From<String> for HParam {
-    fn from(text: String) -> HParam {
-        HParam::Text(text)
-    }
-}
+from!(|n: i32, i64, u32, u64, usize, f32, f64| HParam::Number(n as f64));
+from!(|b: bool| HParam::Bool(b));
+from!(|text: &str, String| HParam::Text(text.to_string()));
 
 impl HParam {
     fn message(&self) -> AnyValue {

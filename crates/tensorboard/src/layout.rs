@@ -7,7 +7,7 @@ use crate::messages::{
     TensorProto, TensorShapeProto,
 };
 use crate::writer::{STRING, SummaryWriter, plugin};
-use kiln_tensor::{MaybeInt, Result};
+use kiln_tensor::Result;
 use prost::Message as _;
 
 /// A chart of [`SummaryWriter::add_custom_scalars`].
@@ -102,12 +102,8 @@ impl SummaryWriter {
             string_val: vec![layout.encode_to_vec()],
             ..TensorProto::default()
         };
-        self.add_value(
-            "add_custom_scalars",
-            "custom_scalars__config__",
-            MaybeInt(None),
-            ValueContent::Tensor(tensor),
-            Some(plugin("custom_scalars", Vec::new())),
-        )
+        let (tag, value) = ("custom_scalars__config__", ValueContent::Tensor(tensor));
+        let plugin = plugin("custom_scalars", Vec::new());
+        self.add_value("add_custom_scalars", tag, None, value, Some(plugin))
     }
 }

@@ -59,13 +59,8 @@ impl SummaryWriter {
         };
         let n = options.num_thresholds.min(MAX_THRESHOLDS);
         let data = or_invalid("add_pr_curve", curve(&labels, &predictions, &weights, n))?;
-        let tensor = TensorProto {
-            dtype: FLOAT,
-            tensor_shape: Some(shape(&[6, n as i64])),
-            float_val: data.iter().flatten().map(|v| *v as f32).collect(),
-            ..TensorProto::default()
-        };
-        self.add_curve(tag, global_step.into(), tensor, n)
+        let values = data.iter().flatten().map(|v| *v as f32).collect();
+        self.add_curve(tag, global_step.into(), values, n)
     }
 
     /// Adds a curve that has already been computed: for each threshold, from 0 to 1, the numbers of true positives,
@@ -82,17 +77,17 @@ impl SummaryWriter {
     ) -> Result<()> {
         let n = thresholds.len();
         let values = (0..6).flat_map(|row| thresholds.iter().map(move |t| t[row]));
-        let tensor = TensorProto {
-            dtype: FLOAT,
-            tensor_shape: Some(shape(&[6, n as i64])),
-            float_val: values.collect(),
-            ..TensorProto::default()
-        };
-        self.add_curve(tag, global_step.into(), tensor, n)
+        self.add_curve(tag, global_step.into(), values.collect(), n)
     }
 
     #[track_caller]
-    fn add_curve(&self, tag: &str, step: MaybeInt, tensor: TensorProto, n: usize) -> Result<()> {
+    fn add_curve(&self, tag: &str, step: MaybeInt, values: Vec<f32>, n: usize) -> Result<()> {
+        let tensor = TensorProto {
+            dtype: FLOAT,
+            tensor_shape: Some(shape(&[6, n as i64])),
+            float_val: values,
+            ..TensorProto::default()
+        };
         let metadata = PrCurvePluginData {
             version: 0,
             num_thresholds: n as u32,

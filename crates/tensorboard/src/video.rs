@@ -43,7 +43,7 @@ impl SummaryWriter {
         self.add_value(
             "add_video",
             tag,
-            global_step.into(),
+            global_step,
             ValueContent::Image(image),
             None,
         )

@@ -1,7 +1,7 @@
 //! The writer.
 
 use crate::file::{EventFile, host, now};
-use crate::histogram::{Histogram, RawHistogram};
+use crate::histogram::{Histogram, RawHistogram, histogram};
 use crate::image::{self, Figure, Pixels};
 use crate::messages::event::What;
 use crate::messages::value::Value as ValueContent;
@@ -157,16 +157,11 @@ impl SummaryWriter {
         global_step: impl Into<MaybeInt>,
         style: ScalarStyle,
     ) -> Result<()> {
-        let value = number(scalar_value.into())?;
-        let shown = match (style.double_precision, style.new_style) {
+        let (op, value) = ("add_scalar", number(scalar_value.into())?);
+        let tensor = match (style.double_precision, style.new_style) {
             (false, false) => {
-                return self.add_value(
-                    "add_scalar",
-                    tag,
-                    global_step.into(),
-                    ValueContent::SimpleValue(value as f32),
-                    None,
-                );
+                let value = ValueContent::SimpleValue(value as f32);
+                return self.add_value(op, tag, global_step, value, None);
             }
             (true, _) => TensorProto {
                 dtype: DOUBLE,
@@ -179,14 +174,8 @@ impl SummaryWriter {
                 ..TensorProto::default()
             },
         };
-        let plugin = plugin("scalars", Vec::new());
-        self.add_value(
-            "add_scalar",
-            tag,
-            global_step.into(),
-            ValueContent::Tensor(shown),
-            Some(plugin),
-        )
+        let (value, plugin) = (ValueContent::Tensor(tensor), plugin("scalars", Vec::new()));
+        self.add_value(op, tag, global_step, value, Some(plugin))
     }
 
     /// Adds scalars that one chart shows. Each has a file of its own, in the folder
@@ -256,17 +245,9 @@ impl SummaryWriter {
         options: Histogram,
     ) -> Result<()> {
         let values = floats(&values.as_tensor())?;
-        let histogram = or_invalid(
-            "add_histogram",
-            crate::histogram::histogram(&values, &options),
-        )?;
-        self.add_value(
-            "add_histogram",
-            tag,
-            global_step.into(),
-            ValueContent::Histo(histogram),
-            None,
-        )
+        let (op, histogram) = ("add_histogram", histogram(&values, &options));
+        let value = ValueContent::Histo(or_invalid(op, histogram)?);
+        self.add_value(op, tag, global_step, value, None)
     }
 
     /// Adds a histogram that has already been counted.
@@ -280,14 +261,9 @@ impl SummaryWriter {
         histogram: RawHistogram,
         global_step: impl Into<MaybeInt>,
     ) -> Result<()> {
-        let histogram = or_invalid("add_histogram_raw", histogram.message())?;
-        self.add_value(
-            "add_histogram_raw",
-            tag,
-            global_step.into(),
-            ValueContent::Histo(histogram),
-            None,
-        )
+        let op = "add_histogram_raw";
+        let value = ValueContent::Histo(or_invalid(op, histogram.message())?);
+        self.add_value(op, tag, global_step, value, None)
     }
 
     /// Adds an image `[c, h, w]` of 1, 3 or 4 channels: u8 from 0 to 255, or other numbers from 0 to 1.
@@ -317,7 +293,7 @@ impl SummaryWriter {
         dataformats: &str,
     ) -> Result<()> {
         let pixels = Pixels::of_tensor(&img_tensor.as_tensor(), dataformats, "add_image")?;
-        self.add_pixels("add_image", tag, &pixels, global_step.into())
+        self.add_pixels("add_image", tag, &pixels, global_step)
     }
 
     /// Adds images `[n, c, h, w]` as one image, eight in a row.
@@ -347,7 +323,7 @@ impl SummaryWriter {
         dataformats: &str,
     ) -> Result<()> {
         let pixels = Pixels::of_tensor(&img_tensor.as_tensor(), dataformats, "add_images")?;
-        self.add_pixels("add_images", tag, &pixels, global_step.into())
+        self.add_pixels("add_images", tag, &pixels, global_step)
     }
 
     /// Adds a drawn figure, without its transparency.
@@ -362,7 +338,7 @@ impl SummaryWriter {
         global_step: impl Into<MaybeInt>,
     ) -> Result<()> {
         let pixels = or_invalid("add_figure", figure.pixels())?;
-        self.add_pixels("add_figure", tag, &pixels, global_step.into())
+        self.add_pixels("add_figure", tag, &pixels, global_step)
     }
 
     #[track_caller]
@@ -371,7 +347,7 @@ impl SummaryWriter {
         op: &'static str,
         tag: &str,
         pixels: &Pixels,
-        step: MaybeInt,
+        step: impl Into<MaybeInt>,
     ) -> Result<()> {
         let image = or_invalid(op, image::message(pixels))?;
         self.add_value(op, tag, step, ValueContent::Image(image), None)
@@ -395,13 +371,8 @@ impl SummaryWriter {
             ..TensorProto::default()
         };
         let tag = format!("{tag}/text_summary");
-        self.add_value(
-            "add_text",
-            &tag,
-            global_step.into(),
-            ValueContent::Tensor(tensor),
-            Some(plugin("text", Vec::new())),
-        )
+        let (value, plugin) = (ValueContent::Tensor(tensor), plugin("text", Vec::new()));
+        self.add_value("add_text", &tag, global_step, value, Some(plugin))
     }
 
     /// Adds a profile: its times, the wait for data and the number of compilations as scalars; the table of kernels and
@@ -478,12 +449,12 @@ impl SummaryWriter {
         &self,
         op: &'static str,
         tag: &str,
-        step: MaybeInt,
+        step: impl Into<MaybeInt>,
         value: ValueContent,
         plugin: Option<PluginData>,
     ) -> Result<()> {
         let what = What::Summary(summary(tag, value, plugin));
-        self.add_event(op, &self.options.log_dir, step, what)
+        self.add_event(op, &self.options.log_dir, step.into(), what)
     }
 
     /// Adds an event to the file in a folder.
@@ -518,16 +489,11 @@ impl SummaryWriter {
         let state = &mut *state;
         let mut open = || -> io::Result<()> {
             if !state.files.contains_key(folder) {
-                let mut file = EventFile::create(
-                    folder,
-                    &self.options.filename_suffix,
-                    self.options.max_queue,
-                )?;
-                if let Some(step) = self
-                    .options
-                    .purge_step
-                    .0
-                    .filter(|_| folder == self.options.log_dir)
+                let options = &self.options;
+                let mut file =
+                    EventFile::create(folder, &options.filename_suffix, options.max_queue)?;
+                if let Some(step) = options.purge_step.0
+                    && folder == options.log_dir
                 {
                     file.purge(step)?;
                 }
@@ -652,7 +618,8 @@ const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
 
-/// The month, from 0, and the day, from 1, of a day since 1970 (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// The month, from 0, and the day, from 1, of a day since 1970 (Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms").
 fn month_and_day(day: i64) -> (usize, i64) {
     // Years begin in March, so that leap days are their last.
     let day_of_era = (day + 719_468).rem_euclid(146_097);
