@@ -21,6 +21,12 @@ const PREFETCH: usize = 2;
 pub struct LoaderBuilder<T, C = DefaultCollate> {
     data: Data<T>,
     collate: C,
+    options: Options,
+}
+
+/// The settings of a [`LoaderBuilder`].
+#[derive(Default)]
+struct Options {
     unbatched: bool,
     batch_size: Option<usize>,
     shuffle: Option<bool>,
@@ -34,7 +40,7 @@ pub struct LoaderBuilder<T, C = DefaultCollate> {
     worker_init: Option<Arc<dyn Fn(usize) -> Result<()> + Send + Sync>>,
 }
 
-enum Data<T> {
+pub(super) enum Data<T> {
     Map(Arc<dyn Dataset<Item = T>>),
     Stream(Arc<dyn IterableDataset<Item = T>>),
 }
@@ -69,29 +75,11 @@ impl<T, B: Send + 'static> IntoCollate<T> for CollateWith<T, B> {
 }
 
 impl<T: Send + 'static> LoaderBuilder<T> {
-    pub(super) fn of_dataset(dataset: Arc<dyn Dataset<Item = T>>) -> LoaderBuilder<T> {
-        LoaderBuilder::of(Data::Map(dataset))
-    }
-
-    pub(super) fn of_stream(dataset: Arc<dyn IterableDataset<Item = T>>) -> LoaderBuilder<T> {
-        LoaderBuilder::of(Data::Stream(dataset))
-    }
-
-    fn of(data: Data<T>) -> LoaderBuilder<T> {
+    pub(super) fn of(data: Data<T>) -> LoaderBuilder<T> {
         LoaderBuilder {
             data,
             collate: DefaultCollate,
-            unbatched: false,
-            batch_size: None,
-            shuffle: None,
-            drop_last: None,
-            sampler: None,
-            batch_sampler: None,
-            seed: None,
-            workers: 0,
-            prefetch: None,
-            timeout: None,
-            worker_init: None,
+            options: Options::default(),
         }
     }
 
@@ -105,7 +93,7 @@ impl<T: Send + 'static> LoaderBuilder<T> {
 
     /// Returns the samples one by one, without collation: PyTorch's `batch_size=None`.
     pub fn unbatched(mut self) -> LoaderBuilder<T, CollateWith<T, T>> {
-        self.unbatched = true;
+        self.options.unbatched = true;
         self.collate(|mut samples| {
             let sample = samples.pop();
             sample.ok_or_else(|| invalid("DataLoader", "a sample is missing", Location::caller()))
@@ -142,73 +130,63 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         LoaderBuilder {
             data: self.data,
             collate: f(self.collate),
-            unbatched: self.unbatched,
-            batch_size: self.batch_size,
-            shuffle: self.shuffle,
-            drop_last: self.drop_last,
-            sampler: self.sampler,
-            batch_sampler: self.batch_sampler,
-            seed: self.seed,
-            workers: self.workers,
-            prefetch: self.prefetch,
-            timeout: self.timeout,
-            worker_init: self.worker_init,
+            options: self.options,
         }
     }
 
     /// The number of samples in a batch: 1 by default. The last batch of a pass may be smaller.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
-        self.batch_size = Some(batch_size);
+        self.options.batch_size = Some(batch_size);
         self
     }
 
     /// If true, each pass has a random order of its own.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
-        self.shuffle = Some(shuffle);
+        self.options.shuffle = Some(shuffle);
         self
     }
 
     /// If true, a last batch that is smaller than the others is left out.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
-        self.drop_last = Some(drop_last);
+        self.options.drop_last = Some(drop_last);
         self
     }
 
     /// The order of the samples, in place of `shuffle`.
     pub fn sampler(mut self, sampler: impl Sampler<Item = usize>) -> Self {
-        self.sampler = Some(Box::new(sampler));
+        self.options.sampler = Some(Box::new(sampler));
         self
     }
 
     /// The samples of each batch, in place of `batch_size`, `shuffle`, `sampler` and `drop_last`.
     pub fn batch_sampler(mut self, batch_sampler: impl Sampler<Item = Vec<usize>>) -> Self {
-        self.batch_sampler = Some(Box::new(batch_sampler));
+        self.options.batch_sampler = Some(Box::new(batch_sampler));
         self
     }
 
     /// The seed of the order and of the dataset's random numbers. By default it comes from the generator of
     /// [`kiln_tensor::manual_seed`].
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
+        self.options.seed = Some(seed);
         self
     }
 
     /// The number of threads that load batches ahead; with 0, the default, `next` loads its batch itself.
     pub fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers;
+        self.options.workers = workers;
         self
     }
 
     /// The number of batches that each worker loads ahead: 2 by default.
     pub fn prefetch_factor(mut self, batches: usize) -> Self {
-        self.prefetch = Some(batches);
+        self.options.prefetch = Some(batches);
         self
     }
 
     /// The time for which `next` waits for a batch. After it, `next` returns an error that says what the workers are
     /// doing, and ends the pass. Without a timeout it waits as long as they live.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.options.timeout = Some(timeout);
         self
     }
 
@@ -218,7 +196,7 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         mut self,
         f: impl Fn(usize) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
-        self.worker_init = Some(Arc::new(f));
+        self.options.worker_init = Some(Arc::new(f));
         self
     }
 
@@ -235,26 +213,27 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         if let Some(message) = self.contradiction() {
             return Err(invalid("DataLoader", message, loc));
         }
+        let options = self.options;
         let settings = Settings {
-            seed: self.seed.unwrap_or_else(draw_seed),
-            workers: self.workers,
-            prefetch: self
+            seed: options.seed.unwrap_or_else(draw_seed),
+            workers: options.workers,
+            prefetch: options
                 .workers
-                .saturating_mul(self.prefetch.unwrap_or(PREFETCH)),
-            timeout: self.timeout,
-            worker_init: self.worker_init,
+                .saturating_mul(options.prefetch.unwrap_or(PREFETCH)),
+            timeout: options.timeout,
+            worker_init: options.worker_init,
             loc,
         };
         let collate = self.collate.into_collate();
-        let size = self.batch_size.unwrap_or(1);
-        let drop_last = self.drop_last.unwrap_or(false);
+        let size = options.batch_size.unwrap_or(1);
+        let drop_last = options.drop_last.unwrap_or(false);
         let (recipe, batches): (Recipe<C::Batch>, _) = match self.data {
             Data::Stream(stream) => (feed::of_stream(stream, size, drop_last, collate, loc), None),
             Data::Map(dataset) => {
-                let batches = match (self.batch_sampler, self.sampler) {
+                let batches = match (options.batch_sampler, options.sampler) {
                     (Some(batches), _) => batches,
                     (None, Some(sampler)) => grouped(sampler, size, drop_last)?,
-                    (None, None) if self.shuffle == Some(true) => {
+                    (None, None) if options.shuffle == Some(true) => {
                         grouped(RandomSampler::new(dataset.len()), size, drop_last)?
                     }
                     (None, None) => {
@@ -275,12 +254,13 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
 
     /// A message about settings that contradict each other.
     fn contradiction(&self) -> Option<String> {
+        let options = &self.options;
         let set = |name, is_set| if is_set { Some(name) } else { None };
-        let batch_size = set("batch_size", self.batch_size.is_some());
-        let drop_last = set("drop_last", self.drop_last == Some(true));
-        let shuffle = set("shuffle", self.shuffle == Some(true));
-        let sampler = set("sampler", self.sampler.is_some());
-        let batch_sampler = set("batch_sampler", self.batch_sampler.is_some());
+        let batch_size = set("batch_size", options.batch_size.is_some());
+        let drop_last = set("drop_last", options.drop_last == Some(true));
+        let shuffle = set("shuffle", options.shuffle == Some(true));
+        let sampler = set("sampler", options.sampler.is_some());
+        let batch_sampler = set("batch_sampler", options.batch_sampler.is_some());
         let excluded = |why: &str, names: &[Option<&str>]| {
             let names: Vec<&str> = names.iter().flatten().copied().collect();
             (!names.is_empty()).then(|| format!("{why}; leave out {}", names.join(", ")))
@@ -291,7 +271,7 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
                 return Some(wrong);
             }
         }
-        if self.unbatched {
+        if options.unbatched {
             let why = "unbatched samples come one by one";
             if let Some(wrong) = excluded(why, &[batch_size, drop_last, batch_sampler]) {
                 return Some(wrong);
@@ -306,9 +286,9 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         if sampler.is_some() && shuffle.is_some() {
             return excluded("sampler decides the order of the samples", &[shuffle]);
         }
-        if self.workers == 0 {
-            let prefetch = set("prefetch_factor", self.prefetch.is_some());
-            let timeout = set("timeout", self.timeout.is_some());
+        if options.workers == 0 {
+            let prefetch = set("prefetch_factor", options.prefetch.is_some());
+            let timeout = set("timeout", options.timeout.is_some());
             let why = "without workers, batches are loaded in place; set workers, or";
             if let Some(wrong) = excluded(why, &[prefetch, timeout]) {
                 return Some(wrong.replacen("or; ", "or ", 1));
@@ -316,13 +296,13 @@ impl<T: Send + 'static, C> LoaderBuilder<T, C> {
         }
         let zero = |name| Some(format!("{name} must be at least 1"));
         match () {
-            _ if self.batch_size == Some(0) => zero("batch_size"),
-            _ if self.prefetch == Some(0) => zero("prefetch_factor"),
-            _ if self.workers > MAX_WORKERS => Some(format!(
+            _ if options.batch_size == Some(0) => zero("batch_size"),
+            _ if options.prefetch == Some(0) => zero("prefetch_factor"),
+            _ if options.workers > MAX_WORKERS => Some(format!(
                 "workers must be at most {MAX_WORKERS}, not {}",
-                self.workers
+                options.workers
             )),
-            _ if self.timeout == Some(Duration::ZERO) => Some("timeout must not be zero".into()),
+            _ if options.timeout == Some(Duration::ZERO) => Some("timeout must not be zero".into()),
             _ => None,
         }
     }

@@ -11,6 +11,7 @@ pub use builder::{CollateWith, DefaultCollate, IntoCollate, LoaderBuilder};
 use crate::dataset::Dataset;
 use crate::iterable::IterableDataset;
 use crate::sampler::{Pass, Sampler};
+use builder::Data;
 use feed::Recipe;
 use kiln_tensor::Result;
 use std::panic::Location;
@@ -68,12 +69,12 @@ impl DataLoader<()> {
     // `new` returns a builder, because a loader has many settings.
     #[allow(clippy::new_ret_no_self)]
     pub fn new<D: Dataset>(dataset: D) -> LoaderBuilder<D::Item> {
-        LoaderBuilder::of_dataset(Arc::new(dataset))
+        LoaderBuilder::of(Data::Map(Arc::new(dataset)))
     }
 
     /// Describes a loader of samples that are read in order.
     pub fn from_iterable<D: IterableDataset>(dataset: D) -> LoaderBuilder<D::Item> {
-        LoaderBuilder::of_stream(Arc::new(dataset))
+        LoaderBuilder::of(Data::Stream(Arc::new(dataset)))
     }
 }
 
