@@ -53,6 +53,13 @@ pub(crate) fn unsupported(op: &str, message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, op, message, Location::caller())
 }
 
+/// An index beyond the samples of a dataset.
+#[track_caller]
+pub(crate) fn out_of_range(set: &str, index: usize, len: usize) -> Error {
+    let message = format!("the index {index} is out of range for {len} samples");
+    invalid(set, message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

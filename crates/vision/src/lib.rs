@@ -4,6 +4,17 @@
 //! [`transforms::Compose`] chains several. Random transforms draw from the stream that they are given, so a sample's
 //! augmentation depends on its seed alone.
 
+/// Conversions to an argument's type.
+macro_rules! from {
+    ($to:ty: $(|$value:tt: $from:ty| $made:expr;)*) => {$(
+        impl From<$from> for $to {
+            fn from($value: $from) -> $to {
+                $made
+            }
+        }
+    )*};
+}
+
 pub mod datasets;
 mod fault;
 pub mod functional;

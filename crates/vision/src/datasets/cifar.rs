@@ -10,8 +10,8 @@ use std::path::Path;
 /// The bytes of a picture: a plane of 32x32 for each of red, green and blue.
 const AREA: usize = 3 * 32 * 32;
 
-/// The properties that tell the two sets apart.
-struct Kin {
+/// One of the two data sets.
+struct Cifar {
     set: &'static str,
     /// Folder, address and MD5 of the archive; training files, test file and file of class names.
     python: (
@@ -24,18 +24,13 @@ struct Kin {
     ),
     /// The keys of the labels and of the class names in the pickles.
     keys: (&'static str, &'static str),
-    /// Folder, training files, test file and file of class names.
-    binary: (
-        &'static str,
-        &'static [&'static str],
-        &'static str,
-        &'static str,
-    ),
+    /// Folder and file of class names. The other files have the names of `python` with `.bin` behind them.
+    binary: (&'static str, &'static str),
     /// The number of label bytes before a picture, of which the last is its label.
     labels: usize,
 }
 
-const TEN: Kin = Kin {
+const TEN: Cifar = Cifar {
     set: "CIFAR10",
     python: (
         "cifar-10-batches-py",
@@ -52,22 +47,11 @@ const TEN: Kin = Kin {
         ("batches.meta", "5ff9c542aee3614f3951f8cda6e48888"),
     ),
     keys: ("labels", "label_names"),
-    binary: (
-        "cifar-10-batches-bin",
-        &[
-            "data_batch_1.bin",
-            "data_batch_2.bin",
-            "data_batch_3.bin",
-            "data_batch_4.bin",
-            "data_batch_5.bin",
-        ],
-        "test_batch.bin",
-        "batches.meta.txt",
-    ),
+    binary: ("cifar-10-batches-bin", "batches.meta.txt"),
     labels: 1,
 };
 
-const HUNDRED: Kin = Kin {
+const HUNDRED: Cifar = Cifar {
     set: "CIFAR100",
     python: (
         "cifar-100-python",
@@ -78,17 +62,12 @@ const HUNDRED: Kin = Kin {
         ("meta", "7973b15100ade9c7d40fb424638fde48"),
     ),
     keys: ("fine_labels", "fine_label_names"),
-    binary: (
-        "cifar-100-binary",
-        &["train.bin"],
-        "test.bin",
-        "fine_label_names.txt",
-    ),
+    binary: ("cifar-100-binary", "fine_label_names.txt"),
     // The coarse one comes first.
     labels: 2,
 };
 
-impl Kin {
+impl Cifar {
     #[track_caller]
     fn load(&self, root: &Path, train: bool, verify: bool) -> Result<Labelled> {
         let (folder, address, md5, batches, test, meta) = self.python;
@@ -146,18 +125,15 @@ impl Kin {
 
     #[track_caller]
     fn load_binary(&self, folder: &Path, train: bool) -> Result<Labelled> {
-        let (_, batches, test, names) = self.binary;
+        let (_, _, _, batches, test, _) = self.python;
         let record = self.labels + AREA;
         let (mut pixels, mut targets, test) = (Vec::new(), Vec::new(), [test]);
-        for name in if train { batches } else { &test[..] } {
-            let path = folder.join(name);
+        for (name, _) in if train { batches } else { &test[..] } {
+            let path = folder.join(format!("{name}.bin"));
             let bytes = read(self.set, &path)?;
             if bytes.is_empty() || bytes.len() % record != 0 {
-                let message = format!(
-                    "{}: {} bytes are not records of {record}",
-                    path.display(),
-                    bytes.len()
-                );
+                let (path, len) = (path.display(), bytes.len());
+                let message = format!("{path}: {len} bytes are not records of {record}");
                 return Err(invalid(self.set, message));
             }
             for record in bytes.chunks_exact(record) {
@@ -166,7 +142,7 @@ impl Kin {
                 pixels.extend_from_slice(picture);
             }
         }
-        let names = read_text(self.set, &folder.join(names))?;
+        let names = read_text(self.set, &folder.join(self.binary.1))?;
         let names = names.lines().map(str::trim).filter(|name| !name.is_empty());
         self.set_of(pixels, targets, names.map(String::from).collect())
     }
@@ -186,7 +162,7 @@ impl Kin {
 }
 
 macro_rules! sets {
-    ($($(#[$doc:meta])* $set:ident = $kin:ident, $python:literal, $binary:literal;)*) => {$(
+    ($($(#[$doc:meta])* $set:ident = $cifar:ident, $python:literal, $binary:literal;)*) => {$(
         $(#[$doc])*
         pub struct $set(Labelled);
 
@@ -197,7 +173,7 @@ macro_rules! sets {
             /// If files are missing (the message says where to get them) or damaged.
             #[track_caller]
             pub fn new(root: impl AsRef<Path>, train: bool) -> Result<$set> {
-                $kin.load(root.as_ref(), train, false).map($set)
+                $cifar.load(root.as_ref(), train, false).map($set)
             }
 
             /// The same, with the checksums of all pickles verified first: torchvision's `download=True`.
@@ -206,7 +182,7 @@ macro_rules! sets {
             /// As `new`, and if a file has another checksum.
             #[track_caller]
             pub fn download(root: impl AsRef<Path>, train: bool) -> Result<$set> {
-                $kin.load(root.as_ref(), train, true).map($set)
+                $cifar.load(root.as_ref(), train, true).map($set)
             }
         }
 

@@ -1,7 +1,7 @@
 //! Pictures with annotations in COCO's form (Lin et al., 2014).
 
 use super::files::read;
-use crate::fault::invalid;
+use crate::fault::{invalid, out_of_range};
 use crate::{Image, Mode};
 use kiln_data::Dataset;
 use kiln_tensor::Result;
@@ -123,9 +123,7 @@ impl CocoDetection {
     #[track_caller]
     fn sample(&self, op: &str, index: usize) -> Result<(Image, &[Annotation])> {
         let Some((id, file)) = self.pictures.get(index) else {
-            let len = self.pictures.len();
-            let message = format!("the index {index} is out of range for {len} samples");
-            return Err(invalid(op, message));
+            return Err(out_of_range(op, index, self.pictures.len()));
         };
         let image = Image::open(self.root.join(file))?.into_mode(Mode::RGB);
         let annotations = self.annotations.get(id).map_or(&[][..], Vec::as_slice);
@@ -153,10 +151,8 @@ fn load(op: &str, root: &Path, path: &Path) -> Result<CocoDetection> {
     let mut annotations: BTreeMap<i64, Vec<Annotation>> = BTreeMap::new();
     for annotation in file.annotations {
         if !pictures.contains_key(&annotation.image_id) {
-            let message = format!(
-                "annotation {} is of picture {}, which is not listed",
-                annotation.id, annotation.image_id
-            );
+            let (id, image_id) = (annotation.id, annotation.image_id);
+            let message = format!("annotation {id} is of picture {image_id}, which is not listed");
             return Err(wrong(message));
         }
         annotations

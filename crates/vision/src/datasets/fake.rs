@@ -42,10 +42,8 @@ impl Dataset for FakeData {
         let mut rng = Rng::new(self.random_offset.wrapping_add(index as u64));
         let mut pixels = Vec::new();
         if pixels.try_reserve_exact(area).is_err() {
-            return Err(invalid(
-                "FakeData",
-                format!("there is no memory for {area} bytes"),
-            ));
+            let message = format!("there is no memory for {area} bytes");
+            return Err(invalid("FakeData", message));
         }
         while pixels.len() < area {
             let random = rng.bits().to_le_bytes();

@@ -96,6 +96,17 @@ impl Files<'_> {
     }
 }
 
+/// Compares the checksum of an archive, if it is there.
+#[track_caller]
+pub(super) fn check_archive(set: &str, path: &Path, md5: &str, address: &str) -> Result<()> {
+    if path.is_file() && !check_integrity(path, md5)? {
+        let path = path.display();
+        let message = format!("{path} is damaged: its MD5 is not {md5}; get it from {address}");
+        return Err(invalid(set, message));
+    }
+    Ok(())
+}
+
 /// All bytes of a file.
 #[track_caller]
 pub(super) fn read(op: &str, path: &Path) -> Result<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! Folders of files, one for each class.
 
-use crate::fault::{invalid, io};
+use crate::fault::{invalid, io, out_of_range};
 use crate::{Image, Mode};
 use kiln_data::Dataset;
 use kiln_tensor::Result;
@@ -157,9 +157,7 @@ impl<T: Send + 'static> Dataset for DatasetFolder<T> {
     #[track_caller]
     fn get(&self, index: usize) -> Result<(T, i64)> {
         let Some((path, label)) = self.samples.get(index) else {
-            let len = self.samples.len();
-            let message = format!("the index {index} is out of range for {len} samples");
-            return Err(invalid("DatasetFolder", message));
+            return Err(out_of_range("DatasetFolder", index, self.samples.len()));
         };
         Ok(((self.loader)(path)?, *label))
     }

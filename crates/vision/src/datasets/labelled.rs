@@ -1,6 +1,6 @@
 //! Images of one size with labels, in memory.
 
-use crate::fault::invalid;
+use crate::fault::{invalid, out_of_range};
 use crate::{Image, Mode};
 use kiln_tensor::{DType, Result, Tensor};
 use std::collections::BTreeMap;
@@ -44,11 +44,9 @@ impl Labelled {
             || images != labels
             || self.image_len() == 0
         {
-            let message = format!(
-                "{} bytes are not images of shape {:?} for {labels} labels",
-                self.pixels.len(),
-                self.shape
-            );
+            let (len, shape) = (self.pixels.len(), self.shape);
+            let message =
+                format!("{len} bytes are not images of shape {shape:?} for {labels} labels");
             return Err(invalid(self.set, message));
         }
         let is_class = |label: &i64| *label >= min_label && *label < self.classes.len() as i64;
@@ -71,9 +69,7 @@ impl Labelled {
     #[track_caller]
     pub(super) fn get(&self, index: usize) -> Result<(Image, i64)> {
         let Some(label) = self.targets.get(index) else {
-            let len = self.targets.len();
-            let message = format!("the index {index} is out of range for {len} samples");
-            return Err(invalid(self.set, message));
+            return Err(out_of_range(self.set, index, self.targets.len()));
         };
         let [channels, height, width] = self.shape;
         let planes = &self.pixels[index * self.image_len()..][..self.image_len()];

@@ -272,13 +272,7 @@ impl EMNIST {
     #[track_caller]
     pub fn download(root: impl AsRef<Path>, split: EmnistSplit, train: bool) -> Result<EMNIST> {
         let archive = root.as_ref().join("EMNIST").join("raw").join("gzip.zip");
-        if archive.is_file() && !kiln_data::check_integrity(&archive, ARCHIVE_MD5)? {
-            let message = format!(
-                "{} is damaged: its MD5 is not {ARCHIVE_MD5}; get it from {ARCHIVE_ADDRESS}",
-                archive.display()
-            );
-            return Err(invalid("EMNIST", message));
-        }
+        files::check_archive("EMNIST", &archive, ARCHIVE_MD5, ARCHIVE_ADDRESS)?;
         EMNIST::new(root, split, train)
     }
 }

@@ -1,9 +1,10 @@
 //! Omniglot (Lake et al., 2015).
 
+use super::files::check_archive;
 use super::folder::{entries, name};
-use crate::fault::invalid;
+use crate::fault::{invalid, out_of_range};
 use crate::{Image, Mode};
-use kiln_data::{Dataset, check_integrity};
+use kiln_data::Dataset;
 use kiln_tensor::Result;
 use std::path::{Path, PathBuf};
 
@@ -65,13 +66,7 @@ impl Omniglot {
     pub fn download(root: impl AsRef<Path>, background: bool) -> Result<Omniglot> {
         let (set, md5) = part(background);
         let archive = root.as_ref().join("omniglot-py").join(format!("{set}.zip"));
-        if archive.is_file() && !check_integrity(&archive, md5)? {
-            let message = format!(
-                "{} is damaged: its MD5 is not {md5}; get it from {ADDRESS}{set}.zip",
-                archive.display()
-            );
-            return Err(invalid("Omniglot", message));
-        }
+        check_archive("Omniglot", &archive, md5, &format!("{ADDRESS}{set}.zip"))?;
         Omniglot::new(root, background)
     }
 
@@ -114,9 +109,7 @@ impl Dataset for Omniglot {
     #[track_caller]
     fn get(&self, index: usize) -> Result<(Image, i64)> {
         let Some((path, label)) = self.samples.get(index) else {
-            let len = self.samples.len();
-            let message = format!("the index {index} is out of range for {len} samples");
-            return Err(invalid("Omniglot", message));
+            return Err(out_of_range("Omniglot", index, self.samples.len()));
         };
         Ok((Image::open(path)?.into_mode(Mode::L), *label))
     }

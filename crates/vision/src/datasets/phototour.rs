@@ -2,7 +2,7 @@
 
 use super::files::read_text;
 use super::folder::{entries, name};
-use crate::fault::{invalid, io};
+use crate::fault::{invalid, io, out_of_range};
 use crate::{Image, Mode};
 use kiln_data::Dataset;
 use kiln_tensor::Result;
@@ -13,48 +13,42 @@ use std::sync::Arc;
 /// The sides of a patch.
 const SIDE: usize = 64;
 
-/// Name, mean and standard deviation of the pixels, address and MD5 of the archive.
-const SETS: [(&str, f64, f64, &str, &str); 6] = [
+/// Name, mean and standard deviation of the pixels, and MD5 of the archive.
+const SETS: [(&str, f64, f64, &str); 6] = [
     (
         "notredame_harris",
         0.4854,
         0.1864,
-        "http://matthewalunbrown.com/patchdata/notredame_harris.zip",
         "69f8c90f78e171349abdf0307afefe4d",
     ),
     (
         "yosemite_harris",
         0.4844,
         0.1818,
-        "http://matthewalunbrown.com/patchdata/yosemite_harris.zip",
         "a73253d1c6fbd3ba2613c45065c00d46",
     ),
     (
         "liberty_harris",
         0.4437,
         0.2019,
-        "http://matthewalunbrown.com/patchdata/liberty_harris.zip",
         "c731fcfb3abb4091110d0ae8c7ba182c",
     ),
     (
         "notredame",
         0.4854,
         0.1864,
-        "http://icvl.ee.ic.ac.uk/vbalnt/notredame.zip",
         "509eda8535847b8c0a90bbb210c83484",
     ),
     (
         "yosemite",
         0.4844,
         0.1818,
-        "http://icvl.ee.ic.ac.uk/vbalnt/yosemite.zip",
         "533b2e8eb7ede31be40abc317b2fd4f0",
     ),
     (
         "liberty",
         0.4437,
         0.2019,
-        "http://icvl.ee.ic.ac.uk/vbalnt/liberty.zip",
         "fdd9152f138ea5ef2091746689176414",
     ),
 ];
@@ -78,17 +72,19 @@ impl PhotoTour {
     /// If there is no set of that name, or files are missing (the message says where to get them) or damaged.
     #[track_caller]
     pub fn new(root: impl AsRef<Path>, name: &str) -> Result<PhotoTour> {
-        let Some((_, mean, std, address, md5)) = SETS.into_iter().find(|set| set.0 == name) else {
+        let Some((_, mean, std, md5)) = SETS.into_iter().find(|set| set.0 == name) else {
             let names = SETS.map(|set| set.0).join(", ");
-            return Err(invalid(
-                "PhotoTour",
-                format!("{name:?} is not one of {names}"),
-            ));
+            let message = format!("{name:?} is not one of {names}");
+            return Err(invalid("PhotoTour", message));
         };
         let folder = root.as_ref().join(name);
         if !folder.is_dir() {
+            let page = match name.ends_with("_harris") {
+                true => "http://matthewalunbrown.com/patchdata",
+                false => "http://icvl.ee.ic.ac.uk/vbalnt",
+            };
             let message = format!(
-                "{} is missing. Kiln downloads nothing: unpack {address} (MD5 {md5}) there",
+                "{} is missing. Kiln downloads nothing: unpack {page}/{name}.zip (MD5 {md5}) there",
                 folder.display()
             );
             return Err(invalid("PhotoTour", message));
@@ -146,11 +142,7 @@ impl Dataset for PhotoTour {
     fn get(&self, index: usize) -> Result<Image> {
         let area = SIDE * SIDE;
         if index >= self.labels.len() {
-            let message = format!(
-                "the index {index} is out of range for {} samples",
-                self.labels.len()
-            );
-            return Err(invalid("PhotoTour", message));
+            return Err(out_of_range("PhotoTour", index, self.labels.len()));
         }
         Image::from_bytes(&self.patches[index * area..][..area], SIDE, SIDE, Mode::L)
     }
@@ -167,9 +159,7 @@ impl Dataset for PhotoTourPairs {
     #[track_caller]
     fn get(&self, index: usize) -> Result<Self::Item> {
         let Some([one, other]) = self.0.matches.get(index) else {
-            let len = self.0.matches.len();
-            let message = format!("the index {index} is out of range for {len} samples");
-            return Err(invalid("PhotoTour", message));
+            return Err(out_of_range("PhotoTour", index, self.0.matches.len()));
         };
         Ok((self.0.get(*one)?, self.0.get(*other)?, self.0.same[index]))
     }

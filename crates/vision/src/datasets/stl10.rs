@@ -114,11 +114,8 @@ fn pictures(folder: &Path, name: &str) -> Result<Vec<u8>> {
     match bytes.len() % AREA {
         0 => Ok(bytes),
         _ => {
-            let message = format!(
-                "{}: {} bytes are not pictures of {AREA}",
-                path.display(),
-                bytes.len()
-            );
+            let (path, len) = (path.display(), bytes.len());
+            let message = format!("{path}: {len} bytes are not pictures of {AREA}");
             Err(invalid("STL10", message))
         }
     }

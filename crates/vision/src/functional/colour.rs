@@ -11,10 +11,8 @@ fn factor(op: &str, name: &str, value: f64) -> Result<f32> {
     if value.is_finite() && value >= 0.0 {
         return Ok(value as f32);
     }
-    Err(invalid(
-        op,
-        format!("{name} is not negative, but it is {value}"),
-    ))
+    let message = format!("{name} is not negative, but it is {value}");
+    Err(invalid(op, message))
 }
 
 /// `v as u8` in operations that vectorise: adding 2²³ to a float rounds its fraction away.
@@ -290,10 +288,8 @@ pub fn invert(image: &Image) -> Image {
 #[track_caller]
 pub fn posterize(image: &Image, bits: usize) -> Result<Image> {
     if bits > 8 {
-        return Err(invalid(
-            "posterize",
-            format!("a level has 8 bits, not {bits}"),
-        ));
+        let message = format!("a level has 8 bits, not {bits}");
+        return Err(invalid("posterize", message));
     }
     let mask = !((1u32 << (8 - bits)) - 1) as u8;
     Ok(recoloured(image, |v| v & mask))

@@ -37,12 +37,7 @@ pub(crate) fn cropped<P: Picture>(
     let (before, after, first) = span(left, size.width, width);
     let (above, below, row) = span(top, size.height, height);
     let padding = Padding::from([before, above, after, below]);
-    let window = Window {
-        left: first,
-        top: row,
-        width: size.width,
-        height: size.height,
-    };
+    let window = Window::new((first, row), (size.width, size.height));
     if padding == Padding::default() {
         return image.cut(window);
     }
@@ -188,12 +183,7 @@ pub(crate) fn resized<P: Picture>(op: &str, image: &P, to: &Resize) -> Result<P>
     if (h, w) == (height, width) {
         return Ok(image.clone());
     }
-    let whole = Window {
-        left: 0,
-        top: 0,
-        width,
-        height,
-    };
+    let whole = Window::new((0, 0), (width, height));
     image.resampled(op, whole, (w, h), to.interpolation, to.antialias)
 }
 
@@ -256,12 +246,7 @@ pub fn resized_crop<P: Picture>(
         let part = cropped(op, image, (top, left), Extent { height, width })?;
         return resized(op, &part, &to);
     }
-    let window = Window {
-        left: first,
-        top: row,
-        width,
-        height,
-    };
+    let window = Window::new((first, row), (width, height));
     let (h, w) = target(op, (height, width), &to)?;
     image.resampled(op, window, (w, h), to.interpolation, to.antialias)
 }

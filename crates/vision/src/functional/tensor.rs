@@ -104,10 +104,8 @@ impl Standard {
             }
         };
         if let Some(v) = mean.iter().chain(std).find(|v| !v.is_finite()) {
-            return Err(invalid(
-                op,
-                format!("{v} is among mean {mean:?} and std {std:?}"),
-            ));
+            let message = format!("{v} is among mean {mean:?} and std {std:?}");
+            return Err(invalid(op, message));
         }
         if std.iter().any(|v| *v as f32 == 0.0) {
             let message = format!("std {std:?} evaluates to zero, leading to division by zero");

@@ -205,12 +205,7 @@ fn warped(
             return Err(invalid(op, message));
         }
     };
-    let whole = Window {
-        left: 0,
-        top: 0,
-        width: image.width(),
-        height: image.height(),
-    };
+    let whole = Window::new((0, 0), image.size());
     // PIL takes the fill as a colour that is multiplied by alpha already.
     match image.mode() {
         Mode::L => smooth::<1>(image, &mut out, matrix, cubic),

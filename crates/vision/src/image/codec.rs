@@ -155,10 +155,8 @@ impl Image {
 fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
     let Some(format) = reader.format() else {
-        let message = format!(
-            "these {} bytes are not an image of a known format",
-            bytes.len()
-        );
+        let len = bytes.len();
+        let message = format!("these {len} bytes are not an image of a known format");
         return Err(wrong(message));
     };
     let few = |w: u32, h: u32| match u64::from(w) * u64::from(h) <= limits.max_pixels.0 as u64 {
@@ -184,10 +182,8 @@ fn decoded(bytes: &[u8], limits: &Limits) -> io::Result<Image> {
     let (w, h) = decoder.dimensions();
     few(w, h)?;
     if u64::from(w) * u64::from(h) > most_pixels(format, bytes) {
-        let message = format!(
-            "the image claims {w}x{h} pixels, more than {} bytes hold",
-            bytes.len()
-        );
+        let len = bytes.len();
+        let message = format!("the image claims {w}x{h} pixels, more than {len} bytes hold");
         return Err(wrong(message));
     }
     if format == ImageFormat::Jpeg && !jpeg_ends(bytes) {
@@ -288,15 +284,11 @@ fn read(decoder: impl ImageDecoder) -> ImageResult<Image> {
     Ok(Image::of(pixels, w as usize, h as usize, mode))
 }
 
-/// Converts a decoded image; sixteen bits are cut to the upper eight.
+/// Converts a decoded image of more than eight bits per level; sixteen bits are cut to the upper eight.
 fn of_dynamic(decoded: DynamicImage) -> Image {
     let (w, h) = (decoded.width() as usize, decoded.height() as usize);
     let high = |v: Vec<u16>| v.into_iter().map(|v| (v >> 8) as u8).collect::<Vec<u8>>();
     match decoded {
-        DynamicImage::ImageLuma8(i) => Image::of(i.into_raw(), w, h, Mode::L),
-        DynamicImage::ImageLumaA8(i) => Image::of(i.into_raw(), w, h, Mode::LA),
-        DynamicImage::ImageRgb8(i) => Image::of(i.into_raw(), w, h, Mode::RGB),
-        DynamicImage::ImageRgba8(i) => Image::of(i.into_raw(), w, h, Mode::RGBA),
         DynamicImage::ImageLuma16(i) => Image::of(high(i.into_raw()), w, h, Mode::L),
         DynamicImage::ImageLumaA16(i) => Image::of(high(i.into_raw()), w, h, Mode::LA),
         DynamicImage::ImageRgb16(i) => Image::of(high(i.into_raw()), w, h, Mode::RGB),

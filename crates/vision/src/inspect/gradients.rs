@@ -18,28 +18,11 @@ pub enum Classes {
     Each(Vec<i64>),
 }
 
-impl From<Option<i64>> for Classes {
-    fn from(class: Option<i64>) -> Classes {
-        class.map_or(Classes::Predicted, Classes::All)
-    }
-}
-
-impl From<i64> for Classes {
-    fn from(class: i64) -> Classes {
-        Classes::All(class)
-    }
-}
-
-impl From<Vec<i64>> for Classes {
-    fn from(classes: Vec<i64>) -> Classes {
-        Classes::Each(classes)
-    }
-}
-
-impl From<&[i64]> for Classes {
-    fn from(classes: &[i64]) -> Classes {
-        Classes::Each(classes.to_vec())
-    }
+from! { Classes:
+    |class: Option<i64>| class.map_or(Classes::Predicted, Classes::All);
+    |class: i64| Classes::All(class);
+    |classes: Vec<i64>| Classes::Each(classes);
+    |classes: &[i64]| Classes::Each(classes.to_vec());
 }
 
 impl<const N: usize> From<[i64; N]> for Classes {

@@ -58,10 +58,8 @@ fn aligned(input: &Tensor, boxes: &Tensor, options: RoiAlign) -> Result<Tensor> 
     }
     let (rows, columns) = options.output_size;
     if rows == 0 || columns == 0 || h == 0 || w == 0 {
-        return Err(invalid(
-            op,
-            "the input and the output hold at least one row and column",
-        ));
+        let message = "the input and the output hold at least one row and column";
+        return Err(invalid(op, message));
     }
     let image = boxes.i((.., 0)).to_dtype(DType::I64);
     let offset = if options.aligned { 0.5 } else { 0.0 };

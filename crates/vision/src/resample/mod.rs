@@ -60,6 +60,18 @@ pub struct Window {
     pub height: usize,
 }
 
+impl Window {
+    /// The window of this width and height whose first pixel is in column `left` and row `top`.
+    pub(crate) fn new((left, top): (usize, usize), (width, height): (usize, usize)) -> Window {
+        Window {
+            left,
+            top,
+            width,
+            height,
+        }
+    }
+}
+
 /// The pixels of an image in a window.
 #[derive(Clone, Copy)]
 struct View<'a> {
@@ -133,11 +145,7 @@ pub(crate) fn resized(
     // Colours are weighted by alpha.
     if mode.has_alpha() {
         let weighted = weighted(image, window);
-        let whole = Window {
-            left: 0,
-            top: 0,
-            ..window
-        };
+        let whole = Window::new((0, 0), (window.width, window.height));
         let mut out = opaque(&weighted, whole, (width, height), filter);
         unweight(&mut out);
         return out;

@@ -8,11 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count(pub usize);
 
-impl From<usize> for Count {
-    fn from(n: usize) -> Count {
-        Count(n)
-    }
-}
+from! { Count: |n: usize| Count(n); }
 
 /// The size of a resized image: `(height, width)`, or a number for its shorter side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,22 +19,10 @@ pub enum Size {
     Both(usize, usize),
 }
 
-impl From<usize> for Size {
-    fn from(shorter: usize) -> Size {
-        Size::Shorter(shorter)
-    }
-}
-
-impl From<(usize, usize)> for Size {
-    fn from((height, width): (usize, usize)) -> Size {
-        Size::Both(height, width)
-    }
-}
-
-impl From<[usize; 2]> for Size {
-    fn from([height, width]: [usize; 2]) -> Size {
-        Size::Both(height, width)
-    }
+from! { Size:
+    |shorter: usize| Size::Shorter(shorter);
+    |(height, width): (usize, usize)| Size::Both(height, width);
+    |[height, width]: [usize; 2]| Size::Both(height, width);
 }
 
 impl fmt::Display for Size {
@@ -59,22 +43,10 @@ pub struct Extent {
     pub width: usize,
 }
 
-impl From<usize> for Extent {
-    fn from(side: usize) -> Extent {
-        Extent::from((side, side))
-    }
-}
-
-impl From<(usize, usize)> for Extent {
-    fn from((height, width): (usize, usize)) -> Extent {
-        Extent { height, width }
-    }
-}
-
-impl From<[usize; 2]> for Extent {
-    fn from([height, width]: [usize; 2]) -> Extent {
-        Extent { height, width }
-    }
+from! { Extent:
+    |side: usize| Extent::from((side, side));
+    |(height, width): (usize, usize)| Extent { height, width };
+    |[height, width]: [usize; 2]| Extent { height, width };
 }
 
 impl fmt::Display for Extent {
@@ -92,16 +64,9 @@ pub struct KernelSize {
     pub y: usize,
 }
 
-impl From<usize> for KernelSize {
-    fn from(side: usize) -> KernelSize {
-        KernelSize { x: side, y: side }
-    }
-}
-
-impl From<(usize, usize)> for KernelSize {
-    fn from((x, y): (usize, usize)) -> KernelSize {
-        KernelSize { x, y }
-    }
+from! { KernelSize:
+    |side: usize| KernelSize { x: side, y: side };
+    |(x, y): (usize, usize)| KernelSize { x, y };
 }
 
 impl fmt::Display for KernelSize {
@@ -123,27 +88,10 @@ pub struct Padding {
     pub bottom: usize,
 }
 
-impl From<usize> for Padding {
-    fn from(all: usize) -> Padding {
-        Padding::from([all; 4])
-    }
-}
-
-impl From<[usize; 2]> for Padding {
-    fn from([columns, rows]: [usize; 2]) -> Padding {
-        Padding::from([columns, rows, columns, rows])
-    }
-}
-
-impl From<[usize; 4]> for Padding {
-    fn from([left, top, right, bottom]: [usize; 4]) -> Padding {
-        Padding {
-            left,
-            top,
-            right,
-            bottom,
-        }
-    }
+from! { Padding:
+    |all: usize| Padding::from([all; 4]);
+    |[columns, rows]: [usize; 2]| Padding::from([columns, rows, columns, rows]);
+    |[left, top, right, bottom]: [usize; 4]| Padding { left, top, right, bottom };
 }
 
 impl fmt::Display for Padding {
@@ -219,16 +167,10 @@ impl Fill {
     }
 }
 
-impl From<u8> for Fill {
-    fn from(level: u8) -> Fill {
-        Fill(vec![level.into()])
-    }
-}
-
-impl From<f64> for Fill {
-    fn from(number: f64) -> Fill {
-        Fill(vec![number])
-    }
+from! { Fill:
+    |level: u8| Fill(vec![level.into()]);
+    |number: f64| Fill(vec![number]);
+    |numbers: Vec<f64>| Fill(numbers);
 }
 
 impl<const N: usize> From<[u8; N]> for Fill {
@@ -240,12 +182,6 @@ impl<const N: usize> From<[u8; N]> for Fill {
 impl<const N: usize> From<[f64; N]> for Fill {
     fn from(numbers: [f64; N]) -> Fill {
         Fill(numbers.to_vec())
-    }
-}
-
-impl From<Vec<f64>> for Fill {
-    fn from(numbers: Vec<f64>) -> Fill {
-        Fill(numbers)
     }
 }
 
@@ -299,23 +235,24 @@ impl Spread {
     }
 }
 
-impl From<f64> for Spread {
-    fn from(d: f64) -> Spread {
-        Spread::Around(d)
-    }
+from! { Spread:
+    |d: f64| Spread::Around(d);
+    |(low, high): (f64, f64)| Spread::Between(low, high);
+    |[low, high]: [f64; 2]| Spread::Between(low, high);
 }
 
-impl From<(f64, f64)> for Spread {
-    fn from((low, high): (f64, f64)) -> Spread {
-        Spread::Between(low, high)
-    }
+/// The text of a transform: its name, and its arguments in parentheses.
+macro_rules! printed {
+    ($name:ident, $t:ident: $format:literal $(, $arg:expr)* $(,)?) => {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                let $t = self;
+                write!(f, concat!(stringify!($name), "(", $format, ")") $(, $arg)*)
+            }
+        }
+    };
 }
-
-impl From<[f64; 2]> for Spread {
-    fn from([low, high]: [f64; 2]) -> Spread {
-        Spread::Between(low, high)
-    }
-}
+pub(super) use printed;
 
 /// Checks that a probability is in [0, 1], and returns it.
 #[track_caller]

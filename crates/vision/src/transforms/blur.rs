@@ -1,28 +1,20 @@
 //! Gaussian blur.
 
-use super::arguments::KernelSize;
+use super::arguments::{KernelSize, printed};
 use super::resize::ascending;
 use super::{Transform, uniform};
 use crate::functional::blurred;
 use crate::image::Image;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
-use std::fmt;
 
 /// The standard deviation of a blur: a number, or a range that it is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sigma(f64, f64);
 
-impl From<f64> for Sigma {
-    fn from(sigma: f64) -> Sigma {
-        Sigma(sigma, sigma)
-    }
-}
-
-impl From<(f64, f64)> for Sigma {
-    fn from((low, high): (f64, f64)) -> Sigma {
-        Sigma(low, high)
-    }
+from! { Sigma:
+    |sigma: f64| Sigma(sigma, sigma);
+    |(low, high): (f64, f64)| Sigma(low, high);
 }
 
 options! {
@@ -46,13 +38,6 @@ impl Transform<Image> for GaussianBlur {
     }
 }
 
-impl fmt::Display for GaussianBlur {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Sigma(low, high) = self.sigma;
-        let size = self.kernel_size;
-        write!(
-            f,
-            "GaussianBlur(kernel_size={size}, sigma=({low:?}, {high:?}))"
-        )
-    }
+printed! { GaussianBlur, t: "kernel_size={}, sigma=({:?}, {:?})",
+    t.kernel_size, t.sigma.0, t.sigma.1
 }

@@ -1,6 +1,6 @@
 //! Transforms of colour.
 
-use super::arguments::{Count, Spread, probability};
+use super::arguments::{Count, Spread, printed, probability};
 use super::{Transform, happens, uniform};
 use crate::functional::{brightened, contrasted, greyed, rotated_hue, saturated};
 use crate::image::Image;
@@ -86,15 +86,7 @@ impl Transform<Image> for Grayscale {
     }
 }
 
-impl fmt::Display for Grayscale {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(
-            f,
-            "Grayscale(num_output_channels={})",
-            self.num_output_channels.0
-        )
-    }
-}
+printed! { Grayscale, t: "num_output_channels={}", t.num_output_channels.0 }
 
 options! {
     /// Conversion to greyscale with some probability. The number of channels stays.
@@ -114,8 +106,4 @@ impl Transform<Image> for RandomGrayscale {
     }
 }
 
-impl fmt::Display for RandomGrayscale {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "RandomGrayscale(p={:?})", self.p)
-    }
-}
+printed! { RandomGrayscale, t: "p={:?}", t.p }

@@ -1,12 +1,11 @@
 //! Crops.
 
 use super::Transform;
-use super::arguments::{Extent, Fill, Padding, PaddingMode, optional, truth};
+use super::arguments::{Extent, Fill, Padding, PaddingMode, optional, printed, truth};
 use crate::functional::{centred, cropped, fits, five, ten};
 use crate::picture::Picture;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
-use std::fmt;
 
 options! {
     /// The middle of an image; a smaller image is padded with black.
@@ -23,11 +22,7 @@ impl<P: Picture> Transform<P> for CenterCrop {
     }
 }
 
-impl fmt::Display for CenterCrop {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "CenterCrop(size={})", self.size)
-    }
-}
+printed! { CenterCrop, t: "size={}", t.size }
 
 options! {
     /// The corners and the middle of an image: top left, top right, bottom left, bottom right, centre.
@@ -44,11 +39,7 @@ impl<P: Picture> Transform<P> for FiveCrop {
     }
 }
 
-impl fmt::Display for FiveCrop {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "FiveCrop(size={})", self.size)
-    }
-}
+printed! { FiveCrop, t: "size={}", t.size }
 
 options! {
     /// The five crops of an image and of the flipped image.
@@ -68,12 +59,7 @@ impl<P: Picture> Transform<P> for TenCrop {
     }
 }
 
-impl fmt::Display for TenCrop {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let flip = truth(self.vertical_flip);
-        write!(f, "TenCrop(size={}, vertical_flip={flip})", self.size)
-    }
-}
+printed! { TenCrop, t: "size={}, vertical_flip={}", t.size, truth(t.vertical_flip) }
 
 options! {
     /// A part of an image, anywhere in it.
@@ -119,14 +105,6 @@ impl<P: Picture> Transform<P> for RandomCrop {
     }
 }
 
-impl fmt::Display for RandomCrop {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let padding = (self.padding != Padding::default()).then_some(self.padding);
-        write!(
-            f,
-            "RandomCrop(size={}, padding={})",
-            self.size,
-            optional(&padding)
-        )
-    }
+printed! { RandomCrop, t: "size={}, padding={}",
+    t.size, optional(&(t.padding != Padding::default()).then_some(t.padding))
 }

@@ -1,6 +1,6 @@
 //! Erased parts.
 
-use super::arguments::{Fill, probability};
+use super::arguments::{Fill, printed, probability};
 use super::resize::ascending;
 use super::{Transform, happens, uniform};
 use crate::fault::invalid;
@@ -9,7 +9,6 @@ use crate::picture::sealed::Pixels;
 use kiln_data::Rng;
 use kiln_tensor::{Result, Tensor, options, set_device};
 use std::f64::consts::TAU;
-use std::fmt;
 
 /// The values that [`RandomErasing`] puts in place of the erased ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,16 +91,10 @@ fn normal(rng: &mut Rng) -> f64 {
     radius * (TAU * rng.unit()).cos()
 }
 
-impl fmt::Display for RandomErasing {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let value = match &self.value {
-            Erasing::Value(fill) => fill.to_string(),
-            Erasing::Random => "random".into(),
-        };
-        write!(
-            f,
-            "RandomErasing(p={:?}, scale={:?}, ratio={:?}, value={value}, inplace=False)",
-            self.p, self.scale, self.ratio
-        )
+printed! { RandomErasing, t: "p={:?}, scale={:?}, ratio={:?}, value={}, inplace=False",
+    t.p, t.scale, t.ratio,
+    match &t.value {
+        Erasing::Value(fill) => fill.to_string(),
+        Erasing::Random => "random".into(),
     }
 }

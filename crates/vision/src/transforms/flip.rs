@@ -1,11 +1,10 @@
 //! Flips.
 
-use super::arguments::probability;
+use super::arguments::{printed, probability};
 use super::{Transform, happens};
 use crate::picture::Picture;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
-use std::fmt;
 
 macro_rules! flips {
     ($($(#[$doc:meta])* $name:ident $columns:literal;)*) => {$(
@@ -29,11 +28,7 @@ macro_rules! flips {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "(p={:?})"), self.p)
-            }
-        }
+        printed! { $name, t: "p={:?}", t.p }
     )*};
 }
 flips! {

@@ -1,11 +1,10 @@
 //! The padding transform.
 
 use super::Transform;
-use super::arguments::{Fill, Padding, PaddingMode};
+use super::arguments::{Fill, Padding, PaddingMode, printed};
 use crate::picture::Picture;
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
-use std::fmt;
 
 options! {
     /// Padding around an image.
@@ -28,16 +27,4 @@ impl<P: Picture> Transform<P> for Pad {
     }
 }
 
-impl fmt::Display for Pad {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Pad {
-            padding,
-            fill,
-            padding_mode,
-        } = self;
-        write!(
-            f,
-            "Pad(padding={padding}, fill={fill}, padding_mode={padding_mode})"
-        )
-    }
-}
+printed! { Pad, t: "padding={}, fill={}, padding_mode={}", t.padding, t.fill, t.padding_mode }

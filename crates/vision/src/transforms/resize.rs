@@ -1,6 +1,6 @@
 //! Resizing.
 
-use super::arguments::{Extent, Size, optional, truth};
+use super::arguments::{Extent, Size, optional, printed, truth};
 use super::{Transform, uniform};
 use crate::fault::invalid;
 use crate::functional::resized;
@@ -8,7 +8,6 @@ use crate::picture::Picture;
 use crate::resample::{Interpolation, Window};
 use kiln_data::Rng;
 use kiln_tensor::{Result, options};
-use std::fmt;
 
 options! {
     /// An image in another size. Images are resampled bit for bit as PIL does.
@@ -32,17 +31,8 @@ impl<P: Picture> Transform<P> for Resize {
     }
 }
 
-impl fmt::Display for Resize {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(
-            f,
-            "Resize(size={}, interpolation={}, max_size={}, antialias={})",
-            self.size,
-            self.interpolation,
-            optional(&self.max_size),
-            truth(self.antialias)
-        )
-    }
+printed! { Resize, t: "size={}, interpolation={}, max_size={}, antialias={}",
+    t.size, t.interpolation, optional(&t.max_size), truth(t.antialias)
 }
 
 options! {
@@ -73,12 +63,8 @@ impl RandomResizedCrop {
             let w = (target * aspect).sqrt().round_ties_even() as usize;
             let h = (target / aspect).sqrt().round_ties_even() as usize;
             if (1..=width).contains(&w) && (1..=height).contains(&h) {
-                return Window {
-                    top: rng.below(height - h + 1),
-                    left: rng.below(width - w + 1),
-                    height: h,
-                    width: w,
-                };
+                let top = rng.below(height - h + 1);
+                return Window::new((rng.below(width - w + 1), top), (w, h));
             }
         }
         self.middle(height, width)
@@ -87,10 +73,8 @@ impl RandomResizedCrop {
     /// The largest part in the middle whose aspect ratio is within the range.
     fn middle(&self, height: usize, width: usize) -> Window {
         let whole = width as f64 / height as f64;
-        let (least, most) = (
-            self.ratio.0.min(self.ratio.1),
-            self.ratio.0.max(self.ratio.1),
-        );
+        let (a, b) = self.ratio;
+        let (least, most) = (a.min(b), a.max(b));
         let (mut h, mut w) = (height, width);
         if whole < least {
             h = (width as f64 / least).round_ties_even() as usize;
@@ -98,12 +82,7 @@ impl RandomResizedCrop {
             w = (height as f64 * most).round_ties_even() as usize;
         }
         let (h, w) = (h.clamp(1, height), w.clamp(1, width));
-        Window {
-            top: (height - h) / 2,
-            left: (width - w) / 2,
-            height: h,
-            width: w,
-        }
+        Window::new(((width - w) / 2, (height - h) / 2), (w, h))
     }
 }
 
@@ -134,20 +113,12 @@ impl<P: Picture> Transform<P> for RandomResizedCrop {
     }
 }
 
-impl fmt::Display for RandomResizedCrop {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let four = |(a, b): (f64, f64)| {
-            let digits = |v: f64| (v * 1e4).round_ties_even() / 1e4;
-            format!("({:?}, {:?})", digits(a), digits(b))
-        };
-        write!(
-            f,
-            "RandomResizedCrop(size={}, scale={}, ratio={}, interpolation={}, antialias={})",
-            self.size,
-            four(self.scale),
-            four(self.ratio),
-            self.interpolation,
-            truth(self.antialias)
-        )
-    }
+/// A range, to four digits.
+fn four((low, high): (f64, f64)) -> String {
+    let digits = |v: f64| (v * 1e4).round_ties_even() / 1e4;
+    format!("({:?}, {:?})", digits(low), digits(high))
+}
+
+printed! { RandomResizedCrop, t: "size={}, scale={}, ratio={}, interpolation={}, antialias={}",
+    t.size, four(t.scale), four(t.ratio), t.interpolation, truth(t.antialias)
 }

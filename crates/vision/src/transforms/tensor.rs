@@ -1,12 +1,11 @@
 //! Conversions between images, tensors and dtypes.
 
 use super::Transform;
-use super::arguments::truth;
+use super::arguments::{printed, truth};
 use crate::functional::{self, converted, normalized};
 use crate::image::Image;
 use kiln_data::Rng;
 use kiln_tensor::{DType, Result, Tensor, options};
-use std::fmt;
 
 macro_rules! conversions {
     ($($(#[$doc:meta])* $name:ident $from:ty => $to:ty: $does:expr;)*) => {$(
@@ -22,11 +21,7 @@ macro_rules! conversions {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str(concat!(stringify!($name), "()"))
-            }
-        }
+        printed! { $name, _t: "" }
     )*};
 }
 conversions! {
@@ -64,11 +59,7 @@ impl Transform<Tensor> for ConvertImageDtype {
     }
 }
 
-impl fmt::Display for ConvertImageDtype {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("ConvertImageDtype()")
-    }
-}
+printed! { ConvertImageDtype, _t: "" }
 
 options! {
     /// A tensor in another dtype.
@@ -91,11 +82,7 @@ impl Transform<Tensor> for ToDtype {
     }
 }
 
-impl fmt::Display for ToDtype {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "ToDtype(scale={})", truth(self.scale))
-    }
-}
+printed! { ToDtype, t: "scale={}", truth(t.scale) }
 
 options! {
     /// `(x − mean) / std` of every channel of a float tensor `[.., C, H, W]`.
@@ -114,8 +101,4 @@ impl Transform<Tensor> for Normalize {
     }
 }
 
-impl fmt::Display for Normalize {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "Normalize(mean={:?}, std={:?})", self.mean, self.std)
-    }
-}
+printed! { Normalize, t: "mean={:?}, std={:?}", t.mean, t.std }

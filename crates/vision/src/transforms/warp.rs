@@ -79,22 +79,10 @@ pub enum Shear {
     Both((f64, f64), (f64, f64)),
 }
 
-impl From<f64> for Shear {
-    fn from(d: f64) -> Shear {
-        Shear::X(d.into())
-    }
-}
-
-impl From<(f64, f64)> for Shear {
-    fn from(range: (f64, f64)) -> Shear {
-        Shear::X(range.into())
-    }
-}
-
-impl From<[f64; 4]> for Shear {
-    fn from([a, b, c, d]: [f64; 4]) -> Shear {
-        Shear::Both((a, b), (c, d))
-    }
+from! { Shear:
+    |d: f64| Shear::X(d.into());
+    |range: (f64, f64)| Shear::X(range.into());
+    |[a, b, c, d]: [f64; 4]| Shear::Both((a, b), (c, d));
 }
 
 options! {
