@@ -34,10 +34,8 @@ impl AUROC {
             target.as_tensor().check()?.detach(),
         );
         if is_recording() {
-            return Err(Error::invalid(
-                "update",
-                "AUROC keeps scores, which it can't inside compile",
-            ));
+            let message = "AUROC keeps scores, which it can't inside compile";
+            return Err(Error::invalid("update", message));
         }
         let (p, t) = (preds.shape()?, target.shape()?);
         let mut batches = self.batches();

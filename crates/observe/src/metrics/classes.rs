@@ -37,10 +37,8 @@ impl Classes {
     #[track_caller]
     fn new(count: usize) -> Result<Classes> {
         if count == 0 {
-            return Err(Error::invalid(
-                "ConfusionMatrix",
-                "needs at least one class",
-            ));
+            let message = "needs at least one class";
+            return Err(Error::invalid("ConfusionMatrix", message));
         }
         Ok(Classes {
             count,

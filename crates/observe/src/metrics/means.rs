@@ -72,10 +72,8 @@ impl RunningMean {
     #[track_caller]
     pub fn new(window: usize) -> Result<RunningMean> {
         if window == 0 {
-            return Err(Error::invalid(
-                "RunningMean",
-                "needs a window of at least one update",
-            ));
+            let message = "needs a window of at least one update";
+            return Err(Error::invalid("RunningMean", message));
         }
         Ok(RunningMean {
             values: zeros(&[window], DType::F64)?,
