@@ -80,9 +80,9 @@ impl Forward for Softmax2d {
     }
 }
 
-/// A layer of numbers, which have defaults.
+/// A layer of numbers, with their defaults in parentheses behind its name.
 macro_rules! with_numbers {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $ty:ty = $default:expr),* }
+    ($($(#[$doc:meta])* $name:ident $(($($default:expr),*))? { $($(#[$about:meta])* $field:ident: $ty:ty),* }
         |$layer:ident, $x:ident| $body:expr; $repr:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
@@ -93,7 +93,7 @@ macro_rules! with_numbers {
         }
 
         impl $name {
-            /// Makes the layer with these numbers; `default()` has PyTorch's.
+            /// Makes the layer with these numbers.
             pub fn new($($field: $ty),*) -> $name {
                 let hooks = Hooks::new();
                 $name { $($field,)* hooks }
@@ -110,11 +110,12 @@ macro_rules! with_numbers {
             }
         }
 
+        $(/// PyTorch's numbers.
         impl Default for $name {
             fn default() -> $name {
-                $name { $($field: $default,)* hooks: Hooks::new() }
+                $name::new($($default),*)
             }
-        }
+        })?
 
         impl Forward for $name {
             fn forward(&self, $x: Tensor) -> Result<Tensor> {
@@ -127,52 +128,60 @@ macro_rules! with_numbers {
 
 with_numbers! {
     /// [`Tensor::leaky_relu`] (`torch.nn.LeakyReLU`).
-    LeakyReLU {
+    LeakyReLU(0.01) {
         /// The slope below 0.
-        negative_slope: f64 = 0.01
+        negative_slope: f64
     } |l, x| x.leaky_relu_with(l.negative_slope);
         format!("negative_slope={}", float(l.negative_slope));
     /// [`Tensor::elu_with`] (`torch.nn.ELU`).
-    ELU {
+    ELU(1.0) {
         /// The negated limit at −∞.
-        alpha: f64 = 1.0
+        alpha: f64
     } |l, x| x.elu_with(l.alpha); format!("alpha={}", float(l.alpha));
     /// [`Tensor::celu`] (`torch.nn.CELU`).
-    CELU {
+    CELU(1.0) {
         /// The negated limit at −∞.
-        alpha: f64 = 1.0
+        alpha: f64
     } |l, x| x.celu_with(l.alpha); format!("alpha={}", float(l.alpha));
     /// [`Tensor::softplus_with`] (`torch.nn.Softplus`).
-    Softplus {
+    Softplus(1.0, 20.0) {
         /// The sharpness.
-        beta: f64 = 1.0,
+        beta: f64,
         /// The threshold above which it is linear.
-        threshold: f64 = 20.0
+        threshold: f64
     } |l, x| x.softplus_with(SoftPlus::new().beta(l.beta).threshold(l.threshold));
         format!("beta={}, threshold={}", float(l.beta), float(l.threshold));
     /// [`Tensor::hardtanh`] (`torch.nn.Hardtanh`).
-    Hardtanh {
+    Hardtanh(-1.0, 1.0) {
         /// The lower limit.
-        min_val: f64 = -1.0,
+        min_val: f64,
         /// The upper limit.
-        max_val: f64 = 1.0
+        max_val: f64
     } |l, x| x.hardtanh_with(l.min_val, l.max_val);
         format!("min_val={}, max_val={}", float(l.min_val), float(l.max_val));
     /// [`Tensor::hardshrink`] (`torch.nn.Hardshrink`).
-    Hardshrink {
+    Hardshrink(0.5) {
         /// The largest |x| whose result is 0.
-        lambd: f64 = 0.5
+        lambd: f64
     } |l, x| x.hardshrink_with(l.lambd); float(l.lambd);
     /// [`Tensor::softshrink`] (`torch.nn.Softshrink`).
-    Softshrink {
+    Softshrink(0.5) {
         /// The distance that x moves towards 0.
-        lambd: f64 = 0.5
+        lambd: f64
     } |l, x| x.softshrink_with(l.lambd); float(l.lambd);
     /// [`Tensor::glu`] (`torch.nn.GLU`).
-    GLU {
+    GLU(-1) {
         /// The dim that is split.
-        dim: i64 = -1
+        dim: i64
     } |l, x| x.glu(l.dim); format!("dim={}", l.dim);
+    /// x where it is above `threshold`, `value` elsewhere (`torch.nn.Threshold`).
+    Threshold {
+        /// The limit.
+        threshold: f64,
+        /// The value that replaces x.
+        value: f64
+    } |l, x| x.threshold(l.threshold, l.value);
+        format!("threshold={}, value={}", float(l.threshold), float(l.value));
 }
 
 /// [`Tensor::local_response_norm`] (`torch.nn.LocalResponseNorm`).
@@ -261,48 +270,6 @@ along_a_dim! {
     LogSoftmax log_softmax;
     /// [`Tensor::softmin`] (`torch.nn.Softmin`).
     Softmin softmin;
-}
-
-/// x where it is above `threshold`, `value` elsewhere (`torch.nn.Threshold`).
-#[derive(Clone, Debug, Module)]
-#[module(extra_repr)]
-pub struct Threshold {
-    threshold: f64,
-    value: f64,
-    hooks: Hooks,
-}
-
-impl Threshold {
-    /// The layer.
-    pub fn new(threshold: f64, value: f64) -> Threshold {
-        let hooks = Hooks::new();
-        Threshold {
-            threshold,
-            value,
-            hooks,
-        }
-    }
-
-    /// The limit.
-    pub fn threshold(&self) -> f64 {
-        self.threshold
-    }
-
-    /// Returns the value that replaces x.
-    pub fn value(&self) -> f64 {
-        self.value
-    }
-
-    fn extra_repr(&self) -> String {
-        let (threshold, value) = (float(self.threshold), float(self.value));
-        format!("threshold={threshold}, value={value}")
-    }
-}
-
-impl Forward for Threshold {
-    fn forward(&self, x: Tensor) -> Result<Tensor> {
-        Ok(x.threshold(self.threshold, self.value))
-    }
 }
 
 /// x · Φ(x) (`torch.nn.GELU`): with the error function, or approximated with tanh.

@@ -76,10 +76,8 @@ impl AdaptiveLogSoftmaxWithLoss {
             return Err(invalid(NAME, message));
         }
         if options.div_value.is_nan() || options.div_value <= 0.0 {
-            return Err(invalid(
-                NAME,
-                format!("div_value must be positive, not {}", options.div_value),
-            ));
+            let message = format!("div_value must be positive, not {}", options.div_value);
+            return Err(invalid(NAME, message));
         }
         let clusters = cuts.len() as i64 - 1;
         let cluster = |(i, cut): (i32, &[i64])| {
@@ -139,11 +137,9 @@ impl Forward<(Tensor, Tensor), (Tensor, Tensor)> for AdaptiveLogSoftmaxWithLoss 
     fn forward(&self, (x, y): (Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
         let fits = (1..=2).contains(&x.ndim()) && y.dims() == &x.dims()[..x.ndim() - 1];
         if !fits || y.dtype() != DType::I64 {
-            let message = format!(
-                "takes [n, in_features] and i64[n], or without n, not {} and {}",
-                fact(&x),
-                fact(&y)
-            );
+            let (x, y) = (fact(&x), fact(&y));
+            let message =
+                format!("takes [n, in_features] and i64[n], or without n, not {x} and {y}");
             return wrong(self, message);
         }
         looking_up(self, || {

@@ -4,7 +4,6 @@ use crate::layer;
 use crate::members::Members;
 use crate::{Copies, Module};
 use kiln_tensor::{Result, Var};
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// Modules of one type in a list (`torch.nn.ModuleList`): a `Vec` that prints as one child. For layers
@@ -56,12 +55,6 @@ impl<M: Module> Module for ModuleList<M> {
 
     fn copied(&self, copies: &mut Copies) -> Result<ModuleList<M>> {
         self.0.iter().map(|m| m.copied(copies)).collect()
-    }
-}
-
-impl<M: Module> fmt::Display for ModuleList<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_module().fmt(f)
     }
 }
 
@@ -136,12 +129,6 @@ impl<M: Module> Module for ModuleDict<M> {
     }
 }
 
-impl<M: Module> fmt::Display for ModuleDict<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_module().fmt(f)
-    }
-}
-
 /// Parameters in a list (`torch.nn.ParameterList`): a `Vec` that is a module, for a place that takes one.
 #[derive(Default)]
 pub struct ParameterList(pub Vec<Var>);
@@ -212,12 +199,6 @@ macro_rules! parameters {
                     $list.push((name, copies.var(var)?));
                 }
                 Ok($copy)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.as_module().fmt(f)
             }
         }
     )*};

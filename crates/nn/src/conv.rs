@@ -260,10 +260,8 @@ impl<const D: usize> ConvNd<D> {
             Padding::Same if filters.stride == [1; D] => {}
             Padding::Same => {
                 let message = "padding that keeps the size needs strides of 1";
-                return Err(invalid(
-                    name,
-                    format!("{message}, not {:?}", filters.stride),
-                ));
+                let message = format!("{message}, not {:?}", filters.stride);
+                return Err(invalid(name, message));
             }
         }
         Ok(filters)

@@ -1,7 +1,9 @@
 //! Modules whose types are not known.
 
 use crate::copy::{BoxCopy, Copies};
-use crate::{Module, print};
+use crate::{
+    Lazy, Module, ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential, print,
+};
 use kiln_tensor::{Error, Result};
 use std::any::Any;
 use std::fmt;
@@ -40,4 +42,22 @@ impl fmt::Display for dyn Module {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         print::tree(self, f)
     }
+}
+
+macro_rules! displays {
+    ($([$($parameters:tt)*] $module:ty;)*) => {$(
+        impl<$($parameters)*> fmt::Display for $module {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.as_module().fmt(f)
+            }
+        }
+    )*};
+}
+displays! {
+    [M: Module] ModuleList<M>;
+    [M: Module] ModuleDict<M>;
+    [] ParameterList;
+    [] ParameterDict;
+    [] Sequential;
+    [L: Module] Lazy<L>;
 }

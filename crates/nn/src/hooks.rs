@@ -135,7 +135,7 @@ impl std::fmt::Debug for Hooks {
 }
 
 /// The hooks of a module at one moment.
-pub(crate) struct Registered(Vec<Hook>);
+pub(crate) struct Registered(pub Vec<Hook>);
 
 impl Registered {
     /// Runs a module's forward pass between its hooks.
@@ -227,33 +227,6 @@ impl Registered {
         };
         flat.build::<O>(put(tensors, &at, watched))
     }
-
-    /// Calls the hooks that run before the state of a module is taken, whose names begin with `prefix`.
-    pub(crate) fn before_state_dict(&self, module: &dyn Module, prefix: &str) {
-        for hook in &self.0 {
-            if let Hook::StateDict(f) = hook {
-                f(module, prefix);
-            }
-        }
-    }
-
-    /// Calls the hooks that run before a state is compared with a module.
-    pub(crate) fn before_loading(&self, module: &dyn Module, state: &mut StateDict, prefix: &str) {
-        for hook in &self.0 {
-            if let Hook::LoadStateDict(f) = hook {
-                f(module, state, prefix);
-            }
-        }
-    }
-
-    /// Calls the hooks that run after a state was loaded.
-    pub(crate) fn after_loading(&self, module: &dyn Module, report: &mut LoadReport) {
-        for hook in &self.0 {
-            if let Hook::Loaded(f) = hook {
-                f(module, report);
-            }
-        }
-    }
 }
 
 /// The gradients of a module's outputs, kept until a backward pass has those of the inputs.
@@ -307,10 +280,8 @@ fn replaced<N: Nest<Owned = N>>(old: N, new: Vec<Tensor>, what: &str) -> Result<
     let flat = Flat::of(&old);
     let count = flat.tensors().len();
     if new.len() != count {
-        let message = format!(
-            "a hook gave {} tensors in the place of {count} {what}",
-            new.len()
-        );
+        let len = new.len();
+        let message = format!("a hook gave {len} tensors in the place of {count} {what}");
         return Err(Error::invalid("register_forward_hook", message));
     }
     Ok(flat.build::<N>(new))
@@ -359,10 +330,8 @@ pub(crate) fn replace(root: &dyn Module, path: &str, new: Arc<dyn Replacement>) 
     let wrong =
         |why: &str| Error::invalid("set_submodule", format!("{} at {path:?} {why}", old.name()));
     if path.is_empty() {
-        return Err(Error::invalid(
-            "set_submodule",
-            "the path is empty, which names the module itself",
-        ));
+        let message = "the path is empty, which names the module itself";
+        return Err(Error::invalid("set_submodule", message));
     }
     if new.module().modules().iter().any(|m| ptr::addr_eq(*m, old)) {
         return Err(wrong("is a part of what is to stand in its place"));
@@ -400,8 +369,7 @@ pub trait Hookable: Module {
         f: impl Fn(&dyn Module, &[Tensor]) -> R + Send + Sync + 'static,
     ) -> Result<HookHandle> {
         let f = move |m: &dyn Module, x: &[Tensor]| f(m, x).into_replacement();
-        let hook = Hook::Before(Arc::new(f));
-        register(self.as_module(), hook)
+        register(self.as_module(), Hook::Before(Arc::new(f)))
     }
 
     /// Calls `f` with this module, its inputs and its outputs after each call. If `f` returns tensors, they replace the
@@ -432,8 +400,7 @@ pub trait Hookable: Module {
         f: impl Fn(&dyn Module, &[Tensor], &[Tensor]) -> R + Send + Sync + 'static,
     ) -> Result<HookHandle> {
         let f = move |m: &dyn Module, x: &[Tensor], y: &[Tensor]| f(m, x, y).into_replacement();
-        let hook = Hook::After(Arc::new(f));
-        register(self.as_module(), hook)
+        register(self.as_module(), Hook::After(Arc::new(f)))
     }
 
     /// Calls `f` with the gradients of this module's inputs and of its outputs, in each backward pass that has them;
@@ -450,8 +417,7 @@ pub trait Hookable: Module {
         let f = move |inputs: &[Option<Tensor>], outputs: &[Option<Tensor>]| {
             f(inputs, outputs).into_replacement()
         };
-        let hook = Hook::Backward(Arc::new(f));
-        register(self.as_module(), hook)
+        register(self.as_module(), Hook::Backward(Arc::new(f)))
     }
 
     /// Calls `f` with this module and the prefix of its names before its state is taken.
@@ -463,8 +429,7 @@ pub trait Hookable: Module {
         &self,
         f: impl Fn(&dyn Module, &str) + Send + Sync + 'static,
     ) -> Result<HookHandle> {
-        let hook = Hook::StateDict(Arc::new(f));
-        register(self.as_module(), hook)
+        register(self.as_module(), Hook::StateDict(Arc::new(f)))
     }
 
     /// Calls `f` with this module, a state that is to be loaded, and the prefix of this module's names in it, before
@@ -477,8 +442,7 @@ pub trait Hookable: Module {
         &self,
         f: impl Fn(&dyn Module, &mut StateDict, &str) + Send + Sync + 'static,
     ) -> Result<HookHandle> {
-        let hook = Hook::LoadStateDict(Arc::new(f));
-        register(self.as_module(), hook)
+        register(self.as_module(), Hook::LoadStateDict(Arc::new(f)))
     }
 
     /// Calls `f` with this module and a report of the names that did not fit, after a state was loaded. `f` may change
@@ -491,8 +455,7 @@ pub trait Hookable: Module {
         &self,
         f: impl Fn(&dyn Module, &mut LoadReport) + Send + Sync + 'static,
     ) -> Result<HookHandle> {
-        let hook = Hook::Loaded(Arc::new(f));
-        register(self.as_module(), hook)
+        register(self.as_module(), Hook::Loaded(Arc::new(f)))
     }
 }
 

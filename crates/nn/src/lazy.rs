@@ -6,7 +6,6 @@ use crate::{
     InstanceNormNd, Kernel, Linear, LinearOptions, Members, Mode, Module, TransposedKernel, tree,
 };
 use kiln_tensor::{DType, Int, Result, Tensor, Var, is_recording};
-use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const WAITING: &str = "is made at its first input: call the model once before";
@@ -145,12 +144,6 @@ impl<L: Module> Module for Lazy<L> {
             waiting: self.waiting.clone(),
             mode: self.mode.clone(),
         })
-    }
-}
-
-impl<L: Module> fmt::Display for Lazy<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_module().fmt(f)
     }
 }
 

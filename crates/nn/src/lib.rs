@@ -135,7 +135,7 @@ pub use running_norm::{
     InstanceNorm2d, InstanceNorm3d, InstanceNormNd, update_bn,
 };
 pub use seq2seq::Transformer;
-pub use sequential::{IntoLayer, IntoResult, Lambda, Sequential};
+pub use sequential::{IntoLayer, Lambda, Sequential};
 pub use shape::{Flatten, Unflatten, Unfold};
 pub use state_dict::LoadReport;
 pub use transformer::{

@@ -137,10 +137,8 @@ impl Bilinear {
     fn made(features: [Int; 3], bias: bool) -> Result<Bilinear> {
         let [in1, in2, out] = layer::sizes("Bilinear", features)?;
         if in1 == 0 {
-            return Err(invalid(
-                "Bilinear",
-                "in1_features must be at least 1, not 0",
-            ));
+            let message = "in1_features must be at least 1, not 0";
+            return Err(invalid("Bilinear", message));
         }
         let bilinear = Bilinear {
             weight: layer::constant([out, in1, in2], 0.0)?,

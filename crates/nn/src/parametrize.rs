@@ -168,10 +168,8 @@ pub fn remove_parametrizations(
     let called = "remove_parametrizations";
     let var = parameter(hooks::current(module), called, name)?;
     let Some(p) = Parametrized::of_cell(&var) else {
-        return Err(Error::invalid(
-            called,
-            format!("{name:?} is not parametrized"),
-        ));
+        let message = format!("{name:?} is not parametrized");
+        return Err(Error::invalid(called, message));
     };
     let originals = p.originals();
     let value = match (leave_parametrized, &originals[..]) {

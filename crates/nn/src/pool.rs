@@ -38,7 +38,7 @@ pub(crate) fn window<const D: usize>(
 
 /// Getters of the settings of windows.
 macro_rules! windows {
-    ($name:ident) => {
+    ($name:ident $($padding:ident)?) => {
         impl $name {
             /// The size of a window.
             pub fn kernel_size(&self) -> &IntList {
@@ -50,10 +50,10 @@ macro_rules! windows {
                 $crate::pool::stride_or_kernel(&self.windows.stride, &self.windows.kernel_size)
             }
 
-            /// Returns the padding on both sides of each dim.
-            pub fn padding(&self) -> &IntList {
-                &self.windows.padding
-            }
+            $(/// Returns the padding on both sides of each dim.
+            pub fn $padding(&self) -> &IntList {
+                &self.windows.$padding
+            })?
         }
     };
 }
@@ -93,7 +93,7 @@ macro_rules! pools {
             }
         }
 
-        windows!($name);
+        windows!($name padding);
 
         impl Forward for $name {
             fn forward(&self, $x: Tensor) -> Result<Tensor> {

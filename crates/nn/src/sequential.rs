@@ -1,9 +1,8 @@
 //! Layers in sequence.
 
 use crate::members::Members;
-use crate::{Copies, Forward, Hooks, Module};
+use crate::{Copies, Forward, Hooks, IntoField, Module};
 use kiln_tensor::{Error, Result, Tensor};
-use std::fmt;
 use std::ops::{Index, RangeBounds};
 use std::sync::Arc;
 
@@ -262,12 +261,6 @@ impl Module for Sequential {
     }
 }
 
-impl fmt::Display for Sequential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_module().fmt(f)
-    }
-}
-
 impl Forward for Sequential {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let mut y = x;
@@ -301,9 +294,9 @@ pub struct Lambda {
 
 impl Lambda {
     /// Makes a layer of a function from a tensor to a tensor, or to a result.
-    pub fn new<R: IntoResult>(f: impl Fn(Tensor) -> R + Send + Sync + 'static) -> Lambda {
+    pub fn new<R: IntoField<Tensor>>(f: impl Fn(Tensor) -> R + Send + Sync + 'static) -> Lambda {
         Lambda {
-            f: Arc::new(move |x| f(x).into_result()),
+            f: Arc::new(move |x| f(x).into_field()),
             hooks: Hooks::new(),
         }
     }
@@ -312,24 +305,6 @@ impl Lambda {
 impl Forward for Lambda {
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         (self.f)(x)
-    }
-}
-
-/// A result of a function that is a layer.
-pub trait IntoResult {
-    #[doc(hidden)]
-    fn into_result(self) -> Result<Tensor>;
-}
-
-impl IntoResult for Tensor {
-    fn into_result(self) -> Result<Tensor> {
-        Ok(self)
-    }
-}
-
-impl IntoResult for Result<Tensor> {
-    fn into_result(self) -> Result<Tensor> {
-        self
     }
 }
 
@@ -357,7 +332,9 @@ impl<M: Forward> IntoLayer<kind::Layer> for M {
     }
 }
 
-impl<R: IntoResult, F: Fn(Tensor) -> R + Send + Sync + 'static> IntoLayer<kind::Function<R>> for F {
+impl<R: IntoField<Tensor>, F: Fn(Tensor) -> R + Send + Sync + 'static> IntoLayer<kind::Function<R>>
+    for F
+{
     fn into_layer(self) -> Result<Arc<dyn Forward>> {
         Ok(Arc::new(Lambda::new(self)))
     }

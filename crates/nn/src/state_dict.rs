@@ -1,6 +1,6 @@
 //! Values by name.
 
-use crate::hooks::Registered;
+use crate::hooks::{Hook, Registered};
 use crate::parametrized::Parametrized;
 use crate::{Hooks, Module, tree};
 use kiln_formats::StateDict;
@@ -27,20 +27,22 @@ pub(crate) struct Plan<'a> {
     assignments: Vec<(Var, Tensor)>,
 }
 
-/// Calls `f` with all modules within one that have hooks, and with the prefixes of their names.
-fn hooked(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Registered, &str)) {
+/// Calls `f` with the hooks of all modules within one, in order, and with the prefixes of the modules' names.
+fn hooked(module: &dyn Module, mut f: impl FnMut(&dyn Module, &Hook, &str)) {
     for (path, m) in module.named_modules() {
-        if let Some(hooks) = m.hooks().and_then(Hooks::registered) {
+        if let Some(Registered(hooks)) = m.hooks().and_then(Hooks::registered) {
             let prefix = if path.is_empty() { path } else { path + "." };
-            f(m, &hooks, &prefix);
+            hooks.iter().for_each(|hook| f(m, hook, &prefix));
         }
     }
 }
 
 /// Returns the values of a module's parameters and buffers.
 pub(crate) fn of(module: &dyn Module) -> StateDict {
-    hooked(module, |m, hooks, prefix| {
-        hooks.before_state_dict(m, prefix)
+    hooked(module, |m, hook, prefix| {
+        if let Hook::StateDict(f) = hook {
+            f(m, prefix);
+        }
     });
     let vars = tree::vars(module).into_iter();
     vars.map(|v| (v.name, v.var.get().detach())).collect()
@@ -65,8 +67,10 @@ fn rename_older(module: &dyn Module, state: &mut StateDict) {
 /// Prepares the assignments of a load; nothing is assigned yet.
 pub(crate) fn plan<'a>(module: &'a dyn Module, state: &StateDict) -> Result<Plan<'a>> {
     let mut state = state.clone();
-    hooked(module, |m, hooks, prefix| {
-        hooks.before_loading(m, &mut state, prefix)
+    hooked(module, |m, hook, prefix| {
+        if let Hook::LoadStateDict(f) = hook {
+            f(m, &mut state, prefix);
+        }
     });
     rename_older(module, &mut state);
     let given: BTreeMap<&str, &Tensor> = state.iter().collect();
@@ -140,8 +144,10 @@ impl Plan<'_> {
         for (var, value) in &self.assignments {
             var.assign(value)?;
         }
-        hooked(self.module, |m, hooks, _| {
-            hooks.after_loading(m, &mut self.report)
+        hooked(self.module, |m, hook, _| {
+            if let Hook::Loaded(f) = hook {
+                f(m, &mut self.report);
+            }
         });
         Ok(self.report)
     }

@@ -2,7 +2,7 @@
 
 use crate::forward::seam;
 use crate::layer::{invalid, looking_up, tried};
-use crate::pool::{given, stride_or_kernel, window, windows};
+use crate::pool::{given, window, windows};
 use crate::print::{float, python};
 use crate::{Forward, Hooks, Module};
 use kiln_tensor::{AvgPool, IntList, Result, Tensor, Unpool, options};
@@ -54,16 +54,6 @@ macro_rules! power_pools {
                 self.norm_type
             }
 
-            /// The size of a window.
-            pub fn kernel_size(&self) -> &IntList {
-                &self.windows.kernel_size
-            }
-
-            /// Returns the step from one window to the next.
-            pub fn stride(&self) -> &IntList {
-                stride_or_kernel(&self.windows.stride, &self.windows.kernel_size)
-            }
-
             /// True if windows that reach beyond the end count.
             pub fn ceil_mode(&self) -> bool {
                 self.windows.ceil_mode
@@ -79,6 +69,8 @@ macro_rules! power_pools {
                 )
             }
         }
+
+        windows!($name);
 
         impl Forward for $name {
             fn forward(&self, x: Tensor) -> Result<Tensor> {
@@ -156,7 +148,7 @@ macro_rules! unpools {
             }
         }
 
-        windows!($name);
+        windows!($name padding);
 
         /// The input is maxima and their indices.
         impl Forward<(Tensor, Tensor)> for $name {

@@ -38,10 +38,8 @@ pub fn vector_to_parameters(vector: impl AsTensor, parameters: impl Vars) -> Res
         .collect();
     let all: i64 = counts.iter().sum();
     if vector.ndim() != 1 || !vector.dims()[0].is(all) {
-        let message = format!(
-            "the parameters have {all} elements, which {} does not hold",
-            fact(vector)
-        );
+        let vector = fact(vector);
+        let message = format!("the parameters have {all} elements, which {vector} does not hold");
         return Err(Error::invalid("vector_to_parameters", message));
     }
     let mut from = 0;

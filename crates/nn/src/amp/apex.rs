@@ -46,7 +46,8 @@ pub struct Amp {
 /// ```
 ///
 /// # Errors
-/// If the model is not in f32 or is wrapped for data parallel training, an optimiser was given before, keywords contradict each other, or inside `compile`.
+/// If the model is not in f32 or is wrapped for data parallel training, an optimiser was given before, keywords
+/// contradict each other, or inside `compile`.
 #[track_caller]
 pub fn initialize(
     model: &dyn Module,
@@ -70,10 +71,8 @@ pub fn initialize(
     if options.enabled
         && let Some((name, p)) = model.named_parameters().iter().find(|p| narrow(p))
     {
-        let message = format!(
-            "`{name}` is {}: give it a model of f32, which it casts",
-            p.dtype()
-        );
+        let dtype = p.dtype();
+        let message = format!("`{name}` is {dtype}: give it a model of f32, which it casts");
         return Err(Error::invalid("amp::initialize", message));
     }
     let scaling = match properties.loss_scale {

@@ -52,8 +52,8 @@ options! {
 }
 
 /// Packs a batch `[l, n, ..]` of padded sequences with these lengths, integers `[n]`
-/// (`torch.nn.utils.rnn.pack_padded_sequence`). What stands behind the end of a sequence is never read. A length outside
-/// 1..=l is a data error.
+/// (`torch.nn.utils.rnn.pack_padded_sequence`). What stands behind the end of a sequence is never read. A length
+/// outside 1..=l is a data error.
 #[track_caller]
 pub fn pack_padded_sequence(input: impl AsTensor, lengths: impl AsTensor) -> PackedSequence {
     pack_padded_sequence_with(input, lengths, PackPaddedSequence::new())
@@ -150,11 +150,9 @@ fn packed(input: &Tensor, lengths: &Tensor, batch_first: bool) -> Result<PackedS
         } else {
             "[l, n, ..]"
         };
-        let message = format!(
-            "takes sequences {batch} and integers [n], not {} and {}",
-            fact(input),
-            fact(lengths)
-        );
+        let (input, lengths) = (fact(input), fact(lengths));
+        let message =
+            format!("takes sequences {batch} and integers [n], not {input} and {lengths}");
         return Err(Error::at_caller(
             ErrorKind::Op,
             "pack_padded_sequence",
