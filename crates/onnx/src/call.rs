@@ -3,14 +3,13 @@
 use crate::fault::invalid;
 use crate::maps::Maps;
 use crate::packed::Packed;
-use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
+use crate::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
+use crate::record::Scope;
 use crate::tensor;
 use crate::text::Text;
 use crate::value::{Known, Traced, Value};
 use kiln_base::Dim;
 use kiln_tensor::{DType, Error, ErrorKind, Result, Tensor};
-use std::path::Path;
 use std::rc::Rc;
 
 /// An operator applied to its inputs.
@@ -19,23 +18,12 @@ pub(crate) struct Call<'a> {
     /// The version of the operator set that the node is of.
     pub version: i64,
     pub inputs: Vec<Option<Value>>,
-    pub surroundings: &'a dyn Surroundings,
+    /// The graph that the node stands in.
+    pub scope: &'a Scope<'a>,
 }
 
 /// The results of an operator.
 pub(crate) type Results = Result<Vec<Value>>;
-
-/// The graph that an operator stands in.
-pub(crate) trait Surroundings {
-    /// Returns an attribute of the call of the function whose body this is.
-    fn attribute(&self, name: &str) -> Option<&AttributeProto>;
-
-    /// Returns the folder of the model's file.
-    fn folder(&self) -> Option<&Path>;
-
-    /// Records a graph of the node with values of its inputs, and returns its outputs.
-    fn body(&self, graph: &GraphProto, inputs: Vec<Value>) -> Results;
-}
 
 fn symbolic(input: usize) -> Error {
     Error::at_caller(
@@ -176,6 +164,12 @@ impl Call<'_> {
         Ok(self.first_integer(i)?.is_some_and(|n| n != 0))
     }
 
+    /// Returns an input of integers that may not be absent.
+    pub fn required_integers(&self, i: usize) -> Result<Vec<i64>> {
+        let list = self.integers(i)?;
+        list.ok_or_else(|| invalid(format!("input {i} is missing")))
+    }
+
     /// Returns integers that are an input since a version of the operator, and an attribute before.
     pub fn integers_or(&self, i: usize, name: &str) -> Result<Option<Vec<i64>>> {
         match self.integers(i)? {
@@ -189,7 +183,7 @@ impl Call<'_> {
         let own = self.node.attribute.iter().find(|a| a.name() == name)?;
         match own.ref_attr_name() {
             "" => Some(own),
-            outer => self.surroundings.attribute(outer),
+            outer => self.scope.attribute(outer),
         }
     }
 
@@ -202,9 +196,7 @@ impl Call<'_> {
             found if found == wanted => Ok(Some(a)),
             AttributeType::Undefined => Ok(Some(a)),
             found => Err(invalid(format!(
-                "the attribute {name:?} is {}, not {}",
-                found.as_str_name(),
-                wanted.as_str_name()
+                "the attribute {name:?} is {found:?}, not {wanted:?}"
             ))),
         }
     }
@@ -300,6 +292,12 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize> {
             "the axis {axis} is not one of {rank} dims"
         ))),
     }
+}
+
+/// Returns a size that may not be symbolic.
+pub(crate) fn known_size(t: &Tensor, axis: usize) -> Result<i64> {
+    let size = t.dims().get(axis).and_then(Dim::as_const);
+    size.ok_or_else(|| invalid(format!("the size of dim {axis} must be known")))
 }
 
 /// Returns axes of `rank` dims.

@@ -1,7 +1,7 @@
 //! Checks of a model when it is loaded.
 
 use crate::fault::invalid;
-use crate::nodes::{MAX_NESTED, node_name, plain_domain};
+use crate::nodes::{MAX_NESTED, bodies, node_name, plain_domain};
 use crate::proto::{FunctionProto, GraphProto, NodeProto};
 use kiln_tensor::Result;
 use std::collections::{HashMap, HashSet};
@@ -49,7 +49,7 @@ impl<'a> Inlined<'a> {
         let mut sum = 0;
         for node in nodes {
             sum += 1 + self.called(node)?;
-            for graph in inner(node) {
+            for graph in bodies(node) {
                 sum += self.count(&graph.node)?;
             }
             if sum > MAX_INLINED {
@@ -78,12 +78,6 @@ impl<'a> Inlined<'a> {
         self.functions.insert(key, (function, Some(count)));
         Ok(count)
     }
-}
-
-/// The graphs in the attributes of a node.
-fn inner(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
-    let attributes = node.attribute.iter();
-    attributes.flat_map(|a| a.g.iter().chain(&a.graphs))
 }
 
 /// Checks a graph inside of graphs that give the `outer` names.
@@ -126,7 +120,7 @@ fn nodes<'a>(
                 )));
             }
         }
-        for graph in inner(node) {
+        for graph in bodies(node) {
             outer.push(std::mem::take(&mut given));
             let checked = names(graph, outer);
             given = outer.pop().unwrap_or_default();

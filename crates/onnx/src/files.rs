@@ -4,10 +4,7 @@ use crate::data::Data;
 use crate::fault::{for_caller, invalid, unsupported};
 use crate::loaded::Kind;
 use crate::maps::{Keys, Maps};
-use crate::proto::tensor_proto::DataType;
-use crate::proto::{
-    MapProto, OptionalProto, SequenceProto, TensorProto, optional_proto, sequence_proto,
-};
+use crate::proto::{ContentType, DataType, MapProto, OptionalProto, SequenceProto, TensorProto};
 use crate::tensor;
 use kiln_tensor::{Result, Tensor, stack};
 use prost::Message;
@@ -116,7 +113,7 @@ pub fn write_value(name: &str, value: &Data, kind: Kind) -> Result<Vec<u8>> {
 fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
     let mut s = SequenceProto {
         name: Some(name.to_string()),
-        elem_type: Some(sequence_proto::DataType::Tensor.into()),
+        elem_type: Some(ContentType::Tensor.into()),
         ..SequenceProto::default()
     };
     for value in list {
@@ -124,15 +121,15 @@ fn to_sequence(name: &str, list: &[Data]) -> Result<SequenceProto> {
             Data::Tensor(t) => s.tensor_values.push(tensor::write("", t)?),
             Data::Text(t) => s.tensor_values.push(tensor::write_text("", t)),
             Data::Sequence(list) => {
-                s.elem_type = Some(sequence_proto::DataType::Sequence.into());
+                s.elem_type = Some(ContentType::Sequence.into());
                 s.sequence_values.push(to_sequence("", list)?);
             }
             Data::Maps(maps) => {
-                s.elem_type = Some(sequence_proto::DataType::Sequence.into());
+                s.elem_type = Some(ContentType::Sequence.into());
                 s.sequence_values.push(of_maps("", maps)?);
             }
             Data::Nothing => {
-                s.elem_type = Some(sequence_proto::DataType::Optional.into());
+                s.elem_type = Some(ContentType::Optional.into());
                 s.optional_values.push(OptionalProto::default());
             }
         }
@@ -162,7 +159,7 @@ fn of_maps(name: &str, maps: &Maps) -> Result<SequenceProto> {
     };
     Ok(SequenceProto {
         name: Some(name.to_string()),
-        elem_type: Some(sequence_proto::DataType::Map.into()),
+        elem_type: Some(ContentType::Map.into()),
         map_values: (maps.values.unbind(0).into_iter().map(map)).collect::<Result<_>>()?,
         ..SequenceProto::default()
     })
@@ -175,19 +172,19 @@ fn to_optional(name: &str, value: &Data) -> Result<OptionalProto> {
     };
     match value {
         Data::Tensor(t) => {
-            o.elem_type = Some(optional_proto::DataType::Tensor.into());
+            o.elem_type = Some(ContentType::Tensor.into());
             o.tensor_value = Some(tensor::write("", t)?);
         }
         Data::Text(t) => {
-            o.elem_type = Some(optional_proto::DataType::Tensor.into());
+            o.elem_type = Some(ContentType::Tensor.into());
             o.tensor_value = Some(tensor::write_text("", t));
         }
         Data::Sequence(list) => {
-            o.elem_type = Some(optional_proto::DataType::Sequence.into());
+            o.elem_type = Some(ContentType::Sequence.into());
             o.sequence_value = Some(to_sequence("", list)?);
         }
         Data::Maps(maps) => {
-            o.elem_type = Some(optional_proto::DataType::Sequence.into());
+            o.elem_type = Some(ContentType::Sequence.into());
             o.sequence_value = Some(of_maps("", maps)?);
         }
         Data::Nothing => {}

@@ -5,7 +5,7 @@
 
 use crate::call::{Call, Results, axes, axis};
 use crate::fault::invalid;
-use crate::proto::tensor_proto::DataType;
+use crate::proto::DataType;
 use crate::tensor;
 use crate::value::{Element, Known, MAX_KNOWN, Value};
 use kiln_base::{Dim, Kind};
@@ -61,7 +61,9 @@ fn input_sizes(call: &Call) -> Result<Vec<Dim>> {
 
 /// The number of elements.
 pub(crate) fn size(call: &Call) -> Results {
-    Ok(vec![scalar(kiln_base::numel(&input_sizes(call)?)).into()])
+    Ok(vec![
+        Known::scalar(DType::I64, kiln_base::numel(&input_sizes(call)?)).into(),
+    ])
 }
 
 /// The sizes, or a range of them.
@@ -81,15 +83,6 @@ pub(crate) fn range(call: &Call, dims: &[Dim]) -> Results {
 /// True for a Cast to text.
 pub(crate) fn to_text(call: &Call) -> Result<bool> {
     Ok(call.int("to", 0)? == DataType::String as i64)
-}
-
-/// A number in i64.
-pub(crate) fn scalar(d: Dim) -> Known {
-    Known {
-        dtype: DType::I64,
-        shape: vec![],
-        elements: vec![Element::Int(d)],
-    }
 }
 
 fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Known>> {
@@ -172,82 +165,69 @@ fn one(call: &Call, op: &str, inputs: &[Option<Rc<Known>>]) -> Result<Option<Kno
         "Gather" => gather(call, a, b),
         "Slice" => slice(call, a, inputs),
         "Concat" => concat(call, inputs),
-        "Range" => {
-            let list: Option<Vec<i64>> = (0..3)
-                .map(|i| inputs.get(i)?.as_ref()?.integers()?.first().copied())
-                .collect();
-            let Some([start, end, step]) =
-                list.as_deref().and_then(|l| <[i64; 3]>::try_from(l).ok())
-            else {
-                return Ok(None);
-            };
-            let span = i128::from(end) - i128::from(start);
-            if step == 0 || span / i128::from(step) > MAX_KNOWN as i128 {
-                return Ok(None);
-            }
-            let mut elements = Vec::new();
-            let mut n = start;
-            while (step > 0 && n < end) || (step < 0 && n > end) {
-                elements.push(Element::Int(Dim::Const(n)));
-                n += step;
-            }
-            Ok(Some(Known {
-                dtype: a.dtype,
-                shape: vec![elements.len()],
-                elements,
-            }))
-        }
+        "Range" => Ok(range_of(inputs, a.dtype)),
         "ConstantOfShape" => {
-            let Some(sizes) = a.integers() else {
-                return Ok(None);
-            };
             let fill = match call.tensor_attribute("value")? {
-                Some(t) => tensor::read_constant(t, None)?.1.map(Rc::new),
-                None => Some(Rc::new(Known {
-                    dtype: DType::F32,
-                    shape: vec![1],
-                    elements: vec![Element::Float(0.0)],
-                })),
+                Some(t) => tensor::read_constant(t, None)?.1,
+                None => Some(Known::vector(DType::F32, vec![Element::Float(0.0)])),
             };
-            let Some(fill) = fill else { return Ok(None) };
-            let shape: Option<Vec<usize>> =
-                sizes.iter().map(|n| usize::try_from(*n).ok()).collect();
-            let Some(shape) = shape else { return Ok(None) };
-            let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-            let (Some(count), [element]) = (count.filter(|n| *n <= MAX_KNOWN), &fill.elements[..])
-            else {
-                return Ok(None);
-            };
-            Ok(Some(Known {
-                dtype: fill.dtype,
-                shape,
-                elements: vec![element.clone(); count],
-            }))
+            Ok(fill.and_then(|fill| filled(&a.integers()?, &fill)))
         }
         "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => reduce(call, op, a),
-        "Where" => {
-            let (Some(x), Some(Some(y))) = (b, inputs.get(2)) else {
-                return Ok(None);
-            };
-            let Some(shape) = broadcast(&[&a.shape, &x.shape, &y.shape]) else {
-                return Ok(None);
-            };
-            let [c, x, y] = [a, x, y].map(|k| expand(k, &shape));
-            let chosen = c.elements.iter().zip(x.elements).zip(y.elements);
-            let chosen = chosen.map(|((c, x), y)| Some(if c.number()? != 0.0 { x } else { y }));
-            let elements = chosen.collect::<Option<_>>();
-            Ok(elements.map(|elements| Known {
-                dtype: x.dtype,
-                shape,
-                elements,
-            }))
-        }
+        "Where" => match (b, inputs.get(2)) {
+            (Some(x), Some(Some(y))) => Ok(choice(a, x, y)),
+            _ => Ok(None),
+        },
         "Neg" | "Floor" | "Ceil" | "Not" | "Abs" => Ok(map(a, |e| unary(op, e))),
         _ => match b {
             Some(b) if inputs.len() == 2 => Ok(pairs(op, a, b)),
             _ => Ok(None),
         },
     }
+}
+
+fn range_of(inputs: &[Option<Rc<Known>>], dtype: DType) -> Option<Known> {
+    let number = |i: usize| inputs.get(i)?.as_ref()?.integers()?.first().copied();
+    let (start, end, step) = (number(0)?, number(1)?, number(2)?);
+    let span = i128::from(end) - i128::from(start);
+    if step == 0 || span / i128::from(step) > MAX_KNOWN as i128 {
+        return None;
+    }
+    let mut elements = Vec::new();
+    let mut n = start;
+    while (step > 0 && n < end) || (step < 0 && n > end) {
+        elements.push(Element::Int(Dim::Const(n)));
+        n += step;
+    }
+    Some(Known::vector(dtype, elements))
+}
+
+fn filled(sizes: &[i64], fill: &Known) -> Option<Known> {
+    let shape: Option<Vec<usize>> = sizes.iter().map(|n| usize::try_from(*n).ok()).collect();
+    let shape = shape?;
+    let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    let count = count.filter(|n| *n <= MAX_KNOWN)?;
+    let [element] = &fill.elements[..] else {
+        return None;
+    };
+    Some(Known {
+        dtype: fill.dtype,
+        shape,
+        elements: vec![element.clone(); count],
+    })
+}
+
+/// Elements of `x` where the condition holds, else of `y`.
+fn choice(condition: &Known, x: &Known, y: &Known) -> Option<Known> {
+    let shape = broadcast(&[&condition.shape, &x.shape, &y.shape])?;
+    let [c, x, y] = [condition, x, y].map(|k| expand(k, &shape));
+    let chosen = c.elements.iter().zip(x.elements).zip(y.elements);
+    let chosen = chosen.map(|((c, x), y)| Some(if c.number()? != 0.0 { x } else { y }));
+    Some(Known {
+        dtype: x.dtype,
+        elements: chosen.collect::<Option<_>>()?,
+        shape,
+    })
 }
 
 fn map(a: &Known, f: impl Fn(&Element) -> Option<Element>) -> Option<Known> {
@@ -494,11 +474,7 @@ fn slice(call: &Call, a: &Known, inputs: &[Option<Rc<Known>>]) -> Result<Option<
         .get(clamp(*start)..clamp(*end))
         .unwrap_or_default();
     let elements: Vec<Element> = range.iter().step_by(*step as usize).cloned().collect();
-    Ok(Some(Known {
-        dtype: a.dtype,
-        shape: vec![elements.len()],
-        elements,
-    }))
+    Ok(Some(Known::vector(a.dtype, elements)))
 }
 
 /// Concatenation of vectors.
@@ -514,11 +490,7 @@ fn concat(call: &Call, inputs: &[Option<Rc<Known>>]) -> Result<Option<Known>> {
         .iter()
         .flat_map(|k| k.elements.iter().cloned())
         .collect();
-    Ok(Some(Known {
-        dtype: all[0].dtype,
-        shape: vec![elements.len()],
-        elements,
-    }))
+    Ok(Some(Known::vector(all[0].dtype, elements)))
 }
 
 /// Reductions of vectors to one element.
@@ -536,13 +508,12 @@ fn reduce(call: &Call, op: &str, a: &Known) -> Result<Option<Known>> {
         "ReduceSum" => Some(dims.iter().fold(Dim::ZERO, |sum, d| &sum + d)),
         _ => {
             let numbers: Option<Vec<i64>> = dims.iter().map(Dim::as_const).collect();
-            let numbers = numbers.unwrap_or_default();
-            let found = if op == "ReduceMax" {
-                numbers.iter().max()
-            } else {
-                numbers.iter().min()
+            let numbers = numbers.unwrap_or_default().into_iter();
+            let extreme = match op {
+                "ReduceMax" => numbers.max(),
+                _ => numbers.min(),
             };
-            found.map(|n| Dim::Const(*n))
+            extreme.map(Dim::Const)
         }
     };
     let shape = if call.flag("keepdims", true)? {

@@ -4,10 +4,9 @@ use crate::check;
 use crate::fault::invalid;
 use crate::nodes::plain_domain;
 use crate::packed::Packed;
-use crate::proto::tensor_proto::DataType;
 use crate::proto::{
-    FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TypeProto,
-    tensor_shape_proto, type_proto,
+    DataType, Dimension, DimensionValue, FunctionProto, GraphProto, ModelProto, OperatorSetIdProto,
+    TensorProto, TypeProto, TypeValue,
 };
 use crate::scan::Span;
 use crate::tensor;
@@ -185,16 +184,12 @@ impl Loaded {
 impl Port {
     pub(crate) fn new(name: &str, kind: Option<&TypeProto>) -> Port {
         let tensor = match kind.and_then(|t| t.value.as_ref()) {
-            Some(type_proto::Value::TensorType(t)) => Some(t),
+            Some(TypeValue::Tensor(t)) => Some(t),
             _ => None,
         };
-        let dim = |(i, d): (usize, &tensor_shape_proto::Dimension)| match &d.value {
-            Some(tensor_shape_proto::dimension::Value::DimValue(n)) if *n >= 0 => {
-                DimSpec::Known(*n)
-            }
-            Some(tensor_shape_proto::dimension::Value::DimParam(p)) if !p.is_empty() => {
-                DimSpec::Symbol(p.clone())
-            }
+        let dim = |(i, d): (usize, &Dimension)| match &d.value {
+            Some(DimensionValue::Known(n)) if *n >= 0 => DimSpec::Known(*n),
+            Some(DimensionValue::Symbol(p)) if !p.is_empty() => DimSpec::Symbol(p.clone()),
             _ => DimSpec::Symbol(format!("{name}.{i}")),
         };
         let shape = tensor.and_then(|t| t.shape.as_ref());
@@ -203,9 +198,9 @@ impl Port {
         Port {
             name: name.to_string(),
             kind: match kind.and_then(|t| t.value.as_ref()) {
-                Some(type_proto::Value::SequenceType(_)) => Kind::Sequence,
-                Some(type_proto::Value::OptionalType(_)) => Kind::Optional,
-                Some(type_proto::Value::MapType(_)) => Kind::Map,
+                Some(TypeValue::Sequence(_)) => Kind::Sequence,
+                Some(TypeValue::Optional(_)) => Kind::Optional,
+                Some(TypeValue::Map(_)) => Kind::Map,
                 _ if number == DataType::String as i32 => Kind::Text,
                 _ => packed.map_or(Kind::Tensor, Kind::Packed),
             },

@@ -1,7 +1,7 @@
 //! The operators of a model that Kiln lacks, or evaluates on the host.
 
 use crate::loaded::Loaded;
-use crate::nodes::{node_name, plain_domain, version};
+use crate::nodes::{bodies, node_name, plain_domain, version};
 use crate::ops;
 use crate::proto::{NodeProto, OperatorSetIdProto};
 use std::collections::BTreeMap;
@@ -56,11 +56,7 @@ fn search(
             let key = (domain.to_string(), op.to_string(), version);
             found.entry(key).or_default().push(node_name(node));
         }
-        for graph in node
-            .attribute
-            .iter()
-            .flat_map(|a| a.g.iter().chain(&a.graphs))
-        {
+        for graph in bodies(node) {
             search(model, opsets, &graph.node, is_wanted, found);
         }
     }

@@ -1,6 +1,6 @@
-//! Names of nodes, domains and versions.
+//! Nodes: their names, domains, versions and bodies.
 
-use crate::proto::{NodeProto, OperatorSetIdProto};
+use crate::proto::{GraphProto, NodeProto, OperatorSetIdProto};
 
 /// The deepest nesting of functions and of graphs in nodes.
 pub(crate) const MAX_NESTED: usize = 64;
@@ -17,6 +17,12 @@ pub(crate) fn plain_domain(domain: &str) -> &str {
         "ai.onnx" => "",
         other => other,
     }
+}
+
+/// The graphs in the attributes of a node.
+pub(crate) fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    let attributes = node.attribute.iter();
+    attributes.flat_map(|a| a.g.iter().chain(&a.graphs))
 }
 
 /// Returns the name of a node in messages.

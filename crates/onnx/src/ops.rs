@@ -36,12 +36,18 @@ mod trees;
 
 use crate::call::{Call, Results};
 use crate::proto::NodeProto;
+use kiln_tensor::DType;
 
 /// The newest version of ONNX's own operators that is known.
 pub(crate) const NEWEST: i64 = 28;
 
 /// Records an operator.
 pub(crate) type Record = fn(&Call) -> Results;
+
+/// Returns the dtype in which sums of elements are computed.
+fn widened(dtype: DType) -> DType {
+    if dtype.is_half() { DType::F32 } else { dtype }
+}
 
 /// Returns the operator of a domain for inputs of which one is text.
 pub(crate) fn find_for_text(domain: &str, op: &str, version: i64) -> Option<Record> {

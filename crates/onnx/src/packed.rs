@@ -1,7 +1,7 @@
 //! Numbers of few bits. Kiln holds them one by one: integers as i8 or u8, floats as f32. They are unpacked when they are
 //! read and packed when they are written.
 
-use crate::proto::tensor_proto::DataType;
+use crate::proto::DataType;
 use kiln_tensor::{DType, Tensor};
 
 /// A dtype of ONNX whose numbers Kiln holds in a wider one.

@@ -1,6 +1,6 @@
 //! Recording of graphs as operations of Kiln's.
 
-use crate::call::{Call, Results, Surroundings};
+use crate::call::{Call, Results};
 use crate::fault::{invalid, unsupported};
 use crate::loaded::Loaded;
 use crate::nodes::{MAX_NESTED, node_name, plain_domain, version};
@@ -11,7 +11,6 @@ use kiln_base::numel;
 use kiln_ir::Fact;
 use kiln_tensor::{Error, Result, default_device};
 use std::collections::HashMap;
-use std::path::Path;
 
 /// The maximum bytes of a result whose shape is known.
 const MAX_BYTES: u64 = 1 << 40;
@@ -108,7 +107,7 @@ impl<'a> Scope<'a> {
             node,
             version,
             inputs,
-            surroundings: self,
+            scope: self,
         };
         if domain.is_empty()
             && let Some(results) = known::evaluate(&call)?
@@ -175,21 +174,17 @@ impl<'a> Scope<'a> {
         body.nodes(&f.node)?;
         f.output.iter().map(|name| body.get(name)).collect()
     }
-}
 
-impl Surroundings for Scope<'_> {
-    fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+    /// Returns an attribute of the call of the function whose body this is.
+    pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
         match self.attributes.get(name) {
             Some(a) => Some(a),
             None => self.outer?.attribute(name),
         }
     }
 
-    fn folder(&self) -> Option<&Path> {
-        self.model.folder.as_deref()
-    }
-
-    fn body(&self, graph: &GraphProto, inputs: Vec<Value>) -> Results {
+    /// Records a graph of a node with values of its inputs, and returns its outputs.
+    pub fn body(&self, graph: &GraphProto, inputs: Vec<Value>) -> Results {
         if self.depth >= MAX_NESTED {
             return Err(invalid(format!(
                 "graphs are nested deeper than {MAX_NESTED}"

@@ -2,8 +2,9 @@
 
 use crate::fault::{invalid, unsupported};
 use crate::packed::Packed;
-use crate::proto::tensor_proto::{DataLocation, DataType};
-use crate::proto::{SparseTensorProto, StringStringEntryProto, TensorProto};
+use crate::proto::{
+    DataLocation, DataType, SparseTensorProto, StringStringEntryProto, TensorProto,
+};
 use crate::scan::Span;
 use crate::text::Text;
 use crate::value::{Known, MAX_KNOWN, Traced, Value};
@@ -19,7 +20,8 @@ pub(crate) fn dtype(n: i64) -> Result<DType> {
         .and_then(|n| DataType::try_from(n).ok());
     let own = DType::ALL.into_iter().find(|d| Some(number(*d)) == found);
     own.ok_or_else(|| {
-        let name = found.map_or("a dtype that ONNX does not have", |d| d.as_str_name());
+        let name = found.map(|d| format!("{d:?}").to_uppercase());
+        let name = name.as_deref().unwrap_or("a dtype that ONNX does not have");
         unsupported(format!("{name} ({n}) is not a dtype of Kiln's"))
     })
 }

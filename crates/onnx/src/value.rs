@@ -182,10 +182,26 @@ impl Traced {
 impl Known {
     /// A vector of integers.
     pub fn sizes(sizes: &[Dim]) -> Known {
+        Known::vector(
+            DType::I64,
+            sizes.iter().cloned().map(Element::Int).collect(),
+        )
+    }
+
+    pub fn vector(dtype: DType, elements: Vec<Element>) -> Known {
         Known {
-            dtype: DType::I64,
-            shape: vec![sizes.len()],
-            elements: sizes.iter().cloned().map(Element::Int).collect(),
+            dtype,
+            shape: vec![elements.len()],
+            elements,
+        }
+    }
+
+    /// An integer or truth value of rank 0.
+    pub fn scalar(dtype: DType, n: impl Into<Dim>) -> Known {
+        Known {
+            dtype,
+            shape: vec![],
+            elements: vec![Element::Int(n.into())],
         }
     }
 
@@ -251,7 +267,6 @@ impl Known {
     }
 }
 
-/// Returns the elements of `N` bytes each.
 /// Returns a size as a number in i64: recorded as the length of a sequence, if it is symbolic.
 pub(crate) fn size_as_tensor(d: &Dim) -> Tensor {
     match d.as_const() {

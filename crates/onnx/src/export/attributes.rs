@@ -1,7 +1,6 @@
 //! Attributes of nodes.
 
-use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, GraphProto};
+use crate::proto::{AttributeProto, AttributeType, GraphProto};
 
 fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
     AttributeProto {

@@ -1,8 +1,7 @@
 //! The files of a model.
 
 use super::writer::Value;
-use crate::proto::tensor_proto::DataLocation;
-use crate::proto::{ModelProto, StringStringEntryProto, TensorProto};
+use crate::proto::{DataLocation, ModelProto, StringStringEntryProto, TensorProto};
 use crate::tensor;
 use kiln_base::file::replace;
 use kiln_tensor::{Error, Tensor};

@@ -50,8 +50,8 @@ impl Writer<'_> {
         if let Some(n) = d.as_const() {
             return self.ints(&[n]);
         }
-        if let Some(name) = self.seen_size(d) {
-            return name;
+        if let Some(name) = self.seen.sizes.get(d) {
+            return name.clone();
         }
         let mut sum: Option<Name> = None;
         for (coefficient, factors) in d.sum_of() {
@@ -64,7 +64,8 @@ impl Writer<'_> {
                     DimFactor::Symbol(s) if Dim::symbol(s) != *d => self.size(&Dim::symbol(s)),
                     // Every symbol is a size of an argument.
                     DimFactor::Symbol(s) => {
-                        let (input, axis) = self.source(s).unwrap_or(("".into(), 0));
+                        let source = self.sources.get(&s).cloned();
+                        let (input, axis) = source.unwrap_or(("".into(), 0));
                         let range = vec![int("start", axis as i64), int("end", axis as i64 + 1)];
                         self.node("Shape", &[input], 1, range).swap_remove(0)
                     }
@@ -80,7 +81,7 @@ impl Writer<'_> {
             }
         }
         let name = sum.unwrap_or_else(|| self.ints(&[0]));
-        self.saw_size(d, &name);
+        self.seen.sizes.insert(d.clone(), name.clone());
         name
     }
 

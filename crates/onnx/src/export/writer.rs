@@ -4,11 +4,10 @@ use super::dtypes::written_in;
 use super::norm;
 use super::pointwise::cast;
 use super::refusals::later;
-use crate::proto::tensor_shape_proto::Dimension;
-use crate::proto::tensor_shape_proto::dimension;
+use super::write;
 use crate::proto::{
-    AttributeProto, GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto,
-    ValueInfoProto, type_proto,
+    AttributeProto, Dimension, DimensionValue, GraphProto, NodeProto, TensorProto,
+    TensorShapeProto, TensorType, TypeProto, TypeValue, ValueInfoProto,
 };
 use crate::tensor::number;
 use kiln_ir::{
@@ -55,8 +54,8 @@ impl Value {
 
 /// Values written before, which can be read again. A body sees those outside of it, and not the reverse.
 #[derive(Clone, Default)]
-struct Seen {
-    sizes: HashMap<Dim, Name>,
+pub(super) struct Seen {
+    pub sizes: HashMap<Dim, Name>,
     expanded: HashMap<(Name, Shape), Name>,
 }
 
@@ -66,7 +65,7 @@ pub(super) struct Writer<'a> {
     pub nodes: Vec<NodeProto>,
     symbols: &'a [SymbolInfo],
     /// For each symbol, an input and its axis that have this size.
-    sources: HashMap<Sym, (Name, usize)>,
+    pub sources: HashMap<Sym, (Name, usize)>,
     inputs: Vec<ValueInfoProto>,
     initializers: Vec<TensorProto>,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), Name>,
@@ -82,26 +81,16 @@ pub(super) struct Writer<'a> {
     pub rows: HashMap<Name, Value>,
     /// The operands of products of two matrices.
     pub products: HashMap<Name, [Value; 2]>,
-    seen: Seen,
+    pub seen: Seen,
     failures: Vec<String>,
-    write_op: WriteOp,
 }
 
 /// The values of an op's outputs.
 pub(super) type Values = SmallVec<[Value; 1]>;
 
-/// The function that writes an op, whose facts are inferred.
-pub(super) type WriteOp =
-    fn(&mut Writer, &Op, &[Value], &kiln_ir::Facts) -> Result<Values, OpError>;
-
 impl<'a> Writer<'a> {
     /// An empty graph that has these symbols, and in which these names are taken.
-    pub fn new(
-        opset: i64,
-        symbols: &'a [SymbolInfo],
-        taken: &[&String],
-        write_op: WriteOp,
-    ) -> Writer<'a> {
+    pub fn new(opset: i64, symbols: &'a [SymbolInfo], taken: &[&String]) -> Writer<'a> {
         Writer {
             opset,
             nodes: Vec::new(),
@@ -119,7 +108,6 @@ impl<'a> Writer<'a> {
             products: HashMap::new(),
             seen: Seen::default(),
             failures: Vec::new(),
-            write_op,
         }
     }
 
@@ -308,20 +296,6 @@ impl<'a> Writer<'a> {
         self.constant(DType::I64, &[list.len()], &bytes).name
     }
 
-    /// The name of a size that the caller of [`Writer::size`] wrote before.
-    pub fn seen_size(&self, d: &Dim) -> Option<Name> {
-        self.seen.sizes.get(d).cloned()
-    }
-
-    pub fn saw_size(&mut self, d: &Dim, name: &Name) {
-        self.seen.sizes.insert(d.clone(), name.clone());
-    }
-
-    /// The input that has this size, and its axis.
-    pub fn source(&self, s: Sym) -> Option<(Name, usize)> {
-        self.sources.get(&s).cloned()
-    }
-
     /// Writes the nodes of a graph with these inputs. An op that can't be written is kept for the error.
     pub fn graph(&mut self, graph: &Graph, inputs: &[Option<Value>]) -> Vec<Value> {
         let mut values: Vec<Values> = Vec::with_capacity(graph.len());
@@ -359,6 +333,13 @@ impl<'a> Writer<'a> {
             .collect()
     }
 
+    /// True if a node gives a value of this name.
+    fn gives(&self, name: &str) -> bool {
+        self.nodes
+            .iter()
+            .any(|n| n.output.iter().any(|o| o == name))
+    }
+
     /// Writes a body, and returns it with its nodes and outputs alone.
     pub fn body(&mut self, graph: &Graph, inputs: &[Value]) -> GraphProto {
         let (outside, seen) = (std::mem::take(&mut self.nodes), self.seen.clone());
@@ -367,11 +348,7 @@ impl<'a> Writer<'a> {
         let mut output: Vec<ValueInfoProto> = Vec::new();
         for v in values {
             let mut name = self.name(&v);
-            let own = self
-                .nodes
-                .iter()
-                .any(|n| n.output.iter().any(|o| **o == *name));
-            if !own || output.iter().any(|o| o.name() == &*name) {
+            if !self.gives(&name) || output.iter().any(|o| o.name() == &*name) {
                 name = self.node("Identity", &[name], 1, vec![]).swap_remove(0);
             }
             output.push(self.info(&Value::new(name, v.fact)));
@@ -404,11 +381,7 @@ impl<'a> Writer<'a> {
         for (v, wanted) in values.iter().zip(names) {
             let name = self.name(v);
             output.push(self.info(&Value::new(wanted.as_str().into(), v.fact.clone())));
-            let own = self
-                .nodes
-                .iter()
-                .any(|n| n.output.iter().any(|o| **o == *name));
-            match own && !renamed.contains_key(&*name) {
+            match self.gives(&name) && !renamed.contains_key(&*name) {
                 true => {
                     renamed.insert(name.to_string(), wanted.clone());
                 }
@@ -441,12 +414,11 @@ impl<'a> Writer<'a> {
         let symbol = |s: Sym| self.symbols.get(s.0 as usize).map(|s| &s.name[..]);
         let dim = |d: &Dim| Dimension {
             value: Some(match d.as_const() {
-                Some(n) => dimension::Value::DimValue(n),
-                None => dimension::Value::DimParam(d.named(symbol)),
+                Some(n) => DimensionValue::Known(n),
+                None => DimensionValue::Symbol(d.named(symbol)),
             }),
-            ..Dimension::default()
         };
-        let tensor = type_proto::Tensor {
+        let tensor = TensorType {
             elem_type: Some(number(v.dtype()).into()),
             shape: Some(TensorShapeProto {
                 dim: v.fact.shape.iter().map(dim).collect(),
@@ -455,10 +427,8 @@ impl<'a> Writer<'a> {
         ValueInfoProto {
             name: Some(v.name.to_string()),
             r#type: Some(TypeProto {
-                value: Some(type_proto::Value::TensorType(tensor)),
-                ..TypeProto::default()
+                value: Some(TypeValue::Tensor(tensor)),
             }),
-            ..ValueInfoProto::default()
         }
     }
 }
@@ -501,7 +471,7 @@ impl Builder for Writer<'_> {
     fn emit(&mut self, op: Op, inputs: &[Value]) -> Result<SmallVec<[Value; 1]>, OpError> {
         let facts: SmallVec<[&Fact; 4]> = inputs.iter().map(|v| &v.fact).collect();
         let facts = op.infer(&facts)?;
-        (self.write_op)(self, &op, inputs, &facts)
+        write::op(self, &op, inputs, &facts)
     }
 
     fn fact(&self, value: &Value) -> Fact {

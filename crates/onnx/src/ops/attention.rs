@@ -1,7 +1,7 @@
 //! Attention.
 
-use super::Record;
-use crate::call::{Call, Results, one};
+use super::{Record, widened};
+use crate::call::{Call, Results, known_size, one};
 use crate::fault::invalid;
 use crate::value::{Value, iota, size_as_tensor};
 use kiln_base::{Dim, numel};
@@ -28,31 +28,22 @@ fn flex_attention(c: &Call) -> Results {
     };
     let size = size.as_const().unwrap_or(1) as f64;
     let root = c.maybe_float("scale")?.unwrap_or(1.0 / size.sqrt()).sqrt();
-    let wide = if q.dtype().is_half() {
-        DType::F32
-    } else {
-        q.dtype()
-    };
-    let wide = c.dtype("softmax_precision", wide)?;
-    let shared = sharing(&q, &k)?;
-    let each = |t: &Tensor| match shared {
-        1 => t.clone(),
-        n => t.repeat_interleave(n, 1),
-    };
+    let wide = c.dtype("softmax_precision", widened(q.dtype()))?;
+    let (k, v) = (repeated(&k, &q)?, repeated(&v, &q)?);
     let changed = |t: Tensor, name: &str| match c.attribute(name) {
         None => Ok(t),
         Some(_) => {
-            let values = c.surroundings.body(c.graph(name)?, vec![t.into()])?;
+            let values = c.scope.body(c.graph(name)?, vec![t.into()])?;
             match &values[..] {
                 [Value::Tensor(t)] => Ok(t.tensor().to_dtype(wide)),
                 _ => Err(invalid(format!("{name} must give one tensor"))),
             }
         }
     };
-    let scores = (q * root).matmul((each(&k) * root).transpose(2, 3));
+    let scores = (q * root).matmul((k * root).transpose(2, 3));
     let scores = changed(scores.to_dtype(wide), "score_mod")?;
     let weights = changed(scores.softmax(3), "prob_mod")?;
-    one(weights.matmul(each(&v).to_dtype(wide)).to_dtype(v.dtype()))
+    one(weights.matmul(v.to_dtype(wide)).to_dtype(v.dtype()))
 }
 
 /// Splits the last of 3 dims into heads: `[b, heads, s, e]`.
@@ -152,6 +143,14 @@ fn sharing(q: &Tensor, k: &Tensor) -> Result<i64> {
     }
 }
 
+/// Returns the heads of keys or values, once for each head of the query that shares them.
+fn repeated(t: &Tensor, q: &Tensor) -> Result<Tensor> {
+    Ok(match sharing(q, t)? {
+        1 => t.clone(),
+        n => t.repeat_interleave(n, 1),
+    })
+}
+
 /// Attention of queries to keys: `[b, h, s, v]`.
 pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
     if scores.softcap == 0.0
@@ -167,8 +166,23 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Resu
     Ok(attend_in_steps(q, k, v, &scores, q.dtype(), 0)?.0)
 }
 
+/// Attention, and the scores after one of the steps if the node has an output for them.
+pub(super) fn attend_and_show(
+    c: &Call,
+    [q, k, v]: [&Tensor; 3],
+    scores: Scores,
+    precision: DType,
+    shown: i64,
+) -> Result<(Tensor, Option<Value>)> {
+    if !c.wants(3) {
+        return Ok((attend(q, k, v, scores)?, None));
+    }
+    let (y, shown) = attend_in_steps(q, k, v, &scores, precision, shown)?;
+    Ok((y, Some(shown.into())))
+}
+
 /// Attention by products and a softmax, and the scores after one of the steps.
-pub(super) fn attend_in_steps(
+fn attend_in_steps(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
@@ -176,12 +190,7 @@ pub(super) fn attend_in_steps(
     precision: DType,
     shown: i64,
 ) -> Result<(Tensor, Tensor)> {
-    let shared = sharing(q, k)?;
-    let each = |t: &Tensor| match shared {
-        1 => t.clone(),
-        n => t.repeat_interleave(n, 1),
-    };
-    let (k, v, dtype) = (each(k), each(v), q.dtype());
+    let (k, v, dtype) = (repeated(k, q)?, repeated(v, q)?, q.dtype());
     let root = scores.scale.sqrt();
     let products = (q * root).matmul((k * root).transpose(2, 3));
     let cap = |t: &Tensor| match scores.softcap > 0.0 {
@@ -280,18 +289,12 @@ fn attention(c: &Call) -> Results {
     if let Some(n) = lengths {
         scores.allow(iota(&k.dims()[2]).lt(n));
     }
-    let (y, shown) = match c.wants(3) {
-        true => {
-            let precision = c.dtype("softmax_precision", q.dtype())?;
-            let mode = c.int("qk_matmul_output_mode", 0)?;
-            let (y, shown) = attend_in_steps(&q, &k, &v, &scores, precision, mode)?;
-            (y, Some(shown))
-        }
-        false => (attend(&q, &k, &v, scores)?, None),
-    };
+    let precision = c.dtype("softmax_precision", q.dtype())?;
+    let mode = c.int("qk_matmul_output_mode", 0)?;
+    let (y, shown) = attend_and_show(c, [&q, &k, &v], scores, precision, mode)?;
     let y = if flat { merged(y) } else { y };
     let mut results = vec![y.into(), k.into(), v.into()];
-    results.extend(shown.map(Value::from));
+    results.extend(shown);
     Ok(results)
 }
 
@@ -346,8 +349,7 @@ pub(super) fn rotated(
     // [b, s, heads, e].
     let split = heads(x.clone(), (count > 0).then_some(count))?.transpose(1, 2);
     split.check()?;
-    let size = split.dims()[3].as_const();
-    let size = size.ok_or_else(|| invalid("the head size must be known"))?;
+    let size = known_size(&split, 3)?;
     let width = match c.int("rotary_embedding_dim", 0)? {
         0 => size,
         n if n > 0 && n <= size && n % 2 == 0 => n,

@@ -1,11 +1,11 @@
 //! Operators of onnxruntime's own (`com.microsoft`), which exporters and its optimiser emit.
 
-use super::attention::{Scores, attend, attend_in_steps, distance, heads, merged, rotated};
+use super::attention::{Scores, attend, attend_and_show, distance, heads, merged, rotated};
 use super::elementwise::swish;
 use super::norm::{normalised, root_mean_square};
 use super::shape::sliced;
-use super::{Record, quantize};
-use crate::call::{Call, Results, one};
+use super::{Record, quantize, widened};
+use crate::call::{Call, Results, known_size, one};
 use crate::fault::{invalid, unsupported};
 use crate::value::{Value, iota, size_as_tensor};
 use kiln_base::Dim;
@@ -47,14 +47,20 @@ pub(super) fn find(op: &str) -> Option<Record> {
                 c.optional(3)?.as_ref(),
                 sum.ndim() - 1,
                 c.float("epsilon", 1e-12)?,
-                wide(&sum),
+                widened(sum.dtype()),
             );
             Ok(vec![y.into(), mean.into(), spread.into(), sum.into()])
         },
         "SkipSimplifiedLayerNormalization" => |c| {
             let sum = skipped(c, 3)?;
             let eps = c.float("epsilon", 1e-5)?;
-            let y = root_mean_square(&sum, &c.tensor(2)?, sum.ndim() - 1, eps, wide(&sum));
+            let y = root_mean_square(
+                &sum,
+                &c.tensor(2)?,
+                sum.ndim() - 1,
+                eps,
+                widened(sum.dtype()),
+            );
             let none = Value::Nothing;
             Ok(vec![y.into(), none.clone(), none, sum.into()])
         },
@@ -75,20 +81,17 @@ pub(super) fn find_in_own(op: &str) -> Option<Record> {
     (op == "SimplifiedLayerNormalization").then_some(simplified_layer_norm)
 }
 
-/// Returns the dtype that statistics are computed in.
-fn wide(t: &Tensor) -> DType {
-    if t.dtype().is_half() {
-        DType::F32
-    } else {
-        t.dtype()
-    }
-}
-
 fn simplified_layer_norm(c: &Call) -> Results {
     let x = c.tensor(0)?;
     let from = c.axis("axis", -1, x.ndim())?;
     let eps = c.float("epsilon", 1e-5)?;
-    one(root_mean_square(&x, &c.tensor(1)?, from, eps, wide(&x)))
+    one(root_mean_square(
+        &x,
+        &c.tensor(1)?,
+        from,
+        eps,
+        widened(x.dtype()),
+    ))
 }
 
 /// The input plus the skipped value, and a bias at `bias`.
@@ -199,10 +202,7 @@ fn multi_head_attention(c: &Call) -> Results {
     if let Some(bias) = c.optional(3)? {
         let mut at = 0;
         for (i, t) in operands.iter_mut().enumerate() {
-            let [heads, size] = [1, 3].map(|axis| t.dims()[axis].as_const());
-            let (heads, size) = heads
-                .zip(size)
-                .ok_or_else(|| invalid("needs known widths"))?;
+            let (heads, size) = (known_size(t, 1)?, known_size(t, 3)?);
             // Keys and values of another attention, `[b, heads, s, e]`, have theirs.
             if i == 0 || c.tensor(i).map_or(5, |t| t.ndim()) != 4 {
                 let part = bias.narrow(0, at, heads * size);
@@ -321,13 +321,7 @@ fn masked_attention(
             }
         };
     }
-    let (y, shown) = match c.wants(3) {
-        true => {
-            let (y, shown) = attend_in_steps(q, &k, &v, &scores, q.dtype(), 2)?;
-            (y, Some(shown))
-        }
-        false => (attend(q, &k, &v, scores)?, None),
-    };
+    let (y, shown) = attend_and_show(c, [q, &k, &v], scores, q.dtype(), 2)?;
     if let (Some((a, b)), Some(_)) = (&past, used) {
         let rest = |all: &Tensor, buffer: &Tensor| {
             let (end, room) = (extent(all, 2)?, extent(buffer, 2)?);
@@ -344,7 +338,7 @@ fn masked_attention(
         v.check()?;
     }
     let mut results = vec![merged(y).into(), k.into(), v.into()];
-    results.extend(shown.map(Value::from));
+    results.extend(shown);
     Ok(results)
 }
 

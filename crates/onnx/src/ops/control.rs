@@ -2,11 +2,10 @@
 
 use super::Record;
 use super::repeat::repeat;
-use crate::call::{Call, Results, axis};
+use crate::call::{Call, Results, axis, known_size};
 use crate::fault::{invalid, unsupported};
 use crate::proto::GraphProto;
 use crate::value::Value;
-use kiln_base::Dim;
 use kiln_tensor::{Result, Tensor, cond, scan, stack};
 
 pub(super) fn find(op: &str) -> Option<Record> {
@@ -25,7 +24,7 @@ fn branch(c: &Call) -> Results {
     if condition.known().is_none() {
         // Both sides become part of the program, if they give tensors of the same shapes.
         let side = |g: &GraphProto| {
-            c.surroundings
+            c.scope
                 .body(g, vec![])?
                 .iter()
                 .map(|v| match v {
@@ -43,8 +42,7 @@ fn branch(c: &Call) -> Results {
         }
     }
     let truth = c.first_flag(0)?;
-    c.surroundings
-        .body(if truth { then } else { otherwise }, vec![])
+    c.scope.body(if truth { then } else { otherwise }, vec![])
 }
 
 /// Returns entry `i` of a list in an attribute, 0 if there is none.
@@ -52,19 +50,20 @@ fn entry(list: &Option<Vec<i64>>, i: usize) -> i64 {
     list.as_ref().and_then(|l| l.get(i)).copied().unwrap_or(0)
 }
 
+/// Returns the number of a scan's `inputs` that are its state; the others are scanned.
+fn carried(c: &Call, inputs: usize) -> Result<usize> {
+    let scanned = usize::try_from(c.int("num_scan_inputs", 0)?).unwrap_or(usize::MAX);
+    let carried = inputs.checked_sub(scanned).filter(|_| scanned > 0);
+    carried.ok_or_else(|| invalid(format!("{scanned} of {inputs} inputs can't be scanned")))
+}
+
 fn scan_over(c: &Call) -> Results {
     if c.version < 9 {
         return scan_of_batches(c);
     }
     let graph = c.graph("body")?;
-    let scanned = usize::try_from(c.int("num_scan_inputs", 0)?).unwrap_or(usize::MAX);
     let all = c.tensors(0)?;
-    let Some(carried) = all.len().checked_sub(scanned).filter(|_| scanned > 0) else {
-        return Err(invalid(format!(
-            "{scanned} of {} inputs can't be scanned",
-            all.len()
-        )));
-    };
+    let carried = carried(c, all.len())?;
     let (axes, flips) = (c.ints("scan_input_axes")?, c.ints("scan_input_directions")?);
     let mut slices = Vec::new();
     for (i, t) in all[carried..].iter().enumerate() {
@@ -97,7 +96,7 @@ fn scanned_graph(
     scan(state, slices, |state: Vec<Tensor>, slices: Vec<Tensor>| {
         let inputs = state.into_iter().chain(slices).map(Value::from).collect();
         let mut results = Vec::new();
-        for value in c.surroundings.body(graph, inputs)? {
+        for value in c.scope.body(graph, inputs)? {
             match value {
                 Value::Tensor(t) => results.push(t.tensor()),
                 _ => return Err(invalid("a body of a scan gives a sequence")),
@@ -117,28 +116,16 @@ fn scan_of_batches(c: &Call) -> Results {
         return Err(unsupported("Scan before version 9 with lengths"));
     }
     let graph = c.graph("body")?;
-    let scanned = usize::try_from(c.int("num_scan_inputs", 0)?).unwrap_or(usize::MAX);
     let all = c.tensors(1)?;
-    let Some(carried) = all.len().checked_sub(scanned).filter(|_| scanned > 0) else {
-        return Err(invalid(format!(
-            "{scanned} of {} inputs can't be scanned",
-            all.len()
-        )));
-    };
-    let batch = all[0].dims().first().and_then(Dim::as_const);
-    let batch = batch.ok_or_else(|| invalid("the batch must be known"))?;
+    let carried = carried(c, all.len())?;
+    let batch = known_size(&all[0], 0)?;
     let flips = c.ints("directions")?;
     let mut results: Vec<Vec<Tensor>> = Vec::new();
     for b in 0..batch {
         let of = |t: &Tensor| t.select(0, b);
         let state = all[..carried].iter().map(of).collect();
-        let slices = all[carried..]
-            .iter()
-            .enumerate()
-            .map(|(i, t)| match entry(&flips, i) {
-                0 => of(t),
-                _ => of(t).flip(0),
-            });
+        let slices = all[carried..].iter().map(of).enumerate();
+        let slices = slices.map(|(i, t)| if entry(&flips, i) != 0 { t.flip(0) } else { t });
         let (mut state, rows) = scanned_graph(c, graph, state, slices.collect())?;
         state.extend(rows);
         results.resize(state.len(), Vec::new());
@@ -171,7 +158,7 @@ fn sequence_map(c: &Call) -> Results {
                 other => other.clone(),
             });
         }
-        for (list, value) in results.iter_mut().zip(c.surroundings.body(graph, inputs)?) {
+        for (list, value) in results.iter_mut().zip(c.scope.body(graph, inputs)?) {
             list.push(value);
         }
     }

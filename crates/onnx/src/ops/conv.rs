@@ -2,7 +2,7 @@
 
 use super::shape::constant_padded;
 use super::{Record, quantize};
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, known_size, one};
 use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
 use kiln_tensor::{Conv, ConvTranspose, Result, Scalar, Tensor};
@@ -16,6 +16,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
 }
 
 /// The windows of a convolution or a pooling, with a number for each spatial axis.
+#[derive(Clone)]
 pub(super) struct Windows {
     pub kernel: Vec<i64>,
     pub strides: Vec<i64>,
@@ -72,13 +73,11 @@ impl Windows {
             }
             "SAME_UPPER" | "SAME_LOWER" => {
                 for a in 0..spatial {
-                    let all = windows.same(a, &x.dims()[a + 2])?;
+                    let all = windows.same(a, x)?;
                     let (small, large) = (all / 2, all - all / 2);
-                    let upper = mode == "SAME_UPPER";
-                    (windows.before[a], windows.after[a]) = if upper {
-                        (small, large)
-                    } else {
-                        (large, small)
+                    (windows.before[a], windows.after[a]) = match mode {
+                        "SAME_UPPER" => (small, large),
+                        _ => (large, small),
                     };
                 }
             }
@@ -93,13 +92,13 @@ impl Windows {
     }
 
     /// Returns the padding with which a window starts at each stride of an axis.
-    fn same(&self, a: usize, n: &Dim) -> Result<i64> {
+    fn same(&self, a: usize, x: &Tensor) -> Result<i64> {
         let (stride, extent) = (self.strides[a], self.extent(a));
-        match n.as_const() {
-            _ if stride == 1 => Ok(extent - 1),
-            Some(n) => Ok((((n + stride - 1) / stride - 1) * stride + extent - n).max(0)),
-            None => Err(invalid("this auto_pad needs known sizes")),
+        if stride == 1 {
+            return Ok(extent - 1);
         }
+        let n = known_size(x, a + 2)?;
+        Ok((((n + stride - 1) / stride - 1) * stride + extent - n).max(0))
     }
 
     /// Returns the spatial axes.
@@ -116,11 +115,9 @@ impl Windows {
     pub fn without_border(&self) -> Windows {
         let none = vec![0; self.kernel.len()];
         Windows {
-            kernel: self.kernel.clone(),
-            strides: self.strides.clone(),
-            dilations: self.dilations.clone(),
             before: none.clone(),
             after: none,
+            ..self.clone()
         }
     }
 
@@ -130,20 +127,23 @@ impl Windows {
     }
 }
 
+/// The windows of a convolution, of the weight's extent unless an attribute says another.
+pub(super) fn windows_of_weight(c: &Call, x: &Tensor, weight: &Tensor) -> Result<Windows> {
+    let (dims, own) = (x.ndim(), weight.ndim());
+    if own != dims || dims < 2 {
+        return Err(invalid(format!(
+            "a weight of {own} dims for an input of {dims}"
+        )));
+    }
+    Windows::new(c, x, weight.dims()[2..].iter().map(Dim::as_const).collect())
+}
+
 fn conv(c: &Call) -> Results {
     if let Some(y) = quantize::convolution(c)? {
         return one(y);
     }
     let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
-    if weight.ndim() != x.ndim() {
-        return Err(invalid(format!(
-            "a weight of {} dims for an input of {}",
-            weight.ndim(),
-            x.ndim()
-        )));
-    }
-    let kernel: Option<Vec<i64>> = weight.dims()[2..].iter().map(Dim::as_const).collect();
-    let windows = Windows::new(c, &x, kernel)?;
+    let windows = windows_of_weight(c, &x, &weight)?;
     one(convolved(c, &windows, &x, &weight, c.optional(2)?)?)
 }
 
@@ -175,16 +175,8 @@ pub(super) fn convolved(
 
 fn conv_transpose(c: &Call) -> Results {
     let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
-    if weight.ndim() != x.ndim() {
-        return Err(invalid(format!(
-            "a weight of {} dims for an input of {}",
-            weight.ndim(),
-            x.ndim()
-        )));
-    }
-    let kernel: Option<Vec<i64>> = weight.dims()[2..].iter().map(Dim::as_const).collect();
     let mode = c.text("auto_pad", "NOTSET")?;
-    let w = Windows::new(c, &x, kernel)?;
+    let w = windows_of_weight(c, &x, &weight)?;
     let spatial = w.kernel.len();
     let extra = c.ints("output_padding")?.unwrap_or(vec![0; spatial]);
     let wanted = c.ints("output_shape")?;
@@ -195,10 +187,7 @@ fn conv_transpose(c: &Call) -> Results {
     }
     let (mut before, mut after) = (w.before.clone(), w.after.clone());
     for a in 0..spatial {
-        let n = || {
-            let n = x.dims()[a + 2].as_const();
-            n.ok_or_else(|| invalid("output_shape and auto_pad need known sizes"))
-        };
+        let n = || known_size(&x, a + 2);
         let full = |n: i64| (n - 1) * w.strides[a] + w.extent(a) + extra[a];
         let all = match (&wanted, mode) {
             (Some(wanted), _) => full(n()?) - wanted[a],

@@ -43,7 +43,7 @@ pub(super) fn find(op: &str) -> Option<Record> {
 
 fn constant(c: &Call) -> Results {
     if let Some(t) = c.tensor_attribute("value")? {
-        return Ok(vec![tensor::constant(t, c.surroundings.folder())?]);
+        return Ok(vec![tensor::constant(t, c.scope.model.folder.as_deref())?]);
     }
     if let Some(t) = c
         .attribute("sparse_value")

@@ -2,7 +2,7 @@
 
 use super::Record;
 use super::shape::constant_padded;
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, known_size, one};
 use crate::fault::invalid;
 use crate::value::iota;
 use kiln_base::{Dim, numel};
@@ -40,9 +40,7 @@ fn grid_sample(c: &Call) -> Results {
 /// The places of an affine map of an image's grid, `[N, H, W, 2]`; of a volume's, `[N, D, H, W, 3]`.
 fn affine_grid(c: &Call) -> Results {
     let theta = c.tensor(0)?;
-    let size = c
-        .integers(1)?
-        .ok_or_else(|| invalid("the size is missing"))?;
+    let size = c.required_integers(1)?;
     let spatial = size.get(2..).filter(|s| s.len() == 2 || s.len() == 3);
     let spatial = spatial.ok_or_else(|| invalid(format!("{size:?} is not a size of images")))?;
     let corners = c.flag("align_corners", false)?;
@@ -75,12 +73,7 @@ fn affine_grid(c: &Call) -> Results {
 /// Sums columns `[n, c · k, l]` at the places of their windows.
 fn col2im(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let image = c
-        .integers(1)?
-        .ok_or_else(|| invalid("the image's shape is missing"))?;
-    let block = c
-        .integers(2)?
-        .ok_or_else(|| invalid("the block's shape is missing"))?;
+    let (image, block) = (c.required_integers(1)?, c.required_integers(2)?);
     let n = image.len();
     let list = |name: &str, default: i64| {
         Ok::<_, kiln_tensor::Error>(c.ints(name)?.unwrap_or(vec![default; n]))
@@ -156,9 +149,7 @@ fn max_unpool(c: &Call) -> Results {
     }
     let mut inner = Vec::new();
     for a in 0..n {
-        let size = x.dims()[a + 2].as_const();
-        let size = size.ok_or_else(|| invalid("needs known sizes"))?;
-        inner.push((size - 1) * strides[a] - pads[a] - pads[n + a] + kernel[a]);
+        inner.push((known_size(&x, a + 2)? - 1) * strides[a] - pads[a] - pads[n + a] + kernel[a]);
     }
     let lead = &x.dims()[..2];
     let plane: i64 = inner.iter().product();

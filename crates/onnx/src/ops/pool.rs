@@ -1,12 +1,12 @@
 //! Pooling.
 
-use super::Record;
 use super::conv::Windows;
 use super::shape::constant_padded;
-use crate::call::{Call, Results, one};
+use super::{Record, widened};
+use crate::call::{Call, Results, known_size, one};
 use crate::fault::{invalid, unsupported};
 use kiln_base::{Dim, numel};
-use kiln_tensor::{AvgPool, Conv, DType, Pool, Result, Scalar, Tensor, keep};
+use kiln_tensor::{AvgPool, Conv, Pool, Result, Scalar, Tensor, keep};
 
 pub(super) fn find(op: &str) -> Option<Record> {
     Some(match op {
@@ -123,8 +123,7 @@ fn window_sum(x: &Tensor, w: &Windows) -> Result<Tensor> {
 /// before it.
 fn ceil_border(x: &Tensor, w: &Windows) -> Result<Vec<i64>> {
     let each = |a: usize| {
-        let n = x.dims()[a + 2].as_const();
-        let n = n.ok_or_else(|| invalid("ceil_mode needs known sizes"))?;
+        let n = known_size(x, a + 2)?;
         let (all, stride) = (n + w.before[a] + w.after[a] - w.extent(a), w.strides[a]);
         let mut count = (all + stride - 1).div_euclid(stride) + 1;
         if (count - 1) * stride >= n + w.before[a] {
@@ -189,10 +188,6 @@ fn lp(c: &Call) -> Results {
     let none = vec![0; w.kernel.len()];
     let powers = constant_padded(&powers, &w.axes(), &none, &extra, Scalar::Int(0));
     let dtype = x.dtype();
-    let wide = if dtype.is_half() {
-        powers.to_dtype(DType::F32)
-    } else {
-        powers
-    };
+    let wide = powers.to_dtype(widened(dtype));
     one(window_sum(&wide, &w)?.pow(1.0 / p).to_dtype(dtype))
 }

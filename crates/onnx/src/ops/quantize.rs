@@ -3,12 +3,11 @@
 //! A product or convolution of values that were dequantised is one of their integers, in i32, and is scaled behind it.
 
 use super::Record;
-use super::conv::{Windows, convolved, per_channel};
-use crate::call::{Call, Results, axis, one};
+use super::conv::{convolved, per_channel, windows_of_weight};
+use crate::call::{Call, Results, axis, known_size, one};
 use crate::fault::invalid;
 use crate::packed::Packed;
 use crate::value::{Quantized, Traced, Value};
-use kiln_base::Dim;
 use kiln_tensor::{DType, Error, Result, Scalar, Tensor, keep};
 
 pub(super) fn find(op: &str) -> Option<Record> {
@@ -62,22 +61,28 @@ pub(super) fn find(op: &str) -> Option<Record> {
     })
 }
 
+/// Returns a vector of one number as a number, and others as they are.
+fn without_dims_of_one(t: &Tensor) -> Tensor {
+    match t.dims() {
+        [n] if n.is(1) => t.reshape(()),
+        _ => t.clone(),
+    }
+}
+
 /// Returns the numbers of a scale or zero point so that they broadcast: one, one for each position along an axis, or
 /// one for each block along it.
 fn spread(t: &Tensor, x: &Tensor, at: Option<i64>, block: i64) -> Result<Tensor> {
+    let t = &without_dims_of_one(t);
     match (t.ndim(), at) {
         (0, _) => Ok(t.clone()),
-        (1, Some(at)) if block == 0 && !t.dims()[0].is(1) => {
+        (1, Some(at)) if block == 0 => {
             let at = axis(at, x.ndim())?;
             Ok(per_channel(t, x.ndim() - 1 - at))
         }
-        (1, _) if t.dims()[0].is(1) => Ok(t.reshape(())),
         (_, Some(at)) if block > 0 => {
             let at = axis(at, x.ndim())?;
             let whole = t.repeat_interleave(block, at as i64);
-            let n = x.dims()[at].as_const();
-            let n = n.ok_or_else(|| invalid("blocks need known sizes"))?;
-            Ok(whole.narrow(at as i64, 0, n))
+            Ok(whole.narrow(at as i64, 0, known_size(x, at)?))
         }
         _ => Ok(t.clone()),
     }
@@ -211,67 +216,48 @@ fn product_sums(a: &Quantized, b: &Quantized) -> Result<Tensor> {
         return Err(invalid("a product needs matrices"));
     }
     let mut sums = x.matmul(&y);
-    let inner = x.dims()[x.ndim() - 1].as_const();
     let columns = |t: &Tensor| match y.ndim() {
         1 => t.sum(0),
         n => t.sum(keep(n - 2)),
     };
-    let zero_of_row = |z: &Tensor| match z.ndim() {
-        1 if !z.dims()[0].is(1) => z.unsqueeze(-1),
-        1 => z.reshape(()),
-        _ => z.clone(),
+    let zero = |q: &Quantized| {
+        let zero = q.zero.as_ref().filter(|_| q.known_zero != Some(0));
+        zero.map(without_dims_of_one)
     };
-    let zero_of_column = |z: &Tensor| match z.ndim() {
-        1 if z.dims()[0].is(1) => z.reshape(()),
-        _ => z.clone(),
-    };
-    let a_zero = a
-        .zero
-        .as_ref()
-        .filter(|_| a.known_zero != Some(0))
-        .map(zero_of_row);
-    let b_zero = b
-        .zero
-        .as_ref()
-        .filter(|_| b.known_zero != Some(0))
-        .map(zero_of_column);
+    let (a_zero, b_zero) = (zero(a).map(of_rows), zero(b));
     if let Some(z) = &a_zero {
         sums -= columns(&y).to_dtype(DType::I32) * z;
     }
     if let Some(z) = &b_zero {
         let rows = x.sum(keep(-1)).to_dtype(DType::I32);
-        sums -= if y.ndim() == 1 {
-            rows.squeeze(-1) * z
-        } else {
-            rows * z
+        sums -= match y.ndim() {
+            1 => rows.squeeze(-1) * z,
+            _ => rows * z,
         };
     }
     if let (Some(a), Some(b)) = (a_zero, b_zero) {
-        let n = inner.ok_or_else(|| invalid("two zero points need a known inner size"))?;
-        sums += a * b * n;
+        sums += a * b * known_size(&x, x.ndim() - 1)?;
     }
     Ok(sums.to_dtype(DType::I32))
 }
 
+/// Returns a vector as a column, and others as they are.
+fn of_rows(t: Tensor) -> Tensor {
+    match t.ndim() {
+        1 => t.unsqueeze(-1),
+        _ => t,
+    }
+}
+
 /// Returns sums of products as floats.
 fn scaled(sums: Tensor, a: &Quantized, b: &Quantized) -> Tensor {
-    let factor = |t: &Tensor| match t.ndim() {
-        1 if t.dims()[0].is(1) => t.reshape(()),
-        _ => t.clone(),
-    };
-    let rows = factor(&a.scale);
-    let rows = if rows.ndim() == 1 {
-        rows.unsqueeze(-1)
-    } else {
-        rows
-    };
-    sums.to_dtype(DType::F32) * (rows * factor(&b.scale))
+    let [a, b] = [a, b].map(|q| without_dims_of_one(&q.scale));
+    sums.to_dtype(DType::F32) * (of_rows(a) * b)
 }
 
 /// Sums of a convolution in i32. The border is the number that stands for 0.
 fn convolution_sums(c: &Call, x: &Quantized, w: &Quantized) -> Result<Tensor> {
-    let kernel: Option<Vec<i64>> = w.values.dims()[2..].iter().map(Dim::as_const).collect();
-    let windows = Windows::new(c, &x.values, kernel)?;
+    let windows = windows_of_weight(c, &x.values, &w.values)?;
     let spatial = windows.kernel.len();
     let wide = |t: &Tensor| t.to_dtype(DType::I32);
     let weight = match &w.zero {

@@ -2,7 +2,7 @@
 
 use super::Record;
 use super::attention::{heads, merged};
-use crate::call::{Call, Results};
+use crate::call::{Call, Results, known_size};
 use crate::fault::{invalid, unsupported};
 use kiln_base::Dim;
 use kiln_tensor::{Conv, DType, Error, Result, Tensor, cat, scan};
@@ -18,16 +18,14 @@ pub(super) fn find(op: &str) -> Option<Record> {
 /// A depthwise convolution of `[n, c, l]`, whose border in front are the last elements of the part before.
 fn causal_conv(c: &Call) -> Results {
     let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
-    let ([n, channels, _], [_, _, width]) = (x.dims(), weight.dims()) else {
+    let ([n, channels, _], [_, _, _]) = (x.dims(), weight.dims()) else {
         return Err(invalid(format!(
             "takes [n, c, l] and [c, 1, k], not {} and {} dims",
             x.ndim(),
             weight.ndim()
         )));
     };
-    let (Some(groups), Some(width)) = (channels.as_const(), width.as_const()) else {
-        return Err(invalid("needs known numbers of channels and weights"));
-    };
+    let (groups, width) = (known_size(&x, 1)?, known_size(&weight, 2)?);
     if width < 1 {
         return Err(invalid("the weights have no elements"));
     }
@@ -81,11 +79,7 @@ fn linear_attention(c: &Call) -> Results {
         split(1, key_heads)?,
         split(2, key_heads)?,
     );
-    let size = |t: &Tensor| {
-        let size = t.dims()[3].as_const();
-        size.ok_or_else(|| invalid("the sizes of heads must be known"))
-    };
-    let (key_size, value_size) = (size(&k)?, size(&v)?);
+    let (key_size, value_size) = (known_size(&k, 3)?, known_size(&v, 3)?);
     let batch = q.dims()[0].clone();
     let (state, state_dtype) = match c.optional(3)? {
         Some(past) => (past.to_dtype(DType::F32), past.dtype()),

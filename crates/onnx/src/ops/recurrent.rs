@@ -1,7 +1,7 @@
 //! Recurrent layers, as scans over time.
 
 use super::Record;
-use crate::call::{Call, Results};
+use crate::call::{Call, Results, known_size};
 use crate::fault::invalid;
 use crate::value::iota;
 use kiln_base::Dim;
@@ -108,8 +108,7 @@ fn recurrent(c: &Call, cell: Cell) -> Results {
         "bidirectional" => &[false, true],
         other => return Err(invalid(format!("there is no direction {other:?}"))),
     };
-    let hidden = recurrence.dims()[2].as_const();
-    let hidden = hidden.ok_or_else(|| invalid("the hidden size must be known"))?;
+    let hidden = known_size(&recurrence, 2)?;
     let functions = activations(c, cell, directions.len())?;
     let (time, batch) = (x.dims()[0].clone(), x.dims()[1].clone());
     let mask = match c.optional(4)? {

@@ -2,7 +2,7 @@
 
 use super::Record;
 use super::shape::constant_padded;
-use crate::call::{Call, Results, axes, one};
+use crate::call::{Call, Results, axes, known_size, one};
 use crate::fault::invalid;
 use kiln_base::Dim;
 use kiln_tensor::{DType, Scalar, Tensor, keep};
@@ -104,13 +104,7 @@ fn arg(c: &Call, f: impl Fn(&Tensor, i64) -> Tensor) -> Results {
     let at = c.axis("axis", 0, x.ndim())? as i64;
     let y = match c.flag("select_last_index", false)? {
         false => f(&x, at),
-        true => {
-            let last = &x.dims()[at as usize] - &Dim::ONE;
-            let last = last
-                .as_const()
-                .ok_or_else(|| invalid("the last index needs a known size"))?;
-            f(&x.flip(at), at).rsub(last)
-        }
+        true => f(&x.flip(at), at).rsub(known_size(&x, at as usize)? - 1),
     };
     match c.flag("keepdims", true)? {
         true => one(y),
@@ -134,10 +128,7 @@ fn along_axis(c: &Call, f: impl Fn(&Tensor, i64) -> Tensor) -> Results {
 /// Sums or products of all elements up to each.
 fn cumulative(c: &Call, f: impl Fn(&Tensor, i64) -> Tensor, first: i64) -> Results {
     let x = c.tensor(0)?;
-    let list = c
-        .integers(1)?
-        .ok_or_else(|| invalid("the axis is missing"))?;
-    let [at] = axes(&list, x.ndim())?[..] else {
+    let [at] = axes(&c.required_integers(1)?, x.ndim())?[..] else {
         return Err(invalid("needs one axis"));
     };
     let backwards = c.flag("reverse", false)?;

@@ -2,7 +2,7 @@
 
 use super::Record;
 use super::conv::{Windows, per_channel};
-use crate::call::{Call, Results, one};
+use crate::call::{Call, Results, known_size, one};
 use crate::fault::{invalid, unsupported};
 use crate::value::iota;
 use kiln_base::Dim;
@@ -42,11 +42,6 @@ fn corners(y: &Tensor, x: &Tensor, [height, width]: [i64; 2]) -> Corners {
         ],
         weights: [&up * &to_left, up * &right, &down * to_left, down * right],
     }
-}
-
-fn known_size(t: &Tensor, axis: usize) -> Result<i64> {
-    let size = t.dims().get(axis).and_then(Dim::as_const);
-    size.ok_or_else(|| invalid(format!("the size of dim {axis} must be known")))
 }
 
 /// Returns the elements of images `[n, c, h · w]` at places `[n, p]`, as `[n, c, p]`.

@@ -8,7 +8,7 @@ use crate::call::{Call, Results};
 use crate::fault::{invalid, unsupported};
 use crate::loaded::Port;
 use crate::proto::{GraphProto, ValueInfoProto};
-use crate::value::{Element, Known, Value};
+use crate::value::{Known, Value};
 use kiln_base::Dim;
 use kiln_tensor::{DType, DimSpec, Error, Result, Tensor, WhileLoop, scan, stack, while_loop_with};
 use std::cell::Cell;
@@ -47,15 +47,6 @@ pub(super) fn repeat(c: &Call) -> Results {
     }
 }
 
-fn number(dtype: DType, n: i64) -> Value {
-    Known {
-        dtype,
-        shape: vec![],
-        elements: vec![Element::Int(Dim::Const(n))],
-    }
-    .into()
-}
-
 /// Returns the truth of a value if it is known.
 fn known_truth(value: &Value) -> Result<Option<bool>> {
     let Value::Tensor(t) = value else {
@@ -90,9 +81,9 @@ impl Loop<'_> {
 
     /// Records a turn, in which the condition holds. Returns the next condition, and the state and rows behind it.
     fn turn(&self, turn: Value, state: Vec<Value>) -> Result<(Value, Vec<Value>)> {
-        let mut inputs = vec![turn, number(DType::Bool, 1)];
+        let mut inputs = vec![turn, Known::scalar(DType::Bool, 1).into()];
         inputs.extend(state);
-        let mut results = self.c.surroundings.body(self.graph, inputs)?;
+        let mut results = self.c.scope.body(self.graph, inputs)?;
         if results.len() <= self.carried {
             return Err(invalid("the body gives too few outputs"));
         }
@@ -122,7 +113,7 @@ impl Loop<'_> {
                     "more than {turn} turns of other shapes or values"
                 )));
             }
-            let (condition, mut next) = self.turn(number(DType::I64, turn), state)?;
+            let (condition, mut next) = self.turn(Known::scalar(DType::I64, turn).into(), state)?;
             for (rows, row) in rows.iter_mut().zip(next.drain(self.carried..)) {
                 rows.push(row);
             }

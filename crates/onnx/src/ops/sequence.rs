@@ -1,10 +1,9 @@
 //! Sequences and optional values.
 
 use super::Record;
-use crate::call::{Call, Results, axis, one};
+use crate::call::{Call, Results, axis, known_size, one};
 use crate::fault::invalid;
-use crate::value::{Element, Known, Value};
-use kiln_base::Dim;
+use crate::value::{Known, Value};
 use kiln_tensor::{DType, Result, Tensor, cat, stack};
 
 pub(super) fn find(op: &str) -> Option<Record> {
@@ -24,10 +23,9 @@ pub(super) fn find(op: &str) -> Option<Record> {
             Value::Nothing => Err(invalid("the optional has no content")),
             value => Ok(vec![value.clone()]),
         },
-        "OptionalHasElement" => |c| {
-            let has = Element::Int(Dim::Const(c.has(0).into()));
-            Ok(vec![known(DType::Bool, has)])
-        },
+        "OptionalHasElement" => {
+            |c| Ok(vec![Known::scalar(DType::Bool, i64::from(c.has(0))).into()])
+        }
         "SequenceAt" => |c| {
             let list = sequence(c, 0)?;
             let at = position(c, 1, list.len(), false)?;
@@ -42,10 +40,8 @@ pub(super) fn find(op: &str) -> Option<Record> {
             let mut list = sequence(c, 0)?.to_vec();
             let at = match c.has(1) {
                 true => position(c, 1, list.len(), false)?,
-                false => list
-                    .len()
-                    .checked_sub(1)
-                    .ok_or_else(|| invalid("the sequence is empty"))?,
+                false if list.is_empty() => return Err(invalid("the sequence is empty")),
+                false => list.len() - 1,
             };
             list.remove(at);
             Ok(vec![Value::Sequence(list)])
@@ -60,21 +56,12 @@ pub(super) fn find(op: &str) -> Option<Record> {
             Ok(vec![Value::Sequence(list)])
         },
         "SequenceLength" => |c| {
-            let length = Element::Int(Dim::Const(sequence(c, 0)?.len() as i64));
-            Ok(vec![known(DType::I64, length)])
+            let length = sequence(c, 0)?.len() as i64;
+            Ok(vec![Known::scalar(DType::I64, length).into()])
         },
         "SplitToSequence" => split,
         _ => return None,
     })
-}
-
-fn known(dtype: DType, element: Element) -> Value {
-    Known {
-        dtype,
-        shape: vec![],
-        elements: vec![element],
-    }
-    .into()
 }
 
 fn sequence<'a>(c: &'a Call, i: usize) -> Result<&'a [Value]> {
@@ -106,8 +93,7 @@ fn position(c: &Call, i: usize, len: usize, end: bool) -> Result<usize> {
 fn split(c: &Call) -> Results {
     let x = c.tensor(0)?;
     let at = axis(c.int("axis", 0)?, x.ndim())?;
-    let n = x.dims()[at].as_const();
-    let n = n.ok_or_else(|| invalid("needs a known size"))?;
+    let n = known_size(&x, at)?;
     let one_each = !c.has(1);
     let sizes: Vec<i64> = match c.integers(1)? {
         None => vec![1; usize::try_from(n).unwrap_or(0)],

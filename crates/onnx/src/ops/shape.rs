@@ -1,7 +1,7 @@
 //! Operators that move elements.
 
 use super::Record;
-use crate::call::{Call, Results, axes, axis, one};
+use crate::call::{Call, Results, axes, axis, known_size, one};
 use crate::fault::{invalid, unsupported};
 use crate::known;
 use crate::value::{Value, iota, size_as_tensor};
@@ -63,18 +63,21 @@ pub(super) fn find(op: &str) -> Option<Record> {
     })
 }
 
+/// Returns sizes that are an input since a version of the operator, and an attribute before.
+fn sizes_or(c: &Call, i: usize, name: &str) -> Result<Option<Vec<Dim>>> {
+    match c.sizes(i)? {
+        Some(sizes) => Ok(Some(sizes)),
+        None => {
+            let list = c.ints(name)?;
+            Ok(list.map(|l| l.into_iter().map(Dim::Const).collect()))
+        }
+    }
+}
+
 fn reshape(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let wanted = match c.sizes(1)? {
-        Some(sizes) => sizes,
-        None => {
-            let list = c
-                .ints("shape")?
-                .ok_or_else(|| invalid("the shape is missing"))?;
-            list.into_iter().map(Dim::Const).collect()
-        }
-    };
-    let mut shape = wanted;
+    let shape = sizes_or(c, 1, "shape")?;
+    let mut shape = shape.ok_or_else(|| invalid("the shape is missing"))?;
     if !c.flag("allowzero", false)? {
         for (i, d) in shape.iter_mut().enumerate() {
             if d.is(0) {
@@ -87,12 +90,7 @@ fn reshape(c: &Call) -> Results {
     }
     let unknown: Vec<usize> = (0..shape.len()).filter(|i| shape[*i].is(-1)).collect();
     if let [at] = unknown[..] {
-        let rest = shape
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| *i != at)
-            .map(|(_, d)| d.clone());
-        let rest = numel(&rest.collect::<Vec<_>>());
+        let rest = &numel(&shape[..at]) * &numel(&shape[at + 1..]);
         let all = numel(x.dims());
         shape[at] = match all.div_exact(&rest) {
             Ok(d) => d,
@@ -128,9 +126,7 @@ fn tile(c: &Call) -> Results {
     if c.version < 6 {
         return Err(unsupported("Tile before version 6"));
     }
-    let repeats = c
-        .integers(1)?
-        .ok_or_else(|| invalid("the repeats are missing"))?;
+    let repeats = c.required_integers(1)?;
     if repeats.len() != x.ndim() {
         return Err(invalid(format!(
             "{} repeats for {} dims",
@@ -148,8 +144,7 @@ fn split(c: &Call) -> Results {
         Some(sizes) => sizes,
         None => {
             let parts = c.int("num_outputs", c.node.output.len() as i64)?.max(1);
-            let n = x.dims()[at].as_const();
-            let n = n.ok_or_else(|| invalid("equal parts need a known size"))?;
+            let n = known_size(&x, at)?;
             let size = (n + parts - 1) / parts;
             (0..parts)
                 .map(|i| size.min((n - i * size).max(0)))
@@ -163,15 +158,8 @@ fn split(c: &Call) -> Results {
 fn slice(c: &Call) -> Results {
     let mut x = c.tensor(0)?;
     let missing = || invalid("the starts or ends are missing");
-    let sizes = |i: usize, name: &str| match c.sizes(i)? {
-        Some(list) => Ok(Some(list)),
-        None => Ok::<_, kiln_tensor::Error>(
-            c.ints(name)?
-                .map(|l| l.into_iter().map(Dim::Const).collect::<Vec<_>>()),
-        ),
-    };
-    let starts = sizes(1, "starts")?.ok_or_else(missing)?;
-    let ends = sizes(2, "ends")?.ok_or_else(missing)?;
+    let starts = sizes_or(c, 1, "starts")?.ok_or_else(missing)?;
+    let ends = sizes_or(c, 2, "ends")?.ok_or_else(missing)?;
     let list = match c.integers_or(3, "axes")? {
         Some(list) => axes(&list, x.ndim())?,
         None => (0..starts.len()).collect(),
@@ -222,14 +210,9 @@ pub(super) fn sliced(x: &Tensor, at: usize, start: &Dim, end: &Dim, by: i64) -> 
     // Ends are compared with sizes that are not known: those that are a size lie within it.
     let is_all = |d: &Dim| d == n || d.as_const().is_some_and(|e| e >= i64::from(i32::MAX));
     match (start.as_const(), end.as_const()) {
-        (Some(start), _) if is_all(end) => Ok(along(Index::Slice {
+        (Some(start), last) if is_all(end) || last.is_some() => Ok(along(Index::Slice {
             start: Some(start),
-            end: None,
-            step: by,
-        })),
-        (Some(start), Some(end)) => Ok(along(Index::Slice {
-            start: Some(start),
-            end: Some(end),
+            end: last.filter(|_| !is_all(end)),
             step: by,
         })),
         _ if by == 1 => {
@@ -284,9 +267,7 @@ fn pad(c: &Call) -> Results {
             let mut y = x;
             for (i, at) in list.into_iter().enumerate() {
                 if (before[i], after[i]) != (0, 0) {
-                    let n = y.dims()[at].as_const();
-                    let n = n.ok_or_else(|| invalid("this mode needs known sizes"))?;
-                    let positions = border(mode, n, before[i], after[i])?;
+                    let positions = border(mode, known_size(&y, at)?, before[i], after[i])?;
                     y = y.index_select(at as i64, Tensor::from(positions));
                 }
             }
@@ -340,9 +321,7 @@ fn border(mode: &str, n: i64, before: i64, after: i64) -> Result<Vec<i64>> {
 
 fn center_crop_pad(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let wanted = c
-        .integers(1)?
-        .ok_or_else(|| invalid("the shape is missing"))?;
+    let wanted = c.required_integers(1)?;
     let list = match c.ints("axes")? {
         Some(list) => axes(&list, x.ndim())?,
         None => (0..x.ndim()).collect(),
@@ -356,8 +335,7 @@ fn center_crop_pad(c: &Call) -> Results {
     }
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for (at, wanted) in list.iter().zip(wanted) {
-        let n = x.dims()[*at].as_const();
-        let n = n.ok_or_else(|| invalid("needs known sizes"))?;
+        let n = known_size(&x, *at)?;
         // An odd element more is padded or cropped at the end.
         let half = (wanted - n).abs() / 2 * (wanted - n).signum();
         before.push(half);
@@ -367,7 +345,7 @@ fn center_crop_pad(c: &Call) -> Results {
 }
 
 /// Returns the sizes of an image `[n, c, h, w]`, and the block size.
-fn blocks(c: &Call, x: &Tensor) -> Result<(Dim, Dim, Dim, Dim, Dim)> {
+fn blocks(c: &Call, x: &Tensor) -> Result<[Dim; 5]> {
     let [n, channels, h, w] = x.dims() else {
         return Err(invalid(format!("needs 4 dims, not {}", x.ndim())));
     };
@@ -375,13 +353,13 @@ fn blocks(c: &Call, x: &Tensor) -> Result<(Dim, Dim, Dim, Dim, Dim)> {
     if size < 1 {
         return Err(invalid(format!("a block can't have the size {size}")));
     }
-    Ok((
+    Ok([
         n.clone(),
         channels.clone(),
         h.clone(),
         w.clone(),
-        Dim::Const(size),
-    ))
+        size.into(),
+    ])
 }
 
 fn divided(a: &Dim, b: &Dim) -> Result<Dim> {
@@ -390,29 +368,12 @@ fn divided(a: &Dim, b: &Dim) -> Result<Dim> {
 
 fn depth_to_space(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let (n, channels, h, w, b) = blocks(c, &x)?;
+    let [n, channels, h, w, b] = blocks(c, &x)?;
     let depth = divided(&channels, &(&b * &b))?;
+    let split = |shape: [&Dim; 6]| x.reshape(shape.map(Dim::clone).to_vec());
     let moved = match c.text("mode", "DCR")? {
-        "DCR" => x
-            .reshape(vec![
-                n.clone(),
-                b.clone(),
-                b.clone(),
-                depth.clone(),
-                h.clone(),
-                w.clone(),
-            ])
-            .permute([0, 3, 4, 1, 5, 2]),
-        "CRD" => x
-            .reshape(vec![
-                n.clone(),
-                depth.clone(),
-                b.clone(),
-                b.clone(),
-                h.clone(),
-                w.clone(),
-            ])
-            .permute([0, 1, 4, 2, 5, 3]),
+        "DCR" => split([&n, &b, &b, &depth, &h, &w]).permute([0, 3, 4, 1, 5, 2]),
+        "CRD" => split([&n, &depth, &b, &b, &h, &w]).permute([0, 1, 4, 2, 5, 3]),
         other => return Err(invalid(format!("there is no mode {other:?}"))),
     };
     one(moved.reshape(vec![n, depth, &h * &b, &w * &b]))
@@ -420,16 +381,10 @@ fn depth_to_space(c: &Call) -> Results {
 
 fn space_to_depth(c: &Call) -> Results {
     let x = c.tensor(0)?;
-    let (n, channels, h, w, b) = blocks(c, &x)?;
+    let [n, channels, h, w, b] = blocks(c, &x)?;
     let (rows, columns) = (divided(&h, &b)?, divided(&w, &b)?);
-    let split = x.reshape(vec![
-        n.clone(),
-        channels.clone(),
-        rows.clone(),
-        b.clone(),
-        columns.clone(),
-        b.clone(),
-    ]);
+    let split = [&n, &channels, &rows, &b, &columns, &b].map(Dim::clone);
+    let split = x.reshape(split.to_vec());
     let depth = &(&channels * &b) * &b;
     let moved = match c.text("mode", "DCR")? {
         "DCR" => split.permute([0, 3, 5, 1, 2, 4]),

@@ -2,7 +2,7 @@
 
 use super::Record;
 use super::shape::constant_padded;
-use crate::call::{Call, Results, axis, one};
+use crate::call::{Call, Results, axis, known_size, one};
 use crate::fault::invalid;
 use kiln_base::Dim;
 use kiln_tensor::{DType, Result, Scalar, Tensor, stack};
@@ -69,9 +69,7 @@ fn dft(c: &Call) -> Results {
         (false, _) => c.axis("axis", 1, rank)?,
     };
     let parts = x.dims()[rank - 1].as_const();
-    let size = x.dims()[at]
-        .as_const()
-        .ok_or_else(|| invalid("needs known sizes"))?;
+    let size = known_size(&x, at)?;
     if at + 1 == rank || !matches!(parts, Some(1 | 2)) {
         return Err(invalid("the last dim holds the parts of numbers, 1 or 2"));
     }
@@ -114,10 +112,7 @@ fn dft(c: &Call) -> Results {
         kept,
         inverse,
     )?;
-    one(stack(
-        [re.movedim(-1, at as i64), im.movedim(-1, at as i64)],
-        -1,
-    ))
+    one(stack([re, im].map(|t| t.movedim(-1, at as i64)), -1))
 }
 
 fn stft(c: &Call) -> Results {
@@ -127,12 +122,12 @@ fn stft(c: &Call) -> Results {
         .filter(|h| *h > 0)
         .ok_or_else(|| invalid("the step must be positive"))?;
     let window = c.optional(2)?;
-    let (signal, parts) = match x.dims() {
-        [_, n] => (n.as_const(), 1),
-        [_, n, p] => (n.as_const(), p.as_const().unwrap_or(0)),
+    let parts = match x.dims() {
+        [_, _] => 1,
+        [_, _, parts] => parts.as_const().unwrap_or(0),
         _ => return Err(invalid(format!("needs 2 or 3 dims, not {}", x.ndim()))),
     };
-    let signal = signal.ok_or_else(|| invalid("needs known sizes"))?;
+    let signal = known_size(&x, 1)?;
     let own = window
         .as_ref()
         .and_then(|w| w.dims().first().and_then(Dim::as_const));
@@ -149,12 +144,9 @@ fn stft(c: &Call) -> Results {
             None => cut,
         }
     };
-    let part = |i: i64| {
-        if x.ndim() == 3 {
-            x.select(2, i)
-        } else {
-            x.clone()
-        }
+    let part = |i: i64| match x.ndim() {
+        3 => x.select(2, i),
+        _ => x.clone(),
     };
     let imaginary = (parts == 2).then(|| frames(part(1)));
     let onesided = c.flag("onesided", true)?;

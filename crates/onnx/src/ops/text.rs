@@ -4,7 +4,7 @@ use super::{Record, tfidf};
 use crate::call::{Call, Results, one};
 use crate::fault::{invalid, unsupported};
 use crate::nodes::plain_domain;
-use crate::proto::tensor_proto::DataType;
+use crate::proto::DataType;
 use crate::text::Text;
 use crate::value::Value;
 use crate::{known, tensor};
