@@ -83,6 +83,7 @@ fn models_that_contradict_themselves() {
         node("Relu", "second", &["a"], &["b"], &[]),
         node("Relu", "third", &["b"], &["y"], &[]),
     ];
+    let conv = node("Conv", "conv", &["w", "w"], &["y"], &[]);
     let floats = |dims: &[i64]| tensor("w", 1, dims, &part(9, [0; 4]));
     for (wanted, bytes) in [
         ("Add \"first\" takes \"b\"", of(&cycle, &[])),
@@ -102,6 +103,10 @@ fn models_that_contradict_themselves() {
         ),
         ("the tensor \"w\"", of(&[add()], &[floats(&[-1])])),
         ("the tensor \"w\"", of(&[add()], &[floats(&[1000])])),
+        (
+            "a weight of 1 dims for an input of 1",
+            of(&[conv], &[floats(&[1])]),
+        ),
     ] {
         let text = error(Model::from_bytes(bytes));
         assert!(text.contains(wanted), "{text}");

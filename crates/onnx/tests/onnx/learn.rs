@@ -1,6 +1,6 @@
 //! Models of scikit-learn that skl2onnx exported (`learn.py`).
 
-use crate::results::{folders, wrong_on};
+use crate::results::{assert_right_on, folders};
 use kiln_goldens::Folder;
 use kiln_onnx::{Data, Keys, Model, load};
 use kiln_tensor::{DType, Device, Result, Tensor};
@@ -15,13 +15,7 @@ fn scikit_learns_estimators() {
     let folder = Folder::onnx_learn("estimators").unwrap();
     let cases = folders(folder.path());
     assert_eq!(cases.len(), 50);
-    let wrong = wrong_on(Device::Cpu, &cases);
-    assert!(
-        wrong.is_empty(),
-        "{} are wrong:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert_right_on(Device::Cpu, &cases);
 }
 
 /// A classifier with labels of text and a list of maps is one program for any number of rows, which gives the numbers of

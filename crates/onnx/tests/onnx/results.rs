@@ -43,7 +43,14 @@ pub fn difference_on(device: Device, case: &Path, tolerance: [f64; 2]) -> Result
     Ok(())
 }
 
-/// Returns the cases that are wrong on a device, each with the difference.
+/// Checks all cases on a device.
+#[track_caller]
+pub fn assert_right_on(device: Device, cases: &[PathBuf]) {
+    let (wrong, all) = (wrong_on(device, cases), cases.len());
+    assert!(wrong.is_empty(), "{} of {all} are wrong", wrong.len());
+}
+
+/// Returns the cases that are wrong on a device, each with the difference, and prints them.
 pub fn wrong_on(device: Device, cases: &[PathBuf]) -> Vec<String> {
     let wrong = cases.iter().filter_map(|case| {
         let e = difference_on(device, case, [1e-3, 1e-6]).err()?;

@@ -1,30 +1,24 @@
 //! The tests of the standard, and of onnxruntime's own operators.
 
-use crate::results::{folders, wrong_on};
+use crate::results::{assert_right_on, folders};
 use kiln_goldens::Folder;
 use kiln_tensor::Device;
 use kiln_testkit::sweep::Sweep;
 use std::path::PathBuf;
 
-/// Runs all cases and lists those that are wrong.
-fn check(cases: &[PathBuf]) {
-    let wrong = wrong_on(Device::Cpu, cases);
-    assert!(
-        wrong.is_empty(),
-        "{} are wrong:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+/// The cases of all suites of the standard.
+fn standard(folder: &Folder) -> Vec<PathBuf> {
+    let suites = folders(folder.path());
+    suites.iter().flat_map(|suite| folders(suite)).collect()
 }
 
 /// All 1,389 tests give the standard's results. Programs for the engine run them, whatever their shapes come from.
 #[test]
 fn the_standards_tests_pass() {
     let folder = Folder::onnx("standard").unwrap();
-    let suites = folders(folder.path());
-    let cases: Vec<PathBuf> = suites.iter().flat_map(|suite| folders(suite)).collect();
+    let cases = standard(&folder);
     assert_eq!(cases.len(), 1389);
-    check(&cases);
+    assert_right_on(Device::Cpu, &cases);
 }
 
 /// The tests give the standard's results on the emulated driver too, and these lie on the device: 1 of 40 and one of
@@ -37,8 +31,7 @@ fn the_standards_tests_on_the_emulated_driver() {
     }
     let device = Device::cuda(0).unwrap();
     let folder = Folder::onnx("emulated").unwrap();
-    let suites = folders(folder.path());
-    let cases: Vec<PathBuf> = suites.iter().flat_map(|suite| folders(suite)).collect();
+    let cases = standard(&folder);
     let cases: Vec<PathBuf> = match Sweep::wanted() {
         Some(sweep) => cases[sweep.share(cases.len())].to_vec(),
         None => {
@@ -48,20 +41,7 @@ fn the_standards_tests_on_the_emulated_driver() {
             share.chain(shape).cloned().collect()
         }
     };
-    let started = std::time::Instant::now();
-    let wrong = wrong_on(device, &cases);
-    println!(
-        "{} of {} are wrong, in {:?}",
-        wrong.len(),
-        cases.len(),
-        started.elapsed()
-    );
-    assert!(
-        wrong.is_empty(),
-        "{} are wrong:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert_right_on(device, &cases);
 }
 
 /// Operators of `com.microsoft`, products and convolutions of dequantised values, loops, text and machine learning give
@@ -71,7 +51,7 @@ fn onnxruntimes_operators() {
     let folder = Folder::onnx_contrib("contrib").unwrap();
     let cases = folders(folder.path());
     assert_eq!(cases.len(), 88);
-    check(&cases);
+    assert_right_on(Device::Cpu, &cases);
 }
 
 /// The body of a loop of 10,000 turns is recorded once, whether the turns are counted or a condition ends them.
