@@ -29,6 +29,22 @@ impl<T> Out<T> {
     }
 }
 
+impl Out<c_char> {
+    /// Writes a text that ends with 0; an error if there are fewer than its bytes.
+    pub(crate) fn set_text(&self, text: &str, room: usize) -> Result<(), Failure> {
+        if self.0.is_null() || room <= text.len() {
+            return Err(INVALID_VALUE.into());
+        }
+        let to = self.0.cast::<u8>();
+        // SAFETY: the caller of the driver passes room for `room` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
+            to.add(text.len()).write(0);
+        }
+        Ok(())
+    }
+}
+
 /// A struct that a function reads.
 #[repr(transparent)]
 pub struct In<T>(*const T);
@@ -95,9 +111,6 @@ impl Arguments {
     }
 }
 
-/// The type of the function that `cuLaunchHostFunc` calls.
-pub type HostFunction = extern "C" fn(*mut c_void);
-
 /// `CUDA_KERNEL_NODE_PARAMS_v2`
 #[allow(missing_docs)]
 #[derive(Copy, Clone)]
@@ -113,72 +126,6 @@ pub struct KernelNodeParams {
     pub ctx: usize,
 }
 
-/// `CUDA_MEMSET_NODE_PARAMS`
-#[allow(missing_docs)]
-#[derive(Copy, Clone)]
-#[repr(C)]
-pub struct MemsetNodeParams {
-    pub dst: u64,
-    pub pitch: usize,
-    pub value: c_uint,
-    pub element: c_uint,
-    pub width: usize,
-    pub height: usize,
-}
-
-/// One side of a `CUDA_MEMCPY3D`.
-#[allow(missing_docs)]
-#[derive(Copy, Clone)]
-#[repr(C)]
-pub struct MemcpySide {
-    pub x: usize,
-    pub y: usize,
-    pub z: usize,
-    pub lod: usize,
-    pub kind: c_uint,
-    pub host: usize,
-    pub device: u64,
-    pub array: usize,
-    pub reserved: usize,
-    pub pitch: usize,
-    pub height: usize,
-}
-
-/// `CUDA_MEMCPY3D`
-#[allow(missing_docs)]
-#[derive(Copy, Clone)]
-#[repr(C)]
-pub struct Memcpy3d {
-    pub src: MemcpySide,
-    pub dst: MemcpySide,
-    pub width: usize,
-    pub height: usize,
-    pub depth: usize,
-}
-
-/// `CUlaunchConfig`
-#[allow(missing_docs)]
-#[derive(Copy, Clone)]
-#[repr(C)]
-pub struct LaunchConfig {
-    pub grid: [c_uint; 3],
-    pub block: [c_uint; 3],
-    pub shared: c_uint,
-    pub stream: usize,
-    pub attrs: *const LaunchAttribute,
-    pub count: c_uint,
-}
-
-/// `CUlaunchAttribute`
-#[allow(missing_docs)]
-#[derive(Copy, Clone)]
-#[repr(C)]
-pub struct LaunchAttribute {
-    pub id: c_int,
-    pub pad: [u8; 4],
-    pub value: [u32; 16],
-}
-
 /// `CUmemAccessDesc`
 #[allow(missing_docs)]
 #[derive(Copy, Clone)]
@@ -187,17 +134,4 @@ pub struct PoolAccess {
     pub kind: c_int,
     pub device: c_int,
     pub flags: c_int,
-}
-
-/// `CUmemPoolProps`, of which only the device is used.
-#[allow(missing_docs)]
-#[derive(Copy, Clone)]
-#[repr(C)]
-pub struct PoolProps {
-    pub kind: c_int,
-    pub handles: c_int,
-    pub location: c_int,
-    pub device: c_int,
-    pub security: *mut c_void,
-    pub reserved: [u8; 64],
 }

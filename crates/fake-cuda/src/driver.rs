@@ -11,7 +11,7 @@ use crate::stream::{Captures, Event, Stream};
 use kiln_gpu_emulator::{Kernel, Memory, Program, Statistics};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A function of a module.
@@ -22,12 +22,6 @@ pub(crate) struct Function {
     pub module: usize,
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
     pub max_dynamic: u32,
-}
-
-/// A graph that was captured or built.
-#[derive(Debug, Default)]
-pub(crate) struct Graph {
-    pub nodes: Vec<GraphNode>,
 }
 
 /// Counts of executed work, for tests.
@@ -45,7 +39,7 @@ pub struct Counters {
 }
 
 /// The state that calls change.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct State {
     next: usize,
     pub initialised: bool,
@@ -55,12 +49,13 @@ pub(crate) struct State {
     pub streams: HashMap<usize, Stream>,
     pub events: HashMap<usize, Event>,
     pub captures: Captures,
-    pub graphs: HashMap<usize, Graph>,
+    /// The nodes of the graphs that were captured or built.
+    pub graphs: HashMap<usize, Vec<GraphNode>>,
     pub executables: HashMap<usize, Nodes>,
     pub modules: HashMap<usize, Arc<Program>>,
     pub functions: HashMap<usize, Function>,
     pub accounts: Accounts,
-    /// Pinned memory of the host: address → storage and length. Registered memory has no storage.
+    /// Pinned memory of the host: address → storage and length.
     pub pinned: BTreeMap<usize, (Vec<u128>, usize)>,
     /// Pairs of devices: the first may access the second.
     pub peers: Vec<(usize, usize)>,
@@ -110,25 +105,12 @@ pub(crate) fn driver() -> &'static Driver {
             memory: Arc::new(Memory::default()),
             state: Mutex::new(State {
                 next: FIRST_HANDLE,
-                initialised: false,
-                sticky: 0,
-                fault: None,
                 streams: (0..config.devices)
                     .map(|d| (NULL_STREAMS + d, null_stream(d)))
                     .collect(),
-                events: HashMap::new(),
-                captures: HashMap::new(),
-                graphs: HashMap::new(),
-                executables: HashMap::new(),
-                modules: HashMap::new(),
-                functions: HashMap::new(),
                 accounts: Accounts::new(config.devices, config.memory),
-                pinned: BTreeMap::new(),
-                peers: Vec::new(),
-                counters: Counters::default(),
-                spans: Vec::new(),
                 host: vec![0.0; config.devices],
-                spent: 0,
+                ..State::default()
             }),
             engine: Mutex::new(()),
             start: Instant::now(),
@@ -151,10 +133,9 @@ impl State {
 
     /// Fails after a fault.
     pub fn check_healthy(&self) -> Result<(), Failure> {
-        if self.sticky == 0 {
-            Ok(())
-        } else {
-            Err(self.sticky.into())
+        match self.sticky {
+            0 => Ok(()),
+            fault => Err(fault.into()),
         }
     }
 
@@ -167,23 +148,18 @@ impl State {
 
 impl Driver {
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn engine(&self) -> MutexGuard<'_, ()> {
-        self.engine
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails before `cuInit`.
     pub fn check_initialised(&self) -> Result<(), Failure> {
-        if self.state().initialised {
-            Ok(())
-        } else {
-            Err(NOT_INITIALIZED.into())
+        match self.state().initialised {
+            true => Ok(()),
+            false => Err(NOT_INITIALIZED.into()),
         }
     }
 
@@ -237,13 +213,8 @@ impl Driver {
     }
 
     /// Allocates device memory. If too little is free, waits for queued frees.
-    pub fn allocate(
-        &self,
-        device: usize,
-        size: usize,
-        pool: Option<usize>,
-    ) -> Result<u64, Failure> {
-        let reserve = || self.state().accounts.reserve(device, size as u64, pool);
+    pub fn allocate(&self, device: usize, size: usize) -> Result<u64, Failure> {
+        let reserve = || self.state().accounts.reserve(device, size as u64);
         let block = match reserve() {
             Err(error) if error.status == OUT_OF_MEMORY => {
                 self.drain_device(device)?;

@@ -81,6 +81,11 @@ impl State {
             .ok_or_else(|| INVALID_HANDLE.into())
     }
 
+    /// The number of items in the queue of a stream.
+    fn queued(&self, stream: usize) -> usize {
+        self.streams.get(&stream).map_or(0, |s| s.queue.len())
+    }
+
     /// Fails if a capture forbids calls that could touch captured work.
     pub fn check_captures(&mut self) -> Result<(), Failure> {
         let this = std::thread::current().id();
@@ -210,12 +215,7 @@ impl Driver {
     /// Runs work that was queued in `stream`; false if it ends at an operation that waits for other ranks.
     fn try_drain(&self, stream: usize) -> bool {
         let _engine = self.engine();
-        self.run_until(stream, |state| {
-            state
-                .streams
-                .get(&stream)
-                .is_none_or(|s| s.queue.is_empty())
-        })
+        self.run_until(stream, |state| state.queued(stream) == 0)
     }
 
     /// Runs all work of every stream of a device.
@@ -252,11 +252,7 @@ impl Driver {
     fn reach(&self, stream: usize, event: usize, number: u64) -> bool {
         self.run_until(stream, |state| {
             let is_over = state.events.get(&event).is_none_or(|e| e.reached >= number);
-            is_over
-                || state
-                    .streams
-                    .get(&stream)
-                    .is_none_or(|s| s.queue.is_empty())
+            is_over || state.queued(stream) == 0
         })
     }
 
@@ -300,12 +296,7 @@ impl Driver {
     pub fn step(&self, stream: usize) -> Result<bool, Failure> {
         let _engine = self.engine();
         let length = self.state().stream(stream)?.queue.len();
-        self.run_until(stream, |state| {
-            state
-                .streams
-                .get(&stream)
-                .is_none_or(|s| s.queue.len() < length.max(1))
-        });
+        self.run_until(stream, |state| state.queued(stream) < length.max(1));
         let mut state = self.state();
         state.check_healthy()?;
         Ok(state.stream(stream)?.queue.is_empty())

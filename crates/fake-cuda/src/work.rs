@@ -1,20 +1,17 @@
 //! The work that streams and graphs execute.
 
-use crate::abi::HostFunction;
 use crate::cublaslt::Product;
 use crate::driver::Driver;
 use crate::graph::{GraphRun, Nodes};
 use crate::nccl::RankCall;
 use crate::status::{ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS, Status};
 use kiln_gpu_emulator::{Fault, FaultKind, Kernel, Launch, Program, Trail};
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// A kernel with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelNode {
-    pub function: usize,
     pub kernel: Arc<Kernel>,
     /// Keeps the global variables alive.
     pub _program: Arc<Program>,
@@ -33,18 +30,6 @@ pub(crate) enum CopyEnd {
     Bytes(Arc<[u8]>),
 }
 
-/// A host function and its argument.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Callback {
-    pub function: HostFunction,
-    pub data: *mut c_void,
-}
-
-// SAFETY: the program passes the pointer for use on another thread.
-unsafe impl Send for Callback {}
-// SAFETY: as above.
-unsafe impl Sync for Callback {}
-
 /// An operation that a stream or a graph may hold.
 #[derive(Clone, Debug)]
 pub(crate) enum Node {
@@ -56,12 +41,9 @@ pub(crate) enum Node {
     },
     Fill {
         to: u64,
-        value: u32,
-        element: usize,
+        value: u8,
         count: usize,
     },
-    Host(Callback),
-    Empty,
     /// A rank's part in an operation of NCCL.
     Nccl(RankCall),
     /// A graph within a graph.
@@ -124,33 +106,21 @@ impl Node {
             Node::Copy { .. } => "copy",
             Node::Fill { .. } => "fill",
             Node::Product(_) => "cublaslt",
-            Node::Host(_) | Node::Empty | Node::Graph(_) => "",
+            Node::Graph(_) => "",
         };
         match self {
             Node::Kernel(node) => node.execute(driver, false).map(drop),
             Node::Copy { to, from, len } => copy(driver, to, from, *len),
-            Node::Fill {
-                to,
-                value,
-                element,
-                count,
-            } => {
-                let pattern = &value.to_le_bytes()[..*element];
-                driver
-                    .memory
-                    .fill(*to, pattern, element * count)
-                    .map_err(illegal)
-            }
-            Node::Host(callback) => {
-                (callback.function)(callback.data);
-                Ok(())
+            Node::Fill { to, value, count } => {
+                let filled = driver.memory.fill(*to, &[*value], *count);
+                filled.map_err(illegal)
             }
             Node::Product(product) => {
                 driver.state().spent += driver.config.product_time;
                 product.execute(&driver.memory).map_err(illegal)
             }
             // Graphs are expanded when they are launched.
-            Node::Nccl(_) | Node::Empty | Node::Graph(_) => Ok(()),
+            Node::Nccl(_) | Node::Graph(_) => Ok(()),
         }?;
         Ok(Some(match name {
             "" => ready,

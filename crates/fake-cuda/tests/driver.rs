@@ -156,6 +156,25 @@ fn a_graph_is_captured_and_replayed() {
     assert_eq!(d.stream.clone_dtoh(&x).unwrap(), [64.0; 100]);
 }
 
+/// Calls a function with the parameters of a node that scales one element.
+fn with_node<T>(
+    d: &Device,
+    place: u64,
+    mut factor: f32,
+    f: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T,
+) -> T {
+    let (mut address, mut n) = (place, 1u32);
+    let mut arguments: [*mut std::ffi::c_void; 3] =
+        [&raw mut address as _, &raw mut factor as _, &raw mut n as _];
+    // SAFETY: all its fields may be 0.
+    let mut params: sys::CUDA_KERNEL_NODE_PARAMS = unsafe { std::mem::zeroed() };
+    params.func = d.scale.cu_function();
+    (params.gridDimX, params.gridDimY, params.gridDimZ) = (1, 1, 1);
+    (params.blockDimX, params.blockDimY, params.blockDimZ) = (1, 1, 1);
+    params.kernelParams = arguments.as_mut_ptr();
+    f(&params)
+}
+
 #[test]
 fn nodes_of_a_graph_get_new_arguments() {
     let _turn = turn();
@@ -164,43 +183,28 @@ fn nodes_of_a_graph_get_new_arguments() {
     use cudarc::driver::DevicePtr;
     let (x_address, _guard) = x.device_ptr(&d.stream);
     let (y_address, _guard) = y.device_ptr(&d.stream);
+    assert_ne!(x_address, y_address);
     d.context.bind_to_thread().unwrap();
     let stream = d.stream.cu_stream();
+    let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mut node = std::ptr::null_mut();
     // SAFETY: the arguments are those of the functions.
     unsafe {
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        sys::cuStreamBeginCapture_v2(stream, mode).result().unwrap();
-        d.scale(&x, 2.0);
-        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
-        sys::cuStreamEndCapture(stream, &mut graph)
-            .result()
-            .unwrap();
+        sys::cuGraphCreate(&mut graph, 0).result().unwrap();
+        let add = |params: &_| {
+            sys::cuGraphAddKernelNode_v2(&mut node, graph, std::ptr::null(), 0, params)
+        };
+        with_node(&d, x_address, 2.0, add).result().unwrap();
         sys::cuGraphInstantiateWithFlags(&mut executable, graph, 0)
             .result()
             .unwrap();
-        let (mut node, mut count) = (std::ptr::null_mut(), 1);
-        sys::cuGraphGetNodes(graph, &mut node, &mut count)
-            .result()
-            .unwrap();
-        assert_eq!(count, 1);
         sys::cuGraphLaunch(executable, stream).result().unwrap();
-
-        let mut params: sys::CUDA_KERNEL_NODE_PARAMS = std::mem::zeroed();
-        sys::cuGraphKernelNodeGetParams_v2(node, &mut params)
-            .result()
-            .unwrap();
-        let (mut address, mut factor, mut n) = (y_address, 7f32, 1u32);
-        let mut arguments: [*mut std::ffi::c_void; 3] =
-            [&raw mut address as _, &raw mut factor as _, &raw mut n as _];
-        params.kernelParams = arguments.as_mut_ptr();
-        sys::cuGraphExecKernelNodeSetParams_v2(executable, node, &params)
-            .result()
-            .unwrap();
+        let change = |params: &_| sys::cuGraphExecKernelNodeSetParams_v2(executable, node, params);
+        with_node(&d, y_address, 7.0, change).result().unwrap();
         sys::cuGraphLaunch(executable, stream).result().unwrap();
         sys::cuGraphExecDestroy(executable).result().unwrap();
         sys::cuGraphDestroy(graph).result().unwrap();
     }
-    assert_ne!(x_address, y_address);
     // The first launch was queued with the old arguments.
     assert_eq!(d.stream.clone_dtoh(&x).unwrap(), [3.0]);
     assert_eq!(d.stream.clone_dtoh(&y).unwrap(), [36.0]);
@@ -210,8 +214,8 @@ fn nodes_of_a_graph_get_new_arguments() {
 fn kernels_of_a_graph_that_meet_are_a_fault_unless_one_depends_on_the_other() {
     let _turn = turn();
     use cudarc::driver::DevicePtr;
-    // The last node works on the array that the first wrote, or on its own; it depends on the first through an empty
-    // node, or directly.
+    // The last node works on the array that the first wrote, or on its own; it depends on the first through a node that
+    // works on a third array, or directly.
     for (meets, depends, through) in [
         (true, false, false),
         (true, true, false),
@@ -219,37 +223,32 @@ fn kernels_of_a_graph_that_meet_are_a_fault_unless_one_depends_on_the_other() {
         (false, false, false),
     ] {
         let d = device(0);
-        let [x, y] = [1f32, 5.0].map(|v| d.stream.clone_htod(&[v]).unwrap());
+        let [x, y, z] = [1f32, 5.0, 9.0].map(|v| d.stream.clone_htod(&[v]).unwrap());
         d.stream.synchronize().unwrap();
-        let places = [&x, if meets { &x } else { &y }].map(|p| p.device_ptr(&d.stream).0);
+        let place = |array: &cudarc::driver::CudaSlice<f32>| array.device_ptr(&d.stream).0;
+        let places = [place(&x), place(if meets { &x } else { &y })];
         d.context.bind_to_thread().unwrap();
         // SAFETY: the arguments are those of the functions.
         let launched = unsafe {
             let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
             sys::cuGraphCreate(&mut graph, 0).result().unwrap();
             let mut before = Vec::new();
-            for (place, factor) in places.into_iter().zip([2f32, 3.0]) {
-                let (mut address, mut factor, mut n) = (place, factor, 1u32);
-                let mut arguments: [*mut std::ffi::c_void; 3] =
-                    [&raw mut address as _, &raw mut factor as _, &raw mut n as _];
-                let mut params: sys::CUDA_KERNEL_NODE_PARAMS = std::mem::zeroed();
-                params.func = d.scale.cu_function();
-                (params.gridDimX, params.gridDimY, params.gridDimZ) = (1, 1, 1);
-                (params.blockDimX, params.blockDimY, params.blockDimZ) = (1, 1, 1);
-                params.kernelParams = arguments.as_mut_ptr();
+            let add = |address, factor, before: &[sys::CUgraphNode]| {
                 let mut node = std::ptr::null_mut();
-                let add = sys::cuGraphAddKernelNode_v2;
-                let twice: Vec<_> = before.iter().chain(&before).copied().collect();
-                if !twice.is_empty() {
-                    let refused = add(&mut node, graph, twice.as_ptr(), twice.len(), &params);
-                    assert_eq!(refused, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+                let added = with_node(&d, address, factor, |params| {
+                    let (list, count) = (before.as_ptr(), before.len());
+                    sys::cuGraphAddKernelNode_v2(&mut node, graph, list, count, params)
+                });
+                added.result().map(|()| node)
+            };
+            for (address, factor) in places.into_iter().zip([2f32, 3.0]) {
+                if !before.is_empty() {
+                    let refused = add(address, factor, &[&before[..], &before].concat());
+                    assert!(refused.is_err(), "a dependency twice");
                 }
-                let added = add(&mut node, graph, before.as_ptr(), before.len(), &params);
-                added.result().unwrap();
-                if through {
-                    let from = node;
-                    let empty = sys::cuGraphAddEmptyNode(&mut node, graph, &from, 1);
-                    empty.result().unwrap();
+                let mut node = add(address, factor, &before).unwrap();
+                if through && before.is_empty() {
+                    node = add(place(&z), 1.0, &[node]).unwrap();
                 }
                 before = Vec::from_iter(depends.then_some(node));
             }

@@ -52,28 +52,7 @@ exports! {
     fn cuDeviceGetName(name: Out<c_char>, room: c_int, device: c_int) {
         let index = driver().device(device)?;
         let called = if driver().config.instruction_time.is_some() { "Kiln timed GPU" } else { "Kiln GPU emulator" };
-        let text = format!("{called} {index}");
-        let room = usize::try_from(room).unwrap_or(0);
-        if room > 0 {
-            let count = text.len().min(room - 1);
-            let to = name.pointer() as *mut u8;
-            // SAFETY: the caller passes room for `room` bytes.
-            unsafe {
-                std::ptr::copy_nonoverlapping(text.as_ptr(), to, count);
-                to.add(count).write(0);
-            }
-        }
-        Ok(())
-    }
-
-    fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: c_int) {
-        let index = driver().device(device)?;
-        uuid.set([index as u8 + 1; 16])
-    }
-
-    fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) {
-        let index = driver().device(device)?;
-        uuid.set([index as u8 + 1; 16])
+        name.set_text(&format!("{called} {index}"), room as usize)
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) {
@@ -88,13 +67,7 @@ exports! {
 
     fn cuDeviceGetPCIBusId(text: Out<c_char>, room: c_int, device: c_int) {
         let index = driver().device(device)?;
-        let id = format!("0000:{index:02x}:00.0\0");
-        if (room as usize) < id.len() {
-            return Err(crate::status::INVALID_VALUE.into());
-        }
-        // SAFETY: the caller passes room for `room` bytes.
-        unsafe { std::ptr::copy_nonoverlapping(id.as_ptr(), text.pointer().cast(), id.len()) };
-        Ok(())
+        text.set_text(&format!("0000:{index:02x}:00.0"), room as usize)
     }
 
     fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {

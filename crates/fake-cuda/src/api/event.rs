@@ -10,25 +10,6 @@ use std::ffi::{c_float, c_uint};
 /// `CU_EVENT_DISABLE_TIMING`
 const DISABLE_TIMING: c_uint = 2;
 
-fn record(event: usize, stream: usize) -> Result<(), Failure> {
-    let driver = driver();
-    let stream = driver.stream(stream)?;
-    let mut state = driver.state();
-    state.check_healthy()?;
-    let capture = state.stream(stream)?.capture;
-    let recorded = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
-    if let Some(id) = capture {
-        recorded.captured = Some((id, stream));
-        return Ok(());
-    }
-    recorded.captured = None;
-    recorded.recorded += 1;
-    recorded.stream = stream;
-    let number = recorded.recorded;
-    drop(state);
-    driver.enqueue(stream, Work::Record(event, number))
-}
-
 fn elapsed(milliseconds: Out<c_float>, start: usize, end: usize) -> Result<(), Failure> {
     let state = driver().state();
     let time = |event: usize| {
@@ -73,11 +54,22 @@ exports! {
     }
 
     fn cuEventRecord(event: usize, stream: usize) {
-        record(event, stream)
-    }
-
-    fn cuEventRecordWithFlags(event: usize, stream: usize, _flags: c_uint) {
-        record(event, stream)
+        let driver = driver();
+        let stream = driver.stream(stream)?;
+        let mut state = driver.state();
+        state.check_healthy()?;
+        let capture = state.stream(stream)?.capture;
+        let recorded = state.events.get_mut(&event).ok_or(INVALID_HANDLE)?;
+        if let Some(id) = capture {
+            recorded.captured = Some((id, stream));
+            return Ok(());
+        }
+        recorded.captured = None;
+        recorded.recorded += 1;
+        recorded.stream = stream;
+        let number = recorded.recorded;
+        drop(state);
+        driver.enqueue(stream, Work::Record(event, number))
     }
 
     fn cuEventSynchronize(event: usize) {

@@ -1,9 +1,9 @@
-//! Initialisation, errors, looking up functions, and functions that only this driver has.
+//! Initialisation, errors, and functions that only this driver has.
 
-use crate::abi::{Out, Text};
+use crate::abi::Out;
 use crate::driver::{Counters, driver};
-use crate::status::{Failure, INVALID_VALUE, NO_DEVICE, NOT_FOUND, describe};
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use crate::status::{Failure, INVALID_VALUE, NO_DEVICE, describe};
+use std::ffi::{c_char, c_int, c_uint};
 
 /// Writes a text's length, and the text as far as there is room.
 fn text(text: &str, out: Out<c_char>, room: usize, length: Out<usize>) -> Result<(), Failure> {
@@ -38,27 +38,6 @@ exports! {
     fn cuGetErrorString(status: c_int, description: Out<*const c_char>) {
         let (_, text) = describe(status).ok_or(INVALID_VALUE)?;
         description.set(text.as_ptr())
-    }
-
-    fn cuGetProcAddress_v2(
-        name: Text,
-        function: Out<*const c_void>,
-        _version: c_int,
-        _flags: u64,
-        found: Out<c_int>,
-    ) {
-        let address = super::find(&name.get()?);
-        found.set_if_wanted(if address.is_some() { 0 } else { 1 });
-        function.set(address.unwrap_or(std::ptr::null()))?;
-        if address.is_some() { Ok(()) } else { Err(NOT_FOUND.into()) }
-    }
-
-    fn cuProfilerStart() {
-        Ok(())
-    }
-
-    fn cuProfilerStop() {
-        Ok(())
     }
 
     fn kiln_fake_cuda_last_fault(out: Out<c_char>, room: usize, length: Out<usize>) {

@@ -1,11 +1,9 @@
 //! Launches.
 
-use crate::abi::{
-    Arguments, HostFunction, In, KernelNodeParams, LaunchAttribute, LaunchConfig, Out,
-};
+use crate::abi::{Arguments, In, KernelNodeParams, Out};
 use crate::driver::driver;
 use crate::status::{Failure, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_RESOURCES, failure};
-use crate::work::{Callback, KernelNode, Node};
+use crate::work::{KernelNode, Node};
 use kiln_gpu_emulator::TensorMap;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -62,7 +60,6 @@ pub(super) fn kernel_node(params: &KernelNodeParams) -> Result<KernelNode, Failu
             .copy(i, &mut parameters[p.offset..p.offset + p.size])?;
     }
     Ok(KernelNode {
-        function: params.func,
         kernel: function.kernel.clone(),
         _program: function.program.clone(),
         grid: params.grid,
@@ -70,25 +67,6 @@ pub(super) fn kernel_node(params: &KernelNodeParams) -> Result<KernelNode, Failu
         shared: params.shared,
         parameters,
     })
-}
-
-fn launch(params: KernelNodeParams, stream: usize) -> Result<(), Failure> {
-    let driver = driver();
-    driver.state().check_healthy()?;
-    let node = kernel_node(&params)?;
-    driver.submit(driver.stream(stream)?, Node::Kernel(node))
-}
-
-/// True if a launch attribute has no effect here: priorities, memory synchronisation domains, and clusters of one
-/// block.
-fn is_harmless(attribute: &LaunchAttribute) -> bool {
-    match attribute.id {
-        // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        4 => attribute.value[..3].iter().all(|&n| n <= 1),
-        // CU_LAUNCH_ATTRIBUTE_COOPERATIVE: blocks don't run at the same time here.
-        2 => attribute.value[0] == 0,
-        _ => true,
-    }
 }
 
 /// `CU_TENSOR_MAP_DATA_TYPE_TFLOAT32`.
@@ -108,34 +86,12 @@ exports! {
         params: Arguments,
         extra: *mut *mut c_void,
     ) {
+        let driver = driver();
+        driver.state().check_healthy()?;
         let grid = [grid_x, grid_y, grid_z];
         let block = [block_x, block_y, block_z];
-        launch(KernelNodeParams { func, grid, block, shared, params, extra, kern: 0, ctx: 0 }, stream)
-    }
-
-    fn cuLaunchKernelEx(
-        config: In<LaunchConfig>,
-        func: usize,
-        params: Arguments,
-        extra: *mut *mut c_void,
-    ) {
-        let config = config.get()?;
-        if config.count > 0 {
-            // SAFETY: the caller passes `config.count` attributes.
-            let attributes =
-                unsafe { std::slice::from_raw_parts(config.attrs, config.count as usize) };
-            if let Some(odd) = attributes.iter().find(|a| !is_harmless(a)) {
-                return Err(failure(NOT_SUPPORTED, format!("launch attribute {}", odd.id)));
-            }
-        }
-        let (grid, block, shared) = (config.grid, config.block, config.shared);
-        let params = KernelNodeParams { func, grid, block, shared, params, extra, kern: 0, ctx: 0 };
-        launch(params, config.stream)
-    }
-
-    fn cuLaunchHostFunc(stream: usize, function: HostFunction, data: *mut c_void) {
-        let driver = driver();
-        driver.submit(driver.stream(stream)?, Node::Host(Callback { function, data }))
+        let node = kernel_node(&KernelNodeParams { func, grid, block, shared, params, extra, kern: 0, ctx: 0 })?;
+        driver.submit(driver.stream(stream)?, Node::Kernel(node))
     }
 
     fn cuTensorMapEncodeTiled(

@@ -8,7 +8,7 @@
     clippy::not_unsafe_ptr_arg_deref
 )]
 
-/// Defines exported functions, and `table`, their names with their addresses.
+/// Defines exported functions.
 macro_rules! exports {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
         $(
@@ -17,11 +17,6 @@ macro_rules! exports {
                 crate::status::guard(stringify!($name), || $body)
             }
         )*
-
-        /// The functions of this file.
-        pub(crate) fn table() -> Vec<(&'static str, *const std::ffi::c_void)> {
-            vec![$((stringify!($name), $name as *const std::ffi::c_void)),*]
-        }
     };
 }
 
@@ -38,29 +33,3 @@ mod nccl;
 mod nvml;
 mod pools;
 mod stream;
-
-/// The address of the function called `name`, or of its newest version.
-pub(crate) fn find(name: &str) -> Option<*const std::ffi::c_void> {
-    let tables = [
-        context::table(),
-        cublaslt::table(),
-        device::table(),
-        event::table(),
-        extra::table(),
-        graph::table(),
-        launch::table(),
-        memory::table(),
-        module::table(),
-        nccl::table(),
-        nvml::table(),
-        pools::table(),
-        stream::table(),
-    ];
-    let all: Vec<_> = tables.into_iter().flatten().collect();
-    ["_v3", "_v2", ""].iter().find_map(|suffix| {
-        let wanted = format!("{name}{suffix}");
-        all.iter()
-            .find(|(name, _)| *name == wanted)
-            .map(|(_, address)| *address)
-    })
-}

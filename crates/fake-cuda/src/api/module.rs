@@ -8,7 +8,7 @@ use crate::status::{
     NOT_FOUND, failure,
 };
 use kiln_gpu_emulator::{MAX_SHARED, Program};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
 /// The PTX of an image: the image itself, or the PTX in its machine code.
@@ -54,52 +54,9 @@ fn load(module: Out<usize>, source: &str) -> Result<(), Failure> {
     module.set(handle)
 }
 
-/// Bytes of the options `CU_JIT_ERROR_LOG_BUFFER` and its size.
-const ERROR_LOG: c_int = 5;
-const ERROR_LOG_SIZE: c_int = 6;
-
-/// Writes `message` to the error log given by the options.
-fn write_log(options: &[c_int], values: &[usize], message: &str) {
-    let value = |wanted| options.iter().position(|&o| o == wanted).map(|i| values[i]);
-    if let (Some(buffer), Some(size)) = (value(ERROR_LOG), value(ERROR_LOG_SIZE))
-        && buffer != 0
-        && size > 0
-    {
-        let count = message.len().min(size - 1);
-        // SAFETY: the caller passes a buffer of `size` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(message.as_ptr(), buffer as *mut u8, count);
-            (buffer as *mut u8).add(count).write(0);
-        }
-    }
-}
-
 exports! {
     fn cuModuleLoadData(module: Out<usize>, image: *const c_void) {
         load(module, &text(image)?)
-    }
-
-    fn cuModuleLoadDataEx(
-        module: Out<usize>,
-        image: *const c_void,
-        count: c_uint,
-        options: *const c_int,
-        values: *const usize,
-    ) {
-        let result = text(image).and_then(|source| load(module, &source));
-        if let Err(failure) = &result
-            && count > 0
-        {
-            // SAFETY: the caller passes `count` options and `count` values.
-            let (options, values) = unsafe {
-                (
-                    std::slice::from_raw_parts(options, count as usize),
-                    std::slice::from_raw_parts(values, count as usize),
-                )
-            };
-            write_log(options, values, failure.why.as_deref().unwrap_or(""));
-        }
-        result
     }
 
     fn cuModuleLoad(module: Out<usize>, path: Text) {
@@ -133,36 +90,6 @@ exports! {
         function.set(handle)
     }
 
-    fn cuModuleGetFunctionCount(count: Out<c_uint>, module: usize) {
-        let state = driver().state();
-        let program = state.modules.get(&module).ok_or(INVALID_HANDLE)?;
-        count.set(program.kernels().count() as c_uint)
-    }
-
-    fn cuModuleGetGlobal_v2(address: Out<u64>, size: Out<usize>, module: usize, name: Text) {
-        let state = driver().state();
-        let program = state.modules.get(&module).ok_or(INVALID_HANDLE)?;
-        let global = program.global(&name.get()?).ok_or(NOT_FOUND)?;
-        address.set_if_wanted(global.address);
-        size.set_if_wanted(global.size);
-        Ok(())
-    }
-
-    fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: usize) {
-        let function = driver().function(function)?;
-        let kernel = &function.kernel;
-        let (major, minor) = driver().config.capability;
-        value.set(match attribute {
-            0 => kernel.max_threads().unwrap_or(1024) as c_int,
-            1 => kernel.static_shared() as c_int,
-            3 => kernel.local_bytes() as c_int,
-            4 => 32, // registers: not known before machine code is made
-            5 | 6 => 10 * major + minor,
-            8 => function.max_dynamic as c_int,
-            _ => 0,
-        })
-    }
-
     fn cuFuncSetAttribute(function: usize, attribute: c_int, value: c_int) {
         let mut state = driver().state();
         let function = state.functions.get_mut(&function).ok_or(INVALID_HANDLE)?;
@@ -174,10 +101,6 @@ exports! {
             function.max_dynamic = bytes;
         }
         Ok(())
-    }
-
-    fn cuFuncSetCacheConfig(function: usize, _config: c_int) {
-        driver().function(function).map(drop)
     }
 
     fn cuFuncGetParamInfo(
@@ -192,47 +115,4 @@ exports! {
         size.set_if_wanted(parameter.size);
         Ok(())
     }
-
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        blocks: Out<c_int>,
-        function: usize,
-        threads: c_int,
-        shared: usize,
-    ) {
-        let function = driver().function(function)?;
-        blocks.set(occupancy(&function, threads, shared))
-    }
-
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        blocks: Out<c_int>,
-        function: usize,
-        threads: c_int,
-        shared: usize,
-        _flags: c_uint,
-    ) {
-        let function = driver().function(function)?;
-        blocks.set(occupancy(&function, threads, shared))
-    }
-
-    fn cuOccupancyMaxPotentialBlockSize(
-        blocks: Out<c_int>,
-        threads: Out<c_int>,
-        function: usize,
-        _shared_of: *const c_void,
-        shared: usize,
-        limit: c_int,
-    ) {
-        let function = driver().function(function)?;
-        let most = function.kernel.max_threads().unwrap_or(1024) as c_int;
-        let size = if limit > 0 { most.min(limit) } else { most };
-        blocks.set(132 * occupancy(&function, size, shared))?;
-        threads.set(size)
-    }
-}
-
-/// The number of blocks that fit a multiprocessor by threads and shared memory.
-fn occupancy(function: &Function, threads: c_int, shared: usize) -> c_int {
-    let by_threads = 2048 / threads.max(1);
-    let bytes = function.kernel.static_shared() + shared + 1024;
-    by_threads.min(((228 << 10) / bytes) as c_int).min(32)
 }

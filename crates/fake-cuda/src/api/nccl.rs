@@ -50,8 +50,7 @@ fn enqueue(mut part: RankCall, stream: usize) -> Result<(), Failure> {
 fn end(handle: usize, abort: bool) -> Result<(), Failure> {
     let comm = Comm::find(handle)?;
     let state = driver().state();
-    let graphs = state.graphs.values().map(|g| &g.nodes);
-    let mut all = graphs.chain(state.executables.values().map(|nodes| &**nodes));
+    let mut all = (state.graphs.values()).chain(state.executables.values().map(|nodes| &**nodes));
     let holds = |node: &GraphNode| matches!(&node.node, Node::Nccl(part) if part.comm.is(&comm));
     if all.any(|nodes| expanded(nodes).iter().any(holds)) {
         return Err(failure(INVALID_USAGE, "graphs hold its operations"));

@@ -5,27 +5,17 @@ use crate::driver::driver;
 use crate::status::INVALID_VALUE;
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Writes a text that ends in zero.
-fn write(text: &[u8], to: &Out<c_char>, room: c_uint) -> Result<(), crate::status::Failure> {
-    if to.pointer().is_null() || (room as usize) < text.len() {
-        return Err(INVALID_VALUE.into());
-    }
-    // SAFETY: the caller passes room for `room` bytes.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to.pointer().cast(), text.len()) };
-    Ok(())
-}
-
 exports! {
     fn nvmlInit_v2() {
         Ok(())
     }
 
     fn nvmlSystemGetNVMLVersion(text: Out<c_char>, room: c_uint) {
-        write(b"13.580.00\0", &text, room)
+        text.set_text("13.580.00", room as usize)
     }
 
     fn nvmlSystemGetDriverVersion(text: Out<c_char>, room: c_uint) {
-        write(b"580.00\0", &text, room)
+        text.set_text("580.00", room as usize)
     }
 
     fn nvmlDeviceGetHandleByPciBusId_v2(bus: Text, device: Out<usize>) {

@@ -1,42 +1,27 @@
 //! Streams and their capture.
 
 use crate::abi::Out;
-use crate::driver::{Graph, driver, is_null_stream};
+use crate::driver::{driver, is_null_stream};
 use crate::status::{
     CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_UNJOINED, CAPTURE_UNMATCHED,
-    CAPTURE_UNSUPPORTED, Failure, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
+    CAPTURE_UNSUPPORTED, INVALID_HANDLE, INVALID_VALUE,
 };
 use crate::stream::{Capture, Stream, capture_mode};
 use crate::work::Work;
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: c_uint = 1;
 
-fn create(stream: Out<usize>, flags: c_uint) -> Result<(), Failure> {
-    let driver = driver();
-    let device = driver.current_device()?;
-    let mut state = driver.state();
-    let handle = state.new_handle();
-    let blocking = flags & NON_BLOCKING == 0;
-    state.streams.insert(
-        handle,
-        Stream {
-            device,
-            blocking,
-            ..Stream::default()
-        },
-    );
-    stream.set(handle)
-}
-
 exports! {
     fn cuStreamCreate(stream: Out<usize>, flags: c_uint) {
-        create(stream, flags)
-    }
-
-    fn cuStreamCreateWithPriority(stream: Out<usize>, flags: c_uint, _priority: c_int) {
-        create(stream, flags)
+        let driver = driver();
+        let device = driver.current_device()?;
+        let mut state = driver.state();
+        let handle = state.new_handle();
+        let blocking = flags & NON_BLOCKING == 0;
+        state.streams.insert(handle, Stream { device, blocking, ..Stream::default() });
+        stream.set(handle)
     }
 
     fn cuStreamDestroy_v2(stream: usize) {
@@ -59,31 +44,6 @@ exports! {
         let device = state.stream(stream)?.device;
         state.accounts.synchronised(device);
         Ok(())
-    }
-
-    fn cuStreamQuery(stream: usize) {
-        let driver = driver();
-        let stream = driver.stream(stream)?;
-        driver.state().check_not_capturing(stream)?;
-        if driver.step(stream)? { Ok(()) } else { Err(NOT_READY.into()) }
-    }
-
-    fn cuStreamGetCtx(stream: usize, context: Out<usize>) {
-        let driver = driver();
-        let stream = driver.stream(stream)?;
-        let device = driver.state().stream(stream)?.device;
-        context.set(crate::driver::Driver::context_of(device))
-    }
-
-    fn cuStreamGetFlags(stream: usize, flags: Out<c_uint>) {
-        let driver = driver();
-        let stream = driver.stream(stream)?;
-        let blocking = driver.state().stream(stream)?.blocking;
-        flags.set(if blocking { 0 } else { NON_BLOCKING })
-    }
-
-    fn cuStreamGetPriority(_stream: usize, priority: Out<c_int>) {
-        priority.set(0)
     }
 
     fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) {
@@ -160,40 +120,7 @@ exports! {
         if unjoined {
             return Err(CAPTURE_UNJOINED.into());
         }
-        state.graphs.insert(capture.graph, Graph { nodes: capture.nodes });
+        state.graphs.insert(capture.graph, capture.nodes);
         graph.set(capture.graph)
-    }
-
-    fn cuStreamIsCapturing(stream: usize, status: Out<c_int>) {
-        let driver = driver();
-        let stream = driver.stream(stream)?;
-        let captures = driver.state().stream(stream)?.capture.is_some();
-        status.set(captures as c_int)
-    }
-
-    fn cuStreamGetCaptureInfo_v2(
-        stream: usize,
-        status: Out<c_int>,
-        id: Out<u64>,
-        graph: Out<usize>,
-        dependencies: Out<usize>,
-        count: Out<usize>,
-    ) {
-        let driver = driver();
-        let stream = driver.stream(stream)?;
-        let mut state = driver.state();
-        let capture = state.stream(stream)?.capture;
-        status.set(capture.is_some() as c_int)?;
-        id.set_if_wanted(capture.unwrap_or(0));
-        let handle = capture.and_then(|id| state.captures.get(&id)).map_or(0, |c| c.graph);
-        graph.set_if_wanted(handle);
-        dependencies.set_if_wanted(0);
-        count.set_if_wanted(0);
-        Ok(())
-    }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>) {
-        // The mode of the capture alone decides about calls.
-        mode.set(0)
     }
 }

@@ -41,12 +41,8 @@ fn columns<const N: usize>(operands: &[&[u8]], f: impl Fn(&[[u8; N]]) -> [u8; N]
 
 fn integers<const N: usize>(op: usize, operands: &[&[u8]], signed: bool) -> Vec<u8> {
     let wide = |bytes: &[u8; N]| {
-        let fill = if signed && bytes[N - 1] >= 0x80 {
-            0xff
-        } else {
-            0
-        };
-        let mut all = [fill; 16];
+        let is_negative = signed && bytes[N - 1] >= 0x80;
+        let mut all = [if is_negative { 0xff } else { 0 }; 16];
         all[..N].copy_from_slice(bytes);
         i128::from_le_bytes(all)
     };
