@@ -262,14 +262,10 @@ pub fn run(
 ) -> Result<(), String> {
     match catch_unwind(AssertUnwindSafe(|| kernel(inputs, output))) {
         Ok(result) => result.map_err(|e| e.to_string()),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(format!(
-                "its kernel panicked: {}",
-                text.unwrap_or("no text")
-            ))
-        }
+        Err(panic) => Err(format!(
+            "its kernel panicked: {}",
+            crate::panic_text(&*panic)
+        )),
     }
 }
 

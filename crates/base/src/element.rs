@@ -37,7 +37,6 @@ elements!(
     f64 = F64
 );
 
-/// Little-endian elements in memory.
 /// Returns the elements of a dtype that aligned native-endian bytes hold.
 ///
 /// # Errors

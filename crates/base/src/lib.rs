@@ -38,5 +38,12 @@ pub use scalar::{Scalar, float_to_int, wrap_int};
 pub use scoped::{Scoped, Slot};
 pub use threads::{DefaultThreads, THREAD_VARIABLES};
 
+/// Returns the text of a panic that was caught.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("no text")
+}
+
 /// The deepest nesting of the bodies of loops and branches.
 pub const MAX_DEPTH: usize = 64;

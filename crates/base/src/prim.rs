@@ -390,6 +390,17 @@ pub fn lcm(a: i64, b: i64) -> i64 {
     }
 }
 
+/// Scrambles 64 bits: the finaliser of SplitMix64 (Steele et al., 2014), which makes random numbers of a counter in
+/// steps of [`SPLIT_MIX_STEP`].
+pub const fn split_mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// See [`split_mix`].
+pub const SPLIT_MIX_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Philox4x32-10 (Salmon et al., 2011): returns four random words for a 128-bit counter and a 64-bit key.
 #[inline]
 pub fn philox(counter: [u32; 4], key: u64) -> [u32; 4] {

@@ -1,5 +1,6 @@
 //! Random numbers on the host: shuffles, splits and augmentations.
 
+use kiln_base::prim::{SPLIT_MIX_STEP, split_mix};
 use kiln_tensor::draw_seed;
 
 /// A stream of random numbers that depends only on its seed: SplitMix64 (Steele et al., 2014).
@@ -12,7 +13,7 @@ pub struct Rng(u64);
 impl Rng {
     /// The stream of a seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(scramble(seed))
+        Rng(split_mix(seed))
     }
 
     /// A stream seeded from Kiln's default generator; see [`kiln_tensor::manual_seed`].
@@ -22,8 +23,8 @@ impl Rng {
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        scramble(self.0)
+        self.0 = self.0.wrapping_add(SPLIT_MIX_STEP);
+        split_mix(self.0)
     }
 
     /// A number in `0..n`; 0 where `n` is 0.
@@ -104,7 +105,7 @@ impl RandomOrder {
         loop {
             let (mut left, mut right) = (x >> half, x & mask);
             for key in keys {
-                (left, right) = (right, left ^ (scramble(right ^ key) & mask));
+                (left, right) = (right, left ^ (split_mix(right ^ key) & mask));
             }
             x = left << half | right;
             if x < n as u64 {
@@ -114,15 +115,9 @@ impl RandomOrder {
     }
 }
 
-fn scramble(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
-
 /// Derives the seed of part `part` from `seed`.
 pub(crate) fn derive(seed: u64, part: u64) -> u64 {
-    Rng::new(seed ^ scramble(part.wrapping_add(0x9E37_79B9_7F4A_7C15))).bits()
+    Rng::new(seed ^ split_mix(part.wrapping_add(SPLIT_MIX_STEP))).bits()
 }
 
 #[cfg(test)]
@@ -132,7 +127,7 @@ mod tests {
     #[test]
     fn a_network_permutes() {
         for n in [1, 2, 5, 64, 1000] {
-            let keys = std::array::from_fn(|k| scramble(k as u64 + 7));
+            let keys = std::array::from_fn(|k| split_mix(k as u64 + 7));
             let order = RandomOrder::Network { n, keys };
             let mut seen: Vec<usize> = (0..n).map(|i| order.at(i)).collect();
             assert!(n < 64 || seen.windows(2).filter(|w| w[1] == w[0] + 1).count() < n / 8);

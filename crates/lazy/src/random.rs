@@ -67,11 +67,8 @@ pub fn with_seed<R>(seed: u64, f: impl FnOnce() -> R) -> R {
 /// the same ones after the same [`manual_seed`].
 pub fn draw_seed() -> u64 {
     let [seed, offset] = reserve_default(1);
-    // SplitMix64's finaliser (Steele et al., 2014), so that neighbours have nothing in common.
-    let x = (seed as u64).wrapping_mul(0xD134_2543_DE82_EF95) ^ offset as u64;
-    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
+    // Scrambled, so that neighbours have nothing in common.
+    kiln_base::prim::split_mix((seed as u64).wrapping_mul(0xD134_2543_DE82_EF95) ^ offset as u64)
 }
 
 /// The state of the default generator: its seed and offset.

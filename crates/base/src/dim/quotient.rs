@@ -1,6 +1,7 @@
 //! Quotients, rounded down, and bounds of sizes without their symbols' values.
 
 use super::{Dim, Factor, Monomial, TOO_LARGE};
+use crate::prim::gcd;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -153,13 +154,6 @@ impl Dim {
             sum = &(&rest * &Dim::Const(q.by)) + &(&low * &Dim::Const(m.coefficient));
             scale *= q.by;
         }
-    }
-}
-
-fn gcd(a: i64, b: i64) -> i64 {
-    match b {
-        0 => a,
-        _ => gcd(b, a % b),
     }
 }
 

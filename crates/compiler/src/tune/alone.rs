@@ -1,6 +1,7 @@
 //! A kernel as a program of its own, and operands to run it on.
 
 use super::key::bytes;
+use kiln_base::prim::{SPLIT_MIX_STEP, split_mix};
 use kiln_base::{DType, Dim};
 pub(super) use kiln_codegen::Arg;
 use kiln_ir::eval::Array;
@@ -163,11 +164,8 @@ pub(super) struct Numbers(pub u64);
 impl Numbers {
     /// A random number in 0..1.
     fn next(&mut self) -> f64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) >> 11) as f64 / (1u64 << 53) as f64
+        self.0 = self.0.wrapping_add(SPLIT_MIX_STEP);
+        (split_mix(self.0) >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// 1 or -1.

@@ -11,8 +11,9 @@
 //! [edge](edges) may fall on either side of it. Two more runs move those floats by their tolerance, one to each side.
 //! A result may be as far off as it is in these runs. Integers that no run changes must be equal.
 
-use super::{Array, Data, EvalError, Mode, edges, eval_node, find, symbol_values};
+use super::{Array, Data, EvalError, Mode, edges, eval_node, find, stochastic, symbol_values};
 use crate::{Fact, Graph, Node, Op, Pw, Value};
+use kiln_base::prim::SPLIT_MIX_STEP;
 use kiln_base::{DType, Float, round_float};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -216,11 +217,11 @@ fn runs<'a>(graph: &Graph, inputs: &'a [Array], crosses: bool) -> Vec<Run<'a>> {
     if crosses {
         kinds.extend([true, false].map(Kind::Crossed));
     }
-    let mut random = Random(1);
+    let mut seed = 1;
     let run = |kind| Run {
         kind,
         inputs: match kind {
-            Kind::Nudged => nudge(inputs, &mut random).into(),
+            Kind::Nudged => nudge(inputs, &mut seed).into(),
             _ => inputs.into(),
         },
         values: vec![vec![]; graph.len()],
@@ -497,26 +498,17 @@ fn compute_unit(dtype: DType) -> f64 {
 }
 
 /// The inputs with every float off by up to two roundings of its compute type.
-fn nudge(inputs: &[Array], random: &mut Random) -> Vec<Array> {
+fn nudge(inputs: &[Array], seed: &mut u64) -> Vec<Array> {
+    let mut random = || {
+        *seed = seed.wrapping_add(SPLIT_MIX_STEP);
+        stochastic::random(seed.wrapping_sub(SPLIT_MIX_STEP))
+    };
     let mut moved = |array: &Array| {
         let size = 2.0 * compute_unit(array.dtype());
         let floats = array.floats()?.iter();
-        let data = floats.map(|x| x * (1.0 + size * (2.0 * random.unit() - 1.0)));
+        let data = floats.map(|x| x * (1.0 + size * (2.0 * random() - 1.0)));
         Array::new(array.dtype(), array.shape(), Data::Float(data.collect())).ok()
     };
     let moved = inputs.iter().map(|a| moved(a).unwrap_or_else(|| a.clone()));
     moved.collect()
-}
-
-/// A deterministic stream of random numbers (SplitMix64: Steele et al., 2014).
-struct Random(u64);
-
-impl Random {
-    /// A number from 0 up to but not including 1.
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
 }

@@ -3,7 +3,7 @@
 use super::{Array, Data};
 use crate::ops::Pointwise;
 use crate::{Op, Pw};
-use kiln_base::prim::{Reduction, ScanKind, ScatterKind};
+use kiln_base::prim::{Reduction, SPLIT_MIX_STEP, ScanKind, ScatterKind, split_mix};
 use kiln_base::{DType, Float, round_float};
 
 /// One of the two neighbours of `x` in a dtype narrower than f64, or `x` itself if the dtype represents it. Element
@@ -69,10 +69,7 @@ pub(super) fn unit(dtype: DType) -> f64 {
     dtype.float().map_or(0.0, Float::epsilon)
 }
 
-/// A number from 0 up to but not including 1 (SplitMix64: Steele et al., 2014).
-fn random(x: u64) -> f64 {
-    let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+/// A number from 0 up to but not including 1.
+pub(super) fn random(x: u64) -> f64 {
+    (split_mix(x.wrapping_add(SPLIT_MIX_STEP)) >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,5 +1,7 @@
 //! A small deterministic source of random numbers.
 
+use kiln_base::prim::{SPLIT_MIX_STEP, split_mix};
+
 /// SplitMix64 (Steele et al., 2014).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -7,15 +9,13 @@ pub struct Rng(u64);
 impl Rng {
     /// The stream of a seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x9E37_79B9_7F4A_7C15)
+        Rng(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ SPLIT_MIX_STEP)
     }
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
+        self.0 = self.0.wrapping_add(SPLIT_MIX_STEP);
+        split_mix(self.0)
     }
 
     /// A number in `0..n`; 0 where n is 0.
