@@ -73,6 +73,12 @@ impl fmt::Display for Fact {
     }
 }
 
+/// The facts, separated by commas.
+pub(crate) fn list(facts: &[Fact]) -> String {
+    let texts: Vec<String> = facts.iter().map(Fact::to_string).collect();
+    texts.join(", ")
+}
+
 /// The shape that all of these broadcast to: aligned at the last dim, dims of 1 stretch. `None` where
 /// two dims disagree.
 pub fn broadcast_shapes<'a>(shapes: impl IntoIterator<Item = &'a [Dim]>) -> Option<Shape> {

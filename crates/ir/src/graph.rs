@@ -291,6 +291,12 @@ impl fmt::Display for NodeId {
     }
 }
 
+/// Writes the nodes from the outermost one to the one meant.
+pub(crate) fn write_path(f: &mut fmt::Formatter<'_>, path: &[NodeId]) -> fmt::Result {
+    let nodes = path.iter().enumerate();
+    { nodes }.try_for_each(|(i, node)| write!(f, "{}{node}", if i > 0 { "/" } else { "" }))
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.output {

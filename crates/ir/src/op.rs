@@ -8,6 +8,7 @@ use kiln_base::{DType, Dim, Scalar};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The facts of an op's outputs.
@@ -61,10 +62,26 @@ pub enum Cost {
 /// The definition of an op.
 pub trait OpDef: Clone + PartialEq {
     /// The name in the text form.
-    fn name(&self) -> &'static str;
+    const NAME: &'static str;
 
     /// The number of operands, as a range.
-    fn arity(&self) -> std::ops::RangeInclusive<usize>;
+    const ARITY: RangeInclusive<usize>;
+
+    /// The cost of computing it again, compared with storing its result.
+    const COST: Cost = Cost::Work;
+
+    /// True if sizes or a promotable number are among the attributes.
+    const HAS_SIZES: bool = false;
+
+    /// [`OpDef::NAME`]; of a pointwise op, the row's name.
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    /// [`OpDef::ARITY`], narrowed by the attributes.
+    fn arity(&self) -> RangeInclusive<usize> {
+        Self::ARITY
+    }
 
     /// The facts of its outputs, or the reason that it does not apply. The number of operands is already checked.
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError>;
@@ -75,46 +92,12 @@ pub trait OpDef: Clone + PartialEq {
         Vec::new()
     }
 
-    /// The cost of computing it again, compared with storing its result.
-    fn cost(&self) -> Cost {
-        Cost::Work
-    }
-
-    /// True if sizes or a promotable number are among the attributes.
-    fn has_sizes(&self) -> bool {
-        false
-    }
-
     /// Visits every size among the attributes, in a fixed order. Plans are shared between programs
     /// that differ only in these.
     fn dims_mut(&mut self, _f: &mut dyn FnMut(&mut Dim)) {}
 
     /// Visits those sizes that are offsets: they give a position, from 0, and not an extent.
     fn offsets_mut(&mut self, _f: &mut dyn FnMut(&mut Dim)) {}
-
-    /// The one number among the attributes that plans may turn into an input.
-    fn scalar_mut(&mut self) -> Option<&mut Scalar> {
-        None
-    }
-
-    /// Graphs that the op owns.
-    fn bodies(&self) -> &[Arc<Graph>] {
-        &[]
-    }
-
-    /// Mutable access to these graphs.
-    fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
-        &mut []
-    }
-
-    /// A composite in terms of simpler ops; `None` for primitives.
-    fn decompose<B: Builder>(
-        &self,
-        _b: &mut B,
-        _inputs: &[B::Value],
-    ) -> Option<Result<B::Value, OpError>> {
-        None
-    }
 }
 
 macro_rules! ops {
@@ -156,12 +139,12 @@ macro_rules! ops {
 
             /// The cost of computing it again, compared with storing its result.
             pub fn cost(&self) -> Cost {
-                match self { $(Op::$name(op) => op.cost()),* }
+                match self { $(Op::$name(_) => $name::COST),* }
             }
 
             /// True if sizes or a promotable number are among the attributes.
             pub fn has_sizes(&self) -> bool {
-                match self { $(Op::$name(op) => op.has_sizes()),* }
+                match self { $(Op::$name(_) => $name::HAS_SIZES),* }
             }
 
             /// Visits every size among the attributes, in a fixed order.
@@ -172,30 +155,6 @@ macro_rules! ops {
             /// Visits every offset among these sizes.
             pub fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
                 match self { $(Op::$name(op) => op.offsets_mut(f)),* }
-            }
-
-            /// The one number among the attributes that plans may turn into an input.
-            pub fn scalar_mut(&mut self) -> Option<&mut Scalar> {
-                match self { $(Op::$name(op) => op.scalar_mut()),* }
-            }
-
-            /// Graphs that the op owns.
-            pub fn bodies(&self) -> &[Arc<Graph>] {
-                match self { $(Op::$name(op) => op.bodies()),* }
-            }
-
-            /// Graphs that the op owns, to change.
-            pub fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
-                match self { $(Op::$name(op) => op.bodies_mut()),* }
-            }
-
-            /// A composite in terms of simpler ops; `None` for primitives.
-            pub fn decompose<B: Builder>(
-                &self,
-                b: &mut B,
-                inputs: &[B::Value],
-            ) -> Option<Result<B::Value, OpError>> {
-                match self { $(Op::$name(op) => op.decompose(b, inputs)),* }
             }
         }
 
@@ -236,7 +195,42 @@ impl Op {
         out
     }
 
-    /// The promotable number among the attributes.
+    /// Graphs that the op owns.
+    pub fn bodies(&self) -> &[Arc<Graph>] {
+        match self {
+            Op::If(op) => &op.branches,
+            Op::Loop(op) => std::slice::from_ref(&op.body),
+            _ => &[],
+        }
+    }
+
+    /// Graphs that the op owns, to change.
+    pub fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
+        match self {
+            Op::If(op) => &mut op.branches,
+            Op::Loop(op) => std::slice::from_mut(&mut op.body),
+            _ => &mut [],
+        }
+    }
+
+    /// A composite in terms of simpler ops; `None` for primitives.
+    pub fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Option<Result<B::Value, OpError>> {
+        Some(match self {
+            Op::Softmax(op) => op.decompose(b, &inputs[0]),
+            Op::BatchNorm(op) => op.decompose(b, inputs),
+            Op::Attention(op) => op.decompose(b, inputs),
+            Op::AttentionGrad(op) => op.decompose(b, inputs),
+            Op::ConvTranspose(op) => op.decompose(b, &inputs[0], &inputs[1]),
+            Op::ConvWeight(op) => op.decompose(b, &inputs[0], &inputs[1]),
+            _ => return None,
+        })
+    }
+
+    /// The one number among the attributes that plans may turn into an input.
     pub fn scalar(&self) -> Option<Scalar> {
         match self {
             Op::Full(f) => Some(f.value),
@@ -248,8 +242,8 @@ impl Op {
     pub fn skeleton(&self) -> Op {
         let mut op = self.clone();
         op.dims_mut(&mut |d| *d = Dim::ZERO);
-        if let Some(s) = op.scalar_mut() {
-            *s = Scalar::Int(0);
+        if let Op::Full(full) = &mut op {
+            full.value = Scalar::Int(0);
         }
         op
     }

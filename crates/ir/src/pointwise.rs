@@ -117,6 +117,26 @@ impl Pw {
         )
     }
 
+    /// True if the result is one of the operands, its negative, or a bound, so that nothing is rounded.
+    pub(crate) fn chooses(self) -> bool {
+        use Pw::*;
+        matches!(
+            self,
+            Neg | Abs
+                | Relu
+                | Relu6
+                | Maximum
+                | Minimum
+                | Fmax
+                | Fmin
+                | Select
+                | First
+                | Surrogate
+                | Clamp
+                | Clip
+        )
+    }
+
     /// The result's dtype.
     ///
     /// # Errors

@@ -22,6 +22,8 @@
 //!
 //! Source locations are free.
 
+use crate::fact::list;
+use crate::graph::write_path;
 use crate::{Fact, Graph, Node, NodeId, Op, Role, SymbolInfo, Target, Value};
 use kiln_base::{DType, Dim, Scalar};
 use smallvec::SmallVec;
@@ -61,9 +63,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, node) in self.path.iter().enumerate() {
-            write!(f, "{}{node}", if i > 0 { "/" } else { "" })?;
-        }
+        write_path(f, &self.path)?;
         let gap = if self.path.is_empty() { "" } else { ": " };
         write!(f, "{gap}{} (rule {})", self.text, self.rule as u8)
     }
@@ -286,9 +286,4 @@ impl<'g> Verifier<'g> {
 fn fact(graph: &Graph, v: Value) -> Option<&Fact> {
     let exists = v.node.index() < graph.len();
     exists.then(|| graph.node(v.node).facts.get(v.output as usize))?
-}
-
-fn list(facts: &[Fact]) -> String {
-    let texts: Vec<String> = facts.iter().map(|f| f.to_string()).collect();
-    texts.join(", ")
 }

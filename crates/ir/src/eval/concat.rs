@@ -1,11 +1,11 @@
 use super::{Array, Data};
-use crate::ops::Concat;
+use kiln_base::DType;
 
-pub(super) fn eval(op: &Concat, x: &[&Array]) -> Data {
-    if x[0].dtype().is_float() {
-        Data::Float(joined(op.axis, x, |a| a.floats().unwrap_or(&[])))
-    } else {
-        Data::Int(joined(op.axis, x, |a| a.ints().unwrap_or(&[])))
+/// The operands, of this dtype, concatenated along an axis.
+pub(super) fn eval(dtype: DType, axis: usize, x: &[&Array]) -> Data {
+    match dtype.is_float() {
+        true => Data::Float(joined(axis, x, |a| a.floats().unwrap_or(&[]))),
+        false => Data::Int(joined(axis, x, |a| a.ints().unwrap_or(&[]))),
     }
 }
 
@@ -14,7 +14,7 @@ fn joined<'a, T: Copy + 'a>(
     x: &[&'a Array],
     data: impl Fn(&'a Array) -> &'a [T],
 ) -> Vec<T> {
-    let outer: usize = x[0].shape()[..axis].iter().product();
+    let outer = x.first().map_or(0, |a| a.shape()[..axis].iter().product());
     let mut out = Vec::with_capacity(x.iter().map(|a| a.len()).sum());
     for i in 0..outer {
         for a in x {

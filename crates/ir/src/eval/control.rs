@@ -1,4 +1,4 @@
-use super::{Array, Data, EvalError, Mode, Problem};
+use super::{Array, EvalError, Mode, Problem, concat, shape_of};
 use crate::Graph;
 use crate::ops::{If, Loop};
 use kiln_base::DType;
@@ -32,10 +32,8 @@ pub(super) fn repeat(
     }
     let (first, rest) = x.split_at(op.carried);
     let (scanned, alike) = rest.split_at(op.scanned);
-    if scanned
-        .iter()
-        .any(|a| a.shape().first() != Some(&(trips as usize)))
-    {
+    let other_length = |a: &&Array| a.shape().first() != Some(&(trips as usize));
+    if scanned.iter().any(other_length) {
         return Err(wrong("loop", "what is scanned has another length"));
     }
     let mut carried: Vec<Array> = first.iter().map(|a| (*a).clone()).collect();
@@ -68,10 +66,10 @@ pub(super) fn repeat(
             slices.reverse();
         }
         let fact = op.body.fact(op.body.outputs[op.carried + i].value);
-        let shape = fact.shape.iter().map(|d| d.eval_checked(symbols));
-        let shape: Option<Vec<i64>> = shape.collect();
-        let shape = shape.ok_or_else(|| wrong("loop", "a size has no value"))?;
-        carried.push(stack(fact.dtype, &shape, &slices));
+        let slice = shape_of(fact, symbols).map_err(|e| wrong("loop", &e.to_string()))?;
+        let data = concat::eval(fact.dtype, 0, &slices.iter().collect::<Vec<_>>());
+        let shape = [&[slices.len()], &slice[..]].concat();
+        carried.push(Array::settled(fact.dtype, shape, data, Mode::Exact));
     }
     Ok(carried)
 }
@@ -83,27 +81,6 @@ fn row(x: &Array, at: i64) -> Array {
     let first = at as usize * len;
     let positions: Vec<usize> = (first..first + len).collect();
     Array::settled(x.dtype(), shape, x.data().pick(&positions), Mode::Exact)
-}
-
-/// Slices one after the other along a new first dim.
-fn stack(dtype: DType, shape: &[i64], slices: &[Array]) -> Array {
-    let mut whole: Vec<usize> = vec![slices.len()];
-    whole.extend(shape.iter().map(|d| *d as usize));
-    let data = match dtype.is_float() {
-        true => Data::Float(
-            slices
-                .iter()
-                .flat_map(|a| a.floats().unwrap_or(&[]).to_vec())
-                .collect(),
-        ),
-        false => Data::Int(
-            slices
-                .iter()
-                .flat_map(|a| a.ints().unwrap_or(&[]).to_vec())
-                .collect(),
-        ),
-    };
-    Array::settled(dtype, whole, data, Mode::Exact)
 }
 
 fn wrong(op: &'static str, text: &str) -> EvalError {

@@ -11,50 +11,13 @@ pub(super) fn input(
     cx: &Context,
 ) -> Result<Data, Problem> {
     let products = Products::new(&op.conv, &cx.shape, w.shape(), y.shape())?;
-    let n = cx.shape.iter().product();
-    Ok(match (y.data(), w.data()) {
-        (Data::Float(y), Data::Float(w)) => {
-            let mut sums = vec![Sum::default(); n];
-            products.each(|x, wi, yi| {
-                if let Some(x) = x {
-                    sums[x].add(y[yi] * w[wi]);
-                }
-            });
-            Data::Float(sums.iter().map(Sum::get).collect())
-        }
-        (Data::Int(y), Data::Int(w)) => {
-            let mut sums = vec![0i64; n];
-            products.each(|x, wi, yi| {
-                if let Some(x) = x {
-                    sums[x] = sums[x].wrapping_add(y[yi].wrapping_mul(w[wi]));
-                }
-            });
-            Data::Int(sums)
-        }
-        _ => unreachable!("inference wants one dtype"),
-    })
+    Ok(products.sum(y, w, cx, |x, w, y| Some((x?, Some(y), w))))
 }
 
 /// Zeros in the padding are numbers like any other: an infinity in `y` makes NaN of them.
 pub(super) fn weight(op: &ConvWeight, x: &Array, y: &Array, cx: &Context) -> Result<Data, Problem> {
     let products = Products::new(&op.conv, x.shape(), &cx.shape, y.shape())?;
-    let n = cx.shape.iter().product();
-    Ok(match (x.data(), y.data()) {
-        (Data::Float(x), Data::Float(y)) => {
-            let mut sums = vec![Sum::default(); n];
-            products.each(|xi, wi, yi| sums[wi].add(xi.map_or(0.0, |i| x[i]) * y[yi]));
-            Data::Float(sums.iter().map(Sum::get).collect())
-        }
-        (Data::Int(x), Data::Int(y)) => {
-            let mut sums = vec![0i64; n];
-            products.each(|xi, wi, yi| {
-                let product = xi.map_or(0, |i| x[i]).wrapping_mul(y[yi]);
-                sums[wi] = sums[wi].wrapping_add(product);
-            });
-            Data::Int(sums)
-        }
-        _ => unreachable!("inference wants one dtype"),
-    })
+    Ok(products.sum(x, y, cx, |x, w, y| Some((w, x, y))))
 }
 
 /// Every product of a convolution. There are far more products than elements, so none is stored.
@@ -82,6 +45,40 @@ impl Products<'_> {
             x,
             w,
         })
+    }
+
+    /// The sums of products of elements of `a` and `b`. From the positions of [`Products::each`], `place` gives those
+    /// of the sum and of its factors; of `a`, `None` stands for 0.
+    fn sum(
+        &self,
+        a: &Array,
+        b: &Array,
+        cx: &Context,
+        place: impl Fn(Option<usize>, usize, usize) -> Option<(usize, Option<usize>, usize)>,
+    ) -> Data {
+        let n = cx.shape.iter().product();
+        match (a.data(), b.data()) {
+            (Data::Float(a), Data::Float(b)) => {
+                let mut sums = vec![Sum::default(); n];
+                self.each(|x, w, y| {
+                    if let Some((at, i, j)) = place(x, w, y) {
+                        sums[at].add(i.map_or(0.0, |i| a[i]) * b[j]);
+                    }
+                });
+                Data::Float(sums.iter().map(Sum::get).collect())
+            }
+            (Data::Int(a), Data::Int(b)) => {
+                let mut sums = vec![0i64; n];
+                self.each(|x, w, y| {
+                    if let Some((at, i, j)) = place(x, w, y) {
+                        let product = i.map_or(0, |i| a[i]).wrapping_mul(b[j]);
+                        sums[at] = sums[at].wrapping_add(product);
+                    }
+                });
+                Data::Int(sums)
+            }
+            _ => unreachable!("inference wants one dtype"),
+        }
     }
 
     /// Calls `with` on the positions of the three elements of each: of the input, the weight and the result. In the

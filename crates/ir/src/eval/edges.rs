@@ -28,26 +28,7 @@ fn rounds_nothing(graph: &Graph, node: &Node) -> bool {
             !floats || cast.dtype.size() >= if from.is_float() { from.size() } else { 4 }
         }
         _ if !floats => true,
-        Op::Pointwise(op) => matches!(
-            op.0,
-            Neg | Abs
-                | Sign
-                | Floor
-                | Ceil
-                | Round
-                | Trunc
-                | Relu
-                | Relu6
-                | Maximum
-                | Minimum
-                | Fmax
-                | Fmin
-                | Select
-                | First
-                | Surrogate
-                | Clamp
-                | Clip
-        ),
+        Op::Pointwise(op) => op.0.chooses() || matches!(op.0, Sign | Floor | Ceil | Round | Trunc),
         Op::Random(op) => op.kind != RandomKind::Normal,
         Op::Reduce(op) => matches!(op.kind, Reduction::Max | Reduction::Min),
         Op::WindowReduce(op) => matches!(op.kind, Reduction::Max | Reduction::Min),

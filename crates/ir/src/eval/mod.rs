@@ -38,17 +38,13 @@ mod edges;
 mod full;
 mod gather;
 mod index;
-mod input;
-mod iota;
 mod matmul;
-mod numel;
 mod oracle;
 mod pad;
 mod permute;
 mod pointwise;
 mod random;
 mod reduce;
-mod reshape;
 mod scan;
 mod scatter;
 mod slice;
@@ -60,6 +56,7 @@ pub use array::{Array, ArrayError, Data, MAX_ELEMENTS};
 pub use control::Body;
 pub use oracle::{Deviation, Oracle};
 
+use crate::graph::write_path;
 use crate::{Fact, Graph, Node, NodeId, Op, OpError, Value};
 use kiln_base::{DType, Dim};
 use smallvec::SmallVec;
@@ -159,9 +156,7 @@ impl From<Problem> for EvalError {
 
 impl fmt::Display for EvalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, node) in self.path.iter().enumerate() {
-            write!(f, "{}{node}", if i > 0 { "/" } else { "" })?;
-        }
+        write_path(f, &self.path)?;
         let gap = if self.path.is_empty() { "" } else { " = " };
         match self.op {
             "" => write!(f, "{}", self.problem),
@@ -341,20 +336,23 @@ impl Context {
 
 fn dispatch(op: &Op, x: &[&Array], cx: &Context) -> Result<Data, Problem> {
     match op {
-        Op::Input(op) => input::eval(op),
+        Op::Input(op) => Err(Problem::Inputs(format!(
+            "input {} has no value here",
+            op.index
+        ))),
         Op::Full(op) => Ok(full::eval(op, cx)),
         Op::Constant(op) => constant::eval(op),
-        Op::Iota(_) => Ok(iota::eval(cx)),
-        Op::Numel(op) => Ok(numel::eval(op)),
+        Op::Iota(_) => Ok(Data::Int((0..cx.shape[0] as i64).collect())),
+        Op::Numel(op) => Ok(Data::Int(vec![kiln_base::numel(&op.shape).eval(&[])])),
         Op::Random(op) => Ok(random::eval(op, x[0], cx)),
         Op::Pointwise(op) => pointwise::eval(op, x, cx),
         Op::Cast(_) => Ok(cast::eval(x[0], cx)),
         Op::Broadcast(_) => Ok(broadcast::eval(x[0], cx)),
-        Op::Reshape(_) => Ok(reshape::eval(x[0])),
+        Op::Reshape(_) => Ok(x[0].data().clone()),
         Op::Permute(op) => Ok(permute::eval(op, x[0], cx)),
         Op::Slice(op) => Ok(slice::eval(op, x[0], cx)),
         Op::Pad(op) => Ok(pad::eval(op, x[0], cx)),
-        Op::Concat(op) => Ok(concat::eval(op, x)),
+        Op::Concat(op) => Ok(concat::eval(cx.dtype, op.axis, x)),
         Op::Reduce(op) => Ok(reduce::eval(op, x[0], cx)),
         Op::ArgReduce(op) => Ok(arg_reduce::eval(op, x[0])),
         Op::Scan(op) => Ok(scan::eval(op, x[0])),

@@ -1,43 +1,38 @@
 use super::index::{Lanes, Sum, lanes};
 use super::{Array, Data};
 use crate::ops::Scan;
-use kiln_base::prim::ScanKind;
+use kiln_base::prim::Reduction;
 
 pub(super) fn eval(op: &Scan, x: &Array) -> Data {
     let lanes = lanes(x.shape(), op.axis);
-    match x.data() {
-        Data::Float(v) => Data::Float(match op.kind {
-            ScanKind::Sum => running(&lanes, v, op.reverse, Sum::default(), |sum, x| {
+    match (x.data(), op.kind.reduction()) {
+        (Data::Float(v), Some(Reduction::Sum)) => {
+            Data::Float(running(&lanes, v, op.reverse, Sum::default(), |sum, x| {
                 sum.add(x);
                 sum.get()
-            }),
-            ScanKind::Prod => running(&lanes, v, op.reverse, 1.0, |product, x| {
-                *product *= x;
-                *product
-            }),
-            ScanKind::Max => running(&lanes, v, op.reverse, f64::NEG_INFINITY, |best, x| {
-                *best = if x.is_nan() || x > *best { x } else { *best };
-                *best
-            }),
-            ScanKind::Min => running(&lanes, v, op.reverse, f64::INFINITY, |best, x| {
-                *best = if x.is_nan() || x < *best { x } else { *best };
-                *best
-            }),
-            ScanKind::LogSumExp => running(&lanes, v, op.reverse, f64::NEG_INFINITY, log_add),
-        }),
-        Data::Int(v) => {
-            let (start, combine): (i64, fn(i64, i64) -> i64) = match op.kind {
-                ScanKind::Sum => (0, i64::wrapping_add),
-                ScanKind::Prod => (1, i64::wrapping_mul),
-                ScanKind::Max => (i64::MIN, i64::max),
-                ScanKind::Min => (i64::MAX, i64::min),
-                ScanKind::LogSumExp => unreachable!("inference wants floats"),
-            };
+            }))
+        }
+        (Data::Float(v), Some(r)) => Data::Float(running(
+            &lanes,
+            v,
+            op.reverse,
+            r.identity_f64(),
+            |state, x| {
+                *state = r.combine().eval_f64(*state, x);
+                *state
+            },
+        )),
+        (Data::Float(v), None) => {
+            Data::Float(running(&lanes, v, op.reverse, f64::NEG_INFINITY, log_add))
+        }
+        (Data::Int(v), Some(r)) => {
+            let start = r.identity_f64() as i64;
             Data::Int(running(&lanes, v, op.reverse, start, |state, x| {
-                *state = combine(*state, x);
+                *state = r.combine().eval_i64(*state, x).unwrap_or(0);
                 *state
             }))
         }
+        (Data::Int(_), None) => unreachable!("inference wants floats"),
     }
 }
 

@@ -1,39 +1,40 @@
 use super::index::{Sum, offsets, strides};
 use super::{Array, Data, Problem};
 use crate::ops::Scatter;
-use kiln_base::prim::ScatterKind;
+use kiln_base::prim::{Binary, ScatterKind};
 
 pub(super) fn eval(op: &Scatter, x: &Array, index: &Array, src: &Array) -> Result<Data, Problem> {
-    let to = places(op.axis, x, index)?;
+    let to = positions(op.axis, x, index)?;
+    let combine = match op.kind {
+        ScatterKind::Set => None,
+        ScatterKind::Sum => Some(Binary::Add),
+        ScatterKind::Prod => Some(Binary::Mul),
+        ScatterKind::Max => Some(Binary::Max),
+        ScatterKind::Min => Some(Binary::Min),
+    };
     Ok(match (x.data(), src.data()) {
-        (Data::Float(x), Data::Float(src)) => Data::Float(floats(op.kind, x, src, &to)),
-        (Data::Int(x), Data::Int(src)) => {
-            let combine: fn(i64, i64) -> i64 = match op.kind {
-                ScatterKind::Set => |_, new| new,
-                ScatterKind::Sum => i64::wrapping_add,
-                ScatterKind::Prod => i64::wrapping_mul,
-                ScatterKind::Max => i64::max,
-                ScatterKind::Min => i64::min,
-            };
-            let mut out = x.clone();
-            for (&at, &new) in to.iter().zip(src) {
-                out[at] = combine(out[at], new);
-            }
-            Data::Int(out)
+        (Data::Float(x), Data::Float(src)) if op.kind == ScatterKind::Sum => {
+            Data::Float(sums(x, src, &to))
         }
+        (Data::Float(x), Data::Float(src)) => Data::Float(combined(x, src, &to, |old, new| {
+            combine.map_or(new, |c| c.eval_f64(old, new))
+        })),
+        (Data::Int(x), Data::Int(src)) => Data::Int(combined(x, src, &to, |old, new| {
+            combine.map_or(new, |c| c.eval_i64(old, new).unwrap_or(0))
+        })),
         _ => unreachable!("inference wants one dtype"),
     })
 }
 
-/// The position in the result of each element of the source.
-fn places(axis: usize, x: &Array, index: &Array) -> Result<Vec<usize>, Problem> {
+/// For each element of an index into an axis of `x`, the position in `x` that it names.
+pub(super) fn positions(axis: usize, x: &Array, index: &Array) -> Result<Vec<usize>, Problem> {
     let mut steps = strides(x.shape());
     let stride = steps[axis] as usize;
     steps[axis] = 0;
     let bound = x.shape()[axis] as i64;
-    let mut to = offsets(index.shape(), &steps, 0);
+    let mut positions = offsets(index.shape(), &steps, 0);
     let indices = index.ints().unwrap_or(&[]);
-    for (element, (to, &index)) in to.iter_mut().zip(indices).enumerate() {
+    for (element, (position, &index)) in positions.iter_mut().zip(indices).enumerate() {
         if !(0..bound).contains(&index) {
             return Err(Problem::Index {
                 index,
@@ -41,33 +42,26 @@ fn places(axis: usize, x: &Array, index: &Array) -> Result<Vec<usize>, Problem> 
                 element,
             });
         }
-        *to += index as usize * stride;
+        *position += index as usize * stride;
     }
-    Ok(to)
+    Ok(positions)
 }
 
-fn floats(kind: ScatterKind, x: &[f64], src: &[f64], to: &[usize]) -> Vec<f64> {
-    if kind == ScatterKind::Sum {
-        let mut sums: Vec<Sum> = x.iter().map(|_| Sum::default()).collect();
-        let starts = x.iter().enumerate();
-        starts.for_each(|(at, x)| sums[at].add(*x));
-        to.iter().zip(src).for_each(|(at, new)| sums[*at].add(*new));
-        // An element that no index touches keeps its −0.
-        let mut out = x.to_vec();
-        to.iter().for_each(|at| out[*at] = sums[*at].get());
-        return out;
-    }
+fn combined<T: Copy>(x: &[T], src: &[T], to: &[usize], combine: impl Fn(T, T) -> T) -> Vec<T> {
     let mut out = x.to_vec();
-    for (&at, &new) in to.iter().zip(src) {
-        let old = out[at];
-        out[at] = match kind {
-            ScatterKind::Set => new,
-            ScatterKind::Prod => old * new,
-            _ if old.is_nan() => old,
-            ScatterKind::Max if new.is_nan() || new > old => new,
-            ScatterKind::Min if new.is_nan() || new < old => new,
-            _ => old,
-        };
+    for (at, new) in to.iter().zip(src) {
+        out[*at] = combine(out[*at], *new);
     }
+    out
+}
+
+fn sums(x: &[f64], src: &[f64], to: &[usize]) -> Vec<f64> {
+    let mut sums = vec![Sum::default(); x.len()];
+    let starts = sums.iter_mut().zip(x);
+    starts.for_each(|(sum, x)| sum.add(*x));
+    to.iter().zip(src).for_each(|(at, new)| sums[*at].add(*new));
+    // An element that no index touches keeps its −0.
+    let mut out = x.to_vec();
+    to.iter().for_each(|at| out[*at] = sums[*at].get());
     out
 }

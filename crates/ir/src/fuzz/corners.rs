@@ -54,10 +54,7 @@ impl Generator {
             conv,
             input: [size; 2].map(Dim::from).into_iter().collect(),
         };
-        let meta = Meta {
-            size: self.meta(y).size * self.meta(w).size * 9.0,
-            exact: false,
-        };
+        let meta = Meta::inexact(self.meta(y).size * self.meta(w).size * 9.0);
         let x = self.emit(op, &[y, w], meta)?;
         self.tame(x)
     }
@@ -173,10 +170,7 @@ impl Generator {
 
     /// Sums and products without terms, whose operands are empty and must not be divided or looked up.
     fn of_nothing(&mut self) -> Option<Value> {
-        let none = Meta {
-            size: 0.0,
-            exact: true,
-        };
+        let none = Meta::exact(0.0);
         let [n, k] = self.sizes().map(Dim::from);
         let nothing = self.input(DType::I64, &[n.clone(), Dim::ZERO], Role::Data);
         let zeros = self.full(0, DType::I64, &[n.clone(), Dim::ONE])?;
@@ -207,10 +201,7 @@ impl Generator {
 }
 
 /// The bound for nine products of a half and an input in two channels, of which all columns may be added up.
-const WORKED: Meta = Meta {
-    size: 2340.0,
-    exact: false,
-};
+const WORKED: Meta = Meta::inexact(2340.0);
 
 /// A product with a constant or a convolution by it, and perhaps a scatter of the result.
 #[derive(Clone)]

@@ -23,6 +23,24 @@ pub(super) struct Meta {
     pub exact: bool,
 }
 
+impl Meta {
+    /// Floats up to this size that engines may round differently.
+    pub const fn inexact(size: f64) -> Meta {
+        Meta { size, exact: false }
+    }
+
+    /// Numbers up to this size that every engine computes exactly.
+    pub const fn exact(size: f64) -> Meta {
+        Meta { size, exact: true }
+    }
+
+    /// Any numbers of an integer dtype.
+    pub fn integer(dtype: DType) -> Meta {
+        let (low, high) = dtype.int_range().unwrap_or((0, 0));
+        Meta::exact(high.max(-low) as f64)
+    }
+}
+
 pub(super) struct Generator {
     pub rng: Rng,
     pub graph: Graph,
@@ -111,12 +129,10 @@ impl Generator {
     pub fn input(&mut self, dtype: DType, shape: &[Dim], role: Role) -> Value {
         let fact = Fact::new(dtype, shape.iter().cloned());
         let value = GraphBuilder::new(&mut self.graph, Loc::UNKNOWN).input(fact, role);
-        let size = if dtype.is_float() {
-            4.0
-        } else {
-            range_of(dtype)
-        };
-        self.meta.push(Meta { size, exact: true });
+        self.meta.push(match dtype.is_float() {
+            true => Meta::exact(4.0),
+            false => Meta::integer(dtype),
+        });
         value
     }
 
@@ -127,10 +143,7 @@ impl Generator {
 
     pub fn full(&mut self, value: impl Into<Scalar>, dtype: DType, shape: &[Dim]) -> Option<Value> {
         let value = value.into().cast(dtype);
-        let meta = Meta {
-            size: value.as_f64().abs(),
-            exact: true,
-        };
+        let meta = Meta::exact(value.as_f64().abs());
         let shape = Shape::from(shape);
         self.emit(
             ops::Full {
@@ -307,17 +320,11 @@ impl Generator {
         }
         match self.rng.below(4) {
             0 if size < 1e3 => {
-                let meta = Meta {
-                    size: 1.0,
-                    exact: false,
-                };
+                let meta = Meta::inexact(1.0);
                 self.row(Pw::Tanh, &[v], meta)
             }
             1 if size < 1e3 => {
-                let meta = Meta {
-                    size: size / 64.0,
-                    exact: false,
-                };
+                let meta = Meta::inexact(size / 64.0);
                 self.row_with(Pw::Mul, v, 1.0 / 64.0, meta)
             }
             _ => self.clamp(v, 4.0),
@@ -344,10 +351,7 @@ impl Generator {
                 exact: size < dtype.float().map_or(0.0, |f| 2f64.powi(f.digits.min(8))),
             },
             (Kind::Float, _) if !exact => return None,
-            _ => Meta {
-                size: range_of(dtype),
-                exact: true,
-            },
+            _ => Meta::integer(dtype),
         };
         let cast = self.emit(ops::Cast::to(dtype), &[v], meta)?;
         self.tame(cast)
@@ -406,17 +410,8 @@ impl Generator {
         let meta = self.meta(cell);
         let fact = self.fact(cell);
         let step = self.like(fact.dtype, &fact.shape, false)?;
-        let inexact = Meta {
-            size: meta.size + self.meta(step).size,
-            exact: false,
-        };
+        let inexact = Meta::inexact(meta.size + self.meta(step).size);
         let step = self.row_with(Pw::Mul, step, 0.0625, inexact)?;
         self.row(Pw::Sub, &[cell, step], inexact)
     }
-}
-
-/// The largest magnitude of an integer dtype.
-pub(super) fn range_of(dtype: DType) -> f64 {
-    let (low, high) = dtype.int_range().unwrap_or((0, 0));
-    high.max(-low) as f64
 }

@@ -2,7 +2,6 @@
 
 use super::generate::{Generator, Meta};
 use super::inputs::least;
-use super::structured::int_meta;
 use crate::ops;
 use crate::{Fact, Role, Shape, Value};
 use kiln_base::prim::{ScanKind, ScatterKind};
@@ -54,7 +53,7 @@ impl Generator {
             descending: self.rng.chance(0.5),
             first: some.then(|| Dim::Const(self.rng.range(0, most))),
         };
-        let order = self.emit(op, &[v], int_meta(DType::I64))?;
+        let order = self.emit(op, &[v], Meta::integer(DType::I64))?;
         if self.rng.chance(0.5) && most > 0 {
             self.emit(ops::Gather { axis }, &[v, order], self.meta(v))?;
         }
@@ -151,13 +150,13 @@ impl Generator {
         };
         let size = if drops { size * 2.0 } else { size };
         if self.rng.chance(0.6) {
-            return self.emit(op, &operands, Meta { size, exact: false });
+            return self.emit(op, &operands, Meta::inexact(size));
         }
         let gradient = with(self, &l, &width, dtype)?;
         operands.insert(3, self.clamp(gradient, 2.0)?);
         let op = ops::AttentionGrad { of: op };
         let size = size.max(1.0) * 64.0;
-        let all = self.emit(op, &operands, Meta { size, exact: false })?;
+        let all = self.emit(op, &operands, Meta::inexact(size))?;
         self.tame(all)
     }
 }

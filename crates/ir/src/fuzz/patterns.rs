@@ -64,10 +64,7 @@ impl Generator {
             eps: 1e-5.into(),
             affine: true,
         };
-        let meta = Meta {
-            size: 64.0,
-            exact: false,
-        };
+        let meta = Meta::inexact(64.0);
         self.emit(op, &[y, mean, variance, weight, bias], meta)
     }
 
@@ -175,7 +172,7 @@ impl Generator {
         let centred = self.centre(v, mean, &axes)?;
         let square = self.row(Pw::Square, &[centred], self.loose(centred, 2))?;
         let variance = self.mean(square, &axes)?;
-        let bounded = |size| Meta { size, exact: false };
+        let bounded = |size| Meta::inexact(size);
         let spread = self.row_with(Pw::Add, variance, 0.5, self.loose(variance, 1))?;
         let scale = self.row(Pw::Rsqrt, &[spread], bounded(1.5))?;
         let mut shape = shape;
@@ -250,11 +247,8 @@ impl Generator {
         ]);
         let meta = match (row, number) {
             (Pw::Pow, Some(2.0)) => self.loose(x, 2),
-            (Pw::Mul | Pw::Add, Some(2.0) | None) => Meta {
-                size: 2.0 * size,
-                exact: false,
-            },
-            (Pw::Sub, None) => Meta { size, exact: false },
+            (Pw::Mul | Pw::Add, Some(2.0) | None) => Meta::inexact(2.0 * size),
+            (Pw::Sub, None) => Meta::inexact(size),
             _ => meta,
         };
         let meta = Meta {
@@ -303,10 +297,7 @@ impl Generator {
         let labels = self.input(DType::I64, &[count, Dim::ONE], Role::Data);
         let meta = self.meta(labels);
         let numbers = self.emit(ops::Iota { len: classes }, &[], meta)?;
-        let one = Meta {
-            size: 1.0,
-            exact: true,
-        };
+        let one = Meta::exact(1.0);
         let hits = self.row(Pw::Eq, &[labels, numbers], one)?;
         self.cast(hits, DType::F32)
     }

@@ -1,6 +1,6 @@
 //! Random pointwise ops, with operands in the range in which the op is well conditioned.
 
-use super::generate::{Generator, Meta, range_of};
+use super::generate::{Generator, Meta};
 use crate::pointwise::{Gives, Takes};
 use crate::{Pw, Value};
 use kiln_base::DType;
@@ -34,10 +34,7 @@ impl Generator {
             }
             _ => {}
         }
-        let meta = Meta {
-            size: range_of(dtype),
-            exact: true,
-        };
+        let meta = Meta::integer(dtype);
         self.row(row, &operands, meta)
     }
 
@@ -74,7 +71,7 @@ impl Generator {
             Ndtri | BinaryCrossEntropy => {
                 let x0 = self.clamp(x[0], 4.0)?;
                 let size = 1.0;
-                x[0] = self.row(Sigmoid, &[x0], Meta { size, exact: false })?;
+                x[0] = self.row(Sigmoid, &[x0], Meta::inexact(size))?;
             }
             // It jumps where y is 0, and `max(-0, 0)` may be either of the two.
             Atan2 | SignBit => {
@@ -98,27 +95,11 @@ impl Generator {
             _ => {}
         }
         let sizes: Vec<f64> = x.iter().map(|v| self.meta(*v).size).collect();
-        // These give one of their operands, its negative, or a bound.
-        let chooses = matches!(
-            row,
-            Neg | Abs
-                | Relu
-                | Relu6
-                | Maximum
-                | Minimum
-                | Fmax
-                | Fmin
-                | Select
-                | First
-                | Surrogate
-                | Clamp
-                | Clip
-        );
         let whole = matches!(row, Sign | Floor | Ceil | Round | Trunc | Fmod);
         let compares = row.row().gives == Gives::Bool;
         let meta = Meta {
             size: float_size(row, &sizes),
-            exact: compares || (chooses || whole) && x.iter().all(|v| self.meta(*v).exact),
+            exact: compares || (row.chooses() || whole) && x.iter().all(|v| self.meta(*v).exact),
         };
         self.row(row, &x, meta)
     }
@@ -127,10 +108,7 @@ impl Generator {
     fn away_from_zero(&mut self, v: Value) -> Option<Value> {
         let meta = self.meta(v);
         let positive = self.row(Pw::Abs, &[v], meta)?;
-        let meta = Meta {
-            size: meta.size + 0.5,
-            exact: false,
-        };
+        let meta = Meta::inexact(meta.size + 0.5);
         self.row_with(Pw::Add, positive, 0.5, meta)
     }
 

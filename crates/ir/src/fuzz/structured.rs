@@ -1,6 +1,6 @@
 //! Random structured ops.
 
-use super::generate::{Generator, Meta, range_of};
+use super::generate::{Generator, Meta};
 use super::inputs::least;
 use crate::ops::{self, Axes, SliceAxis};
 use crate::{Fact, Pw, Role, Shape, Value};
@@ -200,15 +200,9 @@ impl Generator {
         let count = self.count(v, &axes);
         let Meta { size, exact } = self.meta(v);
         let meta = match kind {
-            _ if !dtype.is_float() => Meta { size, exact: true },
-            Reduction::Sum => Meta {
-                size: size * count.max(1.0),
-                exact: false,
-            },
-            Reduction::Prod => Meta {
-                size: 1.0,
-                exact: false,
-            },
+            _ if !dtype.is_float() => Meta::exact(size),
+            Reduction::Sum => Meta::inexact(size * count.max(1.0)),
+            Reduction::Prod => Meta::inexact(1.0),
             _ => Meta { size, exact },
         };
         let reduced = self.emit(ops::Reduce { kind, axes }, &[v], meta)?;
@@ -229,7 +223,7 @@ impl Generator {
             kind: self.rng.one([Reduction::Max, Reduction::Min]),
             axis: self.rng.below(self.fact(v).rank()),
         };
-        self.emit(op, &[v], int_meta(DType::I64))
+        self.emit(op, &[v], Meta::integer(DType::I64))
     }
 
     /// The shape of an index into a value of a shape.
@@ -262,16 +256,16 @@ impl Generator {
                     shape,
                     bytes,
                 };
-                self.emit(op, &[], int_meta(DType::I64))?
+                self.emit(op, &[], Meta::integer(DType::I64))?
             }
             1 => {
                 let any = self.like(DType::I64, wanted, true)?;
                 let inside =
-                    self.row_with(Pw::Remainder, any, bound as f64, int_meta(DType::I64))?;
+                    self.row_with(Pw::Remainder, any, bound as f64, Meta::integer(DType::I64))?;
                 let op = ops::Broadcast {
                     shape: wanted.into(),
                 };
-                self.emit(op, &[inside], int_meta(DType::I64))?
+                self.emit(op, &[inside], Meta::integer(DType::I64))?
             }
             _ => self.input(DType::I64, wanted, Role::Data),
         })
@@ -431,12 +425,9 @@ impl Generator {
         let taps: usize = op.kernel.iter().product();
         let Meta { size, exact } = self.meta(v);
         let meta = match kind {
-            _ if !dtype.is_float() => Meta { size, exact: true },
-            Reduction::Sum => Meta {
-                size: size * taps as f64,
-                exact: false,
-            },
-            Reduction::Prod => Meta { size, exact: false },
+            _ if !dtype.is_float() => Meta::exact(size),
+            Reduction::Sum => Meta::inexact(size * taps as f64),
+            Reduction::Prod => Meta::inexact(size),
             _ => Meta { size, exact },
         };
         let y = self.emit(op, &[v], meta)?;
@@ -450,14 +441,10 @@ impl Generator {
             axis: self.rng.below(self.fact(v).rank()),
             log,
         };
-        let meta = Meta {
-            size: if log {
-                2.0 * self.meta(v).size + 8.0
-            } else {
-                1.0
-            },
-            exact: false,
-        };
+        let meta = Meta::inexact(match log {
+            true => 2.0 * self.meta(v).size + 8.0,
+            false => 1.0,
+        });
         self.emit(op, &[v], meta)
     }
 
@@ -475,10 +462,7 @@ impl Generator {
             operands.push(self.input(dtype, &shape[1..2], role));
         }
         let eps = Scalar::Float(1e-5);
-        let meta = Meta {
-            size: (self.meta(v).size + 4.0) * 3.0 * 4.0 + 4.0,
-            exact: false,
-        };
+        let meta = Meta::inexact((self.meta(v).size + 4.0) * 3.0 * 4.0 + 4.0);
         let y = self.emit(ops::BatchNorm { eps, affine }, &operands, meta)?;
         self.tame(y)
     }
@@ -490,7 +474,7 @@ impl Generator {
         };
         let kind = *self.rng.pick(RandomKind::ALL)?;
         let (dtype, meta) = match kind {
-            RandomKind::Bits => (DType::I64, int_meta(DType::I64)),
+            RandomKind::Bits => (DType::I64, Meta::integer(DType::I64)),
             _ => {
                 let dtype = self.dtype(|d| d.is_float() && d.computes())?;
                 let uniform = kind == RandomKind::Uniform;
@@ -521,11 +505,8 @@ impl Generator {
             bytes: bytes.to_bytes().into(),
         };
         let meta = match dtype.is_float() {
-            true => Meta {
-                size: 2.0,
-                exact: true,
-            },
-            false => int_meta(dtype),
+            true => Meta::exact(2.0),
+            false => Meta::integer(dtype),
         };
         self.emit(op, &[], meta)
     }
@@ -535,20 +516,13 @@ impl Generator {
             Some(d) => d,
             None => Dim::Const(self.rng.range(0, 20)),
         };
-        self.emit(ops::Iota { len }, &[], int_meta(DType::I64))
-    }
-}
-
-pub(super) fn int_meta(dtype: DType) -> Meta {
-    Meta {
-        size: range_of(dtype),
-        exact: true,
+        self.emit(ops::Iota { len }, &[], Meta::integer(DType::I64))
     }
 }
 
 fn product_meta(dtype: DType, size: f64) -> Meta {
     match dtype.is_float() {
         true => Meta { size, exact: false },
-        false => int_meta(dtype),
+        false => Meta::integer(dtype),
     }
 }

@@ -14,13 +14,8 @@ pub struct ArgReduce {
 }
 
 impl OpDef for ArgReduce {
-    fn name(&self) -> &'static str {
-        "arg_reduce"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "arg_reduce";
+    const ARITY: RangeInclusive<usize> = 1..=1;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];

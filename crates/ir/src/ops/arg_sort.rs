@@ -16,13 +16,9 @@ pub struct ArgSort {
 }
 
 impl OpDef for ArgSort {
-    fn name(&self) -> &'static str {
-        "arg_sort"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "arg_sort";
+    const ARITY: RangeInclusive<usize> = 1..=1;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
@@ -43,10 +39,6 @@ impl OpDef for ArgSort {
             shape[self.axis] = first.clone();
         }
         one(DType::I64, shape)
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

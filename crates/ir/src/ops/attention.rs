@@ -23,13 +23,8 @@ pub struct Attention {
 }
 
 impl OpDef for Attention {
-    fn name(&self) -> &'static str {
-        "attention"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        3..=5
-    }
+    const NAME: &'static str = "attention";
+    const ARITY: RangeInclusive<usize> = 3..=5;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (q, k, v) = (inputs[0], inputs[1], inputs[2]);
@@ -100,14 +95,6 @@ impl OpDef for Attention {
         shape[r - 1] = v.shape[r - 1].clone();
         one(q.dtype, shape)
     }
-
-    fn decompose<B: Builder>(
-        &self,
-        b: &mut B,
-        inputs: &[B::Value],
-    ) -> Option<Result<B::Value, OpError>> {
-        Some(self.expand(b, inputs))
-    }
 }
 
 impl Attention {
@@ -155,7 +142,11 @@ impl Attention {
         b.pointwise(Pw::Mul, &[weights.clone(), factor])
     }
 
-    fn expand<B: Builder>(&self, b: &mut B, inputs: &[B::Value]) -> Result<B::Value, OpError> {
+    pub(crate) fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Result<B::Value, OpError> {
         let mask = self.mask(&inputs[3..]);
         let weights = self.weights(b, &inputs[0], &inputs[1], mask)?;
         let weights = self.drop(b, &weights, &inputs[3..])?;
@@ -177,11 +168,8 @@ impl Attention {
         key: &B::Value,
         mask: Option<&B::Value>,
     ) -> Result<B::Value, OpError> {
-        let wide = match b.fact(query).dtype {
-            DType::F64 => DType::F64,
-            _ => DType::F32,
-        };
-        let r = b.fact(query).rank();
+        let fact = b.fact(query);
+        let (wide, r) = (fact.dtype.compute().dtype(), fact.rank());
         let query = b.cast(query, wide)?;
         let key = b.cast(key, wide)?;
         let mut perm: Axes = (0..r).collect();

@@ -16,13 +16,8 @@ pub struct AttentionGrad {
 }
 
 impl OpDef for AttentionGrad {
-    fn name(&self) -> &'static str {
-        "attention_grad"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        4..=6
-    }
+    const NAME: &'static str = "attention_grad";
+    const ARITY: RangeInclusive<usize> = 4..=6;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let mut forward = inputs[..3].to_vec();
@@ -37,14 +32,6 @@ impl OpDef for AttentionGrad {
             .iter()
             .fold(Dim::ZERO, |n, f| &n + &numel(&f.shape));
         one(result.dtype, Shape::from_iter([all]))
-    }
-
-    fn decompose<B: Builder>(
-        &self,
-        b: &mut B,
-        inputs: &[B::Value],
-    ) -> Option<Result<B::Value, OpError>> {
-        Some(self.expand(b, inputs))
     }
 }
 
@@ -71,7 +58,11 @@ impl AttentionGrad {
 
     /// `dv = D(w)ᵀ·g`, `dw = D(g·vᵀ)`, `ds = w ∘ (dw − Σ w ∘ dw) · scale`, `dq = ds·k`, `dk = dsᵀ·q` with the weights
     /// w and the dropout D.
-    fn expand<B: Builder>(&self, b: &mut B, inputs: &[B::Value]) -> Result<B::Value, OpError> {
+    pub(crate) fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Result<B::Value, OpError> {
         let others = &inputs[4..];
         let mask = self.of.mask(others);
         let weights = self.of.weights(b, &inputs[0], &inputs[1], mask)?;

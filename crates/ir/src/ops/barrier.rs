@@ -11,13 +11,8 @@ pub struct Barrier {
 }
 
 impl OpDef for Barrier {
-    fn name(&self) -> &'static str {
-        "barrier"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=usize::MAX
-    }
+    const NAME: &'static str = "barrier";
+    const ARITY: RangeInclusive<usize> = 1..=usize::MAX;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         Ok(inputs.iter().map(|f| (*f).clone()).collect())

@@ -15,9 +15,9 @@ pub struct BatchNorm {
 }
 
 impl OpDef for BatchNorm {
-    fn name(&self) -> &'static str {
-        "batch_norm"
-    }
+    const NAME: &'static str = "batch_norm";
+    const ARITY: RangeInclusive<usize> = 3..=5;
+    const COST: Cost = Cost::Little;
 
     fn arity(&self) -> RangeInclusive<usize> {
         if self.affine { 5..=5 } else { 3..=3 }
@@ -41,28 +41,16 @@ impl OpDef for BatchNorm {
         }
         one(x.dtype, x.shape.clone())
     }
-
-    fn cost(&self) -> Cost {
-        Cost::Little
-    }
-
-    fn decompose<B: Builder>(
-        &self,
-        b: &mut B,
-        inputs: &[B::Value],
-    ) -> Option<Result<B::Value, OpError>> {
-        Some(self.expand(b, inputs))
-    }
 }
 
 impl BatchNorm {
-    fn expand<B: Builder>(&self, b: &mut B, inputs: &[B::Value]) -> Result<B::Value, OpError> {
+    pub(crate) fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        inputs: &[B::Value],
+    ) -> Result<B::Value, OpError> {
         let fact = b.fact(&inputs[0]);
-        let wide = if fact.dtype == DType::F64 {
-            fact.dtype
-        } else {
-            DType::F32
-        };
+        let wide = fact.dtype.compute().dtype();
         let mut column = Shape::from_elem(Dim::ONE, fact.rank() - 1);
         column[0] = fact.shape[1].clone();
         let mut operands = Vec::with_capacity(5);

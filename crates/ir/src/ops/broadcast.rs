@@ -10,13 +10,10 @@ pub struct Broadcast {
 }
 
 impl OpDef for Broadcast {
-    fn name(&self) -> &'static str {
-        "broadcast"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "broadcast";
+    const ARITY: RangeInclusive<usize> = 1..=1;
+    const COST: Cost = Cost::View;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
@@ -32,14 +29,6 @@ impl OpDef for Broadcast {
                 .all(|(a, b)| a == b || a.is(1));
         ensure!(fits, "{x} does not broadcast to {to}");
         Ok(Facts::from_buf([to]))
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::View
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -26,19 +26,11 @@ impl Cast {
 }
 
 impl OpDef for Cast {
-    fn name(&self) -> &'static str {
-        "cast"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "cast";
+    const ARITY: RangeInclusive<usize> = 1..=1;
+    const COST: Cost = Cost::Little;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         one(self.dtype, inputs[0].shape.clone())
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::Little
     }
 }

@@ -63,13 +63,8 @@ impl Collective {
 }
 
 impl OpDef for Collective {
-    fn name(&self) -> &'static str {
-        "collective"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        2..=2
-    }
+    const NAME: &'static str = "collective";
+    const ARITY: RangeInclusive<usize> = 2..=2;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (x, token) = (inputs[0], inputs[1]);

@@ -10,13 +10,9 @@ pub struct Concat {
 }
 
 impl OpDef for Concat {
-    fn name(&self) -> &'static str {
-        "concat"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=usize::MAX
-    }
+    const NAME: &'static str = "concat";
+    const ARITY: RangeInclusive<usize> = 1..=usize::MAX;
+    const COST: Cost = Cost::Little;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let first = inputs[0];
@@ -41,9 +37,5 @@ impl OpDef for Concat {
         let mut shape = first.shape.clone();
         shape[self.axis] = total;
         one(first.dtype, shape)
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::Little
     }
 }

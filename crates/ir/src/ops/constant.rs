@@ -15,13 +15,9 @@ pub struct Constant {
 }
 
 impl OpDef for Constant {
-    fn name(&self) -> &'static str {
-        "constant"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        0..=0
-    }
+    const NAME: &'static str = "constant";
+    const ARITY: RangeInclusive<usize> = 0..=0;
+    const COST: Cost = Cost::Generated;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
         let wanted = self
@@ -39,9 +35,5 @@ impl OpDef for Constant {
             self.dtype,
             self.shape.iter().map(|d| Dim::from(*d)).collect(),
         )
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::Generated
     }
 }

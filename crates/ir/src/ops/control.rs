@@ -1,6 +1,7 @@
 //! Ops that own graphs.
 
 use super::prelude::*;
+use crate::fact::list;
 use crate::{Graph, GraphBuilder, NodeId, Role, Value};
 use kiln_base::{Loc, MAX_DEPTH};
 use std::hash::{Hash, Hasher};
@@ -15,13 +16,9 @@ pub struct If {
 }
 
 impl OpDef for If {
-    fn name(&self) -> &'static str {
-        "if"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=usize::MAX
-    }
+    const NAME: &'static str = "if";
+    const ARITY: RangeInclusive<usize> = 1..=usize::MAX;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let condition = inputs[0];
@@ -40,14 +37,6 @@ impl OpDef for If {
         Ok(then)
     }
 
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
-    fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
-        &mut self.branches
-    }
-
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         for branch in &mut self.branches {
             Arc::make_mut(branch).dims_mut(f);
@@ -58,10 +47,6 @@ impl OpDef for If {
         for branch in &mut self.branches {
             Arc::make_mut(branch).offsets_mut(f);
         }
-    }
-
-    fn bodies(&self) -> &[Arc<Graph>] {
-        &self.branches
     }
 }
 
@@ -142,13 +127,9 @@ impl Loop {
 }
 
 impl OpDef for Loop {
-    fn name(&self) -> &'static str {
-        "loop"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        0..=usize::MAX
-    }
+    const NAME: &'static str = "loop";
+    const ARITY: RangeInclusive<usize> = 0..=usize::MAX;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         ensure!(
@@ -199,14 +180,6 @@ impl OpDef for Loop {
         Ok(facts)
     }
 
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
-    fn bodies_mut(&mut self) -> &mut [Arc<Graph>] {
-        std::slice::from_mut(&mut self.body)
-    }
-
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         f(&mut self.trips);
         Arc::make_mut(&mut self.body).dims_mut(f);
@@ -214,10 +187,6 @@ impl OpDef for Loop {
 
     fn offsets_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         Arc::make_mut(&mut self.body).offsets_mut(f);
-    }
-
-    fn bodies(&self) -> &[Arc<Graph>] {
-        std::slice::from_ref(&self.body)
     }
 }
 
@@ -284,9 +253,4 @@ fn body_facts(body: &Graph, inputs: &[&Fact]) -> Result<Facts, OpError> {
         .iter()
         .map(|o| body.fact(o.value).clone())
         .collect())
-}
-
-fn list(facts: &[Fact]) -> String {
-    let texts: Vec<String> = facts.iter().map(|f| f.to_string()).collect();
-    texts.join(", ")
 }

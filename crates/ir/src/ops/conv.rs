@@ -17,13 +17,8 @@ pub struct Conv {
 }
 
 impl OpDef for Conv {
-    fn name(&self) -> &'static str {
-        "conv"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        2..=2
-    }
+    const NAME: &'static str = "conv";
+    const ARITY: RangeInclusive<usize> = 2..=2;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (x, w) = (inputs[0], inputs[1]);

@@ -29,13 +29,9 @@ pub struct ConvWeight {
 }
 
 impl OpDef for ConvTranspose {
-    fn name(&self) -> &'static str {
-        "conv_transpose"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        2..=2
-    }
+    const NAME: &'static str = "conv_transpose";
+    const ARITY: RangeInclusive<usize> = 2..=2;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (y, w) = (inputs[0], inputs[1]);
@@ -78,26 +74,14 @@ impl OpDef for ConvTranspose {
         self.conv.needs(&[&x, w])
     }
 
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.input.iter_mut().for_each(f);
-    }
-
-    fn decompose<B: Builder>(
-        &self,
-        b: &mut B,
-        inputs: &[B::Value],
-    ) -> Option<Result<B::Value, OpError>> {
-        Some(self.expand(b, &inputs[0], &inputs[1]))
     }
 }
 
 impl ConvTranspose {
     /// A convolution of y by the mirrored weight, with zeros between the elements of y and around it.
-    fn expand<B: Builder>(
+    pub(crate) fn decompose<B: Builder>(
         &self,
         b: &mut B,
         y: &B::Value,
@@ -183,13 +167,8 @@ fn mirrored<B: Builder>(b: &mut B, w: &B::Value, groups: usize) -> Result<B::Val
 }
 
 impl OpDef for ConvWeight {
-    fn name(&self) -> &'static str {
-        "conv_weight"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        2..=2
-    }
+    const NAME: &'static str = "conv_weight";
+    const ARITY: RangeInclusive<usize> = 2..=2;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (x, y) = (inputs[0], inputs[1]);
@@ -223,20 +202,12 @@ impl OpDef for ConvWeight {
         self.conv
             .needs(&[x, &Fact::new(x.dtype, channels.chain(kernel))])
     }
-
-    fn decompose<B: Builder>(
-        &self,
-        b: &mut B,
-        inputs: &[B::Value],
-    ) -> Option<Result<B::Value, OpError>> {
-        Some(self.expand(b, &inputs[0], &inputs[1]))
-    }
 }
 
 impl ConvWeight {
     /// A convolution of x by y in which batch and channels change places, and so do stride and
     /// dilation.
-    fn expand<B: Builder>(
+    pub(crate) fn decompose<B: Builder>(
         &self,
         b: &mut B,
         x: &B::Value,

@@ -14,31 +14,16 @@ pub struct Full {
 }
 
 impl OpDef for Full {
-    fn name(&self) -> &'static str {
-        "full"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        0..=0
-    }
+    const NAME: &'static str = "full";
+    const ARITY: RangeInclusive<usize> = 0..=0;
+    const COST: Cost = Cost::Generated;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
         one(self.dtype, self.shape.clone())
     }
 
-    fn cost(&self) -> Cost {
-        Cost::Generated
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
-    }
-
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {
         self.shape.iter_mut().for_each(f);
-    }
-
-    fn scalar_mut(&mut self) -> Option<&mut Scalar> {
-        Some(&mut self.value)
     }
 }

@@ -12,33 +12,28 @@ pub struct Gather {
 }
 
 impl OpDef for Gather {
-    fn name(&self) -> &'static str {
-        "gather"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        2..=2
-    }
+    const NAME: &'static str = "gather";
+    const ARITY: RangeInclusive<usize> = 2..=2;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (x, index) = (inputs[0], inputs[1]);
-        ensure!(
-            index.dtype == DType::I64,
-            "the index must be i64, not {}",
-            index.dtype
-        );
-        ensure!(
-            x.rank() == index.rank(),
-            "the index {index} must have the rank of {x}"
-        );
-        check_axis(self.axis, x.rank())?;
-        check_off_axis(x, index, self.axis)?;
+        check_index(x, index, self.axis)?;
         one(x.dtype, index.shape.clone())
     }
 }
 
-/// Errs unless the index is no larger than x on every axis but one.
-pub(super) fn check_off_axis(x: &Fact, index: &Fact, axis: usize) -> Result<(), OpError> {
+/// Errs unless `index` can index x along an axis: it is i64, of the same rank, and no larger on the other axes.
+pub(super) fn check_index(x: &Fact, index: &Fact, axis: usize) -> Result<(), OpError> {
+    ensure!(
+        index.dtype == DType::I64,
+        "the index must be i64, not {}",
+        index.dtype
+    );
+    ensure!(
+        x.rank() == index.rank(),
+        "the index {index} must have the rank of {x}"
+    );
+    check_axis(axis, x.rank())?;
     for a in (0..x.rank()).filter(|a| *a != axis) {
         let (i, d) = (&index.shape[a], &x.shape[a]);
         let fits = match (i.as_const(), d.as_const()) {

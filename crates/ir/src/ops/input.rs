@@ -15,20 +15,12 @@ pub struct Input {
 }
 
 impl OpDef for Input {
-    fn name(&self) -> &'static str {
-        "input"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        0..=0
-    }
+    const NAME: &'static str = "input";
+    const ARITY: RangeInclusive<usize> = 0..=0;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
         Ok(Facts::from_buf([self.fact.clone()]))
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -10,24 +10,13 @@ pub struct Iota {
 }
 
 impl OpDef for Iota {
-    fn name(&self) -> &'static str {
-        "iota"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        0..=0
-    }
+    const NAME: &'static str = "iota";
+    const ARITY: RangeInclusive<usize> = 0..=0;
+    const COST: Cost = Cost::Generated;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
         one(DType::I64, Shape::from_elem(self.len.clone(), 1))
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::Generated
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -8,13 +8,8 @@ use super::prelude::*;
 pub struct MatMul {}
 
 impl OpDef for MatMul {
-    fn name(&self) -> &'static str {
-        "matmul"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        2..=2
-    }
+    const NAME: &'static str = "matmul";
+    const ARITY: RangeInclusive<usize> = 2..=2;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (a, b) = (inputs[0], inputs[1]);

@@ -1,5 +1,5 @@
 //! One file an op: its meaning, its attributes and its inference. The reference evaluation of the same op is in
-//! the file of the same name under [`crate::eval`].
+//! the file of the same name under [`crate::eval`], or a line of `dispatch` there.
 
 mod arg_reduce;
 mod arg_sort;

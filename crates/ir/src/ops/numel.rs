@@ -11,24 +11,13 @@ pub struct Numel {
 }
 
 impl OpDef for Numel {
-    fn name(&self) -> &'static str {
-        "numel"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        0..=0
-    }
+    const NAME: &'static str = "numel";
+    const ARITY: RangeInclusive<usize> = 0..=0;
+    const COST: Cost = Cost::Generated;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, _: &[&Fact]) -> Result<Facts, OpError> {
         one(DType::I64, Shape::new())
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::Generated
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

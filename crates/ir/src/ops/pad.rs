@@ -14,13 +14,10 @@ pub struct Pad {
 }
 
 impl OpDef for Pad {
-    fn name(&self) -> &'static str {
-        "pad"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "pad";
+    const ARITY: RangeInclusive<usize> = 1..=1;
+    const COST: Cost = Cost::Little;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
@@ -42,14 +39,6 @@ impl OpDef for Pad {
 
     fn needs(&self, _: &[&Fact]) -> Vec<Dim> {
         self.low.iter().chain(&self.high).cloned().collect()
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::Little
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

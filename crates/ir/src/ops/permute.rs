@@ -10,13 +10,9 @@ pub struct Permute {
 }
 
 impl OpDef for Permute {
-    fn name(&self) -> &'static str {
-        "permute"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "permute";
+    const ARITY: RangeInclusive<usize> = 1..=1;
+    const COST: Cost = Cost::View;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
@@ -40,9 +36,5 @@ impl OpDef for Permute {
             x.dtype,
             self.perm.iter().map(|&p| x.shape[p].clone()).collect(),
         )
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::View
     }
 }

@@ -9,6 +9,10 @@ use crate::Pw;
 pub struct Pointwise(pub Pw);
 
 impl OpDef for Pointwise {
+    const NAME: &'static str = "pointwise";
+    const ARITY: RangeInclusive<usize> = 1..=3;
+    const COST: Cost = Cost::Little;
+
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -28,9 +32,5 @@ impl OpDef for Pointwise {
             );
         }
         one(dtype, inputs[0].shape.clone())
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::Little
     }
 }

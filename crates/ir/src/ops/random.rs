@@ -17,13 +17,10 @@ pub struct Random {
 }
 
 impl OpDef for Random {
-    fn name(&self) -> &'static str {
-        "random"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "random";
+    const ARITY: RangeInclusive<usize> = 1..=1;
+    const COST: Cost = Cost::Generated;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let key = inputs[0];
@@ -42,14 +39,6 @@ impl OpDef for Random {
             self.dtype
         );
         one(self.dtype, self.shape.clone())
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::Generated
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

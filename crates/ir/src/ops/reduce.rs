@@ -15,13 +15,8 @@ pub struct Reduce {
 }
 
 impl OpDef for Reduce {
-    fn name(&self) -> &'static str {
-        "reduce"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "reduce";
+    const ARITY: RangeInclusive<usize> = 1..=1;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];

@@ -10,13 +10,10 @@ pub struct Reshape {
 }
 
 impl OpDef for Reshape {
-    fn name(&self) -> &'static str {
-        "reshape"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "reshape";
+    const ARITY: RangeInclusive<usize> = 1..=1;
+    const COST: Cost = Cost::View;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
@@ -30,14 +27,6 @@ impl OpDef for Reshape {
             "{x} has {a} elements and can't become {to}, which has {b}"
         );
         Ok(Facts::from_buf([to]))
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::View
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

@@ -16,13 +16,8 @@ pub struct Scan {
 }
 
 impl OpDef for Scan {
-    fn name(&self) -> &'static str {
-        "scan"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "scan";
+    const ARITY: RangeInclusive<usize> = 1..=1;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];

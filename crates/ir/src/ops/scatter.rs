@@ -1,6 +1,6 @@
 //! Elements placed by index along one axis.
 
-use super::gather::check_off_axis;
+use super::gather::check_index;
 use super::prelude::*;
 use kiln_base::prim::ScatterKind;
 
@@ -17,21 +17,12 @@ pub struct Scatter {
 }
 
 impl OpDef for Scatter {
-    fn name(&self) -> &'static str {
-        "scatter"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        3..=3
-    }
+    const NAME: &'static str = "scatter";
+    const ARITY: RangeInclusive<usize> = 3..=3;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let (x, index, src) = (inputs[0], inputs[1], inputs[2]);
-        ensure!(
-            index.dtype == DType::I64,
-            "the index must be i64, not {}",
-            index.dtype
-        );
+        check_index(x, index, self.axis)?;
         ensure!(
             src.dtype == x.dtype,
             "the source is {} but the tensor is {}; cast one of them",
@@ -47,15 +38,9 @@ impl OpDef for Scatter {
             self.kind.name()
         );
         ensure!(
-            x.rank() == index.rank(),
-            "the index {index} must have the rank of {x}"
-        );
-        ensure!(
             src.shape == index.shape,
             "the source {src} must have the shape of the index {index}"
         );
-        check_axis(self.axis, x.rank())?;
-        check_off_axis(x, index, self.axis)?;
         one(x.dtype, x.shape.clone())
     }
 }

@@ -32,13 +32,10 @@ impl SliceAxis {
 }
 
 impl OpDef for Slice {
-    fn name(&self) -> &'static str {
-        "slice"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "slice";
+    const ARITY: RangeInclusive<usize> = 1..=1;
+    const COST: Cost = Cost::View;
+    const HAS_SIZES: bool = true;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
@@ -66,14 +63,6 @@ impl OpDef for Slice {
             [low, &(extent - &Dim::ONE) - &high]
         });
         needs.flatten().collect()
-    }
-
-    fn cost(&self) -> Cost {
-        Cost::View
-    }
-
-    fn has_sizes(&self) -> bool {
-        true
     }
 
     fn dims_mut(&mut self, f: &mut dyn FnMut(&mut Dim)) {

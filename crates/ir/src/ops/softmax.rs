@@ -14,13 +14,8 @@ pub struct Softmax {
 }
 
 impl OpDef for Softmax {
-    fn name(&self) -> &'static str {
-        "softmax"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "softmax";
+    const ARITY: RangeInclusive<usize> = 1..=1;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];
@@ -29,31 +24,22 @@ impl OpDef for Softmax {
         check_axis(self.axis, x.rank())?;
         one(x.dtype, x.shape.clone())
     }
-
-    fn decompose<B: Builder>(
-        &self,
-        b: &mut B,
-        inputs: &[B::Value],
-    ) -> Option<Result<B::Value, OpError>> {
-        Some(self.expand(b, &inputs[0]))
-    }
 }
 
 impl Softmax {
     // exp(x - max) · (1 / sum), or (x - max) - log(sum). The maximum keeps exp from overflowing. The reciprocal needs
     // one division per row in place of one per element; as the sum is at least 1, it costs half a unit in the last
     // place.
-    fn expand<B: Builder>(&self, b: &mut B, x: &B::Value) -> Result<B::Value, OpError> {
+    pub(crate) fn decompose<B: Builder>(
+        &self,
+        b: &mut B,
+        x: &B::Value,
+    ) -> Result<B::Value, OpError> {
         if b.fact(x).shape[self.axis].is(0) {
             return Ok(x.clone());
         }
         let dtype = b.fact(x).dtype;
-        let wide = if dtype == DType::F64 {
-            dtype
-        } else {
-            DType::F32
-        };
-        let x = b.cast(x, wide)?;
+        let x = b.cast(x, dtype.compute().dtype())?;
         let max = b.reduce_keepdim(Reduction::Max, &x, &[self.axis])?;
         let shifted = b.pointwise(Pw::Sub, &[x, max])?;
         let exp = b.pointwise(Pw::Exp, std::slice::from_ref(&shifted))?;

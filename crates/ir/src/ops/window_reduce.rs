@@ -21,13 +21,8 @@ pub struct WindowReduce {
 }
 
 impl OpDef for WindowReduce {
-    fn name(&self) -> &'static str {
-        "window_reduce"
-    }
-
-    fn arity(&self) -> RangeInclusive<usize> {
-        1..=1
-    }
+    const NAME: &'static str = "window_reduce";
+    const ARITY: RangeInclusive<usize> = 1..=1;
 
     fn infer(&self, inputs: &[&Fact]) -> Result<Facts, OpError> {
         let x = inputs[0];

@@ -73,26 +73,26 @@ impl<'t> Parser<'t> {
         }
         let mut graph = Graph::default();
         if self.accept("symbols") {
-            loop {
-                graph.symbols.push(self.symbol(graph.symbols.len())?);
-                if !self.accept(",") {
-                    break;
-                }
-            }
+            let mut index = 0..;
+            graph.symbols = self.list(|p| p.symbol(index.next().unwrap_or(usize::MAX)))?;
         }
         while !self.accept("return") {
             self.node(&mut graph, depth)?;
         }
         if !self.accept("}") {
-            loop {
-                graph.outputs.push(self.output()?);
-                if !self.accept(",") {
-                    break;
-                }
-            }
+            graph.outputs = self.list(Self::output)?;
             self.expect("}")?;
         }
         Ok(graph)
+    }
+
+    /// Items separated by commas, at least one.
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Parsed<T>) -> Parsed<Vec<T>> {
+        let mut items = vec![item(self)?];
+        while self.accept(",") {
+            items.push(item(self)?);
+        }
+        Ok(items)
     }
 
     /// `s0 >= 2 "batch"`
@@ -124,15 +124,10 @@ impl<'t> Parser<'t> {
         let op_start = self.at;
         let name = self.word()?;
         let attributes = self.parenthesised()?;
-        let mut inputs = SmallVec::new();
-        if self.operand_follows() {
-            loop {
-                inputs.push(self.value()?);
-                if !self.accept(",") {
-                    break;
-                }
-            }
-        }
+        let inputs = match self.operand_follows() {
+            true => self.list(Self::value)?.into(),
+            false => SmallVec::new(),
+        };
         let mut bodies = vec![];
         if self.peek('{') {
             bodies.push(self.block(depth + 1)?);
@@ -156,22 +151,15 @@ impl<'t> Parser<'t> {
 
     /// `f32[2, s0]` or `(f32[2], i64[])`
     fn facts(&mut self) -> Parsed<Facts> {
-        let mut facts = Facts::new();
         if !self.accept("(") {
-            facts.push(self.fact()?);
-            return Ok(facts);
+            return Ok(Facts::from_buf([self.fact()?]));
         }
         if self.accept(")") {
-            return Ok(facts);
+            return Ok(Facts::new());
         }
-        loop {
-            facts.push(self.fact()?);
-            if !self.accept(",") {
-                break;
-            }
-        }
+        let facts = self.list(Self::fact)?;
         self.expect(")")?;
-        Ok(facts)
+        Ok(facts.into())
     }
 
     fn fact(&mut self) -> Parsed<Fact> {

@@ -1,7 +1,8 @@
 //! Printing.
 
 use super::attributes;
-use crate::{Fact, Graph, Node, NodeId, Op, Target};
+use crate::fact::list;
+use crate::{Graph, Node, NodeId, Target};
 use std::fmt::{self, Formatter, Write};
 
 impl fmt::Display for Graph {
@@ -53,7 +54,11 @@ impl Graph {
 
 fn line(id: NodeId, node: &Node) -> Result<String, fmt::Error> {
     let attributes = attributes::print(&node.op).map_err(|_| fmt::Error)?;
-    let (facts, name) = (print_facts(&node.facts), node.op.name());
+    let facts = match &node.facts[..] {
+        [one] => one.to_string(),
+        many => format!("({})", list(many)),
+    };
+    let name = node.op.name();
     let mut line = format!("{id}: {facts} = {name}{attributes}");
     for (i, v) in node.inputs.iter().enumerate() {
         write!(line, "{}{v}", if i > 0 { ", " } else { " " })?;
@@ -66,11 +71,7 @@ fn print_node(id: NodeId, node: &Node, f: &mut Formatter<'_>, depth: usize) -> f
     let line = line(id, node)?;
     f.write_str(&line)?;
     let mut end = line.chars().count() + depth * 2;
-    let bodies = match &node.op {
-        Op::If(_) | Op::Loop(_) => node.op.bodies(),
-        _ => &[],
-    };
-    for (i, body) in bodies.iter().enumerate() {
+    for (i, body) in node.op.bodies().iter().enumerate() {
         f.write_str(if i > 0 { " else " } else { " " })?;
         print_block(body, f, depth)?;
         end = depth * 2 + 1;
@@ -80,16 +81,6 @@ fn print_node(id: NodeId, node: &Node, f: &mut Formatter<'_>, depth: usize) -> f
         write!(f, "{:gap$}# {}", "", node.loc)?;
     }
     f.write_str("\n")
-}
-
-fn print_facts(facts: &[Fact]) -> String {
-    match facts {
-        [one] => one.to_string(),
-        many => {
-            let texts: Vec<String> = many.iter().map(|f| f.to_string()).collect();
-            format!("({})", texts.join(", "))
-        }
-    }
 }
 
 fn indent<'f, 'b>(

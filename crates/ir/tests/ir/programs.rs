@@ -42,7 +42,7 @@ fn ops_say_whether_they_have_sizes() {
         let graph = random_graph(seed);
         for (_, node) in graph.iter() {
             let mut op = node.op.clone();
-            let mut has_any = op.scalar_mut().is_some();
+            let mut has_any = op.scalar().is_some();
             op.dims_mut(&mut |_| has_any = true);
             assert!(!has_any || op.has_sizes(), "{}", op.name());
             assert_eq!(op.bodies().len(), op.bodies_mut().len(), "{}", op.name());

@@ -1,9 +1,7 @@
 //! Sizes that depend on symbols.
 
 use kiln_ir::eval::{Array, Mode, eval_op, evaluate};
-use kiln_ir::{
-    DType, Dim, Fact, Graph, GraphBuilder, Loc, Op, OpDef, Role, Shape, Sym, SymbolInfo, ops,
-};
+use kiln_ir::{DType, Dim, Fact, Graph, GraphBuilder, Loc, Op, Role, Shape, Sym, SymbolInfo, ops};
 
 #[test]
 fn what_symbols_decide_is_listed_and_printed() {
@@ -73,7 +71,7 @@ fn transposed_convolutions_of_any_size_are_convolutions() {
             conv: conv.clone(),
             input: Shape::from_iter([input]),
         };
-        let x = transpose(h.clone()).decompose(&mut b, &[y, weight]);
+        let x = Op::from(transpose(h.clone())).decompose(&mut b, &[y, weight]);
         let x = x.unwrap().unwrap();
         graph.add_output(x);
         assert_eq!(graph.fact(x).shape[2], h);
