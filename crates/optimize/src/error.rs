@@ -2,18 +2,10 @@
 
 use kiln_ir::Loc;
 
-/// The reason that optimisation stopped. All but [`OptimizeError::UnknownPass`] and [`OptimizeError::InvalidInput`]
-/// are bugs of the rule that they name; leaving its pass out with [`crate::Select::Except`] avoids them.
+/// The reason that optimisation stopped. All but [`OptimizeError::InvalidInput`] are bugs of the rule or pass that
+/// they name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptimizeError {
-    /// An option names a pass that does not exist.
-    #[error("there is no pass {name:?}; the passes are {known}")]
-    UnknownPass {
-        /// The name.
-        name: String,
-        /// The names that exist, separated by commas.
-        known: String,
-    },
     /// The graph was invalid before any rule ran.
     #[error("the graph is invalid before any rewrite:\n{violations}")]
     InvalidInput {

@@ -2,7 +2,7 @@
 //!
 //! A [`Rule`] looks at a node and returns a [`Patch`]: new nodes and the values that they replace. The driver checks
 //! that facts are kept, verifies the graph around each patch in debug builds, and names the patch in the [`Report`].
-//! It can stop after the n-th patch, which [`bisect`] uses to find the patch that makes a result wrong.
+//! It can stop after the n-th patch, so that [`first_wrong`] finds the patch that makes a result wrong.
 //!
 //! ```
 //! use kiln_ir::{Builder, DType, Fact, Graph, GraphBuilder, Loc, Pw, Role};
@@ -35,10 +35,10 @@ mod rewriter;
 mod sums;
 mod view;
 
-pub use bisect::{bisect, bisect_with, first_wrong};
+pub use bisect::first_wrong;
 pub use driver::{optimize, optimize_observed, optimize_with};
 pub use error::OptimizeError;
-pub use options::{Options, Select};
+pub use options::Options;
 pub use pass::{Pass, Rule, Run};
 pub use passes::decompose::decompose;
 pub use passes::passes;

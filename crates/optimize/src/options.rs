@@ -2,23 +2,11 @@
 
 use kiln_base::Machine;
 
-/// The selection of passes that run, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Select {
-    /// All of them.
-    #[default]
-    All,
-    /// Only these; the order stays that of the list.
-    Only(Vec<String>),
-    /// All but these.
-    Except(Vec<String>),
-}
-
 /// Options of [`crate::optimize`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The passes that run.
-    pub passes: Select,
+    /// The names of the passes that run; `None` for all.
+    pub passes: Option<Vec<&'static str>>,
     /// Stop after this many patches; bodies of loops and branches count too.
     pub max_patches: Option<usize>,
     /// Leave out passes that change rounding.
@@ -32,40 +20,11 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            passes: Select::All,
+            passes: None,
             max_patches: None,
             exact: false,
             verify: cfg!(debug_assertions),
             machine: Machine::default(),
-        }
-    }
-}
-
-impl Select {
-    /// The passes with these names.
-    pub fn only<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Select {
-        Select::Only(names.into_iter().map(Into::into).collect())
-    }
-
-    /// All passes but the ones with these names.
-    pub fn except<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Select {
-        Select::Except(names.into_iter().map(Into::into).collect())
-    }
-
-    /// True if a pass is selected.
-    pub fn contains(&self, name: &str) -> bool {
-        match self {
-            Select::All => true,
-            Select::Only(names) => names.iter().any(|n| n == name),
-            Select::Except(names) => names.iter().all(|n| n != name),
-        }
-    }
-
-    /// The names in the selection.
-    pub(crate) fn names(&self) -> &[String] {
-        match self {
-            Select::All => &[],
-            Select::Only(names) | Select::Except(names) => names,
         }
     }
 }

@@ -5,12 +5,20 @@ use kiln_ir::NodeId;
 use std::fmt;
 
 /// A rewrite rule: one equation.
-pub trait Rule: Sync {
+#[derive(Copy, Clone)]
+pub struct Rule {
     /// The name in reports.
-    fn name(&self) -> &'static str;
+    pub name: &'static str,
+    /// Returns the patch for a node, or nothing where the rule does not apply. Depends only on the view.
+    pub apply: fn(&View<'_>, NodeId) -> Option<Patch>,
+}
 
-    /// The patch for `node`, or nothing where the rule does not apply. Depends only on the view.
-    fn apply(&self, view: &View<'_>, node: NodeId) -> Option<Patch>;
+/// The rules of these functions, under their names.
+#[macro_export]
+macro_rules! rules {
+    ($($rule:ident),* $(,)?) => {
+        &[$($crate::Rule { name: stringify!($rule), apply: $rule }),*]
+    };
 }
 
 /// A step of the pipeline.
@@ -42,7 +50,7 @@ pub struct Pass {
 #[derive(Copy, Clone)]
 pub enum Run {
     /// Rules on every node, operands first, until none applies.
-    Rules(&'static [&'static dyn Rule]),
+    Rules(&'static [Rule]),
     /// One walk of its own, with the names of its rules.
     Walk(
         &'static [&'static str],
@@ -60,7 +68,7 @@ impl Pass {
     /// The names of all its rules in reports.
     pub fn rules(&self) -> Vec<&'static str> {
         match self.run {
-            Run::Rules(rules) => rules.iter().map(|r| r.name()).collect(),
+            Run::Rules(rules) => rules.iter().map(|r| r.name).collect(),
             Run::Walk(names, _) => names.to_vec(),
         }
     }

@@ -127,7 +127,7 @@ impl<'a> Rewriter<'a> {
 
     /// Runs rules on every node until none applies. Each node is looked at again only when its
     /// operands or the number of its readers change, so this takes time linear in nodes and patches.
-    pub(crate) fn run_rules(&mut self, rules: &[&'static dyn Rule]) -> Result<(), OptimizeError> {
+    pub(crate) fn run_rules(&mut self, rules: &[Rule]) -> Result<(), OptimizeError> {
         for id in self.ids() {
             self.enqueue(id);
         }
@@ -139,13 +139,13 @@ impl<'a> Rewriter<'a> {
                 if !self.is_live(id) || self.is_stopped() {
                     break;
                 }
-                if let Some(patch) = rule.apply(&self.view(), id) {
-                    self.apply(rule.name(), id, patch)?;
+                if let Some(patch) = (rule.apply)(&self.view(), id) {
+                    self.apply(rule.name, id, patch)?;
                     fuel -= 1;
                     if fuel == 0 {
                         return Err(OptimizeError::NoFixedPoint {
                             pass: self.pass,
-                            rule: rule.name(),
+                            rule: rule.name,
                         });
                     }
                 }

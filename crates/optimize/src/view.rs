@@ -2,8 +2,8 @@
 
 use crate::PatchBuilder;
 use crate::arena::Arena;
-use kiln_base::{DType, Instruction, Machine, numel};
-use kiln_ir::{Fact, Graph, Node, NodeId, Op, Output, SymbolInfo, Value, ops};
+use kiln_base::{DType, Instruction, Machine, Scalar, numel};
+use kiln_ir::{Fact, Graph, Node, NodeId, Op, Output, Pw, SymbolInfo, Value, ops};
 
 /// A read-only view of the graph while it is rewritten. Ids stay the same until the pass is over, but
 /// are not ordered: new nodes come last.
@@ -101,6 +101,20 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The row of a pointwise node and its operands.
+    pub fn row(&self, id: NodeId) -> Option<(Pw, &'a [Value])> {
+        let node = self.node(id);
+        match &node.op {
+            Op::Pointwise(row) => Some((row.0, &node.inputs)),
+            _ => None,
+        }
+    }
+
+    /// True if a value is a `full` of this number; zeros must have the same sign.
+    pub fn holds(&self, v: Value, number: f64) -> bool {
+        self.as_full(v).is_some_and(|f| is_number(f.value, number))
+    }
+
     /// A patch whose new nodes are those of `node`'s source line.
     pub fn patch(&self, node: NodeId) -> PatchBuilder<'a> {
         PatchBuilder::new(*self, self.node(node).loc.clone())
@@ -127,5 +141,13 @@ impl<'a> View<'a> {
 
     pub(crate) fn graph(&self) -> &'a Graph {
         &self.arena.graph
+    }
+}
+
+/// True if a scalar is this number; zeros must have the same sign.
+pub(crate) fn is_number(scalar: Scalar, number: f64) -> bool {
+    match scalar {
+        Scalar::Float(x) => x.to_bits() == number.to_bits(),
+        other => other.as_f64() == number,
     }
 }

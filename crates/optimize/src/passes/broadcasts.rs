@@ -10,7 +10,7 @@
 //! for every pointwise row and every cast, for every number. The operands need to be constant along at least one axis
 //! of known extent other than 1.
 
-use crate::{Pass, Patch, Rule, Run, View};
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_base::prim::Reduction;
 use kiln_ir::ops::Full;
 use kiln_ir::{Builder, Dim, NodeId, Op, Shape, Value};
@@ -20,36 +20,28 @@ pub const PASS: Pass = Pass {
     name: "broadcasts",
     about: "computes before values are stretched, not after",
     exact: true,
-    run: Run::Rules(&[&PointwiseOfBroadcast, &ExtremeOfBroadcast]),
+    run: Run::Rules(rules![pointwise_of_broadcast, extreme_of_broadcast]),
 };
 
 /// f(broadcast(a), broadcast(b), …) = broadcast(f(a, b, …)).
-pub struct PointwiseOfBroadcast;
-
-impl Rule for PointwiseOfBroadcast {
-    fn name(&self) -> &'static str {
-        "pointwise_of_broadcast"
+fn pointwise_of_broadcast(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    if !matches!(node.op, Op::Pointwise(_) | Op::Cast(_)) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        if !matches!(node.op, Op::Pointwise(_) | Op::Cast(_)) {
-            return None;
-        }
-        let shape = &node.fact().shape;
-        let sources = (node.inputs.iter()).map(|v| source(view, *v));
-        let sources: Vec<Source> = sources.collect::<Option<_>>()?;
-        let small = joint(view, &sources, shape)?;
-        let mut patch = view.patch(id);
-        let operands = sources.iter().map(|s| match s {
-            Source::Value(v) => patch.broadcast_to(v, &small),
-            Source::Number(f) => patch.full(f.value, f.dtype, &small),
-        });
-        let operands: Vec<Value> = operands.collect::<Result<_, _>>().ok()?;
-        let new = patch.op(node.op.clone(), &operands).ok()?;
-        let new = patch.broadcast_to(&new, shape).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+    let shape = &node.fact().shape;
+    let sources = (node.inputs.iter()).map(|v| source(view, *v));
+    let sources: Vec<Source> = sources.collect::<Option<_>>()?;
+    let small = joint(view, &sources, shape)?;
+    let mut patch = view.patch(id);
+    let operands = sources.iter().map(|s| match s {
+        Source::Value(v) => patch.broadcast_to(v, &small),
+        Source::Number(f) => patch.full(f.value, f.dtype, &small),
+    });
+    let operands: Vec<Value> = operands.collect::<Result<_, _>>().ok()?;
+    let new = patch.op(node.op.clone(), &operands).ok()?;
+    let new = patch.broadcast_to(&new, shape).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// The source that is stretched to an operand.
@@ -84,40 +76,32 @@ fn joint(view: &View<'_>, sources: &[Source<'_>], shape: &[Dim]) -> Option<Shape
 }
 
 /// max(broadcast(x), the stretched axes) = x.
-pub struct ExtremeOfBroadcast;
-
-impl Rule for ExtremeOfBroadcast {
-    fn name(&self) -> &'static str {
-        "extreme_of_broadcast"
+fn extreme_of_broadcast(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Reduce(reduce) = &node.op else {
+        return None;
+    };
+    let below = view.producer(node.inputs[0]);
+    if !matches!(reduce.kind, Reduction::Max | Reduction::Min)
+        || !matches!(below.op, Op::Broadcast(_))
+    {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Reduce(reduce) = &node.op else {
-            return None;
-        };
-        let below = view.producer(node.inputs[0]);
-        if !matches!(reduce.kind, Reduction::Max | Reduction::Min)
-            || !matches!(below.op, Op::Broadcast(_))
-        {
-            return None;
-        }
-        let x = below.inputs[0];
-        let (from, to) = (&view.fact(x).shape, &below.fact().shape);
-        let added = to.len() - from.len();
-        // The extreme over an empty axis is the identity, not x.
-        let stretched = |a: &usize| (*a < added || from[a - added].is(1)) && !to[*a].is(0);
-        if !reduce.axes.iter().all(stretched) {
-            return None;
-        }
-        let shape = &node.fact().shape;
-        let mut patch = view.patch(id);
-        let kept: Shape = (added..to.len())
-            .filter(|a| !reduce.axes.contains(a))
-            .map(|a| from[a - added].clone())
-            .collect();
-        let new = patch.reshape(&x, &kept).ok()?;
-        let new = patch.broadcast_to(&new, shape).ok()?;
-        Some(patch.replacing(id.value(), new))
+    let x = below.inputs[0];
+    let (from, to) = (&view.fact(x).shape, &below.fact().shape);
+    let added = to.len() - from.len();
+    // The extreme over an empty axis is the identity, not x.
+    let stretched = |a: &usize| (*a < added || from[a - added].is(1)) && !to[*a].is(0);
+    if !reduce.axes.iter().all(stretched) {
+        return None;
     }
+    let shape = &node.fact().shape;
+    let mut patch = view.patch(id);
+    let kept: Shape = (added..to.len())
+        .filter(|a| !reduce.axes.contains(a))
+        .map(|a| from[a - added].clone())
+        .collect();
+    let new = patch.reshape(&x, &kept).ok()?;
+    let new = patch.broadcast_to(&new, shape).ok()?;
+    Some(patch.replacing(id.value(), new))
 }

@@ -22,7 +22,7 @@
 //! zero, and stays zero where the data hold NaN or infinities.
 
 use crate::sums::Sums;
-use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
+use crate::{Pass, Patch, PatchBuilder, Run, View, rules};
 use kiln_base::prim::Reduction;
 use kiln_ir::{Builder, Dim, Fact, NodeId, Op, OpError, Pw, Role, Value};
 
@@ -31,13 +31,17 @@ pub const PASS: Pass = Pass {
     name: "centring",
     about: "drops what a mean takes away, such as the bias in front of a batch norm",
     exact: false,
-    run: Run::Rules(&[&BiasBehindView, &BiasBeforeNorm, &ZeroSum, &SumOfShift]),
+    run: Run::Rules(rules![
+        bias_behind_view,
+        bias_before_norm,
+        zero_sum,
+        sum_of_shift
+    ]),
 };
 
 fn operands(view: &View<'_>, id: NodeId, which: Pw) -> Option<[Value; 2]> {
-    let node = view.node(id);
-    let is = matches!(&node.op, Op::Pointwise(p) if p.0 == which);
-    is.then(|| [node.inputs[0], node.inputs[1]])
+    let (row, operands) = view.row(id)?;
+    (row == which).then(|| [operands[0], operands[1]])
 }
 
 fn summed_axes<'a>(view: &View<'a>, id: NodeId) -> Option<&'a [usize]> {
@@ -85,39 +89,31 @@ fn centre(view: &View<'_>, sums: &Sums<'_>, id: NodeId, x: Value) -> Option<Valu
 }
 
 /// x − mean(x) = y − mean(y), for all readers of x.
-pub struct BiasBeforeNorm;
-
-impl Rule for BiasBeforeNorm {
-    fn name(&self) -> &'static str {
-        "bias_before_norm"
+fn bias_before_norm(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    operands(view, id, Pw::Add)?;
+    let users = view.users(id);
+    let axes = users.iter().find_map(|u| summed_axes(view, *u))?;
+    let x = id.value();
+    let sums = Sums::new(*view, x, axes)?;
+    let (y, _) = shifted(view, &sums, id)?;
+    let mut centred = Vec::new();
+    for &u in users {
+        match centre(view, &sums, u, x) {
+            Some(mean) => centred.push((u, mean)),
+            None if summed_axes(view, u) == Some(axes) => {}
+            None => return None,
+        }
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        operands(view, id, Pw::Add)?;
-        let users = view.users(id);
-        let axes = users.iter().find_map(|u| summed_axes(view, *u))?;
-        let x = id.value();
-        let sums = Sums::new(*view, x, axes)?;
-        let (y, _) = shifted(view, &sums, id)?;
-        let mut centred = Vec::new();
-        for &u in users {
-            match centre(view, &sums, u, x) {
-                Some(mean) => centred.push((u, mean)),
-                None if summed_axes(view, u) == Some(axes) => {}
-                None => return None,
-            }
-        }
-        let mean = view.producer(centred.first()?.1).inputs[0];
-        if view.is_output(id) {
-            return None;
-        }
-        let mut patch = view.patch(centred[0].0);
-        let new = centre_of(&mut patch, y, &sums, axes, &view.fact(mean).shape).ok()?;
-        for (node, _) in centred {
-            patch.replace(node.value(), new);
-        }
-        Some(patch.finish())
+    let mean = view.producer(centred.first()?.1).inputs[0];
+    if view.is_output(id) {
+        return None;
     }
+    let mut patch = view.patch(centred[0].0);
+    let new = centre_of(&mut patch, y, &sums, axes, &view.fact(mean).shape).ok()?;
+    for (node, _) in centred {
+        patch.replace(node.value(), new);
+    }
+    Some(patch.finish())
 }
 
 /// `y − mean(y)`; the mean has the shape `row` before it is stretched.
@@ -139,46 +135,38 @@ fn centre_of(
 
 /// view(y + b) = view(y) + view(b), for permutations and reshapes. The bias is that of a linear layer or convolution,
 /// and a batch norm reads a view of its result.
-pub struct BiasBehindView;
-
-impl Rule for BiasBehindView {
-    fn name(&self) -> &'static str {
-        "bias_behind_view"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let users = view.users(id);
-        let centred = |u: &NodeId| operands(view, *u, Pw::Sub).is_some_and(|[x, _]| x.node == id);
-        users.iter().find(|u| summed_axes(view, **u).is_some())?;
-        users.iter().find(|u| centred(u))?;
-        let mut views = Vec::new();
-        let mut x = id;
-        while is_view(view, x) {
-            views.push(x);
-            x = view.node(x).inputs[0].node;
-            if view.use_count(x) != 1 {
-                return None;
-            }
+fn bias_behind_view(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let users = view.users(id);
+    let centred = |u: &NodeId| operands(view, *u, Pw::Sub).is_some_and(|[x, _]| x.node == id);
+    users.iter().find(|u| summed_axes(view, **u).is_some())?;
+    users.iter().find(|u| centred(u))?;
+    let mut views = Vec::new();
+    let mut x = id;
+    while is_view(view, x) {
+        views.push(x);
+        x = view.node(x).inputs[0].node;
+        if view.use_count(x) != 1 {
+            return None;
         }
-        views.first()?;
-        let [a, b] = operands(view, x, Pw::Add)?;
-        let ((b, mut axis), mut y) = match (along(view, b), along(view, a)) {
-            (Some(b), _) => (b, a),
-            (None, Some(a)) => (a, b),
-            (None, None) => return None,
-        };
-        let mut patch = view.patch(id);
-        for v in views.iter().rev() {
-            axis = view.result_axis(*v, axis)?;
-            y = patch.op(view.node(*v).op.clone(), &[y]).ok()?;
-        }
-        let to = &view.node(id).fact().shape;
-        let mut column = vec![Dim::ONE; to.len() - axis];
-        column[0] = to[axis].clone();
-        let b = patch.reshape(&b, &column).ok()?;
-        let new = patch.pointwise(Pw::Add, &[y, b]).ok()?;
-        Some(patch.replacing(id.value(), new))
     }
+    views.first()?;
+    let [a, b] = operands(view, x, Pw::Add)?;
+    let ((b, mut axis), mut y) = match (along(view, b), along(view, a)) {
+        (Some(b), _) => (b, a),
+        (None, Some(a)) => (a, b),
+        (None, None) => return None,
+    };
+    let mut patch = view.patch(id);
+    for v in views.iter().rev() {
+        axis = view.result_axis(*v, axis)?;
+        y = patch.op(view.node(*v).op.clone(), &[y]).ok()?;
+    }
+    let to = &view.node(id).fact().shape;
+    let mut column = vec![Dim::ONE; to.len() - axis];
+    column[0] = to[axis].clone();
+    let b = patch.reshape(&b, &column).ok()?;
+    let new = patch.pointwise(Pw::Add, &[y, b]).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// True for a permutation or reshape.
@@ -211,62 +199,46 @@ fn along(view: &View<'_>, stretched: Value) -> Option<(Value, usize)> {
 }
 
 /// Σ (y + b) = Σ y + n · b.
-pub struct SumOfShift;
-
-impl Rule for SumOfShift {
-    fn name(&self) -> &'static str {
-        "sum_of_shift"
+fn sum_of_shift(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let axes = summed_axes(view, id)?;
+    let x = view.node(id).inputs[0];
+    let sums = Sums::new(*view, x, axes)?;
+    let (y, b) = shifted(view, &sums, x.node)?;
+    if view.use_count(x.node) != 1 {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let axes = summed_axes(view, id)?;
-        let x = view.node(id).inputs[0];
-        let sums = Sums::new(*view, x, axes)?;
-        let (y, b) = shifted(view, &sums, x.node)?;
-        if view.use_count(x.node) != 1 {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let sum = patch.sum(&y, axes).ok()?;
-        let b = patch.reshape(&b, &view.node(id).fact().shape).ok()?;
-        let count = sums.count(&mut patch, view.fact(x).dtype).ok()?;
-        let b = patch.pointwise(Pw::Mul, &[b, count]).ok()?;
-        let new = patch.pointwise(Pw::Add, &[sum, b]).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+    let mut patch = view.patch(id);
+    let sum = patch.sum(&y, axes).ok()?;
+    let b = patch.reshape(&b, &view.node(id).fact().shape).ok()?;
+    let count = sums.count(&mut patch, view.fact(x).dtype).ok()?;
+    let b = patch.pointwise(Pw::Mul, &[b, count]).ok()?;
+    let new = patch.pointwise(Pw::Add, &[sum, b]).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// Σ z = 0.
-pub struct ZeroSum;
-
-impl Rule for ZeroSum {
-    fn name(&self) -> &'static str {
-        "zero_sum"
+fn zero_sum(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let summed = summed_axes(view, id)?;
+    let mut z = view.node(id).inputs[0];
+    let mut kept: Vec<usize> = (0..view.fact(z).rank()).collect();
+    kept.retain(|a| !summed.contains(a));
+    while is_view(view, z.node) || is_rounding(view, z.node) {
+        let of = view.producer(z).inputs[0];
+        let below = |k: &usize| {
+            let mut axes = 0..view.fact(of).rank();
+            axes.find(|a| view.result_axis(z.node, *a) == Some(*k))
+        };
+        kept = kept.iter().map(below).collect::<Option<_>>()?;
+        z = of;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let summed = summed_axes(view, id)?;
-        let mut z = view.node(id).inputs[0];
-        let mut kept: Vec<usize> = (0..view.fact(z).rank()).collect();
-        kept.retain(|a| !summed.contains(a));
-        while is_view(view, z.node) || is_rounding(view, z.node) {
-            let of = view.producer(z).inputs[0];
-            let below = |k: &usize| {
-                let mut axes = 0..view.fact(of).rank();
-                axes.find(|a| view.result_axis(z.node, *a) == Some(*k))
-            };
-            kept = kept.iter().map(below).collect::<Option<_>>()?;
-            z = of;
-        }
-        let mut axes: Vec<usize> = (0..view.fact(z).rank()).collect();
-        axes.retain(|a| !kept.contains(a));
-        let computed = matches!(view.producer(z).op, Op::Pointwise(_));
-        if !computed || !Sums::new(*view, z, &axes)?.is_zero(z) {
-            return None;
-        }
-        let Fact { dtype, shape } = view.node(id).fact();
-        let mut patch = view.patch(id);
-        let zero = patch.full(0.0, *dtype, shape).ok()?;
-        Some(patch.replacing(id.value(), zero))
+    let mut axes: Vec<usize> = (0..view.fact(z).rank()).collect();
+    axes.retain(|a| !kept.contains(a));
+    let computed = matches!(view.producer(z).op, Op::Pointwise(_));
+    if !computed || !Sums::new(*view, z, &axes)?.is_zero(z) {
+        return None;
     }
+    let Fact { dtype, shape } = view.node(id).fact();
+    let mut patch = view.patch(id);
+    let zero = patch.full(0.0, *dtype, shape).ok()?;
+    Some(patch.replacing(id.value(), zero))
 }

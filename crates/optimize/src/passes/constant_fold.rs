@@ -10,7 +10,7 @@
 //! data error (a division by zero, a bad index) is left to report it when the program runs. Random
 //! numbers and ops that own graphs are never folded: they would only grow the program.
 
-use crate::{Pass, Patch, Rule, Run, View};
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_base::{Scalar, numel};
 use kiln_ir::eval::{Array, Data, Mode, eval_op};
 use kiln_ir::ops::{Constant, Full};
@@ -21,36 +21,28 @@ pub const PASS: Pass = Pass {
     name: "constant_fold",
     about: "computes what depends on constants only",
     exact: true,
-    run: Run::Rules(&[&FullFold, &ConstantFold]),
+    run: Run::Rules(rules![full_fold, constant_fold]),
 };
 
 /// The maximum number of bytes of a result, and of each operand. Larger ones are computed when the program runs.
 const MAX_BYTES: i64 = 4096;
 
 /// Ops on tensors that hold one number everywhere.
-pub struct FullFold;
-
-impl Rule for FullFold {
-    fn name(&self) -> &'static str {
-        "full_fold"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let first = view.as_full(*node.inputs.first()?)?;
-        let value = match &node.op {
-            Op::Pointwise(_) | Op::Cast(_) => scalar_result(view, id)?,
-            Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => first.value,
-            Op::Pad(pad) if pad.value == first.value => first.value,
-            Op::Concat(_) => {
-                let all_same = (node.inputs.iter())
-                    .all(|v| view.as_full(*v).is_some_and(|f| f.value == first.value));
-                all_same.then_some(first.value)?
-            }
-            _ => return None,
-        };
-        view.replace_with(id, full(value, node.fact()), &[])
-    }
+fn full_fold(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let first = view.as_full(*node.inputs.first()?)?;
+    let value = match &node.op {
+        Op::Pointwise(_) | Op::Cast(_) => scalar_result(view, id)?,
+        Op::Broadcast(_) | Op::Reshape(_) | Op::Permute(_) | Op::Slice(_) => first.value,
+        Op::Pad(pad) if pad.value == first.value => first.value,
+        Op::Concat(_) => {
+            let all_same = (node.inputs.iter())
+                .all(|v| view.as_full(*v).is_some_and(|f| f.value == first.value));
+            all_same.then_some(first.value)?
+        }
+        _ => return None,
+    };
+    view.replace_with(id, full(value, node.fact()), &[])
 }
 
 /// The number that a pointwise op or a cast gives for the numbers of its operands.
@@ -75,48 +67,40 @@ fn scalar_result(view: &View<'_>, id: NodeId) -> Option<Scalar> {
 }
 
 /// Ops on small constants.
-pub struct ConstantFold;
-
-impl Rule for ConstantFold {
-    fn name(&self) -> &'static str {
-        "constant_fold"
+fn constant_fold(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let folds = match &node.op {
+        Op::Random(_) | Op::If(_) | Op::Loop(_) | Op::Custom(_) => false,
+        Op::Numel(op) => numel(&op.shape).as_const().is_some(),
+        _ => !node.inputs.is_empty(),
+    };
+    // Ops with several outputs, such as barriers, only order values: there is nothing to compute.
+    let one = node.facts.len() == 1;
+    if !folds || !one || !is_small(node.fact()) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let folds = match &node.op {
-            Op::Random(_) | Op::If(_) | Op::Loop(_) | Op::Custom(_) => false,
-            Op::Numel(op) => numel(&op.shape).as_const().is_some(),
-            _ => !node.inputs.is_empty(),
-        };
-        // Ops with several outputs, such as barriers, only order values: there is nothing to compute.
-        let one = node.facts.len() == 1;
-        if !folds || !one || !is_small(node.fact()) {
-            return None;
-        }
-        let is_constant = |v: &Value| {
-            let op = &view.producer(*v).op;
-            matches!(op, Op::Full(_) | Op::Constant(_) | Op::Iota(_)) && is_small(view.fact(*v))
-        };
-        if !node.inputs.iter().all(is_constant) {
-            return None;
-        }
-        let operands: Option<Vec<Array>> = (node.inputs.iter())
-            .map(|v| {
-                eval_op(&view.producer(*v).op, &[], &[], Mode::Rounded)
-                    .ok()?
-                    .pop()
-            })
-            .collect();
-        let operands = operands?;
-        let operands: Vec<&Array> = operands.iter().collect();
-        let result = eval_op(&node.op, &operands, &[], Mode::Rounded)
-            .ok()?
-            .pop()?;
-        match uniform(&result) {
-            Some(value) => view.replace_with(id, full(value, node.fact()), &[]),
-            None => view.replace_with(id, constant(&result), &[]),
-        }
+    let is_constant = |v: &Value| {
+        let op = &view.producer(*v).op;
+        matches!(op, Op::Full(_) | Op::Constant(_) | Op::Iota(_)) && is_small(view.fact(*v))
+    };
+    if !node.inputs.iter().all(is_constant) {
+        return None;
+    }
+    let operands: Option<Vec<Array>> = (node.inputs.iter())
+        .map(|v| {
+            eval_op(&view.producer(*v).op, &[], &[], Mode::Rounded)
+                .ok()?
+                .pop()
+        })
+        .collect();
+    let operands = operands?;
+    let operands: Vec<&Array> = operands.iter().collect();
+    let result = eval_op(&node.op, &operands, &[], Mode::Rounded)
+        .ok()?
+        .pop()?;
+    match uniform(&result) {
+        Some(value) => view.replace_with(id, full(value, node.fact()), &[]),
+        None => view.replace_with(id, constant(&result), &[]),
     }
 }
 

@@ -10,9 +10,9 @@
 //! Runs last, when no pattern needs a composite whole any more. Exact in the sense that a composite *means* its
 //! decomposition; engines may still contract or reorder the primitives.
 
-use super::emptiness::Empty;
+use super::emptiness::empty;
 use super::loop_values::replaced;
-use crate::{Options, Pass, Patch, Rule, Run, View, optimize_with};
+use crate::{Options, Pass, Patch, Run, View, optimize_with, rules};
 use kiln_base::Machine;
 use kiln_ir::{DType, Graph, NodeId, Op};
 
@@ -21,7 +21,7 @@ const PASS: Pass = Pass {
     name: "decompose",
     about: "writes composites in terms of primitives",
     exact: false,
-    run: Run::Rules(&[&Empty, &Decompose, &Masked]),
+    run: Run::Rules(rules![empty, composite, masked_loop]),
 };
 
 /// Decomposes the composites of a graph and of its bodies, except those for which the machine has a kernel.
@@ -40,42 +40,26 @@ pub fn decompose(graph: Graph, machine: &Machine) -> Graph {
     }
 }
 
-struct Decompose;
-
-impl Rule for Decompose {
-    fn name(&self) -> &'static str {
-        "decompose"
+fn composite(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let whole = match &node.op {
+        Op::Attention(_) => !weights_are_read(view, id),
+        _ => true,
+    };
+    if whole && has_kernel(view, &node.op, node.facts[0].dtype) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let whole = match &node.op {
-            Op::Attention(_) => !weights_are_read(view, id),
-            _ => true,
-        };
-        if whole && has_kernel(view, &node.op, node.facts[0].dtype) {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let value = node.op.decompose(&mut patch, &node.inputs)?.ok()?;
-        (value != id.value()).then(|| patch.replacing(id.value(), value))
-    }
+    let mut patch = view.patch(id);
+    let value = node.op.decompose(&mut patch, &node.inputs)?.ok()?;
+    (value != id.value()).then(|| patch.replacing(id.value(), value))
 }
 
-struct Masked;
-
-impl Rule for Masked {
-    fn name(&self) -> &'static str {
-        "masked_loop"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Loop(op) = &node.op else { return None };
-        let masked = op.masked().filter(|_| view.is_for_gpu())?.ok()?;
-        let outputs: Vec<usize> = (0..op.carried).collect();
-        replaced(view, id, masked.into(), &node.inputs, &outputs)
-    }
+fn masked_loop(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Loop(op) = &node.op else { return None };
+    let masked = op.masked().filter(|_| view.is_for_gpu())?.ok()?;
+    let outputs: Vec<usize> = (0..op.carried).collect();
+    replaced(view, id, masked.into(), &node.inputs, &outputs)
 }
 
 /// True if another op needs the attention's weights: a product reads its query and its key. The weights are then

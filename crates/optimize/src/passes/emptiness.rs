@@ -10,7 +10,7 @@
 //! nothing. Sizes are 0 for every run or for none, since symbols are at least 2. A user's kernel always runs. A
 //! scatter with indices into a tensor without elements stays too, since they are out of range.
 
-use crate::{Pass, Patch, Rule, Run, View};
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_base::Scalar;
 use kiln_ir::ops::Full;
 use kiln_ir::{Fact, NodeId, Op};
@@ -20,37 +20,29 @@ pub const PASS: Pass = Pass {
     name: "emptiness",
     about: "makes values without elements of nothing",
     exact: true,
-    run: Run::Rules(&[&Empty]),
+    run: Run::Rules(rules![empty]),
 };
 
 /// f(x, …) = full(0) without elements.
-pub struct Empty;
-
-impl Rule for Empty {
-    fn name(&self) -> &'static str {
-        "empty"
+pub(super) fn empty(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let [fact] = &node.facts[..] else {
+        return None;
+    };
+    let stays = match &node.op {
+        Op::Input(_) | Op::Full(_) | Op::Constant(_) | Op::Custom(_) => true,
+        Op::Scatter(_) => !is_empty(view.fact(node.inputs[1])),
+        op => !op.bodies().is_empty(),
+    };
+    if stays || !is_empty(fact) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let [fact] = &node.facts[..] else {
-            return None;
-        };
-        let stays = match &node.op {
-            Op::Input(_) | Op::Full(_) | Op::Constant(_) | Op::Custom(_) => true,
-            Op::Scatter(_) => !is_empty(view.fact(node.inputs[1])),
-            op => !op.bodies().is_empty(),
-        };
-        if stays || !is_empty(fact) {
-            return None;
-        }
-        let nothing = Full {
-            value: Scalar::Int(0).cast(fact.dtype),
-            dtype: fact.dtype,
-            shape: fact.shape.clone(),
-        };
-        view.replace_with(id, nothing, &[])
-    }
+    let nothing = Full {
+        value: Scalar::Int(0).cast(fact.dtype),
+        dtype: fact.dtype,
+        shape: fact.shape.clone(),
+    };
+    view.replace_with(id, nothing, &[])
 }
 
 fn is_empty(fact: &Fact) -> bool {

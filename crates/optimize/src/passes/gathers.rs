@@ -17,7 +17,7 @@
 //!   reads them too. At least one gather is left, so an index out of range is still reported.
 //! - Rows of the chain are of floats and masks: an integer division by zero is an error for any element.
 
-use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
+use crate::{Pass, Patch, PatchBuilder, Run, View, rules};
 use hashbrown::HashMap;
 use kiln_ir::ops::Gather;
 use kiln_ir::{Builder, DType, Dim, Node, NodeId, Op, OpError, Shape, Value};
@@ -30,84 +30,68 @@ pub const PASS: Pass = Pass {
     name: "gathers",
     about: "computes what is chosen by index, not what it is chosen from",
     exact: true,
-    run: Run::Rules(&[&GatherOfExtreme, &GatherOfPointwise]),
+    run: Run::Rules(rules![gather_of_extreme, gather_of_pointwise]),
 };
 
 /// gather(a, argmax(a)) = max(a).
-pub struct GatherOfExtreme;
-
-impl Rule for GatherOfExtreme {
-    fn name(&self) -> &'static str {
-        "gather_of_extreme"
+fn gather_of_extreme(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Gather(gather) = &node.op else {
+        return None;
+    };
+    let [x, mut index] = node.inputs[..] else {
+        return None;
+    };
+    if let Op::Reshape(_) = view.producer(index).op {
+        index = view.producer(index).inputs[0];
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Gather(gather) = &node.op else {
-            return None;
-        };
-        let [x, mut index] = node.inputs[..] else {
-            return None;
-        };
-        if let Op::Reshape(_) = view.producer(index).op {
-            index = view.producer(index).inputs[0];
-        }
-        let found = view.producer(index);
-        let Op::ArgReduce(extreme) = &found.op else {
-            return None;
-        };
-        // One element per lane, in the order of the lanes.
-        let mut kept = view.fact(x).shape.clone();
-        kept[gather.axis] = Dim::ONE;
-        let same = found.inputs[0] == x && extreme.axis == gather.axis;
-        if !same || node.fact().shape != kept {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let new = patch
-            .reduce_keepdim(extreme.kind, &x, &[extreme.axis])
-            .ok()?;
-        Some(patch.replacing(id.value(), new))
+    let found = view.producer(index);
+    let Op::ArgReduce(extreme) = &found.op else {
+        return None;
+    };
+    // One element per lane, in the order of the lanes.
+    let mut kept = view.fact(x).shape.clone();
+    kept[gather.axis] = Dim::ONE;
+    let same = found.inputs[0] == x && extreme.axis == gather.axis;
+    if !same || node.fact().shape != kept {
+        return None;
     }
+    let mut patch = view.patch(id);
+    let new = patch
+        .reduce_keepdim(extreme.kind, &x, &[extreme.axis])
+        .ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// gather(f(a, b, …), i) = f(gather(a, i), gather(b, i), …).
-pub struct GatherOfPointwise;
-
-impl Rule for GatherOfPointwise {
-    fn name(&self) -> &'static str {
-        "gather_of_pointwise"
+fn gather_of_pointwise(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Gather(gather) = &node.op else {
+        return None;
+    };
+    let [x, index] = node.inputs[..] else {
+        return None;
+    };
+    let pays = is_shorter(view, x, index, gather.axis)
+        && !view.is_output(x.node)
+        && (view.is_prepared(id.value()) || !view.is_prepared(x));
+    if !pays {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Gather(gather) = &node.op else {
-            return None;
-        };
-        let [x, index] = node.inputs[..] else {
-            return None;
-        };
-        let pays = is_shorter(view, x, index, gather.axis)
-            && !view.is_output(x.node)
-            && (view.is_prepared(id.value()) || !view.is_prepared(x));
-        if !pays {
-            return None;
-        }
-        let mut chain = Chain {
-            view,
-            gather,
-            index,
-            shape: &node.fact().shape,
-            at: HashMap::new(),
-            rows: 0,
-            gathers: 0,
-        };
-        let mut patch = view.patch(id);
-        let row = view.producer(x);
-        let operands = chain.operands(&mut patch, row)?;
-        let new = patch.op(row.op.clone(), &operands).ok()?;
-        (chain.gathers > 0).then(|| patch.replacing(id.value(), new))
-    }
+    let mut chain = Chain {
+        view,
+        gather,
+        index,
+        shape: &node.fact().shape,
+        at: HashMap::new(),
+        rows: 0,
+        gathers: 0,
+    };
+    let mut patch = view.patch(id);
+    let row = view.producer(x);
+    let operands = chain.operands(&mut patch, row)?;
+    let new = patch.op(row.op.clone(), &operands).ok()?;
+    (chain.gathers > 0).then(|| patch.replacing(id.value(), new))
 }
 
 /// True if the index is at most half as long as the axis, and as large as x off it.

@@ -17,8 +17,7 @@
 //! `x − x` are not here. The sign of a NaN has no meaning. A cast is wider if it keeps every value of its operand's
 //! dtype; a cast to a narrower one always rounds or wraps.
 
-use crate::{Pass, Patch, Rule, Run, View};
-use kiln_base::Scalar;
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_ir::ops::{Cast, Pointwise};
 use kiln_ir::{Builder, DType, Kind, NodeId, Op, Pw, Value};
 
@@ -27,58 +26,28 @@ pub const PASS: Pass = Pass {
     name: "identities",
     about: "removes pointwise operations that do nothing",
     exact: true,
-    run: Run::Rules(&[
-        &Identity("neutral_number", neutral_number),
-        &Identity("signs", signs),
-        &Identity("idempotent", idempotent),
-        &Identity("choice", choice),
-        &Identity("power", power),
-        &Identity("exact_cast", exact_cast),
+    run: Run::Rules(rules![
+        neutral_number,
+        signs,
+        idempotent,
+        choice,
+        power,
+        exact_cast
     ]),
 };
 
-/// Equations of one kind.
-struct Identity(&'static str, fn(&View<'_>, NodeId) -> Option<Patch>);
-
-impl Rule for Identity {
-    fn name(&self) -> &'static str {
-        self.0
-    }
-
-    fn apply(&self, view: &View<'_>, node: NodeId) -> Option<Patch> {
-        (self.1)(view, node)
-    }
-}
-
-/// The row of a node and its operands.
-fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> {
-    let node = view.node(id);
-    match &node.op {
-        Op::Pointwise(p) => Some((p.0, &node.inputs)),
-        _ => None,
-    }
-}
-
 /// The operand of a row of one operand.
 fn under(view: &View<'_>, v: Value, which: Pw) -> Option<Value> {
-    let (pw, operands) = row(view, v.node)?;
+    let (pw, operands) = view.row(v.node)?;
     (pw == which).then(|| operands[0])
 }
 
-/// True if a value holds this number everywhere; zeros must have the same sign.
-fn holds(view: &View<'_>, v: Value, number: f64) -> bool {
-    view.as_full(v).is_some_and(|f| match f.value {
-        Scalar::Float(x) => x.to_bits() == number.to_bits(),
-        other => other.as_f64() == number,
-    })
-}
-
 fn neutral_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
-    let (pw, x) = row(view, id)?;
+    let (pw, x) = view.row(id)?;
     let kind = view.fact(x[0]).dtype.kind();
     let float = kind == Kind::Float;
-    let left = |number: f64| holds(view, x[0], number);
-    let right = |number: f64| holds(view, x[1], number);
+    let left = |number: f64| view.holds(x[0], number);
+    let right = |number: f64| view.holds(x[1], number);
     let (right_is, left_is) = match pw {
         Pw::Mul => (right(1.0), left(1.0)),
         Pw::Div | Pw::Pow => (right(1.0), false),
@@ -91,7 +60,7 @@ fn neutral_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
         Pw::Minimum if float => (right(f64::INFINITY), left(f64::INFINITY)),
         Pw::First | Pw::Surrogate => (true, false),
         Pw::Clamp | Pw::Clip if float => {
-            let open = right(f64::NEG_INFINITY) && holds(view, x[2], f64::INFINITY);
+            let open = right(f64::NEG_INFINITY) && view.holds(x[2], f64::INFINITY);
             (open, false)
         }
         _ => return None,
@@ -104,7 +73,7 @@ fn neutral_number(view: &View<'_>, id: NodeId) -> Option<Patch> {
 }
 
 fn signs(view: &View<'_>, id: NodeId) -> Option<Patch> {
-    let (pw, x) = row(view, id)?;
+    let (pw, x) = view.row(id)?;
     let minus = |i: usize| under(view, x[i], Pw::Neg);
     let dtype = view.fact(x[0]).dtype;
     let as_op = |pw: Pw, operands: &[Value]| view.replace_with(id, Pointwise(pw), operands);
@@ -116,8 +85,8 @@ fn signs(view: &View<'_>, id: NodeId) -> Option<Patch> {
             (None, None) => None,
         },
         Pw::Sub => as_op(Pw::Add, &[x[0], minus(1)?]),
-        Pw::Mul if holds(view, x[1], -1.0) => as_op(Pw::Neg, &[x[0]]),
-        Pw::Mul if holds(view, x[0], -1.0) => as_op(Pw::Neg, &[x[1]]),
+        Pw::Mul if view.holds(x[1], -1.0) => as_op(Pw::Neg, &[x[0]]),
+        Pw::Mul if view.holds(x[0], -1.0) => as_op(Pw::Neg, &[x[1]]),
         Pw::Mul => as_op(pw, &[minus(0)?, minus(1)?]),
         Pw::Div if dtype.is_float() => as_op(pw, &[minus(0)?, minus(1)?]),
         Pw::Abs if dtype.is_float() => as_op(pw, &[minus(0)?]),
@@ -128,12 +97,12 @@ fn signs(view: &View<'_>, id: NodeId) -> Option<Patch> {
 
 fn idempotent(view: &View<'_>, id: NodeId) -> Option<Patch> {
     const ROUNDS: [Pw; 4] = [Pw::Floor, Pw::Ceil, Pw::Round, Pw::Trunc];
-    let (pw, x) = row(view, id)?;
+    let (pw, x) = view.row(id)?;
     let again = match pw {
         Pw::Abs | Pw::Sign | Pw::Relu | Pw::Relu6 => under(view, x[0], pw).is_some(),
-        Pw::Floor | Pw::Ceil | Pw::Round | Pw::Trunc => {
-            row(view, x[0].node).is_some_and(|(below, _)| ROUNDS.contains(&below))
-        }
+        Pw::Floor | Pw::Ceil | Pw::Round | Pw::Trunc => view
+            .row(x[0].node)
+            .is_some_and(|(below, _)| ROUNDS.contains(&below)),
         Pw::Maximum | Pw::Minimum | Pw::Fmax | Pw::Fmin | Pw::And | Pw::Or => x[0] == x[1],
         Pw::Not => return view.replace(id, under(view, x[0], Pw::Not)?),
         _ => false,
@@ -142,20 +111,20 @@ fn idempotent(view: &View<'_>, id: NodeId) -> Option<Patch> {
 }
 
 fn choice(view: &View<'_>, id: NodeId) -> Option<Patch> {
-    let (Pw::Select, &[c, a, b]) = row(view, id)? else {
+    let (Pw::Select, &[c, a, b]) = view.row(id)? else {
         return None;
     };
     let select = |operands: &[Value]| view.replace_with(id, Pointwise(Pw::Select), operands);
-    if a == b || holds(view, c, 1.0) {
+    if a == b || view.holds(c, 1.0) {
         return view.replace(id, a);
     }
-    if holds(view, c, 0.0) {
+    if view.holds(c, 0.0) {
         return view.replace(id, b);
     }
     if let Some(c) = under(view, c, Pw::Not) {
         return select(&[c, b, a]);
     }
-    let same = |v: Value| match row(view, v.node) {
+    let same = |v: Value| match view.row(v.node) {
         Some((Pw::Select, inner)) if inner[0] == c => Some((inner[1], inner[2])),
         _ => None,
     };
@@ -167,13 +136,13 @@ fn choice(view: &View<'_>, id: NodeId) -> Option<Patch> {
 }
 
 fn power(view: &View<'_>, id: NodeId) -> Option<Patch> {
-    let (pw, x) = row(view, id)?;
+    let (pw, x) = view.row(id)?;
     let dtype = view.fact(x[0]).dtype;
     if !dtype.is_float() {
         return None;
     }
     match pw {
-        Pw::Pow if holds(view, x[1], 2.0) => view.replace_with(id, Pointwise(Pw::Square), &x[..1]),
+        Pw::Pow if view.holds(x[1], 2.0) => view.replace_with(id, Pointwise(Pw::Square), &x[..1]),
         Pw::Div => {
             let number = view.as_full(x[1])?;
             let inverse = inverse_of_power(number.value.as_f64(), dtype)?;

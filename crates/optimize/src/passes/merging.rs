@@ -20,7 +20,7 @@
 //! √d so that the scores fit.
 
 use crate::pass::keeps_range;
-use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
+use crate::{Pass, Patch, PatchBuilder, Run, View, rules};
 use kiln_ir::ops::{Broadcast, Concat, MatMul, Permute, Slice};
 use kiln_ir::{Builder, DType, Dim, NodeId, Op, Pw, Value};
 
@@ -29,7 +29,7 @@ pub const PASS: Pass = Pass {
     name: "merging",
     about: "merges products that share an operand",
     exact: false,
-    run: Run::Rules(&[&FactorBehindProduct, &SharedOperand, &WidenedParts]),
+    run: Run::Rules(rules![factor_behind_product, shared_operand, widened_parts]),
 };
 
 /// Values with more readers than this are skipped.
@@ -87,63 +87,55 @@ fn is_product(view: &View<'_>, mut v: Value) -> bool {
 }
 
 /// (x · c) · y = (x · y) · c.
-pub struct FactorBehindProduct;
-
-impl Rule for FactorBehindProduct {
-    fn name(&self) -> &'static str {
-        "factor_behind_product"
+fn factor_behind_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    if !matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Mul) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        if !matches!(&node.op, Op::Pointwise(p) if p.0 == Pw::Mul) {
+    let (x, number) = match [0, 1].map(|i| view.as_full(node.inputs[i])) {
+        [None, Some(number)] => (node.inputs[0], number),
+        [Some(number), None] => (node.inputs[1], number),
+        _ => return None,
+    };
+    let mut readers = Vec::new();
+    let c = number.value.as_f64();
+    let stays = !number.dtype.is_float() || number.dtype == DType::F16 || !keeps_range(c);
+    // A factor of a weight costs nothing at run time.
+    if stays
+        || view.is_prepared(id.value())
+        || !is_product(view, x)
+        || !read_by_products(view, id, &mut readers)
+    {
+        return None;
+    }
+    let mut patch = view.patch(id);
+    for &r in &readers {
+        let reader = view.node(r);
+        if !matches!(reader.op, Op::MatMul(_)) {
             return None;
         }
-        let (x, number) = match [0, 1].map(|i| view.as_full(node.inputs[i])) {
-            [None, Some(number)] => (node.inputs[0], number),
-            [Some(number), None] => (node.inputs[1], number),
-            _ => return None,
-        };
-        let mut readers = Vec::new();
-        let c = number.value.as_f64();
-        let stays = !number.dtype.is_float() || number.dtype == DType::F16 || !keeps_range(c);
-        // A factor of a weight costs nothing at run time.
-        if stays
-            || view.is_prepared(id.value())
-            || !is_product(view, x)
-            || !read_by_products(view, id, &mut readers)
-        {
+        let mut operands = reader.inputs.clone();
+        let mut factors = 0;
+        for operand in &mut operands {
+            let Some(through) = views_of(view, *operand, id) else {
+                continue;
+            };
+            *operand = x;
+            for op in through.into_iter().rev() {
+                *operand = patch.op(op, &[*operand]).ok()?;
+            }
+            factors += 1;
+        }
+        if !keeps_range(c.powi(factors)) {
             return None;
         }
-        let mut patch = view.patch(id);
-        for &r in &readers {
-            let reader = view.node(r);
-            if !matches!(reader.op, Op::MatMul(_)) {
-                return None;
-            }
-            let mut operands = reader.inputs.clone();
-            let mut factors = 0;
-            for operand in &mut operands {
-                let Some(through) = views_of(view, *operand, id) else {
-                    continue;
-                };
-                *operand = x;
-                for op in through.into_iter().rev() {
-                    *operand = patch.op(op, &[*operand]).ok()?;
-                }
-                factors += 1;
-            }
-            if !keeps_range(c.powi(factors)) {
-                return None;
-            }
-            let mut product = patch.op(MatMul {}, &operands).ok()?;
-            for _ in 0..factors {
-                product = patch.with(Pw::Mul, &product, number.value).ok()?;
-            }
-            patch.replace(r.value(), product);
+        let mut product = patch.op(MatMul {}, &operands).ok()?;
+        for _ in 0..factors {
+            product = patch.with(Pw::Mul, &product, number.value).ok()?;
         }
-        (!readers.is_empty()).then(|| patch.finish())
+        patch.replace(r.value(), product);
     }
+    (!readers.is_empty()).then(|| patch.finish())
 }
 
 /// The views between a value and the node `of`, the last one first.
@@ -172,17 +164,9 @@ struct ProductPart {
 }
 
 /// x · w₁ + b₁, x · w₂ + b₂, … = parts of x · [w₁ w₂ …] + [b₁ b₂ …].
-pub struct SharedOperand;
-
-impl Rule for SharedOperand {
-    fn name(&self) -> &'static str {
-        "shared_operand"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let is_product = matches!(view.node(id).op, Op::MatMul(_));
-        is_product.then(|| [0, 1].into_iter().find_map(|slot| shared(view, id, slot)))?
-    }
+fn shared_operand(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let is_product = matches!(view.node(id).op, Op::MatMul(_));
+    is_product.then(|| [0, 1].into_iter().find_map(|slot| shared(view, id, slot)))?
 }
 
 /// Merges all products that multiply the operand in `slot` of a node, which is the first of them.
@@ -346,37 +330,29 @@ fn uncast(view: &View<'_>, patch: &mut PatchBuilder<'_>, v: Value) -> Option<Val
 }
 
 /// cast(part of y), … = part of cast(y), …
-pub struct WidenedParts;
-
-impl Rule for WidenedParts {
-    fn name(&self) -> &'static str {
-        "widened_parts"
+fn widened_parts(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let made = match &node.op {
+        Op::MatMul(_) => true,
+        Op::Cast(_) => is_product(view, node.inputs[0]),
+        _ => false,
+    };
+    let half = node.facts.len() == 1 && node.fact().dtype.is_half();
+    let mut casts = Vec::new();
+    if !made || !half || !read_by_casts(view, id, &mut casts) || casts.len() < 2 {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let made = match &node.op {
-            Op::MatMul(_) => true,
-            Op::Cast(_) => is_product(view, node.inputs[0]),
-            _ => false,
-        };
-        let half = node.facts.len() == 1 && node.fact().dtype.is_half();
-        let mut casts = Vec::new();
-        if !made || !half || !read_by_casts(view, id, &mut casts) || casts.len() < 2 {
-            return None;
+    let mut patch = view.patch(id);
+    let whole = patch.cast(&id.value(), DType::F32).ok()?;
+    for cast in casts {
+        let mut part = whole;
+        let views = views_of(view, view.node(cast).inputs[0], id)?;
+        for op in views.into_iter().rev() {
+            part = patch.op(op, &[part]).ok()?;
         }
-        let mut patch = view.patch(id);
-        let whole = patch.cast(&id.value(), DType::F32).ok()?;
-        for cast in casts {
-            let mut part = whole;
-            let views = views_of(view, view.node(cast).inputs[0], id)?;
-            for op in views.into_iter().rev() {
-                part = patch.op(op, &[part]).ok()?;
-            }
-            patch.replace(cast.value(), part);
-        }
-        Some(patch.finish())
+        patch.replace(cast.value(), part);
     }
+    Some(patch.finish())
 }
 
 /// True if every reader of a value, through views, casts it to f32 for products alone; the casts are collected.

@@ -10,17 +10,18 @@
 //! is such a sum too. The padded value need not be written to memory. Pads are along spatial axes and of known size.
 //! The last rule is for a result that nothing else reads.
 
-use crate::{Pass, Patch, Rule, Run, View};
+use crate::view::is_number;
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_base::Scalar;
 use kiln_ir::ops::{Conv, ConvTranspose, ConvWeight, Pad, SliceAxis, WindowReduce};
-use kiln_ir::{DType, Dim, Kind, Node, NodeId, Op, Value};
+use kiln_ir::{DType, Dim, Node, NodeId, Op, Value};
 
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "padding",
     about: "lets convolutions and pooling make borders themselves",
     exact: true,
-    run: Run::Rules(&[&PadInConv, &PadInWindow, &CropInConv]),
+    run: Run::Rules(rules![pad_in_conv, pad_in_window, crop_in_conv]),
 };
 
 type Borders = Vec<(usize, usize)>;
@@ -50,104 +51,69 @@ fn sum(a: &[(usize, usize)], b: &[(usize, usize)]) -> Borders {
 }
 
 /// conv(pad(x), w) = conv(x, w) with more padding, for a convolution and its gradient with respect to the weight.
-pub struct PadInConv;
-
-impl Rule for PadInConv {
-    fn name(&self) -> &'static str {
-        "pad_in_conv"
+fn pad_in_conv(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let conv = match &node.op {
+        Op::Conv(conv) => conv,
+        Op::ConvWeight(gradient) => &gradient.conv,
+        _ => return None,
+    };
+    let (x, borders, pad) = padded(view, node.inputs[0], conv.stride.len())?;
+    if !is_number(pad.value, 0.0) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let conv = match &node.op {
-            Op::Conv(conv) => conv,
-            Op::ConvWeight(gradient) => &gradient.conv,
-            _ => return None,
-        };
-        let (x, borders, pad) = padded(view, node.inputs[0], conv.stride.len())?;
-        let zero = match pad.value {
-            Scalar::Float(x) => x.to_bits() == 0,
-            other => other.as_f64() == 0.0,
-        };
-        if !zero {
-            return None;
+    let conv = Conv {
+        padding: sum(&conv.padding, &borders),
+        ..conv.clone()
+    };
+    let op: Op = match &node.op {
+        Op::ConvWeight(gradient) => ConvWeight {
+            conv,
+            kernel: gradient.kernel.clone(),
         }
-        let conv = Conv {
-            padding: sum(&conv.padding, &borders),
-            ..conv.clone()
-        };
-        let op: Op = match &node.op {
-            Op::ConvWeight(gradient) => ConvWeight {
-                conv,
-                kernel: gradient.kernel.clone(),
-            }
-            .into(),
-            _ => conv.into(),
-        };
-        view.replace_with(id, op, &[x, node.inputs[1]])
-    }
+        .into(),
+        _ => conv.into(),
+    };
+    view.replace_with(id, op, &[x, node.inputs[1]])
 }
 
 /// window(pad(x)) = window(x) with more padding.
-pub struct PadInWindow;
-
-impl Rule for PadInWindow {
-    fn name(&self) -> &'static str {
-        "pad_in_window"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::WindowReduce(window) = &node.op else {
-            return None;
-        };
-        let (x, borders, pad) = padded(view, node.inputs[0], window.kernel.len())?;
-        let neutral = match (node.fact().dtype.kind(), pad.value) {
-            (Kind::Float, Scalar::Float(x)) => x.to_bits() == window.kind.identity_f64().to_bits(),
-            _ => false,
-        };
-        let window = WindowReduce {
-            padding: sum(&window.padding, &borders),
-            ..window.clone()
-        };
-        if neutral {
-            view.replace_with(id, window, &[x])
-        } else {
-            None
-        }
-    }
+fn pad_in_window(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::WindowReduce(window) = &node.op else {
+        return None;
+    };
+    let (x, borders, pad) = padded(view, node.inputs[0], window.kernel.len())?;
+    let neutral = pad.value == Scalar::Float(window.kind.identity_f64());
+    let window = WindowReduce {
+        padding: sum(&window.padding, &borders),
+        ..window.clone()
+    };
+    neutral.then(|| view.replace_with(id, window, &[x]))?
 }
 
 /// Part of conv_transpose(y, w) = conv_transpose(y, w) of a smaller result: both the front and the end that are cut
 /// off become padding of the convolution.
-pub struct CropInConv;
-
-impl Rule for CropInConv {
-    fn name(&self) -> &'static str {
-        "crop_in_conv"
+fn crop_in_conv(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Slice(slice) = &node.op else {
+        return None;
+    };
+    let below = view.producer(node.inputs[0]);
+    let Op::ConvTranspose(transpose) = &below.op else {
+        return None;
+    };
+    let library = matches!(node.fact().dtype, DType::F32 | DType::F64);
+    if !library || view.use_count(node.inputs[0].node) != 1 {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Slice(slice) = &node.op else {
-            return None;
-        };
-        let below = view.producer(node.inputs[0]);
-        let Op::ConvTranspose(transpose) = &below.op else {
-            return None;
-        };
-        let library = matches!(node.fact().dtype, DType::F32 | DType::F64);
-        if !library || view.use_count(node.inputs[0].node) != 1 {
-            return None;
-        }
-        let cut = cut(below, &slice.axes)?;
-        let input = node.fact().shape[2..].iter().cloned().collect();
-        let conv = Conv {
-            padding: sum(&transpose.conv.padding, &cut),
-            ..transpose.conv.clone()
-        };
-        view.replace_with(id, ConvTranspose { conv, input }, &below.inputs)
-    }
+    let cut = cut(below, &slice.axes)?;
+    let input = node.fact().shape[2..].iter().cloned().collect();
+    let conv = Conv {
+        padding: sum(&transpose.conv.padding, &cut),
+        ..transpose.conv.clone()
+    };
+    view.replace_with(id, ConvTranspose { conv, input }, &below.inputs)
 }
 
 /// The numbers of elements that a slice cuts off the spatial axes before and after, if it keeps everything else.

@@ -11,104 +11,83 @@
 //! the product by other rules. It has one number per column, and the reshape keeps columns. Only where nothing else
 //! reads the product.
 
-use crate::{Pass, Patch, Rule, Run, View};
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_ir::ops::{Axes, MatMul};
-use kiln_ir::{Builder, Node, NodeId, Op, Pw, Value};
+use kiln_ir::{Builder, NodeId, Op, Pw, Value};
 
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "products",
     about: "moves transpositions of products to their operands, and biases and factors to their products",
     exact: true,
-    run: Run::Rules(&[&TransposedProduct, &BiasUnderReshape, &CastUnderReshape]),
+    run: Run::Rules(rules![
+        transposed_product,
+        bias_under_reshape,
+        cast_under_reshape
+    ]),
 };
 
 /// The maximum number of biases and factors of one product that are looked through.
 const MAX_ROWS: usize = 8;
 
 /// permute(matmul(a, b)) = matmul(permute(b), permute(a)).
-pub struct TransposedProduct;
-
-impl Rule for TransposedProduct {
-    fn name(&self) -> &'static str {
-        "transposed_product"
+fn transposed_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Permute(permute) = &node.op else {
+        return None;
+    };
+    let product = node.inputs[0];
+    let below = view.producer(product);
+    let rank = permute.perm.len();
+    let mut swap: Axes = (0..rank).collect();
+    if rank < 2 || !matches!(below.op, Op::MatMul(_)) || view.use_count(product.node) != 1 {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Permute(permute) = &node.op else {
-            return None;
-        };
-        let product = node.inputs[0];
-        let below = view.producer(product);
-        let rank = permute.perm.len();
-        let mut swap: Axes = (0..rank).collect();
-        if rank < 2 || !matches!(below.op, Op::MatMul(_)) || view.use_count(product.node) != 1 {
-            return None;
-        }
-        swap.swap(rank - 2, rank - 1);
-        if permute.perm != swap {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let right = patch.permute(&below.inputs[0], &swap).ok()?;
-        let left = patch.permute(&below.inputs[1], &swap).ok()?;
-        let new = patch.op(MatMul {}, &[left, right]).ok()?;
-        Some(patch.replacing(id.value(), new))
+    swap.swap(rank - 2, rank - 1);
+    if permute.perm != swap {
+        return None;
     }
+    let mut patch = view.patch(id);
+    let right = patch.permute(&below.inputs[0], &swap).ok()?;
+    let left = patch.permute(&below.inputs[1], &swap).ok()?;
+    let new = patch.op(MatMul {}, &[left, right]).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// reshape(a · b) + bias = reshape(a · b + bias), and the same for other operands with one number per column.
-pub struct BiasUnderReshape;
-
-impl Rule for BiasUnderReshape {
-    fn name(&self) -> &'static str {
-        "bias_under_reshape"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let (op, [a, b]) = arithmetic(node)?;
-        let operands = match [a, b].map(|v| reshaped_product(view, v)) {
-            [Some(y), None] => [y, row(view, b)?],
-            [None, Some(y)] => [row(view, a)?, y],
-            _ => return None,
-        };
-        let mut patch = view.patch(id);
-        let new = patch.pointwise(op, &operands).ok()?;
-        let new = patch.reshape(&new, &node.fact().shape).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+fn bias_under_reshape(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let (op, [a, b]) = arithmetic(view, id)?;
+    let operands = match [a, b].map(|v| reshaped_product(view, v)) {
+        [Some(y), None] => [y, row(view, b)?],
+        [None, Some(y)] => [row(view, a)?, y],
+        _ => return None,
+    };
+    let mut patch = view.patch(id);
+    let new = patch.pointwise(op, &operands).ok()?;
+    let new = patch.reshape(&new, &node.fact().shape).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// cast(reshape(a · b)) = reshape(cast(a · b)), with biases and factors too.
-pub struct CastUnderReshape;
-
-impl Rule for CastUnderReshape {
-    fn name(&self) -> &'static str {
-        "cast_under_reshape"
+fn cast_under_reshape(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    if !matches!(node.op, Op::Cast(_)) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        if !matches!(node.op, Op::Cast(_)) {
-            return None;
-        }
-        let product = reshaped_product(view, node.inputs[0])?;
-        let mut patch = view.patch(id);
-        let new = patch.op(node.op.clone(), &[product]).ok()?;
-        let new = patch.reshape(&new, &node.fact().shape).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+    let product = reshaped_product(view, node.inputs[0])?;
+    let mut patch = view.patch(id);
+    let new = patch.op(node.op.clone(), &[product]).ok()?;
+    let new = patch.reshape(&new, &node.fact().shape).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// The row and operands of an operation by which a bias or factor is applied.
-fn arithmetic(node: &Node) -> Option<(Pw, [Value; 2])> {
-    let Op::Pointwise(p) = &node.op else {
-        return None;
-    };
-    let is = matches!(p.0, Pw::Add | Pw::Sub | Pw::Mul | Pw::Div);
-    is.then(|| (p.0, [node.inputs[0], node.inputs[1]]))
+fn arithmetic(view: &View<'_>, id: NodeId) -> Option<(Pw, [Value; 2])> {
+    match view.row(id)? {
+        (row @ (Pw::Add | Pw::Sub | Pw::Mul | Pw::Div), &[a, b]) => Some((row, [a, b])),
+        _ => None,
+    }
 }
 
 /// The operand of a reshape that keeps columns, if nothing else reads either.
@@ -131,7 +110,7 @@ fn reshaped_product(view: &View<'_>, v: Value) -> Option<Value> {
         if matches!(node.op, Op::MatMul(_)) {
             return Some(reshaped);
         }
-        let (_, [a, b]) = arithmetic(node)?;
+        let (_, [a, b]) = arithmetic(view, y.node)?;
         y = if row(view, b).is_some() { a } else { b };
         if view.use_count(y.node) != 1 {
             return None;

@@ -13,7 +13,7 @@
 //!
 //! Where 0 and −0 are both extremes, the result may be the other one.
 
-use crate::{Pass, Patch, Rule, Run, View};
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_base::prim::Reduction;
 use kiln_ir::ops::{Axes, Reduce};
 use kiln_ir::{Builder, Dim, NodeId, Op, Value};
@@ -23,51 +23,42 @@ pub const PASS: Pass = Pass {
     name: "reductions",
     about: "merges extremes of extremes, and reductions of integers",
     exact: false,
-    run: Run::Rules(&[&ReduceOfReduce]),
+    run: Run::Rules(rules![reduce_of_reduce]),
 };
 
 /// f(f(x, A), B) = f(x, A ∪ B).
-pub struct ReduceOfReduce;
-
-impl Rule for ReduceOfReduce {
-    fn name(&self) -> &'static str {
-        "reduce_of_reduce"
+fn reduce_of_reduce(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Reduce(outer) = &node.op else {
+        return None;
+    };
+    let in_order = matches!(outer.kind, Reduction::Sum | Reduction::Prod);
+    if in_order && node.fact().dtype.is_float() {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Reduce(outer) = &node.op else {
-            return None;
-        };
-        let in_order = matches!(outer.kind, Reduction::Sum | Reduction::Prod);
-        if in_order && node.fact().dtype.is_float() {
-            return None;
-        }
-        let (below, inner) = inner(view, node.inputs[0], outer.kind)?;
-        let x = view.producer(below).inputs[0];
-        let (middle, whole) = (&view.fact(below).shape, &view.fact(node.inputs[0]).shape);
-        let kept: Vec<usize> = (0..view.fact(x).rank())
-            .filter(|a| !inner.axes.contains(a))
-            .collect();
-        let long = |shape: &[Dim]| -> Vec<usize> {
-            (0..shape.len()).filter(|a| !shape[*a].is(1)).collect()
-        };
-        // Dims of more than one element are the same, in the same order.
-        let (from, to) = (long(middle), long(whole));
-        let same = (from.iter().zip(&to)).all(|(m, w)| middle[*m] == whole[*w]);
-        if !same || from.len() != to.len() {
-            return None;
-        }
-        let more = from.iter().zip(&to).filter(|(_, w)| outer.axes.contains(w));
-        let mut axes: Axes = inner.axes.clone();
-        axes.extend(more.map(|(m, _)| kept[*m]));
-        axes.sort();
-        let mut patch = view.patch(id);
-        let kind = outer.kind;
-        let new = patch.op(Reduce { kind, axes }, &[x]).ok()?;
-        let new = patch.reshape(&new, &node.fact().shape).ok()?;
-        Some(patch.replacing(id.value(), new))
+    let (below, inner) = inner(view, node.inputs[0], outer.kind)?;
+    let x = view.producer(below).inputs[0];
+    let (middle, whole) = (&view.fact(below).shape, &view.fact(node.inputs[0]).shape);
+    let kept: Vec<usize> = (0..view.fact(x).rank())
+        .filter(|a| !inner.axes.contains(a))
+        .collect();
+    let long =
+        |shape: &[Dim]| -> Vec<usize> { (0..shape.len()).filter(|a| !shape[*a].is(1)).collect() };
+    // Dims of more than one element are the same, in the same order.
+    let (from, to) = (long(middle), long(whole));
+    let same = (from.iter().zip(&to)).all(|(m, w)| middle[*m] == whole[*w]);
+    if !same || from.len() != to.len() {
+        return None;
     }
+    let more = from.iter().zip(&to).filter(|(_, w)| outer.axes.contains(w));
+    let mut axes: Axes = inner.axes.clone();
+    axes.extend(more.map(|(m, _)| kept[*m]));
+    axes.sort();
+    let mut patch = view.patch(id);
+    let kind = outer.kind;
+    let new = patch.op(Reduce { kind, axes }, &[x]).ok()?;
+    let new = patch.reshape(&new, &node.fact().shape).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// The reduction below reshapes of it, if nothing else reads any of them.

@@ -12,8 +12,7 @@
 //! * A gather in the program reads the same index along an axis of the same extent, so that an index out of range is
 //!   still reported. A constant index must be in range: if no element of that gather is used, it may be removed.
 
-use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
-use kiln_base::Scalar;
+use crate::{Pass, Patch, PatchBuilder, Run, View, rules};
 use kiln_base::prim::ScatterKind;
 use kiln_ir::eval::{Data, Mode, eval_op};
 use kiln_ir::ops::Iota;
@@ -24,41 +23,30 @@ pub const PASS: Pass = Pass {
     name: "scatters",
     about: "rewrites scatters of one element per lane as pointwise work",
     exact: true,
-    run: Run::Rules(&[&ScatterOfOne]),
+    run: Run::Rules(rules![scatter_of_one]),
 };
 
 /// scatter_add(0, index, src) = i = index ? 0 + src : 0.
-pub struct ScatterOfOne;
-
-impl Rule for ScatterOfOne {
-    fn name(&self) -> &'static str {
-        "scatter_of_one"
+fn scatter_of_one(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Scatter(scatter) = &node.op else {
+        return None;
+    };
+    let [x, index, src] = node.inputs[..] else {
+        return None;
+    };
+    let (shape, lanes) = (&view.fact(x).shape, &view.fact(index).shape);
+    let axis = scatter.axis;
+    let same_lanes = (0..shape.len()).all(|a| a == axis || shape[a] == lanes[a]);
+    let adds_one = scatter.kind == ScatterKind::Sum && lanes[axis].is(1) && same_lanes;
+    let zeros = view.holds(x, 0.0);
+    let checked = is_checked(view, index, &shape[axis]);
+    if !adds_one || !zeros || !checked || is_known_to_miss(view, index, &shape[axis]) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Scatter(scatter) = &node.op else {
-            return None;
-        };
-        let [x, index, src] = node.inputs[..] else {
-            return None;
-        };
-        let (shape, lanes) = (&view.fact(x).shape, &view.fact(index).shape);
-        let axis = scatter.axis;
-        let same_lanes = (0..shape.len()).all(|a| a == axis || shape[a] == lanes[a]);
-        let adds_one = scatter.kind == ScatterKind::Sum && lanes[axis].is(1) && same_lanes;
-        let zeros = view.as_full(x).is_some_and(|f| match f.value {
-            Scalar::Float(x) => x.to_bits() == 0,
-            other => other.as_f64() == 0.0,
-        });
-        let checked = is_checked(view, index, &shape[axis]);
-        if !adds_one || !zeros || !checked || is_known_to_miss(view, index, &shape[axis]) {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let new = select_sum(&mut patch, [x, index, src], axis).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+    let mut patch = view.patch(id);
+    let new = select_sum(&mut patch, [x, index, src], axis).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// `i = index ? x + src : x`.

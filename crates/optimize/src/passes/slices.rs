@@ -14,8 +14,7 @@
 //! They move elements and compute none, so they hold for every number. A product loses the rows and
 //! columns that nothing reads, so the rule is for products that nothing else reads.
 
-use crate::{Pass, Patch, Rule, Run, View};
-use kiln_base::Scalar;
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_ir::ops::{Broadcast, Concat, MatMul, Pad, Slice, SliceAxis};
 use kiln_ir::{Builder, Dim, Node, NodeId, Op, Shape, Value};
 
@@ -24,36 +23,24 @@ pub const PASS: Pass = Pass {
     name: "slices",
     about: "takes parts from what is nearest to memory",
     exact: true,
-    run: Run::Rules(&[
-        &SliceOf("slice_of_slice", slice_of_slice),
-        &SliceOf("slice_of_pad", slice_of_pad),
-        &SliceOf("slice_of_concat", slice_of_concat),
-        &SliceOf("slice_of_broadcast", slice_of_broadcast),
-        &SliceOf("slice_of_product", slice_of_product),
-        &ConcatOfConcat,
-        &ConcatOfSlices,
-        &PadOfPad,
+    run: Run::Rules(rules![
+        slice_of_slice,
+        slice_of_pad,
+        slice_of_concat,
+        slice_of_broadcast,
+        slice_of_product,
+        concat_of_concat,
+        concat_of_slices,
+        pad_of_pad,
     ]),
 };
 
-/// A slice of the result of one kind of op.
-struct SliceOf(
-    &'static str,
-    fn(&View<'_>, NodeId, &[SliceAxis], &Node) -> Option<Patch>,
-);
-
-impl Rule for SliceOf {
-    fn name(&self) -> &'static str {
-        self.0
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Slice(slice) = &node.op else {
-            return None;
-        };
-        let below = view.producer(node.inputs[0]);
-        (self.1)(view, id, &slice.axes, below)
+/// The axes of a slice, and the node that computes its operand.
+fn slice<'a>(view: &View<'a>, id: NodeId) -> Option<(&'a [SliceAxis], &'a Node)> {
+    let node = view.node(id);
+    match &node.op {
+        Op::Slice(slice) => Some((&slice.axes, view.producer(node.inputs[0]))),
+        _ => None,
     }
 }
 
@@ -68,7 +55,8 @@ fn takes_all(axis: &SliceAxis, extent: &Dim) -> bool {
     *axis == SliceAxis::all(extent)
 }
 
-fn slice_of_slice(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node) -> Option<Patch> {
+fn slice_of_slice(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (axes, below) = slice(view, id)?;
     let Op::Slice(inner) = &below.op else {
         return None;
     };
@@ -82,7 +70,8 @@ fn slice_of_slice(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node)
     view.replace_with(id, Slice { axes }, &below.inputs)
 }
 
-fn slice_of_pad(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node) -> Option<Patch> {
+fn slice_of_pad(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (axes, below) = slice(view, id)?;
     let Op::Pad(pad) = &below.op else {
         return None;
     };
@@ -128,7 +117,8 @@ fn slice_of_pad(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node) -
     Some(patch.replacing(id.value(), new))
 }
 
-fn slice_of_concat(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node) -> Option<Patch> {
+fn slice_of_concat(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (axes, below) = slice(view, id)?;
     let Op::Concat(Concat { axis }) = below.op else {
         return None;
     };
@@ -174,25 +164,21 @@ fn slice_of_concat(view: &View<'_>, id: NodeId, axes: &[SliceAxis], below: &Node
     Some(patch.replacing(id.value(), new))
 }
 
-fn slice_of_broadcast(
-    view: &View<'_>,
-    id: NodeId,
-    axes: &[SliceAxis],
-    below: &Node,
-) -> Option<Patch> {
+fn slice_of_broadcast(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (axes, below) = slice(view, id)?;
     let Op::Broadcast(_) = &below.op else {
         return None;
     };
     let x = below.inputs[0];
     let from = &view.fact(x).shape;
     let added = axes.len() - from.len();
-    let part = from.iter().zip(&axes[added..]).map(|(d, axis)| {
-        if d.is(1) {
-            SliceAxis::all(d)
-        } else {
-            axis.clone()
-        }
-    });
+    let part = from
+        .iter()
+        .zip(&axes[added..])
+        .map(|(d, axis)| match d.is(1) {
+            true => SliceAxis::all(d),
+            false => axis.clone(),
+        });
     let part = Slice {
         axes: part.collect(),
     };
@@ -203,12 +189,8 @@ fn slice_of_broadcast(
     Some(patch.replacing(id.value(), new))
 }
 
-fn slice_of_product(
-    view: &View<'_>,
-    id: NodeId,
-    axes: &[SliceAxis],
-    below: &Node,
-) -> Option<Patch> {
+fn slice_of_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (axes, below) = slice(view, id)?;
     let shape = &below.fact().shape;
     let product = view.node(id).inputs[0].node;
     let whole = axes.iter().zip(shape).all(|(a, d)| takes_all(a, d));
@@ -229,70 +211,54 @@ fn slice_of_product(
 }
 
 /// concat(x, concat(y, z)) = concat(x, y, z).
-pub struct ConcatOfConcat;
-
-impl Rule for ConcatOfConcat {
-    fn name(&self) -> &'static str {
-        "concat_of_concat"
+fn concat_of_concat(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Concat(outer) = &node.op else {
+        return None;
+    };
+    let inner = |v: &Value| match &view.producer(*v).op {
+        Op::Concat(c) if c.axis == outer.axis => &view.producer(*v).inputs[..],
+        _ => &[],
+    };
+    if node.inputs.iter().all(|v| inner(v).is_empty()) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Concat(outer) = &node.op else {
-            return None;
-        };
-        let inner = |v: &Value| match &view.producer(*v).op {
-            Op::Concat(c) if c.axis == outer.axis => &view.producer(*v).inputs[..],
-            _ => &[],
-        };
-        if node.inputs.iter().all(|v| inner(v).is_empty()) {
-            return None;
+    let mut operands: Vec<Value> = Vec::new();
+    for v in &node.inputs {
+        match inner(v) {
+            [] => operands.push(*v),
+            inner => operands.extend(inner),
         }
-        let mut operands: Vec<Value> = Vec::new();
-        for v in &node.inputs {
-            match inner(v) {
-                [] => operands.push(*v),
-                inner => operands.extend(inner),
-            }
-        }
-        view.replace_with(id, *outer, &operands)
     }
+    view.replace_with(id, *outer, &operands)
 }
 
 /// concat(x[a..b], x[b..c]) = x[a..c], for neighbouring operands.
-pub struct ConcatOfSlices;
-
-impl Rule for ConcatOfSlices {
-    fn name(&self) -> &'static str {
-        "concat_of_slices"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Concat(Concat { axis }) = node.op else {
-            return None;
-        };
-        let mut runs: Vec<Neighbours> = Vec::new();
-        for v in &node.inputs {
-            if !runs.last_mut().is_some_and(|run| run.take(view, *v, axis)) {
-                runs.push(Neighbours::of(view, *v));
-            }
+fn concat_of_slices(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Concat(Concat { axis }) = node.op else {
+        return None;
+    };
+    let mut runs: Vec<Neighbours> = Vec::new();
+    for v in &node.inputs {
+        if !runs.last_mut().is_some_and(|run| run.take(view, *v, axis)) {
+            runs.push(Neighbours::of(view, *v));
         }
-        if runs.len() == node.inputs.len() {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let whole = |run: Neighbours| match run.slice {
-            Some((x, axes)) if run.count > 1 => patch.op(Slice { axes }, &[x]).ok(),
-            _ => Some(run.first),
-        };
-        let operands: Vec<Value> = runs.into_iter().map(whole).collect::<Option<_>>()?;
-        let new = match operands[..] {
-            [one] => one,
-            _ => patch.op(Concat { axis }, &operands).ok()?,
-        };
-        Some(patch.replacing(id.value(), new))
     }
+    if runs.len() == node.inputs.len() {
+        return None;
+    }
+    let mut patch = view.patch(id);
+    let whole = |run: Neighbours| match run.slice {
+        Some((x, axes)) if run.count > 1 => patch.op(Slice { axes }, &[x]).ok(),
+        _ => Some(run.first),
+    };
+    let operands: Vec<Value> = runs.into_iter().map(whole).collect::<Option<_>>()?;
+    let new = match operands[..] {
+        [one] => one,
+        _ => patch.op(Concat { axis }, &operands).ok()?,
+    };
+    Some(patch.replacing(id.value(), new))
 }
 
 /// Operands of a concatenation, several of which are neighbouring slices of one value.
@@ -338,36 +304,20 @@ impl Neighbours {
 }
 
 /// pad(pad(x)) = pad(x) with both pads.
-pub struct PadOfPad;
-
-impl Rule for PadOfPad {
-    fn name(&self) -> &'static str {
-        "pad_of_pad"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Pad(outer) = &node.op else {
-            return None;
-        };
-        let below = view.producer(node.inputs[0]);
-        let Op::Pad(inner) = &below.op else {
-            return None;
-        };
-        let same = match (outer.value, inner.value) {
-            (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
-            (a, b) => a == b,
-        };
-        let sum = |a: &Shape, b: &Shape| a.iter().zip(b).map(|(a, b)| a + b).collect();
-        let both = Pad {
-            low: sum(&outer.low, &inner.low),
-            high: sum(&outer.high, &inner.high),
-            value: outer.value,
-        };
-        if same {
-            view.replace_with(id, both, &below.inputs)
-        } else {
-            None
-        }
-    }
+fn pad_of_pad(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Pad(outer) = &node.op else {
+        return None;
+    };
+    let below = view.producer(node.inputs[0]);
+    let Op::Pad(inner) = &below.op else {
+        return None;
+    };
+    let sum = |a: &Shape, b: &Shape| a.iter().zip(b).map(|(a, b)| a + b).collect();
+    let both = Pad {
+        low: sum(&outer.low, &inner.low),
+        high: sum(&outer.high, &inner.high),
+        value: outer.value,
+    };
+    (outer.value == inner.value).then(|| view.replace_with(id, both, &below.inputs))?
 }

@@ -13,7 +13,7 @@
 //! Each element keeps its terms. Rounding changes with the order in which a larger product sums. A −0 in a part
 //! stays, where adding zeros turned it into 0.
 
-use crate::{Pass, Patch, PatchBuilder, Rule, Run, View};
+use crate::{Pass, Patch, PatchBuilder, Run, View, rules};
 use kiln_base::prim::Reduction;
 use kiln_ir::ops::{Concat, MatMul, Pad, Permute};
 use kiln_ir::{Builder, Dim, Node, NodeId, Op, Pw, Value};
@@ -23,7 +23,7 @@ pub const PASS: Pass = Pass {
     name: "stacking",
     about: "merges products and sums whose results are put side by side",
     exact: false,
-    run: Run::Rules(&[&PadsSideBySide, &StackedProducts, &StackedSums]),
+    run: Run::Rules(rules![pads_side_by_side, stacked_products, stacked_sums]),
 };
 
 /// The maximum number of parts of one value.
@@ -32,44 +32,36 @@ const MAX_PARTS: usize = 32;
 const MAX_RATIO: i64 = 2;
 
 /// pad(a) + pad(b) + … = pad(concat(a, b, …)).
-pub struct PadsSideBySide;
-
-impl Rule for PadsSideBySide {
-    fn name(&self) -> &'static str {
-        "pads_side_by_side"
+fn pads_side_by_side(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let mut pads = Vec::new();
+    let mut left = 2 * (MAX_PARTS - 1);
+    if !is_sum(view.node(id)) || !terms(view, id, &mut left, &mut pads) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let mut pads = Vec::new();
-        let mut left = 2 * (MAX_PARTS - 1);
-        if !is_sum(view.node(id)) || !terms(view, id, &mut left, &mut pads) {
-            return None;
-        }
-        let [(first, _), (second, _), ..] = pads[..] else {
-            return None;
-        };
-        let axis = (0..first.low.len()).find(|a| first.low[*a] != second.low[*a])?;
-        if pads.iter().any(|(p, _)| p.low[axis].as_const().is_none()) {
-            return None;
-        }
-        pads.sort_by_key(|(p, _)| p.low[axis].as_const());
-        let neighbours = pads.windows(2).all(|pair| {
-            let [(a, x), (b, _)] = [pair[0], pair[1]];
-            let end = &a.low[axis] + &view.fact(x).shape[axis];
-            let alike = |i| i == axis || (&a.low[i], &a.high[i]) == (&b.low[i], &b.high[i]);
-            b.low[axis] == end && (0..a.low.len()).all(alike)
-        });
-        if !neighbours {
-            return None;
-        }
-        let mut whole = pads[0].0.clone();
-        whole.high[axis] = pads.last()?.0.high[axis].clone();
-        let parts: Vec<Value> = pads.iter().map(|(_, x)| *x).collect();
-        let mut patch = view.patch(id);
-        let stacked = patch.op(Concat { axis }, &parts).ok()?;
-        let new = patch.op(whole, &[stacked]).ok()?;
-        Some(patch.replacing(id.value(), new))
+    let [(first, _), (second, _), ..] = pads[..] else {
+        return None;
+    };
+    let axis = (0..first.low.len()).find(|a| first.low[*a] != second.low[*a])?;
+    if pads.iter().any(|(p, _)| p.low[axis].as_const().is_none()) {
+        return None;
     }
+    pads.sort_by_key(|(p, _)| p.low[axis].as_const());
+    let neighbours = pads.windows(2).all(|pair| {
+        let [(a, x), (b, _)] = [pair[0], pair[1]];
+        let end = &a.low[axis] + &view.fact(x).shape[axis];
+        let alike = |i| i == axis || (&a.low[i], &a.high[i]) == (&b.low[i], &b.high[i]);
+        b.low[axis] == end && (0..a.low.len()).all(alike)
+    });
+    if !neighbours {
+        return None;
+    }
+    let mut whole = pads[0].0.clone();
+    whole.high[axis] = pads.last()?.0.high[axis].clone();
+    let parts: Vec<Value> = pads.iter().map(|(_, x)| *x).collect();
+    let mut patch = view.patch(id);
+    let stacked = patch.op(Concat { axis }, &parts).ok()?;
+    let new = patch.op(whole, &[stacked]).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 fn is_sum(node: &Node) -> bool {
@@ -118,34 +110,26 @@ fn stacked<'a>(
 }
 
 /// concat(a · x, b · x, …) = concat(a, b, …) · x.
-pub struct StackedProducts;
-
-impl Rule for StackedProducts {
-    fn name(&self) -> &'static str {
-        "stacked_products"
+fn stacked_products(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (axis, nodes) = stacked(view, id, |n| matches!(n.op, Op::MatMul(_)))?;
+    let result = view.node(id).fact();
+    // Rows belong to the left operand, columns to the right one.
+    let side = (axis + 2).checked_sub(result.rank())?;
+    let shared = nodes[0].inputs[1 - side];
+    if nodes.iter().any(|n| n.inputs[1 - side] != shared) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let (axis, nodes) = stacked(view, id, |n| matches!(n.op, Op::MatMul(_)))?;
-        let result = view.node(id).fact();
-        // Rows belong to the left operand, columns to the right one.
-        let side = (axis + 2).checked_sub(result.rank())?;
-        let shared = nodes[0].inputs[1 - side];
-        if nodes.iter().any(|n| n.inputs[1 - side] != shared) {
-            return None;
-        }
-        let parts: Vec<Value> = nodes.iter().map(|n| n.inputs[side]).collect();
-        let elements = parts.iter().map(|v| view.fact(*v).numel().as_const());
-        let elements: i64 = elements.sum::<Option<i64>>()?;
-        if elements > MAX_RATIO * result.numel().as_const()? {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let mut operands = [shared; 2];
-        operands[side] = side_by_side(view, &mut patch, &parts, axis)?;
-        let new = patch.op(MatMul {}, &operands).ok()?;
-        Some(patch.replacing(id.value(), new))
+    let parts: Vec<Value> = nodes.iter().map(|n| n.inputs[side]).collect();
+    let elements = parts.iter().map(|v| view.fact(*v).numel().as_const());
+    let elements: i64 = elements.sum::<Option<i64>>()?;
+    if elements > MAX_RATIO * result.numel().as_const()? {
+        return None;
     }
+    let mut patch = view.patch(id);
+    let mut operands = [shared; 2];
+    operands[side] = side_by_side(view, &mut patch, &parts, axis)?;
+    let new = patch.op(MatMul {}, &operands).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// The concatenation, moved before a permutation that all parts share.
@@ -168,38 +152,30 @@ fn side_by_side(
 }
 
 /// concat(Σ a, Σ b, …) = Σ concat(a, b, …), over all axes but the last.
-pub struct StackedSums;
-
-impl Rule for StackedSums {
-    fn name(&self) -> &'static str {
-        "stacked_sums"
+fn stacked_sums(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (_, nodes) = stacked(view, id, |n| {
+        let Op::Reduce(r) = &n.op else { return false };
+        let rank = view.fact(n.inputs[0]).rank();
+        r.kind == Reduction::Sum && n.fact().dtype.is_float() && r.axes[..] == leading(rank)
+    })?;
+    if view.node(id).fact().rank() != 1 {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let (_, nodes) = stacked(view, id, |n| {
-            let Op::Reduce(r) = &n.op else { return false };
-            let rank = view.fact(n.inputs[0]).rank();
-            r.kind == Reduction::Sum && n.fact().dtype.is_float() && r.axes[..] == leading(rank)
-        })?;
-        if view.node(id).fact().rank() != 1 {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let mut parts = Vec::new();
-        for x in nodes.iter().map(|n| n.inputs[0]) {
-            let (n, rows) = view.fact(x).shape.split_last()?;
-            let shape = [kiln_base::numel(rows), n.clone()];
-            parts.push(patch.reshape(&x, &shape).ok()?);
-        }
-        // Only parts with the same number of rows can be concatenated.
-        let rows: &Dim = &patch.fact(&parts[0]).shape[0].clone();
-        if parts.iter().any(|v| patch.fact(v).shape[0] != *rows) {
-            return None;
-        }
-        let whole = patch.op(Concat { axis: 1 }, &parts).ok()?;
-        let new = patch.sum(&whole, &[0]).ok()?;
-        Some(patch.replacing(id.value(), new))
+    let mut patch = view.patch(id);
+    let mut parts = Vec::new();
+    for x in nodes.iter().map(|n| n.inputs[0]) {
+        let (n, rows) = view.fact(x).shape.split_last()?;
+        let shape = [kiln_base::numel(rows), n.clone()];
+        parts.push(patch.reshape(&x, &shape).ok()?);
     }
+    // Only parts with the same number of rows can be concatenated.
+    let rows: &Dim = &patch.fact(&parts[0]).shape[0].clone();
+    if parts.iter().any(|v| patch.fact(v).shape[0] != *rows) {
+        return None;
+    }
+    let whole = patch.op(Concat { axis: 1 }, &parts).ok()?;
+    let new = patch.sum(&whole, &[0]).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// All axes but the last.

@@ -12,7 +12,7 @@
 //! They move no element and round nothing, so they hold for every dtype and every number. Casts to
 //! another dtype never cancel, because they round or wrap. The lower view stays where others read it.
 
-use crate::{Pass, Patch, Rule, Run, View};
+use crate::{Pass, Patch, Run, View, rules};
 use kiln_ir::ops::{Axes, Permute, SliceAxis};
 use kiln_ir::{NodeId, Op};
 
@@ -21,38 +21,30 @@ pub const PASS: Pass = Pass {
     name: "views",
     about: "removes views and casts that do nothing and merges adjacent ones",
     exact: true,
-    run: Run::Rules(&[
-        &IdentityView,
-        &ReshapeOfReshape,
-        &BroadcastOfBroadcast,
-        &PermuteOfPermute,
+    run: Run::Rules(rules![
+        identity_view,
+        reshape_of_reshape,
+        broadcast_of_broadcast,
+        permute_of_permute
     ]),
 };
 
 /// A cast, view, pad, concatenation or barrier that gives its operand.
-pub struct IdentityView;
-
-impl Rule for IdentityView {
-    fn name(&self) -> &'static str {
-        "identity_view"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let x = *node.inputs.first()?;
-        let same = match &node.op {
-            Op::Cast(_) | Op::Reshape(_) | Op::Broadcast(_) => view.fact(x) == node.fact(),
-            Op::Permute(p) => p.perm.iter().enumerate().all(|(i, a)| i == *a),
-            Op::Slice(s) => {
-                let extents = &view.fact(x).shape;
-                (s.axes.iter().zip(extents)).all(|(a, extent)| takes_all(a, extent))
-            }
-            Op::Pad(p) => p.low.iter().chain(&p.high).all(|d| d.is(0)),
-            Op::Concat(_) | Op::Barrier(_) => node.inputs.len() == 1,
-            _ => false,
-        };
-        if same { view.replace(id, x) } else { None }
-    }
+fn identity_view(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let x = *node.inputs.first()?;
+    let same = match &node.op {
+        Op::Cast(_) | Op::Reshape(_) | Op::Broadcast(_) => view.fact(x) == node.fact(),
+        Op::Permute(p) => p.perm.iter().enumerate().all(|(i, a)| i == *a),
+        Op::Slice(s) => {
+            let extents = &view.fact(x).shape;
+            (s.axes.iter().zip(extents)).all(|(a, extent)| takes_all(a, extent))
+        }
+        Op::Pad(p) => p.low.iter().chain(&p.high).all(|d| d.is(0)),
+        Op::Concat(_) | Op::Barrier(_) => node.inputs.len() == 1,
+        _ => false,
+    };
+    if same { view.replace(id, x) } else { None }
 }
 
 /// For an axis of one element, the step has no meaning.
@@ -61,65 +53,41 @@ fn takes_all(axis: &SliceAxis, extent: &kiln_ir::Dim) -> bool {
 }
 
 /// reshape(reshape(x, _), s) = reshape(x, s).
-pub struct ReshapeOfReshape;
-
-impl Rule for ReshapeOfReshape {
-    fn name(&self) -> &'static str {
-        "reshape_of_reshape"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Reshape(outer) = &node.op else {
-            return None;
-        };
-        let below = view.producer(node.inputs[0]);
-        match below.op {
-            Op::Reshape(_) => view.replace_with(id, outer.clone(), &below.inputs),
-            _ => None,
-        }
+fn reshape_of_reshape(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Reshape(outer) = &node.op else {
+        return None;
+    };
+    let below = view.producer(node.inputs[0]);
+    match below.op {
+        Op::Reshape(_) => view.replace_with(id, outer.clone(), &below.inputs),
+        _ => None,
     }
 }
 
 /// broadcast(broadcast(x, _), s) = broadcast(x, s): both align at the last dim.
-pub struct BroadcastOfBroadcast;
-
-impl Rule for BroadcastOfBroadcast {
-    fn name(&self) -> &'static str {
-        "broadcast_of_broadcast"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Broadcast(outer) = &node.op else {
-            return None;
-        };
-        let below = view.producer(node.inputs[0]);
-        match below.op {
-            Op::Broadcast(_) => view.replace_with(id, outer.clone(), &below.inputs),
-            _ => None,
-        }
+fn broadcast_of_broadcast(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Broadcast(outer) = &node.op else {
+        return None;
+    };
+    let below = view.producer(node.inputs[0]);
+    match below.op {
+        Op::Broadcast(_) => view.replace_with(id, outer.clone(), &below.inputs),
+        _ => None,
     }
 }
 
 /// permute(permute(x, p), q): dim i is dim `q[i]` of the inner one, which is dim `p[q[i]]` of x.
-pub struct PermuteOfPermute;
-
-impl Rule for PermuteOfPermute {
-    fn name(&self) -> &'static str {
-        "permute_of_permute"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let node = view.node(id);
-        let Op::Permute(outer) = &node.op else {
-            return None;
-        };
-        let below = view.producer(node.inputs[0]);
-        let Op::Permute(inner) = &below.op else {
-            return None;
-        };
-        let perm: Axes = outer.perm.iter().map(|a| inner.perm[*a]).collect();
-        view.replace_with(id, Permute { perm }, &below.inputs)
-    }
+fn permute_of_permute(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let node = view.node(id);
+    let Op::Permute(outer) = &node.op else {
+        return None;
+    };
+    let below = view.producer(node.inputs[0]);
+    let Op::Permute(inner) = &below.op else {
+        return None;
+    };
+    let perm: Axes = outer.perm.iter().map(|a| inner.perm[*a]).collect();
+    view.replace_with(id, Permute { perm }, &below.inputs)
 }

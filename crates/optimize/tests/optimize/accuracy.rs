@@ -1,7 +1,7 @@
 //! Rewrites introduce neither cancellation nor overflow: random programs with large offsets, shifts that cancel them,
 //! numbers near the ends of f16 and f32, and values that are held or not, against f64.
 
-use crate::bugs::{Wrong, wrong_pass};
+use crate::bugs::wrong_pass;
 use crate::compare::outputs_of;
 use crate::random::seeds;
 use crate::rng::{Rng, loc};

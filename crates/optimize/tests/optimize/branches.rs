@@ -1,6 +1,6 @@
 //! Branches and barriers lose their unread parts, and nothing else.
 
-use crate::bugs::{Wrong, wrong_pass};
+use crate::bugs::wrong_pass;
 use crate::rng::loc;
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::ops::{Barrier, If};

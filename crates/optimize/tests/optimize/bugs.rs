@@ -11,22 +11,9 @@ use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, NodeId, Op, Output, Pw, Role, Target, Value,
 };
 use kiln_optimize::{
-    OptimizeError, Options, Pass, Patch, Rewriter, Rule, Run, View, bisect_with, optimize_with,
+    Fired, OptimizeError, Options, Pass, Patch, Rewriter, Run, View, first_wrong, optimize_with,
     passes,
 };
-
-/// A rule from a name and a function.
-pub struct Wrong(pub &'static str, pub fn(&View<'_>, NodeId) -> Option<Patch>);
-
-impl Rule for Wrong {
-    fn name(&self) -> &'static str {
-        self.0
-    }
-
-    fn apply(&self, view: &View<'_>, node: NodeId) -> Option<Patch> {
-        (self.1)(view, node)
-    }
-}
 
 macro_rules! wrong_pass {
     ($rule:ident) => {
@@ -34,7 +21,7 @@ macro_rules! wrong_pass {
             name: stringify!($rule),
             about: "wrong on purpose",
             exact: false,
-            run: Run::Rules(&[&Wrong(stringify!($rule), $rule)]),
+            run: Run::Rules(kiln_optimize::rules![$rule]),
         }
     };
 }
@@ -426,6 +413,24 @@ fn rules_that_turn_in_circles_are_stopped() {
     ));
 }
 
+/// The patch that makes the optimised graph wrong; `None` if it is right, or the graph is wrong from the start.
+fn bisect(graph: &Graph, list: &[Pass], is_right: impl Fn(&Graph) -> bool) -> Option<Fired> {
+    let run = |max_patches: Option<usize>| {
+        let options = Options {
+            max_patches,
+            ..Options::default()
+        };
+        let (graph, report) = optimize_with(graph.clone(), list, &options).unwrap();
+        (is_right(&graph), report.fired)
+    };
+    let (right, fired) = run(None);
+    if right || !run(Some(0)).0 {
+        return None;
+    }
+    let first = first_wrong(fired.len(), |n| Ok::<bool, ()>(run(Some(n)).0));
+    fired.into_iter().nth(first.unwrap())
+}
+
 #[test]
 fn bisect_names_the_wrong_rule() {
     // Among the right passes, on graphs that the wrong rule breaks.
@@ -447,7 +452,7 @@ fn bisect_names_the_wrong_rule() {
                 continue;
             }
             let is_right = |g: &Graph| difference(&graph, g, seed).is_none();
-            let fired = bisect_with(&graph, &list, &Options::default(), is_right);
+            let fired = bisect(&graph, &list, is_right);
             assert_eq!(fired.map(|f| f.rule), Some(wrong.name), "seed {seed}");
             found += 1;
             if found == 5 {
@@ -462,15 +467,8 @@ fn bisect_names_the_wrong_rule() {
 fn bisect_of_a_right_list_is_nothing() {
     let graph = random_graph(1);
     let is_right = |g: &Graph| difference(&graph, g, 1).is_none();
-    assert_eq!(
-        kiln_optimize::bisect(&graph, &Options::default(), is_right),
-        None
-    );
-    let never = |_: &Graph| false;
-    assert_eq!(
-        kiln_optimize::bisect(&graph, &Options::default(), never),
-        None
-    );
+    assert_eq!(bisect(&graph, passes(), is_right), None);
+    assert_eq!(bisect(&graph, passes(), |_| false), None);
     let x = Array::from_f64(DType::F32, &[4], &[0.0; 4]).unwrap();
     assert!(evaluate(&kept_and_assigned(), &[x], &[], Mode::Rounded).is_ok());
 }

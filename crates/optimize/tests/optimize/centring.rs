@@ -5,7 +5,7 @@ use crate::rng::{Rng, loc, shape_of};
 use kiln_ir::eval::{Array, Mode, evaluate};
 use kiln_ir::ops::MatMul;
 use kiln_ir::{Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Pw, Role, Value};
-use kiln_optimize::{Options, Report, Select, optimize};
+use kiln_optimize::{Options, Report, optimize};
 
 /// Normalises `y + b` over `axes`, with its derivative.
 #[derive(Clone, Debug)]
@@ -118,7 +118,7 @@ impl Case {
 
 fn only_centring() -> Options {
     Options {
-        passes: Select::only(["dead_code", "constant_fold", "centring"]),
+        passes: Some(vec!["dead_code", "constant_fold", "centring"]),
         verify: true,
         ..Options::default()
     }

@@ -4,7 +4,7 @@
 
 use kiln_base::Machine;
 use kiln_ir::Graph;
-use kiln_optimize::{Options, Pass, Select, decompose, optimize, passes};
+use kiln_optimize::{Options, Pass, decompose, optimize, passes};
 use std::path::{Path, PathBuf};
 
 /// The line between a graph and the result of the pass.
@@ -21,7 +21,7 @@ fn run(pass: &Pass, rule: &str, text: &str) -> Result<[String; 2], String> {
     let before = text.split(RESULT).next().unwrap_or_default().trim_end();
     let graph = Graph::parse(before).map_err(|e| e.to_string())?;
     let options = Options {
-        passes: Select::only([pass.name, "dead_code"]),
+        passes: Some(vec![pass.name, "dead_code"]),
         verify: true,
         ..Options::default()
     };

@@ -9,7 +9,7 @@ use kiln_ir::ops::{BatchNorm, Conv, MatMul};
 use kiln_ir::{
     Builder, DType, Dim, Fact, Graph, GraphBuilder, OpError, Output, Pw, Role, Target, Value,
 };
-use kiln_optimize::{Fired, Options, Pass, Report, Select, optimize, optimize_with, passes};
+use kiln_optimize::{Fired, Options, Pass, Report, optimize, optimize_with, passes};
 
 /// The way in which the bias is added, if it is.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -259,7 +259,7 @@ impl Case {
 
 fn only_norms() -> Options {
     Options {
-        passes: Select::only(["folding"]),
+        passes: Some(vec!["folding"]),
         verify: true,
         ..Options::default()
     }

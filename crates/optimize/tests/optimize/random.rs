@@ -4,7 +4,7 @@ use crate::compare::{difference_on, flaw};
 use crate::generate::random_graph;
 use kiln_ir::eval::{Array, Mode, evaluate, symbol_values};
 use kiln_ir::{DType, Graph, Op, Role, fuzz};
-use kiln_optimize::{Options, Pass, Report, Select, optimize, passes};
+use kiln_optimize::{Options, Pass, Report, optimize, passes};
 use std::collections::BTreeMap;
 
 pub fn seeds() -> u64 {
@@ -60,7 +60,7 @@ fn exact_passes_change_no_bit() {
 fn each_pass_alone_changes_no_bit() {
     for pass in passes().iter().filter(|p| p.exact) {
         let options = Options {
-            passes: Select::only([pass.name]),
+            passes: Some(vec![pass.name]),
             verify: true,
             ..Options::default()
         };

@@ -1,7 +1,7 @@
 //! Concatenated results of products and sums equal those of one product and one sum; wrong rules about them are
 //! flagged.
 
-use crate::bugs::{Wrong, wrong_pass};
+use crate::bugs::wrong_pass;
 use crate::merging::{compared, same};
 use crate::random::seeds;
 use crate::rng::{Rng, loc};

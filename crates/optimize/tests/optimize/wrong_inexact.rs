@@ -1,6 +1,6 @@
 //! Seeded bugs of rules that change rounding, and of those about products, scatters and loops.
 
-use crate::bugs::{Wrong, flagged, wrong_pass};
+use crate::bugs::{flagged, wrong_pass};
 use crate::inexact::flaw;
 use kiln_base::prim::{Reduction, ScatterKind};
 use kiln_ir::ops::{self, Concat, MatMul, Reduce};

@@ -1,6 +1,6 @@
 //! More seeded bugs: rules without a precondition, or with a wrong index.
 
-use crate::bugs::{Wrong, below, flagged, wrong_pass};
+use crate::bugs::{below, flagged, wrong_pass};
 use crate::folding::flaws;
 use kiln_base::prim::Reduction;
 use kiln_ir::ops::{self, Conv, Pointwise, SliceAxis};

@@ -1,8 +1,7 @@
 //! Rewrites before a product: scales of its data, and shifts of integers.
 
-use super::behind::row;
 use super::product::{Channel, Product, column, was_cast};
-use crate::{Patch, PatchBuilder, Rule, View};
+use crate::{Patch, PatchBuilder, View};
 use kiln_ir::{Builder, DType, Dim, NodeId, OpError, Pw, Value};
 
 fn is_read_once(view: &View<'_>, product: &Product<'_>) -> bool {
@@ -10,32 +9,24 @@ fn is_read_once(view: &View<'_>, product: &Product<'_>) -> bool {
 }
 
 /// P(x · c, w) = P(x, w · c), and P(−x, w) = P(x, −w).
-pub(super) struct ScaledData;
-
-impl Rule for ScaledData {
-    fn name(&self) -> &'static str {
-        "scaled_data"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let product = Product::of(view, id.value()).filter(|p| is_read_once(view, p))?;
-        let (op, a, b) = match row(view, product.data().node)? {
-            (Pw::Neg, &[x]) => return negated(view, id, &product, x),
-            (op @ (Pw::Mul | Pw::Div), &[a, b]) => (op, a, b),
-            _ => return None,
-        };
-        let factor = |v: Value| Channel::factor(view, v, product.channels());
-        let (x, by) = match (factor(b), factor(a)) {
-            (Some(by), _) => (a, by),
-            (None, Some(by)) if op == Pw::Mul => (b, by),
-            _ => return None,
-        };
-        let mut patch = view.patch(id);
-        let by = by.vector(&mut patch, view).ok()?;
-        let weight = product.weight_by_term(&mut patch, op, &by).ok()?;
-        let new = product.with(&mut patch, x, weight).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+pub(super) fn scaled_data(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let product = Product::of(view, id.value()).filter(|p| is_read_once(view, p))?;
+    let (op, a, b) = match view.row(product.data().node)? {
+        (Pw::Neg, &[x]) => return negated(view, id, &product, x),
+        (op @ (Pw::Mul | Pw::Div), &[a, b]) => (op, a, b),
+        _ => return None,
+    };
+    let factor = |v: Value| Channel::factor(view, v, product.channels());
+    let (x, by) = match (factor(b), factor(a)) {
+        (Some(by), _) => (a, by),
+        (None, Some(by)) if op == Pw::Mul => (b, by),
+        _ => return None,
+    };
+    let mut patch = view.patch(id);
+    let by = by.vector(&mut patch, view).ok()?;
+    let weight = product.weight_by_term(&mut patch, op, &by).ok()?;
+    let new = product.with(&mut patch, x, weight).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// P(−x, w) = P(x, −w).
@@ -47,33 +38,25 @@ fn negated(view: &View<'_>, id: NodeId, product: &Product<'_>, x: Value) -> Opti
 }
 
 /// P(x ± b, w) = P(x, w) ± (P of b), of integers.
-pub(super) struct ShiftedData;
-
-impl Rule for ShiftedData {
-    fn name(&self) -> &'static str {
-        "shifted_data"
+pub(super) fn shifted_data(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let product = Product::of_any_dtype(view, id.value());
+    let product = product.filter(|p| p.is_whole() && is_read_once(view, p))?;
+    let (op @ (Pw::Add | Pw::Sub), &[a, b]) = view.row(product.data().node)? else {
+        return None;
+    };
+    let channel = |v: Value| Channel::of(view, v, product.channels());
+    let (x, by) = match (channel(b), channel(a)) {
+        (Some(by), _) => (a, by),
+        (None, Some(by)) if op == Pw::Add => (b, by),
+        _ => return None,
+    };
+    let whole = matches!(product.fact().dtype, DType::I32 | DType::I64);
+    if !whole || !was_narrow(view, x) {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let product = Product::of_any_dtype(view, id.value());
-        let product = product.filter(|p| p.is_whole() && is_read_once(view, p))?;
-        let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, product.data().node)? else {
-            return None;
-        };
-        let channel = |v: Value| Channel::of(view, v, product.channels());
-        let (x, by) = match (channel(b), channel(a)) {
-            (Some(by), _) => (a, by),
-            (None, Some(by)) if op == Pw::Add => (b, by),
-            _ => return None,
-        };
-        let whole = matches!(product.fact().dtype, DType::I32 | DType::I64);
-        if !whole || !was_narrow(view, x) {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let new = shifted(&mut patch, view, &product, x, op, by).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+    let mut patch = view.patch(id);
+    let new = shifted(&mut patch, view, &product, x, op, by).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// True if the integers had fewer bits before they were cast.

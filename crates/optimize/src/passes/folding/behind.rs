@@ -1,7 +1,7 @@
 //! Rewrites after a product: scales, shifts and batch norms of its result.
 
 use super::product::{Channel, Product, column, was_cast};
-use crate::{Patch, PatchBuilder, Rule, View};
+use crate::{Patch, PatchBuilder, View};
 use kiln_ir::ops::BatchNorm;
 use kiln_ir::{Builder, DType, NodeId, Op, OpError, Pw, Value};
 
@@ -15,20 +15,11 @@ struct Affine<'a> {
     channels: usize,
 }
 
-/// The row of a node and its operands.
-pub(super) fn row<'a>(view: &View<'a>, id: NodeId) -> Option<(Pw, &'a [Value])> {
-    let node = view.node(id);
-    match &node.op {
-        Op::Pointwise(p) => Some((p.0, &node.inputs)),
-        _ => None,
-    }
-}
-
 impl<'a> Affine<'a> {
     /// The product and shift that compute a value, if nothing else reads it.
     fn of(view: &View<'a>, v: Value) -> Option<Affine<'a>> {
         Affine::through_views(view, v, |v| {
-            let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, v.node)? else {
+            let (op @ (Pw::Add | Pw::Sub), &[a, b]) = view.row(v.node)? else {
                 return None;
             };
             let shifted = |y: Value, by: Value| {
@@ -147,31 +138,23 @@ impl<'a> Affine<'a> {
 }
 
 /// (P(x, w) + b) · c = P(x, w · c) + b · c.
-pub(super) struct ScaledProduct;
-
-impl Rule for ScaledProduct {
-    fn name(&self) -> &'static str {
-        "scaled_product"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let (op, operands) = row(view, id)?;
-        let scaled = |y: Value, by: Value| {
-            let affine = Affine::of(view, y)?;
-            let by = Channel::factor(view, by, affine.channels)?;
-            Some((affine, Some(by)))
-        };
-        let (affine, by) = match (op, operands) {
-            (Pw::Mul, &[a, b]) => scaled(a, b).or_else(|| scaled(b, a))?,
-            (Pw::Div, &[a, b]) => scaled(a, b)?,
-            (Pw::Neg, &[a]) => (Affine::of(view, a)?, None),
-            _ => return None,
-        };
-        let mut patch = view.patch(id);
-        let new = scale(&mut patch, view, &affine, op, by).ok()?;
-        let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+pub(super) fn scaled_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (op, operands) = view.row(id)?;
+    let scaled = |y: Value, by: Value| {
+        let affine = Affine::of(view, y)?;
+        let by = Channel::factor(view, by, affine.channels)?;
+        Some((affine, Some(by)))
+    };
+    let (affine, by) = match (op, operands) {
+        (Pw::Mul, &[a, b]) => scaled(a, b).or_else(|| scaled(b, a))?,
+        (Pw::Div, &[a, b]) => scaled(a, b)?,
+        (Pw::Neg, &[a]) => (Affine::of(view, a)?, None),
+        _ => return None,
+    };
+    let mut patch = view.patch(id);
+    let new = scale(&mut patch, view, &affine, op, by).ok()?;
+    let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// The product and its shift with `op` applied to both; −1 without a factor.
@@ -205,36 +188,28 @@ fn minus_one(patch: &mut PatchBuilder<'_>, affine: &Affine<'_>) -> Result<Value,
 }
 
 /// (P(x, w) + a) ± b = P(x, w) + (a ± b), and c − P(x, w) = P(x, −w) + c.
-pub(super) struct ShiftedProduct;
-
-impl Rule for ShiftedProduct {
-    fn name(&self) -> &'static str {
-        "shifted_product"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let (op @ (Pw::Add | Pw::Sub), &[a, b]) = row(view, id)? else {
-            return None;
-        };
-        let shifted = |y: Value, by: Value| {
-            let affine = Affine::of(view, y)?;
-            let by = Channel::of(view, by, affine.channels)?;
-            Some((affine, by))
-        };
-        let in_front = |y: Value, by: Value| shifted(y, by).filter(|(a, _)| a.shift.is_some());
-        let mut patch = view.patch(id);
-        let new = if let Some((affine, by)) = in_front(a, b) {
-            add(&mut patch, view, &affine, op, by).ok()?
-        } else if op == Pw::Add {
-            let (affine, by) = in_front(b, a)?;
-            add(&mut patch, view, &affine, op, by).ok()?
-        } else {
-            let (affine, by) = shifted(b, a)?;
-            take(&mut patch, view, &affine, by).ok()?
-        };
-        let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+pub(super) fn shifted_product(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let (op @ (Pw::Add | Pw::Sub), &[a, b]) = view.row(id)? else {
+        return None;
+    };
+    let shifted = |y: Value, by: Value| {
+        let affine = Affine::of(view, y)?;
+        let by = Channel::of(view, by, affine.channels)?;
+        Some((affine, by))
+    };
+    let in_front = |y: Value, by: Value| shifted(y, by).filter(|(a, _)| a.shift.is_some());
+    let mut patch = view.patch(id);
+    let new = if let Some((affine, by)) = in_front(a, b) {
+        add(&mut patch, view, &affine, op, by).ok()?
+    } else if op == Pw::Add {
+        let (affine, by) = in_front(b, a)?;
+        add(&mut patch, view, &affine, op, by).ok()?
+    } else {
+        let (affine, by) = shifted(b, a)?;
+        take(&mut patch, view, &affine, by).ok()?
+    };
+    let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// `P(x, w) + (a op b)`.
@@ -269,40 +244,27 @@ fn take(
     affine.folded(patch, Pw::Mul, &minus, Some(shift))
 }
 
-/// batch_norm(P(x, w) + b, …) = P(x, w · s) + ….
-pub(super) struct BatchNormBehind {
-    name: &'static str,
-    of_conv: bool,
+/// batch_norm(P(x, w) + b, …) = P(x, w · s) + …, of a convolution.
+pub(super) fn conv_batch_norm(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    batch_norm(view, id, true)
 }
 
-/// The batch norm after a convolution.
-pub(super) const CONV_BATCH_NORM: BatchNormBehind = BatchNormBehind {
-    name: "conv_batch_norm",
-    of_conv: true,
-};
-/// The batch norm after a matrix product.
-pub(super) const LINEAR_BATCH_NORM: BatchNormBehind = BatchNormBehind {
-    name: "linear_batch_norm",
-    of_conv: false,
-};
+/// The same of a matrix product.
+pub(super) fn linear_batch_norm(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    batch_norm(view, id, false)
+}
 
-impl Rule for BatchNormBehind {
-    fn name(&self) -> &'static str {
-        self.name
+fn batch_norm(view: &View<'_>, id: NodeId, of_conv: bool) -> Option<Patch> {
+    let norm = known_norm(view, id)?;
+    let operands = &view.node(id).inputs;
+    let affine = Affine::of(view, operands[0])?;
+    if affine.product.is_conv() != of_conv || affine.channels != 1 {
+        return None;
     }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let norm = known_norm(view, id)?;
-        let operands = &view.node(id).inputs;
-        let affine = Affine::of(view, operands[0])?;
-        if affine.product.is_conv() != self.of_conv || affine.channels != 1 {
-            return None;
-        }
-        let mut patch = view.patch(id);
-        let new = fold_norm(&mut patch, view, &affine, norm, &operands[1..]).ok()?;
-        let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+    let mut patch = view.patch(id);
+    let new = fold_norm(&mut patch, view, &affine, norm, &operands[1..]).ok()?;
+    let new = patch.narrowed(&new, view.node(id).fact().dtype).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// A batch norm whose statistics and affine parameters depend on parameters and constants only.

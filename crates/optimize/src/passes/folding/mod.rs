@@ -44,20 +44,23 @@ mod behind;
 mod product;
 mod scaled;
 
-use crate::{Pass, Run};
+use crate::{Pass, Run, rules};
+use before::{scaled_data, shifted_data};
+use behind::{conv_batch_norm, linear_batch_norm, scaled_product, shifted_product};
+use scaled::norm_of_scaled;
 
 /// The pass.
 pub const PASS: Pass = Pass {
     name: "folding",
     about: "folds scales, shifts and batch norms beside a product into its weight",
     exact: false,
-    run: Run::Rules(&[
-        &behind::ScaledProduct,
-        &behind::ShiftedProduct,
-        &behind::CONV_BATCH_NORM,
-        &behind::LINEAR_BATCH_NORM,
-        &before::ScaledData,
-        &before::ShiftedData,
-        &scaled::NormOfScaled,
+    run: Run::Rules(rules![
+        scaled_product,
+        shifted_product,
+        conv_batch_norm,
+        linear_batch_norm,
+        scaled_data,
+        shifted_data,
+        norm_of_scaled,
     ]),
 };

@@ -1,47 +1,39 @@
 //! Batch norms that no weight can take: of the scaled sums of a quantised layer, and of f16 and bf16.
 
-use super::behind::{known_norm, row, scale_of_norm, shift_of_norm};
+use super::behind::{known_norm, scale_of_norm, shift_of_norm};
 use super::product::{Channel, column};
-use crate::{Patch, PatchBuilder, Rule, View};
+use crate::{Patch, PatchBuilder, View};
 use kiln_ir::ops::BatchNorm;
 use kiln_ir::{Builder, DType, Kind, NodeId, Op, OpError, Pw, Value};
 
 /// batch_norm(x · c, …) = x · (c · s) + … for a product x of integers; for f16 and bf16 without c.
-pub(super) struct NormOfScaled;
-
-impl Rule for NormOfScaled {
-    fn name(&self) -> &'static str {
-        "norm_of_scaled"
-    }
-
-    fn apply(&self, view: &View<'_>, id: NodeId) -> Option<Patch> {
-        let norm = known_norm(view, id)?;
-        let operands = &view.node(id).inputs;
-        let dtype = view.fact(operands[0]).dtype;
-        let (x, by, wide) = match dtype.is_half() {
-            true => (operands[0], None, DType::F32),
-            false => {
-                let (x, by) = scaled(view, operands[0])?;
-                (x, Some(by), dtype)
-            }
-        };
-        let mut patch = view.patch(id);
-        let widened = |v: &Value| patch.cast(v, wide);
-        let statistics: Vec<Value> = operands[1..]
-            .iter()
-            .map(widened)
-            .collect::<Result<_, _>>()
-            .ok()?;
-        let x = patch.cast(&x, wide).ok()?;
-        let new = scaled_and_shifted(&mut patch, view, (x, by), norm, &statistics).ok()?;
-        let new = patch.narrowed(&new, dtype).ok()?;
-        Some(patch.replacing(id.value(), new))
-    }
+pub(super) fn norm_of_scaled(view: &View<'_>, id: NodeId) -> Option<Patch> {
+    let norm = known_norm(view, id)?;
+    let operands = &view.node(id).inputs;
+    let dtype = view.fact(operands[0]).dtype;
+    let (x, by, wide) = match dtype.is_half() {
+        true => (operands[0], None, DType::F32),
+        false => {
+            let (x, by) = scaled(view, operands[0])?;
+            (x, Some(by), dtype)
+        }
+    };
+    let mut patch = view.patch(id);
+    let widened = |v: &Value| patch.cast(v, wide);
+    let statistics: Vec<Value> = operands[1..]
+        .iter()
+        .map(widened)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    let x = patch.cast(&x, wide).ok()?;
+    let new = scaled_and_shifted(&mut patch, view, (x, by), norm, &statistics).ok()?;
+    let new = patch.narrowed(&new, dtype).ok()?;
+    Some(patch.replacing(id.value(), new))
 }
 
 /// A product of integers that is scaled by a number per channel, and that number, if nothing else reads the result.
 fn scaled(view: &View<'_>, y: Value) -> Option<(Value, Channel)> {
-    let (Pw::Mul, &[a, b]) = row(view, y.node)? else {
+    let (Pw::Mul, &[a, b]) = view.row(y.node)? else {
         return None;
     };
     if view.use_count(y.node) != 1 {
