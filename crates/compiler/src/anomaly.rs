@@ -152,22 +152,14 @@ impl<'a> Watcher<'a> {
 
     fn judge(&mut self, launch: &Launch, value: Value, found: ElementSummary, shape: Vec<i64>) {
         let graph = &self.stages.optimized;
-        let finite = self.read.iter().all(|r| r.infinity.is_none())
-            && !launch.nodes.iter().any(|n| states_infinity(graph, *n));
-        let infinity = found.infinity.filter(|_| finite);
-        let Some((element, made)) = found.nan.map(|i| (i, f64::NAN)).or(infinity) else {
+        let Some((element, made)) = found.produced(&self.read, graph, &launch.nodes) else {
             return;
         };
-        let had_nan = self.read.iter().any(|r| r.nan.is_some())
-            || launch.nodes.iter().any(|n| states_nan(graph, *n));
-        let Some(at) = graph.node(value.node).loc.position().filter(|_| !had_nan) else {
+        let Some(at) = graph.node(value.node).loc.position() else {
             return;
         };
-        if self
-            .first
-            .as_ref()
-            .is_none_or(|f| (self.rank)(at) < (self.rank)(f.at))
-        {
+        let rank = |at: usize| (self.rank)(at);
+        if (self.first.as_ref()).is_none_or(|first| rank(at) < rank(first.at)) {
             let own = Anomaly {
                 at,
                 value: made,
@@ -228,12 +220,8 @@ fn made(graph: &Graph, id: NodeId, read: &[&Array], made: &[Array]) -> Option<An
     let contents = |a: &Array| ElementSummary::of(a.dtype(), &a.to_bytes());
     let floats = read.iter().filter(|a| a.dtype().is_float());
     let read: Vec<ElementSummary> = floats.map(|a| contents(a)).collect();
-    let without_nan = read.iter().all(|r| r.nan.is_none()) && !states_nan(graph, id);
-    let finite = read.iter().all(|r| r.infinity.is_none()) && !states_infinity(graph, id);
     made.iter().find_map(|array| {
-        let ElementSummary { nan, infinity, .. } = contents(array);
-        let nan = nan.filter(|_| without_nan).map(|i| (i, f64::NAN));
-        let (element, value) = nan.or(infinity.filter(|_| finite))?;
+        let (element, value) = contents(array).produced(&read, graph, &[id])?;
         Some(Anomaly {
             at: 0,
             value,
@@ -262,16 +250,11 @@ fn stated(graph: &Graph, value: Value) -> Option<f64> {
     }
 }
 
-fn states_infinity(graph: &Graph, node: NodeId) -> bool {
+/// True if a node is, or reads, a constant of this kind.
+fn states(graph: &Graph, node: NodeId, kind: fn(f64) -> bool) -> bool {
     let inputs = graph.node(node).inputs.iter().copied();
     let mut values = inputs.chain([node.value()]);
-    values.any(|v| stated(graph, v).is_some_and(f64::is_infinite))
-}
-
-fn states_nan(graph: &Graph, node: NodeId) -> bool {
-    let inputs = graph.node(node).inputs.iter().copied();
-    let mut values = inputs.chain([node.value()]);
-    values.any(|v| stated(graph, v).is_some_and(f64::is_nan))
+    values.any(|v| stated(graph, v).is_some_and(kind))
 }
 
 /// A summary of a tensor's elements.
@@ -299,6 +282,16 @@ impl ElementSummary {
             }
         }
         found
+    }
+
+    /// The NaN, or else the infinity, that nodes produced from operands without one.
+    fn produced(&self, read: &[Self], graph: &Graph, nodes: &[NodeId]) -> Option<(usize, f64)> {
+        let states = |kind| nodes.iter().any(|n| states(graph, *n, kind));
+        let had_infinity = || read.iter().any(|r| r.infinity.is_some()) || states(f64::is_infinite);
+        let had_nan = || read.iter().any(|r| r.nan.is_some()) || states(f64::is_nan);
+        let infinity = || self.infinity.filter(|_| !had_infinity());
+        let new = self.nan.map(|i| (i, f64::NAN)).or_else(infinity);
+        new.filter(|_| !had_nan())
     }
 
     fn text(&self) -> String {

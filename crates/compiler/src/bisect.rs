@@ -1,9 +1,9 @@
 //! Finds the rewrite that makes a compiled result wrong.
 
-use crate::pipeline::{Compilation, compile_with};
+use crate::pipeline::{Compilation, compile};
 use crate::{CompileError, Options};
-use kiln_ir::{Graph, Loc};
-use kiln_optimize::{Fired, Pass, first_wrong, passes};
+use kiln_ir::Graph;
+use kiln_optimize::{Fired, first_wrong};
 
 /// The outcome of a search for the rewrite that makes a result wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,19 +30,6 @@ pub enum Bisection {
 pub fn bisect(
     graph: &Graph,
     options: &Options,
-    is_right: impl FnMut(&Compilation) -> bool,
-) -> Result<Bisection, CompileError> {
-    bisect_with(graph, options, passes(), is_right)
-}
-
-/// [`bisect`] over another list of passes.
-///
-/// # Errors
-/// As for [`bisect`].
-pub fn bisect_with(
-    graph: &Graph,
-    options: &Options,
-    passes: &[Pass],
     mut is_right: impl FnMut(&Compilation) -> bool,
 ) -> Result<Bisection, CompileError> {
     let mut run = |max_patches: Option<usize>| {
@@ -50,8 +37,7 @@ pub fn bisect_with(
             max_patches,
             ..options.clone()
         };
-        let locs: &[Loc] = &[];
-        let compilation = compile_with(graph, locs, &options, passes)?;
+        let compilation = compile(graph, &[], &options)?;
         let right = is_right(&compilation);
         Ok((right, compilation.explain.rewrites))
     };

@@ -24,12 +24,12 @@ use kiln_optimize::{Fired, Report};
 use kiln_plan::{Allocation, Decision};
 use kiln_runtime::{Features, MemoryBlock, MemoryReport};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// An explanation of a compilation: passes that fired, kernels, memory. Displays as text; [`Explain::to_html`] is
 /// a page with the graphs, [`Explain::to_dot`] the optimised graph for Graphviz.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Explain {
     /// Rewrites, in order: rule, what it looked at, the user's line.
     pub rewrites: Vec<Fired>,
@@ -70,18 +70,16 @@ pub struct Reasons(Arc<Mutex<Vec<String>>>);
 impl Reasons {
     /// Adds a reason.
     pub fn push(&self, reason: String) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(reason);
+        self.lock().push(reason);
     }
 
     /// The reasons, the latest last.
     pub fn list(&self) -> Vec<String> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,18 +142,10 @@ impl Explain {
             rewrites: rewrites.collect(),
             counts: fired.counts(),
             kernels: kernels(graph, (program, sequence, tuned), Some(placed), &resolve),
-            recomputed: Vec::new(),
-            limited: None,
             layout: program.layout.clone(),
             conversions: conversions::conversions(graph, (program, sequence), &resolve),
-            level: None,
-            memory: None,
-            tuning: Tuning::default(),
-            time: Duration::ZERO,
-            reasons: Reasons::default(),
             graph: graph.to_string(),
-            temporaries: Vec::new(),
-            stages: None,
+            ..Explain::default()
         }
     }
 
@@ -186,13 +176,9 @@ impl Explain {
     /// The approximate memory of the texts, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let texts = |list: &[String]| list.iter().map(|t| t.len() + 32).sum::<usize>();
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let kernel = |k: &KernelInfo| {
-            let schedule = k.schedule.as_ref().map_or(0, String::len);
-            k.name.len()
-                + schedule
-                + texts(&k.ops)
-                + texts(&k.why_not)
-                + k.kir.as_ref().map_or(0, String::len)
+            k.name.len() + text(&k.schedule) + texts(&k.ops) + texts(&k.why_not) + text(&k.kir)
         };
         let mut kernels: Vec<&KernelInfo> = self.kernels.iter().collect();
         let rewrites = self.rewrites.iter().map(|f| f.node.len() + 96);
@@ -340,24 +326,17 @@ impl KernelInfo {
             (_, None) => String::new(),
             (_, Some(algorithm)) => format!(" by {algorithm}"),
         };
-        let unless = if self.guarded {
-            " (unless a flag is set)"
-        } else {
-            ""
+        let unless = match self.guarded {
+            true => " (unless a flag is set)",
+            false => "",
         };
         writeln!(f, "{:indent$}{}{by}{when}{unless}", "", self.name)?;
-        write!(
-            f,
-            "{:indent$}  {} operations, {} bytes",
-            "", self.cost.flops, self.cost.bytes
-        )?;
-        writeln!(
-            f,
-            "{}",
-            self.schedule
-                .as_ref()
-                .map_or(String::new(), |s| format!(": {s}"))
-        )?;
+        let Cost { flops, bytes, .. } = &self.cost;
+        write!(f, "{:indent$}  {flops} operations, {bytes} bytes", "")?;
+        match &self.schedule {
+            Some(schedule) => writeln!(f, ": {schedule}")?,
+            None => writeln!(f)?,
+        }
         for op in &self.ops {
             writeln!(f, "{:indent$}  {op}", "")?;
         }

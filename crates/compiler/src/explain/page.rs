@@ -3,9 +3,11 @@
 use super::graphs::graphs;
 use super::html::{bytes, colour, count, escaped, inner_name};
 use super::timeline::timeline;
-use super::{Explain, KernelInfo};
+use super::{ConversionInfo, Explain, KernelInfo};
+use crate::Recomputed;
 use kiln_base::Dim;
 use kiln_codegen::{Launch, tile_text};
+use kiln_optimize::Fired;
 use kiln_plan::Kernel;
 use std::fmt::Write;
 
@@ -76,17 +78,23 @@ fn facts(explain: &Explain) -> String {
     out
 }
 
+/// A list of texts, `ol` or `ul`, with attributes.
+fn list(tag: &str, attributes: &str, items: &mut dyn Iterator<Item = String>) -> String {
+    let items = items.map(|item| format!("<li>{}</li>\n", escaped(item.trim())));
+    format!(
+        "<{tag}{attributes}>\n{}</{tag}>\n",
+        items.collect::<String>()
+    )
+}
+
 /// The reasons for the program's plans.
 fn reasons(explain: &Explain) -> String {
     let reasons = explain.reasons.list();
     if reasons.is_empty() {
         return String::new();
     }
-    let mut out = String::from("<h2>Why it was compiled</h2>\n<ol>\n");
-    for reason in reasons {
-        let _ = writeln!(out, "<li>{}</li>", escaped(&reason));
-    }
-    out + "</ol>\n"
+    let list = list("ol", "", &mut reasons.into_iter());
+    format!("<h2>Why it was compiled</h2>\n{list}")
 }
 
 fn kernels(explain: &Explain) -> String {
@@ -123,33 +131,25 @@ fn row(kernel: &KernelInfo, launch: Option<(String, usize, &Launch)>) -> String 
         (Some(f), Some(b)) if b > 0 => format!("{:.2}", f as f64 / b as f64),
         _ => String::new(),
     };
+    let mut items = kernel.ops.clone();
+    match (&kernel.choice, &kernel.algorithm) {
+        (Some(choice), _) => items.push(format!("by {choice}")),
+        (None, Some(algorithm)) => items.push(format!("by {algorithm}")),
+        (None, None) => {}
+    }
+    items.extend(kernel.schedule.clone());
+    items.extend(kernel.fusion.iter().map(|choice| format!("fused {choice}")));
+    items.extend(kernel.why_not.iter().map(|why| format!("not fused: {why}")));
     let mut out = format!(
         "<details class=\"k\"{id}><summary><span class=\"swatch\"{swatch}></span><span>{}</span>\
          <span>{when}</span><span>{}</span><span>{}</span><span>{intensity}</span><span>{}</span>\
-         </summary>\n<div class=\"in\">\n<ul class=\"ops\">\n",
+         </summary>\n<div class=\"in\">\n{}",
         escaped(&kernel.name),
         amount(flops, count),
         amount(size, bytes),
         kernel.ops.len(),
+        list("ul", " class=\"ops\"", &mut items.into_iter()),
     );
-    for op in &kernel.ops {
-        let _ = writeln!(out, "<li>{}</li>", escaped(op));
-    }
-    if let Some(choice) = &kernel.choice {
-        let _ = writeln!(out, "<li>by {}</li>", escaped(&choice.to_string()));
-    } else if let Some(algorithm) = &kernel.algorithm {
-        let _ = writeln!(out, "<li>by {algorithm}</li>");
-    }
-    if let Some(schedule) = &kernel.schedule {
-        let _ = writeln!(out, "<li>{schedule}</li>");
-    }
-    if let Some(choice) = &kernel.fusion {
-        let _ = writeln!(out, "<li>fused {}</li>", escaped(&choice.to_string()));
-    }
-    for why in &kernel.why_not {
-        let _ = writeln!(out, "<li>not fused: {}</li>", escaped(why));
-    }
-    out.push_str("</ul>\n");
     let mut code = |title: &str, text: &str| {
         let text = escaped(text);
         let _ = writeln!(
@@ -200,11 +200,8 @@ fn layouts(explain: &Explain) -> String {
     let report = escaped(&explain.layout.to_string());
     let mut out = format!("<h2>Layout of images</h2>\n<p>{report}</p>\n");
     if !explain.conversions.is_empty() {
-        out.push_str("<ul class=\"ops\">\n");
-        for c in &explain.conversions {
-            let _ = writeln!(out, "<li>{}</li>", escaped(&c.to_string()));
-        }
-        out.push_str("</ul>\n");
+        let mut conversions = explain.conversions.iter().map(ConversionInfo::to_string);
+        out += &list("ul", " class=\"ops\"", &mut conversions);
     }
     if let Some(choice) = explain.tuning.layouts() {
         let _ = writeln!(out, "<p>layouts {}</p>", escaped(&choice.to_string()));
@@ -216,21 +213,17 @@ fn rewrites(explain: &Explain) -> String {
     if explain.rewrites.is_empty() {
         return "<p>None.</p>\n".to_string();
     }
-    let mut out = String::from("<ol>\n");
-    for fired in &explain.rewrites {
-        let _ = writeln!(out, "<li>{}</li>", escaped(fired.to_string().trim()));
-    }
-    out.push_str("</ol>\n");
-    out
+    let mut rewrites = explain.rewrites.iter().map(Fired::to_string);
+    list("ol", "", &mut rewrites)
 }
 
 fn recomputed(explain: &Explain) -> String {
     if explain.recomputed.is_empty() {
         return String::new();
     }
-    let mut out = String::from("<h2>Recomputed values</h2>\n<ul>\n");
-    for r in &explain.recomputed {
-        let _ = writeln!(out, "<li>{}</li>", escaped(&r.to_string()));
-    }
-    out + "</ul>\n"
+    let mut values = explain.recomputed.iter().map(Recomputed::to_string);
+    format!(
+        "<h2>Recomputed values</h2>\n{}",
+        list("ul", "", &mut values)
+    )
 }

@@ -3,9 +3,10 @@
 use super::record::{Limits, Outcome, Record, Trial};
 use super::search::{CandidateInfo, Clock, Effort, Subject, search};
 use super::settings::{Mode, Settings};
-use super::store::Store;
+use super::store::{Damage, Store};
 use hashbrown::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,8 +22,7 @@ pub struct Choice {
     pub chosen: String,
     /// The reason why it was chosen.
     pub why: Why,
-    /// The others that are equally fast within the error of measurement; the choice among them was by workspace or
-    /// bits.
+    /// The others that are equally fast within the error of measurement. Workspace or bits decided among them.
     pub ties: Vec<String>,
     /// The name of the fastest of Kiln's own, which packages have in place of a library's.
     pub in_packages: Option<String>,
@@ -220,12 +220,7 @@ impl<'a> Chooser<'a> {
             return Some(known.clone());
         }
         let record = self.stored(key)?;
-        let candidate = |t: &Trial| CandidateInfo {
-            name: t.name.clone(),
-            workspace: t.workspace,
-            predicted: None,
-            base: None,
-        };
+        let candidate = |t: &Trial| CandidateInfo::new(&t.name, t.workspace);
         let candidates: Vec<CandidateInfo> = record.trials.iter().map(candidate).collect();
         let needed = candidates.iter().map(|c| (&c.name[..], c.workspace));
         let needed: Vec<_> = needed.collect();
@@ -249,7 +244,7 @@ impl<'a> Chooser<'a> {
     /// Stores a record.
     pub fn keep(&mut self, record: Record) {
         if let Err(e) = self.store.put(record) {
-            let path = self.store.path().unwrap_or(std::path::Path::new(""));
+            let path = self.store.path().unwrap_or(Path::new(""));
             let note = format!("{} can't be written: {e}", path.display());
             self.notes.push(note);
         }
@@ -258,12 +253,7 @@ impl<'a> Chooser<'a> {
     /// Records that a key is left at its default because the time for measuring is spent, if it is.
     pub fn leave(&mut self, key: String, default: &str) {
         if self.settings.mode != Mode::Frozen && self.spent >= self.settings.budget {
-            let candidate = CandidateInfo {
-                name: default.to_string(),
-                workspace: 0,
-                predicted: None,
-                base: None,
-            };
+            let candidate = CandidateInfo::new(default, 0);
             let choice = self.choice(key.clone(), &[candidate], None, Why::OutOfTime);
             self.known.insert(key, Arc::new(choice));
         }
@@ -347,11 +337,11 @@ impl<'a> Chooser<'a> {
             (Some(_), Some(best)) if why == Why::Missing => (best.name.clone(), Why::Store),
             (Some(_), Some(best)) => (best.name.clone(), why),
             (Some(record), None) if why != Why::Missing => {
-                let timed = record.trials.iter().any(|t| t.time().is_some());
-                let why = if timed || record.trials.iter().any(beyond) {
-                    Why::NothingFits
-                } else {
-                    Why::NothingRight
+                let is_large = |t: &Trial| matches!(t.outcome, Outcome::TooLarge(_));
+                let may_fit = |t: &Trial| t.time().is_some() || is_large(t);
+                let why = match record.trials.iter().any(may_fit) {
+                    true => Why::NothingFits,
+                    false => Why::NothingRight,
                 };
                 (names[0].clone(), why)
             }
@@ -388,14 +378,10 @@ impl<'a> Chooser<'a> {
         choices.sort_by(|a, b| a.key.cmp(&b.key));
         let mut notes = self.notes;
         if self.settings.mode != Mode::Off {
-            let path = self.store.path().map(|p| p.display().to_string());
-            let path = path.unwrap_or_default();
+            let path = self.store.path().unwrap_or(Path::new("")).display();
             let damage = self.store.damage();
-            notes.extend(
-                damage
-                    .iter()
-                    .map(|d| format!("{path}:{}: {}", d.line, d.text)),
-            );
+            let note = |d: &Damage| format!("{path}:{}: {}", d.line, d.text);
+            notes.extend(damage.iter().map(note));
         }
         Tuning {
             mode: self.settings.mode,
@@ -413,10 +399,6 @@ pub(super) const LIBRARY: &str = "cublaslt ";
 fn is_of_library(name: &str) -> bool {
     let plain = name.split_once(": ").map_or(name, |(_, plain)| plain);
     plain.starts_with(LIBRARY)
-}
-
-fn beyond(trial: &Trial) -> bool {
-    matches!(trial.outcome, Outcome::TooLarge(_))
 }
 
 /// The beginning of the keys of a network's layouts.

@@ -260,12 +260,7 @@ fn candidates(graph: &Graph) -> Vec<(String, Hints)> {
 
 /// Adds a program to the candidates, unless one of them has the same plan.
 pub(super) fn add(list: &mut Vec<(CandidateInfo, Plan)>, name: &str, lowered: Lowered) {
-    let candidate = CandidateInfo {
-        name: name.to_string(),
-        workspace: lowered.peak().unwrap_or(0) as u64,
-        predicted: None,
-        base: None,
-    };
+    let candidate = CandidateInfo::new(name, lowered.peak().unwrap_or(0) as u64);
     let plan = flattened(lowered.placed.plan);
     if list.iter().all(|(_, known)| *known != plan) {
         list.push((candidate, plan));

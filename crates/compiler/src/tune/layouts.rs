@@ -4,10 +4,9 @@ use super::candidates::is_last;
 use super::choose::{NETWORK, Why};
 use super::fusion::{add, structure};
 use super::program::Tuner;
-use super::record::{Limits, Outcome, Record, Trial};
+use super::record::{Limits, Record, Trial};
 use super::search::CandidateInfo;
-use super::settings::Mode;
-use super::settings::Precision;
+use super::settings::{Mode, Precision};
 use super::store::Store;
 use super::subject::KernelSubject;
 use super::{alone, key};
@@ -43,8 +42,8 @@ pub(crate) fn known(graph: &Graph, machine: &Machine, options: &Options) -> Hint
     };
     let chosen = || {
         let record = store.get(&network)?;
-        let way = record.best(&CANDIDATES, &limits)?;
-        Some(hints(graph, &store.get(&times)?.trials, &way.name))
+        let candidate = record.best(&CANDIDATES, &limits)?;
+        Some(hints(graph, &store.get(&times)?.trials, &candidate.name))
     };
     chosen().unwrap_or_default()
 }
@@ -63,7 +62,7 @@ fn keys(graph: &Graph, device: &str) -> [String; 2] {
 }
 
 /// The hints of a candidate to choose layouts, for a graph whose convolutions were timed.
-fn hints(graph: &Graph, trials: &[Trial], way: &str) -> Hints {
+fn hints(graph: &Graph, trials: &[Trial], candidate: &str) -> Hints {
     const MUCH: u32 = 1_000_000;
     let time = |id: NodeId, of: &str| {
         let name = format!("{} {of}", id.index());
@@ -73,7 +72,7 @@ fn hints(graph: &Graph, trials: &[Trial], way: &str) -> Hints {
         let [default, first, last] = LAYOUTS.map(|of| time(id, of));
         let default = default?.as_secs_f64();
         let part = |t: Duration| (1e3 * t.as_secs_f64() / default) as u32;
-        let (first, last) = match way {
+        let (first, last) = match candidate {
             "measured" => (part(first?).min(MUCH), part(last?).min(MUCH)),
             "channels_first" => (0, MUCH),
             "channels_last" => (MUCH, 0),
@@ -107,15 +106,12 @@ impl Tuner<'_> {
         }
         let times = Record::new(times_key, trials);
         let mut list: Vec<(CandidateInfo, Plan)> = Vec::new();
-        for way in CANDIDATES {
-            let hints = hints(graph, &times.trials, way);
+        for candidate in CANDIDATES {
+            let hints = hints(graph, &times.trials, candidate);
             let mut lowered = Lowered::hinted(graph.clone(), options, &hints)?;
             self.program(&mut lowered.program);
-            add(
-                &mut list,
-                way,
-                Lowered::chosen(lowered.graph, lowered.program)?,
-            );
+            let lowered = Lowered::chosen(lowered.graph, lowered.program)?;
+            add(&mut list, candidate, lowered);
         }
         let names: Vec<CandidateInfo> = list.iter().map(|(c, _)| c.clone()).collect();
         let choice = self.chooser.choose(key, &names, || {
@@ -164,18 +160,10 @@ impl Tuner<'_> {
                 all = false;
                 continue;
             };
-            trials.extend(
-                LAYOUTS
-                    .iter()
-                    .zip([default, first, last])
-                    .map(|(of, time)| Trial {
-                        name: format!("{} {of}", id.index()),
-                        workspace: 0,
-                        same_bits: false,
-                        predicted: None,
-                        outcome: Outcome::Timed(vec![time.as_nanos() as u64]),
-                    }),
-            );
+            for (of, time) in LAYOUTS.iter().zip([default, first, last]) {
+                let name = format!("{} {of}", id.index());
+                trials.push(Trial::new(&name, 0, vec![time.as_nanos() as u64]));
+            }
         }
         Ok(Some((trials, all)))
     }

@@ -39,9 +39,7 @@ pub(crate) use layouts::known;
 pub use program::measure;
 pub(crate) use program::{Tuned, for_packages, tune};
 pub use record::{Limits, Outcome, Record, SCHEMA, Trial};
-pub use search::{
-    Answer, CandidateInfo, Checked, Clock, Effort, Rejected, Subject, SystemClock, search,
-};
+pub use search::{Answer, CandidateInfo, Checked, Clock, Effort, Subject, SystemClock, search};
 pub(crate) use settings::problem;
 pub use settings::{Mode, Precision, Settings, UnknownWord, set, set_precision, store_path};
 pub use store::{Damage, Measuring, Merged, Store};

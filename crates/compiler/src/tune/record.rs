@@ -61,27 +61,44 @@ pub enum Outcome {
 }
 
 impl Trial {
-    /// The time that it is chosen by: the mean of the faster half. Interruptions only ever make a run longer, so
-    /// larger times say more about the machine than about the candidate; on a busy machine the least ones are luck.
-    pub fn time(&self) -> Option<Duration> {
+    /// A right candidate that took these times, in nanoseconds.
+    pub fn new(name: &str, workspace: u64, times: Vec<u64>) -> Trial {
+        Trial {
+            name: name.to_string(),
+            workspace,
+            same_bits: false,
+            predicted: None,
+            outcome: Outcome::Timed(times),
+        }
+    }
+
+    /// Its times, ascending.
+    fn sorted_times(&self) -> Option<Vec<u64>> {
         let Outcome::Timed(times) = &self.outcome else {
             return None;
         };
         let mut times = times.clone();
         times.sort_unstable();
+        Some(times)
+    }
+
+    /// The time that it is chosen by: the mean of the faster half. Interruptions only ever make a run longer, so
+    /// larger times say more about the machine than about the candidate; on a busy machine the least ones are luck.
+    pub fn time(&self) -> Option<Duration> {
+        let times = self.sorted_times()?;
         let faster = &times[..times.len().div_ceil(2)];
         let sum: u64 = faster.iter().sum();
         let mean = sum.checked_div(faster.len() as u64);
         mean.map(Duration::from_nanos)
     }
 
+    fn has_failed(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed(_) | Outcome::Hung(_))
+    }
+
     /// The spread of its times: the interquartile range as a part of the lower quartile.
     pub fn spread(&self) -> Option<f64> {
-        let Outcome::Timed(times) = &self.outcome else {
-            return None;
-        };
-        let mut times = times.clone();
-        times.sort_unstable();
+        let times = self.sorted_times()?;
         let at = |part: usize| times.get(times.len() * part / 4).copied();
         let (low, high) = (at(1)?, at(3)?);
         Some((high - low) as f64 / low.max(1) as f64)
@@ -147,14 +164,13 @@ impl Record {
 
     /// The number of candidates that failed or hung, which may have been the machine's fault.
     pub fn failures(&self) -> usize {
-        let failed = |t: &&Trial| matches!(t.outcome, Outcome::Failed(_) | Outcome::Hung(_));
-        self.trials.iter().filter(failed).count()
+        self.trials.iter().filter(|t| t.has_failed()).count()
     }
 
     /// The record with the candidates that failed or hung marked to be tried again.
     pub(super) fn with_failures_open(mut self) -> Record {
         for trial in &mut self.trials {
-            if matches!(trial.outcome, Outcome::Failed(_) | Outcome::Hung(_)) {
+            if trial.has_failed() {
                 trial.outcome = Outcome::Again(trial.result());
             }
         }
@@ -164,28 +180,21 @@ impl Record {
     /// True if the record suffices to choose among candidates with these names and workspaces: each was tried, or had
     /// no chance.
     pub fn covers(&self, candidates: &[(&str, u64)], limits: &Limits) -> bool {
-        candidates
-            .iter()
-            .all(|(name, workspace)| match self.trial(name) {
-                None => !limits.fits(*workspace),
-                Some(t) => match t.outcome {
-                    Outcome::TooLarge(_) | Outcome::Again(_) => !limits.fits(*workspace),
-                    _ => true,
-                },
-            })
+        let is_open = |t: &Trial| matches!(t.outcome, Outcome::TooLarge(_) | Outcome::Again(_));
+        let mut candidates = candidates.iter();
+        candidates.all(|(name, workspace)| {
+            !self.trial(name).is_none_or(is_open) || !limits.fits(*workspace)
+        })
     }
 
     /// Adds the trials of an earlier record that this one lacks.
     pub(super) fn adopt(&mut self, earlier: &Record) {
         for trial in &earlier.trials {
-            let known = self.trial(&trial.name).map(|t| &t.outcome);
-            match known {
-                None => self.trials.push(trial.clone()),
-                Some(Outcome::TooLarge(_)) if !matches!(trial.outcome, Outcome::TooLarge(_)) => {
-                    self.trials.retain(|t| t.name != trial.name);
-                    self.trials.push(trial.clone());
-                }
-                Some(_) => {}
+            let is_open = |t: &Trial| matches!(t.outcome, Outcome::TooLarge(_));
+            let known = self.trial(&trial.name);
+            if known.is_none() || known.is_some_and(is_open) && !is_open(trial) {
+                self.trials.retain(|t| t.name != trial.name);
+                self.trials.push(trial.clone());
             }
         }
     }
@@ -206,7 +215,7 @@ impl Record {
 }
 
 /// The beginning of every line, of any version.
-pub(super) const BEGINNING: &[u8] = b"{\"key\":\"";
+pub(super) const BEGINNING: &str = "{\"key\":\"";
 
 /// The text before the checksum.
 const SUM: &str = ",\"sum\":\"";
@@ -230,10 +239,8 @@ pub(super) fn look(line: &str) -> Line<'_> {
     if sum.strip_suffix("\"}") != Some(format!("{:016x}", xxh3_64(body.as_bytes())).as_str()) {
         return Line::Damaged("its checksum is wrong");
     }
-    let key = body
-        .strip_prefix("{\"key\":\"")
-        .and_then(|rest| rest.split_once('"'));
-    match key {
+    let rest = body.strip_prefix(BEGINNING);
+    match rest.and_then(|rest| rest.split_once('"')) {
         Some((key, rest)) if rest.starts_with(&format!(",\"version\":{SCHEMA},")) => {
             Line::Record(key)
         }

@@ -27,6 +27,18 @@ pub struct CandidateInfo {
     pub base: Option<usize>,
 }
 
+impl CandidateInfo {
+    /// A candidate without a prediction that is no variant.
+    pub fn new(name: &str, workspace: u64) -> CandidateInfo {
+        CandidateInfo {
+            name: name.to_string(),
+            workspace,
+            predicted: None,
+            base: None,
+        }
+    }
+}
+
 /// Something with several candidates to compute it.
 pub trait Subject: Send + Sync + 'static {
     /// The candidates, the default first.
@@ -41,8 +53,8 @@ pub trait Subject: Send + Sync + 'static {
     /// [`Settings::patience`](super::Settings::patience).
     ///
     /// # Errors
-    /// If the candidate is excluded; the error is the reason.
-    fn start(&self, candidate: usize) -> Result<Checked, Rejected>;
+    /// If the candidate is excluded: [`Outcome::Wrong`] or [`Outcome::Failed`].
+    fn start(&self, candidate: usize) -> Result<Checked, Outcome>;
 }
 
 /// A candidate whose results are right.
@@ -51,15 +63,6 @@ pub struct Checked {
     pub same_bits: bool,
     /// Runs it on the inputs with this number, cold, and returns its time.
     pub run: Box<dyn FnMut(usize) -> Result<Duration, String>>,
-}
-
-/// The reason why a candidate is excluded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rejected {
-    /// Its results are wrong; the text says where.
-    Wrong(String),
-    /// It can't be run; the text is the reason.
-    Failed(String),
 }
 
 /// The limits on the time spent on trials.
@@ -96,8 +99,8 @@ pub trait Clock {
 pub enum Answer {
     /// The candidate is right; true if its bits are the default's.
     Right(bool),
-    /// It is excluded.
-    Out(Rejected),
+    /// It is excluded, with this outcome.
+    Out(Outcome),
     /// It ran; the time of the fastest run.
     Took(Duration),
 }
@@ -238,13 +241,7 @@ struct Thread {
 impl Racer {
     fn new(candidate: &CandidateInfo) -> Racer {
         Racer {
-            trial: Trial {
-                name: candidate.name.clone(),
-                workspace: candidate.workspace,
-                same_bits: false,
-                predicted: None,
-                outcome: Outcome::Timed(Vec::new()),
-            },
+            trial: Trial::new(&candidate.name, candidate.workspace, Vec::new()),
             thread: None,
         }
     }
@@ -280,16 +277,15 @@ impl Racer {
         let spawned = std::thread::Builder::new()
             .name(format!("kiln-try-{}", self.trial.name))
             .spawn(move || work(&*subject, i, &asked, &answer));
-        match spawned {
-            Ok(handle) => {
-                self.thread = Some(Thread {
-                    ask,
-                    answers,
-                    handle,
-                })
-            }
+        let handle = match spawned {
+            Ok(handle) => handle,
             Err(e) => return self.stop(Outcome::Failed(format!("it has no thread: {e}"))),
-        }
+        };
+        self.thread = Some(Thread {
+            ask,
+            answers,
+            handle,
+        });
         if let Some(Answer::Right(same_bits)) = self.answer(effort, clock) {
             self.trial.same_bits = same_bits;
         }
@@ -318,11 +314,8 @@ impl Racer {
     fn answer(&mut self, effort: &Effort, clock: &dyn Clock) -> Option<Answer> {
         let answers = &self.thread.as_ref()?.answers;
         match clock.wait(&self.trial.name, answers, effort.patience) {
-            Some(Answer::Out(rejected)) => {
-                self.stop(match rejected {
-                    Rejected::Wrong(text) => Outcome::Wrong(text),
-                    Rejected::Failed(text) => Outcome::Failed(text),
-                });
+            Some(Answer::Out(outcome)) => {
+                self.stop(outcome);
                 None
             }
             None => {
@@ -335,7 +328,7 @@ impl Racer {
 }
 
 fn failed(text: impl Into<String>) -> Answer {
-    Answer::Out(Rejected::Failed(text.into()))
+    Answer::Out(Outcome::Failed(text.into()))
 }
 
 /// The main function of a candidate's thread. It ends when no more requests can come, or with the first failure.
@@ -343,7 +336,7 @@ fn work(subject: &dyn Subject, i: usize, asked: &Receiver<Range<usize>>, answer:
     let guarded = catch_unwind(AssertUnwindSafe(|| {
         let mut checked = match subject.start(i) {
             Ok(checked) => checked,
-            Err(rejected) => return Some(Answer::Out(rejected)),
+            Err(outcome) => return Some(Answer::Out(outcome)),
         };
         let right = Answer::Right(checked.same_bits);
         answer.send(right).ok()?;
@@ -360,12 +353,8 @@ fn work(subject: &dyn Subject, i: usize, asked: &Receiver<Range<usize>>, answer:
         None
     }));
     let last = guarded.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        Some(failed(format!(
-            "it panicked: {}",
-            text.unwrap_or("no text")
-        )))
+        let text = kiln_base::panic_text(&*panic);
+        Some(failed(format!("it panicked: {text}")))
     });
     if let Some(last) = last {
         // The receiver may have given up.

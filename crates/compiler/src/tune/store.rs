@@ -33,7 +33,8 @@ pub struct Store {
 struct Contents {
     /// The text of the file when it was read.
     text: String,
-    seen: Option<FileState>,
+    /// The length of the file and its time, which distinguish its states.
+    seen: Option<(u64, Option<SystemTime>)>,
     /// The range in the text of the record of each key.
     index: HashMap<String, Range<usize>>,
     /// Records that are in no file, or could not be written.
@@ -41,13 +42,6 @@ struct Contents {
     damage: Vec<Damage>,
     /// The number of obsolete lines.
     dead: usize,
-}
-
-/// Metadata that distinguishes states of the file.
-#[derive(Clone, Debug, PartialEq)]
-struct FileState {
-    len: u64,
-    modified: Option<SystemTime>,
 }
 
 /// A line that was skipped.
@@ -190,11 +184,11 @@ impl Store {
         };
         fs::metadata(path)?;
         is_store(path)?;
-        let _lock = hold(path, "lock").ok(); // in a folder that can't be written, nobody writes it either
+        let _lock = hold(path).ok(); // in a folder that can't be written, nobody writes it either
         let bytes = fs::read(path)?;
         let mut contents = Contents::default();
         let ended = bytes.is_empty() || bytes.ends_with(b"\n");
-        contents.read(bytes);
+        contents.read(&bytes);
         let last = contents.text.lines().last().unwrap_or_default();
         if !ended && matches!(look(last), Line::Damaged(_)) {
             contents.damage.push(Damage {
@@ -238,7 +232,7 @@ impl Store {
             .retain(|key, _| !doomed.contains(&&key[..]));
         if let Some(path) = &self.path {
             is_store(path)?;
-            let _lock = hold(path, "lock")?;
+            let _lock = hold(path)?;
             self.rewrite(path, &doomed)?;
         }
         Ok(doomed.len())
@@ -268,7 +262,7 @@ impl Store {
     pub fn merge(&self, other: &Path) -> io::Result<Merged> {
         let mut theirs = Contents::default();
         is_store(other)?;
-        theirs.read(fs::read(other)?);
+        theirs.read(&fs::read(other)?);
         let mut merged = Merged {
             damage: theirs.damage.clone(),
             ..Merged::default()
@@ -322,7 +316,7 @@ impl Store {
             return Ok(());
         }
         is_store(path)?;
-        let _lock = hold(path, "lock")?;
+        let _lock = hold(path)?;
         let mut file = OpenOptions::new()
             .append(true)
             .create(true)
@@ -338,17 +332,13 @@ impl Store {
         }
         file.write_all(text.as_bytes())?;
         drop(file);
-        let dead = self.fresh_dead();
-        if dead.is_some_and(|(dead, live)| dead > DEAD.max(live)) {
-            self.rewrite(path, &[])?;
-        }
-        Ok(())
-    }
-
-    /// The numbers of obsolete lines and of records.
-    fn fresh_dead(&self) -> Option<(usize, usize)> {
         let contents = self.fresh();
-        Some((contents.dead, contents.index.len()))
+        let is_mostly_dead = contents.dead > DEAD.max(contents.index.len());
+        drop(contents);
+        match is_mostly_dead {
+            true => self.rewrite(path, &[]),
+            false => Ok(()),
+        }
     }
 
     /// Rewrites the file without obsolete lines and without the records of some keys. The caller holds the lock.
@@ -381,13 +371,11 @@ impl Store {
         let Some(path) = &self.path else {
             return contents;
         };
-        let seen = fs::metadata(path).ok().map(|m| FileState {
-            len: m.len(),
-            modified: m.modified().ok(),
-        });
+        let seen = fs::metadata(path).ok();
+        let seen = seen.map(|m| (m.len(), m.modified().ok()));
         if contents.seen != seen || seen.is_none() {
             let read = is_store(path).and_then(|()| fs::read(path));
-            contents.read(read.unwrap_or_default());
+            contents.read(&read.unwrap_or_default());
             contents.seen = seen;
         }
         contents
@@ -396,13 +384,10 @@ impl Store {
 
 impl Contents {
     /// Replaces the contents by those of the bytes of a file.
-    fn read(&mut self, bytes: Vec<u8>) {
+    fn read(&mut self, bytes: &[u8]) {
         let (mut damage, mut index, mut dead) = (Vec::new(), HashMap::new(), 0);
         // Bytes that are not UTF-8 make their lines' checksums wrong.
-        let text = match String::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(e) => String::from_utf8_lossy(e.as_bytes()).into_owned(),
-        };
+        let text = String::from_utf8_lossy(bytes).into_owned();
         let mut at = 0;
         for (number, whole) in text.split_inclusive('\n').enumerate() {
             let line = whole.trim_end_matches('\n');
@@ -465,11 +450,10 @@ fn is_store(path: &Path) -> io::Result<()> {
     }
     let mut begins = Vec::new();
     let beginning = File::open(path)?.take(BEGINNING.len() as u64);
-    let read = { beginning }.read_to_end(&mut begins);
-    read?;
+    { beginning }.read_to_end(&mut begins)?;
     // A process that died while writing may have left only the beginning of the first line.
     let line = begins.split(|b| *b == b'\n').next().unwrap_or_default();
-    match begins.is_empty() || !line.is_empty() && BEGINNING.starts_with(line) {
+    match begins.is_empty() || !line.is_empty() && BEGINNING.as_bytes().starts_with(line) {
         true => Ok(()),
         false => no_store("another file"),
     }
@@ -486,10 +470,10 @@ fn sibling(path: &Path, ending: &str) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(name)
 }
 
-/// Opens a file next to the store's and locks it until it is dropped or the process ends. Where the file system has no
+/// Opens the lock next to the store's file and holds it until it is dropped or the process ends. Where the file system has no
 /// locks, a process may miss what another one writes at the same time.
-fn hold(path: &Path, ending: &str) -> io::Result<File> {
-    let file = sibling(path, ending)?;
+fn hold(path: &Path) -> io::Result<File> {
+    let file = sibling(path, "lock")?;
     kiln_base::file::locked(file.lock())?;
     Ok(file)
 }

@@ -4,7 +4,8 @@ use super::alone::{self, Arg, IsolatedKernel, Numbers, load, symbol_inputs};
 use super::candidates;
 use super::expect::{Product, far, multiplied, product};
 use super::key::bytes;
-use super::search::{CandidateInfo, Checked, Rejected, Subject};
+use super::record::Outcome;
+use super::search::{CandidateInfo, Checked, Subject};
 use kiln_base::numel;
 use kiln_codegen::{Approximation, Body, Candidate, Slot, Work, cpu_kernel};
 use kiln_plan::tile::{Inst, TileProgram};
@@ -296,13 +297,13 @@ impl Subject for KernelSubject {
         self.args.iter().map(|arg| self.bytes(arg)).sum::<usize>() > MAX_BYTES
     }
 
-    fn start(&self, i: usize) -> Result<Checked, Rejected> {
-        let failed = |e: Error| Rejected::Failed(e.to_string());
-        let trial = self.trial().map_err(Rejected::Failed)?;
+    fn start(&self, i: usize) -> Result<Checked, Outcome> {
+        let failed = |e: Error| Outcome::Failed(e.to_string());
+        let trial = self.trial().map_err(Outcome::Failed)?;
         let executable = self.load(i).map_err(failed)?;
         let got = run(&executable, &trial.inputs[0]).map_err(failed)?;
         if let Some(text) = self.compare(i, trial, &got).map_err(failed)? {
-            return Err(Rejected::Wrong(text));
+            return Err(Outcome::Wrong(text));
         }
         let mut same_bits = same(&got, &trial.default[0]);
         for (inputs, default) in trial.inputs.iter().zip(&trial.default).skip(1) {
@@ -442,7 +443,7 @@ mod tests {
     }
 
     /// The outcome of trying each of these kernels, of which the first is right.
-    fn tried(kernels: Vec<Kernel>, args: Vec<Arg>) -> Vec<Result<bool, Rejected>> {
+    fn tried(kernels: Vec<Kernel>, args: Vec<Arg>) -> Vec<Result<bool, Outcome>> {
         let count = kernels.len();
         let subject = subject(kernels, args);
         let start = |i| subject.start(i).map(|checked| checked.same_bits);
@@ -475,7 +476,7 @@ mod tests {
             assert_eq!(all[0], Ok(true), "{sizes:?}");
             for wrong in &all[1..3] {
                 assert!(
-                    matches!(wrong, Err(Rejected::Wrong(_))),
+                    matches!(wrong, Err(Outcome::Wrong(_))),
                     "{sizes:?}: {wrong:?}"
                 );
             }
@@ -520,7 +521,7 @@ mod tests {
             };
             let all = tried(vec![Kernel::Conv(right), Kernel::Conv(wrong)], args);
             assert!(all[0].is_ok(), "{images:?}: {:?}", all[0]);
-            assert!(matches!(all[1], Err(Rejected::Wrong(_))), "{:?}", all[1]);
+            assert!(matches!(all[1], Err(Outcome::Wrong(_))), "{:?}", all[1]);
         }
     }
 

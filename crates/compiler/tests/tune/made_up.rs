@@ -1,7 +1,7 @@
 //! Candidates with times that a test determines, and a clock that waits for all except those that hang.
 
 use kiln_compiler::tune::{
-    Answer, CandidateInfo, Checked, Clock, Effort, Outcome, Record, Rejected, Subject, Trial,
+    Answer, CandidateInfo, Checked, Clock, Effort, Outcome, Record, Subject, Trial,
 };
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -40,12 +40,7 @@ pub struct MadeUp {
 
 /// Candidates by name, workspace and behaviour.
 pub fn made_up(list: &[(&str, u64, Does)]) -> Arc<MadeUp> {
-    let candidate = |(name, workspace, _): &(&str, u64, Does)| CandidateInfo {
-        name: name.to_string(),
-        workspace: *workspace,
-        predicted: None,
-        base: None,
-    };
+    let candidate = |(name, workspace, _): &(&str, u64, Does)| CandidateInfo::new(name, *workspace);
     Arc::new(MadeUp {
         candidates: list.iter().map(candidate).collect(),
         does: list.iter().map(|(_, _, does)| does.clone()).collect(),
@@ -88,12 +83,12 @@ impl Subject for MadeUp {
         &self.candidates
     }
 
-    fn start(&self, i: usize) -> Result<Checked, Rejected> {
+    fn start(&self, i: usize) -> Result<Checked, Outcome> {
         self.runs.fetch_add(1, Ordering::Relaxed);
         let does = self.does[i].clone();
         match does {
-            Does::Wrong => return Err(Rejected::Wrong("element 3 is 1, not 2".into())),
-            Does::Fails => return Err(Rejected::Failed("no such instruction".into())),
+            Does::Wrong => return Err(Outcome::Wrong("element 3 is 1, not 2".into())),
+            Does::Fails => return Err(Outcome::Failed("no such instruction".into())),
             Does::Panics => panic!("in the check"),
             Does::Hangs => forever(),
             _ => {}
@@ -148,11 +143,8 @@ pub fn effort() -> Effort {
 /// A record with one time for each candidate.
 pub fn record(key: &str, at: u64, times: &[(&str, u64)]) -> Record {
     let trial = |(name, time): &(&str, u64)| Trial {
-        name: name.to_string(),
-        workspace: 0,
         same_bits: true,
-        predicted: None,
-        outcome: Outcome::Timed(vec![*time]),
+        ..Trial::new(name, 0, vec![*time])
     };
     let trials = times.iter().map(trial).collect();
     Record {
