@@ -157,38 +157,12 @@ pub(crate) struct AsyncCopy {
     pub read: Option<Slot>,
 }
 
-/// The element type of the operands of an `mma`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixType {
-    F16,
-    Bf16,
-    Tf32,
-    S8,
-    U8,
-}
-
-impl MatrixType {
-    /// Returns the bytes of an element.
-    pub fn size(self) -> usize {
-        match self {
-            MatrixType::S8 | MatrixType::U8 => 1,
-            MatrixType::F16 | MatrixType::Bf16 => 2,
-            MatrixType::Tf32 => 4,
-        }
-    }
-
-    /// True if sums are of s32.
-    pub fn is_integer(self) -> bool {
-        self.size() == 1
-    }
-}
-
 /// `mma.sync.m16n8k…`
 #[derive(Clone, Debug)]
 pub(crate) struct Mma {
     pub k: u8,
     /// The types of A and B, which only differ if they are integers.
-    pub types: [MatrixType; 2],
+    pub types: [Type; 2],
     /// True if the accumulator has 32 bits; it is f16 otherwise.
     pub wide_sum: bool,
     pub d: Vec<Slot>,
@@ -270,7 +244,7 @@ pub(crate) enum Bulk {
 pub(crate) struct WarpgroupMma {
     pub n: u16,
     /// As in [`Mma::types`].
-    pub types: [MatrixType; 2],
+    pub types: [Type; 2],
     pub d: Vec<Slot>,
     /// Registers of A, or the descriptor of A in shared memory.
     pub a: Vec<Slot>,

@@ -54,10 +54,10 @@ pub struct Fault {
 
 impl Fault {
     /// A fault of the whole launch.
-    pub(crate) fn launch(kernel: &str, message: String) -> Fault {
+    pub(crate) fn of_kernel(kernel: &str, raised: Raised) -> Fault {
         Fault {
-            kind: FaultKind::Launch,
-            message,
+            kind: raised.kind,
+            message: raised.message,
             kernel: kernel.to_string(),
             block: None,
             thread: None,

@@ -1,7 +1,7 @@
 //! Launches: running blocks on threads of the host.
 
 use crate::exec::{Footprint, ThreadBlock, Trail};
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind, Raised};
 use crate::lanes::LANES;
 use crate::memory::Memory;
 use crate::program::Kernel;
@@ -144,7 +144,10 @@ impl Launch<'_> {
 
     /// Fails for a launch that hardware refuses.
     fn check(&self) -> Result<(), Box<Fault>> {
-        let wrong = |why: String| Err(Box::new(Fault::launch(&self.kernel.name, why)));
+        let wrong = |why: String| {
+            let raised = Raised::new(FaultKind::Launch, why);
+            Err(Box::new(Fault::of_kernel(&self.kernel.name, raised)))
+        };
         let threads: u64 = self.block.iter().map(|&n| n as u64).product();
         let [bx, by, bz] = self.block;
         if threads == 0 || threads > 1024 || bx > 1024 || by > 1024 || bz > 64 {

@@ -181,12 +181,6 @@ impl Memory {
         found
     }
 
-    /// The length of the allocation at `address`.
-    pub fn len_of(&self, address: u64) -> Option<usize> {
-        let inner = self.reader();
-        inner.allocations.get(&address).map(|a| a.len as usize)
-    }
-
     fn reader(&self) -> RwLockReadGuard<'_, Inner> {
         self.inner.read().expect("no holder of the lock panics")
     }

@@ -90,6 +90,11 @@ pub struct Kernel {
 pub(crate) const SHARED_START: usize = 1024;
 
 impl Kernel {
+    /// The origin of the instruction at `pc`.
+    pub(crate) fn origin(&self, pc: u32) -> Origin {
+        self.origins[self.code[pc as usize].origin as usize]
+    }
+
     /// The kernel's name.
     pub fn name(&self) -> &str {
         &self.name

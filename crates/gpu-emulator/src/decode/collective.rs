@@ -1,142 +1,110 @@
 //! Instructions of a whole warp: shuffles, votes, matches and reductions.
 
-use super::memory::atomic_op;
-use super::opcode::Opcode;
-use super::operand::operand;
-use super::{Decoder, Frame, Result};
+use super::memory::ATOMIC_OPS;
+use super::{Decoder, Result};
 use crate::code::{Match, Op, Redux, Shuffle, ShuffleKind, Vote, VoteKind};
-use crate::ptx::{Operand, Type};
+use crate::ptx::Type;
 
-impl<'m> Decoder<'m> {
+impl Decoder<'_> {
     /// Decodes an instruction of a whole warp.
-    pub(super) fn collective(
-        &mut self,
-        frame: &mut Frame,
-        opcode: &Opcode,
-        o: &[Operand],
-    ) -> Result<()> {
-        let syncs = opcode.accept("sync");
-        match opcode.name {
+    pub(super) fn collective(&mut self) -> Result<()> {
+        let syncs = self.opcode.accept("sync");
+        let op = match self.opcode.name {
             "activemask" => {
-                let ty = opcode.ty()?;
-                let d = self.destination(frame, operand(o, 0)?, ty)?;
-                self.push(Op::ActiveMask { d });
-                Ok(())
+                let ty = self.opcode.ty()?;
+                let d = self.destination(0, ty)?;
+                Op::ActiveMask { d }
             }
-            _ if !syncs => Err("a form without `.sync`".into()),
-            "shfl" => self.shuffle(frame, opcode, o),
-            "vote" => self.vote(frame, opcode, o),
-            "match" => self.matches(frame, opcode, o),
+            _ if !syncs => return Err("a form without `.sync`".into()),
+            "shfl" => Op::Shuffle(Box::new(self.shuffle()?)),
+            "vote" => Op::Vote(Box::new(self.vote()?)),
+            "match" => Op::Match(Box::new(self.matches()?)),
             "elect" => {
-                let (leader, elected) = Self::pair(operand(o, 0)?);
-                let d = self.destination(frame, leader, Type::U32)?;
-                let elected = self.predicate_destination(frame, elected)?;
-                let members = self.source(frame, operand(o, 1)?, Type::U32)?;
-                self.push(Op::Elect {
-                    d,
-                    elected,
-                    members,
-                });
-                Ok(())
-            }
-            _ => {
-                let op = opcode.take(atomic_op).ok_or("unsupported operation")?;
-                let ty = opcode.ty()?;
-                if ty.size() != 4 || ty.is_float() {
-                    return Err("unsupported form".into());
+                let (leader, elected) = self.pair(0)?;
+                Op::Elect {
+                    d: self.destination_of(leader, Type::U32)?,
+                    elected: self.predicate_destination_of(elected)?,
+                    members: self.source(1, Type::U32)?,
                 }
-                let a = self.source(frame, operand(o, 1)?, ty)?;
-                let members = self.source(frame, operand(o, 2)?, Type::U32)?;
-                let d = self.destination(frame, operand(o, 0)?, ty)?;
-                self.push(Op::Redux(Box::new(Redux {
-                    op,
-                    ty,
-                    d,
-                    a,
-                    members,
-                })));
-                Ok(())
             }
-        }
-    }
-
-    fn shuffle(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let kind = opcode.take(|part| {
-            Some(match part {
-                "up" => ShuffleKind::Up,
-                "down" => ShuffleKind::Down,
-                "bfly" => ShuffleKind::Butterfly,
-                "idx" => ShuffleKind::Index,
-                _ => return None,
-            })
-        });
-        let kind = kind.ok_or("unsupported form")?;
-        let ty = opcode.ty()?;
-        let (to, in_range) = Self::pair(operand(o, 0)?);
-        let a = self.source(frame, operand(o, 1)?, ty)?;
-        let b = self.source(frame, operand(o, 2)?, Type::U32)?;
-        let c = self.source(frame, operand(o, 3)?, Type::U32)?;
-        let members = self.source(frame, operand(o, 4)?, Type::U32)?;
-        let d = self.destination(frame, to, ty)?;
-        let in_range = self.predicate_destination(frame, in_range)?;
-        self.push(Op::Shuffle(Box::new(Shuffle {
-            kind,
-            d,
-            in_range,
-            a,
-            b,
-            c,
-            members,
-        })));
+            _ => Op::Redux(Box::new(self.redux()?)),
+        };
+        self.push(op);
         Ok(())
     }
 
-    fn vote(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let kind = opcode.take(|part| {
-            Some(match part {
-                "all" => VoteKind::All,
-                "any" => VoteKind::Any,
-                "uni" => VoteKind::Uniform,
-                "ballot" => VoteKind::Ballot,
-                _ => return None,
-            })
-        });
+    fn redux(&mut self) -> Result<Redux> {
+        let op = self
+            .opcode
+            .choose(&ATOMIC_OPS)
+            .ok_or("unsupported operation")?;
+        let ty = self.opcode.ty()?;
+        if ty.size() != 4 || ty.is_float() {
+            return Err("unsupported form".into());
+        }
+        Ok(Redux {
+            op,
+            ty,
+            a: self.source(1, ty)?,
+            members: self.source(2, Type::U32)?,
+            d: self.destination(0, ty)?,
+        })
+    }
+
+    fn shuffle(&mut self) -> Result<Shuffle> {
+        let kind = self.opcode.choose(&[
+            ("up", ShuffleKind::Up),
+            ("down", ShuffleKind::Down),
+            ("bfly", ShuffleKind::Butterfly),
+            ("idx", ShuffleKind::Index),
+        ]);
         let kind = kind.ok_or("unsupported form")?;
-        let _ = opcode.ty()?;
-        let (source, negated) = self.predicate(frame, operand(o, 1)?)?;
-        let members = self.source(frame, operand(o, 2)?, Type::U32)?;
-        let d = match kind {
-            VoteKind::Ballot => self.destination(frame, operand(o, 0)?, Type::U32)?,
-            _ => self.predicate_destination(frame, operand(o, 0)?)?,
-        };
-        self.push(Op::Vote(Box::new(Vote {
+        let ty = self.opcode.ty()?;
+        let (to, in_range) = self.pair(0)?;
+        Ok(Shuffle {
             kind,
-            d,
+            a: self.source(1, ty)?,
+            b: self.source(2, Type::U32)?,
+            c: self.source(3, Type::U32)?,
+            members: self.source(4, Type::U32)?,
+            d: self.destination_of(to, ty)?,
+            in_range: self.predicate_destination_of(in_range)?,
+        })
+    }
+
+    fn vote(&mut self) -> Result<Vote> {
+        let kind = self.opcode.choose(&[
+            ("all", VoteKind::All),
+            ("any", VoteKind::Any),
+            ("uni", VoteKind::Uniform),
+            ("ballot", VoteKind::Ballot),
+        ]);
+        let kind = kind.ok_or("unsupported form")?;
+        let _ = self.opcode.ty()?;
+        let (source, negated) = self.predicate(1)?;
+        Ok(Vote {
+            kind,
             source,
             negated,
-            members,
-        })));
-        Ok(())
+            members: self.source(2, Type::U32)?,
+            d: match kind {
+                VoteKind::Ballot => self.destination(0, Type::U32)?,
+                _ => self.predicate_destination(0)?,
+            },
+        })
     }
 
-    fn matches(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let all = opcode.accept("all");
-        let _ = opcode.accept("any");
-        let ty = opcode.ty()?;
-        let (to, equal) = Self::pair(operand(o, 0)?);
-        let a = self.source(frame, operand(o, 1)?, ty)?;
-        let members = self.source(frame, operand(o, 2)?, Type::U32)?;
-        let d = self.destination(frame, to, Type::U32)?;
-        let equal = self.predicate_destination(frame, equal)?;
-        let wide = ty.is_wide();
-        self.push(Op::Match(Box::new(Match {
+    fn matches(&mut self) -> Result<Match> {
+        let all = self.opcode.one_of(&["all", "any"]) == Some("all");
+        let ty = self.opcode.ty()?;
+        let (to, equal) = self.pair(0)?;
+        Ok(Match {
             all,
-            wide,
-            d,
-            equal,
-            a,
-            members,
-        })));
-        Ok(())
+            wide: ty.is_wide(),
+            a: self.source(1, ty)?,
+            members: self.source(2, Type::U32)?,
+            d: self.destination_of(to, Type::U32)?,
+            equal: self.predicate_destination_of(equal)?,
+        })
     }
 }

@@ -1,137 +1,115 @@
 //! Branches, barriers, and instructions without effect in the emulator.
 
-use super::opcode::Opcode;
-use super::operand::operand;
-use super::{Decoder, Frame, Result};
+use super::{Decoder, Result};
 use crate::code::{Barrier, BarrierReduction, Constant, Op};
-use crate::ptx::{Instruction, Operand, Type};
+use crate::ptx::{Operand, Type};
 
-impl<'m> Decoder<'m> {
+impl Decoder<'_> {
     /// Decodes a branch, a barrier, or an instruction without effect in the emulator.
-    pub(super) fn control(
-        &mut self,
-        frame: &mut Frame,
-        opcode: &Opcode,
-        instruction: &Instruction,
-    ) -> Result<()> {
-        let o = instruction.operands.as_slice();
-        match opcode.name {
+    pub(super) fn control(&mut self) -> Result<()> {
+        let name = self.opcode.name;
+        match name {
             "bra" => {
-                let _ = opcode.accept("uni");
-                let to = label(frame, instruction, operand(o, 0)?)?;
-                self.jump(frame, to);
+                self.opcode.skip(&["uni"]);
+                let Operand::Symbol(label, 0) = self.operand(0)? else {
+                    return Err("a branch without a label".into());
+                };
+                let to = self.frame.function.label(self.scope, label);
+                self.jump(to.ok_or_else(|| format!("unknown label `{label}`"))?);
             }
             "brx" => {
-                let _ = (opcode.accept("idx"), opcode.accept("uni"));
-                self.branch_table(frame, instruction)?;
+                self.opcode.skip(&["idx", "uni"]);
+                self.branch_table()?;
             }
-            "ret" if frame.depth > 0 => {
-                let _ = opcode.accept("uni");
-                let end = frame.function.instructions.len();
-                self.jump(frame, end);
+            "ret" if self.frame.depth > 0 => {
+                self.opcode.skip(&["uni"]);
+                self.jump(self.frame.function.instructions.len());
             }
             "ret" | "exit" => {
-                let _ = opcode.accept("uni");
+                self.opcode.skip(&["uni"]);
                 self.push(Op::Exit);
             }
             "trap" => self.push(Op::Trap),
-            "barrier" if opcode.accept("cluster") => {
-                opcode.ignore_hints();
-                let arrives = opcode.accept("arrive");
-                if !arrives && !opcode.accept("wait") {
-                    return Err("unsupported form".into());
+            "barrier" if self.opcode.accept("cluster") => {
+                self.opcode.ignore_hints();
+                match self.opcode.one_of(&["arrive", "wait"]) {
+                    Some("arrive") => self.push(Op::ClusterArrive),
+                    Some(_) => self.push(Op::ClusterWait),
+                    None => return Err("unsupported form".into()),
                 }
-                self.push(if arrives {
-                    Op::ClusterArrive
-                } else {
-                    Op::ClusterWait
-                });
             }
-            "bar" | "barrier" => self.barrier(frame, opcode, o)?,
-            "fence" if opcode.accept("mbarrier_init") || opcode.accept("proxy") => {
-                opcode.ignore_rest();
+            "bar" | "barrier" => self.barrier()?,
+            "fence" if self.opcode.one_of(&["mbarrier_init", "proxy"]).is_some() => {
+                self.opcode.ignore_rest();
                 self.push(Op::MbarrierFence);
             }
             // No effect: memory is sequentially consistent here, and time and caches are not modelled.
-            _ => opcode.ignore_rest(),
+            _ => self.opcode.ignore_rest(),
         }
         Ok(())
     }
 
-    fn jump(&mut self, frame: &mut Frame, to: usize) {
-        frame.jumps.push((self.code.len(), to));
+    fn jump(&mut self, to: usize) {
+        self.frame.jumps.push((self.code.len(), to));
         self.push(Op::Branch(0));
     }
 
-    fn branch_table(&mut self, frame: &mut Frame, instruction: &Instruction) -> Result<()> {
-        let o = instruction.operands.as_slice();
-        let index = self.source(frame, operand(o, 0)?, Type::U32)?;
-        let Operand::Symbol(name, 0) = operand(o, 1)? else {
+    fn branch_table(&mut self) -> Result<()> {
+        let index = self.source(0, Type::U32)?;
+        let Operand::Symbol(name, 0) = self.operand(1)? else {
             return Err("`brx` without a table of targets".into());
         };
-        let function = frame.function;
+        let (function, scope) = (self.frame.function, self.scope);
         let labels = function
-            .table(instruction.scope, name)
+            .table(scope, name)
             .ok_or("`brx` with an unknown table of targets")?;
-        let mut targets = Vec::new();
-        for name in labels {
-            let to = function
-                .label(instruction.scope, name)
-                .ok_or("`brx` to an unknown label")?;
-            targets.push(to as u32);
-        }
+        let target = |name: &String| -> Result<u32> {
+            let to = function.label(scope, name);
+            Ok(to.ok_or("`brx` to an unknown label")? as u32)
+        };
+        let targets = labels.iter().map(target).collect::<Result<_>>()?;
         // `usize::MAX`: the targets themselves are indices of instructions.
-        frame.jumps.push((self.code.len(), usize::MAX));
-        self.push(Op::BranchTable {
-            index,
-            targets: targets.into(),
-        });
+        self.frame.jumps.push((self.code.len(), usize::MAX));
+        self.push(Op::BranchTable { index, targets });
         Ok(())
     }
 
-    fn barrier(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let _ = (opcode.accept("cta"), opcode.accept("aligned"));
-        if opcode.accept("warp") {
-            let _ = opcode.accept("sync");
-            let members = self.source(frame, operand(o, 0)?, Type::U32)?;
+    fn barrier(&mut self) -> Result<()> {
+        self.opcode.skip(&["cta", "aligned"]);
+        if self.opcode.accept("warp") {
+            self.opcode.skip(&["sync"]);
+            let members = self.source(0, Type::U32)?;
             self.push(Op::WarpBarrier { members });
             return Ok(());
         }
-        let reduces = opcode.accept("red");
-        let kind = opcode.take(|part| {
-            Some(match part {
-                "popc" => BarrierReduction::Count,
-                "and" => BarrierReduction::And,
-                "or" => BarrierReduction::Or,
-                _ => return None,
-            })
-        });
-        let waits = !opcode.accept("arrive");
-        let _ = opcode.accept("sync");
-        let _ = opcode.take(Type::parse);
-        let (reduction, o) = match (reduces, kind) {
+        let reduces = self.opcode.accept("red");
+        let kind = self.opcode.choose(&[
+            ("popc", BarrierReduction::Count),
+            ("and", BarrierReduction::And),
+            ("or", BarrierReduction::Or),
+        ]);
+        let waits = !self.opcode.accept("arrive");
+        self.opcode.skip(&["sync"]);
+        let _ = self.opcode.take(Type::parse);
+        let (reduction, ids) = match (reduces, kind) {
             (true, Some(kind)) => {
                 let d = match kind {
-                    BarrierReduction::Count => {
-                        self.destination(frame, operand(o, 0)?, Type::U32)?
-                    }
-                    _ => self.predicate_destination(frame, operand(o, 0)?)?,
+                    BarrierReduction::Count => self.destination(0, Type::U32)?,
+                    _ => self.predicate_destination(0)?,
                 };
-                let (source, negated) =
-                    self.predicate(frame, o.last().expect("there is a destination"))?;
-                (Some((kind, d, source, negated)), &o[1..o.len() - 1])
+                let last = self.operands.len() - 1;
+                let (source, negated) = self.predicate(last)?;
+                (Some((kind, d, source, negated)), 1..last.max(1))
             }
-            (false, None) => (None, o),
+            (false, None) => (None, 0..self.operands.len()),
             _ => return Err("an unsupported form of `bar.red`".into()),
         };
-        let id = match o.first() {
-            Some(id) => self.source(frame, id, Type::U32)?,
+        self.operands = &self.operands[ids];
+        let id = match self.optional_source(0, Type::U32)? {
+            Some(id) => id,
             None => self.constant(Constant::Value(0), false),
         };
-        let threads = match o.get(1) {
-            Some(threads) => Some(self.source(frame, threads, Type::U32)?),
-            None => None,
-        };
+        let threads = self.optional_source(1, Type::U32)?;
         self.push(Op::Barrier(Box::new(Barrier {
             id,
             threads,
@@ -139,16 +117,5 @@ impl<'m> Decoder<'m> {
             reduction,
         })));
         Ok(())
-    }
-}
-
-/// The index of the instruction after a label.
-fn label(frame: &Frame, instruction: &Instruction, o: &Operand) -> Result<usize> {
-    match o {
-        Operand::Symbol(name, 0) => frame
-            .function
-            .label(instruction.scope, name)
-            .ok_or_else(|| format!("unknown label `{name}`")),
-        _ => Err("a branch without a label".into()),
     }
 }

@@ -1,88 +1,74 @@
 //! Matrix instructions: of a warp (`mma`) and of a warpgroup (`wgmma`).
 
-use super::opcode::Opcode;
-use super::operand::{immediate, operand};
-use super::{Decoder, Frame, Result};
-use crate::code::{MatrixAccess, MatrixType, Mma, Op, WarpgroupMma};
+use super::{Decoder, Result};
+use crate::code::{MatrixAccess, Mma, Op, WarpgroupMma};
 use crate::lanes::{ALWAYS, NEVER};
 use crate::ptx::{Operand, Type};
 
-fn matrix_type(ty: Type) -> Result<MatrixType> {
-    match ty {
-        Type::F16 => Ok(MatrixType::F16),
-        Type::Bf16 => Ok(MatrixType::Bf16),
-        Type::Tf32 => Ok(MatrixType::Tf32),
-        Type::S8 => Ok(MatrixType::S8),
-        Type::U8 => Ok(MatrixType::U8),
-        other => Err(format!("matrices of {other:?}")),
-    }
-}
-
-/// Returns the types of A and B, if they can be multiplied.
-fn matrix_types(a: Type, b: Type) -> Result<[MatrixType; 2]> {
-    let [a, b] = [matrix_type(a)?, matrix_type(b)?];
-    match a == b || a.is_integer() && b.is_integer() {
-        true => Ok([a, b]),
-        false => Err(format!("matrices of {a:?} and {b:?}")),
-    }
-}
-
-impl<'m> Decoder<'m> {
+impl Decoder<'_> {
     /// Decodes a matrix instruction.
-    pub(super) fn matrix(
-        &mut self,
-        frame: &mut Frame,
-        opcode: &Opcode,
-        o: &[Operand],
-    ) -> Result<()> {
-        let _ = (opcode.accept("sync"), opcode.accept("aligned"));
-        match opcode.name {
-            "mma" => self.mma(frame, opcode, o),
-            "wgmma" => self.warpgroup(frame, opcode, o),
-            name => {
-                let loads = name == "ldmatrix";
-                let count = opcode.take(|p| p.strip_prefix('x').and_then(|n| n.parse().ok()));
-                let transposed = opcode.accept("trans");
-                let _ = (self.space(opcode), opcode.accept("m8n8"), opcode.ty()?);
-                let (list, address) = if loads { (0, 1) } else { (1, 0) };
-                let registers = match loads {
-                    true => self.destinations(frame, operand(o, list)?, Type::U32)?,
-                    false => self.sources(frame, operand(o, list)?, Type::U32)?,
-                };
-                if count != Some(registers.len()) {
-                    return Err("the number of registers is not that of the opcode".into());
-                }
-                let address = self.address(frame, operand(o, address)?)?;
-                let access = Box::new(MatrixAccess {
-                    registers,
-                    address,
-                    transposed,
-                });
-                self.push(if loads {
-                    Op::LoadMatrix(access)
-                } else {
-                    Op::StoreMatrix(access)
-                });
-                Ok(())
-            }
+    pub(super) fn matrix(&mut self) -> Result<()> {
+        self.opcode.skip(&["sync", "aligned"]);
+        let op = match self.opcode.name {
+            "mma" => Op::Mma(Box::new(self.mma()?)),
+            "wgmma" => self.warpgroup()?,
+            "ldmatrix" => Op::LoadMatrix(Box::new(self.matrix_access(0, 1)?)),
+            _ => Op::StoreMatrix(Box::new(self.matrix_access(1, 0)?)),
+        };
+        self.push(op);
+        Ok(())
+    }
+
+    /// `ldmatrix` and `stmatrix`, given the operands that are the registers and the address.
+    fn matrix_access(&mut self, list: usize, address: usize) -> Result<MatrixAccess> {
+        let count = |p: &str| p.strip_prefix('x').and_then(|n| n.parse().ok());
+        let count = self.opcode.take(count);
+        let transposed = self.opcode.accept("trans");
+        self.opcode.skip(&["m8n8"]);
+        let _ = (self.opcode.space(), self.opcode.ty()?);
+        let registers = match list {
+            0 => self.destinations(list, Type::U32)?,
+            _ => self.sources(list, Type::U32)?,
+        };
+        if count != Some(registers.len()) {
+            return Err("the number of registers is not that of the opcode".into());
+        }
+        Ok(MatrixAccess {
+            registers,
+            address: self.address(address)?,
+            transposed,
+        })
+    }
+
+    /// Takes the types of A and B, which can be multiplied.
+    fn matrix_types(&mut self) -> Result<[Type; 2]> {
+        let [a, b] = [self.opcode.ty()?, self.opcode.ty()?];
+        let is_matrix = |ty| {
+            use Type::*;
+            matches!(ty, F16 | Bf16 | Tf32 | S8 | U8)
+        };
+        match is_matrix(a) && is_matrix(b) && (a == b || (a.size(), b.size()) == (1, 1)) {
+            true => Ok([a, b]),
+            false => Err(format!("matrices of {a:?} and {b:?}")),
         }
     }
 
-    fn mma(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        let k = opcode.take(|p| p.strip_prefix("m16n8k").and_then(|k| k.parse::<u8>().ok()));
-        let k = k.ok_or("unsupported shape")?;
-        if !(opcode.accept("row") && opcode.accept("col")) {
+    fn mma(&mut self) -> Result<Mma> {
+        let k = |p: &str| p.strip_prefix("m16n8k").and_then(|k| k.parse::<u8>().ok());
+        let k = self.opcode.take(k).ok_or("unsupported shape")?;
+        if !(self.opcode.accept("row") && self.opcode.accept("col")) {
             return Err("unsupported layout".into());
         }
-        let (sum, a, b, c) = (opcode.ty()?, opcode.ty()?, opcode.ty()?, opcode.ty()?);
-        let types = matrix_types(a, b)?;
+        let sum = self.opcode.ty()?;
+        let types = self.matrix_types()?;
         let most = 32 / types[0].size() as u8;
         let sums: &[Type] = match types[0] {
-            MatrixType::S8 | MatrixType::U8 => &[Type::S32],
-            MatrixType::F16 => &[Type::F32, Type::F16],
+            Type::S8 | Type::U8 => &[Type::S32],
+            Type::F16 => &[Type::F32, Type::F16],
             _ => &[Type::F32],
         };
-        if sum != c || !sums.contains(&sum) || ![most / 2, most].contains(&k) {
+        let is_known = sums.contains(&sum) && [most / 2, most].contains(&k);
+        if self.opcode.ty()? != sum || !is_known {
             return Err("unsupported form".into());
         }
         let wide_sum = sum != Type::F16;
@@ -90,14 +76,10 @@ impl<'m> Decoder<'m> {
             k,
             types,
             wide_sum,
-            d: self.destinations(frame, operand(o, 0)?, Type::U32)?,
-            a: self.sources(frame, operand(o, 1)?, Type::U32)?,
-            b: self.sources(frame, operand(o, 2)?, Type::U32)?,
-            c: self.sources(
-                frame,
-                operand(o, 3)?,
-                if wide_sum { sum } else { Type::U32 },
-            )?,
+            d: self.destinations(0, Type::U32)?,
+            a: self.sources(1, Type::U32)?,
+            b: self.sources(2, Type::U32)?,
+            c: self.sources(3, if wide_sum { sum } else { Type::U32 })?,
         };
         let words = (most / k) as usize;
         let sums = if wide_sum { 4 } else { 2 };
@@ -105,68 +87,60 @@ impl<'m> Decoder<'m> {
         if counts != [sums, 4 / words, 2 / words, sums] {
             return Err("the number of registers is not that of the shape".into());
         }
-        self.push(Op::Mma(Box::new(mma)));
-        Ok(())
+        Ok(mma)
     }
 
-    fn warpgroup(&mut self, frame: &mut Frame, opcode: &Opcode, o: &[Operand]) -> Result<()> {
-        if opcode.accept("fence") {
-            self.push(Op::WarpgroupFence);
-            return Ok(());
+    fn warpgroup(&mut self) -> Result<Op> {
+        if self.opcode.accept("fence") {
+            return Ok(Op::WarpgroupFence);
         }
-        if opcode.accept("commit_group") {
-            self.push(Op::WarpgroupCommit);
-            return Ok(());
+        if self.opcode.accept("commit_group") {
+            return Ok(Op::WarpgroupCommit);
         }
-        if opcode.accept("wait_group") {
-            let pending = immediate(operand(o, 0)?)? as u32;
-            self.push(Op::WarpgroupWait { pending });
-            return Ok(());
+        if self.opcode.accept("wait_group") {
+            let pending = self.immediate(0)? as u32;
+            return Ok(Op::WarpgroupWait { pending });
         }
-        if !opcode.accept("mma_async") {
+        if !self.opcode.accept("mma_async") {
             return Err("unsupported form".into());
         }
-        let shape = opcode.take(|p| {
+        let shape = self.opcode.take(|p| {
             let (n, k) = p.strip_prefix("m64n")?.split_once('k')?;
             Some((n.parse::<u16>().ok()?, k.parse::<usize>().ok()?))
         });
         let (n, k) = shape.ok_or("unsupported shape")?;
-        let (sum, a_ty, b_ty) = (opcode.ty()?, opcode.ty()?, opcode.ty()?);
-        let types = matrix_types(a_ty, b_ty)?;
-        let wanted = match types[0].is_integer() {
-            true => Type::S32,
-            false => Type::F32,
-        };
-        if sum != wanted || k != 32 / types[0].size() {
+        let sum = self.opcode.ty()?;
+        let types = self.matrix_types()?;
+        let size = types[0].size();
+        let wanted = if size == 1 { Type::S32 } else { Type::F32 };
+        if sum != wanted || k != 32 / size {
             return Err("unsupported form".into());
         }
-        let d = self.destinations(frame, operand(o, 0)?, sum)?;
+        let d = self.destinations(0, sum)?;
         if d.len() != n as usize / 2 {
             return Err("the number of registers is not that of the shape".into());
         }
-        let b_descriptor = self.source(frame, operand(o, 2)?, Type::U64)?;
-        let (a, a_descriptor) = match operand(o, 1)? {
-            registers @ Operand::Vector(_) => {
-                (self.sources(frame, registers, Type::U32)?, b_descriptor)
-            }
-            descriptor => (Vec::new(), self.source(frame, descriptor, Type::U64)?),
+        let b_descriptor = self.source(2, Type::U64)?;
+        let (a, a_descriptor) = match self.operand(1)? {
+            Operand::Vector(_) => (self.sources(1, Type::U32)?, b_descriptor),
+            _ => (Vec::new(), self.source(1, Type::U64)?),
         };
-        let accumulate = match self.predicate(frame, operand(o, 3)?)? {
+        let accumulate = match self.predicate(3)? {
             (ALWAYS, _) => ALWAYS,
             (NEVER, _) => NEVER,
             (_, true) => return Err("a negated scale".into()),
             (predicate, false) => predicate,
         };
-        let flag = |index: usize| match o.get(index) {
-            Some(o) => immediate(o).map(|v| v as i64),
+        let flag = |index: usize| match self.operands.get(index) {
+            Some(_) => self.immediate(index).map(|v| v as i64),
             None => Ok(0),
         };
-        if types[0].size() != 2 && !a.is_empty() {
-            return Err(format!("{a_ty:?} in registers"));
+        if size != 2 && !a.is_empty() {
+            return Err(format!("{:?} in registers", types[0]));
         }
         // A in registers has no transposition.
         let first = if a.is_empty() { 6 } else { 5 };
-        let mma = WarpgroupMma {
+        Ok(Op::WarpgroupMma(Box::new(WarpgroupMma {
             n,
             types,
             d,
@@ -178,8 +152,6 @@ impl<'m> Decoder<'m> {
             a_descriptor,
             b_descriptor,
             accumulate,
-        };
-        self.push(Op::WarpgroupMma(Box::new(mma)));
-        Ok(())
+        })))
     }
 }

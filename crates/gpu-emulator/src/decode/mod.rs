@@ -14,7 +14,7 @@ mod operand;
 use crate::code::{Constant, Inst, Op, Origin};
 use crate::lanes::{ALWAYS, Operands, Predicate, Run, Slot, UNUSED};
 use crate::program::{Global, Kernel, LoadError, Parameter, SHARED_START, Text};
-use crate::ptx::{Function, Instruction, Module, Operand, Register, Space};
+use crate::ptx::{Function, Instruction, Module, Operand, Register, Space, Type};
 use opcode::{Opcode, Unsupported};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -52,6 +52,10 @@ pub(crate) fn kernel(
             .collect(),
         code: Vec::new(),
         origins: Vec::new(),
+        frame: Frame::new(function, 0),
+        opcode: Opcode::new(""),
+        operands: &[],
+        scope: 0,
         guard: (ALWAYS, false),
         after: Vec::new(),
         words: 0,
@@ -64,8 +68,7 @@ pub(crate) fn kernel(
         shared_granule: 16,
         has_global_atomics: false,
     };
-    let mut frame = Frame::new(function, 0);
-    decoder.function(&mut frame).map_err(|(line, why)| {
+    decoder.function().map_err(|(line, why)| {
         let text = text.line(line);
         LoadError::Unsupported { line, why, text }
     })?;
@@ -104,7 +107,11 @@ struct Decoder<'m> {
     parameters: HashMap<&'m str, u32>,
     code: Vec<Inst>,
     origins: Vec<Origin>,
-    /// The guard of the current instruction.
+    frame: Frame<'m>,
+    /// The current instruction: opcode, operands, scope and guard.
+    opcode: Opcode<'m>,
+    operands: &'m [Operand],
+    scope: u32,
     guard: (Predicate, bool),
     /// The operations to append after the current instruction: they widen its results.
     after: Vec<Op>,
@@ -146,8 +153,8 @@ impl<'m> Frame<'m> {
 
 impl<'m> Decoder<'m> {
     /// Appends the code of a function. An error carries the line of its instruction.
-    fn function(&mut self, frame: &mut Frame<'m>) -> Result<(), (u32, Unsupported)> {
-        let function = frame.function;
+    fn function(&mut self) -> Result<(), (u32, Unsupported)> {
+        let function = self.frame.function;
         // Consecutive scopes declare arguments of the same name; one slot of the largest size serves them all.
         let mut rooms: BTreeMap<&String, (usize, usize)> = BTreeMap::new();
         for variable in &function.variables {
@@ -159,7 +166,7 @@ impl<'m> Decoder<'m> {
         }
         for (name, (size, align)) in rooms {
             let offset = self.local(size, align);
-            frame.locals.insert(name.clone(), offset);
+            self.frame.locals.insert(name.clone(), offset);
         }
         let mut starts = Vec::with_capacity(function.instructions.len() + 1);
         for instruction in &function.instructions {
@@ -168,10 +175,10 @@ impl<'m> Decoder<'m> {
                 line: instruction.line,
                 source: instruction.source,
             });
-            self.instruction(frame, instruction)?;
+            self.instruction(instruction)?;
         }
         starts.push(self.code.len() as u32);
-        for &(at, to) in &frame.jumps {
+        for (at, to) in std::mem::take(&mut self.frame.jumps) {
             match &mut self.code[at].op {
                 Op::Branch(target) => *target = starts[to],
                 Op::BranchTable { targets, .. } => {
@@ -185,105 +192,85 @@ impl<'m> Decoder<'m> {
         Ok(())
     }
 
-    fn instruction(
-        &mut self,
-        frame: &mut Frame<'m>,
-        instruction: &'m Instruction,
-    ) -> Result<(), (u32, Unsupported)> {
+    fn instruction(&mut self, instruction: &'m Instruction) -> Result<(), (u32, Unsupported)> {
         let fail = |why| (instruction.line, why);
         self.guard = match instruction.guard {
-            Some((register, negated)) => {
-                (self.predicate_slot(frame, register).map_err(fail)?, negated)
-            }
+            Some((register, negated)) => (self.predicate_slot(register).map_err(fail)?, negated),
             None => (ALWAYS, false),
         };
-        let opcode = Opcode::new(&instruction.opcode);
-        if opcode.name == "call" {
-            return self.call(frame, instruction);
+        self.opcode = Opcode::new(&instruction.opcode);
+        self.operands = &instruction.operands;
+        self.scope = instruction.scope;
+        if self.opcode.name == "call" {
+            return self.call(instruction);
         }
-        self.operation(frame, &opcode, instruction).map_err(fail)?;
+        self.operation().map_err(fail)?;
         for op in std::mem::take(&mut self.after) {
             self.push(op);
         }
-        opcode.finish().map_err(fail)
+        self.opcode.finish().map_err(fail)
     }
 
     /// Decodes any instruction but a call.
-    fn operation(
-        &mut self,
-        frame: &mut Frame<'m>,
-        opcode: &Opcode,
-        instruction: &'m Instruction,
-    ) -> Result<()> {
-        let operands = instruction.operands.as_slice();
-        match opcode.name {
-            "mov" | "selp" | "cvt" | "cvta" | "setp" | "set" | "isspacep" => {
-                self.moves(frame, opcode, operands)
-            }
-            "ld" | "ldu" | "st" | "atom" | "red" => self.memory(frame, opcode, operands),
+    fn operation(&mut self) -> Result<()> {
+        match self.opcode.name {
+            "mov" | "selp" | "cvt" | "cvta" | "setp" | "set" | "isspacep" => self.moves(),
+            "ld" | "ldu" | "st" | "atom" | "red" => self.memory(),
             "bra" | "brx" | "ret" | "exit" | "trap" | "bar" | "barrier" | "membar" | "fence"
             | "nanosleep" | "prefetch" | "prefetchu" | "griddepcontrol" | "setmaxnreg"
-            | "discard" | "applypriority" | "createpolicy" => {
-                self.control(frame, opcode, instruction)
-            }
-            "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => {
-                self.collective(frame, opcode, operands)
-            }
-            "cp" | "mbarrier" => self.asynchronous(frame, opcode, operands),
-            "ldmatrix" | "stmatrix" | "mma" | "wgmma" => self.matrix(frame, opcode, operands),
-            "mapa" => self.map_shared(frame, opcode, operands),
-            _ => self.arithmetic(frame, opcode, operands),
+            | "discard" | "applypriority" | "createpolicy" => self.control(),
+            "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(),
+            "cp" | "mbarrier" => self.asynchronous(),
+            "ldmatrix" | "stmatrix" | "mma" | "wgmma" => self.matrix(),
+            "mapa" => self.map_shared(),
+            _ => self.arithmetic(),
         }
     }
 
     /// Inlines a call. Arguments live in local memory, where the caller stored them.
-    fn call(
-        &mut self,
-        frame: &mut Frame<'m>,
-        instruction: &'m Instruction,
-    ) -> Result<(), (u32, Unsupported)> {
+    fn call(&mut self, instruction: &'m Instruction) -> Result<(), (u32, Unsupported)> {
         let fail = |why: String| (instruction.line, why);
         if self.guard.0 != ALWAYS {
             return Err(fail("a call under a predicate".into()));
         }
-        if frame.depth == MAX_DEPTH {
+        if self.frame.depth == MAX_DEPTH {
             return Err(fail("calls nest too deeply: is it recursion?".into()));
         }
-        let mut operands = instruction.operands.as_slice();
-        let mut list = || match operands.first() {
-            Some(Operand::List(items)) => {
-                operands = &operands[1..];
-                items.as_slice()
+        fn list<'a>(operands: &mut &'a [Operand]) -> &'a [Operand] {
+            match operands.split_first() {
+                Some((Operand::List(items), rest)) => {
+                    *operands = rest;
+                    items
+                }
+                _ => &[],
             }
-            _ => &[],
-        };
-        let returns = list();
-        let Some((Operand::Symbol(name, 0), rest)) = operands.split_first() else {
+        }
+        let mut operands = self.operands;
+        let returns = list(&mut operands);
+        let Some((Operand::Symbol(name, 0), mut rest)) = operands.split_first() else {
             return Err(fail("a call through a pointer".into()));
         };
-        operands = rest;
-        let list = || match operands.first() {
-            Some(Operand::List(items)) => items.as_slice(),
-            _ => &[],
-        };
-        let arguments = list();
+        let arguments = list(&mut rest);
         let callee = self
             .module
             .functions
             .iter()
             .find(|f| !f.is_entry && &f.name == name);
         let callee = callee.ok_or_else(|| fail(format!("call of `{name}`, which is not here")))?;
-        let mut inner = Frame::new(callee, frame.depth + 1);
+        let mut inner = Frame::new(callee, self.frame.depth + 1);
         let formals = callee.parameters.iter().zip(arguments);
         for (formal, actual) in formals.chain(callee.returns.iter().zip(returns)) {
             let offset = match actual {
-                Operand::Symbol(name, 0) => frame.locals.get(name),
+                Operand::Symbol(name, 0) => self.frame.locals.get(name),
                 _ => None,
             };
             let &offset = offset.ok_or_else(|| fail("an argument that is no .param".into()))?;
             inner.locals.insert(formal.name.clone(), offset);
         }
-        self.function(&mut inner)
+        let outer = std::mem::replace(&mut self.frame, inner);
+        let result = self.function();
+        self.frame = outer;
+        result
     }
 
     /// Allocates local memory and returns its offset.
@@ -304,7 +291,9 @@ impl<'m> Decoder<'m> {
         });
     }
 
-    fn lanes(&mut self, run: Run, operands: Operands) {
+    /// Appends a loop over lanes: its destination, sources and number.
+    fn lanes(&mut self, run: Run, d: Slot, sources: [Slot; 3], x: u32) {
+        let operands = Operands::new(d, sources, x);
         self.push(Op::Lanes { run, operands });
     }
 
@@ -326,30 +315,28 @@ impl<'m> Decoder<'m> {
     }
 
     /// The slot of a data register, and true if it is 64 bits wide.
-    fn register_slot(&mut self, frame: &mut Frame, register: Register) -> Result<(Slot, bool)> {
-        let ty = frame.function.registers[register.0 as usize];
-        let wide = match ty.size() {
-            _ if ty == crate::ptx::Type::Pred => return Err("a predicate for a number".into()),
-            16 => return Err("128-bit registers".into()),
-            size => size == 8,
+    fn register_slot(&mut self, register: Register) -> Result<(Slot, bool)> {
+        let wide = match self.frame.function.registers[register.0 as usize] {
+            Type::Pred => return Err("a predicate for a number".into()),
+            Type::B128 => return Err("128-bit registers".into()),
+            ty => ty.is_wide(),
         };
-        let known = &mut frame.slots[register.0 as usize];
-        if known.is_none() {
-            *known = Some(self.words);
-            self.words += if wide { 64 } else { 32 };
-        }
-        Ok((known.expect("it was just set"), wide))
+        let slot = match self.frame.slots[register.0 as usize] {
+            Some(slot) => slot,
+            None => self.fresh(wide),
+        };
+        self.frame.slots[register.0 as usize] = Some(slot);
+        Ok((slot, wide))
     }
 
-    fn predicate_slot(&mut self, frame: &mut Frame, register: Register) -> Result<Predicate> {
-        if frame.function.registers[register.0 as usize] != crate::ptx::Type::Pred {
+    fn predicate_slot(&mut self, register: Register) -> Result<Predicate> {
+        if self.frame.function.registers[register.0 as usize] != Type::Pred {
             return Err("a number for a predicate".into());
         }
-        let known = &mut frame.slots[register.0 as usize];
-        if known.is_none() {
-            *known = Some(self.predicates);
+        let known = &mut self.frame.slots[register.0 as usize];
+        Ok(*known.get_or_insert_with(|| {
             self.predicates += 1;
-        }
-        Ok(known.expect("it was just set"))
+            self.predicates - 1
+        }))
     }
 }

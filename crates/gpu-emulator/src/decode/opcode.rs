@@ -2,8 +2,7 @@
 
 use crate::lanes::float::Mode;
 use crate::lanes::rounding::Rounding;
-use crate::ptx::Type;
-use std::cell::RefCell;
+use crate::ptx::{Space, Type};
 
 /// The reason why an instruction is not decoded.
 pub(super) type Unsupported = String;
@@ -12,7 +11,7 @@ pub(super) type Unsupported = String;
 pub(super) struct Opcode<'a> {
     pub name: &'a str,
     /// The modifiers that were not taken yet.
-    rest: RefCell<Vec<&'a str>>,
+    rest: Vec<&'a str>,
 }
 
 impl<'a> Opcode<'a> {
@@ -21,94 +20,96 @@ impl<'a> Opcode<'a> {
         let name = parts.next().expect("a split has a first part");
         Opcode {
             name,
-            rest: RefCell::new(parts.collect()),
+            rest: parts.collect(),
         }
     }
 
     /// Takes the modifier `word`; true if it was there.
-    pub fn accept(&self, word: &str) -> bool {
-        let mut rest = self.rest.borrow_mut();
-        let found = rest.iter().position(|&part| part == word);
-        found.map(|i| rest.remove(i)).is_some()
+    pub fn accept(&mut self, word: &str) -> bool {
+        self.take(|part| (part == word).then_some(())).is_some()
+    }
+
+    /// Takes the modifiers `words` where they are.
+    pub fn skip(&mut self, words: &[&str]) {
+        self.rest.retain(|part| !words.contains(part));
     }
 
     /// Takes the first modifier that `choose` maps to something.
-    pub fn take<T>(&self, choose: impl Fn(&str) -> Option<T>) -> Option<T> {
-        let mut rest = self.rest.borrow_mut();
-        let (index, value) = rest
-            .iter()
-            .enumerate()
-            .find_map(|(i, part)| choose(part).map(|v| (i, v)))?;
-        rest.remove(index);
+    pub fn take<T>(&mut self, choose: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let parts = self.rest.iter().enumerate();
+        let (index, value) = { parts }.find_map(|(i, part)| Some((i, choose(part)?)))?;
+        self.rest.remove(index);
         Some(value)
     }
 
+    /// Takes the first modifier of a table.
+    pub fn choose<T: Copy>(&mut self, table: &[(&str, T)]) -> Option<T> {
+        let row = |part: &str| table.iter().find(|(word, _)| *word == part);
+        self.take(|part| Some(row(part)?.1))
+    }
+
+    /// Takes the first modifier that is one of `words`.
+    pub fn one_of(&mut self, words: &[&'static str]) -> Option<&'static str> {
+        self.take(|part| words.iter().copied().find(|word| *word == part))
+    }
+
     /// Takes the first type.
-    pub fn ty(&self) -> Result<Type, Unsupported> {
+    pub fn ty(&mut self) -> Result<Type, Unsupported> {
         self.take(Type::parse)
             .ok_or_else(|| "an opcode without a type".into())
     }
 
+    /// Takes the first space.
+    pub fn space(&mut self) -> Space {
+        let space = |part: &str| match part {
+            "global" | "const" => Some(Space::Global),
+            "shared" | "shared::cta" | "shared::cluster" => Some(Space::Shared),
+            "local" => Some(Space::Local),
+            "param" | "param::entry" | "param::func" => Some(Space::Param),
+            _ => None,
+        };
+        self.take(space).unwrap_or(Space::Generic)
+    }
+
     /// Drops all modifiers that were not taken yet.
-    pub fn ignore_rest(&self) {
-        self.rest.borrow_mut().clear();
+    pub fn ignore_rest(&mut self) {
+        self.rest.clear();
     }
 
     /// Drops modifiers without effect in the emulator: caching, ordering and scope.
-    pub fn ignore_hints(&self) {
-        self.rest.borrow_mut().retain(|part| {
-            let is_hint = matches!(
-                *part,
-                "nc" | "volatile"
-                    | "weak"
-                    | "relaxed"
-                    | "acquire"
-                    | "release"
-                    | "acq_rel"
-                    | "ca"
-                    | "cg"
-                    | "cs"
-                    | "cv"
-                    | "lu"
-                    | "wb"
-                    | "wt"
-                    | "cta"
-                    | "cluster"
-                    | "gpu"
-                    | "sys"
-                    | "aligned"
-                    | "uni"
-            );
-            !is_hint && !part.starts_with("L1::") && !part.starts_with("L2::")
+    pub fn ignore_hints(&mut self) {
+        const HINTS: [&str; 20] = [
+            "nc", "volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "ca", "cg", "cs",
+            "cv", "lu", "wb", "wt", "cta", "cluster", "gpu", "sys", "aligned", "uni",
+        ];
+        self.rest.retain(|part| {
+            !HINTS.contains(part) && !part.starts_with("L1::") && !part.starts_with("L2::")
         });
     }
 
     /// True if a modifier of `first` stands before one of `second`; `None` unless there is one of each.
     pub fn order(&self, first: &[&str], second: &[&str]) -> Option<bool> {
-        let rest = self.rest.borrow();
-        let place = |of: &[&str]| rest.iter().position(|part| of.contains(part));
+        let place = |of: &[&str]| self.rest.iter().position(|part| of.contains(part));
         Some(place(first)? < place(second)?)
     }
 
     /// True if the rounding modifier, not taken yet, rounds to an integer.
     pub fn rounds_to_integer(&self) -> bool {
-        let rest = self.rest.borrow();
-        rest.iter()
-            .any(|part| matches!(*part, "rni" | "rzi" | "rmi" | "rpi"))
+        let to_integer = ["rni", "rzi", "rmi", "rpi"];
+        self.rest.iter().any(|part| to_integer.contains(part))
     }
 
     /// Takes the rounding and the other modes of floating-point arithmetic.
-    pub fn mode(&self) -> Mode {
-        let rounding = self.take(|part| {
-            Some(match part {
-                "rn" | "rni" => Rounding::Nearest,
-                "rz" | "rzi" => Rounding::Zero,
-                "rm" | "rmi" => Rounding::Down,
-                "rp" | "rpi" => Rounding::Up,
-                _ => return None,
-            })
-        });
-        let _ = self.accept("approx") || self.accept("full");
+    pub fn mode(&mut self) -> Mode {
+        let rounding = |part: &str| match part {
+            "rn" | "rni" => Some(Rounding::Nearest),
+            "rz" | "rzi" => Some(Rounding::Zero),
+            "rm" | "rmi" => Some(Rounding::Down),
+            "rp" | "rpi" => Some(Rounding::Up),
+            _ => None,
+        };
+        let rounding = self.take(rounding);
+        self.skip(&["approx", "full"]);
         Mode {
             rounding: rounding.unwrap_or(Rounding::Nearest),
             flush: self.accept("ftz"),
@@ -119,7 +120,7 @@ impl<'a> Opcode<'a> {
 
     /// Fails if a modifier was not taken.
     pub fn finish(&self) -> Result<(), Unsupported> {
-        match self.rest.borrow().first() {
+        match self.rest.first() {
             None => Ok(()),
             Some(part) => Err(format!("unsupported modifier `.{part}`")),
         }

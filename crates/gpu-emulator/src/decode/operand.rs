@@ -1,32 +1,47 @@
 //! Operands → slots, predicates and addresses.
 
-use super::{Decoder, Frame, Result};
+use super::{Decoder, Result};
 use crate::code::{Address, Constant, Op, Special};
 use crate::lanes::{ALWAYS, NEVER, Operands, Predicate, Slot, UNUSED, convert, moves};
 use crate::ptx::{Operand, Space, Type};
 
-/// The operand at `index`.
-pub(super) fn operand(operands: &[Operand], index: usize) -> Result<&Operand> {
-    operands
-        .get(index)
-        .ok_or_else(|| "too few operands".to_string())
-}
-
-/// The value of an operand that must be a literal number.
-pub(super) fn immediate(operand: &Operand) -> Result<u64> {
-    match operand {
-        Operand::Integer(value) => Ok(*value),
-        _ => Err("an operand that must be a number is none".into()),
-    }
-}
-
 impl<'m> Decoder<'m> {
+    /// The operand at `index`.
+    pub(super) fn operand(&self, index: usize) -> Result<&'m Operand> {
+        let operand = self.operands.get(index);
+        operand.ok_or_else(|| "too few operands".into())
+    }
+
+    /// The value of an operand that must be a literal number.
+    pub(super) fn immediate(&self, index: usize) -> Result<u64> {
+        match self.operand(index)? {
+            Operand::Integer(value) => Ok(*value),
+            _ => Err("an operand that must be a number is none".into()),
+        }
+    }
+
+    /// The slot of the source operand at `index`, of type `ty`.
+    pub(super) fn source(&mut self, index: usize, ty: Type) -> Result<Slot> {
+        self.source_of(self.operand(index)?, ty)
+    }
+
+    /// The same of an operand that may be left out.
+    pub(super) fn optional_source(&mut self, index: usize, ty: Type) -> Result<Option<Slot>> {
+        let operand = self.operands.get(index);
+        operand.map(|o| self.source_of(o, ty)).transpose()
+    }
+
+    /// The slot of the destination at `index`, of type `ty`.
+    pub(super) fn destination(&mut self, index: usize, ty: Type) -> Result<Slot> {
+        self.destination_of(self.operand(index)?, ty)
+    }
+
     /// The slot of a source operand of type `ty`.
-    pub(super) fn source(&mut self, frame: &mut Frame, o: &Operand, ty: Type) -> Result<Slot> {
+    pub(super) fn source_of(&mut self, o: &Operand, ty: Type) -> Result<Slot> {
         let wide = ty.is_wide();
         let value = match o {
             Operand::Register(register) => {
-                let (slot, is_wide) = self.register_slot(frame, *register)?;
+                let (slot, is_wide) = self.register_slot(*register)?;
                 return match (is_wide, wide) {
                     (true, false) => Ok(self.low_word(slot)),
                     (false, true) => Err("a 32-bit register for a 64-bit operand".into()),
@@ -50,7 +65,7 @@ impl<'m> Decoder<'m> {
                 return Ok(self.constant(Constant::Special(special), wide));
             }
             Operand::Symbol(name, offset) => {
-                let (constant, _) = self.symbol(frame, name, *offset)?;
+                let constant = self.symbol(name, *offset)?;
                 return Ok(self.constant(constant, wide));
             }
             other => return Err(format!("unsupported operand {other:?}")),
@@ -63,37 +78,22 @@ impl<'m> Decoder<'m> {
     fn low_word(&mut self, slot: Slot) -> Slot {
         let d = self.fresh(false);
         let run = moves::part(true, 32).expect("the low word is a part");
-        self.lanes(
-            run,
-            Operands {
-                d,
-                a: slot,
-                b: slot,
-                c: slot,
-                x: 0,
-            },
-        );
+        self.lanes(run, d, [slot; 3], 0);
         d
     }
 
     /// The slot of a destination of type `ty`. A wider register is filled after the instruction.
-    pub(super) fn destination(&mut self, frame: &mut Frame, o: &Operand, ty: Type) -> Result<Slot> {
+    pub(super) fn destination_of(&mut self, o: &Operand, ty: Type) -> Result<Slot> {
         let wide = ty.is_wide();
         match o {
             Operand::Discard => Ok(self.fresh(wide)),
             Operand::Register(register) => {
-                let (slot, is_wide) = self.register_slot(frame, *register)?;
+                let (slot, is_wide) = self.register_slot(*register)?;
                 match (is_wide, wide) {
                     (true, false) => {
                         let a = self.fresh(false);
                         let run = convert::widening(ty);
-                        let operands = Operands {
-                            d: slot,
-                            a,
-                            b: a,
-                            c: a,
-                            x: 0,
-                        };
+                        let operands = Operands::new(slot, [a; 3], 0);
                         self.after.push(Op::Lanes { run, operands });
                         Ok(a)
                     }
@@ -105,95 +105,72 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// A predicate that is read.
-    pub(super) fn predicate(
-        &mut self,
-        frame: &mut Frame,
-        o: &Operand,
-    ) -> Result<(Predicate, bool)> {
-        Ok(match o {
-            Operand::Register(register) => (self.predicate_slot(frame, *register)?, false),
-            Operand::Not(register) => (self.predicate_slot(frame, *register)?, true),
+    /// The predicate at `index`, which is read, and true if it is negated.
+    pub(super) fn predicate(&mut self, index: usize) -> Result<(Predicate, bool)> {
+        Ok(match self.operand(index)? {
+            Operand::Register(register) => (self.predicate_slot(*register)?, false),
+            Operand::Not(register) => (self.predicate_slot(*register)?, true),
             Operand::Integer(0) => (NEVER, false),
             Operand::Integer(_) => (ALWAYS, false),
             other => return Err(format!("unsupported predicate {other:?}")),
         })
     }
 
-    /// A predicate that is written.
-    pub(super) fn predicate_destination(
-        &mut self,
-        frame: &mut Frame,
-        o: &Operand,
-    ) -> Result<Predicate> {
+    /// The predicate at `index`, which is written.
+    pub(super) fn predicate_destination(&mut self, index: usize) -> Result<Predicate> {
+        self.predicate_destination_of(self.operand(index)?)
+    }
+
+    pub(super) fn predicate_destination_of(&mut self, o: &Operand) -> Result<Predicate> {
         match o {
-            Operand::Register(register) => self.predicate_slot(frame, *register),
+            Operand::Register(register) => self.predicate_slot(*register),
             Operand::Discard => Ok(UNUSED),
             other => Err(format!("unsupported predicate {other:?}")),
         }
     }
 
     /// `a` or `a|b`.
-    pub(super) fn pair(o: &Operand) -> (&Operand, &Operand) {
-        match o {
+    pub(super) fn pair(&self, index: usize) -> Result<(&'m Operand, &'m Operand)> {
+        Ok(match self.operand(index)? {
             Operand::Pair(first, second) => (first, second),
             single => (single, &Operand::Discard),
-        }
+        })
     }
 
     /// The elements of `{a, b}`, or the operand itself.
-    pub(super) fn elements(o: &Operand) -> &[Operand] {
-        match o {
+    fn elements(&self, index: usize) -> Result<&'m [Operand]> {
+        Ok(match self.operand(index)? {
             Operand::Vector(items) => items,
             single => std::slice::from_ref(single),
-        }
+        })
     }
 
     /// The slots of the elements of a source.
-    pub(super) fn sources(
-        &mut self,
-        frame: &mut Frame,
-        o: &Operand,
-        ty: Type,
-    ) -> Result<Vec<Slot>> {
-        Self::elements(o)
-            .iter()
-            .map(|item| self.source(frame, item, ty))
-            .collect()
+    pub(super) fn sources(&mut self, index: usize, ty: Type) -> Result<Vec<Slot>> {
+        let elements = self.elements(index)?.iter();
+        elements.map(|item| self.source_of(item, ty)).collect()
     }
 
     /// The slots of the elements of a destination.
-    pub(super) fn destinations(
-        &mut self,
-        frame: &mut Frame,
-        o: &Operand,
-        ty: Type,
-    ) -> Result<Vec<Slot>> {
-        Self::elements(o)
-            .iter()
-            .map(|item| self.destination(frame, item, ty))
-            .collect()
+    pub(super) fn destinations(&mut self, index: usize, ty: Type) -> Result<Vec<Slot>> {
+        let elements = self.elements(index)?.iter();
+        elements.map(|item| self.destination_of(item, ty)).collect()
     }
 
-    /// The constant for the address of variable `name` plus `offset`, and the space that it lies in.
-    pub(super) fn symbol(
-        &mut self,
-        frame: &Frame,
-        name: &str,
-        offset: i64,
-    ) -> Result<(Constant, Space)> {
+    /// The constant for the address of variable `name` plus `offset`.
+    fn symbol(&mut self, name: &str, offset: i64) -> Result<Constant> {
         let add = |base: u32| (base as i64 + offset) as u32;
-        if let Some(&at) = frame.locals.get(name) {
-            return Ok((Constant::Local(add(at)), Space::Local));
+        if let Some(&at) = self.frame.locals.get(name) {
+            return Ok(Constant::Local(add(at)));
         }
         if let Some(global) = self.globals.get(name) {
             let address = global.address.wrapping_add_signed(offset);
-            return Ok((Constant::Value(address), Space::Global));
+            return Ok(Constant::Value(address));
         }
         if let Some(&at) = self.parameters.get(name) {
-            return Ok((Constant::ParameterAddress(add(at)), Space::Param));
+            return Ok(Constant::ParameterAddress(add(at)));
         }
-        let function = frame.function;
+        let function = self.frame.function;
         let mut variables = function.variables.iter().chain(&self.module.variables);
         let variable = variables
             .find(|v| v.name == name && v.space == Space::Shared)
@@ -201,7 +178,7 @@ impl<'m> Decoder<'m> {
         if variable.is_extern {
             self.dynamic_align = self.dynamic_align.max(variable.align);
             return match offset {
-                0 => Ok((Constant::SharedDynamic, Space::Shared)),
+                0 => Ok(Constant::SharedDynamic),
                 _ => Err("an offset to dynamic shared memory".into()),
             };
         }
@@ -210,49 +187,36 @@ impl<'m> Decoder<'m> {
             self.shared_end = at + variable.size;
             self.shared.insert(name.to_string(), at as u32);
         }
-        Ok((Constant::Shared(add(self.shared[name])), Space::Shared))
+        Ok(Constant::Shared(add(self.shared[name])))
     }
 
-    /// An address operand.
-    pub(super) fn address(&mut self, frame: &mut Frame, o: &Operand) -> Result<Address> {
+    /// The address operand at `index`.
+    pub(super) fn address(&mut self, index: usize) -> Result<Address> {
+        self.address_of(self.operand(index)?)
+    }
+
+    pub(super) fn address_of(&mut self, o: &Operand) -> Result<Address> {
         let (base, offset) = match o {
             Operand::Address(base, offset) => (&**base, *offset),
             other => (other, 0),
         };
-        match base {
+        let (constant, offset) = match base {
             Operand::Register(register) => {
-                let (base, wide) = self.register_slot(frame, *register)?;
-                Ok(Address { base, wide, offset })
+                let (base, wide) = self.register_slot(*register)?;
+                return Ok(Address { base, wide, offset });
             }
-            Operand::Symbol(name, _) => {
-                let (constant, _) = match self.symbol(frame, name, offset) {
-                    // The offset of dynamic shared memory is not known here.
-                    Err(_) if offset != 0 => {
-                        let (constant, _) = self.symbol(frame, name, 0)?;
-                        let base = self.constant(constant, true);
-                        return Ok(Address {
-                            base,
-                            wide: true,
-                            offset,
-                        });
-                    }
-                    found => found?,
-                };
-                Ok(Address {
-                    base: self.constant(constant, true),
-                    wide: true,
-                    offset: 0,
-                })
-            }
-            Operand::Integer(value) => {
-                let base = self.constant(Constant::Value(*value), true);
-                Ok(Address {
-                    base,
-                    wide: true,
-                    offset,
-                })
-            }
-            other => Err(format!("unsupported address {other:?}")),
-        }
+            Operand::Symbol(name, _) => match self.symbol(name, offset) {
+                // The offset of dynamic shared memory is not known here.
+                Err(_) if offset != 0 => (self.symbol(name, 0)?, offset),
+                found => (found?, 0),
+            },
+            Operand::Integer(value) => (Constant::Value(*value), offset),
+            other => return Err(format!("unsupported address {other:?}")),
+        };
+        Ok(Address {
+            base: self.constant(constant, true),
+            wide: true,
+            offset,
+        })
     }
 }

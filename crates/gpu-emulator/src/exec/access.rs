@@ -1,10 +1,8 @@
 //! Loads and stores.
 
 use super::core::Core;
-use super::footprint::Touch;
-use super::lanes_of;
-use super::races::Kind;
 use super::warp::Warp;
+use super::{AccessKind, lanes_of};
 use crate::code::{Access, Address};
 use crate::fault::{FaultKind, Outcome, Raised};
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +26,14 @@ pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES]
         }
     }
     out
+}
+
+/// The kind of a load or store.
+const fn kind<const STORE: bool>() -> AccessKind {
+    match STORE {
+        true => AccessKind::Write,
+        false => AccessKind::Read,
+    }
 }
 
 /// The span of a warp's access: the addresses of its lanes as offsets from the lowest.
@@ -235,9 +241,8 @@ impl Core<'_> {
             }
         }
         if !self.touched.is_empty() {
-            let access = if STORE { Touch::Write } else { Touch::Read };
             span.all(mask, len, |at, len| {
-                self.touch(place(at), len, access);
+                self.touch(place(at), len, kind::<STORE>());
                 true
             });
         }
@@ -256,8 +261,7 @@ impl Core<'_> {
         let start = self.shared_bounds(span.lowest, span.len, "access").ok()?;
         self.note_remote(warp, start);
         if let Some(races) = &mut self.races {
-            let kind = if STORE { Kind::Write } else { Kind::Read };
-            let is_right = |at, len| races.access(warp, start + at, len, kind).is_ok();
+            let is_right = |at, len| races.access(warp, start + at, len, kind::<STORE>()).is_ok();
             if !span.all(mask, len, is_right) {
                 return None;
             }
@@ -281,17 +285,8 @@ impl Core<'_> {
         len: usize,
     ) -> Outcome<*mut u8> {
         Self::aligned(at, len, if STORE { "shared write" } else { "shared read" })?;
-        let start = self.shared_bounds(at, len, if STORE { "write" } else { "read" })?;
-        self.note_remote(warp, start);
-        if let Some(races) = &mut self.races {
-            races.access(
-                warp,
-                start,
-                len,
-                if STORE { Kind::Write } else { Kind::Read },
-            )?;
-        }
-        Ok(self.shared_pointer(start))
+        let what = if STORE { "write" } else { "read" };
+        self.shared_access(warp, at, len, what, kind::<STORE>())
     }
 
     /// Takes lane after lane: for local, parameter and mixed addresses, and to find the lane at fault.

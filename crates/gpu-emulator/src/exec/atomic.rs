@@ -2,9 +2,8 @@
 
 use super::access::addresses;
 use super::core::Core;
-use super::lanes_of;
-use super::races::Kind;
 use super::warp::Warp;
+use super::{AccessKind, lanes_of};
 use crate::code::{Atomic, AtomicOp};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
@@ -25,59 +24,44 @@ pub(crate) fn is_atomic(op: AtomicOp, ty: Type) -> bool {
     }
 }
 
-/// The new value of 64 bits.
-fn combine64(op: AtomicOp, ty: Type, old: u64, a: u64, b: u64) -> u64 {
-    let signed = ty == Type::S64;
-    match op {
-        AtomicOp::Add if ty == Type::F64 => (f64::from_bits(old) + f64::from_bits(a)).to_bits(),
-        AtomicOp::Add => old.wrapping_add(a),
-        AtomicOp::Min if signed => (old as i64).min(a as i64) as u64,
-        AtomicOp::Max if signed => (old as i64).max(a as i64) as u64,
-        AtomicOp::Min => old.min(a),
-        AtomicOp::Max => old.max(a),
-        AtomicOp::And => old & a,
-        AtomicOp::Or => old | a,
-        AtomicOp::Xor => old ^ a,
-        AtomicOp::Exchange => a,
-        AtomicOp::CompareExchange if old == a => b,
-        _ => old,
-    }
+macro_rules! combine {
+    ($name:ident, $unsigned:ty, $signed:ty, $signed_type:pat, $add:ident) => {
+        pub(super) fn $name(
+            op: AtomicOp,
+            ty: Type,
+            old: $unsigned,
+            a: $unsigned,
+            b: $unsigned,
+        ) -> $unsigned {
+            let signed = matches!(ty, $signed_type);
+            match op {
+                AtomicOp::Add => $add(ty, old, a),
+                AtomicOp::Min if signed => (old as $signed).min(a as $signed) as $unsigned,
+                AtomicOp::Max if signed => (old as $signed).max(a as $signed) as $unsigned,
+                AtomicOp::Min => old.min(a),
+                AtomicOp::Max => old.max(a),
+                AtomicOp::And => old & a,
+                AtomicOp::Or => old | a,
+                AtomicOp::Xor => old ^ a,
+                AtomicOp::Exchange => a,
+                AtomicOp::CompareExchange if old == a => b,
+                AtomicOp::CompareExchange => old,
+                AtomicOp::Increment if old >= a => 0,
+                AtomicOp::Increment => old + 1,
+                AtomicOp::Decrement if old == 0 || old > a => a,
+                AtomicOp::Decrement => old - 1,
+            }
+        }
+    };
 }
+// The new value of a word, which is the result of a `redux` too, and of a double word.
+combine!(combine32, u32, i32, Type::S32, add32);
+combine!(combine64, u64, i64, Type::S64, add64);
 
-/// The new value of 32 bits, and the result of a `redux`.
-pub(super) fn combine32(op: AtomicOp, ty: Type, old: u32, a: u32, b: u32) -> u32 {
-    let signed = ty == Type::S32;
-    match op {
-        AtomicOp::Add => add32(ty, old, a),
-        AtomicOp::Min if signed => (old as i32).min(a as i32) as u32,
-        AtomicOp::Max if signed => (old as i32).max(a as i32) as u32,
-        AtomicOp::Min => old.min(a),
-        AtomicOp::Max => old.max(a),
-        AtomicOp::And => old & a,
-        AtomicOp::Or => old | a,
-        AtomicOp::Xor => old ^ a,
-        AtomicOp::Exchange => a,
-        AtomicOp::CompareExchange => {
-            if old == a {
-                b
-            } else {
-                old
-            }
-        }
-        AtomicOp::Increment => {
-            if old >= a {
-                0
-            } else {
-                old + 1
-            }
-        }
-        AtomicOp::Decrement => {
-            if old == 0 || old > a {
-                a
-            } else {
-                old - 1
-            }
-        }
+fn add64(ty: Type, x: u64, y: u64) -> u64 {
+    match ty {
+        Type::F64 => (f64::from_bits(x) + f64::from_bits(y)).to_bits(),
+        _ => x.wrapping_add(y),
     }
 }
 
@@ -117,14 +101,7 @@ impl Core<'_> {
         Self::aligned(at, len, "atomic")?;
         match space {
             Space::Global => self.global_atomic(at, len),
-            Space::Shared => {
-                let start = self.shared_bounds(at, len, "atomic")?;
-                self.note_remote(warp, start);
-                if let Some(races) = &mut self.races {
-                    races.access(warp, start, len, Kind::Atomic)?;
-                }
-                Ok(self.shared_pointer(start))
-            }
+            Space::Shared => self.shared_access(warp, at, len, "atomic", AccessKind::Atomic),
             _ => Err(Raised::new(FaultKind::Misuse, "an atomic on local memory")),
         }
     }
@@ -136,44 +113,28 @@ impl Core<'_> {
 /// `pointer` is valid and aligned.
 unsafe fn apply(warp: &mut Warp, atomic: &Atomic, pointer: *mut u8, lane: usize) {
     let (op, ty) = (atomic.op, atomic.ty);
-    const ORDER: Ordering = Ordering::AcqRel;
     if ty.is_wide() {
-        let (a, b) = (
-            warp.registers.wide(atomic.a)[lane],
-            warp.registers.wide(atomic.b)[lane],
-        );
+        let [a, b] = [atomic.a, atomic.b].map(|slot| warp.registers.wide(slot)[lane]);
         // SAFETY: as the caller promises.
         let cell = unsafe { AtomicU64::from_ptr(pointer.cast()) };
         let update = |old| Some(combine64(op, ty, old, a, b));
-        let old = cell
-            .fetch_update(ORDER, Ordering::Acquire, update)
-            .unwrap_or_else(|old| old);
-        warp.registers.wide_mut(atomic.d)[lane] = old;
+        let old = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+        warp.registers.wide_mut(atomic.d)[lane] = old.unwrap_or_else(|old| old);
         return;
     }
-    let (a, b) = (
-        warp.registers.word(atomic.a)[lane],
-        warp.registers.word(atomic.b)[lane],
-    );
-    let old = if ty.size() == 4 {
-        // SAFETY: as the caller promises.
-        let cell = unsafe { AtomicU32::from_ptr(pointer.cast()) };
-        let update = |old| Some(combine32(op, ty, old, a, b));
-        cell.fetch_update(ORDER, Ordering::Acquire, update)
-            .unwrap_or_else(|old| old)
-    } else {
-        // Half of an aligned word; storage is made of whole words.
-        let shift = 8 * (pointer as usize & 2);
-        // SAFETY: as above.
-        let cell = unsafe { AtomicU32::from_ptr(pointer.sub(pointer as usize & 2).cast()) };
-        let update = |word: u32| {
-            let new = combine32(op, ty, word >> shift & 0xffff, a & 0xffff, b & 0xffff);
-            Some(word & !(0xffff << shift) | (new & 0xffff) << shift)
-        };
-        let word = cell
-            .fetch_update(ORDER, Ordering::Acquire, update)
-            .unwrap_or_else(|old| old);
-        word >> shift & 0xffff
+    let [a, b] = [atomic.a, atomic.b].map(|slot| warp.registers.word(slot)[lane]);
+    // Values of 16 bits are half of an aligned word; storage is made of whole words.
+    let (half, mask) = match ty.size() {
+        4 => (0, !0),
+        _ => (pointer as usize & 2, 0xffff),
     };
-    warp.registers.word_mut(atomic.d)[lane] = old;
+    let shift = 8 * half;
+    // SAFETY: as above.
+    let cell = unsafe { AtomicU32::from_ptr(pointer.sub(half).cast()) };
+    let update = |word: u32| {
+        let new = combine32(op, ty, word >> shift & mask, a & mask, b & mask);
+        Some(word & !(mask << shift) | (new & mask) << shift)
+    };
+    let old = cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+    warp.registers.word_mut(atomic.d)[lane] = old.unwrap_or_else(|old| old) >> shift & mask;
 }

@@ -47,8 +47,7 @@ impl ThreadBlock<'_> {
         let barrier = &mut self.barriers[id as usize];
         let elsewhere = barrier.arrived.iter().find(|(_, at)| *at != pc);
         if let (None, Some(&(other, at))) = (threads, elsewhere) {
-            let kernel = self.core.kernel;
-            let line = kernel.origins[kernel.code[at as usize].origin as usize].line;
+            let line = self.core.kernel.origin(at).line;
             let why = format!(
                 "warp {warp} is at this barrier while warp {other} waits at the one of PTX line {line}"
             );

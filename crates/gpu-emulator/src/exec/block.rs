@@ -152,13 +152,8 @@ impl<'a> ThreadBlock<'a> {
     /// The fault of a block as a whole.
     fn of_block(&self, rank: usize, raised: Raised) -> Fault {
         Fault {
-            kind: raised.kind,
-            message: raised.message,
-            kernel: self.core.kernel.name.clone(),
             block: Some(self.index_of(rank)),
-            thread: None,
-            ptx: None,
-            source: None,
+            ..Fault::of_kernel(&self.core.kernel.name, raised)
         }
     }
 
@@ -220,8 +215,7 @@ impl<'a> ThreadBlock<'a> {
         let mut places = Vec::new();
         for warp in self.warps.iter().filter(|w| w.alive != 0) {
             for group in &warp.groups {
-                let origin = kernel.code[group.pc as usize].origin;
-                let line = kernel.origins[origin as usize].line;
+                let line = kernel.origin(group.pc).line;
                 let lanes = if group.mask == !0 {
                     String::new()
                 } else {
@@ -242,10 +236,7 @@ impl<'a> ThreadBlock<'a> {
     /// Adds the location to a fault.
     fn locate(&self, raised: Raised) -> Fault {
         let kernel = self.core.kernel;
-        let origin = kernel
-            .code
-            .get(self.pc as usize)
-            .map(|i| kernel.origins[i.origin as usize]);
+        let origin = kernel.origin(self.pc);
         let lane = raised
             .lane
             .unwrap_or(self.warps[self.warp].alive.trailing_zeros() as usize % 32);
@@ -253,13 +244,10 @@ impl<'a> ThreadBlock<'a> {
         let thread = (warp * LANES + lane) as u32;
         let [x, y, _] = self.launch.block;
         Fault {
-            kind: raised.kind,
-            message: raised.message,
-            kernel: kernel.name.clone(),
-            block: Some(self.index_of(rank)),
             thread: Some([thread % x, thread / x % y, thread / x / y]),
-            ptx: origin.map(|o| (o.line, kernel.text.line(o.line))),
-            source: origin.and_then(|o| kernel.text.source(o)),
+            ptx: Some((origin.line, kernel.text.line(origin.line))),
+            source: kernel.text.source(origin),
+            ..self.of_block(rank, raised)
         }
     }
 
@@ -358,11 +346,8 @@ impl<'a> ThreadBlock<'a> {
             .iter()
             .filter(|g| g.pc != group.pc)
             .map(|g| {
-                let origin = kernel.code[g.pc as usize].origin as usize;
-                format!(
-                    "lanes {:#010x} are at PTX line {}",
-                    g.mask, kernel.origins[origin].line
-                )
+                let line = kernel.origin(g.pc).line;
+                format!("lanes {:#010x} are at PTX line {line}", g.mask)
             })
             .collect();
         let why = format!(

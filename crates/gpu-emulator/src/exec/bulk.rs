@@ -3,11 +3,11 @@
 use super::access::addresses;
 use super::core::Core;
 use super::matrix::swizzle;
-use super::races::Kind;
 use super::warp::Warp;
-use super::{BLOCK_SHIFT, lanes_of};
+use super::{AccessKind, BLOCK_SHIFT, lanes_of};
 use crate::code::Bulk;
 use crate::fault::{FaultKind, Outcome, Raised};
+use crate::lanes::Slot;
 use crate::lanes::rounding::to_tf32;
 use std::mem::offset_of;
 
@@ -148,6 +148,7 @@ impl Core<'_> {
 
     fn bulk_of_lane(&mut self, warp: &mut Warp, op: &Bulk, l: usize) -> Outcome<()> {
         let registers = &warp.registers;
+        let coordinate = |slot: &Slot| registers.word(*slot)[l] as i32 as i64;
         match op {
             Bulk::Load {
                 to,
@@ -178,10 +179,7 @@ impl Core<'_> {
                 blocks,
             } => {
                 let to = Self::to_shared(addresses(registers, *to)[l]);
-                let corner: Vec<i64> = at
-                    .iter()
-                    .map(|&s| registers.word(s)[l] as i32 as i64)
-                    .collect();
+                let corner: Vec<i64> = at.iter().map(coordinate).collect();
                 let map = addresses(registers, *map)[l];
                 let barrier = Self::to_shared(addresses(registers, *barrier)[l]);
                 let map = self.tensor_map(map, corner.len())?;
@@ -198,15 +196,12 @@ impl Core<'_> {
             }
             Bulk::StoreTensor { from, map, at } => {
                 let from = Self::to_shared(addresses(registers, *from)[l]);
-                let corner: Vec<i64> = at
-                    .iter()
-                    .map(|&s| registers.word(s)[l] as i32 as i64)
-                    .collect();
+                let corner: Vec<i64> = at.iter().map(coordinate).collect();
                 let map = addresses(registers, *map)[l];
                 let map = self.tensor_map(map, corner.len())?;
                 let start = self.tensor_tile(&map, from)?;
                 if let Some(races) = &mut self.races {
-                    races.access(warp.id, start, map.bytes(), Kind::Read)?;
+                    races.access(warp.id, start, map.bytes(), AccessKind::Read)?;
                 }
                 self.tensor_copy(&map, start, &corner, false)
             }

@@ -1,8 +1,8 @@
 //! The state that the warps of a block share: memory and its checks.
 
-use super::footprint::{Touch, Touched};
+use super::footprint::Touched;
 use super::races::Races;
-use super::{BLOCK_SHIFT, LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
+use super::{AccessKind, BLOCK_SHIFT, LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
 use crate::code::{Inst, Op};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::Slot;
@@ -134,7 +134,7 @@ impl<'a> Core<'a> {
 
     /// Records an access to the allocation that [`allocation`](Core::allocation) found last.
     #[inline(always)]
-    pub fn touch(&mut self, address: u64, len: usize, access: Touch) {
+    pub fn touch(&mut self, address: u64, len: usize, access: AccessKind) {
         if let Some(touched) = self.touched.get_mut(self.rank) {
             let offset = (address - self.view[self.last].base) as usize;
             touched.touch(self.last, offset, len, access);
@@ -143,12 +143,12 @@ impl<'a> Core<'a> {
 
     /// The host's pointer to `len` bytes of global memory that are read.
     pub fn global_read(&mut self, address: u64, len: usize, what: &str) -> Outcome<*mut u8> {
-        self.global_written(address, len, what, Touch::Read)
+        self.global_written(address, len, what, AccessKind::Read)
     }
 
     /// The host's pointer to `len` bytes of global memory that an atomic changes.
     pub fn global_atomic(&mut self, address: u64, len: usize) -> Outcome<*mut u8> {
-        self.global_written(address, len, "atomic", Touch::Atomic)
+        self.global_written(address, len, "atomic", AccessKind::Atomic)
     }
 
     /// The host's pointer to `len` bytes of global memory that must have been written to.
@@ -157,7 +157,7 @@ impl<'a> Core<'a> {
         address: u64,
         len: usize,
         what: &str,
-        access: Touch,
+        access: AccessKind,
     ) -> Outcome<*mut u8> {
         let allocation = self.allocation(address, len as u64, what)?;
         self.touch(address, len, access);
@@ -178,7 +178,7 @@ impl<'a> Core<'a> {
     /// The host's pointer to `len` bytes of global memory that are written.
     pub fn global_write(&mut self, address: u64, len: usize, what: &str) -> Outcome<*mut u8> {
         let allocation = self.allocation(address, len as u64, what)?;
-        self.touch(address, len, Touch::Write);
+        self.touch(address, len, AccessKind::Write);
         allocation.mark_written(address, len);
         Ok(allocation.pointer(address))
     }
@@ -199,6 +199,24 @@ impl<'a> Core<'a> {
             return Ok(self.window + start);
         }
         self.shared_elsewhere(at, len, what)
+    }
+
+    /// Checks and records a warp's access to shared memory. Returns the host's pointer.
+    #[inline(always)]
+    pub fn shared_access(
+        &mut self,
+        warp: usize,
+        at: u64,
+        len: usize,
+        what: &str,
+        kind: AccessKind,
+    ) -> Outcome<*mut u8> {
+        let start = self.shared_bounds(at, len, what)?;
+        self.note_remote(warp, start);
+        if let Some(races) = &mut self.races {
+            races.access(warp, start, len, kind)?;
+        }
+        Ok(self.shared_pointer(start))
     }
 
     /// Notes that a warp uses a place in shared memory, in case it is another block's.

@@ -9,17 +9,10 @@
 //! Launches without an order between them must not conflict either: the bits of all blocks of a launch are its
 //! [`Trail`].
 
+use super::AccessKind;
 use crate::fault::{FaultKind, Raised};
 use crate::memory::{Allocation, Memory, View};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// The kind of an access.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Touch {
-    Read,
-    Write,
-    Atomic,
-}
 
 /// The number of bytes of a page.
 const PAGE: usize = 4096;
@@ -56,7 +49,7 @@ pub(crate) struct Touched {
 impl Touched {
     /// Records an access to `len` bytes at `offset` of an allocation.
     #[inline(always)]
-    pub fn touch(&mut self, allocation: usize, offset: usize, len: usize, access: Touch) {
+    pub fn touch(&mut self, allocation: usize, offset: usize, len: usize, access: AccessKind) {
         let (first, bit) = (offset / 64, offset % 64);
         let known = self.pages.get_mut(allocation);
         let known = known.and_then(|pages| pages.get_mut(offset / PAGE)?.as_mut());
@@ -68,7 +61,7 @@ impl Touched {
         }
     }
 
-    fn touch_words(&mut self, allocation: usize, mut at: usize, end: usize, access: Touch) {
+    fn touch_words(&mut self, allocation: usize, mut at: usize, end: usize, access: AccessKind) {
         while at < end {
             let page = at / PAGE;
             let stop = end.min((page + 1) * PAGE);
@@ -157,7 +150,7 @@ impl Trail {
     /// The accesses of work other than kernels, given the ranges that it reads and writes: addresses and lengths.
     pub fn of(memory: &Memory, read: &[(u64, usize)], written: &[(u64, usize)]) -> Trail {
         let (view, mut touched) = (memory.view(), Touched::default());
-        for (ranges, how) in [(read, Touch::Read), (written, Touch::Write)] {
+        for (ranges, how) in [(read, AccessKind::Read), (written, AccessKind::Write)] {
             for &(at, len) in ranges {
                 let holds = |a: &Arc<Allocation>| a.base <= at && at < a.base + a.len;
                 if let Some(allocation) = view.iter().position(holds) {
@@ -192,7 +185,7 @@ fn meeting(mine: &Page, theirs: &Page, word: usize) -> Option<(usize, &'static s
         for other in [1, 0, 2] {
             let both = mine.0[ours][word] & theirs.0[other][word];
             // Two reads do not conflict, and neither do two atomics.
-            let may_meet = ours == other && ours != Touch::Write as usize;
+            let may_meet = ours == other && ours != AccessKind::Write as usize;
             if both != 0 && !may_meet {
                 let offset = 64 * word + both.trailing_zeros() as usize;
                 return Some((offset, HOW[ours], HOW[other]));
@@ -208,7 +201,10 @@ mod tests {
     use crate::Memory;
 
     /// The fault of two blocks that touch these bytes of an allocation.
-    fn race(first: (usize, usize, Touch), second: (usize, usize, Touch)) -> Option<String> {
+    fn race(
+        first: (usize, usize, AccessKind),
+        second: (usize, usize, AccessKind),
+    ) -> Option<String> {
         let memory = Memory::default();
         memory.allocate(3 * PAGE);
         let view = memory.view();
@@ -216,8 +212,8 @@ mod tests {
         for (i, (offset, len, access)) in [first, second].into_iter().enumerate() {
             touched.touch(0, offset, len, access);
             // A block may touch its own bytes in any way.
-            touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, Touch::Write);
-            touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, Touch::Read);
+            touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, AccessKind::Write);
+            touched.touch(0, 3 * PAGE - 8 + 4 * i, 4, AccessKind::Read);
             if let Err(raised) = footprint.add(&mut touched, &view) {
                 assert_eq!((i, raised.kind), (1, FaultKind::GlobalRace));
                 return Some(raised.message);
@@ -228,7 +224,7 @@ mod tests {
 
     #[test]
     fn bytes_that_one_block_writes_are_its_own() {
-        use Touch::{Atomic, Read, Write};
+        use AccessKind::{Atomic, Read, Write};
         for (a, b, wrong) in [
             (Read, Read, false),
             (Atomic, Atomic, false),

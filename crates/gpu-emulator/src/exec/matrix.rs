@@ -1,13 +1,14 @@
 //! `ldmatrix`, `stmatrix` and `mma.sync`.
 
+use super::AccessKind;
 use super::access::addresses;
 use super::core::Core;
-use super::races::Kind;
 use super::warp::Warp;
-use crate::code::{MatrixAccess, MatrixType, Mma};
+use crate::code::{MatrixAccess, Mma};
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::half::{bf16_to_f32, f16_to_f32, f32_to_f16};
 use crate::lanes::{LANES, Registers};
+use crate::ptx::Type;
 
 /// Fails unless every lane takes part.
 pub(super) fn whole_warp(mask: u32, what: &str) -> Outcome<()> {
@@ -20,8 +21,8 @@ pub(super) fn whole_warp(mask: u32, what: &str) -> Outcome<()> {
 
 /// The value of a 16-bit element.
 #[inline(always)]
-pub(super) fn widen(ty: MatrixType, bits: u32) -> f32 {
-    if ty == MatrixType::Bf16 {
+pub(super) fn widen(ty: Type, bits: u32) -> f32 {
+    if ty == Type::Bf16 {
         bf16_to_f32(bits & 0xffff)
     } else {
         f16_to_f32(bits)
@@ -35,21 +36,22 @@ pub(super) fn swizzle(at: usize, mode: u8) -> usize {
 }
 
 impl Core<'_> {
-    /// The checked offsets of the rows of the 8×8 tiles.
-    fn rows(&mut self, warp: &Warp, access: &MatrixAccess, kind: Kind) -> Outcome<Vec<usize>> {
+    /// The checked rows of the 8×8 tiles.
+    fn rows(
+        &mut self,
+        warp: &Warp,
+        access: &MatrixAccess,
+        kind: AccessKind,
+    ) -> Outcome<Vec<*mut u16>> {
         let at = addresses(&warp.registers, access.address);
-        let row = |core: &mut Self, l: usize| {
+        let mut row = |l: usize| {
             let at = Self::to_shared(at[l]);
             Self::aligned(at, 16, "a row of a matrix")?;
-            let start = core.shared_bounds(at, 16, "matrix access")?;
-            if let Some(races) = &mut core.races {
-                races.access(warp.id, start, 16, kind)?;
-            }
-            Ok(start)
+            let row = self.shared_access(warp.id, at, 16, "matrix access", kind)?;
+            Ok(row.cast())
         };
-        let rows = 8 * access.registers.len();
-        (0..rows)
-            .map(|l| row(self, l).map_err(|e: Raised| e.of_lane(l)))
+        let rows = 0..8 * access.registers.len();
+        rows.map(|l| row(l).map_err(|e: Raised| e.of_lane(l)))
             .collect()
     }
 
@@ -70,21 +72,16 @@ impl Core<'_> {
         mask: u32,
     ) -> Outcome<()> {
         whole_warp(mask, "ldmatrix")?;
-        let rows = self.rows(warp, access, Kind::Read)?;
+        let rows = self.rows(warp, access, AccessKind::Read)?;
         for (tile, &register) in access.registers.iter().enumerate() {
             let rows = &rows[8 * tile..];
             let out: [u32; LANES] = std::array::from_fn(|lane| {
                 let half = |h| {
                     let (row, column) = Self::place(lane, h, access.transposed);
-                    let pointer = self.shared_pointer(rows[row] + 2 * column) as *const u16;
                     // SAFETY: inside the row that was checked.
-                    unsafe { pointer.read() as u32 }
+                    unsafe { rows[row].add(column).read() as u32 }
                 };
-                [0, 1]
-                    .map(half)
-                    .into_iter()
-                    .rev()
-                    .fold(0, |word, h| word << 16 | h)
+                half(0) | half(1) << 16
             });
             *warp.registers.word_mut(register) = out;
         }
@@ -98,14 +95,17 @@ impl Core<'_> {
         mask: u32,
     ) -> Outcome<()> {
         whole_warp(mask, "stmatrix")?;
-        let rows = self.rows(warp, access, Kind::Write)?;
+        let rows = self.rows(warp, access, AccessKind::Write)?;
         for (tile, &register) in access.registers.iter().enumerate() {
             for (lane, word) in warp.registers.word(register).iter().enumerate() {
                 for h in 0..2 {
                     let (row, column) = Self::place(lane, h, access.transposed);
-                    let pointer = self.shared_pointer(rows[8 * tile + row] + 2 * column);
                     // SAFETY: inside the row that was checked.
-                    unsafe { (pointer as *mut u16).write((word >> (16 * h)) as u16) };
+                    unsafe {
+                        rows[8 * tile + row]
+                            .add(column)
+                            .write((word >> (16 * h)) as u16)
+                    };
                 }
             }
         }
@@ -146,9 +146,9 @@ pub(super) fn tf32(bits: u32) -> f32 {
 
 /// The value of an integer of 8 bits.
 #[inline(always)]
-pub(super) fn integer(ty: MatrixType, bits: u8) -> f32 {
+pub(super) fn integer(ty: Type, bits: u8) -> f32 {
     match ty {
-        MatrixType::S8 => f32::from(bits as i8),
+        Type::S8 => f32::from(bits as i8),
         _ => f32::from(bits),
     }
 }
@@ -157,8 +157,8 @@ pub(super) fn integer(ty: MatrixType, bits: u8) -> f32 {
 #[inline(always)]
 fn product(registers: &mut Registers, m: &Mma) {
     match m.types[0] {
-        MatrixType::Tf32 => product_of::<16, 1>(registers, m, |_, word, _| tf32(word)),
-        MatrixType::S8 | MatrixType::U8 => product_of::<32, 4>(registers, m, |ty, word, i| {
+        Type::Tf32 => product_of::<16, 1>(registers, m, |_, word, _| tf32(word)),
+        Type::S8 | Type::U8 => product_of::<32, 4>(registers, m, |ty, word, i| {
             integer(ty, (word >> (8 * i)) as u8)
         }),
         _ => product_of::<16, 2>(registers, m, |ty, word, i| widen(ty, word >> (16 * i))),
@@ -171,7 +171,7 @@ fn product(registers: &mut Registers, m: &Mma) {
 fn product_of<const K: usize, const EACH: usize>(
     registers: &mut Registers,
     m: &Mma,
-    value: impl Fn(MatrixType, u32, usize) -> f32,
+    value: impl Fn(Type, u32, usize) -> f32,
 ) {
     let (mut a, mut b) = ([[0.0; K]; 16], [[0.0; 8]; K]);
     let [a_type, b_type] = m.types;
@@ -208,7 +208,7 @@ fn store_sums(registers: &mut Registers, m: &Mma, sums: &[[f32; 8]; 16]) {
             let (row, column) = (lane / 4, lane % 4 * 2);
             if m.wide_sum {
                 let sum = sums[row + (i >> 1) * 8][column + (i & 1)];
-                if m.types[0].is_integer() {
+                if m.types[0].size() == 1 {
                     return c[lane].wrapping_add(sum as i32 as u32);
                 }
                 return (f32::from_bits(c[lane]) + sum).to_bits();

@@ -74,96 +74,85 @@ impl Core<'_> {
 
     /// Executes an operation; `false` if it was a test that failed on some lane.
     pub fn mbarrier(&mut self, warp: &mut Warp, op: &Mbarrier, mask: u32) -> Outcome<bool> {
+        let (Mbarrier::Init { at, .. }
+        | Mbarrier::Invalidate { at }
+        | Mbarrier::Expect { at, .. }
+        | Mbarrier::Arrive { at, .. }
+        | Mbarrier::Test { at, .. }) = *op;
+        let at = addresses(&warp.registers, at);
+        let mut over = 0;
+        for l in lanes_of(mask) {
+            let is_over = self.mbarrier_of_lane(warp, op, at[l], l);
+            over |= u32::from(is_over.map_err(|e| e.of_lane(l))?) << l;
+        }
+        if let Mbarrier::Test { done, .. } = *op {
+            warp.registers.set_predicate(done, over, mask);
+        }
+        Ok(over == mask)
+    }
+
+    /// Executes an operation for a lane; `false` if it is a test that fails.
+    fn mbarrier_of_lane(
+        &mut self,
+        warp: &mut Warp,
+        op: &Mbarrier,
+        address: u64,
+        l: usize,
+    ) -> Outcome<bool> {
+        let at = self.mbarrier_at(address)?;
         match *op {
-            Mbarrier::Init { at, count } => {
-                let at = addresses(&warp.registers, at);
-                for l in lanes_of(mask) {
-                    let count = warp.registers.word(count)[l] as u64;
-                    let at = self.mbarrier_at(at[l]).map_err(|e| e.of_lane(l))?;
-                    let state = MbarrierState {
-                        phase: 0,
-                        bytes: 0,
-                        count,
-                        pending: count,
-                    };
-                    *self.mbarrier_word(at) = state.pack();
-                    if let Some(races) = &mut self.races {
-                        races.mbarrier_init(warp.id, at);
-                    }
-                    self.unfenced.push((at, warp.id));
+            Mbarrier::Init { count, .. } => {
+                let count = warp.registers.word(count)[l] as u64;
+                let state = MbarrierState {
+                    phase: 0,
+                    bytes: 0,
+                    count,
+                    pending: count,
+                };
+                *self.mbarrier_word(at) = state.pack();
+                if let Some(races) = &mut self.races {
+                    races.mbarrier_init(warp.id, at);
                 }
+                self.unfenced.push((at, warp.id));
             }
-            Mbarrier::Invalidate { at } => {
-                let at = addresses(&warp.registers, at);
-                for l in lanes_of(mask) {
-                    let at = self.mbarrier_at(at[l]).map_err(|e| e.of_lane(l))?;
-                    *self.mbarrier_word(at) = 0;
-                }
-            }
-            Mbarrier::Expect { at, bytes } => {
-                let at = addresses(&warp.registers, at);
-                for l in lanes_of(mask) {
-                    let bytes = warp.registers.word(bytes)[l] as i64;
-                    self.mbarrier_update(at[l], 0, bytes)
-                        .map_err(|e| e.of_lane(l))?;
-                }
+            Mbarrier::Invalidate { .. } => *self.mbarrier_word(at) = 0,
+            Mbarrier::Expect { bytes, .. } => {
+                let bytes = warp.registers.word(bytes)[l] as i64;
+                self.mbarrier_update(address, 0, bytes)?;
             }
             Mbarrier::Arrive {
-                at,
                 state,
                 count,
                 bytes,
+                ..
             } => {
-                let at = addresses(&warp.registers, at);
-                for l in lanes_of(mask) {
-                    let start = self.mbarrier_at(at[l]).map_err(|e| e.of_lane(l))?;
-                    warp.registers.wide_mut(state)[l] = *self.mbarrier_word(start);
-                    self.note_remote(warp.id, start);
-                    if let Some(races) = &mut self.races {
-                        races
-                            .mbarrier_use(warp.id, start)
-                            .map_err(|e| e.of_lane(l))?;
-                        races.release(warp.id, start);
-                    }
-                    let number = |slot: Option<u32>, otherwise: u32| {
-                        slot.map_or(otherwise, |slot| warp.registers.word(slot)[l])
-                    };
-                    let (arrivals, bytes) = (number(count, 1) as u64, number(bytes, 0) as i64);
-                    // The bytes count before the arrival, so that it can't end the phase first.
-                    self.mbarrier_update(at[l], 0, bytes)
-                        .map_err(|e| e.of_lane(l))?;
-                    self.mbarrier_update(at[l], arrivals, 0)
-                        .map_err(|e| e.of_lane(l))?;
+                warp.registers.wide_mut(state)[l] = *self.mbarrier_word(at);
+                self.note_remote(warp.id, at);
+                if let Some(races) = &mut self.races {
+                    races.mbarrier_use(warp.id, at)?;
+                    races.release(warp.id, at);
                 }
+                let number = |slot: Option<u32>, otherwise: u32| {
+                    slot.map_or(otherwise, |slot| warp.registers.word(slot)[l])
+                };
+                // The bytes count before the arrival, so that it can't end the phase first.
+                self.mbarrier_update(address, 0, number(bytes, 0) as i64)?;
+                self.mbarrier_update(address, number(count, 1) as u64, 0)?;
             }
-            Mbarrier::Test {
-                at,
-                done,
-                phase,
-                parity,
-            } => {
-                let at = addresses(&warp.registers, at);
-                let mut over = 0;
-                for l in lanes_of(mask) {
-                    let start = self.mbarrier_at(at[l]).map_err(|e| e.of_lane(l))?;
-                    if let Some(races) = &mut self.races {
-                        races
-                            .mbarrier_use(warp.id, start)
-                            .map_err(|e| e.of_lane(l))?;
-                    }
-                    let awaited = match parity {
-                        true => warp.registers.word(phase)[l] as u64 & 1,
-                        false => warp.registers.wide(phase)[l] >> 63,
-                    };
-                    if MbarrierState::unpack(*self.mbarrier_word(start)).phase != awaited {
-                        over |= 1 << l;
-                        if let Some(races) = &mut self.races {
-                            races.acquire(warp.id, start);
-                        }
-                    }
+            Mbarrier::Test { phase, parity, .. } => {
+                if let Some(races) = &mut self.races {
+                    races.mbarrier_use(warp.id, at)?;
                 }
-                warp.registers.set_predicate(done, over, mask);
-                return Ok(over == mask);
+                let awaited = match parity {
+                    true => warp.registers.word(phase)[l] as u64 & 1,
+                    false => warp.registers.wide(phase)[l] >> 63,
+                };
+                if MbarrierState::unpack(*self.mbarrier_word(at)).phase == awaited {
+                    return Ok(false);
+                }
+                if let Some(races) = &mut self.races {
+                    races.acquire(warp.id, at);
+                }
             }
         }
         Ok(true)

@@ -24,6 +24,14 @@ pub use bulk::TensorMap;
 pub(crate) use footprint::Footprint;
 pub use footprint::Trail;
 
+/// The kind of an access to memory.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AccessKind {
+    Read,
+    Write,
+    Atomic,
+}
+
 /// Generic addresses of shared memory start here.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 56;
 /// Generic addresses of local memory start here.

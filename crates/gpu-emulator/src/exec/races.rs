@@ -4,17 +4,10 @@
 //! readers since. Each warp knows up to which time it has seen every other. An access is a race unless the warp has
 //! seen the accesses before it (FastTrack, Flanagan and Freund 2009, with warps for threads).
 
+use super::AccessKind;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::LANES;
 use std::collections::HashMap;
-
-/// The kind of an access to shared memory.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    Atomic,
-}
 
 /// The mark of readers at different times, which [`Races::reads`] holds.
 const SEVERAL: u32 = u32::MAX;
@@ -127,11 +120,11 @@ impl Races {
 
     /// Checks and records an access of `warp` to `len` bytes at `at`.
     #[inline(always)]
-    pub fn access(&mut self, warp: usize, at: usize, len: usize, kind: Kind) -> Outcome<()> {
+    pub fn access(&mut self, warp: usize, at: usize, len: usize, kind: AccessKind) -> Outcome<()> {
         let (range, now, floor) = (self.range(at, len), self.now[warp], self.floor);
         for x in range {
             match kind {
-                Kind::Read => {
+                AccessKind::Read => {
                     // The common case: the write was seen by every warp, and the granule was read at this time
                     // before.
                     let g = &mut self.granules[x];
@@ -185,20 +178,21 @@ impl Races {
     }
 
     #[inline(always)]
-    fn write(&mut self, warp: usize, x: usize, kind: Kind) -> Outcome<()> {
+    fn write(&mut self, warp: usize, x: usize, kind: AccessKind) -> Outcome<()> {
         let g = self.granules[x];
-        let both_atomic = g.atomic && kind == Kind::Atomic;
+        let both_atomic = g.atomic && kind == AccessKind::Atomic;
         let after_write = g.write_time == 0
             || both_atomic
             || self.has_seen(warp, g.writer as usize, g.write_time);
-        if g.pending || !after_write || kind == Kind::Atomic && g.write_time == 0 {
+        if g.pending || !after_write || kind == AccessKind::Atomic && g.write_time == 0 {
             return Err(self.wrong_write(warp, x, kind));
         }
         if g.readers & !(1 << warp) != 0 && g.read_time > self.floor {
             self.after_reads(warp, x)?;
         }
         let g = &mut self.granules[x];
-        (g.write_time, g.writer, g.atomic) = (self.now[warp], warp as u8, kind == Kind::Atomic);
+        (g.write_time, g.writer, g.atomic) =
+            (self.now[warp], warp as u8, kind == AccessKind::Atomic);
         (g.read_time, g.readers) = (0, 0);
         Ok(())
     }
@@ -252,9 +246,9 @@ impl Races {
     }
 
     #[cold]
-    fn wrong_write(&self, warp: usize, x: usize, kind: Kind) -> Raised {
+    fn wrong_write(&self, warp: usize, x: usize, kind: AccessKind) -> Raised {
         let (g, place) = (self.granules[x], self.place(x));
-        if g.pending || kind == Kind::Atomic && g.write_time == 0 {
+        if g.pending || kind == AccessKind::Atomic && g.write_time == 0 {
             return self.wrong_read(warp, x);
         }
         let why = format!(
@@ -272,7 +266,7 @@ impl Races {
 
     /// Records the start of an asynchronous copy of `warp` to `len` bytes at `at`.
     pub fn copy_begins(&mut self, warp: usize, at: usize, len: usize) -> Outcome<()> {
-        self.access(warp, at, len, Kind::Write)?;
+        self.access(warp, at, len, AccessKind::Write)?;
         for x in self.range(at, len) {
             self.granules[x].pending = true;
         }
@@ -284,7 +278,7 @@ impl Races {
         for x in self.range(at, len) {
             self.granules[x].pending = false;
         }
-        self.access(warp, at, len, Kind::Write)
+        self.access(warp, at, len, AccessKind::Write)
     }
 
     /// Records the start of a copy whose end the mbarrier at `mbarrier` will report.
@@ -414,21 +408,21 @@ mod tests {
     #[test]
     fn a_barrier_orders_and_nothing_else_does() {
         let mut races = Races::new((1, 2), 64, 4);
-        races.access(0, 0, 4, Kind::Write).unwrap();
-        races.access(0, 0, 4, Kind::Read).unwrap();
+        races.access(0, 0, 4, AccessKind::Write).unwrap();
+        races.access(0, 0, 4, AccessKind::Read).unwrap();
         assert_eq!(
-            kind(races.access(1, 0, 4, Kind::Read)),
+            kind(races.access(1, 0, 4, AccessKind::Read)),
             Some(FaultKind::SharedRace)
         );
         races.everyone_met();
-        races.access(1, 0, 4, Kind::Read).unwrap();
-        races.access(0, 0, 4, Kind::Read).unwrap();
+        races.access(1, 0, 4, AccessKind::Read).unwrap();
+        races.access(0, 0, 4, AccessKind::Read).unwrap();
         assert_eq!(
-            kind(races.access(0, 0, 4, Kind::Write)),
+            kind(races.access(0, 0, 4, AccessKind::Write)),
             Some(FaultKind::SharedRace)
         );
         assert_eq!(
-            kind(races.access(0, 4, 4, Kind::Read)),
+            kind(races.access(0, 4, 4, AccessKind::Read)),
             Some(FaultKind::Uninitialised)
         );
     }
@@ -436,26 +430,26 @@ mod tests {
     #[test]
     fn an_mbarrier_orders_those_who_use_it() {
         let mut races = Races::new((1, 3), 64, 4);
-        races.access(0, 0, 4, Kind::Write).unwrap();
+        races.access(0, 0, 4, AccessKind::Write).unwrap();
         races.release(0, 32);
         races.acquire(1, 32);
-        races.access(1, 0, 4, Kind::Read).unwrap();
-        races.access(1, 4, 4, Kind::Write).unwrap();
+        races.access(1, 0, 4, AccessKind::Read).unwrap();
+        races.access(1, 4, 4, AccessKind::Write).unwrap();
         assert_eq!(
-            kind(races.access(2, 0, 4, Kind::Read)),
+            kind(races.access(2, 0, 4, AccessKind::Read)),
             Some(FaultKind::SharedRace)
         );
         // Readers at different times: the writer must have seen each.
         races.release(1, 40);
-        races.access(0, 0, 4, Kind::Read).unwrap();
+        races.access(0, 0, 4, AccessKind::Read).unwrap();
         races.acquire(2, 40);
         assert_eq!(
-            kind(races.access(2, 0, 4, Kind::Write)),
+            kind(races.access(2, 0, 4, AccessKind::Write)),
             Some(FaultKind::SharedRace)
         );
         races.release(0, 40);
         races.acquire(2, 40);
-        races.access(2, 0, 4, Kind::Write).unwrap();
+        races.access(2, 0, 4, AccessKind::Write).unwrap();
     }
 
     #[test]
@@ -463,17 +457,17 @@ mod tests {
         let mut races = Races::new((1, 1), 64, 4);
         races.copy_begins(0, 0, 16).unwrap();
         assert_eq!(
-            kind(races.access(0, 8, 4, Kind::Read)),
+            kind(races.access(0, 8, 4, AccessKind::Read)),
             Some(FaultKind::MissingWait)
         );
         races.copy_ends(0, 0, 16).unwrap();
-        races.access(0, 8, 4, Kind::Read).unwrap();
+        races.access(0, 8, 4, AccessKind::Read).unwrap();
         races.bulk_begins(0, 0, 16, 48).unwrap();
         assert_eq!(
-            kind(races.access(0, 8, 4, Kind::Read)),
+            kind(races.access(0, 8, 4, AccessKind::Read)),
             Some(FaultKind::MissingWait)
         );
         races.acquire(0, 48);
-        races.access(0, 8, 4, Kind::Read).unwrap();
+        races.access(0, 8, 4, AccessKind::Read).unwrap();
     }
 }

@@ -3,13 +3,14 @@
 //! A product is one operation of all four warps, so none is executed before all have issued it. It reads shared
 //! memory then, and changes a warp's registers when that warp waits.
 
+use super::AccessKind;
 use super::core::Core;
 use super::matrix::{integer, swizzle, tf32, whole_warp, widen};
-use super::races::Kind;
 use super::warp::Warp;
-use crate::code::{MatrixType, WarpgroupMma};
+use crate::code::WarpgroupMma;
 use crate::fault::{FaultKind, Outcome, Raised};
 use crate::lanes::{LANES, Registers, Slot};
+use crate::ptx::Type;
 
 /// A pending product, by the index of its instruction.
 struct Product {
@@ -84,7 +85,7 @@ fn element(descriptor: u64, row: usize, k: usize, transposed: bool, size: usize)
     swizzle(at, mode)
 }
 
-impl Core<'_> {
+impl<'a> Core<'a> {
     /// Begins a product.
     pub fn begin_product(
         &mut self,
@@ -133,7 +134,7 @@ impl Core<'_> {
                 return true;
             };
             let m = self.warpgroup_mma(product);
-            let is_integer = m.types[0].is_integer();
+            let is_integer = m.types[0].size() == 1;
             for (slot, sums) in m.d.iter().zip(sums) {
                 let words = warp.registers.word_mut(*slot);
                 for (word, sum) in words.iter_mut().zip(sums) {
@@ -153,7 +154,7 @@ impl Core<'_> {
         warp.products.pending = pending;
     }
 
-    fn warpgroup_mma(&self, product: &Product) -> &'_ WarpgroupMma {
+    fn warpgroup_mma(&self, product: &Product) -> &'a WarpgroupMma {
         match &self.kernel.code[product.pc as usize].op {
             crate::code::Op::WarpgroupMma(m) => m,
             _ => unreachable!("products come from wgmma"),
@@ -162,10 +163,7 @@ impl Core<'_> {
 
     /// Returns the sums of a warp's registers.
     fn product(&mut self, warp: &Warp, product: &Product) -> Outcome<Vec<[f32; LANES]>> {
-        let kernel = self.kernel;
-        let crate::code::Op::WarpgroupMma(m) = &kernel.code[product.pc as usize].op else {
-            unreachable!("products come from wgmma")
-        };
+        let m = self.warpgroup_mma(product);
         let races = self.races.as_mut();
         let agent = races.map_or(warp.id, |races| races.product_begins(warp.id));
         // Each warp of the group has 16 of the 64 rows.
@@ -208,25 +206,14 @@ impl Core<'_> {
         Ok((0..m.d.len()).map(sums).collect())
     }
 
-    fn element_at(&mut self, agent: usize, at: usize, ty: MatrixType) -> Outcome<f32> {
-        let size = ty.size();
-        let start = self
-            .shared_bounds(at as u64, size, "wgmma operand")
-            .map_err(|e| {
-                Raised::new(
-                    FaultKind::OutOfBounds,
-                    format!("{}; see the descriptor", e.message),
-                )
-            })?;
-        if let Some(races) = &mut self.races {
-            races.access(agent, start, size, Kind::Read)?;
-        }
-        let pointer = self.shared_pointer(start);
+    fn element_at(&mut self, agent: usize, at: usize, ty: Type) -> Outcome<f32> {
+        let what = "wgmma operand, by its descriptor,";
+        let pointer = self.shared_access(agent, at as u64, ty.size(), what, AccessKind::Read)?;
         // SAFETY: the bounds were checked.
         unsafe {
             Ok(match ty {
-                MatrixType::Tf32 => tf32(pointer.cast::<u32>().read_unaligned()),
-                MatrixType::S8 | MatrixType::U8 => integer(ty, pointer.read()),
+                Type::Tf32 => tf32(pointer.cast::<u32>().read_unaligned()),
+                Type::S8 | Type::U8 => integer(ty, pointer.read()),
                 half => widen(half, pointer.cast::<u16>().read_unaligned().into()),
             })
         }

@@ -136,55 +136,42 @@ pub(crate) fn pick_insert(ty: Type) -> Option<Run> {
     })
 }
 
-/// The loop of `dp2a.lo.x.y` or `dp2a.hi.x.y`: the sum of two products of 16-bit values by bytes.
-pub(crate) fn pick_dp2a(x: Type, y: Type, upper: bool) -> Option<Run> {
-    macro_rules! dot {
-        ($x:ty, $y:ty, $from:literal) => {
-            ternary(|a: u32, b: u32, c: u32| {
-                let mut sum = c;
-                for i in 0..2 {
-                    let (half, byte) = (a >> (16 * i), b >> (8 * i + $from));
-                    let product = half as $x as i32 * byte as $y as i32;
-                    sum = sum.wrapping_add(product as u32);
-                }
-                sum
-            })
-        };
-    }
-    Some(match (x, y, upper) {
-        (U32, U32, false) => dot!(u16, u8, 0),
-        (U32, S32, false) => dot!(u16, i8, 0),
-        (S32, U32, false) => dot!(i16, u8, 0),
-        (S32, S32, false) => dot!(i16, i8, 0),
-        (U32, U32, true) => dot!(u16, u8, 16),
-        (U32, S32, true) => dot!(u16, i8, 16),
-        (S32, U32, true) => dot!(i16, u8, 16),
-        (S32, S32, true) => dot!(i16, i8, 16),
-        _ => return None,
+/// The number of a dot product's loop: bits 0 and 1 are set for signed elements of a and b, bit 2 for `.hi`.
+pub(crate) fn dot_number(x: Type, y: Type, upper: bool) -> Option<u32> {
+    let signed = |ty| match ty {
+        U32 => Some(0),
+        S32 => Some(1),
+        _ => None,
+    };
+    Some(signed(x)? | signed(y)? << 1 | (upper as u32) << 2)
+}
+
+/// The sum of `c` and `terms` products: of the elements of `a`, which fill it, by bytes of `b`.
+#[inline(always)]
+fn dot(a: u32, b: u32, c: u32, number: u32, terms: u32) -> u32 {
+    let element = |word: u32, bit: u32, width: u32, signed: bool| {
+        let top = word >> bit << (32 - width);
+        match signed {
+            true => top as i32 >> (32 - width),
+            false => (top >> (32 - width)) as i32,
+        }
+    };
+    let (width, first) = (32 / terms, if number & 4 != 0 { 16 } else { 0 });
+    (0..terms).fold(c, |sum, i| {
+        let x = element(a, width * i, width, number & 1 != 0);
+        let y = element(b, first + 8 * i, 8, number & 2 != 0);
+        sum.wrapping_add((x * y) as u32)
     })
 }
 
-/// The loop of `dp4a.x.y`: the sum of four products of bytes.
-pub(crate) fn pick_dp4a(x: Type, y: Type) -> Option<Run> {
-    macro_rules! dot {
-        ($x:ty, $y:ty) => {
-            ternary(|a: u32, b: u32, c: u32| {
-                let mut sum = c;
-                for i in 0..4 {
-                    let product = (a >> (8 * i)) as $x as i32 * (b >> (8 * i)) as $y as i32;
-                    sum = sum.wrapping_add(product as u32);
-                }
-                sum
-            })
-        };
-    }
-    Some(match (x, y) {
-        (U32, U32) => dot!(u8, u8),
-        (U32, S32) => dot!(u8, i8),
-        (S32, U32) => dot!(i8, u8),
-        (S32, S32) => dot!(i8, i8),
-        _ => return None,
-    })
+/// The loop of `dp2a`; its number is that of [`dot_number`].
+pub(crate) fn dp2a() -> Run {
+    with_number(|a: u32, b: u32, c: u32, number| dot(a, b, c, number, 2))
+}
+
+/// The loop of `dp4a`, likewise.
+pub(crate) fn dp4a() -> Run {
+    with_number(|a: u32, b: u32, c: u32, number| dot(a, b, c, number, 4))
 }
 
 #[cfg(test)]

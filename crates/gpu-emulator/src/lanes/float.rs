@@ -111,35 +111,23 @@ fn sub64<M: Round>(x: f64, y: f64) -> f64 {
 
 /// Minimum and maximum as PTX defines them: −0 < +0, and NaN only if both operands are NaN.
 macro_rules! extremes {
-    ($float:ident, $min:ident, $max:ident, $nan:expr) => {
+    ($float:ident, $min:ident, $max:ident) => {
         #[inline(always)]
         pub(crate) fn $min(x: $float, y: $float) -> $float {
-            if x.is_nan() {
-                y
-            } else if y.is_nan() {
-                x
-            } else if x < y || x == y && x.is_sign_negative() {
-                x
-            } else {
-                y
+            let is_less = x < y || x == y && x.is_sign_negative();
+            match !x.is_nan() && (y.is_nan() || is_less) {
+                true => x,
+                false => y,
             }
         }
         #[inline(always)]
         pub(crate) fn $max(x: $float, y: $float) -> $float {
-            if x.is_nan() {
-                y
-            } else if y.is_nan() {
-                x
-            } else if x > y || x == y && !x.is_sign_negative() {
-                x
-            } else {
-                y
-            }
+            -$min(-x, -y)
         }
     };
 }
-extremes!(f32, min32, max32, f32::NAN);
-extremes!(f64, min64, max64, f64::NAN);
+extremes!(f32, min32, max32);
+extremes!(f64, min64, max64);
 
 /// `f`, but NaN when an operand is.
 #[inline(always)]

@@ -189,12 +189,7 @@ mod tests {
         registers.word_mut(0)[3] = x;
         registers.word_mut(64)[3] = y;
         let run = pick_binary(name, ty, false).unwrap();
-        let operands = Operands {
-            a: 0,
-            b: 64,
-            d: 128,
-            ..Default::default()
-        };
+        let operands = Operands::new(128, [0, 64, 0], 0);
         // SAFETY: the loop was compiled for this machine.
         unsafe { run(&mut registers, &operands, 1 << 3) };
         assert_eq!(registers.word(128)[2], 0, "an inactive lane was written");

@@ -60,52 +60,48 @@ impl Registers {
         }
     }
 
+    /// The lanes of a register of words or double words.
+    #[inline(always)]
+    fn lanes<B: Bits>(&self, slot: Slot) -> &[B; LANES] {
+        debug_assert!(slot as usize + LANES * B::WORDS <= self.lines.len() * 16);
+        // SAFETY: decoding hands out slots inside the register file only, aligned to 32 words; a slot of a 64-bit
+        // register has 64.
+        unsafe { &*self.lines.as_ptr().cast::<u32>().add(slot as usize).cast() }
+    }
+
+    /// The same, to be written.
+    #[inline(always)]
+    fn lanes_mut<B: Bits>(&mut self, slot: Slot) -> &mut [B; LANES] {
+        debug_assert!(slot as usize + LANES * B::WORDS <= self.lines.len() * 16);
+        // SAFETY: as for `lanes`.
+        unsafe {
+            let words = self.lines.as_mut_ptr().cast::<u32>();
+            &mut *words.add(slot as usize).cast()
+        }
+    }
+
     /// The lanes of a 32-bit register.
     #[inline(always)]
     pub fn word(&self, slot: Slot) -> &[u32; LANES] {
-        debug_assert!(slot as usize + LANES <= self.lines.len() * 16);
-        // SAFETY: decoding hands out slots inside the register file only, aligned to 32 words.
-        unsafe {
-            &*(self.lines.as_ptr() as *const u32)
-                .add(slot as usize)
-                .cast()
-        }
+        self.lanes(slot)
     }
 
     /// The lanes of a 32-bit register.
     #[inline(always)]
     pub fn word_mut(&mut self, slot: Slot) -> &mut [u32; LANES] {
-        debug_assert!(slot as usize + LANES <= self.lines.len() * 16);
-        // SAFETY: as for `word`.
-        unsafe {
-            &mut *(self.lines.as_mut_ptr() as *mut u32)
-                .add(slot as usize)
-                .cast()
-        }
+        self.lanes_mut(slot)
     }
 
     /// The lanes of a 64-bit register.
     #[inline(always)]
     pub fn wide(&self, slot: Slot) -> &[u64; LANES] {
-        debug_assert!(slot as usize + 2 * LANES <= self.lines.len() * 16);
-        // SAFETY: as for `word`; a slot of a 64-bit register has 64 words.
-        unsafe {
-            &*(self.lines.as_ptr() as *const u32)
-                .add(slot as usize)
-                .cast()
-        }
+        self.lanes(slot)
     }
 
     /// The lanes of a 64-bit register.
     #[inline(always)]
     pub fn wide_mut(&mut self, slot: Slot) -> &mut [u64; LANES] {
-        debug_assert!(slot as usize + 2 * LANES <= self.lines.len() * 16);
-        // SAFETY: as for `wide`.
-        unsafe {
-            &mut *(self.lines.as_mut_ptr() as *mut u32)
-                .add(slot as usize)
-                .cast()
-        }
+        self.lanes_mut(slot)
     }
 
     /// Writes `value` to the lanes of `mask`.
@@ -124,6 +120,12 @@ pub(crate) struct Operands {
     pub b: Slot,
     pub c: Slot,
     pub x: u32,
+}
+
+impl Operands {
+    pub fn new(d: Slot, [a, b, c]: [Slot; 3], x: u32) -> Operands {
+        Operands { d, a, b, c, x }
+    }
 }
 
 /// A compiled loop over the lanes of a mask.
@@ -206,13 +208,13 @@ fn closure<F: Copy>() -> F {
 /// One lane of register `slot`.
 #[inline(always)]
 fn lanes<V: Value>(registers: &Registers, slot: Slot) -> &[V::Bits; LANES] {
-    V::Bits::lanes(registers, slot)
+    registers.lanes(slot)
 }
 
 /// Writes `values` to the lanes of `mask`.
 #[inline(always)]
 fn store<V: Value>(registers: &mut Registers, slot: Slot, mask: u32, values: [V::Bits; LANES]) {
-    let out = V::Bits::lanes_mut(registers, slot);
+    let out = registers.lanes_mut(slot);
     if mask == !0 {
         *out = values;
         return;
@@ -226,98 +228,6 @@ fn store<V: Value>(registers: &mut Registers, slot: Slot, mask: u32, values: [V:
 
 /// The closure types of a loop.
 type Closure<T> = PhantomData<fn() -> T>;
-
-struct Unary<A, R, F>(Closure<(A, R, F)>);
-
-impl<A: Value, R: Value, F: Fn(A) -> R + Copy> Loop for Unary<A, R, F> {
-    #[inline(always)]
-    fn run(registers: &mut Registers, o: &Operands, mask: u32) {
-        let f = closure::<F>();
-        let a = lanes::<A>(registers, o.a);
-        let mut out = [R::Bits::default(); LANES];
-        for l in 0..LANES {
-            out[l] = f(A::from_bits(a[l])).to_bits();
-        }
-        store::<R>(registers, o.d, mask, out);
-    }
-}
-
-/// `d = f(a)` on every lane.
-pub(crate) fn unary<A: Value, R: Value, F: Fn(A) -> R + Copy>(_: F) -> Run {
-    compiled::<Unary<A, R, F>>()
-}
-
-struct Binary<A, B, R, F>(Closure<(A, B, R, F)>);
-
-impl<A: Value, B: Value, R: Value, F: Fn(A, B) -> R + Copy> Loop for Binary<A, B, R, F> {
-    #[inline(always)]
-    fn run(registers: &mut Registers, o: &Operands, mask: u32) {
-        let f = closure::<F>();
-        let (a, b) = (lanes::<A>(registers, o.a), lanes::<B>(registers, o.b));
-        let mut out = [R::Bits::default(); LANES];
-        for l in 0..LANES {
-            out[l] = f(A::from_bits(a[l]), B::from_bits(b[l])).to_bits();
-        }
-        store::<R>(registers, o.d, mask, out);
-    }
-}
-
-/// `d = f(a, b)` on every lane.
-pub(crate) fn binary<A: Value, B: Value, R: Value, F: Fn(A, B) -> R + Copy>(_: F) -> Run {
-    compiled::<Binary<A, B, R, F>>()
-}
-
-struct Ternary<A, B, C, R, F>(Closure<(A, B, C, R, F)>);
-
-impl<A: Value, B: Value, C: Value, R: Value, F: Fn(A, B, C) -> R + Copy> Loop
-    for Ternary<A, B, C, R, F>
-{
-    #[inline(always)]
-    fn run(registers: &mut Registers, o: &Operands, mask: u32) {
-        let f = closure::<F>();
-        let a = lanes::<A>(registers, o.a);
-        let b = lanes::<B>(registers, o.b);
-        let c = lanes::<C>(registers, o.c);
-        let mut out = [R::Bits::default(); LANES];
-        for l in 0..LANES {
-            out[l] = f(A::from_bits(a[l]), B::from_bits(b[l]), C::from_bits(c[l])).to_bits();
-        }
-        store::<R>(registers, o.d, mask, out);
-    }
-}
-
-/// `d = f(a, b, c)` on every lane.
-pub(crate) fn ternary<A, B, C, R, F>(_: F) -> Run
-where
-    A: Value,
-    B: Value,
-    C: Value,
-    R: Value,
-    F: Fn(A, B, C) -> R + Copy,
-{
-    compiled::<Ternary<A, B, C, R, F>>()
-}
-
-struct Quaternary<A, F>(Closure<(A, F)>);
-
-impl<A: Value, F: Fn(A, A, u32, u32) -> A + Copy> Loop for Quaternary<A, F> {
-    #[inline(always)]
-    fn run(registers: &mut Registers, o: &Operands, mask: u32) {
-        let f = closure::<F>();
-        let (a, b) = (lanes::<A>(registers, o.a), lanes::<A>(registers, o.b));
-        let (c, x) = (registers.word(o.c), registers.word(o.x));
-        let mut out = [A::Bits::default(); LANES];
-        for l in 0..LANES {
-            out[l] = f(A::from_bits(a[l]), A::from_bits(b[l]), c[l], x[l]).to_bits();
-        }
-        store::<A>(registers, o.d, mask, out);
-    }
-}
-
-/// `d = f(a, b, c, x)` on every lane, `x` a register too.
-pub(crate) fn quaternary<A: Value, F: Fn(A, A, u32, u32) -> A + Copy>(_: F) -> Run {
-    compiled::<Quaternary<A, F>>()
-}
 
 struct WithNumber<A, B, C, R, F>(Closure<(A, B, C, R, F)>);
 
@@ -349,4 +259,47 @@ where
     F: Fn(A, B, C, u32) -> R + Copy,
 {
     compiled::<WithNumber<A, B, C, R, F>>()
+}
+
+/// `d = f(a)` on every lane.
+pub(crate) fn unary<A: Value, R: Value, F: Fn(A) -> R + Copy>(f: F) -> Run {
+    with_number(move |a: A, _: u32, _: u32, _| f(a))
+}
+
+/// `d = f(a, b)` on every lane.
+pub(crate) fn binary<A: Value, B: Value, R: Value, F: Fn(A, B) -> R + Copy>(f: F) -> Run {
+    with_number(move |a: A, b: B, _: u32, _| f(a, b))
+}
+
+/// `d = f(a, b, c)` on every lane.
+pub(crate) fn ternary<A, B, C, R, F>(f: F) -> Run
+where
+    A: Value,
+    B: Value,
+    C: Value,
+    R: Value,
+    F: Fn(A, B, C) -> R + Copy,
+{
+    with_number(move |a: A, b: B, c: C, _| f(a, b, c))
+}
+
+struct Quaternary<A, F>(Closure<(A, F)>);
+
+impl<A: Value, F: Fn(A, A, u32, u32) -> A + Copy> Loop for Quaternary<A, F> {
+    #[inline(always)]
+    fn run(registers: &mut Registers, o: &Operands, mask: u32) {
+        let f = closure::<F>();
+        let (a, b) = (lanes::<A>(registers, o.a), lanes::<A>(registers, o.b));
+        let (c, x) = (registers.word(o.c), registers.word(o.x));
+        let mut out = [A::Bits::default(); LANES];
+        for l in 0..LANES {
+            out[l] = f(A::from_bits(a[l]), A::from_bits(b[l]), c[l], x[l]).to_bits();
+        }
+        store::<A>(registers, o.d, mask, out);
+    }
+}
+
+/// `d = f(a, b, c, x)` on every lane, `x` a register too.
+pub(crate) fn quaternary<A: Value, F: Fn(A, A, u32, u32) -> A + Copy>(_: F) -> Run {
+    compiled::<Quaternary<A, F>>()
 }

@@ -1,34 +1,18 @@
 //! The representation of values in registers.
 
 use super::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-use super::{LANES, Registers, Slot};
 
 /// The word or double word that a lane of a register holds.
 pub(crate) trait Bits: Copy + Default + 'static {
-    fn lanes(registers: &Registers, slot: Slot) -> &[Self; LANES];
-    fn lanes_mut(registers: &mut Registers, slot: Slot) -> &mut [Self; LANES];
+    const WORDS: usize;
 }
 
 impl Bits for u32 {
-    #[inline(always)]
-    fn lanes(registers: &Registers, slot: Slot) -> &[u32; LANES] {
-        registers.word(slot)
-    }
-    #[inline(always)]
-    fn lanes_mut(registers: &mut Registers, slot: Slot) -> &mut [u32; LANES] {
-        registers.word_mut(slot)
-    }
+    const WORDS: usize = 1;
 }
 
 impl Bits for u64 {
-    #[inline(always)]
-    fn lanes(registers: &Registers, slot: Slot) -> &[u64; LANES] {
-        registers.wide(slot)
-    }
-    #[inline(always)]
-    fn lanes_mut(registers: &mut Registers, slot: Slot) -> &mut [u64; LANES] {
-        registers.wide_mut(slot)
-    }
+    const WORDS: usize = 2;
 }
 
 /// A value that a lane computes with. Narrow integers ignore the upper bits of their word when read. When written,
@@ -66,58 +50,33 @@ integers! {
     i64, u64 => u64;
 }
 
-impl Value for f32 {
-    type Bits = u32;
-    #[inline(always)]
-    fn from_bits(bits: u32) -> f32 {
-        f32::from_bits(bits)
-    }
-    #[inline(always)]
-    fn to_bits(self) -> u32 {
-        f32::to_bits(self)
-    }
-}
-
-impl Value for f64 {
-    type Bits = u64;
-    #[inline(always)]
-    fn from_bits(bits: u64) -> f64 {
-        f64::from_bits(bits)
-    }
-    #[inline(always)]
-    fn to_bits(self) -> u64 {
-        f64::to_bits(self)
-    }
-}
-
 /// An f16, as the f32 of its value.
 #[derive(Copy, Clone)]
 pub(crate) struct Half(pub f32);
-
-impl Value for Half {
-    type Bits = u32;
-    #[inline(always)]
-    fn from_bits(bits: u32) -> Half {
-        Half(f16_to_f32(bits))
-    }
-    #[inline(always)]
-    fn to_bits(self) -> u32 {
-        f32_to_f16(self.0)
-    }
-}
 
 /// A bf16, as the f32 of its value.
 #[derive(Copy, Clone)]
 pub(crate) struct Bf(pub f32);
 
-impl Value for Bf {
-    type Bits = u32;
-    #[inline(always)]
-    fn from_bits(bits: u32) -> Bf {
-        Bf(bf16_to_f32(bits))
-    }
-    #[inline(always)]
-    fn to_bits(self) -> u32 {
-        f32_to_bf16(self.0)
-    }
+macro_rules! floats {
+    ($($ty:ty => $bits:ty, $from:expr, $to:expr;)*) => {$(
+        impl Value for $ty {
+            type Bits = $bits;
+            #[inline(always)]
+            fn from_bits(bits: $bits) -> $ty {
+                $from(bits)
+            }
+            #[inline(always)]
+            fn to_bits(self) -> $bits {
+                $to(self)
+            }
+        }
+    )*};
+}
+
+floats! {
+    f32 => u32, f32::from_bits, f32::to_bits;
+    f64 => u64, f64::from_bits, f64::to_bits;
+    Half => u32, |bits| Half(f16_to_f32(bits)), |x: Half| f32_to_f16(x.0);
+    Bf => u32, |bits| Bf(bf16_to_f32(bits)), |x: Bf| f32_to_bf16(x.0);
 }

@@ -25,6 +25,14 @@ fn is_word_byte(b: u8) -> bool {
 pub(crate) fn tokenize(source: &str) -> Result<Vec<Token<'_>>, SyntaxError> {
     let bytes = source.as_bytes();
     let (mut tokens, mut at, mut line) = (Vec::new(), 0, 1u32);
+    let error = |line, why: &str| SyntaxError {
+        line,
+        why: why.into(),
+    };
+    let token = |range: std::ops::Range<usize>, line| Token {
+        text: &source[range],
+        line,
+    };
     while at < bytes.len() {
         let start = at;
         match bytes[at] {
@@ -37,44 +45,25 @@ pub(crate) fn tokenize(source: &str) -> Result<Vec<Token<'_>>, SyntaxError> {
                 at += source[at..].find('\n').unwrap_or(source.len() - at);
             }
             b'/' if bytes.get(at + 1) == Some(&b'*') => {
-                let length = source[at..].find("*/").ok_or_else(|| SyntaxError {
-                    line,
-                    why: "a comment does not end".into(),
-                })?;
+                let length = source[at..].find("*/");
+                let length = length.ok_or_else(|| error(line, "a comment does not end"))?;
                 line += source[at..at + length].matches('\n').count() as u32;
                 at += length + 2;
             }
             b'"' => {
-                let length = source[at + 1..].find('"').ok_or_else(|| SyntaxError {
-                    line,
-                    why: "a string does not end".into(),
-                })?;
-                at += length + 2;
-                tokens.push(Token {
-                    text: &source[start..at],
-                    line,
-                });
+                let length = source[at + 1..].find('"');
+                at += 2 + length.ok_or_else(|| error(line, "a string does not end"))?;
+                tokens.push(token(start..at, line));
             }
             b if is_word_byte(b) => {
                 at = word_end(bytes, at);
-                tokens.push(Token {
-                    text: &source[start..at],
-                    line,
-                });
+                tokens.push(token(start..at, line));
             }
             b if b.is_ascii() => {
                 at += 1;
-                tokens.push(Token {
-                    text: &source[start..at],
-                    line,
-                });
+                tokens.push(token(start..at, line));
             }
-            _ => {
-                return Err(SyntaxError {
-                    line,
-                    why: "a character outside ASCII".into(),
-                });
-            }
+            _ => return Err(error(line, "a character outside ASCII")),
         }
     }
     Ok(tokens)

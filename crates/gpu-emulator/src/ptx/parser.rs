@@ -461,22 +461,15 @@ impl<'a> Cursor<'a> {
 
     /// `+4`, `+-4`, `-4` or nothing.
     fn offset(&mut self) -> Result<i64, SyntaxError> {
-        if self.eat("+") {
-            return Ok(self.integer()? as i64);
+        match self.eat("+") || self.peek() == "-" {
+            true => Ok(self.integer()? as i64),
+            false => Ok(0),
         }
-        if self.peek() == "-" {
-            return Ok(self.integer()? as i64);
-        }
-        Ok(0)
     }
 
     fn number(&mut self) -> Result<Operand, SyntaxError> {
         let negative = self.eat("-");
         let text = self.next()?.text;
-        let wrong = |_| SyntaxError {
-            line: 0,
-            why: String::new(),
-        };
         let parsed = match text.get(..2) {
             Some("0f" | "0F") => u32::from_str_radix(&text[2..], 16).map(Operand::Single),
             Some("0d" | "0D") => u64::from_str_radix(&text[2..], 16).map(Operand::Double),
@@ -486,7 +479,7 @@ impl<'a> Cursor<'a> {
             Some("0b" | "0B") => u64::from_str_radix(&text[2..], 2).map(Operand::Integer),
             _ => text.trim_end_matches('U').parse().map(Operand::Integer),
         };
-        match parsed.map_err(wrong) {
+        match parsed {
             Ok(Operand::Integer(value)) if negative => Ok(Operand::Integer(value.wrapping_neg())),
             Ok(value) if !negative => Ok(value),
             _ => match text.parse::<f64>() {
