@@ -1,6 +1,6 @@
 //! Launches: running blocks on threads of the host.
 
-use crate::exec::{Footprint, ThreadBlock, Trail};
+use crate::exec::{Footprint, ThreadBlock, Trail, index_in};
 use crate::fault::{Fault, FaultKind, Raised};
 use crate::lanes::LANES;
 use crate::memory::Memory;
@@ -85,9 +85,9 @@ impl Launch<'_> {
     fn noting(&self, memory: &Memory, notes: bool) -> Result<(Statistics, Trail), Box<Fault>> {
         self.check()?;
         let view = memory.view();
-        let cluster = self.kernel.cluster.map(|n| n as usize);
-        let [gx, gy, gz] = std::array::from_fn(|axis| self.grid[axis] as usize / cluster[axis]);
-        let total = gx * gy * gz;
+        let cluster = self.kernel.cluster;
+        let clusters: [u32; 3] = std::array::from_fn(|axis| self.grid[axis] / cluster[axis]);
+        let total: usize = clusters.iter().map(|&n| n as usize).product();
         let order = self.order(total);
         let footprint = (self.options.global_races && notes).then(Footprint::default);
         let (next, result) = (
@@ -103,8 +103,8 @@ impl Launch<'_> {
                     break;
                 }
                 let i = order.as_ref().map_or(i, |order| order[i]);
-                let place = [i % gx, i / gx % gy, i / gx / gy];
-                let index = std::array::from_fn(|axis| (place[axis] * cluster[axis]) as u32);
+                let place = index_in(clusters, i as u32);
+                let index = std::array::from_fn(|axis| place[axis] * cluster[axis]);
                 if let Err(found) = block.run(index) {
                     // A fault ends the launch: no thread starts another block.
                     next.store(total, Ordering::Relaxed);

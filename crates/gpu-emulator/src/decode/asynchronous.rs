@@ -35,7 +35,7 @@ impl Decoder<'_> {
             return Err("unsupported form".into());
         }
         let size = self.immediate(2)? as u8;
-        self.shared_granule = self.shared_granule.min(size as usize);
+        self.kernel.shared_granule = self.kernel.shared_granule.min(size as usize);
         Ok(Op::AsyncCopy(Box::new(AsyncCopy {
             read: self.optional_source(3, Type::U32)?,
             to: self.address(0)?,
@@ -46,7 +46,7 @@ impl Decoder<'_> {
 
     fn mbarrier(&mut self) -> Result<Mbarrier> {
         self.opcode.ignore_hints();
-        self.shared_granule = self.shared_granule.min(8);
+        self.kernel.shared_granule = self.kernel.shared_granule.min(8);
         let expects = self.opcode.accept("expect_tx");
         let operation = if self.opcode.accept("init") {
             Mbarrier::Init {
@@ -102,7 +102,7 @@ impl Decoder<'_> {
         if self.opcode.accept("wait_group") {
             return Ok(Bulk::Wait);
         }
-        self.shared_granule = self.shared_granule.min(4);
+        self.kernel.shared_granule = self.kernel.shared_granule.min(4);
         let rank = |p: &str| p.strip_suffix('d').and_then(|n| n.parse::<usize>().ok());
         let dimensions = match self.opcode.accept("tensor") {
             true => self.opcode.take(rank),

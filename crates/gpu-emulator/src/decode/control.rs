@@ -50,7 +50,7 @@ impl Decoder<'_> {
     }
 
     fn jump(&mut self, to: usize) {
-        self.frame.jumps.push((self.code.len(), to));
+        self.frame.jumps.push((self.kernel.code.len(), to));
         self.push(Op::Branch(0));
     }
 
@@ -69,7 +69,7 @@ impl Decoder<'_> {
         };
         let targets = labels.iter().map(target).collect::<Result<_>>()?;
         // `usize::MAX`: the targets themselves are indices of instructions.
-        self.frame.jumps.push((self.code.len(), usize::MAX));
+        self.frame.jumps.push((self.kernel.code.len(), usize::MAX));
         self.push(Op::BranchTable { index, targets });
         Ok(())
     }

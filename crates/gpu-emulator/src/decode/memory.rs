@@ -37,7 +37,7 @@ impl Decoder<'_> {
     /// Records the size of an access that may be to shared memory.
     fn note_shared(&mut self, space: Space, bytes: usize) {
         if matches!(space, Space::Shared | Space::Generic) {
-            self.shared_granule = self.shared_granule.min(bytes);
+            self.kernel.shared_granule = self.kernel.shared_granule.min(bytes);
         }
     }
 
@@ -134,7 +134,7 @@ impl Decoder<'_> {
             return Err("unsupported form".into());
         }
         self.note_shared(space, ty.size());
-        self.has_global_atomics |= matches!(space, Space::Global | Space::Generic);
+        self.kernel.has_global_atomics |= matches!(space, Space::Global | Space::Generic);
         // `red` has no destination.
         let (d, first) = match self.opcode.name {
             "red" => (self.fresh(ty.is_wide()), 0),

@@ -41,62 +41,49 @@ pub(crate) fn kernel(
         });
         offset += p.size;
     }
+    let names = function.parameters.iter().map(|v| v.name.as_str());
+    let offsets = parameters.iter().map(|p| p.offset as u32);
     let mut decoder = Decoder {
         module,
         globals,
-        parameters: function
-            .parameters
-            .iter()
-            .zip(&parameters)
-            .map(|(v, p)| (v.name.as_str(), p.offset as u32))
-            .collect(),
-        code: Vec::new(),
-        origins: Vec::new(),
+        parameters: names.zip(offsets).collect(),
         frame: Frame::new(function, 0),
         opcode: Opcode::new(""),
         operands: &[],
         scope: 0,
         guard: (ALWAYS, false),
         after: Vec::new(),
-        words: 0,
-        predicates: UNUSED + 1,
         constants: HashMap::new(),
         shared: HashMap::new(),
-        shared_end: SHARED_START,
-        dynamic_align: 16,
-        local_bytes: 0,
-        shared_granule: 16,
-        has_global_atomics: false,
+        kernel: Kernel {
+            name: function.name.clone(),
+            code: Vec::new(),
+            origins: Vec::new(),
+            words: 0,
+            predicates: UNUSED + 1,
+            constants: Vec::new(),
+            parameters,
+            parameter_bytes: offset,
+            shared_end: SHARED_START,
+            dynamic_align: 16,
+            local_bytes: 0,
+            max_threads: function.max_threads,
+            cluster: function.cluster.unwrap_or([1; 3]),
+            shared_granule: 16,
+            has_global_atomics: false,
+            text: text.clone(),
+        },
     };
     decoder.function().map_err(|(line, why)| {
         let text = text.line(line);
         LoadError::Unsupported { line, why, text }
     })?;
     decoder.push(Op::Exit);
-    let mut constants: Vec<_> = decoder
-        .constants
-        .into_iter()
-        .map(|((c, wide), slot)| (slot, wide, c))
-        .collect();
-    constants.sort_by_key(|c| c.0);
-    Ok(Kernel {
-        name: function.name.clone(),
-        code: decoder.code,
-        origins: decoder.origins,
-        words: decoder.words,
-        predicates: decoder.predicates,
-        constants,
-        parameters,
-        parameter_bytes: offset,
-        shared_end: decoder.shared_end,
-        dynamic_align: decoder.dynamic_align,
-        local_bytes: decoder.local_bytes,
-        max_threads: function.max_threads,
-        cluster: function.cluster.unwrap_or([1; 3]),
-        shared_granule: decoder.shared_granule,
-        has_global_atomics: decoder.has_global_atomics,
-        text: text.clone(),
-    })
+    let mut kernel = decoder.kernel;
+    let constants = decoder.constants.into_iter();
+    kernel.constants = constants.map(|((c, wide), slot)| (slot, wide, c)).collect();
+    kernel.constants.sort_by_key(|c| c.0);
+    Ok(kernel)
 }
 
 /// The state of decoding one kernel.
@@ -105,8 +92,6 @@ struct Decoder<'m> {
     globals: &'m BTreeMap<String, Global>,
     /// Offsets of the kernel's parameters.
     parameters: HashMap<&'m str, u32>,
-    code: Vec<Inst>,
-    origins: Vec<Origin>,
     frame: Frame<'m>,
     /// The current instruction: opcode, operands, scope and guard.
     opcode: Opcode<'m>,
@@ -115,16 +100,11 @@ struct Decoder<'m> {
     guard: (Predicate, bool),
     /// The operations to append after the current instruction: they widen its results.
     after: Vec<Op>,
-    words: u32,
-    predicates: u32,
     constants: HashMap<(Constant, bool), Slot>,
     /// Offsets of the shared variables that are used.
     shared: HashMap<String, u32>,
-    shared_end: usize,
-    dynamic_align: usize,
-    local_bytes: usize,
-    shared_granule: usize,
-    has_global_atomics: bool,
+    /// The kernel so far.
+    kernel: Kernel,
 }
 
 /// One use of a function: the kernel, or a call.
@@ -170,16 +150,16 @@ impl<'m> Decoder<'m> {
         }
         let mut starts = Vec::with_capacity(function.instructions.len() + 1);
         for instruction in &function.instructions {
-            starts.push(self.code.len() as u32);
-            self.origins.push(Origin {
+            starts.push(self.kernel.code.len() as u32);
+            self.kernel.origins.push(Origin {
                 line: instruction.line,
                 source: instruction.source,
             });
             self.instruction(instruction)?;
         }
-        starts.push(self.code.len() as u32);
+        starts.push(self.kernel.code.len() as u32);
         for (at, to) in std::mem::take(&mut self.frame.jumps) {
-            match &mut self.code[at].op {
+            match &mut self.kernel.code[at].op {
                 Op::Branch(target) => *target = starts[to],
                 Op::BranchTable { targets, .. } => {
                     for target in targets.iter_mut() {
@@ -275,15 +255,15 @@ impl<'m> Decoder<'m> {
 
     /// Allocates local memory and returns its offset.
     fn local(&mut self, size: usize, align: usize) -> u32 {
-        let offset = self.local_bytes.next_multiple_of(align.max(1));
-        self.local_bytes = offset + size;
+        let offset = self.kernel.local_bytes.next_multiple_of(align.max(1));
+        self.kernel.local_bytes = offset + size;
         offset as u32
     }
 
     fn push(&mut self, op: Op) {
         let (guard, negated) = self.guard;
-        let origin = self.origins.len().saturating_sub(1) as u32;
-        self.code.push(Inst {
+        let origin = self.kernel.origins.len().saturating_sub(1) as u32;
+        self.kernel.code.push(Inst {
             guard,
             negated,
             origin,
@@ -299,8 +279,8 @@ impl<'m> Decoder<'m> {
 
     /// A fresh register.
     fn fresh(&mut self, wide: bool) -> Slot {
-        let slot = self.words;
-        self.words += if wide { 64 } else { 32 };
+        let slot = self.kernel.words;
+        self.kernel.words += if wide { 64 } else { 32 };
         slot
     }
 
@@ -335,8 +315,8 @@ impl<'m> Decoder<'m> {
         }
         let known = &mut self.frame.slots[register.0 as usize];
         Ok(*known.get_or_insert_with(|| {
-            self.predicates += 1;
-            self.predicates - 1
+            self.kernel.predicates += 1;
+            self.kernel.predicates - 1
         }))
     }
 }

@@ -146,8 +146,8 @@ impl Decoder<'_> {
             _ => return Err("unsupported form".into()),
         };
         let (a, b) = (self.source(1, ty)?, self.source(2, ty)?);
-        let holds = self.predicates;
-        self.predicates += 1;
+        let holds = self.kernel.predicates;
+        self.kernel.predicates += 1;
         let x = compare::number(Combine::None, false, UNUSED);
         self.lanes(run, holds, [a, b, ALWAYS], x);
         let a = self.constant(Constant::Value(truth), false);

@@ -176,15 +176,18 @@ impl<'m> Decoder<'m> {
             .find(|v| v.name == name && v.space == Space::Shared)
             .ok_or_else(|| format!("unknown name `{name}`"))?;
         if variable.is_extern {
-            self.dynamic_align = self.dynamic_align.max(variable.align);
+            self.kernel.dynamic_align = self.kernel.dynamic_align.max(variable.align);
             return match offset {
                 0 => Ok(Constant::SharedDynamic),
                 _ => Err("an offset to dynamic shared memory".into()),
             };
         }
         if !self.shared.contains_key(name) {
-            let at = self.shared_end.next_multiple_of(variable.align.max(1));
-            self.shared_end = at + variable.size;
+            let at = self
+                .kernel
+                .shared_end
+                .next_multiple_of(variable.align.max(1));
+            self.kernel.shared_end = at + variable.size;
             self.shared.insert(name.to_string(), at as u32);
         }
         Ok(Constant::Shared(add(self.shared[name])))

@@ -272,10 +272,8 @@ impl Core<'_> {
     #[inline(always)]
     fn global_one<const STORE: bool>(&mut self, at: u64, len: usize) -> Outcome<*mut u8> {
         Self::aligned(at, len, if STORE { "global write" } else { "global read" })?;
-        match STORE {
-            true => self.global_write(at, len, "write"),
-            false => self.global_read(at, len, "read"),
-        }
+        let what = if STORE { "write" } else { "read" };
+        self.global_access(at, len, what, kind::<STORE>())
     }
 
     fn shared_one<const STORE: bool>(

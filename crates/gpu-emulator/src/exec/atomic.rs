@@ -100,7 +100,7 @@ impl Core<'_> {
         };
         Self::aligned(at, len, "atomic")?;
         match space {
-            Space::Global => self.global_atomic(at, len),
+            Space::Global => self.global_access(at, len, "atomic", AccessKind::Atomic),
             Space::Shared => self.shared_access(warp, at, len, "atomic", AccessKind::Atomic),
             _ => Err(Raised::new(FaultKind::Misuse, "an atomic on local memory")),
         }

@@ -4,6 +4,7 @@ use super::barrier::{BARRIERS, BarrierState};
 use super::cluster::ClusterBarrier;
 use super::core::Core;
 use super::footprint::{Footprint, Touched};
+use super::index_in;
 use super::warp::{GroupState, Warp};
 use crate::code::{Constant, Special};
 use crate::fault::{Fault, FaultKind, Outcome, Raised};
@@ -144,8 +145,7 @@ impl<'a> ThreadBlock<'a> {
 
     /// The index of a block of the cluster.
     fn index_of(&self, rank: usize) -> [u32; 3] {
-        let ([x, y, _], rank) = (self.core.kernel.cluster, rank as u32);
-        let place = [rank % x, rank / x % y, rank / x / y];
+        let place = index_in(self.core.kernel.cluster, rank as u32);
         std::array::from_fn(|axis| self.index[axis] + place[axis])
     }
 
@@ -242,9 +242,8 @@ impl<'a> ThreadBlock<'a> {
             .unwrap_or(self.warps[self.warp].alive.trailing_zeros() as usize % 32);
         let (rank, warp) = (self.warp / self.block_warps, self.warp % self.block_warps);
         let thread = (warp * LANES + lane) as u32;
-        let [x, y, _] = self.launch.block;
         Fault {
-            thread: Some([thread % x, thread / x % y, thread / x / y]),
+            thread: Some(index_in(self.launch.block, thread)),
             ptx: Some((origin.line, kernel.text.line(origin.line))),
             source: kernel.text.source(origin),
             ..self.of_block(rank, raised)
@@ -295,7 +294,6 @@ impl<'a> ThreadBlock<'a> {
     }
 
     fn special(&self, special: Special, warp: u32, lane: u32) -> u32 {
-        let [x, y, z] = self.launch.block;
         let cluster = self.core.kernel.cluster;
         let (rank, warp) = (
             warp as usize / self.block_warps,
@@ -305,10 +303,8 @@ impl<'a> ThreadBlock<'a> {
         let thread = warp * LANES as u32 + lane;
         let bit = 1u32 << lane;
         match special {
-            Special::Thread(0) => thread % x,
-            Special::Thread(1) => thread / x % y,
-            Special::Thread(_) => thread / x / y,
-            Special::Threads(axis) => [x, y, z][axis as usize],
+            Special::Thread(axis) => of(index_in(self.launch.block, thread), axis),
+            Special::Threads(axis) => of(self.launch.block, axis),
             Special::Block(axis) => of(self.index_of(rank), axis),
             Special::Blocks(axis) => of(self.launch.grid, axis),
             Special::Cluster(axis) => of(self.index, axis) / of(cluster, axis),

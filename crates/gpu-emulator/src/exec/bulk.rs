@@ -165,7 +165,7 @@ impl Core<'_> {
                     return Err(Raised::new(FaultKind::Misaligned, why));
                 }
                 let start = self.shared_bounds(to, len, "bulk copy")?;
-                let source = self.global_read(from, len, "bulk copy")?;
+                let source = self.global_access(from, len, "bulk copy", AccessKind::Read)?;
                 self.bulk_begins(warp.id, start, len, barrier)?;
                 // SAFETY: both ranges were checked.
                 unsafe { std::ptr::copy_nonoverlapping(source, self.shared_pointer(start), len) };
@@ -247,7 +247,7 @@ impl Core<'_> {
             crate::ptx::Space::Param if at as usize + 128 <= self.parameters.len() => {
                 self.parameters[at as usize..].as_ptr()
             }
-            _ => self.global_read(at, 128, "tensor map")? as *const u8,
+            _ => self.global_access(at, 128, "tensor map", AccessKind::Read)? as *const u8,
         };
         // SAFETY: 128 readable bytes; every bit pattern is a `TensorMap`.
         let map: TensorMap = unsafe { std::ptr::read_unaligned(bytes.cast()) };
@@ -277,7 +277,7 @@ impl Core<'_> {
         corner: &[i64],
         loads: bool,
     ) -> Outcome<()> {
-        let element = map.element as usize;
+        let (element, what) = (map.element as usize, "tensor copy");
         for i in 0..map.bytes() / element {
             let mut rest = i;
             let mut at = [0i64; 5];
@@ -291,7 +291,7 @@ impl Core<'_> {
             unsafe {
                 match address {
                     Some(address) if loads => {
-                        let from = self.global_read(address, element, "tensor copy")?;
+                        let from = self.global_access(address, element, what, AccessKind::Read)?;
                         std::ptr::copy_nonoverlapping(from, shared, element);
                         if map.tf32 != 0 {
                             let word: *mut u32 = shared.cast();
@@ -299,7 +299,7 @@ impl Core<'_> {
                         }
                     }
                     Some(address) => {
-                        let to = self.global_write(address, element, "tensor copy")?;
+                        let to = self.global_access(address, element, what, AccessKind::Write)?;
                         std::ptr::copy_nonoverlapping(shared, to, element);
                     }
                     None if loads => std::ptr::write_bytes(shared, 0, element),

@@ -2,8 +2,8 @@
 
 use super::access::addresses;
 use super::core::Core;
-use super::lanes_of;
 use super::warp::Warp;
+use super::{AccessKind, lanes_of};
 use crate::code::AsyncCopy;
 use crate::fault::Outcome;
 use crate::lanes::LANES;
@@ -81,7 +81,7 @@ impl Core<'_> {
         Self::aligned(from, size, "the source of cp.async")?;
         let to = self.shared_bounds(to, size, "cp.async")?;
         if read > 0 {
-            self.global_read(from, read, "cp.async")?;
+            self.global_access(from, read, "cp.async", AccessKind::Read)?;
         }
         if let Some(races) = &mut self.races {
             races.copy_begins(warp, to, size)?;
@@ -110,7 +110,8 @@ impl Core<'_> {
             unsafe {
                 std::ptr::write_bytes(to, 0, copy.size);
                 if copy.read > 0 {
-                    let from = self.global_read(copy.from, copy.read, "cp.async")?;
+                    let kind = AccessKind::Read;
+                    let from = self.global_access(copy.from, copy.read, "cp.async", kind)?;
                     std::ptr::copy_nonoverlapping(from, to, copy.read);
                 }
             }

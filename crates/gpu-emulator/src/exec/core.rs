@@ -141,27 +141,19 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// The host's pointer to `len` bytes of global memory that are read.
-    pub fn global_read(&mut self, address: u64, len: usize, what: &str) -> Outcome<*mut u8> {
-        self.global_written(address, len, what, AccessKind::Read)
-    }
-
-    /// The host's pointer to `len` bytes of global memory that an atomic changes.
-    pub fn global_atomic(&mut self, address: u64, len: usize) -> Outcome<*mut u8> {
-        self.global_written(address, len, "atomic", AccessKind::Atomic)
-    }
-
-    /// The host's pointer to `len` bytes of global memory that must have been written to.
-    fn global_written(
+    /// Checks and records an access to global memory. What is read must have been written. Returns the host's pointer.
+    pub fn global_access(
         &mut self,
         address: u64,
         len: usize,
         what: &str,
-        access: AccessKind,
+        kind: AccessKind,
     ) -> Outcome<*mut u8> {
         let allocation = self.allocation(address, len as u64, what)?;
-        self.touch(address, len, access);
-        if let Some(at) = allocation.first_unwritten(address, len) {
+        self.touch(address, len, kind);
+        if kind == AccessKind::Write {
+            allocation.mark_written(address, len);
+        } else if let Some(at) = allocation.first_unwritten(address, len) {
             return Err(Raised::new(
                 FaultKind::Uninitialised,
                 format!(
@@ -172,14 +164,6 @@ impl<'a> Core<'a> {
                 ),
             ));
         }
-        Ok(allocation.pointer(address))
-    }
-
-    /// The host's pointer to `len` bytes of global memory that are written.
-    pub fn global_write(&mut self, address: u64, len: usize, what: &str) -> Outcome<*mut u8> {
-        let allocation = self.allocation(address, len as u64, what)?;
-        self.touch(address, len, AccessKind::Write);
-        allocation.mark_written(address, len);
         Ok(allocation.pointer(address))
     }
 

@@ -42,6 +42,11 @@ pub(crate) const PARAMETER_WINDOW: u64 = 3 << 56;
 /// Addresses of shared memory above this bit say in which block of the cluster they are: its number and 1.
 pub(crate) const BLOCK_SHIFT: u32 = 24;
 
+/// The index along x, y and z of number `i` of a box of these extents.
+pub(crate) fn index_in([x, y, _]: [u32; 3], i: u32) -> [u32; 3] {
+    [i % x, i / x % y, i / x / y]
+}
+
 /// The lanes of a mask, lowest first.
 #[inline(always)]
 pub(crate) fn lanes_of(mut mask: u32) -> impl Iterator<Item = usize> {

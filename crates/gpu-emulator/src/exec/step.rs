@@ -17,10 +17,8 @@ enum After {
     Jump(u32),
     /// The groups of the warp have changed.
     Regroup,
-    /// The warp lets others run before its next instruction.
-    Yield,
-    /// The warp lets others run and retries the instruction.
-    Retry,
+    /// The warp lets others run before it goes on there.
+    Yield(u32),
 }
 
 impl<'a> ThreadBlock<'a> {
@@ -71,12 +69,8 @@ impl<'a> ThreadBlock<'a> {
                     After::Next => pc += 1,
                     After::Jump(to) => pc = to,
                     After::Regroup => break,
-                    After::Yield => {
-                        self.warps[warp].groups[group].pc = pc + 1;
-                        return Ok(Turn::Yielded);
-                    }
-                    After::Retry => {
-                        self.warps[warp].groups[group].pc = pc;
+                    After::Yield(to) => {
+                        self.warps[warp].groups[group].pc = to;
                         return Ok(Turn::Yielded);
                     }
                 }
@@ -155,7 +149,7 @@ impl<'a> ThreadBlock<'a> {
                 if !self.cluster_has_met(warp)? {
                     let why = "waiting for a barrier of the cluster at which not all warps arrive";
                     self.warps[warp].fails(why)?;
-                    return Ok(After::Retry);
+                    return Ok(After::Yield(pc));
                 }
                 self.warps[warp].failed_waits = 0;
             }
@@ -175,7 +169,7 @@ impl<'a> ThreadBlock<'a> {
             Op::Mbarrier(op) => {
                 if !core.mbarrier(w, op, active)? {
                     w.fails("waiting for an mbarrier whose phase does not end")?;
-                    return Ok(After::Yield);
+                    return Ok(After::Yield(pc + 1));
                 }
                 w.failed_waits = 0;
             }
@@ -186,7 +180,7 @@ impl<'a> ThreadBlock<'a> {
             Op::WarpgroupCommit => w.products.commit(),
             Op::WarpgroupWait { pending } => {
                 if !self.complete_products(warp, *pending)? {
-                    return Ok(After::Retry);
+                    return Ok(After::Yield(pc));
                 }
             }
             collective => return w.collective(group, pc, active, collective),

@@ -3,36 +3,19 @@
 use super::{Run, binary, ternary, unary};
 use crate::ptx::Type::{self, *};
 
-/// A quotient as hardware computes it: division by zero sets every bit.
-macro_rules! divide {
-    ($($unsigned:ident $signed:ident),*) => {$(
-        #[inline(always)]
-        pub(super) fn $unsigned(x: $unsigned, y: $unsigned) -> $unsigned {
-            if y == 0 { $unsigned::MAX } else { x / y }
+/// The loop of an operation that is written alike for all integers.
+macro_rules! any_integer {
+    ($ty:expr, |$x:ident, $y:ident| $value:expr) => {
+        match $ty {
+            U16 => binary(|$x: u16, $y: u16| $value),
+            S16 => binary(|$x: i16, $y: i16| $value),
+            U32 => binary(|$x: u32, $y: u32| $value),
+            S32 => binary(|$x: i32, $y: i32| $value),
+            U64 => binary(|$x: u64, $y: u64| $value),
+            S64 => binary(|$x: i64, $y: i64| $value),
+            _ => return None,
         }
-        #[inline(always)]
-        pub(super) fn $signed(x: $signed, y: $signed) -> $signed {
-            if y == 0 { -1 } else { x.wrapping_div(y) }
-        }
-    )*};
-}
-
-mod quotient {
-    divide!(u16 i16, u32 i32, u64 i64);
-}
-
-/// A remainder as hardware computes it: division by zero returns the dividend.
-macro_rules! remainder {
-    ($($int:ident)*) => {$(
-        #[inline(always)]
-        pub(super) fn $int(x: $int, y: $int) -> $int {
-            if y == 0 { x } else { x.wrapping_rem(y) }
-        }
-    )*};
-}
-
-mod rest {
-    remainder!(u16 i16 u32 i32 u64 i64);
+    };
 }
 
 /// `f` of the low and of the high halves.
@@ -69,34 +52,15 @@ pub(crate) fn pick_binary(name: &str, ty: Type, saturate: bool) -> Option<Run> {
         ("mul.wide", S32) => binary(|x: i32, y: i32| x as i64 * y as i64),
         ("mul24.lo", U32) => binary(|x: u32, y: u32| (x << 8 >> 8).wrapping_mul(y << 8 >> 8)),
         ("mul24.lo", S32) => binary(|x: i32, y: i32| (x << 8 >> 8).wrapping_mul(y << 8 >> 8)),
-        ("div", U16) => binary(quotient::u16),
-        ("div", S16) => binary(quotient::i16),
-        ("div", U32) => binary(quotient::u32),
-        ("div", S32) => binary(quotient::i32),
-        ("div", U64) => binary(quotient::u64),
-        ("div", S64) => binary(quotient::i64),
-        ("rem", U16) => binary(rest::u16),
-        ("rem", S16) => binary(rest::i16),
-        ("rem", U32) => binary(rest::u32),
-        ("rem", S32) => binary(rest::i32),
-        ("rem", U64) => binary(rest::u64),
-        ("rem", S64) => binary(rest::i64),
-        ("min", U16) => binary(|x: u16, y: u16| x.min(y)),
-        ("min", S16) => binary(|x: i16, y: i16| x.min(y)),
+        // As hardware divides: by zero, a quotient has all bits set, and a remainder is the dividend.
+        ("div", _) => any_integer!(ty, |x, y| if y == 0 { !0 } else { x.wrapping_div(y) }),
+        ("rem", _) => any_integer!(ty, |x, y| if y == 0 { x } else { x.wrapping_rem(y) }),
         ("min", U16x2) => binary(|x, y| pairwise(x, y, u16::min)),
         ("min", S16x2) => binary(|x, y| pairwise(x, y, |x, y| (x as i16).min(y as i16) as u16)),
         ("max", U16x2) => binary(|x, y| pairwise(x, y, u16::max)),
         ("max", S16x2) => binary(|x, y| pairwise(x, y, |x, y| (x as i16).max(y as i16) as u16)),
-        ("min", U32) => binary(|x: u32, y: u32| x.min(y)),
-        ("min", S32) => binary(|x: i32, y: i32| x.min(y)),
-        ("min", U64) => binary(|x: u64, y: u64| x.min(y)),
-        ("min", S64) => binary(|x: i64, y: i64| x.min(y)),
-        ("max", U16) => binary(|x: u16, y: u16| x.max(y)),
-        ("max", S16) => binary(|x: i16, y: i16| x.max(y)),
-        ("max", U32) => binary(|x: u32, y: u32| x.max(y)),
-        ("max", S32) => binary(|x: i32, y: i32| x.max(y)),
-        ("max", U64) => binary(|x: u64, y: u64| x.max(y)),
-        ("max", S64) => binary(|x: i64, y: i64| x.max(y)),
+        ("min", _) => any_integer!(ty, |x, y| x.min(y)),
+        ("max", _) => any_integer!(ty, |x, y| x.max(y)),
         ("and", U16 | U32) => binary(|x: u32, y: u32| x & y),
         ("and", U64) => binary(|x: u64, y: u64| x & y),
         ("or", U16 | U32) => binary(|x: u32, y: u32| x | y),
