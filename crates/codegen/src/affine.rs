@@ -24,11 +24,17 @@ pub(crate) struct Affine {
 pub(crate) type Map = SmallVec<[Affine; 4]>;
 
 impl Affine {
-    pub fn constant(offset: Dim) -> Affine {
-        Affine {
+    pub fn new(offset: Dim, terms: &[(Ax, &Dim)]) -> Affine {
+        let mut sum = Affine {
             offset,
             terms: SmallVec::new(),
-        }
+        };
+        terms.iter().for_each(|(a, c)| sum.add_term(*a, c));
+        sum
+    }
+
+    pub fn constant(offset: Dim) -> Affine {
+        Affine::new(offset, &[])
     }
 
     pub fn zero() -> Affine {
@@ -36,10 +42,7 @@ impl Affine {
     }
 
     pub fn axis(a: Ax) -> Affine {
-        Affine {
-            offset: Dim::ZERO,
-            terms: SmallVec::from_iter([(a, Dim::ONE)]),
-        }
+        Affine::new(Dim::ZERO, &[(a, &Dim::ONE)])
     }
 
     /// `self += other * factor`.
@@ -352,36 +355,34 @@ impl Space {
         Some(self.resolve_map(&out))
     }
 
+    /// Returns the axes that a flat index walks without gaps, innermost first, and their number of points.
+    fn walk(&self, flat: &Affine) -> (Vec<Ax>, Dim) {
+        let (mut walked, mut points) = (Vec::with_capacity(flat.terms.len()), Dim::ONE);
+        let next = |walked: &[Ax], points: &Dim| {
+            let mut terms = flat.terms.iter();
+            terms.find_map(|(a, c)| (c == points && !walked.contains(a)).then_some(*a))
+        };
+        while let Some(a) = next(&walked, &points) {
+            points = &points * self.extent(a);
+            walked.push(a);
+        }
+        (walked, points)
+    }
+
     /// True if a flat index names every element of `numel` exactly once, over the axes that it uses.
     pub fn is_bijection(&self, flat: &Affine, numel: &Dim) -> bool {
         if !flat.offset.is(0) || numel.is(0) {
             return false;
         }
-        let mut left: SmallVec<[(Ax, Dim); 4]> = flat
-            .terms
-            .iter()
-            .filter(|t| !self.extent(t.0).is(1))
-            .cloned()
-            .collect();
-        let mut reach = Dim::ONE;
-        while let Some(at) = left.iter().position(|t| t.1 == reach) {
-            reach = &reach * self.extent(left.remove(at).0);
-        }
-        left.is_empty() && reach == *numel
+        let (walked, points) = self.walk(flat);
+        let mut axes = flat.terms.iter().map(|t| t.0);
+        axes.all(|a| walked.contains(&a) || self.extent(a).is(1)) && points == *numel
     }
 
     /// Puts the parallel axes into the order in which `flat`, a bijection, walks them.
     pub fn sort_axes(&mut self, flat: &Affine) {
-        let mut left: SmallVec<[(Ax, Dim); 4]> = flat.terms.clone().into_iter().collect();
-        let mut sorted = Vec::with_capacity(left.len());
-        let mut reach = Dim::ONE;
-        while let Some(at) = left.iter().position(|t| t.1 == reach) {
-            let a = left.remove(at).0;
-            reach = &reach * self.extent(a);
-            sorted.push(a);
-        }
-        sorted.reverse();
-        self.axes = sorted;
+        self.axes = self.walk(flat).0;
+        self.axes.reverse();
     }
 
     /// Returns the number of points of the whole space, for decisions.

@@ -302,7 +302,7 @@ impl Assembler<'_> {
         };
         for access in &mut kernel.accesses {
             let arg = place(&args[access.arg as usize]);
-            access.arg = arg.expect("work takes what makes its operands") as u16;
+            access.arg = arg.expect("prologues read arguments of the work") as u16;
         }
         let read = nodes.iter().map(|n| kir::Arg {
             dtype: self.flow.nodes[*n].dtype,

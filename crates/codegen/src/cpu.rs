@@ -93,11 +93,8 @@ fn cuts(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Candidate>
     };
     let (touched, result) = (bytes(false).sum(), bytes(true).max().unwrap_or(0));
     let variants = tile::variants(kir, program, &work.in_place, touched, result);
-    let candidate = |(schedule, program)| Candidate {
-        schedule,
-        approximation: None,
-        predicted: None,
-        calls: KernelCalls::one(Kernel::Tile(program), work),
+    let candidate = |(schedule, program)| {
+        Candidate::new(schedule, KernelCalls::one(Kernel::Tile(program), work))
     };
     variants.into_iter().map(candidate).collect()
 }

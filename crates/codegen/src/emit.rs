@@ -7,7 +7,7 @@
 
 use crate::LowerError;
 use crate::affine::{Affine, Map, Space, flatten};
-use crate::flow::{Flow, Nid, Node, Op, Rounding};
+use crate::flow::{Flow, Nid, Node, Op, Rounding, View};
 use crate::fuse::{Group, storage, through_reduction, through_reshapes, through_view};
 use crate::kir::{Access, Bound, Dynamic, Expr, KernelBuilder, PointwiseBuilder, Val, wide};
 use hashbrown::HashMap;
@@ -84,8 +84,7 @@ pub(crate) fn emit_prologue(
     let map = e.space.resolve_map(map);
     let value = e.unrounded(*n, map.clone(), Predicates::new())?;
     let (flat, dtype) = (flow.nodes[*n].address(&map), flow.nodes[*n].dtype);
-    let arg = e.raw(dtype);
-    e.k.kernel.args[arg as usize].written = true;
+    let arg = e.arg(ArgOf::Raw, dtype, true);
     let access = e.access(arg, &flat, &Predicates::new(), dtype);
     e.k.store(access, value, None);
     let nodes = group.members.iter().copied().chain([product]);
@@ -98,7 +97,6 @@ struct Emitter<'a> {
     space: Space,
     k: KernelBuilder,
     args: Vec<ArgOf>,
-    raw: Option<u16>,
     memo: HashMap<(Nid, Map, Predicates), Val>,
 }
 
@@ -117,14 +115,13 @@ impl<'a> Emitter<'a> {
             space,
             k,
             args: Vec::new(),
-            raw: None,
             memo: HashMap::new(),
         }
     }
 
     fn finish(mut self, name: String) -> Emitted {
-        if let Some(raw) = self.raw {
-            self.move_to_end(raw);
+        if let Some(raw) = self.args.iter().position(|a| *a == ArgOf::Raw) {
+            self.move_to_end(raw as u16);
         }
         self.k.kernel.name = name;
         self.k.kernel.simplify();
@@ -139,22 +136,15 @@ impl<'a> Emitter<'a> {
     }
 
     fn buffer(&mut self, n: Nid, written: bool) -> u16 {
-        let of = ArgOf::Buffer(n);
+        self.arg(ArgOf::Buffer(n), self.node(n).dtype, written)
+    }
+
+    fn arg(&mut self, of: ArgOf, dtype: DType, written: bool) -> u16 {
         if let Some(at) = self.args.iter().position(|a| *a == of) {
             return at as u16;
         }
         self.args.push(of);
-        self.k.arg(self.node(n).dtype, written)
-    }
-
-    fn raw(&mut self, dtype: DType) -> u16 {
-        if let Some(raw) = self.raw {
-            return raw;
-        }
-        self.args.push(ArgOf::Raw);
-        let raw = self.k.arg(dtype, false);
-        self.raw = Some(raw);
-        raw
+        self.k.arg(dtype, written)
     }
 
     /// Moves an argument to the end.
@@ -261,9 +251,9 @@ impl<'a> Emitter<'a> {
     /// are.
     fn rounded(&mut self, val: Val) -> Val {
         let dtype = self.k.dtype(val);
-        let loaded = |access: u16| self.raw != Some(self.k.kernel.accesses[access as usize].arg);
+        let of = |access: u16| self.args[self.k.kernel.accesses[access as usize].arg as usize];
         let exact = match self.k.expr(val) {
-            Expr::Load { access } | Expr::LoadAt { access, .. } => loaded(*access),
+            Expr::Load { access } | Expr::LoadAt { access, .. } => of(*access) != ArgOf::Raw,
             Expr::Convert { from, .. } => *from != dtype,
             Expr::Const(_) => true,
             _ => false,
@@ -373,7 +363,7 @@ impl<'a> Emitter<'a> {
                 }
             }
             Op::Copy => Val(self.operands(node, map, predicates)?[0]),
-            Op::View(_) => self.view(node, map, predicates)?,
+            Op::View(view) => self.view(node, view, map, predicates)?,
             Op::Reshape => self.reshape(v, map, predicates)?,
             Op::Concat(axis) => self.concat(node, *axis, map, predicates)?,
             Op::Gather(axis) => self.gather(node, *axis, map, predicates)?,
@@ -383,7 +373,7 @@ impl<'a> Emitter<'a> {
                 if self.group.anchor.as_ref().map(|a| a.node) != Some(v) {
                     return Err(self.bug(v, "a product is computed twice"));
                 }
-                let arg = self.raw(node.dtype);
+                let arg = self.arg(ArgOf::Raw, node.dtype, false);
                 // Every point of the space has its element, whatever the predicates.
                 let flat = node.raw_address(map);
                 let access = self.access(arg, &flat, &Predicates::new(), node.dtype);
@@ -426,10 +416,13 @@ impl<'a> Emitter<'a> {
             .collect()
     }
 
-    fn view(&mut self, node: &Node, map: &Map, predicates: &Predicates) -> Result<Val, LowerError> {
-        let Op::View(view) = &node.op else {
-            unreachable!("called on views")
-        };
+    fn view(
+        &mut self,
+        node: &Node,
+        view: &View,
+        map: &Map,
+        predicates: &Predicates,
+    ) -> Result<Val, LowerError> {
         let operand = node.inputs[0];
         let to = self.space.resolve_map(&through_view(view, map));
         let Some((dims, fill)) = &view.fill else {

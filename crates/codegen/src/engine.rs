@@ -1,6 +1,6 @@
 //! Dispatch of work to engines: the CPU engine's kernels, and CUDA C++.
 
-use crate::cpu::Cpu;
+use crate::cpu::{self, Cpu};
 use crate::cuda::Cuda;
 use crate::limits::Limits;
 use crate::program::Options;
@@ -28,20 +28,12 @@ pub(crate) fn limits(options: &Options) -> Limits {
 /// Lists what is not supported.
 pub(crate) fn candidates(work: &Work, options: &Options) -> Result<Vec<Candidate>, String> {
     match &work.body {
-        // Their bodies have candidates of their own.
-        Body::Loop(l, _) => Ok(Candidate::only(KernelCalls::one(
-            Kernel::Loop(l.clone()),
-            work,
-        ))),
-        Body::If(i, _) => Ok(Candidate::only(KernelCalls::one(
-            Kernel::If(i.clone()),
-            work,
-        ))),
         Body::Library(Kernel::Custom(custom)) => custom_candidates(custom, work, options),
-        Body::Library(Kernel::Collective(collective)) => Ok(Candidate::only(KernelCalls::one(
-            Kernel::Collective(collective.clone()),
-            work,
-        ))),
+        // The bodies of loops and branches have candidates of their own.
+        Body::Loop(..) | Body::If(..) | Body::Library(Kernel::Collective(_)) => {
+            let kernel = cpu::kernel(work, false);
+            Ok(Candidate::only(KernelCalls::one(kernel, work)))
+        }
         _ => of(options).candidates(work, options),
     }
 }
@@ -69,12 +61,7 @@ fn custom_candidates(
             kernel: Some(name.clone()),
             ..custom.clone()
         });
-        Candidate {
-            schedule: Schedule::Custom(name),
-            approximation: None,
-            predicted: None,
-            calls: KernelCalls::one(kernel, work),
-        }
+        Candidate::new(Schedule::Custom(name), KernelCalls::one(kernel, work))
     };
     candidates.extend(others.into_iter().map(candidate));
     Ok(candidates)

@@ -72,19 +72,25 @@ pub(crate) enum Op {
     After,
 }
 
-/// An affine renaming of indices: operand index d is `index[d]` over the result's indices.
+/// A renaming of indices: operand index d is `index[d]`, whose axes are the dims of the result.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    pub index: Vec<DimIndex>,
+    pub index: Vec<Affine>,
     /// The operand dims whose index may fall outside, and the value of the view there.
     pub fill: Option<(SmallVec<[usize; 4]>, Scalar)>,
 }
 
-/// `offset + Σ coefficient · result index`.
-#[derive(Clone, Debug)]
-pub(crate) struct DimIndex {
-    pub offset: Dim,
-    pub terms: SmallVec<[(usize, Dim); 2]>,
+impl Op {
+    /// Makes a view without padding.
+    fn view(index: Vec<Affine>) -> Op {
+        Op::View(View { index, fill: None })
+    }
+
+    /// Makes a view that is `value` where the index of a dim of `padded` falls outside.
+    fn padded_view(index: Vec<Affine>, padded: SmallVec<[usize; 4]>, value: Scalar) -> Op {
+        let fill = (!padded.is_empty()).then_some((padded, value));
+        Op::View(View { index, fill })
+    }
 }
 
 impl Node {
@@ -241,22 +247,6 @@ impl Node {
             Op::Control(op) => op.name(),
             Op::Part => "output",
             Op::After => "barrier",
-        }
-    }
-}
-
-impl DimIndex {
-    pub fn axis(a: usize) -> DimIndex {
-        DimIndex {
-            offset: Dim::ZERO,
-            terms: SmallVec::from_iter([(a, Dim::ONE)]),
-        }
-    }
-
-    pub fn zero() -> DimIndex {
-        DimIndex {
-            offset: Dim::ZERO,
-            terms: SmallVec::new(),
         }
     }
 }

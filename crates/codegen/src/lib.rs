@@ -32,6 +32,9 @@ extern crate self as kiln_codegen;
 #[allow(dead_code)]
 mod device;
 #[cfg(test)]
+#[path = "../tests/codegen/points.rs"]
+mod points;
+#[cfg(test)]
 #[path = "../tests/codegen/run.rs"]
 #[allow(dead_code)]
 mod run;
@@ -72,11 +75,7 @@ pub fn lower_with(graph: &Graph, options: &Options, hints: &Hints) -> Result<Pro
     lowered(graph, options, hints, Keeps::Parameters)
 }
 
-/// Lowers the body of a loop, or a side of a branch.
-fn lower_body(graph: &Graph, options: &Options, keeps: Keeps) -> Result<Program, LowerError> {
-    lowered(graph, options, &Hints::default(), keeps)
-}
-
+/// Lowers a graph, a body of a loop, or a side of a branch, whose runs have some data in common.
 fn lowered(
     graph: &Graph,
     options: &Options,

@@ -65,7 +65,7 @@ impl Sequence {
         let calls = &task.candidate().calls;
         let scratch = self.buffers.len() as u32;
         if !calls.scratch.is_empty() {
-            let result = task.written().next().expect("a task writes something");
+            let result = task.written().next().expect("a task has a result");
             let result = &self.buffers[result.0 as usize];
             let (parameter_only, origin) = match result.origin {
                 Origin::Value(v) | Origin::Derived(v) => {

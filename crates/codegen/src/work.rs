@@ -297,12 +297,17 @@ impl Candidate {
 
     /// Returns the only candidate.
     pub(crate) fn only(calls: KernelCalls) -> Vec<Candidate> {
-        vec![Candidate {
-            schedule: Schedule::Default,
+        vec![Candidate::new(Schedule::Default, calls)]
+    }
+
+    /// Makes an exact candidate without a prediction.
+    pub(crate) fn new(schedule: Schedule, calls: KernelCalls) -> Candidate {
+        Candidate {
+            schedule,
             approximation: None,
             predicted: None,
             calls,
-        }]
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use super::{Assembler, Keeps, Operands};
 use crate::flow::{Nid, Op};
 use crate::fuse::{Anchor, Group};
-use crate::work::{Body, Work};
-use crate::{LowerError, Program};
+use crate::work::Body;
+use crate::{Hints, LowerError, Program};
 use kiln_ir::{Op as IrOp, ops};
 use kiln_plan::{self as plan, Plan};
 
@@ -39,7 +39,8 @@ impl Assembler<'_> {
             IrOp::Loop(l) => Keeps::Inputs((1 + l.carried + l.scanned) as u32),
             _ => Keeps::Nothing,
         };
-        let lowered = (op.bodies().iter()).map(|b| crate::lower_body(b, self.options, keeps));
+        let lowered =
+            (op.bodies().iter()).map(|b| crate::lowered(b, self.options, &Hints::default(), keeps));
         let bodies: Result<Vec<Program>, LowerError> = lowered.collect();
         let bodies = bodies.map_err(|e| LowerError::new(node.source.node, e.to_string()))?;
         let mut bodies = bodies.into_iter();
@@ -72,13 +73,8 @@ impl Assembler<'_> {
                 Body::If(own, Box::new([*next(), *next()]))
             }
         };
-        let work = Work {
-            body,
-            before: [None, None],
-            epilogue: None,
-            args: self.args(&nodes, |at| at >= reads),
-            in_place: Vec::new(),
-        };
+        let args = self.args(&nodes, |at| at >= reads);
+        let work = self.work(body, args, Vec::new(), &nodes);
         Ok((work, nodes, Vec::new()))
     }
 
@@ -113,16 +109,12 @@ impl Assembler<'_> {
             kind: plan::SiteKind::Custom,
             node: first.node.0,
         };
-        let work = Work {
-            in_place: (collective.is_in_place())
-                .then_some((usize::from(operands[0]), reads))
-                .into_iter()
-                .collect(),
-            body: Body::Library(plan::Kernel::Collective(collective)),
-            before: [None, None],
-            epilogue: None,
-            args: self.args(&nodes, |at| at >= reads),
-        };
+        let in_place = collective.is_in_place().then_some(usize::from(operands[0]));
+        let body = Body::Library(plan::Kernel::Collective(collective));
+        let args = self.args(&nodes, |at| at >= reads);
+        let mut work = self.work(body, args, Vec::new(), &nodes);
+        work.in_place
+            .extend(in_place.map(|operand| (operand, reads)));
         (work, nodes, vec![site])
     }
 }

@@ -1,6 +1,7 @@
 //! Construction of a flow from the op graph.
 
-use super::{DimIndex, Flow, FlowOutput, Nid, Node, Op, Result, Rounding, View, WIDE};
+use super::{Flow, FlowOutput, Nid, Node, Op, Result, Rounding, WIDE};
+use crate::affine::{Affine, Ax};
 use crate::limits::TwoSteps;
 use crate::{Hint, Hints, Options, engine};
 use hashbrown::HashMap;
@@ -280,29 +281,22 @@ impl FlowBuilder {
 }
 
 /// Returns the view whose dim d is the operand's dim `perm[d]`.
-pub(super) fn permute(perm: &[usize]) -> View {
-    let mut index = vec![DimIndex::zero(); perm.len()];
-    for (to, from) in perm.iter().enumerate() {
-        index[*from] = DimIndex::axis(to);
+pub(super) fn permute(perm: &[usize]) -> Op {
+    let mut index = vec![Affine::zero(); perm.len()];
+    for (to, from) in (0..).zip(perm) {
+        index[*from] = Affine::axis(to);
     }
-    View { index, fill: None }
+    Op::view(index)
 }
 
 /// Returns the view that stretches dims of size 1 and adds leading dims.
-pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> View {
-    let extra = to.len() - from.len();
-    let index = from
-        .iter()
-        .enumerate()
-        .map(|(a, d)| {
-            if d.is(1) {
-                DimIndex::zero()
-            } else {
-                DimIndex::axis(a + extra)
-            }
-        })
-        .collect();
-    View { index, fill: None }
+pub(super) fn broadcast(from: &[Dim], to: &[Dim]) -> Op {
+    let extra = (to.len() - from.len()) as Ax;
+    let index = (extra..).zip(from).map(|(a, d)| match d.is(1) {
+        true => Affine::zero(),
+        false => Affine::axis(a),
+    });
+    Op::view(index.collect())
 }
 
 impl TwoSteps {

@@ -2,64 +2,18 @@
 //! sorts, scatters, users' operators.
 
 use super::build::{FlowBuilder, broadcast, permute};
-use super::{DimIndex, Nid, Op, Result, Rounding, View, WIDE};
+use super::{Nid, Op, Result, Rounding, WIDE};
 use crate::LowerError;
+use crate::affine::Affine;
 use kiln_base::{DType, Dim, Scalar, numel};
-use kiln_ir::{Graph, NodeId, Op as IrOp, OpDef, Role, ops};
+use kiln_ir::{Fact, Graph, NodeId, Op as IrOp, OpDef, Role, ops};
 use kiln_plan::{self as plan, Array, ConvRole, Kernel, SiteKind, Strided};
-use smallvec::SmallVec;
 use std::fmt::Debug;
 
 impl FlowBuilder {
     pub(super) fn node(&mut self, graph: &Graph, id: NodeId, inputs: &[Nid]) -> Result<Nid> {
         let node = graph.node(id);
-        let fact = node.facts.first().cloned();
-        let n = match &node.op {
-            IrOp::MatMul(_) => self.matmul(inputs),
-            IrOp::Conv(c) => self.conv(c, inputs, &node.fact().shape),
-            IrOp::WindowReduce(w) => self.window_reduce(w, inputs[0], &node.fact().shape),
-            IrOp::Reduce(r) => self.reduce(r.kind, &r.axes, inputs[0]),
-            IrOp::ConvTranspose(c) => {
-                let result = &node.fact().shape;
-                self.conv_gradient(id, &c.conv, ConvRole::Input, inputs, result)?
-            }
-            IrOp::ConvWeight(c) => {
-                let result = &node.fact().shape;
-                self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, result)?
-            }
-            IrOp::Attention(a) if self.on_gpu() || node.fact().dtype != DType::F64 => {
-                let shape = node.fact().shape.iter().cloned();
-                self.helper(Op::Attention(*a), inputs, node.fact().dtype, shape)
-            }
-            IrOp::AttentionGrad(a) if self.on_gpu() || node.fact().dtype != DType::F64 => {
-                let shape = node.fact().shape.iter().cloned();
-                self.own_kernel(a, inputs, node.fact().dtype, shape)
-            }
-            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) | IrOp::AttentionGrad(_) => {
-                let text = format!("{} is a composite; decompose it first", node.op.name());
-                return Err(LowerError::new(id, text));
-            }
-            IrOp::Scan(s) => self.scan(s, inputs[0]),
-            IrOp::ArgSort(s) => self.arg_sort(s, inputs[0], &node.fact().shape),
-            IrOp::Scatter(s) => self.scatter(s, inputs),
-            IrOp::Custom(c) => {
-                let shape = node.fact().shape.iter().cloned();
-                self.own_kernel(c, inputs, node.fact().dtype, shape)
-            }
-            IrOp::Concat(c) if inputs.len() > WIDE => {
-                self.wide_concat(c.axis, inputs, &node.fact().shape)
-            }
-            op => {
-                let fact = fact.expect("all other ops have one output");
-                let op = self.plain(op, inputs, &fact.shape);
-                let inputs = if matches!(op, Op::Scalar(_)) {
-                    &[]
-                } else {
-                    inputs
-                };
-                self.helper(op, inputs, fact.dtype, fact.shape)
-            }
-        };
+        let n = self.lower(&node.op, id, node.fact(), inputs)?;
         let last = &mut self.flow.nodes[n];
         last.helper = false;
         if let IrOp::Input(i) = &node.op {
@@ -68,10 +22,37 @@ impl FlowBuilder {
         Ok(n)
     }
 
-    /// Returns the op of a node that lowers to exactly one.
-    fn plain(&self, op: &IrOp, inputs: &[Nid], shape: &[Dim]) -> Op {
-        let operand = |i: usize| &self.flow.nodes[inputs[i]];
-        match op {
+    /// Appends the nodes of an op with one output; returns the output.
+    fn lower(&mut self, op: &IrOp, id: NodeId, fact: &Fact, inputs: &[Nid]) -> Result<Nid> {
+        let (dtype, shape) = (fact.dtype, &fact.shape);
+        let dims = || shape.iter().cloned();
+        let operand = |b: &Self, i: usize| b.shape(inputs[i]);
+        let op = match op {
+            IrOp::MatMul(_) => return Ok(self.matmul(inputs)),
+            IrOp::Conv(c) => return Ok(self.conv(c, inputs, shape)),
+            IrOp::WindowReduce(w) => return Ok(self.window_reduce(w, inputs[0], shape)),
+            IrOp::Reduce(r) => return Ok(self.reduce(r.kind, &r.axes, inputs[0])),
+            IrOp::ConvTranspose(c) => {
+                return self.conv_gradient(id, &c.conv, ConvRole::Input, inputs, shape);
+            }
+            IrOp::ConvWeight(c) => {
+                return self.conv_gradient(id, &c.conv, ConvRole::Weight, inputs, shape);
+            }
+            IrOp::Attention(a) if self.on_gpu() || dtype != DType::F64 => Op::Attention(*a),
+            IrOp::AttentionGrad(a) if self.on_gpu() || dtype != DType::F64 => {
+                return Ok(self.own_kernel(a, inputs, dtype, dims()));
+            }
+            IrOp::Softmax(_) | IrOp::BatchNorm(_) | IrOp::Attention(_) | IrOp::AttentionGrad(_) => {
+                let text = format!("{} is a composite; decompose it first", op.name());
+                return Err(LowerError::new(id, text));
+            }
+            IrOp::Scan(s) => return Ok(self.scan(s, inputs[0])),
+            IrOp::ArgSort(s) => return Ok(self.arg_sort(s, inputs[0], shape)),
+            IrOp::Scatter(s) => return Ok(self.scatter(s, inputs)),
+            IrOp::Custom(c) => return Ok(self.own_kernel(c, inputs, dtype, dims())),
+            IrOp::Concat(c) if inputs.len() > WIDE => {
+                return Ok(self.wide_concat(c.axis, inputs, shape));
+            }
             IrOp::Input(i) => Op::Input(i.index),
             IrOp::Full(f) => Op::Scalar(f.value),
             IrOp::Constant(c) => match Scalar::from_bytes(c.dtype, &c.bytes) {
@@ -79,63 +60,41 @@ impl FlowBuilder {
                 None => Op::Data(c.bytes.clone()),
             },
             IrOp::Iota(_) => Op::Iota,
-            IrOp::Numel(n) => Op::Size(kiln_base::numel(&n.shape)),
+            IrOp::Numel(n) => Op::Size(numel(&n.shape)),
             IrOp::Random(r) => Op::Random(r.kind),
             IrOp::Pointwise(p) => Op::Pw(p.0),
             IrOp::Cast(cast) => Op::Cast(match cast.is_step {
                 true => Rounding::Stored,
                 false => Rounding::Here,
             }),
-            IrOp::Broadcast(_) => Op::View(broadcast(&operand(0).shape, shape)),
+            IrOp::Broadcast(_) => broadcast(&operand(self, 0), shape),
             IrOp::Reshape(_) => Op::Reshape,
-            IrOp::Permute(p) => Op::View(permute(&p.perm)),
-            IrOp::Slice(s) => Op::View(View {
-                index: s
-                    .axes
-                    .iter()
-                    .enumerate()
-                    .map(|(a, s)| DimIndex {
-                        offset: s.start.clone(),
-                        terms: SmallVec::from_iter([(a, Dim::Const(s.step))]),
-                    })
-                    .collect(),
-                fill: None,
-            }),
+            IrOp::Permute(p) => permute(&p.perm),
+            IrOp::Slice(s) => {
+                let axes = (0..).zip(&s.axes);
+                let index =
+                    axes.map(|(a, s)| Affine::new(s.start.clone(), &[(a, &Dim::Const(s.step))]));
+                Op::view(index.collect())
+            }
             IrOp::Pad(p) => {
-                let bordered = (0..p.low.len()).filter(|a| !p.low[*a].is(0) || !p.high[*a].is(0));
-                let bordered: SmallVec<[usize; 4]> = bordered.collect();
-                let index = p.low.iter().enumerate().map(|(a, low)| DimIndex {
-                    offset: &Dim::ZERO - low,
-                    terms: SmallVec::from_iter([(a, Dim::ONE)]),
-                });
-                Op::View(View {
-                    index: index.collect(),
-                    fill: (!bordered.is_empty()).then_some((bordered, p.value)),
-                })
+                let padded = (0..p.low.len()).filter(|a| !p.low[*a].is(0) || !p.high[*a].is(0));
+                let index = (0..).zip(&p.low);
+                let index = index.map(|(a, low)| Affine::axis(a).plus(&(&Dim::ZERO - low)));
+                Op::padded_view(index.collect(), padded.collect(), p.value)
             }
             IrOp::Concat(c) => Op::Concat(c.axis),
             IrOp::Gather(g) => Op::Gather(g.axis),
-            IrOp::ArgReduce(r) if operand(0).shape[r.axis].is(1) => Op::Scalar(Scalar::Int(0)),
+            IrOp::ArgReduce(r) if operand(self, 0)[r.axis].is(1) => Op::Scalar(Scalar::Int(0)),
             IrOp::ArgReduce(r) => Op::ArgReduce(r.kind, r.axis),
-            IrOp::MatMul(_)
-            | IrOp::Conv(_)
-            | IrOp::WindowReduce(_)
-            | IrOp::Reduce(_)
-            | IrOp::Softmax(_)
-            | IrOp::BatchNorm(_)
-            | IrOp::Attention(_)
-            | IrOp::AttentionGrad(_)
-            | IrOp::ConvTranspose(_)
-            | IrOp::ConvWeight(_)
-            | IrOp::Scan(_)
-            | IrOp::ArgSort(_)
-            | IrOp::Scatter(_)
-            | IrOp::Custom(_)
-            | IrOp::Collective(_)
-            | IrOp::If(_)
-            | IrOp::Loop(_)
-            | IrOp::Barrier(_) => unreachable!("handled by `build` and `node`"),
-        }
+            IrOp::Collective(_) | IrOp::If(_) | IrOp::Loop(_) | IrOp::Barrier(_) => {
+                unreachable!("`build` lowers these")
+            }
+        };
+        let inputs = match op {
+            Op::Scalar(_) => &[],
+            _ => inputs,
+        };
+        Ok(self.helper(op, inputs, dtype, dims()))
     }
 }
 

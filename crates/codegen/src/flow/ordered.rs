@@ -39,13 +39,13 @@ impl FlowBuilder {
         perm.swap(axis, last);
         shape.swap(axis, last);
         out.swap(axis, last);
-        let moved = self.helper(Op::View(permute(&perm)), &[x], dtype, shape);
+        let moved = self.helper(permute(&perm), &[x], dtype, shape);
         let sort = ops::ArgSort {
             axis: last,
             ..sort.clone()
         };
         let sorted = self.own_kernel(&sort, &[moved], DType::I64, out);
-        let back = Op::View(permute(&perm));
+        let back = permute(&perm);
         self.helper(back, &[sorted], DType::I64, result.iter().cloned())
     }
 
@@ -57,7 +57,7 @@ impl FlowBuilder {
             let number = self.flow.nodes[src].op.clone();
             let one = self.helper(number, &[], dtype, []);
             let whole = self.shape(src);
-            src = self.helper(Op::View(broadcast(&[], &whole)), &[one], dtype, whole);
+            src = self.helper(broadcast(&[], &whole), &[one], dtype, whole);
         }
         let half = dtype.is_half();
         if !half || !matches!(scatter.kind, ScatterKind::Sum | ScatterKind::Prod) {

@@ -8,9 +8,10 @@
 //! become a reduction over a window view or a product of two views. With f16 or bf16 images, the weights of a
 //! convolution may be f32.
 
-use super::build::FlowBuilder;
-use super::{DimIndex, Nid, Op, Result, Rounding, View};
+use super::build::{FlowBuilder, permute};
+use super::{Nid, Op, Result, Rounding};
 use crate::LowerError;
+use crate::affine::{Affine, Ax};
 use kiln_base::prim::Reduction;
 use kiln_base::{DType, Dim, Instruction};
 use kiln_ir::{NodeId, Pw, ops};
@@ -106,7 +107,7 @@ impl FlowBuilder {
                 .index
                 .last()
                 .is_some_and(|index| match &index.terms[..] {
-                    [(axis, step)] => *axis + 1 == last && step.is(1),
+                    [(axis, step)] => *axis as usize + 1 == last && step.is(1),
                     _ => false,
                 }),
             _ => false,
@@ -114,19 +115,13 @@ impl FlowBuilder {
         if !is_wanted || is_transposed || !node.parameter_only {
             return b;
         }
-        let mut index: Vec<DimIndex> = (0..=last).map(DimIndex::axis).collect();
-        index.swap(last - 1, last);
-        let transposed = || {
-            Op::View(View {
-                index: index.clone(),
-                fill: None,
-            })
-        };
+        let mut perm: Vec<usize> = (0..=last).collect();
+        perm.swap(last - 1, last);
         let mut columns = shape.clone();
         columns.swap(last - 1, last);
-        let view = self.helper(transposed(), &[b], dtype, columns.clone());
+        let view = self.helper(permute(&perm), &[b], dtype, columns.clone());
         let copy = self.helper(Op::Copy, &[view], dtype, columns);
-        self.helper(transposed(), &[copy], dtype, shape)
+        self.helper(permute(&perm), &[copy], dtype, shape)
     }
 
     /// True if an engine multiplies a batch of matrices of a dtype that has fewer bits than their sums. A CPU does if
@@ -213,17 +208,13 @@ impl FlowBuilder {
             return self.library(Op::MatMul, inputs, wide, &shape);
         }
         shape.push(k); // [batch.., m, n, k]
-        let mut index: Vec<DimIndex> = (0..r).map(DimIndex::axis).collect();
-        index[r - 1] = DimIndex::axis(r);
-        let left = View {
-            index: index.clone(),
-            fill: None,
+        let axes = |of: &mut dyn Iterator<Item = usize>| {
+            Op::view(of.map(|a| Affine::axis(a as Ax)).collect())
         };
-        index[r - 2] = DimIndex::axis(r);
-        index[r - 1] = DimIndex::axis(r - 1);
-        let right = View { index, fill: None };
-        let a = self.helper(Op::View(left), &[a], dtype, shape.clone());
-        let b = self.helper(Op::View(right), &[b], dtype, shape.clone());
+        let left = axes(&mut (0..r - 1).chain([r]));
+        let right = axes(&mut (0..r - 2).chain([r, r - 1]));
+        let a = self.helper(left, &[a], dtype, shape.clone());
+        let b = self.helper(right, &[b], dtype, shape.clone());
         self.sum_of_products(a, b, &shape, 1)
     }
 
@@ -311,34 +302,23 @@ impl FlowBuilder {
         shape.push(sw[1].clone());
         shape.extend(kernel.iter().cloned());
         let (channel, tap) = (3 + spatial, 4 + spatial);
-        let pair = |a: usize, factor: &Dim, b: usize| DimIndex {
-            offset: Dim::ZERO,
-            terms: SmallVec::from_iter([(a, factor.clone()), (b, Dim::ONE)]),
+        let pair = |a: usize, factor: &Dim, b: usize| {
+            Affine::new(Dim::ZERO, &[(a as Ax, factor), (b as Ax, &Dim::ONE)])
         };
-        let mut index = vec![DimIndex::axis(0), pair(1, &sw[1], channel)];
+        let mut index = vec![Affine::axis(0), pair(1, &sw[1], channel)];
         for a in 0..spatial {
             index.push(window_index(
-                3 + a,
-                tap + a,
-                conv.stride[a],
+                [3 + a, tap + a],
+                [conv.stride[a], conv.dilation[a]],
                 conv.padding[a].0,
-                conv.dilation[a],
             ));
         }
         let padded = padded_dims(&conv.padding, 2);
-        let view = View {
-            index,
-            fill: (!padded.is_empty()).then_some((padded, Reduction::Sum.identity(dtype))),
-        };
-        let x = self.helper(Op::View(view), &[x], dtype, shape.clone());
-        let mut index = vec![pair(1, &out, 2), DimIndex::axis(channel)];
-        index.extend((0..spatial).map(|a| DimIndex::axis(tap + a)));
-        let w = self.helper(
-            Op::View(View { index, fill: None }),
-            &[w],
-            dtype,
-            shape.clone(),
-        );
+        let windows = Op::padded_view(index, padded, Reduction::Sum.identity(dtype));
+        let x = self.helper(windows, &[x], dtype, shape.clone());
+        let mut index = vec![pair(1, &out, 2), Affine::axis(channel as Ax)];
+        index.extend((tap..tap + spatial).map(|a| Affine::axis(a as Ax)));
+        let w = self.helper(Op::view(index), &[w], dtype, shape.clone());
         let sum = self.sum_of_products(x, w, &shape, 1 + spatial);
         self.helper(Op::Reshape, &[sum], dtype, result.iter().cloned())
     }
@@ -347,24 +327,16 @@ impl FlowBuilder {
         let dtype = self.dtype(x);
         let rank = result.len();
         let first = rank - w.kernel.len();
-        let mut index: Vec<DimIndex> = (0..first).map(DimIndex::axis).collect();
+        let mut index: Vec<Affine> = (0..first as Ax).map(Affine::axis).collect();
         for a in 0..w.kernel.len() {
-            index.push(window_index(
-                first + a,
-                rank + a,
-                w.stride[a],
-                w.padding[a].0,
-                w.dilation[a],
-            ));
+            let steps = [w.stride[a], w.dilation[a]];
+            index.push(window_index([first + a, rank + a], steps, w.padding[a].0));
         }
         let mut shape: SmallVec<[Dim; 4]> = result.iter().cloned().collect();
         shape.extend(w.kernel.iter().map(|k| Dim::from(*k)));
         let padded = padded_dims(&w.padding, first);
-        let view = View {
-            index,
-            fill: (!padded.is_empty()).then_some((padded, w.kind.identity(dtype))),
-        };
-        let windows = self.helper(Op::View(view), &[x], dtype, shape);
+        let windows = Op::padded_view(index, padded, w.kind.identity(dtype));
+        let windows = self.helper(windows, &[x], dtype, shape);
         if w.kernel.iter().all(|k| *k == 1) {
             return self.helper(Op::Reshape, &[windows], dtype, result.iter().cloned());
         }
@@ -385,18 +357,12 @@ fn group_of(channels: &Dim, conv: &ops::Conv) -> Dim {
         .expect("inference checked that groups divide the output channels")
 }
 
-/// Returns `stride · position + dilation · tap − padding`.
-fn window_index(
-    position: usize,
-    tap: usize,
-    stride: usize,
-    padding: usize,
-    dilation: usize,
-) -> DimIndex {
-    DimIndex {
-        offset: Dim::Const(-(padding as i64)),
-        terms: SmallVec::from_iter([(position, Dim::from(stride)), (tap, Dim::from(dilation))]),
-    }
+/// Returns `stride · position + dilation · tap − padding`, of axes `[position, tap]`.
+fn window_index(axes: [usize; 2], steps: [usize; 2], padding: usize) -> Affine {
+    let [position, tap] = axes.map(|a| a as Ax);
+    let [stride, dilation] = steps.map(Dim::from);
+    let terms = [(position, &stride), (tap, &dilation)];
+    Affine::new(Dim::Const(-(padding as i64)), &terms)
 }
 
 fn padded_dims(padding: &[(usize, usize)], first: usize) -> SmallVec<[usize; 4]> {

@@ -5,7 +5,7 @@
 //! data errors. On the CPU, a group that rounds an input to f16 or bf16, as mixed precision does with a batch, becomes
 //! a part of every product and convolution that reads it: that is hardly more work than reading the input.
 
-use super::fuser::{Anchor, Before, Group};
+use super::fuser::{Anchor, Before, Group, renumbered};
 use crate::Options;
 use crate::affine::estimate;
 use crate::flow::{Flow, Nid, Op};
@@ -68,22 +68,8 @@ pub(crate) fn absorb(flow: &Flow, groups: Vec<Group>, options: &Options) -> Vec<
             }
         }
     }
-    renumbered(taken)
-}
-
-/// Returns the remaining groups, renumbered.
-fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
-    let mut number = Vec::with_capacity(groups.len());
-    let mut next = 0;
-    for group in &groups {
-        number.push(next);
-        next += group.is_some() as usize;
-    }
-    let mut left: Vec<Group> = groups.into_iter().flatten().collect();
+    let mut left = renumbered(taken);
     for group in &mut left {
-        group.deps.iter_mut().for_each(|d| *d = number[*d]);
-        group.deps.sort();
-        group.deps.dedup();
         group.before.sort_by_key(|b| b.side);
     }
     left
@@ -148,7 +134,7 @@ fn hosts(
     Ok(hosts)
 }
 
-const OTHERS: &str = "beside the product that could make it, others need what its launch writes";
+const OTHERS: &str = "other launches than that of the product need it in memory";
 
 /// Returns the product or convolution of a group if `v` is an operand of it.
 fn product<'a>(flow: &Flow, group: &'a Group, v: Nid) -> Option<&'a Anchor> {

@@ -132,11 +132,8 @@ impl<'a> Fuser<'a> {
     }
 
     /// Returns the group that a merged group is part of now.
-    pub(super) fn find(&self, mut g: usize) -> usize {
-        while let Some(merged) = &self.groups[g].merged {
-            g = merged.into;
-        }
-        g
+    pub(super) fn find(&self, g: usize) -> usize {
+        representative(&self.groups, g)
     }
 
     /// Returns the group that a demand's is part of now, and the map over its space.
@@ -228,33 +225,6 @@ impl<'a> Fuser<'a> {
         flatten(&map, &self.node(v).shape)
     }
 
-    /// Drops merged groups and renumbers the rest.
-    pub(super) fn finish(mut self) -> Vec<Group> {
-        let mut number = vec![usize::MAX; self.groups.len()];
-        let live: Vec<usize> = (0..self.groups.len())
-            .filter(|g| self.groups[*g].merged.is_none())
-            .collect();
-        for (new, old) in live.iter().enumerate() {
-            number[*old] = new;
-        }
-        let renumber: Vec<usize> = (0..self.groups.len())
-            .map(|g| number[self.find(g)])
-            .collect();
-        let mut groups = Vec::with_capacity(live.len());
-        for &old in &live {
-            let mut g = std::mem::take(&mut self.groups[old]);
-            for d in &mut g.deps {
-                *d = renumber[*d];
-            }
-            g.deps.sort();
-            g.deps.dedup();
-            groups.push(g);
-        }
-        groups
-    }
-}
-
-impl Fuser<'_> {
     /// True if every group that reads the value may compute it. The result of a product of f16 or bf16 is excluded: its
     /// sums would be stored, which are twice as wide.
     pub(super) fn is_cheap(&self, v: Nid) -> bool {
@@ -262,6 +232,47 @@ impl Fuser<'_> {
             && self.facts.cost[v] <= CHEAP
             && !is_result(self.flow, v)
     }
+
+    /// Drops merged groups and renumbers the rest.
+    pub(super) fn finish(mut self) -> Vec<Group> {
+        let mut groups = std::mem::take(&mut self.groups);
+        for g in 0..groups.len() {
+            let deps = std::mem::take(&mut groups[g].deps).into_iter();
+            groups[g].deps = deps.map(|d| representative(&groups, d)).collect();
+        }
+        let is_live = |g: &Group| g.merged.is_none();
+        renumbered(
+            groups
+                .into_iter()
+                .map(|g| Some(g).filter(is_live))
+                .collect(),
+        )
+    }
+}
+
+/// Returns the group that a merged group is part of now.
+fn representative(groups: &[Group], mut g: usize) -> usize {
+    while let Some(merged) = &groups[g].merged {
+        g = merged.into;
+    }
+    g
+}
+
+/// Returns the remaining groups, renumbered, each with its dependences once.
+pub(super) fn renumbered(groups: Vec<Option<Group>>) -> Vec<Group> {
+    let mut number = Vec::with_capacity(groups.len());
+    let mut next = 0;
+    for group in &groups {
+        number.push(next);
+        next += group.is_some() as usize;
+    }
+    let mut left: Vec<Group> = groups.into_iter().flatten().collect();
+    for group in &mut left {
+        group.deps.iter_mut().for_each(|d| *d = number[*d]);
+        group.deps.sort();
+        group.deps.dedup();
+    }
+    left
 }
 
 /// The names of one space's axes in another.

@@ -146,7 +146,7 @@ impl Fuser<'_> {
         let uses = |a: &Ax| !flat.coefficient(*a).is(0);
         let by_row =
             !space.inner.is_empty() && !space.inner.iter().any(uses) && space.axes.iter().all(uses);
-        let free: Vec<Ax> = space.axes.iter().copied().filter(|a| !uses(a)).collect();
+        let free = free(&flat, &space.axes);
         let becomes_row = space.inner.is_empty()
             && group.anchor.is_none()
             && self.leads_to_reduction(v, &numel(&space.extents(&free)));
@@ -236,13 +236,7 @@ impl Fuser<'_> {
         if !group.space.is_bijection(&flat, &self.flow.numel(v)) {
             return Err("the group would run the reduction more than once per element".into());
         }
-        let free: Vec<Ax> = group
-            .space
-            .axes
-            .iter()
-            .copied()
-            .filter(|a| !uses(a))
-            .collect();
+        let free = free(&flat, &group.space.axes);
         if group.space.inner.iter().any(uses) {
             let inside = || String::from("the reduction would run inside another one");
             let mut space = self
@@ -352,8 +346,7 @@ impl Fuser<'_> {
         }
         let flat = self.flat(v, u.group, map);
         let mut space = group.space.clone();
-        let uses = |a: &Ax| !flat.coefficient(*a).is(0);
-        let free: Vec<Ax> = space.axes.iter().copied().filter(|a| !uses(a)).collect();
+        let free = free(&flat, &space.axes);
         if free.is_empty() || !space.is_bijection(&flat, &self.flow.numel(v)) {
             return;
         }
@@ -414,6 +407,12 @@ fn match_inner(space: &mut Space, dims: &[Dim]) -> Option<Map> {
     }
     let map: Map = space.inner.iter().map(|a| Affine::axis(*a)).collect();
     space.through_reshape(&map, dims, &extents, true)
+}
+
+/// Returns the axes that an index does not move along.
+pub(super) fn free<'a>(flat: &Affine, axes: impl IntoIterator<Item = &'a Ax>) -> Vec<Ax> {
+    let axes = axes.into_iter().copied();
+    axes.filter(|a| flat.coefficient(*a).is(0)).collect()
 }
 
 /// True if an index moves along every axis of both lists.

@@ -1,7 +1,7 @@
 //! Merging groups that read the same value over the same space.
 
 use super::fuser::{Fuser, Group, Merged, Names, Use, renamed, to};
-use super::join::{LARGE_BUFFER_WEIGHT, MAX_ROOTS, keeps_parallel};
+use super::join::{LARGE_BUFFER_WEIGHT, MAX_ROOTS, free, keeps_parallel};
 use super::transpose::keeps_columns;
 use crate::affine::{Affine, Ax, Map, Space};
 use crate::flow::Nid;
@@ -132,7 +132,10 @@ impl Fuser<'_> {
             fk = split_as(&mut sk, fk, &sg, &fg);
             fg = split_as(&mut sg, fg, &sk, &fk);
         }
-        let [rows, others] = [(&fk, &sk), (&fg, &sg)].map(|(flat, space)| free(flat, space));
+        let [rows, others] = [(&fk, &sk), (&fg, &sg)].map(|(flat, space)| {
+            let all = space.axes.iter().chain(&space.inner);
+            free(flat, all)
+        });
         let extents = (sk.extents(&rows), sg.extents(&others));
         if fk.terms.len() != fg.terms.len() || extents.0 != extents.1 {
             return None;
@@ -200,10 +203,4 @@ fn split_as(space: &mut Space, mut flat: Affine, other: &Space, by: &Affine) -> 
         }
     }
     flat
-}
-
-/// Returns the axes that an index does not move along.
-fn free(flat: &Affine, space: &Space) -> Vec<Ax> {
-    let all = space.axes.iter().chain(&space.inner).copied();
-    all.filter(|a| flat.coefficient(*a).is(0)).collect()
 }

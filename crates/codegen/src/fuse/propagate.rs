@@ -7,16 +7,14 @@ use kiln_base::Dim;
 
 /// Returns the operand's map under a view.
 pub(crate) fn through_view(view: &View, map: &[Affine]) -> Map {
-    view.index
-        .iter()
-        .map(|i| {
-            let mut e = Affine::constant(i.offset.clone());
-            for (axis, c) in &i.terms {
-                e.add_scaled(&map[*axis], c);
-            }
-            e
-        })
-        .collect()
+    let through = |index: &Affine| {
+        let mut e = Affine::constant(index.offset.clone());
+        for (axis, c) in &index.terms {
+            e.add_scaled(&map[*axis as usize], c);
+        }
+        e
+    };
+    view.index.iter().map(through).collect()
 }
 
 /// Returns a reduction's operand map: its own map for the kept dims, `inner` for the reduced ones.

@@ -13,16 +13,14 @@ use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
 use kiln_base::{DType, Dim, Scalar};
 
 mod build;
-mod interpret;
 mod simplify;
 mod text;
 mod verify;
 
-pub use interpret::{DataError, interpret};
-
 pub(crate) use build::{KernelBuilder, PointwiseBuilder, wide};
 use kiln_plan::Footprint;
 pub use kiln_plan::tile::{Access, Arg, Bound};
+pub(crate) use text::{access_text, affine_text};
 
 /// A value: an index into [`Kernel::body`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -183,25 +181,14 @@ impl Expr {
             | Expr::Convert { a, .. }
             | Expr::Reduce { a, .. }
             | Expr::ArgReduce { a, .. } => f(*a),
-            Expr::Binary { a, b, .. } => {
-                f(*a);
-                f(*b);
-            }
-            Expr::Select { mask, a, b } => {
-                f(*mask);
-                f(*a);
-                f(*b);
-            }
+            Expr::Binary { a, b, .. } => [a, b].into_iter().for_each(|v| f(*v)),
+            Expr::Select { mask, a, b } => [mask, a, b].into_iter().for_each(|v| f(*v)),
             Expr::Random {
                 seed,
                 offset,
                 index,
                 ..
-            } => {
-                f(*seed);
-                f(*offset);
-                f(*index);
-            }
+            } => [seed, offset, index].into_iter().for_each(|v| f(*v)),
         }
     }
 
@@ -210,33 +197,20 @@ impl Expr {
         match self {
             Expr::Load { .. } | Expr::Index { .. } | Expr::Const(_) => {}
             Expr::LoadAt { dynamic, .. } => {
-                for d in dynamic {
-                    d.index = f(d.index);
-                }
+                dynamic.iter_mut().for_each(|d| d.index = f(d.index));
             }
             Expr::Unary(_, a)
             | Expr::Convert { a, .. }
             | Expr::Reduce { a, .. }
             | Expr::ArgReduce { a, .. } => *a = f(*a),
-            Expr::Binary { a, b, .. } => {
-                *a = f(*a);
-                *b = f(*b);
-            }
-            Expr::Select { mask, a, b } => {
-                *mask = f(*mask);
-                *a = f(*a);
-                *b = f(*b);
-            }
+            Expr::Binary { a, b, .. } => [a, b].into_iter().for_each(|v| *v = f(*v)),
+            Expr::Select { mask, a, b } => [mask, a, b].into_iter().for_each(|v| *v = f(*v)),
             Expr::Random {
                 seed,
                 offset,
                 index,
                 ..
-            } => {
-                *seed = f(*seed);
-                *offset = f(*offset);
-                *index = f(*index);
-            }
+            } => [seed, offset, index].into_iter().for_each(|v| *v = f(*v)),
         }
     }
 

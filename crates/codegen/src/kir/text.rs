@@ -58,48 +58,50 @@ impl fmt::Display for Kernel {
     }
 }
 
-impl Kernel {
-    /// Formats `offset + Σ stride · axis`.
-    fn affine_text(&self, offset: &Dim, strides: &[Dim]) -> String {
-        let mut terms = Vec::new();
-        for (n, s) in strides.iter().enumerate() {
-            let axis = match n.checked_sub(self.axes.len()) {
-                None => format!("a{n}"),
-                Some(n) => format!("i{n}"),
-            };
-            match s {
-                Dim::Const(0) => {}
-                Dim::Const(1) => terms.push(axis),
-                Dim::Const(c) => terms.push(format!("{c}*{axis}")),
-                s => terms.push(format!("({s})*{axis}")),
-            }
+/// Formats `offset + Σ stride · axis`, where the first `outer` axes are parallel.
+pub(crate) fn affine_text(offset: &Dim, strides: &[Dim], outer: usize) -> String {
+    let mut terms = Vec::new();
+    for (n, s) in strides.iter().enumerate() {
+        let axis = match n.checked_sub(outer) {
+            None => format!("a{n}"),
+            Some(n) => format!("i{n}"),
+        };
+        match s {
+            Dim::Const(0) => {}
+            Dim::Const(1) => terms.push(axis),
+            Dim::Const(c) => terms.push(format!("{c}*{axis}")),
+            s => terms.push(format!("({s})*{axis}")),
         }
-        if !offset.is(0) || terms.is_empty() {
-            terms.push(offset.to_string());
-        }
-        terms.join(" + ").replace("+ -", "- ")
     }
+    if !offset.is(0) || terms.is_empty() {
+        terms.push(offset.to_string());
+    }
+    terms.join(" + ").replace("+ -", "- ")
+}
 
+/// Formats an access, with `dynamic` behind the static part of its address.
+pub(crate) fn access_text(a: &Access, outer: usize, dynamic: &str) -> String {
+    let address = affine_text(&a.offset, &a.strides, outer);
+    let mut text = format!("arg{}[{address}{dynamic}]", a.arg);
+    for (n, b) in a.bounds.iter().enumerate() {
+        let word = if n == 0 { "if" } else { "and" };
+        let index = affine_text(&b.offset, &b.strides, outer);
+        text += &format!(" {word} 0 <= {index} < {}", b.extent);
+    }
+    if !a.bounds.is_empty() {
+        text += &format!(" else {}", a.fill);
+    }
+    text
+}
+
+impl Kernel {
     fn access_text(&self, id: u16, dynamic: &[super::Dynamic]) -> String {
-        let a: &Access = &self.accesses[id as usize];
-        let mut text = format!("arg{}[{}", a.arg, self.affine_text(&a.offset, &a.strides));
-        for d in dynamic {
-            let stride = d.stride.to_string();
-            text += &format!(
-                " + {stride}*({} < {} at site {})",
-                d.index, d.extent, d.site
-            );
-        }
-        text += "]";
-        for (n, b) in a.bounds.iter().enumerate() {
-            let word = if n == 0 { "if" } else { "and" };
-            let index = self.affine_text(&b.offset, &b.strides);
-            text += &format!(" {word} 0 <= {index} < {}", b.extent);
-        }
-        if !a.bounds.is_empty() {
-            text += &format!(" else {}", a.fill);
-        }
-        text
+        let dynamic = dynamic.iter().map(|d| {
+            let (stride, extent) = (&d.stride, &d.extent);
+            format!(" + {stride}*({} < {extent} at site {})", d.index, d.site)
+        });
+        let dynamic: String = dynamic.collect();
+        access_text(&self.accesses[id as usize], self.axes.len(), &dynamic)
     }
 
     fn expr_text(&self, expr: &Expr) -> String {
@@ -109,7 +111,7 @@ impl Kernel {
                 format!("load {}", self.access_text(*access, dynamic))
             }
             Expr::Index { offset, strides } => {
-                format!("index {}", self.affine_text(offset, strides))
+                format!("index {}", affine_text(offset, strides, self.axes.len()))
             }
             Expr::Const(c) => c.to_string(),
             Expr::Unary(op, a) => format!("{} {a}", op.name()),

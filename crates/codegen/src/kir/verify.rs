@@ -216,7 +216,7 @@ impl Verifier<'_> {
                 && serial.iter().all(|s| s.is(0))
                 && dtype.compute() != Compute::Mask;
             self.require(combines || s.combine.is_none(), || {
-                format!("store {n} combines what it can't")
+                format!("store {n} can't combine its values")
             });
             self.require(moves || !varies[s.value.index()], || {
                 format!("store {n} writes every inner point to one place")

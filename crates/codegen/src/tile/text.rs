@@ -1,7 +1,8 @@
 //! The text of a tile program.
 
+use crate::kir::{access_text, affine_text};
 use kiln_base::Dim;
-use kiln_plan::tile::{Access, Inst, Reg, SerialPoints, TileProgram};
+use kiln_plan::tile::{Inst, Reg, SerialPoints, TileProgram};
 use std::fmt::Write;
 
 /// Returns a tile program as readable text, for `explain` and for tests.
@@ -68,38 +69,8 @@ impl Printer<'_> {
         format!("{letter}{}", r.0)
     }
 
-    fn line(&self, offset: &Dim, strides: &[Dim]) -> String {
-        let mut parts = Vec::new();
-        for (n, s) in strides.iter().enumerate() {
-            let axis = match n.checked_sub(self.p.axes.len()) {
-                None => format!("a{n}"),
-                Some(n) => format!("i{n}"),
-            };
-            match s {
-                Dim::Const(0) => {}
-                Dim::Const(1) => parts.push(axis),
-                Dim::Const(c) => parts.push(format!("{c}*{axis}")),
-                s => parts.push(format!("({s})*{axis}")),
-            }
-        }
-        if !offset.is(0) || parts.is_empty() {
-            parts.push(offset.to_string());
-        }
-        parts.join(" + ").replace("+ -", "- ")
-    }
-
     fn access(&self, id: u16) -> String {
-        let a: &Access = &self.p.accesses[id as usize];
-        let mut text = format!("arg{}[{}]", a.arg, self.line(&a.offset, &a.strides));
-        for (n, b) in a.bounds.iter().enumerate() {
-            let word = if n == 0 { "if" } else { "and" };
-            let index = self.line(&b.offset, &b.strides);
-            text += &format!(" {word} 0 <= {index} < {}", b.extent);
-        }
-        if !a.bounds.is_empty() {
-            text += &format!(" else {}", a.fill);
-        }
-        text
+        access_text(&self.p.accesses[id as usize], self.p.axes.len(), "")
     }
 
     fn inst(&self, inst: &Inst) -> String {
@@ -122,7 +93,11 @@ impl Printer<'_> {
                 dst,
                 offset,
                 strides,
-            } => format!("{} = index {}", r(dst), self.line(offset, strides)),
+            } => format!(
+                "{} = index {}",
+                r(dst),
+                affine_text(offset, strides, self.p.axes.len())
+            ),
             Inst::Unary { op, dst, a } => format!("{} = {} {}", r(dst), op.name(), r(a)),
             Inst::Binary { op, dst, a, b, .. } => {
                 format!("{} = {} {}, {}", r(dst), op.name(), r(a), r(b))

@@ -3,6 +3,7 @@
 mod cuda;
 mod device;
 mod fuzz;
+mod points;
 mod run;
 mod snapshots;
 mod speed;

@@ -1,6 +1,6 @@
 //! Runs lowered programs: kernels by an interpreter, library kernels by plain loops.
 
-use crate::tiles;
+use crate::{points, tiles};
 use kiln_base::{DType, Dim, round_float, wrap_int};
 use kiln_codegen::{Launch, Options, Origin, Program, Sequence, Task, Work, kir, lower};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
@@ -339,7 +339,7 @@ fn with_epilogue(
 
 fn points(kernel: &kir::Kernel, memory: &mut [Data], args: &[usize], symbols: &[i64]) -> bool {
     let mut data: Vec<Data> = args.iter().map(|a| memory[*a].clone()).collect();
-    let ok = kir::interpret(kernel, &mut data, symbols).is_ok();
+    let ok = points::interpret(kernel, &mut data, symbols).is_ok();
     for (i, a) in args.iter().enumerate() {
         if kernel.args[i].written {
             memory[*a] = data[i].clone();

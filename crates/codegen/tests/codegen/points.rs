@@ -1,8 +1,8 @@
-//! An interpreter that runs a kernel point by point: the meaning of Kernel IR, in plain loops. Only tests use it.
+//! An interpreter that runs a kernel point by point: the meaning of Kernel IR, in plain loops.
 
-use super::{Access, Dynamic, Expr, Kernel, Store, Val};
 use kiln_base::prim::{self, Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar, SymbolValues, float_to_int, round_float, wrap_int};
+use kiln_codegen::kir::{Access, Dynamic, Expr, Kernel, Store, Val};
 use kiln_ir::eval::Data;
 use kiln_plan::SiteKind;
 
@@ -285,22 +285,16 @@ impl Interpreter<'_> {
             }
             address += index * d.stride.eval(self.symbols);
         }
-        match &args[access.arg as usize] {
-            Data::Float(v) => Num::F(v.get(address as usize).copied().unwrap_or_else(|| {
-                assert!(
-                    self.error.is_some(),
-                    "a load at {address} leaves its buffer"
-                );
-                0.0
-            })),
-            Data::Int(v) => Num::I(v.get(address as usize).copied().unwrap_or_else(|| {
-                assert!(
-                    self.error.is_some(),
-                    "a load at {address} leaves its buffer"
-                );
-                0
-            })),
-        }
+        let found = match &args[access.arg as usize] {
+            Data::Float(v) => v.get(address as usize).map(|x| Num::F(*x)),
+            Data::Int(v) => v.get(address as usize).map(|x| Num::I(*x)),
+        };
+        let failed = self.error.is_some();
+        assert!(
+            found.is_some() || failed,
+            "a load at {address} leaves its buffer"
+        );
+        found.unwrap_or_else(|| number(Scalar::Int(0), compute))
     }
 
     fn report(&mut self, site: u32, kind: SiteKind) {
