@@ -140,7 +140,7 @@ pub(crate) fn estimate(d: &Dim) -> i64 {
 /// Returns values of the symbols in the sizes of a kernel, for decisions.
 pub(crate) fn typical(kernel: &dyn Described) -> SmallVec<[i64; 8]> {
     let mut last = None;
-    kernel.own_dims(&mut |d| {
+    kernel.all_dims(&mut |d| {
         last = last.max(d.max_symbol());
         true
     });

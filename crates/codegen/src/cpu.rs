@@ -11,7 +11,7 @@ use crate::work::{Body, Candidate, Engine, KernelCalls, Work};
 use kiln_base::{Instruction, Machine};
 use kiln_plan::schedule;
 use kiln_plan::tile::TileProgram;
-use kiln_plan::{Algorithm, Conv, Decision, Epilogue, Kernel, MatMul, Prologue};
+use kiln_plan::{Algorithm, Conv, Decision, Dims, Epilogue, Kernel, MatMul, Prologue};
 
 /// The CPU engine.
 pub(crate) struct Cpu;
@@ -103,7 +103,7 @@ fn cuts(kir: &kir::Kernel, program: &TileProgram, work: &Work) -> Vec<Candidate>
 fn algorithms(kernel: &Kernel) -> Vec<Algorithm> {
     let values = typical(&**kernel);
     let mut legal = kernel.algorithms(&values);
-    if !kernel.all_dims(|d| d.as_const().is_some()) {
+    if !kernel.all_dims(&mut |d| d.as_const().is_some()) {
         for extreme in [2, LARGE_SIZE] {
             let also = kernel.algorithms(&vec![extreme; values.len()]);
             legal.retain(|a| also.contains(a));

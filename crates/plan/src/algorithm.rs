@@ -84,7 +84,7 @@ impl Algorithm {
 
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
+        f.write_str(match self {
             Algorithm::Panels => "panels",
             Algorithm::Vector => "vector",
             Algorithm::Small => "small",
@@ -94,8 +94,7 @@ impl fmt::Display for Algorithm {
             Algorithm::Winograd4 => "winograd_4",
             Algorithm::Fft => "fft",
             Algorithm::Parts => "parts",
-        };
-        f.write_str(name)
+        })
     }
 }
 

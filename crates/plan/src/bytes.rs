@@ -16,7 +16,7 @@ pub enum DecodeError {
         found: u32,
     },
     /// Truncated or changed.
-    #[error("what was written is damaged: {0}")]
+    #[error("the bytes are damaged: {0}")]
     Damaged(String),
 }
 
@@ -97,20 +97,16 @@ fn encoded((magic, _): Header, contents: &impl Serialize) -> Vec<u8> {
 }
 
 fn decoded<T: DeserializeOwned>((magic, called): Header, bytes: &[u8]) -> Result<T, DecodeError> {
-    let header = bytes.get(..20).filter(|h| &h[..8] == magic);
-    let header = header.ok_or(DecodeError::SomethingElse(called))?;
-    let word = |at: usize, n: usize| {
-        header[at..at + n]
-            .iter()
-            .rev()
-            .fold(0u64, |a, b| a << 8 | *b as u64)
+    let parts = || {
+        let (format, rest) = bytes.strip_prefix(magic)?.split_first_chunk()?;
+        let (sum, body) = rest.split_first_chunk()?;
+        Some((u32::from_le_bytes(*format), u64::from_le_bytes(*sum), body))
     };
-    let found = word(8, 4) as u32;
+    let (found, sum, body) = parts().ok_or(DecodeError::SomethingElse(called))?;
     if found != FORMAT {
         return Err(DecodeError::Version { found });
     }
-    let body = &bytes[20..];
-    if checksum(body) != word(12, 8) {
+    if checksum(body) != sum {
         return Err(DecodeError::Damaged("its checksum does not match".into()));
     }
     postcard::from_bytes(body).map_err(|e| DecodeError::Damaged(e.to_string()))

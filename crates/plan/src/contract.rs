@@ -4,7 +4,7 @@
 //! may alias reads only the [`Contract`].
 
 use crate::tile::{Inst, TileProgram};
-use crate::{Epilogue, Footprint, Plan, Prologue};
+use crate::{Dims, Epilogue, Footprint, Plan, Prologue};
 use kiln_base::{DType, Dim};
 
 /// A kernel's use of its arguments.
@@ -56,11 +56,8 @@ macro_rules! contradiction {
 }
 pub(crate) use contradiction;
 
-/// A callback for each size; false ends the walk.
-pub(crate) type Visit<'a> = dyn FnMut(&Dim) -> bool + 'a;
-
 /// The description of a kernel, which every kind of kernel provides.
-pub trait Described {
+pub trait Described: Dims {
     /// Returns a readable name.
     fn name(&self) -> &str;
 
@@ -69,10 +66,6 @@ pub trait Described {
     /// # Errors
     /// If it contradicts itself.
     fn contract(&self) -> Result<Contract, Contradiction>;
-
-    /// True if `holds` is true for every size in it, except those of its programs and bodies. Nothing is left out:
-    /// patterns there name every field.
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool;
 
     /// Returns the extents whose product is the number of elements of its only result, if it writes that completely.
     fn results(&self) -> Option<Vec<&Dim>> {

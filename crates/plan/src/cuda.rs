@@ -22,6 +22,7 @@ mod dialect;
 use crate::Footprint;
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
 use crate::cstyle::Dialect;
+use crate::dims::dims;
 pub use dialect::CudaCpp;
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -65,6 +66,8 @@ pub struct CudaKernel {
     pub maps: Vec<TensorMap>,
 }
 
+dims!(CudaKernel: scalars, footprints, grid, maps; name, entry, text, args, sites, block, cluster, resident, shared);
+
 /// A tensor map (`CUtensorMap`): the memory of an argument as a tensor, boxes of which are copied to shared memory at
 /// once. The 16-byte chunks of a box are permuted in rows of 128 bytes. Elements of f32 are rounded to TF32.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +83,8 @@ pub struct TensorMap {
     /// The extents of a box.
     pub boxes: Vec<u16>,
 }
+
+dims!(TensorMap: offset, extents, strides; arg, boxes);
 
 /// The text of a kernel, without the head of its function, which follows from its call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,31 +217,6 @@ impl Described for CudaKernel {
         draft.finish(self.sites)
     }
 
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let CudaKernel {
-            name: _,
-            entry: _,
-            text: _,
-            args: _,
-            scalars,
-            sites: _,
-            footprints,
-            grid,
-            block: _,
-            cluster: _,
-            resident: _,
-            shared: _,
-            maps,
-        } = self;
-        scalars.iter().all(&mut *holds)
-            && grid.iter().all(|b| holds(&b.points))
-            && maps.iter().all(|m| {
-                let dims = m.extents.iter().chain(&m.strides).chain([&m.offset]);
-                dims.into_iter().all(&mut *holds)
-            })
-            && footprints.iter().all(|r| r.all_dims(holds))
-    }
-
     fn footprints(&self) -> Vec<Footprint> {
         self.footprints.clone()
     }
@@ -255,6 +235,8 @@ pub struct Blocks {
     /// The number of points of a block; at least 1.
     pub each: u32,
 }
+
+dims!(Blocks: points; each);
 
 impl Blocks {
     /// Returns one block.

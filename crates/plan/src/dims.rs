@@ -1,34 +1,68 @@
-//! Traversal of all sizes in a plan.
+//! Traversal of the sizes in a plan.
 
-use crate::contract::Visit;
-use crate::{Kernel, Plan};
-use kiln_base::Dim;
+use crate::Kernel;
+use kiln_base::{DType, Dim};
+use std::sync::Arc;
 
-impl Plan {
-    /// True if `holds` is true for every size in the plan, including those of its kernels and their bodies.
-    pub fn all_dims(&self, mut holds: impl FnMut(&Dim) -> bool) -> bool {
-        plan(self, &mut holds)
+/// A value with sizes.
+pub trait Dims {
+    /// True if `holds` is true for every size in it, those of its programs and bodies included: extents, strides,
+    /// offsets and numbers that kernels are called with.
+    fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool;
+}
+
+/// Implements [`Dims`] by the fields with sizes. The fields behind the semicolon have none; they are named so that no
+/// field is left out.
+macro_rules! dims {
+    ($ty:ty: $($field:ident),*; $($other:ident),*) => {
+        impl $crate::Dims for $ty {
+            fn all_dims(&self, holds: &mut dyn FnMut(&kiln_base::Dim) -> bool) -> bool {
+                let Self { $($field,)* $($other: _,)* } = self;
+                $($crate::Dims::all_dims($field, holds))&&*
+            }
+        }
+    };
+}
+pub(crate) use dims;
+
+impl Dims for Dim {
+    fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        holds(self)
     }
 }
 
-impl Kernel {
-    /// True if `holds` is true for every size in the kernel, in its programs and bodies: extents, strides, offsets and
-    /// numbers that it is called with.
-    pub fn all_dims(&self, mut holds: impl FnMut(&Dim) -> bool) -> bool {
-        kernel(self, &mut holds)
+macro_rules! lists {
+    ($($ty:ty),*) => {$(
+        impl<T: Dims> Dims for $ty {
+            fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+                self.as_slice().iter().all(|x| x.all_dims(holds))
+            }
+        }
+    )*};
+}
+lists!(Vec<T>, Option<T>, [T; 2], [T; 3]);
+
+impl<T: Dims> Dims for Box<T> {
+    fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        (**self).all_dims(holds)
     }
 }
 
-fn plan(p: &Plan, holds: &mut Visit<'_>) -> bool {
-    p.inputs.iter().all(|i| i.shape.iter().all(&mut *holds))
-        && p.outputs.iter().all(|o| o.shape.iter().all(&mut *holds))
-        && p.buffers.iter().all(|b| holds(&b.len))
-        && p.needs.iter().all(|n| holds(&n.size))
-        && p.kernels.iter().all(|k| kernel(k, holds))
+impl Dims for Arc<Kernel> {
+    fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        (**self).all_dims(holds)
+    }
 }
 
-fn kernel(k: &Kernel, holds: &mut Visit<'_>) -> bool {
-    k.own_dims(holds)
-        && k.programs().all(|p| p.all_dims(holds))
-        && k.bodies().iter().all(|b| plan(b, holds))
+impl Dims for Kernel {
+    fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        (**self).all_dims(holds)
+    }
+}
+
+/// A matrix and its dtype.
+impl<T: Dims> Dims for (T, DType) {
+    fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        self.0.all_dims(holds)
+    }
 }

@@ -148,7 +148,9 @@ impl State {
             (Some(b), Some(a)) if (b.dtype, &b.shape) != (a.dtype, &a.shape) => {
                 Err(contradiction!("state {name} changes its dtype or shape"))
             }
-            (None, None) => Err(contradiction!("nothing is state {name}")),
+            (None, None) => Err(contradiction!(
+                "state {name} has neither an input nor an output"
+            )),
             _ => Ok(()),
         }
     }
@@ -166,7 +168,9 @@ fn each_once(what: &str, mut found: Vec<u32>, count: usize) -> Result<(), Contra
     found.sort_unstable();
     match found.into_iter().map(|at| at as usize).eq(0..count) {
         true => Ok(()),
-        false => Err(contradiction!("not each of {count} {what} is one thing")),
+        false => Err(contradiction!(
+            "not each of {count} {what} has exactly one meaning"
+        )),
     }
 }
 
@@ -296,7 +300,7 @@ mod tests {
             ),
             (
                 |e| e.signature.states.push(state("b", None, None)),
-                "nothing is state b",
+                "state b has neither",
             ),
             (
                 |e| e.plan.outputs[1].dtype = DType::F64,

@@ -1,6 +1,6 @@
 //! Footprints: the elements that kernels touch.
 
-use crate::contract::Visit;
+use crate::dims::dims;
 use crate::tile::Bound;
 use crate::{Matrix, Strided};
 use kiln_base::{Dim, numel};
@@ -23,6 +23,8 @@ pub struct Footprint {
     pub bounds: Vec<Bound>,
 }
 
+dims!(Footprint: extents, offset, strides, bounds; arg);
+
 impl Footprint {
     /// Returns the first elements of an argument, as many as the product of these extents.
     pub fn whole<'a>(arg: u16, extents: impl IntoIterator<Item = &'a Dim>) -> Footprint {
@@ -34,19 +36,6 @@ impl Footprint {
             strides: vec![Dim::ONE],
             bounds: Vec::new(),
         }
-    }
-
-    /// True if `holds` is true for every size in it.
-    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
-        let Footprint {
-            arg: _,
-            extents,
-            offset,
-            strides,
-            bounds,
-        } = self;
-        let mut own = extents.iter().chain(strides).chain([offset]);
-        own.all(&mut *holds) && bounds.iter().all(|b| b.all_dims(holds))
     }
 }
 

@@ -21,6 +21,7 @@ pub use ordered::{ArgSort, Scan, Scatter};
 use crate::Plan;
 use crate::contract::Described;
 use crate::cuda::CudaKernel;
+use crate::dims::dims;
 use crate::tile::{Schedule, TileProgram};
 use kiln_base::DType;
 use serde::{Deserialize, Serialize};
@@ -126,6 +127,8 @@ pub struct Epilogue {
     pub program: TileProgram,
 }
 
+dims!(Epilogue: program;);
+
 impl Epilogue {
     /// True if it works on whole rows of the result.
     pub fn over_rows(&self) -> bool {
@@ -144,3 +147,5 @@ pub struct Prologue {
     /// The program; the operand is its last argument.
     pub program: TileProgram,
 }
+
+dims!(Prologue: program;);

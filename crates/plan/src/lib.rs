@@ -30,6 +30,8 @@ pub use bytes::{DecodeError, FORMAT};
 pub use contract::{ArgUse, Contract, Contradiction, Described, Reads};
 pub use cost::Decision;
 pub use depth::MAX_DEPTH;
+pub use dims::Dims;
+use dims::dims;
 pub use entry::{Draw, Entry, Named, Signature, State};
 pub use fft::FftTile;
 pub use footprint::Footprint;
@@ -73,6 +75,8 @@ pub struct Plan {
     pub needs: Vec<Need>,
 }
 
+dims!(Plan: inputs, outputs, buffers, kernels, needs; symbols, constants, prepare, run, commit, sites);
+
 impl Plan {
     /// Returns the bytes of a buffer under a binding.
     pub fn buffer_bytes(&self, id: BufferId, values: &[i64]) -> usize {
@@ -112,6 +116,8 @@ pub struct Input {
     pub buffer: BufferId,
 }
 
+dims!(Input: shape; dtype, role, buffer);
+
 /// An output: a contiguous row-major tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
@@ -125,6 +131,8 @@ pub struct Output {
     /// before the step that writes this output, or is that step and reads each element before writing it.
     pub donor: Option<u32>,
 }
+
+dims!(Output: shape; dtype, buffer, donor);
 
 /// Data embedded in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +155,8 @@ pub struct Buffer {
     /// The origin of its memory.
     pub allocation: Allocation,
 }
+
+dims!(Buffer: len; dtype, allocation);
 
 /// The origin of a buffer's memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -210,6 +220,8 @@ pub struct Need {
     /// The graph node, by which the caller finds the user's source line.
     pub node: u32,
 }
+
+dims!(Need: size; op, node);
 
 /// The kind of error at a [`Site`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! Operands of kernels that are not programs.
 
-use crate::contract::Visit;
+use crate::dims::dims;
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,8 @@ pub struct Matrix {
     pub col: Dim,
 }
 
+dims!(Matrix: offset, batch_strides, row, col; arg);
+
 /// A contiguous row-major tensor in an argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Array {
@@ -30,6 +32,8 @@ pub struct Array {
     pub shape: Vec<Dim>,
 }
 
+dims!(Array: shape; arg, dtype);
+
 /// An operand whose element i is at `offset + Σ strides · i`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strided {
@@ -40,6 +44,8 @@ pub struct Strided {
     /// The strides, one per axis.
     pub strides: Vec<Dim>,
 }
+
+dims!(Strided: offset, strides; arg);
 
 /// The last two axes are the matrix's, those before them its batch.
 impl From<Strided> for Matrix {
@@ -53,31 +59,5 @@ impl From<Strided> for Matrix {
             row,
             col,
         }
-    }
-}
-
-impl Matrix {
-    /// True if `holds` is true for every size in it.
-    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
-        let Matrix {
-            arg: _,
-            offset,
-            batch_strides,
-            row,
-            col,
-        } = self;
-        batch_strides.iter().chain([offset, row, col]).all(holds)
-    }
-}
-
-impl Strided {
-    /// True if `holds` is true for every size in it.
-    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
-        let Strided {
-            arg: _,
-            offset,
-            strides,
-        } = self;
-        holds(offset) && strides.iter().all(holds)
     }
 }

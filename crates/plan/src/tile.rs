@@ -20,7 +20,9 @@
 //! stage for the first of them can clear a slot, one for each can add to it, and one for the last can write it. So a
 //! kernel of rows can also have sums over columns.
 
-use crate::contract::{Contract, Contradiction, Described, Draft, Reads, Visit};
+use crate::Dims;
+use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::dims::dims;
 use kiln_base::prim::{Binary, RandomKind, Reduction, Unary};
 use kiln_base::{Compute, DType, Dim, Scalar};
 use serde::{Deserialize, Serialize};
@@ -63,6 +65,11 @@ pub struct TileProgram {
     /// The number of data-error sites that the instructions name; the step maps them to the plan's.
     pub sites: u32,
 }
+
+dims!(
+    TileProgram: axes, inner, accesses, stages;
+    name, serial, schedule, sizes, args, registers, constants, slots, sites
+);
 
 /// The division of a program's work; fields that are not set follow from the sizes. None of it changes results, except
 /// for the order in which a row is summed.
@@ -109,6 +116,8 @@ pub struct Access {
     pub fill: Scalar,
 }
 
+dims!(Access: offset, strides, bounds; arg, fill);
+
 /// The condition `0 <= offset + Σ stride · index < extent`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bound {
@@ -119,6 +128,8 @@ pub struct Bound {
     /// The exclusive upper bound.
     pub extent: Dim,
 }
+
+dims!(Bound: offset, strides, extent;);
 
 /// A selection of points of the serial axes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +154,8 @@ pub struct Stage {
     pub code: Vec<Inst>,
 }
 
+dims!(Stage: code; over_inner, serial_points);
+
 /// A data-dependent part of an address, `index · stride`, which is added. If `0 <= index < extent` does not hold, the
 /// site reports an error (and the load reads index 0).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,6 +169,8 @@ pub struct Dynamic {
     /// The kernel-local site to report.
     pub site: u32,
 }
+
+dims!(Dynamic: stride, extent; index, site);
 
 /// A vector instruction. Operands have the compute type of their registers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -298,66 +313,12 @@ impl Described for TileProgram {
         draft.finish_reading_back(self.sites)
     }
 
-    fn own_dims(&self, _: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        true
-    }
-
     fn in_parts(&self) -> bool {
         true
     }
 
     fn program(&self) -> Option<&TileProgram> {
         Some(self)
-    }
-}
-
-impl TileProgram {
-    /// True if `holds` is true for every size in it.
-    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
-        let TileProgram {
-            name: _,
-            axes,
-            inner,
-            serial: _,
-            schedule: _,
-            sizes: _,
-            args: _,
-            accesses,
-            registers: _,
-            constants: _,
-            slots: _,
-            stages,
-            sites: _,
-        } = self;
-        let mut code = stages.iter().flat_map(|s| &s.code);
-        axes.iter().chain(inner).all(&mut *holds)
-            && accesses.iter().all(|a| a.all_dims(holds))
-            && code.all(|i| i.all_dims(holds))
-    }
-}
-
-impl Access {
-    fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
-        let Access {
-            arg: _,
-            offset,
-            strides,
-            bounds,
-            fill: _,
-        } = self;
-        strides.iter().chain([offset]).all(&mut *holds) && bounds.iter().all(|b| b.all_dims(holds))
-    }
-}
-
-impl Bound {
-    /// True if `holds` is true for every size in it.
-    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
-        let Bound {
-            offset,
-            strides,
-            extent,
-        } = self;
-        strides.iter().chain([offset, extent]).all(holds)
     }
 }
 
@@ -385,15 +346,15 @@ impl Inst {
             Inst::Keep { src, .. } | Inst::Store { src, .. } => (vec![*src], None),
         }
     }
+}
 
-    fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
+impl Dims for Inst {
+    fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
         match self {
-            Inst::LoadAt { dynamic, .. } => {
-                dynamic.iter().all(|d| holds(&d.stride) && holds(&d.extent))
-            }
+            Inst::LoadAt { dynamic, .. } => dynamic.all_dims(holds),
             Inst::Index {
                 offset, strides, ..
-            } => strides.iter().chain([offset]).all(holds),
+            } => offset.all_dims(holds) && strides.all_dims(holds),
             Inst::Load { .. }
             | Inst::Unary { .. }
             | Inst::Binary { .. }

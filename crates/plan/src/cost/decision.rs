@@ -1,7 +1,7 @@
 //! The schedule that a plan names.
 
 use crate::Algorithm;
-use crate::contract::Visit;
+use crate::Dims;
 use crate::schedule::Cpu;
 use kiln_base::Dim;
 use serde::{Deserialize, Serialize};
@@ -100,15 +100,15 @@ impl Decision {
             _ => None,
         }
     }
+}
 
-    /// True if `holds` is true for every size in it.
-    pub(crate) fn all_dims(&self, holds: &mut Visit<'_>) -> bool {
-        let guards = self.0.iter().flat_map(|c| &c.when);
-        let mut sizes = guards.filter_map(|g| match g {
-            Guard::Within(size, ..) => Some(size),
-            Guard::Pays => None,
-        });
-        sizes.all(holds)
+impl Dims for Decision {
+    fn all_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        let mut guards = self.0.iter().flat_map(|c| &c.when);
+        guards.all(|g| match g {
+            Guard::Within(size, ..) => holds(size),
+            Guard::Pays => true,
+        })
     }
 }
 

@@ -17,7 +17,7 @@ pub use decision::Decision;
 pub use product::{ProductEpilogue, block, whole_rows};
 
 use crate::schedule::Cpu;
-use crate::{Algorithm, ConvRole, Kernel, Winograd};
+use crate::{Algorithm, ConvRole, Dims, Kernel, Winograd};
 
 /// The multiply-adds that take as long as packing or gathering an element.
 const MOVE: f64 = 8.0;
@@ -106,7 +106,7 @@ impl Kernel {
                 let by_sizes = |a| a == Algorithm::Fft || !one && Winograd::of(a).is_some();
                 let axes = || c.input.iter().chain(&c.output);
                 let steps = c.role == ConvRole::Input && !axes().all(is_known);
-                !self.all_dims(is_known) && (steps || c.algorithm.names().any(by_sizes))
+                !self.all_dims(&mut |d| is_known(d)) && (steps || c.algorithm.names().any(by_sizes))
             }
             _ => false,
         }

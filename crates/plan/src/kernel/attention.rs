@@ -1,6 +1,7 @@
 //! Attention and its gradients.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::dims::dims;
 use crate::tile::TileProgram;
 use crate::{Epilogue, Footprint, Matrix};
 use kiln_base::{DType, Dim, numel};
@@ -35,6 +36,8 @@ pub struct Scores {
     pub dropout: Option<Dropout>,
 }
 
+dims!(Scores: batch, length, keys, width, query, key, mask, dropout; dtype, scale, causal);
+
 /// Dropout of weights. Element i of a matrix of scores, counted through all batches, is multiplied by zero if the i-th
 /// uniform number of f32 from an offset is less than `p`, and otherwise by 1 / (1 − p).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +47,8 @@ pub struct Dropout {
     /// The seed and offset, i64: a matrix of one row and two columns.
     pub key: Matrix,
 }
+
+dims!(Dropout: key; p);
 
 impl Dropout {
     /// Returns the factor of the kept weights.
@@ -71,6 +76,8 @@ pub struct Attention {
     pub epilogue: Option<Epilogue>,
 }
 
+dims!(Attention: scores, columns, value, epilogue; out);
+
 /// The gradients of query, key and value of [`Attention`] for one of its result, one after another, each row-major.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionGrad {
@@ -86,6 +93,8 @@ pub struct AttentionGrad {
     pub out: u16,
 }
 
+dims!(AttentionGrad: scores, columns, value, gradient; out);
+
 impl Scores {
     fn reads(&self, draft: &mut Draft, others: &[&Matrix]) -> Result<(), Contradiction> {
         let own = [&self.query, &self.key]
@@ -97,30 +106,6 @@ impl Scores {
         own.chain(mask)
             .chain(random)
             .try_for_each(|(arg, dtype)| draft.reads(arg, dtype, Reads::Throughout))
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let Scores {
-            dtype: _,
-            scale: _,
-            causal: _,
-            batch,
-            length,
-            keys,
-            width,
-            query,
-            key,
-            mask,
-            dropout,
-        } = self;
-        let mask = mask.as_ref().map(|(m, _)| m);
-        let random = dropout.as_ref().map(|d| &d.key);
-        batch.iter().chain([length, keys, width]).all(&mut *holds)
-            && [query, key]
-                .into_iter()
-                .chain(mask)
-                .chain(random)
-                .all(|m| m.all_dims(holds))
     }
 
     /// Returns its footprints, and that of a matrix with `columns` columns and a row per key.
@@ -154,17 +139,6 @@ impl Described for Attention {
         draft.result(self.out, self.scores.dtype, &self.epilogue)?;
         self.scores.reads(&mut draft, &[&self.value])?;
         draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let Attention {
-            scores,
-            columns,
-            value,
-            out: _,
-            epilogue: _,
-        } = self;
-        scores.own_dims(holds) && holds(columns) && value.all_dims(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {
@@ -222,18 +196,6 @@ impl Described for AttentionGrad {
         self.scores
             .reads(&mut draft, &[&self.value, &self.gradient])?;
         draft.finish(0)
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let AttentionGrad {
-            scores,
-            columns,
-            value,
-            gradient,
-            out: _,
-        } = self;
-        let others = [value, gradient];
-        scores.own_dims(holds) && holds(columns) && others.iter().all(|m| m.all_dims(holds))
     }
 
     fn footprints(&self) -> Vec<Footprint> {

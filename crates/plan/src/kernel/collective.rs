@@ -1,6 +1,7 @@
 //! Collective operations of processes.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::dims::dims;
 use crate::{Array, Footprint};
 use kiln_base::collective::Kind;
 use kiln_base::{DType, Dim, numel};
@@ -24,6 +25,8 @@ pub struct Collective {
     /// The argument that gets the number of operations with it.
     pub next: u16,
 }
+
+dims!(Collective: x, out; group, ranks, kind, token, next);
 
 impl Collective {
     /// True if the result may take the operand's memory.
@@ -51,20 +54,6 @@ impl Described for Collective {
         draft.writes(self.out.arg, self.out.dtype)?;
         draft.writes(self.next, DType::I64)?;
         draft.finish(1)
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let Collective {
-            group: _,
-            ranks: _,
-            kind: _,
-            x,
-            token: _,
-            out,
-            next: _,
-        } = self;
-        let mut dims = x.shape.iter().chain(&out.shape);
-        dims.all(&mut *holds)
     }
 
     fn operations(&self) -> Dim {

@@ -1,6 +1,7 @@
 //! Kernels that run programs.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads, contradiction};
+use crate::dims::dims;
 use crate::{Input, Plan, depth};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,8 @@ pub struct Loop {
     pub body: Box<Plan>,
 }
 
+dims!(Loop: trips, body; reverse, conditional, first, scanned, alike, last, stacked);
+
 /// One of two programs, which are plans as in [`Loop`]. The kernel's sites are those of the first,
 /// then those of the second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +53,8 @@ pub struct If {
     pub branches: Box<[Plan; 2]>,
 }
 
+dims!(If: branches; condition, inputs, outputs);
+
 /// Adds the uses of these arguments by bodies. They are the inputs after the first `own`, and the outputs, of each
 /// body.
 fn bodies(
@@ -62,7 +67,7 @@ fn bodies(
     let alike = |b: &Plan| b.inputs.len() == own + inputs.len() && b.outputs.len() == outputs.len();
     if !bodies.iter().all(alike) {
         return Err(contradiction!(
-            "a body takes or gives something else than its kernel"
+            "the inputs or outputs of a body are not those of its kernel"
         ));
     }
     for (i, body) in bodies.iter().enumerate() {
@@ -92,7 +97,7 @@ impl Described for Loop {
         let number = self.body.inputs.first().map(|i| i.dtype);
         if number != Some(DType::I64) || self.first.len() != self.last.len() {
             return Err(contradiction!(
-                "a loop whose carried values or number differ"
+                "a loop whose first input is no i64, or whose carried values differ in number"
             ));
         }
         let mut carried = self.body.inputs[1..].iter().take(self.first.len());
@@ -110,21 +115,6 @@ impl Described for Loop {
         draft.finish(sites(self.bodies()))
     }
 
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let Loop {
-            trips,
-            reverse: _,
-            conditional: _,
-            first: _,
-            scanned: _,
-            alike: _,
-            last: _,
-            stacked: _,
-            body: _,
-        } = self;
-        holds(trips)
-    }
-
     fn bodies(&self) -> &[Plan] {
         std::slice::from_ref(&self.body)
     }
@@ -140,16 +130,6 @@ impl Described for If {
         draft.reads(self.condition, DType::Bool, Reads::Throughout)?;
         bodies(&mut draft, self.bodies(), 0, &self.inputs, &self.outputs)?;
         draft.finish(sites(self.bodies()))
-    }
-
-    fn own_dims(&self, _: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let If {
-            condition: _,
-            inputs: _,
-            outputs: _,
-            branches: _,
-        } = self;
-        true
     }
 
     fn bodies(&self) -> &[Plan] {

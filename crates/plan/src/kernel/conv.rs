@@ -2,6 +2,7 @@
 
 use super::{match_up, sums};
 use crate::contract::{Contract, Contradiction, Described, Draft, contradiction};
+use crate::dims::dims;
 use crate::tile::TileProgram;
 use crate::{Decision, Epilogue, Footprint, Prologue};
 use kiln_base::{DType, Dim};
@@ -114,6 +115,11 @@ pub struct Conv {
     pub images: Images,
 }
 
+dims!(
+    Conv: batch, groups, in_channels, out_channels, input, output, kernel, stride, padding, dilation, prologue, epilogue, algorithm;
+    dtypes, reduce_range, role, operands, out, images
+);
+
 impl Conv {
     /// Returns the dtype of its first operand.
     pub fn dtype(&self) -> DType {
@@ -175,34 +181,6 @@ impl Described for Conv {
         draft.operand(self.operands[0], self.dtypes[0], &self.prologue)?;
         draft.operand(self.operands[1], self.dtypes[1], &None)?;
         draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let Conv {
-            dtypes: _,
-            reduce_range: _,
-            role: _,
-            batch,
-            groups,
-            in_channels,
-            out_channels,
-            input,
-            output,
-            kernel,
-            stride,
-            padding,
-            dilation,
-            operands: _,
-            out: _,
-            prologue: _,
-            epilogue: _,
-            algorithm,
-            images: _,
-        } = self;
-        let lists = [input, output, kernel, stride, padding, dilation];
-        let one = [batch, groups, in_channels, out_channels];
-        let mut sizes = lists.into_iter().flatten().chain(one);
-        sizes.all(&mut *holds) && algorithm.all_dims(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {

@@ -1,6 +1,7 @@
 //! Calls of registered operators.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::dims::dims;
 use crate::{Array, Footprint};
 use kiln_base::{Dim, numel};
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ pub struct Custom {
     pub out: Array,
 }
 
+dims!(Custom: operands, out; name, kernel);
+
 impl Described for Custom {
     fn name(&self) -> &str {
         &self.name
@@ -31,23 +34,6 @@ impl Described for Custom {
         }
         draft.writes(self.out.arg, self.out.dtype)?;
         draft.finish(1)
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let Custom {
-            name: _,
-            kernel: _,
-            operands,
-            out,
-        } = self;
-        let mut arrays = operands.iter().chain([out]);
-        arrays.all(
-            |Array {
-                 arg: _,
-                 dtype: _,
-                 shape,
-             }| shape.iter().all(&mut *holds),
-        )
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {

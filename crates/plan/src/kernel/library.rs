@@ -1,7 +1,7 @@
 //! Matrix products that cuBLASLt computes.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
-use crate::{Footprint, Matrix};
+use crate::{Dims, Footprint, Matrix};
 use kiln_base::{DType, Dim};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,12 @@ pub struct LibraryProduct {
     pub workspace_bytes: u64,
     /// The library's description of its algorithm (`cublasLtMatmulAlgo_t`).
     pub algorithm: [u64; 8],
+}
+
+impl Dims for LibraryProduct {
+    fn all_dims(&self, _: &mut dyn FnMut(&Dim) -> bool) -> bool {
+        true
+    }
 }
 
 /// A batch of matrices whose rows or columns are contiguous.
@@ -115,10 +121,6 @@ impl Described for LibraryProduct {
             draft.writes(workspace, DType::U8)?;
         }
         draft.finish(0)
-    }
-
-    fn own_dims(&self, _: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        true
     }
 
     fn operations(&self) -> Dim {

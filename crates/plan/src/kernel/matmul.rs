@@ -2,6 +2,7 @@
 
 use super::{match_up, sums};
 use crate::contract::{Contract, Contradiction, Described, Draft, contradiction};
+use crate::dims::dims;
 use crate::tile::TileProgram;
 use crate::{Decision, Epilogue, Footprint, Matrix, Prologue};
 use kiln_base::{DType, Dim};
@@ -37,6 +38,8 @@ pub struct MatMul {
     /// The algorithm on the CPU.
     pub algorithm: Decision,
 }
+
+dims!(MatMul: batch, m, k, n, lhs, rhs, prologues, epilogue, algorithm; dtypes, reduce_range, out);
 
 impl MatMul {
     /// Returns the dtype of its first operand, which is also that of the second except for bytes.
@@ -78,26 +81,6 @@ impl Described for MatMul {
             draft.operand(x.arg, dtype, prologue)?;
         }
         draft.finish_reading_back(self.program().map_or(0, |p| p.sites))
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let MatMul {
-            dtypes: _,
-            reduce_range: _,
-            batch,
-            m,
-            k,
-            n,
-            lhs,
-            rhs,
-            out: _,
-            prologues: _,
-            epilogue: _,
-            algorithm,
-        } = self;
-        batch.iter().chain([m, k, n]).all(&mut *holds)
-            && [lhs, rhs].iter().all(|x| x.all_dims(holds))
-            && algorithm.all_dims(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {

@@ -1,6 +1,7 @@
 //! Kernels that walk along an axis in an order: scans, sorts and scatters.
 
 use crate::contract::{Contract, Contradiction, Described, Draft, Reads};
+use crate::dims::dims;
 use crate::{Footprint, Strided};
 use kiln_base::prim::{ScanKind, ScatterKind};
 use kiln_base::{DType, Dim, numel};
@@ -28,6 +29,8 @@ pub struct Scan {
     pub out: u16,
 }
 
+dims!(Scan: outer, len, inner; dtype, kind, reverse, x, out);
+
 /// The i64 indices of a stable sort of each lane of contiguous `[lanes, len]`; the first `kept` are returned. NaN is
 /// the largest, −0 is 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +50,8 @@ pub struct ArgSort {
     /// The argument of the contiguous `[lanes, kept]`.
     pub out: u16,
 }
+
+dims!(ArgSort: lanes, len, kept; dtype, descending, x, out);
 
 /// A copy of x in which `x[.., index[.., i, ..], ..]` is combined with `src[.., i, ..]`, ascending in i. An index
 /// outside the axis is a data error at the kernel's only site. The result may alias x.
@@ -73,6 +78,8 @@ pub struct Scatter {
     pub out: u16,
 }
 
+dims!(Scatter: shape, index_shape, index, src; dtype, kind, axis, x, out);
+
 impl Described for Scan {
     fn name(&self) -> &str {
         "scan"
@@ -83,20 +90,6 @@ impl Described for Scan {
         draft.reads(self.x, self.dtype, Reads::First)?;
         draft.writes(self.out, self.dtype)?;
         draft.finish(0)
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let Scan {
-            dtype: _,
-            kind: _,
-            reverse: _,
-            outer,
-            len,
-            inner,
-            x: _,
-            out: _,
-        } = self;
-        [outer, len, inner].into_iter().all(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {
@@ -121,19 +114,6 @@ impl Described for ArgSort {
         draft.reads(self.x, self.dtype, Reads::Throughout)?;
         draft.writes(self.out, DType::I64)?;
         draft.finish(0)
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let ArgSort {
-            dtype: _,
-            descending: _,
-            lanes,
-            len,
-            kept,
-            x: _,
-            out: _,
-        } = self;
-        [lanes, len, kept].into_iter().all(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {
@@ -164,23 +144,6 @@ impl Described for Scatter {
         draft.reads(self.src.arg, self.dtype, Reads::Throughout)?;
         draft.writes(self.out, self.dtype)?;
         draft.finish(1)
-    }
-
-    fn own_dims(&self, holds: &mut dyn FnMut(&Dim) -> bool) -> bool {
-        let Scatter {
-            dtype: _,
-            kind: _,
-            axis: _,
-            shape,
-            index_shape,
-            x: _,
-            index,
-            src,
-            out: _,
-        } = self;
-        shape.iter().chain(index_shape).all(&mut *holds)
-            && index.all_dims(holds)
-            && src.all_dims(holds)
     }
 
     fn results(&self) -> Option<Vec<&Dim>> {

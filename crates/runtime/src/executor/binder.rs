@@ -10,7 +10,7 @@ use kiln_cuda::Launch;
 use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::memory::too_much;
 use kiln_kernel::work::{LinkedKernel, Sizes};
-use kiln_plan::{BufferId, Contract, Kernel, Plan, Reads, Site, Step};
+use kiln_plan::{BufferId, Contract, Dims, Kernel, Plan, Reads, Site, Step};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ const BUFFER_LIMIT: i64 = 1 << 46;
 impl<'a> Binder<'a> {
     /// Starts without locations of buffers.
     pub fn new(with: Setting<'a>, values: &'a [i64]) -> Result<Binder<'a>> {
-        let known = |d: &Dim| d.eval_checked(values).is_some();
-        if with.owner == Owner::Executable && !with.plan.all_dims(known) {
+        let mut known = |d: &Dim| d.eval_checked(values).is_some();
+        if with.owner == Owner::Executable && !with.plan.all_dims(&mut known) {
             return Err(damaged!("a size without a value"));
         }
         let lens = with.plan.buffers.iter().map(|b| {

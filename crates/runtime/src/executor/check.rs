@@ -18,7 +18,8 @@ use kiln_kernel::error::{Error, Result, damaged};
 use kiln_kernel::memory::{Category, Holder, Storage};
 use kiln_plan::memory::roots;
 use kiln_plan::{
-    self as plan, Allocation, ArgUse, BufferId, Contract, Kernel, Output, Plan, Reads, Role, Step,
+    self as plan, Allocation, ArgUse, BufferId, Contract, Dims, Kernel, Output, Plan, Reads, Role,
+    Step,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -289,7 +290,7 @@ fn prepare_is_symbolic(plan: &Plan) -> bool {
     let step = |s: &Step| {
         let kernel = &plan.kernels[s.kernel as usize];
         let buffer = |a: &BufferId| symbolic(&plan.buffers[a.0 as usize].len);
-        !kernel.all_dims(|d| !symbolic(d)) || s.args.iter().any(buffer)
+        !kernel.all_dims(&mut |d| !symbolic(d)) || s.args.iter().any(buffer)
     };
     let packed = |s: &Step| plan.kernels[s.kernel as usize].packs_by_symbols();
     !plan.symbols.is_empty()
@@ -314,7 +315,7 @@ fn kernel_symbols(plan: &Plan) -> Vec<Vec<bool>> {
         let mut used = vec![false; plan.symbols.len()];
         // In a plan without symbols there is nothing to find.
         if !used.is_empty() {
-            kernel.all_dims(|d| {
+            kernel.all_dims(&mut |d| {
                 mark(&mut used, d);
                 true
             });
