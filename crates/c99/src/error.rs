@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Package(#[from] kiln_package::Error),
     /// A kernel, or a part of it, that can't be expressed in C.
-    #[error("kernel `{kernel}` can't be printed as C: {why}")]
+    #[error("kernel `{kernel}` can't be emitted as C: {why}")]
     Kernel {
         /// The kernel's name, such as `conv_weight`.
         kernel: String,
@@ -18,7 +18,7 @@ pub enum Error {
         why: String,
     },
     /// An entry that is not a function of its inputs alone.
-    #[error("entry `{entry}` can't be printed as C: {why}")]
+    #[error("entry `{entry}` can't be emitted as C: {why}")]
     Entry {
         /// The entry.
         entry: String,
@@ -26,7 +26,7 @@ pub enum Error {
         why: String,
     },
     /// Work that depends on weights alone fails.
-    #[error("what is computed of weights alone fails: {0}")]
+    #[error("work on weights alone, done when sources are emitted, fails: {0}")]
     Prepare(kiln_runtime::Error),
     /// The program contradicts itself.
     #[error("the program is damaged: {0}")]

@@ -1,7 +1,7 @@
 //! Entries of packages as C sources.
 
 use crate::error::{Error, Result};
-use crate::sources::{Draws, Input, Output, Program, Sources, Weights, print};
+use crate::sources::{Draws, Input, Output, Program, Sources, Weights, emit};
 use kiln_package::{Package, RNG_STATE};
 use std::io::Write;
 use std::path::Path;
@@ -129,12 +129,12 @@ impl Export {
                 name,
                 plan: &entry.plan,
                 symbols,
-                inputs: inputs.ok_or_else(|| Error::Damaged("an input is nothing".into()))?,
+                inputs: inputs.ok_or_else(|| Error::Damaged("an input has no source".into()))?,
                 outputs,
                 draws,
             });
         }
-        print(&self.name, &programs, self.weights)
+        emit(&self.name, &programs, self.weights)
     }
 
     /// The entries to emit: the named ones, or all that can be emitted.
@@ -152,7 +152,7 @@ impl Export {
             true => Err(Error::Entry {
                 entry: package.entries().collect::<Vec<_>>().join("`, `"),
                 why:
-                    "it changes states or draws random numbers, so it is printed where it is named"
+                    "it changes states or draws random numbers, so it is emitted only where it is named"
                         .into(),
             }),
         }

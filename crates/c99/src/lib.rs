@@ -40,13 +40,13 @@
 //! Kernels that can't be expressed in C are refused: gradients of attention, products, convolutions and attention of
 //! f16 and bf16, users' operators, and special functions that `libm` lacks.
 
+mod emit;
 mod error;
 mod export;
 mod prepare;
-mod print;
 mod sources;
 mod state;
 
 pub use error::{Error, Result};
 pub use export::Export;
-pub use sources::{Draws, Input, Output, Program, Sources, Weights, print};
+pub use sources::{Draws, Input, Output, Program, Sources, Weights, emit};

@@ -1,7 +1,7 @@
 //! Work that depends on weights alone is done once, when sources are emitted.
 
+use crate::emit::number;
 use crate::error::{Error, Result};
-use crate::print::number;
 use kiln_plan::{Allocation, Output, Plan};
 use kiln_runtime::{Buffer, Executable};
 

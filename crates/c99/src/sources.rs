@@ -1,8 +1,8 @@
 //! The files: one function per entry, the kernels that it calls, and the weights.
 
+use crate::emit::{Memory, ProgramEmitter, SHARED, Text, elements, identifier, memory, number};
 use crate::error::{Error, Result};
 use crate::prepare::prepared;
-use crate::print::{Memory, Printer, SHARED, Text, identifier, memory, number};
 use crate::state::{States, unprepared};
 use kiln_base::{DType, Dim, Role};
 use kiln_plan::{Plan, Site, SiteKind};
@@ -86,29 +86,29 @@ pub struct Sources {
 ///
 /// # Errors
 /// If a part of them can't be emitted, or their prepared work fails.
-pub fn print(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
+pub fn emit(name: &str, programs: &[Program<'_>], weights: Weights) -> Result<Sources> {
     let name = identifier(name).to_ascii_lowercase();
-    let made = |in_file: bool| -> Result<EmittedSteps> {
-        let mut emitted = EmittedSteps::new(&name, in_file);
+    let emit = |in_file: bool| -> Result<Emission> {
+        let mut emitted = Emission::new(&name, in_file);
         programs.iter().try_for_each(|p| emitted.program(p))?;
         Ok(emitted)
     };
     let emitted = match weights {
-        Weights::File => made(true)?,
-        Weights::Arrays => made(false)?,
+        Weights::File => emit(true)?,
+        Weights::Arrays => emit(false)?,
         Weights::Auto => {
-            let arrays = made(false)?;
-            match arrays.printer.weights.bytes() <= SMALL {
+            let arrays = emit(false)?;
+            match arrays.emitter.weights.bytes() <= SMALL {
                 true => arrays,
-                false => made(true)?,
+                false => emit(true)?,
             }
         }
     };
     emitted.finish(&name)
 }
 
-struct EmittedSteps {
-    printer: Printer,
+struct Emission {
+    emitter: ProgramEmitter,
     header: Text,
     entries: Text,
     states: States,
@@ -171,7 +171,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    fn new(emitted: &mut EmittedSteps, p: &Program<'_>, params: &mut Params) -> Result<Drawn> {
+    fn new(emitted: &mut Emission, p: &Program<'_>, params: &mut Params) -> Result<Drawn> {
         let mut drawn = Drawn {
             array: String::new(),
             count: 0,
@@ -184,7 +184,7 @@ impl Drawn {
                 return Err(Error::Damaged(text));
             }
             drawn.array =
-                (emitted.states).array(&mut emitted.printer, &draws.state, &draws.value)?;
+                (emitted.states).array(&mut emitted.emitter, &draws.state, &draws.value)?;
             drawn.count = draws.count;
             params.writes_state = true;
         }
@@ -232,7 +232,7 @@ fn beforehand(p: &Program<'_>) -> Result<Vec<(usize, Buffer)>> {
         Input::Fixed(_) | Input::Key(_) => None,
     };
     if let Some(name) = prepare_reads(p.plan).iter().find_map(given) {
-        let text = format!("`{name}` is given to each call, and computed with beforehand");
+        let text = format!("prepared work reads `{name}`, which each call passes");
         return Err(Error::Damaged(text));
     }
     prepared(p.plan, p.symbols, &fixed)
@@ -247,10 +247,10 @@ const RESERVED: &[&str] = &[
     "volatile", "while",
 ];
 
-impl EmittedSteps {
-    fn new(name: &str, in_file: bool) -> EmittedSteps {
-        EmittedSteps {
-            printer: Printer::new(name, in_file),
+impl Emission {
+    fn new(name: &str, in_file: bool) -> Emission {
+        Emission {
+            emitter: ProgramEmitter::new(name, in_file),
             header: Text::default(),
             entries: Text::default(),
             states: States::default(),
@@ -272,7 +272,7 @@ impl EmittedSteps {
 
     fn planned(&mut self, p: &Program<'_>) -> Result<()> {
         let plan = p.plan;
-        let mut known: Vec<Option<Memory>> = vec![None; plan.buffers.len()];
+        let mut known = self.emitter.known(plan);
         let (mut params, mut body) = (Params::new(), Text::default());
         let mut draws = Drawn::new(self, p, &mut params)?;
         for (input, is) in plan.inputs.iter().zip(&p.inputs) {
@@ -284,17 +284,13 @@ impl EmittedSteps {
                 Input::Fixed(value) => self.fixed(value)?,
                 Input::State(name, value) => {
                     params.reads_state = true;
-                    Memory::At(self.states.array(&mut self.printer, name, value)?)
+                    Memory::At(self.states.array(&mut self.emitter, name, value)?)
                 }
                 Input::Key(first) => Memory::At(draws.key(*first, &mut body)?),
             });
         }
         for (i, value) in beforehand(p)? {
             known[i] = Some(self.fixed(&value)?);
-        }
-        for c in &plan.constants {
-            let source = self.printer.weights.add(c.dtype, c.bytes.clone());
-            known[c.buffer.0 as usize] = Some(Memory::Fixed(source));
         }
         params.about.push("->".into());
         // An output that no kernel computes is copied to the caller's array. New values of states wait in the arena
@@ -326,10 +322,10 @@ impl EmittedSteps {
         let sites: Vec<u32> = (first..first + plan.sites.len() as u32).collect();
         self.sites.extend(plan.sites.iter().cloned());
         let peak = self
-            .printer
+            .emitter
             .frame(plan, &known, (p.symbols, &sites), "room", &mut body)?;
         for (name, from, bytes) in copies {
-            let from = self.printer.expression(&from)?;
+            let from = self.emitter.expression(&from)?;
             body.line(format!("memcpy({name}, {from}, {bytes});"));
         }
         if !commits.is_empty() || draws.count != 0 {
@@ -348,25 +344,26 @@ impl EmittedSteps {
     fn fixed(&mut self, value: &Buffer) -> Result<Memory> {
         let bytes = value.to_bytes().map_err(Error::Prepare)?;
         Ok(Memory::Fixed(
-            self.printer.weights.add(value.dtype(), bytes),
+            self.emitter.weights.add(value.dtype(), bytes),
         ))
     }
 
     /// Emits the function of an entry, and its declaration.
     fn entry(&mut self, name: &str, params: &Params, (staged, peak): (usize, usize), body: Text) {
-        let function = format!("{}_{}", self.printer.prefix, identifier(name));
+        let function = format!("{}_{}", self.emitter.prefix, identifier(name));
         let large = function.to_ascii_uppercase();
+        let guard = format!("#ifdef {}_STATIC", self.emitter.prefix.to_ascii_uppercase());
         let about = params.about.join(", ").replace(", ->, ", " -> ");
         let bytes = (staged + peak).max(kiln_plan::memory::ALIGN);
         let mut all: Vec<String> = Vec::new();
         let mut names: Vec<&str> = Vec::new();
-        if self.printer.in_file() {
+        if self.emitter.in_file() {
             all.push("const void *weights_file".into());
             names.push("weights_file");
         }
         if params.reads_state || params.writes_state {
             let qualifier = if params.writes_state { "" } else { "const " };
-            all.push(format!("{qualifier}{}_state *state", self.printer.prefix));
+            all.push(format!("{qualifier}{}_state *state", self.emitter.prefix));
             names.push("state");
         }
         all.extend(params.list.iter().map(|(text, _)| text.clone()));
@@ -381,13 +378,10 @@ impl EmittedSteps {
         h.line(format!(
             " * `memory` has {large}_ARENA bytes, aligned as malloc aligns, and is not read before it is written."
         ));
-        h.line(" * Gives 0, or the number of an error. */");
+        h.line(" * Returns 0, or the number of an error. */");
         h.line(format!("#define {large}_ARENA {bytes}"));
         h.line(format!("int {function}({});", all.join(", ")));
-        h.line(format!(
-            "#ifdef {}_STATIC",
-            self.printer.prefix.to_ascii_uppercase()
-        ));
+        h.line(&guard);
         h.line("/* The same in memory of its own. Not reentrant: calls from several threads, or from signals, must not");
         h.line(" * overlap. */");
         h.line(format!("int {function}_static({wrapped});"));
@@ -397,7 +391,7 @@ impl EmittedSteps {
         e.open(format!("int {function}({})", all.join(", ")));
         e.line("unsigned char *const arena = (unsigned char *)memory;");
         e.line(format!("unsigned char *const room = arena + {staged};"));
-        if self.printer.in_file() {
+        if self.emitter.in_file() {
             e.line("const unsigned char *const weights = (const unsigned char *)weights_file;");
         }
         e.line("int error = 0;");
@@ -407,7 +401,7 @@ impl EmittedSteps {
         if params.reads_state || params.writes_state {
             e.line("(void)state;");
         }
-        if self.printer.in_file() {
+        if self.emitter.in_file() {
             e.line("(void)weights;");
         }
         for (_, name) in &params.list {
@@ -417,10 +411,7 @@ impl EmittedSteps {
         e.line("return error;");
         e.close();
         e.line("");
-        e.line(format!(
-            "#ifdef {}_STATIC",
-            self.printer.prefix.to_ascii_uppercase()
-        ));
+        e.line(guard);
         e.open(format!("int {function}_static({wrapped})"));
         e.line(format!(
             "static union {{ unsigned char bytes[{large}_ARENA]; double d; int64_t i; }} arena;"
@@ -440,11 +431,11 @@ impl EmittedSteps {
         let shared = SHARED.iter();
         let shared = shared.map(|(name, text)| (name.to_string(), text.as_bytes().to_vec()));
         let mut files: Vec<(String, Vec<u8>)> = shared.collect();
-        let begins = self.states.defined(&mut self.printer)?;
-        let states = self.states.declared(name, self.printer.in_file());
+        let begins = self.states.defined(&mut self.emitter)?;
+        let states = self.states.declared(name, self.emitter.in_file());
         let (places, declared) = self.weights(name, &head, &mut files);
         let errors = self.errors(name);
-        let in_file = self.printer.in_file();
+        let in_file = self.emitter.in_file();
         let about = match in_file {
             true => format!(
                 "/* Weights are the contents of {name}_weights.bin, aligned to 8 bytes at least: mapped, read or linked. */\n\n"
@@ -453,13 +444,13 @@ impl EmittedSteps {
         };
         let large = name.to_ascii_uppercase();
         let header = format!(
-            "{head}#ifndef {large}_H\n#define {large}_H\n\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {{\n#endif\n\n{about}{states}{}/* What an error is. */\nconst char *{name}_error(int number);\n\n#ifdef __cplusplus\n}}\n#endif\n\n#endif\n",
+            "{head}#ifndef {large}_H\n#define {large}_H\n\n#include <stdint.h>\n\n#ifdef __cplusplus\nextern \"C\" {{\n#endif\n\n{about}{states}{}/* Returns the description of an error. */\nconst char *{name}_error(int number);\n\n#ifdef __cplusplus\n}}\n#endif\n\n#endif\n",
             self.header.into_string()
         );
         files.push((format!("{name}.h"), header.into_bytes()));
         let source = format!(
             "{head}#include \"kiln_c99.h\"\n#include \"{name}.h\"\n{declared}\n{places}\n{}{begins}{}{errors}",
-            self.printer.functions.into_string(),
+            self.emitter.functions.into_string(),
             self.entries.into_string(),
         );
         files.push((format!("{name}.c"), source.into_bytes()));
@@ -475,8 +466,8 @@ impl EmittedSteps {
         head: &str,
         files: &mut Vec<(String, Vec<u8>)>,
     ) -> (String, String) {
-        let weights = &self.printer.weights;
-        if self.printer.in_file() {
+        let weights = &self.emitter.weights;
+        if self.emitter.in_file() {
             let (places, file) = weights.file(name);
             files.push((format!("{name}_weights.bin"), file));
             return (places, String::new());
@@ -515,12 +506,6 @@ impl EmittedSteps {
         errors.close_all(2);
         errors.into_string()
     }
-}
-
-fn elements(shape: &[Dim], symbols: &[i64]) -> Result<i64> {
-    shape
-        .iter()
-        .try_fold(1i64, |n, d| Ok(n * number(d, symbols)?))
 }
 
 /// The inputs that *prepare* reads.

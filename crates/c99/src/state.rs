@@ -1,7 +1,7 @@
 //! The states that entries keep between calls: a struct that the caller holds.
 
+use crate::emit::{ProgramEmitter, Text, identifier, memory};
 use crate::error::{Error, Result};
-use crate::print::{Printer, Text, identifier, memory};
 use kiln_plan::{Allocation, Plan};
 use kiln_runtime::Buffer;
 
@@ -27,7 +27,12 @@ impl States {
     }
 
     /// An expression for the array of a state with the initial value `value`.
-    pub fn array(&mut self, printer: &mut Printer, name: &str, value: &Buffer) -> Result<String> {
+    pub fn array(
+        &mut self,
+        emitter: &mut ProgramEmitter,
+        name: &str,
+        value: &Buffer,
+    ) -> Result<String> {
         if let Some(found) = self.all.iter().find(|m| m.name == name) {
             return Ok(format!("state->{}", found.text));
         }
@@ -36,7 +41,7 @@ impl States {
             text.push('_');
         }
         let bytes = value.to_bytes().map_err(Error::Prepare)?;
-        let source = printer.weights.add(value.dtype(), bytes);
+        let source = emitter.weights.add(value.dtype(), bytes);
         let array = format!("state->{text}");
         self.all.push(Member {
             name: name.into(),
@@ -65,7 +70,9 @@ impl States {
             return String::new();
         }
         let mut text = Text::default();
-        text.line("/* What calls keep: their caller has one, or several that know nothing of each other. */");
+        text.line(
+            "/* The state between calls. A caller may have several, which are independent. */",
+        );
         text.open(format!("typedef struct {prefix}_state"));
         for m in &self.all {
             let (of, shape) = (memory(m.value.dtype()), m.value.shape());
@@ -79,31 +86,31 @@ impl States {
             ));
         }
         text.end(&format!(" {prefix}_state;"));
-        text.line("/* Makes it what the package holds. */");
+        text.line("/* Sets the state that the package holds. */");
         text.line(format!("{};", head(prefix, in_file)));
         text.line("");
         text.into_string()
     }
 
     /// The function that fills the struct.
-    pub fn defined(&self, printer: &mut Printer) -> Result<String> {
+    pub fn defined(&self, emitter: &mut ProgramEmitter) -> Result<String> {
         if self.is_empty() {
             return Ok(String::new());
         }
         let mut text = Text::default();
-        text.open(head(&printer.prefix, printer.in_file()));
-        if printer.in_file() {
+        text.open(head(&emitter.prefix, emitter.in_file()));
+        if emitter.in_file() {
             text.line("const unsigned char *const weights = (const unsigned char *)weights_file;");
         }
         for m in self.all.iter().filter(|m| !m.value.is_empty()) {
-            let from = printer.expression(&crate::print::Memory::Fixed(m.source))?;
+            let from = emitter.expression(&crate::emit::Memory::Fixed(m.source))?;
             text.line(format!(
                 "memcpy(state->{0}, {from}, sizeof state->{0});",
                 m.text
             ));
         }
         text.line("(void)state;");
-        if printer.in_file() {
+        if emitter.in_file() {
             text.line("(void)weights;");
         }
         text.close();

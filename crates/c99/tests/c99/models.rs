@@ -1,4 +1,4 @@
-//! Networks as packages, printed as C and compared with the reference evaluation of the packages' graphs.
+//! Networks as packages, emitted as C and compared with the reference evaluation of the packages' graphs.
 
 use crate::cc::{self, Library};
 use kiln::nn::{
@@ -217,8 +217,8 @@ fn what_is_no_function_of_its_inputs_is_refused() {
     let text = e.unwrap_err().to_string();
     assert_eq!(
         text,
-        "entry `forward` can't be printed as C: it changes states or draws random numbers, so it is printed where it is \
-         named"
+        "entry `forward` can't be emitted as C: it changes states or draws random numbers, so it is emitted \
+         only where it is named"
     );
     model.eval();
     let forward = compile(Spec::new(DType::F32, (4, 20)), |x| model.call(x).i0()).unwrap();

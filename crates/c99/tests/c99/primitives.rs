@@ -3,7 +3,7 @@
 use crate::cc::{self, Library};
 use crate::random::Case;
 use kiln_base::{DType, Dim, wrap_int};
-use kiln_c99::{Error, Program, Weights, print};
+use kiln_c99::{Error, Program, Weights, emit};
 use kiln_ir::eval::{Array, Data, Mode, evaluate};
 use kiln_ir::fuzz::{Rng, bits, extremes, float8_casts};
 use kiln_ir::{Builder, Fact, Graph, GraphBuilder, Loc, Pw, Role, Value, ops};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Returns the results of a graph without rewrites for these inputs, computed by its C.
 fn compiled(graph: &Graph, inputs: &[Array]) -> Vec<Array> {
     let case = Case::new("f".into(), graph, inputs.to_vec(), &plain());
-    let sources = print("alone", &[case.program()], Weights::Arrays).unwrap();
+    let sources = emit("alone", &[case.program()], Weights::Arrays).unwrap();
     let shims = cc::shims("alone", &[case.program()], false);
     let library = Library::new(&sources, "alone", "-O1", &shims);
     let outputs = case.outputs(&library).unwrap().into_iter();
@@ -142,7 +142,7 @@ fn row(row: Pw, dtype: DType, rng: &mut Rng) -> (Graph, Vec<Array>) {
 /// with the reference.
 #[test]
 fn every_primitive() {
-    let printed = |case: &Case| print("rows", &[case.program()], Weights::Arrays);
+    let printed = |case: &Case| emit("rows", &[case.program()], Weights::Arrays);
     let mut rng = Rng::new(1);
     let mut refused = BTreeSet::new();
     for dtype in DType::ALL {
@@ -160,7 +160,7 @@ fn every_primitive() {
             continue;
         }
         let programs: Vec<Program<'_>> = cases.iter().map(Case::program).collect();
-        let sources = print("rows", &programs, Weights::Arrays).unwrap();
+        let sources = emit("rows", &programs, Weights::Arrays).unwrap();
         let library = Library::new(
             &sources,
             "rows",

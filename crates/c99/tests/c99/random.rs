@@ -1,7 +1,7 @@
 //! Random programs: compiled printed sources agree with the reference.
 
 use crate::cc::{self, Library};
-use kiln_c99::{Error, Input, Output, Program, Weights, print};
+use kiln_c99::{Error, Input, Output, Program, Weights, emit};
 use kiln_compiler::Options;
 use kiln_ir::Graph;
 use kiln_ir::eval::Array;
@@ -121,7 +121,7 @@ fn random_programs_in_c_give_what_the_reference_gives() {
             random_inputs(&graph, seed),
             &options,
         );
-        match print("random", &[case.program()], Weights::Arrays) {
+        match emit("random", &[case.program()], Weights::Arrays) {
             Ok(_) => cases.extend(case.is_exact().then_some(case)),
             Err(Error::Kernel { kernel, why }) => refused.push(format!("{kernel}: {why}")),
             Err(e) => panic!("seed {seed}: {e}"),
@@ -130,7 +130,7 @@ fn random_programs_in_c_give_what_the_reference_gives() {
     let mut wrong = Vec::new();
     for part in cases.chunks(40) {
         let programs: Vec<Program<'_>> = part.iter().map(Case::program).collect();
-        let sources = print("random", &programs, Weights::Arrays).unwrap();
+        let sources = emit("random", &programs, Weights::Arrays).unwrap();
         let shims = cc::shims("random", &programs, false);
         let library = Library::new(&sources, "random", "-O1", &shims);
         let checked = part.iter().map(|c| (c, c.check(&library)));

@@ -1,4 +1,4 @@
-//! Training steps that are skipped now and then, and the training step of the digits, printed as C and compared with
+//! Training steps that are skipped now and then, and the training step of the digits, emitted as C and compared with
 //! the runtime.
 
 use crate::cc::{self, Library};

@@ -1,4 +1,4 @@
-//! Training steps printed as C and compared with the runtime.
+//! Training steps emitted as C and compared with the runtime.
 
 use crate::cc::{self, Library};
 use kiln::nn::optim::{AdamW, Optimizer};

@@ -1,7 +1,7 @@
 //! A kernel as a function: the parts that the printers of all kinds share.
 
 use super::dialect::memory;
-use super::numbers::number;
+use super::numbers::{bytes, number, numbers};
 use super::text::Text;
 use super::tile::{self, Called, Function, Param, pointer};
 use crate::error::{Error, Result};
@@ -113,7 +113,7 @@ impl<'a> Emitter<'a> {
     }
 
     pub fn numbers(&self, dims: &[Dim]) -> Result<Vec<i64>> {
-        dims.iter().map(|d| self.number(d)).collect()
+        numbers(dims, self.values)
     }
 
     /// The name of an argument.
@@ -132,10 +132,7 @@ impl<'a> Emitter<'a> {
 
     /// Declares an array in scratch memory and returns its name.
     pub fn array(&mut self, dtype: DType, len: i64) -> Result<String> {
-        let bytes = usize::try_from(len).ok();
-        let bytes = bytes.and_then(|n| n.checked_mul(dtype.size()));
-        let bytes = bytes.ok_or_else(|| Error::Damaged("a size beyond memory".into()))?;
-        let at = self.room(bytes);
+        let at = self.room(bytes(len, dtype)?);
         let name = format!("own{}", self.arrays);
         self.arrays += 1;
         let of = memory(dtype);
@@ -145,28 +142,26 @@ impl<'a> Emitter<'a> {
         Ok(name)
     }
 
-    fn program(
-        &mut self,
-        program: &TileProgram,
-        last: Option<&str>,
-        in_part: bool,
-    ) -> Result<Function> {
+    /// Emits a prologue or epilogue, whose last argument is the array `last`; of `raw`, only a part exists.
+    fn program(&mut self, program: &TileProgram, last: &str) -> Result<Function> {
         let mut names: Vec<String> = self.args.iter().map(|a| a.name.clone()).collect();
-        names.truncate(program.args.len() - usize::from(last.is_some()));
-        names.extend(last.map(String::from));
+        names.truncate(program.args.len() - 1);
+        let in_part = last == RAW;
+        let name = match in_part {
+            true => format!("{}_epilogue", self.name),
+            false => format!("{}_prologue{}", self.name, self.arrays),
+        };
+        let raw = in_part.then_some(names.len());
+        names.push(last.into());
         let called = Called {
-            name: format!("{}_{}", self.name, if in_part { "behind" } else { "made" }),
+            name,
             program,
             values: self.values,
             args: &names,
             sites: self.sites,
-            raw: in_part.then(|| names.len() - 1),
+            raw,
         };
-        let mut called = called;
-        if !in_part {
-            called.name += &self.arrays.to_string();
-        }
-        let function = tile::print(&called, &mut self.before)?;
+        let function = tile::emit(&called, &mut self.before)?;
         for p in &function.params {
             if let Some(arg) = self.args.iter_mut().find(|a| a.name == p.name) {
                 arg.used = true;
@@ -176,26 +171,48 @@ impl<'a> Emitter<'a> {
         Ok(function)
     }
 
+    /// The array of an operand: an argument, or what its prologue computes.
+    pub fn operand(&mut self, arg: u16, prologue: &Option<Box<Prologue>>) -> Result<String> {
+        match prologue {
+            Some(prologue) => self.materialised(prologue),
+            None => Ok(self.arg(arg)),
+        }
+    }
+
     /// Computes a whole operand by its prologue, into an array in scratch memory.
-    pub fn made(&mut self, prologue: &Prologue) -> Result<String> {
+    fn materialised(&mut self, prologue: &Prologue) -> Result<String> {
         let program = &prologue.program;
         let points = self.numbers(&program.axes)?.iter().product();
         let dtype = program.args.last().map(|a| a.dtype);
-        let dtype = dtype.ok_or_else(|| Error::Damaged("a prologue of nothing".into()))?;
+        let dtype = dtype.ok_or_else(|| Error::Damaged("a prologue without arguments".into()))?;
         let array = self.array(dtype, points)?;
-        let function = self.program(program, Some(&array), false)?;
+        let function = self.program(program, &array)?;
         let room = self.room(function.scratch);
         let call = function.call(&function.own(), &[], &format!("scratch + {room}"));
         self.body.line(call);
         Ok(array)
     }
 
-    /// The epilogue, if there is one.
-    pub fn epilogue_code(&mut self, epilogue: &Option<Epilogue>) -> Result<Option<EpilogueCode>> {
+    /// The destination of results of a dtype: the argument `out`, or an array of `len` that the epilogue reads.
+    pub fn destination(
+        &mut self,
+        epilogue: &Option<Epilogue>,
+        out: u16,
+        (dtype, len): (DType, i64),
+    ) -> Result<Destination> {
+        let epilogue = self.epilogue(epilogue)?;
+        let array = match &epilogue {
+            Some(_) => self.array(dtype, len)?,
+            None => self.arg(out),
+        };
+        Ok(Destination { array, epilogue })
+    }
+
+    fn epilogue(&mut self, epilogue: &Option<Epilogue>) -> Result<Option<EpilogueCode>> {
         let Some(epilogue) = epilogue else {
             return Ok(None);
         };
-        let function = self.program(&epilogue.program, Some("raw"), true)?;
+        let function = self.program(&epilogue.program, RAW)?;
         let room = self.room(function.scratch);
         // The epilogue's points may be whole rows.
         let row = match epilogue.over_rows() {
@@ -223,27 +240,18 @@ impl<'a> Emitter<'a> {
             });
             args.push((i, a.view.clone()));
         }
-        let mut head: Vec<String> = params.iter().map(|p| p.text.clone()).collect();
-        if self.fails {
-            head.push("int *failed".into());
-        }
-        if self.scratch > 0 {
-            head.push("unsigned char *scratch".into());
-        }
+        let function = Function {
+            name: self.name,
+            params,
+            fails: self.fails,
+            scratch: self.scratch,
+        };
         text.block(&self.before.into_string());
-        text.open(format!("static void {}({})", self.name, head.join(", ")));
+        function.open(&[], text);
         text.block(&self.body.into_string());
         text.close();
         text.line("");
-        EmittedKernel {
-            function: Function {
-                name: self.name,
-                params,
-                fails: self.fails,
-                scratch: self.scratch,
-            },
-            args,
-        }
+        EmittedKernel { function, args }
     }
 
     /// Records that it can report an error.
@@ -252,8 +260,39 @@ impl<'a> Emitter<'a> {
     }
 }
 
+/// The name of the argument of an epilogue that it reads results from.
+const RAW: &str = "raw";
+
+/// The destination of results.
+pub(crate) struct Destination {
+    /// The argument, or the array that an epilogue reads.
+    pub array: String,
+    epilogue: Option<EpilogueCode>,
+}
+
+impl Destination {
+    pub fn has_epilogue(&self) -> bool {
+        self.epilogue.is_some()
+    }
+
+    /// A pointer to the block of results that begins with number `first`; with an epilogue, it begins the array.
+    pub fn block(&self, first: &str) -> String {
+        match self.has_epilogue() {
+            true => self.array.clone(),
+            false => format!("{} + {first}", self.array),
+        }
+    }
+
+    /// Emits the epilogue, if there is one, on the `len` results in `raw`, which begin with number `first`.
+    pub fn finish(&self, raw: &str, first: &str, len: &str, body: &mut Text) {
+        if let Some(epilogue) = &self.epilogue {
+            body.line(epilogue.call(raw, first, len));
+        }
+    }
+}
+
 /// An epilogue on results.
-pub(crate) struct EpilogueCode {
+struct EpilogueCode {
     function: Function,
     room: usize,
     /// The number of elements of a point.
@@ -262,9 +301,9 @@ pub(crate) struct EpilogueCode {
 
 impl EpilogueCode {
     /// A call for the `len` elements of `raw` from number `first` on.
-    pub fn call(&self, raw: &str, first: &str, len: &str) -> String {
+    fn call(&self, raw: &str, first: &str, len: &str) -> String {
         let arrays = self.function.own().into_iter();
-        let arrays = arrays.map(|name| if name == "raw" { raw.into() } else { name });
+        let arrays = arrays.map(|name| if name == RAW { raw.into() } else { name });
         let arrays: Vec<String> = arrays.collect();
         let point = |n: &str| match self.row {
             1 => n.to_string(),

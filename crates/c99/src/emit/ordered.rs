@@ -2,7 +2,7 @@
 
 use super::dialect::{C99, Dialect, memory};
 use super::kernel::Emitter;
-use super::text::sum;
+use super::text::{affine, indices, sum};
 use crate::error::Result;
 use kiln_base::DType;
 use kiln_base::prim::{Reduction, ScatterKind};
@@ -127,7 +127,7 @@ pub(super) fn scatter(k: &mut Emitter<'_>, p: &Scatter) -> Result<()> {
             "memcpy({out}, {x}, (size_t){all} * sizeof *{out});"
         ));
     }
-    let names: Vec<String> = (0..index_shape.len()).map(|i| format!("i{i}")).collect();
+    let names = indices("i", index_shape.len());
     for (name, n) in names.iter().zip(&index_shape) {
         k.body.each(name, *n);
     }
@@ -135,9 +135,11 @@ pub(super) fn scatter(k: &mut Emitter<'_>, p: &Scatter) -> Result<()> {
         k.body.each("once", 1);
     }
     let strided = |k: &Emitter<'_>, s: &kiln_plan::Strided| -> Result<String> {
-        let strides = k.numbers(&s.strides)?;
-        let terms = strides.iter().zip(&names);
-        Ok(sum(k.number(&s.offset)?, terms.map(|(s, n)| (*s, &n[..]))))
+        Ok(affine(
+            k.number(&s.offset)?,
+            &k.numbers(&s.strides)?,
+            &names,
+        ))
     };
     let (from, value) = (strided(k, &p.index)?, strided(k, &p.src)?);
     let axis = usize::from(p.axis);

@@ -1,7 +1,7 @@
 //! Tile programs with all sizes known. Adjacent axes are merged if that changes nothing.
 
 use crate::error::{Error, Result};
-use kiln_base::{Dim, Scalar};
+use kiln_base::{DType, Dim, Scalar};
 use kiln_plan::tile::{Inst, Schedule, TileProgram};
 
 /// The value of a size.
@@ -13,6 +13,18 @@ pub(crate) fn number(d: &Dim, values: &[i64]) -> Result<i64> {
 /// The values of sizes.
 pub(crate) fn numbers(dims: &[Dim], values: &[i64]) -> Result<Vec<i64>> {
     dims.iter().map(|d| number(d, values)).collect()
+}
+
+/// The number of elements of a shape.
+pub(crate) fn elements(shape: &[Dim], values: &[i64]) -> Result<i64> {
+    Ok(numbers(shape, values)?.iter().product())
+}
+
+/// The bytes of `len` elements.
+pub(crate) fn bytes(len: i64, dtype: DType) -> Result<usize> {
+    let bytes = usize::try_from(len).ok();
+    let bytes = bytes.and_then(|n| n.checked_mul(dtype.size()));
+    bytes.ok_or_else(|| Error::Damaged("a size beyond memory".into()))
 }
 
 /// `offset + Σ stride · index`, over the parallel axes and then the inner ones.

@@ -2,12 +2,13 @@
 
 use super::dialect::memory;
 use super::kernel::EmittedKernel;
-use super::program::{Memory, Printer};
+use super::numbers::{elements, number};
+use super::program::{Memory, ProgramEmitter};
 use super::text::Text;
 use super::tile::{Function, Param, pointer};
 use crate::error::{Error, Result};
 use kiln_plan::memory::ALIGN;
-use kiln_plan::{Described, If, Loop, Plan};
+use kiln_plan::{Described, If, Loop};
 
 /// A loop or branch that is being emitted: its name, its arguments, and the error numbers of its sites.
 pub(super) struct Bodies<'a> {
@@ -19,8 +20,8 @@ pub(super) struct Bodies<'a> {
 }
 
 impl Bodies<'_> {
-    fn arg(&self, at: u16, printer: &mut Printer) -> Result<String> {
-        printer.expression(&self.args[usize::from(at)])
+    fn arg(&self, at: u16, emitter: &mut ProgramEmitter) -> Result<String> {
+        emitter.expression(&self.args[usize::from(at)])
     }
 
     /// Emits the function around a body.
@@ -29,7 +30,7 @@ impl Bodies<'_> {
         kernel: &dyn Described,
         body: Text,
         scratch: usize,
-        printer: &mut Printer,
+        emitter: &mut ProgramEmitter,
     ) -> Result<EmittedKernel> {
         let contract = kernel.contract();
         let contract = contract.map_err(|e| Error::Damaged(e.to_string()))?;
@@ -46,55 +47,41 @@ impl Bodies<'_> {
             });
             args.push((i, None));
         }
-        let mut head: Vec<String> = params.iter().map(|p| p.text.clone()).collect();
-        let mut unused: Vec<String> = params.iter().map(|p| p.name.clone()).collect();
-        if printer.in_file() {
-            head.push("const unsigned char *weights".into());
-            unused.push("weights".into());
-        }
-        head.push("int *failed".into());
-        head.push("unsigned char *scratch".into());
-        unused.extend(["failed".into(), "scratch".into()]);
-        let text = &mut printer.functions;
-        text.open(format!("static void {}({})", self.name, head.join(", ")));
+        let function = Function {
+            name: self.name,
+            params,
+            fails: true,
+            scratch: scratch.max(ALIGN),
+        };
+        let weights: &[&str] = match emitter.in_file() {
+            true => &["const unsigned char *weights"],
+            false => &[],
+        };
+        let text = &mut emitter.functions;
+        function.open(weights, text);
         text.block(&body.into_string());
+        let mut unused = function.own();
+        unused.extend(["failed", "scratch"].map(String::from));
+        unused.extend(weights.iter().map(|_| "weights".into()));
         for name in unused {
             text.line(format!("(void){name};"));
         }
         text.close();
         text.line("");
-        Ok(EmittedKernel {
-            function: Function {
-                name: self.name,
-                params,
-                fails: true,
-                scratch: scratch.max(ALIGN),
-            },
-            args,
-        })
+        Ok(EmittedKernel { function, args })
     }
-}
-
-/// The buffers of a plan that are known before it runs.
-fn known(plan: &Plan, printer: &mut Printer) -> Vec<Option<Memory>> {
-    let mut known = vec![None; plan.buffers.len()];
-    for c in &plan.constants {
-        let source = printer.weights.add(c.dtype, c.bytes.clone());
-        known[c.buffer.0 as usize] = Some(Memory::Fixed(source));
-    }
-    known
-}
-
-fn elements(shape: &[kiln_base::Dim], values: &[i64]) -> Result<i64> {
-    Ok(super::numbers::numbers(shape, values)?.iter().product())
 }
 
 /// Emits a loop.
-pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<EmittedKernel> {
+pub(super) fn each(
+    emitter: &mut ProgramEmitter,
+    l: &Loop,
+    of: Bodies<'_>,
+) -> Result<EmittedKernel> {
     let plan = &*l.body;
-    let trips = super::numbers::number(&l.trips, of.values)?;
+    let trips = number(&l.trips, of.values)?;
     let mut text = Text::default();
-    let mut known = known(plan, printer);
+    let mut known = emitter.known(plan);
     let mut scratch = 0;
     let mut room = |bytes: usize| {
         let at = scratch;
@@ -106,7 +93,7 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Em
     for (i, (first, last)) in l.first.iter().zip(&l.last).enumerate() {
         let input = &plan.inputs[1 + i];
         let bytes = elements(&input.shape, of.values)? as usize * input.dtype.size();
-        let (from, to) = (of.arg(*first, printer)?, of.arg(*last, printer)?);
+        let (from, to) = (of.arg(*first, emitter)?, of.arg(*last, emitter)?);
         if trips == 0 {
             text.line(format!("memcpy({to}, {from}, {bytes});"));
         }
@@ -151,7 +138,7 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Em
     for (i, arg) in l.scanned.iter().enumerate() {
         let at = 1 + carried + i;
         let len = elements(&plan.inputs[at].shape, of.values)?;
-        let array = of.arg(*arg, printer)?;
+        let array = of.arg(*arg, emitter)?;
         known[input(at)] = Some(Memory::At(format!("({array} + step * {len})")));
     }
     for (i, arg) in l.alike.iter().enumerate() {
@@ -160,11 +147,11 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Em
     }
     for (i, arg) in l.stacked.iter().enumerate() {
         let len = elements(&plan.outputs[carried + i].shape, of.values)?;
-        let array = of.arg(*arg, printer)?;
+        let array = of.arg(*arg, emitter)?;
         known[output(carried + i)] = Some(Memory::At(format!("({array} + step * {len})")));
     }
     let arena = room(0);
-    let needs = printer.frame(
+    let needs = emitter.frame(
         plan,
         &known,
         (of.values, &of.sites),
@@ -173,13 +160,17 @@ pub(super) fn each(printer: &mut Printer, l: &Loop, of: Bodies<'_>) -> Result<Em
     )?;
     room(needs);
     text.close();
-    of.finish(l, text, scratch, printer)
+    of.finish(l, text, scratch, emitter)
 }
 
 /// Emits a branch.
-pub(super) fn branch(printer: &mut Printer, b: &If, of: Bodies<'_>) -> Result<EmittedKernel> {
+pub(super) fn branch(
+    emitter: &mut ProgramEmitter,
+    b: &If,
+    of: Bodies<'_>,
+) -> Result<EmittedKernel> {
     let mut text = Text::default();
-    let condition = of.arg(b.condition, printer)?;
+    let condition = of.arg(b.condition, emitter)?;
     let mut scratch = 0;
     let mut first = 0;
     for (i, plan) in b.branches.iter().enumerate() {
@@ -187,7 +178,7 @@ pub(super) fn branch(printer: &mut Printer, b: &If, of: Bodies<'_>) -> Result<Em
             0 => text.open(format!("if ({condition}[0])")),
             _ => text.open("else"),
         }
-        let mut known = known(plan, printer);
+        let mut known = emitter.known(plan);
         for (input, arg) in plan.inputs.iter().zip(&b.inputs) {
             known[input.buffer.0 as usize] = Some(of.args[usize::from(*arg)].clone());
         }
@@ -196,9 +187,9 @@ pub(super) fn branch(printer: &mut Printer, b: &If, of: Bodies<'_>) -> Result<Em
         }
         let sites = &of.sites[first..];
         first += plan.sites.len().min(sites.len());
-        let needs = printer.frame(plan, &known, (of.values, sites), "scratch", &mut text)?;
+        let needs = emitter.frame(plan, &known, (of.values, sites), "scratch", &mut text)?;
         scratch = scratch.max(needs);
         text.close();
     }
-    of.finish(b, text, scratch, printer)
+    of.finish(b, text, scratch, emitter)
 }

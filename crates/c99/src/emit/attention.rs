@@ -3,7 +3,7 @@
 use super::dialect::{C99, Dialect, memory};
 use super::kernel::Emitter;
 use super::product::{Operand, each_matrix};
-use super::text::{Text, sum};
+use super::text::{Text, affine, indices};
 use crate::error::{Error, Result};
 use kiln_base::{DType, Scalar};
 use kiln_plan::{Attention, Scores};
@@ -12,14 +12,14 @@ use kiln_plan::{Attention, Scores};
 const ROWS: i64 = 32;
 
 /// Emits attention of f32 or f64.
-pub(super) fn print(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
+pub(super) fn emit(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
     let p = &a.scores;
     if !matches!(p.dtype, DType::F32 | DType::F64) {
-        let why = format!("attention of {} is not printed", p.dtype);
+        let why = format!("attention of {} is not emitted", p.dtype);
         return Err(Error::kernel("attention", why));
     }
     if p.dropout.is_some() {
-        let why = "attention with dropout is not printed";
+        let why = "attention with dropout is not emitted";
         return Err(Error::kernel("attention", why));
     }
     let batch = k.numbers(&p.batch)?;
@@ -42,11 +42,7 @@ pub(super) fn print(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
         true => None,
         false => Some(k.array(p.dtype, keys * columns)?),
     };
-    let epilogue_code = k.epilogue_code(&a.epilogue)?;
-    let out = match &epilogue_code {
-        Some(_) => k.array(p.dtype, ROWS * columns)?,
-        None => k.arg(a.out),
-    };
+    let out = k.destination(&a.epilogue, a.out, (p.dtype, ROWS * columns))?;
     let number = each_matrix(k, &batch);
     let body = &mut k.body;
     for (name, x) in [("q", &query), ("kk", &key), ("v", &value)] {
@@ -73,11 +69,7 @@ pub(super) fn print(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
         "const kiln_int m = {length} - i < {ROWS} ? {length} - i : {ROWS};"
     ));
     let first = format!("(({number}) * {length} + i) * {columns}");
-    let z = match epilogue_code {
-        Some(_) => out,
-        None => format!("{out} + {first}"),
-    };
-    body.line(format!("{ty} *restrict z = {z};"));
+    body.line(format!("{ty} *restrict z = {};", out.block(&first)));
     body.line(format!(
         "memset({scores}, 0, (size_t)(m * {keys}) * sizeof *{scores});"
     ));
@@ -87,10 +79,7 @@ pub(super) fn print(k: &mut Emitter<'_>, a: &Attention) -> Result<()> {
         "memset(z, 0, (size_t)(m * {columns}) * sizeof *z);"
     ));
     body.line(format!("kiln_product_{name}(m, {columns}, {keys}, {scores}, {keys}, 1, {v}, {v_row}, z, {columns});"));
-    if let Some(epilogue_code) = &epilogue_code {
-        let call = epilogue_code.call("z", &first, &format!("m * {columns}"));
-        body.line(call);
-    }
+    out.finish("z", &first, &format!("m * {columns}"), body);
     body.close_all(1 + batch.len());
     Ok(())
 }
@@ -105,11 +94,10 @@ fn weighed(body: &mut Text, p: &Scores, scores: &str, keys: i64, mask: Option<&(
         "for (kiln_int j = 0; j < {keys}; ++j) s[j] *= {scale};"
     ));
     if let Some((mask, dtype)) = mask {
-        let names: Vec<String> = (0..mask.batch.len()).map(|i| format!("b{i}")).collect();
-        let terms = mask.batch.iter().zip(&names);
-        let mut terms: Vec<(i64, &str)> = terms.map(|(s, n)| (*s, &n[..])).collect();
-        terms.extend([(mask.row, "(i + r)"), (mask.col, "j")]);
-        let at = format!("{}[{}]", mask.array, sum(mask.offset, terms));
+        let strides = [&mask.batch[..], &[mask.row, mask.col]].concat();
+        let mut names = indices("b", mask.batch.len());
+        names.extend(["(i + r)", "j"].map(String::from));
+        let at = format!("{}[{}]", mask.array, affine(mask.offset, &strides, &names));
         let step = match dtype {
             DType::Bool => format!("if (!{at}) s[j] = -INFINITY"),
             _ => format!("s[j] += {at}"),

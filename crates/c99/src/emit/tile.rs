@@ -3,7 +3,7 @@
 use super::dialect::{C99, Dialect, memory};
 use super::numbers::Numbers;
 use super::stage::{StageAddress, Stages};
-use super::text::Text;
+use super::text::{Text, indices, sum};
 use super::{lanes, rows};
 use crate::error::{Error, Result};
 use kiln_base::Compute;
@@ -54,6 +54,18 @@ impl Function {
         format!("{}({});", self.name, args.join(", "))
     }
 
+    /// Opens its definition, with `numbers` between the arrays and the remaining parameters.
+    pub fn open(&self, numbers: &[&str], text: &mut Text) {
+        let mut params: Vec<&str> = self.params.iter().map(|p| &p.text[..]).collect();
+        params.extend(numbers);
+        params.extend(self.fails.then_some("int *failed"));
+        params.extend((self.scratch > 0).then_some("unsigned char *scratch"));
+        if params.is_empty() {
+            params.push("void");
+        }
+        text.open(format!("static void {}({})", self.name, params.join(", ")));
+    }
+
     /// The arrays by their own names, for a call from a function whose arrays have the same names.
     pub fn own(&self) -> Vec<String> {
         self.params.iter().map(|p| p.name.clone()).collect()
@@ -61,7 +73,7 @@ impl Function {
 }
 
 /// Emits a program: over all its points, or over the points `from..to` if an argument exists in part.
-pub(crate) fn print(called: &Called<'_>, text: &mut Text) -> Result<Function> {
+pub(crate) fn emit(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let within = |e: Error| e.within(&called.program.name);
     emitted(called, text).map_err(within)
 }
@@ -69,43 +81,32 @@ pub(crate) fn print(called: &Called<'_>, text: &mut Text) -> Result<Function> {
 fn emitted(called: &Called<'_>, text: &mut Text) -> Result<Function> {
     let numbers = Numbers::new(called.program, called.values)?;
     let stages = Stages::new(&numbers, called.args, called.sites, called.raw);
-    let params = params(&numbers, called);
-    let scratch = scratch(&numbers)?;
-    let fails = fails(called.program);
-    let mut head: Vec<String> = params.iter().map(|p| p.text.clone()).collect();
-    if called.raw.is_some() {
-        head.extend(["kiln_int first", "kiln_int from", "kiln_int to"].map(String::from));
-    }
-    if fails {
-        head.push("int *failed".into());
-    }
-    if scratch > 0 {
-        head.push("unsigned char *scratch".into());
-    }
-    if head.is_empty() {
-        head.push("void".into());
-    }
-    text.open(format!("static void {}({})", called.name, head.join(", ")));
+    let function = Function {
+        name: called.name.clone(),
+        params: params(&numbers, called),
+        fails: fails(called.program),
+        scratch: scratch(&numbers)?,
+    };
+    let range: &[&str] = match called.raw {
+        Some(_) => &["kiln_int first", "kiln_int from", "kiln_int to"],
+        None => &[],
+    };
+    function.open(range, text);
     slots(&numbers, text)?;
     if called.raw.is_some() {
         text.line("(void)first;");
     }
     match numbers.by_rows() {
-        true => rows::print(&stages, text)?,
-        false => lanes::print(&stages, text)?,
+        true => rows::emit(&stages, text)?,
+        false => lanes::emit(&stages, text)?,
     }
     text.close();
     text.line("");
-    Ok(Function {
-        name: called.name.clone(),
-        params,
-        fails,
-        scratch,
-    })
+    Ok(function)
 }
 
 /// True if a program can report an error.
-pub(crate) fn fails(program: &TileProgram) -> bool {
+fn fails(program: &TileProgram) -> bool {
     let mut code = program.stages.iter().flat_map(|s| &s.code);
     code.any(|i| match i {
         Inst::LoadAt { dynamic, .. } => !dynamic.is_empty(),
@@ -188,10 +189,10 @@ fn slots(numbers: &Numbers<'_>, text: &mut Text) -> Result<()> {
 /// The place of a point: the indices of the axes are `i0`, `i1`, .., those of the inner axes `j0`, ...
 pub(super) fn address(numbers: &Numbers<'_>) -> StageAddress {
     let axes = numbers.axes.len();
-    let outer = (0..axes).map(|i| vec![format!("i{i}")]);
-    let inner = (0..numbers.inner.len()).map(|i| vec![format!("j{i}")]);
+    let names = indices("i", axes).into_iter();
+    let names = names.chain(indices("j", numbers.inner.len()));
     StageAddress {
-        index: outer.chain(inner).collect(),
+        index: names.map(|name| vec![name]).collect(),
         number: String::new(),
         lane: "",
         part: "",
@@ -211,5 +212,5 @@ pub(super) fn inner_number(numbers: &Numbers<'_>, address: &StageAddress) -> Str
         stride /= (*n).max(1);
         terms.extend(names.iter().map(|name| (stride, &name[..])));
     }
-    super::text::sum(0, terms)
+    sum(0, terms)
 }

@@ -1,20 +1,17 @@
 //! Transposed convolutions, which gradients of images are too. Each position of the operand is multiplied by the taps
 //! of the filter, and the products are added to the positions of the result under the taps.
 
-use super::conv::{Results, Sizes, to_channels_last, viewed};
+use super::conv::{Results, Sizes, viewed};
 use super::dialect::memory;
 use super::kernel::{Emitter, View};
 use crate::error::Result;
 use kiln_plan::Conv;
 
 /// Emits a transposed convolution.
-pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
+pub(super) fn emit(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
     let ty = memory(c.dtype());
-    let y = match &c.prologue {
-        Some(made) => k.made(made)?,
-        None => k.arg(c.operands[0]),
-    };
+    let y = k.operand(c.operands[0], &c.prologue)?;
     let taps: i64 = s.kernel.iter().product();
     // The layout is [groups, taps.., out, in].
     let filters = View {
@@ -23,50 +20,26 @@ pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
         strides: vec![s.outs * s.ins * taps, 1, s.ins * taps, taps],
     };
     let w = viewed(k, c.operands[1], c.dtype(), filters)?;
-    let (from, to) = (s.groups * s.outs, s.groups * s.ins);
-    let [plane, result] = [&s.output, &s.input].map(|extents| extents.iter().product::<i64>());
-    let image = result * to;
-    let results = Results::new(k, c, (image, image))?;
-    let copy = match !c.images.last()[1] && from > 1 {
-        true => Some(k.array(c.dtype(), plane * from)?),
-        false => None,
-    };
+    let (to, result) = (s.groups * s.ins, s.input.iter().product::<i64>());
+    let len = result * to;
+    let results = Results::new(k, c, (len, len))?;
+    let images = s.y(c.images.last()[1]);
+    let copy = images.copy(k)?;
     k.body.each("n", s.batch);
-    let v = match &copy {
-        Some(copy) => {
-            to_channels_last(k, copy, &y, (from, plane));
-            copy.clone()
-        }
-        None => format!("{y} + n * {}", plane * from),
-    };
-    k.body.line(format!("const {ty} *restrict v = {v};"));
-    let block = match (&results.untransposed, &results.epilogue_code) {
-        (Some(untransposed), _) => untransposed.clone(),
-        (None, Some(_)) => results.out.clone(),
-        (None, None) => format!("{} + n * {image}", results.out),
-    };
-    k.body.line(format!("{ty} *restrict u = {block};"));
+    images.emit(k, "v", &copy, &y);
+    let first = format!("n * {len}");
+    results.begin(k, ty, &first);
     k.body
-        .line(format!("memset(u, 0, (size_t){image} * sizeof *u);"));
+        .line(format!("memset(u, 0, (size_t){len} * sizeof *u);"));
     each_tap(k, &s, &w);
-    if results.untransposed.is_some() {
-        let n = if results.epilogue_code.is_some() {
-            "0"
-        } else {
-            "n"
-        };
-        k.body.each("c", to);
-        k.body.line(format!("for (kiln_int p = 0; p < {result}; ++p) {}[({n} * {to} + c) * {result} + p] = u[p * {to} + c];", results.out));
-        k.body.close();
-    }
-    if let Some(epilogue_code) = &results.epilogue_code {
-        let raw = match results.untransposed.is_some() {
-            true => &results.out[..],
-            false => "u",
-        };
-        let call = epilogue_code.call(raw, &format!("n * {image}"), &image.to_string());
-        k.body.line(call);
-    }
+    results.transpose(k, (to, result), &result.to_string(), "0");
+    let raw = match c.writes_channels_last() {
+        true => "u",
+        false => &results.to.array,
+    };
+    results
+        .to
+        .finish(raw, &first, &len.to_string(), &mut k.body);
     k.body.close();
     Ok(())
 }

@@ -38,8 +38,7 @@ impl Text {
     }
 
     pub fn close(&mut self) {
-        self.depth -= 1;
-        self.line("}");
+        self.end("");
     }
 
     /// Closes a block, with `rest` after the brace.
@@ -71,6 +70,17 @@ pub(crate) fn sum<'a>(offset: i64, terms: impl IntoIterator<Item = (i64, &'a str
         parts.push(offset.to_string());
     }
     parts.join(" + ").replace("+ -", "- ")
+}
+
+/// `offset + Σ stride · name`.
+pub(crate) fn affine(offset: i64, strides: &[i64], names: &[String]) -> String {
+    let names = names.iter().map(|name| &name[..]);
+    sum(offset, strides.iter().copied().zip(names))
+}
+
+/// The names of indices: `b0`, `b1`, … for `b`.
+pub(crate) fn indices(name: &str, count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("{name}{i}")).collect()
 }
 
 /// Turns any name into an identifier of C: letters, digits and underscores, not beginning with a digit.

@@ -20,8 +20,8 @@ mod transposed;
 mod weights;
 
 pub(crate) use dialect::memory;
-pub(crate) use numbers::number;
-pub(crate) use program::{Memory, Printer};
+pub(crate) use numbers::{elements, number};
+pub(crate) use program::{Memory, ProgramEmitter};
 pub(crate) use text::{Text, identifier};
 
 /// The functions that all sources use.

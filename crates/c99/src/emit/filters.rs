@@ -1,73 +1,43 @@
 //! Gradients of a convolution's weights: for each tap, products of the images' channels by those of the result's
 //! gradient, summed over positions.
 
-use super::conv::{Sizes, copied, to_channels_last};
-use super::dialect::memory;
+use super::conv::Sizes;
 use super::kernel::Emitter;
 use crate::error::Result;
 use kiln_plan::Conv;
 
 /// Emits the gradient of weights.
-pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
+pub(super) fn emit(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
-    let (ty, name) = (memory(c.dtype()), c.dtype().name());
+    let name = c.dtype().name();
     let [x_last, y_last] = c.images.last();
     let [x, dy] = c.operands.map(|at| k.arg(at));
     let taps: i64 = s.kernel.iter().product();
-    let plane: i64 = s.output.iter().product();
-    let (from, to) = (s.groups * s.ins, s.groups * s.outs);
-    let all = taps * from * s.outs;
+    let all = taps * s.groups * s.ins * s.outs;
     // The layout is [groups, taps.., in, out].
     let sums = k.array(c.dtype(), all)?;
-    let epilogue_code = k.epilogue_code(&c.epilogue)?;
-    let out = match &epilogue_code {
-        Some(_) => k.array(c.dtype(), all)?,
-        None => k.arg(c.out),
-    };
-    let padded: i64 = s.padded().iter().product();
-    let copy = match !x_last && from > 1 || s.is_padded() {
-        true => Some(k.array(c.dtype(), padded * from)?),
-        false => None,
-    };
-    let last = match !y_last && to > 1 {
-        true => Some(k.array(c.dtype(), plane * to)?),
-        false => None,
-    };
+    let out = k.destination(&c.epilogue, c.out, (c.dtype(), all))?;
+    let images = [s.x(x_last), s.y(y_last)];
+    let [x_copy, y_copy] = [images[0].copy(k)?, images[1].copy(k)?];
     k.body.line(format!(
         "memset({sums}, 0, (size_t){all} * sizeof *{sums});"
     ));
     k.body.each("n", s.batch);
-    let v = match &copy {
-        Some(copy) => {
-            copied(k, &s, x_last, copy, &x);
-            copy.clone()
-        }
-        None => format!("{x} + n * {}", padded * from),
-    };
-    k.body.line(format!("const {ty} *restrict v = {v};"));
-    let q = match &last {
-        Some(last) => {
-            to_channels_last(k, last, &dy, (to, plane));
-            last.clone()
-        }
-        None => format!("{dy} + n * {}", plane * to),
-    };
-    k.body.line(format!("const {ty} *restrict q = {q};"));
+    images[0].emit(k, "v", &x_copy, &x);
+    images[1].emit(k, "q", &y_copy, &dy);
     each_tap(k, &s, &sums, name);
     k.body.close();
     // Transposes to the layout of filters: [groups · out, in, taps..].
+    let array = &out.array;
     k.body.each("g", s.groups);
     k.body.each("o", s.outs);
     k.body.each("i", s.ins);
     k.body.line(format!(
-        "for (kiln_int t = 0; t < {taps}; ++t) {out}[((g * {0} + o) * {1} + i) * {taps} + t] = {sums}[((g * {taps} + t) * {1} + i) * {0} + o];",
+        "for (kiln_int t = 0; t < {taps}; ++t) {array}[((g * {0} + o) * {1} + i) * {taps} + t] = {sums}[((g * {taps} + t) * {1} + i) * {0} + o];",
         s.outs, s.ins
     ));
     k.body.close_all(3);
-    if let Some(epilogue_code) = &epilogue_code {
-        let call = epilogue_code.call(&out, "0", &all.to_string());
-        k.body.line(call);
-    }
+    out.finish(array, "0", &all.to_string(), &mut k.body);
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use kiln_plan::tile::{Reg, SerialPoints};
 pub(super) const PARTIAL_RESULTS: i64 = 16;
 
 /// Emits the loops and their bodies.
-pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
+pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let program = s.numbers.program;
     let axes = &s.numbers.axes;
     for r in &s.live_out {

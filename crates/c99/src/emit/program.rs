@@ -3,6 +3,7 @@
 use super::control::{self, Bodies};
 use super::dialect::memory;
 use super::kernel::{EmittedKernel, Emitter, View};
+use super::numbers::{bytes, number};
 use super::text::{Text, identifier};
 use super::tile::{self, Called};
 use super::weights::WeightTable;
@@ -27,7 +28,7 @@ pub(crate) enum Memory {
 type Key = (usize, u32, Vec<String>, Vec<bool>, Vec<u32>);
 
 /// Emits the kernels of programs, each once.
-pub(crate) struct Printer {
+pub(crate) struct ProgramEmitter {
     /// The prefix of names.
     pub prefix: String,
     pub functions: Text,
@@ -43,10 +44,10 @@ struct Ready {
     buffers: Vec<BufferId>,
 }
 
-impl Printer {
-    /// A printer whose weights are in a file, or in arrays.
-    pub fn new(prefix: &str, in_file: bool) -> Printer {
-        Printer {
+impl ProgramEmitter {
+    /// A emitter whose weights are in a file, or in arrays.
+    pub fn new(prefix: &str, in_file: bool) -> ProgramEmitter {
+        ProgramEmitter {
             prefix: prefix.into(),
             functions: Text::default(),
             weights: WeightTable::default(),
@@ -59,6 +60,16 @@ impl Printer {
     /// True if weights are in a file, which functions get as `weights`.
     pub fn in_file(&self) -> bool {
         self.in_file
+    }
+
+    /// The buffers of a plan that are known before it runs: its constants.
+    pub fn known(&mut self, plan: &Plan) -> Vec<Option<Memory>> {
+        let mut known = vec![None; plan.buffers.len()];
+        for c in &plan.constants {
+            let source = self.weights.add(c.dtype, c.bytes.clone());
+            known[c.buffer.0 as usize] = Some(Memory::Fixed(source));
+        }
+        known
     }
 
     /// A pointer to the contents of a buffer.
@@ -86,13 +97,9 @@ impl Printer {
         for step in &plan.run {
             steps.push(self.ready(plan, step, (known, &root), (values, sites))?);
         }
-        let bytes = plan.buffers.iter().map(|b| {
-            let len = super::numbers::number(&b.len, values)?;
-            let bytes = usize::try_from(len).ok();
-            let bytes = bytes.and_then(|n| n.checked_mul(b.dtype.size()));
-            bytes.ok_or_else(|| Error::Damaged("a buffer without size".into()))
-        });
-        let bytes = bytes.collect::<Result<Vec<_>>>()?;
+        let sizes = plan.buffers.iter();
+        let sizes = sizes.map(|b| bytes(number(&b.len, values)?, b.dtype));
+        let bytes = sizes.collect::<Result<Vec<_>>>()?;
         let room = |i: usize| steps[i].emitted.function.scratch;
         let found = Temporaries::new(plan, &plan.run, &bytes, &root, room);
         let layout = solve(&found.blocks);
@@ -120,7 +127,7 @@ impl Printer {
                 text.open("else");
             }
             let offset = found.scratch[i].map_or(0, |block| layout.offsets[block]);
-            let kernel = &plan.kernels[step_kernel(plan, i)];
+            let kernel = &plan.kernels[plan.run[i].kernel as usize];
             let weights = match (self.in_file, &**kernel) {
                 (true, Kernel::Loop(_) | Kernel::If(_)) => vec!["weights".to_string()],
                 _ => Vec::new(),
@@ -179,14 +186,9 @@ impl Printer {
             format!("a{}", first.unwrap_or(0))
         });
         let names: Vec<String> = named.collect();
-        let of: Vec<Option<&Memory>> = buffers
-            .iter()
-            .map(|b| known[b.0 as usize].as_ref())
-            .collect();
-        let fixed: Vec<bool> = of
-            .iter()
-            .map(|m| matches!(m, Some(Memory::Fixed(_))))
-            .collect();
+        let args = buffers.iter().map(|b| known[b.0 as usize].as_ref());
+        let is_fixed = |m: Option<&Memory>| matches!(m, Some(Memory::Fixed(_)));
+        let fixed: Vec<bool> = args.clone().map(is_fixed).collect();
         let buffers = buffers.clone();
         let inside = matches!(kernel, Kernel::Loop(_) | Kernel::If(_));
         let key = (
@@ -204,7 +206,7 @@ impl Printer {
         self.count += 1;
         let bodies = |sites| Bodies {
             name: name.clone(),
-            args: (of.iter().zip(&names))
+            args: (args.zip(&names))
                 .map(|(m, name)| match m {
                     Some(Memory::Fixed(source)) => Memory::Fixed(*source),
                     _ => Memory::At(name.clone()),
@@ -235,7 +237,7 @@ impl Printer {
 
 /// The buffers that a guarded step writes, each with the input that holds its value if the step is skipped.
 fn guarded_outputs(plan: &Plan, step: &Step) -> Result<Vec<(usize, usize)>> {
-    let damaged = || Error::Damaged("a guarded step writes what holds nothing before".into());
+    let damaged = || Error::Damaged("a guarded step writes an output without a donor".into());
     let contract = plan.kernels[step.kernel as usize].contract();
     let contract = contract.map_err(|_| damaged())?;
     let args = step.args.iter().zip(&contract.args);
@@ -248,8 +250,15 @@ fn guarded_outputs(plan: &Plan, step: &Step) -> Result<Vec<(usize, usize)>> {
     guarded_outputs.collect()
 }
 
-fn step_kernel(plan: &Plan, step: usize) -> usize {
-    plan.run[step].kernel as usize
+/// The reason why a kernel is not emitted.
+fn refusal(kernel: &Kernel) -> &'static str {
+    match kernel {
+        Kernel::AttentionGrad(_) => "gradients of attention are not emitted",
+        Kernel::Custom(_) => "the package does not hold the code of custom operators",
+        Kernel::Collective(_) => "it communicates with other processes",
+        Kernel::Cuda(_) | Kernel::Library(_) => "it is for a GPU",
+        _ => "it has no form in C",
+    }
 }
 
 /// Emits a kernel that runs no other kernels.
@@ -261,7 +270,7 @@ fn leaf(
     (sites, values): (&[u32], &[i64]),
 ) -> Result<EmittedKernel> {
     if let Kernel::Tile(program) = kernel {
-        let function = tile::print(
+        let function = tile::emit(
             &Called {
                 name,
                 program,
@@ -281,30 +290,13 @@ fn leaf(
     }
     let mut k = Emitter::new(name, kernel, args, (sites, values))?;
     match kernel {
-        Kernel::MatMul(p) => product::print(&mut k, p)?,
-        Kernel::Conv(c) => conv::print(&mut k, c)?,
+        Kernel::MatMul(p) => product::emit(&mut k, p)?,
+        Kernel::Conv(c) => conv::emit(&mut k, c)?,
         Kernel::Scan(s) => ordered::scan(&mut k, s)?,
         Kernel::ArgSort(s) => ordered::sort(&mut k, s)?,
         Kernel::Scatter(s) => ordered::scatter(&mut k, s)?,
-        Kernel::Attention(a) => attention::print(&mut k, a)?,
-        Kernel::AttentionGrad(_) => {
-            return Err(Error::kernel("", "gradients of attention are not printed"));
-        }
-        Kernel::Custom(_) => {
-            return Err(Error::kernel(
-                "",
-                "what a custom operator computes is not in the package",
-            ));
-        }
-        Kernel::Collective(_) => {
-            return Err(Error::kernel("", "it communicates with other processes"));
-        }
-        Kernel::Cuda(_) | Kernel::Library(_) => {
-            return Err(Error::kernel("", "it is for a GPU"));
-        }
-        Kernel::Tile(_) | Kernel::Loop(_) | Kernel::If(_) => {
-            return Err(Error::kernel("", "it runs others"));
-        }
+        Kernel::Attention(a) => attention::emit(&mut k, a)?,
+        other => return Err(Error::kernel("", refusal(other))),
     }
     Ok(k.finish(text))
 }

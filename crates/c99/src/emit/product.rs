@@ -2,7 +2,7 @@
 
 use super::dialect::memory;
 use super::kernel::{Emitter, View};
-use super::text::sum;
+use super::text::{affine, indices, sum};
 use crate::error::{Error, Result};
 use kiln_plan::{MatMul, Matrix};
 
@@ -33,14 +33,21 @@ impl Operand {
 
     /// A pointer to the start of a batch's matrix; the indices of the batch are `b0`, `b1`, ...
     pub fn start(&self) -> String {
-        let names: Vec<String> = (0..self.batch.len()).map(|i| format!("b{i}")).collect();
-        let terms = self.batch.iter().zip(&names);
-        let at = sum(self.offset, terms.map(|(s, n)| (*s, &n[..])));
+        let at = affine(self.offset, &self.batch, &indices("b", self.batch.len()));
         match &at[..] {
             "0" => self.array.clone(),
             at => format!("{} + {at}", self.array),
         }
     }
+}
+
+/// The operands of a product, which prologues may compute.
+pub(super) fn operands(k: &mut Emitter<'_>, p: &MatMul) -> Result<[Operand; 2]> {
+    let [left, right] = [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(m, made)| {
+        let array = k.operand(m.arg, made)?;
+        Operand::new(k, m, array)
+    });
+    Ok([left?, right?])
 }
 
 /// Makes the rows of an operand contiguous: in the weights if it is constant, else returns `None`, and its reader
@@ -81,18 +88,18 @@ pub(super) fn laid(
 
 /// Opens loops over a batch and returns the number of its matrix as text.
 pub(super) fn each_matrix(k: &mut Emitter<'_>, batch: &[i64]) -> String {
+    let names = indices("b", batch.len());
     let mut stride: i64 = batch.iter().product();
-    let mut terms = Vec::new();
-    for (i, n) in batch.iter().enumerate() {
-        k.body.each(&format!("b{i}"), *n);
+    let number = batch.iter().zip(&names).map(|(n, name)| {
+        k.body.each(name, *n);
         stride /= (*n).max(1);
-        terms.push((stride, format!("b{i}")));
-    }
-    sum(0, terms.iter().map(|(s, n)| (*s, &n[..])))
+        (stride, &name[..])
+    });
+    sum(0, number)
 }
 
 /// Emits a product.
-pub(super) fn print(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
+pub(super) fn emit(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     if p.is_half() {
         return Err(Error::kernel("matmul", "it multiplies f16 or bf16"));
     }
@@ -102,14 +109,7 @@ pub(super) fn print(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     let batch = k.numbers(&p.batch)?;
     let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
     let (ty, name) = (memory(p.dtype()), p.dtype().name());
-    let [left, right] = [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(of, made)| {
-        let array = match made {
-            Some(made) => k.made(made)?,
-            None => k.arg(of.arg),
-        };
-        Operand::new(k, of, array)
-    });
-    let (left, mut right) = (left?, right?);
+    let [left, mut right] = operands(k, p)?;
     let fixed = p.prologues[1].is_none() && k.args[usize::from(p.rhs.arg)].fixed;
     let dots = left.col == 1 && right.row == 1 && (n < 8 || !fixed && m <= 4);
     let copied = !dots
@@ -123,11 +123,7 @@ pub(super) fn print(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     };
     let even = (BLOCK / n.max(1)).clamp(2, m.max(2)) / 2 * 2;
     let rows = even.min(m.max(1));
-    let epilogue_code = k.epilogue_code(&p.epilogue)?;
-    let out = match &epilogue_code {
-        Some(_) => k.array(p.dtype(), rows * n)?,
-        None => k.arg(p.out),
-    };
+    let out = k.destination(&p.epilogue, p.out, (p.dtype(), rows * n))?;
     let number = each_matrix(k, &batch);
     k.body
         .line(format!("const {ty} *restrict x = {};", left.start()));
@@ -151,19 +147,13 @@ pub(super) fn print(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
         "const kiln_int m = {m} - i < {rows} ? {m} - i : {rows};"
     ));
     let first = format!("({number}) * {} + i * {n}", m * n);
-    let z = match epilogue_code {
-        Some(_) => out,
-        None => format!("{out} + {first}"),
-    };
-    k.body.line(format!("{ty} *restrict z = {z};"));
+    k.body
+        .line(format!("{ty} *restrict z = {};", out.block(&first)));
     match dots {
         true => dotted(k, (&left, &right), [deep, n], name),
         false => summed(k, &left, (y, y_row), [deep, n], name),
     }
-    if let Some(epilogue_code) = &epilogue_code {
-        k.body
-            .line(epilogue_code.call("z", &first, &format!("m * {n}")));
-    }
+    out.finish("z", &first, &format!("m * {n}"), &mut k.body);
     k.body.close_all(1 + batch.len());
     Ok(())
 }

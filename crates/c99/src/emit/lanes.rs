@@ -2,7 +2,7 @@
 
 use super::dialect::{C99, Dialect};
 use super::stage::Stages;
-use super::text::Text;
+use super::text::{Text, sum};
 use super::tile::{address, inner_number};
 use crate::error::Result;
 use kiln_base::Compute;
@@ -11,7 +11,7 @@ use kiln_base::Compute;
 pub(super) const TILE: i64 = 128;
 
 /// Emits the loops and their bodies.
-pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
+pub(super) fn emit(s: &Stages<'_>, text: &mut Text) -> Result<()> {
     let axes = &s.numbers.axes;
     let (last, run) = match axes.len() {
         0 => (None, 1),
@@ -32,11 +32,10 @@ pub(super) fn print(s: &Stages<'_>, text: &mut Text) -> Result<()> {
             false => vec!["l".into()],
         };
     }
-    match tiled || s.raw.is_some() {
-        true => {}
-        false => text.line(format!("const kiln_int n = {run};")),
-    }
     if !tiled {
+        if s.raw.is_none() {
+            text.line(format!("const kiln_int n = {run};"));
+        }
         text.open("for (kiln_int l = 0; l < n; ++l)");
         for stage in 0..s.numbers.program.stages.len() {
             s.point(stage, &at, text)?;
@@ -142,7 +141,7 @@ fn tile(s: &Stages<'_>, mut at: super::stage::StageAddress, text: &mut Text) -> 
             text.each(&format!("j{j}"), *n);
         }
         at.number = inner_number(s.numbers, &at);
-        at.slot = super::text::sum(0, [(TILE, &format!("({})", at.number)[..]), (1, "l")]);
+        at.slot = sum(0, [(TILE, &format!("({})", at.number)[..]), (1, "l")]);
         text.open("for (kiln_int l = 0; l < n; ++l)");
         s.point(i, &at, text)?;
         text.close();

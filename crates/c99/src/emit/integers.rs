@@ -3,10 +3,10 @@
 use super::conv::{Sizes, filters, viewed};
 use super::dialect::memory;
 use super::kernel::Emitter;
-use super::product::{Operand, each_matrix};
+use super::product::{each_matrix, operands};
 use crate::error::Result;
 use kiln_base::DType;
-use kiln_plan::{Conv, Epilogue, MatMul};
+use kiln_plan::{Conv, MatMul};
 
 /// A statement that adds a product to an accumulator of a dtype; all arithmetic wraps around.
 fn added(sums: DType, to: &str, x: &str, y: &str) -> String {
@@ -14,57 +14,15 @@ fn added(sums: DType, to: &str, x: &str, y: &str) -> String {
     format!("{to} = kiln_add_{name}({to}, kiln_mul_{name}({x}, {y}));")
 }
 
-/// The `len` results: the argument itself, or an array that an epilogue reads.
-struct ProductResults {
-    array: String,
-    epilogue_code: Option<super::kernel::EpilogueCode>,
-    len: i64,
-}
-
-impl ProductResults {
-    fn new(
-        k: &mut Emitter<'_>,
-        sums: DType,
-        (out, epilogue): (u16, &Option<Epilogue>),
-        len: i64,
-    ) -> Result<ProductResults> {
-        let epilogue_code = k.epilogue_code(epilogue)?;
-        let array = match &epilogue_code {
-            Some(_) => k.array(sums, len)?,
-            None => k.arg(out),
-        };
-        Ok(ProductResults {
-            array,
-            epilogue_code,
-            len,
-        })
-    }
-
-    /// Emits the epilogue.
-    fn finish(self, k: &mut Emitter<'_>) {
-        if let Some(epilogue_code) = &self.epilogue_code {
-            let call = epilogue_code.call(&self.array, "0", &self.len.to_string());
-            k.body.line(call);
-        }
-    }
-}
-
 /// Emits a product.
 pub(super) fn product(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     let batch = k.numbers(&p.batch)?;
     let (m, deep, n) = (k.number(&p.m)?, k.number(&p.k)?, k.number(&p.n)?);
-    let [left, right] = [(&p.lhs, &p.prologues[0]), (&p.rhs, &p.prologues[1])].map(|(of, made)| {
-        let array = match made {
-            Some(made) => k.made(made)?,
-            None => k.arg(of.arg),
-        };
-        Operand::new(k, of, array)
-    });
-    let (left, right) = (left?, right?);
+    let [left, right] = operands(k, p)?;
     let [a, b] = p.dtypes.map(memory);
     let ty = memory(p.sums());
-    let all: i64 = batch.iter().product();
-    let results = ProductResults::new(k, p.sums(), (p.out, &p.epilogue), all * m * n)?;
+    let all = batch.iter().product::<i64>() * m * n;
+    let results = k.destination(&p.epilogue, p.out, (p.sums(), all))?;
     let number = each_matrix(k, &batch);
     let (x, y, z) = (left.start(), right.start(), &results.array);
     k.body.each("i", m);
@@ -84,17 +42,14 @@ pub(super) fn product(k: &mut Emitter<'_>, p: &MatMul) -> Result<()> {
     k.body
         .line(format!("for (kiln_int j = 0; j < {n}; ++j) {sum}"));
     k.body.close_all(2 + batch.len());
-    results.finish(k);
+    results.finish(&results.array, "0", &all.to_string(), &mut k.body);
     Ok(())
 }
 
 /// Emits a convolution.
 pub(super) fn conv(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?;
-    let x = match &c.prologue {
-        Some(made) => k.made(made)?,
-        None => k.arg(c.operands[0]),
-    };
+    let x = k.operand(c.operands[0], &c.prologue)?;
     let w = viewed(k, c.operands[1], c.dtypes[1], filters(&s))?;
     let ty = memory(c.sums());
     let [x_last, y_last] = c.images.last();
@@ -102,7 +57,7 @@ pub(super) fn conv(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let ([depth, height, width], [deep, high, wide]) = (s.output, s.input);
     let (places, inputs) = (depth * height * width, deep * high * wide);
     let all = s.batch * s.groups * outs * places;
-    let results = ProductResults::new(k, c.sums(), (c.out, &c.epilogue), all)?;
+    let results = k.destination(&c.epilogue, c.out, (c.sums(), all))?;
     let sums = k.array(c.sums(), outs)?;
     for (index, n) in [
         ("n", s.batch),
@@ -154,6 +109,6 @@ pub(super) fn conv(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
         "for (kiln_int o = 0; o < {outs}; ++o) {z}[{at}] = {sums}[o];"
     ));
     k.body.close_all(5);
-    results.finish(k);
+    results.finish(&results.array, "0", &all.to_string(), &mut k.body);
     Ok(())
 }

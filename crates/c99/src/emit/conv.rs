@@ -5,8 +5,9 @@
 //! channels are contiguous, is a matrix product of positions by output channels.
 
 use super::dialect::memory;
-use super::kernel::{Emitter, EpilogueCode, View};
+use super::kernel::{Destination, Emitter, View};
 use super::product::{BLOCK, DEEP};
+use super::text::{affine, indices};
 use crate::error::{Error, Result};
 use kiln_base::{DType, Dim};
 use kiln_plan::{Conv, ConvRole};
@@ -96,24 +97,44 @@ impl Sizes {
         })
     }
 
-    pub fn is_padded(&self) -> bool {
-        self.padded() != self.input
+    /// The images of x.
+    pub fn x(&self, last: bool) -> Image {
+        Image {
+            dtype: self.dtype,
+            channels: self.x_channels(),
+            extents: self.input,
+            padding: self.padding,
+            padded: self.padded(),
+            last,
+        }
+    }
+
+    /// The images of y.
+    pub fn y(&self, last: bool) -> Image {
+        Image {
+            dtype: self.dtype,
+            channels: self.y_channels(),
+            extents: self.output,
+            padding: [0; 3],
+            padded: self.output,
+            last,
+        }
     }
 }
 
 /// Emits a convolution.
-pub(super) fn print(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
+pub(super) fn emit(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     if c.role == ConvRole::Result && c.sums().is_int() {
         return super::integers::conv(k, c);
     }
     if !matches!(c.dtype(), DType::F32 | DType::F64) {
-        let why = format!("convolutions of {} are not printed", c.dtype());
+        let why = format!("convolutions of {} are not emitted", c.dtype());
         return Err(Error::kernel(c.role.name(), why));
     }
     match c.role {
         ConvRole::Result => result(k, c),
-        ConvRole::Input => super::transposed::print(k, c),
-        ConvRole::Weight => super::filters::print(k, c),
+        ConvRole::Input => super::transposed::emit(k, c),
+        ConvRole::Weight => super::filters::emit(k, c),
     }
 }
 
@@ -146,93 +167,131 @@ pub(super) fn viewed(k: &mut Emitter<'_>, at: u16, dtype: DType, view: View) -> 
     }
     let copy = k.array(dtype, view.extents.iter().product())?;
     let laid = view.laid();
-    let names: Vec<String> = (0..laid.len()).map(|i| format!("e{i}")).collect();
+    let names = indices("e", laid.len());
     for (name, n) in names.iter().zip(&view.extents) {
         k.body.each(name, *n);
     }
-    let of = |strides: &[i64], offset: i64| {
-        super::text::sum(
-            offset,
-            strides.iter().zip(&names).map(|(s, n)| (*s, &n[..])),
-        )
-    };
-    let (to, from) = (of(&laid, 0), of(&view.strides, view.offset));
+    let to = affine(0, &laid, &names);
+    let from = affine(view.offset, &view.strides, &names);
     k.body.line(format!("{copy}[{to}] = {name}[{from}];"));
     k.body.close_all(names.len());
     Ok(copy)
 }
 
-/// Emits the copy of image `n` of `x`, with channels last and with zeros around it.
-pub(super) fn copied(k: &mut Emitter<'_>, s: &Sizes, last: bool, to: &str, x: &str) {
-    let [_, h, w] = s.padded();
-    let channels = s.x_channels();
-    let all = s.padded().iter().product::<i64>() * channels;
-    let [d0, h0, w0] = s.input;
-    let [p0, p1, p2] = s.padding;
-    if s.is_padded() {
-        k.body
-            .line(format!("memset({to}, 0, (size_t){all} * sizeof *{to});"));
+/// The images of an operand, which are read with channels last and with zeros around them.
+pub(super) struct Image {
+    dtype: DType,
+    channels: i64,
+    extents: [i64; 3],
+    padding: [i64; 3],
+    padded: [i64; 3],
+    /// True if channels are last in memory.
+    last: bool,
+}
+
+impl Image {
+    fn is_padded(&self) -> bool {
+        self.padded != self.extents
     }
-    k.body.each("z", d0);
-    k.body.each("y", h0);
-    let address = format!("(((z + {p0}) * {h} + y + {p1}) * {w} + {p2}) * {channels}");
-    match last {
-        true => k.body.line(format!(
-            "memcpy({to} + {address}, {x} + ((n * {d0} + z) * {h0} + y) * {}, {} * sizeof *{to});",
-            w0 * channels,
-            w0 * channels
-        )),
-        false => {
-            k.body.each("c", channels);
-            k.body.line(format!("for (kiln_int x = 0; x < {w0}; ++x) {to}[{address} + x * {channels} + c] = {x}[(((n * {channels} + c) * {d0} + z) * {h0} + y) * {w0} + x];"));
-            k.body.close();
+
+    /// Declares the array of a copy, unless images are read where they are.
+    pub fn copy(&self, k: &mut Emitter<'_>) -> Result<Option<String>> {
+        let len = self.padded.iter().product::<i64>() * self.channels;
+        match !self.last && self.channels > 1 || self.is_padded() {
+            true => Ok(Some(k.array(self.dtype, len)?)),
+            false => Ok(None),
         }
     }
-    k.body.close_all(2);
+
+    /// Emits `to`, a pointer to image `n` of the array `x`, after its copy to that of [`Image::copy`].
+    pub fn emit(&self, k: &mut Emitter<'_>, to: &str, copy: &Option<String>, x: &str) {
+        let image = match copy {
+            Some(copy) => {
+                self.copied(k, copy, x);
+                copy.clone()
+            }
+            None => {
+                let len = self.extents.iter().product::<i64>() * self.channels;
+                format!("{x} + n * {len}")
+            }
+        };
+        let ty = memory(self.dtype);
+        k.body.line(format!("const {ty} *restrict {to} = {image};"));
+    }
+
+    fn copied(&self, k: &mut Emitter<'_>, to: &str, x: &str) {
+        let (channels, [_, h, w]) = (self.channels, self.padded);
+        let [p0, p1, p2] = self.padding;
+        let [mut d0, mut h0, mut w0] = self.extents;
+        if self.is_padded() {
+            let all = self.padded.iter().product::<i64>() * channels;
+            k.body
+                .line(format!("memset({to}, 0, (size_t){all} * sizeof *{to});"));
+        } else {
+            (d0, h0, w0) = (1, 1, d0 * h0 * w0);
+        }
+        k.body.each("z", d0);
+        k.body.each("y", h0);
+        let address = format!("(((z + {p0}) * {h} + y + {p1}) * {w} + {p2}) * {channels}");
+        match self.last {
+            true => {
+                let line = w0 * channels;
+                k.body.line(format!("memcpy({to} + {address}, {x} + ((n * {d0} + z) * {h0} + y) * {line}, {line} * sizeof *{to});"));
+            }
+            false => {
+                k.body.each("c", channels);
+                k.body.line(format!("for (kiln_int x = 0; x < {w0}; ++x) {to}[{address} + x * {channels} + c] = {x}[(((n * {channels} + c) * {d0} + z) * {h0} + y) * {w0} + x];"));
+                k.body.close();
+            }
+        }
+        k.body.close_all(2);
+    }
 }
 
-/// Emits the transposition of image `n` of an array with channels first, with this number of channels and of
-/// positions, to channels last.
-pub(super) fn to_channels_last(
-    k: &mut Emitter<'_>,
-    to: &str,
-    from: &str,
-    (channels, plane): (i64, i64),
-) {
-    k.body.each("c", channels);
-    k.body.line(format!("for (kiln_int p = 0; p < {plane}; ++p) {to}[p * {channels} + c] = {from}[(n * {channels} + c) * {plane} + p];"));
-    k.body.close();
-}
-
-/// The destination of results: directly in memory, or through an epilogue, transposed or not.
+/// The destination of results, transposed or not.
 pub(super) struct Results {
-    /// The epilogue, if there is one. Then `out` is the array that it reads, of an image or a block; otherwise `out`
-    /// is the argument that the kernel writes.
-    pub epilogue_code: Option<EpilogueCode>,
-    pub out: String,
-    /// With channels first: the array of a block before it is transposed.
-    pub untransposed: Option<String>,
+    pub to: Destination,
+    /// With channels first: the array of a block before it is transposed. The destination has whole images.
+    untransposed: Option<String>,
 }
 
 impl Results {
     /// `len` is the number of elements of an image, `block` of those that are computed at once.
     pub fn new(k: &mut Emitter<'_>, c: &Conv, (len, block): (i64, i64)) -> Result<Results> {
-        let last = c.writes_channels_last();
-        let epilogue_code = k.epilogue_code(&c.epilogue)?;
+        let (dtype, last) = (c.dtype(), c.writes_channels_last());
         let untransposed = match last {
             true => None,
-            false => Some(k.array(c.dtype(), block)?),
+            false => Some(k.array(dtype, block)?),
         };
-        let out = match (&epilogue_code, last) {
-            (None, _) => k.arg(c.out),
-            (Some(_), true) => k.array(c.dtype(), block)?,
-            (Some(_), false) => k.array(c.dtype(), len)?,
+        let len = if last { block } else { len };
+        let to = k.destination(&c.epilogue, c.out, (dtype, len))?;
+        Ok(Results { to, untransposed })
+    }
+
+    /// Emits `u`, a pointer to the block that begins with number `first` of the results.
+    pub fn begin(&self, k: &mut Emitter<'_>, ty: &str, first: &str) {
+        let block = match &self.untransposed {
+            Some(untransposed) => untransposed.clone(),
+            None => self.to.block(first),
         };
-        Ok(Results {
-            epilogue_code,
-            out,
-            untransposed,
-        })
+        k.body.line(format!("{ty} *restrict u = {block};"));
+    }
+
+    /// Emits the transposition of a block of `positions` positions, from number `first` of its image, to its place.
+    pub fn transpose(
+        &self,
+        k: &mut Emitter<'_>,
+        (channels, plane): (i64, i64),
+        positions: &str,
+        first: &str,
+    ) {
+        if self.untransposed.is_none() {
+            return;
+        }
+        let n = if self.to.has_epilogue() { "0" } else { "n" };
+        k.body.each("c", channels);
+        k.body.line(format!("for (kiln_int p = 0; p < {positions}; ++p) {}[({n} * {channels} + c) * {plane} + {first} + p] = u[p * {channels} + c];", self.to.array));
+        k.body.close();
     }
 }
 
@@ -240,33 +299,19 @@ fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
     let s = Sizes::new(k, c)?.flat();
     let (ty, name) = (memory(s.dtype), s.dtype.name());
     let [x_last, y_last] = c.images.last();
-    let x = match &c.prologue {
-        Some(made) => k.made(made)?,
-        None => k.arg(c.operands[0]),
-    };
+    let x = k.operand(c.operands[0], &c.prologue)?;
     let w = viewed(k, c.operands[1], s.dtype, filters(&s))?;
     let channels = s.y_channels();
     let [depth, height, width] = s.output;
     let line = width * channels;
     let rows = (BLOCK / line.max(1)).clamp(1, height.max(1));
-    let image = depth * height * line;
-    let results = Results::new(k, c, (image, rows * line))?;
-    let copy = match !x_last && s.x_channels() > 1 || s.is_padded() {
-        true => Some(k.array(s.dtype, s.padded().iter().product::<i64>() * s.x_channels())?),
-        false => None,
-    };
+    let plane = depth * height * width;
+    let len = plane * channels;
+    let results = Results::new(k, c, (len, rows * line))?;
+    let images = s.x(x_last);
+    let copy = images.copy(k)?;
     k.body.each("n", s.batch);
-    let v = match &copy {
-        Some(copy) => {
-            copied(k, &s, x_last, copy, &x);
-            copy.clone()
-        }
-        None => format!(
-            "{x} + n * {}",
-            s.input.iter().product::<i64>() * s.x_channels()
-        ),
-    };
-    k.body.line(format!("const {ty} *restrict v = {v};"));
+    images.emit(k, "v", &copy, &x);
     k.body.each("oz", depth);
     k.body.open(format!(
         "for (kiln_int oy = 0; oy < {height}; oy += {rows})"
@@ -275,12 +320,7 @@ fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
         "const kiln_int rows = {height} - oy < {rows} ? {height} - oy : {rows};"
     ));
     let first = format!("((n * {depth} + oz) * {height} + oy) * {line}");
-    let block = match (&results.untransposed, &results.epilogue_code) {
-        (Some(untransposed), _) => untransposed.clone(),
-        (None, Some(_)) => results.out.clone(),
-        (None, None) => format!("{} + {first}", results.out),
-    };
-    k.body.line(format!("{ty} *restrict u = {block};"));
+    results.begin(k, ty, &first);
     match s.has_filter_a_channel() {
         true => each_channel(k, &s, &w),
         false => {
@@ -290,36 +330,22 @@ fn result(k: &mut Emitter<'_>, c: &Conv) -> Result<()> {
             products(k, &s, &w, name);
         }
     }
-    written(k, &s, &results, &first);
+    if y_last {
+        let len = format!("rows * {line}");
+        results.to.finish("u", &first, &len, &mut k.body);
+    }
+    let position = format!("(oz * {height} + oy) * {width}");
+    let positions = format!("rows * {width}");
+    results.transpose(k, (channels, plane), &positions, &position);
     k.body.close_all(2);
-    if let (Some(epilogue_code), false) = (&results.epilogue_code, y_last) {
-        let call = epilogue_code.call(&results.out, &format!("n * {image}"), &image.to_string());
-        k.body.line(call);
+    if !y_last {
+        let (raw, first) = (&results.to.array, format!("n * {len}"));
+        results
+            .to
+            .finish(raw, &first, &len.to_string(), &mut k.body);
     }
     k.body.close();
     Ok(())
-}
-
-/// Emits the output of a block of lines, whose first element is number `first` of the result.
-fn written(k: &mut Emitter<'_>, s: &Sizes, results: &Results, first: &str) {
-    let channels = s.y_channels();
-    let [depth, height, width] = s.output;
-    let line = width * channels;
-    match (&results.untransposed, &results.epilogue_code) {
-        (None, Some(epilogue_code)) => {
-            let call = epilogue_code.call("u", first, &format!("rows * {line}"));
-            k.body.line(call);
-        }
-        (None, None) => {}
-        (Some(_), epilogue_code) => {
-            // Transposes the block to its place in the image.
-            let n = if epilogue_code.is_some() { "0" } else { "n" };
-            let plane = depth * height * width;
-            k.body.each("c", channels);
-            k.body.line(format!("for (kiln_int p = 0; p < rows * {width}; ++p) {}[({n} * {channels} + c) * {plane} + (oz * {height} + oy) * {width} + p] = u[p * {channels} + c];", results.out));
-            k.body.close();
-        }
-    }
 }
 
 /// Sums over taps and channels, as products of positions by output channels.
