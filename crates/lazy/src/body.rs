@@ -134,12 +134,11 @@ pub fn trace<T>(
         let number = Fact::new(DType::I64, [0i64; 0]);
         (placeholder(number, None), trips.clone())
     });
-    let given: Vec<Handle> = facts
-        .iter()
-        .map(|(f, device)| placeholder(f.clone(), *device))
-        .collect();
+    let facts = facts.iter();
+    let placeholders = facts.map(|(f, device)| placeholder(f.clone(), *device));
+    let placeholders: Vec<Handle> = placeholders.collect();
     let mut inputs: Vec<Handle> = step.iter().map(|(t, _)| t.clone()).collect();
-    inputs.extend(given.iter().cloned());
+    inputs.extend(placeholders.iter().cloned());
     let trace = Trace {
         start,
         edges: HashMap::new(),
@@ -148,7 +147,7 @@ pub fn trace<T>(
     };
     TRACES.with_borrow_mut(|t| t.push(trace));
     let ended = Ended;
-    let result = f(&given);
+    let result = f(&placeholders);
     std::mem::forget(ended);
     let trace = TRACES.with_borrow_mut(Vec::pop);
     let trace = trace.expect("pushed above, and traces end in order");

@@ -5,6 +5,7 @@ use crate::node::{About, Handle, Node, Recording};
 use crate::recording::Assigned;
 use crate::{Error, ErrorKind};
 use kiln_ir::{Fact, Role};
+use kiln_runtime::lock::lock;
 use kiln_runtime::memory::{Category, Holder, SharedMemory};
 use kiln_runtime::{Buffer, Error as RunError};
 use std::any::Any;
@@ -148,7 +149,7 @@ impl Cell {
     /// Counts the memory of its values in this category.
     pub fn count_as(&self, category: Category) {
         let holder = Holder::line(category, self.loc);
-        *self.holder.lock().unwrap_or_else(|e| e.into_inner()) = holder;
+        *lock(&self.holder) = holder;
         let value = self.lock().realized.clone();
         if let Some(buffer) = value.and_then(|t| t.node.ready(t.output)) {
             buffer.storage().set_holder(holder);
@@ -157,7 +158,7 @@ impl Cell {
 
     /// The holder of the memory of its values.
     pub fn holder(&self) -> Holder {
-        *self.holder.lock().unwrap_or_else(|e| e.into_inner())
+        *lock(&self.holder)
     }
 
     /// Sets the watcher of the values that runs give it, unless it has one.
@@ -172,19 +173,16 @@ impl Cell {
 
     /// The computation of its value, if it holds none itself.
     pub fn source(&self) -> Option<Source> {
-        self.source
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone()
+        lock(&self.source).clone()
     }
 
     /// Makes a computation give its value from now on, or the cell itself again.
     pub fn set_source(&self, source: Option<Source>) {
-        *self.source.lock().unwrap_or_else(|e| e.into_inner()) = source;
+        *lock(&self.source) = source;
     }
 
     fn lock(&self) -> MutexGuard<'_, CellState> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.state)
     }
 
     /// The state once no run is about to commit.

@@ -155,9 +155,7 @@ impl Device {
             Device::Cuda(Gpu(ordinal)) => Some(ordinal),
         }
     }
-}
 
-impl Device {
     /// An error of a run on this device, which is named if it is one of several GPUs.
     pub(crate) fn named_in(self, e: Error) -> Error {
         match self {

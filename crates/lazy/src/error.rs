@@ -15,6 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     /// The op or function, such as `matmul`.
@@ -30,26 +31,26 @@ pub struct Note {
     /// The text.
     pub text: String,
     /// The name of the cell that the line is about.
-    pub of: Option<Arc<Label>>,
+    pub label: Option<Arc<Label>>,
     /// The text to add where there is no name.
-    pub from: String,
+    pub unnamed: String,
 }
 
 impl From<String> for Note {
     fn from(text: String) -> Note {
         Note {
             text,
-            of: None,
-            from: String::new(),
+            label: None,
+            unnamed: String::new(),
         }
     }
 }
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.of.as_ref().and_then(|label| label.get()) {
+        match self.label.as_ref().and_then(|label| label.get()) {
             Some(name) => write!(f, "{}, `{name}`", self.text),
-            None => write!(f, "{}{}", self.text, self.from),
+            None => write!(f, "{}{}", self.text, self.unnamed),
         }
     }
 }
@@ -127,26 +128,24 @@ impl Error {
     }
 
     /// This error with a further line below the code frame.
-    pub fn with_note(self, note: impl Into<String>) -> Error {
-        let e = &self.0;
-        let mut notes = e.notes.clone();
+    pub fn with_note(mut self, note: impl Into<String>) -> Error {
+        let notes = &mut Arc::make_mut(&mut self.0).notes;
         notes.push(Note::from(note.into()));
-        Error::with_notes(e.kind, &e.op, e.message.clone(), e.loc.clone(), notes)
+        self
     }
 
     /// This error with another message.
-    pub fn with_message(self, message: &str) -> Error {
-        let e = &self.0;
-        Error::with_notes(e.kind, &e.op, message, e.loc.clone(), e.notes.clone())
+    pub fn with_message(mut self, message: &str) -> Error {
+        Arc::make_mut(&mut self.0).message = message.into();
+        self
     }
 
     /// This error with a place, unless it has one.
-    pub fn or_at(self, loc: Loc) -> Error {
-        let e = &self.0;
-        if e.loc.is_known() {
-            return self;
+    pub fn or_at(mut self, loc: Loc) -> Error {
+        if !self.0.loc.is_known() {
+            Arc::make_mut(&mut self.0).loc = user_loc(loc);
         }
-        Error::with_notes(e.kind, &e.op, e.message.clone(), loc, e.notes.clone())
+        self
     }
 
     /// The kind of the error.

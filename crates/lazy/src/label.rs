@@ -1,5 +1,6 @@
 //! The user's names of things.
 
+use kiln_runtime::lock::lock;
 use std::sync::{Arc, Mutex};
 
 /// The user's name of a cell, such as `fc.weight`, once it is known.
@@ -9,12 +10,12 @@ pub struct Label(Mutex<Option<Arc<str>>>);
 impl Label {
     /// The name, if one is known.
     pub fn get(&self) -> Option<Arc<str>> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        lock(&self.0).clone()
     }
 
     /// Sets the name.
     pub fn set(&self, name: &str) {
-        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(name.into());
+        *lock(&self.0) = Some(name.into());
     }
 }
 

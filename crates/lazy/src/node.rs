@@ -9,6 +9,7 @@ use crate::{Device, Error, ErrorKind, Result, recording, symbols};
 use hashbrown::DefaultHashBuilder;
 use kiln_base::{DType, Dim};
 use kiln_ir::{Fact, Facts, Graph, Op, Role};
+use kiln_runtime::lock::lock;
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
@@ -155,7 +156,7 @@ impl Node {
     /// The state, locked.
     #[inline]
     pub fn state(&self) -> MutexGuard<'_, NodeState> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.state)
     }
 
     /// The realised value of an output.

@@ -5,6 +5,7 @@
 //! commits them too and no chain of pending assignments grows.
 
 use hashbrown::HashSet;
+use kiln_runtime::lock::lock;
 use std::sync::{Arc, Mutex, Weak};
 
 /// A recording: a node of a union-find forest.
@@ -164,6 +165,6 @@ impl<C: Assigned> Recording<C> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, RecordingState<C>> {
-        self.0.state.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.0.state)
     }
 }

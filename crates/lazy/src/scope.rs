@@ -89,10 +89,10 @@ impl Leaf {
 /// True if a cell was assigned by the function being recorded.
 pub fn is_written(cell: &Cell) -> bool {
     SCOPE.with_borrow(|s| {
-        let found = s
+        let cell = s
             .as_ref()
-            .and_then(|s| Some(&s.cells[*s.known.get(&cell.id)?]));
-        found.is_some_and(|c| c.written)
+            .and_then(|s| s.known.get(&cell.id).map(|at| &s.cells[*at]));
+        cell.is_some_and(|c| c.written)
     })
 }
 
@@ -101,13 +101,8 @@ pub fn random_key(count: &Dim) -> Option<Handle> {
     SCOPE.with_borrow_mut(|s| {
         let s = s.as_mut()?;
         let fact = Fact::new(DType::I64, [2i64]);
-        let key = placeholder(
-            fact,
-            Role::RandomKey,
-            None,
-            Location::caller(),
-            "random key",
-        );
+        let loc = Location::caller();
+        let key = placeholder(fact, Role::RandomKey, None, loc, "random key");
         s.keys.push((key.clone(), count.clone()));
         Some(key)
     })
@@ -139,15 +134,8 @@ pub fn placeholder(
     called: &'static str,
 ) -> Handle {
     let op = input_op(fact.clone(), role);
-    let facts = Facts::from_buf([fact]);
-    Handle::from_node(Node::new(
-        op,
-        facts,
-        device,
-        loc,
-        called,
-        NodeState::Placeholder,
-    ))
+    let (facts, state) = (Facts::from_buf([fact]), NodeState::Placeholder);
+    Handle::from_node(Node::new(op, facts, device, loc, called, state))
 }
 
 /// Ends the recording even if the user's function panics.
@@ -160,13 +148,11 @@ impl RecordingGuard {
     /// If this thread is recording a function already.
     pub fn start(names: Vec<String>, loc: &'static Location<'static>) -> Result<RecordingGuard> {
         if is_recording() {
-            let message = "a function is already being recorded on this thread";
-            return Err(Error::new(
+            let (kind, message) = (
                 ErrorKind::ReadWhileCompiling,
-                "compile",
-                message,
-                loc,
-            ));
+                "a function is already being recorded on this thread",
+            );
+            return Err(Error::new(kind, "compile", message, loc));
         }
         SCOPE.set(Some(Scope::default()));
         symbols::set(names);

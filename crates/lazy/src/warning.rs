@@ -3,6 +3,7 @@
 use crate::caller::user_line;
 use hashbrown::HashMap;
 use kiln_compiler::Reason;
+use kiln_runtime::lock::lock;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -25,7 +26,7 @@ static STATE: Mutex<WarningState> = Mutex::new(WarningState {
 const WARNING_COUNT: u64 = 20;
 
 fn state() -> MutexGuard<'static, WarningState> {
-    STATE.lock().unwrap_or_else(|e| e.into_inner())
+    lock(&STATE)
 }
 
 /// Passes warnings to `hook` instead of writing them to standard error, each once. `None` writes them again.

@@ -32,7 +32,7 @@ pub use kiln_cuda as cuda;
 pub use kiln_kernel::cancel::Cancel;
 pub use kiln_kernel::error::{Error, Result};
 pub use kiln_kernel::simd::Features;
-pub use kiln_kernel::{fork, memory, pool};
+pub use kiln_kernel::{fork, lock, memory, pool};
 
 /// The machine that programs are compiled for: a GPU, or the CPU.
 ///

@@ -4,8 +4,9 @@ use crate::{DType, Device, Error, ErrorKind, Result, Tensor, names};
 use kiln_base::Loc;
 use kiln_lazy::run::read;
 use kiln_runtime::Buffer;
+use kiln_runtime::lock::lock;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Options for printing tensors: PyTorch's `set_printoptions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,15 +50,12 @@ static OPTIONS: Mutex<PrintOptions> = Mutex::new(PrintOptions::DEFAULT);
 /// assert_eq!(Tensor::from([0.5f32, 2.0]).to_string(), "tensor([0.50, 2.00])");
 /// ```
 pub fn set_printoptions(options: PrintOptions) {
-    *OPTIONS.lock().unwrap_or_else(PoisonError::into_inner) = options;
+    *lock(&OPTIONS) = options;
 }
 
 /// Returns the options for printing tensors.
 pub fn printoptions() -> PrintOptions {
-    OPTIONS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    lock(&OPTIONS).clone()
 }
 
 impl fmt::Display for Tensor {

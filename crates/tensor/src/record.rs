@@ -224,8 +224,8 @@ fn op_error(
         let fact = symbols::named(&t.fact().to_string());
         Note {
             text: format!("operand {i}: {fact}{on}"),
-            of: t.handle.label(),
-            from: format!(
+            label: t.handle.label(),
+            unnamed: format!(
                 " from {} at {}",
                 t.handle.node.called,
                 Loc::from(t.handle.node.loc)

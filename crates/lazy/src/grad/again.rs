@@ -13,8 +13,8 @@ use std::convert::Infallible;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Runs `f` on `function_operands`. The gradients of its results are computed from `function_operands` alone: they record `f`'s operations
-/// again.
+/// Runs `f` on `function_operands`. The gradients of its results are computed from these alone: they record `f`'s
+/// operations again.
 pub fn again<T>(
     function_operands: &[Handle],
     loc: &'static Location<'static>,
@@ -41,15 +41,12 @@ pub fn again<T>(
         frontier: Vec::new(),
         loc,
     };
-    for (own, outer) in leaves
-        .iter()
-        .zip(function_operands)
-        .filter(|(own, _)| own.edge.is_some())
-    {
+    let pairs = leaves.iter().zip(function_operands);
+    for (own, outer) in pairs.filter(|(own, _)| own.edge.is_some()) {
         let at = region.frontier.len();
         region
             .known
-            .extend(own.edge.key().map(|key| (key, Known::Outer(at))));
+            .extend(own.edge.key().map(|key| (key, Destination::Outer(at))));
         region.frontier.push(outer.clone());
     }
     let destinations: Vec<Destination> = outputs.iter().map(|t| region.add(t)).collect();
@@ -58,11 +55,8 @@ pub fn again<T>(
         t.edge = edge;
         t
     };
-    if !destinations
-        .iter()
-        .any(|s| matches!(s, Destination::Entry(..)))
-        || region.frontier.is_empty()
-    {
+    let is_entry = |d: &Destination| matches!(d, Destination::Entry(..));
+    if !destinations.iter().any(is_entry) || region.frontier.is_empty() {
         let edges = destinations.iter().map(|s| region.edge(*s));
         let plain = outputs.into_iter().zip(edges).map(with_edge);
         return (result, plain.collect());
@@ -107,12 +101,6 @@ enum Destination {
     Entry(usize, u32),
 }
 
-#[derive(Copy, Clone)]
-enum Known {
-    Outer(usize),
-    Entry(usize),
-}
-
 /// The gradient graph of the operations that a function recorded. It holds operations but none of their values.
 struct Region {
     /// Nodes with smaller serial numbers existed before.
@@ -121,8 +109,8 @@ struct Region {
     function_operands: Vec<Handle>,
     /// Operands before users.
     entries: Vec<RegionEntry>,
-    /// The known destinations, by the keys of edges; the key of an entry is that of its whole node.
-    known: HashMap<Key, Known>,
+    /// The known destinations, by the keys of edges. That of an entry's first output is known by its whole node.
+    known: HashMap<Key, Destination>,
     /// The values outside that gradients flow to, with their edges.
     frontier: Vec<Handle>,
     loc: &'static Location<'static>,
@@ -151,7 +139,8 @@ impl Region {
                     _ => None,
                 };
                 let (Edge::Node(grad, _), Some(saved)) = (edge, saved) else {
-                    self.known.insert(key, Known::Outer(self.frontier.len()));
+                    self.known
+                        .insert(key, Destination::Outer(self.frontier.len()));
                     let mut outer = Handle::output_of(&operand.node, operand.output);
                     outer.edge = edge.clone();
                     self.frontier.push(outer);
@@ -170,7 +159,7 @@ impl Region {
                     node: saved.node.node().clone(),
                     custom: saved.custom,
                 };
-                let at = Known::Entry(self.entries.len());
+                let at = Destination::Entry(self.entries.len(), 0);
                 self.known.insert(Key::whole(grad), at);
                 self.entries.push(entry);
                 Ok(false)
@@ -189,14 +178,12 @@ impl Region {
     }
 
     fn destination(&self, edge: &Edge) -> Option<Destination> {
-        let (entry, output) = match edge {
-            Edge::Node(node, output) => (self.known.get(&Key::whole(node)), *output),
-            _ => (None, 0),
-        };
-        Some(match entry.or_else(|| self.known.get(&edge.key()?))? {
-            Known::Outer(at) => Destination::Outer(*at),
-            Known::Entry(at) => Destination::Entry(*at, output),
-        })
+        if let Edge::Node(node, output) = edge
+            && let Some(Destination::Entry(at, _)) = self.known.get(&Key::whole(node))
+        {
+            return Some(Destination::Entry(*at, *output));
+        }
+        self.known.get(&edge.key()?).copied()
     }
 
     /// The gradients of the frontier.
@@ -230,10 +217,9 @@ impl Region {
             let mut inputs = SmallVec::new();
             for (operand, destination) in &entry.inputs {
                 let value = again.value(&mut b, operand)?;
-                let value = if let Destination::None = destination {
-                    value.plain()
-                } else {
-                    value
+                let value = match destination {
+                    Destination::None => value.plain(),
+                    _ => value,
                 };
                 inputs.push((value, place(destination)));
             }

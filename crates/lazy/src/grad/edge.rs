@@ -3,20 +3,20 @@
 use super::hook::Hooks;
 use super::is_grad_enabled;
 use crate::Device;
-use crate::cell::Cell;
-use crate::cell::Narrow;
+use crate::cell::{Cell, Narrow};
 use crate::device::Home;
 use crate::label::Label;
 use crate::node::{Handle, Node, Operand, serial};
 use crate::postorder::Key;
 use kiln_base::DType;
 use kiln_ir::{Fact, Facts, OpError, Shape};
+use kiln_runtime::lock::lock;
 use kiln_runtime::memory::{Category, Holder};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 thread_local! {
     /// The operations recorded while this thread looks for leaks.
@@ -108,25 +108,22 @@ impl Leaf {
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        *self.lock_dtype()
+        *lock(&self.dtype)
     }
 
     /// Sets the element type of values and gradient.
     pub fn set_dtype(&self, dtype: DType) {
-        *self.lock_dtype() = dtype;
+        *lock(&self.dtype) = dtype;
     }
 
     /// The copy of the cell's value in a narrower dtype, if it has one.
     pub fn narrow(&self) -> Option<Arc<Narrow>> {
-        self.narrow
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone()
+        lock(&self.narrow).clone()
     }
 
     /// Replaces the copy, or removes it.
     pub fn set_narrow(&self, narrow: Option<Narrow>) {
-        let mut held = self.narrow.lock().unwrap_or_else(|e| e.into_inner());
+        let mut held = lock(&self.narrow);
         let old = std::mem::replace(&mut *held, narrow.map(Arc::new));
         drop(held);
         drop(old); // not under the lock
@@ -134,7 +131,7 @@ impl Leaf {
 
     /// The current copy: that of another thread, if there is one, or else this one.
     pub fn narrow_or(&self, narrow: Narrow) -> Arc<Narrow> {
-        let mut held = self.narrow.lock().unwrap_or_else(|e| e.into_inner());
+        let mut held = lock(&self.narrow);
         held.get_or_insert_with(|| Arc::new(narrow)).clone()
     }
 
@@ -150,13 +147,9 @@ impl Leaf {
         (!cell.is_shared()).then_some(cell)
     }
 
-    fn lock_dtype(&self) -> MutexGuard<'_, DType> {
-        self.dtype.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
     /// The gradient that it keeps; see [`Leaf::grad`] for the one within a recording.
     pub fn kept(&self) -> Option<Handle> {
-        self.lock().clone()
+        lock(&self.grad).clone()
     }
 
     /// Keeps a gradient, or none.
@@ -169,12 +162,8 @@ impl Leaf {
                 buffer.storage().set_holder(holder);
             }
         }
-        let old = std::mem::replace(&mut *self.lock(), grad);
+        let old = std::mem::replace(&mut *lock(&self.grad), grad);
         drop(old); // not under the lock
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
-        self.grad.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
@@ -339,10 +328,10 @@ impl GradNode {
 
     /// Remembers an operation on an output. If this node is released already, the operation is released too.
     fn add_user(&self, user: &Arc<GradNode>) {
-        if self.lock().is_none() {
+        if lock(&self.saved).is_none() {
             return user.release();
         }
-        let mut users = self.users.lock().unwrap_or_else(|e| e.into_inner());
+        let mut users = lock(&self.users);
         if users.len().is_power_of_two() {
             users.retain(|u| u.strong_count() > 0);
         }
@@ -351,7 +340,7 @@ impl GradNode {
 
     /// The data that the derivative needs; `None` once released.
     pub fn saved(&self) -> Option<Saved> {
-        self.lock().clone()
+        lock(&self.saved).clone()
     }
 
     /// Releases everything that the derivative needs, and everything that later operations on its outputs need: a
@@ -367,14 +356,14 @@ impl GradNode {
 
     /// Releases this operation alone; returns its users.
     fn release_one(&self) -> SmallVec<[Weak<GradNode>; 1]> {
-        let saved = self.lock().take();
+        let saved = lock(&self.saved).take();
         drop(saved); // not under the lock
-        std::mem::take(&mut *self.users.lock().unwrap_or_else(|e| e.into_inner()))
+        std::mem::take(&mut *lock(&self.users))
     }
 
     /// The hooks of an output.
     pub fn hooks(&self, output: u32) -> Arc<Hooks<Handle>> {
-        let mut hooks = self.hooks.lock().unwrap_or_else(|e| e.into_inner());
+        let mut hooks = lock(&self.hooks);
         if let Some((_, found)) = hooks.iter().find(|(o, _)| *o == output) {
             return found.clone();
         }
@@ -385,14 +374,14 @@ impl GradNode {
 
     /// True if no hook and no leaf observes the gradients of this operation.
     pub fn is_unobserved(&self) -> bool {
-        let hooks = self.hooks.lock().unwrap_or_else(|e| e.into_inner());
-        let retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
+        let hooks = lock(&self.hooks);
+        let retained = lock(&self.retained);
         hooks.is_empty() && retained.is_empty()
     }
 
     /// The leaf that keeps the gradient of an output, if there is one; `make` creates it.
     pub fn retained(&self, output: u32, make: bool) -> Option<Arc<Leaf>> {
-        let mut retained = self.retained.lock().unwrap_or_else(|e| e.into_inner());
+        let mut retained = lock(&self.retained);
         if let Some((_, found)) = retained.iter().find(|(o, _)| *o == output) {
             return Some(found.clone());
         }
@@ -404,10 +393,6 @@ impl GradNode {
             retained.push((output, leaf.clone()));
             leaf
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Saved>> {
-        self.saved.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Functions that are called with gradients.
 
+use kiln_runtime::lock::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 type Function<T> = dyn Fn(&T) -> Option<T> + Send + Sync;
 
@@ -26,28 +27,25 @@ impl<T: 'static> Hooks<T> {
     ) -> HookHandle {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.lock().push((id, Arc::new(f)));
+        lock(&self.list).push((id, Arc::new(f)));
         let hooks: Weak<Hooks<T>> = Arc::downgrade(self);
         HookHandle::new(move || {
             if let Some(hooks) = hooks.upgrade() {
-                hooks.lock().retain(|(known, _)| *known != id);
+                lock(&hooks.list).retain(|(known, _)| *known != id);
             }
         })
     }
 
     /// Passes a gradient through every hook.
     pub fn apply(&self, mut g: T) -> T {
-        let hooks: Vec<Arc<Function<T>>> = self.lock().iter().map(|(_, f)| f.clone()).collect();
+        let hooks: Vec<Arc<Function<T>>> =
+            lock(&self.list).iter().map(|(_, f)| f.clone()).collect();
         for hook in hooks {
             if let Some(new) = hook(&g) {
                 g = new;
             }
         }
         g
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Arc<Function<T>>)>> {
-        self.list.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::errors;
 use super::gather::Gather;
+use super::place::index_of;
 use crate::error::Note;
 use crate::{Error, ErrorKind, Result};
 use kiln_base::{Loc, Scoped};
@@ -81,11 +82,7 @@ pub fn check(
 
 /// The error at the user's line.
 fn named(anomaly: Anomaly, gather: &Gather) -> Error {
-    let mut index = vec![0; anomaly.shape.len()];
-    let mut rest = anomaly.element as i64;
-    for (i, n) in index.iter_mut().zip(&anomaly.shape).rev() {
-        (*i, rest) = (rest % n, rest / n);
-    }
+    let index = index_of(anomaly.element as i64, &anomaly.shape);
     let at = anomaly.at;
     let backward = gather.entries.get(at).and_then(|e| e.node.backward);
     let what = match backward {

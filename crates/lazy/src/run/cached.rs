@@ -4,6 +4,7 @@ use super::errors::{compile_error, forbid_while_compiling};
 use super::gather::Gather;
 use crate::{Device, Handle, Result};
 use kiln_compiler::{Cache, CacheStats, Explain, Options};
+use kiln_runtime::lock::lock;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,7 +14,7 @@ static CACHES: Mutex<Vec<(Options, Arc<Cache>)>> = Mutex::new(Vec::new());
 const CACHES_KEPT: usize = 16;
 
 fn caches() -> MutexGuard<'static, Vec<(Options, Arc<Cache>)>> {
-    CACHES.lock().unwrap_or_else(|e| e.into_inner())
+    lock(&CACHES)
 }
 
 /// The cache of plans for a device.

@@ -28,6 +28,7 @@ use super::outcome::{Storing, Watched};
 use crate::cell::{Busy, Cell};
 use crate::node::{Node, NodeState};
 use kiln_plan::Site;
+use kiln_runtime::lock::lock;
 use kiln_runtime::{Buffer, Error as RunError};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -46,12 +47,12 @@ pub struct Tickets {
     ended: u64,
 }
 
-/// Locks the turns: no values are given to nodes until the guard is dropped.
+/// Locks the tickets: no values are given to nodes until the guard is dropped.
 pub fn still() -> MutexGuard<'static, Tickets> {
-    TICKETS.lock().unwrap_or_else(|e| e.into_inner())
+    lock(&TICKETS)
 }
 
-/// The current turns, to be taken before a program is gathered; see [`Tickets::wait`].
+/// The current tickets, to be taken before a program is gathered; see [`Tickets::wait`].
 pub fn now() -> Tickets {
     still().clone()
 }
@@ -60,11 +61,11 @@ impl Tickets {
     /// Waits until one of the runs of that moment has ended. Returns false if there was none: then no donated value
     /// is going to be restored.
     pub fn wait(&self) -> bool {
-        let mut turns = still();
+        let mut tickets = still();
         // A run may also have begun and not ended since.
-        let any = self.taken > 0 || *turns != *self;
-        while turns.taken > 0 && turns.ended == self.ended {
-            turns = ENDED.wait(turns).unwrap_or_else(|e| e.into_inner());
+        let any = self.taken > 0 || *tickets != *self;
+        while tickets.taken > 0 && tickets.ended == self.ended {
+            tickets = ENDED.wait(tickets).unwrap_or_else(|e| e.into_inner());
         }
         any
     }
@@ -186,10 +187,10 @@ impl Drop for Running {
                 *leaf.state() = NodeState::Ready(old);
             }
         }
-        let mut turns = still();
-        turns.taken -= 1;
-        turns.ended += 1;
-        drop(turns);
+        let mut tickets = still();
+        tickets.taken -= 1;
+        tickets.ended += 1;
+        drop(tickets);
         ENDED.notify_all();
     }
 }

@@ -11,7 +11,8 @@ mod verify;
 use self::small::Small;
 use super::commit::{self, CellUpdate, Donor, Inputs, Running};
 use super::gather::Gather;
-use super::{anomaly, errors, profiler, read};
+use super::read::{self, OnFailure};
+use super::{anomaly, errors, profiler};
 use crate::cell::{Busy, Cell};
 use crate::label::called;
 use crate::node::Node;
@@ -56,7 +57,7 @@ pub struct Program {
     /// The recorded ops, for messages.
     gather: Arc<Gather>,
     /// The outputs of the program.
-    asked: Vec<Output>,
+    outputs: Vec<Output>,
     /// The same function for symbols that are 0 or 1, which no plan with symbols takes.
     small: Mutex<Vec<(Small, Arc<Program>)>>,
     loc: &'static Location<'static>,
@@ -79,7 +80,7 @@ impl Program {
         }
         if anomaly::is_anomaly_enabled() {
             let names = self.symbol_names();
-            let graph = record::graph(&self.gather, &self.asked, (&names, &[]), loc)?;
+            let graph = record::graph(&self.gather, &self.outputs, (&names, &[]), loc)?;
             let inputs = self.inputs(RUN, arguments, loc)?;
             anomaly::check(&self.gather, graph, self.options.gpu, &inputs, loc)?;
         }
@@ -271,7 +272,8 @@ impl Program {
         let cells = commit::take(written, &[]);
         // Computed while the cells are taken: no new value can be assigned to them meanwhile.
         let held: Vec<Handle> = cells.iter().map(|b| b.state().current.clone()).collect();
-        read::realize_holding(&held.iter().collect::<Vec<_>>(), &cells, loc)?;
+        let held: Vec<&Handle> = held.iter().collect();
+        read::realize_with(&held, OnFailure::RollBack, &cells, loc)?;
         Ok(cells)
     }
 
@@ -285,12 +287,12 @@ impl Program {
         self.written().filter_map(donor).collect()
     }
 
-    /// The inputs, without the values of states that `asks` rejects.
+    /// The inputs, without the values of states that `wanted` rejects.
     fn known(
         &self,
         arguments: &[&Handle],
         keys: &[[i64; 2]],
-        asks: impl Fn(&State) -> bool,
+        wanted: impl Fn(&State) -> bool,
         loc: &'static Location<'static>,
     ) -> Result<SmallVec<[Option<Buffer>; 4]>> {
         let Signature {
@@ -306,7 +308,7 @@ impl Program {
         for (named, buffer) in captured.iter().zip(&self.captured) {
             inputs[named.at as usize] = Some(buffer.clone());
         }
-        for (state, cell) in states.iter().zip(&self.cells).filter(|(s, _)| asks(s)) {
+        for (state, cell) in states.iter().zip(&self.cells).filter(|(s, _)| wanted(s)) {
             if let Some(input) = state.input {
                 let current = cell.idle().current.clone();
                 inputs[input as usize] = Some(self.value(&current, loc)?);

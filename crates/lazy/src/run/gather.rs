@@ -75,7 +75,7 @@ impl Gather {
     /// The error that one of them carries.
     pub fn of<T: AsRef<Handle>>(values: &[T]) -> Result<(Gather, Vec<Output>)> {
         let mut gather = Gather::default();
-        let outputs = gather.with_fact(values)?;
+        let outputs = gather.add_outputs(values)?;
         Ok((gather, outputs))
     }
 
@@ -83,8 +83,8 @@ impl Gather {
     ///
     /// # Errors
     /// The error that one of them carries.
-    pub fn with_fact<T: AsRef<Handle>>(&mut self, values: &[T]) -> Result<Vec<Output>> {
-        let asked = values.iter().map(|t| {
+    pub fn add_outputs<T: AsRef<Handle>>(&mut self, values: &[T]) -> Result<Vec<Output>> {
+        let outputs = values.iter().map(|t| {
             let t = t.as_ref();
             t.check()?;
             Ok(Output {
@@ -92,7 +92,7 @@ impl Gather {
                 target: Target::Result,
             })
         });
-        asked.collect()
+        outputs.collect()
     }
 
     /// Adds a value and everything it needs.

@@ -13,6 +13,7 @@ use crate::{Device, Error, ErrorKind, Handle, Result};
 use kiln_base::Loc;
 use kiln_plan::Site;
 use kiln_runtime::cuda::Outcome;
+use kiln_runtime::lock::lock;
 use kiln_runtime::{Buffer, Error as RunError};
 use std::borrow::Cow;
 use std::panic::Location;
@@ -144,7 +145,7 @@ fn suspects(sites: &[Site], gather: &Gather) -> Vec<Suspect> {
 impl Blame {
     /// Returns the cells to their last computed values.
     fn roll_back(&self) {
-        let cells = std::mem::take(&mut *self.cells.lock().unwrap_or_else(|e| e.into_inner()));
+        let cells = std::mem::take(&mut *lock(&self.cells));
         for stored in cells {
             if let Some(cell) = stored.cell.upgrade() {
                 cell.roll_back(&stored.new, stored.old);

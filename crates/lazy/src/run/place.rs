@@ -52,7 +52,6 @@ fn place(
     placeholder_value: &dyn Fn(&Arc<Node>) -> Option<Buffer>,
 ) -> Option<String> {
     let values = values(argument, placeholder_value)?;
-    let shape: Vec<usize> = values.shape().iter().map(|d| *d as usize).collect();
     let array = array(&values).ok()?;
     let elements = array.ints()?;
     // A negative index may have been counted from the end before it was checked.
@@ -62,18 +61,20 @@ fn place(
             .iter()
             .position(|e| e.checked_add(bound) == Some(index))
     })?;
-    let value = elements[at];
-    let mut rest = at;
-    let mut position: Vec<String> = Vec::new();
-    for size in shape.iter().rev() {
-        position.push((rest % size).to_string());
-        rest /= size;
-    }
-    position.reverse();
+    let (value, position) = (elements[at], index_of(at as i64, values.shape()));
     Some(match position.is_empty() {
         true => format!("{name} is {value}"),
-        false => format!("{name}[{}] is {value}", position.join(", ")),
+        false => format!("{name}{position:?} is {value}"),
     })
+}
+
+/// The index of an element, which has this number in row-major order.
+pub(super) fn index_of(element: i64, shape: &[i64]) -> Vec<i64> {
+    let (mut index, mut rest) = (vec![0; shape.len()], element);
+    for (i, n) in index.iter_mut().zip(shape).rev() {
+        (*i, rest) = (rest % n, rest / n);
+    }
+    index
 }
 
 /// The integers of an argument: known ones, or those that take little work to compute.

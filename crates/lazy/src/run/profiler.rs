@@ -33,15 +33,11 @@ thread_local! {
 pub fn profile<T>(f: impl FnOnce() -> T) -> (T, Profile) {
     let inside = Scoped::new(&COLLECTOR, Some(Profile::default()));
     let value = f();
-    let mut found = COLLECTOR.take().unwrap_or_default();
+    let mut profile = COLLECTOR.take().unwrap_or_default();
     drop(inside);
-    found.wall = found.start.elapsed();
-    COLLECTOR.with_borrow_mut(|outer| {
-        if let Some(outer) = outer {
-            outer.merge(&found);
-        }
-    });
-    (value, found)
+    profile.wall = profile.start.elapsed();
+    collect(|outer| outer.merge(profile.clone()));
+    (value, profile)
 }
 
 /// The kernels that ran, in the order of their start.
@@ -138,16 +134,19 @@ pub fn is_profiling() -> bool {
     COLLECTOR.with_borrow(Option::is_some)
 }
 
+/// Calls `f` with the profile of this thread, if there is one.
+fn collect(f: impl FnOnce(&mut Profile)) {
+    COLLECTOR.with_borrow_mut(|profile| profile.as_mut().map(f));
+}
+
 /// Adds a number to the profile of this thread, if there is one.
 pub fn note_number(name: &str, value: f64) {
-    COLLECTOR.with_borrow_mut(|profile| {
-        if let Some(profile) = profile {
-            profile.numbers.push(NumberEvent {
-                name: name.into(),
-                at: profile.start.elapsed(),
-                value,
-            });
-        }
+    collect(|profile| {
+        profile.numbers.push(NumberEvent {
+            name: name.into(),
+            at: profile.start.elapsed(),
+            value,
+        });
     });
 }
 
@@ -168,15 +167,13 @@ pub fn note_compiled(loc: &'static Location<'static>, reason: &str, explain: &Ex
         let spent = milliseconds(explain.tuning.time);
         info!(target: "kiln::tune", line = %loc, milliseconds = spent, kernels = measured, "tuned");
     }
-    COLLECTOR.with_borrow_mut(|profile| {
-        if let Some(profile) = profile {
-            profile.compilations.push(CompileEvent {
-                start: profile.start.elapsed().saturating_sub(time),
-                time,
-                loc: Loc::from(loc),
-                reason: reason.into(),
-            });
-        }
+    collect(|profile| {
+        profile.compilations.push(CompileEvent {
+            start: profile.start.elapsed().saturating_sub(time),
+            time,
+            loc: Loc::from(loc),
+            reason: reason.into(),
+        });
     });
 }
 
@@ -190,11 +187,9 @@ pub fn waiting<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
     let value = f();
     let time = begin.elapsed();
     debug!(target: "kiln::data", what, milliseconds = milliseconds(time), "waited for data");
-    COLLECTOR.with_borrow_mut(|profile| {
-        if let Some(profile) = profile {
-            let start = begin.saturating_duration_since(profile.start);
-            profile.waits.push(WaitEvent { start, time, what });
-        }
+    collect(|profile| {
+        let start = begin.saturating_duration_since(profile.start);
+        profile.waits.push(WaitEvent { start, time, what });
     });
     value
 }
@@ -211,7 +206,7 @@ pub fn run_profiled<T>(
     loc: &'static Location<'static>,
     run: impl FnOnce(&mut [Buffer]) -> T,
 ) -> T {
-    if COLLECTOR.with_borrow(Option::is_none) {
+    if !is_profiling() {
         return run(inputs);
     }
     let symbols = symbols(executable, inputs);
@@ -220,8 +215,7 @@ pub fn run_profiled<T>(
     let result = run(inputs);
     let (time, events) = (start.elapsed(), executable.take_events());
     executable.record_events(false);
-    COLLECTOR.with_borrow_mut(|profile| {
-        let Some(profile) = profile else { return };
+    collect(|profile| {
         profile.runs.push(RunEvent {
             start: start.saturating_duration_since(profile.start),
             time,
@@ -231,8 +225,7 @@ pub fn run_profiled<T>(
             let since = e.start.saturating_duration_since(profile.start);
             kernel_event(e, since, explain, &symbols)
         });
-        let kernels: Vec<KernelEvent> = kernels.collect();
-        profile.events.extend(kernels);
+        profile.events.extend(kernels.collect::<Vec<_>>());
     });
     result
 }
@@ -437,30 +430,18 @@ impl Profile {
     }
 
     /// Adds the events of a profile inside this one.
-    fn merge(&mut self, inner: &Profile) {
+    fn merge(&mut self, mut inner: Profile) {
         let offset = inner.start.saturating_duration_since(self.start);
-        self.events.extend(inner.events.iter().map(|e| KernelEvent {
-            start: e.start + offset,
-            ..e.clone()
-        }));
-        self.runs.extend(inner.runs.iter().map(|r| RunEvent {
-            start: r.start + offset,
-            ..r.clone()
-        }));
-        self.numbers
-            .extend(inner.numbers.iter().map(|n| NumberEvent {
-                at: n.at + offset,
-                ..n.clone()
-            }));
-        let compilations = inner.compilations.iter().map(|c| CompileEvent {
-            start: c.start + offset,
-            ..c.clone()
-        });
-        self.compilations.extend(compilations);
-        self.waits.extend(inner.waits.iter().map(|w| WaitEvent {
-            start: w.start + offset,
-            ..w.clone()
-        }));
+        inner.events.iter_mut().for_each(|e| e.start += offset);
+        inner.runs.iter_mut().for_each(|r| r.start += offset);
+        inner.numbers.iter_mut().for_each(|n| n.at += offset);
+        (inner.compilations.iter_mut()).for_each(|c| c.start += offset);
+        inner.waits.iter_mut().for_each(|w| w.start += offset);
+        self.events.append(&mut inner.events);
+        self.runs.append(&mut inner.runs);
+        self.numbers.append(&mut inner.numbers);
+        self.compilations.append(&mut inner.compilations);
+        self.waits.append(&mut inner.waits);
     }
 }
 

@@ -28,15 +28,6 @@ pub fn realize_at(tensors: &[&Handle], loc: &'static Location<'static>) -> Resul
     realize_with(tensors, OnFailure::RollBack, &[], loc)
 }
 
-/// [`realize_at`] for a run that has taken cells.
-pub fn realize_holding(
-    tensors: &[&Handle],
-    held: &[Busy],
-    loc: &'static Location<'static>,
-) -> Result<()> {
-    realize_with(tensors, OnFailure::RollBack, held, loc)
-}
-
 /// The fate of pending assignments when the run that would commit them fails.
 #[derive(Copy, Clone, PartialEq)]
 pub enum OnFailure {
@@ -46,7 +37,7 @@ pub enum OnFailure {
     Keep,
 }
 
-/// [`realize_at`] with all options.
+/// [`realize_at`] for a run that has taken the cells `held`, and with another fate of assignments.
 ///
 /// # Errors
 /// As [`realize_at`].
@@ -103,7 +94,7 @@ fn realize_on(
         let losses = targets.iter().filter(|t| t.fact().numel().is(1));
         let losses = losses.filter(|_| held.is_empty());
         let saved = needed(&losses.collect::<Vec<_>>(), loc);
-        let turns = commit::now();
+        let tickets = commit::now();
         let mut pending = Pending::lock(&targets, device, held);
         // Another thread may have computed some of them meanwhile.
         if lazy().is_empty() {
@@ -123,7 +114,7 @@ fn realize_on(
             }
             // Another thread is writing over a value that this one needs, and computes the values that depend on it
             // in the same run.
-            Err(Missing::Donated) if turns.wait() => {}
+            Err(Missing::Donated) if tickets.wait() => {}
             Err(e @ Missing::Donated) => return Err(e.into()),
             Err(Missing::Error(e)) => return Err(e),
         }
@@ -356,25 +347,13 @@ impl Run {
         graph: Result<kiln_ir::Graph, kiln_ir::OpError>,
         loc: &'static Location<'static>,
     ) -> Result<()> {
-        let wrong = |e: RunError| run_error(e, &self.wanted.gather, loc);
+        let gather = &self.wanted.gather;
+        let wrong = |e: RunError| run_error(e, gather, loc);
         let graph = graph.map_err(|e| wrong(RunError::Internal(e.to_string())))?;
-        let known = self
-            .wanted
-            .gather
-            .inputs
-            .iter()
-            .filter_map(|s| s.buffer.clone());
-        let inputs = known
-            .map(|b| self.device.bring(b))
-            .collect::<Result<Vec<_>, _>>();
+        let known = gather.inputs.iter().filter_map(|s| s.buffer.clone());
+        let inputs: Result<Vec<_>, _> = known.map(|b| self.device.bring(b)).collect();
         let inputs = inputs.map_err(wrong)?;
-        anomaly::check(
-            &self.wanted.gather,
-            graph,
-            self.device.ordinal(),
-            &inputs,
-            loc,
-        )
+        anomaly::check(gather, graph, self.device.ordinal(), &inputs, loc)
     }
 
     /// The inputs of the plan: values computed before, then numbers and sizes. The values are moved out of the

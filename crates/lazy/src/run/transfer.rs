@@ -19,7 +19,7 @@ pub fn to(x: &Handle, device: Device, loc: &'static Location<'static>) -> Result
     if x.node.device == Some(device) {
         return Ok(x.clone());
     }
-    let flows = x.requires_grad() && is_grad_enabled() && x.dtype().is_float();
+    let flows = flows(x);
     if flows && body::may_flow() {
         return Err(lost_gradient(loc));
     }
@@ -51,7 +51,6 @@ pub fn to_each(
     loc: &'static Location<'static>,
 ) -> Result<Vec<Handle>> {
     let operands: Vec<&Handle> = values.iter().map(|(x, _)| *x).collect();
-    let flows = |x: &Handle| x.requires_grad() && is_grad_enabled() && x.dtype().is_float();
     if operands.iter().any(|x| flows(x)) && body::may_flow() {
         return Err(lost_gradient(loc));
     }
@@ -97,6 +96,11 @@ pub fn to_each(
         }
     }
     Ok(moved)
+}
+
+/// True if a copy passes gradients on.
+fn flows(x: &Handle) -> bool {
+    x.requires_grad() && is_grad_enabled() && x.dtype().is_float()
 }
 
 fn lost_gradient(loc: &'static Location<'static>) -> Error {

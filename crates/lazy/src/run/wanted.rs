@@ -28,7 +28,7 @@ pub struct Wanted {
     /// Its outputs.
     pub outputs: Vec<Output>,
     /// The values among the outputs.
-    asked: HashSet<Value>,
+    requested: HashSet<Value>,
     /// For each assignment, the input that holds the cell's old value, if the run may write over it.
     pub donors: Vec<Option<usize>>,
 }
@@ -52,12 +52,12 @@ impl Wanted {
         let mut wanted = Wanted {
             gather,
             outputs: Vec::new(),
-            asked: HashSet::new(),
+            requested: HashSet::new(),
             donors: Vec::new(),
         };
         wanted.assignments(assigned, &assigned_values);
         for value in target_values {
-            wanted.with_fact(value, Target::Result);
+            wanted.request(value, Target::Result);
         }
         wanted.keep_costly(saved);
         Ok(wanted)
@@ -95,13 +95,13 @@ impl Wanted {
             }
         }
         for v in costly {
-            self.with_fact(v, Target::Result);
+            self.request(v, Target::Result);
         }
     }
 
     /// Requests a value, once.
-    fn with_fact(&mut self, value: Value, target: Target) {
-        if self.asked.insert(value) {
+    fn request(&mut self, value: Value, target: Target) {
+        if self.requested.insert(value) {
             self.outputs.push(Output { value, target });
         }
     }
@@ -115,7 +115,7 @@ impl Wanted {
             let old = old.and_then(|old| self.gather.find(&old.operand()));
             let input = old.and_then(|old| inputs.get(&old.node.index()).copied());
             let target = input.map_or(Target::Result, |i| Target::Assign(i as u32));
-            self.asked.insert(*value);
+            self.requested.insert(*value);
             self.outputs.push(Output {
                 value: *value,
                 target,
@@ -153,7 +153,7 @@ impl Wanted {
                     node: kiln_ir::NodeId(i as u32),
                     output,
                 };
-                self.with_fact(value, if must { Target::Result } else { Target::Kept });
+                self.request(value, if must { Target::Result } else { Target::Kept });
             }
         }
         if still.is_some() {
@@ -174,7 +174,7 @@ impl Wanted {
             from_donor[i]
                 && !entry.is_input
                 && Arc::strong_count(&entry.node) != edges[i] + 1
-                && !computed().all(|value| self.asked.contains(&value))
+                && !computed().all(|value| self.requested.contains(&value))
         });
         for donor in &mut self.donors {
             let Some(input) = *donor else {

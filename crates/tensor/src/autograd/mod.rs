@@ -32,9 +32,10 @@ use kiln_ir::{Builder, ensure};
 use kiln_lazy::grad::edge::{Edge, Leaf};
 use kiln_lazy::grad::engine::{self, Keep};
 use kiln_lazy::{Handle, body};
+use kiln_runtime::lock::lock;
 use std::cell::RefCell;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 options! {
     /// The options of [`Tensor::backward_with`].
@@ -208,7 +209,7 @@ impl Tensor {
         };
         AFTER.with_borrow_mut(Vec::clear);
         let found = engine::run(&[(&self.handle, seed.handle)], None, keep, loc)?;
-        let adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+        let adding = lock(&ADDING);
         let pending = found.iter().any(|(leaf, _)| {
             let held = leaf.as_ref().and_then(|l| l.grad());
             held.is_some_and(|g| !g.is_realized())

@@ -80,7 +80,7 @@ impl Compiling {
 /// recorded symbols.
 pub(super) fn graph(
     gather: &Gather,
-    asked: &[Output],
+    outputs: &[Output],
     (names, by): (&[String], &[Dim]),
     loc: &'static Location<'static>,
 ) -> Result<Graph> {
@@ -88,7 +88,7 @@ pub(super) fn graph(
         name: name.clone(),
         min: 2,
     };
-    let recorded = gather.recording(asked.to_vec()).to_graph();
+    let recorded = gather.recording(outputs.to_vec()).to_graph();
     let graph = recorded.and_then(|mut graph| {
         if !by.is_empty() {
             graph.dims_mut(&mut |d| *d = d.substitute(by));
@@ -104,12 +104,12 @@ pub(super) fn graph(
 
 /// Compiles a [`graph`] with this signature.
 pub(super) fn compiled(
-    (gather, asked, signature): (&Gather, &[Output], &Signature),
+    (gather, outputs, signature): (&Gather, &[Output], &Signature),
     symbols: (&[String], &[Dim]),
     options: &Options,
     loc: &'static Location<'static>,
 ) -> Result<Compilation> {
-    let graph = graph(gather, asked, symbols, loc)?;
+    let graph = graph(gather, outputs, symbols, loc)?;
     let locs = gather.recording(Vec::new()).locs();
     let compiled = kiln_compiler::compile(&graph, &locs, options);
     let compiled = compiled.map_err(|e| errors::compile_error(e, gather, loc))?;
@@ -138,21 +138,21 @@ impl RecordedFunction {
         for a in &self.arguments {
             gather.add(a)?;
         }
-        let mut asked = gather.with_fact(results)?;
+        let mut outputs = gather.add_outputs(results)?;
         let written = self.scope.cells.iter().filter(|c| c.written);
-        let assigned = gather.with_fact(&written.map(|c| &c.current).collect::<Vec<_>>())?;
+        let assigned = gather.add_outputs(&written.map(|c| &c.current).collect::<Vec<_>>())?;
         let device = self.device(&gather)?;
         let (signature, captured, cells) = self.bind(&mut gather, device, paths)?;
         let written = signature.states.iter().filter(|s| s.output.is_some());
         for (state, Output { value, .. }) in written.zip(assigned) {
             let target = state.input.map_or(Target::Result, Target::Assign);
-            asked.push(Output { value, target });
+            outputs.push(Output { value, target });
         }
         let options = Options {
             gpu: device.ordinal(),
             ..options.clone()
         };
-        let recorded = (&gather, &asked[..], &signature);
+        let recorded = (&gather, &outputs[..], &signature);
         let compilation = compiled(recorded, (&self.names, &[]), &options, self.loc)?;
         let reason = "compile was called";
         profiler::note_compiled(self.loc, reason, &compilation.explain);
@@ -167,7 +167,7 @@ impl RecordedFunction {
             options,
             device,
             gather: Arc::new(gather.without_values()),
-            asked,
+            outputs,
             small: Mutex::default(),
             loc: self.loc,
         })

@@ -8,6 +8,7 @@ use crate::caller::user_line;
 use crate::run::profiler;
 use crate::{Error, Handle, Result};
 use kiln_base::{Dim, Sym};
+use kiln_runtime::lock::lock;
 use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
@@ -42,7 +43,7 @@ impl Program {
             return Ok(None);
         }
         // Held while compiling, so that runs that need the same plan wait for it.
-        let mut known = self.small.lock().unwrap_or_else(|e| e.into_inner());
+        let mut known = lock(&self.small);
         if let Some((_, found)) = known.iter().find(|(sizes, _)| *sizes == small) {
             return Ok(Some(found.clone()));
         }
@@ -69,7 +70,7 @@ impl Program {
         for draw in &mut signature.draws {
             draw.count = draw.count.substitute(&by);
         }
-        let recorded = (&*self.gather, &self.asked[..], &signature);
+        let recorded = (&*self.gather, &self.outputs[..], &signature);
         let compiled = record::compiled(recorded, (&names, &by), &self.options, self.loc);
         let sizes = small.iter();
         let sizes = sizes.map(|(s, v)| format!("{} = {v}", symbols[*s].name));
@@ -96,7 +97,7 @@ impl Program {
             options: self.options.clone(),
             device: self.device,
             gather: self.gather.clone(),
-            asked: self.asked.clone(),
+            outputs: self.outputs.clone(),
             small: Mutex::default(),
             loc: self.loc,
         })
